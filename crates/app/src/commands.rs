@@ -1,0 +1,210 @@
+//! What each command does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::answering::{self, Turn};
+use crate::app::{App, now_ms};
+use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply, Settings};
+use crate::{convert, models, settings, status};
+
+/// How long deleting waits for the conversation's answer to stop. After that the answer ends unseen.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+/// A title is one line in a list; longer ones are a mistake.
+const MAX_TITLE_CHARS: usize = 500;
+
+/// Runs one command to its end.
+pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
+    match command {
+        Command::Bootstrap => {
+            let (conversations, models) = (conversations(app).await?, models::list(app).await);
+            Ok(Reply::Bootstrap { conversations, models, settings: app.settings(), status: status::now(app) })
+        }
+        Command::Subscribe => Ok(Reply::Done),
+        Command::GetConversation { id } => {
+            let (conversation, messages) = conversation(app, &id).await?;
+            Ok(Reply::Conversation { conversation, messages })
+        }
+        Command::NewConversation => {
+            let conversation = convert::conversation(app.store.create_conversation(now_ms()).await?, false);
+            app.tell(Event::Conversation { conversation: conversation.clone() });
+            Ok(Reply::Conversation { conversation, messages: Vec::new() })
+        }
+        Command::RenameConversation { id, title } => {
+            let title = title.trim();
+            if title.is_empty() {
+                return Err(Failure::invalid("A title cannot be empty."));
+            }
+            if title.chars().count() > MAX_TITLE_CHARS || title.contains(char::is_control) {
+                return Err(Failure::invalid(format!("A title is one line of at most {MAX_TITLE_CHARS} characters.")));
+            }
+            app.store.rename_conversation(&id, title).await?;
+            app.tell_conversation(&id).await;
+            Ok(Reply::Done)
+        }
+        Command::SetSystemPrompt { id, system_prompt } => {
+            // White space alone says nothing to a model, so it is no system prompt.
+            let system_prompt = if system_prompt.trim().is_empty() { "" } else { &system_prompt };
+            app.store.set_system_prompt(&id, system_prompt).await?;
+            app.tell_conversation(&id).await;
+            Ok(Reply::Done)
+        }
+        Command::DeleteConversation { id } => delete(app, id).await,
+        Command::RestoreConversation { id } => {
+            app.store.restore_conversation(&id).await?;
+            app.tell_conversation(&id).await;
+            Ok(Reply::Done)
+        }
+        Command::SendMessage { conversation_id, text } => send(app, &conversation_id, &text).await,
+        Command::Regenerate { conversation_id } => regenerate(app, &conversation_id).await,
+        Command::Stop { conversation_id } => {
+            if let Some(running) = app.answers.get(&conversation_id) {
+                running.stop.cancel();
+            }
+            Ok(Reply::Done)
+        }
+        Command::ListModels => {
+            let models = models::list(app).await;
+            app.tell(Event::Models { models: models.clone() });
+            Ok(Reply::Models { models })
+        }
+        Command::LoadModel { name } => {
+            models::load_named(app, &name).await?;
+            Ok(Reply::Done)
+        }
+        Command::UnloadModel => {
+            models::unload(app).await?;
+            Ok(Reply::Done)
+        }
+        Command::UpdateSettings { settings } => update_settings(app, settings).await,
+        Command::GetStatus => Ok(Reply::Status { status: status::now(app) }),
+    }
+}
+
+/// The conversations, settings, models and status now, and the end of every branch that was answered since the app was opened.
+pub(crate) async fn resync(app: &App) -> Vec<Event> {
+    let conversations = conversations(app).await.unwrap_or_default();
+    let mut events = Vec::new();
+    for conversation in &conversations {
+        if app.answers.was_answered(&conversation.id)
+            && let Ok(messages) = messages(app, &conversation.id).await
+        {
+            let end = messages.len().saturating_sub(2);
+            events.extend(messages.into_iter().skip(end).map(|message| Event::Message { message }));
+        }
+    }
+    events.extend(conversations.into_iter().map(|conversation| Event::Conversation { conversation }));
+    events.push(Event::Settings { settings: app.settings() });
+    events.push(Event::Models { models: models::list(app).await });
+    events.push(Event::Status { status: status::now(app) });
+    events
+}
+
+async fn conversations(app: &App) -> Result<Vec<Conversation>, Failure> {
+    let rows = app.store.conversations().await?;
+    let convert = |row: cairn_store::Conversation| {
+        let is_streaming = app.answers.is_streaming(&row.id);
+        convert::conversation(row, is_streaming)
+    };
+    Ok(rows.into_iter().map(convert).collect())
+}
+
+async fn conversation(app: &App, id: &str) -> Result<(Conversation, Vec<Message>), Failure> {
+    let messages = messages(app, id).await?;
+    let row = app.store.conversation(id).await?.filter(|row| row.deleted_at_ms.is_none());
+    let row = row.ok_or_else(|| cairn_store::StoreError::NoConversation { id: id.to_owned() })?;
+    Ok((convert::conversation(row, app.answers.is_streaming(id)), messages))
+}
+
+/// The current branch. A running answer is shown as the events describe it, which the rows are behind of.
+async fn messages(app: &App, conversation_id: &str) -> Result<Vec<Message>, Failure> {
+    // Looked up before the rows are read: an answer that ends in between is then shown ended, never as rows from before its end.
+    let running = app.answers.get(conversation_id);
+    let mut messages: Vec<Message> = app.store.branch(conversation_id).await?.into_iter().filter_map(convert::message).collect();
+    if let Some(running) = running {
+        let live = running.message().clone();
+        if let Some(message) = messages.iter_mut().find(|message| message.id == live.id) {
+            *message = live;
+        }
+    }
+    Ok(messages)
+}
+
+async fn delete(app: &Arc<App>, id: String) -> Result<Reply, Failure> {
+    let _turn = app.turns.lock().await;
+    if let Some(running) = app.answers.get(&id)
+        && running.is_streaming()
+    {
+        running.stop.cancel();
+        let _ = tokio::time::timeout(STOP_LIMIT, running.ended.cancelled()).await;
+    }
+    app.store.delete_conversation(&id, now_ms()).await?;
+    app.tell(Event::ConversationDeleted { id });
+    Ok(Reply::Done)
+}
+
+async fn send(app: &Arc<App>, conversation_id: &str, text: &str) -> Result<Reply, Failure> {
+    if text.trim().is_empty() {
+        return Err(Failure::invalid("A message cannot be empty."));
+    }
+    let _turn = app.turns.lock().await;
+    refuse_unsaved(app, conversation_id)?;
+    models::require_any(app).await?;
+    let (user, assistant) = app.store.begin_turn(conversation_id, text, now_ms()).await?;
+    begin_answer(app, Some(user), assistant).await
+}
+
+async fn regenerate(app: &Arc<App>, conversation_id: &str) -> Result<Reply, Failure> {
+    let _turn = app.turns.lock().await;
+    refuse_unsaved(app, conversation_id)?;
+    models::require_any(app).await?;
+    let assistant = app.store.begin_sibling_answer(conversation_id, now_ms()).await?;
+    begin_answer(app, None, assistant).await
+}
+
+/// An answer that has ended but could not be saved keeps its conversation from going on: what follows could not be saved either.
+fn refuse_unsaved(app: &App, conversation_id: &str) -> Result<(), Failure> {
+    match app.answers.get(conversation_id) {
+        Some(running) if !running.is_streaming() => {
+            let why = "The last answer is still waiting to be saved: make room on the disk or make the data folder writable.";
+            Err(Failure::new(FailureCode::Storage, why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Starts the task of an answer whose row is saved, and tells of the new rows.
+async fn begin_answer(
+    app: &Arc<App>,
+    user: Option<cairn_store::Message>,
+    assistant: cairn_store::Message,
+) -> Result<Reply, Failure> {
+    let turn = Turn {
+        conversation_id: assistant.conversation_id.clone(),
+        user_message_id: assistant.parent_id.clone(),
+        message_id: assistant.id.clone(),
+    };
+    let messages: Vec<Message> = user.into_iter().chain([assistant]).filter_map(convert::message).collect();
+    let Some(answer) = messages.last().cloned() else {
+        return Err(Failure::invalid("There is no message to answer yet."));
+    };
+    let running = app.answers.begin(answer);
+    for message in &messages {
+        app.tell(Event::Message { message: message.clone() });
+    }
+    let conversation_id = turn.conversation_id.clone();
+    app.tell_conversation(&conversation_id).await;
+    let row = app.store.conversation(&conversation_id).await;
+    app.spawn(answering::answer(app.clone(), running, turn));
+    let row = row?.ok_or(cairn_store::StoreError::NoConversation { id: conversation_id })?;
+    Ok(Reply::Sent { conversation: convert::conversation(row, true), messages })
+}
+
+async fn update_settings(app: &App, settings: Settings) -> Result<Reply, Failure> {
+    settings::validate(&settings).map_err(Failure::invalid)?;
+    settings::save(&app.store, &settings).await?;
+    app.replace_settings(settings.clone());
+    app.engine.set_cache_budget(settings.cache_budget_bytes);
+    app.tell(Event::Settings { settings: settings.clone() });
+    Ok(Reply::Settings { settings })
+}

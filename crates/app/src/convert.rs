@@ -1,0 +1,222 @@
+//! Between domain types and wire types, by hand.
+
+use cairn_chat::{FinishReason, GenerationStats, Role};
+use cairn_engine::{ChunkRecord, EngineError};
+use cairn_store::{ChunkRow, MessageStatus, StoreError};
+
+use crate::platform::ProcessMemory;
+use crate::wire;
+
+impl wire::Failure {
+    pub(crate) fn new(code: wire::FailureCode, message: impl Into<String>) -> Self {
+        wire::Failure { code, message: message.into() }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(wire::FailureCode::Invalid, message)
+    }
+}
+
+impl From<StoreError> for wire::Failure {
+    fn from(error: StoreError) -> Self {
+        use wire::FailureCode::{Invalid, NotFound, Storage};
+        match error {
+            StoreError::NoConversation { .. } => Self::new(NotFound, "This conversation does not exist any more."),
+            StoreError::NoMessage { .. } => Self::new(NotFound, "This message does not exist any more."),
+            StoreError::AlreadyStreaming { .. } => Self::new(Invalid, "This conversation is still being answered: wait or stop the answer first."),
+            StoreError::NothingToAnswer { .. } => Self::new(Invalid, "There is no message to answer yet."),
+            other => Self::new(Storage, other.to_string()),
+        }
+    }
+}
+
+impl From<EngineError> for wire::Failure {
+    fn from(error: EngineError) -> Self {
+        let code = match error {
+            EngineError::NoModel => wire::FailureCode::NoModel,
+            _ => wire::FailureCode::Engine,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+pub(crate) fn conversation(row: cairn_store::Conversation, is_streaming: bool) -> wire::Conversation {
+    wire::Conversation {
+        id: row.id,
+        title: row.title,
+        system_prompt: row.system_prompt,
+        created_at_ms: row.created_at_ms,
+        updated_at_ms: row.updated_at_ms,
+        is_streaming,
+    }
+}
+
+/// A message for the interface; none for a system message, which the interface does not show.
+pub(crate) fn message(row: cairn_store::Message) -> Option<wire::Message> {
+    let role = match row.role {
+        Role::User => wire::Role::User,
+        Role::Assistant => wire::Role::Assistant,
+        Role::System => return None,
+    };
+    Some(wire::Message {
+        id: row.id,
+        conversation_id: row.conversation_id,
+        parent_id: row.parent_id,
+        role,
+        status: message_status(row.status),
+        text: row.text,
+        error: row.error,
+        created_at_ms: row.created_at_ms,
+        stats: row.stats.map(message_stats),
+    })
+}
+
+pub(crate) fn message_status(status: MessageStatus) -> wire::MessageStatus {
+    match status {
+        MessageStatus::Streaming => wire::MessageStatus::Streaming,
+        MessageStatus::Complete => wire::MessageStatus::Complete,
+        MessageStatus::Stopped => wire::MessageStatus::Stopped,
+        MessageStatus::Interrupted => wire::MessageStatus::Interrupted,
+        MessageStatus::Failed => wire::MessageStatus::Failed,
+    }
+}
+
+pub(crate) fn message_stats(stats: GenerationStats) -> wire::MessageStats {
+    wire::MessageStats {
+        model: stats.model,
+        finish_reason: match stats.finish_reason {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Cancelled => "cancelled",
+        }
+        .to_owned(),
+        prompt_tokens: tokens(stats.num_prompt_tokens),
+        cached_tokens: tokens(stats.num_cached_tokens),
+        cache_note: stats.cache_note,
+        generation_tokens: tokens(stats.num_generation_tokens),
+        prompt_tps: finite(stats.prompt_tps),
+        generation_tps: finite(stats.generation_tps),
+        time_to_first_token_ms: finite(stats.time_to_first_token_ms),
+        process_bytes: stats.process_bytes,
+        process_peak_bytes: stats.process_peak_bytes,
+        mlx_active_bytes: stats.mlx_active_bytes,
+        mlx_peak_bytes: stats.mlx_peak_bytes,
+    }
+}
+
+pub(crate) fn engine_state(state: cairn_engine::EngineState) -> wire::EngineState {
+    use cairn_engine::EngineState as From;
+    use wire::EngineState as To;
+    match state {
+        From::Empty => To::Empty,
+        From::Loading { model } => To::Loading { model },
+        From::Ready { model } => To::Ready { model },
+        From::Prefilling { model, processed_tokens, total_tokens } => {
+            To::Prefilling { model, processed_tokens: tokens(processed_tokens), total_tokens: tokens(total_tokens) }
+        }
+        From::Generating { model, generation_tokens, generation_tps } => {
+            To::Generating { model, generation_tokens: tokens(generation_tokens), generation_tps: finite(generation_tps) }
+        }
+        From::Failed { model, message } => To::Failed { model, message },
+    }
+}
+
+pub(crate) fn status(engine: cairn_engine::EngineStatus, device: &str, memory: ProcessMemory) -> wire::Status {
+    wire::Status {
+        engine: engine_state(engine.state),
+        device: device.to_owned(),
+        process_bytes: memory.now,
+        process_peak_bytes: memory.peak,
+        mlx_active_bytes: engine.mlx_active_bytes,
+        mlx_peak_bytes: engine.mlx_peak_bytes,
+        mlx_cache_bytes: engine.mlx_cache_bytes,
+        cache_disk_bytes: engine.cache_disk_bytes,
+    }
+}
+
+/// A row as the engine wants it; none for one whose numbers cannot be (the file was changed by others).
+pub(crate) fn chunk_record(row: ChunkRow) -> Option<ChunkRecord> {
+    Some(ChunkRecord {
+        key: row.key,
+        parent_key: row.parent_key,
+        fingerprint: row.fingerprint,
+        start: usize::try_from(row.start).ok()?,
+        token_ids: row.token_ids,
+        bytes: u64::try_from(row.bytes).ok()?,
+        file_hash: row.file_hash,
+        last_used_at_ms: row.last_used_at_ms,
+    })
+}
+
+pub(crate) fn chunk_row(record: ChunkRecord, now_ms: i64) -> ChunkRow {
+    ChunkRow {
+        key: record.key,
+        parent_key: record.parent_key,
+        fingerprint: record.fingerprint,
+        start: i64::try_from(record.start).unwrap_or(i64::MAX),
+        token_ids: record.token_ids,
+        bytes: i64::try_from(record.bytes).unwrap_or(i64::MAX),
+        file_hash: record.file_hash,
+        created_at_ms: now_ms,
+        last_used_at_ms: record.last_used_at_ms,
+    }
+}
+
+/// A number of tokens; no context reaches 2^32.
+pub(crate) fn tokens(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// JSON knows neither infinity nor NaN, which a division by no time at all gives.
+pub(crate) fn finite(value: f64) -> f64 {
+    if value.is_finite() { value } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    #[test]
+    fn store_errors_become_codes_that_the_interface_acts_on() {
+        fn check(error: StoreError, code: wire::FailureCode) {
+            let text = error.to_string();
+            assert_eq!(wire::Failure::from(error).code, code, "for {text}");
+        }
+        let id = || "x".to_owned();
+        check(StoreError::NoConversation { id: id() }, wire::FailureCode::NotFound);
+        check(StoreError::NoMessage { id: id() }, wire::FailureCode::NotFound);
+        check(StoreError::AlreadyStreaming { conversation_id: id() }, wire::FailureCode::Invalid);
+        check(StoreError::NothingToAnswer { conversation_id: id() }, wire::FailureCode::Invalid);
+        check(StoreError::Full { path: PathBuf::from("/d") }, wire::FailureCode::Storage);
+        check(StoreError::NotWritable { path: PathBuf::from("/d") }, wire::FailureCode::Storage);
+    }
+
+    #[test]
+    fn figures_that_json_cannot_hold_become_zero() {
+        fn check(value: f64, expected: f64) {
+            assert_eq!(finite(value), expected);
+        }
+        check(1.5, 1.5);
+        check(f64::NAN, 0.0);
+        check(f64::INFINITY, 0.0);
+    }
+
+    #[test]
+    fn a_chunk_survives_the_way_to_its_row_and_back() {
+        let record = ChunkRecord {
+            key: "b".to_owned(),
+            parent_key: Some("a".to_owned()),
+            fingerprint: "f".to_owned(),
+            start: 256,
+            token_ids: vec![1, 2, 3],
+            bytes: 4096,
+            file_hash: "h".to_owned(),
+            last_used_at_ms: 5,
+        };
+        let row = chunk_row(record.clone(), 7);
+        assert_eq!(row.created_at_ms, 7);
+        assert_eq!(chunk_record(row.clone()), Some(record));
+        assert_eq!(chunk_record(ChunkRow { start: -1, ..row }), None);
+    }
+}

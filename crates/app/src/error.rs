@@ -1,0 +1,31 @@
+//! Why Cairn cannot start; each is one sentence that says what to do. What fails later is a [`crate::wire::Failure`].
+
+use std::io;
+use std::path::PathBuf;
+
+use cairn_store::StoreError;
+
+/// Why [`crate::App::open`] refused.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has the data folder open.
+    #[error("Cairn is already running with the data folder {}: use that one, or set CAIRN_HOME to another folder", folder.display())]
+    AlreadyRunning {
+        /// The data folder.
+        folder: PathBuf,
+    },
+    /// The platform names no folder for application data.
+    #[error("the folder for application data is unknown: set CAIRN_HOME to the folder that Cairn may use")]
+    NoHome,
+    /// The data folder or something in it cannot be made or written.
+    #[error("Cairn cannot write {} ({source}): make it writable for you, or set CAIRN_HOME to another folder", path.display())]
+    NotWritable {
+        /// The folder or file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The database cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

@@ -1,0 +1,93 @@
+//! What only the operating system knows: this process's memory, free disk space, private folders. The only file here that asks which
+//! system it is.
+
+use std::io;
+use std::path::Path;
+
+/// Memory of this process, in bytes; zeros where the system does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ProcessMemory {
+    pub(crate) now: u64,
+    /// The most since the process started.
+    pub(crate) peak: u64,
+}
+
+/// The number that the system's own monitor shows: resident memory on Linux, physical footprint on macOS.
+pub(crate) fn process_memory() -> ProcessMemory {
+    read_process_memory().unwrap_or_default()
+}
+
+#[cfg(target_os = "linux")]
+fn read_process_memory() -> Option<ProcessMemory> {
+    parse_status(&std::fs::read_to_string("/proc/self/status").ok()?)
+}
+
+/// Reads `VmRSS` and `VmHWM` of proc_pid_status(5), which are in units of 1024 bytes.
+#[cfg(target_os = "linux")]
+fn parse_status(status: &str) -> Option<ProcessMemory> {
+    let field = |name: &str| -> Option<u64> {
+        let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
+        rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    };
+    Some(ProcessMemory { now: field("VmRSS:")?, peak: field("VmHWM:")? })
+}
+
+#[cfg(target_os = "macos")]
+fn read_process_memory() -> Option<ProcessMemory> {
+    use libproc::libproc::pid_rusage::{RUsageInfoV4, pidrusage};
+
+    let usage: RUsageInfoV4 = pidrusage(i32::try_from(std::process::id()).ok()?).ok()?;
+    Some(ProcessMemory { now: usage.ri_phys_footprint, peak: usage.ri_lifetime_max_phys_footprint })
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+fn read_process_memory() -> Option<ProcessMemory> {
+    None
+}
+
+/// Bytes that this user may still write on the disk of a folder that exists; none where the system does not say.
+#[cfg(unix)]
+pub(crate) fn free_disk_bytes(folder: &Path) -> Option<u64> {
+    let disk = rustix::fs::statvfs(folder).ok()?;
+    disk.f_bavail.checked_mul(disk.f_frsize)
+}
+
+/// Bytes that this user may still write on the disk of a folder that exists; none where the system does not say.
+#[cfg(not(unix))]
+pub(crate) fn free_disk_bytes(_folder: &Path) -> Option<u64> {
+    None
+}
+
+/// Makes a folder and those above it. A new one can be read by its owner only; one that exists stays as it is.
+pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn process_memory_is_read_from_the_status_file() {
+        fn check(status: &str, expected: Option<(u64, u64)>) {
+            assert_eq!(parse_status(status).map(|memory| (memory.now, memory.peak)), expected, "for {status:?}");
+        }
+        check("Name:\tcairn\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n", Some((1 << 20, 2 << 20)));
+        check("VmRSS:\t1024 kB\n", None);
+        check("VmHWM:\t1 kB\nVmRSS:\tmany kB\n", None);
+        check("VmHWM:\t1 kB\nVmRSS:\t18446744073709551615 kB\n", None);
+    }
+
+    #[test]
+    fn this_process_has_memory_and_its_disk_has_room() {
+        let memory = process_memory();
+        assert!(memory.now > 0 && memory.peak >= memory.now / 2, "{memory:?}");
+        assert!(free_disk_bytes(&std::env::temp_dir()).is_some());
+        assert!(free_disk_bytes(Path::new("/no/such/folder")).is_none());
+    }
+}

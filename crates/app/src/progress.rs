@@ -1,0 +1,260 @@
+//! When what is known of a running answer is told and saved: pure rules over a clock that is passed in.
+
+use std::time::{Duration, Instant};
+
+/// Between two deltas of an answer, and between two reports of its prefill: 30 a second.
+const TELL_INTERVAL: Duration = Duration::from_millis(33);
+/// What a crash may cost at most: this much time of writing...
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+/// ...or this many tokens.
+const SAVE_TOKENS: usize = 64;
+
+/// Lets something happen at most once in an interval.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    interval: Duration,
+    last: Option<Instant>,
+}
+
+impl Pace {
+    pub(crate) fn new(interval: Duration) -> Self {
+        Pace { interval, last: None }
+    }
+
+    /// When it may happen next, not earlier than `now`.
+    pub(crate) fn due_at(&self, now: Instant) -> Instant {
+        self.last.map_or(now, |last| (last + self.interval).max(now))
+    }
+
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.due_at(now) <= now
+    }
+
+    pub(crate) fn mark(&mut self, now: Instant) {
+        self.last = Some(now);
+    }
+}
+
+/// Text to append at an offset in UTF-16 code units, the unit of JavaScript strings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Delta {
+    pub(crate) offset: u32,
+    pub(crate) text: String,
+}
+
+/// How far the prompt has been read, in tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Prefill {
+    pub(crate) processed: usize,
+    pub(crate) total: usize,
+    pub(crate) cached: usize,
+}
+
+/// An answer while it is written: the text and tokens so far, what of it has been told, and what has been saved.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    text: String,
+    token_ids: Vec<u32>,
+    told_bytes: usize,
+    told_utf16: u32,
+    untold_prefill: Option<Prefill>,
+    telling: Pace,
+    saved_at: Instant,
+    saved_bytes: usize,
+    saved_tokens: usize,
+}
+
+impl Progress {
+    pub(crate) fn new(now: Instant) -> Self {
+        Progress {
+            text: String::new(),
+            token_ids: Vec::new(),
+            told_bytes: 0,
+            told_utf16: 0,
+            untold_prefill: None,
+            telling: Pace::new(TELL_INTERVAL),
+            saved_at: now,
+            saved_bytes: 0,
+            saved_tokens: 0,
+        }
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn token_ids(&self) -> &[u32] {
+        &self.token_ids
+    }
+
+    /// Only the newest report matters; those that nobody has been told yet are replaced.
+    pub(crate) fn prefill(&mut self, prefill: Prefill) {
+        self.untold_prefill = Some(prefill);
+    }
+
+    pub(crate) fn token(&mut self, token: u32, text: &str) {
+        self.token_ids.push(token);
+        self.text.push_str(text);
+    }
+
+    pub(crate) fn append(&mut self, text: &str) {
+        self.text.push_str(text);
+    }
+
+    /// The prefill report that may be told now. Once there is text, how the prompt was read is of no interest any more.
+    pub(crate) fn take_prefill(&mut self, now: Instant) -> Option<Prefill> {
+        if !self.text.is_empty() || !self.telling.is_due(now) {
+            return None;
+        }
+        self.untold_prefill.take().inspect(|_| self.telling.mark(now))
+    }
+
+    /// The text that may be told now.
+    pub(crate) fn take_delta(&mut self, now: Instant) -> Option<Delta> {
+        if !self.telling.is_due(now) {
+            return None;
+        }
+        self.flush_delta().inspect(|_| self.telling.mark(now))
+    }
+
+    /// All text that has not been told, without waiting.
+    pub(crate) fn flush_delta(&mut self) -> Option<Delta> {
+        let text = self.text.get(self.told_bytes..).filter(|text| !text.is_empty())?.to_owned();
+        let delta = Delta { offset: self.told_utf16, text };
+        self.told_bytes = self.text.len();
+        self.told_utf16 += utf16_length(&delta.text);
+        Some(delta)
+    }
+
+    /// Whether the text should be saved now.
+    pub(crate) fn wants_save(&self, now: Instant) -> bool {
+        let has_more = self.text.len() > self.saved_bytes;
+        has_more && (now >= self.saved_at + SAVE_INTERVAL || self.token_ids.len() >= self.saved_tokens + SAVE_TOKENS)
+    }
+
+    /// Notes that saving has begun with what there is now.
+    pub(crate) fn mark_saved(&mut self, now: Instant) {
+        self.saved_at = now;
+        self.saved_bytes = self.text.len();
+        self.saved_tokens = self.token_ids.len();
+    }
+
+    /// When something will be due without anything new arriving; none: not before then. While one save runs no other is due.
+    pub(crate) fn next_due(&self, now: Instant, is_saving: bool) -> Option<Instant> {
+        let has_untold = self.text.len() > self.told_bytes || (self.untold_prefill.is_some() && self.text.is_empty());
+        let telling = has_untold.then(|| self.telling.due_at(now));
+        let saving = (self.text.len() > self.saved_bytes && !is_saving).then(|| (self.saved_at + SAVE_INTERVAL).max(now));
+        telling.into_iter().chain(saving).min()
+    }
+}
+
+/// Length in UTF-16 code units. An answer has far fewer than 2^32 of them.
+pub(crate) fn utf16_length(text: &str) -> u32 {
+    u32::try_from(text.encode_utf16().count()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Plays pieces of text that arrive at given milliseconds and collects what is told when.
+    fn told(pieces: &[(u64, &str)], until_ms: u64) -> Vec<(u64, u32, String)> {
+        let start = Instant::now();
+        let mut progress = Progress::new(start);
+        let mut told = Vec::new();
+        for ms in 0..=until_ms {
+            let now = start + Duration::from_millis(ms);
+            for (_, text) in pieces.iter().filter(|(at, _)| *at == ms) {
+                progress.token(1, text);
+            }
+            if let Some(delta) = progress.take_delta(now) {
+                told.push((ms, delta.offset, delta.text));
+            }
+        }
+        told
+    }
+
+    #[test]
+    fn deltas_are_merged_to_thirty_a_second_with_utf16_offsets() {
+        fn check(pieces: &[(u64, &str)], expected: &[(u64, u32, &str)]) {
+            let told = told(pieces, 200);
+            let told: Vec<_> = told.iter().map(|(ms, offset, text)| (*ms, *offset, text.as_str())).collect();
+            assert_eq!(told, expected, "for {pieces:?}");
+        }
+        check(&[], &[]);
+        check(&[(0, "")], &[]);
+        check(&[(5, "a")], &[(5, 0, "a")]);
+        check(&[(0, "a"), (10, "b"), (20, "c")], &[(0, 0, "a"), (33, 1, "bc")]);
+        check(&[(0, "a"), (33, "b"), (66, "c")], &[(0, 0, "a"), (33, 1, "b"), (66, 2, "c")]);
+        check(&[(0, "a"), (100, "b")], &[(0, 0, "a"), (100, 1, "b")]);
+        // One unit for é and 語, two for the emoji.
+        check(&[(0, "é"), (40, "語"), (80, "🪨"), (120, "x")], &[(0, 0, "é"), (40, 1, "語"), (80, 2, "🪨"), (120, 4, "x")]);
+    }
+
+    #[test]
+    fn fast_answers_stay_within_thirty_deltas_a_second() {
+        let pieces: Vec<(u64, &str)> = (0..1000).map(|ms| (ms, "x")).collect();
+        let told = told(&pieces, 1000);
+        assert!(told.len() <= 31, "{} deltas", told.len());
+        assert_eq!(told.iter().map(|(_, _, text)| text.len()).sum::<usize>(), 1000 - (1000 - 990) + 1, "all but the last few are told");
+    }
+
+    #[test]
+    fn text_is_saved_each_second_or_sixty_four_tokens() {
+        fn check(num_tokens: usize, text: &str, after_ms: u64, expected: bool) {
+            let start = Instant::now();
+            let mut progress = Progress::new(start);
+            for _ in 0..num_tokens {
+                progress.token(7, text);
+            }
+            let now = start + Duration::from_millis(after_ms);
+            assert_eq!(progress.wants_save(now), expected, "{num_tokens} tokens of {text:?} after {after_ms} ms");
+            progress.mark_saved(now);
+            assert!(!progress.wants_save(now + Duration::from_secs(60)), "nothing new to save");
+        }
+        check(0, "", 5000, false);
+        check(1, "a", 999, false);
+        check(1, "a", 1000, true);
+        check(63, "a", 10, false);
+        check(64, "a", 10, true);
+        // Tokens that have not completed a character yet.
+        check(64, "", 2000, false);
+    }
+
+    #[test]
+    fn the_next_due_time_is_the_earlier_of_telling_and_saving() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut progress = Progress::new(start);
+        assert_eq!(progress.next_due(at(0), false), None);
+        progress.prefill(Prefill { processed: 1, total: 2, cached: 0 });
+        assert_eq!(progress.next_due(at(0), false), Some(at(0)));
+        assert!(progress.take_prefill(at(0)).is_some());
+        assert_eq!(progress.next_due(at(1), false), None);
+        progress.token(1, "a");
+        assert_eq!(progress.next_due(at(1), false), Some(at(33)));
+        assert!(progress.take_delta(at(32)).is_none());
+        assert!(progress.take_delta(at(33)).is_some());
+        assert_eq!(progress.next_due(at(34), false), Some(at(1000)));
+        assert_eq!(progress.next_due(at(2000), true), None);
+        progress.mark_saved(at(1000));
+        assert_eq!(progress.next_due(at(1000), false), None);
+    }
+
+    #[test]
+    fn of_several_prefill_reports_the_newest_is_told_and_none_after_text() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let report = |processed| Prefill { processed, total: 9, cached: 0 };
+        let mut progress = Progress::new(start);
+        progress.prefill(report(1));
+        assert_eq!(progress.take_prefill(at(0)), Some(report(1)));
+        progress.prefill(report(2));
+        progress.prefill(report(3));
+        assert_eq!(progress.take_prefill(at(10)), None);
+        assert_eq!(progress.take_prefill(at(40)), Some(report(3)));
+        progress.prefill(report(9));
+        progress.token(1, "a");
+        assert_eq!(progress.take_prefill(at(100)), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! Which messages of a branch the model is shown: pure.
+
+use cairn_chat::{Message, Role};
+use cairn_store::MessageStatus;
+
+/// The messages for an answer at the end of a branch. The answer itself (streaming) is no part of it, nor are answers that failed or
+/// stayed empty. Questions that come to stand next to each other that way become one, because many templates insist on turns.
+pub(crate) fn messages_for(system_prompt: &str, branch: &[cairn_store::Message]) -> Vec<Message> {
+    let mut messages = Vec::with_capacity(branch.len() + 1);
+    if !system_prompt.is_empty() {
+        messages.push(Message { role: Role::System, content: system_prompt.to_owned(), token_ids: None });
+    }
+    for row in branch {
+        let is_left_out = match (row.role, row.status) {
+            (Role::Assistant, MessageStatus::Streaming | MessageStatus::Failed) => true,
+            (Role::Assistant, _) => row.text.is_empty(),
+            _ => false,
+        };
+        if is_left_out {
+            continue;
+        }
+        match messages.last_mut() {
+            Some(Message { role: Role::User, content, token_ids }) if row.role == Role::User => {
+                content.push_str("\n\n");
+                content.push_str(&row.text);
+                *token_ids = None;
+            }
+            _ => messages.push(Message { role: row.role, content: row.text.clone(), token_ids: row.token_ids.clone() }),
+        }
+    }
+    messages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use MessageStatus::{Complete, Failed, Interrupted, Stopped, Streaming};
+    use Role::{Assistant, System, User};
+
+    #[test]
+    fn the_model_sees_questions_and_answers_that_said_something() {
+        fn check(system_prompt: &str, branch: &[(Role, MessageStatus, &str)], expected: &[(Role, &str, bool)]) {
+            let rows: Vec<_> = branch
+                .iter()
+                .map(|(role, status, text)| cairn_store::Message {
+                    id: String::new(),
+                    conversation_id: String::new(),
+                    parent_id: None,
+                    role: *role,
+                    status: *status,
+                    text: (*text).to_owned(),
+                    token_ids: Some(vec![1]),
+                    error: None,
+                    stats: None,
+                    created_at_ms: 0,
+                    seq: 0,
+                })
+                .collect();
+            let messages = messages_for(system_prompt, &rows);
+            let seen: Vec<_> = messages.iter().map(|m| (m.role, m.content.as_str(), m.token_ids.is_some())).collect();
+            assert_eq!(seen, expected, "for {branch:?}");
+        }
+        check("", &[], &[]);
+        check("", &[(User, Complete, "q"), (Assistant, Streaming, "")], &[(User, "q", true)]);
+        check("be brief", &[(User, Complete, "q")], &[(System, "be brief", false), (User, "q", true)]);
+        check(
+            "",
+            &[(User, Complete, "1"), (Assistant, Stopped, "a"), (User, Complete, "2"), (Assistant, Interrupted, "b")],
+            &[(User, "1", true), (Assistant, "a", true), (User, "2", true), (Assistant, "b", true)],
+        );
+        check(
+            "",
+            &[(User, Complete, "1"), (Assistant, Failed, "half"), (User, Complete, "2"), (Assistant, Streaming, "")],
+            &[(User, "1\n\n2", false)],
+        );
+        check("", &[(User, Complete, "1"), (Assistant, Stopped, ""), (User, Complete, "2")], &[(User, "1\n\n2", false)]);
+    }
+}

@@ -1,0 +1,75 @@
+//! What can go wrong with the words of a conversation.
+
+/// Why a template, a prompt or a sampling parameter was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ChatError {
+    /// A parameter lies outside its range.
+    #[error("{name} is {value}, but must be {allowed}")]
+    OutOfRange {
+        /// The parameter as users write it.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed, in words.
+        allowed: &'static str,
+    },
+    /// The model brings no chat template.
+    #[error("this model has no chat template; give it a plain prompt instead of messages")]
+    NoTemplate,
+    /// The template's source is longer than is read.
+    #[error("the chat template has {bytes} bytes, but at most {limit_bytes} are read")]
+    TemplateTooLong {
+        /// Length of the source.
+        bytes: usize,
+        /// The most that is read.
+        limit_bytes: usize,
+    },
+    /// The template, or the configuration that holds it, is not well-formed.
+    #[error("the chat template cannot be read: {reason}")]
+    TemplateSyntax {
+        /// What is wrong, with the line where known.
+        reason: String,
+    },
+    /// The template itself refused the messages, through `raise_exception`.
+    #[error("the chat template refuses this conversation: {message}")]
+    TemplateRefused {
+        /// The template author's words.
+        message: String,
+    },
+    /// The template failed while it was applied.
+    #[error("the chat template failed: {reason}")]
+    TemplateFailed {
+        /// What failed, with the line where known.
+        reason: String,
+    },
+    /// The template ran for more steps than any sensible template needs.
+    #[error("the chat template was stopped after {limit_steps} steps")]
+    TemplateTooSlow {
+        /// Instructions allowed for one rendering.
+        limit_steps: u64,
+    },
+    /// The template built a text that no context holds.
+    #[error("the chat template was stopped because it builds a text of more than {limit_bytes} bytes")]
+    OutputTooLong {
+        /// The longest text allowed.
+        limit_bytes: usize,
+    },
+    /// The template handled more data than any sensible template does.
+    #[error("the chat template was stopped after handling {limit_bytes} bytes of data")]
+    TemplateTooLarge {
+        /// Bytes allowed for one rendering.
+        limit_bytes: usize,
+    },
+    /// The tokenizer could not encode a text.
+    #[error("the tokenizer cannot encode the text: {reason}")]
+    Encode {
+        /// The tokenizer's words.
+        reason: String,
+    },
+    /// The tokenizer could not decode token ids.
+    #[error("the tokenizer cannot decode the token ids: {reason}")]
+    Decode {
+        /// The tokenizer's words.
+        reason: String,
+    },
+}

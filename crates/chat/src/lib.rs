@@ -1,0 +1,31 @@
+//! The words of a conversation: messages, the template that lays them out, and the token ids that the model is given.
+//!
+//! This crate is pure. It opens no file, waits for nothing and does not know MLX, so everything in it is tested with plain values.
+//!
+//! A request passes through it once:
+//!
+//! 1. The caller has the conversation as [`Message`]s and a model's [`ChatTemplate`], parsed once when the model was loaded.
+//! 2. [`assemble`] renders the template and turns the text into a [`Prompt`]. Token ids that an earlier turn was made of are reused
+//!    wherever the text still agrees, because text that a model sampled often encodes differently. [`Encode`] is the tokenizer as this
+//!    crate sees it.
+//! 3. The engine reads the prompt, chooses tokens as [`SamplingParams`] say, and closes with a [`FinishReason`] and
+//!    [`GenerationStats`].
+//!
+//! Templates are programs from strangers. They run in a sandbox without files or clock, with limits on their length, their steps and
+//! their output; see [`ChatTemplate`].
+
+mod builtins;
+mod date;
+mod error;
+mod message;
+mod prompt;
+mod sampling;
+mod sandbox;
+mod template;
+
+pub use date::Date;
+pub use error::ChatError;
+pub use message::{FinishReason, GenerationStats, Message, Role};
+pub use prompt::{Encode, Prompt, assemble};
+pub use sampling::SamplingParams;
+pub use template::{ChatTemplate, SpecialTokens};

@@ -1,0 +1,82 @@
+//! A conversation as the model sees it, and what is known about an answer: plain types that the other crates share.
+
+use serde::{Deserialize, Serialize};
+
+/// Who speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Instructions that stand before the conversation.
+    System,
+    /// The person.
+    User,
+    /// The model.
+    Assistant,
+}
+
+impl Role {
+    /// The name that chat templates and databases use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::System => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+        }
+    }
+}
+
+/// One message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Who speaks.
+    pub role: Role,
+    /// The text, without anything the chat template adds.
+    pub content: String,
+    /// The token ids that this message added to the model's input when it was first used: for a user message everything between the
+    /// message before it and the answer (template pieces included), for an assistant message the sampled ids. Text that a model
+    /// sampled often encodes differently, so these are reused as long as they still decode to what the template renders.
+    pub token_ids: Option<Vec<u32>>,
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// An end-of-sequence token.
+    Stop,
+    /// The token limit or the end of the context.
+    Length,
+    /// The caller went away or asked to stop.
+    Cancelled,
+}
+
+/// The figures of one answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GenerationStats {
+    /// Name of the model that answered.
+    pub model: String,
+    /// Why the answer ended.
+    pub finish_reason: FinishReason,
+    /// Length of the whole prompt, cached part included.
+    pub num_prompt_tokens: usize,
+    /// How many prompt tokens were read from the prompt cache.
+    pub num_cached_tokens: usize,
+    /// Why not more was read from the cache, in words; none when everything that could be was.
+    pub cache_note: Option<String>,
+    /// Tokens sampled, without an end-of-sequence token.
+    pub num_generation_tokens: usize,
+    /// Newly read prompt tokens a second.
+    pub prompt_tps: f64,
+    /// Sampled tokens a second, after the first.
+    pub generation_tps: f64,
+    /// From the request's arrival to the first sampled token, in milliseconds.
+    pub time_to_first_token_ms: f64,
+    /// MLX memory in use when the answer ended.
+    pub mlx_active_bytes: u64,
+    /// The most MLX memory in use during this answer.
+    pub mlx_peak_bytes: u64,
+    /// Process memory when the answer ended; 0 until the app fills it in.
+    pub process_bytes: u64,
+    /// The most process memory since the process started; 0 until the app fills it in.
+    pub process_peak_bytes: u64,
+}

@@ -1,0 +1,147 @@
+//! Chat templates: the Jinja programs that lay a conversation out as the text a model was trained on.
+
+use crate::sandbox::{self, Budget, MAX_STEPS, MAX_TEXT_BYTES, MAX_WORK_BYTES, Stop};
+use crate::{ChatError, Date, Message, builtins};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, context, machinery};
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const MAX_SOURCE_BYTES: usize = 256 << 10;
+const MAX_RECURSION: usize = 100;
+
+/// The token texts that templates refer to by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpecialTokens {
+    /// `bos_token`, which stands before the text.
+    pub bos: Option<String>,
+    /// `eos_token`, which ends the text.
+    pub eos: Option<String>,
+}
+
+impl SpecialTokens {
+    /// Reads `bos_token` and `eos_token`, each a string or an object with `content`, from the value of a `tokenizer_config.json`.
+    pub fn from_tokenizer_config_value(config: &Json) -> SpecialTokens {
+        let text = |name: &str| {
+            let token = config.get(name)?;
+            token.as_str().or_else(|| token.get("content")?.as_str()).map(str::to_owned)
+        };
+        SpecialTokens { bos: text("bos_token"), eos: text("eos_token") }
+    }
+}
+
+/// A model's chat template.
+///
+/// Templates are programs that come with a model. They see the messages, `add_generation_prompt`, `bos_token`, `eos_token`, and `tools`
+/// and `documents` as none; they reach no file and no clock. Hugging Face's whitespace rules and additions hold: `raise_exception`,
+/// `tojson`, `strftime_now`, `{% generation %}`, Python's methods on strings, lists and dictionaries. The source, the steps, the memory
+/// and the text of a rendering are bounded, so that a hostile template is an error within seconds.
+#[derive(Debug, Clone)]
+pub struct ChatTemplate {
+    source: Arc<str>,
+    prepared: Arc<str>,
+    special: SpecialTokens,
+    today: Option<Date>,
+}
+
+impl ChatTemplate {
+    /// Checks a template's source, at most 256 KiB.
+    pub fn parse(source: &str, special: SpecialTokens) -> Result<ChatTemplate, ChatError> {
+        if source.len() > MAX_SOURCE_BYTES {
+            return Err(ChatError::TemplateTooLong { bytes: source.len(), limit_bytes: MAX_SOURCE_BYTES });
+        }
+        let check = || -> Result<String, Error> {
+            let syntax = syntax()?;
+            let prepared = sandbox::prepare(source, &syntax)?;
+            sandbox::compile(&prepared, &syntax)?;
+            Ok(prepared)
+        };
+        let prepared = check().map_err(|error| ChatError::TemplateSyntax { reason: error.to_string() })?;
+        Ok(ChatTemplate { source: source.into(), prepared: prepared.into(), special, today: None })
+    }
+
+    /// Takes the template out of the value of a `tokenizer_config.json`, where `chat_template` is a text, or a list of named texts of
+    /// which `default` is the one for conversations. A model without one is [`ChatError::NoTemplate`].
+    pub fn from_tokenizer_config_value(config: &Json) -> Result<ChatTemplate, ChatError> {
+        let source = match config.get("chat_template") {
+            None | Some(Json::Null) => return Err(ChatError::NoTemplate),
+            Some(Json::String(source)) => source,
+            Some(Json::Array(named)) => {
+                let default = named.iter().find(|entry| entry.get("name").and_then(Json::as_str) == Some("default"));
+                default.and_then(|entry| entry.get("template")?.as_str()).ok_or(ChatError::NoTemplate)?
+            }
+            Some(_) => {
+                let reason = "chat_template in tokenizer_config.json is neither a text nor a list".to_owned();
+                return Err(ChatError::TemplateSyntax { reason });
+            }
+        };
+        ChatTemplate::parse(source, SpecialTokens::from_tokenizer_config_value(config))
+    }
+
+    /// Gives the template a day for `strftime_now`. Without one the function is undefined, and templates that ask for it fall back to a
+    /// fixed date; that keeps the start of every prompt the same from day to day, so that it can be cached.
+    pub fn dated(mut self, today: Date) -> ChatTemplate {
+        self.today = Some(today);
+        self
+    }
+
+    /// The template as its author wrote it.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Lays the messages out as text, at most 4 MiB; with `add_generation_prompt` it ends where the assistant's answer begins.
+    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatError> {
+        self.run(messages, add_generation_prompt).map_err(|error| explain(&error))
+    }
+
+    fn run(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, Error> {
+        let budget = Arc::new(Budget::new());
+        let mut env = Environment::empty();
+        env.set_fuel(Some(MAX_STEPS));
+        env.set_recursion_limit(MAX_RECURSION);
+        // In debug mode an error would copy the variables.
+        env.set_debug(false);
+        sandbox::install(&mut env, &budget);
+        builtins::install(&mut env, &budget, self.today);
+        // Compiling again each time is cheaper than one decoded token, and keeps this type free of self-references.
+        let program = sandbox::compile(&self.prepared, &syntax()?)?;
+        let messages = messages.iter().map(|message| context! { role => message.role.as_str(), content => message.content.as_str() });
+        let mut context = BTreeMap::from([
+            ("messages", messages.collect::<Value>()),
+            ("add_generation_prompt", Value::from(add_generation_prompt)),
+            ("tools", Value::from(())),
+            ("documents", Value::from(())),
+        ]);
+        // A token that a model lacks is undefined, not none: templates test for that.
+        context.extend(self.special.bos.as_deref().map(|bos| ("bos_token", Value::from(bos))));
+        context.extend(self.special.eos.as_deref().map(|eos| ("eos_token", Value::from(eos))));
+        let mut text = String::new();
+        let mut out = machinery::make_string_output(&mut text);
+        machinery::eval(&env, &program.instructions, Value::from(context), &program.blocks, &mut out, AutoEscape::None)?;
+        drop(out);
+        if text.len() > MAX_TEXT_BYTES { Err(Stop::TextTooLong.into()) } else { Ok(text) }
+    }
+}
+
+/// The rules of Hugging Face's template environment.
+fn syntax() -> Result<SyntaxConfig, Error> {
+    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
+}
+
+fn explain(error: &Error) -> ChatError {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(this) = cause {
+        match this.downcast_ref::<Stop>() {
+            Some(Stop::Refused(message)) => return ChatError::TemplateRefused { message: message.clone() },
+            Some(Stop::TextTooLong) => return ChatError::OutputTooLong { limit_bytes: MAX_TEXT_BYTES },
+            Some(Stop::TooMuchWork) => return ChatError::TemplateTooLarge { limit_bytes: MAX_WORK_BYTES },
+            None => cause = this.source(),
+        }
+    }
+    match error.kind() {
+        ErrorKind::OutOfFuel => ChatError::TemplateTooSlow { limit_steps: MAX_STEPS },
+        _ => ChatError::TemplateFailed { reason: error.to_string() },
+    }
+}

@@ -1,0 +1,248 @@
+//! Chat templates as models bring them, and templates that mean harm.
+
+use cairn_chat::{ChatError, ChatTemplate, Date, Message, Role, SpecialTokens};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+const CHATML: &str = "\
+{%- for message in messages %}
+    {%- if loop.first and message.role != 'system' %}
+        {{- '<|im_start|>system\\nYou help.<|im_end|>\\n' }}
+    {%- endif %}
+    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+const HEADERS: &str = "\
+{{- bos_token }}
+{%- if strftime_now is defined %}
+    {%- set today = strftime_now('%d %b %Y') %}
+{%- else %}
+    {%- set today = '01 Jan 2025' %}
+{%- endif %}
+{%- if messages[0].role == 'system' %}
+    {%- set system = messages[0].content | trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system = '' %}
+{%- endif %}
+{{- '<|start|>system<|end|>\\n\\nToday: ' ~ today ~ '\\n\\n' ~ system ~ '<|eot|>' }}
+{%- for message in messages %}
+    {{- '<|start|>' + message.role + '<|end|>\\n\\n' + (message.content | trim) + '<|eot|>' }}
+{%- endfor %}
+{{- '<|start|>assistant<|end|>\\n\\n' if add_generation_prompt }}";
+
+const INST: &str = "\
+{%- if messages and messages[0]['role'] == 'system' -%}
+{%- set ns = namespace(system=messages[0]['content'] + '\\n\\n', rest=messages[1:]) -%}
+{%- else -%}
+{%- set ns = namespace(system='', rest=messages) -%}
+{%- endif -%}
+{{ bos_token }}
+{%- for m in ns.rest -%}
+{%- if (m.role == 'user') != (loop.index0 % 2 == 0) -%}
+{{ raise_exception('user and assistant must take turns, not ' ~ m.role ~ ' again') }}
+{%- endif -%}
+{%- if m.role == 'user' -%}
+[INST] {{ ns.system if loop.first }}{{ m.content }} [/INST]
+{%- else -%}
+{{ ' ' + m.content.strip() + eos_token }}
+{%- endif -%}
+{%- endfor -%}";
+
+fn talk(words: &[(Role, &str)]) -> Vec<Message> {
+    words.iter().map(|(role, content)| Message { role: *role, content: (*content).to_owned(), token_ids: None }).collect()
+}
+
+fn special() -> SpecialTokens {
+    SpecialTokens { bos: Some("<s>".to_owned()), eos: Some("</s>".to_owned()) }
+}
+
+#[test]
+fn templates_lay_conversations_out_as_their_models_expect() {
+    use Role::{Assistant as A, System as S, User as U};
+    let check = |source: &str, words: &[(Role, &str)], expected: &str| {
+        let template = ChatTemplate::parse(source, special()).unwrap();
+        assert_eq!(template.render(&talk(words), true).as_deref(), Ok(expected));
+    };
+    check(CHATML, &[(U, "hi")], "<|im_start|>system\nYou help.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+    check(
+        CHATML,
+        &[(S, "Be brief."), (U, " hi "), (A, "Ho\n"), (U, "")],
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n hi <|im_end|>\n<|im_start|>assistant\nHo\n<|im_end|>\n\
+         <|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n",
+    );
+    check(CHATML, &[], "<|im_start|>assistant\n");
+    check(
+        HEADERS,
+        &[(U, " hi\n")],
+        "<s><|start|>system<|end|>\n\nToday: 01 Jan 2025\n\n<|eot|><|start|>user<|end|>\n\nhi<|eot|><|start|>assistant<|end|>\n\n",
+    );
+    check(
+        HEADERS,
+        &[(S, " Be brief. "), (U, "{{ 7 * 7 }}"), (A, "49?")],
+        "<s><|start|>system<|end|>\n\nToday: 01 Jan 2025\n\nBe brief.<|eot|><|start|>user<|end|>\n\n{{ 7 * 7 }}<|eot|>\
+         <|start|>assistant<|end|>\n\n49?<|eot|><|start|>assistant<|end|>\n\n",
+    );
+    check(INST, &[(U, "a"), (A, " b "), (U, "c")], "<s>[INST] a [/INST] b</s>[INST] c [/INST]");
+    check(INST, &[(S, "Rules."), (U, "a")], "<s>[INST] Rules.\n\na [/INST]");
+}
+
+#[test]
+fn the_language_is_that_of_hugging_face() {
+    let check = |source: &str, expected: &str| {
+        let messages = talk(&[(Role::User, "<think>no</think>\n\nyes"), (Role::Assistant, "é \"q\"")]);
+        let rendered = ChatTemplate::parse(source, special()).and_then(|template| template.render(&messages, false));
+        assert_eq!(rendered.as_deref(), Ok(expected), "{source}");
+    };
+    // Whitespace: the newline after a block and the blanks before one go, the last newline of the source goes.
+    check("a\n  {% if true %}\nb\n  {% endif %}\nc\n", "a\nb\nc");
+    check("{{ 'x' }}\n  {{ 'y' }}\n", "x\n  y");
+    check("{% generation %}{{ messages[1].content }}{% endgeneration %}{{ generation }}", "é \"q\"");
+    check("{%- for m in messages -%} {%- generation -%} {{ loop.index }} {%- endgeneration -%} {%- endfor -%}", "12");
+    // JSON as Python writes it.
+    check("{{ messages[1] | tojson }}", r#"{"role": "assistant", "content": "é \"q\""}"#);
+    check("{{ {'a': [1, 2.0, none, true], 'b': {}} | tojson(indent=2) }}", "{\n  \"a\": [\n    1,\n    2.0,\n    null,\n    true\n  ],\n  \"b\": {}\n}");
+    check("{{ '<&\\'' | tojson(ensure_ascii=False) }}", r#""<&'""#);
+    // Python's methods.
+    check("{{ messages[0].content.split('</think>')[-1].lstrip('\\n') }}", "yes");
+    check("{{ messages[0].get('name', 'none') ~ ' ' ~ messages[0].get('role') }}", "none user");
+    check("{% for k, v in {'a': 1}.items() %}{{ k }}={{ v }}{% endfor %}", "a=1");
+    check("{{ 'ABC'.lower().startswith('a') }} {{ ', '.join(['x', 'y']) }} {{ 'a-b'.replace('-', '+') }}", "True x, y a+b");
+    // Operators keep their meaning under the checks, on either side and for every type.
+    check("{{ 'a' ~ 1 ~ none }} {{ 'a' + 'b' }} {{ 1 + 2 * 3 - 4 / 2 }} {{ 7 // 2 }} {{ 7 % 3 }} {{ 2 ** 10 }}", "a1None ab 5.0 3 1 1024");
+    check("{{ '-' * 3 }} {{ 2 * 'ab' }} {{ ([1] * 2 + [3]) | length }} {{ [1, 2, 3][1:] }} {{ 'abc'[::-1] }}", "--- abab 3 [2, 3] cba");
+    check("{{ 1 < 2 }} {{ 2 < 1 }} {{ 'b' > 'a' }} {{ 'a' in 'bag' }} {{ 'bag' in 'a' }} {{ 'role' in messages[0] }}", "True False True True False True");
+    check("{{ 1 < 2 < 3 }} {{ 1 not in [1] }} {{ 'x' is in ['x'] }} {{ 1 is eq 1 }}", "True False True True");
+    check("{% set a, b = 'xy' | list %}{{ b ~ a }}", "yx");
+    // Undefined is empty, and what a conversation without tools leaves undefined or none is tested for.
+    check("[{{ nothing }}]{% for x in nothing %}x{% endfor %}{{ tools is none }}{{ strftime_now is defined }}", "[]TrueFalse");
+    check("{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='role') | join(',') }}", "user");
+    check("{% macro m(x, y='!') %}<{{ x ~ y }}>{% endmacro %}{{ m('a') }}{{ m(*['b'], **{'y': '?'}) }}", "<a!><b?>");
+    check("{% set out %}{{ 'a' }}b{% endset %}{{ out | upper }}", "AB");
+    check("{% for i in range(9) %}{% if i == 1 %}{% continue %}{% elif i > 2 %}{% break %}{% endif %}{{ i }}{% else %}-{% endfor %}", "02");
+    check("{% for n in [{'c': [{'c': []}]}] recursive %}({{ loop(n.c) }}){% endfor %}", "(())");
+    check("{% set ns = namespace(l=[]) %}{% for m in messages %}{% set ns.l = ns.l + [m.role] %}{% endfor %}{{ ns.l | join(' ') }}", "user assistant");
+}
+
+#[test]
+fn the_day_is_given_by_the_caller() {
+    let template = ChatTemplate::parse(HEADERS, special()).unwrap().dated(Date { year: 2026, month: 3, day: 9 });
+    let text = template.render(&talk(&[(Role::User, "hi")]), false).unwrap();
+    assert!(text.contains("Today: 09 Mar 2026"), "{text}");
+    let hours = ChatTemplate::parse("{{ strftime_now('%H') }}", special()).unwrap().dated(Date { year: 2026, month: 3, day: 9 });
+    assert!(matches!(hours.render(&[], false), Err(ChatError::TemplateFailed { reason }) if reason.contains("%H")));
+}
+
+#[test]
+fn the_tokenizer_config_holds_the_template_in_several_forms() {
+    let check = |config: serde_json::Value, expected: Result<&str, ChatError>| {
+        let rendered = ChatTemplate::from_tokenizer_config_value(&config).and_then(|template| template.render(&[], true));
+        assert_eq!(rendered.as_deref(), expected.as_deref(), "{config}");
+    };
+    check(json!({"chat_template": "{{ bos_token }}|{{ eos_token }}", "bos_token": "<s>", "eos_token": {"content": "</s>"}}), Ok("<s>|</s>"));
+    check(json!({"chat_template": "[{{ bos_token }}]{{ bos_token is defined }}", "bos_token": null}), Ok("[]False"));
+    check(json!({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}), Ok("d"));
+    check(json!({"chat_template": [{"name": "rag", "template": "r"}]}), Err(ChatError::NoTemplate));
+    check(json!({"chat_template": null}), Err(ChatError::NoTemplate));
+    check(json!({}), Err(ChatError::NoTemplate));
+    let reason = "chat_template in tokenizer_config.json is neither a text nor a list".to_owned();
+    check(json!({"chat_template": 7}), Err(ChatError::TemplateSyntax { reason }));
+}
+
+#[test]
+fn errors_say_what_the_template_says_and_where() {
+    let failure = |source: &str, words: &[(Role, &str)]| {
+        ChatTemplate::parse(source, special()).and_then(|template| template.render(&talk(words), true)).unwrap_err()
+    };
+    let refusal = failure(INST, &[(Role::User, "a"), (Role::User, "b")]);
+    assert_eq!(refusal, ChatError::TemplateRefused { message: "user and assistant must take turns, not user again".to_owned() });
+    assert_eq!(refusal.to_string(), "the chat template refuses this conversation: user and assistant must take turns, not user again");
+    let inside_a_macro = failure("{% macro m() %}{{ raise_exception('no') }}{% endmacro %}{{ m() }}", &[]);
+    assert_eq!(inside_a_macro, ChatError::TemplateRefused { message: "no".to_owned() });
+    let check = |source: &str, expected: &str| {
+        let message = failure(source, &[(Role::User, "a")]).to_string();
+        assert!(message.contains(expected), "{source}: {message}");
+    };
+    check("\n{% if %}", "cannot be read: syntax error: unexpected end of block (in chat template:2)");
+    check("{% for x in y %}", "cannot be read");
+    check("\n\n{{ 1 + 'a' }}", "(in chat template:3)");
+    check("{{ messages[0].content.pop() }}", "pop");
+    check("{{ nothing.at.all }}", "undefined");
+    check("{{ ''.__class__.__mro__ }}", "undefined");
+    check("{{ messages | pprint }}", "pprint");
+    check("{{ debug() }}", "debug");
+    check(&" ".repeat(300_000), "300000 bytes, but at most 262144");
+}
+
+#[test]
+fn hostile_templates_end_quickly_with_an_error() {
+    let check = |what: &str, source: &str, expected: &[&str]| {
+        let start = Instant::now();
+        let error = ChatTemplate::parse(source, special())
+            .and_then(|template| template.render(&talk(&[(Role::User, "hello")]), true))
+            .expect_err(what);
+        assert!(start.elapsed() < Duration::from_secs(20), "{what} took {:?}", start.elapsed());
+        assert!(expected.iter().any(|part| error.to_string().contains(part)), "{what}: {error}");
+    };
+    let steps = &["steps"][..];
+    let text = &["text of more than"][..];
+    let work = &["bytes of data", "text of more than"][..];
+    check("nested loops", &format!("{0}{0}{0}x{1}{1}{1}", "{% for i in range(1000) %}", "{% endfor %}"), &["steps", "text of more"]);
+    check("silent loops", &format!("{0}{0}{0}{1}{1}{1}", "{% for i in range(90000) %}", "{% endfor %}"), &["steps", "bytes of data"]);
+    check("a long range", "{% for i in range(10 ** 12) %}{% endfor %}", &["too many"]);
+    check("recursion", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", &["recursion"]);
+    check("branching recursion", "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(14) }}", steps);
+    let doubling = |step: &str| format!("{{% set ns = namespace(x='0123456789abcdef') %}}{{% for i in range(60) %}}{{% set ns.x = {step} %}}{{% endfor %}}");
+    check("doubling with ~", &doubling("ns.x ~ ns.x"), text);
+    check("doubling with +", &doubling("ns.x + ns.x"), text);
+    check("doubling with *", &doubling("ns.x * 2"), text);
+    check("doubling with replace", &doubling("ns.x | replace('0', ns.x)"), text);
+    check("doubling with the method replace", &doubling("ns.x.replace('', 'ab')"), text);
+    check("doubling with join", &doubling("[ns.x, ns.x] | join(ns.x)"), text);
+    check("doubling with the method join", &doubling("ns.x.join([ns.x, ns.x])"), text);
+    check("doubling with format", &doubling("'%s%s' | format(ns.x, ns.x)"), text);
+    check("doubling with the method format", &doubling("'{0}{0}{0}'.format(ns.x)"), text);
+    check("doubling with indent", &doubling("(ns.x ~ '\\n') | indent(100000, true)"), text);
+    check("doubling with a keyword", &doubling("(ns.x ~ '\\n') | indent(width=4000000000)"), text);
+    check("doubling lists", &doubling("[ns.x, ns.x]"), &["nested too deeply", "bytes of data"]);
+    check("doubling lists flatly", &doubling("(ns.x | list) + (ns.x | list)"), work);
+    check("doubling tuples", &doubling("(ns.x, ns.x) * 1000"), &["nested too deeply", "bytes of data"]);
+    check("doubling dictionaries", &doubling("{'a': ns.x, 'b': ns.x}"), &["nested too deeply", "bytes of data"]);
+    check("doubling JSON", &doubling("ns.x | tojson | tojson | tojson"), text);
+    check("doubling escapes", &doubling("(ns.x ~ '<<<<') | escape"), text);
+    let capture = "{% set x = 'ab' %}{% for i in range(60) %}{% set x %}{{ x }}{{ x }}{% endset %}{% endfor %}";
+    check("doubling by capture", &capture.replace("set x ", "set ns.x ").replace("{{ x }}", "{{ ns.x }}").replacen("{% set ns.x = 'ab' %}", "{% set ns = namespace(x='ab') %}", 1), text);
+    check("raw text in a loop", &format!("{{% for i in range(90000) %}}{}{{% endfor %}}", "x".repeat(1000)), text);
+    check("captured raw text", &format!("{{% set x %}}{{% for i in range(90000) %}}{}{{% endfor %}}{{% endset %}}", "x".repeat(1000)), text);
+    check("a wide format", "{{ '%1000000000d' | format(1) }}", text);
+    check("a wide format method", "{{ '{:1000000000}'.format(1) }}", text);
+    check("a width from an argument", "{{ '%*d' | format(1000000000, 1) }}", &["width"]);
+    check("a nested width", "{{ '{:{}}'.format(1, 1000000000) }}", &["width"]);
+    check("a repeated text", "{{ 'x' * 99999999 }}", text);
+    check("a folded repeated text", &format!("{{% set x = {} %}}", vec!["'x' * 99999999"; 50].join(" ~ ")), text);
+    check("a folded repeated tuple", "{% set x = (1, 2) * 50000000 %}", text);
+    check("a repeated list", "{{ ([1] * 99999999) | length }}", text);
+    check("kept slices", "{% set ns = namespace(l=[]) %}{% set x = 'x' * 1000000 %}{% for i in range(90000) %}{% set ns.l = ns.l + [x[1:]] %}{% endfor %}", work);
+    check("long comparisons", "{% set x = 'x' * 4000000 %}{% set y = x[:] %}{% for i in range(90000) %}{% if x == y %}{% endif %}{% endfor %}", work);
+    check("long searches", "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if 'y' in x or x.find('y') > 0 %}{% endif %}{% endfor %}", work);
+    check("long tests", "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if x is upper %}{% endif %}{% endfor %}", work);
+    check("long lengths", "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if x | length == 1 %}{% endif %}{% endfor %}", work);
+    check("a namespace in itself", "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", &["nested too deeply"]);
+    check("a chain of namespaces", "{% set ns = namespace(x=1) %}{% for i in range(90000) %}{% set ns.x = namespace(x=ns.x) %}{% endfor %}", &["nested too deeply"]);
+    check("a chain of lists", "{% set ns = namespace(x=1) %}{% for i in range(90000) %}{% set ns.x = [ns.x] %}{% endfor %}", &["nested too deeply"]);
+    check("a chain of slices", "{% set ns = namespace(x=[1, 2]) %}{% for i in range(90000) %}{% set ns.x = ns.x[0:] %}{% endfor %}{{ raise_exception('flat') }}", &["flat"]);
+    check("include", "{% include '/etc/passwd' %}", &["not"]);
+    check("extends", "{% extends '/etc/passwd' %}", &["not"]);
+    check("import", "{% import '/etc/passwd' as x %}{{ x }}", &["not"]);
+    check("deep parentheses", &format!("{{{{ {}1{} }}}}", "(".repeat(20_000), ")".repeat(20_000)), &["cannot be read"]);
+    check("deep lists", &format!("{{{{ {}1{} }}}}", "[".repeat(20_000), "]".repeat(20_000)), &["cannot be read"]);
+    check("deep ifs", &format!("{}{}", "{% if true %}".repeat(9_000), "{% endif %}".repeat(9_000)), &["cannot be read"]);
+    check("a long sum", &format!("{{{{ {}messages }}}}", "1 + ".repeat(60_000)), &["cannot be read"]);
+    check("a sum of the longest length", &format!("{{{{ {}messages }}}}", "1 + ".repeat(490)), &["+"]);
+    check("many nots", &format!("{{{{ {}1 }}}}", "not ".repeat(60_000)), &["cannot be read"]);
+    check("many filters", &format!("{{{{ 'a'{} }}}}", "|e".repeat(60_000)), &["cannot be read"]);
+    check("many attributes", &format!("{{{{ a{} }}}}", ".a".repeat(490)), &["undefined"]);
+    check("many elifs", &format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(20_000)), &["cannot be read"]);
+    check("elifs of the longest length", &format!("{{% if 0 %}}{}{{% endif %}}{{{{ a.b.c }}}}", "{% elif 0 %}".repeat(499)), &["undefined"]);
+}

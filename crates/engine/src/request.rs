@@ -1,0 +1,149 @@
+//! What the engine is asked and what it answers: plain data, so that the engine could stand behind a pipe.
+
+use cairn_chat::{GenerationStats, Message, SamplingParams};
+use tokio::sync::{mpsc, watch};
+
+use crate::EngineError;
+
+/// What an answer is to continue.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PromptInput {
+    /// A conversation, rendered with the model's chat template.
+    Messages(Vec<Message>),
+    /// Text as it stands, encoded with the tokenizer's own special tokens.
+    Text(String),
+    /// Token ids as they stand.
+    Tokens(Vec<u32>),
+}
+
+/// One request for an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GenerateRequest {
+    /// What to continue.
+    pub prompt: PromptInput,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// The most tokens to sample; the answer also ends where the model's context does.
+    pub max_tokens: usize,
+    /// Prompt tokens read at once; cancellation is seen between two steps.
+    pub prefill_step_size: usize,
+    /// Whether stored prompt caches are read and written.
+    pub use_prompt_cache: bool,
+    /// How many alternatives to report with each token's log-probability; none: no log-probabilities.
+    pub num_top_logprobs: Option<usize>,
+}
+
+impl GenerateRequest {
+    /// A request with mlx-lm's defaults (256 tokens at most, 2,048 prompt tokens at once) that uses the prompt cache.
+    pub fn new(prompt: PromptInput) -> Self {
+        GenerateRequest {
+            prompt,
+            sampling: SamplingParams::default(),
+            max_tokens: 256,
+            prefill_step_size: 2048,
+            use_prompt_cache: true,
+            num_top_logprobs: None,
+        }
+    }
+}
+
+/// The log-probability of a sampled token, and the most likely ones beside it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLogprob {
+    /// The sampled token.
+    pub token: u32,
+    /// Natural logarithm of its probability before sampling filters.
+    pub logprob: f32,
+    /// The most likely tokens with theirs, best first.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// What happens while an answer is made, in order: `Prefill`s, `Delta`s, then one `Finished` or `Failed`.
+#[derive(Debug)]
+pub enum GenerateEvent {
+    /// How much of the prompt has been read; `processed` counts the cached tokens too.
+    Prefill {
+        /// Tokens read so far, cached ones included.
+        processed: usize,
+        /// Length of the prompt.
+        total: usize,
+        /// How many came from the prompt cache.
+        cached: usize,
+    },
+    /// A sampled token, and the text that it completed: empty while a character is still in pieces.
+    Delta {
+        /// The text to append.
+        text: String,
+        /// The sampled token's id.
+        token: u32,
+        /// Its log-probability, where asked for.
+        logprob: Option<TokenLogprob>,
+    },
+    /// The answer has ended.
+    Finished(Box<FinishedGeneration>),
+    /// The answer could not be made; what was sent before stands.
+    Failed(EngineError),
+}
+
+/// An answer as a whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FinishedGeneration {
+    /// Text that was held back until now; append it.
+    pub text: String,
+    /// The ids that the newest messages of the prompt added to the model's input (see [`Message::token_ids`]).
+    pub new_prompt_ids: Vec<u32>,
+    /// The sampled ids, a final end-of-sequence token included (see [`Message::token_ids`]).
+    pub token_ids: Vec<u32>,
+    /// The figures.
+    pub stats: GenerationStats,
+}
+
+/// An answer being made. Dropping it cancels the work; so does [`Generation::stop`], which still lets the figures arrive.
+#[derive(Debug)]
+pub struct Generation {
+    pub(crate) events: mpsc::UnboundedReceiver<GenerateEvent>,
+    pub(crate) stop: watch::Sender<bool>,
+}
+
+impl Generation {
+    /// The next event; none after the last.
+    pub async fn recv(&mut self) -> Option<GenerateEvent> {
+        self.events.recv().await
+    }
+
+    /// The next event, for callers that are not async.
+    pub fn blocking_recv(&mut self) -> Option<GenerateEvent> {
+        self.events.blocking_recv()
+    }
+
+    /// Asks the engine to end the answer where it is; `Finished` follows.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+}
+
+/// The log-probabilities of a token sequence.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Score {
+    /// The tokens scored.
+    pub tokens: Vec<u32>,
+    /// For each token the natural logarithm of its probability given those before it; none for the first.
+    pub logprobs: Vec<Option<f32>>,
+    /// The most likely next tokens, best first.
+    pub next: Vec<(u32, f32)>,
+}
+
+/// What is known about a loaded model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelInfo {
+    /// The name it was loaded under.
+    pub name: String,
+    /// config.json's `model_type`.
+    pub model_type: String,
+    /// The most tokens it can read and write in one conversation.
+    pub context_length: usize,
+    /// Bytes of its weights in memory.
+    pub weight_bytes: u64,
+    /// Identifies the weights, tokenizer and compute precision; prompt caches are only valid with the same one.
+    pub fingerprint: String,
+}

@@ -1,0 +1,59 @@
+//! What the engine does now, as a value that others watch.
+
+/// What the engine is busy with.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum EngineState {
+    /// No model is loaded.
+    #[default]
+    Empty,
+    /// Reads a model from disk.
+    Loading {
+        /// Its name.
+        model: String,
+    },
+    /// Waits for work.
+    Ready {
+        /// The loaded model.
+        model: String,
+    },
+    /// Reads a prompt.
+    Prefilling {
+        /// The loaded model.
+        model: String,
+        /// Prompt tokens read, cached ones included.
+        processed_tokens: usize,
+        /// Length of the prompt.
+        total_tokens: usize,
+    },
+    /// Writes an answer.
+    Generating {
+        /// The loaded model.
+        model: String,
+        /// Tokens sampled so far.
+        generation_tokens: usize,
+        /// Tokens a second so far.
+        generation_tps: f64,
+    },
+    /// The last load failed, so no model is loaded.
+    Failed {
+        /// The model that could not be loaded.
+        model: String,
+        /// Why, as one sentence.
+        message: String,
+    },
+}
+
+/// The engine's state and memory.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct EngineStatus {
+    /// What it is busy with.
+    pub state: EngineState,
+    /// MLX memory in use, in bytes.
+    pub mlx_active_bytes: u64,
+    /// The most MLX memory in use since the last answer began, in bytes.
+    pub mlx_peak_bytes: u64,
+    /// Freed MLX memory kept for reuse, in bytes.
+    pub mlx_cache_bytes: u64,
+    /// Bytes of stored prompt caches on disk.
+    pub cache_disk_bytes: u64,
+}

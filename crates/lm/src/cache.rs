@@ -1,0 +1,213 @@
+//! What attention layers remember of the tokens before: keys and values per layer.
+
+use mlx_rs::error::Result;
+use mlx_rs::{Array, ops};
+
+use crate::ffi;
+
+/// A layer's memory. The set is closed, so that whatever stores caches handles every kind.
+#[derive(Debug)]
+pub enum LayerCache {
+    /// Keys and values of every token.
+    Kv(KvCache),
+}
+
+impl LayerCache {
+    /// Tokens remembered.
+    pub fn offset(&self) -> usize {
+        match self {
+            LayerCache::Kv(cache) => cache.offset(),
+        }
+    }
+
+    /// Forgets the last `num_tokens`; returns how many it forgot.
+    pub fn trim(&mut self, num_tokens: usize) -> usize {
+        match self {
+            LayerCache::Kv(cache) => cache.trim(num_tokens),
+        }
+    }
+
+    /// The arrays behind it.
+    pub fn arrays(&self) -> Vec<&Array> {
+        match self {
+            LayerCache::Kv(cache) => cache.arrays(),
+        }
+    }
+
+    /// The keys and values to extend, for layers that attend to every token.
+    pub fn kv(&mut self) -> &mut KvCache {
+        match self {
+            LayerCache::Kv(cache) => cache,
+        }
+    }
+}
+
+/// Keys and values of every token, in buffers that grow in steps and are written in place.
+#[derive(Debug, Default)]
+pub struct KvCache {
+    keys: Option<Array>,   // [B, H, capacity, D]
+    values: Option<Array>, // [B, H, capacity, D]
+    offset: i32,
+}
+
+impl KvCache {
+    /// Buffers grow by this many tokens, so that most steps write in place.
+    pub const STEP: i32 = 256;
+
+    /// An empty cache.
+    pub fn new() -> Self {
+        KvCache::default()
+    }
+
+    /// A cache that holds the concatenation of `keys` and `values`, each `[B, H, T_i, D]`, with room for the next step.
+    pub fn from_parts(keys: &[Array], values: &[Array]) -> Result<Self> {
+        let offset: i32 = keys.iter().map(|part| part.dim(2)).sum();
+        if offset == 0 {
+            return Ok(KvCache::new());
+        }
+        let room = round_up(offset + 1) - offset;
+        Ok(KvCache { keys: Some(with_room(keys, room)?), values: Some(with_room(values, room)?), offset })
+    }
+
+    /// Tokens remembered.
+    pub fn offset(&self) -> usize {
+        self.offset as usize
+    }
+
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns all of them, `[B, H, offset, D]`.
+    pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
+        let start = self.offset;
+        let stop = start + keys.dim(2);
+        let all_keys = append(self.keys.take(), &keys, start, stop)?;
+        let all_values = append(self.values.take(), &values, start, stop)?;
+        self.offset = stop;
+        let views = (front(&all_keys, stop)?, front(&all_values, stop)?);
+        self.keys = Some(all_keys);
+        self.values = Some(all_values);
+        Ok(views)
+    }
+
+    /// Keys and values of the tokens `start..stop`, `[B, H, stop - start, D]`, as contiguous arrays; none where the span is not held.
+    pub fn span(&self, start: usize, stop: usize) -> Result<Option<(Array, Array)>> {
+        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
+        if start >= stop || stop > self.offset as usize {
+            return Ok(None);
+        }
+        Ok(Some((span(keys, start as i32, stop as i32)?.contiguous()?, span(values, start as i32, stop as i32)?.contiguous()?)))
+    }
+
+    /// Forgets the last `num_tokens`; returns how many it forgot.
+    pub fn trim(&mut self, num_tokens: usize) -> usize {
+        let trimmed = num_tokens.min(self.offset as usize);
+        self.offset -= trimmed as i32;
+        trimmed
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
+        self.keys.iter().chain(&self.values).collect()
+    }
+}
+
+/// Writes `update` at `start..stop` into `buffer`, which is given up so that MLX can write in place.
+fn append(buffer: Option<Array>, update: &Array, start: i32, stop: i32) -> Result<Array> {
+    let buffer = match buffer {
+        Some(buffer) if stop <= buffer.dim(2) => buffer,
+        Some(buffer) => {
+            // Room beyond `start` was written by tokens that have been trimmed away, or is the rest of a step.
+            let kept = if start < buffer.dim(2) { front(&buffer, start)? } else { buffer };
+            with_room(&[kept], round_up(stop) - start)?
+        }
+        None => zeros_like_kv(update, round_up(stop))?,
+    };
+    let (from, mut to) = corners(&buffer);
+    let mut from = from;
+    from[2] = start;
+    to[2] = stop;
+    ffi::slice_update(buffer, update, &from, &to)
+}
+
+fn with_room(parts: &[Array], room: i32) -> Result<Array> {
+    let mut parts: Vec<Array> = parts.to_vec();
+    if let Some(first) = parts.first() {
+        parts.push(zeros_like_kv(first, room)?);
+    }
+    ops::concatenate(&parts, 2)
+}
+
+fn zeros_like_kv(array: &Array, length: i32) -> Result<Array> {
+    let mut shape = array.shape().to_vec();
+    shape[2] = length;
+    ops::zeros_dtype(&shape, array.dtype())
+}
+
+fn front(buffer: &Array, stop: i32) -> Result<Array> {
+    span(buffer, 0, stop)
+}
+
+fn span(buffer: &Array, start: i32, stop: i32) -> Result<Array> {
+    let (mut from, mut to) = corners(buffer);
+    from[2] = start;
+    to[2] = stop;
+    ffi::slice(buffer, &from, &to)
+}
+
+fn corners(buffer: &Array) -> (Vec<i32>, Vec<i32>) {
+    (vec![0; buffer.ndim()], buffer.shape().to_vec())
+}
+
+fn round_up(length: i32) -> i32 {
+    (length + KvCache::STEP - 1) / KvCache::STEP * KvCache::STEP
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(from: i32, to: i32) -> Array {
+        let numbers: Vec<f32> = (from..to).flat_map(|token| [token as f32, -token as f32]).collect();
+        Array::from_slice(&numbers, &[1, 1, to - from, 2])
+    }
+
+    /// Appends tokens in steps of the given lengths, trimming where the length is negative, and compares with the plain sequence.
+    fn check(steps: &[i32]) {
+        let mut cache = KvCache::new();
+        let mut length = 0;
+        for &step in steps {
+            if step < 0 {
+                assert_eq!(cache.trim(-step as usize) as i32, (-step).min(length));
+                length = (length + step).max(0);
+                continue;
+            }
+            let new = tokens(length, length + step);
+            let (keys, values) = cache.update_and_fetch(new.clone(), new).expect("update");
+            length += step;
+            let expected = tokens(0, length);
+            assert_eq!(keys.contiguous().expect("contiguous").as_slice::<f32>(), expected.as_slice::<f32>(), "keys after {steps:?}");
+            assert_eq!(values.contiguous().expect("contiguous").as_slice::<f32>(), expected.as_slice::<f32>(), "values after {steps:?}");
+        }
+        assert_eq!(cache.offset(), length as usize);
+    }
+
+    #[test]
+    fn holds_what_was_appended() {
+        check(&[1]);
+        check(&[5, 1, 1, 1]);
+        check(&[255, 1, 1, 1]);
+        check(&[256, 1, 300, 1]);
+        check(&[1000, 24, 1]);
+        check(&[10, -3, 2, 1]);
+        check(&[300, -290, 1, 300]);
+        check(&[3, -5, 4]);
+    }
+
+    #[test]
+    fn parts_restore_a_cache_that_continues() {
+        let mut cache = KvCache::from_parts(&[tokens(0, 256), tokens(256, 300)], &[tokens(0, 256), tokens(256, 300)]).expect("parts");
+        assert_eq!(cache.offset(), 300);
+        let (keys, _) = cache.update_and_fetch(tokens(300, 600), tokens(300, 600)).expect("update");
+        assert_eq!(keys.contiguous().expect("contiguous").as_slice::<f32>(), tokens(0, 600).as_slice::<f32>());
+        let (span, _) = cache.span(250, 310).expect("span").expect("held");
+        assert_eq!(span.as_slice::<f32>(), tokens(250, 310).as_slice::<f32>());
+        assert!(cache.span(590, 601).expect("span").is_none());
+    }
+}

@@ -1,0 +1,96 @@
+//! config.json of a llama-like model, read once into checked values.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+
+
+use crate::LmError;
+use crate::error::read_json;
+
+/// config.json files are a few kilobytes; a megabyte is not one.
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
+
+/// Reads config.json as plain JSON.
+pub fn read(folder: &Path) -> Result<serde_json::Value, LmError> {
+    read_json(&folder.join("config.json"), MAX_CONFIG_BYTES)
+}
+
+/// Turns config.json into an architecture's own arguments; the error names the file.
+pub fn arguments<T: serde::de::DeserializeOwned>(folder: &Path, config: &serde_json::Value) -> Result<T, LmError> {
+    T::deserialize(config).map_err(|source| LmError::Json { path: folder.join("config.json"), source })
+}
+
+/// Refuses a number outside `range`, naming its key.
+pub fn check_range(name: &'static str, value: i64, range: std::ops::RangeInclusive<i64>) -> Result<i32, LmError> {
+    if !range.contains(&value) {
+        let allowed = format!("it must be between {} and {}", range.start(), range.end());
+        return Err(LmError::Config { name, value: value.to_string(), allowed });
+    }
+    i32::try_from(value).map_err(|_| LmError::Config { name, value: value.to_string(), allowed: "it must fit 32 bits".to_owned() })
+}
+
+/// How a matrix is quantized: MLX's affine mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quantization {
+    /// Elements that share a scale and bias: 32, 64 or 128.
+    pub group_size: i32,
+    /// 2, 3, 4, 5, 6 or 8.
+    pub bits: i32,
+}
+
+/// The `quantization` (or `quantization_config`) part of config.json: a default and settings of single layers.
+#[derive(Debug, Clone, Default)]
+pub struct QuantizationConfig {
+    default: Option<Quantization>,
+    layers: BTreeMap<String, Option<Quantization>>,
+}
+
+impl QuantizationConfig {
+    /// Reads the settings; a model without them is not quantized.
+    pub fn parse(config: &serde_json::Value) -> Result<Self, LmError> {
+        let Some(section) = config.get("quantization").or_else(|| config.get("quantization_config")) else {
+            return Ok(QuantizationConfig::default());
+        };
+        let Some(entries) = section.as_object() else {
+            return Err(invalid(section, "it must be an object with group_size and bits"));
+        };
+        if entries.contains_key("quant_method") {
+            return Err(invalid(section, "only MLX's own quantization can be loaded; convert the model with mlx_lm.convert"));
+        }
+        let mut layers = BTreeMap::new();
+        for (name, entry) in entries {
+            match entry {
+                serde_json::Value::Object(_) => layers.insert(name.clone(), Some(settings(entry)?)),
+                serde_json::Value::Bool(false) => layers.insert(name.clone(), None),
+                _ => None,
+            };
+        }
+        Ok(QuantizationConfig { default: Some(settings(section)?), layers })
+    }
+
+    /// The settings of the layer at `path`, for example "model.layers.0.self_attn.q_proj"; none where it is dense.
+    pub fn layer(&self, path: &str) -> Option<Quantization> {
+        self.layers.get(path).copied().unwrap_or(self.default)
+    }
+}
+
+fn settings(entry: &serde_json::Value) -> Result<Quantization, LmError> {
+    let number = |name: &str, default| match entry.get(name) {
+        None => Some(default),
+        Some(value) => value.as_i64(),
+    };
+    if let Some(mode) = entry.get("mode").and_then(|mode| mode.as_str()).filter(|mode| *mode != "affine") {
+        return Err(invalid(&serde_json::json!(mode), "only the mode 'affine' can be loaded"));
+    }
+    match (number("group_size", 64), number("bits", 4)) {
+        (Some(group_size @ (32 | 64 | 128)), Some(bits @ (2 | 3 | 4 | 5 | 6 | 8))) => {
+            Ok(Quantization { group_size: group_size as i32, bits: bits as i32 })
+        }
+        _ => Err(invalid(entry, "group_size must be 32, 64 or 128 and bits 2, 3, 4, 5, 6 or 8")),
+    }
+}
+
+fn invalid(value: &serde_json::Value, allowed: &str) -> LmError {
+    LmError::Config { name: "quantization", value: value.to_string().chars().take(80).collect(), allowed: allowed.to_owned() }
+}

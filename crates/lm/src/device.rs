@@ -1,0 +1,40 @@
+//! Which device computes, and what follows for the numbers: the only file here that asks for the operating system.
+
+use mlx_rs::{Device, DeviceType, Dtype};
+
+/// Where MLX computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ComputeDevice {
+    /// MLX's CPU backend.
+    Cpu,
+    /// Metal on a Mac, CUDA where MLX was built for it.
+    Gpu,
+}
+
+impl ComputeDevice {
+    /// MLX's own choice: the GPU where its build knows one.
+    pub fn current() -> Self {
+        match Device::try_default().and_then(|device| device.get_type()) {
+            Ok(DeviceType::Gpu) => ComputeDevice::Gpu,
+            _ => ComputeDevice::Cpu,
+        }
+    }
+
+    /// "cpu" or "gpu".
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ComputeDevice::Cpu => "cpu",
+            ComputeDevice::Gpu => "gpu",
+        }
+    }
+
+    /// The type that floating-point weights are computed in; none keeps the checkpoint's own.
+    ///
+    /// MLX's CPU backend runs half precision and quantized products as scalar code, many times slower than f32 through BLAS.
+    pub fn compute_dtype(self) -> Option<Dtype> {
+        match self {
+            ComputeDevice::Cpu => Some(Dtype::Float32),
+            ComputeDevice::Gpu => None,
+        }
+    }
+}

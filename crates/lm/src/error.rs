@@ -1,0 +1,153 @@
+//! What can go wrong with a model: what failed, on which thing, and what to do.
+
+use std::path::{Path, PathBuf};
+
+use mlx_rs::error::{AsSliceError, Exception};
+
+use crate::safetensors_header::CheckError;
+
+/// The errors of this crate. Each displays as one sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum LmError {
+    /// A file of the model folder cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file of the model folder is larger than anything of its kind has reason to be.
+    #[error("{path} is {bytes} bytes long, more than the {limit} allowed: this is not a usable model folder")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        bytes: u64,
+        /// The most that is read.
+        limit: u64,
+    },
+    /// A JSON file is broken.
+    #[error("{path} is not valid: {source}; download or import the model again")]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// A value in config.json is outside what makes sense.
+    #[error("config.json says {name} = {value}, but {allowed}")]
+    Config {
+        /// The key in config.json.
+        name: &'static str,
+        /// What it holds.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// No file implements this architecture.
+    #[error("the architecture '{model_type}' is not supported; supported are {supported}")]
+    UnknownModelType {
+        /// config.json's `model_type`.
+        model_type: String,
+        /// Those that are.
+        supported: String,
+    },
+    /// A weight file was refused before MLX could see it.
+    #[error(transparent)]
+    Weights(#[from] CheckError),
+    /// A tensor that the architecture needs is not in the files.
+    #[error("the weight files of {folder} lack the tensor '{name}'; download or import the model again")]
+    MissingWeight {
+        /// The model folder.
+        folder: PathBuf,
+        /// The tensor.
+        name: String,
+    },
+    /// A tensor has another shape than config.json asks for.
+    #[error("tensor '{name}' has shape {found:?}, but config.json asks for {expected:?}: the weights belong to another model")]
+    WrongShape {
+        /// The tensor.
+        name: String,
+        /// What the file holds.
+        found: Vec<i32>,
+        /// What the architecture needs.
+        expected: Vec<i32>,
+    },
+    /// The files hold tensors that the architecture does not use.
+    #[error(
+        "the weight files hold {count} tensors that '{model_type}' does not use, the first is '{first}': the weights belong to another model"
+    )]
+    UnusedWeights {
+        /// The architecture.
+        model_type: String,
+        /// How many.
+        count: usize,
+        /// The first in order of name.
+        first: String,
+    },
+    /// tokenizer.json cannot be used.
+    #[error("{path} is not a usable tokenizer: {reason}; download or import the model again")]
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Text could not be turned into tokens or back.
+    #[error("the tokenizer failed: {reason}")]
+    Encoding {
+        /// Why.
+        reason: String,
+    },
+    /// The prompt holds nothing.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// The prompt does not fit into the model's context.
+    #[error("the prompt has {num_tokens} tokens, but the model's context ends at {context_length}: shorten it or start a new conversation")]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        num_tokens: usize,
+        /// Tokens that fit.
+        context_length: usize,
+    },
+    /// A token id lies outside the vocabulary.
+    #[error("token id {token} is outside the vocabulary of {vocab_size}")]
+    TokenOutOfRange {
+        /// The id.
+        token: u32,
+        /// Ids are below this.
+        vocab_size: usize,
+    },
+    /// The caller asked to stop.
+    #[error("cancelled")]
+    Cancelled,
+    /// MLX refused an operation or ran out of memory.
+    #[error("MLX failed: {0}")]
+    Mlx(#[from] Exception),
+    /// Results could not be read from MLX memory.
+    #[error("MLX returned an unreadable array: {0}")]
+    Slice(#[from] AsSliceError),
+    /// The chat template was refused or failed.
+    #[error(transparent)]
+    Chat(#[from] cairn_chat::ChatError),
+    /// The scripted model was told to fail here.
+    #[cfg(feature = "scripted")]
+    #[error("the script fails at token {0}")]
+    Scripted(usize),
+}
+
+/// Reads a file of at most `limit` bytes.
+pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, LmError> {
+    let read = |source| LmError::Read { path: path.to_owned(), source };
+    let bytes = std::fs::metadata(path).map_err(read)?.len();
+    if bytes > limit {
+        return Err(LmError::TooLarge { path: path.to_owned(), bytes, limit });
+    }
+    std::fs::read(path).map_err(read)
+}
+
+/// Reads and parses a JSON file of at most `limit` bytes.
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path, limit: u64) -> Result<T, LmError> {
+    serde_json::from_slice(&read_file(path, limit)?).map_err(|source| LmError::Json { path: path.to_owned(), source })
+}

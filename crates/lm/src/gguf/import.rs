@@ -1,0 +1,415 @@
+//! Writes a complete MLX model folder from a GGUF file; the folder appears whole or not at all.
+//!
+//! ```text
+//! <models_dir>/<name>/
+//!   config.json  generation_config.json  tokenizer.json  tokenizer_config.json
+//!   model.safetensors      metadata {"format": "mlx"}; tensors in the order of the layers
+//! ```
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::GgufError;
+use super::convert::{GROUP_SIZE, NotFinite, affine_bits, all_finite, to_affine, unpermute_heads};
+use super::llama::{Llama, Planned};
+use super::parse::{Gguf, Stored};
+use super::tokenizer::TokenizerFiles;
+
+/// Bytes of the file converted at once; whole rows, so a little more or less.
+const CHUNK_BYTES: usize = 8 << 20;
+const MAX_NAME_CHARS: usize = 96;
+
+/// Imports `file` as `<models_dir>/<name>` and returns that folder.
+///
+/// Without a `name` it is the model's own (`general.name`), else the file's; characters other than letters, digits, `.`, `_` and `-`
+/// become `-`. `progress` is called with (bytes done, bytes in all). After an error nothing is left behind.
+pub fn import_gguf(file: &Path, models_dir: &Path, name: Option<&str>, progress: &mut dyn FnMut(u64, u64)) -> Result<PathBuf, GgufError> {
+    let gguf = Gguf::open(file)?;
+    let (llama, plan) = Llama::read(&gguf)?;
+    let tokenizer = TokenizerFiles::read(&gguf, llama.vocab_size, llama.max_position_embeddings)?;
+    let target = models_dir.join(folder_name(&gguf, name)?);
+
+    fs::create_dir_all(models_dir).map_err(at(models_dir))?;
+    if target.symlink_metadata().is_ok() {
+        return Err(GgufError::AlreadyExists { path: target });
+    }
+    // A sibling, so that the rename stays on one file system; dropping it removes it. Its mode is the default, not tempfile's 0700.
+    let folder = tempfile::Builder::new()
+        .prefix(".importing-")
+        .permissions(Permissions::from_mode(0o777))
+        .tempdir_in(models_dir)
+        .map_err(at(models_dir))?;
+    write_weights(&gguf, &plan, &folder.path().join("model.safetensors"), progress)?;
+    for (file, contents) in [
+        ("config.json", llama.config(&plan, &tokenizer.special)),
+        ("generation_config.json", tokenizer.generation_config),
+        ("tokenizer_config.json", tokenizer.tokenizer_config),
+        ("tokenizer.json", tokenizer.tokenizer),
+    ] {
+        write_json(&folder.path().join(file), &contents)?;
+    }
+    sync_folder(folder.path())?;
+    match fs::rename(folder.path(), &target) {
+        Ok(()) => drop(folder.keep()),
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory) =>
+        {
+            return Err(GgufError::AlreadyExists { path: target });
+        }
+        Err(source) => return Err(GgufError::Io { path: target, source }),
+    }
+    sync_folder(models_dir)?;
+    Ok(target)
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> GgufError {
+    let path = path.to_path_buf();
+    move |source| GgufError::Io { path, source }
+}
+
+fn folder_name(gguf: &Gguf, name: Option<&str>) -> Result<String, GgufError> {
+    let stem = gguf.path().file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let wanted = match name {
+        Some(name) => name.to_string(),
+        None => gguf.text("general.name")?.map(str::trim).filter(|name| !name.is_empty()).unwrap_or(&stem).to_string(),
+    };
+    let mut folder = String::new();
+    for letter in wanted.chars().take(MAX_NAME_CHARS) {
+        let kept = if letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-') { letter } else { '-' };
+        if !(kept == '-' && folder.ends_with('-')) {
+            folder.push(kept);
+        }
+    }
+    // A leading dot would hide the folder, or name its parent.
+    let folder = folder.trim_matches(['.', '-']).to_string();
+    if folder.is_empty() { Err(GgufError::BadName { name: wanted.chars().take(MAX_NAME_CHARS).collect() }) } else { Ok(folder) }
+}
+
+/// One part of a planned tensor in the new file.
+struct Part {
+    dtype: &'static str,
+    suffix: &'static str,
+    shape: Vec<usize>,
+    row_bytes: usize,
+}
+
+/// The parts a tensor is written as, in the order in which they lie in the file. A vector is one row.
+fn parts(planned: &Planned) -> Vec<Part> {
+    let shape = planned.source.shape.clone();
+    let columns = shape.last().copied().unwrap_or(1);
+    match (affine_bits(planned.source.stored), shape.as_slice()) {
+        (Some(bits), [rows, _]) => {
+            let (words, groups) = (columns * bits / 32, columns / GROUP_SIZE);
+            vec![
+                Part { dtype: "U32", suffix: "weight", shape: vec![*rows, words], row_bytes: words * 4 },
+                Part { dtype: "F32", suffix: "scales", shape: vec![*rows, groups], row_bytes: groups * 4 },
+                Part { dtype: "F32", suffix: "biases", shape: vec![*rows, groups], row_bytes: groups * 4 },
+            ]
+        }
+        _ => {
+            let (dtype, size) = if planned.source.stored == Stored::F16 { ("F16", 2) } else { ("F32", 4) };
+            vec![Part { dtype, suffix: "weight", row_bytes: columns * size, shape }]
+        }
+    }
+}
+
+fn row_count(planned: &Planned) -> usize {
+    match planned.source.shape.as_slice() {
+        [rows, _] => *rows,
+        _ => 1,
+    }
+}
+
+fn write_weights(gguf: &Gguf, plan: &[Planned], path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<(), GgufError> {
+    let mut header = Map::new();
+    header.insert("__metadata__".into(), json!({"format": "mlx"}));
+    let mut end = 0_u64;
+    for planned in plan {
+        for part in parts(planned) {
+            let start = end;
+            end += (row_count(planned) * part.row_bytes) as u64;
+            let name = format!("{}.{}", planned.module, part.suffix);
+            header.insert(name, json!({"dtype": part.dtype, "shape": part.shape, "data_offsets": [start, end]}));
+        }
+    }
+    let mut header = Value::Object(header).to_string().into_bytes();
+    // The format asks that values begin at a multiple of eight, padded with spaces.
+    header.resize(header.len().next_multiple_of(8), b' ');
+
+    let io_error = |source| GgufError::Io { path: path.into(), source };
+    let mut file = File::create_new(path).map_err(io_error)?;
+    file.write_all(&(header.len() as u64).to_le_bytes()).map_err(io_error)?;
+    file.write_all(&header).map_err(io_error)?;
+
+    let total: u64 = plan.iter().map(|planned| planned.source.bytes.end - planned.source.bytes.start).sum();
+    let mut done = 0;
+    let mut start = 8 + header.len() as u64;
+    progress(0, total);
+    for planned in plan {
+        start = write_tensor(gguf, planned, &file, path, start, &mut |bytes| {
+            done += bytes;
+            progress(done, total);
+        })?;
+    }
+    file.sync_all().map_err(io_error)
+}
+
+/// Converts one tensor, a few rows at a time, into its parts from `start` on; returns where they end.
+fn write_tensor(
+    gguf: &Gguf,
+    planned: &Planned,
+    file: &File,
+    path: &Path,
+    start: u64,
+    advance: &mut dyn FnMut(u64),
+) -> Result<u64, GgufError> {
+    let source = planned.source;
+    let rows = row_count(planned);
+    let row_bytes = ((source.bytes.end - source.bytes.start) / rows as u64) as usize;
+    let parts = parts(planned);
+    let mut part_starts = Vec::with_capacity(parts.len());
+    let mut end = start;
+    for part in &parts {
+        part_starts.push(end);
+        end += (rows * part.row_bytes) as u64;
+    }
+
+    // Rows that change places within a head must be read together.
+    let unit = planned.unpermute.unwrap_or(1);
+    let rows_at_once = (CHUNK_BYTES / (row_bytes * unit)).max(1) * unit;
+    let not_finite = |NotFinite| GgufError::NotFinite { tensor: source.name.clone() };
+    let mut chunk = Vec::new();
+    for first in (0..rows).step_by(rows_at_once) {
+        let count = rows_at_once.min(rows - first);
+        chunk.resize(count * row_bytes, 0);
+        gguf.read_at(&mut chunk, source.bytes.start + (first * row_bytes) as u64)?;
+        if !all_finite(source.stored, &chunk) {
+            return Err(not_finite(NotFinite));
+        }
+        if let Some(head_dim) = planned.unpermute {
+            chunk = unpermute_heads(&chunk, row_bytes, head_dim);
+        }
+        let affine = to_affine(source.stored, &chunk).map_err(not_finite)?;
+        let contents: &[&[u8]] = if parts.len() == 1 { &[&chunk] } else { &[&affine.words, &affine.scales, &affine.biases] };
+        for ((part, part_start), bytes) in parts.iter().zip(&part_starts).zip(contents) {
+            file.write_all_at(bytes, part_start + (first * part.row_bytes) as u64).map_err(at(path))?;
+        }
+        advance(chunk.len() as u64);
+    }
+    Ok(end)
+}
+
+fn write_json(path: &Path, contents: &Value) -> Result<(), GgufError> {
+    let mut file = File::create_new(path).map_err(at(path))?;
+    file.write_all(format!("{contents:#}\n").as_bytes()).map_err(at(path))?;
+    file.sync_all().map_err(at(path))
+}
+
+/// Makes the names in a folder durable.
+fn sync_folder(folder: &Path) -> Result<(), GgufError> {
+    File::open(folder).and_then(|handle| handle.sync_all()).map_err(at(folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::convert::f16_to_f32;
+    use super::super::sample::{HEAD_DIM, Random, Sample, SampleTensor, file_with};
+    use super::*;
+    use crate::safetensors_header::{SafetensorsFile, check_weight_files};
+
+    fn import(bytes: &[u8], models_dir: &Path, name: Option<&str>) -> Result<PathBuf, GgufError> {
+        let (_folder, file) = file_with(bytes);
+        import_gguf(&file, models_dir, name, &mut |_, _| {})
+    }
+
+    fn names_in(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// The weights that a GGUF reader computes, in f32, written from the description of the formats.
+    fn gguf_values(tensor: &SampleTensor) -> Vec<f32> {
+        let half = |bytes: &[u8]| f16_to_f32([bytes[0], bytes[1]]);
+        let nibbles = |bytes: &[u8]| -> Vec<f32> {
+            bytes.iter().map(|byte| f32::from(byte & 15)).chain(bytes.iter().map(|byte| f32::from(byte >> 4))).collect()
+        };
+        let data = &tensor.data;
+        match tensor.type_id {
+            0 => data.chunks(4).map(|value| f32::from_le_bytes(value.try_into().unwrap())).collect(),
+            1 => data.chunks(2).map(half).collect(),
+            2 => data.chunks(18).flat_map(|block| nibbles(&block[2..]).into_iter().map(|q| (q - 8.0) * half(block))).collect(),
+            3 => data.chunks(20).flat_map(|block| nibbles(&block[4..]).into_iter().map(|q| q * half(block) + half(&block[2..]))).collect(),
+            8 => data.chunks(34).flat_map(|block| block[2..].iter().map(|q| f32::from(*q as i8) * half(block))).collect(),
+            other => panic!("the sample has no format {other}"),
+        }
+    }
+
+    /// The weights that MLX computes from the imported file.
+    fn mlx_values(file: &SafetensorsFile, module: &str, bits: usize) -> Vec<f32> {
+        let floats = |part: &str| -> Vec<f32> {
+            let bytes = file.read_tensor(&format!("{module}.{part}")).unwrap();
+            bytes.chunks(4).map(|value| f32::from_le_bytes(value.try_into().unwrap())).collect()
+        };
+        match bits {
+            32 => return floats("weight"),
+            16 => {
+                return file
+                    .read_tensor(&format!("{module}.weight"))
+                    .unwrap()
+                    .chunks(2)
+                    .map(|value| f16_to_f32([value[0], value[1]]))
+                    .collect();
+            }
+            _ => {}
+        }
+        let words = file.read_tensor(&format!("{module}.weight")).unwrap();
+        let (scales, biases) = (floats("scales"), floats("biases"));
+        let number = |i: usize| {
+            let word = u32::from_le_bytes(words[i * bits / 32 * 4..][..4].try_into().unwrap());
+            word >> (i * bits % 32) & ((1 << bits) - 1)
+        };
+        (0..words.len() * 8 / bits).map(|i| scales[i / 32] * number(i) as f32 + biases[i / 32]).collect()
+    }
+
+    #[test]
+    fn every_weight_arrives_bit_for_bit() {
+        let mut sample = Sample::tiny();
+        let models = tempfile::tempdir().unwrap();
+        let folder = import(&sample.bytes(), models.path(), Some("tiny")).unwrap();
+        let files = check_weight_files(&folder).unwrap();
+        let file = &files[0];
+        assert_eq!(file.metadata().get("format").map(String::as_str), Some("mlx"));
+        assert_eq!(file.tensors().len(), 11 + 2 * 6);
+
+        let mut check = |source: &str, module: &str, bits: usize| {
+            let tensor = sample.tensor(&format!("{source}.weight"));
+            let mut expected = gguf_values(tensor);
+            if ["blk.0.attn_q", "blk.0.attn_k"].contains(&source) {
+                // Row 2j + p of a head in the file is row p * D/2 + j of the checkpoint.
+                let columns = tensor.shape[1];
+                let interleaved = expected.clone();
+                for row in 0..tensor.shape[0] {
+                    let (head, half, j) = (row / HEAD_DIM, row % HEAD_DIM / (HEAD_DIM / 2), row % (HEAD_DIM / 2));
+                    let from = head * HEAD_DIM + 2 * j + half;
+                    expected[row * columns..][..columns].copy_from_slice(&interleaved[from * columns..][..columns]);
+                }
+            }
+            let found = mlx_values(file, module, bits);
+            let bits_of = |values: &[f32]| values.iter().map(|value| (value + 0.0).to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits_of(&found), bits_of(&expected), "{module}");
+        };
+        check("token_embd", "model.embed_tokens", 8);
+        check("blk.0.attn_norm", "model.layers.0.input_layernorm", 32);
+        check("blk.0.attn_q", "model.layers.0.self_attn.q_proj", 4);
+        check("blk.0.attn_k", "model.layers.0.self_attn.k_proj", 4);
+        check("blk.0.attn_v", "model.layers.0.self_attn.v_proj", 16);
+        check("blk.0.attn_output", "model.layers.0.self_attn.o_proj", 4);
+        check("blk.0.ffn_norm", "model.layers.0.post_attention_layernorm", 32);
+        check("blk.0.ffn_gate", "model.layers.0.mlp.gate_proj", 4);
+        check("blk.0.ffn_up", "model.layers.0.mlp.up_proj", 32);
+        check("blk.0.ffn_down", "model.layers.0.mlp.down_proj", 4);
+        check("output_norm", "model.norm", 32);
+    }
+
+    #[test]
+    fn the_folder_is_complete_and_progress_reaches_the_end() {
+        let models = tempfile::tempdir().unwrap();
+        let (_folder, file) = file_with(&Sample::tiny().bytes());
+        let mut calls = Vec::new();
+        let target = import_gguf(&file, models.path(), None, &mut |done, total| calls.push((done, total))).unwrap();
+        assert_eq!(
+            names_in(&target),
+            ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+        );
+        assert_eq!(names_in(models.path()), ["Tiny-Llama-1-layer"]);
+        let (done, total) = *calls.last().unwrap();
+        assert_eq!((calls[0].0, done), (0, total));
+        assert!(calls.is_sorted(), "progress went backwards: {calls:?}");
+        let config: Value = serde_json::from_slice(&fs::read(target.join("config.json")).unwrap()).unwrap();
+        assert_eq!((&config["bos_token_id"], &config["eos_token_id"]), (&json!(261), &json!(262)));
+    }
+
+    #[test]
+    fn folders_are_named_safely() {
+        let check = |general_name: Option<&str>, name: Option<&str>, expected: Result<&str, &str>| {
+            let mut sample = Sample::tiny();
+            sample.remove("general.name");
+            if let Some(general_name) = general_name {
+                sample.set_text("general.name", general_name);
+            }
+            let models = tempfile::tempdir().unwrap();
+            let found = import(&sample.bytes(), models.path(), name).map_err(|error| error.to_string());
+            let found = found.map(|folder| folder.strip_prefix(models.path()).unwrap().to_str().unwrap().to_string());
+            assert_eq!(found, expected.map(String::from).map_err(String::from));
+        };
+        check(Some("A/b"), Some("Chosen.v2"), Ok("Chosen.v2"));
+        check(Some("../../etc/passwd"), None, Ok("etc-passwd"));
+        check(Some("  "), None, Ok("file-stem"));
+        check(None, None, Ok("file-stem"));
+        check(None, Some("../x\0y"), Ok("x-y"));
+        check(Some(&"n".repeat(500)), None, Ok(&"n".repeat(96)));
+        check(None, Some(".."), Err(r#"".." cannot name a model folder"#));
+        check(None, Some(""), Err(r#""" cannot name a model folder"#));
+    }
+
+    #[test]
+    fn an_existing_folder_is_kept() {
+        let models = tempfile::tempdir().unwrap();
+        let target = models.path().join("tiny");
+        fs::create_dir(&target).unwrap();
+        fs::write(target.join("mine"), "kept").unwrap();
+        let error = import(&Sample::tiny().bytes(), models.path(), Some("tiny")).unwrap_err();
+        assert!(matches!(&error, GgufError::AlreadyExists { path } if *path == target), "{error}");
+        assert_eq!((names_in(models.path()), names_in(&target)), (vec!["tiny".to_string()], vec!["mine".to_string()]));
+    }
+
+    #[test]
+    fn a_failure_half_way_leaves_nothing() {
+        let mut sample = Sample::tiny();
+        let data = &mut sample.tensor("output_norm.weight").data;
+        data[..4].copy_from_slice(&f32::INFINITY.to_le_bytes());
+        let models = tempfile::tempdir().unwrap();
+        let error = import(&sample.bytes(), models.path(), None).unwrap_err();
+        assert_eq!(error.to_string(), "tensor output_norm.weight holds a value that is not finite; download the file again");
+        assert_eq!(names_in(models.path()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_truncated_file_is_refused_wherever_it_ends() {
+        let bytes = Sample::tiny().bytes();
+        let models = tempfile::tempdir().unwrap();
+        let ends = (0..64).map(|part| bytes.len() * part / 64).chain([bytes.len() - 1]);
+        for end in ends {
+            let error = import(&bytes[..end], models.path(), Some("tiny")).unwrap_err();
+            assert!(matches!(error, GgufError::Truncated { .. }), "at {end} of {}: {error}", bytes.len());
+        }
+        assert_eq!(names_in(models.path()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn altered_headers_never_panic() {
+        let mut bytes = Sample::tiny().bytes();
+        let header_bytes = bytes.len() - Sample::tiny().tensors.iter().map(|tensor| tensor.data.len()).sum::<usize>();
+        let mut random = Random(3);
+        let mut refused = 0;
+        for _ in 0..800 {
+            let at = random.next() as usize % header_bytes;
+            let before = bytes[at];
+            bytes[at] = if random.next().is_multiple_of(2) { 0xff } else { random.next() as u8 };
+            let (_folder, path) = file_with(&bytes);
+            let read = Gguf::open(&path).and_then(|gguf| {
+                let (llama, plan) = Llama::read(&gguf)?;
+                let files = TokenizerFiles::read(&gguf, llama.vocab_size, llama.max_position_embeddings)?;
+                Ok(llama.config(&plan, &files.special))
+            });
+            refused += usize::from(read.is_err());
+            bytes[at] = before;
+        }
+        assert!(refused > 200, "only {refused} of 800 were refused");
+    }
+}

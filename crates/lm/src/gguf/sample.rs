@@ -1,0 +1,229 @@
+//! Builds small GGUF files for the tests: a one-layer llama with a byte-level vocabulary, any part of which a test may spoil.
+
+use std::path::PathBuf;
+
+use super::parse::Stored;
+
+pub(super) const HIDDEN: usize = 32;
+pub(super) const HEAD_DIM: usize = 16;
+pub(super) const HEADS: usize = 2;
+pub(super) const KV_HEADS: usize = 1;
+pub(super) const INNER: usize = 64;
+
+/// ggml's numbers for the kinds of values that the samples use.
+const U32: u32 = 4;
+const F32: u32 = 6;
+const BOOL: u32 = 7;
+const TEXT: u32 = 8;
+const ARRAY: u32 = 9;
+
+pub(super) struct SampleTensor {
+    pub name: String,
+    /// Row-major.
+    pub shape: Vec<usize>,
+    pub type_id: u32,
+    pub data: Vec<u8>,
+}
+
+/// The parts of a GGUF file before they are written.
+pub(super) struct Sample {
+    pub version: u32,
+    pub keys: Vec<(String, u32, Vec<u8>)>,
+    pub tensors: Vec<SampleTensor>,
+}
+
+impl Sample {
+    /// A model that imports: embedding Q8_0, matrices Q4_1 except one each of Q4_0, F16 and F32, norms F32, tied embeddings.
+    pub fn tiny() -> Sample {
+        let mut sample = Sample { version: 3, keys: Vec::new(), tensors: Vec::new() };
+        sample.set_text("general.architecture", "llama");
+        sample.set_text("general.name", "Tiny Llama: 1 layer!");
+        for (key, value) in [
+            ("llama.block_count", 1),
+            ("llama.context_length", 128),
+            ("llama.embedding_length", HIDDEN),
+            ("llama.feed_forward_length", INNER),
+            ("llama.attention.head_count", HEADS),
+            ("llama.attention.head_count_kv", KV_HEADS),
+            ("llama.rope.dimension_count", HEAD_DIM),
+        ] {
+            sample.set_u32(key, value as u32);
+        }
+        sample.set_f32("llama.rope.freq_base", 500_000.0);
+        sample.set_f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
+
+        let mut tokens = byte_letters();
+        tokens.extend(["he", "ll", "hell", "hello", "12", "<|begin|>", "<|end|>"].map(String::from));
+        let kinds: Vec<i32> = tokens.iter().map(|token| if token.starts_with("<|") { 3 } else { 1 }).collect();
+        sample.set_text("tokenizer.ggml.model", "gpt2");
+        sample.set_text("tokenizer.ggml.pre", "smollm");
+        sample.set_texts("tokenizer.ggml.tokens", &tokens);
+        sample.set_array("tokenizer.ggml.token_type", 5, kinds.len(), kinds.iter().flat_map(|kind| kind.to_le_bytes()).collect());
+        sample.set_texts("tokenizer.ggml.merges", &["h e", "l l", "he ll", "hell o", "1 2"].map(String::from));
+        sample.set_u32("tokenizer.ggml.bos_token_id", 261);
+        sample.set_u32("tokenizer.ggml.eos_token_id", 262);
+        sample.set_text("tokenizer.chat_template", "{{ messages }}");
+
+        let mut random = Random(1);
+        let (queries, keys) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
+        for (name, shape, stored) in [
+            ("token_embd", vec![tokens.len(), HIDDEN], Stored::Q8_0),
+            ("blk.0.attn_norm", vec![HIDDEN], Stored::F32),
+            ("blk.0.attn_q", vec![queries, HIDDEN], Stored::Q4_1),
+            ("blk.0.attn_k", vec![keys, HIDDEN], Stored::Q4_1),
+            ("blk.0.attn_v", vec![keys, HIDDEN], Stored::F16),
+            ("blk.0.attn_output", vec![HIDDEN, queries], Stored::Q4_0),
+            ("blk.0.ffn_norm", vec![HIDDEN], Stored::F32),
+            ("blk.0.ffn_gate", vec![INNER, HIDDEN], Stored::Q4_1),
+            ("blk.0.ffn_up", vec![INNER, HIDDEN], Stored::F32),
+            ("blk.0.ffn_down", vec![HIDDEN, INNER], Stored::Q4_1),
+            ("output_norm", vec![HIDDEN], Stored::F32),
+        ] {
+            let data = random.values(stored, shape.iter().product());
+            sample.tensors.push(SampleTensor { name: format!("{name}.weight"), shape, type_id: type_id(stored), data });
+        }
+        sample
+    }
+
+    /// Sets or replaces a key.
+    pub fn set(&mut self, key: &str, kind: u32, value: Vec<u8>) {
+        self.remove(key);
+        self.keys.push((key.into(), kind, value));
+    }
+
+    pub fn remove(&mut self, key: &str) {
+        self.keys.retain(|(known, ..)| known != key);
+    }
+
+    pub fn set_u32(&mut self, key: &str, value: u32) {
+        self.set(key, U32, value.to_le_bytes().into());
+    }
+
+    pub fn set_f32(&mut self, key: &str, value: f32) {
+        self.set(key, F32, value.to_le_bytes().into());
+    }
+
+    pub fn set_flag(&mut self, key: &str, value: bool) {
+        self.set(key, BOOL, vec![value.into()]);
+    }
+
+    pub fn set_text(&mut self, key: &str, value: &str) {
+        self.set(key, TEXT, text(value));
+    }
+
+    pub fn set_texts(&mut self, key: &str, values: &[String]) {
+        self.set_array(key, TEXT, values.len(), values.iter().flat_map(|value| text(value)).collect());
+    }
+
+    /// An array whose count need not be true.
+    pub fn set_array(&mut self, key: &str, element: u32, count: usize, elements: Vec<u8>) {
+        self.set(key, ARRAY, [&element.to_le_bytes()[..], &(count as u64).to_le_bytes(), &elements].concat());
+    }
+
+    pub fn tensor(&mut self, name: &str) -> &mut SampleTensor {
+        self.tensors.iter_mut().find(|tensor| tensor.name == name).expect("a tensor of the sample")
+    }
+
+    /// Gives a tensor another format, with values to match.
+    pub fn store_as(&mut self, name: &str, stored: Stored) {
+        let tensor = self.tensor(name);
+        tensor.type_id = type_id(stored);
+        tensor.data = Random(7).values(stored, tensor.shape.iter().product());
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        const ALIGNMENT: usize = 32;
+        let mut bytes = b"GGUF".to_vec();
+        bytes.extend(self.version.to_le_bytes());
+        bytes.extend((self.tensors.len() as u64).to_le_bytes());
+        bytes.extend((self.keys.len() as u64).to_le_bytes());
+        for (key, kind, value) in &self.keys {
+            bytes.extend(text(key));
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend(value);
+        }
+        let mut offset = 0;
+        for tensor in &self.tensors {
+            bytes.extend(text(&tensor.name));
+            bytes.extend((tensor.shape.len() as u32).to_le_bytes());
+            bytes.extend(tensor.shape.iter().rev().flat_map(|dim| (*dim as u64).to_le_bytes()));
+            bytes.extend(tensor.type_id.to_le_bytes());
+            bytes.extend((offset as u64).to_le_bytes());
+            offset = (offset + tensor.data.len()).next_multiple_of(ALIGNMENT);
+        }
+        for tensor in &self.tensors {
+            bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+            bytes.extend(&tensor.data);
+        }
+        bytes
+    }
+}
+
+/// A file with these bytes in a folder of its own, which lives as long as the first value.
+pub(super) fn file_with(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("file stem.gguf");
+    std::fs::write(&path, bytes).expect("a written file");
+    (folder, path)
+}
+
+pub(super) fn text(value: &str) -> Vec<u8> {
+    [&(value.len() as u64).to_le_bytes()[..], value.as_bytes()].concat()
+}
+
+pub(super) fn type_id(stored: Stored) -> u32 {
+    match stored {
+        Stored::F32 => 0,
+        Stored::F16 => 1,
+        Stored::Q4_0 => 2,
+        Stored::Q4_1 => 3,
+        Stored::Q8_0 => 8,
+        Stored::Other(id) => id,
+    }
+}
+
+/// The 256 letters that GPT-2's byte-level BPE writes bytes as.
+fn byte_letters() -> Vec<String> {
+    let is_printable = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let mut next = 256;
+    let letter = |byte| {
+        let code = if is_printable(byte) {
+            byte
+        } else {
+            next += 1;
+            next - 1
+        };
+        char::from_u32(code).expect("a letter").to_string()
+    };
+    (0..256).map(letter).collect()
+}
+
+/// A small generator: the tests need variety, not chance.
+pub(super) struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+
+    /// An f16 between about 2^-7 and 2^-5, of either sign.
+    fn half(&mut self) -> [u8; 2] {
+        ((0x2000 | (self.next() & 0x07ff) | (self.next() & 1) << 15) as u16).to_le_bytes()
+    }
+
+    fn values(&mut self, stored: Stored, count: usize) -> Vec<u8> {
+        let (per_block, block_bytes) = stored.block().unwrap_or((1, 1));
+        let mut data = Vec::new();
+        for _ in 0..count / per_block {
+            let start = data.len();
+            match stored {
+                Stored::F32 => data.extend((self.next() as f32 / (1u64 << 31) as f32 - 0.5).to_le_bytes()),
+                Stored::Q4_1 => data.extend([self.half(), self.half()].concat()),
+                _ => data.extend(self.half()),
+            }
+            data.resize_with(start + block_bytes, || self.next() as u8);
+        }
+        data
+    }
+}

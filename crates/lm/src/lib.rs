@@ -1,0 +1,37 @@
+//! Language models on MLX, synchronous: from a model folder to tokens.
+//!
+//! A model folder (MLX or Hugging Face layout) becomes a [`LoadedModel`]: the network ([`models`], one file per architecture), its
+//! tokenizer, chat template and end-of-sequence tokens. [`TokenStream`] reads a prompt into caches ([`cache`]) and samples an answer.
+//!
+//! ```text
+//! load ── models/llama ── nn/{linear, embedding, rope, attention, norm} ── weights ── safetensors_header
+//!   │         │
+//!   │       cache
+//! tokenizer   │
+//!           generate ── sample
+//! gguf: foreign files become model folders          device, ffi: MLX itself
+//! ```
+//! This crate touches no network, database or channel. Bytes from outside are checked in modules that know nothing of MLX
+//! ([`safetensors_header`], [`gguf`]), before MLX sees them. Everything that holds an MLX array stays on the thread that made it.
+
+pub mod cache;
+mod config;
+pub mod device;
+mod error;
+pub mod ffi;
+mod generate;
+pub mod gguf;
+mod load;
+pub mod models;
+mod nn;
+pub mod safetensors_header;
+mod sample;
+mod tokenizer;
+mod weights;
+
+pub use error::LmError;
+pub use generate::{GenerateOptions, Sampled, TokenStream, check_length, score};
+pub use load::LoadedModel;
+pub use sample::Sampler;
+pub use tokenizer::{Detokenizer, Tokenizer};
+pub use weights::LoadOptions;

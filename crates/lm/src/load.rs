@@ -1,0 +1,121 @@
+//! A model folder as a whole: weights, tokenizer, chat template, end-of-sequence tokens, and what identifies them.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use cairn_chat::{ChatTemplate, SpecialTokens};
+
+use crate::device::ComputeDevice;
+use crate::error::{read_file, read_json};
+use crate::models::Model;
+use crate::tokenizer::Tokenizer;
+use crate::weights::LoadOptions;
+use crate::{LmError, config};
+
+/// Everything that belongs to one model folder.
+#[derive(Debug)]
+pub struct LoadedModel {
+    /// The network.
+    pub model: Model,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its chat template; none where the folder has none, as base models do.
+    pub template: Option<ChatTemplate>,
+    /// Tokens that end an answer: config.json's, generation_config.json's and the tokenizer's.
+    pub eos_token_ids: BTreeSet<u32>,
+    /// config.json's `model_type`.
+    pub model_type: String,
+    /// Bytes of the weight files.
+    pub weight_bytes: u64,
+    /// Identifies what key/value caches depend on: configuration, weights and the precision they are computed in.
+    pub fingerprint: String,
+}
+
+impl LoadedModel {
+    /// Loads the model in `folder`.
+    pub fn load(folder: &Path, options: LoadOptions) -> Result<Self, LmError> {
+        // Small files first: a broken tokenizer should not wait for gigabytes of weights.
+        let config = config::read(folder)?;
+        let tokenizer = Tokenizer::load(folder)?;
+        let template = match tokenizer.chat_template() {
+            Some(source) => {
+                let special =
+                    SpecialTokens { bos: tokenizer.bos_token().map(str::to_owned), eos: tokenizer.eos_token().map(str::to_owned) };
+                Some(ChatTemplate::parse(source, special)?)
+            }
+            None => None,
+        };
+        let eos_token_ids = eos_token_ids(folder, &config, &tokenizer)?;
+        let (model, weight_bytes) = Model::load(folder, options)?;
+        let model_type = config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default().to_owned();
+        Ok(LoadedModel { fingerprint: fingerprint(folder, options)?, model, tokenizer, template, eos_token_ids, model_type, weight_bytes })
+    }
+}
+
+fn eos_token_ids(folder: &Path, config: &serde_json::Value, tokenizer: &Tokenizer) -> Result<BTreeSet<u32>, LmError> {
+    let path = folder.join("generation_config.json");
+    let generation: serde_json::Value = if path.exists() { read_json(&path, 1 << 20)? } else { serde_json::Value::Null };
+    let mut ids = BTreeSet::new();
+    for source in [config, &generation] {
+        match source.get("eos_token_id") {
+            Some(serde_json::Value::Array(list)) => ids.extend(list.iter().filter_map(as_id)),
+            Some(value) => ids.extend(as_id(value)),
+            None => {}
+        }
+    }
+    ids.extend(tokenizer.eos_token().and_then(|token| tokenizer.token_to_id(token)));
+    Ok(ids)
+}
+
+fn as_id(value: &serde_json::Value) -> Option<u32> {
+    u32::try_from(value.as_u64()?).ok()
+}
+
+/// Pieces of this length, spread over each weight file, stand for the whole of it: reading gigabytes at every start would cost seconds.
+const SAMPLE_BYTES: u64 = 64 << 10;
+const NUM_SAMPLES: u64 = 64;
+
+/// Hashes config.json, samples of every weight file (names and lengths included) and how the weights are computed with.
+fn fingerprint(folder: &Path, options: LoadOptions) -> Result<String, LmError> {
+    use std::io::{Read, Seek, SeekFrom};
+
+    let mut hasher = blake3::Hasher::new();
+    let mut part = |bytes: &[u8]| {
+        hasher.update(&(bytes.len() as u64).to_le_bytes());
+        hasher.update(bytes);
+    };
+    part(b"cairn model fingerprint 1");
+    let device = ComputeDevice::current();
+    part(format!("{:?} keep_quantized={}", device.compute_dtype(), options.keep_quantized).as_bytes());
+    part(&read_file(&folder.join("config.json"), 1 << 20)?);
+    for path in weight_files(folder)? {
+        let read = |source| LmError::Read { path: path.clone(), source };
+        let mut file = std::fs::File::open(&path).map_err(read)?;
+        let length = file.metadata().map_err(read)?.len();
+        part(path.file_name().unwrap_or_default().as_encoded_bytes());
+        part(&length.to_le_bytes());
+        let mut sample = Vec::new();
+        for index in 0..NUM_SAMPLES {
+            let position = length.saturating_sub(SAMPLE_BYTES) / (NUM_SAMPLES - 1).max(1) * index;
+            file.seek(SeekFrom::Start(position)).map_err(read)?;
+            sample.clear();
+            file.by_ref().take(SAMPLE_BYTES).read_to_end(&mut sample).map_err(read)?;
+            part(&sample);
+        }
+    }
+    Ok(hasher.finalize().to_hex()[..32].to_owned())
+}
+
+fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, LmError> {
+    let read = |source| LmError::Read { path: folder.to_owned(), source };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(read)? {
+        let path = entry.map_err(read)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with("model") && name.ends_with(".safetensors") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}

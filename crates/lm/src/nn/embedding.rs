@@ -1,0 +1,75 @@
+//! Token embeddings, dense or affine-quantized, which also serve as output layer where a model ties the two.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, ops};
+
+use crate::LmError;
+use crate::config::Quantization;
+use crate::weights::Layer;
+
+/// A table of one vector per token.
+#[derive(Debug)]
+pub enum Embedding {
+    /// The vectors as they are.
+    Dense {
+        /// [V, D]
+        weight: Array,
+        /// [D, V], a view for [`Embedding::as_linear`].
+        transposed: Array,
+    },
+    /// Packed vectors with a scale and bias per group.
+    Quantized {
+        /// [V, D * bits / 32]
+        weight: Array,
+        /// [V, D / group_size]
+        scales: Array,
+        /// [V, D / group_size]
+        biases: Array,
+        /// How they are packed.
+        settings: Quantization,
+    },
+}
+
+impl Embedding {
+    /// Takes `weight` of `[vocab_size, dimensions]`, packed with `scales` and `biases` where the layer is quantized.
+    pub fn load(layer: &mut Layer, vocab_size: i32, dimensions: i32) -> Result<Self, LmError> {
+        let weight = match layer.quantization()? {
+            Some(settings) => {
+                let (weight, scales, biases) = layer.take_quantized(dimensions, vocab_size, settings)?;
+                if layer.keeps_quantized() {
+                    mlx_rs::transforms::eval([&weight, &scales, &biases])?;
+                    return Ok(Embedding::Quantized { weight, scales, biases, settings });
+                }
+                layer.dequantize(&weight, &scales, &biases, settings)?
+            }
+            None => layer.take("weight", &[vocab_size, dimensions])?,
+        };
+        weight.eval()?;
+        let transposed = weight.transpose()?;
+        Ok(Embedding::Dense { weight, transposed })
+    }
+
+    /// Token ids `[B, L]` to vectors `[B, L, D]`.
+    pub fn forward(&self, tokens: &Array) -> Result<Array, Exception> {
+        match self {
+            Embedding::Dense { weight, .. } => weight.take_axis(tokens, 0),
+            Embedding::Quantized { weight, scales, biases, settings } => ops::dequantize(
+                weight.take_axis(tokens, 0)?,
+                scales.take_axis(tokens, 0)?,
+                &biases.take_axis(tokens, 0)?,
+                settings.group_size,
+                settings.bits,
+            ),
+        }
+    }
+
+    /// Hidden states `[..., D]` to logits `[..., V]`.
+    pub fn as_linear(&self, x: &Array) -> Result<Array, Exception> {
+        match self {
+            Embedding::Dense { transposed, .. } => ops::matmul(x, transposed),
+            Embedding::Quantized { weight, scales, biases, settings } => {
+                ops::quantized_matmul(x, weight, scales, biases, true, settings.group_size, settings.bits)
+            }
+        }
+    }
+}

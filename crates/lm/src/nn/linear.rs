@@ -1,0 +1,149 @@
+//! Linear layers: dense or affine-quantized, alone or several fused into one product.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, ops};
+
+use crate::LmError;
+use crate::config::Quantization;
+use crate::weights::Layer;
+
+/// `y = x Wᵀ (+ b)`.
+#[derive(Debug)]
+pub struct Linear {
+    matrix: Matrix,
+    bias: Option<Array>, // [out]
+}
+
+#[derive(Debug)]
+enum Matrix {
+    /// [in, out]: a transposed view of the checkpoint's [out, in].
+    Dense(Array),
+    /// Packed rows of `bits`-wide integers with a scale and bias per group.
+    Quantized { weight: Array, scales: Array, biases: Array, settings: Quantization },
+}
+
+impl Linear {
+    /// Takes `weight` of `[outputs, inputs]`, packed with `scales` and `biases` where the layer is quantized, and `bias` where `has_bias`.
+    pub fn load(layer: &mut Layer, inputs: i32, outputs: i32, has_bias: bool) -> Result<Self, LmError> {
+        let bias = if has_bias { Some(layer.take("bias", &[outputs])?) } else { None };
+        let matrix = match layer.quantization()? {
+            Some(settings) => {
+                let (weight, scales, biases) = layer.take_quantized(inputs, outputs, settings)?;
+                if layer.keeps_quantized() {
+                    Matrix::Quantized { weight, scales, biases, settings }
+                } else {
+                    Matrix::Dense(layer.dequantize(&weight, &scales, &biases, settings)?.transpose()?)
+                }
+            }
+            None => Matrix::Dense(layer.take("weight", &[outputs, inputs])?.transpose()?),
+        };
+        Ok(Linear { matrix, bias })
+    }
+
+    /// `[..., in]` to `[..., out]`.
+    pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
+        let product = match &self.matrix {
+            Matrix::Dense(weight) => match &self.bias {
+                // One node instead of two.
+                Some(bias) => return ops::addmm(bias, x, weight, None, None),
+                None => ops::matmul(x, weight)?,
+            },
+            Matrix::Quantized { weight, scales, biases, settings } => {
+                ops::quantized_matmul(x, weight, scales, biases, true, settings.group_size, settings.bits)?
+            }
+        };
+        match &self.bias {
+            Some(bias) => ops::add(product, bias),
+            None => Ok(product),
+        }
+    }
+
+    /// Stacks the outputs of layers that read the same input, where their kinds allow it.
+    fn stack(layers: &[Linear]) -> Result<Option<Linear>, Exception> {
+        let bias = match layers.iter().map(|layer| layer.bias.as_ref()).collect::<Option<Vec<_>>>() {
+            Some(biases) => Some(ops::concatenate(&biases, 0)?),
+            None if layers.iter().all(|layer| layer.bias.is_none()) => None,
+            None => return Ok(None),
+        };
+        let matrices: Vec<&Matrix> = layers.iter().map(|layer| &layer.matrix).collect();
+        let matrix = match matrices.as_slice() {
+            [Matrix::Dense(_), ..] => {
+                let mut rows = Vec::new();
+                for matrix in &matrices {
+                    let Matrix::Dense(weight) = matrix else { return Ok(None) };
+                    rows.push(weight.transpose()?);
+                }
+                Matrix::Dense(ops::concatenate(&rows, 0)?.transpose()?)
+            }
+            [Matrix::Quantized { settings: first, .. }, ..] => {
+                let (mut weights, mut all_scales, mut all_biases) = (Vec::new(), Vec::new(), Vec::new());
+                for matrix in &matrices {
+                    match matrix {
+                        Matrix::Quantized { weight, scales, biases, settings } if settings == first => {
+                            weights.push(weight);
+                            all_scales.push(scales);
+                            all_biases.push(biases);
+                        }
+                        _ => return Ok(None),
+                    }
+                }
+                Matrix::Quantized {
+                    weight: ops::concatenate(&weights, 0)?,
+                    scales: ops::concatenate(&all_scales, 0)?,
+                    biases: ops::concatenate(&all_biases, 0)?,
+                    settings: *first,
+                }
+            }
+            [] => return Ok(None),
+        };
+        Ok(Some(Linear { matrix, bias }))
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
+        let mut arrays: Vec<&Array> = self.bias.iter().collect();
+        match &self.matrix {
+            Matrix::Dense(weight) => arrays.push(weight),
+            Matrix::Quantized { weight, scales, biases, .. } => arrays.extend([weight, scales, biases]),
+        }
+        arrays
+    }
+
+    /// Computes the layer's arrays now, so that no file or intermediate stays alive behind them.
+    pub fn eval(&self) -> Result<(), Exception> {
+        mlx_rs::transforms::eval(self.arrays())
+    }
+}
+
+/// Several linear layers over the same input, in one product where that is exact.
+///
+/// Rows of a product do not depend on each other, so stacking q/k/v or gate/up changes no number; it saves graph nodes, and on a host that
+/// is slower than its device those are what a token costs. Layers of different kinds (per-layer quantization) stay apart.
+#[derive(Debug)]
+pub struct FusedLinear {
+    layers: Vec<Linear>,
+}
+
+impl FusedLinear {
+    /// Fuses `layers` if they are of one kind.
+    pub fn new(layers: Vec<Linear>) -> Result<Self, Exception> {
+        let layers = match Linear::stack(&layers)? {
+            Some(stacked) => vec![stacked],
+            None => layers,
+        };
+        for layer in &layers {
+            layer.eval()?;
+        }
+        Ok(FusedLinear { layers })
+    }
+
+    /// `[..., in]` to the outputs of all layers side by side, `[..., sum of out]`.
+    pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
+        match self.layers.as_slice() {
+            [layer] => layer.forward(x),
+            layers => {
+                let outputs = layers.iter().map(|layer| layer.forward(x)).collect::<Result<Vec<_>, Exception>>()?;
+                ops::concatenate(&outputs, -1)
+            }
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The mathematics that architectures share. Wiring stays in the architectures' own files.
+
+mod attention;
+mod embedding;
+mod linear;
+mod norm;
+mod rope;
+
+pub use attention::attention;
+pub use embedding::Embedding;
+pub use linear::{FusedLinear, Linear};
+pub use norm::RmsNorm;
+pub use rope::{Rope, RopeScaling};

@@ -1,0 +1,26 @@
+//! RMS normalisation (Zhang and Sennrich 2019), computed by MLX's fused kernel.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, fast};
+
+use crate::LmError;
+use crate::weights::Layer;
+
+/// Scales each vector of the last axis to unit root mean square, then by a weight.
+#[derive(Debug)]
+pub struct RmsNorm {
+    weight: Array, // [D]
+    eps: f32,
+}
+
+impl RmsNorm {
+    /// Takes `weight` of `[dimensions]` from the layer.
+    pub fn load(layer: &mut Layer, dimensions: i32, eps: f32) -> Result<Self, LmError> {
+        Ok(RmsNorm { weight: layer.take("weight", &[dimensions])?, eps })
+    }
+
+    /// `[..., D]` to the same shape.
+    pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
+        fast::rms_norm(x, Some(&self.weight), self.eps)
+    }
+}

@@ -1,0 +1,172 @@
+//! The tokenizer of a model folder: text to ids, ids to text, and text as it streams.
+
+use std::path::Path;
+
+use cairn_chat::{ChatError, Encode};
+use tokenizers::Tokenizer as Inner;
+
+use crate::LmError;
+use crate::error::{read_file, read_json};
+
+/// Vocabularies of 256k tokens with their merges stay below this.
+const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
+
+/// A tokenizer with what tokenizer_config.json says about it.
+#[derive(Debug)]
+pub struct Tokenizer {
+    inner: Inner,
+    /// The same, but special tokens in text are ordinary text.
+    plain: Inner,
+    special_tokens: Vec<(String, u32)>,
+    bos_token: Option<String>,
+    eos_token: Option<String>,
+    chat_template: Option<String>,
+}
+
+impl Tokenizer {
+    /// Reads tokenizer.json, tokenizer_config.json and chat_template.jinja.
+    pub fn load(folder: &Path) -> Result<Self, LmError> {
+        let path = folder.join("tokenizer.json");
+        let refuse = |reason: String| LmError::Tokenizer { path: path.clone(), reason };
+        let mut json: serde_json::Value = serde_json::from_slice(&read_file(&path, MAX_TOKENIZER_BYTES)?)
+            .map_err(|source| LmError::Json { path: path.clone(), source })?;
+        if let Some(fields) = json.as_object_mut() {
+            // These change what encode returns, and a hostile file can ask for gigabytes of padding.
+            fields.remove("padding");
+            fields.remove("truncation");
+        }
+        let inner = Inner::from_bytes(json.to_string()).map_err(|error| refuse(error.to_string()))?;
+        let mut plain = inner.clone();
+        plain.set_encode_special_tokens(true);
+        let mut special_tokens: Vec<(String, u32)> = inner
+            .get_added_tokens_decoder()
+            .into_iter()
+            .filter(|(_, token)| token.special)
+            .map(|(id, token)| (token.content, id))
+            .collect();
+        special_tokens.sort_by_key(|(_, id)| *id);
+
+        let config_path = folder.join("tokenizer_config.json");
+        let config: serde_json::Value =
+            if config_path.exists() { read_json(&config_path, MAX_TOKENIZER_BYTES)? } else { serde_json::Value::Null };
+        let token = |name: &str| {
+            let value = config.get(name)?;
+            value.as_str().or_else(|| value.get("content")?.as_str()).map(str::to_owned)
+        };
+        let template_path = folder.join("chat_template.jinja");
+        let chat_template = if template_path.exists() {
+            let bytes = read_file(&template_path, MAX_TOKENIZER_BYTES)?;
+            Some(
+                String::from_utf8(bytes)
+                    .map_err(|_| LmError::Tokenizer { path: template_path.clone(), reason: "it is not UTF-8 text".to_owned() })?,
+            )
+        } else {
+            config.get("chat_template").and_then(default_template)
+        };
+        Ok(Tokenizer { bos_token: token("bos_token"), eos_token: token("eos_token"), inner, plain, special_tokens, chat_template })
+    }
+
+    /// The id of one whole token, special or not.
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// The token that begins every text, where the model has one.
+    pub fn bos_token(&self) -> Option<&str> {
+        self.bos_token.as_deref()
+    }
+
+    /// The token that ends an answer, by the tokenizer's own word.
+    pub fn eos_token(&self) -> Option<&str> {
+        self.eos_token.as_deref()
+    }
+
+    /// The source of the model's chat template.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.chat_template.as_deref()
+    }
+
+    /// Text as mlx-lm encodes a plain prompt: the tokenizer's special tokens are added unless the text begins with them itself.
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, LmError> {
+        let begins_itself = self.bos_token().is_some_and(|bos| !bos.is_empty() && text.starts_with(bos));
+        encode(&self.inner, text, !begins_itself)
+    }
+
+    /// A detokenizer for one answer.
+    pub fn stream(&self) -> Detokenizer<'_> {
+        Detokenizer { tokenizer: self, ids: Vec::new(), settled: 0, given: String::new() }
+    }
+}
+
+/// Templates are a string, or a list of named ones with a "default".
+fn default_template(value: &serde_json::Value) -> Option<String> {
+    if let Some(source) = value.as_str() {
+        return Some(source.to_owned());
+    }
+    let named = value.as_array()?.iter().find(|entry| entry.get("name").and_then(|name| name.as_str()) == Some("default"))?;
+    named.get("template")?.as_str().map(str::to_owned)
+}
+
+fn encode(tokenizer: &Inner, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, LmError> {
+    let encoding = tokenizer.encode_fast(text, add_special_tokens).map_err(|error| LmError::Encoding { reason: error.to_string() })?;
+    Ok(encoding.get_ids().to_vec())
+}
+
+impl Encode for Tokenizer {
+    fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, ChatError> {
+        encode(&self.inner, text, add_special_tokens).map_err(|error| ChatError::Encode { reason: error.to_string() })
+    }
+
+    fn encode_plain(&self, text: &str) -> Result<Vec<u32>, ChatError> {
+        encode(&self.plain, text, false).map_err(|error| ChatError::Encode { reason: error.to_string() })
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<String, ChatError> {
+        self.inner.decode(ids, false).map_err(|error| ChatError::Decode { reason: error.to_string() })
+    }
+
+    fn special_tokens(&self) -> &[(String, u32)] {
+        &self.special_tokens
+    }
+}
+
+/// Text of an answer as its tokens arrive. Joined, the pieces are the decoded whole.
+#[derive(Debug)]
+pub struct Detokenizer<'a> {
+    tokenizer: &'a Tokenizer,
+    ids: Vec<u32>,
+    /// Ids before this one are decoded for good.
+    settled: usize,
+    /// Text of the ids from `settled` on that has been given out.
+    given: String,
+}
+
+impl Detokenizer<'_> {
+    /// The text that `token` completes: empty while a character is still in pieces.
+    pub fn push(&mut self, token: u32) -> Result<String, LmError> {
+        self.ids.push(token);
+        let text = self.tail()?;
+        // A piece of a character decodes to U+FFFD at the end: hold the text back until the rest has come.
+        let complete = text.trim_end_matches('\u{FFFD}');
+        let piece = complete.get(self.given.len()..).unwrap_or_default().to_owned();
+        self.given.push_str(&piece);
+        // Decoding begins anew at line ends, so that its cost does not grow with the answer. The newline stays as context: some
+        // tokenizers strip a leading space from the first token they decode.
+        if piece.ends_with('\n') && complete.len() == text.len() {
+            self.settled = self.ids.len() - 1;
+            self.given = self.tail()?;
+        }
+        Ok(piece)
+    }
+
+    /// What was held back, when the answer has ended.
+    pub fn finish(self) -> Result<String, LmError> {
+        let text = self.tail()?;
+        Ok(text.get(self.given.len()..).unwrap_or_default().to_owned())
+    }
+
+    fn tail(&self) -> Result<String, LmError> {
+        let decoded = self.tokenizer.inner.decode(&self.ids[self.settled..], true);
+        decoded.map_err(|error| LmError::Encoding { reason: error.to_string() })
+    }
+}

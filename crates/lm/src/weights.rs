@@ -1,0 +1,181 @@
+//! The tensors of a model folder, addressed by prefix: each is validated, read once and checked against the shape that is asked for.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use mlx_rs::{Array, Dtype, ops};
+
+use crate::LmError;
+use crate::config::{Quantization, QuantizationConfig};
+use crate::device::ComputeDevice;
+use crate::ffi;
+use crate::safetensors_header::{self, SafetensorsFile, check_weight_files};
+
+/// How weights are brought into memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Compute on quantized weights also on a CPU device, where dequantizing them at load is many times faster but takes more memory.
+    pub keep_quantized: bool,
+}
+
+/// The tensors of a model folder that have not been taken yet.
+#[derive(Debug)]
+pub struct Weights {
+    folder: PathBuf,
+    files: Vec<SafetensorsFile>,
+    remaining: BTreeMap<String, usize>, // name → index into files
+    quantization: QuantizationConfig,
+    compute_dtype: Option<Dtype>,
+    keep_quantized: bool,
+    num_bytes: u64,
+}
+
+impl Weights {
+    /// Validates the weight files of `folder` and lists their tensors; none is read yet.
+    pub fn open(folder: &Path, config: &serde_json::Value, options: LoadOptions) -> Result<Self, LmError> {
+        let files = check_weight_files(folder)?;
+        let mut remaining = BTreeMap::new();
+        for (index, file) in files.iter().enumerate() {
+            remaining.extend(file.tensors().iter().map(|tensor| (tensor.name.clone(), index)));
+        }
+        let device = ComputeDevice::current();
+        Ok(Weights {
+            folder: folder.to_owned(),
+            files,
+            remaining,
+            quantization: QuantizationConfig::parse(config)?,
+            compute_dtype: device.compute_dtype(),
+            keep_quantized: options.keep_quantized || device == ComputeDevice::Gpu,
+            num_bytes: 0,
+        })
+    }
+
+    /// The tensors whose names begin with `path` and a dot.
+    pub fn layer(&mut self, path: impl Into<String>) -> Layer<'_> {
+        Layer { weights: self, path: path.into() }
+    }
+
+    /// Drops tensors that an architecture knows and does not need.
+    pub fn ignore(&mut self, is_known: impl Fn(&str) -> bool) {
+        self.remaining.retain(|name, _| !is_known(name));
+    }
+
+    /// Fails if any tensor has not been taken: then the file belongs to another architecture.
+    pub fn finish(self, model_type: &str) -> Result<u64, LmError> {
+        match self.remaining.keys().next() {
+            None => Ok(self.num_bytes),
+            Some(first) => {
+                Err(LmError::UnusedWeights { model_type: model_type.to_owned(), count: self.remaining.len(), first: first.clone() })
+            }
+        }
+    }
+
+    fn read(&mut self, name: &str) -> Result<Array, LmError> {
+        let Some(index) = self.remaining.remove(name) else {
+            return Err(LmError::MissingWeight { folder: self.folder.clone(), name: name.to_owned() });
+        };
+        let file = &self.files[index];
+        let Some(tensor) = file.tensor(name) else {
+            return Err(LmError::MissingWeight { folder: self.folder.clone(), name: name.to_owned() });
+        };
+        // The header check keeps every length below 2^31.
+        let shape: Vec<i32> = tensor.shape.iter().map(|&length| length as i32).collect();
+        let array = ffi::array_from_bytes(&file.read_tensor(name)?, &shape, mlx_dtype(tensor.dtype))?;
+        self.num_bytes += array.nbytes() as u64;
+        Ok(array)
+    }
+}
+
+/// The part of [`Weights`] below one path, for example "model.layers.0.self_attn.q_proj".
+#[derive(Debug)]
+pub struct Layer<'a> {
+    weights: &'a mut Weights,
+    path: String,
+}
+
+impl Layer<'_> {
+    /// The part below `name`.
+    pub fn layer(&mut self, name: &str) -> Layer<'_> {
+        Layer { path: format!("{}.{name}", self.path), weights: self.weights }
+    }
+
+    /// Takes a floating-point tensor of exactly `shape`, converted to the device's compute type.
+    pub fn take(&mut self, name: &str, shape: &[i32]) -> Result<Array, LmError> {
+        let array = self.take_exact(name, shape)?;
+        match self.weights.compute_dtype {
+            // Evaluated at once, so that the checkpoint's copy is freed before the next tensor is read.
+            Some(dtype) if is_float(array.dtype()) => {
+                let array = array.as_dtype(dtype)?;
+                array.eval()?;
+                Ok(array)
+            }
+            _ => Ok(array),
+        }
+    }
+
+    /// How this layer is quantized; none if its weight is dense. The file decides: config.json may name settings for layers that were skipped.
+    pub fn quantization(&self) -> Result<Option<Quantization>, LmError> {
+        let scales = format!("{}.scales", self.path);
+        if !self.weights.remaining.contains_key(&scales) {
+            return Ok(None);
+        }
+        match self.weights.quantization.layer(&self.path) {
+            Some(settings) => Ok(Some(settings)),
+            None => Err(LmError::Config {
+                name: "quantization",
+                value: "none".to_owned(),
+                allowed: format!("the weight files hold '{scales}', so it must give this layer's group_size and bits"),
+            }),
+        }
+    }
+
+    /// Whether quantized weights stay so in memory.
+    pub fn keeps_quantized(&self) -> bool {
+        self.weights.keep_quantized
+    }
+
+    /// Takes `weight` `[outputs, inputs * bits / 32]` (u32), `scales` and `biases` `[outputs, inputs / group_size]`.
+    pub fn take_quantized(&mut self, inputs: i32, outputs: i32, settings: Quantization) -> Result<(Array, Array, Array), LmError> {
+        let groups = [outputs, inputs / settings.group_size];
+        let weight = self.take_exact("weight", &[outputs, inputs * settings.bits / 32])?;
+        Ok((weight, self.take("scales", &groups)?, self.take("biases", &groups)?))
+    }
+
+    /// Unpacks a quantized matrix to `[outputs, inputs]`.
+    pub fn dequantize(&self, weight: &Array, scales: &Array, biases: &Array, settings: Quantization) -> Result<Array, LmError> {
+        let dense = ops::dequantize(weight, scales, biases, settings.group_size, settings.bits)?;
+        dense.eval()?;
+        Ok(dense)
+    }
+
+    fn take_exact(&mut self, name: &str, shape: &[i32]) -> Result<Array, LmError> {
+        let name = format!("{}.{name}", self.path);
+        let array = self.weights.read(&name)?;
+        if array.shape() != shape {
+            return Err(LmError::WrongShape { name, found: array.shape().to_vec(), expected: shape.to_vec() });
+        }
+        Ok(array)
+    }
+}
+
+fn is_float(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32)
+}
+
+fn mlx_dtype(dtype: safetensors_header::Dtype) -> Dtype {
+    use safetensors_header::Dtype as File;
+    match dtype {
+        File::Bool => Dtype::Bool,
+        File::U8 => Dtype::Uint8,
+        File::I8 => Dtype::Int8,
+        File::U16 => Dtype::Uint16,
+        File::I16 => Dtype::Int16,
+        File::F16 => Dtype::Float16,
+        File::Bf16 => Dtype::Bfloat16,
+        File::U32 => Dtype::Uint32,
+        File::I32 => Dtype::Int32,
+        File::F32 => Dtype::Float32,
+        File::U64 => Dtype::Uint64,
+        File::I64 => Dtype::Int64,
+    }
+}

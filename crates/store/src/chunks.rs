@@ -1,0 +1,111 @@
+//! The chunks table: the index of the prompt cache's files. The file is written first, its row second.
+
+use sqlx::sqlite::SqliteRow;
+use sqlx::{FromRow, Row};
+
+use crate::{Store, StoreError, token_ids};
+
+/// One file of the prompt cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChunkRow {
+    /// The chunk's rolling hash, in hexadecimal.
+    pub key: String,
+    /// The key of the chunk that this one continues; none for the first of a prompt.
+    pub parent_key: Option<String>,
+    /// The fingerprint of the model that read it, in hexadecimal.
+    pub fingerprint: String,
+    /// Position of its first token in the prompt.
+    pub start: i64,
+    /// The tokens it holds.
+    pub token_ids: Vec<u32>,
+    /// Size of its file.
+    pub bytes: i64,
+    /// Hash of its file, in hexadecimal.
+    pub file_hash: String,
+    /// When it was filed first, in milliseconds since the Unix epoch.
+    pub created_at_ms: i64,
+    /// When a prompt last used it, in milliseconds since the Unix epoch.
+    pub last_used_at_ms: i64,
+}
+
+impl FromRow<'_, SqliteRow> for ChunkRow {
+    fn from_row(row: &SqliteRow) -> Result<ChunkRow, sqlx::Error> {
+        Ok(ChunkRow {
+            key: row.try_get("key")?,
+            parent_key: row.try_get("parent_key")?,
+            fingerprint: row.try_get("fingerprint")?,
+            start: row.try_get("start")?,
+            token_ids: token_ids::from_row(row)?.unwrap_or_default(),
+            bytes: row.try_get("bytes")?,
+            file_hash: row.try_get("file_hash")?,
+            created_at_ms: row.try_get("created_at_ms")?,
+            last_used_at_ms: row.try_get("last_used_at_ms")?,
+        })
+    }
+}
+
+impl Store {
+    /// Every chunk, those that begin earlier in their prompt first, so that a chunk comes after the one it continues.
+    pub async fn chunks(&self) -> Result<Vec<ChunkRow>, StoreError> {
+        sqlx::query_as("select * from chunks order by start, key").fetch_all(&self.readers).await.map_err(|error| self.failed(error))
+    }
+
+    /// Notes a chunk whose file is complete. A chunk that is there already keeps its creation time and takes the rest from `chunk`.
+    pub async fn insert_chunk(&self, chunk: &ChunkRow) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        sqlx::query(
+            "insert into chunks (key, parent_key, fingerprint, start, token_ids, bytes, file_hash, created_at_ms, last_used_at_ms)
+             values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+             on conflict (key) do update set
+                 parent_key = excluded.parent_key, fingerprint = excluded.fingerprint, start = excluded.start,
+                 token_ids = excluded.token_ids, bytes = excluded.bytes, file_hash = excluded.file_hash,
+                 last_used_at_ms = excluded.last_used_at_ms",
+        )
+        .bind(&chunk.key)
+        .bind(&chunk.parent_key)
+        .bind(&chunk.fingerprint)
+        .bind(chunk.start)
+        .bind(token_ids::to_blob(&chunk.token_ids))
+        .bind(chunk.bytes)
+        .bind(&chunk.file_hash)
+        .bind(chunk.created_at_ms)
+        .bind(chunk.last_used_at_ms)
+        .execute(&mut *tx)
+        .await
+        .map_err(|error| self.failed(error))?;
+        self.commit(tx).await
+    }
+
+    /// Forgets chunks, all of them or none; keys that are not there do not matter.
+    pub async fn delete_chunks(&self, keys: &[String]) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        sqlx::query("delete from chunks where key in (select value from json_each(?))")
+            .bind(json_list(keys))
+            .execute(&mut *tx)
+            .await
+            .map_err(|error| self.failed(error))?;
+        self.commit(tx).await
+    }
+
+    /// Notes that a prompt used these chunks; keys that are not there do not matter.
+    pub async fn touch_chunks(&self, keys: &[String], now_ms: i64) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        sqlx::query("update chunks set last_used_at_ms = ? where key in (select value from json_each(?))")
+            .bind(now_ms)
+            .bind(json_list(keys))
+            .execute(&mut *tx)
+            .await
+            .map_err(|error| self.failed(error))?;
+        self.commit(tx).await
+    }
+
+    /// What the files of all chunks hold together.
+    pub async fn total_chunk_bytes(&self) -> Result<i64, StoreError> {
+        sqlx::query_scalar("select coalesce(sum(bytes), 0) from chunks").fetch_one(&self.readers).await.map_err(|error| self.failed(error))
+    }
+}
+
+/// A list as one parameter: SQLite has no arrays, and one statement for any number of keys is one round trip.
+fn json_list(keys: &[String]) -> String {
+    serde_json::Value::from(keys).to_string()
+}

@@ -1,0 +1,154 @@
+//! What can go wrong in the store, and how SQLite's codes and the system's errors are read.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sqlx::migrate::MigrateError;
+
+/// Why the store could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The file is not a database, or damaged. It was not changed.
+    #[error("{} is damaged or not a Cairn database ({detail}); it was left as it is: restore a copy of it, or move it away to start with an empty one", path.display())]
+    Corrupt {
+        /// The database file.
+        path: PathBuf,
+        /// What SQLite found.
+        detail: String,
+    },
+    /// A newer version of Cairn has changed the file in ways that this one does not know.
+    #[error("{} was last used by a newer Cairn (database version {found}, this one knows {known}): update Cairn to open it", path.display())]
+    Newer {
+        /// The database file.
+        path: PathBuf,
+        /// The file's version.
+        found: i64,
+        /// The newest version known here.
+        known: i64,
+    },
+    /// The disk is full. What was there before is unharmed, and the same call works once there is room.
+    #[error("there is no room left on the disk to write {}", path.display())]
+    Full {
+        /// The file or folder to be written.
+        path: PathBuf,
+    },
+    /// The file or its folder cannot be made or written.
+    #[error("{} cannot be written: check that its folder exists, belongs to you and is not read-only", path.display())]
+    NotWritable {
+        /// The file or folder to be written.
+        path: PathBuf,
+    },
+    /// Another program held the file for too long.
+    #[error("{} is in use by another program; try again", path.display())]
+    Busy {
+        /// The database file.
+        path: PathBuf,
+    },
+    /// The store was used after [`crate::Store::close`].
+    #[error("{} is already closed", path.display())]
+    Closed {
+        /// The database file.
+        path: PathBuf,
+    },
+    /// There is no such conversation, or it is deleted.
+    #[error("there is no conversation {id}")]
+    NoConversation {
+        /// The id that was given.
+        id: String,
+    },
+    /// There is no such message.
+    #[error("there is no message {id}")]
+    NoMessage {
+        /// The id that was given.
+        id: String,
+    },
+    /// An answer is still being written at the end of the conversation's branch.
+    #[error("conversation {conversation_id} is still being answered")]
+    AlreadyStreaming {
+        /// The conversation.
+        conversation_id: String,
+    },
+    /// The conversation has no question that could be answered again.
+    #[error("conversation {conversation_id} has no message to answer")]
+    NothingToAnswer {
+        /// The conversation.
+        conversation_id: String,
+    },
+    /// The file could not be brought to the version of this program.
+    #[error("{} could not be updated to this version of Cairn: {source}", path.display())]
+    Migrate {
+        /// The database file.
+        path: PathBuf,
+        /// What failed.
+        source: MigrateError,
+    },
+    /// The operating system refused something that is not covered above.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// SQLite failed in a way that is not covered above.
+    #[error("{}: {source}", path.display())]
+    Database {
+        /// The database file.
+        path: PathBuf,
+        /// What failed.
+        source: sqlx::Error,
+    },
+}
+
+// Primary result codes of SQLite (https://www.sqlite.org/rescode.html); the lowest byte of an extended code.
+const PERM: i32 = 3;
+const BUSY: i32 = 5;
+const READONLY: i32 = 8;
+const CORRUPT: i32 = 11;
+const FULL: i32 = 13;
+const CANTOPEN: i32 = 14;
+const NOTADB: i32 = 26;
+/// An extended code: the index of the write-ahead log could not grow, which SQLite does not report as `FULL`.
+const IOERR_SHMSIZE: i32 = 4874;
+
+impl StoreError {
+    pub(crate) fn from_sqlx(path: &Path, source: sqlx::Error) -> StoreError {
+        let path = path.to_owned();
+        let code = match &source {
+            // A value in the file that no version of this program can have written.
+            sqlx::Error::ColumnDecode { .. } => return StoreError::Corrupt { path, detail: source.to_string() },
+            sqlx::Error::PoolTimedOut => return StoreError::Busy { path },
+            sqlx::Error::PoolClosed => return StoreError::Closed { path },
+            sqlx::Error::Database(error) => error.code().and_then(|code| code.parse::<i32>().ok()),
+            _ => None,
+        };
+        match code.map(|code| (code, code & 0xff)) {
+            Some((IOERR_SHMSIZE, _) | (_, FULL)) => StoreError::Full { path },
+            Some((_, PERM | READONLY | CANTOPEN)) => StoreError::NotWritable { path },
+            Some((_, CORRUPT | NOTADB)) => StoreError::Corrupt { path, detail: source.to_string() },
+            Some((_, BUSY)) => StoreError::Busy { path },
+            _ => StoreError::Database { path, source },
+        }
+    }
+
+    pub(crate) fn from_migrate(path: &Path, source: MigrateError) -> StoreError {
+        match source {
+            MigrateError::Execute(source) | MigrateError::ExecuteMigration(source, _) => StoreError::from_sqlx(path, source),
+            source => StoreError::Migrate { path: path.to_owned(), source },
+        }
+    }
+
+    pub(crate) fn from_io(path: &Path, source: io::Error) -> StoreError {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full { path },
+            // `AlreadyExists` is what making a folder says where a file stands.
+            io::ErrorKind::PermissionDenied
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::AlreadyExists
+            | io::ErrorKind::NotFound => StoreError::NotWritable { path },
+            _ => StoreError::Io { path, source },
+        }
+    }
+}

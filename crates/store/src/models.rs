@@ -1,0 +1,30 @@
+//! The models table: which model folders were used, so that the last one is there again after a restart.
+
+use crate::{Store, StoreError};
+
+impl Store {
+    /// Notes that the model in the folder `path` was loaded under `name`.
+    pub async fn record_model_use(&self, path: &str, name: &str, now_ms: i64) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        sqlx::query(
+            "insert into models (path, name, use_seq, last_used_at_ms)
+             values (?, ?, (select coalesce(max(use_seq), 0) + 1 from models), ?)
+             on conflict (path) do update set name = excluded.name, use_seq = excluded.use_seq, last_used_at_ms = excluded.last_used_at_ms",
+        )
+        .bind(path)
+        .bind(name)
+        .bind(now_ms)
+        .execute(&mut *tx)
+        .await
+        .map_err(|error| self.failed(error))?;
+        self.commit(tx).await
+    }
+
+    /// Folder and name of the model used last.
+    pub async fn last_used_model(&self) -> Result<Option<(String, String)>, StoreError> {
+        sqlx::query_as("select path, name from models order by use_seq desc limit 1")
+            .fetch_optional(&self.readers)
+            .await
+            .map_err(|error| self.failed(error))
+    }
+}

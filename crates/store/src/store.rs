@@ -1,0 +1,153 @@
+//! The database file: opening it, its connections, its transactions.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sqlx::migrate::Migrator;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{Connection, Sqlite, Transaction};
+
+use crate::StoreError;
+use crate::run::{self, Run};
+
+static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_READERS: u32 = 4;
+
+/// The open database. Share it behind an `Arc`; every method may be called from any task.
+///
+/// - All writes go through one connection, so they never wait for each other inside SQLite; readers see the last commit.
+/// - A method that returned `Ok` has synced its rows to the disk. One that failed, or whose future was dropped, has either written
+///   everything or nothing.
+/// - After [`StoreError::Full`] the store goes on working, as soon as there is room.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    pub(crate) writer: SqlitePool,
+    pub(crate) readers: SqlitePool,
+    pub(crate) run: Run,
+}
+
+impl Store {
+    /// Opens the database at `path`, making it and its folder where they are missing, and brings it to this version.
+    ///
+    /// Also tidies up after programs that are gone: the answers they were writing become interrupted, and the conversations they
+    /// deleted are purged.
+    pub async fn open(path: &Path) -> Result<Store, StoreError> {
+        let folder = run::folder_of(path);
+        // Held to the end: programs open the file one after the other, so they neither migrate at once nor judge half-begun runs.
+        let waiting = {
+            let folder = folder.clone();
+            move || fs::create_dir_all(&folder).and_then(|()| run::lock_opening(&folder))
+        };
+        let opening = tokio::task::spawn_blocking(waiting).await.unwrap_or_else(|error| Err(error.into()));
+        let opening = opening.map_err(|error| StoreError::from_io(path, error))?;
+
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .synchronous(SqliteSynchronous::Full)
+            .foreign_keys(true)
+            .busy_timeout(BUSY_TIMEOUT)
+            // On macOS a plain fsync leaves data in the drive's own cache; elsewhere these two change nothing.
+            .pragma("fullfsync", "on")
+            .pragma("checkpoint_fullfsync", "on");
+        let pool = || SqlitePoolOptions::new().max_lifetime(None).idle_timeout(None);
+        let writer = pool()
+            .max_connections(1)
+            // SQLite ends a transaction by itself when the disk is full, and sqlx then counts it as open for ever. A connection that
+            // comes back like that is replaced.
+            .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
+            .connect_with(options.clone().create_if_missing(true).journal_mode(SqliteJournalMode::Wal))
+            .await
+            .map_err(|error| StoreError::from_sqlx(path, error))?;
+        let run = match prepare(path, &folder, &writer).await {
+            Ok(run) => run,
+            Err(error) => {
+                // Waits for the connection to end, so that nothing of ours is left beside a file that is refused.
+                writer.close().await;
+                return Err(error);
+            }
+        };
+        drop(opening);
+
+        let readers = pool().max_connections(MAX_READERS).connect_lazy_with(options.pragma("query_only", "on"));
+        Ok(Store { path: path.to_owned(), writer, readers, run })
+    }
+
+    /// Writes the log back into the file and closes it. Later calls fail with [`StoreError::Closed`]; closing again does nothing.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        if self.writer.is_closed() {
+            return Ok(());
+        }
+        self.readers.close().await;
+        // Without it nothing is lost: the log stays beside the file and the next program reads it. So the file is closed in any case.
+        let checkpoint = sqlx::query("pragma wal_checkpoint(truncate)").execute(&self.writer).await;
+        self.writer.close().await;
+        self.run.end();
+        checkpoint.map(|_| ()).map_err(|error| self.failed(error))
+    }
+
+    /// The database file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Begins a transaction that may write; it takes the write lock at once, so it cannot fail for that later.
+    pub(crate) async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
+        self.writer.begin_with("begin immediate").await.map_err(|error| self.failed(error))
+    }
+
+    pub(crate) async fn commit(&self, tx: Transaction<'static, Sqlite>) -> Result<(), StoreError> {
+        tx.commit().await.map_err(|error| self.failed(error))
+    }
+
+    /// What a failure of SQLite means for this file.
+    pub(crate) fn failed(&self, error: sqlx::Error) -> StoreError {
+        StoreError::from_sqlx(&self.path, error)
+    }
+}
+
+/// Brings the file to this version and begins a run on it.
+async fn prepare(path: &Path, folder: &Path, writer: &SqlitePool) -> Result<Run, StoreError> {
+    refuse_newer(path, writer).await?;
+    MIGRATIONS.run(writer).await.map_err(|error| StoreError::from_migrate(path, error))?;
+    let run = Run::begin(folder).map_err(|error| StoreError::from_io(path, error))?;
+    tidy(folder, writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
+    run::sweep(folder);
+    Ok(run)
+}
+
+/// Refuses a file that has migrations this program does not know, before anything is written to it.
+async fn refuse_newer(path: &Path, writer: &SqlitePool) -> Result<(), StoreError> {
+    let failed = |error| StoreError::from_sqlx(path, error);
+    let tables: i64 =
+        sqlx::query_scalar("select count(*) from sqlite_schema where name = '_sqlx_migrations'").fetch_one(writer).await.map_err(failed)?;
+    if tables == 0 {
+        return Ok(());
+    }
+    let found: i64 =
+        sqlx::query_scalar("select coalesce(max(version), 0) from _sqlx_migrations").fetch_one(writer).await.map_err(failed)?;
+    let known = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
+    if found > known { Err(StoreError::Newer { path: path.to_owned(), found, known }) } else { Ok(()) }
+}
+
+/// Finishes what programs that are gone left open.
+async fn tidy(folder: &Path, writer: &SqlitePool) -> Result<(), sqlx::Error> {
+    let mut tx = writer.begin_with("begin immediate").await?;
+    let runs: BTreeSet<String> = sqlx::query_scalar(
+        "select run_id from messages where run_id is not null
+         union select deleted_by_run_id from conversations where deleted_by_run_id is not null",
+    )
+    .fetch_all(&mut *tx)
+    .await?
+    .into_iter()
+    .collect();
+    for run in runs.iter().filter(|run| !run::is_alive(folder, run)) {
+        sqlx::query("update messages set status = 'interrupted', run_id = null where run_id = ?").bind(run).execute(&mut *tx).await?;
+        sqlx::query("delete from conversations where deleted_by_run_id = ?").bind(run).execute(&mut *tx).await?;
+    }
+    tx.commit().await
+}

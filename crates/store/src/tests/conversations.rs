@@ -1,0 +1,98 @@
+//! The list of conversations: order, names, deletion.
+
+use super::{Scratch, texts, turn};
+use crate::{Store, StoreError};
+
+async fn titles(store: &Store) -> Vec<String> {
+    store.conversations().await.unwrap().into_iter().map(|conversation| conversation.title).collect()
+}
+
+#[tokio::test]
+async fn a_conversation_comes_back_as_it_was_saved() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let made = store.create_conversation(1_000).await.unwrap();
+    assert_eq!(store.conversation(&made.id).await.unwrap(), Some(made.clone()));
+    assert_eq!((made.created_at_ms, made.updated_at_ms, made.deleted_at_ms), (1_000, 1_000, None));
+
+    let odd = "עברית\u{202e}\0\u{200b}🪨\r\n";
+    store.rename_conversation(&made.id, odd).await.unwrap();
+    store.set_system_prompt(&made.id, odd).await.unwrap();
+    store.close().await.unwrap();
+    let read = scratch.open().await.conversation(&made.id).await.unwrap().unwrap();
+    assert_eq!((read.title.as_str(), read.system_prompt.as_str()), (odd, odd));
+}
+
+#[tokio::test]
+async fn the_list_is_ordered_by_activity_even_when_the_clock_goes_back() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let first = store.create_conversation(9_000).await.unwrap();
+    let second = store.create_conversation(5_000).await.unwrap();
+    store.rename_conversation(&first.id, "first").await.unwrap();
+    store.rename_conversation(&second.id, "second").await.unwrap();
+    assert_eq!(titles(&store).await, ["second", "first"]);
+    store.begin_turn(&first.id, "again", 1).await.unwrap();
+    assert_eq!(titles(&store).await, ["first", "second"]);
+    assert_eq!(store.conversation(&first.id).await.unwrap().unwrap().updated_at_ms, 1);
+}
+
+#[tokio::test]
+async fn a_turn_names_a_conversation_once() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = store.create_conversation(1).await.unwrap().id;
+    for (question, expected) in [("  \n ", ""), ("How do\n rocks grow?", "How do"), ("And trees?", "How do")] {
+        turn(&store, &id, question, "…").await;
+        assert_eq!(titles(&store).await, [expected], "after {question:?}");
+    }
+    store.rename_conversation(&id, "Mine").await.unwrap();
+    turn(&store, &id, "More?", "…").await;
+    assert_eq!(titles(&store).await, ["Mine"]);
+}
+
+#[tokio::test]
+async fn a_deleted_conversation_can_be_restored_until_the_program_ends() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let kept = store.create_conversation(1).await.unwrap().id;
+    let gone = store.create_conversation(2).await.unwrap().id;
+    for id in [&kept, &gone] {
+        turn(&store, id, "question", "answer").await;
+        store.delete_conversation(id, 50).await.unwrap();
+    }
+    assert_eq!(titles(&store).await, [""; 0]);
+    assert!(matches!(store.begin_turn(&gone, "more", 60).await, Err(StoreError::NoConversation { id }) if id == gone));
+
+    // Deleting again keeps the first date; restoring twice is as good as once.
+    store.delete_conversation(&gone, 70).await.unwrap();
+    assert_eq!(store.conversation(&gone).await.unwrap().unwrap().deleted_at_ms, Some(50));
+    store.restore_conversation(&kept).await.unwrap();
+    store.restore_conversation(&kept).await.unwrap();
+    assert_eq!(texts(&store, &kept).await, ["question", "answer"]);
+
+    let message = store.branch(&gone).await.unwrap().remove(0);
+    store.close().await.unwrap();
+    let store = scratch.open().await;
+    assert_eq!(store.conversation(&gone).await.unwrap(), None);
+    assert_eq!(store.message(&message.id).await.unwrap(), None);
+    assert_eq!(texts(&store, &kept).await, ["question", "answer"]);
+    assert!(matches!(store.restore_conversation(&gone).await, Err(StoreError::NoConversation { id }) if id == gone));
+}
+
+#[tokio::test]
+async fn a_conversation_that_is_not_there_is_named() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    fn check<T: std::fmt::Debug>(what: &str, outcome: Result<T, StoreError>) {
+        assert!(matches!(&outcome, Err(StoreError::NoConversation { id }) if id == "nobody"), "{what}: {outcome:?}");
+    }
+    check("rename", store.rename_conversation("nobody", "x").await);
+    check("system prompt", store.set_system_prompt("nobody", "x").await);
+    check("delete", store.delete_conversation("nobody", 1).await);
+    check("restore", store.restore_conversation("nobody").await);
+    check("turn", store.begin_turn("nobody", "x", 1).await);
+    check("sibling", store.begin_sibling_answer("nobody", 1).await);
+    check("branch", store.branch("nobody").await);
+    assert_eq!(store.conversation("nobody").await.unwrap(), None);
+}

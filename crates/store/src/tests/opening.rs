@@ -1,0 +1,217 @@
+//! Opening and closing: a new file, a second program, what a program that died leaves, files that are refused.
+
+use std::fs;
+use std::path::Path;
+
+use super::{Scratch, finished, texts, turn};
+use crate::{MessageStatus, Store, StoreError};
+
+async fn pragma(store: &Store, statement: &'static str) -> String {
+    let value: sqlx::sqlite::SqliteRow = sqlx::query(statement).fetch_one(&store.writer).await.unwrap();
+    let number: Result<i64, _> = sqlx::Row::try_get(&value, 0);
+    number.map(|number| number.to_string()).unwrap_or_else(|_| sqlx::Row::get(&value, 0))
+}
+
+#[tokio::test]
+async fn the_file_is_set_up_to_survive_a_crash() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    for (statement, expected) in [
+        ("pragma journal_mode", "wal"),
+        ("pragma synchronous", "2"),
+        ("pragma foreign_keys", "1"),
+        ("pragma busy_timeout", "5000"),
+        ("pragma fullfsync", "1"),
+        ("pragma checkpoint_fullfsync", "1"),
+        ("pragma integrity_check", "ok"),
+    ] {
+        assert_eq!(pragma(&store, statement).await, expected, "{statement}");
+    }
+    assert!(sqlx::query("delete from settings").execute(&store.readers).await.is_err(), "a reader can write");
+}
+
+#[tokio::test]
+async fn sqlite_has_the_fix_for_the_damage_that_a_reset_log_could_do() {
+    let scratch = Scratch::new();
+    let version: String = sqlx::query_scalar("select sqlite_version()").fetch_one(&scratch.open().await.writer).await.unwrap();
+    let numbers: Vec<u32> = version.split('.').map(|number| number.parse().unwrap()).collect();
+    assert!(numbers >= vec![3, 51, 3], "SQLite {version} is older than 3.51.3");
+}
+
+#[tokio::test]
+async fn a_closed_store_leaves_one_file_and_says_that_it_is_closed() {
+    let scratch = Scratch::new();
+    let nested = scratch.0.path().join("folder with ünïcode").join("deeper").join("cairn.db");
+    let store = Store::open(&nested).await.unwrap();
+    store.set_setting("key", "1").await.unwrap();
+    store.close().await.unwrap();
+    store.close().await.unwrap();
+    assert!(matches!(store.setting("key").await, Err(StoreError::Closed { path }) if path == nested));
+    assert!(matches!(store.set_setting("key", "2").await, Err(StoreError::Closed { .. })));
+    let mut names: Vec<_> = fs::read_dir(nested.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["cairn.db", "cairn.db-runs"]);
+    assert_eq!(Store::open(&nested).await.unwrap().setting("key").await.unwrap().as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn an_answer_that_was_being_written_is_interrupted_with_its_text() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = store.create_conversation(1).await.unwrap().id;
+    let (_, assistant) = store.begin_turn(&id, "q", 1).await.unwrap();
+    store.save_progress(&assistant.id, "half an ans", &[4, 5]).await.unwrap();
+    // Dropped without closing, as far as a test can be killed.
+    drop(store);
+
+    let store = scratch.open().await;
+    let read = store.message(&assistant.id).await.unwrap().unwrap();
+    assert_eq!((read.status, read.text.as_str(), read.token_ids), (MessageStatus::Interrupted, "half an ans", Some(vec![4, 5])));
+    turn(&store, &id, "q2", "a2").await;
+    assert_eq!(texts(&store, &id).await, ["q", "half an ans", "q2", "a2"]);
+}
+
+#[tokio::test]
+async fn two_programs_work_on_one_file() {
+    let scratch = Scratch::new();
+    let app = scratch.open().await;
+    let id = app.create_conversation(1).await.unwrap().id;
+    let (_, assistant) = app.begin_turn(&id, "q", 1).await.unwrap();
+    app.save_progress(&assistant.id, "half", &[1]).await.unwrap();
+    let gone = app.create_conversation(2).await.unwrap().id;
+    app.delete_conversation(&gone, 2).await.unwrap();
+
+    // The second program leaves alone what the first is still busy with, and sees what it has saved.
+    let command = scratch.open().await;
+    assert_eq!(command.message(&assistant.id).await.unwrap().unwrap().status, MessageStatus::Streaming);
+    assert!(matches!(command.begin_turn(&id, "r", 2).await, Err(StoreError::AlreadyStreaming { .. })));
+    app.restore_conversation(&gone).await.unwrap();
+
+    // Both write at once.
+    let write = async |store: &Store, name: &str| {
+        for round in 0..20 {
+            store.record_model_use(&format!("/{name}/{round}"), name, round).await.unwrap();
+        }
+    };
+    tokio::join!(write(&app, "app"), write(&command, "command"));
+    let models: i64 = sqlx::query_scalar("select count(*) from models").fetch_one(&command.readers).await.unwrap();
+    assert_eq!(models, 40);
+
+    // The first dies while the second stays: a third tidies up after the first only.
+    let theirs = command.create_conversation(3).await.unwrap().id;
+    let (_, their_answer) = command.begin_turn(&theirs, "q", 3).await.unwrap();
+    app.delete_conversation(&gone, 4).await.unwrap();
+    drop(app);
+    let third = scratch.open().await;
+    assert_eq!(third.message(&assistant.id).await.unwrap().unwrap().status, MessageStatus::Interrupted);
+    assert_eq!(third.message(&their_answer.id).await.unwrap().unwrap().status, MessageStatus::Streaming);
+    assert_eq!(third.conversation(&gone).await.unwrap(), None);
+    command.finish(&their_answer.id, &finished(MessageStatus::Complete, "a")).await.unwrap();
+    assert_eq!(texts(&third, &theirs).await, ["q", "a"]);
+}
+
+#[tokio::test]
+async fn programs_that_start_together_make_one_database() {
+    let scratch = Scratch::new();
+    let path = scratch.database();
+    let opening: Vec<_> = (0..8)
+        .map(|_| {
+            let path = path.clone();
+            tokio::spawn(async move { Store::open(&path).await })
+        })
+        .collect();
+    for store in opening {
+        store.await.unwrap().unwrap().create_conversation(1).await.unwrap();
+    }
+    assert_eq!(scratch.open().await.conversations().await.unwrap().len(), 8);
+}
+
+#[tokio::test]
+async fn a_newer_file_is_refused() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    sqlx::query(
+        "insert into _sqlx_migrations (version, description, success, checksum, execution_time) values (9999, 'later', 1, x'00', 0)",
+    )
+    .execute(&store.writer)
+    .await
+    .unwrap();
+    store.close().await.unwrap();
+    let before = fs::read(scratch.database()).unwrap();
+    let refused = Store::open(&scratch.database()).await;
+    assert!(matches!(&refused, Err(StoreError::Newer { found: 9999, known: 1, .. })), "{refused:?}");
+    assert_eq!(fs::read(scratch.database()).unwrap(), before);
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_refused_and_left_alone() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = store.create_conversation(1).await.unwrap().id;
+    turn(&store, &id, &"q".repeat(20_000), "a").await;
+    store.close().await.unwrap();
+    let good = fs::read(scratch.database()).unwrap();
+
+    async fn check(name: &str, bytes: &[u8]) {
+        let scratch = Scratch::new();
+        let path = scratch.database();
+        fs::write(&path, bytes).unwrap();
+        let refused = Store::open(&path).await;
+        let Err(error @ StoreError::Corrupt { .. }) = &refused else { panic!("{name}: {refused:?}") };
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+        assert!(fs::read(&path).unwrap() == bytes, "{name}: the file was changed");
+        let log = fs::read(path.with_extension("db-wal")).unwrap_or_default();
+        assert!(log.is_empty(), "{name}: a write is waiting beside the file");
+    }
+    check("a short text", b"hello").await;
+    check("a long text", "Dear diary. ".repeat(1_000).as_bytes()).await;
+    check("zeros", &[0; 8_192]).await;
+    check("half a database", &good[..good.len() / 2]).await;
+    let mut damaged = good.clone();
+    damaged[4_096..].fill(0xff);
+    check("damaged pages", &damaged).await;
+    let mut damaged = good.clone();
+    damaged[..16].copy_from_slice(b"SQLite format 2\0");
+    check("another format", &damaged).await;
+    let mut damaged = good.clone();
+    damaged[100..4_096].fill(0xff);
+    check("a damaged first page", &damaged).await;
+}
+
+#[tokio::test]
+async fn damage_met_later_names_the_file_too() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = store.create_conversation(1).await.unwrap().id;
+    turn(&store, &id, "q", "a").await;
+    let page: i64 =
+        sqlx::query_scalar("select rootpage from sqlite_schema where name = 'messages'").fetch_one(&store.readers).await.unwrap();
+    store.close().await.unwrap();
+    let mut bytes = fs::read(scratch.database()).unwrap();
+    let start = (usize::try_from(page).unwrap() - 1) * 4_096;
+    bytes[start..start + 4_096].fill(0xff);
+    fs::write(scratch.database(), &bytes).unwrap();
+
+    let store = scratch.open().await;
+    assert_eq!(store.conversations().await.unwrap().len(), 1);
+    let branch = store.branch(&id).await;
+    assert!(matches!(&branch, Err(StoreError::Corrupt { path, .. }) if *path == scratch.database()), "{branch:?}");
+    let begun = store.begin_turn(&id, "r", 2).await;
+    assert!(matches!(&begun, Err(StoreError::Corrupt { .. })), "{begun:?}");
+}
+
+#[tokio::test]
+async fn a_place_that_cannot_be_written_is_named() {
+    async fn check(name: &str, path: &Path) {
+        let refused = Store::open(path).await;
+        assert!(matches!(&refused, Err(StoreError::NotWritable { path: named }) if named == path), "{name}: {refused:?}");
+    }
+    let scratch = Scratch::new();
+    let file = scratch.0.path().join("file");
+    fs::write(&file, "not a folder").unwrap();
+    check("under a file", &file.join("cairn.db")).await;
+    check("deep under a file", &file.join("a").join("b").join("cairn.db")).await;
+    let folder = scratch.0.path().join("folder");
+    fs::create_dir(&folder).unwrap();
+    check("a folder", &folder).await;
+}

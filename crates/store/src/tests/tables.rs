@@ -1,0 +1,90 @@
+//! Models, settings and the prompt cache's index.
+
+use std::time::Instant;
+
+use super::Scratch;
+use crate::ChunkRow;
+
+fn chunk(key: &str, parent_key: Option<&str>, start: i64) -> ChunkRow {
+    ChunkRow {
+        key: key.into(),
+        parent_key: parent_key.map(str::to_owned),
+        fingerprint: "f00d".into(),
+        start,
+        token_ids: vec![1, 70_000, u32::MAX],
+        bytes: 1_000,
+        file_hash: "beef".into(),
+        created_at_ms: 5,
+        last_used_at_ms: 6,
+    }
+}
+
+#[tokio::test]
+async fn the_model_used_last_is_remembered() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    assert_eq!(store.last_used_model().await.unwrap(), None);
+    for (path, name, now_ms) in [("/models/a", "a", 300), ("/models/b", "b", 200), ("/models/a", "a, renamed", 100)] {
+        store.record_model_use(path, name, now_ms).await.unwrap();
+        assert_eq!(store.last_used_model().await.unwrap(), Some((path.to_owned(), name.to_owned())));
+    }
+}
+
+#[tokio::test]
+async fn settings_are_kept_verbatim() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    assert_eq!(store.setting("app").await.unwrap(), None);
+    for value in [r#"{"appearance":"dark","top_p":0.95}"#, "null", r#""a\u0000b""#] {
+        store.set_setting("app", value).await.unwrap();
+        assert_eq!(store.setting("app").await.unwrap().as_deref(), Some(value));
+    }
+    assert_eq!(store.setting("other").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn chunks_come_back_parents_first() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let (root, child) = (chunk("ff", None, 0), chunk("00", Some("ff"), 3));
+    store.insert_chunk(&child).await.unwrap();
+    store.insert_chunk(&root).await.unwrap();
+    assert_eq!(store.chunks().await.unwrap(), [root.clone(), child.clone()]);
+    assert_eq!(store.total_chunk_bytes().await.unwrap(), 2_000);
+
+    // Filed again, as after a crash: still one row, with the new file's size.
+    let again = ChunkRow { bytes: 1_500, created_at_ms: 99, last_used_at_ms: 99, ..root.clone() };
+    store.insert_chunk(&again).await.unwrap();
+    let root = ChunkRow { created_at_ms: 5, ..again };
+    assert_eq!(store.chunks().await.unwrap(), [root.clone(), child.clone()]);
+
+    store.touch_chunks(&["00".into(), "nothing".into()], 1_234).await.unwrap();
+    assert_eq!(store.chunks().await.unwrap(), [root.clone(), ChunkRow { last_used_at_ms: 1_234, ..child }]);
+    for _ in 0..2 {
+        store.delete_chunks(&["00".into(), "nothing".into(), "\"quoted\"".into()]).await.unwrap();
+        assert_eq!(store.chunks().await.unwrap(), std::slice::from_ref(&root));
+    }
+    store.delete_chunks(&[]).await.unwrap();
+    assert_eq!(store.total_chunk_bytes().await.unwrap(), 1_500);
+}
+
+#[tokio::test]
+async fn ten_thousand_chunks_are_read_at_once() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    sqlx::query(
+        "with recursive n (i) as (select 0 union all select i + 1 from n where i < 9999)
+         insert into chunks select printf('%064x', i), printf('%064x', i - 1), printf('%064x', 7), i, zeroblob(1024), 1, printf('%064x', i), 0, 0 from n",
+    )
+    .execute(&store.writer)
+    .await
+    .unwrap();
+    let start = Instant::now();
+    let chunks = store.chunks().await.unwrap();
+    assert!(start.elapsed().as_secs() < 2, "took {:?}", start.elapsed());
+    assert_eq!((chunks.len(), chunks[9_999].start, chunks[9_999].token_ids.len()), (10_000, 9_999, 256));
+
+    let keys: Vec<String> = chunks.into_iter().map(|chunk| chunk.key).collect();
+    store.delete_chunks(&keys).await.unwrap();
+    assert_eq!(store.total_chunk_bytes().await.unwrap(), 0);
+}

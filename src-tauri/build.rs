@@ -1,0 +1,8 @@
+//! Embeds the configuration and the permissions: the interface may invoke `call` and nothing else of ours.
+
+fn main() {
+    let manifest = tauri_build::AppManifest::new().commands(&["call"]);
+    if let Err(error) = tauri_build::try_build(tauri_build::Attributes::new().app_manifest(manifest)) {
+        panic!("{error:#}");
+    }
+}

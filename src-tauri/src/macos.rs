@@ -1,0 +1,34 @@
+//! A Mac's manners: the Dock and the menu bar.
+
+use tauri::image::Image;
+use tauri::{ActivationPolicy, AppHandle, RunEvent, include_image};
+
+use crate::window;
+
+/// Black on transparent; the menu bar draws it in its own colour.
+pub const TRAY_ICON: Image<'_> = include_image!("../assets/tray-template.png");
+
+/// The menu bar is part of the system.
+pub fn can_build_tray() -> bool {
+    true
+}
+
+/// The icon is there, or the person has hidden it in System Settings, which no API tells; then a second launch brings the window back.
+pub fn is_tray_shown(app: &AppHandle) -> bool {
+    app.tray_by_id("cairn").is_some()
+}
+
+/// With its window the app stands in the Dock, in the app switcher and has a menu; without it, only the menu-bar icon is left.
+pub fn window_is_shown(app: &AppHandle, is_shown: bool) {
+    let policy = if is_shown { ActivationPolicy::Regular } else { ActivationPolicy::Accessory };
+    if let Err(error) = app.set_activation_policy(policy) {
+        tracing::warn!("cannot change the app's place in the Dock: {error}");
+    }
+}
+
+/// A click on the Dock icon, or a second launch, shows the window.
+pub fn on_event(app: &AppHandle, event: &RunEvent) {
+    if let RunEvent::Reopen { .. } = event {
+        window::show(app);
+    }
+}

@@ -1,0 +1,89 @@
+//! Cairn's desktop shell: one window and a tray icon around `cairn_app`.
+//!
+//! ```text
+//! main.rs    start, single instance, signals, exit
+//! ipc.rs     the one command that the window may invoke
+//! window.rs  the window: what it may show, where its links go, what closing does
+//! tray.rs    the tray icon, its menu and its state line
+//! macos.rs, linux.rs   the same few questions, answered for each system
+//! ```
+
+mod ipc;
+// No other file asks which system this is.
+#[cfg_attr(target_os = "macos", path = "macos.rs")]
+#[cfg_attr(not(target_os = "macos"), path = "linux.rs")]
+mod system;
+mod tray;
+mod window;
+
+use anyhow::{Context, Result};
+use tauri::{AppHandle, Manager, RunEvent};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::ipc::Core;
+
+fn main() -> Result<()> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+
+    tauri::Builder::default()
+        // First, so that a second launch ends before it touches anything.
+        .plugin(tauri_plugin_single_instance::init(|app, _arguments, _folder| window::show(app)))
+        .invoke_handler(tauri::generate_handler![ipc::call])
+        .setup(|app| Ok(set_up(app.handle())?))
+        .build(tauri::generate_context!())
+        .context("cairn-app: cannot start")?
+        .run(|app, event| match event {
+            RunEvent::Exit => close(app),
+            event => system::on_event(app, &event),
+        });
+    Ok(())
+}
+
+fn set_up(app: &AppHandle) -> Result<()> {
+    exit_on_signals(app.clone())?;
+    let core = tauri::async_runtime::block_on(Core::open());
+    if let Some(failure) = core.failure() {
+        eprintln!("cairn-app: {}", failure.message);
+    }
+    app.manage(core);
+    if let Err(error) = tray::build(app) {
+        tracing::warn!("no tray icon: {error:#}");
+    }
+    window::show(app);
+    Ok(())
+}
+
+/// The first Ctrl-C or SIGTERM closes everything in order; a second one does not wait.
+fn exit_on_signals(app: AppHandle) -> Result<()> {
+    let _runtime = tauri::async_runtime::handle().inner().enter();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    tauri::async_runtime::spawn(async move {
+        for is_first in [true, false] {
+            tokio::select! {
+                _ = interrupt.recv() => (),
+                _ = terminate.recv() => (),
+            }
+            if is_first {
+                app.exit(0);
+            } else {
+                std::process::exit(1);
+            }
+        }
+    });
+    Ok(())
+}
+
+fn close(app: &AppHandle) {
+    match app.state::<Core>().app() {
+        // Takes two seconds at most.
+        Ok(core) => tauri::async_runtime::block_on(core.close()),
+        // The window has said why; the exit status says it to whoever started us.
+        Err(_) => {
+            app.cleanup_before_exit();
+            std::process::exit(1);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The tray icon: a state line, and a menu that is enough to use the app from.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use cairn_app::App;
+use cairn_app::wire::{Command, EngineState, Event, Reply, Status};
+use tauri::menu::{Menu, MenuEvent, MenuItem, PredefinedMenuItem};
+use tauri::tray::TrayIconBuilder;
+use tauri::{AppHandle, Emitter, Manager, Wry};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
+
+use crate::ipc::Core;
+use crate::{system, window};
+
+/// The event that asks the interface for what its own "New chat" does.
+const NEW_CHAT_EVENT: &str = "new-chat";
+
+/// A menu that changes faster than this cannot be read, and redrawing it costs more than it tells.
+const SHORTEST_CHANGE: Duration = Duration::from_millis(500);
+
+/// Longer model names are cut: a menu is as wide as its longest line.
+const MAX_NAME_CHARS: usize = 40;
+
+/// Builds the tray icon and keeps its lines current.
+///
+/// # Errors
+/// Where the system has no tray; the app goes on without one.
+pub fn build(app: &AppHandle) -> Result<()> {
+    if !system::can_build_tray() {
+        bail!("this desktop lacks libayatana-appindicator3");
+    }
+    let state = MenuItem::with_id(app, "state", "Starting", false, None::<&str>)?;
+    let model = MenuItem::with_id(app, "model", "No model", false, None::<&str>)?;
+    let open = MenuItem::with_id(app, "open", "Open Cairn", true, None::<&str>)?;
+    let new_chat = MenuItem::with_id(app, "new-chat", "New Chat", true, None::<&str>)?;
+    let quit = MenuItem::with_id(app, "quit", "Quit Cairn", true, None::<&str>)?;
+    let separators = [PredefinedMenuItem::separator(app)?, PredefinedMenuItem::separator(app)?];
+    let menu = Menu::with_items(app, &[&state, &model, &separators[0], &open, &new_chat, &separators[1], &quit])?;
+    TrayIconBuilder::with_id("cairn")
+        .icon(system::TRAY_ICON)
+        .icon_as_template(true)
+        .menu(&menu)
+        .show_menu_on_left_click(true)
+        .on_menu_event(choose)
+        .build(app)?;
+
+    match app.state::<Core>().app() {
+        Ok(core) => {
+            tauri::async_runtime::spawn(follow(app.clone(), core.clone(), state, model));
+        }
+        Err(_) => state.set_text("Cairn could not start")?,
+    }
+    Ok(())
+}
+
+fn choose(app: &AppHandle, event: MenuEvent) {
+    match event.id().as_ref() {
+        "open" => window::show(app),
+        "new-chat" => {
+            window::show(app);
+            if let Err(error) = app.emit_to(window::MAIN, NEW_CHAT_EVENT, ()) {
+                tracing::error!("cannot ask for a new chat: {error}");
+            }
+        }
+        "quit" => app.exit(0),
+        _ => (),
+    }
+}
+
+/// The two lines that change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Lines {
+    state: String,
+    model: String,
+}
+
+/// Shows each change of status, at most twice a second, and nothing while nothing changes.
+async fn follow(app: AppHandle, core: Arc<App>, state: MenuItem<Wry>, model: MenuItem<Wry>) {
+    let mut events = core.subscribe();
+    let mut wanted = current(&core).await;
+    let mut shown = None;
+    let mut next_change = Instant::now();
+    loop {
+        tokio::select! {
+            event = events.recv() => match event {
+                Ok(Event::Status { status }) => wanted = Some(Lines::of(&status)),
+                Ok(_) => (),
+                Err(RecvError::Lagged(_)) => wanted = current(&core).await,
+                Err(RecvError::Closed) => return,
+            },
+            () = tokio::time::sleep_until(next_change), if wanted != shown => {
+                if let Some(lines) = wanted.clone() {
+                    let (state, model) = (state.clone(), model.clone());
+                    let set = move || {
+                        if let Err(error) = state.set_text(lines.state).and_then(|()| model.set_text(lines.model)) {
+                            tracing::warn!("the tray menu is out of date: {error}");
+                        }
+                    };
+                    // Fails only when the event loop has ended.
+                    if app.run_on_main_thread(set).is_err() {
+                        return;
+                    }
+                }
+                shown = wanted.clone();
+                next_change = Instant::now() + SHORTEST_CHANGE;
+            }
+        }
+    }
+}
+
+async fn current(core: &App) -> Option<Lines> {
+    match core.call(Command::GetStatus).await {
+        Ok(Reply::Status { status }) => Some(Lines::of(&status)),
+        _ => None,
+    }
+}
+
+impl Lines {
+    fn of(status: &Status) -> Self {
+        let (state, model) = match &status.engine {
+            EngineState::Empty => ("No model is loaded".to_owned(), None),
+            EngineState::Loading { model } => (format!("Loading · {}", short(model)), None),
+            EngineState::Ready { model } => (format!("Ready · {}", short(model)), Some(model)),
+            EngineState::Prefilling { model, processed_tokens, total_tokens } => {
+                let percent = u64::from(*processed_tokens) * 100 / u64::from(*total_tokens).max(1);
+                (format!("Reading · {percent} %"), Some(model))
+            }
+            EngineState::Generating { model, generation_tps, .. } => (format!("Writing · {generation_tps:.0} tok/s"), Some(model)),
+            EngineState::Failed { model, .. } => (format!("Could not load {}", short(model)), None),
+        };
+        Self { state, model: model.map_or("No model".to_owned(), |model| format!("Model: {}", short(model))) }
+    }
+}
+
+/// A model's name without its owner or folder, cut to a menu's width.
+fn short(model: &str) -> String {
+    let name = model.rsplit('/').find(|part| !part.is_empty()).unwrap_or(model);
+    if name.chars().count() <= MAX_NAME_CHARS {
+        return name.to_owned();
+    }
+    let start: String = name.chars().take(MAX_NAME_CHARS - 1).collect();
+    start + "…"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(engine: EngineState, state: &str, model: &str) {
+        let status = Status {
+            engine,
+            device: "cpu".to_owned(),
+            process_bytes: 0,
+            process_peak_bytes: 0,
+            mlx_active_bytes: 0,
+            mlx_peak_bytes: 0,
+            mlx_cache_bytes: 0,
+            cache_disk_bytes: 0,
+        };
+        assert_eq!(Lines::of(&status), Lines { state: state.to_owned(), model: model.to_owned() });
+    }
+
+    #[test]
+    fn the_lines_say_what_the_engine_does() {
+        let model = || "HuggingFaceTB/SmolLM2-135M-Instruct".to_owned();
+        check(EngineState::Empty, "No model is loaded", "No model");
+        check(EngineState::Loading { model: model() }, "Loading · SmolLM2-135M-Instruct", "No model");
+        check(EngineState::Ready { model: model() }, "Ready · SmolLM2-135M-Instruct", "Model: SmolLM2-135M-Instruct");
+        let reading = |processed_tokens, total_tokens| EngineState::Prefilling { model: model(), processed_tokens, total_tokens };
+        check(reading(0, 0), "Reading · 0 %", "Model: SmolLM2-135M-Instruct");
+        check(reading(512, 2048), "Reading · 25 %", "Model: SmolLM2-135M-Instruct");
+        check(reading(u32::MAX, u32::MAX), "Reading · 100 %", "Model: SmolLM2-135M-Instruct");
+        check(
+            EngineState::Generating { model: model(), generation_tokens: 40, generation_tps: 16.7 },
+            "Writing · 17 tok/s",
+            "Model: SmolLM2-135M-Instruct",
+        );
+        check(EngineState::Failed { model: model(), message: "no".to_owned() }, "Could not load SmolLM2-135M-Instruct", "No model");
+    }
+
+    #[test]
+    fn long_names_are_cut_and_folders_are_left_out() {
+        let long = "ä".repeat(50);
+        check(EngineState::Ready { model: long.clone() }, &format!("Ready · {}…", "ä".repeat(39)), &format!("Model: {}…", "ä".repeat(39)));
+        check(EngineState::Ready { model: "/models/tiny/".to_owned() }, "Ready · tiny", "Model: tiny");
+    }
+}

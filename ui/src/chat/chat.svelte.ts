@@ -1,0 +1,228 @@
+// What a person does with conversations: choose, write, stop, rename, delete and take back.
+import type { Platform } from '../platform/platform';
+import type { Command, Conversation, Event, Message, Reply } from '../platform/wire';
+import type { Toasts } from '../ui/toasts.svelte';
+import { ConversationList, titleOf } from './conversations.svelte';
+import { Thread } from './thread.svelte';
+
+/** Where the draft of a conversation that does not exist yet is kept. */
+const NEW = '';
+const SELECTED_KEY = 'cairn.conversation';
+const UNDO_MS = 8000;
+
+export interface ChatOptions {
+  platform: Platform;
+  toasts: Toasts;
+  report: (error: unknown) => void;
+  storage?: Pick<Storage, 'getItem' | 'setItem' | 'removeItem'>;
+  nextFrame?: (run: () => void) => void;
+}
+
+/** Owns the selection, the open threads and the drafts. No selection means a new chat, which gets its row with the first message. */
+export class ChatStore {
+  readonly list = new ConversationList();
+  selectedId = $state<string | null>(null);
+  isSending = $state(false);
+  isPromptOpen = $state(false);
+  renamingId = $state<string | null>(null);
+  /** Counts the wishes to type: the composer takes the focus when it grows. */
+  numFocusRequests = $state(0);
+  /** Read out when an answer is finished. */
+  announcement = $state('');
+
+  #threads = $state.raw(new Map<string, Thread>());
+  #drafts = $state<Record<string, string>>({});
+  readonly #options: ChatOptions;
+
+  readonly selected = $derived(this.list.get(this.selectedId));
+  readonly thread = $derived(this.selectedId === null ? null : (this.#threads.get(this.selectedId) ?? null));
+
+  constructor(options: ChatOptions) {
+    this.#options = options;
+  }
+
+  get draft(): string {
+    return this.#drafts[this.selectedId ?? NEW] ?? '';
+  }
+
+  set draft(text: string) {
+    this.#drafts[this.selectedId ?? NEW] = text;
+  }
+
+  /** Takes the list as it is now; on the first call also returns to the conversation that was open last. */
+  start(conversations: Conversation[], isFirst: boolean): void {
+    this.list.replace(conversations);
+    if (!isFirst) return this.#catchUp();
+    const wanted = this.#options.storage?.getItem(SELECTED_KEY) ?? this.list.items[0]?.id ?? null;
+    this.select(this.list.get(wanted) ? wanted : null);
+  }
+
+  /** After a time without events: what is on screen is asked for again, other threads when they are opened. */
+  #catchUp(): void {
+    const thread = this.list.get(this.selectedId) && this.thread;
+    this.#threads = new Map(thread && this.selectedId !== null ? [[this.selectedId, thread]] : []);
+    if (thread) void thread.refetch();
+    else this.select(null);
+  }
+
+  /** An empty page, ready to type on. */
+  newChat(): void {
+    this.select(null);
+    this.numFocusRequests++;
+  }
+
+  select(id: string | null): void {
+    this.selectedId = id;
+    this.announcement = '';
+    this.#options.storage?.setItem(SELECTED_KEY, id ?? NEW);
+    if (id !== null && !this.#threads.has(id)) void this.#open(id).refetch();
+  }
+
+  receive(event: Event): void {
+    switch (event.type) {
+      case 'conversation':
+        return this.list.put(event.conversation);
+      case 'conversation_deleted':
+        return this.#forget(event.id);
+      case 'message':
+        return this.#threads.get(event.message.conversation_id)?.receive(event);
+      case 'delta':
+      case 'prefill':
+        return this.#threads.get(event.conversation_id)?.receive(event);
+    }
+  }
+
+  /** Sends the draft. What was typed comes back when it could not be sent. */
+  async send(): Promise<void> {
+    let key = this.selectedId ?? NEW;
+    const text = this.draft;
+    if (this.isSending || text.trim() === '' || this.thread?.isStreaming) return;
+    this.isSending = true;
+    this.#drafts[key] = '';
+    try {
+      key = this.selectedId ?? (await this.#create());
+      this.#absorb(await this.#options.platform.call({ type: 'send_message', conversation_id: key, text }), key);
+    } catch (error) {
+      this.#drafts[key] ||= text;
+      this.#options.report(error);
+    } finally {
+      this.isSending = false;
+    }
+  }
+
+  async regenerate(): Promise<void> {
+    const id = this.selectedId;
+    if (id === null || this.isSending || this.thread?.isStreaming) return;
+    this.isSending = true;
+    await this.#run({ type: 'regenerate', conversation_id: id }, id);
+    this.isSending = false;
+  }
+
+  async stop(): Promise<void> {
+    if (this.selectedId !== null) await this.#run({ type: 'stop', conversation_id: this.selectedId }, this.selectedId);
+  }
+
+  async rename(id: string, title: string): Promise<void> {
+    this.renamingId = null;
+    const before = this.list.get(id);
+    if (!before || title.trim() === '' || title.trim() === before.title) return;
+    this.list.put({ ...before, title: title.trim() });
+    const isDone = await this.#run({ type: 'rename_conversation', id, title: title.trim() }, id);
+    if (!isDone) this.list.put(before);
+  }
+
+  async setSystemPrompt(text: string): Promise<boolean> {
+    try {
+      const id = this.selectedId ?? (await this.#create());
+      return await this.#run({ type: 'set_system_prompt', id, system_prompt: text }, id, () => {
+        const conversation = this.list.get(id);
+        if (conversation) this.list.put({ ...conversation, system_prompt: text });
+      });
+    } catch (error) {
+      this.#options.report(error);
+      return false;
+    }
+  }
+
+  /** Hides a conversation at once and offers to bring it back. */
+  async remove(id: string): Promise<void> {
+    const before = this.list.get(id);
+    if (!before) return;
+    const wasSelected = this.selectedId === id;
+    this.#forget(id);
+    if (!(await this.#run({ type: 'delete_conversation', id }, id))) return this.list.put(before);
+    this.#options.toasts.show('info', `Deleted “${titleOf(before)}”.`, {
+      milliseconds: UNDO_MS,
+      action: { label: 'Undo', run: () => void this.#restore(before, wasSelected) },
+    });
+  }
+
+  async #restore(conversation: Conversation, select: boolean): Promise<void> {
+    const { id } = conversation;
+    await this.#run({ type: 'restore_conversation', id }, id, () => {
+      if (!this.list.get(id)) this.list.put(conversation);
+      if (select) this.select(id);
+    });
+  }
+
+  async #create(): Promise<string> {
+    const reply = await this.#options.platform.call({ type: 'new_conversation' });
+    if (reply.type !== 'conversation' && reply.type !== 'sent') throw new Error('Cairn made no conversation.');
+    const { conversation } = reply;
+    this.list.put(conversation);
+    this.#open(conversation.id).startEmpty();
+    this.#drafts[conversation.id] = this.#drafts[NEW] ?? '';
+    this.#drafts[NEW] = '';
+    this.select(conversation.id);
+    return conversation.id;
+  }
+
+  /** Runs a command about a conversation and takes in its answer; says whether it worked. */
+  async #run(command: Command, id: string, onDone?: () => void): Promise<boolean> {
+    try {
+      this.#absorb(await this.#options.platform.call(command), id);
+      onDone?.();
+      return true;
+    } catch (error) {
+      this.#options.report(error);
+      return false;
+    }
+  }
+
+  #absorb(reply: Reply, id: string): void {
+    if (reply.type !== 'sent') return;
+    this.list.put(reply.conversation);
+    this.#threads.get(id)?.add(reply.messages);
+  }
+
+  #open(id: string): Thread {
+    const thread = new Thread({
+      fetch: () => this.#fetch(id),
+      onFinished: (message) => this.#finished(id, message),
+      nextFrame: this.#options.nextFrame,
+    });
+    this.#threads = new Map(this.#threads).set(id, thread);
+    return thread;
+  }
+
+  async #fetch(id: string): Promise<Message[]> {
+    const reply = await this.#options.platform.call({ type: 'get_conversation', id });
+    if (reply.type !== 'conversation') throw new Error('Cairn did not answer with a conversation.');
+    return reply.messages;
+  }
+
+  #finished(id: string, message: Message): void {
+    if (id !== this.selectedId) return;
+    this.announcement =
+      message.status === 'complete' ? `Answer finished. ${message.text}` : 'The answer has ended early.';
+  }
+
+  #forget(id: string): void {
+    const neighbour = this.list.neighbourOf(id);
+    this.list.take(id);
+    const threads = new Map(this.#threads);
+    threads.delete(id);
+    this.#threads = threads;
+    if (this.selectedId === id) this.select(neighbour);
+  }
+}

@@ -1,0 +1,55 @@
+// The list of conversations, newest activity first.
+import type { Conversation } from '../platform/wire';
+
+/** What an untitled conversation is called. */
+export const UNTITLED = 'New chat';
+
+export function titleOf(conversation: Pick<Conversation, 'title'>): string {
+  return conversation.title.trim() || UNTITLED;
+}
+
+/** Owns the rows of the list. While held, known rows keep their order, so that nothing moves under the pointer. */
+export class ConversationList {
+  #rows = $state.raw<Conversation[]>([]);
+  #heldOrder = $state.raw<string[] | null>(null);
+
+  readonly items = $derived.by(() => {
+    const sorted = this.#rows.toSorted((a, b) => b.updated_at_ms - a.updated_at_ms || (a.id < b.id ? 1 : -1));
+    const order = this.#heldOrder;
+    if (!order) return sorted;
+    const place = new Map(order.map((id, index) => [id, index]));
+    return sorted.toSorted((a, b) => (place.get(a.id) ?? -1) - (place.get(b.id) ?? -1));
+  });
+
+  replace(conversations: Conversation[]): void {
+    this.#rows = conversations;
+  }
+
+  put(conversation: Conversation): void {
+    this.#rows = [...this.#rows.filter((row) => row.id !== conversation.id), conversation];
+  }
+
+  take(id: string): Conversation | undefined {
+    const taken = this.get(id);
+    this.#rows = this.#rows.filter((row) => row.id !== id);
+    return taken;
+  }
+
+  get(id: string | null): Conversation | undefined {
+    return this.#rows.find((row) => row.id === id);
+  }
+
+  /** The row below, else the one above: where the selection goes when a row is deleted. */
+  neighbourOf(id: string): string | null {
+    const index = this.items.findIndex((row) => row.id === id);
+    return (this.items[index + 1] ?? this.items[index - 1])?.id ?? null;
+  }
+
+  hold(): void {
+    this.#heldOrder ??= this.items.map((row) => row.id);
+  }
+
+  release(): void {
+    this.#heldOrder = null;
+  }
+}

@@ -1,0 +1,149 @@
+// The messages of one conversation, kept equal to the core's while an answer is being written.
+import type { Event, Message } from '../platform/wire';
+
+/** Events that belong to one conversation. */
+export type ThreadEvent = Extract<Event, { type: 'message' | 'delta' | 'prefill' }>;
+type Delta = Extract<Event, { type: 'delta' }>;
+export type Prefill = Extract<Event, { type: 'prefill' }>;
+
+export interface ThreadOptions {
+  /** Asks the core for the messages. */
+  fetch: () => Promise<Message[]>;
+  onFinished?: (message: Message) => void;
+  /** Runs a function before the next picture is drawn. */
+  nextFrame?: (run: () => void) => void;
+}
+
+const SHOWN_AT_FIRST = 50;
+const REFETCH_WAIT_MS = 500;
+
+/**
+ * Owns the messages of one conversation.
+ *
+ * - Text is appended at most once a frame.
+ * - Events that come while the messages are asked for are held back and replayed over the answer; since they are a suffix of one
+ *   ordered stream and text already there is skipped, the result is the same whichever overtook the other.
+ */
+export class Thread {
+  messages = $state<Message[]>([]);
+  prefill = $state.raw<Prefill | null>(null);
+  isLoaded = $state(false);
+  /** Why the messages could not be had. */
+  problem = $state<unknown>(null);
+  /** The index of the first message on screen. */
+  first = $state(0);
+  /** How far from the top it was last scrolled; null when it stood at the end. */
+  scrollTop: number | null = null;
+
+  readonly shown = $derived(this.messages.slice(Math.min(this.first, this.messages.length)));
+  readonly last = $derived(this.messages[this.messages.length - 1]);
+  readonly isStreaming = $derived(this.last?.status === 'streaming');
+
+  readonly #options: ThreadOptions;
+  /** Text that has come but is not drawn yet. */
+  #pending = new Map<string, string>();
+  #held: ThreadEvent[] | null = null;
+  #retry: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(options: ThreadOptions) {
+    this.#options = options;
+  }
+
+  /** Asks for all messages; a second call while one is under way does nothing. */
+  async refetch(): Promise<void> {
+    if (this.#held) return;
+    clearTimeout(this.#retry);
+    this.#retry = undefined;
+    this.#held = [];
+    try {
+      const messages = await this.#options.fetch();
+      this.#pending.clear();
+      if (!this.isLoaded) this.first = Math.max(0, messages.length - SHOWN_AT_FIRST);
+      this.messages = messages;
+      this.prefill = null;
+      this.isLoaded = true;
+      this.problem = null;
+    } catch (error) {
+      this.problem = error;
+    } finally {
+      const held = this.#held;
+      this.#held = null;
+      for (const event of held) this.#apply(event, true);
+    }
+  }
+
+  /** Marks a conversation that was just made: there is nothing to ask for. */
+  startEmpty(): void {
+    this.isLoaded = true;
+  }
+
+  /** Adds rows that a command answered with, unless the event stream brought them already. */
+  add(messages: Message[]): void {
+    for (const message of messages) {
+      if (!this.messages.some((known) => known.id === message.id)) this.receive({ type: 'message', message });
+    }
+  }
+
+  receive(event: ThreadEvent): void {
+    if (this.#held) this.#held.push(event);
+    else this.#apply(event, false);
+  }
+
+  showEarlier(): void {
+    this.first = Math.max(0, this.first - SHOWN_AT_FIRST);
+  }
+
+  #apply(event: ThreadEvent, isReplay: boolean): void {
+    if (event.type === 'message') this.#put(event.message);
+    else if (event.type === 'prefill') this.prefill = event;
+    else this.#append(event, isReplay);
+  }
+
+  #put(message: Message): void {
+    this.#pending.delete(message.id);
+    const index = this.messages.findIndex((known) => known.id === message.id);
+    if (index >= 0) {
+      const wasStreaming = this.messages[index]?.status === 'streaming';
+      this.messages[index] = message;
+      if (message.status !== 'streaming') {
+        if (this.prefill?.message_id === message.id) this.prefill = null;
+        if (wasStreaming) this.#options.onFinished?.(message);
+      }
+      return;
+    }
+    // A new message ends the branch at its parent: what stood there before (an earlier answer) is on another branch now.
+    const parent = this.messages.findIndex((known) => known.id === message.parent_id);
+    if (message.parent_id !== null && parent < 0) return this.#refetchSoon();
+    this.messages.splice(parent + 1, Infinity, message);
+  }
+
+  #append(delta: Delta, isReplay: boolean): void {
+    const message = this.messages.findLast((known) => known.id === delta.message_id);
+    if (!message) return isReplay ? this.#refetchSoon() : void this.refetch();
+    const pending = this.#pending.get(message.id) ?? '';
+    const length = message.text.length + pending.length;
+    // Text may come twice around a refetch, never differently: only what goes beyond the known length is new.
+    if (delta.offset + delta.text.length <= length) return;
+    if (delta.offset > length) return isReplay ? this.#refetchSoon() : void this.refetch();
+    if (this.#pending.size === 0) this.#nextFrame(() => this.#flush());
+    this.#pending.set(message.id, pending + delta.text.slice(length - delta.offset));
+  }
+
+  #flush(): void {
+    for (const [id, text] of this.#pending) {
+      const message = this.messages.findLast((known) => known.id === id);
+      if (message) message.text += text;
+      if (this.prefill?.message_id === id) this.prefill = null;
+    }
+    this.#pending.clear();
+  }
+
+  #nextFrame(run: () => void): void {
+    (this.#options.nextFrame ?? requestAnimationFrame)(run);
+  }
+
+  /** For a gap that an answer did not close: asking again at once would only repeat it. */
+  #refetchSoon(): void {
+    this.#retry ??= setTimeout(() => void this.refetch(), REFETCH_WAIT_MS);
+  }
+}

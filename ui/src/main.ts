@@ -1,0 +1,15 @@
+// Starts the interface: opens the platform, wires the stores, draws.
+import { mount } from 'svelte';
+import { App } from './app.svelte';
+import { openPlatform } from './platform';
+import Root from './Root.svelte';
+import './styles/tokens.css';
+import './styles/base.css';
+import './styles/code.css';
+
+const target = document.getElementById('app');
+if (!target) throw new Error('index.html has no #app');
+
+const app = new App(await openPlatform(), { storage: localStorage });
+app.start();
+mount(Root, { target, props: { app } });

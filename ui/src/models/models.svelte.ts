@@ -1,0 +1,73 @@
+// The models on this machine, which of them is loaded, and whether anything can answer at all.
+import type { Platform } from '../platform/platform';
+import type { Model } from '../platform/wire';
+import type { StatusStore } from '../status/status.svelte';
+
+/** Owns the list of models. What is loaded is the status store's to say. */
+export class ModelStore {
+  items = $state.raw<Model[]>([]);
+  isChooserOpen = $state(false);
+  isLooking = $state(false);
+  /** The model asked for, until the engine says what became of it. */
+  asked = $state<string | null>(null);
+
+  readonly loadable = $derived(this.items.filter((model) => model.problem === null));
+  readonly #status: StatusStore;
+
+  constructor(
+    private readonly platform: Platform,
+    status: StatusStore,
+    private readonly report: (error: unknown) => void,
+  ) {
+    this.#status = status;
+  }
+
+  /** Why no message can be sent, or null when one can. */
+  get whyNotReady(): string | null {
+    if (this.#status.model !== null || this.loadable.length > 0) return null;
+    return this.items.length === 0
+      ? 'There is no model on this computer yet.'
+      : 'None of the models on this computer can be loaded.';
+  }
+
+  receive(models: Model[]): void {
+    this.items = models;
+  }
+
+  isBusy(name: string): boolean {
+    const { engine } = this.#status;
+    return this.asked === name || (engine.state === 'loading' && engine.model === name);
+  }
+
+  async load(name: string): Promise<void> {
+    this.asked = name;
+    try {
+      await this.platform.call({ type: 'load_model', name });
+      this.isChooserOpen = false;
+    } catch (error) {
+      this.report(error);
+    } finally {
+      this.asked = null;
+    }
+  }
+
+  async unload(): Promise<void> {
+    try {
+      await this.platform.call({ type: 'unload_model' });
+    } catch (error) {
+      this.report(error);
+    }
+  }
+
+  async lookAgain(): Promise<void> {
+    this.isLooking = true;
+    try {
+      const reply = await this.platform.call({ type: 'list_models' });
+      if (reply.type === 'models') this.receive(reply.models);
+    } catch (error) {
+      this.report(error);
+    } finally {
+      this.isLooking = false;
+    }
+  }
+}

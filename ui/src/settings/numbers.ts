@@ -1,0 +1,29 @@
+// What a person types into a number field, as a value or as the sentence that says what is allowed.
+
+export type Parsed<T> = { value: T } | { problem: string };
+
+interface Range {
+  least: number;
+  most: number;
+  isWhole?: boolean;
+  unit?: string;
+}
+
+export function parseNumber(text: string, { least, most, isWhole = false, unit = '' }: Range): Parsed<number> {
+  const value = Number(text.trim().replace(',', '.'));
+  const isAllowed =
+    text.trim() !== '' &&
+    Number.isFinite(value) &&
+    value >= least &&
+    value <= most &&
+    (!isWhole || Number.isInteger(value));
+  if (isAllowed) return { value };
+  const kind = isWhole ? 'a whole number' : 'a number';
+  return { problem: `Enter ${kind} from ${least.toLocaleString('en-US')} to ${most.toLocaleString('en-US')}${unit}.` };
+}
+
+/** An empty seed means a new one for every answer. */
+export function parseSeed(text: string): Parsed<number | null> {
+  if (text.trim() === '') return { value: null };
+  return parseNumber(text, { least: 0, most: Number.MAX_SAFE_INTEGER, isWhole: true });
+}

@@ -1,0 +1,33 @@
+// The settings: each change is checked, shown at once and saved.
+import type { Platform } from '../platform/platform';
+import type { Settings } from '../platform/wire';
+
+/** Owns the settings on screen. */
+export class SettingsStore {
+  current = $state.raw<Settings | null>(null);
+  isOpen = $state(false);
+
+  constructor(
+    private readonly platform: Platform,
+    private readonly report: (error: unknown) => void,
+  ) {}
+
+  receive(settings: Settings): void {
+    this.current = settings;
+  }
+
+  /** Saves a change; puts the old value back when it cannot be saved. */
+  async change(change: Partial<Settings>): Promise<void> {
+    const before = this.current;
+    if (!before) return;
+    const settings = { ...before, ...change };
+    this.current = settings;
+    try {
+      const reply = await this.platform.call({ type: 'update_settings', settings });
+      if (reply.type === 'settings') this.current = reply.settings;
+    } catch (error) {
+      this.current = before;
+      this.report(error);
+    }
+  }
+}

@@ -1,0 +1,14 @@
+// Keys that mean a command rather than text.
+
+/** Command on a Mac, Control elsewhere; both are taken everywhere, which costs nothing and spares guessing. */
+export function isCommandKey(event: KeyboardEvent, key: string): boolean {
+  return (event.metaKey || event.ctrlKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === key;
+}
+
+/** Whether Enter ends a word in an input method; WebKit says so only by the old key code. */
+export function isComposing(event: KeyboardEvent): boolean {
+  return event.isComposing || event.keyCode === 229;
+}
+
+/** The name of the command key on this machine. */
+export const commandKey = /mac|iphone|ipad/i.test(navigator.platform) ? '⌘' : 'Ctrl+';

@@ -1,0 +1,228 @@
+// Markdown to a small tree of plain data that components can draw without ever touching HTML.
+import MarkdownIt, { type Token } from 'markdown-it';
+import { safeHref } from './links';
+
+export type Inline =
+  | { kind: 'text'; text: string }
+  | { kind: 'code'; text: string }
+  | { kind: 'em' | 'strong' | 'strike'; children: Inline[] }
+  | { kind: 'link'; href: string | null; target: string; children: Inline[] }
+  | { kind: 'image'; target: string; alt: string }
+  | { kind: 'break' };
+
+export type Align = 'left' | 'center' | 'right' | null;
+
+export type Block =
+  | { kind: 'paragraph'; isTight: boolean; children: Inline[] }
+  | { kind: 'heading'; level: number; children: Inline[] }
+  | { kind: 'code'; text: string; language: string; isClosed: boolean }
+  | { kind: 'quote'; children: Block[] }
+  | { kind: 'list'; start: number | null; items: Block[][] }
+  | { kind: 'table'; align: Align[]; head: Inline[][]; rows: Inline[][][] }
+  | { kind: 'rule' }
+  | { kind: 'plain'; text: string };
+
+/** A top-level block and the line it starts on; null when it nests too deeply to be drawn as anything but its text. */
+export interface Placed {
+  block: Block | null;
+  line: number;
+}
+
+/** Link definitions (`[name]: address`) seen so far, in the parser's own form. */
+export type References = Record<string, { title: string; href: string }>;
+
+// Deeper text is shown as it was written: nobody means it, and each level costs a component.
+const DEEPEST = 24;
+
+// `validateLink` stays open so that refused links keep their words; `safeHref` decides what may be followed.
+const parser = new MarkdownIt({ html: false, linkify: false, typographer: false });
+parser.validateLink = () => true;
+
+/** Parses text into top-level blocks. `references` is read and added to. */
+export function parseBlocks(source: string, references: References): Placed[] {
+  const cursor = new Cursor(parser.parse(source, { references }));
+  const placed: Placed[] = [];
+  while (!cursor.isAtEnd) {
+    const line = cursor.peek.map?.[0] ?? 0;
+    const end = cursor.endOfBlock();
+    let block: Block | null = null;
+    try {
+      block = readBlock(cursor, 0);
+    } catch {
+      // Drawn as written.
+    }
+    cursor.moveTo(end);
+    placed.push({ block, line });
+  }
+  return placed;
+}
+
+class Cursor {
+  #index = 0;
+  constructor(private readonly tokens: Token[]) {}
+
+  get isAtEnd(): boolean {
+    return this.#index >= this.tokens.length;
+  }
+
+  get peek(): Token {
+    const token = this.tokens[this.#index];
+    if (!token) throw new Error('markdown: a block is not closed');
+    return token;
+  }
+
+  next(): Token {
+    const token = this.peek;
+    this.#index++;
+    return token;
+  }
+
+  /** The index behind the block that starts here. */
+  endOfBlock(): number {
+    let depth = 0;
+    let index = this.#index;
+    do {
+      depth += this.tokens[index]?.nesting ?? 0;
+      index++;
+    } while (depth > 0 && index < this.tokens.length);
+    return index;
+  }
+
+  moveTo(index: number): void {
+    this.#index = index;
+  }
+}
+
+function readBlock(cursor: Cursor, depth: number): Block {
+  if (depth > DEEPEST) throw new Error('markdown: nested too deeply');
+  const token = cursor.next();
+  switch (token.type) {
+    case 'paragraph_open': {
+      const children = inlineOf(cursor.next());
+      cursor.next();
+      return { kind: 'paragraph', isTight: token.hidden, children };
+    }
+    case 'heading_open': {
+      const children = inlineOf(cursor.next());
+      cursor.next();
+      return { kind: 'heading', level: Number(token.tag.slice(1)), children };
+    }
+    case 'fence':
+      return {
+        kind: 'code',
+        text: token.content.replace(/\n$/, ''),
+        language: token.info.trim().split(/\s+/)[0] ?? '',
+        isClosed: isFenceClosed(token),
+      };
+    case 'code_block':
+      return { kind: 'code', text: token.content.replace(/\n$/, ''), language: '', isClosed: true };
+    case 'blockquote_open':
+      return { kind: 'quote', children: readUntil(cursor, 'blockquote_close', depth) };
+    case 'bullet_list_open':
+      return { kind: 'list', start: null, items: readItems(cursor, 'bullet_list_close', depth) };
+    case 'ordered_list_open':
+      return {
+        kind: 'list',
+        start: Number(token.attrGet('start') ?? 1),
+        items: readItems(cursor, 'ordered_list_close', depth),
+      };
+    case 'table_open':
+      return readTable(cursor);
+    case 'hr':
+      return { kind: 'rule' };
+    default:
+      return { kind: 'plain', text: token.content };
+  }
+}
+
+function readUntil(cursor: Cursor, closing: string, depth: number): Block[] {
+  const children: Block[] = [];
+  while (cursor.peek.type !== closing) children.push(readBlock(cursor, depth + 1));
+  cursor.next();
+  return children;
+}
+
+function readItems(cursor: Cursor, closing: string, depth: number): Block[][] {
+  const items: Block[][] = [];
+  while (cursor.next().type !== closing) items.push(readUntil(cursor, 'list_item_close', depth));
+  return items;
+}
+
+function readTable(cursor: Cursor): Block {
+  const table: Block & { kind: 'table' } = { kind: 'table', align: [], head: [], rows: [] };
+  let row: Inline[][] = table.head;
+  for (let token = cursor.next(); token.type !== 'table_close'; token = cursor.next()) {
+    if (token.type === 'th_open') table.align.push(alignOf(token));
+    else if (token.type === 'inline') row.push(inlineOf(token));
+    else if (token.type === 'tr_open' && table.head.length > 0) table.rows.push((row = []));
+  }
+  return table;
+}
+
+function alignOf(token: Token): Align {
+  const match = /text-align:(left|center|right)/.exec(String(token.attrGet('style') ?? ''));
+  return (match?.[1] as Align) ?? null;
+}
+
+/** A fence's lines are its content, the opening line and, only when it is closed, the closing one. */
+function isFenceClosed(token: Token): boolean {
+  if (!token.map) return true;
+  const body = token.content.replace(/\n$/, '');
+  const numLines = token.content === '' ? 0 : body.split('\n').length;
+  return token.map[1] - token.map[0] >= numLines + 2;
+}
+
+function inlineOf(token: Token): Inline[] {
+  const root: Inline[] = [];
+  const open: Inline[][] = [root];
+  const add = (node: Inline) => {
+    const siblings = open[open.length - 1] ?? root;
+    const before = siblings[siblings.length - 1];
+    // Neighbouring pieces of text become one node: fewer nodes to draw, and one form for one meaning.
+    if (node.kind === 'text' && before?.kind === 'text') before.text += node.text;
+    else if (node.kind !== 'text' || node.text !== '') siblings.push(node);
+  };
+  const enter = (node: Inline & { children: Inline[] }) => {
+    if (open.length > DEEPEST) throw new Error('markdown: nested too deeply');
+    add(node);
+    open.push(node.children);
+  };
+  for (const child of token.children ?? []) {
+    switch (child.type) {
+      case 'code_inline':
+        add({ kind: 'code', text: child.content });
+        break;
+      // Models break lines where they mean it (verse, addresses), so a single newline counts.
+      case 'softbreak':
+      case 'hardbreak':
+        add({ kind: 'break' });
+        break;
+      case 'em_open':
+        enter({ kind: 'em', children: [] });
+        break;
+      case 'strong_open':
+        enter({ kind: 'strong', children: [] });
+        break;
+      case 's_open':
+        enter({ kind: 'strike', children: [] });
+        break;
+      case 'link_open': {
+        const target = String(child.attrGet('href') ?? '');
+        enter({ kind: 'link', href: safeHref(target), target, children: [] });
+        break;
+      }
+      case 'image':
+        add({ kind: 'image', target: String(child.attrGet('src') ?? ''), alt: child.content });
+        break;
+      case 'em_close':
+      case 'strong_close':
+      case 's_close':
+      case 'link_close':
+        open.pop();
+        break;
+      default:
+        add({ kind: 'text', text: child.content });
+    }
+  }
+  return root;
+}

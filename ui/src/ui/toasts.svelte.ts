@@ -1,0 +1,64 @@
+// Short-lived messages in a corner, each with at most one action.
+
+export type ToastTone = 'info' | 'warning' | 'error';
+
+export interface Toast {
+  id: number;
+  tone: ToastTone;
+  text: string;
+  action: { label: string; run: () => void } | null;
+}
+
+const SHORT_MS = 6000;
+const LONG_MS = 12_000;
+
+/** Owns the toasts on screen. Their clocks stand still while someone points at or tabs through them. */
+export class Toasts {
+  items = $state<Toast[]>([]);
+  #nextId = 1;
+  #clocks = new Map<number, { timer: ReturnType<typeof setTimeout> | undefined; milliseconds: number }>();
+
+  show(tone: ToastTone, text: string, options: { action?: Toast['action']; milliseconds?: number } = {}): number {
+    // The same sentence twice is one message whose clock starts again.
+    const twin = this.items.find((item) => item.text === text && item.tone === tone && !item.action && !options.action);
+    if (twin) {
+      this.#wind(twin.id);
+      return twin.id;
+    }
+    const id = this.#nextId++;
+    this.items.push({ id, tone, text, action: options.action ?? null });
+    this.#clocks.set(id, {
+      timer: undefined,
+      milliseconds: options.milliseconds ?? (tone === 'info' ? SHORT_MS : LONG_MS),
+    });
+    this.#wind(id);
+    return id;
+  }
+
+  dismiss(id: number): void {
+    clearTimeout(this.#clocks.get(id)?.timer);
+    this.#clocks.delete(id);
+    this.items = this.items.filter((item) => item.id !== id);
+  }
+
+  act(id: number): void {
+    const toast = this.items.find((item) => item.id === id);
+    this.dismiss(id);
+    toast?.action?.run();
+  }
+
+  hold(): void {
+    for (const clock of this.#clocks.values()) clearTimeout(clock.timer);
+  }
+
+  release(): void {
+    for (const id of this.#clocks.keys()) this.#wind(id);
+  }
+
+  #wind(id: number): void {
+    const clock = this.#clocks.get(id);
+    if (!clock) return;
+    clearTimeout(clock.timer);
+    clock.timer = setTimeout(() => this.dismiss(id), clock.milliseconds);
+  }
+}

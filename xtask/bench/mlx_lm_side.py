@@ -1,0 +1,100 @@
+"""mlx-lm's side of the CPU benchmark: one model in float32, a random prompt, greedy decoding; JSON on stdout.
+
+    python mlx_lm_side.py MODEL [--prompt-tokens 512] [--generation-tokens 128] [--prefill-step-size 2048] [--num-trials 5]
+    python mlx_lm_side.py MODEL … --interactive
+
+It measures as `mlx_lm.benchmark` does: a warm-up, then trials of prompt ids drawn with seed 0; `prompt_tps` is the prompt's length by the time to the
+first token, `generation_tps` the number of generated tokens by the time from the first to the last (so n tokens by n − 1 steps), `peak_memory_gb`
+MLX's peak since the start. Weights are dequantized to float32, because MLX's CPU kernels for anything else are scalar.
+
+Without `--interactive`: one object {"prompt_tps", "generation_tps" (means), "peak_memory_gb", "trials", "versions"}.
+With it, so that another program can take turns: {"ready": true, "versions"} after the warm-up, then one trial's object for each line "trial" on stdin; it ends with stdin.
+
+`versions.blas` names the BLAS in use; the wheel's own one is some 50 times slower than OpenBLAS, and a comparison with it says nothing.
+"""
+
+import argparse
+import json
+import platform
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import mlx.core as mx
+from mlx_lm.generate import generate_step, generation_stream
+from mlx_lm.utils import dequantize_model, load_model
+
+
+def blas_in_use():
+    """The file name of the BLAS that MLX is linked to (numpy brings another, under another name), if the system tells."""
+    maps = Path("/proc/self/maps")
+    paths = {line.split()[-1] for line in maps.read_text().splitlines()} if maps.exists() else set()
+    return ", ".join(sorted(Path(path).name for path in paths if Path(path).name.startswith(("libblas", "libopenblas")))) or "unknown"
+
+
+def load_float32(folder):
+    model, config = load_model(Path(folder))
+    model.set_dtype(mx.float32)  # first, so that weights are dequantized in float32
+    dequantize_model(model)
+    mx.eval(model.parameters())
+    return model, config
+
+
+def trial(model, prompt, num_tokens, prefill_step_size):
+    start = time.perf_counter()
+    for n, _ in enumerate(generate_step(prompt, model, max_tokens=num_tokens, prefill_step_size=prefill_step_size), 1):
+        if n == 1:
+            first = time.perf_counter()
+        if n == num_tokens:  # generate_step has launched one step more, which is not part of the measurement
+            break
+    last = time.perf_counter()
+    mx.synchronize(generation_stream)  # nor of the next one; and leaving the process during it would crash
+    return {
+        "prompt_tps": prompt.size / (first - start),
+        "generation_tps": num_tokens / (last - first),
+        "prompt_seconds": first - start,
+        "generation_seconds": last - first,
+        "peak_memory_gb": mx.get_peak_memory() / 1e9,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description="mlx-lm's side of the CPU benchmark")
+    parser.add_argument("model", help="a model folder")
+    parser.add_argument("--prompt-tokens", type=int, default=512)
+    parser.add_argument("--generation-tokens", type=int, default=128)
+    parser.add_argument("--prefill-step-size", type=int, default=2048)
+    parser.add_argument("--num-trials", type=int, default=5)
+    parser.add_argument("--interactive", action="store_true", help='one trial for each line "trial" on stdin')
+    args = parser.parse_args()
+    if args.generation_tokens < 2:
+        parser.error("--generation-tokens must be at least 2: one token takes no decoding step")
+
+    mx.set_default_device(mx.cpu)
+    model, config = load_float32(args.model)
+    mx.random.seed(0)
+    prompt = mx.random.randint(0, config["vocab_size"], (args.prompt_tokens,))
+
+    def run():
+        return trial(model, prompt, args.generation_tokens, args.prefill_step_size)
+
+    def say(value):
+        print(json.dumps(value), flush=True)
+
+    run()
+    versions = {"mlx": version("mlx"), "mlx-lm": version("mlx-lm"), "python": platform.python_version(), "blas": blas_in_use()}
+    if args.interactive:
+        say({"ready": True, "versions": versions})
+        for line in sys.stdin:
+            if line.strip() != "trial":
+                sys.exit(f'expected a line "trial", got {line.strip()!r}')
+            say(run())
+        return
+    trials = [run() for _ in range(args.num_trials)]
+    means = {key: sum(one[key] for one in trials) / len(trials) for key in ("prompt_tps", "generation_tps")}
+    say(means | {"peak_memory_gb": trials[-1]["peak_memory_gb"], "trials": trials, "versions": versions})
+
+
+if __name__ == "__main__":
+    main()

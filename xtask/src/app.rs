@@ -1,0 +1,57 @@
+//! `make app`: sets everything up and opens Cairn: its window where there is a display, else the same interface over loopback HTTP.
+
+use std::env;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::{mlx, process, root, starter, system, ui};
+
+/// Sets up, builds, imports the starter model and becomes the running app.
+pub fn run() -> Result<()> {
+    let has_display = has_display();
+    mlx::make()?;
+    if has_display {
+        system::ensure(system::Part::Desktop)?;
+    }
+    ui::build()?;
+    starter::fetch()?;
+
+    let mut build = process::cargo();
+    build.args(["build", "--release", "-p", "cairn-cli"]);
+    if has_display {
+        build.args(["-p", "cairn-desktop"]);
+    }
+    process::run(&mut build)?;
+    import_starter()?;
+
+    let mut app = if has_display {
+        Command::new(binary("cairn-app"))
+    } else {
+        eprintln!("no display here: serving the interface to a browser instead");
+        let mut serve = Command::new(binary("cairn"));
+        serve.args(["serve", "--ui"]);
+        serve
+    };
+    // In our place, so that Ctrl-C and the exit status are the app's own.
+    Err(app.exec()).with_context(|| format!("cannot start {}", app.get_program().to_string_lossy()))
+}
+
+fn import_starter() -> Result<()> {
+    let models = process::output(Command::new(binary("cairn")).args(["models", "list", "--json"]))?;
+    if models.contains(starter::MODEL) {
+        return Ok(());
+    }
+    process::run(Command::new(binary("cairn")).args(["models", "import"]).arg(starter::file()))
+}
+
+fn binary(name: &str) -> PathBuf {
+    root().join("target/release").join(name)
+}
+
+fn has_display() -> bool {
+    let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
+    cfg!(target_os = "macos") || is_set("DISPLAY") || is_set("WAYLAND_DISPLAY")
+}

@@ -1,0 +1,39 @@
+//! `make test` and `make lint`: set up what they need, then run every check in one build of the workspace.
+
+use anyhow::Result;
+
+use crate::{mlx, node, process, root, starter, system, ui};
+
+/// Every test: Rust, interface, browser and window.
+pub fn test() -> Result<()> {
+    set_up()?;
+    system::ensure(system::Part::Test)?;
+    starter::fetch()?;
+    node::npm(&ui::folder(), &["test"])?;
+
+    // One selection of packages and targets for both commands: cargo picks features by it, and would else build much twice.
+    process::run(process::cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
+    process::run(process::cargo().args(["test", "--workspace"]))?;
+
+    let flows = root().join("tests/e2e");
+    if flows.exists() {
+        node::install(&flows)?;
+        node::run("node", &flows, &["--test"])?;
+    }
+    Ok(())
+}
+
+/// Formatting and lints of Rust and of the interface; a warning fails.
+pub fn lint() -> Result<()> {
+    set_up()?;
+    process::run(process::cargo().args(["fmt", "--all", "--check"]))?;
+    process::run(process::cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    node::npm(&ui::folder(), &["run", "--silent", "lint"])
+}
+
+/// The desktop shell embeds the built interface, so that comes before any Rust.
+fn set_up() -> Result<()> {
+    mlx::make()?;
+    system::ensure(system::Part::Desktop)?;
+    ui::build()
+}

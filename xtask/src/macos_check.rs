@@ -1,0 +1,98 @@
+//! `make macos-check`: has a compiler read every line of the macOS build, on Linux too.
+//!
+//! Debian's compiler brings the sources of std, so it can check std and the whole workspace for a Mac; zig compiles the C parts.
+//! Types are checked and nothing is linked or run.
+//!
+//! ```text
+//! target/macos-check/
+//!   zig/       the ziglang wheel, and zig's own cache beside it
+//!   cc, ar     scripts that turn cargo's calls for a Mac into zig's
+//!   target/    cargo's output
+//! ```
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use crate::fetch::{self, Wheel};
+use crate::{mlx, process, root, system, ui};
+
+const ZIG: Wheel = Wheel {
+    package: "ziglang",
+    version: "0.17.0",
+    file: "ziglang-0.17.0-py3-none-manylinux_2_12_x86_64.manylinux2010_x86_64.musllinux_1_1_x86_64.whl",
+    sha256: "97079827064a7492cce5541ceb438ae8003ce1e54e399676da2d62fb7a5dc08b",
+};
+
+/// Debian's compiler, from packages that carry a newer Rust than Debian 12's own.
+const RUSTC: &str = "/usr/bin/rustc";
+const CARGO: &str = "/usr/bin/cargo";
+/// Where that compiler looks for the sources of std.
+const STD: &str = "/usr/lib/rustlib/src/rust/library/std";
+
+/// Checks the workspace for `aarch64-apple-darwin`.
+pub fn run() -> Result<()> {
+    mlx::make()?;
+    ui::build()?;
+    if cfg!(target_os = "macos") {
+        return process::run(process::cargo().args(["check", "--workspace"]));
+    }
+    system::ensure(system::Part::Macos)?;
+    ensure!(Path::new(STD).exists(), "{STD} is missing: install it with `sudo apt-get install --reinstall rust-web-src`");
+
+    let folder = root().join("target/macos-check");
+    let zig = zig(&folder)?;
+    let (cc, ar) = write_scripts(&folder, &zig)?;
+    let target = "aarch64-apple-darwin";
+    let mut check = Command::new(CARGO);
+    check.current_dir(root()).args(["check", "--workspace", "--locked", "-Zbuild-std=std,panic_abort", "--target", target]);
+    check.arg("--target-dir").arg(folder.join("target"));
+    // xtask itself was started by another cargo, whose own settings must not reach this one.
+    for name in ["CARGO", "LD_LIBRARY_PATH", "RUSTFLAGS", "RUSTUP_TOOLCHAIN", "RUSTC_WRAPPER", "CARGO_TARGET_DIR"] {
+        check.env_remove(name);
+    }
+    // -Zbuild-std is unstable; the variable makes a stable compiler take it.
+    check.env("RUSTC", RUSTC).env("RUSTC_BOOTSTRAP", "1");
+    check.env("CC_aarch64_apple_darwin", cc).env("AR_aarch64_apple_darwin", ar);
+    for cache in ["ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"] {
+        check.env(cache, folder.join("zig-cache"));
+    }
+    process::run(&mut check)
+}
+
+fn zig(folder: &Path) -> Result<PathBuf> {
+    let wheel = folder.join("zig");
+    if !wheel.exists() {
+        fetch::unpack(&ZIG, &wheel)?;
+    }
+    let zig = wheel.join("ziglang/zig");
+    fs::set_permissions(&zig, fs::Permissions::from_mode(0o755))?;
+    Ok(zig)
+}
+
+/// Build scripts name the target in Apple's words; zig has its own for it and refuses theirs.
+fn write_scripts(folder: &Path, zig: &Path) -> Result<(PathBuf, PathBuf)> {
+    let (cc, ar) = (folder.join("cc"), folder.join("ar"));
+    let zig = zig.display();
+    process::write_script(
+        &cc,
+        &format!(
+            "#!/bin/sh\n\
+             count=$#\n\
+             while [ $count -gt 0 ]; do\n\
+             \x20 case \"$1\" in\n\
+             \x20   --target=* | -mmacosx-version-min=*) ;;\n\
+             \x20   *) set -- \"$@\" \"$1\" ;;\n\
+             \x20 esac\n\
+             \x20 shift\n\
+             \x20 count=$((count - 1))\n\
+             done\n\
+             exec '{zig}' cc -target aarch64-macos \"$@\"\n"
+        ),
+    )?;
+    process::write_script(&ar, &format!("#!/bin/sh\nexec '{zig}' ar \"$@\"\n"))?;
+    Ok((cc, ar))
+}

@@ -1,0 +1,66 @@
+//! Chores of the Cairn workspace: `cargo xtask <command>`. Each is idempotent and says what it does on stderr.
+
+mod app;
+mod check;
+mod fetch;
+mod macos_check;
+#[cfg_attr(not(target_os = "linux"), path = "mlx_elsewhere.rs")]
+mod mlx;
+mod node;
+mod process;
+mod starter;
+mod system;
+mod ui;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "Set-up and chores of the Cairn workspace")]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Set up, build and open Cairn; without a display, serve it to a browser.
+    App,
+    /// Set up and run every test.
+    Test,
+    /// Set up and check formatting and lints.
+    Lint,
+    /// Type-check the macOS build.
+    MacosCheck,
+    /// Write ui/src/platform/wire.ts from the app's wire types.
+    Bindings,
+    /// Make target/mlx: MLX, mlx-c and its bindings for this Linux machine. Does nothing on macOS.
+    Mlx,
+    /// Fetch the starter model into target/starter.
+    Starter,
+    /// Install the system packages of one part of the work.
+    Packages {
+        #[arg(value_enum)]
+        part: system::Part,
+    },
+}
+
+/// The workspace's root folder.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().map(PathBuf::from).unwrap_or_default()
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().chore {
+        Chore::App => app::run(),
+        Chore::Test => check::test(),
+        Chore::Lint => check::lint(),
+        Chore::MacosCheck => macos_check::run(),
+        Chore::Bindings => ui::write_bindings(),
+        Chore::Mlx => mlx::make(),
+        Chore::Starter => starter::fetch(),
+        Chore::Packages { part } => system::ensure(part),
+    }
+}

@@ -1,0 +1,82 @@
+//! Debian packages that each part of the work needs, installed where this user may, else named with the command that does.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+use crate::process;
+
+/// A part of the work with its own system packages.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Part {
+    /// Downloading from the Python package index.
+    Download,
+    /// Compiling the engine: MLX's C interface and its bindings.
+    Engine,
+    /// Compiling and showing the desktop app.
+    Desktop,
+    /// Driving the app in tests: browsers, a virtual display, fault injection.
+    Test,
+    /// Type-checking the macOS build.
+    Macos,
+}
+
+impl Part {
+    fn packages(self) -> &'static [&'static str] {
+        match self {
+            Part::Download => &["python3", "python3-pip"],
+            Part::Engine => &["cmake", "make", "g++", "libfmt-dev", "libclang-dev", "libopenblas0-pthread", "pkg-config"],
+            Part::Desktop => {
+                &["libwebkit2gtk-4.1-dev", "libayatana-appindicator3-dev", "librsvg2-dev", "libxdo-dev", "pkg-config", "dbus-x11", "g++"]
+            }
+            Part::Test => &["chromium", "webkit2gtk-driver", "xvfb", "xauth", "dbus-x11", "imagemagick", "strace", "fonts-dejavu-core"],
+            Part::Macos => &["rustc-web", "cargo-web", "rust-web-src"],
+        }
+    }
+}
+
+/// Installs what `part` lacks. On systems without dpkg it only says nothing is checked.
+pub fn ensure(part: Part) -> Result<()> {
+    if !process::exists("dpkg-query") {
+        eprintln!("no dpkg here: system packages are not checked");
+        return Ok(());
+    }
+    let missing: Vec<&str> = part.packages().iter().copied().filter(|package| !is_installed(package)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let install = format!("apt-get install -y --no-install-recommends {}", missing.join(" "));
+    let Some(prefix) = administrator() else {
+        bail!("packages are missing; install them with: sudo apt-get update && sudo {install}");
+    };
+    eprintln!("installing {}", missing.join(", "));
+    let apt = |arguments: &[&str]| {
+        let mut words: Vec<&str> = prefix.to_vec();
+        words.push("apt-get");
+        words.extend(arguments);
+        // stdout belongs to results; apt's chatter goes to stderr.
+        process::run(Command::new("env").arg("DEBIAN_FRONTEND=noninteractive").args(["sh", "-c", "exec \"$@\" 1>&2", "sh"]).args(&words))
+    };
+    apt(&["update", "-q"])?;
+    let mut arguments = vec!["install", "-y", "-q", "--no-install-recommends"];
+    arguments.extend(missing);
+    apt(&arguments).with_context(|| format!("cannot install packages; try by hand: {install}"))
+}
+
+fn is_installed(package: &str) -> bool {
+    Command::new("dpkg-query")
+        .args(["-W", "-f", "${db:Status-Status}", package])
+        .output()
+        .is_ok_and(|output| output.status.success() && output.stdout == b"installed")
+}
+
+/// The words that make a command run as root: none when we are root, `sudo -n` where that works without asking.
+fn administrator() -> Option<&'static [&'static str]> {
+    let is_root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0");
+    if is_root {
+        return Some(&[]);
+    }
+    let can_sudo = Command::new("sudo").args(["-n", "true"]).output().is_ok_and(|output| output.status.success());
+    can_sudo.then_some(&["sudo", "-n"])
+}
