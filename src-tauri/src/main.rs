@@ -16,6 +16,8 @@ mod system;
 mod tray;
 mod window;
 
+use std::io::IsTerminal;
+
 use anyhow::{Context, Result};
 use tauri::{AppHandle, Manager, RunEvent};
 use tokio::signal::unix::{SignalKind, signal};
@@ -25,7 +27,8 @@ use crate::ipc::Core;
 
 fn main() -> Result<()> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let stderr = std::io::stderr;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_ansi(stderr().is_terminal()).init();
 
     tauri::Builder::default()
         // First, so that a second launch ends before it touches anything.

@@ -111,7 +111,7 @@ async fn follow(app: AppHandle, core: Arc<App>, state: MenuItem<Wry>, model: Men
     }
 }
 
-async fn current(core: &App) -> Option<Lines> {
+async fn current(core: &Arc<App>) -> Option<Lines> {
     match core.call(Command::GetStatus).await {
         Ok(Reply::Status { status }) => Some(Lines::of(&status)),
         _ => None,

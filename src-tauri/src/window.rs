@@ -4,6 +4,7 @@ use tauri::utils::config::BackgroundThrottlingPolicy;
 use tauri::webview::NewWindowResponse;
 use tauri::{AppHandle, Manager, Url, WebviewUrl, WebviewWindow, WebviewWindowBuilder, WindowEvent};
 
+use crate::ipc::Core;
 use crate::system;
 
 /// The main window's label, which its capability names.
@@ -48,6 +49,8 @@ fn build(app: &AppHandle) -> tauri::Result<WebviewWindow> {
     let app = app.clone();
     window.on_window_event(move |event| {
         if let WindowEvent::CloseRequested { api, .. } = event
+            // An app that could not start only has its sentence to show.
+            && app.state::<Core>().failure().is_none()
             && system::is_tray_shown(&app)
         {
             api.prevent_close();

@@ -48,7 +48,7 @@ pub fn run() -> Result<()> {
     let (cc, ar) = write_scripts(&folder, &zig)?;
     let target = "aarch64-apple-darwin";
     let mut check = Command::new(CARGO);
-    check.current_dir(root()).args(["check", "--workspace", "--locked", "-Zbuild-std=std,panic_abort", "--target", target]);
+    check.current_dir(root()).args(["check", "--workspace", "--locked", "--keep-going", "-Zbuild-std=std,panic_abort", "--target", target]);
     check.arg("--target-dir").arg(folder.join("target"));
     // xtask itself was started by another cargo, whose own settings must not reach this one.
     for name in ["CARGO", "LD_LIBRARY_PATH", "RUSTFLAGS", "RUSTUP_TOOLCHAIN", "RUSTC_WRAPPER", "CARGO_TARGET_DIR"] {

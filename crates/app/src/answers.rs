@@ -1,6 +1,6 @@
 //! The answers being written: at most one for each conversation.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
@@ -33,19 +33,12 @@ impl Running {
 /// The running answers by conversation. Owned by [`crate::App`].
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    running: HashMap<String, Arc<Running>>,
-    /// Conversations answered since the app was opened.
-    answered: HashSet<String>,
+    running: Mutex<HashMap<String, Arc<Running>>>,
 }
 
 impl Answers {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn running(&self) -> MutexGuard<'_, HashMap<String, Arc<Running>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes up an answer that has no text yet.
@@ -53,34 +46,28 @@ impl Answers {
         let conversation_id = message.conversation_id.clone();
         let running =
             Arc::new(Running { message: Mutex::new(message), stop: CancellationToken::new(), ended: CancellationToken::new() });
-        let mut state = self.state();
-        state.answered.insert(conversation_id.clone());
-        state.running.insert(conversation_id, running.clone());
+        self.running().insert(conversation_id, running.clone());
         running
     }
 
     /// Lets go of an answer that is saved. A later answer of the same conversation stays.
     pub(crate) fn remove(&self, running: &Arc<Running>) {
         let conversation_id = running.message().conversation_id.clone();
-        let mut state = self.state();
-        if state.running.get(&conversation_id).is_some_and(|listed| Arc::ptr_eq(listed, running)) {
-            state.running.remove(&conversation_id);
+        let mut listed = self.running();
+        if listed.get(&conversation_id).is_some_and(|listed| Arc::ptr_eq(listed, running)) {
+            listed.remove(&conversation_id);
         }
     }
 
     pub(crate) fn get(&self, conversation_id: &str) -> Option<Arc<Running>> {
-        self.state().running.get(conversation_id).cloned()
+        self.running().get(conversation_id).cloned()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Running>> {
-        self.state().running.values().cloned().collect()
+        self.running().values().cloned().collect()
     }
 
     pub(crate) fn is_streaming(&self, conversation_id: &str) -> bool {
         self.get(conversation_id).is_some_and(|running| running.is_streaming())
-    }
-
-    pub(crate) fn was_answered(&self, conversation_id: &str) -> bool {
-        self.state().answered.contains(conversation_id)
     }
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::answers::Answers;
-use crate::models::ModelPlaces;
+use crate::model_places::ModelPlaces;
 use crate::wire::{Command, Event, Failure, FailureCode, Reply, Settings};
 use crate::{OpenError, Places, cache_rows, commands, convert, models, platform, settings, status};
 
@@ -68,7 +68,7 @@ impl App {
             platform::create_private_folder(folder).map_err(|error| not_writable(folder, error))?;
         }
         let lock = lock(&places)?;
-        let store = Arc::new(Store::open(&places.database(), now_ms()).await?);
+        let store = Arc::new(Store::open(&places.database()).await?);
 
         let chunks = store.chunks().await.unwrap_or_else(|error| {
             tracing::warn!("the prompt cache starts empty: {error}");
@@ -124,15 +124,10 @@ impl App {
         }
     }
 
-    /// Every event from now on. A subscriber that is too slow gets `Lagged` and has missed some: it sends the events of
-    /// [`App::resync`] instead and goes on. `Closed` never comes; [`App::close`] is known to whoever calls it.
+    /// Every event from now on. A subscriber that is too slow gets `Lagged` and has missed some: its shell sends `Reply::Done` once more,
+    /// upon which an interface asks for everything again, as after any new subscription. `Closed` never comes while the app lives.
     pub fn subscribe(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
-    }
-
-    /// Events that bring an interface up to date which has missed some: ordinary ones, each of which replaces what the interface holds.
-    pub async fn resync(&self) -> Vec<Event> {
-        commands::resync(self).await
     }
 
     /// The data folder's names.
@@ -180,6 +175,11 @@ impl App {
     /// Runs work that the caller need not wait for.
     pub(crate) fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         self.tasks.spawn_on(work, &self.runtime)
+    }
+
+    /// Runs work that blocks; none if it panicked.
+    pub(crate) async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        self.runtime.spawn_blocking(work).await.ok()
     }
 
     /// Sends an event to whoever listens; nobody may.

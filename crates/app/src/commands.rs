@@ -81,25 +81,6 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
     }
 }
 
-/// The conversations, settings, models and status now, and the end of every branch that was answered since the app was opened.
-pub(crate) async fn resync(app: &App) -> Vec<Event> {
-    let conversations = conversations(app).await.unwrap_or_default();
-    let mut events = Vec::new();
-    for conversation in &conversations {
-        if app.answers.was_answered(&conversation.id)
-            && let Ok(messages) = messages(app, &conversation.id).await
-        {
-            let end = messages.len().saturating_sub(2);
-            events.extend(messages.into_iter().skip(end).map(|message| Event::Message { message }));
-        }
-    }
-    events.extend(conversations.into_iter().map(|conversation| Event::Conversation { conversation }));
-    events.push(Event::Settings { settings: app.settings() });
-    events.push(Event::Models { models: models::list(app).await });
-    events.push(Event::Status { status: status::now(app) });
-    events
-}
-
 async fn conversations(app: &App) -> Result<Vec<Conversation>, Failure> {
     let rows = app.store.conversations().await?;
     let convert = |row: cairn_store::Conversation| {

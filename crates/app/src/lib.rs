@@ -24,6 +24,7 @@ mod cache_rows;
 mod commands;
 mod convert;
 mod error;
+mod model_places;
 mod models;
 mod places;
 mod platform;
@@ -31,6 +32,7 @@ mod progress;
 mod prompt;
 mod settings;
 mod status;
+#[expect(missing_docs, reason = "many variants and fields say by their names what they hold")]
 pub mod wire;
 
 pub use app::{App, Options};

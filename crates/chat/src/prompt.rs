@@ -1,13 +1,20 @@
-//! The model's input, assembled from rendered text and the token ids that earlier turns were made of.
+//! The model's input, assembled from the rendered text and the token ids that earlier turns were made of.
+//!
+//! Two things depend on knowing where a message's own words lie in the rendered text: stored ids must not be taken for a place that
+//! merely reads the same, and words that spell a special token must not become one. So the template is rendered a second time with
+//! marks around the words; if taking the marks out gives back the first rendering, the marks tell the places. A template that treats
+//! marked words differently gives no places; then nothing is reused, and special tokens that any message spells are ordinary text.
 
-use crate::{ChatError, ChatTemplate, Message};
+use crate::{ChatError, ChatTemplate, Message, Role};
+use std::collections::HashMap;
+use std::ops::Range;
 
 /// A tokenizer, as far as prompts need one.
 pub trait Encode {
     /// Token ids of a text in which special tokens are recognised; `add_special_tokens` adds what the tokenizer puts around a text by
     /// itself, such as a beginning-of-sequence token.
     fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, ChatError>;
-    /// Token ids of a text in which the texts of special tokens are ordinary text.
+    /// Token ids of a text in which the texts of special tokens are ordinary text; adds nothing.
     fn encode_plain(&self, text: &str) -> Result<Vec<u32>, ChatError>;
     /// The text of token ids, special tokens included, without cleaning anything up.
     fn decode(&self, ids: &[u32]) -> Result<String, ChatError>;
@@ -22,15 +29,321 @@ pub struct Prompt {
     pub tokens: Vec<u32>,
     /// Index of the first token after the last reused ids; 0 when none were reused.
     pub new_from: usize,
-    /// Ascending token counts at which a cached chunk should end; the last is `tokens.len()`.
+    /// Ascending token counts at which a cached chunk should end: where conversations with the same system prompt part, where each
+    /// message with reused ids ends, and `tokens.len()`.
     pub boundaries: Vec<usize>,
     /// The rendered text that `tokens` stand for.
     pub text: String,
 }
 
-/// Renders the messages and turns the text into tokens.
+/// Renders the messages up to where the answer begins, and turns the text into tokens, reusing the messages' stored ids wherever they
+/// decode to what was rendered.
+///
+/// The tokens never say anything but the text: where reused ids would, the text is encoded anew.
 pub fn assemble<E: Encode + ?Sized>(template: &ChatTemplate, messages: &[Message], encoder: &E) -> Result<Prompt, ChatError> {
     let text = template.render(messages, true)?;
-    let tokens = encoder.encode(&text, false)?;
-    Ok(Prompt { new_from: 0, boundaries: vec![tokens.len()], tokens, text })
+    let specials = Specials::new(encoder.special_tokens());
+    let places = Places::find(template, messages, &text, &specials)?;
+    let layout = Layout { encoder, text: &text, ordinary: places.special_tokens_as_words(&text, &specials), specials: &specials };
+
+    let mut reused = layout.pieces_with_stored_ids(messages, &places)?;
+    if !reused.is_empty() {
+        let tokens: Vec<u32> = reused.iter().flat_map(|piece| piece.ids.iter().copied()).collect();
+        let decoded = encoder.decode(&tokens)?;
+        // Stored ids can agree one by one and not together, when a character is split between them. A tokenizer that never gives back
+        // its text exactly is held to what it makes of the text encoded anew.
+        if decoded != text && decoded != encoder.decode(&layout.encode(0..text.len())?)? {
+            reused.clear();
+        }
+    }
+    if reused.is_empty() {
+        reused.push(Piece { ids: layout.encode(0..text.len())?, start: 0, is_stored: false });
+    }
+
+    let shared_end = places.shared_end(messages, &text);
+    let mut tokens = Vec::new();
+    let mut new_from = 0;
+    let mut boundaries = Vec::new();
+    for (index, piece) in reused.iter().enumerate() {
+        let end = reused.get(index + 1).map_or(text.len(), |next| next.start);
+        if (piece.start + 1..=end).contains(&shared_end) {
+            boundaries.push(tokens.len() + layout.tokens_within(piece, shared_end)?);
+        }
+        tokens.extend_from_slice(&piece.ids);
+        if piece.is_stored {
+            new_from = tokens.len();
+            boundaries.push(tokens.len());
+        }
+    }
+    boundaries.push(tokens.len());
+    boundaries.retain(|boundary| *boundary > 0);
+    boundaries.dedup();
+    Ok(Prompt { tokens, new_from, boundaries, text })
+}
+
+/// Tokens for one stretch of the text.
+struct Piece {
+    ids: Vec<u32>,
+    /// Where the stretch begins in the text, in bytes.
+    start: usize,
+    is_stored: bool,
+}
+
+struct Layout<'a, E: ?Sized> {
+    encoder: &'a E,
+    text: &'a str,
+    specials: &'a Specials<'a>,
+    /// Where words spell a special token, ascending; none when no words do.
+    ordinary: Vec<Range<usize>>,
+}
+
+impl<E: Encode + ?Sized> Layout<'_, E> {
+    /// The whole text in pieces, some of them stored ids; no pieces when no stored ids can be used.
+    fn pieces_with_stored_ids(&self, messages: &[Message], places: &Places) -> Result<Vec<Piece>, ChatError> {
+        let mut pieces = Vec::new();
+        let mut pos = 0;
+        let mut tokens_of_template = None;
+        for (message, words) in messages.iter().zip(&places.words) {
+            let (Some(ids), Some(words)) = (&message.token_ids, words) else { continue };
+            let stored = self.encoder.decode(ids)?;
+            let Some(start) = find_around(self.text, pos, &stored, words) else { continue };
+            // The stretch must not begin or end inside a special token of the template.
+            let template_specials = tokens_of_template.get_or_insert_with(|| self.special_tokens(0..self.text.len()));
+            let end = start + stored.len();
+            if template_specials.iter().any(|(at, _)| [start, end].iter().any(|cut| at.start < *cut && *cut < at.end)) {
+                continue;
+            }
+            if start > pos {
+                pieces.push(Piece { ids: self.encode(pos..start)?, start: pos, is_stored: false });
+            }
+            pieces.push(Piece { ids: ids.clone(), start, is_stored: true });
+            pos = end;
+        }
+        if pos < self.text.len() && !pieces.is_empty() {
+            pieces.push(Piece { ids: self.encode(pos..self.text.len())?, start: pos, is_stored: false });
+        }
+        Ok(pieces)
+    }
+
+    /// Encodes a stretch of the text; only the template's special tokens are recognised.
+    fn encode(&self, stretch: Range<usize>) -> Result<Vec<u32>, ChatError> {
+        if !self.ordinary.iter().any(|at| at.start < stretch.end && stretch.start < at.end) {
+            return self.encoder.encode(&self.text[stretch], false);
+        }
+        let mut ids = Vec::new();
+        let mut pos = stretch.start;
+        for (at, id) in self.special_tokens(stretch.clone()) {
+            if at.start > pos {
+                ids.extend(self.encoder.encode_plain(&self.text[pos..at.start])?);
+            }
+            ids.push(id);
+            pos = at.end;
+        }
+        if pos < stretch.end {
+            ids.extend(self.encoder.encode_plain(&self.text[pos..stretch.end])?);
+        }
+        Ok(ids)
+    }
+
+    /// The template's special tokens in a stretch of the text.
+    fn special_tokens(&self, stretch: Range<usize>) -> Vec<(Range<usize>, u32)> {
+        let is_word = |at: &Range<usize>| self.ordinary.iter().any(|word| word.start < at.end && at.start < word.end);
+        self.specials.find(self.text, stretch, is_word)
+    }
+
+    /// How many of a piece's tokens end at or before a place in the text.
+    fn tokens_within(&self, piece: &Piece, place: usize) -> Result<usize, ChatError> {
+        let stretch = &self.text[piece.start..place];
+        let (mut fitting, mut too_many) = (0, piece.ids.len() + 1);
+        while fitting + 1 < too_many {
+            let middle = fitting.midpoint(too_many);
+            // Half a character decodes to a replacement character; rounding down past it is right.
+            if self.encoder.decode(&piece.ids[..middle])?.trim_end_matches('\u{FFFD}').len() <= stretch.len() {
+                fitting = middle;
+            } else {
+                too_many = middle;
+            }
+        }
+        while fitting > 0 && !stretch.starts_with(&self.encoder.decode(&piece.ids[..fitting])?) {
+            fitting -= 1;
+        }
+        Ok(fitting)
+    }
+}
+
+/// Where `stored` lies in the text at or after `pos` so that it holds the message's words.
+fn find_around(text: &str, pos: usize, stored: &str, words: &Range<usize>) -> Option<usize> {
+    if stored.is_empty() || words.start < pos {
+        return None;
+    }
+    let mut from = text.ceil_char_boundary(pos.max(words.end.saturating_sub(stored.len())));
+    let window = &text[..text.ceil_char_boundary(text.len().min(words.start + stored.len()))];
+    while from <= words.start {
+        let start = from + window[from..].find(stored)?;
+        if start <= words.start && words.end <= start + stored.len() {
+            return Some(start);
+        }
+        from = text.ceil_char_boundary(start + 1);
+    }
+    None
+}
+
+/// The special tokens of a tokenizer, ready to be found in a text.
+struct Specials<'a> {
+    ids: HashMap<&'a str, u32>,
+    /// For each first byte the lengths of the tokens that begin with it, longest first. Some tokenizers have thousands of special
+    /// tokens with one first byte and few lengths.
+    lengths: Vec<Vec<usize>>,
+}
+
+impl<'a> Specials<'a> {
+    fn new(tokens: &'a [(String, u32)]) -> Specials<'a> {
+        let mut lengths = vec![Vec::new(); 256];
+        for first_and_length in tokens.iter().filter_map(|(text, _)| Some((text.bytes().next()?, text.len()))) {
+            lengths[usize::from(first_and_length.0)].push(first_and_length.1);
+        }
+        for lengths in &mut lengths {
+            lengths.sort_unstable_by(|a, b| b.cmp(a));
+            lengths.dedup();
+        }
+        Specials { ids: tokens.iter().map(|(text, id)| (text.as_str(), *id)).collect(), lengths }
+    }
+
+    /// The longest special token that a text begins with: its length and id.
+    fn at_start(&self, rest: &str) -> Option<(usize, u32)> {
+        let lengths = &self.lengths[usize::from(rest.bytes().next()?)];
+        lengths.iter().find_map(|length| Some((*length, *self.ids.get(rest.get(..*length)?)?)))
+    }
+
+    /// The special tokens in a stretch of a text, without those for which `skip` holds.
+    fn find(&self, text: &str, stretch: Range<usize>, skip: impl Fn(&Range<usize>) -> bool) -> Vec<(Range<usize>, u32)> {
+        let mut found = Vec::new();
+        let mut pos = stretch.start;
+        while pos < stretch.end {
+            if let Some((length, id)) = self.at_start(&text[pos..stretch.end]) {
+                let at = pos..pos + length;
+                if !skip(&at) {
+                    pos = at.end;
+                    found.push((at, id));
+                    continue;
+                }
+            }
+            pos += text[pos..].chars().next().map_or(1, char::len_utf8);
+        }
+        found
+    }
+}
+
+/// Where the messages' words lie in the rendered text.
+struct Places {
+    /// One for each message, without the blanks around its words; none where it was not found.
+    words: Vec<Option<Range<usize>>>,
+    /// Where words spell a special token; none when the template gives no places.
+    spelled: Option<Vec<usize>>,
+    /// The special tokens that words spell.
+    spelled_tokens: Vec<String>,
+}
+
+// Marks from the private use area: the start of a message's words, then its number in digits, `BEGUN`; the words; `END`.
+// `SPLIT` stands after the first character of a special token that words spell, so that a template cannot see it there either.
+const START: char = '\u{F8A0}';
+const BEGUN: char = '\u{F8A1}';
+const END: char = '\u{F8A2}';
+const SPLIT: char = '\u{F8A3}';
+
+impl Places {
+    fn find(template: &ChatTemplate, messages: &[Message], text: &str, specials: &Specials<'_>) -> Result<Places, ChatError> {
+        let mut spelled_tokens = Vec::new();
+        let mut marked = messages.to_vec();
+        for (index, message) in marked.iter_mut().enumerate() {
+            let words = message.content.trim();
+            if words.is_empty() {
+                continue;
+            }
+            let before = message.content.len() - message.content.trim_start().len();
+            let mut split = String::with_capacity(words.len());
+            let mut pos = 0;
+            for (at, _) in specials.find(words, 0..words.len(), |_| false) {
+                let first_end = at.start + words[at.start..].chars().next().map_or(0, char::len_utf8);
+                split.push_str(&words[pos..first_end]);
+                split.push(SPLIT);
+                pos = first_end;
+                spelled_tokens.push(words[at].to_owned());
+            }
+            split.push_str(&words[pos..]);
+            let (blanks_before, blanks_after) = (&message.content[..before], &message.content[before + words.len()..]);
+            message.content = format!("{blanks_before}{START}{index}{BEGUN}{split}{END}{blanks_after}");
+        }
+        let mut places = Places { words: vec![None; messages.len()], spelled: None, spelled_tokens };
+        if text.contains([START, BEGUN, END, SPLIT]) {
+            return Ok(places);
+        }
+        // A template that cannot bear the marks gives no places; its error for the real words was already seen.
+        if let Ok(marked_text) = template.render(&marked, true) {
+            places.read_marks(&marked_text, text);
+        }
+        Ok(places)
+    }
+
+    fn read_marks(&mut self, marked_text: &str, text: &str) {
+        let mut plain = String::with_capacity(text.len());
+        let mut words = vec![None; self.words.len()];
+        let mut spelled = Vec::new();
+        let mut open: Option<(usize, usize)> = None;
+        let mut rest = marked_text;
+        while let Some(at) = rest.find([START, END, SPLIT]) {
+            plain.push_str(&rest[..at]);
+            let mark = rest[at..].chars().next().unwrap_or(END);
+            rest = &rest[at + mark.len_utf8()..];
+            match mark {
+                START => {
+                    let Some((number, after)) = rest.split_once(BEGUN) else { return };
+                    let Ok(index) = number.parse::<usize>() else { return };
+                    open = Some((index, plain.len()));
+                    rest = after;
+                }
+                END => {
+                    // Where the template dropped the beginning of a message, its place is not known.
+                    if let Some((index, start)) = open.take()
+                        && let Some(place) = words.get_mut(index)
+                    {
+                        *place = Some(start..plain.len());
+                    }
+                }
+                _ => spelled.push(plain.char_indices().next_back().map_or(0, |(first, _)| first)),
+            }
+        }
+        plain.push_str(rest);
+        if plain == text {
+            self.words = words;
+            self.spelled = Some(spelled);
+        }
+    }
+
+    /// The stretches of the text that read like special tokens and are not, ascending.
+    fn special_tokens_as_words(&self, text: &str, specials: &Specials<'_>) -> Vec<Range<usize>> {
+        if self.spelled_tokens.is_empty() {
+            return Vec::new();
+        }
+        match &self.spelled {
+            Some(starts) => {
+                let token_at = |start: &usize| Some(*start..start + specials.at_start(&text[*start..])?.0);
+                starts.iter().filter_map(token_at).collect()
+            }
+            None => {
+                let is_spelled = |at: &Range<usize>| self.spelled_tokens.iter().any(|token| *token == text[at.clone()]);
+                specials.find(text, 0..text.len(), |_| false).into_iter().map(|(at, _)| at).filter(is_spelled).collect()
+            }
+        }
+    }
+
+    /// Where conversations with the same system prompt part: before the first words of anyone else.
+    fn shared_end(&self, messages: &[Message], text: &str) -> usize {
+        let mut others = messages.iter().zip(&self.words).filter(|(message, _)| message.role != Role::System);
+        // Without the place of the first of them, a later one may come after words that are not shared.
+        let Some((first, Some(words))) = others.next() else { return 0 };
+        let start = others.filter_map(|(_, words)| words.as_ref()).map(|words| words.start).fold(words.start, usize::min);
+        let blanks = &first.content[..first.content.len() - first.content.trim_start().len()];
+        text[..start].strip_suffix(blanks).map_or(start, str::len)
+    }
 }

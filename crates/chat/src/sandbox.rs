@@ -96,7 +96,7 @@ impl Budget {
             return Err(Error::new(ErrorKind::InvalidOperation, "values are nested too deeply"));
         }
         // A text inside a container is mostly passed on, not read: it counts for a sixteenth.
-        self.take(8 + value.as_str().map_or(0, str::len) / 16)?;
+        self.take(64 + value.as_str().map_or(0, str::len) / 16)?;
         match value.kind() {
             ValueKind::Map => {
                 for key in value.try_iter()? {
@@ -176,7 +176,7 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>) {
         let (left, right) = operands(&pair)?;
         for (repeated, times) in [(&left, &right), (&right, &left)] {
             let (Some(length), Some(times)) = (repeated.len(), times.as_usize()) else { continue };
-            let item_bytes = if repeated.as_str().is_some() { 4 } else { size_of::<Value>() };
+            let item_bytes = if repeated.as_str().is_some() { 1 } else { size_of::<Value>() };
             b.text(length.checked_mul(times).and_then(|count| count.checked_mul(item_bytes)))?;
         }
         Ok::<_, Error>(pair)

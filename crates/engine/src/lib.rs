@@ -1,1 +1,27 @@
+//! The thread that owns MLX, and the handle that everyone else holds.
+//!
+//! [`Engine`] is a handle: it sends plain data to one named thread, which owns device, stream, model and caches, and gets events back.
+//! No MLX array leaves that thread. An answer is a [`Generation`], a stream of [`GenerateEvent`]s; dropping it cancels the work. What the
+//! engine is busy with can be watched ([`EngineStatus`]). A failure or panic in a job ends that job only.
+//!
+//! ```text
+//! Engine ──Job──▶ worker (thread "cairn-engine") ── answer ── lm
+//!    ▲                  │ chunks                     │ longest prefix
+//!    │                  ▼                            ▼
+//!  events          prompt_cache::filing ──────▶ prompt_cache::index        (thread "cairn-filing" writes files)
+//! ```
+//! The engine never sees a database: it is given the chunk index as plain [`ChunkRecord`]s and reports changes as [`CacheEvent`]s.
 
+mod answer;
+mod engine;
+mod error;
+mod prompt_cache;
+mod request;
+mod status;
+mod worker;
+
+pub use engine::{CacheOptions, Engine, EngineOptions};
+pub use error::EngineError;
+pub use prompt_cache::{CacheEvent, ChunkRecord};
+pub use request::{FinishedGeneration, GenerateEvent, GenerateRequest, Generation, ModelInfo, PromptInput, Score, TokenLogprob};
+pub use status::{EngineState, EngineStatus};

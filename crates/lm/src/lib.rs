@@ -22,6 +22,7 @@ pub mod ffi;
 mod generate;
 pub mod gguf;
 mod load;
+pub mod memory;
 pub mod models;
 mod nn;
 pub mod safetensors_header;

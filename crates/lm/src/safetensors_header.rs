@@ -3,6 +3,7 @@
 //! The format's own rules (tensors lie end to end and fill the file) are applied together with stricter ones that MLX needs:
 //! every dimension between 1 and `i32::MAX`, unique names, a closed list of dtypes, a bounded header. Links no MLX.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::fs::File;
@@ -489,10 +490,13 @@ impl<'de> Deserialize<'de> for Texts {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
                 let mut texts = Texts::default();
                 while let Some((key, value)) = map.next_entry::<String, String>()? {
-                    if texts.entries.contains_key(&key) {
-                        texts.duplicate.get_or_insert(key);
-                    } else {
-                        texts.entries.insert(key, value);
+                    match texts.entries.entry(key) {
+                        Entry::Vacant(place) => {
+                            place.insert(value);
+                        }
+                        Entry::Occupied(first) => {
+                            texts.duplicate.get_or_insert_with(|| first.key().clone());
+                        }
                     }
                 }
                 Ok(texts)
@@ -503,6 +507,7 @@ impl<'de> Deserialize<'de> for Texts {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
 

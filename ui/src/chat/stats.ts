@@ -33,7 +33,11 @@ export function statsRows(stats: MessageStats): [name: string, value: string][] 
 }
 
 export function memoryWords(stats: MessageStats): string {
-  return `Memory: app ${formatBytes(stats.process_bytes)}, peak ${formatBytes(stats.process_peak_bytes)}; MLX ${formatBytes(stats.mlx_active_bytes)}, peak ${formatBytes(stats.mlx_peak_bytes)}`;
+  return `app ${formatBytes(stats.process_bytes)}, MLX ${formatBytes(stats.mlx_active_bytes)}`;
+}
+
+export function peakWords(stats: MessageStats): string {
+  return `Most memory: app ${formatBytes(stats.process_peak_bytes)}, MLX ${formatBytes(stats.mlx_peak_bytes)}`;
 }
 
 export function prefillWords({

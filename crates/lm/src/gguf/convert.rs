@@ -113,6 +113,7 @@ pub(super) fn f16_to_f32(bytes: [u8; 2]) -> f32 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
 

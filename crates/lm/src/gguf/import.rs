@@ -215,6 +215,7 @@ fn sync_folder(folder: &Path) -> Result<(), GgufError> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::super::convert::f16_to_f32;
     use super::super::sample::{HEAD_DIM, Random, Sample, SampleTensor, file_with};

@@ -519,6 +519,7 @@ fn place_tensors(cursor: &Cursor, tensors: &mut [TensorInfo], alignment: u64) ->
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::super::sample::{Sample, file_with, text};
     use super::*;

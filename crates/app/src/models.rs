@@ -1,0 +1,123 @@
+//! Which models there are, which one to take, and loading it. Loading is done by one at a time (`App::loading`).
+
+use std::sync::Arc;
+
+use cairn_engine::EngineState;
+
+use crate::app::{App, now_ms};
+use crate::wire::{Failure, FailureCode, Model};
+
+/// The model that Cairn fetches when it is set up.
+const STARTER: &str = "SmolLM2-135M-Instruct";
+
+/// The models on this machine; a folder that cannot be read has none.
+pub(crate) async fn list(app: &App) -> Vec<Model> {
+    let places = app.model_places.clone();
+    // Looking through folders blocks.
+    app.blocking(move || places.find()).await.unwrap_or_default()
+}
+
+/// Loads the model of this name in place of the one before, and remembers it as the last one used.
+pub(crate) async fn load_named(app: &Arc<App>, name: &str) -> Result<(), Failure> {
+    let _loading = app.loading.lock().await;
+    load(app, name.to_owned()).await
+}
+
+/// Drops the loaded model.
+pub(crate) async fn unload(app: &App) -> Result<(), Failure> {
+    let _loading = app.loading.lock().await;
+    Ok(app.engine.unload().await?)
+}
+
+/// Loads a model unless one is loaded.
+pub(crate) async fn ensure_loaded(app: Arc<App>) -> Result<(), Failure> {
+    let _loading = app.loading.lock().await;
+    if is_loaded(&app) {
+        return Ok(());
+    }
+    let name = choose_now(&app).await.ok_or_else(no_model)?;
+    load(&app, name).await
+}
+
+/// Refuses when there is no model loaded, nor any that could be.
+pub(crate) async fn require_any(app: &App) -> Result<(), Failure> {
+    // Someone is loading one; what becomes of that, the answer will say.
+    let is_loading = app.loading.try_lock().is_err();
+    if is_loading || is_loaded(app) || choose_now(app).await.is_some() { Ok(()) } else { Err(no_model()) }
+}
+
+fn no_model() -> Failure {
+    Failure::new(FailureCode::NoModel, "There is no model to answer with: choose one first.")
+}
+
+fn is_loaded(app: &App) -> bool {
+    match &app.engine.status().borrow().state {
+        EngineState::Empty | EngineState::Loading { .. } | EngineState::Failed { .. } => false,
+        EngineState::Ready { .. } | EngineState::Prefilling { .. } | EngineState::Generating { .. } => true,
+    }
+}
+
+async fn load(app: &App, name: String) -> Result<(), Failure> {
+    let places = app.model_places.clone();
+    let asked = name.clone();
+    let resolved = app.blocking(move || places.resolve(&asked)).await;
+    let folder = resolved
+        .unwrap_or_else(|| Err(format!("A fault in Cairn kept it from looking for the model {name}.")))
+        .map_err(|why| Failure::new(FailureCode::NotFound, why))?;
+    app.engine.load(&name, &folder).await?;
+    // Only convenience is lost when this cannot be remembered.
+    if let Err(error) = app.store.record_model_use(&folder.to_string_lossy(), &name, now_ms()).await {
+        tracing::warn!("the model {name} is not remembered as the last one used: {error}");
+    }
+    Ok(())
+}
+
+async fn choose_now(app: &App) -> Option<String> {
+    let last_used = app.store.last_used_model().await.unwrap_or_default();
+    choose(&app.settings().default_model, last_used.as_ref().map(|(path, _)| path.as_str()), &list(app).await)
+}
+
+/// The model to take when nobody names one: that of the settings, the last one used, the starter, the only one. None of these: the
+/// person must choose.
+fn choose(default_name: &str, last_used_path: Option<&str>, models: &[Model]) -> Option<String> {
+    let usable = || models.iter().filter(|model| model.problem.is_none());
+    let by_default = || usable().find(|model| model.name == default_name);
+    let last_used = || usable().find(|model| Some(model.path.as_str()) == last_used_path);
+    let starter = || usable().find(|model| model.name.rsplit('/').next() == Some(STARTER));
+    let only = || if usable().count() == 1 { usable().next() } else { None };
+    by_default().or_else(last_used).or_else(starter).or_else(only).map(|model| model.name.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_name_the_default_the_last_used_the_starter_or_the_only_model_is_taken() {
+        fn check(default_name: &str, last_used: Option<&str>, names: &[&str], expected: Option<&str>) {
+            let model = |name: &&str| Model {
+                name: name.trim_start_matches('!').to_owned(),
+                path: format!("/models/{name}"),
+                model_type: "llama".to_owned(),
+                bytes: 1,
+                problem: name.starts_with('!').then(|| "broken".to_owned()),
+            };
+            let models: Vec<Model> = names.iter().map(model).collect();
+            let last_used = last_used.map(|name| format!("/models/{name}"));
+            let chosen = choose(default_name, last_used.as_deref(), &models);
+            assert_eq!(chosen.as_deref(), expected, "for {default_name:?}, {last_used:?}, {names:?}");
+        }
+        let starter = "HuggingFaceTB/SmolLM2-135M-Instruct";
+        check("", None, &[], None);
+        check("", None, &["a"], Some("a"));
+        check("", None, &["a", "b"], None);
+        check("", None, &["a", "!b"], Some("a"));
+        check("", None, &["a", starter], Some(starter));
+        check("", Some("a"), &["a", starter], Some("a"));
+        check("", Some("gone"), &["a", starter], Some(starter));
+        check("b", Some("a"), &["a", "b"], Some("b"));
+        check("gone", Some("a"), &["a", "b"], Some("a"));
+        check("b", None, &["a", "!b"], Some("a"));
+        check("", None, &["a", "!SmolLM2-135M-Instruct", "b"], None);
+    }
+}

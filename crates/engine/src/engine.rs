@@ -1,0 +1,155 @@
+//! The handle to the engine's thread.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, mpsc as std_mpsc};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::prompt_cache::{CacheEvent, ChunkRecord};
+use crate::request::{GenerateRequest, Generation, ModelInfo, PromptInput, Score};
+use crate::worker::{Job, Worker};
+use crate::{EngineError, EngineStatus};
+
+/// How an engine is started.
+#[derive(Debug, Default)]
+pub struct EngineOptions {
+    /// Where prompt caches are stored; none keeps them in memory only.
+    pub cache: Option<CacheOptions>,
+    /// Compute on quantized weights also on a CPU device.
+    pub keep_quantized: bool,
+}
+
+/// The stored prompt caches at start.
+#[derive(Debug)]
+pub struct CacheOptions {
+    /// The folder of chunk files.
+    pub folder: PathBuf,
+    /// The most bytes that chunk files may take together.
+    pub budget_bytes: u64,
+    /// What is known to be there. Files that no record names are removed.
+    pub chunks: Vec<ChunkRecord>,
+}
+
+/// A handle to the engine; clones share it. The thread ends with [`Engine::shutdown`] or when the last handle is dropped.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    jobs: std_mpsc::Sender<Job>,
+    status: watch::Receiver<EngineStatus>,
+    /// Ends a running answer when the engine is shut down.
+    closing: watch::Sender<bool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    device: &'static str,
+}
+
+impl Engine {
+    /// Starts the engine's thread. The receiver tells what happens to stored prompt caches.
+    ///
+    /// Panics only if the system cannot start a thread.
+    pub fn start(options: EngineOptions) -> (Engine, mpsc::UnboundedReceiver<CacheEvent>) {
+        let (jobs, job_receiver) = std_mpsc::channel();
+        let (status_sender, status) = watch::channel(EngineStatus::default());
+        let (cache_events, cache_receiver) = mpsc::unbounded_channel();
+        let (closing, closing_receiver) = watch::channel(false);
+        let (ready, ready_receiver) = std_mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("cairn-engine".to_owned())
+            .spawn(move || {
+                let _ = ready.send(cairn_lm::device::ComputeDevice::current().as_str());
+                Worker::new(options, status_sender, closing_receiver, cache_events).run(&job_receiver);
+            })
+            .expect("the system starts a thread");
+        let device = ready_receiver.recv().unwrap_or("cpu");
+        let shared = Shared { jobs, status, closing, thread: Mutex::new(Some(thread)), device };
+        (Engine { shared: Arc::new(shared) }, cache_receiver)
+    }
+
+    /// Loads the model in `folder`; the one loaded before is dropped first. Waits for a running answer.
+    pub async fn load(&self, name: &str, folder: &Path) -> Result<ModelInfo, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Job::Load { name: name.to_owned(), folder: folder.to_owned(), reply }, answer).await
+    }
+
+    /// Drops the loaded model, if there is one.
+    pub async fn unload(&self) -> Result<(), EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Job::Unload { reply }, answer).await
+    }
+
+    /// Asks for an answer. Requests are served in order.
+    pub fn generate(&self, request: GenerateRequest) -> Generation {
+        let (sender, events) = mpsc::unbounded_channel();
+        let (stop, stop_receiver) = watch::channel(false);
+        let job = Job::Generate { request: Box::new(request), events: sender, stop: stop_receiver, arrived: Instant::now() };
+        if let Err(std_mpsc::SendError(Job::Generate { events, .. })) = self.shared.jobs.send(job) {
+            let _ = events.send(crate::GenerateEvent::Failed(EngineError::Closed));
+        }
+        Generation { events, stop }
+    }
+
+    /// Scores a prompt: the log-probability of each token, and the `num_top` likeliest next ones.
+    pub async fn score(&self, prompt: PromptInput, num_top: usize) -> Result<Score, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Job::Score { prompt, num_top, reply }, answer).await
+    }
+
+    /// What the engine does, now and from now on.
+    pub fn status(&self) -> watch::Receiver<EngineStatus> {
+        self.shared.status.clone()
+    }
+
+    /// Changes how many bytes stored prompt caches may take; what is over it is evicted at once.
+    pub fn set_cache_budget(&self, bytes: u64) {
+        let _ = self.shared.jobs.send(Job::SetCacheBudget { bytes });
+    }
+
+    /// Waits until every prompt cache queued for filing is on disk.
+    pub async fn flush_cache(&self) {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.ask(Job::FlushCache { reply }, answer).await;
+    }
+
+    /// "cpu" or "gpu".
+    pub fn device(&self) -> &'static str {
+        self.shared.device
+    }
+
+    /// Ends a running answer, files what is queued, drops everything on the thread and waits for it.
+    pub async fn shutdown(&self) {
+        self.shared.closing.send_replace(true);
+        let _ = self.shared.jobs.send(Job::Shutdown);
+        let thread = self.shared.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        if let Some(thread) = thread {
+            // Joining blocks, and this may run on an async executor.
+            let (done, wait) = oneshot::channel();
+            std::thread::spawn(move || {
+                let _ = thread.join();
+                let _ = done.send(());
+            });
+            let _ = wait.await;
+        }
+    }
+
+    async fn ask<T>(&self, job: Job, answer: oneshot::Receiver<Result<T, EngineError>>) -> Result<T, EngineError> {
+        self.shared.jobs.send(job).map_err(|_| EngineError::Closed)?;
+        answer.await.unwrap_or(Err(EngineError::Closed))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.closing.send_replace(true);
+        let _ = self.jobs.send(Job::Shutdown);
+        let thread = self.thread.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        if let Some(thread) = thread {
+            // MLX must be idle before the process exits: leaving work in flight aborts in its allocator.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `POST /api/call`: one command in, frames out.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use cairn_app::wire::{Command, Failure, FailureCode, Frame, Reply};
+use futures_util::{StreamExt, stream};
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::server::Shared;
+
+/// The longest command: a message of more than a hundred thousand words.
+const MAX_COMMAND_BYTES: usize = 1 << 20;
+
+/// Answers one command.
+pub(crate) async fn call(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    if let Err(refusal) = shared.door.check_command(&parts.headers) {
+        return refuse(refusal.status(), refusal.sentence());
+    }
+    let Ok(body) = to_bytes(body, MAX_COMMAND_BYTES).await else {
+        return refuse(StatusCode::PAYLOAD_TOO_LARGE, "A command can have at most 1 MiB.");
+    };
+    match serde_json::from_slice(&body) {
+        Ok(Command::Subscribe) => subscribe(&shared),
+        Ok(command) => match shared.app.call(command).await {
+            Ok(reply) => frames(StatusCode::OK, Body::from(line(&Frame::Reply(reply)))),
+            Err(failure) => fail(status_of(failure.code), failure),
+        },
+        Err(error) => refuse(StatusCode::BAD_REQUEST, &format!("This is no command: {error}.")),
+    }
+}
+
+/// The answer to a request that asks for nothing Cairn can do.
+pub(crate) fn refuse(status: StatusCode, sentence: &str) -> Response {
+    fail(status, Failure { code: FailureCode::Invalid, message: sentence.to_owned() })
+}
+
+fn fail(status: StatusCode, failure: Failure) -> Response {
+    frames(status, Body::from(line(&Frame::Failure(failure))))
+}
+
+fn status_of(code: FailureCode) -> StatusCode {
+    match code {
+        FailureCode::Invalid => StatusCode::BAD_REQUEST,
+        FailureCode::NotFound => StatusCode::NOT_FOUND,
+        FailureCode::NoModel => StatusCode::CONFLICT,
+        FailureCode::Storage => StatusCode::INSUFFICIENT_STORAGE,
+        FailureCode::Engine => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn subscribe(shared: &Shared) -> Response {
+    let first = stream::iter([Frame::Reply(Reply::Done)]);
+    let rest = stream::unfold(shared.app.subscribe(), |mut events| async move {
+        let frame = match events.recv().await {
+            Ok(event) => Frame::Event(event),
+            // Some events are lost: the interface must ask for everything again, as after the first `Done`.
+            Err(RecvError::Lagged(_)) => Frame::Reply(Reply::Done),
+            Err(RecvError::Closed) => return None,
+        };
+        Some((frame, events))
+    });
+    let frames_until_closing = first.chain(rest).take_until(shared.closing.clone().cancelled_owned());
+    frames(StatusCode::OK, Body::from_stream(frames_until_closing.map(|frame| Ok::<_, Infallible>(line(&frame)))))
+}
+
+fn frames(status: StatusCode, body: Body) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")], body).into_response()
+}
+
+/// One frame as one line: JSON texts contain no raw line breaks.
+fn line(frame: &Frame) -> Bytes {
+    // Wire types have text keys and finite numbers, so they always serialize.
+    let mut line = serde_json::to_vec(frame).unwrap_or_default();
+    line.push(b'\n');
+    line.into()
+}

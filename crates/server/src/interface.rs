@@ -1,0 +1,55 @@
+//! The built interface: `ui/dist`, part of the program (a debug build reads the folder each time instead).
+
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use rust_embed::RustEmbed;
+use std::sync::Arc;
+
+use crate::server::Shared;
+
+#[derive(RustEmbed)]
+#[folder = "../../ui/dist"]
+#[allow_missing = true]
+struct Dist;
+
+/// Everything comes from this server and nothing is executed that is not one of its files. The two Trusted Types policies are those of
+/// Svelte and DOMPurify.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; \
+    img-src 'self' data: blob:; connect-src 'self'; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
+    frame-src 'none'; frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'; \
+    trusted-types svelte-trusted-html dompurify";
+
+/// Goes with every answer, commands included.
+pub(crate) const SECURITY_HEADERS: [(HeaderName, HeaderValue); 6] = [
+    (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY_POLICY)),
+    (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+    (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    (HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin")),
+    (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
+];
+
+/// Hands out a file of the interface.
+pub(crate) async fn file(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
+    if !shared.serves_interface {
+        return sentence("There is no page here: start with `cairn serve --ui` for the interface.");
+    }
+    let path = match uri.path().trim_start_matches('/') {
+        "" => "index.html",
+        path => path,
+    };
+    let Some(file) = Dist::get(path) else {
+        let is_built = Dist::get("index.html").is_some();
+        return sentence(if is_built { "There is no such page." } else { "The interface is not built yet: run `make app`." });
+    };
+    // Vite names what lies in assets/ after its content; the rest keeps its name when it changes.
+    let caching = if path.starts_with("assets/") { "public, max-age=31536000, immutable" } else { "no-cache" };
+    let headers = [(header::CONTENT_TYPE, file.metadata.mimetype().to_owned()), (header::CACHE_CONTROL, caching.to_owned())];
+    (headers, file.data).into_response()
+}
+
+fn sentence(text: &'static str) -> Response {
+    let headers = [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::CACHE_CONTROL, "no-store")];
+    (StatusCode::NOT_FOUND, headers, text).into_response()
+}
