@@ -26,5 +26,7 @@ export default defineConfig({
     environment: 'happy-dom',
     include: ['src/**/*.test.ts'],
     restoreMocks: true,
+    // Slow only where the machine builds something else meanwhile.
+    testTimeout: 30_000,
   },
 });

@@ -44,7 +44,7 @@ fn import_starter() -> Result<()> {
     if models.contains(starter::MODEL) {
         return Ok(());
     }
-    process::run(Command::new(binary("cairn")).args(["models", "import"]).arg(starter::file()))
+    process::run(Command::new(binary("cairn")).args(["models", "import", "--name", starter::MODEL]).arg(starter::file()))
 }
 
 fn binary(name: &str) -> PathBuf {

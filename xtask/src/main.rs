@@ -1,6 +1,7 @@
 //! Chores of the Cairn workspace: `cargo xtask <command>`. Each is idempotent and says what it does on stderr.
 
 mod app;
+mod bench;
 mod check;
 mod fetch;
 mod macos_check;
@@ -32,6 +33,8 @@ enum Chore {
     Test,
     /// Set up and check formatting and lints.
     Lint,
+    /// Measure what the README claims.
+    Bench,
     /// Type-check the macOS build.
     MacosCheck,
     /// Write ui/src/platform/wire.ts from the app's wire types.
@@ -57,6 +60,7 @@ fn main() -> Result<()> {
         Chore::App => app::run(),
         Chore::Test => check::test(),
         Chore::Lint => check::lint(),
+        Chore::Bench => bench::run(),
         Chore::MacosCheck => macos_check::run(),
         Chore::Bindings => ui::write_bindings(),
         Chore::Mlx => mlx::make(),

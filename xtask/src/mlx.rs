@@ -59,7 +59,7 @@ pub fn make() -> Result<()> {
 }
 
 /// The wheel brings netlib's reference BLAS (about 3 GFLOP/s); OpenBLAS has the same interface and is some fifty times faster.
-fn use_openblas(wheel: &Path) -> Result<()> {
+pub fn use_openblas(wheel: &Path) -> Result<()> {
     ensure!(Path::new(OPENBLAS).exists(), "{OPENBLAS} is missing: install libopenblas0-pthread");
     let libraries = wheel.join("mlx_cpu.libs");
     for entry in fs::read_dir(&libraries).with_context(|| format!("cannot list {}", libraries.display()))? {

@@ -44,8 +44,7 @@ impl Answers {
     /// Takes up an answer that has no text yet.
     pub(crate) fn begin(&self, message: wire::Message) -> Arc<Running> {
         let conversation_id = message.conversation_id.clone();
-        let running =
-            Arc::new(Running { message: Mutex::new(message), stop: CancellationToken::new(), ended: CancellationToken::new() });
+        let running = Arc::new(Running { message: Mutex::new(message), stop: CancellationToken::new(), ended: CancellationToken::new() });
         self.running().insert(conversation_id, running.clone());
         running
     }

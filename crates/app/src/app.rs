@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cairn_engine::{CacheOptions, Engine, EngineOptions};
+use cairn_hub::{CacheVariables, ModelFolders};
 use cairn_store::Store;
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
@@ -14,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::answers::Answers;
-use crate::model_places::ModelPlaces;
 use crate::wire::{Command, Event, Failure, FailureCode, Reply, Settings};
 use crate::{OpenError, Places, cache_rows, commands, convert, models, platform, settings, status};
 
@@ -30,8 +30,18 @@ const ENGINE_LIMIT: Duration = Duration::from_millis(1500);
 pub struct Options {
     /// The data folder.
     pub places: Places,
+    /// Where the cache of downloaded models lies.
+    pub hub_variables: CacheVariables,
     /// Whether to load the default model at once, in the background.
     pub autoload: bool,
+}
+
+impl Options {
+    /// As the environment says, with a model loaded at once.
+    pub fn from_environment() -> Result<Options, OpenError> {
+        let hub_variables = CacheVariables::from_lookup(|name| std::env::var_os(name));
+        Ok(Options { places: Places::from_environment()?, hub_variables, autoload: true })
+    }
 }
 
 /// The open app. Share it behind its `Arc`; every method may be called from any task.
@@ -42,7 +52,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct App {
     pub(crate) places: Places,
-    pub(crate) model_places: ModelPlaces,
+    pub(crate) model_folders: ModelFolders,
     pub(crate) store: Arc<Store>,
     pub(crate) engine: Engine,
     pub(crate) answers: Answers,
@@ -63,7 +73,7 @@ pub struct App {
 impl App {
     /// Opens the data folder, making what is missing, and starts the engine. Must be called in a Tokio runtime, which the app then uses.
     pub async fn open(options: Options) -> Result<Arc<App>, OpenError> {
-        let Options { places, autoload } = options;
+        let Options { places, hub_variables, autoload } = options;
         for folder in [places.home(), &places.models(), &places.logs(), &places.prompt_cache()] {
             platform::create_private_folder(folder).map_err(|error| not_writable(folder, error))?;
         }
@@ -83,7 +93,7 @@ impl App {
         let cache_rows = tokio::spawn(cache_rows::keep(store.clone(), cache_events));
 
         let app = Arc::new(App {
-            model_places: ModelPlaces::from_environment(&places),
+            model_folders: ModelFolders::new(places.home(), &hub_variables),
             places,
             store,
             engine,

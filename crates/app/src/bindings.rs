@@ -43,6 +43,7 @@ fn declaration<T: TS>(config: &Config) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use std::path::Path;
 

@@ -155,11 +155,7 @@ fn refuse_unsaved(app: &App, conversation_id: &str) -> Result<(), Failure> {
 }
 
 /// Starts the task of an answer whose row is saved, and tells of the new rows.
-async fn begin_answer(
-    app: &Arc<App>,
-    user: Option<cairn_store::Message>,
-    assistant: cairn_store::Message,
-) -> Result<Reply, Failure> {
+async fn begin_answer(app: &Arc<App>, user: Option<cairn_store::Message>, assistant: cairn_store::Message) -> Result<Reply, Failure> {
     let turn = Turn {
         conversation_id: assistant.conversation_id.clone(),
         user_message_id: assistant.parent_id.clone(),

@@ -2,6 +2,7 @@
 
 use cairn_chat::{FinishReason, GenerationStats, Role};
 use cairn_engine::{ChunkRecord, EngineError};
+use cairn_hub::{HubError, ModelFolder};
 use cairn_store::{ChunkRow, MessageStatus, StoreError};
 
 use crate::platform::ProcessMemory;
@@ -23,7 +24,9 @@ impl From<StoreError> for wire::Failure {
         match error {
             StoreError::NoConversation { .. } => Self::new(NotFound, "This conversation does not exist any more."),
             StoreError::NoMessage { .. } => Self::new(NotFound, "This message does not exist any more."),
-            StoreError::AlreadyStreaming { .. } => Self::new(Invalid, "This conversation is still being answered: wait or stop the answer first."),
+            StoreError::AlreadyStreaming { .. } => {
+                Self::new(Invalid, "This conversation is still being answered: wait or stop the answer first.")
+            }
             StoreError::NothingToAnswer { .. } => Self::new(Invalid, "There is no message to answer yet."),
             other => Self::new(Storage, other.to_string()),
         }
@@ -37,6 +40,26 @@ impl From<EngineError> for wire::Failure {
             _ => wire::FailureCode::Engine,
         };
         Self::new(code, error.to_string())
+    }
+}
+
+impl From<HubError> for wire::Failure {
+    fn from(error: HubError) -> Self {
+        let code = match error {
+            HubError::NotFound { .. } => wire::FailureCode::NotFound,
+            HubError::Unusable { .. } => wire::FailureCode::Engine,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+pub(crate) fn model(folder: ModelFolder) -> wire::Model {
+    wire::Model {
+        name: folder.name,
+        path: folder.path.to_string_lossy().into_owned(),
+        model_type: folder.model_type.unwrap_or_default(),
+        bytes: folder.bytes,
+        problem: folder.problem.map(|problem| problem.to_string()),
     }
 }
 

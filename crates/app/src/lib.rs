@@ -24,7 +24,6 @@ mod cache_rows;
 mod commands;
 mod convert;
 mod error;
-mod model_places;
 mod models;
 mod places;
 mod platform;
@@ -37,5 +36,6 @@ pub mod wire;
 
 pub use app::{App, Options};
 pub use bindings::typescript;
+pub use cairn_hub::CacheVariables;
 pub use error::OpenError;
 pub use places::Places;

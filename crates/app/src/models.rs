@@ -1,20 +1,21 @@
 //! Which models there are, which one to take, and loading it. Loading is done by one at a time (`App::loading`).
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use cairn_engine::EngineState;
+use cairn_hub::{HubError, ModelFolder, ModelFolders, starter};
 
 use crate::app::{App, now_ms};
+use crate::convert;
 use crate::wire::{Failure, FailureCode, Model};
-
-/// The model that Cairn fetches when it is set up.
-const STARTER: &str = "SmolLM2-135M-Instruct";
 
 /// The models on this machine; a folder that cannot be read has none.
 pub(crate) async fn list(app: &App) -> Vec<Model> {
-    let places = app.model_places.clone();
+    let folders = app.model_folders.clone();
     // Looking through folders blocks.
-    app.blocking(move || places.find()).await.unwrap_or_default()
+    let found = app.blocking(move || folders.list()).await.unwrap_or_default();
+    found.into_iter().map(convert::model).collect()
 }
 
 /// Loads the model of this name in place of the one before, and remembers it as the last one used.
@@ -57,19 +58,33 @@ fn is_loaded(app: &App) -> bool {
     }
 }
 
-async fn load(app: &App, name: String) -> Result<(), Failure> {
-    let places = app.model_places.clone();
-    let asked = name.clone();
-    let resolved = app.blocking(move || places.resolve(&asked)).await;
-    let folder = resolved
-        .unwrap_or_else(|| Err(format!("A fault in Cairn kept it from looking for the model {name}.")))
-        .map_err(|why| Failure::new(FailureCode::NotFound, why))?;
+async fn load(app: &App, wanted: String) -> Result<(), Failure> {
+    let folders = app.model_folders.clone();
+    let shown = wanted.clone();
+    let Some(found) = app.blocking(move || find(&folders, &wanted)).await else {
+        return Err(Failure::new(FailureCode::Engine, format!("A fault in Cairn kept it from looking for the model {shown}.")));
+    };
+    let (name, folder) = found?;
     app.engine.load(&name, &folder).await?;
     // Only convenience is lost when this cannot be remembered.
     if let Err(error) = app.store.record_model_use(&folder.to_string_lossy(), &name, now_ms()).await {
         tracing::warn!("the model {name} is not remembered as the last one used: {error}");
     }
     Ok(())
+}
+
+/// Name and folder of a model. Listed names come before paths: an interface must not get a folder that happens to lie where the
+/// program was started.
+fn find(folders: &ModelFolders, wanted: &str) -> Result<(String, PathBuf), HubError> {
+    match folders.list().into_iter().find(|model| model.name == wanted) {
+        Some(ModelFolder { path, problem: Some(problem), .. }) => Err(HubError::Unusable { path, problem }),
+        Some(ModelFolder { name, path, .. }) => Ok((name, path)),
+        None => {
+            let path = folders.resolve(wanted)?;
+            let name = path.file_name().map_or_else(|| wanted.to_owned(), |name| name.to_string_lossy().into_owned());
+            Ok((name, path))
+        }
+    }
 }
 
 async fn choose_now(app: &App) -> Option<String> {
@@ -83,7 +98,7 @@ fn choose(default_name: &str, last_used_path: Option<&str>, models: &[Model]) ->
     let usable = || models.iter().filter(|model| model.problem.is_none());
     let by_default = || usable().find(|model| model.name == default_name);
     let last_used = || usable().find(|model| Some(model.path.as_str()) == last_used_path);
-    let starter = || usable().find(|model| model.name.rsplit('/').next() == Some(STARTER));
+    let starter = || usable().find(|model| model.name.rsplit('/').next() == Some(starter::MODEL_NAME));
     let only = || if usable().count() == 1 { usable().next() } else { None };
     by_default().or_else(last_used).or_else(starter).or_else(only).map(|model| model.name.clone())
 }

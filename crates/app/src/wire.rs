@@ -50,13 +50,30 @@ pub enum Command {
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum Reply {
     Done,
-    Bootstrap { conversations: Vec<Conversation>, models: Vec<Model>, settings: Settings, status: Status },
-    Conversation { conversation: Conversation, messages: Vec<Message> },
+    Bootstrap {
+        conversations: Vec<Conversation>,
+        models: Vec<Model>,
+        settings: Settings,
+        status: Status,
+    },
+    Conversation {
+        conversation: Conversation,
+        messages: Vec<Message>,
+    },
     /// The two rows that `SendMessage` saved, or the one that `Regenerate` did.
-    Sent { conversation: Conversation, messages: Vec<Message> },
-    Models { models: Vec<Model> },
-    Settings { settings: Settings },
-    Status { status: Status },
+    Sent {
+        conversation: Conversation,
+        messages: Vec<Message>,
+    },
+    Models {
+        models: Vec<Model>,
+    },
+    Settings {
+        settings: Settings,
+    },
+    Status {
+        status: Status,
+    },
 }
 
 /// The answer to a [`Command`] that failed: one clear sentence, and a code where the interface acts on it.
@@ -87,22 +104,48 @@ pub enum FailureCode {
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum Event {
     /// A conversation was made, renamed, restored or has a new message.
-    Conversation { conversation: Conversation },
+    Conversation {
+        conversation: Conversation,
+    },
     /// A conversation was hidden.
-    ConversationDeleted { id: String },
+    ConversationDeleted {
+        id: String,
+    },
     /// A message was saved or has changed as a whole: replaces what the interface holds.
-    Message { message: Message },
+    Message {
+        message: Message,
+    },
     /// Text to append to a message that is being written. `offset` is the length in UTF-16 code units of the text before it; after a
     /// gap the interface asks for the conversation again. At most 30 of these a second.
-    Delta { conversation_id: String, message_id: String, offset: u32, text: String },
+    Delta {
+        conversation_id: String,
+        message_id: String,
+        offset: u32,
+        text: String,
+    },
     /// How far the prompt of a message has been read.
-    Prefill { conversation_id: String, message_id: String, processed_tokens: u32, total_tokens: u32, cached_tokens: u32 },
-    Models { models: Vec<Model> },
-    Settings { settings: Settings },
+    Prefill {
+        conversation_id: String,
+        message_id: String,
+        processed_tokens: u32,
+        total_tokens: u32,
+        cached_tokens: u32,
+    },
+    Models {
+        models: Vec<Model>,
+    },
+    Settings {
+        settings: Settings,
+    },
     /// At most four a second while something runs, one every two seconds otherwise, none while nothing changes.
-    Status { status: Status },
+    Status {
+        status: Status,
+    },
     /// Something to tell the person that no command asked for.
-    Notice { level: NoticeLevel, text: String },
+    Notice {
+        level: NoticeLevel,
+        text: String,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
@@ -242,15 +285,30 @@ pub enum Appearance {
 pub enum EngineState {
     /// No model is loaded.
     Empty,
-    Loading { model: String },
+    Loading {
+        model: String,
+    },
     /// Waits for work.
-    Ready { model: String },
+    Ready {
+        model: String,
+    },
     /// Reads a prompt.
-    Prefilling { model: String, processed_tokens: u32, total_tokens: u32 },
+    Prefilling {
+        model: String,
+        processed_tokens: u32,
+        total_tokens: u32,
+    },
     /// Writes an answer.
-    Generating { model: String, generation_tokens: u32, generation_tps: f64 },
+    Generating {
+        model: String,
+        generation_tokens: u32,
+        generation_tps: f64,
+    },
     /// The last load failed.
-    Failed { model: String, message: String },
+    Failed {
+        model: String,
+        message: String,
+    },
 }
 
 /// The status bar and the menu-bar item.

@@ -9,7 +9,7 @@ use crate::{ChatError, ChatTemplate, Message, Role};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// A tokenizer, as far as prompts need one.
+/// A tokenizer, as far as prompts need one. Texts are encoded in pieces, so neither encoding may treat the start of a text specially.
 pub trait Encode {
     /// Token ids of a text in which special tokens are recognised; `add_special_tokens` adds what the tokenizer puts around a text by
     /// itself, such as a beginning-of-sequence token.
@@ -164,10 +164,13 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
                 too_many = middle;
             }
         }
-        while fitting > 0 && !stretch.starts_with(&self.encoder.decode(&piece.ids[..fitting])?) {
-            fitting -= 1;
+        // A few tokens may share a character. A tokenizer that does not give back its text never gets there: then there is no place.
+        for fitting in (fitting.saturating_sub(8)..=fitting).rev() {
+            if stretch.starts_with(&self.encoder.decode(&piece.ids[..fitting])?) {
+                return Ok(fitting);
+            }
         }
-        Ok(fitting)
+        Ok(0)
     }
 }
 

@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The longest text that a template may write or hold in a variable; no context window is larger.
 pub(crate) const MAX_TEXT_BYTES: usize = 4 << 20;
 /// What a rendering may build and read in all, roughly in bytes. An ordinary template touches each message about ten times.
-pub(crate) const MAX_WORK_BYTES: usize = 256 << 20;
+pub(crate) const MAX_WORK_BYTES: usize = 128 << 20;
 /// Instructions of one rendering; the checks are counted too and are up to three of four.
-pub(crate) const MAX_STEPS: u64 = 4_000_000;
+pub(crate) const MAX_STEPS: u64 = 2_000_000;
 /// How deep lists and dictionaries may lie in each other; dropping and printing them recurses.
 const MAX_VALUE_DEPTH: usize = 64;
 /// The longest expression or statement; its tree is walked recursively.

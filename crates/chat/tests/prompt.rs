@@ -1,4 +1,5 @@
 //! From conversations to tokens, with a small tokenizer that can encode most texts in many ways.
+#![allow(clippy::unwrap_used)]
 
 use cairn_chat::{ChatError, ChatTemplate, Encode, Message, Prompt, Role, SpecialTokens, assemble};
 
@@ -136,25 +137,23 @@ const IM_END: u32 = 256 + WORDS.len() as u32 + 1;
 fn sampled_ids_are_reused_though_their_text_encodes_differently() {
     let sampled = [bytes("abc é"), vec![IM_END]].concat();
     assert_ne!(Tokenizer::new().encode("abc é", false).unwrap(), bytes("abc é"));
-    let check = |sampled: &[u32], is_reused: bool| {
+    let check = |sampled: &[u32]| {
         let mut messages = converse(&[("hello", sampled)], None);
         let read = [messages[0].token_ids.clone().unwrap(), sampled.to_vec()].concat();
         messages.push(message(Role::User, "more"));
         let prompt = prompt(&messages);
         assert_eq!(Tokenizer::new().decode(&prompt.tokens).unwrap(), prompt.text);
-        assert_eq!(prompt.tokens.starts_with(&read), is_reused, "{sampled:?}");
-        if is_reused {
-            assert_eq!(prompt.new_from, read.len());
-            assert!(prompt.boundaries.contains(&read.len()), "{:?}", prompt.boundaries);
-        }
+        assert!(prompt.tokens.starts_with(&read), "{sampled:?}");
+        assert_eq!(prompt.new_from, read.len());
+        assert!(prompt.boundaries.contains(&read.len()), "{:?}", prompt.boundaries);
     };
-    check(&sampled, true);
+    check(&sampled);
     // Stopped by the limit or by the person: no end-of-sequence token.
-    check(&bytes("abc é"), true);
-    check(&bytes("as"), true);
+    check(&bytes("abc é"));
+    check(&bytes("as"));
     // Stopped in the middle of a character: the text shows a replacement character, and so do the ids.
-    check(&bytes("abc é")[..5], true);
-    check(&[], false);
+    check(&bytes("abc é")[..5]);
+    check(&[]);
 }
 
 #[test]
@@ -162,7 +161,8 @@ fn what_was_read_before_stays_a_prefix_over_many_turns() {
     let answers: Vec<Vec<u32>> = ["abc", "a bc", "\n\nas ab"].iter().map(|text| [bytes(text), vec![IM_END]].concat()).collect();
     let mut read = Vec::new();
     for turns in 1..=3 {
-        let turns: Vec<(&str, &[u32])> = ["one", "two ", "\nthree"].into_iter().zip(answers.iter().map(Vec::as_slice)).take(turns).collect();
+        let turns: Vec<(&str, &[u32])> =
+            ["one", "two ", "\nthree"].into_iter().zip(answers.iter().map(Vec::as_slice)).take(turns).collect();
         let messages = converse(&turns, Some("Be brief."));
         let prompt = prompt(&messages[..messages.len() - 1]);
         assert!(prompt.tokens.starts_with(&read));
@@ -243,8 +243,11 @@ fn the_first_boundary_is_where_conversations_with_one_system_prompt_part() {
     messages.push(message(Role::User, "more"));
     check(&messages, shared);
     check(&[], "<|im_start|>system\nYou help.<|im_end|>\n<|im_start|>assistant\n");
-    check(&[brief.clone()], "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>assistant\n");
-    check(&[brief, message(Role::User, "")], "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n");
+    check(std::slice::from_ref(&brief), "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>assistant\n");
+    check(
+        &[brief, message(Role::User, "")],
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n",
+    );
 }
 
 #[test]

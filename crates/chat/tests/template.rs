@@ -1,4 +1,5 @@
 //! Chat templates as models bring them, and templates that mean harm.
+#![allow(clippy::unwrap_used)]
 
 use cairn_chat::{ChatError, ChatTemplate, Date, Message, Role, SpecialTokens};
 use serde_json::json;
@@ -102,7 +103,10 @@ fn the_language_is_that_of_hugging_face() {
     check("{%- for m in messages -%} {%- generation -%} {{ loop.index }} {%- endgeneration -%} {%- endfor -%}", "12");
     // JSON as Python writes it.
     check("{{ messages[1] | tojson }}", r#"{"role": "assistant", "content": "é \"q\""}"#);
-    check("{{ {'a': [1, 2.0, none, true], 'b': {}} | tojson(indent=2) }}", "{\n  \"a\": [\n    1,\n    2.0,\n    null,\n    true\n  ],\n  \"b\": {}\n}");
+    check(
+        "{{ {'a': [1, 2.0, none, true], 'b': {}} | tojson(indent=2) }}",
+        "{\n  \"a\": [\n    1,\n    2.0,\n    null,\n    true\n  ],\n  \"b\": {}\n}",
+    );
     check("{{ '<&\\'' | tojson(ensure_ascii=False) }}", r#""<&'""#);
     // Python's methods.
     check("{{ messages[0].content.split('</think>')[-1].lstrip('\\n') }}", "yes");
@@ -112,7 +116,10 @@ fn the_language_is_that_of_hugging_face() {
     // Operators keep their meaning under the checks, on either side and for every type.
     check("{{ 'a' ~ 1 ~ none }} {{ 'a' + 'b' }} {{ 1 + 2 * 3 - 4 / 2 }} {{ 7 // 2 }} {{ 7 % 3 }} {{ 2 ** 10 }}", "a1None ab 5.0 3 1 1024");
     check("{{ '-' * 3 }} {{ 2 * 'ab' }} {{ ([1] * 2 + [3]) | length }} {{ [1, 2, 3][1:] }} {{ 'abc'[::-1] }}", "--- abab 3 [2, 3] cba");
-    check("{{ 1 < 2 }} {{ 2 < 1 }} {{ 'b' > 'a' }} {{ 'a' in 'bag' }} {{ 'bag' in 'a' }} {{ 'role' in messages[0] }}", "True False True True False True");
+    check(
+        "{{ 1 < 2 }} {{ 2 < 1 }} {{ 'b' > 'a' }} {{ 'a' in 'bag' }} {{ 'bag' in 'a' }} {{ 'role' in messages[0] }}",
+        "True False True True False True",
+    );
     check("{{ 1 < 2 < 3 }} {{ 1 not in [1] }} {{ 'x' is in ['x'] }} {{ 1 is eq 1 }}", "True False True True");
     check("{% set a, b = 'xy' | list %}{{ b ~ a }}", "yx");
     // Undefined is empty, and what a conversation without tools leaves undefined or none is tested for.
@@ -122,7 +129,10 @@ fn the_language_is_that_of_hugging_face() {
     check("{% set out %}{{ 'a' }}b{% endset %}{{ out | upper }}", "AB");
     check("{% for i in range(9) %}{% if i == 1 %}{% continue %}{% elif i > 2 %}{% break %}{% endif %}{{ i }}{% else %}-{% endfor %}", "02");
     check("{% for n in [{'c': [{'c': []}]}] recursive %}({{ loop(n.c) }}){% endfor %}", "(())");
-    check("{% set ns = namespace(l=[]) %}{% for m in messages %}{% set ns.l = ns.l + [m.role] %}{% endfor %}{{ ns.l | join(' ') }}", "user assistant");
+    check(
+        "{% set ns = namespace(l=[]) %}{% for m in messages %}{% set ns.l = ns.l + [m.role] %}{% endfor %}{{ ns.l | join(' ') }}",
+        "user assistant",
+    );
 }
 
 #[test]
@@ -140,7 +150,10 @@ fn the_tokenizer_config_holds_the_template_in_several_forms() {
         let rendered = ChatTemplate::from_tokenizer_config_value(&config).and_then(|template| template.render(&[], true));
         assert_eq!(rendered.as_deref(), expected.as_deref(), "{config}");
     };
-    check(json!({"chat_template": "{{ bos_token }}|{{ eos_token }}", "bos_token": "<s>", "eos_token": {"content": "</s>"}}), Ok("<s>|</s>"));
+    check(
+        json!({"chat_template": "{{ bos_token }}|{{ eos_token }}", "bos_token": "<s>", "eos_token": {"content": "</s>"}}),
+        Ok("<s>|</s>"),
+    );
     check(json!({"chat_template": "[{{ bos_token }}]{{ bos_token is defined }}", "bos_token": null}), Ok("[]False"));
     check(json!({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}), Ok("d"));
     check(json!({"chat_template": [{"name": "rag", "template": "r"}]}), Err(ChatError::NoTemplate));
@@ -192,8 +205,14 @@ fn hostile_templates_end_quickly_with_an_error() {
     check("silent loops", &format!("{0}{0}{0}{1}{1}{1}", "{% for i in range(90000) %}", "{% endfor %}"), &["steps", "bytes of data"]);
     check("a long range", "{% for i in range(10 ** 12) %}{% endfor %}", &["too many"]);
     check("recursion", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", &["recursion"]);
-    check("branching recursion", "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(14) }}", steps);
-    let doubling = |step: &str| format!("{{% set ns = namespace(x='0123456789abcdef') %}}{{% for i in range(60) %}}{{% set ns.x = {step} %}}{{% endfor %}}");
+    check(
+        "branching recursion",
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(14) }}",
+        steps,
+    );
+    let doubling = |step: &str| {
+        format!("{{% set ns = namespace(x='0123456789abcdef') %}}{{% for i in range(60) %}}{{% set ns.x = {step} %}}{{% endfor %}}")
+    };
     check("doubling with ~", &doubling("ns.x ~ ns.x"), text);
     check("doubling with +", &doubling("ns.x + ns.x"), text);
     check("doubling with *", &doubling("ns.x * 2"), text);
@@ -213,7 +232,11 @@ fn hostile_templates_end_quickly_with_an_error() {
     let capture = "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}";
     check("doubling by capture", capture, text);
     check("raw text in a loop", &format!("{{% for i in range(90000) %}}{}{{% endfor %}}", "x".repeat(1000)), text);
-    check("captured raw text", &format!("{{% set x %}}{{% for i in range(90000) %}}{}{{% endfor %}}{{% endset %}}", "x".repeat(1000)), text);
+    check(
+        "captured raw text",
+        &format!("{{% set x %}}{{% for i in range(90000) %}}{}{{% endfor %}}{{% endset %}}", "x".repeat(1000)),
+        text,
+    );
     check("a wide format", "{{ '%1000000000d' | format(1) }}", text);
     check("a wide format method", "{{ '{:1000000000}'.format(1) }}", text);
     check("a width from an argument", "{{ '%*d' | format(1000000000, 1) }}", &["width"]);
@@ -222,15 +245,39 @@ fn hostile_templates_end_quickly_with_an_error() {
     check("a folded repeated text", &format!("{{% set x = {} %}}", vec!["'x' * 99999999"; 50].join(" ~ ")), text);
     check("a folded repeated tuple", "{% set x = (1, 2) * 50000000 %}", text);
     check("a repeated list", "{{ ([1] * 99999999) | length }}", text);
-    check("kept slices", "{% set ns = namespace(l=[]) %}{% set x = 'x' * 1000000 %}{% for i in range(90000) %}{% set ns.l = ns.l + [x[1:]] %}{% endfor %}", work);
-    check("long comparisons", "{% set x = 'x' * 4000000 %}{% set y = x[:] %}{% for i in range(90000) %}{% if x == y %}{% endif %}{% endfor %}", work);
-    check("long searches", "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if 'y' in x or x.find('y') > 0 %}{% endif %}{% endfor %}", work);
+    check(
+        "kept slices",
+        "{% set ns = namespace(l=[]) %}{% set x = 'x' * 1000000 %}{% for i in range(90000) %}{% set ns.l = ns.l + [x[1:]] %}{% endfor %}",
+        work,
+    );
+    check(
+        "long comparisons",
+        "{% set x = 'x' * 4000000 %}{% set y = x[:] %}{% for i in range(90000) %}{% if x == y %}{% endif %}{% endfor %}",
+        work,
+    );
+    check(
+        "long searches",
+        "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if 'y' in x or x.find('y') > 0 %}{% endif %}{% endfor %}",
+        work,
+    );
     check("long tests", "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if x is upper %}{% endif %}{% endfor %}", work);
     check("long lengths", "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if x | length == 1 %}{% endif %}{% endfor %}", work);
     check("a namespace in itself", "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", &["nested too deeply"]);
-    check("a chain of namespaces", "{% set ns = namespace(x=1) %}{% for i in range(90000) %}{% set ns.x = namespace(x=ns.x) %}{% endfor %}", &["nested too deeply"]);
-    check("a chain of lists", "{% set ns = namespace(x=1) %}{% for i in range(90000) %}{% set ns.x = [ns.x] %}{% endfor %}", &["nested too deeply"]);
-    check("a chain of slices", "{% set ns = namespace(x=[1, 2]) %}{% for i in range(90000) %}{% set ns.x = ns.x[0:] %}{% endfor %}{{ raise_exception('flat') }}", &["flat"]);
+    check(
+        "a chain of namespaces",
+        "{% set ns = namespace(x=1) %}{% for i in range(90000) %}{% set ns.x = namespace(x=ns.x) %}{% endfor %}",
+        &["nested too deeply"],
+    );
+    check(
+        "a chain of lists",
+        "{% set ns = namespace(x=1) %}{% for i in range(90000) %}{% set ns.x = [ns.x] %}{% endfor %}",
+        &["nested too deeply"],
+    );
+    check(
+        "a chain of slices",
+        "{% set ns = namespace(x=[1, 2]) %}{% for i in range(90000) %}{% set ns.x = ns.x[0:] %}{% endfor %}{{ raise_exception('flat') }}",
+        &["flat"],
+    );
     check("include", "{% include '/etc/passwd' %}", &["not"]);
     check("extends", "{% extends '/etc/passwd' %}", &["not"]);
     check("import", "{% import '/etc/passwd' as x %}{{ x }}", &["not"]);
@@ -243,5 +290,9 @@ fn hostile_templates_end_quickly_with_an_error() {
     check("many filters", &format!("{{{{ 'a'{} }}}}", "|e".repeat(60_000)), &["cannot be read"]);
     check("many attributes", &format!("{{{{ a{} }}}}", ".a".repeat(490)), &["undefined"]);
     check("many elifs", &format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(20_000)), &["cannot be read"]);
-    check("elifs of the longest length", &format!("{{% if 0 %}}{}{{% endif %}}{{{{ a.b.c }}}}", "{% elif 0 %}".repeat(499)), &["undefined"]);
+    check(
+        "elifs of the longest length",
+        &format!("{{% if 0 %}}{}{{% endif %}}{{{{ a.b.c }}}}", "{% elif 0 %}".repeat(499)),
+        &["undefined"],
+    );
 }

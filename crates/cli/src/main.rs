@@ -1,1 +1,45 @@
-fn main() {}
+//! `cairn`: models from the command line, with mlx-lm's commands and flags. Results go to stdout, everything else to stderr.
+//!
+//! Exit status: 0; 1 with one line `cairn: what failed: why`; 2 for wrong usage.
+
+mod arguments;
+mod bench;
+mod chat;
+mod generate;
+mod models;
+mod output;
+mod score;
+mod serve;
+mod session;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Command};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("CAIRN_LOG").unwrap_or_else(|_| "warn".into()))
+        .init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return output::fail(&error.into()),
+    };
+    let result = runtime.block_on(async {
+        match arguments.command {
+            Command::Generate(arguments) => generate::run(arguments).await,
+            Command::Chat(arguments) => chat::run(arguments).await,
+            Command::Score(arguments) => score::run(arguments).await,
+            Command::Models(command) => models::run(command).await,
+            Command::Bench(arguments) => bench::run(arguments).await,
+            Command::Serve(arguments) => serve::run(arguments).await,
+        }
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => output::fail(&error),
+    }
+}

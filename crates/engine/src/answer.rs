@@ -125,7 +125,7 @@ impl Call<'_> {
         while let Some(step) = stream.next_token()? {
             progress.first_token.get_or_insert_with(Instant::now);
             progress.sampled.push(step.token);
-            if self.model.eos_token_ids.contains(&step.token) {
+            if !self.request.ignore_eos && self.model.eos_token_ids.contains(&step.token) {
                 progress.ended_by_eos = true;
                 break;
             }

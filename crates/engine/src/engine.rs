@@ -87,10 +87,9 @@ impl Engine {
         let (sender, events) = mpsc::unbounded_channel();
         let (stop, stop_receiver) = watch::channel(false);
         let job = Job::Generate { request: Box::new(request), events: sender, stop: stop_receiver, arrived: Instant::now() };
-        if let Err(std_mpsc::SendError(Job::Generate { events, .. })) = self.shared.jobs.send(job) {
-            let _ = events.send(crate::GenerateEvent::Failed(EngineError::Closed));
-        }
-        Generation { events, stop }
+        // A refused job drops its sender, which the receiver reports.
+        let _ = self.shared.jobs.send(job);
+        Generation { events, stop, has_ended: false }
     }
 
     /// Scores a prompt: the log-probability of each token, and the `num_top` likeliest next ones.

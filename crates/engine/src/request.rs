@@ -29,6 +29,8 @@ pub struct GenerateRequest {
     pub prefill_step_size: usize,
     /// Whether stored prompt caches are read and written.
     pub use_prompt_cache: bool,
+    /// Goes on after an end-of-sequence token, as measurements do.
+    pub ignore_eos: bool,
     /// How many alternatives to report with each token's log-probability; none: no log-probabilities.
     pub num_top_logprobs: Option<usize>,
 }
@@ -42,6 +44,7 @@ impl GenerateRequest {
             max_tokens: 256,
             prefill_step_size: 2048,
             use_prompt_cache: true,
+            ignore_eos: false,
             num_top_logprobs: None,
         }
     }
@@ -103,17 +106,28 @@ pub struct FinishedGeneration {
 pub struct Generation {
     pub(crate) events: mpsc::UnboundedReceiver<GenerateEvent>,
     pub(crate) stop: watch::Sender<bool>,
+    /// Whether `Finished` or `Failed` has been received.
+    pub(crate) has_ended: bool,
 }
 
 impl Generation {
     /// The next event; none after the last.
     pub async fn recv(&mut self) -> Option<GenerateEvent> {
-        self.events.recv().await
+        let event = self.events.recv().await;
+        self.pass(event)
     }
 
     /// The next event, for callers that are not async.
     pub fn blocking_recv(&mut self) -> Option<GenerateEvent> {
-        self.events.blocking_recv()
+        let event = self.events.blocking_recv();
+        self.pass(event)
+    }
+
+    /// An engine that shuts down drops the requests that still wait; their callers hear of it like of any other failure.
+    fn pass(&mut self, event: Option<GenerateEvent>) -> Option<GenerateEvent> {
+        let event = event.or_else(|| (!self.has_ended).then_some(GenerateEvent::Failed(EngineError::Closed)));
+        self.has_ended |= matches!(event, Some(GenerateEvent::Finished(_) | GenerateEvent::Failed(_)));
+        event
     }
 
     /// Asks the engine to end the answer where it is; `Finished` follows.
@@ -142,6 +156,8 @@ pub struct ModelInfo {
     pub model_type: String,
     /// The most tokens it can read and write in one conversation.
     pub context_length: usize,
+    /// Token ids are below this.
+    pub vocab_size: usize,
     /// Bytes of its weights in memory.
     pub weight_bytes: u64,
     /// Identifies the weights, tokenizer and compute precision; prompt caches are only valid with the same one.

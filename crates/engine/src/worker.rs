@@ -67,9 +67,16 @@ impl Worker {
     pub(crate) fn run(mut self, jobs: &Receiver<Job>) {
         self.publish(EngineState::Empty);
         while let Ok(job) = jobs.recv() {
+            // What still waits is dropped, and whoever asked for it hears that the engine is closed.
+            if *self.closing.borrow() {
+                break;
+            }
             match job {
                 Job::Load { name, folder, reply } => {
-                    let result = self.guarded("loading a model", |worker| worker.load(name, folder));
+                    let result = self.guarded("loading a model", |worker| worker.load(name.clone(), folder));
+                    if let Err(error) = &result {
+                        self.publish(EngineState::Failed { model: name, message: error.to_string() });
+                    }
                     let _ = reply.send(result);
                 }
                 Job::Unload { reply } => {
@@ -120,7 +127,8 @@ impl Worker {
     fn publish_idle(&mut self) {
         let state = match &self.loaded {
             Some(loaded) => EngineState::Ready { model: loaded.name.clone() },
-            None => EngineState::Empty,
+            // Empty or failed; a request that found no model does not change which.
+            None => self.status.borrow().state.clone(),
         };
         self.publish(state);
     }
@@ -136,6 +144,7 @@ impl Worker {
                     name: name.clone(),
                     model_type: model.model_type.clone(),
                     context_length: model.model.context_length(),
+                    vocab_size: model.model.vocab_size(),
                     weight_bytes: model.weight_bytes,
                     fingerprint: model.fingerprint.clone(),
                 };
@@ -144,11 +153,7 @@ impl Worker {
                 self.publish(EngineState::Ready { model: name });
                 Ok(info)
             }
-            Err(source) => {
-                let error = EngineError::Load { name: name.clone(), source };
-                self.publish(EngineState::Failed { model: name, message: error.to_string() });
-                Err(error)
-            }
+            Err(source) => Err(EngineError::Load { name, source }),
         }
     }
 

@@ -1,1 +1,18 @@
+//! Model folders on this machine: where they lie, what is wrong with them, and which one a name means.
+//!
+//! Models come from two places. Imported ones lie in the data folder; downloaded ones lie in the cache that Hugging Face's tools share,
+//! so that mlx-lm sees Cairn's models and Cairn sees mlx-lm's. [`ModelFolders`] looks into both:
+//!
+//! - [`ModelFolders::list`] gives every folder as a [`ModelFolder`]; what keeps one from being loaded is its [`ModelProblem`].
+//! - [`ModelFolders::resolve`] turns what a person typed, a path or a name, into the folder to load.
+//!
+//! Nothing here is changed on disk. [`starter`] names the model that the set-up fetches.
 
+mod error;
+mod hub_cache;
+mod model_folders;
+pub mod starter;
+
+pub use error::HubError;
+pub use hub_cache::CacheVariables;
+pub use model_folders::{ModelFolder, ModelFolders, ModelProblem};

@@ -148,7 +148,7 @@ impl Detokenizer<'_> {
         let text = self.tail()?;
         // A piece of a character decodes to U+FFFD at the end: hold the text back until the rest has come.
         let complete = text.trim_end_matches('\u{FFFD}');
-        let piece = complete.get(self.given.len()..).unwrap_or_default().to_owned();
+        let piece = after(complete, &self.given).to_owned();
         self.given.push_str(&piece);
         // Decoding begins anew at line ends, so that its cost does not grow with the answer. The newline stays as context: some
         // tokenizers strip a leading space from the first token they decode.
@@ -162,11 +162,19 @@ impl Detokenizer<'_> {
     /// What was held back, when the answer has ended.
     pub fn finish(self) -> Result<String, LmError> {
         let text = self.tail()?;
-        Ok(text.get(self.given.len()..).unwrap_or_default().to_owned())
+        Ok(after(&text, &self.given).to_owned())
     }
 
     fn tail(&self) -> Result<String, LmError> {
         let decoded = self.tokenizer.inner.decode(&self.ids[self.settled..], true);
         decoded.map_err(|error| LmError::Encoding { reason: error.to_string() })
     }
+}
+
+/// What of `text` is still to be given out after `given`.
+///
+/// Byte-fallback decoders take back a character where a broken one follows, and give one U+FFFD for each of its bytes instead; then
+/// characters are counted, so that the text goes on.
+fn after<'t>(text: &'t str, given: &str) -> &'t str {
+    text.strip_prefix(given).unwrap_or_else(|| text.char_indices().nth(given.chars().count()).map_or("", |(index, _)| &text[index..]))
 }

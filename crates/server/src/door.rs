@@ -76,7 +76,8 @@ impl Door {
     /// A server that others may reach was given its token by hand, and may be asked by any of its addresses; still not by a name.
     fn is_mine(&self, host: &str) -> bool {
         let port = self.address.port();
-        let is_loopback_name = [format!("127.0.0.1:{port}"), format!("localhost:{port}"), format!("[::1]:{port}")].iter().any(|name| name == host);
+        let is_loopback_name =
+            [format!("127.0.0.1:{port}"), format!("localhost:{port}"), format!("[::1]:{port}")].iter().any(|name| name == host);
         let named: Option<SocketAddr> = host.parse().ok();
         let is_own_address = named.is_some_and(|named| named.port() == port && self.is_own_ip(named.ip()));
         is_loopback_name || is_own_address
@@ -96,6 +97,7 @@ fn only(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
     use axum::http::Request;

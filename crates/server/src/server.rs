@@ -155,11 +155,7 @@ impl Server {
 }
 
 /// Listens and answers until `shutdown` is done, for callers that need not know the URL.
-pub async fn serve(
-    app: Arc<App>,
-    options: ServeOptions,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> Result<(), ServeError> {
+pub async fn serve(app: Arc<App>, options: ServeOptions, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
     Server::bind(app, options).await?.run(shutdown).await
 }
 
@@ -198,6 +194,7 @@ fn in_fragment(token: &str) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
 

@@ -12,8 +12,7 @@ export function cacheWords({ cached_tokens, prompt_tokens }: MessageStats): stri
 export function statsWords(stats: MessageStats): string[] {
   const words = [];
   if (stats.generation_tokens > 0) words.push(`${formatRate(stats.generation_tps)} tok/s`);
-  if (stats.time_to_first_token_ms > 0)
-    words.push(`first token after ${formatMilliseconds(stats.time_to_first_token_ms)}`);
+  if (stats.time_to_first_token_ms > 0) words.push(`first token ${formatMilliseconds(stats.time_to_first_token_ms)}`);
   words.push(cacheWords(stats));
   return words;
 }

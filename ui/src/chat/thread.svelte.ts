@@ -119,14 +119,21 @@ export class Thread {
 
   #append(delta: Delta, isReplay: boolean): void {
     const message = this.messages.findLast((known) => known.id === delta.message_id);
-    if (!message) return isReplay ? this.#refetchSoon() : void this.refetch();
+    if (!message) return this.#closeGap(delta, isReplay);
     const pending = this.#pending.get(message.id) ?? '';
     const length = message.text.length + pending.length;
     // Text may come twice around a refetch, never differently: only what goes beyond the known length is new.
     if (delta.offset + delta.text.length <= length) return;
-    if (delta.offset > length) return isReplay ? this.#refetchSoon() : void this.refetch();
-    if (this.#pending.size === 0) this.#nextFrame(() => this.#flush());
+    if (delta.offset > length) return this.#closeGap(delta, isReplay);
+    const isScheduled = this.#pending.size > 0;
     this.#pending.set(message.id, pending + delta.text.slice(length - delta.offset));
+    if (!isScheduled) this.#nextFrame(() => this.#flush());
+  }
+
+  #closeGap(delta: Delta, isReplay: boolean): void {
+    if (isReplay) return this.#refetchSoon();
+    void this.refetch();
+    this.#held?.push(delta);
   }
 
   #flush(): void {

@@ -22,7 +22,6 @@ pub(super) struct PendingChunk {
 
 enum Order {
     File(PendingChunk),
-    Discard(ChunkRecord),
     SetBudget(u64),
     Flush(oneshot::Sender<Result<(), EngineError>>),
 }
@@ -49,11 +48,6 @@ impl Filing {
 
     pub(super) fn file(&self, chunk: PendingChunk) {
         let _ = self.orders.send(Order::File(chunk));
-    }
-
-    /// Deletes the file of a chunk that the index has forgotten.
-    pub(super) fn discard(&self, record: ChunkRecord) {
-        let _ = self.orders.send(Order::Discard(record));
     }
 
     pub(super) fn set_budget(&self, bytes: u64) {
@@ -89,7 +83,6 @@ impl Clerk {
                         tracing::warn!(%error, "a prompt cache could not be stored");
                     }
                 }
-                Order::Discard(record) => self.delete(&record),
                 Order::SetBudget(bytes) => {
                     lock(&self.index).set_budget(bytes);
                     self.evict_surplus();

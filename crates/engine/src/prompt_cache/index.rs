@@ -128,7 +128,7 @@ impl ChunkIndex {
         }
     }
 
-    /// Removes the least recently used chunks until `new_bytes` more fit the budget; none if they never can.
+    /// Removes the least recently used chunks until `new_bytes` more fit the budget; none, and nothing is removed, if they never can.
     ///
     /// Only chunks without children go, so that no chunk loses the beginning it needs; `keep` and what it continues stay.
     pub(super) fn make_room(&mut self, new_bytes: u64, keep: Option<&str>) -> Option<Vec<ChunkRecord>> {
@@ -143,21 +143,26 @@ impl ChunkIndex {
                 .filter(|record| self.children.get(&record.key).is_none_or(BTreeSet::is_empty) && Some(record.key.as_str()) != keep)
                 // Among equals the deepest goes first: beginnings are shared more.
                 .min_by_key(|record| (record.last_used_at_ms, std::cmp::Reverse(record.start), record.key.clone()))
-                .map(|record| record.key.clone())?;
+                .map(|record| record.key.clone());
+            let Some(leaf) = leaf else {
+                // Only what is being continued is left.
+                for record in removed {
+                    self.insert(record);
+                }
+                return None;
+            };
             removed.extend(self.remove(&leaf));
         }
         Some(removed)
     }
 
-    /// Removes a chunk and everything that continues it; returns the keys.
-    pub(super) fn remove_with_descendants(&mut self, key: &str) -> Vec<String> {
+    /// Removes a chunk and everything that continues it, and returns them.
+    pub(super) fn remove_with_descendants(&mut self, key: &str) -> Vec<ChunkRecord> {
         let mut pending = vec![key.to_owned()];
         let mut removed = Vec::new();
         while let Some(key) = pending.pop() {
             pending.extend(self.children.get(&key).into_iter().flatten().cloned());
-            if self.remove(&key).is_some() {
-                removed.push(key);
-            }
+            removed.extend(self.remove(&key));
         }
         removed
     }
@@ -300,6 +305,17 @@ mod tests {
         let leaf = index.longest_prefix(MODEL, &ids(0, 30)).parts[1].record.key.clone();
         assert!(index.make_room(10, Some(&leaf)).is_none());
         assert_eq!(index.total_bytes(), 30);
+    }
+
+    #[test]
+    fn nothing_is_evicted_for_a_chunk_that_cannot_fit() {
+        let mut index = index(100);
+        file(&mut index, &ids(0, 40), &[20], 2);
+        file(&mut index, &ids(1000, 1010), &[], 1);
+        let continued = index.longest_prefix(MODEL, &ids(0, 40)).parts[1].record.key.clone();
+        assert!(index.make_room(70, Some(&continued)).is_none());
+        assert_eq!(index.total_bytes(), 50);
+        assert_eq!(spans(&index, &ids(1000, 1010)), [10]);
     }
 
     #[test]

@@ -129,6 +129,8 @@ impl PromptCache {
             // Memory wins a tie: there is nothing to read.
             if found.num_tokens.min(limit) > num_hot {
                 match stored.restore(&found, &model.model, limit) {
+                    // A damaged part can leave less than memory holds.
+                    Ok(restored) if restored.num_tokens < num_hot => problem = restored.problem,
                     Ok(restored) => {
                         let note = note(prompt, restored.num_tokens, limit, restored.problem);
                         return Reuse { num_tokens: restored.num_tokens, note, caches: restored.caches };
@@ -229,9 +231,7 @@ impl Stored {
                 Err(error) => {
                     let reason = error.to_string();
                     tracing::warn!(chunk = %part.record.key, %reason, "a stored prompt cache cannot be used");
-                    let keys = lock(&self.index).remove_with_descendants(&part.record.key);
-                    self.filing.discard(part.record.clone());
-                    let _ = self.events.send(CacheEvent::Removed { keys, reason: reason.clone() });
+                    let _ = self.events.send(CacheEvent::Removed { keys: self.discard(&part.record.key), reason: reason.clone() });
                     problem = Some(reason);
                     break;
                 }
@@ -248,6 +248,17 @@ impl Stored {
         lock(&self.index).touch(&touched, at_ms);
         let _ = self.events.send(CacheEvent::Touched { keys: touched, at_ms });
         Ok(Restored { num_tokens, caches, problem })
+    }
+
+    /// Forgets a chunk and what continues it, files included; returns the keys.
+    fn discard(&self, key: &str) -> Vec<String> {
+        let mut index = lock(&self.index);
+        let removed = index.remove_with_descendants(key);
+        // Under the lock: the filing thread must not take their room in the budget while they are there.
+        for record in &removed {
+            let _ = std::fs::remove_file(chunk_file::path(&self.folder, &record.fingerprint, &record.key));
+        }
+        removed.into_iter().map(|record| record.key).collect()
     }
 
     /// Queues the chunks of `tokens` that are not stored yet.

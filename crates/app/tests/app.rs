@@ -1,0 +1,436 @@
+//! The app as an interface meets it: commands in, replies and events out, over a real store and a tiny real model.
+#![allow(clippy::unwrap_used)] // in a test a panic is the report
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_app::wire::{Command, Conversation, Event, Failure, FailureCode, Message, MessageStatus, Model, Reply, Role, Settings};
+use cairn_app::{App, CacheVariables, OpenError, Options, Places};
+use tempfile::TempDir;
+use tokio::sync::broadcast::Receiver;
+
+const MODEL: &str = "tiny-chat";
+/// Longer than anything here takes; only a failing test waits for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A data folder of its own, with the tiny model among the imported ones.
+fn home_with_model() -> TempDir {
+    let home = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama").join(MODEL);
+    let folder = home.path().join("models").join(MODEL);
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(source.join(name), folder.join(name)).unwrap();
+    }
+    home
+}
+
+fn options(home: &Path) -> Options {
+    Options { places: Places::new(home), hub_variables: CacheVariables::default(), autoload: false }
+}
+
+async fn open(home: &TempDir) -> Arc<App> {
+    App::open(options(home.path())).await.unwrap()
+}
+
+/// The app with greedy, short answers, so that they are the same every time.
+async fn open_greedy(home: &TempDir, max_tokens: u32) -> Arc<App> {
+    let app = open(home).await;
+    let settings = Settings { temperature: 0.0, max_tokens, cache_budget_bytes: 1 << 30, ..bootstrap(&app).await.1 };
+    app.call(Command::UpdateSettings { settings }).await.unwrap();
+    app
+}
+
+async fn bootstrap(app: &Arc<App>) -> (Vec<Conversation>, Settings, Vec<Model>) {
+    match app.call(Command::Bootstrap).await.unwrap() {
+        Reply::Bootstrap { conversations, settings, models, .. } => (conversations, settings, models),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn new_conversation(app: &Arc<App>) -> String {
+    match app.call(Command::NewConversation).await.unwrap() {
+        Reply::Conversation { conversation, messages } if messages.is_empty() => conversation.id,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn messages(app: &Arc<App>, id: &str) -> Vec<Message> {
+    match app.call(Command::GetConversation { id: id.to_owned() }).await.unwrap() {
+        Reply::Conversation { messages, .. } => messages,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Sends a message and returns the question and the answer as they were saved first.
+async fn send(app: &Arc<App>, id: &str, text: &str) -> [Message; 2] {
+    match app.call(Command::SendMessage { conversation_id: id.to_owned(), text: text.to_owned() }).await.unwrap() {
+        Reply::Sent { messages, conversation } => {
+            assert!(conversation.is_streaming);
+            messages.try_into().unwrap()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn next(events: &mut Receiver<Event>) -> Event {
+    tokio::time::timeout(PATIENCE, events.recv()).await.expect("an event should come").unwrap()
+}
+
+/// Listens until the message has ended and its conversation is told to be quiet. Checks the deltas on the way.
+async fn ended(events: &mut Receiver<Event>, message_id: &str) -> Message {
+    let mut told = String::new();
+    let mut last: Option<Message> = None;
+    loop {
+        match next(events).await {
+            Event::Delta { message_id: id, offset, text, .. } if id == message_id => {
+                assert_eq!(offset as usize, told.encode_utf16().count(), "each delta continues the text");
+                assert!(!text.is_empty());
+                told.push_str(&text);
+            }
+            Event::Message { message } if message.id == message_id && message.status != MessageStatus::Streaming => {
+                assert_eq!(message.text, told, "the deltas are the text");
+                last = Some(message);
+            }
+            Event::Conversation { conversation } if !conversation.is_streaming => {
+                if let Some(message) = last.take_if(|message| message.conversation_id == conversation.id) {
+                    return message;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+async fn answered(app: &Arc<App>, id: &str, text: &str) -> Message {
+    let mut events = app.subscribe();
+    let [_, answer] = send(app, id, text).await;
+    ended(&mut events, &answer.id).await
+}
+
+async fn check_failure(app: &Arc<App>, command: Command, code: FailureCode, named: &str) {
+    let shown = format!("{command:?}");
+    match app.call(command).await {
+        Err(Failure { code: found, message }) => {
+            assert_eq!(found, code, "{shown}: {message}");
+            assert!(message.contains(named), "{shown}: {message:?} should name {named:?}");
+        }
+        Ok(reply) => panic!("{shown} gave {reply:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_answered_told_and_saved() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 24).await;
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    let [question, answer] = send(&app, &id, "Hello, stones").await;
+    assert_eq!((question.role, question.status, question.text.as_str()), (Role::User, MessageStatus::Complete, "Hello, stones"));
+    assert_eq!((answer.role, answer.status, answer.parent_id.as_ref()), (Role::Assistant, MessageStatus::Streaming, Some(&question.id)));
+
+    let answer = ended(&mut events, &answer.id).await;
+    assert_eq!(answer.status, MessageStatus::Complete, "{:?}", answer.error);
+    let stats = answer.stats.clone().unwrap();
+    assert_eq!(stats.model, MODEL);
+    assert!(stats.prompt_tokens > 0 && stats.generation_tokens > 0 && stats.generation_tokens <= 24, "{stats:?}");
+    assert!(stats.process_bytes > 0 && stats.process_peak_bytes > 0, "{stats:?}");
+    assert_eq!(messages(&app, &id).await, [question, answer]);
+    let conversations = bootstrap(&app).await.0;
+    assert_eq!(conversations.iter().map(|c| (c.title.as_str(), c.is_streaming)).collect::<Vec<_>>(), [("Hello, stones", false)]);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_is_there_after_a_restart_and_goes_on_from_its_cache() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 24).await;
+    let id = new_conversation(&app).await;
+    let first = answered(&app, &id, "One").await;
+    let before = messages(&app, &id).await;
+    app.close().await;
+    drop(app);
+
+    let app = open(&home).await;
+    assert_eq!(messages(&app, &id).await, before);
+    assert_eq!(bootstrap(&app).await.1.max_tokens, 24, "settings are kept");
+    let second = answered(&app, &id, "Two").await;
+    assert_eq!(second.status, MessageStatus::Complete, "{:?}", second.error);
+    let (first, second) = (first.stats.unwrap(), second.stats.unwrap());
+    assert!(second.prompt_tokens > first.prompt_tokens + first.generation_tokens, "{second:?}");
+    assert!(second.cached_tokens >= first.prompt_tokens, "{second:?}");
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_answer_stands_beside_the_first() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let id = new_conversation(&app).await;
+    let first = answered(&app, &id, "Again").await;
+    let mut events = app.subscribe();
+    let reply = app.call(Command::Regenerate { conversation_id: id.clone() }).await.unwrap();
+    let Reply::Sent { messages: sent, .. } = reply else { panic!("{reply:?}") };
+    assert_eq!(sent.len(), 1);
+    let second = ended(&mut events, &sent[0].id).await;
+    assert_eq!(second.parent_id, first.parent_id);
+    assert_eq!(second.text, first.text, "greedy answers repeat");
+    let branch: Vec<_> = messages(&app, &id).await.into_iter().map(|message| message.id).collect();
+    assert_eq!(branch, [first.parent_id.unwrap(), second.id]);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_answer_keeps_its_text_and_the_conversation_goes_on() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 1_000_000).await;
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    let [_, answer] = send(&app, &id, "Tell me everything").await;
+    let mut told = String::new();
+    while told.is_empty() {
+        if let Event::Delta { text, .. } = next(&mut events).await {
+            told = text;
+        }
+    }
+    check_failure(&app, Command::SendMessage { conversation_id: id.clone(), text: "more".to_owned() }, FailureCode::Invalid, "still").await;
+    check_failure(&app, Command::Regenerate { conversation_id: id.clone() }, FailureCode::Invalid, "still").await;
+    let live = messages(&app, &id).await;
+    assert_eq!(live[1].status, MessageStatus::Streaming);
+    assert!(live[1].text.starts_with(&told));
+    app.call(Command::Stop { conversation_id: id.clone() }).await.unwrap();
+    let stopped = loop {
+        match next(&mut events).await {
+            Event::Message { message } if message.id == answer.id && message.status != MessageStatus::Streaming => break message,
+            _ => {}
+        }
+    };
+    assert_eq!(stopped.status, MessageStatus::Stopped);
+    assert!(stopped.text.starts_with(&live[1].text));
+    assert_eq!(messages(&app, &id).await[1], stopped);
+    app.call(Command::Stop { conversation_id: id.clone() }).await.unwrap();
+
+    let settings = Settings { max_tokens: 4, ..bootstrap(&app).await.1 };
+    app.call(Command::UpdateSettings { settings }).await.unwrap();
+    assert_eq!(answered(&app, &id, "Go on").await.status, MessageStatus::Complete);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_saves_the_answer_being_written() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 1_000_000).await;
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    send(&app, &id, "Tell me everything").await;
+    while !matches!(next(&mut events).await, Event::Delta { .. }) {}
+    let told = messages(&app, &id).await[1].text.clone();
+    let started = std::time::Instant::now();
+    app.close().await;
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    check_failure(&app, Command::GetStatus, FailureCode::Engine, "closing").await;
+    drop(app);
+
+    let app = open(&home).await;
+    let saved = &messages(&app, &id).await[1];
+    assert_eq!(saved.status, MessageStatus::Stopped);
+    assert!(saved.text.starts_with(&told));
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deleting_stops_the_answer_and_can_be_undone() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 1_000_000).await;
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    send(&app, &id, "Tell me everything").await;
+    while !matches!(next(&mut events).await, Event::Delta { .. }) {}
+    app.call(Command::DeleteConversation { id: id.clone() }).await.unwrap();
+    let mut was_ended = false;
+    loop {
+        match next(&mut events).await {
+            Event::Message { message } => was_ended |= message.status == MessageStatus::Stopped,
+            Event::ConversationDeleted { id: deleted } => break assert_eq!(deleted, id),
+            _ => {}
+        }
+    }
+    assert!(was_ended, "the answer stops before its conversation goes");
+    assert!(bootstrap(&app).await.0.is_empty());
+    check_failure(&app, Command::GetConversation { id: id.clone() }, FailureCode::NotFound, "exist").await;
+    check_failure(&app, Command::SendMessage { conversation_id: id.clone(), text: "x".to_owned() }, FailureCode::NotFound, "exist").await;
+    app.call(Command::RestoreConversation { id: id.clone() }).await.unwrap();
+    assert_eq!(messages(&app, &id).await.len(), 2);
+    assert_eq!(bootstrap(&app).await.0.len(), 1);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_commands_are_refused_with_a_sentence() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let id = new_conversation(&app).await;
+    let settings = bootstrap(&app).await.1;
+    let gone = || "01890000-0000-7000-8000-000000000000".to_owned();
+    let check = |command, code, named| check_failure(&app, command, code, named);
+    check(Command::GetConversation { id: gone() }, FailureCode::NotFound, "conversation").await;
+    check(Command::RenameConversation { id: gone(), title: "x".to_owned() }, FailureCode::NotFound, "conversation").await;
+    check(Command::RenameConversation { id: id.clone(), title: " \t".to_owned() }, FailureCode::Invalid, "title").await;
+    check(Command::RenameConversation { id: id.clone(), title: "a\nb".to_owned() }, FailureCode::Invalid, "title").await;
+    check(Command::SetSystemPrompt { id: gone(), system_prompt: String::new() }, FailureCode::NotFound, "conversation").await;
+    check(Command::DeleteConversation { id: gone() }, FailureCode::NotFound, "conversation").await;
+    check(Command::RestoreConversation { id: gone() }, FailureCode::NotFound, "conversation").await;
+    check(Command::SendMessage { conversation_id: gone(), text: "x".to_owned() }, FailureCode::NotFound, "conversation").await;
+    check(Command::SendMessage { conversation_id: id.clone(), text: "  \n".to_owned() }, FailureCode::Invalid, "message").await;
+    check(Command::Regenerate { conversation_id: id.clone() }, FailureCode::Invalid, "message").await;
+    check(Command::LoadModel { name: "no/such-model".to_owned() }, FailureCode::NotFound, "no/such-model").await;
+    check(Command::UpdateSettings { settings: Settings { top_p: 0.0, ..settings } }, FailureCode::Invalid, "top_p").await;
+    assert!(messages(&app, &id).await.is_empty(), "nothing was saved");
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_model_nothing_is_sent() {
+    let home = tempfile::tempdir().unwrap();
+    let app = open(&home).await;
+    let id = new_conversation(&app).await;
+    assert!(bootstrap(&app).await.2.is_empty());
+    check_failure(&app, Command::SendMessage { conversation_id: id.clone(), text: "Hi".to_owned() }, FailureCode::NoModel, "model").await;
+    assert!(messages(&app, &id).await.is_empty());
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_cannot_be_loaded_fails_the_answer_with_its_reason() {
+    let home = home_with_model();
+    let weights = home.path().join("models").join(MODEL).join("model.safetensors");
+    std::fs::write(weights, b"nonsense").unwrap();
+    let app = open(&home).await;
+    let id = new_conversation(&app).await;
+    match app.call(Command::SendMessage { conversation_id: id.clone(), text: "Hi".to_owned() }).await {
+        // Found out while looking at the folder.
+        Err(failure) => assert_eq!(failure.code, FailureCode::NoModel),
+        Ok(Reply::Sent { messages: sent, .. }) => {
+            // The end may have been told before we could listen, so the rows are asked.
+            let answer = loop {
+                let answer = messages(&app, &id).await.pop().unwrap();
+                if answer.status != MessageStatus::Streaming {
+                    break answer;
+                }
+                tokio::task::yield_now().await;
+            };
+            assert_eq!((answer.id.as_str(), answer.status), (sent[1].id.as_str(), MessageStatus::Failed));
+            assert!(answer.error.unwrap().contains(MODEL));
+        }
+        Ok(other) => panic!("{other:?}"),
+    }
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn titles_and_system_prompts_are_kept_and_told() {
+    let home = tempfile::tempdir().unwrap();
+    let app = open(&home).await;
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    app.call(Command::RenameConversation { id: id.clone(), title: "  Granite \u{202e}🪨 ".to_owned() }).await.unwrap();
+    app.call(Command::SetSystemPrompt { id: id.clone(), system_prompt: " Be brief.\n".to_owned() }).await.unwrap();
+    let mut told = Vec::new();
+    while told.len() < 2 {
+        if let Event::Conversation { conversation } = next(&mut events).await {
+            told.push((conversation.title, conversation.system_prompt));
+        }
+    }
+    let title = "Granite \u{202e}🪨".to_owned();
+    assert_eq!(told, [(title.clone(), String::new()), (title, " Be brief.\n".to_owned())]);
+    app.call(Command::SetSystemPrompt { id, system_prompt: " \n".to_owned() }).await.unwrap();
+    assert_eq!(bootstrap(&app).await.0[0].system_prompt, "");
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_are_listed_loaded_and_dropped() {
+    let home = home_with_model();
+    let app = App::open(Options { autoload: true, ..options(home.path()) }).await.unwrap();
+    let mut events = app.subscribe();
+    let models = bootstrap(&app).await.2;
+    assert_eq!(models.iter().map(|m| (m.name.as_str(), m.model_type.as_str())).collect::<Vec<_>>(), [(MODEL, "llama")]);
+    assert_eq!(PathBuf::from(&models[0].path), home.path().join("models").join(MODEL));
+    assert!(models[0].bytes > 10_000);
+    assert_eq!(models[0].problem, None);
+    let mut engine = |wanted: &'static str| {
+        let mut events = events.resubscribe();
+        let app = app.clone();
+        async move {
+            loop {
+                let Reply::Status { status } = app.call(Command::GetStatus).await.unwrap() else { panic!() };
+                let json = serde_json::to_value(&status.engine).unwrap();
+                if json["state"] == wanted {
+                    assert!(wanted == "empty" || json["model"] == MODEL, "{json}");
+                    return;
+                }
+                next(&mut events).await;
+            }
+        }
+    };
+    engine("ready").await;
+    app.call(Command::UnloadModel).await.unwrap();
+    engine("empty").await;
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    engine("ready").await;
+    // The status is told, not only answered.
+    while !matches!(next(&mut events).await, Event::Status { .. }) {}
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_app_at_a_time_owns_a_data_folder() {
+    let home = tempfile::tempdir().unwrap();
+    let app = open(&home).await;
+    match App::open(options(home.path())).await {
+        Err(OpenError::AlreadyRunning { folder }) => assert_eq!(folder, home.path()),
+        other => panic!("{:?}", other.map(|_| ())),
+    }
+    app.close().await;
+    app.close().await;
+    open(&home).await.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_cannot_be_used_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let damaged = folder.path().join("damaged");
+    std::fs::create_dir(&damaged).unwrap();
+    std::fs::write(damaged.join("cairn.db"), vec![b'x'; 8192]).unwrap();
+    for home in [file.clone(), file.join("below"), damaged] {
+        let error = App::open(options(&home)).await.map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(&home.display().to_string()), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_cannot_be_saved_is_kept_and_saved_later() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let id = new_conversation(&app).await;
+    // A database that takes new rows but refuses to have an answer finished.
+    let database = sqlx::SqlitePool::connect(&format!("sqlite://{}", home.path().join("cairn.db").display())).await.unwrap();
+    let refuse = "create trigger refuse before update of status on messages begin select raise(abort, 'refused'); end";
+    sqlx::query(refuse).execute(&database).await.unwrap();
+    let mut events = app.subscribe();
+    let [question, answer] = send(&app, &id, "Hi").await;
+    let answer = ended(&mut events, &answer.id).await;
+    assert_eq!(answer.status, MessageStatus::Complete);
+    assert_eq!(messages(&app, &id).await, [question, answer.clone()], "what was told is shown");
+    check_failure(&app, Command::SendMessage { conversation_id: id.clone(), text: "x".to_owned() }, FailureCode::Storage, "saved").await;
+    sqlx::query("drop trigger refuse").execute(&database).await.unwrap();
+    database.close().await;
+    app.close().await;
+    drop(app);
+    let app = open(&home).await;
+    assert_eq!(messages(&app, &id).await[1], answer);
+    app.close().await;
+}

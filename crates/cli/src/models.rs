@@ -1,0 +1,75 @@
+//! `cairn models`: what is on this machine, and how more comes in.
+
+use anyhow::{Context, Result, bail};
+use cairn_app::Places;
+use cairn_lm::gguf::import_gguf;
+use serde_json::json;
+
+use crate::arguments::Models;
+use crate::output;
+use crate::session::{find_model, model_folders};
+
+pub async fn run(command: Models) -> Result<()> {
+    match command {
+        Models::List { json } => list(json),
+        Models::Import { file, name } => import(&file, name.as_deref()),
+        Models::Info { model, json } => info(&model, json),
+    }
+}
+
+fn list(json: bool) -> Result<()> {
+    let models = model_folders()?.list();
+    if json {
+        let entries: Vec<_> = models
+            .iter()
+            .map(|model| json!({"name": model.name, "path": model.path, "model_type": model.model_type, "bytes": model.bytes}))
+            .collect();
+        println!("{}", serde_json::Value::from(entries));
+        return Ok(());
+    }
+    if models.is_empty() {
+        eprintln!("No models yet. `cairn models import FILE.gguf` brings one in.");
+    }
+    for model in models {
+        let problem = model.problem.map(|problem| format!("  ({problem})")).unwrap_or_default();
+        println!("{}\t{}\t{:.2} GB{problem}", model.name, model.model_type.unwrap_or_default(), model.bytes as f64 / 1e9);
+    }
+    Ok(())
+}
+
+fn import(file: &std::path::Path, name: Option<&str>) -> Result<()> {
+    if file.extension().is_none_or(|extension| extension != "gguf") {
+        bail!("cannot import {}: only .gguf files can be imported", file.display());
+    }
+    let models = Places::from_environment()?.models();
+    std::fs::create_dir_all(&models).with_context(|| format!("cannot create {}", models.display()))?;
+    let bar = output::bar(0, "importing {wide_bar} {bytes}/{total_bytes}");
+    let mut on_progress = |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    };
+    let folder = import_gguf(file, &models, name, &mut on_progress).with_context(|| format!("cannot import {}", file.display()))?;
+    bar.finish_and_clear();
+    println!("{}", folder.display());
+    Ok(())
+}
+
+fn info(model: &str, json: bool) -> Result<()> {
+    let folder = find_model(model)?;
+    let config = std::fs::read(folder.join("config.json")).with_context(|| format!("cannot read config.json of {model}"))?;
+    let config: serde_json::Value = serde_json::from_slice(&config).with_context(|| format!("config.json of {model} is not JSON"))?;
+    let files = cairn_lm::safetensors_header::check_weight_files(&folder)?;
+    let tensors: usize = files.iter().map(|file| file.tensors().len()).sum();
+    let bytes: u64 = files.iter().map(|file| file.data_bytes()).sum();
+    if json {
+        println!("{}", json!({"name": model, "path": folder, "config": config, "tensors": tensors, "bytes": bytes}));
+        return Ok(());
+    }
+    println!("name\t{model}\npath\t{}\ntensors\t{tensors}\nbytes\t{bytes}", folder.display());
+    for key in ["model_type", "num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings", "quantization"] {
+        if let Some(value) = config.get(key) {
+            println!("{key}\t{value}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! What all commands print the same way: failures, prompts from stdin, progress on a terminal.
+
+use std::io::{IsTerminal, Read};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Prints `cairn: what failed: why` on one line.
+pub fn fail(error: &anyhow::Error) -> ExitCode {
+    let line = format!("{error:#}").replace('\n', " ");
+    eprintln!("cairn: {line}");
+    ExitCode::from(1)
+}
+
+/// The text itself, or all of stdin where it is `-`.
+pub fn text_or_stdin(text: String) -> Result<String> {
+    if text != "-" {
+        return Ok(text);
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).context("cannot read the prompt from stdin")?;
+    Ok(text)
+}
+
+/// A spinner that says what is being done; nothing where stderr is not a terminal.
+pub fn spinner(message: String) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let spinner = ProgressBar::new_spinner().with_message(message);
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner
+}
+
+/// A bar over bytes or tokens; nothing where stderr is not a terminal.
+pub fn bar(total: u64, template: &str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(total).with_style(style)
+}

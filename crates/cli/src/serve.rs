@@ -1,0 +1,50 @@
+//! `cairn serve --ui`: the app's interface on this machine, for a browser.
+
+use anyhow::{Context, Result};
+use cairn_app::wire::Command;
+use cairn_app::{App, Options, Places};
+use cairn_server::{ServeOptions, Server};
+
+use crate::arguments::Serve;
+use crate::session::hub_variables;
+
+pub async fn run(arguments: Serve) -> Result<()> {
+    let token = match (arguments.token, arguments.token_file) {
+        (Some(token), _) => Some(token),
+        (None, Some(file)) => {
+            let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read the token from {}", file.display()))?;
+            Some(text.trim().to_owned())
+        }
+        (None, None) => None,
+    };
+    let places = Places::from_environment()?;
+    let app = App::open(Options { places, autoload: arguments.model.is_none(), hub_variables: hub_variables() }).await?;
+    let options = ServeOptions { host: arguments.host, port: arguments.port, token, ui: arguments.ui };
+    let server = match Server::bind(app.clone(), options).await {
+        Ok(server) => server,
+        Err(error) => {
+            app.close().await;
+            return Err(error.into());
+        }
+    };
+    println!("{}", server.url());
+    eprintln!("Cairn is at the address above. Ctrl-C ends it.");
+    if let Some(name) = arguments.model {
+        app.call(Command::LoadModel { name }).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
+    }
+    let result = server.run(shutdown_signal()).await;
+    app.close().await;
+    Ok(result?)
+}
+
+/// Ctrl-C, or the polite signal of a process manager.
+async fn shutdown_signal() {
+    let mut terminate = match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+        Ok(terminate) => terminate,
+        Err(_) => return std::future::pending().await,
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+}

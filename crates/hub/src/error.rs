@@ -1,0 +1,29 @@
+//! What can go wrong when a model is asked for.
+
+use crate::ModelProblem;
+use std::path::PathBuf;
+
+/// Why no model folder can be given.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HubError {
+    /// Nothing goes by that name.
+    #[error(
+        "there is no model {wanted:?}: it is not a folder, and it is not in {}; \
+         `cairn models list` shows what is there, `cairn models import` adds a folder or a .gguf file",
+        .searched.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(" or ")
+    )]
+    NotFound {
+        /// The path or name as it was given.
+        wanted: String,
+        /// Where models were looked for.
+        searched: Vec<PathBuf>,
+    },
+    /// The folder is there, but no model can be loaded from it.
+    #[error("{} is not a complete model: {problem}", path.display())]
+    Unusable {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: ModelProblem,
+    },
+}

@@ -1,0 +1,247 @@
+//! The models on this machine, each with what keeps it from being loaded.
+
+use crate::HubError;
+use crate::hub_cache::{CacheVariables, main_snapshot, model_name};
+use serde::Deserialize;
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
+/// An index lists every tensor; those of the largest models have a few megabytes.
+const MAX_INDEX_BYTES: u64 = 32 << 20;
+/// How deep sizes are counted; models keep their files at the top.
+const MAX_DEPTH: usize = 4;
+const INDEX: &str = "model.safetensors.index.json";
+
+/// One model on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelFolder {
+    /// `owner/name`, or the folder's name for an imported model.
+    pub name: String,
+    /// Where its files lie.
+    pub path: PathBuf,
+    /// `model_type` of its `config.json`, where that can be read.
+    pub model_type: Option<String>,
+    /// Size of all its files.
+    pub bytes: u64,
+    /// Why it cannot be loaded; none when nothing is missing.
+    pub problem: Option<ModelProblem>,
+}
+
+/// Why a folder cannot be loaded as a model.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ModelProblem {
+    /// `refs/main` names no snapshot.
+    #[error("refs/main names no snapshot, so the download did not finish")]
+    NoSnapshot,
+    /// There is no `config.json`.
+    #[error("config.json is missing")]
+    ConfigMissing,
+    /// `config.json` is larger than is read.
+    #[error("config.json has {bytes} bytes, but at most {limit_bytes} are read")]
+    ConfigTooLarge {
+        /// Its size.
+        bytes: u64,
+        /// The most that is read.
+        limit_bytes: u64,
+    },
+    /// `config.json` cannot be read as a JSON object.
+    #[error("config.json cannot be read: {reason}")]
+    ConfigBroken {
+        /// What is wrong.
+        reason: String,
+    },
+    /// `config.json` does not say what architecture this is.
+    #[error("config.json has no model_type")]
+    NoModelType,
+    /// There is no weight file.
+    #[error("no .safetensors file is there")]
+    NoWeights,
+    /// The index of the weight files cannot be read.
+    #[error("{INDEX} cannot be read: {reason}")]
+    IndexBroken {
+        /// What is wrong.
+        reason: String,
+    },
+    /// A weight file that should be there is not.
+    #[error("the weight file {file:?} is missing")]
+    ShardMissing {
+        /// Its name.
+        file: String,
+    },
+    /// There is no `tokenizer.json`.
+    #[error("tokenizer.json is missing")]
+    TokenizerMissing,
+}
+
+/// The places where models lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelFolders {
+    imported: PathBuf,
+    hub_cache: Option<PathBuf>,
+}
+
+impl ModelFolders {
+    /// Looks into `models` of the data folder, and into the shared cache that the variables name.
+    pub fn new(cairn_home: &Path, variables: &CacheVariables) -> ModelFolders {
+        ModelFolders { imported: cairn_home.join("models"), hub_cache: variables.hub_cache() }
+    }
+
+    /// Where imported models lie.
+    pub fn imported(&self) -> &Path {
+        &self.imported
+    }
+
+    /// The shared cache, where one is known.
+    pub fn hub_cache(&self) -> Option<&Path> {
+        self.hub_cache.as_deref()
+    }
+
+    /// Every model, sorted by name. What cannot be read is left out or has its problem stated.
+    pub fn list(&self) -> Vec<ModelFolder> {
+        self.found().into_iter().map(|(name, path, snapshot)| describe(name, path, snapshot)).collect()
+    }
+
+    /// The folder that a path or a name stands for: an existing folder, else a model of that name, imported ones first.
+    pub fn resolve(&self, name_or_path: &str) -> Result<PathBuf, HubError> {
+        let given = Path::new(name_or_path);
+        let (path, problem) = if given.is_dir() {
+            (given.to_owned(), check(given).1)
+        } else {
+            match self.found().into_iter().find(|(name, ..)| name == name_or_path) {
+                Some((_, repository, None)) => (repository, Some(ModelProblem::NoSnapshot)),
+                Some((_, _, Some(snapshot))) => {
+                    let problem = check(&snapshot).1;
+                    (snapshot, problem)
+                }
+                None => {
+                    let searched = [Some(&self.imported), self.hub_cache.as_ref()].into_iter().flatten().cloned().collect();
+                    return Err(HubError::NotFound { wanted: name_or_path.to_owned(), searched });
+                }
+            }
+        };
+        match problem {
+            Some(problem) => Err(HubError::Unusable { path, problem }),
+            None => Ok(path),
+        }
+    }
+
+    /// Names with their folders, and the folder inside that holds the files.
+    fn found(&self) -> Vec<(String, PathBuf, Option<PathBuf>)> {
+        let mut found = Vec::new();
+        for (name, folder) in folders(&self.imported) {
+            found.push((name, folder.clone(), Some(folder)));
+        }
+        for (folder_name, folder) in self.hub_cache.iter().flat_map(|cache| folders(cache)) {
+            if let Some(name) = model_name(&folder_name) {
+                let snapshot = main_snapshot(&folder);
+                found.push((name, folder, snapshot));
+            }
+        }
+        // A stable sort: of two models with one name the imported one stays first.
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        found
+    }
+}
+
+/// The folders in a folder with their names; hidden ones are unfinished imports or other programs' business.
+fn folders(place: &Path) -> Vec<(String, PathBuf)> {
+    let Ok(entries) = fs::read_dir(place) else { return Vec::new() };
+    let named = entries.flatten().filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())));
+    named.filter(|(name, path)| !name.starts_with('.') && path.is_dir()).collect()
+}
+
+fn describe(name: String, folder: PathBuf, snapshot: Option<PathBuf>) -> ModelFolder {
+    let Some(path) = snapshot else {
+        return ModelFolder { name, path: folder, model_type: None, bytes: 0, problem: Some(ModelProblem::NoSnapshot) };
+    };
+    let (model_type, problem) = check(&path);
+    ModelFolder { name, bytes: size(&path, 0), path, model_type, problem }
+}
+
+/// Follows links, for the shared cache is made of them; one that leads nowhere has no size.
+fn size(folder: &Path, depth: usize) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let sizes = entries.flatten().map(|entry| match fs::metadata(entry.path()) {
+        Ok(metadata) if metadata.is_dir() && depth < MAX_DEPTH => size(&entry.path(), depth + 1),
+        Ok(metadata) if metadata.is_file() => metadata.len(),
+        _ => 0,
+    });
+    sizes.sum()
+}
+
+fn check(folder: &Path) -> (Option<String>, Option<ModelProblem>) {
+    match model_type(folder) {
+        Ok(model_type) => (Some(model_type), weights(folder).and_then(|()| tokenizer(folder)).err()),
+        Err(problem) => (None, Some(problem)),
+    }
+}
+
+fn model_type(folder: &Path) -> Result<String, ModelProblem> {
+    let config = folder.join("config.json");
+    if !config.is_file() {
+        return Err(ModelProblem::ConfigMissing);
+    }
+    let broken = |reason: String| ModelProblem::ConfigBroken { reason };
+    let text = match read_up_to(&config, MAX_CONFIG_BYTES).map_err(|error| broken(error.to_string()))? {
+        Content::Whole(text) => text,
+        Content::TooLong { bytes } => return Err(ModelProblem::ConfigTooLarge { bytes, limit_bytes: MAX_CONFIG_BYTES }),
+    };
+    let config: Json = serde_json::from_slice(&text).map_err(|error| broken(error.to_string()))?;
+    if !config.is_object() {
+        return Err(broken("it is not an object".to_owned()));
+    }
+    config.get("model_type").and_then(Json::as_str).map(str::to_owned).ok_or(ModelProblem::NoModelType)
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+fn weights(folder: &Path) -> Result<(), ModelProblem> {
+    let index = folder.join(INDEX);
+    if index.is_file() {
+        let broken = |reason: String| ModelProblem::IndexBroken { reason };
+        let text = match read_up_to(&index, MAX_INDEX_BYTES).map_err(|error| broken(error.to_string()))? {
+            Content::Whole(text) => text,
+            Content::TooLong { bytes } => return Err(broken(format!("it has {bytes} bytes, but at most {MAX_INDEX_BYTES} are read"))),
+        };
+        let index: Index = serde_json::from_slice(&text).map_err(|error| broken(error.to_string()))?;
+        // A name that leads elsewhere is none of this folder's files.
+        let is_here = |file: &str| !file.contains(['/', '\\']) && folder.join(file).is_file();
+        if let Some(file) = index.weight_map.into_values().find(|file| !is_here(file)) {
+            return Err(ModelProblem::ShardMissing { file });
+        }
+    }
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut shards: Vec<String> = names.filter(|name| name.ends_with(".safetensors")).collect();
+    shards.sort();
+    match shards.iter().find(|shard| !folder.join(shard).is_file()) {
+        _ if shards.is_empty() => Err(ModelProblem::NoWeights),
+        // A link whose file was removed from the shared cache.
+        Some(shard) => Err(ModelProblem::ShardMissing { file: shard.clone() }),
+        None => Ok(()),
+    }
+}
+
+fn tokenizer(folder: &Path) -> Result<(), ModelProblem> {
+    if folder.join("tokenizer.json").is_file() { Ok(()) } else { Err(ModelProblem::TokenizerMissing) }
+}
+
+enum Content {
+    Whole(Vec<u8>),
+    TooLong { bytes: u64 },
+}
+
+fn read_up_to(file: &Path, limit_bytes: u64) -> std::io::Result<Content> {
+    let file = File::open(file)?;
+    let bytes = file.metadata()?.len();
+    let mut content = Vec::new();
+    // The length may change while it is read.
+    file.take(limit_bytes + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > limit_bytes { Ok(Content::TooLong { bytes }) } else { Ok(Content::Whole(content)) }
+}

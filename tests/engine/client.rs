@@ -1,0 +1,53 @@
+//! What a caller of the engine does: asks, and follows the events to the end.
+
+use cairn_engine::{FinishedGeneration, GenerateEvent, GenerateRequest, Generation, PromptInput};
+
+/// An answer that ended well.
+pub struct Answer {
+    /// `(processed, total, cached)` of each step of the prefill.
+    pub prefill: Vec<(usize, usize, usize)>,
+    /// The tokens that came one by one.
+    pub tokens: Vec<u32>,
+    /// Their texts and the final one, joined.
+    pub text: String,
+    pub finished: FinishedGeneration,
+}
+
+/// An answer that failed.
+#[derive(Debug)]
+pub struct Failure {
+    pub message: String,
+    /// Tokens that came before.
+    pub num_tokens: usize,
+}
+
+pub fn request(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
+    GenerateRequest { max_tokens, ..GenerateRequest::new(PromptInput::Tokens(prompt.to_vec())) }
+}
+
+/// Receives the events to the end, checking their order.
+pub async fn finish(generation: &mut Generation) -> Result<Answer, Failure> {
+    let (mut prefill, mut tokens, mut text) = (Vec::new(), Vec::new(), String::new());
+    loop {
+        match generation.recv().await.expect("an answer ends with Finished or Failed") {
+            GenerateEvent::Prefill { processed, total, cached } => {
+                assert!(tokens.is_empty(), "the prompt is read before tokens come");
+                assert!(prefill.last().is_none_or(|&(before, ..)| before < processed), "the prefill goes on");
+                prefill.push((processed, total, cached));
+            }
+            GenerateEvent::Delta { text: piece, token, .. } => {
+                text.push_str(&piece);
+                tokens.push(token);
+            }
+            GenerateEvent::Finished(finished) => {
+                assert!(generation.recv().await.is_none(), "nothing comes after Finished");
+                text.push_str(&finished.text);
+                return Ok(Answer { prefill, tokens, text, finished: *finished });
+            }
+            GenerateEvent::Failed(error) => {
+                assert!(generation.recv().await.is_none(), "nothing comes after Failed");
+                return Err(Failure { message: error.to_string(), num_tokens: tokens.len() });
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Text that streams: the pieces joined are the whole, whatever the tokens.
+
+use cairn_chat::Encode;
+use cairn_lm::Tokenizer;
+use serde_json::json;
+
+use crate::scripted::{text_ids, text_of};
+
+fn byte_level() -> Tokenizer {
+    Tokenizer::load(&cairn_tests::golden("tiny-chat")).expect("the tokenizer")
+}
+
+/// A tokenizer as Llama 2 has it: words begin with "▁", and bytes that no token holds are tokens of their own. `<0xHH>` has id HH.
+fn byte_fallback() -> Tokenizer {
+    let mut vocab: serde_json::Map<_, _> = (0..256).map(|byte| (format!("<0x{byte:02X}>"), json!(byte))).collect();
+    for (index, piece) in ["<unk>", "▁", "a", "▁b"].iter().enumerate() {
+        vocab.insert((*piece).to_owned(), json!(256 + index));
+    }
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": null, "post_processor": null,
+        "decoder": { "type": "Sequence", "decoders": [
+            { "type": "Replace", "pattern": { "String": "▁" }, "content": " " },
+            { "type": "ByteFallback" }, { "type": "Fuse" }, { "type": "Strip", "content": " ", "start": 1, "stop": 0 },
+        ] },
+        "model": { "type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null, "end_of_word_suffix": null,
+            "fuse_unk": true, "byte_fallback": true, "ignore_merges": false, "vocab": vocab, "merges": [] },
+    });
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).expect("tokenizer.json");
+    Tokenizer::load(folder.path()).expect("the tokenizer")
+}
+
+fn pieces(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
+    let mut stream = tokenizer.stream();
+    let mut pieces: Vec<String> = ids.iter().map(|&id| stream.push(id).expect("a piece")).collect();
+    pieces.push(stream.finish().expect("the rest"));
+    pieces
+}
+
+#[test]
+fn a_piece_comes_when_its_character_is_whole() {
+    fn check(text: &str, expected: &[&str]) {
+        assert_eq!(pieces(&byte_level(), &text_ids(text)), expected, "{text:?}");
+    }
+    check("ab", &["a", "b", ""]);
+    check("é!", &["", "é", "!", ""]);
+    check("a😀", &["a", "", "", "", "😀", ""]);
+    check("a\n€\n", &["a", "\n", "", "", "€", "\n", ""]);
+    check("👩‍👧", &["", "", "", "👩", "", "", "\u{200d}", "", "", "", "👧", ""]);
+    // One that never comes is shown at the end.
+    assert_eq!(pieces(&byte_level(), &[97, 0xf0, 0x9f]), ["a", "", "", "\u{fffd}"]);
+    assert_eq!(pieces(&byte_level(), &[0xff, 97]), ["", "\u{fffd}a", ""]);
+}
+
+#[test]
+fn pieces_of_any_bytes_join_to_the_decoded_text() {
+    // Numbers of a linear congruential generator: any fixed variety serves.
+    let mut state = 11_u64;
+    let mut next = move |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let tokenizer = byte_level();
+    let emoji: Vec<u32> = text_ids("😀👩‍👧é€\n");
+    for round in 0..300 {
+        let length = next(120);
+        let ids: Vec<u32> = match round % 3 {
+            0 => (0..length).map(|_| next(259) as u32).collect(),
+            1 => (0..length).map(|_| emoji[next(emoji.len() as u64) as usize]).collect(),
+            _ => (0..length).map(|_| [10, 0xf0, 0x9f, 0x98, 0x80, 97][next(6) as usize]).collect(),
+        };
+        let pieces = pieces(&tokenizer, &ids);
+        assert_eq!(pieces.concat(), text_of(&ids), "{ids:?}");
+        assert!(pieces.iter().rev().skip(1).all(|piece| !piece.ends_with('\u{fffd}')), "{ids:?} gave half a character");
+    }
+}
+
+#[test]
+fn long_lines_and_many_lines_join_to_the_decoded_text() {
+    let tokenizer = byte_level();
+    for text in ["word ".repeat(600), "line\n".repeat(600), "\n".repeat(600), "長い行".repeat(200)] {
+        assert_eq!(pieces(&tokenizer, &text_ids(&text)).concat(), text);
+    }
+}
+
+#[test]
+fn words_that_carry_their_space_join_to_the_decoded_text() {
+    fn check(ids: &[u32], expected: &str) {
+        let tokenizer = byte_fallback();
+        assert_eq!(tokenizer.decode(ids).expect("decodes"), expected, "{ids:?} as a whole");
+        assert_eq!(pieces(&tokenizer, ids).concat(), expected, "{ids:?} in pieces");
+    }
+    let (a, b, newline) = (258, 259, 10);
+    check(&[b, a, b], "ba b");
+    check(&[b, newline, b, newline, newline, b, a], "b\n b\n\n ba");
+    check(&[b, 0xe2, 0x82, 0xac, b], "b€ b");
+    check(&[newline, 0xe2, 0x82, 0xac, newline, a], "\n€\na");
+}
+
+#[test]
+fn a_broken_character_does_not_hold_back_what_follows() {
+    // The decoder answers with U+FFFD for the newline too, which has been given out already.
+    let (a, b, newline) = (258, 259, 10);
+    let text = pieces(&byte_fallback(), &[a, newline, 0xff, a, b, newline, b]).concat();
+    assert_eq!(text, "a\n\u{fffd}a b\n b");
+}

@@ -1,0 +1,526 @@
+//! The prompt cache: what is read back and from where, and that whatever is wrong with it changes no answer.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use cairn_chat::{Message, Role};
+use cairn_engine::{CacheEvent, CacheOptions, ChunkRecord, Engine, EngineOptions, GenerateRequest, PromptInput};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::client::{Answer, finish, request};
+use crate::scripted::{EOS, Scripted, text_ids};
+
+type Rows = BTreeMap<String, ChunkRecord>;
+
+const ROOMY: u64 = 1 << 30;
+
+/// An engine with stored caches, and the rows that an app keeps of them.
+struct App {
+    engine: Engine,
+    events: UnboundedReceiver<CacheEvent>,
+    rows: Rows,
+    /// Keys in the order in which they were removed, with the reason.
+    removed: Vec<(String, String)>,
+    folder: PathBuf,
+    budget_bytes: u64,
+}
+
+impl App {
+    async fn start(model: &Path, folder: &Path, budget_bytes: u64, rows: Rows) -> App {
+        let cache = CacheOptions { folder: folder.to_owned(), budget_bytes, chunks: rows.values().cloned().collect() };
+        let (engine, events) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
+        engine.load("model", model).await.expect("loads");
+        App { engine, events, rows, removed: Vec::new(), folder: folder.to_owned(), budget_bytes }
+    }
+
+    /// Waits for the filing, brings the rows up to date and compares them with the folder.
+    async fn settle(&mut self) {
+        self.engine.flush_cache().await;
+        while let Ok(event) = self.events.try_recv() {
+            self.apply(event);
+        }
+        self.check_folder();
+    }
+
+    async fn close(mut self) -> Rows {
+        self.engine.shutdown().await;
+        while let Some(event) = self.events.recv().await {
+            self.apply(event);
+        }
+        self.check_folder();
+        self.rows
+    }
+
+    fn apply(&mut self, event: CacheEvent) {
+        match event {
+            CacheEvent::Filed(record) => {
+                assert!(record.parent_key.as_ref().is_none_or(|parent| self.rows.contains_key(parent)), "a chunk without its beginning");
+                self.rows.insert(record.key.clone(), record);
+                // Only filing adds, and what is evicted for it is told before.
+                assert!(self.num_bytes() <= self.budget_bytes, "{} bytes are stored, {} allowed", self.num_bytes(), self.budget_bytes);
+            }
+            CacheEvent::Removed { keys, reason } => {
+                for key in keys {
+                    assert!(self.rows.remove(&key).is_some(), "{key} was removed and never filed");
+                    self.removed.push((key, reason.clone()));
+                }
+            }
+            CacheEvent::Touched { keys, at_ms } => {
+                for key in keys {
+                    self.rows.get_mut(&key).expect("a row").last_used_at_ms = at_ms;
+                }
+            }
+        }
+    }
+
+    fn num_bytes(&self) -> u64 {
+        self.rows.values().map(|row| row.bytes).sum()
+    }
+
+    /// Exactly the files that the rows name are there.
+    fn check_folder(&self) {
+        let expected: BTreeMap<PathBuf, u64> = self.rows.values().map(|row| (file(&self.folder, row), row.bytes)).collect();
+        assert_eq!(files(&self.folder), expected);
+        assert!(expected.values().sum::<u64>() <= self.budget_bytes);
+    }
+
+    async fn answer(&self, request: GenerateRequest) -> Answer {
+        finish(&mut self.engine.generate(request)).await.expect("an answer")
+    }
+
+    /// Asks the conversation's next question.
+    async fn turn(&self, conversation: &mut Conversation, words: &str) -> Turn {
+        let mut messages = conversation.0.clone();
+        messages.push(message(Role::User, words, None));
+        let ask = |use_prompt_cache| {
+            let prompt = PromptInput::Messages(messages.clone());
+            GenerateRequest { max_tokens: 12, prefill_step_size: 64, use_prompt_cache, ..GenerateRequest::new(prompt) }
+        };
+        let cold = self.answer(ask(false)).await;
+        let Answer { text, finished, .. } = self.answer(ask(true)).await;
+        assert_eq!(finished.token_ids, cold.finished.token_ids, "an answer from an empty cache");
+        assert_eq!((cold.finished.stats.num_cached_tokens, &cold.finished.stats.cache_note), (0, &None));
+
+        let mut prompt: Vec<u32> = conversation.0.iter().filter_map(|message| message.token_ids.clone()).flatten().collect();
+        prompt.extend(&finished.new_prompt_ids);
+        assert_eq!(prompt.len(), finished.stats.num_prompt_tokens);
+        conversation.0.push(message(Role::User, words, Some(finished.new_prompt_ids)));
+        conversation.0.push(message(Role::Assistant, &text, Some(finished.token_ids.clone())));
+        // The last token under a limit is sampled and not run.
+        let num_held = prompt.len() + finished.token_ids.len().min(11);
+        let (num_cached, note) = (finished.stats.num_cached_tokens, finished.stats.cache_note);
+        Turn { tokens: prompt.iter().chain(&finished.token_ids).copied().collect(), num_prompt: prompt.len(), num_held, num_cached, note }
+    }
+}
+
+#[derive(Clone)]
+struct Conversation(Vec<Message>);
+
+impl Conversation {
+    fn new() -> Self {
+        Conversation(vec![message(Role::System, "You answer briefly and always politely.", None)])
+    }
+}
+
+#[derive(Debug)]
+struct Turn {
+    /// The prompt and the answer.
+    tokens: Vec<u32>,
+    num_prompt: usize,
+    /// Tokens that the caches held at the end.
+    num_held: usize,
+    num_cached: usize,
+    note: Option<String>,
+}
+
+fn message(role: Role, content: &str, token_ids: Option<Vec<u32>>) -> Message {
+    Message { role, content: content.to_owned(), token_ids }
+}
+
+fn file(folder: &Path, row: &ChunkRecord) -> PathBuf {
+    folder.join(&row.fingerprint).join(format!("{}.safetensors", row.key))
+}
+
+/// The files in the folders of a folder, with their lengths.
+fn files(folder: &Path) -> BTreeMap<PathBuf, u64> {
+    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().map(|entry| entry.expect("an entry").path());
+    let files = entries(folder).flat_map(|model| entries(&model).collect::<Vec<_>>());
+    files.map(|path| (path.clone(), path.metadata().expect("a file").len())).collect()
+}
+
+fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+/// Answers end by themselves in one, at the limit in the other.
+fn models() -> [Scripted; 2] {
+    let script: Vec<u32> = text_ids("abcdefghijklmnop").into_iter().chain([EOS]).collect();
+    [Scripted::new(&script), Scripted::endless()]
+}
+
+/// The scripted models and a network of two layers.
+fn model_folders(models: &[Scripted]) -> Vec<PathBuf> {
+    models.iter().map(|model| model.folder().to_owned()).chain([cairn_tests::golden("tiny-chat")]).collect()
+}
+
+#[tokio::test]
+async fn the_second_turn_reads_everything_before_it_from_memory_or_disk() {
+    async fn check(model: &Path, words: &str, restarts: bool) {
+        let folder = folder();
+        let mut app = App::start(model, folder.path(), ROOMY, Rows::new()).await;
+        let mut conversation = Conversation::new();
+        let mut before = app.turn(&mut conversation, words).await;
+        assert_eq!((before.num_cached, &before.note), (0, &None));
+        for question in ["And then?", "Why?", words] {
+            if restarts {
+                app = App::start(model, folder.path(), ROOMY, app.close().await).await;
+            }
+            let turn = app.turn(&mut conversation, question).await;
+            assert_eq!((turn.num_cached, &turn.note), (before.num_held, &None), "{model:?}, restarts: {restarts}");
+            assert_eq!(common_prefix(&turn.tokens, &before.tokens), before.tokens.len(), "stored ids are continued");
+            app.settle().await;
+            before = turn;
+        }
+    }
+    let models = models();
+    for model in model_folders(&models) {
+        for restarts in [false, true] {
+            check(&model, "Hello!", restarts).await;
+            // More than a chunk, and more than the buffers' first step.
+            check(&model, &"many words ".repeat(60), restarts).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn conversations_with_the_same_system_prompt_share_it() {
+    let models = models();
+    for model in model_folders(&models) {
+        let folder = folder();
+        let mut app = App::start(&model, folder.path(), ROOMY, Rows::new()).await;
+        let first = app.turn(&mut Conversation::new(), "Tell me about stones.").await;
+        app.settle().await;
+        let num_shared = app.rows.values().find(|row| row.start == 0).map_or(0, |row| row.token_ids.len());
+        // Something else takes the place in memory.
+        app.answer(request(&[7; 40], 3)).await;
+        let second = app.turn(&mut Conversation::new(), "And cairns?").await;
+        assert_eq!((second.num_cached, second.note), (common_prefix(&first.tokens, &second.tokens), None));
+        assert!(num_shared > 0 && second.num_cached >= num_shared);
+        app.settle().await;
+        let beginnings = app.rows.values().filter(|row| row.start == 0 && row.token_ids == first.tokens[..num_shared]).count();
+        assert_eq!(beginnings, 1, "the shared part is stored once");
+        app.close().await;
+    }
+}
+
+#[tokio::test]
+async fn an_edited_message_is_read_again_from_the_edit() {
+    let models = models();
+    for model in model_folders(&models) {
+        for restarts in [false, true] {
+            let folder = folder();
+            let mut app = App::start(&model, folder.path(), ROOMY, Rows::new()).await;
+            let mut conversation = Conversation::new();
+            app.turn(&mut conversation, "What is a cairn?").await;
+            let mut edited = conversation.clone();
+            let before = app.turn(&mut conversation, "Who builds them?").await;
+            if restarts {
+                app = App::start(&model, folder.path(), ROOMY, app.close().await).await;
+            }
+            let turn = app.turn(&mut edited, "Who loves them?").await;
+            assert_eq!((turn.num_cached, turn.note), (common_prefix(&before.tokens, &turn.tokens), None), "{model:?}, {restarts}");
+            assert!(turn.num_cached < turn.num_prompt - 1);
+            app.settle().await;
+            // Both branches are stored now.
+            let mut app = App::start(&model, folder.path(), ROOMY, app.close().await).await;
+            for (conversation, turn) in [(&mut conversation, &before), (&mut edited, &turn)] {
+                assert_eq!(app.turn(conversation, "Thanks.").await.num_cached, turn.num_held);
+            }
+            app.settle().await;
+        }
+    }
+}
+
+/// Does something to the file of a chunk, or its row.
+type Damage = fn(&Path, &mut ChunkRecord);
+
+fn flip_a_byte(path: &Path, _: &mut ChunkRecord) {
+    let mut bytes = std::fs::read(path).expect("the chunk");
+    *bytes.last_mut().expect("a byte") ^= 1;
+    std::fs::write(path, bytes).expect("written");
+}
+
+fn cut(path: &Path, _: &mut ChunkRecord) {
+    let bytes = std::fs::read(path).expect("the chunk");
+    std::fs::write(path, &bytes[..bytes.len() / 2]).expect("written");
+}
+
+fn empty(path: &Path, _: &mut ChunkRecord) {
+    std::fs::write(path, []).expect("written");
+}
+
+fn delete(path: &Path, _: &mut ChunkRecord) {
+    std::fs::remove_file(path).expect("removed");
+}
+
+/// What the row says about the file is true, but the file is none of ours.
+fn replace_by_text(path: &Path, row: &mut ChunkRecord) {
+    replace(path, row, b"no tensors at all");
+}
+
+/// A file of another number of layers; the layers themselves would fit.
+fn add_a_layer(path: &Path, row: &mut ChunkRecord) {
+    use mlx_rs::Array;
+    let mut tensors = Array::load_safetensors(path).expect("the chunk");
+    for name in ["keys.1", "values.1"] {
+        tensors.insert(name.to_owned(), tensors["keys.0"].clone());
+    }
+    let other = path.with_extension("other.safetensors");
+    Array::save_safetensors(&tensors, None, &other).expect("saved");
+    let bytes = std::fs::read(&other).expect("read");
+    std::fs::remove_file(&other).expect("removed");
+    replace(path, row, &bytes);
+}
+
+fn replace(path: &Path, row: &mut ChunkRecord, bytes: &[u8]) {
+    std::fs::write(path, bytes).expect("written");
+    row.bytes = bytes.len() as u64;
+    row.file_hash = blake3::hash(bytes).to_hex().to_string();
+}
+
+#[tokio::test]
+async fn a_chunk_that_cannot_be_used_is_a_miss_with_its_reason_and_is_stored_again() {
+    async fn check(damage: Damage, index: usize, reason: &str) {
+        let [model, _] = models();
+        let folder = folder();
+        let app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
+        let mut conversation = Conversation::new();
+        app.turn(&mut conversation, "What is a cairn?").await;
+        let mut rows = app.close().await;
+
+        let mut keys: Vec<(usize, String)> = rows.values().map(|row| (row.start, row.key.clone())).collect();
+        keys.sort();
+        assert_eq!(keys.len(), 3, "system prompt, question, answer");
+        let (start, key) = keys[index].clone();
+        damage(&file(folder.path(), &rows[&key]), rows.get_mut(&key).expect("a row"));
+
+        let mut app = App::start(model.folder(), folder.path(), ROOMY, rows).await;
+        let turn = app.turn(&mut conversation.clone(), "Who builds them?").await;
+        let note = format!("re-read {} tokens: {reason}", turn.num_prompt - start);
+        assert_eq!(turn.num_cached, start, "{reason}, chunk {index}");
+        assert!(turn.note.as_ref().is_some_and(|found| found.starts_with(&note)), "{:?} does not begin with {note}", turn.note);
+        app.settle().await;
+        let mut removed: Vec<&String> = app.removed.iter().map(|(key, _)| key).collect();
+        let mut expected: Vec<&String> = keys[index..].iter().map(|(_, key)| key).collect();
+        removed.sort();
+        expected.sort();
+        assert_eq!(removed, expected, "the chunk and what continues it");
+        assert!(app.removed.iter().all(|(_, why)| why.contains(reason)), "{:?}", app.removed);
+
+        let app = App::start(model.folder(), folder.path(), ROOMY, app.close().await).await;
+        let again = app.turn(&mut conversation, "Who builds them?").await;
+        assert_eq!((again.num_cached, again.note), (again.num_prompt - 1, None), "everything is stored again");
+        app.close().await;
+    }
+    let damages: [(Damage, &str); 6] = [
+        (flip_a_byte, "a stored part is damaged (its contents have changed since it was written)"),
+        (cut, "a stored part is damaged (its contents have changed since it was written)"),
+        (empty, "a stored part is damaged (its contents have changed since it was written)"),
+        (delete, "a stored part cannot be read"),
+        (replace_by_text, "a stored part is damaged"),
+        (add_a_layer, "a stored part belongs to another model"),
+    ];
+    for (damage, reason) in damages {
+        for index in 0..3 {
+            check(damage, index, reason).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_chunk_on_disk_does_not_spoil_what_memory_holds() {
+    let [model, _] = models();
+    let folder = folder();
+    let mut app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
+    let mut conversation = Conversation::new();
+    let first = app.turn(&mut conversation, "What is a cairn?").await;
+    app.settle().await;
+    for row in app.rows.clone().values_mut().filter(|row| row.start > 0) {
+        flip_a_byte(&file(folder.path(), row), row);
+    }
+    // A prompt that leaves the conversation early holds that much in memory; disk promises more.
+    app.answer(request(&first.tokens[..first.num_prompt - 2], 1)).await;
+    let turn = app.turn(&mut conversation, "Who builds them?").await;
+    assert_eq!(turn.num_cached, first.num_prompt - 2);
+    assert!(turn.note.is_some_and(|note| note.contains("damaged")));
+    app.settle().await;
+}
+
+#[tokio::test]
+async fn a_cache_of_another_model_is_not_used() {
+    let folder = folder();
+    let (one, other) = (Scripted::new(&text_ids("abcdefg")), Scripted::new(&text_ids("gfedcba")));
+    let app = App::start(one.folder(), folder.path(), ROOMY, Rows::new()).await;
+    let mut conversation = Conversation::new();
+    let first = app.turn(&mut conversation, "What is a cairn?").await;
+    app.engine.load("other", other.folder()).await.expect("loads");
+    let turn = app.turn(&mut conversation.clone(), "Who builds them?").await;
+    let reason = "the rest of this conversation was not stored for this model, or has been evicted";
+    assert_eq!((turn.num_cached, turn.note), (0, Some(format!("re-read {} tokens: {reason}", turn.num_prompt))));
+    app.engine.load("one", one.folder()).await.expect("loads");
+    assert_eq!(app.turn(&mut conversation, "Who builds them?").await.num_cached, first.num_held);
+    app.close().await;
+}
+
+#[tokio::test]
+async fn the_budget_holds_whatever_is_stored() {
+    async fn check(budget_bytes: u64, expects_chunks: bool) {
+        let model = Scripted::endless();
+        let folder = folder();
+        let mut app = App::start(model.folder(), folder.path(), budget_bytes, Rows::new()).await;
+        for first in 0..12 {
+            app.answer(request(&vec![first; 100 + 70 * first as usize], 5)).await;
+            app.settle().await;
+        }
+        assert_eq!(!app.rows.is_empty(), expects_chunks, "{budget_bytes} bytes");
+        // Less from now on: `settle` compares with the folder.
+        for budget_bytes in [budget_bytes / 2, budget_bytes / 3, 0] {
+            app.budget_bytes = budget_bytes;
+            app.engine.set_cache_budget(budget_bytes);
+            app.settle().await;
+        }
+        assert!(app.removed.iter().all(|(_, reason)| reason == "evicted to keep to the disk budget"));
+    }
+    // A chunk of 256 tokens takes 2,048 bytes and a header.
+    for (budget_bytes, expects_chunks) in [(0, false), (100, false), (3_000, true), (7_000, true), (20_000, true), (ROOMY, true)] {
+        check(budget_bytes, expects_chunks).await;
+    }
+}
+
+#[tokio::test]
+async fn a_smaller_budget_at_start_evicts_at_once() {
+    let model = Scripted::endless();
+    let folder = folder();
+    let app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
+    for first in 1..5 {
+        app.answer(request(&[first; 300], 5)).await;
+    }
+    let rows = app.close().await;
+    let half = rows.values().map(|row| row.bytes).sum::<u64>() / 2;
+    let mut app = App::start(model.folder(), folder.path(), half, rows).await;
+    app.settle().await;
+    assert!(!app.rows.is_empty() && !app.removed.is_empty());
+}
+
+#[tokio::test]
+async fn what_was_used_longest_ago_is_evicted_first() {
+    let model = Scripted::endless();
+    let folder = folder();
+    let prompts = [[1; 300], [2; 300], [3; 300]];
+    let app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
+    for prompt in &prompts {
+        app.answer(request(prompt, 1)).await;
+    }
+    let mut rows = app.close().await;
+    for row in rows.values_mut() {
+        row.last_used_at_ms = i64::from(row.token_ids[0]);
+    }
+    let mut app = App::start(model.folder(), folder.path(), ROOMY, rows).await;
+    // Reading the oldest makes it the newest.
+    let answer = app.answer(request(&prompts[0], 1)).await;
+    assert_eq!(answer.finished.stats.num_cached_tokens, 299);
+    app.settle().await;
+    let chunk_of: BTreeMap<String, (u32, usize)> =
+        app.rows.values().map(|row| (row.key.clone(), (row.token_ids[0], row.start))).collect();
+    app.budget_bytes = 0;
+    app.engine.set_cache_budget(0);
+    app.settle().await;
+    let order: Vec<_> = app.removed.iter().map(|(key, _)| chunk_of[key]).collect();
+    assert_eq!(order, [(2, 256), (2, 0), (3, 256), (3, 0), (1, 256), (1, 0)], "ends before the beginnings they need");
+}
+
+#[tokio::test]
+async fn files_without_rows_are_swept_at_start() {
+    let model = Scripted::endless();
+    let folder = folder();
+    let app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
+    app.answer(request(&[1; 300], 5)).await;
+    app.answer(request(&[2; 300], 5)).await;
+    let mut rows = app.close().await;
+    // As after a crash: the rows of one conversation were not written, a file was being filed, a model is long gone.
+    rows.retain(|_, row| row.token_ids[0] != 2);
+    let fingerprint = rows.values().next().expect("a row").fingerprint.clone();
+    std::fs::write(folder.path().join(&fingerprint).join(".filing-x.tmp"), "half").expect("written");
+    std::fs::create_dir(folder.path().join("gone")).expect("created");
+    std::fs::write(folder.path().join("gone/stray.safetensors"), "whole").expect("written");
+
+    let mut app = App::start(model.folder(), folder.path(), ROOMY, rows).await;
+    app.settle().await;
+    assert!(!folder.path().join("gone").exists());
+    assert_eq!(app.answer(request(&[1; 300], 5)).await.finished.stats.num_cached_tokens, 299);
+    assert_eq!(app.answer(request(&[2; 300], 5)).await.finished.stats.num_cached_tokens, 0);
+    app.settle().await;
+}
+
+#[tokio::test]
+async fn nothing_is_stored_where_it_was_not_asked_for_or_cannot_be() {
+    let model = Scripted::endless();
+    let folder = folder();
+    let mut app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
+    app.answer(GenerateRequest { use_prompt_cache: false, ..request(&[1; 300], 5) }).await;
+    app.answer(request(&[1], 0)).await;
+    app.settle().await;
+    assert_eq!(app.rows.len(), 0);
+
+    // A file stands where the folder should be made.
+    let blocked = folder.path().join("blocked");
+    std::fs::write(&blocked, "").expect("written");
+    let mut app = App::start(model.folder(), &blocked.join("cache"), ROOMY, Rows::new()).await;
+    let mut conversation = Conversation::new();
+    let first = app.turn(&mut conversation, "What is a cairn?").await;
+    let second = app.turn(&mut conversation, "Who builds them?").await;
+    assert_eq!(second.num_cached, first.num_held, "memory serves all the same");
+    app.settle().await;
+    assert_eq!(app.rows.len(), 0);
+}
+
+#[tokio::test]
+async fn a_failed_answer_stores_nothing_and_spoils_nothing() {
+    let model = Scripted::with(&text_ids("abcdefg"), json!({ "panic_at": 500 }));
+    let folder = folder();
+    let mut app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
+    app.answer(request(&[1; 300], 5)).await;
+    app.settle().await;
+    let rows = app.rows.clone();
+    assert!(finish(&mut app.engine.generate(request(&[1; 600], 5))).await.is_err());
+    app.settle().await;
+    let mut touched = app.rows.clone();
+    touched.values_mut().for_each(|row| row.last_used_at_ms = rows[&row.key].last_used_at_ms);
+    assert_eq!(touched, rows);
+    let answer = app.answer(request(&[1; 300], 5)).await;
+    assert_eq!((answer.finished.stats.num_cached_tokens, answer.finished.token_ids), (299, model.answer(&[1; 300], 5)));
+}
+
+#[tokio::test]
+async fn what_a_cancelled_answer_computed_is_stored_too() {
+    let model = Scripted::endless();
+    let folder = folder();
+    let app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
+    let mut generation = app.engine.generate(request(&[1; 300], 5_000_000));
+    while !matches!(generation.recv().await, Some(cairn_engine::GenerateEvent::Delta { .. })) {}
+    let rows = app.close().await;
+    let answer = finish(&mut generation).await.expect("an answer");
+    let mut prompt = [vec![1; 300], answer.finished.token_ids].concat();
+    let num_computed = prompt.len();
+    prompt.extend([5, 6]);
+    let app = App::start(model.folder(), folder.path(), ROOMY, rows).await;
+    let answer = app.answer(request(&prompt, 3)).await;
+    assert_eq!((answer.finished.stats.num_cached_tokens, answer.finished.token_ids), (num_computed, model.answer(&prompt, 3)));
+    app.close().await;
+}

@@ -1,0 +1,66 @@
+//! A folder that holds a scripted model, and what that model must answer.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// `<|im_end|>` of the tokenizer: it ends an answer. Ids below 256 are bytes.
+pub const EOS: u32 = 258;
+
+/// See `cairn_lm::models::scripted`: the next token depends on the sum of all before it.
+pub struct Scripted {
+    folder: TempDir,
+    script: Vec<u32>,
+}
+
+impl Scripted {
+    pub fn new(script: &[u32]) -> Self {
+        Scripted::with(script, json!({}))
+    }
+
+    /// `fields` are added to config.json.
+    pub fn with(script: &[u32], fields: Value) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut config = json!({ "model_type": "scripted", "vocab_size": 259, "script": script });
+        for (name, value) in fields.as_object().expect("an object") {
+            config[name] = value.clone();
+        }
+        std::fs::write(folder.path().join("config.json"), config.to_string()).expect("config.json");
+        for file in ["tokenizer.json", "tokenizer_config.json"] {
+            std::fs::copy(cairn_tests::golden("tiny-chat").join(file), folder.path().join(file)).expect(file);
+        }
+        Scripted { folder, script: script.to_vec() }
+    }
+
+    /// A script that never ends an answer.
+    pub fn endless() -> Self {
+        Scripted::with(&text_ids("abcdefghijklmnopq rstuvwxyz,."), json!({ "max_position_embeddings": 10_000_000 }))
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The tokens that the model samples after `prompt`.
+    pub fn answer(&self, prompt: &[u32], max_tokens: usize) -> Vec<u32> {
+        let mut sum: u32 = prompt.iter().sum();
+        let mut sampled = Vec::new();
+        while sampled.len() < max_tokens && sampled.last() != Some(&EOS) {
+            let next = self.script[sum as usize % self.script.len()];
+            sampled.push(next);
+            sum += next;
+        }
+        sampled
+    }
+}
+
+pub fn text_ids(text: &str) -> Vec<u32> {
+    text.bytes().map(u32::from).collect()
+}
+
+/// What ids decode to: special tokens are no text, and broken characters become U+FFFD.
+pub fn text_of(ids: &[u32]) -> String {
+    let bytes: Vec<u8> = ids.iter().filter_map(|&id| u8::try_from(id).ok()).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,171 @@
+// The window as a person with a keyboard meets it.
+import { fireEvent, render, screen, within } from '@testing-library/svelte';
+import { tick } from 'svelte';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { App } from './app.svelte';
+import Root from './Root.svelte';
+import { bootstrap, conversation, FakePlatform, message, settle, stats, status } from './testing/fake';
+
+beforeEach(() => {
+  localStorage.clear();
+  // Parts of the platform that the test environment does not have; none of them is what is tested here.
+  vi.stubGlobal(
+    'ResizeObserver',
+    class {
+      observe() {}
+      disconnect() {}
+    },
+  );
+  HTMLElement.prototype.showPopover ??= () => undefined;
+  HTMLElement.prototype.hidePopover ??= () => undefined;
+  const matches = Element.prototype.matches;
+  vi.spyOn(Element.prototype, 'matches').mockImplementation(function (this: Element, selector: string) {
+    return selector === ':popover-open' ? false : matches.call(this, selector);
+  });
+});
+afterEach(() => vi.unstubAllGlobals());
+
+async function open(change: Parameters<typeof bootstrap>[0] = {}) {
+  const platform = new FakePlatform();
+  platform.answers = {
+    bootstrap: bootstrap({
+      conversations: [conversation('a', { updated_at_ms: 2 }), conversation('b', { updated_at_ms: 1 })],
+      ...change,
+    }),
+    get_conversation: {
+      type: 'conversation',
+      conversation: conversation('a'),
+      messages: [
+        message('u', { role: 'user', text: 'Why?' }),
+        message('m', { parent_id: 'u', text: '**Because**', stats: stats() }),
+      ],
+    },
+  };
+  const app = new App(platform, { storage: localStorage, nextFrame: (run) => run() });
+  render(Root, { app });
+  app.start();
+  platform.connect('open');
+  await settle();
+  await tick();
+  return { app, platform };
+}
+
+const composer = () => screen.getByRole<HTMLTextAreaElement>('textbox', { name: 'Message' });
+const write = (text: string) => fireEvent.input(composer(), { target: { value: text } });
+
+test('a conversation shows its messages and figures', async () => {
+  await open();
+  expect(within(screen.getByRole('article', { name: 'You' })).getByText('Why?')).toBeTruthy();
+  const answer = within(screen.getByRole('article', { name: 'Answer' }));
+  expect(answer.getByText('Because').tagName).toBe('STRONG');
+  expect(answer.getByText('1,204 of 1,236 tokens read from cache')).toBeTruthy();
+  expect(answer.getByRole('button', { name: 'Regenerate' })).toBeTruthy();
+});
+
+test.each<[name: string, event: KeyboardEventInit, isSent: boolean]>([
+  ['Enter', { key: 'Enter' }, true],
+  ['Shift-Enter', { key: 'Enter', shiftKey: true }, false],
+  ['Enter while composing', { key: 'Enter', isComposing: true }, false],
+  ['Enter that ended composing in WebKit', { key: 'Enter', keyCode: 229 }, false],
+  ['a letter', { key: 'e' }, false],
+])('%s in the composer', async (_, event, isSent) => {
+  const { platform } = await open();
+  await write('Hello');
+  await fireEvent.keyDown(composer(), event);
+  await settle();
+  expect(platform.asked.filter(({ type }) => type === 'send_message')).toEqual(
+    isSent ? [{ type: 'send_message', conversation_id: 'a', text: 'Hello' }] : [],
+  );
+});
+
+test('while an answer is written, Stop stands where Send was and Escape stops', async () => {
+  const { platform } = await open();
+  platform.emit({ type: 'message', message: message('n', { parent_id: 'm', status: 'streaming', text: 'So' }) });
+  await tick();
+  expect(screen.queryByRole('button', { name: 'Send' })).toBeNull();
+  expect(screen.getByRole('button', { name: 'Stop' })).toBeTruthy();
+  await fireEvent.keyDown(composer(), { key: 'Escape' });
+  expect(platform.asked.at(-1)).toEqual({ type: 'stop', conversation_id: 'a' });
+});
+
+test('Escape does nothing when no answer is written', async () => {
+  const { platform } = await open();
+  await fireEvent.keyDown(window, { key: 'Escape' });
+  expect(platform.askedTypes()).not.toContain('stop');
+});
+
+test.each<KeyboardEventInit>([
+  { key: 'n', metaKey: true },
+  { key: 'n', ctrlKey: true },
+])('%o opens an empty page with the composer in focus', async (event) => {
+  const { app } = await open();
+  await fireEvent.keyDown(window, event);
+  await tick();
+  expect(app.chat.selectedId).toBeNull();
+  expect(screen.getByRole('heading', { name: 'A conversation keeps its place' })).toBeTruthy();
+  expect(document.activeElement).toBe(composer());
+});
+
+test('command and comma open the settings', async () => {
+  const { app } = await open();
+  await fireEvent.keyDown(window, { key: ',', metaKey: true });
+  expect(app.settings.isOpen).toBe(true);
+});
+
+test('arrows walk through the list, F2 renames, Delete deletes and can be undone', async () => {
+  const { app, platform } = await open();
+  const row = (name: string) => screen.getByRole('button', { name });
+  await fireEvent.keyDown(row('Title a'), { key: 'ArrowDown' });
+  await tick();
+  expect(app.chat.selectedId).toBe('b');
+  expect(document.activeElement).toBe(row('Title b'));
+
+  await fireEvent.keyDown(row('Title b'), { key: 'F2' });
+  await tick();
+  const field = screen.getByRole<HTMLInputElement>('textbox', { name: 'Title' });
+  field.value = 'Renamed';
+  await fireEvent.keyDown(field, { key: 'Enter' });
+  await settle();
+  expect(platform.asked).toContainEqual({ type: 'rename_conversation', id: 'b', title: 'Renamed' });
+
+  await fireEvent.keyDown(row('Renamed'), { key: 'Delete' });
+  await settle();
+  await tick();
+  expect(screen.queryByRole('button', { name: 'Renamed' })).toBeNull();
+  await fireEvent.click(screen.getByRole('button', { name: 'Undo' }));
+  await settle();
+  await tick();
+  expect(platform.asked).toContainEqual({ type: 'restore_conversation', id: 'b' });
+  expect(row('Renamed')).toBeTruthy();
+});
+
+test('without a model the composer says why', async () => {
+  await open({ models: [], conversations: [], status: { ...status, engine: { state: 'empty' } } });
+  expect(composer().disabled).toBe(true);
+  expect(screen.getAllByText('There is no model on this computer yet.').length).toBeGreaterThan(0);
+  expect(screen.getByRole('heading', { name: 'Cairn needs a model' })).toBeTruthy();
+});
+
+test('an answer that was interrupted says what can be done', async () => {
+  const { platform } = await open();
+  platform.emit({ type: 'message', message: message('m', { parent_id: 'u', status: 'interrupted', text: 'Beca' }) });
+  await tick();
+  expect(screen.getByText('Cairn was closed while this was written. Regenerate to finish it.')).toBeTruthy();
+  await fireEvent.click(screen.getByRole('button', { name: 'Regenerate' }));
+  expect(platform.askedTypes()).toContain('regenerate');
+});
+
+test('a lost connection is told', async () => {
+  const { platform } = await open();
+  platform.connect('reconnecting');
+  await tick();
+  expect(screen.getByText('Lost the connection to Cairn. Reconnecting…')).toBeTruthy();
+});
+
+test('the appearance is set on the page', async () => {
+  const { platform } = await open();
+  expect(document.documentElement.dataset.appearance).toBe('system');
+  platform.emit({ type: 'settings', settings: { ...(await import('./testing/fake')).settings, appearance: 'dark' } });
+  await tick();
+  expect(document.documentElement.dataset.appearance).toBe('dark');
+});

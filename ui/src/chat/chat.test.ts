@@ -1,0 +1,301 @@
+// What happens to conversations when a person acts and the core answers.
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { App } from '../app.svelte';
+import { CallError } from '../platform/platform';
+import type { Reply } from '../platform/wire';
+import { bootstrap, conversation, FakePlatform, gate, message, model, settle, status } from '../testing/fake';
+import { ageOf } from './dates';
+
+beforeEach(() => {
+  localStorage.clear();
+  vi.useFakeTimers();
+});
+afterEach(() => vi.useRealTimers());
+
+const three = [
+  conversation('a', { updated_at_ms: 30 }),
+  conversation('b', { updated_at_ms: 20 }),
+  conversation('c', { updated_at_ms: 10 }),
+];
+
+async function start(change: Parameters<typeof bootstrap>[0] = { conversations: three }) {
+  const platform = new FakePlatform();
+  platform.answers = {
+    bootstrap: bootstrap(change),
+    get_conversation: { type: 'conversation', conversation: conversation('a'), messages: [] },
+    new_conversation: {
+      type: 'conversation',
+      conversation: conversation('new', { title: '', updated_at_ms: 40 }),
+      messages: [],
+    },
+  };
+  const app = new App(platform, { storage: localStorage, nextFrame: (run) => run() });
+  app.start();
+  platform.connect('open');
+  await settle();
+  return { app, platform, chat: app.chat, rows: () => app.chat.list.items.map(({ id }) => id) };
+}
+
+const sent = (id: string): Reply => ({
+  type: 'sent',
+  conversation: conversation(id, { title: 'Hello', updated_at_ms: 50, is_streaming: true }),
+  messages: [
+    message('u', { conversation_id: id, role: 'user', text: 'Hello' }),
+    message('m', { conversation_id: id, parent_id: 'u', status: 'streaming' }),
+  ],
+});
+
+test('the newest conversation is opened at first, later the one that was open', async () => {
+  const first = await start();
+  expect(first.chat.selectedId).toBe('a');
+  first.chat.select('b');
+  expect((await start()).chat.selectedId).toBe('b');
+  (await start()).chat.newChat();
+  expect((await start()).chat.selectedId).toBeNull();
+  localStorage.setItem('cairn.conversation', 'long gone');
+  expect((await start()).chat.selectedId).toBeNull();
+});
+
+test('the first message makes the conversation', async () => {
+  const { chat, platform, rows } = await start({ conversations: [] });
+  platform.answers.send_message = sent('new');
+  chat.draft = 'Hello';
+  await chat.send();
+  expect(platform.askedTypes()).toEqual(['bootstrap', 'new_conversation', 'send_message']);
+  expect(rows()).toEqual(['new']);
+  expect(chat.selected?.title).toBe('Hello');
+  expect(chat.thread?.messages.map(({ id }) => id)).toEqual(['u', 'm']);
+  expect(chat.thread?.isStreaming).toBe(true);
+  expect(chat.draft).toBe('');
+});
+
+test.each([
+  ['nothing', ''],
+  ['blanks', ' \n\t'],
+])('%s is not sent', async (_, text) => {
+  const { chat, platform } = await start();
+  chat.draft = text;
+  await chat.send();
+  expect(platform.askedTypes()).not.toContain('send_message');
+});
+
+test('while an answer is written nothing more is sent', async () => {
+  const { chat, platform } = await start();
+  platform.answers.send_message = sent('a');
+  chat.draft = 'Hello';
+  await chat.send();
+  chat.draft = 'More';
+  await chat.send();
+  await chat.regenerate();
+  expect(platform.askedTypes().filter((type) => type === 'send_message' || type === 'regenerate')).toHaveLength(1);
+  expect(chat.draft).toBe('More');
+});
+
+test('text that could not be sent comes back, in the conversation it was for', async () => {
+  const { app, chat, platform } = await start({ conversations: [] });
+  platform.answers.send_message = new CallError('no_model', 'No model can be loaded.');
+  chat.draft = 'Hello';
+  await chat.send();
+  expect(chat.selectedId).toBe('new');
+  expect(chat.draft).toBe('Hello');
+  expect(app.toasts.items.map(({ text }) => text)).toEqual(['No model can be loaded.']);
+  expect(app.models.isChooserOpen).toBe(true);
+});
+
+test('each conversation keeps its draft', async () => {
+  const { chat } = await start();
+  chat.draft = 'to a';
+  chat.select('b');
+  expect(chat.draft).toBe('');
+  chat.draft = 'to b';
+  chat.newChat();
+  chat.draft = 'to nobody yet';
+  chat.select('a');
+  expect(chat.draft).toBe('to a');
+  chat.newChat();
+  expect(chat.draft).toBe('to nobody yet');
+});
+
+test('a deleted conversation is gone at once, and Undo brings it back', async () => {
+  const { app, chat, platform, rows } = await start();
+  chat.select('b');
+  await chat.remove('b');
+  expect(rows()).toEqual(['a', 'c']);
+  expect(chat.selectedId).toBe('c');
+  expect(app.toasts.items.map(({ text, action }) => [text, action?.label])).toEqual([['Deleted “Title b”.', 'Undo']]);
+  platform.emit({ type: 'conversation_deleted', id: 'b' });
+  app.toasts.act(app.toasts.items[0]?.id ?? 0);
+  await settle();
+  expect(platform.asked).toContainEqual({ type: 'restore_conversation', id: 'b' });
+  expect(rows()).toEqual(['a', 'b', 'c']);
+  expect(chat.selectedId).toBe('b');
+  expect(app.toasts.items).toEqual([]);
+});
+
+test('Undo is offered for eight seconds, not counting those under the pointer', async () => {
+  const { app, chat } = await start();
+  await chat.remove('a');
+  vi.advanceTimersByTime(7900);
+  expect(app.toasts.items).toHaveLength(1);
+  app.toasts.hold();
+  vi.advanceTimersByTime(60_000);
+  expect(app.toasts.items).toHaveLength(1);
+  app.toasts.release();
+  vi.advanceTimersByTime(8100);
+  expect(app.toasts.items).toHaveLength(0);
+});
+
+test('a conversation that could not be deleted stays', async () => {
+  const { app, chat, platform, rows } = await start();
+  platform.answers.delete_conversation = new CallError('storage', 'The disk is full.');
+  await chat.remove('b');
+  expect(rows()).toEqual(['a', 'b', 'c']);
+  expect(app.toasts.items.map(({ tone, text }) => [tone, text])).toEqual([['error', 'The disk is full.']]);
+});
+
+test('deleting the last conversation leads to an empty page', async () => {
+  const { chat } = await start({ conversations: [conversation('a')] });
+  await chat.remove('a');
+  expect(chat.selectedId).toBeNull();
+});
+
+test.each<[name: string, typed: string, isAsked: boolean, title: string]>([
+  ['a new title', '  New  ', true, 'New'],
+  ['the same title', 'Title a', false, 'Title a'],
+  ['no title', '  ', false, 'Title a'],
+])('renaming to %s', async (_, typed, isAsked, title) => {
+  const { chat, platform } = await start();
+  chat.renamingId = 'a';
+  await chat.rename('a', typed);
+  expect(platform.askedTypes().includes('rename_conversation')).toBe(isAsked);
+  expect(chat.list.get('a')?.title).toBe(title);
+  expect(chat.renamingId).toBeNull();
+});
+
+test('a title that could not be saved is taken back', async () => {
+  const { chat, platform } = await start();
+  platform.answers.rename_conversation = new CallError('storage', 'No.');
+  await chat.rename('a', 'New');
+  expect(chat.list.get('a')?.title).toBe('Title a');
+});
+
+test('the list follows activity, but not under the pointer', async () => {
+  const { chat, platform, rows } = await start();
+  chat.list.hold();
+  platform.emit({ type: 'conversation', conversation: conversation('c', { updated_at_ms: 99 }) });
+  expect(rows()).toEqual(['a', 'b', 'c']);
+  chat.list.release();
+  expect(rows()).toEqual(['c', 'a', 'b']);
+});
+
+test('events for conversations that are not open only touch the list', async () => {
+  const { chat, platform } = await start();
+  platform.emit(
+    { type: 'message', message: message('x', { conversation_id: 'c' }) },
+    { type: 'delta', conversation_id: 'c', message_id: 'x', offset: 5, text: 'y' },
+  );
+  expect(chat.thread?.messages).toEqual([]);
+  expect(platform.askedTypes()).toEqual(['bootstrap', 'get_conversation']);
+});
+
+test('a finished answer is read out, tokens are not', async () => {
+  const { chat, platform } = await start();
+  platform.answers.send_message = sent('a');
+  chat.draft = 'Hello';
+  await chat.send();
+  platform.emit({ type: 'delta', conversation_id: 'a', message_id: 'm', offset: 0, text: 'Good day.' });
+  expect(chat.announcement).toBe('');
+  platform.emit({ type: 'message', message: message('m', { parent_id: 'u', text: 'Good day.' }) });
+  expect(chat.announcement).toBe('Answer finished. Good day.');
+});
+
+test('events that come before the state are applied after it', async () => {
+  const platform = new FakePlatform();
+  const state = gate<Reply>();
+  platform.answers = { bootstrap: state.promise };
+  const app = new App(platform);
+  app.start();
+  platform.connect('open');
+  platform.emit({ type: 'conversation', conversation: conversation('a', { title: 'Newer' }) });
+  state.open(bootstrap({ conversations: [conversation('a', { title: 'Older' })] }));
+  await settle();
+  expect(app.chat.list.items.map(({ title }) => title)).toEqual(['Newer']);
+});
+
+test('after a lost connection the state and the open conversation are asked for again', async () => {
+  const { app, chat, platform, rows } = await start();
+  chat.draft = 'unsent';
+  platform.connect('reconnecting');
+  expect(app.connection).toBe('reconnecting');
+  platform.answers.bootstrap = bootstrap({ conversations: [conversation('a'), conversation('z')] });
+  platform.answers.get_conversation = {
+    type: 'conversation',
+    conversation: conversation('a'),
+    messages: [message('m', { text: 'While away.' })],
+  };
+  platform.connect('open');
+  await settle();
+  expect(rows().toSorted()).toEqual(['a', 'z']);
+  expect(chat.selectedId).toBe('a');
+  expect(chat.thread?.messages.map(({ text }) => text)).toEqual(['While away.']);
+  expect(chat.draft).toBe('unsent');
+});
+
+test('a conversation that vanished while the connection was lost is left', async () => {
+  const { chat, platform } = await start();
+  platform.answers.bootstrap = bootstrap({ conversations: [conversation('z')] });
+  platform.connect('open');
+  await settle();
+  expect(chat.selectedId).toBeNull();
+});
+
+test('when the state cannot be had, the reason is shown and can be tried again', async () => {
+  const platform = new FakePlatform();
+  platform.answers = { bootstrap: new CallError('storage', 'The data folder cannot be written.') };
+  const app = new App(platform);
+  app.start();
+  platform.connect('open');
+  await settle();
+  expect([app.isReady, app.problem]).toEqual([false, 'The data folder cannot be written.']);
+  platform.answers = { bootstrap: bootstrap() };
+  await app.bootstrap();
+  expect([app.isReady, app.problem]).toEqual([true, null]);
+});
+
+test.each<[name: string, change: Parameters<typeof bootstrap>[0], why: string | null]>([
+  [
+    'no model',
+    { models: [], status: { ...status, engine: { state: 'empty' } } },
+    'There is no model on this computer yet.',
+  ],
+  [
+    'only broken models',
+    { models: [model('x', 'Unknown.')], status: { ...status, engine: { state: 'empty' } } },
+    'None of the models on this computer can be loaded.',
+  ],
+  ['a model that can be loaded', { status: { ...status, engine: { state: 'empty' } } }, null],
+  ['a model loaded from elsewhere', { models: [] }, null],
+])('whether a message can be sent: %s', async (_, change, why) => {
+  expect((await start(change)).app.models.whyNotReady).toBe(why);
+});
+
+test('settings that could not be saved are taken back', async () => {
+  const { app, platform } = await start();
+  await app.settings.change({ temperature: 0 });
+  expect(app.settings.current?.temperature).toBe(0);
+  platform.answers.update_settings = new CallError('invalid', 'No.');
+  await app.settings.change({ top_p: 0.5 });
+  expect(app.settings.current).toMatchObject({ temperature: 0, top_p: 0.95 });
+});
+
+test('ages are counted in calendar days', () => {
+  const now = new Date(2026, 2, 10, 0, 30);
+  const age = (day: number, hour = 12) => ageOf(new Date(2026, 2, day, hour).getTime(), now);
+  expect([age(10, 0), age(9, 23), age(8), age(4), age(3)]).toEqual([
+    'Today',
+    'Yesterday',
+    'Last 7 days',
+    'Last 7 days',
+    'Earlier',
+  ]);
+});

@@ -1,0 +1,201 @@
+// One conversation kept equal to the core's, however its events and answers overtake each other.
+import { expect, test, vi } from 'vitest';
+import type { Message } from '../platform/wire';
+import { gate, message, settle } from '../testing/fake';
+import { Thread, type ThreadEvent } from './thread.svelte';
+
+const delta = (offset: number, text: string, message_id = 'm'): ThreadEvent => ({
+  type: 'delta',
+  conversation_id: 'a',
+  message_id,
+  offset,
+  text,
+});
+const writing = (text: string): Message => message('m', { status: 'streaming', text });
+const whole = (next: Message): ThreadEvent => ({ type: 'message', message: next });
+
+/** A thread whose frames are drawn at once and whose answers come from a list. */
+async function open(...answers: (Message[] | Promise<Message[]>)[]) {
+  const fetch = vi.fn(async () => (await answers.shift()) ?? []);
+  const onFinished = vi.fn();
+  const thread = new Thread({ fetch, onFinished, nextFrame: (run) => run() });
+  await thread.refetch();
+  return { thread, fetch, onFinished };
+}
+
+const textOf = (thread: Thread) => thread.messages.at(-1)?.text;
+
+test.each<[name: string, start: string, deltas: [number, string][], text: string]>([
+  [
+    'in order',
+    '',
+    [
+      [0, 'He'],
+      [2, 'llo'],
+    ],
+    'Hello',
+  ],
+  [
+    'twice',
+    'He',
+    [
+      [0, 'He'],
+      [2, 'llo'],
+      [2, 'llo'],
+    ],
+    'Hello',
+  ],
+  [
+    'overlapping',
+    'Hel',
+    [
+      [1, 'ello'],
+      [5, '!'],
+    ],
+    'Hello!',
+  ],
+  [
+    'counted in UTF-16 units',
+    '🪨',
+    [
+      [2, '🪨'],
+      [4, 'x'],
+    ],
+    '🪨🪨x',
+  ],
+])('deltas %s', async (_, start, deltas, text) => {
+  const { thread, fetch } = await open([writing(start)]);
+  for (const [offset, part] of deltas) thread.receive(delta(offset, part));
+  expect(textOf(thread)).toBe(text);
+  expect(fetch).toHaveBeenCalledTimes(1);
+});
+
+test('text is drawn once a frame, and counted before it is drawn', async () => {
+  const frames: (() => void)[] = [];
+  const thread = new Thread({ fetch: async () => [writing('')], nextFrame: (run) => frames.push(run) });
+  await thread.refetch();
+  for (const [index, part] of ['a', 'b', 'c'].entries()) thread.receive(delta(index, part));
+  expect(frames).toHaveLength(1);
+  expect(textOf(thread)).toBe('');
+  frames[0]?.();
+  expect(textOf(thread)).toBe('abc');
+});
+
+test.each<[name: string, answer: string]>([
+  ['reaches up to the gap', 'Hell'],
+  ['reaches into what came meanwhile', 'Hello'],
+  ['has it all', 'Hello!'],
+])('a gap asks again, and what comes meanwhile is laid over an answer that %s', async (_, text) => {
+  const answer = gate<Message[]>();
+  const { thread, fetch } = await open([writing('He')], answer.promise);
+  thread.receive(delta(4, 'o'));
+  thread.receive(delta(5, '!'));
+  expect(textOf(thread)).toBe('He');
+  answer.open([writing(text)]);
+  await settle();
+  expect(textOf(thread)).toBe('Hello!');
+  expect(fetch).toHaveBeenCalledTimes(2);
+});
+
+test('a gap that the answer leaves open is asked about again later, not at once', async () => {
+  vi.useFakeTimers();
+  const { thread, fetch } = await open([writing('')], [writing('ab')], [writing('abcdef')]);
+  thread.receive(delta(4, 'e'));
+  thread.receive(delta(5, 'f'));
+  await settle();
+  expect(fetch).toHaveBeenCalledTimes(2);
+  await vi.advanceTimersByTimeAsync(600);
+  expect(fetch).toHaveBeenCalledTimes(3);
+  expect(textOf(thread)).toBe('abcdef');
+  vi.useRealTimers();
+});
+
+test('an end that overtakes an older answer is not undone by it', async () => {
+  const answer = gate<Message[]>();
+  const { thread, onFinished } = await open([writing('')], answer.promise);
+  thread.receive(delta(9, 'gap'));
+  thread.receive(whole(message('m', { text: 'All of it.' })));
+  answer.open([writing('All')]);
+  await settle();
+  expect(thread.isStreaming).toBe(false);
+  expect(textOf(thread)).toBe('All of it.');
+  expect(onFinished).toHaveBeenCalledTimes(1);
+});
+
+test('a whole message replaces what was there, pending text included', async () => {
+  const frames: (() => void)[] = [];
+  const thread = new Thread({ fetch: async () => [writing('')], nextFrame: (run) => frames.push(run) });
+  await thread.refetch();
+  thread.receive(delta(0, 'draft'));
+  thread.receive(whole(message('m', { status: 'stopped', text: 'dra' })));
+  for (const run of frames) run();
+  expect(textOf(thread)).toBe('dra');
+});
+
+test('a second answer takes the place of the first', async () => {
+  const user = message('u', { role: 'user', text: 'Why?' });
+  const { thread } = await open([user, message('one', { parent_id: 'u', text: 'Because.' })]);
+  thread.receive(whole(message('two', { parent_id: 'u', status: 'streaming' })));
+  expect(thread.messages.map(({ id }) => id)).toEqual(['u', 'two']);
+});
+
+test('a message whose parent is unknown leads to asking again', async () => {
+  vi.useFakeTimers();
+  const user = message('u', { role: 'user' });
+  const { thread, fetch } = await open(
+    [user],
+    [user, message('x', { parent_id: 'u' }), message('y', { parent_id: 'x' })],
+  );
+  thread.receive(whole(message('y', { parent_id: 'x' })));
+  await vi.advanceTimersByTimeAsync(600);
+  expect(fetch).toHaveBeenCalledTimes(2);
+  expect(thread.messages.map(({ id }) => id)).toEqual(['u', 'x', 'y']);
+  vi.useRealTimers();
+});
+
+test('rows that the events brought first are not put back by the reply', async () => {
+  const { thread } = await open([]);
+  thread.receive(whole(writing('')));
+  thread.receive(delta(0, 'Already'));
+  thread.add([writing('')]);
+  expect(textOf(thread)).toBe('Already');
+});
+
+test('progress is shown until the first word', async () => {
+  const { thread } = await open([writing('')]);
+  thread.receive({
+    type: 'prefill',
+    conversation_id: 'a',
+    message_id: 'm',
+    processed_tokens: 3,
+    total_tokens: 9,
+    cached_tokens: 1,
+  });
+  expect(thread.prefill?.processed_tokens).toBe(3);
+  thread.receive(delta(0, 'x'));
+  expect(thread.prefill).toBeNull();
+});
+
+test('of a long conversation the end is shown, and more on demand', async () => {
+  const many = Array.from({ length: 120 }, (_, index) =>
+    message(`m${index}`, { parent_id: index ? `m${index - 1}` : null }),
+  );
+  const { thread } = await open(many);
+  expect(thread.shown.map(({ id }) => id).slice(0, 1)).toEqual(['m70']);
+  thread.receive(whole(message('new', { parent_id: 'm119' })));
+  expect(thread.shown[0]?.id).toBe('m70');
+  thread.showEarlier();
+  expect(thread.shown[0]?.id).toBe('m20');
+  thread.showEarlier();
+  expect(thread.shown).toHaveLength(121);
+});
+
+test('when the messages cannot be had the reason is kept', async () => {
+  const thread = new Thread({
+    fetch: async () => {
+      throw new Error('Gone.');
+    },
+  });
+  await thread.refetch();
+  expect([thread.isLoaded, String(thread.problem)]).toEqual([false, 'Error: Gone.']);
+});

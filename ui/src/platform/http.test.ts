@@ -1,0 +1,164 @@
+// The HTTP door: requests, frames, failures, and coming back after the connection broke.
+import { expect, test } from 'vitest';
+import { HttpPlatform, reconnectWait } from './http';
+import { CallError, type Connection } from './platform';
+import type { Event } from './wire';
+
+const encoder = new TextEncoder();
+
+function streamOf(...chunks: (string | Uint8Array)[]): ReadableStream<Uint8Array> {
+  return new ReadableStream({
+    start(controller) {
+      for (const chunk of chunks) controller.enqueue(typeof chunk === 'string' ? encoder.encode(chunk) : chunk);
+      controller.close();
+    },
+  });
+}
+
+function answer(status: number, ...chunks: (string | Uint8Array)[]): Response {
+  return new Response(streamOf(...chunks), { status });
+}
+
+const done = '{"reply":{"type":"done"}}\n';
+const notice = (text: string) => JSON.stringify({ event: { type: 'notice', level: 'info', text } }) + '\n';
+
+async function callWith(response: Response | Error): Promise<string> {
+  const platform = new HttpPlatform('key', {
+    fetch: async () => {
+      if (response instanceof Error) throw response;
+      return response;
+    },
+  });
+  return platform.call({ type: 'get_status' }).then(
+    (reply) => `reply ${reply.type}`,
+    (error: unknown) => (error instanceof CallError ? `${error.code}: ${error.message}` : `other ${error}`),
+  );
+}
+
+test('a call sends the command with the token and takes the first frame', async () => {
+  let asked: [RequestInfo | URL, RequestInit | undefined] | undefined;
+  const platform = new HttpPlatform('key', {
+    fetch: async (input, init) => {
+      asked = [input, init];
+      return answer(200, done);
+    },
+  });
+  expect(await platform.call({ type: 'load_model', name: 'm' })).toEqual({ type: 'done' });
+  expect(asked?.[0]).toBe('/api/call');
+  expect(asked?.[1]).toMatchObject({
+    method: 'POST',
+    headers: { authorization: 'Bearer key', 'content-type': 'application/json' },
+    body: '{"type":"load_model","name":"m"}',
+  });
+});
+
+test.each<[string, () => Response | Error, string]>([
+  ['a reply', () => answer(200, done), 'reply done'],
+  ['a reply in pieces', () => answer(200, '{"reply":{"ty', 'pe":"done"}}', '\n'), 'reply done'],
+  ['blank lines first', () => answer(200, '\n\r\n', done), 'reply done'],
+  ['a failure', () => answer(200, '{"failure":{"code":"no_model","message":"None."}}\n'), 'no_model: None.'],
+  [
+    'a failure with its status',
+    () => answer(404, '{"failure":{"code":"not_found","message":"Gone."}}\n'),
+    'not_found: Gone.',
+  ],
+  ['a refusal without frames', () => answer(401), 'unreachable: Cairn could not be asked: status 401.'],
+  ['a page instead of frames', () => answer(502, '<html>\n'), 'unreachable: Cairn could not be asked: status 502.'],
+  [
+    'an answer cut short',
+    () => answer(200, '{"reply":{"type":"done"}}'),
+    'unreachable: Cairn could not be asked: the answer was cut short.',
+  ],
+  ['no server', () => new TypeError('failed'), 'unreachable: Cairn does not answer. Is it still running?'],
+])('a call answered with %s', async (_, response, expected) => {
+  expect(await callWith(response())).toBe(expected);
+});
+
+/** Subscribes, plays one response after the other, and tells what was heard; the last state is always final. */
+async function listen(token: string | null, responses: (Response | Error)[], until: Connection = 'refused') {
+  const heard: string[] = [];
+  const waits: number[] = [];
+  await new Promise<void>((resolve) => {
+    const platform = new HttpPlatform(token, {
+      fetch: async () => {
+        const next = responses.shift() ?? answer(401);
+        if (next instanceof Error) throw next;
+        return next;
+      },
+      wait: async (milliseconds) => void waits.push(milliseconds),
+    });
+    platform.subscribe(
+      (event: Event) => heard.push(event.type === 'notice' ? event.text : event.type),
+      (state) => {
+        heard.push(state);
+        if (state === until) resolve();
+      },
+    );
+  });
+  return { heard, waits };
+}
+
+test('events come in order, split wherever the network likes, also inside a character', async () => {
+  const bytes = encoder.encode(done + notice('Grüße 🪨') + notice('two'));
+  const cut = bytes.indexOf(0xf0) + 2;
+  const { heard } = await listen('key', [answer(200, bytes.slice(0, cut), bytes.slice(cut))]);
+  expect(heard).toEqual(['connecting', 'open', 'Grüße 🪨', 'two', 'reconnecting', 'refused']);
+});
+
+test('a broken connection is tried again, more slowly each time until it holds', async () => {
+  const broken = new TypeError('failed');
+  const { heard, waits } = await listen('key', [
+    broken,
+    answer(503),
+    broken,
+    answer(200, done, notice('back')),
+    broken,
+  ]);
+  expect(heard).toEqual([
+    'connecting',
+    'reconnecting',
+    'reconnecting',
+    'reconnecting',
+    'open',
+    'back',
+    'reconnecting',
+    'reconnecting',
+    'refused',
+  ]);
+  expect(waits).toEqual([250, 500, 1000, 250, 500]);
+});
+
+test('a line that is no frame ends the connection, not the subscription', async () => {
+  const { heard } = await listen('key', [answer(200, done, 'nonsense\n'), answer(200, done)]);
+  expect(heard).toEqual(['connecting', 'open', 'reconnecting', 'open', 'reconnecting', 'refused']);
+});
+
+test('without a token nothing is asked', async () => {
+  expect((await listen(null, [])).heard).toEqual(['refused']);
+});
+
+test('after stopping nothing is heard', async () => {
+  let push: ReadableStreamDefaultController<Uint8Array> | undefined;
+  const body = new ReadableStream<Uint8Array>({ start: (controller) => void (push = controller) });
+  const heard: string[] = [];
+  const platform = new HttpPlatform('key', { fetch: async () => new Response(body) });
+  await new Promise<void>((resolve) => {
+    const stop = platform.subscribe(
+      (event) => heard.push(event.type),
+      (state) => {
+        if (state === 'connecting') push?.enqueue(encoder.encode(done));
+        if (state !== 'open') return;
+        stop();
+        push?.enqueue(encoder.encode(notice('late')));
+        push?.close();
+        resolve();
+      },
+    );
+  });
+  await body.cancel().catch(() => undefined);
+  expect(heard).toEqual([]);
+});
+
+test('waits double up to five seconds', () => {
+  expect([0, 1, 2, 3, 4, 5, 1000].map(reconnectWait)).toEqual([250, 500, 1000, 2000, 4000, 5000, 5000]);
+});

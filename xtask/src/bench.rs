@@ -1,0 +1,245 @@
+//! `make bench`: every number that the README claims, as ratios from one run.
+//!
+//! mlx-lm's side runs in target/oracle, a Python environment with the same MLX and the same BLAS; the two take turns, trial by trial, so
+//! that a machine that slows down slows both.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::{mlx, process, root, starter, system, ui};
+
+const TRIALS: usize = 5;
+
+/// Builds, measures and prints a table in Markdown.
+pub fn run() -> Result<()> {
+    mlx::make()?;
+    system::ensure(system::Part::Desktop)?;
+    system::ensure(system::Part::Test)?;
+    ui::build()?;
+    starter::fetch()?;
+    process::run(process::cargo().args(["build", "--release", "-p", "cairn-cli", "-p", "cairn-desktop"]))?;
+    process::run(process::cargo().args(["build", "--release", "-p", "cairn-engine", "--example", "resume"]))?;
+    let home = root().join("target/bench-home");
+    let model = import_starter(&home)?;
+    let python = oracle()?;
+
+    let commit = process::output(Command::new("git").current_dir(root()).args(["rev-parse", "--short", "HEAD"]))?;
+    println!("`make bench` at {} on {}\n", commit.trim(), machine());
+    println!("| measured | Cairn | against | ratio |\n|---|---|---|---|");
+    throughput(&python, &model)?;
+    resume(&model)?;
+    app(&home)?;
+    Ok(())
+}
+
+fn row(what: &str, ours: String, against: String, ratio: f64) {
+    println!("| {what} | {ours} | {against} | {ratio:.2} |");
+}
+
+/// Decode and prefill against mlx-lm in turns; medians of the trials' ratios.
+fn throughput(python: &Path, model: &Path) -> Result<()> {
+    let mut ours = Side::start(Command::new(release("cairn")).args(["bench", "--interactive", "--model"]).arg(model))?;
+    let script = root().join("xtask/bench/mlx_lm_side.py");
+    let mut theirs = Side::start(Command::new(python).arg(script).arg(model).arg("--interactive"))?;
+    let mut trials = Vec::new();
+    for _ in 0..TRIALS {
+        trials.push((ours.trial()?, theirs.trial()?));
+    }
+    for (what, key) in [("decode, tokens/s", "generation_tps"), ("prefill, tokens/s", "prompt_tps"), ("peak memory, GB", "peak_memory_gb")] {
+        let number = |value: &Value| value[key].as_f64().unwrap_or(f64::NAN);
+        let our_median = median(trials.iter().map(|(ours, _)| number(ours)).collect());
+        let their_median = median(trials.iter().map(|(_, theirs)| number(theirs)).collect());
+        let ratio = median(trials.iter().map(|(ours, theirs)| number(ours) / number(theirs)).collect());
+        row(
+            &format!("SmolLM2-135M f32, 512 + 128 tokens: {what}"),
+            format!("{our_median:.2}"),
+            format!("mlx-lm {their_median:.2}"),
+            ratio,
+        );
+    }
+    Ok(())
+}
+
+/// A program that runs one trial for each line it reads.
+struct Side {
+    child: Child,
+    answers: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Side {
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {command:?}"))?;
+        let stdout = child.stdout.take().context("stdout is piped")?;
+        let mut side = Side { child, answers: BufReader::new(stdout).lines() };
+        let ready = side.answer()?;
+        ensure!(ready["ready"] == true, "{command:?} did not get ready: {ready}");
+        Ok(side)
+    }
+
+    fn trial(&mut self) -> Result<Value> {
+        self.child.stdin.as_mut().context("stdin is piped")?.write_all(b"trial\n")?;
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Result<Value> {
+        let line = self.answers.next().context("the program ended early")??;
+        Ok(serde_json::from_str(&line)?)
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+fn resume(model: &Path) -> Result<()> {
+    let text = process::output(Command::new(root().join("target/release/examples/resume")).arg(model))?;
+    let times: Value = serde_json::from_str(&text)?;
+    let ms = |key: &str| times[key].as_f64().unwrap_or(f64::NAN);
+    row(
+        "1,000 tokens of history after a restart, 1 new: first token",
+        format!("{:.0} ms", ms("restored_1")),
+        format!("cold {:.0} ms", ms("cold")),
+        ms("cold") / ms("restored_1"),
+    );
+    row(
+        "the same, 24 new tokens: first token",
+        format!("{:.0} ms", ms("restored_24")),
+        format!("KV still in RAM {:.0} ms", ms("ram_24")),
+        ms("restored_24") / ms("ram_24"),
+    );
+    Ok(())
+}
+
+/// The desktop app without a model: time to an interface that has drawn its first state, memory and CPU at rest.
+fn app(home: &Path) -> Result<()> {
+    let empty = home.join("empty");
+    let mut starts = Vec::new();
+    let (mut bytes, mut cpu) = (0, 0.0);
+    // The first start pays for the disk cache; the others are warm.
+    for round in 0..4 {
+        let began = Instant::now();
+        let mut xvfb = Command::new("dbus-run-session");
+        xvfb.args(["--", "xvfb-run", "-a", "-s", "-screen 0 1280x860x24"]).arg(release("cairn-app"));
+        xvfb.envs([("WEBKIT_DISABLE_COMPOSITING_MODE", "1"), ("WEBKIT_DISABLE_DMABUF_RENDERER", "1"), ("LIBGL_ALWAYS_SOFTWARE", "1")]);
+        xvfb.env("CAIRN_HOME", &empty).env("HF_HUB_CACHE", empty.join("hub")).env("CAIRN_LOG", "info");
+        let mut child = xvfb.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().context("cannot start the app under Xvfb")?;
+        let log = BufReader::new(child.stderr.take().context("stderr is piped")?);
+        let drawn = log.lines().map_while(Result::ok).find(|line| line.contains("interface ready"));
+        ensure!(drawn.is_some(), "the app ended before its interface was ready");
+        if round > 0 {
+            starts.push(began.elapsed().as_secs_f64());
+        }
+        if round == 3 {
+            std::thread::sleep(Duration::from_secs(5)); // lets start-up work settle
+            let before = tree_ticks(child.id());
+            std::thread::sleep(Duration::from_secs(20));
+            cpu = (tree_ticks(child.id()) - before) as f64 / 100.0 / 20.0 * 100.0;
+            bytes = tree_pss(child.id());
+        }
+        for pid in app_pids(child.id()) {
+            let _ = Command::new("kill").arg(pid.to_string()).status();
+        }
+        let _ = child.wait();
+    }
+    let start = median(starts);
+    row("warm start to an interface that answers", format!("{start:.2} s"), "goal 2 s".to_owned(), start / 2.0);
+    row("idle CPU of all its processes", format!("{cpu:.2} %"), "goal 1 %".to_owned(), cpu);
+    let megabytes = bytes as f64 / 1e6;
+    row("memory without a model (PSS of all its processes)", format!("{megabytes:.0} MB"), "goal 400 MB".to_owned(), megabytes / 400.0);
+    Ok(())
+}
+
+/// The app and WebKit's processes below `root`; not the display server or the session bus.
+fn app_pids(root: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut pending = vec![root];
+    let processes: Vec<(u32, u32, String)> = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+            Some((pid, rest.split_whitespace().nth(1)?.parse().ok()?, name.to_owned()))
+        })
+        .collect();
+    while let Some(parent) = pending.pop() {
+        for (pid, _, name) in processes.iter().filter(|(_, ppid, _)| *ppid == parent) {
+            pending.push(*pid);
+            if name.starts_with("cairn-app") || name.starts_with("WebKit") {
+                found.push(*pid);
+            }
+        }
+    }
+    found
+}
+
+/// CPU ticks (hundredths of a second) used by the app's processes.
+fn tree_ticks(root: u32) -> u64 {
+    let ticks = |pid: u32| -> Option<u64> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+    };
+    app_pids(root).into_iter().filter_map(ticks).sum()
+}
+
+fn tree_pss(root: u32) -> u64 {
+    let pss = |pid: u32| -> Option<u64> {
+        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+        let line = text.lines().find(|line| line.starts_with("Pss:"))?;
+        Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+    };
+    app_pids(root).into_iter().filter_map(pss).sum()
+}
+
+/// Imports the starter model into a data folder of its own.
+fn import_starter(home: &Path) -> Result<PathBuf> {
+    let model = home.join("models").join(starter::MODEL);
+    if !model.exists() {
+        let mut import = Command::new(release("cairn"));
+        import.env("CAIRN_HOME", home).args(["models", "import", "--name", starter::MODEL]).arg(starter::file());
+        process::run(import.stdout(std::io::stderr()))?;
+    }
+    Ok(model)
+}
+
+/// A Python with the pinned mlx-lm, on the same OpenBLAS as ours.
+fn oracle() -> Result<PathBuf> {
+    let folder = root().join("target/oracle");
+    let python = folder.join("bin/python");
+    if !folder.join("ready").exists() {
+        process::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
+        process::run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "mlx[cpu]==0.32.2", "mlx-lm==0.32.0"]))?;
+        let site = process::output(Command::new(&python).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]))?;
+        mlx::use_openblas(Path::new(site.trim()))?;
+        fs::write(folder.join("ready"), "")?;
+    }
+    Ok(python)
+}
+
+fn release(name: &str) -> PathBuf {
+    root().join("target/release").join(name)
+}
+
+fn machine() -> String {
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(0, |count| count.get());
+    format!("{cores} cores of {}", model.trim_start_matches([' ', '\t', ':']))
+}
+
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
+}
