@@ -27,7 +27,7 @@ pub fn request(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
 
 /// Receives the events to the end, checking their order.
 pub async fn finish(generation: &mut Generation) -> Result<Answer, Failure> {
-    let (mut prefill, mut tokens, mut text) = (Vec::new(), Vec::new(), String::new());
+    let (mut prefill, mut tokens, mut text) = (Vec::<(usize, usize, usize)>::new(), Vec::new(), String::new());
     loop {
         match generation.recv().await.expect("an answer ends with Finished or Failed") {
             GenerateEvent::Prefill { processed, total, cached } => {

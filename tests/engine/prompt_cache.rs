@@ -105,7 +105,7 @@ impl App {
 
         let mut prompt: Vec<u32> = conversation.0.iter().filter_map(|message| message.token_ids.clone()).flatten().collect();
         prompt.extend(&finished.new_prompt_ids);
-        assert_eq!(prompt.len(), finished.stats.num_prompt_tokens);
+        assert_eq!(prompt.len(), finished.stats.num_prompt_tokens, "{conversation:?} {:?}", finished.new_prompt_ids);
         conversation.0.push(message(Role::User, words, Some(finished.new_prompt_ids)));
         conversation.0.push(message(Role::Assistant, &text, Some(finished.token_ids.clone())));
         // The last token under a limit is sampled and not run.
@@ -115,7 +115,7 @@ impl App {
     }
 }
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 struct Conversation(Vec<Message>);
 
 impl Conversation {
@@ -234,7 +234,7 @@ async fn an_edited_message_is_read_again_from_the_edit() {
                 app = App::start(&model, folder.path(), ROOMY, app.close().await).await;
             }
             let turn = app.turn(&mut edited, "Who loves them?").await;
-            assert_eq!((turn.num_cached, turn.note), (common_prefix(&before.tokens, &turn.tokens), None), "{model:?}, {restarts}");
+            assert_eq!((turn.num_cached, &turn.note), (common_prefix(&before.tokens, &turn.tokens), &None), "{model:?}, {restarts}");
             assert!(turn.num_cached < turn.num_prompt - 1);
             app.settle().await;
             // Both branches are stored now.

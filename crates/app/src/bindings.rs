@@ -39,7 +39,9 @@ pub fn typescript() -> String {
 fn declaration<T: TS>(config: &Config) -> String {
     let docs = T::docs().unwrap_or_default();
     let separator = if docs.is_empty() || docs.ends_with('\n') { "" } else { "\n" };
-    format!("{docs}{separator}export {}\n", T::decl(config))
+    // One alternative a line, so that a change of the types is a change of few lines.
+    let text = format!("{docs}{separator}export {}\n", T::decl(config).replace(" | { ", "\n  | { "));
+    text.lines().flat_map(|line| [line.trim_end(), "\n"]).collect()
 }
 
 #[cfg(test)]
