@@ -17,7 +17,53 @@ pub struct Core {
 
 impl Core {
     /// Opens the app on the default data folder.
-    pub async fn open() -> Result<Arc<App>, OpenError> {
+    pub async fn open() -> Self {
+        let app = open().await.map_err(|error| Failure { code: FailureCode::Storage, message: error.to_string() });
+        Self { app, subscription: Mutex::new(None) }
+    }
+
+    /// The app, or the failure that stands in for it.
+    pub fn app(&self) -> Result<&Arc<App>, &Failure> {
+        self.app.as_ref()
+    }
+
+    /// Why there is no app.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.app.as_ref().err()
+    }
+
+    /// Sends every event to `channel` from now on. A page subscribes once, so a second subscription is that of a reloaded page, and
+    /// the channel of the page before leads nowhere.
+    fn subscribe(&self, app: &Arc<App>, channel: Channel<Frame>) {
+        let task = tauri::async_runtime::spawn(forward(app.clone(), channel));
+        let earlier = self.subscription.lock().unwrap_or_else(PoisonError::into_inner).replace(task);
+        if let Some(earlier) = earlier {
+            earlier.abort();
+        }
+    }
+}
+
+/// Carries out `command`. The reply or failure is the first frame on `channel`; after `Subscribe`, events follow.
+///
+/// # Errors
+/// Only when the window is gone and nobody can be told anything.
+#[tauri::command]
+pub async fn call(command: Command, channel: Channel<Frame>, core: State<'_, Core>) -> tauri::Result<()> {
+    let app = match core.app() {
+        Ok(app) => app,
+        Err(failure) => return channel.send(Frame::Failure(failure.clone())),
+    };
+    if matches!(command, Command::Subscribe) {
+        core.subscribe(app, channel);
+        return Ok(());
+    }
+    channel.send(match app.call(command).await {
+        Ok(reply) => Frame::Reply(reply),
+        Err(failure) => Frame::Failure(failure),
+    })
+}
+
+async fn open() -> Result<Arc<App>, OpenError> {
     App::open(Options::from_environment()?).await
 }
 

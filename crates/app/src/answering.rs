@@ -121,14 +121,20 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
         tokio::time::sleep(CLOSING_GRACE).await;
     };
     tokio::pin!(give_up);
-    let mut is_stopping = false;
+    let (mut has_begun, mut is_stopping) = (false, false);
     let mut saving = Saving { running: None, has_warned: false };
     let outcome = loop {
         let due = progress.next_due(Instant::now(), saving.running.is_some());
         tokio::select! {
             event = generation.recv() => match event {
-                Some(GenerateEvent::Prefill { processed, total, cached }) => progress.prefill(Prefill { processed, total, cached }),
-                Some(GenerateEvent::Delta { text, token, logprob: _ }) => progress.token(token, &text),
+                Some(GenerateEvent::Prefill { processed, total, cached }) => {
+                    has_begun = true;
+                    progress.prefill(Prefill { processed, total, cached });
+                }
+                Some(GenerateEvent::Delta { text, token, logprob: _ }) => {
+                    has_begun = true;
+                    progress.token(token, &text);
+                }
                 Some(GenerateEvent::Finished(finished)) => {
                     progress.append(&finished.text);
                     let status = match finished.stats.finish_reason {
@@ -146,6 +152,8 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
                 Some(GenerateEvent::Failed(error)) => break Outcome::failed(error, progress),
                 None => break Outcome::failed("The engine ended before the answer did.", progress),
             },
+            // Behind other answers its turn may be far off, and there are no figures to wait for.
+            () = running.stop.cancelled(), if !has_begun => break Outcome::without_figures(MessageStatus::Stopped, None, progress),
             () = running.stop.cancelled(), if !is_stopping => {
                 is_stopping = true;
                 generation.stop();

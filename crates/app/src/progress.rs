@@ -196,7 +196,8 @@ mod tests {
         let pieces: Vec<(u64, &str)> = (0..1000).map(|ms| (ms, "x")).collect();
         let told = told(&pieces, 1000);
         assert!(told.len() <= 31, "{} deltas", told.len());
-        assert_eq!(told.iter().map(|(_, _, text)| text.len()).sum::<usize>(), 1000 - (1000 - 990) + 1, "all but the last few are told");
+        // The last one was told at most an interval before the end.
+        assert!(told.iter().map(|(_, _, text)| text.len()).sum::<usize>() > 1000 - 33);
     }
 
     #[test]

@@ -218,6 +218,34 @@ async fn a_stopped_answer_keeps_its_text_and_the_conversation_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn answers_of_several_conversations_wait_for_each_other() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 64).await;
+    let ids = [new_conversation(&app).await, new_conversation(&app).await, new_conversation(&app).await];
+    let mut events = app.subscribe();
+    let mut answers = Vec::new();
+    for id in &ids {
+        answers.push(send(&app, id, "Hello").await[1].id.clone());
+    }
+    app.call(Command::Stop { conversation_id: ids[1].clone() }).await.unwrap();
+    let mut ended = Vec::new();
+    while ended.len() < 3 {
+        if let Event::Message { message } = next(&mut events).await
+            && message.role == Role::Assistant
+            && message.status != MessageStatus::Streaming
+        {
+            ended.push((message.id, message.status));
+        }
+    }
+    let status_of = |id: &String| ended.iter().find(|(ended, _)| ended == id).unwrap().1;
+    assert_eq!(
+        answers.iter().map(status_of).collect::<Vec<_>>(),
+        [MessageStatus::Complete, MessageStatus::Stopped, MessageStatus::Complete]
+    );
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn closing_saves_the_answer_being_written() {
     let home = home_with_model();
     let app = open_greedy(&home, 1_000_000).await;
@@ -359,7 +387,7 @@ async fn models_are_listed_loaded_and_dropped() {
     assert_eq!(PathBuf::from(&models[0].path), home.path().join("models").join(MODEL));
     assert!(models[0].bytes > 10_000);
     assert_eq!(models[0].problem, None);
-    let mut engine = |wanted: &'static str| {
+    let engine = |wanted: &'static str| {
         let mut events = events.resubscribe();
         let app = app.clone();
         async move {

@@ -83,7 +83,8 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, today: Op
     }
     env.add_test("in", tests::is_in);
     env.add_test("integer", tests::is_integer);
-    env.add_test("iterable", tests::is_iterable);
+    // Templates ask this of tools, which are none here: Python's none cannot be iterated over.
+    env.add_test("iterable", |value: &Value| has_items(value) || value.kind() == ValueKind::Iterable);
     for name in ["le", "<="] {
         env.add_test(name, tests::is_le);
     }
@@ -99,7 +100,7 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, today: Op
     env.add_test("number", tests::is_number);
     env.add_test("odd", tests::is_odd);
     env.add_test("sameas", tests::is_sameas);
-    env.add_test("sequence", tests::is_sequence);
+    env.add_test("sequence", has_items);
     env.add_test("startingwith", tests::is_startingwith);
     env.add_test("string", tests::is_string);
     env.add_test("true", tests::is_true);
@@ -130,6 +131,11 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, today: Op
         check(&b, method, &all)?;
         minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
     });
+}
+
+/// What Python can count and take items from; Jinja's undefined values behave like an empty list.
+fn has_items(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined)
 }
 
 /// Refuses calls whose result would be too long, before it is built, and accounts for reading the arguments.

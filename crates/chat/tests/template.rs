@@ -124,6 +124,7 @@ fn the_language_is_that_of_hugging_face() {
     check("{% set a, b = 'xy' | list %}{{ b ~ a }}", "yx");
     // Undefined is empty, and what a conversation without tools leaves undefined or none is tested for.
     check("[{{ nothing }}]{% for x in nothing %}x{% endfor %}{{ tools is none }}{{ strftime_now is defined }}", "[]TrueFalse");
+    check("{{ tools is iterable }} {{ 'a' is iterable }} {{ 'a' is sequence }} {{ messages[0] is mapping }}", "False True True True");
     check("{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='role') | join(',') }}", "user");
     check("{% macro m(x, y='!') %}<{{ x ~ y }}>{% endmacro %}{{ m('a') }}{{ m(*['b'], **{'y': '?'}) }}", "<a!><b?>");
     check("{% set out %}{{ 'a' }}b{% endset %}{{ out | upper }}", "AB");

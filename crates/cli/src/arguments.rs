@@ -132,9 +132,9 @@ pub enum Models {
         #[arg(long)]
         json: bool,
     },
-    /// Bring a GGUF file into Cairn's models
+    /// Bring a GGUF file or a model folder into Cairn's models
     Import {
-        /// A .gguf file
+        /// A .gguf file, or a folder in MLX or Hugging Face layout
         file: PathBuf,
         /// The model's name; without it the file's own
         #[arg(long)]

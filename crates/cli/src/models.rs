@@ -1,5 +1,7 @@
 //! `cairn models`: what is on this machine, and how more comes in.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, bail};
 use cairn_app::Places;
 use cairn_lm::gguf::import_gguf;
@@ -37,18 +39,22 @@ fn list(json: bool) -> Result<()> {
     Ok(())
 }
 
-fn import(file: &std::path::Path, name: Option<&str>) -> Result<()> {
-    if file.extension().is_none_or(|extension| extension != "gguf") {
-        bail!("cannot import {}: only .gguf files can be imported", file.display());
-    }
-    let models = Places::from_environment()?.models();
-    std::fs::create_dir_all(&models).with_context(|| format!("cannot create {}", models.display()))?;
+fn import(source: &Path, name: Option<&str>) -> Result<()> {
     let bar = output::bar(0, "importing {wide_bar} {bytes}/{total_bytes}");
     let mut on_progress = |done, total| {
         bar.set_length(total);
         bar.set_position(done);
     };
-    let folder = import_gguf(file, &models, name, &mut on_progress).with_context(|| format!("cannot import {}", file.display()))?;
+    let folder = if source.is_dir() {
+        model_folders()?.import_folder(source, name, &mut on_progress).map_err(anyhow::Error::from)
+    } else if source.extension().is_some_and(|extension| extension == "gguf") {
+        let models = Places::from_environment()?.models();
+        std::fs::create_dir_all(&models).with_context(|| format!("cannot create {}", models.display()))?;
+        import_gguf(source, &models, name, &mut on_progress).map_err(anyhow::Error::from)
+    } else {
+        bail!("cannot import {}: it is neither a .gguf file nor a model folder", source.display());
+    };
+    let folder = folder.with_context(|| format!("cannot import {}", source.display()))?;
     bar.finish_and_clear();
     println!("{}", folder.display());
     Ok(())

@@ -26,4 +26,24 @@ pub enum HubError {
         /// What is wrong with it.
         problem: ModelProblem,
     },
+    /// The name would lead out of the models folder, or hide the model.
+    #[error("a model cannot be named {name:?}: use a plain name without slashes that does not begin with a dot")]
+    BadName {
+        /// The name as it was given.
+        name: String,
+    },
+    /// A model of that name is there already.
+    #[error("{} exists already: choose another name, or delete it first", path.display())]
+    Exists {
+        /// Where it lies.
+        path: PathBuf,
+    },
+    /// The model could not be copied; nothing of it is left behind.
+    #[error("cannot copy the model to {}: {reason}", path.display())]
+    Copy {
+        /// Where it was to lie.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
 }

@@ -5,11 +5,13 @@
 //!
 //! - [`ModelFolders::list`] gives every folder as a [`ModelFolder`]; what keeps one from being loaded is its [`ModelProblem`].
 //! - [`ModelFolders::resolve`] turns what a person typed, a path or a name, into the folder to load.
+//! - [`ModelFolders::import_folder`] copies a model folder into the data folder; nothing else here changes the disk.
 //!
-//! Nothing here is changed on disk. [`starter`] names the model that the set-up fetches.
+//! [`starter`] names the model that the set-up fetches.
 
 mod error;
 mod hub_cache;
+mod import_folder;
 mod model_folders;
 pub mod starter;
 
