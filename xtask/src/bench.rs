@@ -51,17 +51,13 @@ fn throughput(python: &Path, model: &Path) -> Result<()> {
     for _ in 0..TRIALS {
         trials.push((ours.trial()?, theirs.trial()?));
     }
-    for (what, key) in [("decode, tokens/s", "generation_tps"), ("prefill, tokens/s", "prompt_tps"), ("peak memory, GB", "peak_memory_gb")] {
+    for (what, key) in [("decode, tokens/s", "generation_tps"), ("prefill, tokens/s", "prompt_tps"), ("peak memory, GB", "peak_memory_gb")]
+    {
         let number = |value: &Value| value[key].as_f64().unwrap_or(f64::NAN);
         let our_median = median(trials.iter().map(|(ours, _)| number(ours)).collect());
         let their_median = median(trials.iter().map(|(_, theirs)| number(theirs)).collect());
         let ratio = median(trials.iter().map(|(ours, theirs)| number(ours) / number(theirs)).collect());
-        row(
-            &format!("SmolLM2-135M f32, 512 + 128 tokens: {what}"),
-            format!("{our_median:.2}"),
-            format!("mlx-lm {their_median:.2}"),
-            ratio,
-        );
+        row(&format!("SmolLM2-135M f32, 512 + 128 tokens: {what}"), format!("{our_median:.2}"), format!("mlx-lm {their_median:.2}"), ratio);
     }
     Ok(())
 }
@@ -74,7 +70,8 @@ struct Side {
 
 impl Side {
     fn start(command: &mut Command) -> Result<Self> {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {command:?}"))?;
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {command:?}"))?;
         let stdout = child.stdout.take().context("stdout is piped")?;
         let mut side = Side { child, answers: BufReader::new(stdout).lines() };
         let ready = side.answer()?;

