@@ -79,9 +79,13 @@ fn pieces_of_any_bytes_join_to_the_decoded_text() {
 #[test]
 fn long_lines_and_many_lines_join_to_the_decoded_text() {
     let tokenizer = byte_level();
-    for text in ["word ".repeat(600), "line\n".repeat(600), "\n".repeat(600), "長い行".repeat(200)] {
+    for text in ["word ".repeat(600), "line\n".repeat(600), "\n".repeat(600), "長い行".repeat(200), "👩‍👧".repeat(100)] {
         assert_eq!(pieces(&tokenizer, &text_ids(&text)).concat(), text);
     }
+    // "▁b", and "€" in bytes, which must not be parted.
+    let (tokenizer, b) = (byte_fallback(), 259);
+    assert_eq!(pieces(&tokenizer, &[b; 600]).concat(), format!("b{}", " b".repeat(599)));
+    assert_eq!(pieces(&tokenizer, &[0xe2, 0x82, 0xac].repeat(200)).concat(), "€".repeat(200));
 }
 
 #[test]

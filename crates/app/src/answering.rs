@@ -289,13 +289,14 @@ fn tell_finished(app: &App, running: &Running, finished: &FinishedMessage) {
     app.tell(Event::Message { message: message.clone() });
 }
 
-/// Fills in what the engine does not know, and takes out what JSON cannot hold: the database would drop all figures for it.
+/// Fills in what the engine does not know, and takes out what JSON cannot hold: the store would drop all figures for it. What is told
+/// is then exactly what is read back later.
 fn with_process_memory(stats: GenerationStats) -> GenerationStats {
     let memory = platform::process_memory();
     GenerationStats {
-        prompt_tps: convert::finite(stats.prompt_tps),
-        generation_tps: convert::finite(stats.generation_tps),
-        time_to_first_token_ms: convert::finite(stats.time_to_first_token_ms),
+        prompt_tps: convert::figure(stats.prompt_tps),
+        generation_tps: convert::figure(stats.generation_tps),
+        time_to_first_token_ms: convert::figure(stats.time_to_first_token_ms),
         process_bytes: memory.now,
         process_peak_bytes: memory.peak,
         ..stats

@@ -39,7 +39,7 @@ pub struct Options {
 impl Options {
     /// As the environment says, with a model loaded at once.
     pub fn from_environment() -> Result<Options, OpenError> {
-        let hub_variables = CacheVariables::from_lookup(|name| std::env::var_os(name));
+        let hub_variables = CacheVariables::from_lookup(std::env::var_os);
         Ok(Options { places: Places::from_environment()?, hub_variables, autoload: true })
     }
 }

@@ -1,6 +1,7 @@
 //! Between domain types and wire types, by hand.
 
 use cairn_chat::{FinishReason, GenerationStats, Role};
+use cairn_engine::SUPPORTED_MODEL_TYPES;
 use cairn_engine::{ChunkRecord, EngineError};
 use cairn_hub::{HubError, ModelFolder};
 use cairn_store::{ChunkRow, MessageStatus, StoreError};
@@ -56,12 +57,14 @@ impl From<HubError> for wire::Failure {
 }
 
 pub(crate) fn model(folder: ModelFolder) -> wire::Model {
+    let is_supported = folder.model_type.as_deref().is_none_or(|name| SUPPORTED_MODEL_TYPES.contains(&name));
+    let unsupported = (!is_supported).then(|| format!("the architecture is none of {}", SUPPORTED_MODEL_TYPES.join(", ")));
     wire::Model {
         name: folder.name,
         path: folder.path.to_string_lossy().into_owned(),
         model_type: folder.model_type.unwrap_or_default(),
         bytes: folder.bytes,
-        problem: folder.problem.map(|problem| problem.to_string()),
+        problem: folder.problem.map(|problem| problem.to_string()).or(unsupported),
     }
 }
 
@@ -119,9 +122,9 @@ pub(crate) fn message_stats(stats: GenerationStats) -> wire::MessageStats {
         cached_tokens: tokens(stats.num_cached_tokens),
         cache_note: stats.cache_note,
         generation_tokens: tokens(stats.num_generation_tokens),
-        prompt_tps: finite(stats.prompt_tps),
-        generation_tps: finite(stats.generation_tps),
-        time_to_first_token_ms: finite(stats.time_to_first_token_ms),
+        prompt_tps: figure(stats.prompt_tps),
+        generation_tps: figure(stats.generation_tps),
+        time_to_first_token_ms: figure(stats.time_to_first_token_ms),
         process_bytes: stats.process_bytes,
         process_peak_bytes: stats.process_peak_bytes,
         mlx_active_bytes: stats.mlx_active_bytes,
@@ -140,7 +143,7 @@ pub(crate) fn engine_state(state: cairn_engine::EngineState) -> wire::EngineStat
             To::Prefilling { model, processed_tokens: tokens(processed_tokens), total_tokens: tokens(total_tokens) }
         }
         From::Generating { model, generation_tokens, generation_tps } => {
-            To::Generating { model, generation_tokens: tokens(generation_tokens), generation_tps: finite(generation_tps) }
+            To::Generating { model, generation_tokens: tokens(generation_tokens), generation_tps: figure(generation_tps) }
         }
         From::Failed { model, message } => To::Failed { model, message },
     }
@@ -192,12 +195,14 @@ pub(crate) fn tokens(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// JSON knows neither infinity nor NaN, which a division by no time at all gives.
-pub(crate) fn finite(value: f64) -> f64 {
-    if value.is_finite() { value } else { 0.0 }
+/// A measured figure as it can be kept: JSON knows neither infinity nor NaN, which a division by no time at all gives, and digits that
+/// nobody can measure may come back changed from a text.
+pub(crate) fn figure(value: f64) -> f64 {
+    if value.is_finite() { (value * 1000.0).round() / 1000.0 } else { 0.0 }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
     use std::path::PathBuf;
@@ -218,11 +223,13 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_json_cannot_hold_become_zero() {
+    fn figures_are_rounded_and_those_that_json_cannot_hold_become_zero() {
         fn check(value: f64, expected: f64) {
-            assert_eq!(finite(value), expected);
+            assert_eq!(figure(value), expected);
+            assert_eq!(serde_json::from_str::<f64>(&serde_json::to_string(&figure(value)).unwrap()).unwrap(), expected);
         }
         check(1.5, 1.5);
+        check(1069.603668126722, 1069.604);
         check(f64::NAN, 0.0);
         check(f64::INFINITY, 0.0);
     }

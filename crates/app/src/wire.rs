@@ -13,7 +13,8 @@ use ts_rs::TS;
 pub enum Command {
     /// The state to draw first: conversations, models, settings, status.
     Bootstrap,
-    /// Sends every [`Event`] from now on, until the caller goes away. Answers [`Reply::Done`] first.
+    /// Sends every [`Event`] from now on, until the caller goes away. Answers [`Reply::Done`] first, and once more whenever events were
+    /// lost to a slow caller, who then asks for everything again.
     Subscribe,
     /// One conversation with the messages of its current branch.
     GetConversation { id: String },

@@ -1,6 +1,6 @@
 //! `cairn serve --ui`: the app's interface on this machine, for a browser.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use cairn_app::wire::Command;
 use cairn_app::{App, Options, Places};
 use cairn_server::{ServeOptions, Server};
@@ -30,7 +30,10 @@ pub async fn run(arguments: Serve) -> Result<()> {
     println!("{}", server.url());
     eprintln!("Cairn is at the address above. Ctrl-C ends it.");
     if let Some(name) = arguments.model {
-        app.call(Command::LoadModel { name }).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
+        if let Err(failure) = app.call(Command::LoadModel { name }).await {
+            app.close().await;
+            bail!(failure.message);
+        }
     }
     let result = server.run(shutdown_signal()).await;
     app.close().await;

@@ -20,6 +20,7 @@ mod request;
 mod status;
 mod worker;
 
+pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;
 pub use engine::{CacheOptions, Engine, EngineOptions};
 pub use error::EngineError;
 pub use prompt_cache::{CacheEvent, ChunkRecord};

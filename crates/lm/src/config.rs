@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-
-
 use crate::LmError;
 use crate::error::read_json;
 

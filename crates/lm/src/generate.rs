@@ -121,8 +121,11 @@ impl<'m> TokenStream<'m> {
     }
 }
 
+/// A token id with its natural log-probability.
+pub type TokenScore = (u32, f32);
+
 /// Natural log-probabilities of each of `tokens` given those before it (none for the first), and the `num_top` likeliest next tokens.
-pub fn score(model: &Model, tokens: &[u32], num_top: usize) -> Result<(Vec<Option<f32>>, Vec<(u32, f32)>), LmError> {
+pub fn score(model: &Model, tokens: &[u32], num_top: usize) -> Result<(Vec<Option<f32>>, Vec<TokenScore>), LmError> {
     if tokens.is_empty() {
         return Err(LmError::EmptyPrompt);
     }

@@ -11,6 +11,9 @@ use crate::error::{read_file, read_json};
 /// Vocabularies of 256k tokens with their merges stay below this.
 const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
 
+/// Tokens of one line that are decoded together with each new one.
+const MAX_TAIL_TOKENS: usize = 64;
+
 /// A tokenizer with what tokenizer_config.json says about it.
 #[derive(Debug)]
 pub struct Tokenizer {
@@ -145,28 +148,33 @@ impl Detokenizer<'_> {
     /// The text that `token` completes: empty while a character is still in pieces.
     pub fn push(&mut self, token: u32) -> Result<String, LmError> {
         self.ids.push(token);
-        let text = self.tail()?;
+        let text = self.decode_from(self.settled)?;
         // A piece of a character decodes to U+FFFD at the end: hold the text back until the rest has come.
         let complete = text.trim_end_matches('\u{FFFD}');
         let piece = after(complete, &self.given).to_owned();
         self.given.push_str(&piece);
-        // Decoding begins anew at line ends, so that its cost does not grow with the answer. The newline stays as context: some
-        // tokenizers strip a leading space from the first token they decode.
-        if piece.ends_with('\n') && complete.len() == text.len() {
-            self.settled = self.ids.len() - 1;
-            self.given = self.tail()?;
+        // Decoding begins anew at line ends and in long lines, so that its cost does not grow with the answer. The last token stays as
+        // context, where it means something by itself: some tokenizers strip a leading space from the first token they decode.
+        let is_long = self.ids.len() - self.settled > MAX_TAIL_TOKENS && !piece.is_empty();
+        if (is_long || piece.ends_with('\n')) && complete.len() == text.len() {
+            let last = self.ids.len() - 1;
+            let context = self.decode_from(last)?;
+            if !context.contains('\u{FFFD}') {
+                self.settled = last;
+                self.given = context;
+            }
         }
         Ok(piece)
     }
 
     /// What was held back, when the answer has ended.
     pub fn finish(self) -> Result<String, LmError> {
-        let text = self.tail()?;
+        let text = self.decode_from(self.settled)?;
         Ok(after(&text, &self.given).to_owned())
     }
 
-    fn tail(&self) -> Result<String, LmError> {
-        let decoded = self.tokenizer.inner.decode(&self.ids[self.settled..], true);
+    fn decode_from(&self, index: usize) -> Result<String, LmError> {
+        let decoded = self.tokenizer.inner.decode(&self.ids[index..], true);
         decoded.map_err(|error| LmError::Encoding { reason: error.to_string() })
     }
 }

@@ -1,0 +1,119 @@
+//! The program that crash tests kill: opens the app, does as it is told, and prints one line for each thing that has happened.
+//!
+//! ```text
+//! crash_victim HOME answer CONVERSATION MAX_TOKENS QUESTION      asks the question again and again
+//! crash_victim HOME file CONVERSATION MAX_TOKENS QUESTION        asks it once, then watches the rows of the prompt cache
+//! crash_victim HOME own                                          says whether it owns the folder, and holds it until stdin ends
+//! ```
+//! A line is a JSON array of texts:
+//! `["conversation", id]`, `["sent", question id, question, answer id]` (both rows are saved), `["delta", answer id, text]`,
+//! `["complete", answer id, text]` (the answer is saved), `["rows", number of chunks that have a row]`, `["owner"]`,
+//! `["refused", sentence]`. With CONVERSATION `new` it makes one.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, bail, ensure};
+use cairn_app::wire::{Command, Event, Failure, MessageStatus, Reply, Settings};
+use cairn_app::{App, CacheVariables, Options, Places};
+use cairn_store::Store;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let places = Places::new(arguments.first().context("the first argument is the data folder")?);
+    let options = Options { places: places.clone(), hub_variables: CacheVariables::default(), autoload: false };
+    match arguments[1..] {
+        ["own"] => own(options).await,
+        [work @ ("answer" | "file"), conversation, max_tokens, question] => {
+            let app = App::open(options).await?;
+            let mut victim = Victim { conversation: conversation.to_owned(), app };
+            victim.prepare(max_tokens.parse()?).await?;
+            if work == "file" {
+                victim.answer(question).await?;
+                victim.watch_rows(&places).await
+            } else {
+                loop {
+                    victim.answer(question).await?;
+                }
+            }
+        }
+        _ => bail!("the second argument is answer, file or own, and the first two take a conversation, a number and a question"),
+    }
+}
+
+async fn own(options: Options) -> anyhow::Result<()> {
+    match App::open(options).await {
+        Ok(app) => {
+            say(&["owner"]);
+            tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink())).await??;
+            app.close().await;
+        }
+        Err(error) => say(&["refused", &error.to_string()]),
+    }
+    Ok(())
+}
+
+struct Victim {
+    app: Arc<App>,
+    conversation: String,
+}
+
+impl Victim {
+    /// Greedy answers of so many tokens, in a conversation that is there.
+    async fn prepare(&mut self, max_tokens: u32) -> anyhow::Result<()> {
+        let Reply::Bootstrap { settings, .. } = self.call(Command::Bootstrap).await? else { bail!("no settings") };
+        let settings = Settings { temperature: 0.0, max_tokens, cache_budget_bytes: 1 << 30, ..settings };
+        self.call(Command::UpdateSettings { settings }).await?;
+        if self.conversation == "new" {
+            let Reply::Conversation { conversation, .. } = self.call(Command::NewConversation).await? else { bail!("no conversation") };
+            self.conversation = conversation.id;
+        }
+        say(&["conversation", &self.conversation]);
+        Ok(())
+    }
+
+    async fn answer(&self, question: &str) -> anyhow::Result<()> {
+        let mut events = self.app.subscribe();
+        let send = Command::SendMessage { conversation_id: self.conversation.clone(), text: question.to_owned() };
+        let Reply::Sent { messages, .. } = self.call(send).await? else { bail!("nothing was sent") };
+        let [question, answer] = &messages[..] else { bail!("{messages:?}") };
+        say(&["sent", &question.id, &question.text, &answer.id]);
+        loop {
+            match events.recv().await? {
+                Event::Delta { message_id, text, .. } if message_id == answer.id => say(&["delta", &message_id, &text]),
+                Event::Message { message } if message.id == answer.id && message.status != MessageStatus::Streaming => {
+                    ensure!(message.status == MessageStatus::Complete, "{message:?}");
+                    say(&["complete", &message.id, &message.text]);
+                    return Ok(());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads the rows over and over, as fast as it can, until it is killed.
+    async fn watch_rows(&self, places: &Places) -> anyhow::Result<()> {
+        let store = Store::open(&places.database()).await?;
+        let mut told = None;
+        loop {
+            let count = store.chunks().await?.len();
+            if told.replace(count) != Some(count) {
+                say(&["rows", &count.to_string()]);
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn call(&self, command: Command) -> anyhow::Result<Reply> {
+        self.app.call(command).await.map_err(|Failure { message, .. }| anyhow!(message))
+    }
+}
+
+/// Writes the line at once, so that a kill falls between lines.
+fn say(words: &[&str]) {
+    let line = format!("{}\n", serde_json::Value::from(words));
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()).expect("someone reads what is said");
+}

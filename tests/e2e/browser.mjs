@@ -1,0 +1,170 @@
+// Chromium on a core's interface: what a person finds on the page, and everything that the page complains of.
+import assert from 'node:assert/strict';
+import { mkdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { after, test } from 'node:test';
+import { chromium } from 'playwright-core';
+import { Home, target } from './core.mjs';
+import { until } from './until.mjs';
+
+/** Of a whole flow. What it waits for has limits of its own; this one says that something else hangs. */
+const LIMIT_MS = 240_000;
+
+let browser;
+after(() => browser?.close());
+
+/** The browser that all flows share; each has a context of its own. */
+export async function openBrowser() {
+  // Chromium's own sandbox cannot be had in containers; the only page it sees is ours.
+  browser ??= await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox'] });
+  return browser;
+}
+
+/**
+ * A test with a home, a core and a page on it. The page must not complain of anything but what `expected` matches.
+ * Answers are greedy, so that the tiny model, which then knows no end, writes until `maxTokens`.
+ */
+export function flow(name, { models, maxTokens = 200, viewport, expected, prepare }, steps) {
+  test(name, { timeout: LIMIT_MS }, async (t) => {
+    const home = await Home.make(t, models);
+    await prepare?.(home);
+    const core = await home.start();
+    await core.set({ temperature: 0, max_tokens: maxTokens });
+    const context = await (await openBrowser()).newContext({ viewport, permissions: ['clipboard-read', 'clipboard-write'] });
+    t.after(() => context.close());
+    const page = new Page(await context.newPage());
+    await page.open(core.url);
+    try {
+      await steps({ home, core, page });
+    } catch (error) {
+      const picture = join(target, 'e2e', `${name.replaceAll(/\W+/g, '-')}.png`);
+      await mkdir(join(target, 'e2e'), { recursive: true });
+      await page.driver.screenshot({ path: picture }).catch(() => {});
+      t.diagnostic(`the page as it was: ${picture}`);
+      throw error;
+    }
+    assert.deepEqual(
+      page.complaints.filter((complaint) => !expected?.test(complaint)),
+      [],
+      'the page complained',
+    );
+  });
+}
+
+/** A page with Cairn in it, in a person's words. */
+export class Page {
+  /** Errors and warnings on the console, exceptions, and what the content security policy forbade. */
+  complaints = [];
+
+  constructor(driver) {
+    this.driver = driver;
+    driver.setDefaultTimeout(60_000);
+    driver.on('pageerror', (error) => this.complaints.push(String(error)));
+    driver.on('console', (line) => {
+      if (['error', 'warning'].includes(line.type())) this.complaints.push(`${line.text()} (${line.location().url})`);
+    });
+    this.message = this.box('Message');
+    this.answers = this.region('Messages').getByRole('article', { name: 'Answer' });
+    this.answer = this.answers.last();
+    this.stop = this.button('Stop');
+  }
+
+  async open(url) {
+    await this.driver.addInitScript(() =>
+      document.addEventListener('securitypolicyviolation', (event) =>
+        console.error(`forbidden by the policy: ${event.violatedDirective} ${event.blockedURI}`),
+      ),
+    );
+    await this.driver.goto(String(url));
+  }
+
+  button(name) {
+    return this.driver.getByRole('button', { name, exact: true });
+  }
+
+  box(name) {
+    return this.driver.getByRole('textbox', { name, exact: true });
+  }
+
+  region(name) {
+    return this.driver.getByRole('region', { name, exact: true });
+  }
+
+  dialog(name) {
+    return this.driver.getByRole('dialog', { name, exact: true });
+  }
+
+  status(id) {
+    return this.driver.getByTestId(id);
+  }
+
+  /** The row of a conversation; while an answer is being written, its name says so too. */
+  row(title) {
+    return this.driver.getByRole('navigation').getByRole('button', { name: new RegExp(`^${title}( , being written)?$`) });
+  }
+
+  /** Waits until this text can be seen somewhere. */
+  async shows(text) {
+    await this.driver.getByText(text).filter({ visible: true }).first().waitFor();
+  }
+
+  /** Writes a message and sends it by Enter; returns when the answer has begun. */
+  async send(text) {
+    const count = await this.answers.count();
+    await this.message.fill(text);
+    await this.message.press('Enter');
+    await until(`“${text}” gets an answer`, async () => (await this.answers.count()) > count);
+  }
+
+  /** Writes a message and waits for the whole answer; returns its text. */
+  async ask(text) {
+    await this.send(text);
+    await this.finished();
+    return this.answerText();
+  }
+
+  /** Waits until the last answer is no longer being written. */
+  async finished() {
+    await until('the answer ends', async () => (await this.answer.getAttribute('aria-busy')) === 'false');
+  }
+
+  /** Waits until the last answer has this many letters. */
+  async written(letters) {
+    await until(`${letters} letters are written`, async () => (await this.answerText()).length >= letters);
+  }
+
+  /** The text of the last answer, without its figures. */
+  async answerText() {
+    const texts = await this.answer.locator('.markdown').allInnerTexts();
+    return texts.join('');
+  }
+
+  /** What the person wrote. */
+  questionTexts() {
+    return this.region('Messages').getByRole('article', { name: 'You' }).locator('p').allInnerTexts();
+  }
+
+  /** How many tokens of the last answer's prompt were read from the cache, of how many. */
+  async cached() {
+    const words = await this.answer.getByText(/tokens read from cache/).innerText();
+    const [, cached, prompt] = /([\d,]+) of ([\d,]+) tokens read from cache/.exec(words);
+    return { cached: number(cached), prompt: number(prompt) };
+  }
+
+  /** Notes each text that the last match of a selector goes through from now on; the returned function gives them. */
+  async watch(selector) {
+    await this.driver.evaluate((selector) => {
+      const seen = ((window.seen ??= {})[selector] = []);
+      const look = () => {
+        const text = [...document.querySelectorAll(selector)].at(-1)?.textContent?.trim();
+        if (text && text !== seen.at(-1)) seen.push(text);
+      };
+      new MutationObserver(look).observe(document.body, { subtree: true, childList: true, characterData: true });
+    }, selector);
+    return () => this.driver.evaluate((selector) => window.seen[selector], selector);
+  }
+}
+
+function number(digits) {
+  return Number(digits.replaceAll(',', ''));
+}

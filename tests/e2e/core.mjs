@@ -1,0 +1,146 @@
+// A data folder of a test's own, and the cores (`cairn serve --ui`) that run on it one after another.
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { cp, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { text } from 'node:stream/consumers';
+import { fileURLToPath } from 'node:url';
+
+export const root = fileURLToPath(new URL('../..', import.meta.url));
+export const target = process.env.CARGO_TARGET_DIR ?? join(root, 'target');
+/** The starter model's GGUF file, which `make starter` fetches. */
+export const starterFile = join(root, 'target/starter/SmolLM2-135M-Instruct.Q4_1.gguf');
+
+const START_LIMIT_MS = 60_000;
+
+/** The path of a program of this workspace. */
+export function program(name) {
+  return join(target, 'debug', name);
+}
+
+/** Runs a program to its end. */
+export async function run(command, args, env) {
+  const child = spawn(command, args, { env, stdio: ['ignore', 'pipe', 'pipe'] });
+  const [stdout, stderr, [code]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, 'exit')]);
+  return { code, stdout, stderr };
+}
+
+/** A data folder, and an empty cache of downloaded models beside it; both go when the test ends, and so do the cores on them. */
+export class Home {
+  #cores = [];
+
+  constructor(folder) {
+    this.folder = folder;
+    this.env = { ...process.env, CAIRN_HOME: join(folder, 'home'), HF_HUB_CACHE: join(folder, 'hub') };
+  }
+
+  static async make(t, models = ['tiny-chat']) {
+    const home = new Home(await mkdtemp(join(tmpdir(), 'cairn-e2e-')));
+    t.after(() => home.#remove());
+    await mkdir(home.env.HF_HUB_CACHE);
+    for (const model of models) await home.addGolden(model);
+    return home;
+  }
+
+  modelFolder(name) {
+    return join(this.env.CAIRN_HOME, 'models', name);
+  }
+
+  /** Brings in one of the tiny random models that the goldens are made of. */
+  async addGolden(name) {
+    await cp(join(root, 'tests/goldens/llama', name), this.modelFolder(name), { recursive: true });
+  }
+
+  /** Brings in a model that has its config and nothing else. */
+  async addBroken(name) {
+    await mkdir(this.modelFolder(name), { recursive: true });
+    await cp(join(root, 'tests/goldens/llama/tiny-chat/config.json'), join(this.modelFolder(name), 'config.json'));
+  }
+
+  /** Imports the starter model, the real one. */
+  async addStarter() {
+    const { code, stderr } = await run(
+      program('cairn'),
+      ['models', 'import', starterFile, '--name', 'SmolLM2-135M-Instruct'],
+      this.env,
+    );
+    assert.equal(code, 0, `the starter model is fetched by \`make starter\`: ${stderr}`);
+  }
+
+  /** Starts a core. One that follows another may take its place: `{ port, token }` of that. */
+  async start({ port = 0, token } = {}) {
+    const args = ['serve', '--ui', '--port', String(port)];
+    if (token) {
+      const file = join(this.folder, 'token');
+      await writeFile(file, token);
+      args.push('--token-file', file);
+    }
+    const core = new Core(spawn(program('cairn'), args, { env: this.env, stdio: ['ignore', 'pipe', 'pipe'] }));
+    this.#cores.push(core);
+    await core.opened();
+    return core;
+  }
+
+  async #remove() {
+    await Promise.all(this.#cores.map((core) => core.end('SIGKILL')));
+    await rm(this.folder, { recursive: true, force: true });
+  }
+}
+
+/** A running `cairn serve --ui`. */
+export class Core {
+  #child;
+  #exited;
+  #stderr;
+
+  constructor(child) {
+    this.#child = child;
+    this.#exited = once(child, 'exit');
+    this.#stderr = text(child.stderr);
+  }
+
+  /** Waits for the address, which is the first line that a core prints. */
+  async opened() {
+    const lines = createInterface({ input: this.#child.stdout });
+    const late = AbortSignal.timeout(START_LIMIT_MS);
+    const line = await Promise.race([once(lines, 'line', { signal: late }), this.#exited.then(() => null)]);
+    if (!line) throw new Error(`cairn serve ended before it printed an address: ${await this.#stderr}`);
+    this.url = new URL(line[0]);
+    this.port = Number(this.url.port);
+    this.token = new URLSearchParams(this.url.hash.slice(1)).get('token');
+  }
+
+  /** Asks the core itself, past the page. */
+  async call(command) {
+    const response = await fetch(new URL('/api/call', this.url), {
+      method: 'POST',
+      headers: { 'content-type': 'application/json', authorization: `Bearer ${this.token}` },
+      body: JSON.stringify(command),
+    });
+    const frame = await response.json();
+    assert.ok(frame.reply, `${command.type} failed: ${JSON.stringify(frame)}`);
+    return frame.reply;
+  }
+
+  /** Changes some of the settings. */
+  async set(change) {
+    const { settings } = await this.call({ type: 'bootstrap' });
+    await this.call({ type: 'update_settings', settings: { ...settings, ...change } });
+  }
+
+  /** All conversations, with their messages. */
+  async conversations() {
+    const { conversations } = await this.call({ type: 'bootstrap' });
+    return Promise.all(conversations.map(({ id }) => this.call({ type: 'get_conversation', id })));
+  }
+
+  /** Ends the core by a signal and returns its exit code, null if the signal killed it. */
+  async end(signal) {
+    this.#child.kill(signal);
+    const [code] = await this.#exited;
+    return code;
+  }
+}
