@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! crash_victim HOME answer CONVERSATION MAX_TOKENS QUESTION      asks the question again and again
-//! crash_victim HOME file CONVERSATION MAX_TOKENS QUESTION        asks it once, then watches the rows of the prompt cache
+//! crash_victim HOME file CONVERSATION MAX_TOKENS QUESTION        asks it once
+//! crash_victim HOME rows CONVERSATION MAX_TOKENS QUESTION        asks it once, then watches the rows of the prompt cache
 //! crash_victim HOME own                                          says whether it owns the folder, and holds it until stdin ends
 //! ```
 //! A line is a JSON array of texts:
@@ -26,20 +27,20 @@ async fn main() -> anyhow::Result<()> {
     let options = Options { places: places.clone(), hub_variables: CacheVariables::default(), autoload: false };
     match arguments[1..] {
         ["own"] => own(options).await,
-        [work @ ("answer" | "file"), conversation, max_tokens, question] => {
+        [work @ ("answer" | "file" | "rows"), conversation, max_tokens, question] => {
             let app = App::open(options).await?;
             let mut victim = Victim { conversation: conversation.to_owned(), app };
             victim.prepare(max_tokens.parse()?).await?;
-            if work == "file" {
+            loop {
                 victim.answer(question).await?;
-                victim.watch_rows(&places).await
-            } else {
-                loop {
-                    victim.answer(question).await?;
+                match work {
+                    "file" => std::future::pending().await,
+                    "rows" => victim.watch_rows(&places).await?,
+                    _ => {}
                 }
             }
         }
-        _ => bail!("the second argument is answer, file or own, and the first two take a conversation, a number and a question"),
+        _ => bail!("the second argument is answer, file or rows, with a conversation, a number and a question after it, or own"),
     }
 }
 

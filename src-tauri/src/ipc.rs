@@ -57,10 +57,16 @@ pub async fn call(command: Command, channel: Channel<Frame>, core: State<'_, Cor
         core.subscribe(app, channel);
         return Ok(());
     }
+    let is_first_state = matches!(command, Command::Bootstrap);
     channel.send(match app.call(command).await {
         Ok(reply) => Frame::Reply(reply),
         Err(failure) => Frame::Failure(failure),
-    })
+    })?;
+    if is_first_state {
+        // What a start-up measurement waits for: from here on the page can be used.
+        tracing::info!("interface ready");
+    }
+    Ok(())
 }
 
 async fn open() -> Result<Arc<App>, OpenError> {

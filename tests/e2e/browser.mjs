@@ -30,7 +30,9 @@ export function flow(name, { models, maxTokens = 200, viewport, expected, prepar
     await prepare?.(home);
     const core = await home.start();
     await core.set({ temperature: 0, max_tokens: maxTokens });
-    const context = await (await openBrowser()).newContext({ viewport, permissions: ['clipboard-read', 'clipboard-write'] });
+    const context = await (
+      await openBrowser()
+    ).newContext({ viewport, permissions: ['clipboard-read', 'clipboard-write'] });
     t.after(() => context.close());
     const page = new Page(await context.newPage());
     await page.open(core.url);
@@ -100,7 +102,9 @@ export class Page {
 
   /** The row of a conversation; while an answer is being written, its name says so too. */
   row(title) {
-    return this.driver.getByRole('navigation').getByRole('button', { name: new RegExp(`^${title}( , being written)?$`) });
+    return this.driver
+      .getByRole('navigation')
+      .getByRole('button', { name: new RegExp(`^${title}( , being written)?$`) });
   }
 
   /** Waits until this text can be seen somewhere. */
@@ -133,7 +137,7 @@ export class Page {
     await until(`${letters} letters are written`, async () => (await this.answerText()).length >= letters);
   }
 
-  /** The text of the last answer, without its figures. */
+  /** The text of the last answer as it is seen, without its figures. */
   async answerText() {
     const texts = await this.answer.locator('.markdown').allInnerTexts();
     return texts.join('');
@@ -167,4 +171,9 @@ export class Page {
 
 function number(digits) {
   return Number(digits.replaceAll(',', ''));
+}
+
+/** A text as a page shows it: white space of any length is one space. */
+export function asSeen(text) {
+  return text.replaceAll(/\s+/g, ' ').trim();
 }

@@ -11,7 +11,8 @@ export async function until(what, look, limitMs = LIMIT_MS) {
   for (;;) {
     const seen = await look();
     if (seen) return seen;
-    if (performance.now() > deadline) throw new Error(`in ${limitMs / 1000} s it never came that ${what}; last seen: ${seen}`);
+    if (performance.now() > deadline)
+      throw new Error(`in ${limitMs / 1000} s it never came that ${what}; last seen: ${seen}`);
     await pause(LOOK_AGAIN_MS);
   }
 }

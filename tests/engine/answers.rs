@@ -65,7 +65,11 @@ async fn an_answer_ends_at_the_limit_the_context_or_an_end_of_sequence() {
         let engine = engine(&model).await;
         let answer = finish(&mut engine.generate(request(&[1, 1, 1, 1], max_tokens))).await.expect("an answer");
         let stats = answer.finished.stats;
-        assert_eq!((stats.finish_reason, stats.num_generation_tokens, answer.finished.token_ids.len()), expected, "{script:?} {max_tokens}");
+        assert_eq!(
+            (stats.finish_reason, stats.num_generation_tokens, answer.finished.token_ids.len()),
+            expected,
+            "{script:?} {max_tokens}"
+        );
     }
     check(&[65], 0, (FinishReason::Length, 0, 0)).await;
     check(&[65], 1, (FinishReason::Length, 1, 1)).await;

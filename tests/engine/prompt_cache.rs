@@ -42,6 +42,7 @@ impl App {
             self.apply(event);
         }
         self.check_folder();
+        assert_eq!(self.engine.status().borrow().cache_disk_bytes, self.num_bytes(), "the status tells what is stored");
     }
 
     async fn close(mut self) -> Rows {
@@ -344,6 +345,23 @@ async fn a_chunk_that_cannot_be_used_is_a_miss_with_its_reason_and_is_stored_aga
 }
 
 #[tokio::test]
+async fn a_chunk_that_cannot_be_used_leaves_no_files_behind() {
+    let [model, _] = models();
+    let folder = folder();
+    let app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
+    app.turn(&mut Conversation::new(), "What is a cairn?").await;
+    let rows = app.close().await;
+    for row in rows.clone().values_mut().filter(|row| row.start > 0) {
+        flip_a_byte(&file(folder.path(), row), row);
+    }
+    // Another question finds the damage in the words that the two share, and stores neither the old question nor its answer again.
+    let mut app = App::start(model.folder(), folder.path(), ROOMY, rows).await;
+    app.turn(&mut Conversation::new(), "What is a stone?").await;
+    app.settle().await;
+    assert_eq!(app.removed.len(), 2, "the old question and its answer");
+}
+
+#[tokio::test]
 async fn a_damaged_chunk_on_disk_does_not_spoil_what_memory_holds() {
     let [model, _] = models();
     let folder = folder();
@@ -436,8 +454,7 @@ async fn what_was_used_longest_ago_is_evicted_first() {
     let answer = app.answer(request(&prompts[0], 1)).await;
     assert_eq!(answer.finished.stats.num_cached_tokens, 299);
     app.settle().await;
-    let chunk_of: BTreeMap<String, (u32, usize)> =
-        app.rows.values().map(|row| (row.key.clone(), (row.token_ids[0], row.start))).collect();
+    let chunk_of: BTreeMap<String, (u32, usize)> = app.rows.values().map(|row| (row.key.clone(), (row.token_ids[0], row.start))).collect();
     app.budget_bytes = 0;
     app.engine.set_cache_budget(0);
     app.settle().await;

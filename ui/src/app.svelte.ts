@@ -37,13 +37,18 @@ export class App {
 
   /** Connects; the returned function disconnects. */
   start(): () => void {
-    return this.platform.subscribe(
+    const forgetNewChat = this.platform.onNewChat?.(() => this.chat.newChat());
+    const disconnect = this.platform.subscribe(
       (event) => (this.#held ? void this.#held.push(event) : this.#receive(event)),
       (connection) => {
         this.connection = connection;
         if (connection === 'open') void this.bootstrap();
       },
     );
+    return () => {
+      forgetNewChat?.();
+      disconnect();
+    };
   }
 
   /** Asks for the whole state. */

@@ -18,7 +18,7 @@ pub fn test() -> Result<()> {
     let flows = root().join("tests/e2e");
     if flows.exists() {
         node::install(&flows)?;
-        node::run("node", &flows, &["--test"])?;
+        node::npm(&flows, &["test"])?;
     }
     Ok(())
 }

@@ -33,18 +33,13 @@ const NODE: Option<Wheel> = if cfg!(all(target_os = "linux", target_arch = "x86_
     None
 };
 
-/// Runs npm in `folder`.
+/// Runs npm in `folder`, its output passed through.
 pub fn npm(folder: &Path, arguments: &[&str]) -> Result<()> {
-    run("npm", folder, arguments)
-}
-
-/// Runs one of Node's programs (`node`, `npm`, `npx`) in `folder`, its output passed through.
-pub fn run(program: &str, folder: &Path, arguments: &[&str]) -> Result<()> {
-    let mut command = Command::new(program);
+    let mut command = Command::new("npm");
     if let Some(bin) = programs()? {
         let path = env::var_os("PATH").unwrap_or_default();
         let path = env::join_paths([bin.clone()].into_iter().chain(env::split_paths(&path)))?;
-        command = Command::new(bin.join(program));
+        command = Command::new(bin.join("npm"));
         command.env("PATH", path);
     }
     process::run(command.args(arguments).current_dir(folder))
@@ -86,11 +81,9 @@ fn programs() -> Result<Option<PathBuf>> {
     let partial = folder.join("bin.partial");
     fs::create_dir_all(&partial)?;
     symlink(&node, partial.join("node"))?;
-    // Wheels have no links, so npm's own starters do not find their way.
-    for program in ["npm", "npx"] {
-        let script = unpacked.join(format!("lib/node_modules/npm/bin/{program}-cli.js"));
-        process::write_script(&partial.join(program), &format!("#!/bin/sh\nexec '{}' '{}' \"$@\"\n", node.display(), script.display()))?;
-    }
+    // Wheels have no links, so npm's own starter does not find its way.
+    let npm = unpacked.join("lib/node_modules/npm/bin/npm-cli.js");
+    process::write_script(&partial.join("npm"), &format!("#!/bin/sh\nexec '{}' '{}' \"$@\"\n", node.display(), npm.display()))?;
     fs::rename(&partial, &bin)?;
     Ok(Some(bin))
 }

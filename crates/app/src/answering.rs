@@ -45,7 +45,7 @@ impl Outcome {
     }
 
     fn failed(error: impl ToString, progress: &Progress) -> Self {
-        Self::without_figures(MessageStatus::Failed, Some(error.to_string()), progress)
+        Self::without_figures(MessageStatus::Failed, Some(convert::sentence(error)), progress)
     }
 }
 
@@ -67,7 +67,7 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
     let saved = save(&app, &turn, &outcome.new_prompt_ids, &finished).await;
     let is_saved = match &saved {
         Err(error) if is_worth_retrying(error) => {
-            let text = format!("The answer is not saved: {error}. Cairn keeps it in memory and tries again.");
+            let text = format!("The answer is not saved ({error}); Cairn keeps it in memory and tries again.");
             app.tell(Event::Notice { level: NoticeLevel::Error, text });
             false
         }
@@ -221,7 +221,7 @@ impl Saving {
             Ok(()) => self.has_warned = false,
             Err(error) if !self.has_warned => {
                 self.has_warned = true;
-                let text = format!("The answer goes on, but is not being saved: {error}. Cairn tries again when it is finished.");
+                let text = format!("The answer goes on, but is not being saved ({error}); Cairn tries again when it is finished.");
                 app.tell(Event::Notice { level: NoticeLevel::Warning, text });
             }
             Err(_) => {}

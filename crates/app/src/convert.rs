@@ -29,7 +29,7 @@ impl From<StoreError> for wire::Failure {
                 Self::new(Invalid, "This conversation is still being answered: wait or stop the answer first.")
             }
             StoreError::NothingToAnswer { .. } => Self::new(Invalid, "There is no message to answer yet."),
-            other => Self::new(Storage, other.to_string()),
+            other => Self::new(Storage, sentence(other)),
         }
     }
 }
@@ -40,7 +40,7 @@ impl From<EngineError> for wire::Failure {
             EngineError::NoModel => wire::FailureCode::NoModel,
             _ => wire::FailureCode::Engine,
         };
-        Self::new(code, error.to_string())
+        Self::new(code, sentence(error))
     }
 }
 
@@ -52,8 +52,19 @@ impl From<HubError> for wire::Failure {
             HubError::Copy { .. } => wire::FailureCode::Storage,
             HubError::Unusable { .. } => wire::FailureCode::Engine,
         };
-        Self::new(code, error.to_string())
+        Self::new(code, sentence(error))
     }
+}
+
+/// An error as an interface shows it. Errors are written to follow a colon; alone on a line they begin and end as sentences do.
+pub(crate) fn sentence(error: impl ToString) -> String {
+    let text = error.to_string();
+    let mut rest = text.chars();
+    let mut sentence: String = rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect();
+    if !sentence.ends_with(['.', '!', '?', '…']) {
+        sentence.push('.');
+    }
+    sentence
 }
 
 pub(crate) fn model(folder: ModelFolder) -> wire::Model {
@@ -145,7 +156,7 @@ pub(crate) fn engine_state(state: cairn_engine::EngineState) -> wire::EngineStat
         From::Generating { model, generation_tokens, generation_tps } => {
             To::Generating { model, generation_tokens: tokens(generation_tokens), generation_tps: figure(generation_tps) }
         }
-        From::Failed { model, message } => To::Failed { model, message },
+        From::Failed { model, message } => To::Failed { model, message: sentence(message) },
     }
 }
 
@@ -220,6 +231,17 @@ mod tests {
         check(StoreError::NothingToAnswer { conversation_id: id() }, wire::FailureCode::Invalid);
         check(StoreError::Full { path: PathBuf::from("/d") }, wire::FailureCode::Storage);
         check(StoreError::NotWritable { path: PathBuf::from("/d") }, wire::FailureCode::Storage);
+    }
+
+    #[test]
+    fn an_error_is_shown_as_a_sentence() {
+        fn check(error: &str, expected: &str) {
+            assert_eq!(sentence(error), expected);
+        }
+        check("no model is loaded: choose one first", "No model is loaded: choose one first.");
+        check("/data/cairn.db is damaged", "/data/cairn.db is damaged.");
+        check("Cairn is closing.", "Cairn is closing.");
+        check("", ".");
     }
 
     #[test]

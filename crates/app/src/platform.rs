@@ -64,7 +64,11 @@ pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)
+    builder.create(path).map_err(|error| match error.kind() {
+        // "File exists" would puzzle whoever knows that it does.
+        io::ErrorKind::AlreadyExists => io::Error::new(io::ErrorKind::NotADirectory, "a file stands in its place"),
+        _ => error,
+    })
 }
 
 #[cfg(test)]

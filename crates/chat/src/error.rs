@@ -14,7 +14,7 @@ pub enum ChatError {
         allowed: &'static str,
     },
     /// The model brings no chat template.
-    #[error("this model has no chat template; give it a plain prompt instead of messages")]
+    #[error("this model has no chat template; choose another model, or give it a plain prompt instead of messages")]
     NoTemplate,
     /// The template's source is longer than is read.
     #[error("the chat template has {bytes} bytes, but at most {limit_bytes} are read")]

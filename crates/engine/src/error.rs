@@ -20,9 +20,12 @@ pub enum EngineError {
     /// The conversation could not be turned into a prompt.
     #[error("cannot build the prompt: {0}")]
     Prompt(#[from] ChatError),
+    /// The prompt does not suit the model.
+    #[error(transparent)]
+    Refused(LmError),
     /// An answer or score could not be computed.
     #[error("the model failed: {0}")]
-    Model(#[from] LmError),
+    Model(LmError),
     /// A job hit a bug. The engine goes on.
     #[error("the engine hit a bug while {during}: {message}")]
     Panicked {
@@ -34,4 +37,14 @@ pub enum EngineError {
     /// The engine has been shut down.
     #[error("the engine has been shut down")]
     Closed,
+}
+
+impl From<LmError> for EngineError {
+    fn from(error: LmError) -> Self {
+        match error {
+            // What was asked is at fault, not the model.
+            LmError::EmptyPrompt | LmError::PromptTooLong { .. } | LmError::TokenOutOfRange { .. } => EngineError::Refused(error),
+            _ => EngineError::Model(error),
+        }
+    }
 }

@@ -56,7 +56,7 @@ impl Worker {
     ) -> Self {
         Worker {
             loaded: None,
-            cache: PromptCache::new(options.cache, cache_events),
+            cache: PromptCache::new(options.cache, cache_events, status.clone()),
             closing,
             status,
             last_status: None,
@@ -108,12 +108,16 @@ impl Worker {
     /// Publishes `state` with the memory figures of now.
     pub(crate) fn publish(&mut self, state: EngineState) {
         self.last_status = Some(Instant::now());
-        self.status.send_replace(EngineStatus {
-            state,
-            mlx_active_bytes: memory::active_bytes(),
-            mlx_peak_bytes: memory::peak_bytes(),
-            mlx_cache_bytes: memory::cache_bytes(),
-            cache_disk_bytes: self.cache.disk_bytes(),
+        let cache = &self.cache;
+        self.status.send_modify(|status| {
+            *status = EngineStatus {
+                state,
+                mlx_active_bytes: memory::active_bytes(),
+                mlx_peak_bytes: memory::peak_bytes(),
+                mlx_cache_bytes: memory::cache_bytes(),
+                // Asked while no one else can publish, so that an older figure never replaces a newer one.
+                cache_disk_bytes: cache.disk_bytes(),
+            };
         });
     }
 

@@ -19,7 +19,7 @@ pub enum HubError {
         searched: Vec<PathBuf>,
     },
     /// The folder is there, but no model can be loaded from it.
-    #[error("{} is not a complete model: {problem}", path.display())]
+    #[error("{} is not a complete model: {problem}; download or import it again", path.display())]
     Unusable {
         /// The folder.
         path: PathBuf,

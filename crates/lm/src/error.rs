@@ -46,7 +46,7 @@ pub enum LmError {
         allowed: String,
     },
     /// No file implements this architecture.
-    #[error("the architecture '{model_type}' is not supported; supported are {supported}")]
+    #[error("the architecture '{model_type}' is not supported: choose a model of one that is ({supported})")]
     UnknownModelType {
         /// config.json's `model_type`.
         model_type: String,

@@ -52,7 +52,7 @@ pub enum CheckError {
         path: PathBuf,
     },
     /// The file ends before what its header promises.
-    #[error("{path}: expected {expected_bytes} bytes, found {found_bytes}; download or import it again", path = path.display())]
+    #[error("{path} is incomplete: it has {found_bytes} bytes, but should have at least {expected_bytes}; download or import it again", path = path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
@@ -62,7 +62,7 @@ pub enum CheckError {
         found_bytes: u64,
     },
     /// Bytes follow the last tensor.
-    #[error("{path}: {found_bytes} bytes, but the last tensor ends at {expected_bytes}; download or import it again", path = path.display())]
+    #[error("{path} is damaged: it has {found_bytes} bytes, but its last tensor ends at {expected_bytes}; download or import it again", path = path.display())]
     TrailingBytes {
         /// The file.
         path: PathBuf,
@@ -72,7 +72,7 @@ pub enum CheckError {
         found_bytes: u64,
     },
     /// The header is longer than the limit.
-    #[error("{path}: the header claims {found_bytes} bytes, at most {allowed_bytes} are allowed", path = path.display())]
+    #[error("{path} is damaged or no weight file: its header claims {found_bytes} bytes, at most {allowed_bytes} are allowed; download or import it again", path = path.display())]
     HeaderTooLarge {
         /// The file.
         path: PathBuf,
@@ -82,7 +82,7 @@ pub enum CheckError {
         allowed_bytes: u64,
     },
     /// The header (or the index beside the shards) is not the JSON it should be.
-    #[error("{path}: unreadable header: {source}", path = path.display())]
+    #[error("{path} has an unreadable header: {source}; download or import it again", path = path.display())]
     Json {
         /// The file.
         path: PathBuf,
@@ -571,11 +571,11 @@ mod tests {
 
     #[test]
     fn lies_about_the_header_are_refused() {
-        refused(b"", "expected 8 bytes, found 0; download or import it again");
-        refused(b"1234567", "expected 8 bytes, found 7");
-        refused(&u64::MAX.to_le_bytes(), "the header claims 18446744073709551615 bytes, at most 67108864 are allowed");
-        refused(&(64_u64 << 20).to_le_bytes(), "expected 67108872 bytes, found 8");
-        refused(&[&99_u64.to_le_bytes()[..], b"{}"].concat(), "expected 107 bytes, found 10");
+        refused(b"", "it has 0 bytes, but should have at least 8; download or import it again");
+        refused(b"1234567", "it has 7 bytes, but should have at least 8");
+        refused(&u64::MAX.to_le_bytes(), "its header claims 18446744073709551615 bytes, at most 67108864 are allowed");
+        refused(&(64_u64 << 20).to_le_bytes(), "it has 8 bytes, but should have at least 67108872");
+        refused(&[&99_u64.to_le_bytes()[..], b"{}"].concat(), "it has 10 bytes, but should have at least 107");
         refused(&file_of("", 0), "unreadable header");
         refused(&file_of("[]", 0), "unreadable header");
         refused(&file_of("{} {}", 0), "unreadable header");
@@ -604,15 +604,15 @@ mod tests {
 
     #[test]
     fn tensors_fill_the_file_end_to_end() {
-        refused(&one("[2]", "[0,4]", 3), "expected 66 bytes, found 65; download or import it again");
-        refused(&one("[2]", "[0,4]", 5), "67 bytes, but the last tensor ends at 66");
+        refused(&one("[2]", "[0,4]", 3), "it has 65 bytes, but should have at least 66; download or import it again");
+        refused(&one("[2]", "[0,4]", 5), "67 bytes, but its last tensor ends at 66");
         refused(&one("[2]", "[0,5]", 5), "lies at bytes (0, 5), expected (0, 4)");
         refused(&one("[2]", "[1,5]", 5), "lies at bytes (1, 5), expected (0, 4)");
         refused(&one("[2]", "[4,0]", 4), "lies at bytes (4, 0)");
         refused(&one("[2]", "[18446744073709551612,18446744073709551615]", 4), "lies at bytes (18446744073709551612");
         let overlapping = format!("{{{},{}}}", tensor("a", "U8", "[4]", "[0,4]"), tensor("b", "U8", "[4]", "[2,6]"));
         refused(&file_of(&overlapping, 6), r#"tensor "b" lies at bytes (2, 6), expected (4, 8)"#);
-        refused(&file_of("{}", 1), "11 bytes, but the last tensor ends at 10");
+        refused(&file_of("{}", 1), "11 bytes, but its last tensor ends at 10");
     }
 
     #[test]
@@ -685,6 +685,6 @@ mod tests {
         check_folder(&[(one, shard("a")), index("../model.safetensors")], Err(r#"names "../model.safetensors""#));
         check_folder(&[(one, shard("a")), index("model.bin")], Err(r#"names "model.bin""#));
         check_folder(&[(one, shard("a")), ("model.safetensors.index.json", b"{}".to_vec())], Err("unreadable header"));
-        check_folder(&[(one, shard("a")), (two, b"12".to_vec())], Err("model-00002-of-00002.safetensors: expected 8 bytes, found 2"));
+        check_folder(&[(one, shard("a")), (two, b"12".to_vec())], Err("model-00002-of-00002.safetensors is incomplete: it has 2 bytes"));
     }
 }

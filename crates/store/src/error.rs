@@ -125,7 +125,11 @@ impl StoreError {
         match code.map(|code| (code, code & 0xff)) {
             Some((IOERR_SHMSIZE, _) | (_, FULL)) => StoreError::Full { path },
             Some((_, PERM | READONLY | CANTOPEN)) => StoreError::NotWritable { path },
-            Some((_, CORRUPT | NOTADB)) => StoreError::Corrupt { path, detail: source.to_string() },
+            Some((_, CORRUPT | NOTADB)) => {
+                // SQLite's own words, without sqlx's around them.
+                let detail = source.as_database_error().map_or_else(|| source.to_string(), |error| error.message().to_owned());
+                StoreError::Corrupt { path, detail }
+            }
             Some((_, BUSY)) => StoreError::Busy { path },
             _ => StoreError::Database { path, source },
         }

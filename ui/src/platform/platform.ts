@@ -9,6 +9,8 @@ export interface Platform {
   call(command: Command): Promise<Reply>;
   /** Delivers events in order until the returned function is called. After each `open` the state has to be asked for anew. */
   subscribe(onEvent: (event: Event) => void, onState: (state: Connection) => void): () => void;
+  /** Calls back when the menu-bar item asks for a new chat, where there is one. */
+  onNewChat?(run: () => void): () => void;
 }
 
 /** A command that did not work; `message` is a sentence to show. `unreachable`: the core never answered. */

@@ -1,5 +1,6 @@
 // The door to a core in the same process: the desktop shell's one command, answered on a channel.
 import { Channel, invoke } from '@tauri-apps/api/core';
+import { listen } from '@tauri-apps/api/event';
 import { CallError, sentenceOf, type Connection, type Platform } from './platform';
 import type { Command, Event, Frame, Reply } from './wire';
 
@@ -25,9 +26,9 @@ export class TauriPlatform implements Platform {
     const again = () => {
       if (isStopped) return;
       onState('reconnecting');
-      timer = setTimeout(listen, RETRY_MS);
+      timer = setTimeout(open, RETRY_MS);
     };
-    const listen = () => {
+    const open = () => {
       const channel = new Channel<Frame>((frame) => {
         if (isStopped) return;
         if ('event' in frame) onEvent(frame.event);
@@ -38,10 +39,15 @@ export class TauriPlatform implements Platform {
     };
 
     onState('connecting');
-    listen();
+    open();
     return () => {
       isStopped = true;
       clearTimeout(timer);
     };
+  }
+
+  onNewChat(run: () => void): () => void {
+    const listening = listen('new-chat', run);
+    return () => void listening.then((stop) => stop());
   }
 }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::chunk_file::{self, ChunkError, LayerBytes};
 use super::index::{ChunkIndex, PlannedChunk};
 use super::{CacheEvent, ChunkRecord, lock, now_ms};
-use crate::EngineError;
+use crate::{EngineError, EngineStatus};
 
 /// A chunk with its contents, on its way to disk.
 pub(super) struct PendingChunk {
@@ -36,9 +36,14 @@ pub(super) struct Filing {
 }
 
 impl Filing {
-    pub(super) fn start(folder: PathBuf, index: Arc<Mutex<ChunkIndex>>, events: mpsc::UnboundedSender<CacheEvent>) -> Self {
+    pub(super) fn start(
+        folder: PathBuf,
+        index: Arc<Mutex<ChunkIndex>>,
+        events: mpsc::UnboundedSender<CacheEvent>,
+        status: watch::Sender<EngineStatus>,
+    ) -> Self {
         let (orders, receiver) = std_mpsc::sync_channel(QUEUE_LENGTH);
-        let clerk = Clerk { folder, index, events };
+        let clerk = Clerk { folder, index, events, status };
         let thread = std::thread::Builder::new()
             .name("cairn-filing".to_owned())
             .spawn(move || clerk.run(&receiver))
@@ -69,12 +74,14 @@ struct Clerk {
     folder: PathBuf,
     index: Arc<Mutex<ChunkIndex>>,
     events: mpsc::UnboundedSender<CacheEvent>,
+    status: watch::Sender<EngineStatus>,
 }
 
 impl Clerk {
     fn run(self, orders: &std_mpsc::Receiver<Order>) {
         self.sweep();
         self.evict_surplus();
+        self.publish();
         while let Ok(order) = orders.recv() {
             match order {
                 Order::File(pending) => {
@@ -82,10 +89,12 @@ impl Clerk {
                         // The chunk is simply not there next time; what continues it is not filed either.
                         tracing::warn!(%error, "a prompt cache could not be stored");
                     }
+                    self.publish();
                 }
                 Order::SetBudget(bytes) => {
                     lock(&self.index).set_budget(bytes);
                     self.evict_surplus();
+                    self.publish();
                 }
                 Order::Flush(reply) => {
                     let _ = reply.send(Ok(()));
@@ -123,6 +132,14 @@ impl Clerk {
         lock(&self.index).insert(record.clone());
         let _ = self.events.send(CacheEvent::Filed(record));
         Ok(())
+    }
+
+    /// The engine's thread has published its status before the last answer's chunks are filed, and may be idle for hours then.
+    fn publish(&self) {
+        self.status.send_if_modified(|status| {
+            let bytes = lock(&self.index).total_bytes();
+            std::mem::replace(&mut status.cache_disk_bytes, bytes) != bytes
+        });
     }
 
     fn evict_surplus(&self) {

@@ -25,10 +25,10 @@ use cairn_chat::Prompt;
 use cairn_lm::LoadedModel;
 use cairn_lm::cache::{KvCache, LayerCache};
 use cairn_lm::models::Model;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::EngineError;
 use crate::engine::CacheOptions;
+use crate::{EngineError, EngineStatus};
 use filing::{Filing, PendingChunk};
 use index::ChunkIndex;
 
@@ -110,10 +110,15 @@ struct Stored {
 }
 
 impl PromptCache {
-    pub(crate) fn new(options: Option<CacheOptions>, events: mpsc::UnboundedSender<CacheEvent>) -> Self {
+    /// What the disk holds is kept current in `status`, whichever thread changes it.
+    pub(crate) fn new(
+        options: Option<CacheOptions>,
+        events: mpsc::UnboundedSender<CacheEvent>,
+        status: watch::Sender<EngineStatus>,
+    ) -> Self {
         let stored = options.map(|options| {
             let index = Arc::new(Mutex::new(ChunkIndex::new(options.budget_bytes, options.chunks)));
-            let filing = Filing::start(options.folder.clone(), Arc::clone(&index), events.clone());
+            let filing = Filing::start(options.folder.clone(), Arc::clone(&index), events.clone(), status);
             Stored { folder: options.folder, index, filing, events }
         });
         PromptCache { stored, hot: None }

@@ -75,15 +75,16 @@ impl Shape {
         }
         let head_dim = args.head_dim.unwrap_or(args.hidden_size / i64::from(heads));
         let number = |name, value: f64, allowed: &str| {
-            let is_positive = value.is_finite() && value > 0.0;
-            let error = || LmError::Config { name, value: value.to_string(), allowed: allowed.to_owned() };
+            // Single precision is what it is computed with.
+            let is_positive = (value as f32).is_finite() && value as f32 > 0.0;
+            let error = || LmError::Config { name, value: format!("{value:?}"), allowed: allowed.to_owned() };
             is_positive.then_some(value as f32).ok_or_else(error)
         };
         if let Some(other) = args.layer_types.iter().flatten().find(|kind| *kind != "full_attention") {
             let allowed = "only layers of the type full_attention are supported for this architecture".to_owned();
             return Err(LmError::Config { name: "layer_types", value: other.clone(), allowed });
         }
-        number("rope_theta", args.rope_theta, "it must be above 0")?;
+        number("rope_theta", args.rope_theta, "it must be a number above 0 that single precision can hold")?;
         Ok(Shape {
             hidden,
             heads,
@@ -93,7 +94,7 @@ impl Shape {
             intermediate: check_range("intermediate_size", args.intermediate_size, 1..=1 << 20)?,
             vocab: check_range("vocab_size", args.vocab_size, 1..=1 << 22)?,
             context: check_range("max_position_embeddings", args.max_position_embeddings, 1..=1 << 26)?,
-            eps: number("rms_norm_eps", args.rms_norm_eps, "it must be above 0")?,
+            eps: number("rms_norm_eps", args.rms_norm_eps, "it must be a number above 0 that single precision can hold")?,
         })
     }
 }

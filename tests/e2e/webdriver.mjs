@@ -1,0 +1,105 @@
+// A program's own window on a display that nobody sees, driven by WebKitWebDriver in the words of the W3C's WebDriver.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdir, open } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { join } from 'node:path';
+import { target } from './core.mjs';
+import { until } from './until.mjs';
+
+/** The key under which WebDriver hands out elements. */
+const ELEMENT = 'element-6066-11e4-a52e-4f735466cecf';
+export const ENTER = '\uE007';
+
+/** No graphics card is there, and the webview must let itself be driven. */
+const SURROUNDINGS = {
+  TAURI_WEBVIEW_AUTOMATION: 'true',
+  WEBKIT_DISABLE_COMPOSITING_MODE: '1',
+  WEBKIT_DISABLE_DMABUF_RENDERER: '1',
+  LIBGL_ALWAYS_SOFTWARE: '1',
+};
+
+/** A running program and its window. */
+export class Window {
+  #process;
+  #exited;
+  #address;
+  #session;
+
+  /**
+   * Starts `binary` with a display, a session bus and a driver of its own; all of them end with the test.
+   * What they print goes to e2e/window.log in the target folder.
+   */
+  static async open(t, binary, env) {
+    const port = await freePort();
+    const command = ['--', 'xvfb-run', '--auto-servernum', 'WebKitWebDriver', `--port=${port}`];
+    const window = new Window();
+    await mkdir(join(target, 'e2e'), { recursive: true });
+    const log = await open(join(target, 'e2e/window.log'), 'a');
+    // A group of its own, so that one signal ends display, driver and program.
+    window.#process = spawn('dbus-run-session', command, {
+      env: { ...env, ...SURROUNDINGS },
+      stdio: ['ignore', log.fd, log.fd],
+      detached: true,
+    });
+    await log.close();
+    t.after(() => window.end());
+    window.#exited = once(window.#process, 'exit');
+    window.#address = `http://127.0.0.1:${port}`;
+    await until('the driver answers', () =>
+      fetch(`${window.#address}/status`).then(
+        () => true,
+        () => false,
+      ),
+    );
+    const capabilities = { alwaysMatch: { 'webkitgtk:browserOptions': { binary, args: [] } } };
+    const { sessionId } = await window.#ask('POST', '/session', { capabilities });
+    window.#session = `/session/${sessionId}`;
+    return window;
+  }
+
+  /** Waits for an element and types into it. */
+  async type(selector, keys) {
+    const query = { using: 'css selector', value: selector };
+    const find = async () => (await this.#ask('POST', `${this.#session}/elements`, query))[0];
+    const element = await until(`${selector} is there`, find);
+    await this.#ask('POST', `${this.#session}/element/${element[ELEMENT]}/value`, { text: keys });
+  }
+
+  /** The texts of all elements that a selector finds, as they are seen. */
+  async texts(selector) {
+    const script = 'return [...document.querySelectorAll(arguments[0])].map((element) => element.innerText.trim())';
+    return this.#ask('POST', `${this.#session}/execute/sync`, { script, args: [selector] });
+  }
+
+  /** Closes the window as its owner would. */
+  async close() {
+    await this.#ask('DELETE', `${this.#session}/window`);
+  }
+
+  /** Ends whatever still runs. */
+  async end() {
+    try {
+      process.kill(-this.#process.pid, 'SIGTERM');
+    } catch {
+      // Nothing of the group is left.
+    }
+    await this.#exited;
+  }
+
+  async #ask(method, path, body) {
+    const response = await fetch(this.#address + path, { method, body: body && JSON.stringify(body) });
+    const { value } = await response.json();
+    if (!response.ok) throw new Error(`${method} ${path}: ${value.error}: ${value.message}`);
+    return value;
+  }
+}
+
+async function freePort() {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address();
+  server.close();
+  await once(server, 'close');
+  return port;
+}
