@@ -92,8 +92,8 @@ fn a_kill_while_chunks_are_filed_leaves_whole_files_and_true_rows() {
     let mut known = BTreeSet::new();
     let mut num_left_behind = 0;
     for round in 0..NUM_KILLS {
-        // Thirteen chunks, none of them known: the conversations differ from their first word on.
-        let question = format!("{round}: {}", "granite, basalt, slate and marble; ".repeat(90));
+        // Nine chunks and more, none of them known: the conversations differ from their first word on.
+        let question = format!("{round}: {}", "granite, basalt, slate and marble; ".repeat(60));
         let event = random.below(4);
         let victim = Victim::start(desk.home(), if event == 1 { "rows" } else { "file" }, "new", 16, &question);
         let Some(Line::Conversation(conversation)) = victim.next() else { panic!("the victim names its conversation") };
@@ -103,7 +103,7 @@ fn a_kill_while_chunks_are_filed_leaves_whole_files_and_true_rows() {
             Turn::note(turns, &line);
             line
         };
-        let num_more = 1 + random.below(9) as usize;
+        let num_more = 1 + random.below(7) as usize;
         let num_enough = known.len() + num_more;
         match event {
             0 => until(&mut listen, |line| matches!(line, Line::Complete(..))),
@@ -116,7 +116,7 @@ fn a_kill_while_chunks_are_filed_leaves_whole_files_and_true_rows() {
                 until(&mut listen, |line| matches!(line, Line::Sent { .. }));
                 // One that is just being written, after some others; should none be met, the last ones will do.
                 until(&mut || desk.chunk_files(), |files| {
-                    (files.whole.len() >= num_enough && !files.temporary.is_empty()) || files.whole.len() >= known.len() + 12
+                    (files.whole.len() >= num_enough && !files.temporary.is_empty()) || files.whole.len() >= known.len() + 9
                 });
             }
         }

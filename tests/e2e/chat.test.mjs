@@ -1,8 +1,9 @@
 // What a person does in Cairn's chat, in Chromium against a real core: first run, answers, restarts, crashes, the list, narrow windows.
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { asSeen, flow } from './browser.mjs';
 import { Home, program, run } from './core.mjs';
+import { flow } from './flow.mjs';
+import { asSeen } from './page.mjs';
 import { until } from './until.mjs';
 
 /** What a browser says of its own accord when a server goes away. */
@@ -14,7 +15,7 @@ flow(
   { models: [] },
   async ({ home, page }) => {
     await page.driver.getByRole('heading', { name: 'Cairn needs a model' }).waitFor();
-    await page.shows('cairn models download');
+    await page.shows('cairn models import');
     assert.equal(await page.message.isDisabled(), true);
     assert.equal(await page.status('engine-state').innerText(), 'No model loaded');
 
@@ -89,6 +90,26 @@ flow('Stop ends an answer, keeps its text and says so', { maxTokens: 3000 }, asy
   await page.driver.keyboard.press('Escape');
   await page.finished();
   await page.shows('You stopped this answer.');
+});
+
+flow('a long question shows how far it is read', { maxTokens: 20 }, async ({ page }) => {
+  const readings = await page.watch('[role=progressbar]');
+  await page.ask('word '.repeat(600));
+  const counts = (await readings()).filter((words) => /^Reading [\d,]+ of 3,0\d\d tokens$/.test(words));
+  assert.ok(counts.length > 0, `the page showed ${await readings()}`);
+  assert.equal(await page.driver.getByRole('progressbar').count(), 0);
+});
+
+flow('a page that is reloaded goes on with the answer being written', { maxTokens: 3000 }, async ({ core, page }) => {
+  await page.send('Go on');
+  await page.written(30);
+  await page.driver.reload();
+  const before = await page.answerText();
+  await page.written(before.length + 1);
+  await page.stop.click();
+  await page.finished();
+  const [{ messages }] = await core.conversations();
+  assert.equal(await page.answerText(), asSeen(messages[1].text));
 });
 
 flow('the second turn does not read the first one again', {}, async ({ page }) => {
@@ -299,6 +320,13 @@ flow(
     await list.waitFor({ state: 'hidden' });
     await page.driver.getByRole('heading', { name: 'A conversation keeps its place' }).waitFor();
     assert.equal(await page.message.isVisible(), true);
+
+    // A window that grows has no drawer left to close.
+    await page.button('Show conversations').click();
+    await list.waitFor();
+    await page.driver.setViewportSize({ width: 1000, height: 640 });
+    await page.message.click();
+    await page.ask('Wide again');
   },
 );
 

@@ -16,7 +16,7 @@ export const starterFile = join(root, 'target/starter/SmolLM2-135M-Instruct.Q4_1
 
 const START_LIMIT_MS = 60_000;
 
-/** The path of a program of this workspace. */
+/** The path of a program of this workspace, as built for tests. */
 export function program(name) {
   return join(target, 'debug', name);
 }
@@ -32,15 +32,15 @@ export async function run(command, args, env) {
 export class Home {
   #cores = [];
 
-  constructor(folder) {
+  constructor(folder, cairn = program('cairn')) {
     this.folder = folder;
+    this.cairn = cairn;
     this.env = { ...process.env, CAIRN_HOME: join(folder, 'home'), HF_HUB_CACHE: join(folder, 'hub') };
   }
 
   static async make(t, models = ['tiny-chat']) {
     const home = new Home(await mkdtemp(join(tmpdir(), 'cairn-e2e-')));
-    t.after(() => home.#remove());
-    await mkdir(home.env.HF_HUB_CACHE);
+    t.after(() => home.remove());
     for (const model of models) await home.addGolden(model);
     return home;
   }
@@ -62,11 +62,8 @@ export class Home {
 
   /** Imports the starter model, the real one. */
   async addStarter() {
-    const { code, stderr } = await run(
-      program('cairn'),
-      ['models', 'import', starterFile, '--name', 'SmolLM2-135M-Instruct'],
-      this.env,
-    );
+    const args = ['models', 'import', starterFile, '--name', 'SmolLM2-135M-Instruct'];
+    const { code, stderr } = await run(this.cairn, args, this.env);
     assert.equal(code, 0, `the starter model is fetched by \`make starter\`: ${stderr}`);
   }
 
@@ -78,13 +75,13 @@ export class Home {
       await writeFile(file, token);
       args.push('--token-file', file);
     }
-    const core = new Core(spawn(program('cairn'), args, { env: this.env, stdio: ['ignore', 'pipe', 'pipe'] }));
+    const core = new Core(spawn(this.cairn, args, { env: this.env, stdio: ['ignore', 'pipe', 'pipe'] }));
     this.#cores.push(core);
     await core.opened();
     return core;
   }
 
-  async #remove() {
+  async remove() {
     await Promise.all(this.#cores.map((core) => core.end('SIGKILL')));
     await rm(this.folder, { recursive: true, force: true });
   }

@@ -4,8 +4,8 @@
     python mlx_lm_side.py MODEL … --interactive
 
 It measures as `mlx_lm.benchmark` does: a warm-up, then trials of prompt ids drawn with seed 0; `prompt_tps` is the prompt's length by the time to the
-first token, `generation_tps` the number of generated tokens by the time from the first to the last (so n tokens by n − 1 steps), `peak_memory_gb`
-MLX's peak since the start. Weights are dequantized to float32, because MLX's CPU kernels for anything else are scalar.
+first token, `generation_tps` the tokens after the first by the time from the first to the last, `peak_memory_gb`
+MLX's peak during the trial. Weights are dequantized to float32, because MLX's CPU kernels for anything else are scalar.
 
 Without `--interactive`: one object {"prompt_tps", "generation_tps" (means), "peak_memory_gb", "trials", "versions"}.
 With it, so that another program can take turns: {"ready": true, "versions"} after the warm-up, then one trial's object for each line "trial" on stdin; it ends with stdin.
@@ -42,6 +42,7 @@ def load_float32(folder):
 
 
 def trial(model, prompt, num_tokens, prefill_step_size):
+    mx.reset_peak_memory()
     start = time.perf_counter()
     for n, _ in enumerate(generate_step(prompt, model, max_tokens=num_tokens, prefill_step_size=prefill_step_size), 1):
         if n == 1:
@@ -52,7 +53,7 @@ def trial(model, prompt, num_tokens, prefill_step_size):
     mx.synchronize(generation_stream)  # nor of the next one; and leaving the process during it would crash
     return {
         "prompt_tps": prompt.size / (first - start),
-        "generation_tps": num_tokens / (last - first),
+        "generation_tps": (num_tokens - 1) / (last - first),
         "prompt_seconds": first - start,
         "generation_seconds": last - first,
         "peak_memory_gb": mx.get_peak_memory() / 1e9,

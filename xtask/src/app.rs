@@ -41,7 +41,8 @@ pub fn run() -> Result<()> {
 
 fn import_starter() -> Result<()> {
     let models = process::output(Command::new(binary("cairn")).args(["models", "list", "--json"]))?;
-    if models.contains(starter::MODEL) {
+    let models: serde_json::Value = serde_json::from_str(&models)?;
+    if models.as_array().into_iter().flatten().any(|model| model["name"] == starter::MODEL) {
         return Ok(());
     }
     process::run(Command::new(binary("cairn")).args(["models", "import", "--name", starter::MODEL]).arg(starter::file()))

@@ -23,8 +23,9 @@ pub fn run() -> Result<()> {
     system::ensure(system::Part::Test)?;
     ui::build()?;
     starter::fetch()?;
-    process::run(process::cargo().args(["build", "--release", "-p", "cairn-cli", "-p", "cairn-desktop"]))?;
-    process::run(process::cargo().args(["build", "--release", "-p", "cairn-engine", "--example", "resume"]))?;
+    // In one call: cargo picks features by the packages selected, and would build much twice.
+    let packages = ["-p", "cairn-cli", "-p", "cairn-desktop", "-p", "cairn-engine"];
+    process::run(process::cargo().args(["build", "--release", "--bins", "--example", "resume"]).args(packages))?;
     let home = root().join("target/bench-home");
     let model = import_starter(&home)?;
     let python = oracle()?;

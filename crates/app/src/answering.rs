@@ -190,8 +190,14 @@ async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, StoreError> 
         // The settings are within range, and single precision is what models are sampled with.
         sampling: SamplingParams { temperature: settings.temperature as f32, top_p: settings.top_p as f32, seed: settings.seed },
         max_tokens: settings.max_tokens as usize,
+        prefill_step_size: prefill_step_size(app.engine.device()),
         ..GenerateRequest::new(PromptInput::Messages(prompt::messages_for(&system_prompt, &branch)))
     })
+}
+
+/// A stop, and closing the app, wait for the step being read: on a CPU that must not be one of ten seconds.
+fn prefill_step_size(device: &str) -> usize {
+    if device == "cpu" { 256 } else { 2048 }
 }
 
 /// The save that runs beside the answer, so that a slow disk does not hold up the text.

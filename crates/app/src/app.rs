@@ -74,9 +74,7 @@ impl App {
     /// Opens the data folder, making what is missing, and starts the engine. Must be called in a Tokio runtime, which the app then uses.
     pub async fn open(options: Options) -> Result<Arc<App>, OpenError> {
         let Options { places, hub_variables, autoload } = options;
-        for folder in [places.home(), &places.models(), &places.logs(), &places.prompt_cache()] {
-            platform::create_private_folder(folder).map_err(|error| not_writable(folder, error))?;
-        }
+        places.create()?;
         let lock = lock(&places)?;
         let store = Arc::new(Store::open(&places.database()).await?);
 

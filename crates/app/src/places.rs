@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::OpenError;
+use crate::{OpenError, platform};
 
 /// The data folder and what lies in it.
 ///
@@ -37,6 +37,14 @@ impl Places {
         let home = variable.filter(|value| !value.is_empty()).map(PathBuf::from).or(default).ok_or(OpenError::NoHome)?;
         // The working folder may change while the program runs, the data folder must not.
         std::path::absolute(&home).map(Places::new).map_err(|source| OpenError::NotWritable { path: home, source })
+    }
+
+    /// Makes the folders that are missing, readable by their owner only.
+    pub fn create(&self) -> Result<(), OpenError> {
+        for folder in [self.home(), &self.models(), &self.logs(), &self.prompt_cache()] {
+            platform::create_private_folder(folder).map_err(|source| OpenError::NotWritable { path: folder.to_owned(), source })?;
+        }
+        Ok(())
     }
 
     /// The data folder.

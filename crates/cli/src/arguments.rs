@@ -26,7 +26,7 @@ pub enum Command {
     Models(Models),
     /// Measure prompt reading and generation, as mlx_lm.benchmark does
     Bench(Bench),
-    /// Serve the app's interface on this machine
+    /// Serve the app on this machine, to a browser or a program
     Serve(Serve),
 }
 
@@ -176,8 +176,8 @@ pub struct Bench {
 
 #[derive(Args)]
 pub struct Serve {
-    /// Serve the app's interface
-    #[arg(long, required = true)]
+    /// Serve the app's interface too, not only its commands
+    #[arg(long)]
     pub ui: bool,
     /// Address to listen on; another than loopback needs a token
     #[arg(long, default_value = "127.0.0.1")]

@@ -7,6 +7,7 @@ use cairn_engine::{GenerateEvent, GenerateRequest, PromptInput};
 use serde_json::{Value, json};
 
 use crate::arguments::Bench;
+use crate::output;
 use crate::session::Session;
 
 /// One measurement.
@@ -28,10 +29,10 @@ pub async fn run(arguments: Bench) -> Result<()> {
     // The first run pays for what is only done once.
     trial(&session, &arguments).await?;
     if arguments.interactive {
-        println!("{}", json!({"ready": true}));
+        output::line(json!({"ready": true}))?;
         for line in std::io::stdin().lock().lines() {
             line?;
-            println!("{}", trial(&session, &arguments).await?.json());
+            output::line(trial(&session, &arguments).await?.json())?;
             std::io::stdout().flush()?;
         }
         session.engine.shutdown().await;
@@ -53,9 +54,11 @@ pub async fn run(arguments: Bench) -> Result<()> {
         let trials: Vec<Value> = trials.into_iter().map(Trial::json).collect();
         let result =
             json!({"prompt_tps": prompt_tps, "generation_tps": generation_tps, "peak_memory_gb": peak_memory_gb, "trials": trials});
-        println!("{result}");
+        output::line(format_args!("{result}"))?;
     } else {
-        println!("prompt_tps\t{prompt_tps:.2}\ngeneration_tps\t{generation_tps:.2}\npeak_memory_gb\t{peak_memory_gb:.3}");
+        output::line(format_args!(
+            "prompt_tps\t{prompt_tps:.2}\ngeneration_tps\t{generation_tps:.2}\npeak_memory_gb\t{peak_memory_gb:.3}"
+        ))?;
     }
     Ok(())
 }

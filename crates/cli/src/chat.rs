@@ -1,15 +1,18 @@
 //! `cairn chat`: a conversation in the terminal. Each turn reads only what is new.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
+use std::ops::ControlFlow;
 
 use anyhow::{Context, Result};
 use cairn_chat::{Message, Role};
 use cairn_engine::{GenerateEvent, GenerateRequest, PromptInput};
+use tokio::signal::ctrl_c;
 
 use crate::arguments::Chat;
+use crate::output;
 use crate::session::Session;
 
-const HELP: &str = "Type a message and press Enter.\n  q  leaves\n  r  starts a new conversation\n  h  shows this help";
+const HELP: &str = "Type a message and press Enter.\n  q       leaves\n  r       starts a new conversation\n  h       shows this help\n  Ctrl-C  stops an answer, or leaves";
 
 pub async fn run(arguments: Chat) -> Result<()> {
     arguments.sampling.params().validate()?;
@@ -17,7 +20,7 @@ pub async fn run(arguments: Chat) -> Result<()> {
     eprintln!("Chatting with {}. q leaves, r starts anew, h helps.", session.model.name);
     let beginning: Vec<Message> = arguments.system_prompt.iter().map(|prompt| message(Role::System, prompt.clone(), None)).collect();
     let mut messages = beginning.clone();
-    while let Some(line) = read_line()? {
+    while let Some(line) = read_line().await? {
         match line.trim() {
             "" => {}
             "q" => break,
@@ -26,48 +29,65 @@ pub async fn run(arguments: Chat) -> Result<()> {
                 eprintln!("A new conversation.");
             }
             "h" => eprintln!("{HELP}"),
-            text => answer(&session, &arguments, &mut messages, text.to_owned()).await?,
+            text => {
+                if answer(&session, &arguments, &mut messages, text.to_owned()).await?.is_break() {
+                    break;
+                }
+            }
         }
     }
     session.engine.shutdown().await;
     Ok(())
 }
 
-/// Asks for an answer to `text`; Ctrl-C ends the answer, not the program.
-async fn answer(session: &Session, arguments: &Chat, messages: &mut Vec<Message>, text: String) -> Result<()> {
+/// Asks for an answer to `text`. The first Ctrl-C ends the answer, a second one the program.
+async fn answer(session: &Session, arguments: &Chat, messages: &mut Vec<Message>, text: String) -> Result<ControlFlow<()>> {
     messages.push(message(Role::User, text, None));
     let mut request = GenerateRequest::new(PromptInput::Messages(messages.clone()));
     request.sampling = arguments.sampling.params();
     request.max_tokens = arguments.max_tokens;
     let mut generation = session.engine.generate(request);
     let mut answer = String::new();
+    let mut is_stopping = false;
     loop {
         let event = tokio::select! {
             event = generation.recv() => event,
-            _ = tokio::signal::ctrl_c() => {
+            _ = ctrl_c() => {
+                if is_stopping {
+                    return Ok(ControlFlow::Break(()));
+                }
+                is_stopping = true;
                 generation.stop();
                 continue;
             }
         };
         match event {
             Some(GenerateEvent::Prefill { .. }) => {}
-            Some(GenerateEvent::Delta { text, .. }) => answer += &print(text)?,
+            Some(GenerateEvent::Delta { text, .. }) => {
+                output::text(&text)?;
+                answer += &text;
+            }
             Some(GenerateEvent::Finished(finished)) => {
-                answer += &print(finished.text)?;
-                println!();
+                output::line(&finished.text)?;
+                answer += &finished.text;
+                if answer.is_empty() {
+                    // Nothing was said: templates insist on turns, so the question goes too.
+                    messages.pop();
+                    return Ok(ControlFlow::Continue(()));
+                }
                 if let Some(user) = messages.last_mut() {
                     user.token_ids = Some(finished.new_prompt_ids);
                 }
                 messages.push(message(Role::Assistant, answer, Some(finished.token_ids)));
-                return Ok(());
+                return Ok(ControlFlow::Continue(()));
             }
             Some(GenerateEvent::Failed(error)) => {
                 // The conversation goes on without the message that failed.
                 messages.pop();
                 eprintln!("cairn: {error}");
-                return Ok(());
+                return Ok(ControlFlow::Continue(()));
             }
-            None => return Ok(()),
+            None => return Ok(ControlFlow::Continue(())),
         }
     }
 }
@@ -76,18 +96,19 @@ fn message(role: Role, content: String, token_ids: Option<Vec<u32>>) -> Message 
     Message { role, content, token_ids }
 }
 
-fn print(text: String) -> Result<String> {
-    let mut stdout = std::io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()?;
-    Ok(text)
-}
-
-fn read_line() -> Result<Option<String>> {
+/// The next line typed; none at the end of the input or after Ctrl-C.
+async fn read_line() -> Result<Option<String>> {
     if std::io::stdin().is_terminal() {
         eprint!("> ");
     }
-    let mut line = String::new();
-    let length = std::io::stdin().lock().read_line(&mut line).context("cannot read from the terminal")?;
-    Ok((length > 0).then_some(line))
+    // A thread of its own: a blocking read on the runtime's shutdown path would wait for one more line.
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let _ = sender.send(std::io::stdin().lock().read_line(&mut line).map(|length| (length > 0).then_some(line)));
+    });
+    tokio::select! {
+        line = receiver => line?.context("cannot read from the terminal"),
+        _ = ctrl_c() => Ok(None),
+    }
 }

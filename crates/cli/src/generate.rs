@@ -1,6 +1,6 @@
 //! `cairn generate`: continue a prompt, as text that streams or as one JSON object.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use anyhow::Result;
 use cairn_chat::{FinishReason, Message, Role};
@@ -37,7 +37,7 @@ pub async fn run(arguments: Generate) -> Result<()> {
             GenerateEvent::Delta { text, token, logprob } => {
                 bar.finish_and_clear();
                 if !arguments.json {
-                    print(&text)?;
+                    output::text(&text)?;
                 }
                 answer.text += &text;
                 answer.tokens.push(token);
@@ -46,10 +46,10 @@ pub async fn run(arguments: Generate) -> Result<()> {
             GenerateEvent::Finished(finished) => {
                 answer.text += &finished.text;
                 if arguments.json {
-                    println!("{}", answer.json(&finished, arguments.logprobs.is_some()));
+                    output::line(answer.json(&finished, arguments.logprobs.is_some()))?;
                 } else {
-                    print(&finished.text)?;
-                    println!();
+                    output::text(&finished.text)?;
+                    output::line("")?;
                     summarise(&finished);
                 }
             }
@@ -97,13 +97,6 @@ impl Answer {
         }
         object
     }
-}
-
-fn print(text: &str) -> Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()?;
-    Ok(())
 }
 
 fn summarise(finished: &FinishedGeneration) {

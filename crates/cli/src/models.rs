@@ -26,7 +26,7 @@ fn list(json: bool) -> Result<()> {
             .iter()
             .map(|model| json!({"name": model.name, "path": model.path, "model_type": model.model_type, "bytes": model.bytes}))
             .collect();
-        println!("{}", serde_json::Value::from(entries));
+        output::line(serde_json::Value::from(entries))?;
         return Ok(());
     }
     if models.is_empty() {
@@ -34,12 +34,19 @@ fn list(json: bool) -> Result<()> {
     }
     for model in models {
         let problem = model.problem.map(|problem| format!("  ({problem})")).unwrap_or_default();
-        println!("{}\t{}\t{:.2} GB{problem}", model.name, model.model_type.unwrap_or_default(), model.bytes as f64 / 1e9);
+        output::line(format_args!(
+            "{}\t{}\t{:.2} GB{problem}",
+            model.name,
+            model.model_type.unwrap_or_default(),
+            model.bytes as f64 / 1e9
+        ))?;
     }
     Ok(())
 }
 
 fn import(source: &Path, name: Option<&str>) -> Result<()> {
+    let places = Places::from_environment()?;
+    places.create()?;
     let bar = output::bar(0, "importing {wide_bar} {bytes}/{total_bytes}");
     let mut on_progress = |done, total| {
         bar.set_length(total);
@@ -48,15 +55,13 @@ fn import(source: &Path, name: Option<&str>) -> Result<()> {
     let folder = if source.is_dir() {
         model_folders()?.import_folder(source, name, &mut on_progress).map_err(anyhow::Error::from)
     } else if source.extension().is_some_and(|extension| extension == "gguf") {
-        let models = Places::from_environment()?.models();
-        std::fs::create_dir_all(&models).with_context(|| format!("cannot create {}", models.display()))?;
-        import_gguf(source, &models, name, &mut on_progress).map_err(anyhow::Error::from)
+        import_gguf(source, &places.models(), name, &mut on_progress).map_err(anyhow::Error::from)
     } else {
         bail!("cannot import {}: it is neither a .gguf file nor a model folder", source.display());
     };
     let folder = folder.with_context(|| format!("cannot import {}", source.display()))?;
     bar.finish_and_clear();
-    println!("{}", folder.display());
+    output::line(folder.display())?;
     Ok(())
 }
 
@@ -68,13 +73,13 @@ fn info(model: &str, json: bool) -> Result<()> {
     let tensors: usize = files.iter().map(|file| file.tensors().len()).sum();
     let bytes: u64 = files.iter().map(|file| file.data_bytes()).sum();
     if json {
-        println!("{}", json!({"name": model, "path": folder, "config": config, "tensors": tensors, "bytes": bytes}));
+        output::line(json!({"name": model, "path": folder, "config": config, "tensors": tensors, "bytes": bytes}))?;
         return Ok(());
     }
-    println!("name\t{model}\npath\t{}\ntensors\t{tensors}\nbytes\t{bytes}", folder.display());
+    output::line(format_args!("name\t{model}\npath\t{}\ntensors\t{tensors}\nbytes\t{bytes}", folder.display()))?;
     for key in ["model_type", "num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings", "quantization"] {
         if let Some(value) = config.get(key) {
-            println!("{key}\t{value}");
+            output::line(format_args!("{key}\t{value}"))?;
         }
     }
     Ok(())

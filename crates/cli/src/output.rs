@@ -1,6 +1,7 @@
 //! What all commands print the same way: failures, prompts from stdin, progress on a terminal.
 
-use std::io::{IsTerminal, Read};
+use std::fmt::Display;
+use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,6 +13,17 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
     let line = format!("{error:#}").replace('\n', " ");
     eprintln!("cairn: {line}");
     ExitCode::from(1)
+}
+
+/// Prints a result, followed by a newline. Unlike `println!` a reader that went away (`cairn … | head`) is an error, not a panic.
+pub fn line(result: impl Display) -> Result<()> {
+    text(format_args!("{result}\n"))
+}
+
+/// Prints a piece of a result at once.
+pub fn text(piece: impl Display) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    write!(stdout, "{piece}").and_then(|()| stdout.flush()).context("cannot write to stdout")
 }
 
 /// The text itself, or all of stdin where it is `-`.

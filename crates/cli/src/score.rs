@@ -17,19 +17,19 @@ pub async fn run(arguments: Score) -> Result<()> {
     let score = session.engine.score(prompt, arguments.top).await?;
     session.engine.shutdown().await;
     if arguments.json {
-        println!("{}", json!({"tokens": score.tokens, "logprobs": score.logprobs, "next": score.next}));
+        output::line(json!({"tokens": score.tokens, "logprobs": score.logprobs, "next": score.next}))?;
         return Ok(());
     }
-    println!("token\tlogprob");
+    output::line(format_args!("token\tlogprob"))?;
     for (token, logprob) in score.tokens.iter().zip(&score.logprobs) {
         match logprob {
-            Some(logprob) => println!("{token}\t{logprob:.4}"),
-            None => println!("{token}\t-"),
+            Some(logprob) => output::line(format_args!("{token}\t{logprob:.4}"))?,
+            None => output::line(format_args!("{token}\t-"))?,
         }
     }
-    println!("\nnext\tlogprob");
+    output::line(format_args!("\nnext\tlogprob"))?;
     for (token, logprob) in &score.next {
-        println!("{token}\t{logprob:.4}");
+        output::line(format_args!("{token}\t{logprob:.4}"))?;
     }
     Ok(())
 }

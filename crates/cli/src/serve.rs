@@ -6,6 +6,7 @@ use cairn_app::{App, Options, Places};
 use cairn_server::{ServeOptions, Server};
 
 use crate::arguments::Serve;
+use crate::output;
 use crate::session::hub_variables;
 
 pub async fn run(arguments: Serve) -> Result<()> {
@@ -27,13 +28,13 @@ pub async fn run(arguments: Serve) -> Result<()> {
             return Err(error.into());
         }
     };
-    println!("{}", server.url());
+    output::line(server.url())?;
     eprintln!("Cairn is at the address above. Ctrl-C ends it.");
-    if let Some(name) = arguments.model {
-        if let Err(failure) = app.call(Command::LoadModel { name }).await {
-            app.close().await;
-            bail!(failure.message);
-        }
+    if let Some(name) = arguments.model
+        && let Err(failure) = app.call(Command::LoadModel { name }).await
+    {
+        app.close().await;
+        bail!(failure.message);
     }
     let result = server.run(shutdown_signal()).await;
     app.close().await;

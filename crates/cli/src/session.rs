@@ -34,7 +34,7 @@ pub fn model_folders() -> Result<ModelFolders> {
 
 /// Where the environment puts the shared Hugging Face cache.
 pub fn hub_variables() -> CacheVariables {
-    CacheVariables::from_lookup(|name| std::env::var_os(name))
+    CacheVariables::from_lookup(std::env::var_os)
 }
 
 /// The folder of a model that was named on the command line.

@@ -21,7 +21,7 @@ async fn main() -> Result<()> {
     let tokens = |count: u32| (0..count).map(|index| index * 7919 % 40_000 + 20).collect::<Vec<u32>>();
 
     let mut cold = Vec::new();
-    for _ in 0..2 {
+    for _ in 0..3 {
         let (engine, _) = Engine::start(EngineOptions::default());
         engine.load("model", &model).await?;
         first_token_ms(&engine, tokens(20), 0).await?; // warms up what is only done once

@@ -28,7 +28,7 @@ pub(crate) fn prompt_tokens(model: &LoadedModel, prompt: &PromptInput) -> Result
     let plain = |tokens: Vec<u32>| Prompt { new_from: 0, boundaries: vec![tokens.len()], tokens, text: String::new() };
     match prompt {
         PromptInput::Messages(messages) => {
-            let template = model.template.as_ref().ok_or(cairn_chat::ChatError::NoTemplate)?;
+            let template = model.tokenizer.chat_template().ok_or(cairn_chat::ChatError::NoTemplate)?;
             Ok(assemble(template, messages, &model.tokenizer)?)
         }
         PromptInput::Text(text) => Ok(plain(model.tokenizer.encode_prompt(text)?)),
@@ -51,6 +51,7 @@ struct Call<'a> {
 struct Progress {
     prefill_began: Option<Instant>,
     first_token: Option<Instant>,
+    last_token: Option<Instant>,
     /// Sampled ids, an end-of-sequence token included.
     sampled: Vec<u32>,
     ended_by_eos: bool,
@@ -123,7 +124,9 @@ impl Call<'_> {
         let mut detokenizer = self.model.tokenizer.stream();
         let mut reason = FinishReason::Length;
         while let Some(step) = stream.next_token()? {
-            progress.first_token.get_or_insert_with(Instant::now);
+            let now = Instant::now();
+            progress.first_token.get_or_insert(now);
+            progress.last_token = Some(now);
             progress.sampled.push(step.token);
             if !self.request.ignore_eos && self.model.eos_token_ids.contains(&step.token) {
                 progress.ended_by_eos = true;
@@ -165,8 +168,11 @@ impl Call<'_> {
         num_cached_tokens: usize,
         cache_note: Option<String>,
     ) -> GenerationStats {
-        let first_token = progress.first_token.unwrap_or_else(Instant::now);
-        let prefill_seconds = progress.prefill_began.map_or(0.0, |began| (first_token - began).as_secs_f64());
+        // Without a token, as after a stop while the prompt was read, there is no time to tell.
+        let since = |start: Option<Instant>| match (start, progress.first_token) {
+            (Some(start), Some(first_token)) => (first_token - start).as_secs_f64(),
+            _ => 0.0,
+        };
         GenerationStats {
             model: self.name.to_owned(),
             finish_reason,
@@ -174,9 +180,9 @@ impl Call<'_> {
             num_cached_tokens,
             cache_note,
             num_generation_tokens: progress.sampled.len() - usize::from(progress.ended_by_eos),
-            prompt_tps: rate(num_prompt_tokens - num_cached_tokens, prefill_seconds),
+            prompt_tps: rate(num_prompt_tokens - num_cached_tokens, since(progress.prefill_began)),
             generation_tps: generation_tps(progress),
-            time_to_first_token_ms: (first_token - self.arrived).as_secs_f64() * 1e3,
+            time_to_first_token_ms: since(Some(self.arrived)) * 1e3,
             mlx_active_bytes: memory::active_bytes(),
             mlx_peak_bytes: memory::peak_bytes(),
             process_bytes: 0,
@@ -187,8 +193,8 @@ impl Call<'_> {
 
 /// Sampled tokens a second, counted from the first: the time before that belongs to the prompt.
 fn generation_tps(progress: &Progress) -> f64 {
-    let Some(first_token) = progress.first_token else { return 0.0 };
-    rate(progress.sampled.len() - 1, first_token.elapsed().as_secs_f64())
+    let (Some(first_token), Some(last_token)) = (progress.first_token, progress.last_token) else { return 0.0 };
+    rate(progress.sampled.len() - 1, (last_token - first_token).as_secs_f64())
 }
 
 fn rate(count: usize, seconds: f64) -> f64 {

@@ -160,6 +160,6 @@ pub struct ModelInfo {
     pub vocab_size: usize,
     /// Bytes of its weights in memory.
     pub weight_bytes: u64,
-    /// Identifies the weights, tokenizer and compute precision; prompt caches are only valid with the same one.
+    /// Identifies the weights and the precision they are computed in; prompt caches are only valid with the same one.
     pub fingerprint: String,
 }

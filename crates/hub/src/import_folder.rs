@@ -24,7 +24,7 @@ impl ModelFolders {
                 fs::canonicalize(&source).unwrap_or_else(|_| source.clone()).file_name().unwrap_or_default().to_string_lossy().into_owned()
             }
         };
-        if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\']) {
+        if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\']) || name.contains(char::is_control) {
             return Err(HubError::BadName { name });
         }
         let target = self.imported().join(&name);
@@ -129,7 +129,7 @@ mod tests {
         let source = home.path().join("tiny");
         model(&source);
         let folders = ModelFolders::new(home.path(), &CacheVariables::default());
-        for name in ["", "../up", ".hidden", "a/b", "a\\b"] {
+        for name in ["", "../up", ".hidden", "a/b", "a\\b", "a\nb"] {
             assert!(matches!(folders.import_folder(&source, Some(name), &mut |_, _| {}), Err(HubError::BadName { .. })), "{name}");
         }
         fs::remove_file(source.join("model.safetensors")).unwrap();

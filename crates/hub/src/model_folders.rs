@@ -218,7 +218,7 @@ fn weights(folder: &Path) -> Result<(), ModelProblem> {
         }
     }
     let names = fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    let mut shards: Vec<String> = names.filter(|name| name.ends_with(".safetensors")).collect();
+    let mut shards: Vec<String> = names.filter(|name| name.starts_with("model") && name.ends_with(".safetensors")).collect();
     shards.sort();
     match shards.iter().find(|shard| !folder.join(shard).is_file()) {
         _ if shards.is_empty() => Err(ModelProblem::NoWeights),

@@ -1,4 +1,4 @@
-//! Which device computes, and what follows for the numbers: the only file here that asks for the operating system.
+//! Which device computes, and what follows for the numbers.
 
 use mlx_rs::{Device, DeviceType, Dtype};
 

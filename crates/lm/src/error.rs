@@ -128,9 +128,20 @@ pub enum LmError {
     /// Results could not be read from MLX memory.
     #[error("MLX returned an unreadable array: {0}")]
     Slice(#[from] AsSliceError),
-    /// The chat template was refused or failed.
-    #[error(transparent)]
-    Chat(#[from] cairn_chat::ChatError),
+    /// The chat template was refused.
+    #[error("{source}, in {folder}; download or import the model again")]
+    Template {
+        /// The model folder.
+        folder: PathBuf,
+        /// What is wrong with it.
+        source: cairn_chat::ChatError,
+    },
+    /// A file that should be text is not.
+    #[error("{path} is not UTF-8 text; download or import the model again")]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
     /// The scripted model was told to fail here.
     #[cfg(feature = "scripted")]
     #[error("the script fails at token {0}")]

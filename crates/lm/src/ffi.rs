@@ -11,8 +11,7 @@ use mlx_rs::{Array, Dtype, Stream};
 ///
 /// Panics when the lengths of `start` and `stop` differ from the array's number of axes: MLX would read past them.
 pub fn slice(array: &Array, start: &[i32], stop: &[i32]) -> Result<Array> {
-    assert!(start.len() == array.ndim() && stop.len() == array.ndim(), "one start and stop per axis");
-    let strides = [1i32; 8];
+    let strides = unit_strides(array, start, stop);
     let stream = Stream::thread_local_or_default();
     // SAFETY: the pointers are live for the call and hold as many numbers as their lengths say; `result` is an empty handle that MLX fills.
     unsafe {
@@ -25,7 +24,7 @@ pub fn slice(array: &Array, start: &[i32], stop: &[i32]) -> Result<Array> {
             stop.as_ptr(),
             stop.len(),
             strides.as_ptr(),
-            start.len(),
+            strides.len(),
             stream.as_ptr(),
         );
         finish(result, status, "slice")
@@ -36,8 +35,7 @@ pub fn slice(array: &Array, start: &[i32], stop: &[i32]) -> Result<Array> {
 ///
 /// Panics as [`slice`] does.
 pub fn slice_update(array: Array, update: &Array, start: &[i32], stop: &[i32]) -> Result<Array> {
-    assert!(start.len() == array.ndim() && stop.len() == array.ndim(), "one start and stop per axis");
-    let strides = [1i32; 8];
+    let strides = unit_strides(&array, start, stop);
     let stream = Stream::thread_local_or_default();
     // SAFETY: as in `slice`.
     unsafe {
@@ -51,11 +49,17 @@ pub fn slice_update(array: Array, update: &Array, start: &[i32], stop: &[i32]) -
             stop.as_ptr(),
             stop.len(),
             strides.as_ptr(),
-            start.len(),
+            strides.len(),
             stream.as_ptr(),
         );
         finish(result, status, "slice_update")
     }
+}
+
+/// A stride of 1 for each axis, once `start` and `stop` have one number for each.
+fn unit_strides(array: &Array, start: &[i32], stop: &[i32]) -> Vec<i32> {
+    assert!(start.len() == array.ndim() && stop.len() == array.ndim(), "one start and stop per axis");
+    vec![1; array.ndim()]
 }
 
 /// An array that copies `bytes`, which hold `shape` elements of `dtype` in row-major, native order.

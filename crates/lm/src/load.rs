@@ -1,13 +1,12 @@
 //! A model folder as a whole: weights, tokenizer, chat template, end-of-sequence tokens, and what identifies them.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-
-use cairn_chat::{ChatTemplate, SpecialTokens};
+use std::path::Path;
 
 use crate::device::ComputeDevice;
 use crate::error::{read_file, read_json};
 use crate::models::Model;
+use crate::safetensors_header::check_weight_files;
 use crate::tokenizer::Tokenizer;
 use crate::weights::LoadOptions;
 use crate::{LmError, config};
@@ -17,10 +16,8 @@ use crate::{LmError, config};
 pub struct LoadedModel {
     /// The network.
     pub model: Model,
-    /// Its tokenizer.
+    /// Its tokenizer and chat template.
     pub tokenizer: Tokenizer,
-    /// Its chat template; none where the folder has none, as base models do.
-    pub template: Option<ChatTemplate>,
     /// Tokens that end an answer: config.json's, generation_config.json's and the tokenizer's.
     pub eos_token_ids: BTreeSet<u32>,
     /// config.json's `model_type`.
@@ -37,18 +34,10 @@ impl LoadedModel {
         // Small files first: a broken tokenizer should not wait for gigabytes of weights.
         let config = config::read(folder)?;
         let tokenizer = Tokenizer::load(folder)?;
-        let template = match tokenizer.chat_template() {
-            Some(source) => {
-                let special =
-                    SpecialTokens { bos: tokenizer.bos_token().map(str::to_owned), eos: tokenizer.eos_token().map(str::to_owned) };
-                Some(ChatTemplate::parse(source, special)?)
-            }
-            None => None,
-        };
         let eos_token_ids = eos_token_ids(folder, &config, &tokenizer)?;
         let (model, weight_bytes) = Model::load(folder, options)?;
         let model_type = config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default().to_owned();
-        Ok(LoadedModel { fingerprint: fingerprint(folder, options)?, model, tokenizer, template, eos_token_ids, model_type, weight_bytes })
+        Ok(LoadedModel { fingerprint: fingerprint(folder, options)?, model, tokenizer, eos_token_ids, model_type, weight_bytes })
     }
 }
 
@@ -75,7 +64,7 @@ fn as_id(value: &serde_json::Value) -> Option<u32> {
 const SAMPLE_BYTES: u64 = 64 << 10;
 const NUM_SAMPLES: u64 = 64;
 
-/// Hashes config.json, samples of every weight file (names and lengths included) and how the weights are computed with.
+/// Hashes config.json, samples of every weight file (with its name, length and time of change) and how the weights are computed with.
 fn fingerprint(folder: &Path, options: LoadOptions) -> Result<String, LmError> {
     use std::io::{Read, Seek, SeekFrom};
 
@@ -88,12 +77,16 @@ fn fingerprint(folder: &Path, options: LoadOptions) -> Result<String, LmError> {
     let device = ComputeDevice::current();
     part(format!("{:?} keep_quantized={}", device.compute_dtype(), options.keep_quantized).as_bytes());
     part(&read_file(&folder.join("config.json"), 1 << 20)?);
-    for path in weight_files(folder)? {
-        let read = |source| LmError::Read { path: path.clone(), source };
-        let mut file = std::fs::File::open(&path).map_err(read)?;
-        let length = file.metadata().map_err(read)?.len();
+    for file in check_weight_files(folder)? {
+        let path = file.path();
+        let read = |source| LmError::Read { path: path.to_owned(), source };
+        let mut file = std::fs::File::open(path).map_err(read)?;
+        let metadata = file.metadata().map_err(read)?;
+        let length = metadata.len();
         part(path.file_name().unwrap_or_default().as_encoded_bytes());
         part(&length.to_le_bytes());
+        // Samples can miss an edit in place; its time cannot.
+        part(format!("{:?}", metadata.modified().map_err(read)?).as_bytes());
         let mut sample = Vec::new();
         for index in 0..NUM_SAMPLES {
             let position = length.saturating_sub(SAMPLE_BYTES) / (NUM_SAMPLES - 1).max(1) * index;
@@ -104,18 +97,4 @@ fn fingerprint(folder: &Path, options: LoadOptions) -> Result<String, LmError> {
         }
     }
     Ok(hasher.finalize().to_hex()[..32].to_owned())
-}
-
-fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, LmError> {
-    let read = |source| LmError::Read { path: folder.to_owned(), source };
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(read)? {
-        let path = entry.map_err(read)?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.starts_with("model") && name.ends_with(".safetensors") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
 }

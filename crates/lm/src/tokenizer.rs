@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cairn_chat::{ChatError, Encode};
+use cairn_chat::{ChatError, ChatTemplate, Encode, SpecialTokens};
 use tokenizers::Tokenizer as Inner;
 
 use crate::LmError;
@@ -21,9 +21,8 @@ pub struct Tokenizer {
     /// The same, but special tokens in text are ordinary text.
     plain: Inner,
     special_tokens: Vec<(String, u32)>,
-    bos_token: Option<String>,
-    eos_token: Option<String>,
-    chat_template: Option<String>,
+    special: SpecialTokens,
+    template: Option<ChatTemplate>,
 }
 
 impl Tokenizer {
@@ -52,21 +51,20 @@ impl Tokenizer {
         let config_path = folder.join("tokenizer_config.json");
         let config: serde_json::Value =
             if config_path.exists() { read_json(&config_path, MAX_TOKENIZER_BYTES)? } else { serde_json::Value::Null };
-        let token = |name: &str| {
-            let value = config.get(name)?;
-            value.as_str().or_else(|| value.get("content")?.as_str()).map(str::to_owned)
-        };
+        let special = SpecialTokens::from_tokenizer_config_value(&config);
         let template_path = folder.join("chat_template.jinja");
-        let chat_template = if template_path.exists() {
-            let bytes = read_file(&template_path, MAX_TOKENIZER_BYTES)?;
-            Some(
-                String::from_utf8(bytes)
-                    .map_err(|_| LmError::Tokenizer { path: template_path.clone(), reason: "it is not UTF-8 text".to_owned() })?,
-            )
+        let template = if template_path.exists() {
+            let source = String::from_utf8(read_file(&template_path, MAX_TOKENIZER_BYTES)?);
+            let source = source.map_err(|_| LmError::NotText { path: template_path.clone() })?;
+            ChatTemplate::parse(&source, special.clone()).map(Some)
         } else {
-            config.get("chat_template").and_then(default_template)
+            match ChatTemplate::from_tokenizer_config_value(&config) {
+                Err(ChatError::NoTemplate) => Ok(None),
+                template => template.map(Some),
+            }
         };
-        Ok(Tokenizer { bos_token: token("bos_token"), eos_token: token("eos_token"), inner, plain, special_tokens, chat_template })
+        let template = template.map_err(|source| LmError::Template { folder: folder.to_owned(), source })?;
+        Ok(Tokenizer { inner, plain, special_tokens, special, template })
     }
 
     /// The id of one whole token, special or not.
@@ -76,17 +74,17 @@ impl Tokenizer {
 
     /// The token that begins every text, where the model has one.
     pub fn bos_token(&self) -> Option<&str> {
-        self.bos_token.as_deref()
+        self.special.bos.as_deref()
     }
 
     /// The token that ends an answer, by the tokenizer's own word.
     pub fn eos_token(&self) -> Option<&str> {
-        self.eos_token.as_deref()
+        self.special.eos.as_deref()
     }
 
-    /// The source of the model's chat template.
-    pub fn chat_template(&self) -> Option<&str> {
-        self.chat_template.as_deref()
+    /// The model's chat template; none where the folder has none, as base models do.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
     }
 
     /// Text as mlx-lm encodes a plain prompt: the tokenizer's special tokens are added unless the text begins with them itself.
@@ -99,15 +97,6 @@ impl Tokenizer {
     pub fn stream(&self) -> Detokenizer<'_> {
         Detokenizer { tokenizer: self, ids: Vec::new(), settled: 0, given: String::new() }
     }
-}
-
-/// Templates are a string, or a list of named ones with a "default".
-fn default_template(value: &serde_json::Value) -> Option<String> {
-    if let Some(source) = value.as_str() {
-        return Some(source.to_owned());
-    }
-    let named = value.as_array()?.iter().find(|entry| entry.get("name").and_then(|name| name.as_str()) == Some("default"))?;
-    named.get("template")?.as_str().map(str::to_owned)
 }
 
 fn encode(tokenizer: &Inner, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, LmError> {

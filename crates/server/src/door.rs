@@ -86,6 +86,8 @@ impl Door {
         let port = self.address.port();
         let is_loopback_name =
             [format!("127.0.0.1:{port}"), format!("localhost:{port}"), format!("[::1]:{port}")].iter().any(|name| name == host);
+        // Browsers leave out the port that plain HTTP has by itself.
+        let is_loopback_name = is_loopback_name || (port == 80 && ["127.0.0.1", "localhost", "[::1]"].contains(&host));
         let named: Option<SocketAddr> = host.parse().ok();
         let is_own_address = named.is_some_and(|named| named.port() == port && self.is_own_ip(named.ip()));
         is_loopback_name || is_own_address

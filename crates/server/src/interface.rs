@@ -13,12 +13,11 @@ use crate::server::Shared;
 #[allow_missing = true]
 struct Dist;
 
-/// Everything comes from this server and nothing is executed that is not one of its files. The two Trusted Types policies are those of
-/// Svelte and DOMPurify.
+/// Everything comes from this server and nothing is executed that is not one of its files. The one Trusted Types policy is Svelte's.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; \
     img-src 'self' data: blob:; connect-src 'self'; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
     frame-src 'none'; frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'; \
-    trusted-types svelte-trusted-html dompurify";
+    trusted-types svelte-trusted-html";
 
 /// Goes with every answer, commands included.
 pub(crate) const SECURITY_HEADERS: [(HeaderName, HeaderValue); 6] = [

@@ -27,7 +27,7 @@ enum Order {
 }
 
 /// Chunks that may wait at once. A full queue makes the engine wait between two answers, which bounds what waiting chunks hold.
-const QUEUE_LENGTH: usize = 64;
+const QUEUE_LENGTH: usize = 8;
 
 /// The handle to the thread.
 pub(super) struct Filing {

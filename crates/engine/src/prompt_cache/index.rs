@@ -55,6 +55,11 @@ impl ChunkIndex {
         self.total_bytes
     }
 
+    /// Whether nothing may be stored at all.
+    pub(super) fn is_off(&self) -> bool {
+        self.budget_bytes == 0
+    }
+
     /// The files of all chunks below `folder`.
     pub(super) fn paths(&self, folder: &std::path::Path) -> HashSet<std::path::PathBuf> {
         self.chunks.values().map(|record| super::chunk_file::path(folder, &record.fingerprint, &record.key)).collect()

@@ -268,6 +268,9 @@ impl Stored {
 
     /// Queues the chunks of `tokens` that are not stored yet.
     fn file(&self, fingerprint: &str, tokens: &[u32], boundaries: &[usize], caches: &[LayerCache]) {
+        if lock(&self.index).is_off() {
+            return;
+        }
         let planned = lock(&self.index).plan(fingerprint, tokens, boundaries);
         for chunk in planned {
             let layers = caches.iter().map(|cache| match cache {

@@ -1,56 +1,10 @@
-// Chromium on a core's interface: what a person finds on the page, and everything that the page complains of.
-import assert from 'node:assert/strict';
-import { mkdir } from 'node:fs/promises';
-import { join } from 'node:path';
-import { after, test } from 'node:test';
+// Cairn's interface in Chromium: what a person finds and does on the page, and everything that the page complains of.
 import { chromium } from 'playwright-core';
-import { Home, target } from './core.mjs';
 import { until } from './until.mjs';
 
-/** Of a whole flow. What it waits for has limits of its own; this one says that something else hangs. */
-const LIMIT_MS = 240_000;
-
-let browser;
-after(() => browser?.close());
-
-/** The browser that all flows share; each has a context of its own. */
-export async function openBrowser() {
+export function launchBrowser() {
   // Chromium's own sandbox cannot be had in containers; the only page it sees is ours.
-  browser ??= await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox'] });
-  return browser;
-}
-
-/**
- * A test with a home, a core and a page on it. The page must not complain of anything but what `expected` matches.
- * Answers are greedy, so that the tiny model, which then knows no end, writes until `maxTokens`.
- */
-export function flow(name, { models, maxTokens = 200, viewport, expected, prepare }, steps) {
-  test(name, { timeout: LIMIT_MS }, async (t) => {
-    const home = await Home.make(t, models);
-    await prepare?.(home);
-    const core = await home.start();
-    await core.set({ temperature: 0, max_tokens: maxTokens });
-    const context = await (
-      await openBrowser()
-    ).newContext({ viewport, permissions: ['clipboard-read', 'clipboard-write'] });
-    t.after(() => context.close());
-    const page = new Page(await context.newPage());
-    await page.open(core.url);
-    try {
-      await steps({ home, core, page });
-    } catch (error) {
-      const picture = join(target, 'e2e', `${name.replaceAll(/\W+/g, '-')}.png`);
-      await mkdir(join(target, 'e2e'), { recursive: true });
-      await page.driver.screenshot({ path: picture }).catch(() => {});
-      t.diagnostic(`the page as it was: ${picture}`);
-      throw error;
-    }
-    assert.deepEqual(
-      page.complaints.filter((complaint) => !expected?.test(complaint)),
-      [],
-      'the page complained',
-    );
-  });
+  return chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox'] });
 }
 
 /** A page with Cairn in it, in a person's words. */

@@ -1,0 +1,43 @@
+// A test of the interface: a data folder, a core and a page of its own, and nothing that the page complains of.
+import assert from 'node:assert/strict';
+import { mkdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { after, test } from 'node:test';
+import { Home, target } from './core.mjs';
+import { launchBrowser, Page } from './page.mjs';
+
+/** Of a whole flow. What it waits for has limits of its own; this one says that something else hangs. */
+const LIMIT_MS = 240_000;
+
+let browser;
+after(async () => (await browser)?.close());
+
+/**
+ * Declares a flow. The page must not complain of anything but what `expected` matches; of one that fails, a picture is kept.
+ * Answers are greedy, so that the tiny model, which then knows no end, writes until `maxTokens`.
+ */
+export function flow(name, { models, maxTokens = 200, viewport, expected, prepare }, steps) {
+  test(name, { timeout: LIMIT_MS }, async (t) => {
+    const home = await Home.make(t, models);
+    await prepare?.(home);
+    const core = await home.start();
+    await core.set({ temperature: 0, max_tokens: maxTokens });
+    browser ??= launchBrowser();
+    const permissions = ['clipboard-read', 'clipboard-write'];
+    const context = await (await browser).newContext({ viewport, permissions });
+    t.after(() => context.close());
+    const page = new Page(await context.newPage());
+    await page.open(core.url);
+    try {
+      await steps({ home, core, page });
+    } catch (error) {
+      const picture = join(target, 'e2e', `${name.replaceAll(/\W+/g, '-')}.png`);
+      await mkdir(join(target, 'e2e'), { recursive: true });
+      await page.driver.screenshot({ path: picture }).catch(() => {});
+      t.diagnostic(`the page as it was: ${picture}`);
+      throw error;
+    }
+    const complaints = page.complaints.filter((complaint) => !expected?.test(complaint));
+    assert.deepEqual(complaints, [], 'the page complained');
+  });
+}
