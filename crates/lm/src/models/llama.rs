@@ -259,14 +259,21 @@ impl Mlp {
     }
 
     fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        let gate_up = self.gate_up_proj.forward(x)?;
-        let [batch, length, _] = *gate_up.shape() else {
-            return Err(Exception::custom(format!("the MLP takes three axes, got {:?}", x.shape())));
+        let (gate, up) = if x.dim(1) == 1 {
+            let gate_up = self.gate_up_proj.forward(x)?;
+            let half = |from: i32| ffi::slice(&gate_up, &[0, 0, from], &[x.dim(0), 1, from + self.intermediate]);
+            (half(0)?, half(self.intermediate)?)
+        } else {
+            // Halves of many rows would be strided, and elementwise work on those costs more than a second product.
+            let [gate, up]: [Array; 2] = self
+                .gate_up_proj
+                .forward_each(x)?
+                .try_into()
+                .map_err(|_| Exception::custom("the MLP has a gate and an up projection".to_owned()))?;
+            (gate, up)
         };
-        let half = |from: i32| ffi::slice(&gate_up, &[0, 0, from], &[batch, length, from + self.intermediate]);
         // SwiGLU. Written out: MLX's compiled form would start a C++ compiler at run time on the CPU backend.
-        let gate = half(0)?;
         let activated = ops::multiply(ops::sigmoid(&gate)?, gate)?;
-        self.down_proj.forward(&ops::multiply(activated, half(self.intermediate)?)?)
+        self.down_proj.forward(&ops::multiply(activated, up)?)
     }
 }

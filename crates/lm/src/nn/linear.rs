@@ -5,6 +5,7 @@ use mlx_rs::{Array, ops};
 
 use crate::LmError;
 use crate::config::Quantization;
+use crate::ffi;
 use crate::weights::Layer;
 
 /// `y = x Wᵀ (+ b)`.
@@ -99,6 +100,26 @@ impl Linear {
         Ok(Some(Linear { matrix, bias }))
     }
 
+    fn num_outputs(&self) -> i32 {
+        match &self.matrix {
+            Matrix::Dense(weight) => weight.dim(1),
+            Matrix::Quantized { weight, .. } => weight.dim(0),
+        }
+    }
+
+    /// The outputs `from..to` alone, as views of the same arrays.
+    fn outputs(&self, from: i32, to: i32) -> Result<Linear, Exception> {
+        let rows = |array: &Array| ffi::slice(array, &[from, 0], &[to, array.dim(1)]);
+        let matrix = match &self.matrix {
+            Matrix::Dense(weight) => Matrix::Dense(ffi::slice(weight, &[0, from], &[weight.dim(0), to])?),
+            Matrix::Quantized { weight, scales, biases, settings } => {
+                Matrix::Quantized { weight: rows(weight)?, scales: rows(scales)?, biases: rows(biases)?, settings: *settings }
+            }
+        };
+        let bias = self.bias.as_ref().map(|bias| ffi::slice(bias, &[from], &[to])).transpose()?;
+        Ok(Linear { matrix, bias })
+    }
+
     fn arrays(&self) -> Vec<&Array> {
         let mut arrays: Vec<&Array> = self.bias.iter().collect();
         match &self.matrix {
@@ -120,30 +141,45 @@ impl Linear {
 /// is slower than its device those are what a token costs. Layers of different kinds (per-layer quantization) stay apart.
 #[derive(Debug)]
 pub struct FusedLinear {
+    stacked: Option<Linear>,
+    /// The single layers; views into `stacked` where there is one.
     layers: Vec<Linear>,
 }
 
 impl FusedLinear {
     /// Fuses `layers` if they are of one kind.
     pub fn new(layers: Vec<Linear>) -> Result<Self, Exception> {
-        let layers = match Linear::stack(&layers)? {
-            Some(stacked) => vec![stacked],
+        let stacked = Linear::stack(&layers)?;
+        let layers = match &stacked {
+            Some(stacked) => {
+                stacked.eval()?;
+                let mut from = 0;
+                let mut views = Vec::with_capacity(layers.len());
+                for layer in &layers {
+                    let to = from + layer.num_outputs();
+                    views.push(stacked.outputs(from, to)?);
+                    from = to;
+                }
+                views
+            }
             None => layers,
         };
         for layer in &layers {
             layer.eval()?;
         }
-        Ok(FusedLinear { layers })
+        Ok(FusedLinear { stacked, layers })
     }
 
     /// `[..., in]` to the outputs of all layers side by side, `[..., sum of out]`.
     pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        match self.layers.as_slice() {
-            [layer] => layer.forward(x),
-            layers => {
-                let outputs = layers.iter().map(|layer| layer.forward(x)).collect::<Result<Vec<_>, Exception>>()?;
-                ops::concatenate(&outputs, -1)
-            }
+        match &self.stacked {
+            Some(stacked) => stacked.forward(x),
+            None => ops::concatenate(&self.forward_each(x)?, -1),
         }
+    }
+
+    /// `[..., in]` to the outputs of each layer, each contiguous: what elementwise work on many rows wants.
+    pub fn forward_each(&self, x: &Array) -> Result<Vec<Array>, Exception> {
+        self.layers.iter().map(|layer| layer.forward(x)).collect()
     }
 }
