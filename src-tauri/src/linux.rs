@@ -1,5 +1,6 @@
 //! What a Linux desktop may lack: the tray library, and a panel that shows tray icons.
 
+use std::process::Command;
 use std::time::Duration;
 
 use tauri::image::Image;
@@ -14,11 +15,13 @@ const TRAY_LIBRARIES: [&str; 2] = ["libayatana-appindicator3.so.1", "libappindic
 /// Longer than a panel that works takes to answer; a panel that hangs must not hang us.
 const BUS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Whether building a tray icon can work at all.
+/// Whether building a tray icon can work at all. Asked of the linker's cache: loading a library to see whether it loads would be unsafe,
+/// and a library that the cache does not know is only a menu less.
 pub fn can_build_tray() -> bool {
-    #[allow(unsafe_code)]
-    // SAFETY: loading runs the library's constructors; it is a GTK library that Tauri loads the same way a moment later.
-    TRAY_LIBRARIES.iter().any(|name| unsafe { libloading::Library::new(name) }.is_ok())
+    ["ldconfig", "/sbin/ldconfig"].iter().find_map(|program| Command::new(program).arg("-p").output().ok()).is_some_and(|output| {
+        let known = String::from_utf8_lossy(&output.stdout);
+        TRAY_LIBRARIES.iter().any(|name| known.contains(name))
+    })
 }
 
 /// Whether a panel shows our icon now: without one, a hidden window could never be found again.

@@ -61,11 +61,23 @@ async fn a_stopped_answer_still_tells_its_figures() {
     assert_eq!(answer.finished.stats.num_generation_tokens, sampled.len());
     assert_eq!(sampled, model.answer(&[1, 2, 3], sampled.len()));
     assert_eq!(sampled[1..], answer.tokens, "every token was sent");
+}
 
+#[tokio::test]
+async fn an_answer_stopped_before_its_first_token_invents_no_figures() {
+    let model = Scripted::endless();
+    let engine = start();
+    engine.load("endless", model.folder()).await.expect("loads");
+    let mut busy = engine.generate(request(&[1, 2, 3], ENDLESSLY));
+    first_token(&mut busy).await;
     let mut waiting = engine.generate(request(&[1, 2, 3], ENDLESSLY));
     waiting.stop();
+    drop(busy);
     let answer = tokio::time::timeout(SOON, finish(&mut waiting)).await.expect("stops").expect("an answer");
-    assert_eq!(answer.finished.stats.finish_reason, FinishReason::Cancelled);
+    let stats = answer.finished.stats;
+    assert_eq!(stats.finish_reason, FinishReason::Cancelled);
+    assert_eq!((stats.num_generation_tokens, stats.time_to_first_token_ms), (0, 0.0));
+    assert_eq!((stats.prompt_tps, stats.generation_tps), (0.0, 0.0));
 }
 
 #[tokio::test]

@@ -35,6 +35,14 @@ test('memory now and at most', () => {
   expect(peakWords(stats())).toBe('Most memory: app 648 MB, MLX 1.4 GB');
 });
 
+test('an answer without a token has no rate and no first token', () => {
+  const rows = Object.fromEntries(
+    statsRows(stats({ generation_tokens: 0, generation_tps: 0, time_to_first_token_ms: 0 })),
+  );
+  expect(rows['Answer']).toBe('stopped before its first token');
+  expect(rows).not.toHaveProperty('First token');
+});
+
 test('all figures', () => {
   expect(Object.fromEntries(statsRows(stats()))).toEqual({
     Model: 'owner/model',

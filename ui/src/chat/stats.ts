@@ -21,11 +21,17 @@ export function statsWords(stats: MessageStats): string[] {
 export function statsRows(stats: MessageStats): [name: string, value: string][] {
   const read = stats.prompt_tokens - stats.cached_tokens;
   const rate = stats.prompt_tps > 0 ? ` at ${formatRate(stats.prompt_tps)} tok/s` : '';
+  const hasBegun = stats.generation_tokens > 0 || stats.time_to_first_token_ms > 0;
+  const answer: [string, string][] = hasBegun
+    ? [
+        ['Answer', `${formatCount(stats.generation_tokens)} tokens at ${formatRate(stats.generation_tps)} tok/s`],
+        ['First token', `after ${formatMilliseconds(stats.time_to_first_token_ms)}`],
+      ]
+    : [['Answer', 'stopped before its first token']];
   return [
     ['Model', stats.model],
     ['Prompt', `${formatCount(read)} tokens newly read${rate}, ${formatCount(stats.cached_tokens)} from cache`],
-    ['Answer', `${formatCount(stats.generation_tokens)} tokens at ${formatRate(stats.generation_tps)} tok/s`],
-    ['First token', `after ${formatMilliseconds(stats.time_to_first_token_ms)}`],
+    ...answer,
     ['App memory', `${formatBytes(stats.process_bytes)} now, ${formatBytes(stats.process_peak_bytes)} at most`],
     ['MLX memory', `${formatBytes(stats.mlx_active_bytes)} now, ${formatBytes(stats.mlx_peak_bytes)} at most`],
   ];
