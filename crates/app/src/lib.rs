@@ -24,6 +24,7 @@ mod cache_rows;
 mod commands;
 mod convert;
 mod error;
+mod lifecycle;
 mod models;
 mod places;
 mod platform;

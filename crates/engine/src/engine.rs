@@ -1,15 +1,16 @@
 //! The handle to the engine's thread.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::prompt_cache::{CacheEvent, ChunkRecord};
+use crate::records::{CacheEvent, CacheOptions};
 use crate::request::{GenerateRequest, Generation, ModelInfo, PromptInput, Score};
-use crate::worker::{Job, Worker};
+use crate::thread::{self, Job};
+use crate::worker::Worker;
 use crate::{EngineError, EngineStatus};
 
 /// How an engine is started.
@@ -19,17 +20,6 @@ pub struct EngineOptions {
     pub cache: Option<CacheOptions>,
     /// Compute on quantized weights also on a CPU device.
     pub keep_quantized: bool,
-}
-
-/// The stored prompt caches at start.
-#[derive(Debug)]
-pub struct CacheOptions {
-    /// The folder of chunk files.
-    pub folder: PathBuf,
-    /// The most bytes that chunk files may take together.
-    pub budget_bytes: u64,
-    /// What is known to be there. Files that no record names are removed.
-    pub chunks: Vec<ChunkRecord>,
 }
 
 /// A handle to the engine; clones share it. The thread ends with [`Engine::shutdown`] or when the last handle is dropped.
@@ -62,7 +52,9 @@ impl Engine {
             .name("cairn-engine".to_owned())
             .spawn(move || {
                 let _ = ready.send(cairn_lm::device::ComputeDevice::current().as_str());
-                Worker::new(options, status_sender, closing_receiver, cache_events).run(&job_receiver);
+                let EngineOptions { cache, keep_quantized } = options;
+                let worker = Worker::new(cache, keep_quantized, status_sender, closing_receiver, cache_events);
+                thread::run(worker, &job_receiver);
             })
             .expect("the system starts a thread");
         let device = ready_receiver.recv().unwrap_or("cpu");

@@ -5,7 +5,7 @@
 //! engine is busy with can be watched ([`EngineStatus`]). A failure or panic in a job ends that job only.
 //!
 //! ```text
-//! Engine ──Job──▶ worker (thread "cairn-engine") ── answer ── lm
+//! Engine ──Job──▶ thread ("cairn-engine") ── answer ── worker ── lm
 //!    ▲                  │ chunks                     │ longest prefix
 //!    │                  ▼                            ▼
 //!  events          prompt_cache::filing ──────▶ prompt_cache::index        (thread "cairn-filing" writes files)
@@ -16,13 +16,15 @@ mod answer;
 mod engine;
 mod error;
 mod prompt_cache;
+mod records;
 mod request;
 mod status;
+mod thread;
 mod worker;
 
 pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;
-pub use engine::{CacheOptions, Engine, EngineOptions};
+pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
-pub use prompt_cache::{CacheEvent, ChunkRecord};
+pub use records::{CacheEvent, CacheOptions, ChunkRecord};
 pub use request::{FinishedGeneration, GenerateEvent, GenerateRequest, Generation, ModelInfo, PromptInput, Score, TokenLogprob};
 pub use status::{EngineState, EngineStatus};

@@ -12,7 +12,7 @@ use cairn_app::wire::{Command, Failure, FailureCode, Frame, Reply};
 use futures_util::{StreamExt, stream};
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::server::Shared;
+use crate::shared::Shared;
 
 /// The longest command: a message of more than a hundred thousand words.
 const MAX_COMMAND_BYTES: usize = 1 << 20;

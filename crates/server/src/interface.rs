@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use rust_embed::RustEmbed;
 use std::sync::Arc;
 
-use crate::server::Shared;
+use crate::shared::Shared;
 
 #[derive(RustEmbed)]
 #[folder = "../../ui/dist"]

@@ -18,5 +18,6 @@ mod call;
 mod door;
 mod interface;
 mod server;
+mod shared;
 
 pub use server::{ServeError, ServeOptions, Server, serve};

@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::door::Door;
+use crate::shared::Shared;
 use crate::{call, interface};
 
 const TOKEN_BYTES: usize = 32;
@@ -74,16 +75,6 @@ pub enum ServeError {
         /// What the system said.
         source: io::Error,
     },
-}
-
-/// What all requests share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) app: Arc<App>,
-    pub(crate) door: Door,
-    pub(crate) serves_interface: bool,
-    /// Ends the streams of subscribers, which would otherwise keep their connections for ever.
-    pub(crate) closing: CancellationToken,
 }
 
 /// A server that listens and does not answer yet.

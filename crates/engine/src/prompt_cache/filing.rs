@@ -165,7 +165,8 @@ impl Clerk {
     /// Removes files that no record names: a crash between file and row leaves one, a crash while writing a temporary one.
     fn sweep(&self) {
         let Ok(models) = fs::read_dir(&self.folder) else { return };
-        let known: HashSet<PathBuf> = lock(&self.index).paths(&self.folder);
+        let path = |record: &ChunkRecord| chunk_file::path(&self.folder, &record.fingerprint, &record.key);
+        let known: HashSet<PathBuf> = lock(&self.index).records().map(path).collect();
         for model in models.flatten() {
             let Ok(files) = fs::read_dir(model.path()) else { continue };
             for file in files.flatten().map(|file| file.path()) {

@@ -1,6 +1,6 @@
 //! Which chunks there are, what they continue, and what to do with them: pure policy, no files.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use super::ChunkRecord;
 
@@ -60,9 +60,9 @@ impl ChunkIndex {
         self.budget_bytes == 0
     }
 
-    /// The files of all chunks below `folder`.
-    pub(super) fn paths(&self, folder: &std::path::Path) -> HashSet<std::path::PathBuf> {
-        self.chunks.values().map(|record| super::chunk_file::path(folder, &record.fingerprint, &record.key)).collect()
+    /// Every chunk, in no order.
+    pub(super) fn records(&self) -> impl Iterator<Item = &ChunkRecord> {
+        self.chunks.values()
     }
 
     pub(super) fn set_budget(&mut self, budget_bytes: u64) {

@@ -1,0 +1,141 @@
+//! Opening the app, asking it, closing it.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cairn_engine::{CacheOptions, Engine, EngineOptions};
+use cairn_hub::ModelFolders;
+use cairn_store::Store;
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::answers::Answers;
+use crate::app::{App, Options};
+use crate::wire::{Command, Failure, FailureCode, Reply};
+use crate::{OpenError, Places, cache_rows, commands, convert, models, platform, settings, status};
+
+/// Events that a subscriber may be behind before it misses some: half a minute of one answer.
+const EVENT_CAPACITY: usize = 1024;
+/// What closing may take; then the rest is left to the next start, which tidies up.
+const CLOSING_LIMIT: Duration = Duration::from_millis(1900);
+/// Of that, what the answers and the prompt cache may take before the database is closed in any case.
+const ENGINE_LIMIT: Duration = Duration::from_millis(1500);
+
+impl App {
+    /// Opens the data folder, making what is missing, and starts the engine. Must be called in a Tokio runtime, which the app then uses.
+    pub async fn open(options: Options) -> Result<Arc<App>, OpenError> {
+        let Options { places, hub_variables, autoload } = options;
+        places.create()?;
+        let lock = lock(&places)?;
+        let store = Arc::new(Store::open(&places.database()).await?);
+
+        let chunks = store.chunks().await.unwrap_or_else(|error| {
+            tracing::warn!("the prompt cache starts empty: {error}");
+            Vec::new()
+        });
+        let chunks: Vec<_> = chunks.into_iter().filter_map(convert::chunk_record).collect();
+        let cache_bytes: u64 = chunks.iter().map(|chunk| chunk.bytes).sum();
+        let disk_bytes = platform::free_disk_bytes(places.home()).unwrap_or(0).saturating_add(cache_bytes);
+        let settings = settings::load(&store, disk_bytes).await;
+        let cache = CacheOptions { folder: places.prompt_cache(), budget_bytes: settings.cache_budget_bytes, chunks };
+        let (engine, cache_events) = Engine::start(EngineOptions { cache: Some(cache), keep_quantized: false });
+        let cache_rows = tokio::spawn(cache_rows::keep(store.clone(), cache_events));
+
+        let app = Arc::new(App {
+            model_folders: ModelFolders::new(places.home(), &hub_variables),
+            places,
+            store,
+            engine,
+            answers: Answers::default(),
+            turns: tokio::sync::Mutex::default(),
+            loading: tokio::sync::Mutex::default(),
+            closing: CancellationToken::new(),
+            settings: Mutex::new(settings),
+            events: broadcast::Sender::new(EVENT_CAPACITY),
+            tasks: TaskTracker::new(),
+            cache_rows: Mutex::new(Some(cache_rows)),
+            runtime: tokio::runtime::Handle::current(),
+            lock: Mutex::new(Some(lock)),
+        });
+        app.spawn(status::tell(app.clone()));
+        if autoload {
+            let app = app.clone();
+            app.clone().spawn(async move {
+                // What goes wrong is in the status; that there is no model yet is nothing wrong.
+                let _ = models::ensure_loaded(app).await;
+            });
+        }
+        Ok(app)
+    }
+
+    /// Runs a command. It runs to its end even if the caller stops waiting.
+    ///
+    /// `Subscribe` is answered with `Done` and nothing else: a shell that is asked for it calls [`App::subscribe`] first and sends the
+    /// events after the reply.
+    pub async fn call(self: &Arc<Self>, command: Command) -> Result<Reply, Failure> {
+        if self.closing.is_cancelled() {
+            return Err(Failure::new(FailureCode::Engine, "Cairn is closing."));
+        }
+        let app = self.clone();
+        match self.spawn(async move { commands::run(&app, command).await }).await {
+            Ok(result) => result,
+            Err(fault) => Err(Failure::new(FailureCode::Engine, format!("A fault in Cairn stopped this command: {fault}"))),
+        }
+    }
+
+    /// Stops the answers and saves them, files the prompt caches, and closes the database, within two seconds. Whatever has not come to
+    /// its end by then is put right when the folder is opened next. Closing again does nothing.
+    pub async fn close(&self) {
+        if self.closing.is_cancelled() {
+            return;
+        }
+        self.closing.cancel();
+        let close = async {
+            let engine_stops = async {
+                for running in self.answers.all() {
+                    running.stop.cancel();
+                }
+                for running in self.answers.all() {
+                    running.ended.cancelled().await;
+                }
+                self.engine.flush_cache().await;
+                self.engine.shutdown().await;
+                let cache_rows = self.cache_rows.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(cache_rows) = cache_rows {
+                    // It ends with the engine; if it died, there is nothing left to wait for.
+                    let _ = cache_rows.await;
+                }
+            };
+            if tokio::time::timeout(ENGINE_LIMIT, engine_stops).await.is_err() {
+                tracing::warn!("the engine was not done when Cairn closed");
+            }
+            if let Err(error) = self.store.close().await {
+                tracing::warn!("{error}");
+            }
+        };
+        if tokio::time::timeout(CLOSING_LIMIT, close).await.is_err() {
+            tracing::warn!("the database was still busy when Cairn closed");
+        }
+        // From here on another process may open the folder.
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// Takes the lock that makes this process the only one with the data folder. The system gives it back however the process ends.
+fn lock(places: &Places) -> Result<File, OpenError> {
+    let path = places.lock();
+    let file = File::options().create(true).append(true).open(&path).map_err(|error| not_writable(&path, error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::AlreadyRunning { folder: places.home().to_owned() }),
+        Err(TryLockError::Error(error)) => Err(not_writable(&path, error)),
+    }
+}
+
+fn not_writable(path: &Path, source: io::Error) -> OpenError {
+    OpenError::NotWritable { path: path.to_owned(), source }
+}
