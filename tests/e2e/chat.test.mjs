@@ -157,7 +157,7 @@ flow(
 
     const again = await home.start(core);
     await page.driver.reload();
-    await page.shows('Cairn was closed while this was written. Regenerate to finish it.');
+    await page.shows('Cairn was closed while this was written. Regenerate to have it written anew.');
     const text = await page.answerText();
     assert.ok(text.length >= 64, `only ${text.length} letters of 150 are left`);
 

@@ -150,7 +150,7 @@ test('an answer that was interrupted says what can be done', async () => {
   const { platform } = await open();
   platform.emit({ type: 'message', message: message('m', { parent_id: 'u', status: 'interrupted', text: 'Beca' }) });
   await tick();
-  expect(screen.getByText('Cairn was closed while this was written. Regenerate to finish it.')).toBeTruthy();
+  expect(screen.getByText('Cairn was closed while this was written. Regenerate to have it written anew.')).toBeTruthy();
   await fireEvent.click(screen.getByRole('button', { name: 'Regenerate' }));
   expect(platform.askedTypes()).toContain('regenerate');
 });

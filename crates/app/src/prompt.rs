@@ -10,10 +10,12 @@ pub(crate) fn messages_for(system_prompt: &str, branch: &[cairn_store::Message])
     if !system_prompt.is_empty() {
         messages.push(Message { role: Role::System, content: system_prompt.to_owned(), token_ids: None });
     }
-    for row in branch {
+    for (index, row) in branch.iter().enumerate() {
         let is_left_out = match (row.role, row.status) {
             (Role::Assistant, MessageStatus::Streaming | MessageStatus::Failed) => true,
             (Role::Assistant, _) => row.text.is_empty(),
+            // A question that only brought a failure, because it is too long perhaps, must not do so for ever.
+            (Role::User, _) => has_failed(branch, index),
             _ => false,
         };
         if is_left_out {
@@ -29,6 +31,14 @@ pub(crate) fn messages_for(system_prompt: &str, branch: &[cairn_store::Message])
         }
     }
     messages
+}
+
+/// Whether the message at `index` was answered with a failure and nothing else, and the conversation went on.
+fn has_failed(branch: &[cairn_store::Message], index: usize) -> bool {
+    match branch.get(index + 1..) {
+        Some([answer, _, ..]) => answer.status == MessageStatus::Failed && answer.text.is_empty(),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -73,6 +83,12 @@ mod tests {
             &[(User, Complete, "1"), (Assistant, Failed, "half"), (User, Complete, "2"), (Assistant, Streaming, "")],
             &[(User, "1\n\n2", false)],
         );
+        check(
+            "",
+            &[(User, Complete, "far too long"), (Assistant, Failed, ""), (User, Complete, "2"), (Assistant, Streaming, "")],
+            &[(User, "2", true)],
+        );
+        check("", &[(User, Complete, "again"), (Assistant, Failed, "")], &[(User, "again", true)]);
         check("", &[(User, Complete, "1"), (Assistant, Stopped, ""), (User, Complete, "2")], &[(User, "1\n\n2", false)]);
     }
 }

@@ -44,10 +44,10 @@ pub struct ModelChoice {
 #[derive(Args)]
 pub struct Sampling {
     /// Sampling temperature; 0 takes the most likely token
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub temp: f32,
     /// Keep the smallest set of tokens with this probability mass; 1 keeps all
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     pub top_p: f32,
     /// Make sampling repeatable
     #[arg(long)]
@@ -77,7 +77,7 @@ pub struct Generate {
     #[arg(long)]
     pub ignore_chat_template: bool,
     /// The longest answer, in tokens
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 256, allow_negative_numbers = true)]
     pub max_tokens: usize,
     #[command(flatten)]
     pub sampling: Sampling,
@@ -100,7 +100,7 @@ pub struct Chat {
     #[arg(long)]
     pub system_prompt: Option<String>,
     /// The longest answer, in tokens
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 256, allow_negative_numbers = true)]
     pub max_tokens: usize,
     #[command(flatten)]
     pub sampling: Sampling,

@@ -1,7 +1,8 @@
 //! What all commands print the same way: failures, prompts from stdin, progress on a terminal.
 
+use std::error::Error;
 use std::fmt::Display;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,8 +11,21 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// Prints `cairn: what failed: why` on one line.
 pub fn fail(error: &anyhow::Error) -> ExitCode {
-    let line = format!("{error:#}").replace('\n', " ");
-    eprintln!("cairn: {line}");
+    let is_closed_pipe =
+        |cause: &(dyn Error + 'static)| cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe);
+    if error.chain().any(is_closed_pipe) {
+        // The reader has seen enough (`cairn … | head`).
+        return ExitCode::SUCCESS;
+    }
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        // Some errors tell their cause themselves.
+        if !line.ends_with(&cause) {
+            line += if line.is_empty() { "" } else { ": " };
+            line += &cause;
+        }
+    }
+    eprintln!("cairn: {}", line.replace('\n', " "));
     ExitCode::from(1)
 }
 

@@ -20,6 +20,7 @@ pub async fn run(arguments: Serve) -> Result<()> {
     };
     let places = Places::from_environment()?;
     let app = App::open(Options { places, autoload: arguments.model.is_none(), hub_variables: hub_variables() }).await?;
+    let has_interface = arguments.ui;
     let options = ServeOptions { host: arguments.host, port: arguments.port, token, ui: arguments.ui };
     let server = match Server::bind(app.clone(), options).await {
         Ok(server) => server,
@@ -28,14 +29,15 @@ pub async fn run(arguments: Serve) -> Result<()> {
             return Err(error.into());
         }
     };
-    output::line(server.url())?;
-    eprintln!("Cairn is at the address above. Ctrl-C ends it.");
     if let Some(name) = arguments.model
         && let Err(failure) = app.call(Command::LoadModel { name }).await
     {
         app.close().await;
         bail!(failure.message);
     }
+    output::line(server.url())?;
+    let what = if has_interface { "Cairn is at the address above." } else { "The commands are served above; --ui adds the interface." };
+    eprintln!("{what} Ctrl-C ends it.");
     let result = server.run(shutdown_signal()).await;
     app.close().await;
     Ok(result?)

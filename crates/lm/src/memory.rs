@@ -5,9 +5,9 @@ pub fn active_bytes() -> u64 {
     mlx_rs::memory::active_memory().map_or(0, |bytes| bytes as u64)
 }
 
-/// The most bytes alive at once since [`reset_peak`].
+/// The most bytes alive at once since [`reset_peak`]. MLX counts from the next allocation on; what was there already counts here.
 pub fn peak_bytes() -> u64 {
-    mlx_rs::memory::peak_memory().map_or(0, |bytes| bytes as u64)
+    mlx_rs::memory::peak_memory().map_or(0, |bytes| bytes as u64).max(active_bytes())
 }
 
 /// Freed bytes that MLX keeps for reuse.

@@ -129,39 +129,41 @@ mod tests {
         fn check(address: &str, uri: &str, headers: &[(&str, &str)], expected: Result<(), Refusal>) {
             assert_eq!(door(address).check_every(&parts(uri, headers)), expected, "{uri} with {headers:?} at {address}");
         }
-        let here = "127.0.0.1:80";
-        check(here, "/", &[("host", "127.0.0.1:80")], Ok(()));
-        check(here, "/", &[("host", "localhost:80")], Ok(()));
-        check(here, "/", &[("host", "[::1]:80")], Ok(()));
-        check(here, "http://localhost:80/", &[("host", "localhost:80")], Ok(()));
-        check(here, "http://evil.test/", &[("host", "localhost:80")], Err(Refusal::Host));
+        let here = "127.0.0.1:8011";
+        check(here, "/", &[("host", "127.0.0.1:8011")], Ok(()));
+        check(here, "/", &[("host", "localhost:8011")], Ok(()));
+        check(here, "/", &[("host", "[::1]:8011")], Ok(()));
+        check(here, "http://localhost:8011/", &[("host", "localhost:8011")], Ok(()));
+        check(here, "http://evil.test/", &[("host", "localhost:8011")], Err(Refusal::Host));
         check(here, "/", &[], Err(Refusal::Host));
         check(here, "/", &[("host", "127.0.0.1")], Err(Refusal::Host));
         check(here, "/", &[("host", "127.0.0.1:81")], Err(Refusal::Host));
-        check(here, "/", &[("host", "evil.test:80")], Err(Refusal::Host));
-        check(here, "/", &[("host", "localhost.evil.test:80")], Err(Refusal::Host));
-        check(here, "/", &[("host", "192.168.1.2:80")], Err(Refusal::Host));
-        check(here, "/", &[("host", "0.0.0.0:80")], Err(Refusal::Host));
-        check(here, "/", &[("host", "localhost:80"), ("host", "evil.test:80")], Err(Refusal::Host));
-        check(here, "/", &[("host", "localhost:80"), ("origin", "http://localhost:80")], Ok(()));
-        check(here, "/", &[("host", "localhost:80"), ("origin", "http://127.0.0.1:80")], Err(Refusal::Origin));
-        check(here, "/", &[("host", "localhost:80"), ("origin", "https://localhost:80")], Err(Refusal::Origin));
-        check(here, "/", &[("host", "localhost:80"), ("origin", "http://localhost:8080")], Err(Refusal::Origin));
-        check(here, "/", &[("host", "localhost:80"), ("origin", "http://evil.test")], Err(Refusal::Origin));
-        check(here, "/", &[("host", "localhost:80"), ("origin", "null")], Err(Refusal::Origin));
-        let open = "0.0.0.0:80";
-        check(open, "/", &[("host", "192.168.1.2:80")], Ok(()));
-        check(open, "/", &[("host", "[fe80::1]:80")], Ok(()));
+        check(here, "/", &[("host", "evil.test:8011")], Err(Refusal::Host));
+        check(here, "/", &[("host", "localhost.evil.test:8011")], Err(Refusal::Host));
+        check(here, "/", &[("host", "192.168.1.2:8011")], Err(Refusal::Host));
+        check(here, "/", &[("host", "0.0.0.0:8011")], Err(Refusal::Host));
+        check(here, "/", &[("host", "localhost:8011"), ("host", "evil.test:8011")], Err(Refusal::Host));
+        check(here, "/", &[("host", "localhost:8011"), ("origin", "http://localhost:8011")], Ok(()));
+        check(here, "/", &[("host", "localhost:8011"), ("origin", "http://127.0.0.1:8011")], Err(Refusal::Origin));
+        check(here, "/", &[("host", "localhost:8011"), ("origin", "https://localhost:8011")], Err(Refusal::Origin));
+        check(here, "/", &[("host", "localhost:8011"), ("origin", "http://localhost:8080")], Err(Refusal::Origin));
+        check(here, "/", &[("host", "localhost:8011"), ("origin", "http://evil.test")], Err(Refusal::Origin));
+        check(here, "/", &[("host", "localhost:8011"), ("origin", "null")], Err(Refusal::Origin));
+        check("127.0.0.1:80", "/", &[("host", "localhost"), ("origin", "http://localhost")], Ok(()));
+        check("127.0.0.1:80", "/", &[("host", "evil.test")], Err(Refusal::Host));
+        let open = "0.0.0.0:8011";
+        check(open, "/", &[("host", "192.168.1.2:8011")], Ok(()));
+        check(open, "/", &[("host", "[fe80::1]:8011")], Ok(()));
         check(open, "/", &[("host", "192.168.1.2:81")], Err(Refusal::Host));
-        check(open, "/", &[("host", "evil.test:80")], Err(Refusal::Host));
-        check("192.168.1.2:80", "/", &[("host", "192.168.1.2:80")], Ok(()));
-        check("192.168.1.2:80", "/", &[("host", "192.168.1.3:80")], Err(Refusal::Host));
+        check(open, "/", &[("host", "evil.test:8011")], Err(Refusal::Host));
+        check("192.168.1.2:8011", "/", &[("host", "192.168.1.2:8011")], Ok(()));
+        check("192.168.1.2:8011", "/", &[("host", "192.168.1.3:8011")], Err(Refusal::Host));
     }
 
     #[test]
     fn a_command_needs_the_token_and_its_content_type() {
         fn check(headers: &[(&str, &str)], expected: Result<(), Refusal>) {
-            assert_eq!(door("127.0.0.1:80").check_command(&parts("/", headers).headers), expected, "with {headers:?}");
+            assert_eq!(door("127.0.0.1:8011").check_command(&parts("/", headers).headers), expected, "with {headers:?}");
         }
         let json = ("content-type", "application/json");
         check(&[("authorization", "Bearer secret"), json], Ok(()));

@@ -191,8 +191,10 @@ export class ChatStore {
 
   #absorb(reply: Reply, id: string): void {
     if (reply.type !== 'sent') return;
-    this.list.put(reply.conversation);
-    this.#threads.get(id)?.add(reply.messages);
+    const thread = this.#threads.get(id);
+    thread?.add(reply.messages);
+    // An answer that failed at once has ended before this reply came; the thread knows from its events.
+    this.list.put({ ...reply.conversation, is_streaming: thread?.isStreaming ?? reply.conversation.is_streaming });
   }
 
   #open(id: string): Thread {

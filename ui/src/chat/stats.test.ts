@@ -75,7 +75,12 @@ test.each<[name: string, change: Partial<Message>, isLast: boolean, words: strin
   ],
   ['stopped', { status: 'stopped' }, true, 'You stopped this answer. Regenerate to have it written again.'],
   ['stopped, earlier', { status: 'stopped' }, false, 'You stopped this answer.'],
-  ['interrupted', { status: 'interrupted' }, true, 'Cairn was closed while this was written. Regenerate to finish it.'],
+  [
+    'interrupted',
+    { status: 'interrupted' },
+    true,
+    'Cairn was closed while this was written. Regenerate to have it written anew.',
+  ],
   ['failed', { status: 'failed', error: 'Out of memory.' }, true, 'Out of memory. Regenerate to try again.'],
   ['failed without a reason', { status: 'failed' }, false, 'This answer could not be written.'],
 ])('how an answer ended: %s', (_, change, isLast, words) => {

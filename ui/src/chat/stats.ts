@@ -59,7 +59,7 @@ export function endingWords(message: Message, isLast: boolean): string | null {
     case 'stopped':
       return `You stopped this answer.${then('Regenerate to have it written again.')}`;
     case 'interrupted':
-      return `Cairn was closed while this was written.${then('Regenerate to finish it.')}`;
+      return `Cairn was closed while this was written.${then('Regenerate to have it written anew.')}`;
     case 'failed':
       return `${message.error ?? 'This answer could not be written.'}${then('Regenerate to try again.')}`;
     case 'complete':
