@@ -37,7 +37,14 @@ impl LoadedModel {
         let eos_token_ids = eos_token_ids(folder, &config, &tokenizer)?;
         let (model, weight_bytes) = Model::load(folder, options)?;
         let model_type = config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default().to_owned();
-        Ok(LoadedModel { fingerprint: fingerprint(folder, options)?, model, tokenizer, eos_token_ids, model_type, weight_bytes })
+        Ok(LoadedModel {
+            fingerprint: fingerprint(folder, options, weight_bytes)?,
+            model,
+            tokenizer,
+            eos_token_ids,
+            model_type,
+            weight_bytes,
+        })
     }
 }
 
@@ -65,7 +72,7 @@ const SAMPLE_BYTES: u64 = 64 << 10;
 const NUM_SAMPLES: u64 = 64;
 
 /// Hashes config.json, samples of every weight file (with its name, length and time of change) and how the weights are computed with.
-fn fingerprint(folder: &Path, options: LoadOptions) -> Result<String, LmError> {
+fn fingerprint(folder: &Path, options: LoadOptions, weight_bytes: u64) -> Result<String, LmError> {
     use std::io::{Read, Seek, SeekFrom};
 
     let mut hasher = blake3::Hasher::new();
@@ -77,7 +84,9 @@ fn fingerprint(folder: &Path, options: LoadOptions) -> Result<String, LmError> {
     let device = ComputeDevice::current();
     part(format!("{:?} keep_quantized={}", device.compute_dtype(), options.keep_quantized).as_bytes());
     part(&read_file(&folder.join("config.json"), 1 << 20)?);
-    for file in check_weight_files(folder)? {
+    // A scripted model has no weights, and nothing to check.
+    let files = if weight_bytes == 0 { Vec::new() } else { check_weight_files(folder)? };
+    for file in &files {
         let path = file.path();
         let read = |source| LmError::Read { path: path.to_owned(), source };
         let mut file = std::fs::File::open(path).map_err(read)?;
