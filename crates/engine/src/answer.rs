@@ -111,6 +111,7 @@ impl Call<'_> {
         };
         // The answer is given first; filing its cache must not make anyone wait.
         let _ = self.events.send(GenerateEvent::Finished(Box::new(finished)));
+        self.worker.publish(EngineState::Ready { model: self.name.to_owned() });
         if self.request.use_prompt_cache {
             let mut tokens = prompt.tokens;
             tokens.extend(&progress.sampled);
