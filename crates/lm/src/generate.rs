@@ -33,8 +33,8 @@ pub struct Sampled {
 
 /// Tokens being sampled. It owns the caches; [`TokenStream::into_caches`] gives them back.
 #[derive(Debug)]
-pub struct TokenStream<'m> {
-    model: &'m Model,
+pub struct TokenStream {
+    model: Model,
     caches: Vec<LayerCache>,
     sampler: Sampler,
     options: GenerateOptions,
@@ -46,13 +46,13 @@ pub struct TokenStream<'m> {
 /// MLX keeps freed buffers for reuse; letting them go this often bounds what long answers hold. mlx-lm does the same.
 const CLEAR_CACHE_EVERY: usize = 256;
 
-impl<'m> TokenStream<'m> {
+impl TokenStream {
     /// Reads `prompt`, the tokens after those in `caches`, and launches the first step.
     ///
     /// `on_progress(processed, total)` is called before the first and after every chunk; breaking ends with [`LmError::Cancelled`].
     /// On any error `caches` keep what was read, trimmed to whole chunks.
     pub fn start(
-        model: &'m Model,
+        model: &Model,
         prompt: &[u32],
         caches: &mut Vec<LayerCache>,
         sampler: Sampler,
@@ -75,7 +75,8 @@ impl<'m> TokenStream<'m> {
                 return Err(LmError::Cancelled);
             }
         }
-        let mut stream = TokenStream { model, caches: std::mem::take(caches), sampler, options, pending: None, num_sampled: 0 };
+        let mut stream =
+            TokenStream { model: model.clone(), caches: std::mem::take(caches), sampler, options, pending: None, num_sampled: 0 };
         if stream.options.max_tokens > 0 {
             stream.pending = Some(stream.launch(&token_array(&[last]))?);
         }

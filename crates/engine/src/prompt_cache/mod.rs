@@ -229,11 +229,14 @@ impl Stored {
         if lock(&self.index).is_off() {
             return;
         }
+        // Only keys and values of every token can be cut into chunks; what else a layer remembers stays in memory.
+        let kv_layers: Option<Vec<&KvCache>> =
+            caches.iter().map(|cache| if let LayerCache::Kv(cache) = cache { Some(cache) } else { None }).collect();
+        let Some(kv_layers) = kv_layers else { return };
         let planned = lock(&self.index).plan(fingerprint, tokens, boundaries);
         for chunk in planned {
-            let layers = caches.iter().map(|cache| match cache {
-                LayerCache::Kv(cache) => chunk_file::LayerBytes::copy(cache, chunk.start, chunk.start + chunk.token_ids.len()),
-            });
+            let layers =
+                kv_layers.iter().map(|cache| chunk_file::LayerBytes::copy(cache, chunk.start, chunk.start + chunk.token_ids.len()));
             match layers.collect::<Result<Vec<_>, _>>() {
                 Ok(layers) => self.filing.file(PendingChunk { chunk, layers }),
                 Err(error) => {

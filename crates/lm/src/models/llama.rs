@@ -5,9 +5,10 @@ use mlx_rs::{Array, ops};
 use serde::Deserialize;
 
 use crate::LmError;
-use crate::cache::{KvCache, LayerCache};
+use crate::cache::{AttentionStep, KvCache, LayerCache};
 use crate::config::check_range;
 use crate::ffi;
+use crate::models::Architecture;
 use crate::nn::{Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, attention};
 use crate::weights::{Layer, Weights};
 
@@ -129,36 +130,38 @@ impl Model {
         }
         Ok(Model { shape, embed_tokens, layers, norm, lm_head })
     }
+}
 
-    /// Runs `tokens` `[B, L]` after what `caches` hold, and returns normalised hidden states `[B, L, D]`.
-    pub fn forward(&self, tokens: &Array, caches: &mut [LayerCache]) -> Result<Array, Exception> {
-        let mut x = self.embed_tokens.forward(tokens)?;
+impl Architecture for Model {
+    fn embed(&self, tokens: &Array) -> Result<Array, LmError> {
+        Ok(self.embed_tokens.forward(tokens)?)
+    }
+
+    fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
+        let mut x = embeddings;
+        let step = caches[0].attention_step(x.dim(1), None)?;
         for (layer, cache) in self.layers.iter().zip(caches) {
-            x = layer.forward(x, cache.kv())?;
+            x = layer.forward(x, cache, &step)?;
         }
-        self.norm.forward(&x)
+        Ok(self.norm.forward(&x)?)
     }
 
-    /// Hidden states `[B, L, D]` to logits `[B, L, V]`.
-    pub fn logits(&self, hidden: &Array) -> Result<Array, Exception> {
+    fn logits(&self, hidden: &Array) -> Result<Array, LmError> {
         match &self.lm_head {
-            Some(lm_head) => lm_head.forward(hidden),
-            None => self.embed_tokens.as_linear(hidden),
+            Some(lm_head) => Ok(lm_head.forward(hidden)?),
+            None => Ok(self.embed_tokens.as_linear(hidden)?),
         }
     }
 
-    /// Empty caches, one per layer.
-    pub fn make_cache(&self) -> Vec<LayerCache> {
+    fn make_cache(&self) -> Vec<LayerCache> {
         self.layers.iter().map(|_| LayerCache::Kv(KvCache::new())).collect()
     }
 
-    /// Token ids are below this.
-    pub fn vocab_size(&self) -> usize {
+    fn vocab_size(&self) -> usize {
         self.shape.vocab as usize
     }
 
-    /// config.json's `max_position_embeddings`.
-    pub fn context_length(&self) -> usize {
+    fn context_length(&self) -> usize {
         self.shape.context as usize
     }
 }
@@ -181,8 +184,8 @@ impl TransformerBlock {
         })
     }
 
-    fn forward(&self, x: Array, cache: &mut KvCache) -> Result<Array, Exception> {
-        let h = ops::add(&x, self.self_attn.forward(&self.input_layernorm.forward(&x)?, cache)?)?;
+    fn forward(&self, x: Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
+        let h = ops::add(&x, self.self_attn.forward(&self.input_layernorm.forward(&x)?, cache, step)?)?;
         ops::add(&h, self.mlp.forward(&self.post_attention_layernorm.forward(&h)?)?)
     }
 }
@@ -221,7 +224,7 @@ impl Attention {
         })
     }
 
-    fn forward(&self, x: &Array, cache: &mut KvCache) -> Result<Array, Exception> {
+    fn forward(&self, x: &Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
         let [batch, length, _] = *x.shape() else {
             return Err(Exception::custom(format!("attention takes three axes, got {:?}", x.shape())));
         };
@@ -230,12 +233,12 @@ impl Attention {
         let qkv = ops::reshape(qkv, &[batch, length, heads + 2 * kv_heads, head_dim])?.transpose_axes(&[0, 2, 1, 3])?;
         // Queries and keys stand side by side and turn by the same angles: one rotation for both.
         let part = |from: i32, to: i32, of: &Array| ffi::slice(of, &[0, from, 0, 0], &[batch, to, length, head_dim]);
-        let rotated = self.rope.forward(&part(0, heads + kv_heads, &qkv)?, cache.offset() as i32)?;
+        let rotated = self.rope.forward(&part(0, heads + kv_heads, &qkv)?, &step.offset)?;
         let queries = part(0, heads, &rotated)?;
         let keys = part(heads, heads + kv_heads, &rotated)?;
         let values = part(heads + kv_heads, heads + 2 * kv_heads, &qkv)?;
-        let (keys, values) = cache.update_and_fetch(keys, values)?;
-        self.o_proj.forward(&attention(&queries, &keys, &values, self.scale)?)
+        let keys_values = cache.update_and_fetch(keys, values)?;
+        self.o_proj.forward(&attention(&queries, &keys_values, self.scale, &step.mask)?)
     }
 }
 

@@ -1,10 +1,12 @@
 //! The architectures: one file each, named by config.json's `model_type`.
 
-pub mod llama;
+mod llama;
 #[cfg(feature = "scripted")]
-pub mod scripted;
+mod scripted;
 
+use std::fmt::Debug;
 use std::path::Path;
+use std::rc::Rc;
 
 use mlx_rs::Array;
 
@@ -15,15 +17,30 @@ use crate::{LmError, config};
 /// config.json's `model_type`s that can be loaded.
 pub const SUPPORTED: &[&str] = &["llama", "mistral"];
 
-/// A loaded model of any architecture.
-#[derive(Debug)]
-pub enum Model {
-    /// Llama 2 and 3, Mistral, SmolLM2.
-    Llama(llama::Model),
-    /// Answers from a script.
-    #[cfg(feature = "scripted")]
-    Scripted(scripted::Model),
+/// What every architecture computes. Rows of a batch (B) never see each other.
+pub(crate) trait Architecture: Debug {
+    /// Token ids `[B, L]` to what the first layer reads, `[B, L, D]`.
+    fn embed(&self, tokens: &Array) -> Result<Array, LmError>;
+
+    /// Runs `embeddings` `[B, L, D]` after what `caches` hold, and returns normalised hidden states of the same shape.
+    fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError>;
+
+    /// Hidden states `[B, L, D]` to logits `[B, L, V]`.
+    fn logits(&self, hidden: &Array) -> Result<Array, LmError>;
+
+    /// Empty caches, one per layer.
+    fn make_cache(&self) -> Vec<LayerCache>;
+
+    /// Token ids are below this.
+    fn vocab_size(&self) -> usize;
+
+    /// The most tokens the model can attend to.
+    fn context_length(&self) -> usize;
 }
+
+/// A loaded model of any architecture: a handle, cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Model(Rc<dyn Architecture>);
 
 impl Model {
     /// Loads the model in `folder`; also returns the bytes of its weight files.
@@ -31,61 +48,60 @@ impl Model {
         let config = config::read(folder)?;
         let model_type = config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default();
         match model_type {
-            "llama" | "mistral" => {
-                let args: llama::ModelArgs = config::arguments(folder, &config)?;
-                let mut weights = Weights::open(folder, &config, options)?;
-                let model = llama::Model::load(args, &mut weights)?;
-                let num_bytes = weights.finish(model_type)?;
-                Ok((Model::Llama(model), num_bytes))
-            }
+            "llama" | "mistral" => load(folder, &config, model_type, options, llama::Model::load),
             #[cfg(feature = "scripted")]
-            "scripted" => Ok((Model::Scripted(scripted::Model::load(config::arguments(folder, &config)?)?), 0)),
+            "scripted" => Ok((Model(Rc::new(scripted::Model::load(config::arguments(folder, &config)?)?)), 0)),
             other => Err(LmError::UnknownModelType { model_type: other.to_owned(), supported: SUPPORTED.join(", ") }),
         }
     }
 
-    /// Runs `tokens` `[1, L]` after what `caches` hold, and returns their hidden states `[1, L, D]`.
+    /// Runs `tokens` `[B, L]` after what `caches` hold, and returns their hidden states `[B, L, D]`.
     pub fn forward(&self, tokens: &Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
-        match self {
-            Model::Llama(model) => Ok(model.forward(tokens, caches)?),
-            #[cfg(feature = "scripted")]
-            Model::Scripted(model) => model.forward(tokens, caches),
-        }
+        self.0.forward(self.0.embed(tokens)?, caches)
     }
 
-    /// Hidden states `[1, L, D]` to logits `[1, L, V]`.
+    /// Token ids `[B, L]` to what the first layer reads, `[B, L, D]`.
+    pub fn embed(&self, tokens: &Array) -> Result<Array, LmError> {
+        self.0.embed(tokens)
+    }
+
+    /// As [`Model::forward`], from embeddings `[B, L, D]` instead of token ids.
+    pub fn forward_embeddings(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
+        self.0.forward(embeddings, caches)
+    }
+
+    /// Hidden states `[B, L, D]` to logits `[B, L, V]`.
     pub fn logits(&self, hidden: &Array) -> Result<Array, LmError> {
-        match self {
-            Model::Llama(model) => Ok(model.logits(hidden)?),
-            #[cfg(feature = "scripted")]
-            Model::Scripted(model) => model.logits(hidden),
-        }
+        self.0.logits(hidden)
     }
 
     /// Empty caches, one per layer.
     pub fn make_cache(&self) -> Vec<LayerCache> {
-        match self {
-            Model::Llama(model) => model.make_cache(),
-            #[cfg(feature = "scripted")]
-            Model::Scripted(model) => model.make_cache(),
-        }
+        self.0.make_cache()
     }
 
     /// Token ids are below this.
     pub fn vocab_size(&self) -> usize {
-        match self {
-            Model::Llama(model) => model.vocab_size(),
-            #[cfg(feature = "scripted")]
-            Model::Scripted(model) => model.vocab_size(),
-        }
+        self.0.vocab_size()
     }
 
     /// The most tokens the model can attend to.
     pub fn context_length(&self) -> usize {
-        match self {
-            Model::Llama(model) => model.context_length(),
-            #[cfg(feature = "scripted")]
-            Model::Scripted(model) => model.context_length(),
-        }
+        self.0.context_length()
     }
+}
+
+/// Reads config.json into the architecture's arguments, and the tensors that it asks for.
+fn load<Args: serde::de::DeserializeOwned, Network: Architecture + 'static>(
+    folder: &Path,
+    config: &serde_json::Value,
+    model_type: &str,
+    options: LoadOptions,
+    build: impl FnOnce(Args, &mut Weights) -> Result<Network, LmError>,
+) -> Result<(Model, u64), LmError> {
+    let args = config::arguments(folder, config)?;
+    let mut weights = Weights::open(folder, config, options)?;
+    let network = build(args, &mut weights)?;
+    let num_bytes = weights.finish(model_type)?;
+    Ok((Model(Rc::new(network)), num_bytes))
 }

@@ -7,7 +7,8 @@ use mlx_rs::{Array, ops};
 use serde::Deserialize;
 
 use crate::LmError;
-use crate::cache::{KvCache, LayerCache};
+use crate::cache::{KeysValues, KvCache, LayerCache, Mask, causal_mask};
+use crate::models::Architecture;
 
 /// config.json of a scripted model.
 #[derive(Debug, Clone, Deserialize)]
@@ -45,13 +46,19 @@ impl Model {
         let ids: Vec<i32> = (0..args.vocab_size).collect();
         Ok(Model { script, positions: Array::from_slice(&ids, &[args.vocab_size]), args })
     }
+}
 
-    /// `[1, L]` to the running sums of remembered ids, `[1, L, 1]`.
-    pub fn forward(&self, tokens: &Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
-        let length = tokens.dim(1);
-        let cache = match caches {
-            [cache] => cache.kv(),
-            _ => return Err(mlx_rs::error::Exception::custom("a scripted model has one layer".to_owned()).into()),
+impl Architecture for Model {
+    /// Ids `[B, L]` to themselves, `[B, L, 1]`.
+    fn embed(&self, tokens: &Array) -> Result<Array, LmError> {
+        Ok(ops::expand_dims(tokens.as_dtype(mlx_rs::Dtype::Float32)?, -1)?)
+    }
+
+    /// Ids `[B, L, 1]` to the running sums of remembered ids, `[B, L, 1]`.
+    fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
+        let (batch, length) = (embeddings.dim(0), embeddings.dim(1));
+        let [cache] = caches else {
+            return Err(mlx_rs::error::Exception::custom("a scripted model has one layer".to_owned()).into());
         };
         let (start, stop) = (cache.offset(), cache.offset() + length as usize);
         if self.args.fail_at.is_some_and(|position| (start..stop).contains(&position)) {
@@ -60,32 +67,37 @@ impl Model {
         if self.args.panic_at.is_some_and(|position| (start..stop).contains(&position)) {
             panic!("the script panics at token {start}");
         }
-        let ids = ops::reshape(tokens.as_dtype(mlx_rs::Dtype::Float32)?, &[1, 1, length, 1])?;
-        let (keys, _) = cache.update_and_fetch(ids.clone(), ids)?;
-        let sums = ops::reshape(keys.cumsum(2, None, None)?, &[1, stop as i32, 1])?;
-        Ok(crate::ffi::slice(&sums, &[0, start as i32, 0], &[1, stop as i32, 1])?)
+        let step = cache.attention_step(length, None)?;
+        let ids = ops::reshape(embeddings, &[batch, 1, length, 1])?;
+        let KeysValues::Dense { keys, .. } = cache.update_and_fetch(ids.clone(), ids)?;
+        // A batch pads its rows with keys that no query sees.
+        let keys = match &step.mask {
+            Mask::Array(mask) => ops::multiply(mask.as_dtype(mlx_rs::Dtype::Float32)?, keys.transpose_axes(&[0, 1, 3, 2])?)?,
+            Mask::None | Mask::Causal => {
+                let seen = causal_mask(length, keys.dim(2) - length, None)?.as_dtype(mlx_rs::Dtype::Float32)?;
+                ops::multiply(seen, keys.transpose_axes(&[0, 1, 3, 2])?)?
+            }
+        }; // [B, 1, L, T]
+        Ok(ops::reshape(keys.sum_axis(-1, false)?, &[batch, length, 1])?)
     }
 
-    /// Sums `[1, L, 1]` to logits `[1, L, V]` with one clear winner.
-    pub fn logits(&self, hidden: &Array) -> Result<Array, LmError> {
+    /// Sums `[B, L, 1]` to logits `[B, L, V]` with one clear winner.
+    fn logits(&self, hidden: &Array) -> Result<Array, LmError> {
         let length = Array::from_int(self.args.script.len() as i32);
         let index = ops::remainder(hidden.as_dtype(mlx_rs::Dtype::Int32)?, length)?;
         let next = self.script.take_axis(index, 0)?;
         Ok(ops::multiply(ops::eq(next, &self.positions)?.as_dtype(mlx_rs::Dtype::Float32)?, Array::from_f32(10.0))?)
     }
 
-    /// One empty cache.
-    pub fn make_cache(&self) -> Vec<LayerCache> {
+    fn make_cache(&self) -> Vec<LayerCache> {
         vec![LayerCache::Kv(KvCache::new())]
     }
 
-    /// config.json's `vocab_size`.
-    pub fn vocab_size(&self) -> usize {
+    fn vocab_size(&self) -> usize {
         self.args.vocab_size as usize
     }
 
-    /// config.json's `max_position_embeddings`.
-    pub fn context_length(&self) -> usize {
+    fn context_length(&self) -> usize {
         self.args.max_position_embeddings
     }
 }

@@ -5,6 +5,7 @@ use mlx_rs::{Array, fast};
 use serde_json::Value;
 
 use crate::LmError;
+use crate::cache::RopeOffset;
 
 /// config.json's `rope_scaling`, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -109,7 +110,11 @@ impl Rope {
     }
 
     /// `[B, H, L, D]` whose first position is `offset`, to the same shape.
-    pub fn forward(&self, x: &Array, offset: i32) -> Result<Array, Exception> {
-        fast::rope(x, self.dimensions, self.traditional, self.base, self.scale, offset, self.freqs.as_ref())
+    pub fn forward(&self, x: &Array, offset: &RopeOffset) -> Result<Array, Exception> {
+        let (dimensions, traditional, scale, freqs) = (self.dimensions, self.traditional, self.scale, self.freqs.as_ref());
+        match offset {
+            RopeOffset::Same(offset) => fast::rope(x, dimensions, traditional, self.base, scale, *offset, freqs),
+            RopeOffset::PerRow(offsets) => fast::rope_dynamic(x, dimensions, traditional, self.base, scale, offsets, freqs),
+        }
     }
 }

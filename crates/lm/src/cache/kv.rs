@@ -1,49 +1,13 @@
-//! What attention layers remember of the tokens before: keys and values per layer.
+//! Keys and values of every token: the cache of plain attention.
 
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
+use super::{AttentionStep, Mask, RopeOffset, causal_mask};
 use crate::ffi;
 
-/// A layer's memory. The set is closed, so that whatever stores caches handles every kind.
-#[derive(Debug)]
-pub enum LayerCache {
-    /// Keys and values of every token.
-    Kv(KvCache),
-}
-
-impl LayerCache {
-    /// Tokens remembered.
-    pub fn offset(&self) -> usize {
-        match self {
-            LayerCache::Kv(cache) => cache.offset(),
-        }
-    }
-
-    /// Forgets the last `num_tokens`; returns how many it forgot.
-    pub fn trim(&mut self, num_tokens: usize) -> usize {
-        match self {
-            LayerCache::Kv(cache) => cache.trim(num_tokens),
-        }
-    }
-
-    /// The arrays behind it.
-    pub fn arrays(&self) -> Vec<&Array> {
-        match self {
-            LayerCache::Kv(cache) => cache.arrays(),
-        }
-    }
-
-    /// The keys and values to extend, for layers that attend to every token.
-    pub fn kv(&mut self) -> &mut KvCache {
-        match self {
-            LayerCache::Kv(cache) => cache,
-        }
-    }
-}
-
 /// Keys and values of every token, in buffers that grow in steps and are written in place.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct KvCache {
     keys: Option<Array>,   // [B, H, capacity, D]
     values: Option<Array>, // [B, H, capacity, D]
@@ -103,7 +67,19 @@ impl KvCache {
         trimmed
     }
 
-    fn arrays(&self) -> Vec<&Array> {
+    /// Where the next `length` tokens stand and what they see: all before them, or the last `window`.
+    pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
+        let mask = match window {
+            // Only a window that leaves something out needs a mask of its own.
+            Some(window) if self.offset + length > window => Mask::Array(causal_mask(length, self.offset, Some(window))?),
+            _ if length == 1 => Mask::None,
+            _ => Mask::Causal,
+        };
+        Ok(AttentionStep { offset: RopeOffset::Same(self.offset), mask })
+    }
+
+    /// The arrays behind it.
+    pub fn arrays(&self) -> Vec<&Array> {
         self.keys.iter().chain(&self.values).collect()
     }
 }
