@@ -119,6 +119,34 @@ pub enum LmError {
         /// Ids are below this.
         vocab_size: usize,
     },
+    /// An answer of no tokens was asked for.
+    #[error("max_tokens is 0, but an answer has at least 1 token")]
+    NoTokensAskedFor,
+    /// A kind of cache has no batched form.
+    #[error("a {kind} has no batched form: run its requests one after another")]
+    NotBatchable {
+        /// The kind.
+        kind: &'static str,
+    },
+    /// Caches of different kinds, or of different models, were to become one batch.
+    #[error("only caches of one model, one kind and one size can be rows of a batch")]
+    MixedCaches,
+    /// A request's caches belong to another model.
+    #[error("the caches of a request are for {found} layers, but the model has {expected}")]
+    CacheLayers {
+        /// Caches given.
+        found: usize,
+        /// Layers of the model.
+        expected: usize,
+    },
+    /// A request's caches do not hold the tokens that they are said to hold.
+    #[error("the caches of a request hold {held} tokens, but {named} cached tokens were named")]
+    CachedTokens {
+        /// Tokens in the caches.
+        held: usize,
+        /// Tokens named.
+        named: usize,
+    },
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
