@@ -18,6 +18,7 @@ mod builtins;
 mod date;
 mod error;
 mod message;
+mod open_turn;
 mod prompt;
 mod sampling;
 mod sandbox;
