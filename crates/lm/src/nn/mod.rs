@@ -5,9 +5,11 @@ mod embedding;
 mod linear;
 mod norm;
 mod rope;
+mod switch;
 
 pub use attention::attention;
 pub use embedding::Embedding;
 pub use linear::{FusedLinear, Linear};
 pub use norm::RmsNorm;
 pub use rope::{Rope, RopeScaling};
+pub use switch::{SwitchGlu, route};
