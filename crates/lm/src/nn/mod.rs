@@ -6,6 +6,7 @@ mod gelu;
 mod linear;
 mod norm;
 mod rope;
+mod switch;
 
 pub use attention::{attention, split_heads};
 pub use embedding::Embedding;
@@ -13,3 +14,4 @@ pub use gelu::GeluApprox;
 pub use linear::{FusedLinear, Linear};
 pub use norm::RmsNorm;
 pub use rope::{Rope, RopeScaling};
+pub use switch::{SwitchGlu, route};
