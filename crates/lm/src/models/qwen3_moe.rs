@@ -8,9 +8,8 @@ use super::qwen3::{self, Attention, Mlp, Shape};
 use crate::LmError;
 use crate::cache::{AttentionStep, KvCache, LayerCache};
 use crate::config::check_range;
-use crate::ffi;
 use crate::models::Architecture;
-use crate::nn::{Embedding, Linear, RmsNorm, SwitchGlu};
+use crate::nn::{Embedding, Linear, RmsNorm, SwitchGlu, route};
 use crate::weights::{Layer, Weights};
 
 /// config.json, with its own names: those of the dense model, and how its experts are laid out.
@@ -171,7 +170,6 @@ impl TransformerBlock {
 struct SparseMoe {
     gate: Linear,
     switch_mlp: SwitchGlu,
-    num_experts: i32,
     per_token: i32,
     norm_topk_prob: bool,
 }
@@ -182,24 +180,14 @@ impl SparseMoe {
         gate.eval()?;
         Ok(SparseMoe {
             gate,
-            switch_mlp: SwitchGlu::load(&mut layer.layer("switch_mlp"), hidden, experts.intermediate, experts.count)?,
-            num_experts: experts.count,
+            switch_mlp: SwitchGlu::load(layer, hidden, experts.intermediate, experts.count)?,
             per_token: experts.per_token,
             norm_topk_prob: experts.norm_topk_prob,
         })
     }
 
     fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        let [batch, length, _] = *x.shape() else {
-            return Err(Exception::custom(format!("experts take three axes, got {:?}", x.shape())));
-        };
-        let shares = ops::softmax_axis(self.gate.forward(x)?, -1, true)?;
-        let ascending = ops::argpartition_axis(&shares, -self.per_token, -1)?;
-        let chosen = ffi::slice(&ascending, &[0, 0, self.num_experts - self.per_token], &[batch, length, self.num_experts])?;
-        let mut scores = shares.take_along_axis(&chosen, -1)?;
-        if self.norm_topk_prob {
-            scores = ops::divide(&scores, scores.sum_axis(-1, true)?)?;
-        }
+        let (chosen, scores) = route(&self.gate.forward(x)?, self.per_token, self.norm_topk_prob)?;
         let outputs = self.switch_mlp.forward(x, &chosen)?;
         ops::multiply(outputs, ops::expand_dims(scores, -1)?)?.sum_axis(-2, false)
     }
