@@ -178,6 +178,25 @@ impl FusedLinear {
         }
     }
 
+    /// `[B, L, in]` to the outputs of the N layers, `[B, L, out]`: parts of one product for single tokens; for more, several products.
+    pub fn forward_split<const N: usize>(&self, x: &Array) -> Result<[Array; N], Exception> {
+        let parts = match (x.shape(), &self.stacked) {
+            (&[batch, 1, _], Some(stacked)) => {
+                let all = stacked.forward(x)?;
+                let mut from = 0;
+                let mut parts = Vec::with_capacity(N);
+                for layer in &self.layers {
+                    let to = from + layer.num_outputs();
+                    parts.push(ffi::slice(&all, &[0, 0, from], &[batch, 1, to])?);
+                    from = to;
+                }
+                parts
+            }
+            _ => self.forward_each(x)?,
+        };
+        parts.try_into().map_err(|parts: Vec<Array>| Exception::custom(format!("{} layers are fused here, not {N}", parts.len())))
+    }
+
     /// `[..., in]` to the outputs of each layer, each contiguous: what elementwise work on many rows wants.
     pub fn forward_each(&self, x: &Array) -> Result<Vec<Array>, Exception> {
         self.layers.iter().map(|layer| layer.forward(x)).collect()
