@@ -2,6 +2,7 @@
 
 mod attention;
 mod embedding;
+mod gated_delta;
 mod linear;
 mod norm;
 mod rope;
@@ -9,6 +10,7 @@ mod switch;
 
 pub use attention::attention;
 pub use embedding::Embedding;
+pub use gated_delta::GatedDelta;
 pub use linear::{FusedLinear, Linear};
 pub use norm::RmsNorm;
 pub use rope::{Rope, RopeScaling};
