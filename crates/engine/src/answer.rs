@@ -29,7 +29,7 @@ pub(crate) fn prompt_tokens(model: &LoadedModel, prompt: &PromptInput) -> Result
     match prompt {
         PromptInput::Messages(messages) => {
             let template = model.tokenizer.chat_template().ok_or(cairn_chat::ChatError::NoTemplate)?;
-            Ok(assemble(template, messages, &model.tokenizer)?)
+            Ok(assemble(template, messages, model.tokenizer.as_ref())?)
         }
         PromptInput::Text(text) => Ok(plain(model.tokenizer.encode_prompt(text)?)),
         PromptInput::Tokens(tokens) => Ok(plain(tokens.clone())),

@@ -55,6 +55,11 @@ impl Weights {
         Layer { weights: self, path: path.into() }
     }
 
+    /// Whether the tensor `name` is there and has not been taken.
+    pub fn contains(&self, name: &str) -> bool {
+        self.remaining.contains_key(name)
+    }
+
     /// Drops tensors that an architecture knows and does not need.
     pub fn ignore(&mut self, is_known: impl Fn(&str) -> bool) {
         self.remaining.retain(|name, _| !is_known(name));
@@ -68,11 +73,6 @@ impl Weights {
                 Err(LmError::UnusedWeights { model_type: model_type.to_owned(), count: self.remaining.len(), first: first.clone() })
             }
         }
-    }
-
-    /// Whether any tensor left has a name of this kind.
-    pub fn any(&self, is_wanted: impl Fn(&str) -> bool) -> bool {
-        self.remaining.keys().any(|name| is_wanted(name))
     }
 
     fn read(&mut self, name: &str) -> Result<Array, LmError> {

@@ -5,19 +5,24 @@
 //! exact and cheap snapshot of it; the first write after it copies.
 
 mod arrays;
+mod buffer;
 mod kv;
+mod rotating;
 
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, ops};
 
 pub use arrays::ArraysCache;
 pub use kv::KvCache;
+pub use rotating::RotatingKvCache;
 
 /// A layer's memory. The set is closed, so that whatever stores caches handles every kind.
 #[derive(Debug, Clone)]
 pub enum LayerCache {
     /// Keys and values of every token.
     Kv(KvCache),
+    /// Keys and values of the last tokens.
+    Rotating(RotatingKvCache),
     /// Recurrent state.
     Arrays(ArraysCache),
 }
@@ -68,6 +73,7 @@ impl LayerCache {
     pub fn offset(&self) -> usize {
         match self {
             LayerCache::Kv(cache) => cache.offset(),
+            LayerCache::Rotating(cache) => cache.offset(),
             LayerCache::Arrays(cache) => cache.offset(),
         }
     }
@@ -76,6 +82,7 @@ impl LayerCache {
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         match self {
             LayerCache::Kv(cache) => cache.attention_step(length, window),
+            LayerCache::Rotating(cache) => cache.attention_step(length, window),
             LayerCache::Arrays(_) => Err(self.not_for_attention()),
         }
     }
@@ -87,6 +94,10 @@ impl LayerCache {
                 let (keys, values) = cache.update_and_fetch(keys, values)?;
                 Ok(KeysValues::Dense { keys, values })
             }
+            LayerCache::Rotating(cache) => {
+                let (keys, values) = cache.update_and_fetch(keys, values)?;
+                Ok(KeysValues::Dense { keys, values })
+            }
             LayerCache::Arrays(_) => Err(self.not_for_attention()),
         }
     }
@@ -95,7 +106,9 @@ impl LayerCache {
     pub fn state(&mut self) -> Result<&mut ArraysCache> {
         match self {
             LayerCache::Arrays(cache) => Ok(cache),
-            LayerCache::Kv(_) => Err(Exception::custom("a recurrent layer was given a cache of keys and values".to_owned())),
+            LayerCache::Kv(_) | LayerCache::Rotating(_) => {
+                Err(Exception::custom("a recurrent layer was given a cache of keys and values".to_owned()))
+            }
         }
     }
 
@@ -103,6 +116,7 @@ impl LayerCache {
     pub fn is_trimmable(&self) -> bool {
         match self {
             LayerCache::Kv(_) => true,
+            LayerCache::Rotating(cache) => cache.is_trimmable(),
             LayerCache::Arrays(_) => false,
         }
     }
@@ -111,6 +125,7 @@ impl LayerCache {
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         match self {
             LayerCache::Kv(cache) => cache.trim(num_tokens),
+            LayerCache::Rotating(cache) => cache.trim(num_tokens),
             LayerCache::Arrays(_) => 0,
         }
     }
@@ -119,6 +134,7 @@ impl LayerCache {
     pub fn arrays(&self) -> Vec<&Array> {
         match self {
             LayerCache::Kv(cache) => cache.arrays(),
+            LayerCache::Rotating(cache) => cache.arrays(),
             LayerCache::Arrays(cache) => cache.arrays(),
         }
     }
