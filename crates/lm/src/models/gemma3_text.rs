@@ -112,10 +112,7 @@ impl Shape {
             rope_local_base_freq: check_positive("rope_local_base_freq", args.rope_local_base_freq)?,
             rope_scaling: RopeScaling::parse(args.rope_scaling.as_ref())?,
             windows: Self::check_windows(args)?,
-            final_logit_softcapping: args
-                .final_logit_softcapping
-                .map(|cap| check_positive("final_logit_softcapping", cap))
-                .transpose()?,
+            final_logit_softcapping: args.final_logit_softcapping.map(|cap| check_positive("final_logit_softcapping", cap)).transpose()?,
         })
     }
 
@@ -151,7 +148,7 @@ pub struct Model {
     embed_scale: Array, // scalar
     layers: Vec<TransformerBlock>,
     norm: RmsNorm,
-    lm_head: Option<Linear>,           // none: tied to embed_tokens
+    lm_head: Option<Linear>,         // none: tied to embed_tokens
     softcap: Option<(Array, Array)>, // a scalar and its inverse
 }
 
