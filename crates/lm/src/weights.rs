@@ -70,11 +70,6 @@ impl Weights {
         }
     }
 
-    /// Whether any tensor left has a name of this kind.
-    pub fn any(&self, is_wanted: impl Fn(&str) -> bool) -> bool {
-        self.remaining.keys().any(|name| is_wanted(name))
-    }
-
     fn read(&mut self, name: &str) -> Result<Array, LmError> {
         let Some(index) = self.remaining.remove(name) else {
             return Err(LmError::MissingWeight { folder: self.folder.clone(), name: name.to_owned() });

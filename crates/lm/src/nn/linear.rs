@@ -107,6 +107,19 @@ impl Linear {
         }
     }
 
+    /// The layer whose outputs are those that `outputs` names, in that order: exact, as outputs do not depend on each other.
+    pub fn select_outputs(&self, outputs: &[i32]) -> Result<Linear, Exception> {
+        let outputs = Array::from_slice(outputs, &[outputs.len() as i32]);
+        let rows = |array: &Array| array.take_axis(&outputs, 0);
+        let matrix = match &self.matrix {
+            Matrix::Dense(weight) => Matrix::Dense(rows(&weight.transpose()?)?.transpose()?),
+            Matrix::Quantized { weight, scales, biases, settings } => {
+                Matrix::Quantized { weight: rows(weight)?, scales: rows(scales)?, biases: rows(biases)?, settings: *settings }
+            }
+        };
+        Ok(Linear { matrix, bias: self.bias.as_ref().map(rows).transpose()? })
+    }
+
     /// The outputs `from..to` alone, as views of the same arrays.
     fn outputs(&self, from: i32, to: i32) -> Result<Linear, Exception> {
         let rows = |array: &Array| ffi::slice(array, &[from, 0], &[to, array.dim(1)]);

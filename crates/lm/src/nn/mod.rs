@@ -2,6 +2,7 @@
 
 mod attention;
 mod embedding;
+mod gated_delta;
 mod gelu;
 mod linear;
 mod norm;
@@ -10,6 +11,7 @@ mod switch;
 
 pub use attention::{attention, split_heads};
 pub use embedding::Embedding;
+pub use gated_delta::GatedDelta;
 pub use gelu::GeluApprox;
 pub use linear::{FusedLinear, Linear};
 pub use norm::RmsNorm;
