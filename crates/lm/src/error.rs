@@ -45,6 +45,34 @@ pub enum LmError {
         /// What is allowed.
         allowed: String,
     },
+    /// A setting of the key/value caches is outside what makes sense, or does not fit the model.
+    #[error("{name} = {value}, but {allowed}")]
+    CacheSetting {
+        /// The setting.
+        name: &'static str,
+        /// What was asked for.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A file is no prompt cache, or one that cannot be used.
+    #[error("{path} is not a usable prompt cache: {what}, but {allowed}")]
+    PromptFile {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        what: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {path}: {source}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// No file implements this architecture.
     #[error("the architecture '{model_type}' is not supported: choose a model of one that is ({supported})")]
     UnknownModelType {
@@ -146,6 +174,34 @@ pub enum LmError {
         held: usize,
         /// Tokens named.
         named: usize,
+    },
+    /// A parameter does not fit the model.
+    #[error("{name} is {value}, but must be {allowed}")]
+    OutOfRange {
+        /// The parameter as users write it.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed, in words.
+        allowed: String,
+    },
+    /// A parameter names a token that the model does not have.
+    #[error("{name} names token id {token}, which is outside the vocabulary of {vocab_size}")]
+    ParameterToken {
+        /// The parameter as users write it.
+        name: &'static str,
+        /// The id.
+        token: u32,
+        /// Ids are below this.
+        vocab_size: usize,
+    },
+    /// A logits processor returned something else than logits.
+    #[error("a logits processor returned an array of shape {found:?}, but logits are [1, {expected}]")]
+    ProcessedShape {
+        /// The vocabulary's size.
+        expected: i32,
+        /// What it returned.
+        found: Vec<i32>,
     },
     /// The caller asked to stop.
     #[error("cancelled")]

@@ -3,9 +3,7 @@
 //! Every function takes the caches of all layers. Rows that are padded on the right are announced with [`prepare`] and set right with
 //! [`finalize`]; [`extract`] gives a row's own tokens either way.
 
-use mlx_rs::error::Exception;
-
-use super::{ArraysCache, BatchKvCache, BatchRotatingKvCache, KvCache, LayerCache, RotatingKvCache};
+use super::{ArraysCache, BatchKvCache, BatchRotatingKvCache, CacheList, KvCache, LayerCache, RotatingKvCache};
 use crate::LmError;
 
 /// What caches must have in common to become rows of one batch.
@@ -23,6 +21,8 @@ pub enum BatchKind {
         /// How many.
         num_slots: usize,
     },
+    /// Several caches.
+    List(Vec<BatchKind>),
 }
 
 /// What the caches of one request, one per layer, must have in common with others. An error names a kind that has no batched form.
@@ -34,7 +34,9 @@ fn batch_kind(cache: &LayerCache) -> Result<BatchKind, LmError> {
     match cache {
         LayerCache::Kv(_) | LayerCache::BatchKv(_) => Ok(BatchKind::Kv),
         LayerCache::Rotating(cache) if cache.keep() == 0 => Ok(BatchKind::Rotating { max_size: cache.max_size() }),
-        LayerCache::Rotating(_) => Err(LmError::NotBatchable { kind: "rotating key/value cache that keeps its first tokens" }),
+        LayerCache::Rotating(_) => Err(LmError::NotBatchable { kind: "rotating cache that keeps its first tokens" }),
+        LayerCache::Quantized(_) | LayerCache::Chunked(_) => Err(LmError::NotBatchable { kind: cache.kind() }),
+        LayerCache::List(list) => batch_kinds(list.entries()).map(BatchKind::List),
         LayerCache::BatchRotating(cache) => Ok(BatchKind::Rotating { max_size: cache.max_size() }),
         LayerCache::Arrays(cache) => Ok(BatchKind::Arrays { num_slots: cache.num_slots() }),
     }
@@ -71,6 +73,7 @@ fn merge_layer(rows: Vec<LayerCache>) -> Result<LayerCache, LmError> {
             Ok(LayerCache::BatchRotating(BatchRotatingKvCache::merge(&all(rows, LayerCache::into_rotating)?)?))
         }
         Some(BatchKind::Arrays { .. }) => Ok(LayerCache::Arrays(ArraysCache::merge(&all(rows, LayerCache::into_arrays)?)?)),
+        Some(BatchKind::List(_)) => Ok(LayerCache::List(CacheList::new(merge(all(rows, LayerCache::into_entries)?)?))),
         None => Err(LmError::MixedCaches),
     }
 }
@@ -92,8 +95,8 @@ impl LayerCache {
         if let LayerCache::Arrays(cache) = self { Some(cache) } else { None }
     }
 
-    fn not_a_batch(&self) -> Exception {
-        Exception::custom("a cache of one request was given where a batch was to be changed".to_owned())
+    fn into_entries(self) -> Option<Vec<LayerCache>> {
+        if let LayerCache::List(list) = self { Some(list.entries().to_vec()) } else { None }
     }
 }
 
@@ -109,6 +112,7 @@ pub fn extend(caches: &mut [LayerCache], other: Vec<LayerCache>) -> Result<(), L
                 cache.extend(other)?;
             }
             (LayerCache::Arrays(cache), LayerCache::Arrays(other)) if cache.num_slots() == other.num_slots() => cache.extend(other)?,
+            (LayerCache::List(list), LayerCache::List(other)) => extend(list.entries_mut(), other.entries().to_vec())?,
             _ => return Err(LmError::MixedCaches),
         }
     }
@@ -122,7 +126,10 @@ pub fn filter(caches: &mut [LayerCache], kept: &[usize]) -> Result<(), LmError> 
             LayerCache::BatchKv(cache) => cache.filter(kept)?,
             LayerCache::BatchRotating(cache) => cache.filter(kept)?,
             LayerCache::Arrays(cache) => cache.filter(kept)?,
-            LayerCache::Kv(_) | LayerCache::Rotating(_) => return Err(cache.not_a_batch().into()),
+            LayerCache::List(list) => filter(list.entries_mut(), kept)?,
+            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => {
+                return Err(cache.is_not_for("several rows").into());
+            }
         }
     }
     Ok(())
@@ -134,7 +141,10 @@ pub fn extract(caches: &[LayerCache], row: usize) -> Result<Vec<LayerCache>, LmE
         LayerCache::BatchKv(cache) => Ok(LayerCache::Kv(cache.extract(row)?)),
         LayerCache::BatchRotating(cache) => Ok(LayerCache::Rotating(cache.extract(row)?)),
         LayerCache::Arrays(cache) => Ok(LayerCache::Arrays(cache.extract(row)?)),
-        LayerCache::Kv(_) | LayerCache::Rotating(_) => Err(cache.not_a_batch().into()),
+        LayerCache::List(list) => Ok(LayerCache::List(CacheList::new(extract(list.entries(), row)?))),
+        LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => {
+            Err(cache.is_not_for("several rows").into())
+        }
     };
     caches.iter().map(extract_layer).collect()
 }
@@ -146,7 +156,10 @@ pub fn prepare(caches: &mut [LayerCache], lengths: &[i32]) -> Result<(), LmError
             LayerCache::BatchKv(cache) => cache.prepare(lengths),
             LayerCache::BatchRotating(cache) => cache.prepare(lengths),
             LayerCache::Arrays(cache) => cache.prepare(lengths),
-            LayerCache::Kv(_) | LayerCache::Rotating(_) => return Err(cache.not_a_batch().into()),
+            LayerCache::List(list) => prepare(list.entries_mut(), lengths)?,
+            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => {
+                return Err(cache.is_not_for("several rows").into());
+            }
         }
     }
     Ok(())
@@ -159,7 +172,10 @@ pub fn finalize(caches: &mut [LayerCache]) -> Result<(), LmError> {
             LayerCache::BatchKv(cache) => cache.finalize()?,
             LayerCache::BatchRotating(cache) => cache.finalize()?,
             LayerCache::Arrays(cache) => cache.finalize(),
-            LayerCache::Kv(_) | LayerCache::Rotating(_) => return Err(cache.not_a_batch().into()),
+            LayerCache::List(list) => finalize(list.entries_mut())?,
+            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => {
+                return Err(cache.is_not_for("several rows").into());
+            }
         }
     }
     Ok(())
@@ -219,7 +235,9 @@ mod tests {
             };
             assert_eq!(offsets, self.lengths, "offsets");
             let new_keys = keys(&self.names, &self.lengths, new);
-            let KeysValues::Dense { keys, values } = cache.update_and_fetch(new_keys.clone(), new_keys).expect("update");
+            let KeysValues::Dense { keys, values } = cache.update_and_fetch(new_keys.clone(), new_keys).expect("update") else {
+                panic!("keys are dense");
+            };
             let keys = keys.contiguous().expect("contiguous");
             assert_eq!(keys.as_slice::<f32>(), values.contiguous().expect("contiguous").as_slice::<f32>());
             let total = keys.dim(2);
@@ -363,8 +381,10 @@ mod tests {
         let error = merge(vec![vec![kept]]).expect_err("no batched form");
         assert_eq!(
             error.to_string(),
-            "a rotating key/value cache that keeps its first tokens has no batched form: run its requests one after another"
+            "a rotating cache that keeps its first tokens has no batched form: run its requests one after another"
         );
+        let quantized = LayerCache::Quantized(super::super::QuantizedKvCache::new(64, 8).expect("settings"));
+        assert!(matches!(merge(vec![vec![quantized]]), Err(LmError::NotBatchable { kind: "quantized cache" })));
         let rings = [8, 9].map(|size| vec![LayerCache::Rotating(RotatingKvCache::new(size, 0))]);
         assert!(matches!(merge(rings.to_vec()), Err(LmError::MixedCaches)));
         let mixed = vec![vec![LayerCache::Kv(KvCache::new())], vec![LayerCache::Arrays(ArraysCache::new(2))]];

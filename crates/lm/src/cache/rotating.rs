@@ -40,6 +40,29 @@ impl RotatingKvCache {
         RotatingKvCache { index: keys.dim(2), keys: Some(keys), values: Some(values), offset, ..RotatingKvCache::new(max_size, keep) }
     }
 
+    /// A cache in any state that [`RotatingKvCache`] lists, with buffers of just the tokens in use.
+    pub(super) fn from_buffers(max_size: i32, keep: i32, keys: Array, values: Array, offset: i32, index: i32) -> Result<Self> {
+        // Room for more, in a file from elsewhere, could be longer than the ring will be.
+        let in_use = if offset < max_size { offset } else { keys.dim(2) };
+        if in_use == 0 {
+            return Ok(RotatingKvCache::new(max_size, keep));
+        }
+        let (keys, values) = (Some(front(&keys, in_use)?), Some(front(&values, in_use)?));
+        Ok(RotatingKvCache { keys, values, max_size, keep, offset, index })
+    }
+
+    /// Keys and values in use, in the buffer's own order, with the offset and the index; none while nothing is remembered.
+    pub(super) fn stored(&self) -> Result<(Option<(Array, Array)>, i32, i32)> {
+        let held = match (&self.keys, &self.values) {
+            (Some(keys), Some(values)) if self.offset > 0 => {
+                let in_use = self.offset.min(keys.dim(2));
+                Some((front(keys, in_use)?, front(values, in_use)?))
+            }
+            _ => None,
+        };
+        Ok((held, self.offset, self.index))
+    }
+
     /// The most tokens that a single one attends to.
     pub fn max_size(&self) -> usize {
         self.max_size as usize
