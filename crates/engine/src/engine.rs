@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::answer::GenerateJob;
 use crate::records::{CacheEvent, CacheOptions};
 use crate::request::{GenerateRequest, Generation, ModelInfo, PromptInput, Score};
 use crate::thread::{self, Job};
@@ -62,7 +63,7 @@ impl Engine {
         (Engine { shared: Arc::new(shared) }, cache_receiver)
     }
 
-    /// Loads the model in `folder`; the one loaded before is dropped first. Waits for a running answer.
+    /// Loads the model in `folder`; the one loaded before is dropped first. Waits for the answers before it.
     pub async fn load(&self, name: &str, folder: &Path) -> Result<ModelInfo, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Job::Load { name: name.to_owned(), folder: folder.to_owned(), reply }, answer).await
@@ -74,11 +75,11 @@ impl Engine {
         self.ask(Job::Unload { reply }, answer).await
     }
 
-    /// Asks for an answer. Requests are served in order.
+    /// Asks for an answer. Answers begin in the order of their requests and are made beside each other.
     pub fn generate(&self, request: GenerateRequest) -> Generation {
         let (sender, events) = mpsc::unbounded_channel();
         let (stop, stop_receiver) = watch::channel(false);
-        let job = Job::Generate { request: Box::new(request), events: sender, stop: stop_receiver, arrived: Instant::now() };
+        let job = Job::Generate(GenerateJob { request: Box::new(request), events: sender, stop: stop_receiver, arrived: Instant::now() });
         // A refused job drops its sender, which the receiver reports.
         let _ = self.shared.jobs.send(job);
         Generation { events, stop, has_ended: false }

@@ -5,7 +5,7 @@
 //! engine is busy with can be watched ([`EngineStatus`]). A failure or panic in a job ends that job only.
 //!
 //! ```text
-//! Engine ──Job──▶ thread ("cairn-engine") ── answer ── worker ── lm
+//! Engine ──Job──▶ thread ("cairn-engine") ── answers ── answer ── worker ── lm
 //!    ▲                  │ chunks                     │ longest prefix
 //!    │                  ▼                            ▼
 //!  events          prompt_cache::filing ──────▶ prompt_cache::index        (thread "cairn-filing" writes files)
@@ -13,6 +13,7 @@
 //! The engine never sees a database: it is given the chunk index as plain [`ChunkRecord`]s and reports changes as [`CacheEvent`]s.
 
 mod answer;
+mod answers;
 mod engine;
 mod error;
 mod prompt_cache;

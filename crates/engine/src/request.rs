@@ -29,6 +29,8 @@ pub struct GenerateRequest {
     pub prefill_step_size: usize,
     /// Whether stored prompt caches are read and written.
     pub use_prompt_cache: bool,
+    /// Texts that end the answer; it stops before them.
+    pub stop: Vec<String>,
     /// Goes on after an end-of-sequence token, as measurements do.
     pub ignore_eos: bool,
     /// How many alternatives to report with each token's log-probability; none: no log-probabilities.
@@ -44,6 +46,7 @@ impl GenerateRequest {
             max_tokens: 256,
             prefill_step_size: 2048,
             use_prompt_cache: true,
+            stop: Vec::new(),
             ignore_eos: false,
             num_top_logprobs: None,
         }
@@ -93,6 +96,8 @@ pub enum GenerateEvent {
 pub struct FinishedGeneration {
     /// Text that was held back until now; append it.
     pub text: String,
+    /// Which of the request's stop strings ended the answer.
+    pub stop_string: Option<String>,
     /// The ids that the newest messages of the prompt added to the model's input (see [`Message::token_ids`]).
     pub new_prompt_ids: Vec<u32>,
     /// The sampled ids, a final end-of-sequence token included (see [`Message::token_ids`]).
