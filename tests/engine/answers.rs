@@ -51,11 +51,11 @@ async fn the_prefill_tells_how_far_it_is() {
         assert_eq!(answer.finished.token_ids, model.answer(&prompt, 1));
     }
     // The last token of a prompt belongs to the first step of the answer.
-    check(1, 2048, &[0]).await;
-    check(10, 2048, &[0, 9]).await;
-    check(10, 4, &[0, 4, 8, 9]).await;
-    check(9, 4, &[0, 4, 8]).await;
-    check(3, 0, &[0, 1, 2]).await;
+    check(1, 2048, &[0, 1]).await;
+    check(10, 2048, &[0, 9, 10]).await;
+    check(10, 4, &[0, 4, 8, 9, 10]).await;
+    check(9, 4, &[0, 4, 8, 9]).await;
+    check(3, 0, &[0, 1, 2, 3]).await;
 }
 
 #[tokio::test]

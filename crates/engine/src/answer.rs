@@ -114,9 +114,13 @@ impl Answer {
         &self.prompt.tokens[self.num_cached..]
     }
 
-    /// Tells that `processed` tokens of what was not cached have been read.
+    /// Tells that `processed` tokens of what was not cached have been read. An answer that begins anew after a failure has told it.
     pub(crate) fn prefilled(&mut self, processed: usize) {
-        self.num_read = self.num_cached + processed;
+        let num_read = (self.num_cached + processed).min(self.prompt.tokens.len());
+        if processed > 0 && num_read <= self.num_read {
+            return;
+        }
+        self.num_read = num_read;
         let (processed, total) = self.progress();
         let _ = self.job.events.send(GenerateEvent::Prefill { processed, total, cached: self.num_cached });
     }

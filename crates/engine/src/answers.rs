@@ -4,10 +4,10 @@ use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use cairn_chat::FinishReason;
+use cairn_chat::{FinishReason, SamplingParams};
 use cairn_lm::batch::{BatchGenerator, BatchOptions, BatchRequest, BatchStep, BatchToken, RequestId};
 use cairn_lm::cache::LayerCache;
-use cairn_lm::{LmError, LogitsProcessors, Sampled, Sampler, ffi, memory};
+use cairn_lm::{LoadedModel, Sampled, Sampler, ffi, memory};
 
 use crate::answer::{Answer, GenerateJob};
 use crate::request::GenerateEvent;
@@ -15,8 +15,8 @@ use crate::worker::Worker;
 use crate::{EngineError, EngineState};
 
 /// The answers under way and the batch that computes them. Owned by the engine's thread.
-#[derive(Default)]
 pub(crate) struct Answers {
+    options: BatchOptions,
     /// Made for the first answer, dropped with the last: an idle engine holds only its model.
     batch: Option<BatchGenerator>,
     rows: BTreeMap<RequestId, Answer>,
@@ -25,13 +25,17 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
+    pub(crate) fn new(options: BatchOptions) -> Self {
+        Answers { options, batch: None, rows: BTreeMap::new(), suspects: VecDeque::new() }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.suspects.is_empty()
     }
 
     /// Whether another answer may begin beside those under way.
-    pub(crate) fn has_room(&self, max_answers: usize) -> bool {
-        self.suspects.is_empty() && self.rows.len() < max_answers
+    pub(crate) fn has_room(&self) -> bool {
+        self.suspects.is_empty() && self.rows.len() < self.options.completion_batch_size
     }
 
     /// Begins an answer. What is wrong with its request is told to whoever asked.
@@ -43,13 +47,17 @@ impl Answers {
         let begun = guarded(worker, "beginning an answer", |worker| {
             let (mut answer, caches) = Answer::begin(worker, job)?;
             answer.prefilled(0);
+            if answer.max_tokens == 0 {
+                answer.finish(worker, FinishReason::Length, false, caches);
+                return Ok(());
+            }
             let remaining = answer.uncached_prompt().to_vec();
             self.insert(answer, remaining, Some(caches))
         });
         if let Err(error) = begun {
             let _ = events.send(GenerateEvent::Failed(error));
-            self.rest(worker);
         }
+        self.rest(worker);
     }
 
     /// One step for all: a token for every answer that is being written, and a chunk of the prompts that are being read.
@@ -59,9 +67,13 @@ impl Answers {
             self.retry_suspect(worker);
         }
         let Some(batch) = &mut self.batch else { return };
+        if !batch.has_work() {
+            // Taking a row out has failed, and the others went with it.
+            return self.isolate(worker, None);
+        }
         match guarded(worker, "answering", |_| Ok(batch.next()?)) {
             Ok(step) => self.take(worker, step),
-            Err(error) => self.isolate(worker, error),
+            Err(error) => self.isolate(worker, Some(error)),
         }
         self.rest(worker);
     }
@@ -75,18 +87,16 @@ impl Answers {
         let loaded = &answer.loaded.model;
         let request = &answer.job.request;
         let batch = self.batch.get_or_insert_with(|| {
-            let options = BatchOptions { prefill_step_size: request.prefill_step_size, ..BatchOptions::default() };
+            let options = BatchOptions { prefill_step_size: request.prefill_step_size, ..self.options.clone() };
             BatchGenerator::new(loaded.model.clone(), options)
         });
         let stop = if request.ignore_eos { Vec::new() } else { loaded.eos_token_ids.iter().map(|&id| vec![id]).collect() };
         let id = batch.insert(BatchRequest {
-            max_tokens: answer.max_tokens - answer.sampled.len(),
-            sampler: Sampler::new(&request.sampling, &[]).map_err(LmError::from)?,
-            processors: LogitsProcessors::new(&request.sampling, loaded.model.vocab_size())?,
+            sampler: Sampler::new(&request.sampling, &xtc_special_tokens(loaded, &request.sampling)?),
             num_top_logprobs: request.num_top_logprobs,
             stop,
             caches,
-            prompt,
+            ..BatchRequest::new(prompt, answer.max_tokens - answer.sampled.len())
         })?;
         self.rows.insert(id, answer);
         Ok(())
@@ -143,7 +153,9 @@ impl Answers {
         for id in stopped {
             self.end(worker, id, FinishReason::Cancelled);
         }
-        for answer in self.suspects.extract_if(.., |answer| is_stopped(&answer.job)) {
+        let (stopped, others): (VecDeque<_>, _) = self.suspects.drain(..).partition(|answer| is_stopped(&answer.job));
+        self.suspects = others;
+        for answer in stopped {
             answer.finish(worker, FinishReason::Cancelled, false, Vec::new());
         }
     }
@@ -168,20 +180,20 @@ impl Answers {
         }
     }
 
-    /// After a step that failed as a whole: a lone answer is at fault; of several each is tried again alone, from its tokens.
-    fn isolate(&mut self, worker: &mut Worker, error: EngineError) {
+    /// After a step that failed as a whole: a lone answer is at fault; of several each goes on alone, from its tokens.
+    fn isolate(&mut self, worker: &mut Worker, error: Option<EngineError>) {
         self.batch = None;
         worker.cache.forget_hot();
         let _ = ffi::synchronize();
-        let rows = std::mem::take(&mut self.rows);
-        if rows.len() == 1 {
-            for answer in rows.into_values() {
-                answer.job.fail(error);
-                return;
+        let mut answers: VecDeque<Answer> = std::mem::take(&mut self.rows).into_values().collect();
+        match error {
+            Some(error) if answers.len() == 1 => {
+                if let Some(answer) = answers.pop_front() {
+                    answer.job.fail(error);
+                }
             }
+            _ => self.suspects.append(&mut answers),
         }
-        tracing::warn!(%error, "a step of several answers failed; each goes on alone");
-        self.suspects.extend(rows.into_values());
     }
 
     fn retry_suspect(&mut self, worker: &mut Worker) {
@@ -218,6 +230,16 @@ impl Answers {
             worker.publish_idle();
         }
     }
+}
+
+/// What XTC never removes: the ends of a line and of the answer.
+fn xtc_special_tokens(model: &LoadedModel, sampling: &SamplingParams) -> Result<Vec<u32>, EngineError> {
+    if sampling.xtc_probability == 0.0 {
+        return Ok(Vec::new());
+    }
+    let mut tokens = model.tokenizer.encode_prompt("\n")?;
+    tokens.extend(&model.eos_token_ids);
+    Ok(tokens)
 }
 
 /// Runs one part of a job; a panic becomes its error.

@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use cairn_lm::batch::BatchOptions;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::answer::GenerateJob;
+use crate::answers::Answers;
 use crate::records::{CacheEvent, CacheOptions};
 use crate::request::{GenerateRequest, Generation, ModelInfo, PromptInput, Score};
 use crate::thread::{self, Job};
@@ -15,12 +17,26 @@ use crate::worker::Worker;
 use crate::{EngineError, EngineStatus};
 
 /// How an engine is started.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct EngineOptions {
     /// Where prompt caches are stored; none keeps them in memory only.
     pub cache: Option<CacheOptions>,
     /// Compute on quantized weights also on a CPU device.
     pub keep_quantized: bool,
+    /// Answers that are written at once; more wait.
+    pub completion_batch_size: usize,
+    /// Prompts that are read at once.
+    pub prefill_batch_size: usize,
+    /// Reads waiting prompts before the answers under way go on.
+    pub prefer_prefill_when_pending: bool,
+}
+
+impl Default for EngineOptions {
+    /// Prompt caches in memory only, and mlx-lm's batch sizes.
+    fn default() -> Self {
+        let BatchOptions { completion_batch_size, prefill_batch_size, prefer_prefill_when_pending, .. } = BatchOptions::default();
+        EngineOptions { cache: None, keep_quantized: false, completion_batch_size, prefill_batch_size, prefer_prefill_when_pending }
+    }
 }
 
 /// A handle to the engine; clones share it. The thread ends with [`Engine::shutdown`] or when the last handle is dropped.
@@ -53,9 +69,14 @@ impl Engine {
             .name("cairn-engine".to_owned())
             .spawn(move || {
                 let _ = ready.send(cairn_lm::device::ComputeDevice::current().as_str());
-                let EngineOptions { cache, keep_quantized } = options;
-                let worker = Worker::new(cache, keep_quantized, status_sender, closing_receiver, cache_events);
-                thread::run(worker, &job_receiver);
+                let batching = BatchOptions {
+                    completion_batch_size: options.completion_batch_size,
+                    prefill_batch_size: options.prefill_batch_size,
+                    prefer_prefill_when_pending: options.prefer_prefill_when_pending,
+                    ..BatchOptions::default()
+                };
+                let worker = Worker::new(options.cache, options.keep_quantized, status_sender, closing_receiver, cache_events);
+                thread::run(worker, Answers::new(batching), &job_receiver);
             })
             .expect("the system starts a thread");
         let device = ready_receiver.recv().unwrap_or("cpu");

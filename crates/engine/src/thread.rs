@@ -14,9 +14,6 @@ use crate::request::{ModelInfo, PromptInput, Score};
 use crate::worker::{Loaded, Worker};
 use crate::{EngineError, EngineState, answer};
 
-/// Answers that are made at once, as in mlx-lm's batches; more wait.
-const MAX_ANSWERS: usize = 32;
-
 /// What the thread can be asked. The set is closed: it could as well be a pipe's messages.
 #[derive(Debug)]
 pub(crate) enum Job {
@@ -33,9 +30,8 @@ pub(crate) enum Job {
 ///
 /// Jobs begin in the order in which they came. Answers run beside each other; a job that changes the model waits for those before it,
 /// and what comes after it waits too.
-pub(crate) fn run(mut worker: Worker, jobs: &Receiver<Job>) {
+pub(crate) fn run(mut worker: Worker, mut answers: Answers, jobs: &Receiver<Job>) {
     worker.publish(EngineState::Empty);
-    let mut answers = Answers::default();
     let mut waiting = VecDeque::new();
     loop {
         if answers.is_empty() && waiting.is_empty() {
@@ -65,7 +61,7 @@ pub(crate) fn run(mut worker: Worker, jobs: &Receiver<Job>) {
 
 fn may_begin(job: &Job, answers: &Answers) -> bool {
     match job {
-        Job::Generate(_) => answers.has_room(MAX_ANSWERS),
+        Job::Generate(_) => answers.has_room(),
         Job::Load { .. } | Job::Unload { .. } | Job::Shutdown => answers.is_empty(),
         Job::Score { .. } | Job::SetCacheBudget { .. } | Job::FlushCache { .. } => true,
     }

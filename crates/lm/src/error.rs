@@ -45,6 +45,34 @@ pub enum LmError {
         /// What is allowed.
         allowed: String,
     },
+    /// A setting of the key/value caches is outside what makes sense, or does not fit the model.
+    #[error("{name} = {value}, but {allowed}")]
+    CacheSetting {
+        /// The setting.
+        name: &'static str,
+        /// What was asked for.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A file is no prompt cache, or one that cannot be used.
+    #[error("{path} is not a usable prompt cache: {what}, but {allowed}")]
+    PromptFile {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        what: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {path}: {source}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// No file implements this architecture.
     #[error("the architecture '{model_type}' is not supported: choose a model of one that is ({supported})")]
     UnknownModelType {
@@ -138,6 +166,34 @@ pub enum LmError {
         token: u32,
         /// Ids are below this.
         vocab_size: usize,
+    },
+    /// An answer of no tokens was asked for.
+    #[error("max_tokens is 0, but an answer has at least 1 token")]
+    NoTokensAskedFor,
+    /// A kind of cache has no batched form.
+    #[error("a {kind} has no batched form: run its requests one after another")]
+    NotBatchable {
+        /// The kind.
+        kind: &'static str,
+    },
+    /// Caches of different kinds, or of different models, were to become one batch.
+    #[error("only caches of one model, one kind and one size can be rows of a batch")]
+    MixedCaches,
+    /// A request's caches belong to another model.
+    #[error("the caches of a request are for {found} layers, but the model has {expected}")]
+    CacheLayers {
+        /// Caches given.
+        found: usize,
+        /// Layers of the model.
+        expected: usize,
+    },
+    /// A request's caches do not hold the tokens that they are said to hold.
+    #[error("the caches of a request hold {held} tokens, but {named} cached tokens were named")]
+    CachedTokens {
+        /// Tokens in the caches.
+        held: usize,
+        /// Tokens named.
+        named: usize,
     },
     /// The caller asked to stop.
     #[error("cancelled")]

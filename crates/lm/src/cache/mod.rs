@@ -5,21 +5,36 @@
 //! exact and cheap snapshot of it; the first write after it copies.
 
 mod arrays;
+pub mod batch;
+mod batch_kv;
+mod batch_rotating;
+mod buffer;
 mod kv;
+mod rotating;
+mod rows;
 
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, ops};
 
 pub use arrays::ArraysCache;
+pub use batch_kv::BatchKvCache;
+pub use batch_rotating::BatchRotatingKvCache;
 pub use kv::KvCache;
+pub use rotating::RotatingKvCache;
 
 /// A layer's memory. The set is closed, so that whatever stores caches handles every kind.
 #[derive(Debug, Clone)]
 pub enum LayerCache {
     /// Keys and values of every token.
     Kv(KvCache),
-    /// Recurrent state.
+    /// Keys and values of the last tokens.
+    Rotating(RotatingKvCache),
+    /// Recurrent state, of one row or several.
     Arrays(ArraysCache),
+    /// Keys and values of every token, for several rows.
+    BatchKv(BatchKvCache),
+    /// Keys and values of the last tokens, for several rows.
+    BatchRotating(BatchRotatingKvCache),
 }
 
 /// What the attention layers of one forward pass share: where its tokens stand and what they may see.
@@ -64,11 +79,14 @@ pub enum KeysValues {
 }
 
 impl LayerCache {
-    /// Tokens read.
+    /// Tokens read; of the longest row, where there are several.
     pub fn offset(&self) -> usize {
         match self {
             LayerCache::Kv(cache) => cache.offset(),
+            LayerCache::Rotating(cache) => cache.offset(),
             LayerCache::Arrays(cache) => cache.offset(),
+            LayerCache::BatchKv(cache) => cache.offset(),
+            LayerCache::BatchRotating(cache) => cache.offset(),
         }
     }
 
@@ -76,26 +94,32 @@ impl LayerCache {
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         match self {
             LayerCache::Kv(cache) => cache.attention_step(length, window),
+            LayerCache::Rotating(cache) => cache.attention_step(length, window),
+            LayerCache::BatchKv(cache) => cache.attention_step(length, window),
+            LayerCache::BatchRotating(cache) => cache.attention_step(length, window),
             LayerCache::Arrays(_) => Err(self.not_for_attention()),
         }
     }
 
     /// Appends `keys` and `values` `[B, H_kv, L, D]` and returns all that the step attends to.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
-        match self {
-            LayerCache::Kv(cache) => {
-                let (keys, values) = cache.update_and_fetch(keys, values)?;
-                Ok(KeysValues::Dense { keys, values })
-            }
-            LayerCache::Arrays(_) => Err(self.not_for_attention()),
-        }
+        let (keys, values) = match self {
+            LayerCache::Kv(cache) => cache.update_and_fetch(keys, values)?,
+            LayerCache::Rotating(cache) => cache.update_and_fetch(keys, values)?,
+            LayerCache::BatchKv(cache) => cache.update_and_fetch(keys, values)?,
+            LayerCache::BatchRotating(cache) => cache.update_and_fetch(keys, values)?,
+            LayerCache::Arrays(_) => return Err(self.not_for_attention()),
+        };
+        Ok(KeysValues::Dense { keys, values })
     }
 
     /// The recurrent state to replace, for layers that keep one.
     pub fn state(&mut self) -> Result<&mut ArraysCache> {
         match self {
             LayerCache::Arrays(cache) => Ok(cache),
-            LayerCache::Kv(_) => Err(Exception::custom("a recurrent layer was given a cache of keys and values".to_owned())),
+            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {
+                Err(Exception::custom("a recurrent layer was given a cache of keys and values".to_owned()))
+            }
         }
     }
 
@@ -103,7 +127,9 @@ impl LayerCache {
     pub fn is_trimmable(&self) -> bool {
         match self {
             LayerCache::Kv(_) => true,
-            LayerCache::Arrays(_) => false,
+            LayerCache::Rotating(cache) => cache.is_trimmable(),
+            LayerCache::BatchKv(_) => true,
+            LayerCache::Arrays(_) | LayerCache::BatchRotating(_) => false,
         }
     }
 
@@ -111,7 +137,9 @@ impl LayerCache {
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         match self {
             LayerCache::Kv(cache) => cache.trim(num_tokens),
-            LayerCache::Arrays(_) => 0,
+            LayerCache::Rotating(cache) => cache.trim(num_tokens),
+            LayerCache::BatchKv(cache) => cache.trim(num_tokens),
+            LayerCache::Arrays(_) | LayerCache::BatchRotating(_) => 0,
         }
     }
 
@@ -119,7 +147,10 @@ impl LayerCache {
     pub fn arrays(&self) -> Vec<&Array> {
         match self {
             LayerCache::Kv(cache) => cache.arrays(),
+            LayerCache::Rotating(cache) => cache.arrays(),
             LayerCache::Arrays(cache) => cache.arrays(),
+            LayerCache::BatchKv(cache) => cache.arrays(),
+            LayerCache::BatchRotating(cache) => cache.arrays(),
         }
     }
 
