@@ -73,7 +73,7 @@ pub async fn run(arguments: Generate) -> Result<()> {
 
 fn prompt(text: String, system_prompt: Option<String>, plain: bool, continues_file: bool) -> PromptInput {
     if plain {
-        return if continues_file { PromptInput::PlainText(text) } else { PromptInput::Text(text) };
+        return if continues_file { PromptInput::MoreText(text) } else { PromptInput::Text(text) };
     }
     let message = |role, content| Message { role, content, token_ids: None };
     let system = system_prompt.map(|content| message(Role::System, content));

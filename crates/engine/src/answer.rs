@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use cairn_chat::{FinishReason, GenerationStats, Prompt, StopStrings, assemble};
+use cairn_chat::{ChatError, Encode, FinishReason, GenerationStats, Prompt, StopStrings, assemble};
 use cairn_lm::cache::LayerCache;
 use cairn_lm::{Detokenizer, LmError, LoadedModel, Sampled, check_length, memory};
 use tokio::sync::{mpsc, watch};
@@ -36,12 +36,15 @@ impl GenerateJob {
 /// The tokens of a prompt, with where cached chunks should end.
 pub(crate) fn prompt_tokens(model: &LoadedModel, prompt: &PromptInput) -> Result<Prompt, EngineError> {
     let plain = |tokens: Vec<u32>| Prompt { new_from: 0, boundaries: vec![tokens.len()], tokens, text: String::new() };
+    let tokenizer = model.tokenizer.as_ref();
+    let template = || tokenizer.chat_template().ok_or(ChatError::NoTemplate);
     match prompt {
-        PromptInput::Messages(messages) => {
-            let template = model.tokenizer.chat_template().ok_or(cairn_chat::ChatError::NoTemplate)?;
-            Ok(assemble(template, messages, model.tokenizer.as_ref())?)
-        }
-        PromptInput::Text(text) => Ok(plain(model.tokenizer.encode_prompt(text)?)),
+        PromptInput::Messages(messages) => Ok(assemble(template()?, messages, tokenizer)?),
+        // Templates write the beginning-of-sequence token themselves.
+        PromptInput::OpenTurn(messages) => Ok(plain(tokenizer.encode(&template()?.render_open(messages)?, false)?)),
+        PromptInput::Continuation(messages) => Ok(plain(tokenizer.encode(&template()?.render_continuation(messages)?, false)?)),
+        PromptInput::Text(text) => Ok(plain(tokenizer.encode_prompt(text)?)),
+        PromptInput::MoreText(text) => Ok(plain(tokenizer.encode(text, false)?)),
         PromptInput::Tokens(tokens) => Ok(plain(tokens.clone())),
     }
 }

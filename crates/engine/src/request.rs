@@ -1,6 +1,9 @@
 //! What the engine is asked and what it answers: plain data, so that the engine could stand behind a pipe.
 
+use std::path::PathBuf;
+
 use cairn_chat::{GenerationStats, Message, SamplingParams};
+use cairn_lm::cache::KvQuantization;
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
@@ -10,10 +13,25 @@ use crate::EngineError;
 pub enum PromptInput {
     /// A conversation, rendered with the model's chat template.
     Messages(Vec<Message>),
+    /// A conversation whose last message stays open, for a prompt cache that a [`PromptInput::Continuation`] goes on with.
+    OpenTurn(Vec<Message>),
+    /// The rest of a conversation from its last message's words on, after a prompt cache that ends in an open turn.
+    Continuation(Vec<Message>),
     /// Text as it stands, encoded with the tokenizer's own special tokens.
     Text(String),
+    /// Text that continues other text: nothing is added.
+    MoreText(String),
     /// Token ids as they stand.
     Tokens(Vec<u32>),
+}
+
+/// How an answer's keys and values are kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct KvCacheOptions {
+    /// Keeps the first four tokens and the latest, this many in all; none keeps every token. Without effect where they are quantized.
+    pub max_size: Option<usize>,
+    /// Quantizes them; none keeps them as they are.
+    pub quantization: Option<KvQuantization>,
 }
 
 /// One request for an answer.
@@ -31,6 +49,14 @@ pub struct GenerateRequest {
     pub use_prompt_cache: bool,
     /// Texts that end the answer; it stops before them.
     pub stop: Vec<String>,
+    /// Tokens, by their text, that end an answer beside the model's own.
+    pub extra_eos_tokens: Vec<String>,
+    /// How keys and values are kept.
+    pub kv_cache: KvCacheOptions,
+    /// A prompt-cache file whose tokens stand before the prompt; it is only read.
+    pub prompt_cache_file: Option<PathBuf>,
+    /// Tokens that the draft model proposes at once; none answers without it.
+    pub num_draft_tokens: Option<usize>,
     /// Goes on after an end-of-sequence token, as measurements do.
     pub ignore_eos: bool,
     /// How many alternatives to report with each token's log-probability; none: no log-probabilities.
@@ -47,6 +73,10 @@ impl GenerateRequest {
             prefill_step_size: 2048,
             use_prompt_cache: true,
             stop: Vec::new(),
+            extra_eos_tokens: Vec::new(),
+            kv_cache: KvCacheOptions::default(),
+            prompt_cache_file: None,
+            num_draft_tokens: None,
             ignore_eos: false,
             num_top_logprobs: None,
         }
