@@ -66,4 +66,5 @@ impl Class {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests;
