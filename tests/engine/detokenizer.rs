@@ -1,17 +1,19 @@
 //! Text that streams: the pieces joined are the whole, whatever the tokens.
 
+use std::rc::Rc;
+
 use cairn_chat::Encode;
 use cairn_lm::Tokenizer;
 use serde_json::json;
 
 use crate::scripted::{text_ids, text_of};
 
-fn byte_level() -> Tokenizer {
-    Tokenizer::load(&cairn_tests::golden("tiny-chat")).expect("the tokenizer")
+fn byte_level() -> Rc<Tokenizer> {
+    Rc::new(Tokenizer::load(&cairn_tests::golden("tiny-chat")).expect("the tokenizer"))
 }
 
 /// A tokenizer as Llama 2 has it: words begin with "▁", and bytes that no token holds are tokens of their own. `<0xHH>` has id HH.
-fn byte_fallback() -> Tokenizer {
+fn byte_fallback() -> Rc<Tokenizer> {
     let mut vocab: serde_json::Map<_, _> = (0..256).map(|byte| (format!("<0x{byte:02X}>"), json!(byte))).collect();
     for (index, piece) in ["<unk>", "▁", "a", "▁b"].iter().enumerate() {
         vocab.insert((*piece).to_owned(), json!(256 + index));
@@ -28,10 +30,10 @@ fn byte_fallback() -> Tokenizer {
     });
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).expect("tokenizer.json");
-    Tokenizer::load(folder.path()).expect("the tokenizer")
+    Rc::new(Tokenizer::load(folder.path()).expect("the tokenizer"))
 }
 
-fn pieces(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
+fn pieces(tokenizer: &Rc<Tokenizer>, ids: &[u32]) -> Vec<String> {
     let mut stream = tokenizer.stream();
     let mut pieces: Vec<String> = ids.iter().map(|&id| stream.push(id).expect("a piece")).collect();
     pieces.push(stream.finish().expect("the rest"));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::rc::Rc;
 
 use crate::device::ComputeDevice;
 use crate::error::{read_file, read_json};
@@ -17,7 +18,7 @@ pub struct LoadedModel {
     /// The network.
     pub model: Model,
     /// Its tokenizer and chat template.
-    pub tokenizer: Tokenizer,
+    pub tokenizer: Rc<Tokenizer>,
     /// Tokens that end an answer: config.json's, generation_config.json's and the tokenizer's.
     pub eos_token_ids: BTreeSet<u32>,
     /// config.json's `model_type`.
@@ -33,7 +34,7 @@ impl LoadedModel {
     pub fn load(folder: &Path, options: LoadOptions) -> Result<Self, LmError> {
         // Small files first: a broken tokenizer should not wait for gigabytes of weights.
         let config = config::read(folder)?;
-        let tokenizer = Tokenizer::load(folder)?;
+        let tokenizer = Rc::new(Tokenizer::load(folder)?);
         let eos_token_ids = eos_token_ids(folder, &config, &tokenizer)?;
         let (model, weight_bytes) = Model::load(folder, options)?;
         let model_type = config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default().to_owned();

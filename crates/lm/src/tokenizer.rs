@@ -1,6 +1,7 @@
 //! The tokenizer of a model folder: text to ids, ids to text, and text as it streams.
 
 use std::path::Path;
+use std::rc::Rc;
 
 use cairn_chat::{ChatError, ChatTemplate, Encode, SpecialTokens};
 use tokenizers::Tokenizer as Inner;
@@ -94,8 +95,8 @@ impl Tokenizer {
     }
 
     /// A detokenizer for one answer.
-    pub fn stream(&self) -> Detokenizer<'_> {
-        Detokenizer { tokenizer: self, ids: Vec::new(), settled: 0, given: String::new() }
+    pub fn stream(self: &Rc<Self>) -> Detokenizer {
+        Detokenizer { tokenizer: Rc::clone(self), ids: Vec::new(), settled: 0, given: String::new() }
     }
 }
 
@@ -124,8 +125,8 @@ impl Encode for Tokenizer {
 
 /// Text of an answer as its tokens arrive. Joined, the pieces are the decoded whole.
 #[derive(Debug)]
-pub struct Detokenizer<'a> {
-    tokenizer: &'a Tokenizer,
+pub struct Detokenizer {
+    tokenizer: Rc<Tokenizer>,
     ids: Vec<u32>,
     /// Ids before this one are decoded for good.
     settled: usize,
@@ -133,7 +134,7 @@ pub struct Detokenizer<'a> {
     given: String,
 }
 
-impl Detokenizer<'_> {
+impl Detokenizer {
     /// The text that `token` completes: empty while a character is still in pieces.
     pub fn push(&mut self, token: u32) -> Result<String, LmError> {
         self.ids.push(token);
