@@ -389,3 +389,63 @@ fn a_bound_that_holds_nothing_is_refused() {
     let error = prompt::bounded(vec![kv(), rotating(8, 0)], 64).unwrap_err().to_string();
     assert_eq!(error, "max_kv_size = 64, but this model decides by itself what it keeps (a rotating cache among its caches): leave it out");
 }
+
+/// Runs a schedule of steps, and compares what each query sees with `first(position)..=position`.
+fn check_sees(mut cache: LayerCache, steps: &[i32], window: Option<i32>, first: impl Fn(i32) -> i32) {
+    for (index, &length) in steps.iter().enumerate() {
+        let offset = cache.offset() as i32;
+        let positions: Vec<f32> = (offset..offset + length).map(|position| position as f32).collect();
+        let positions = Array::from_slice(&positions, &[1, 1, length, 1]);
+        let mask = cache.attention_step(length, window).unwrap().mask;
+        let KeysValues::Dense { keys, .. } = cache.update_and_fetch(positions.clone(), positions).unwrap() else { panic!("it is dense") };
+        let held: Vec<i32> = keys.contiguous().unwrap().as_slice::<f32>().iter().map(|&position| position as i32).collect();
+        let num_keys = held.len() as i32;
+        let mask = match mask {
+            Mask::None => ops::ones::<bool>(&[length, num_keys]).unwrap(),
+            Mask::Causal => causal_mask(length, num_keys - length, None).unwrap(),
+            Mask::Array(mask) => mask,
+        };
+        let rows: Vec<bool> = mask.contiguous().unwrap().as_slice::<bool>().to_vec();
+        for (query, row) in (offset..).zip(rows.chunks(held.len())) {
+            let mut seen: Vec<i32> = held.iter().zip(row).filter(|(_, seen)| **seen).map(|(&position, _)| position).collect();
+            seen.sort_unstable();
+            let expected: Vec<i32> = (first(query).max(0)..=query).collect();
+            assert_eq!(seen, expected, "token {query} of a {} in a window of {window:?}, steps {:?}", cache.kind(), &steps[..=index]);
+        }
+    }
+}
+
+#[test]
+fn whatever_the_steps_every_query_sees_its_window() {
+    let mut state = 7u32;
+    for _ in 0..40 {
+        let mut random = |below: i32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as i32 % below
+        };
+        let steps: Vec<i32> = (0..12).map(|_| if random(3) == 0 { 1 + random(9) } else { 1 }).collect();
+        let (max_size, window) = (2 + random(8), 1 + random(12));
+        check_sees(kv(), &steps, None, |_| 0);
+        check_sees(kv(), &steps, Some(window), |query| query - window + 1);
+        check_sees(rotating(max_size, 0), &steps, None, |query| query - max_size + 1);
+        let narrow = window.min(max_size);
+        check_sees(rotating(max_size, 0), &steps, Some(narrow), |query| query - narrow + 1);
+        check_sees(chunked(max_size), &steps, None, |query| query / max_size * max_size);
+    }
+}
+
+#[test]
+fn single_tokens_are_written_in_place() {
+    for cache in [filled(kv(), &[3]), filled(quantized(), &[3]), filled(rotating(8, 2), &[9, 1]), filled(chunked(4), &[9, 1])] {
+        let mut cache = cache;
+        let mut addresses = || {
+            append(&mut cache, 1);
+            let arrays = cache.arrays();
+            arrays.into_iter().map(|array| crate::ffi::array_bytes(array).unwrap().as_ptr()).collect::<Vec<_>>()
+        };
+        let before = addresses();
+        for _ in 0..12 {
+            assert_eq!(addresses(), before);
+        }
+    }
+}

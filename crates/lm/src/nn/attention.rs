@@ -26,7 +26,9 @@ pub fn attention(queries: &Array, keys_values: &KeysValues, scale: f32, mask: &M
             quantized_attention(queries, keys, values, (*group_size, *bits), scale, mask)?
         }
     };
-    ops::reshape(output.transpose_axes(&[0, 2, 1, 3])?, &[batch, length, -1])
+    // One token's heads already stand side by side.
+    let by_token = if length == 1 { output } else { output.transpose_axes(&[0, 2, 1, 3])? };
+    ops::reshape(by_token, &[batch, length, -1])
 }
 
 /// `[B, L, H * D]` to `[B, H, L, D]`, each head's vector normalised by `norm` where there is one.
