@@ -1,3 +1,5 @@
+//! What all kinds of caches do: see, trim, go back, quantize, continue a model.
+
 use std::path::Path;
 
 use mlx_rs::{Array, ops};

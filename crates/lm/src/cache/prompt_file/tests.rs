@@ -1,3 +1,5 @@
+//! Files of mlx-lm and of ours, sound and spoilt.
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
