@@ -158,7 +158,7 @@ pub fn check_length(num_tokens: usize, model: &Model) -> Result<(), LmError> {
     if num_tokens > context_length { Err(LmError::PromptTooLong { num_tokens, context_length }) } else { Ok(()) }
 }
 
-fn check_tokens(tokens: &[u32], vocab_size: usize) -> Result<(), LmError> {
+pub(crate) fn check_tokens(tokens: &[u32], vocab_size: usize) -> Result<(), LmError> {
     match tokens.iter().find(|&&token| token as usize >= vocab_size) {
         Some(&token) => Err(LmError::TokenOutOfRange { token, vocab_size }),
         None => Ok(()),
@@ -169,7 +169,7 @@ fn token_array(tokens: &[u32]) -> Array {
     Array::from_slice(tokens, &[1, tokens.len() as i32])
 }
 
-fn top_logprobs(logprobs: &Array, token: u32, count: usize) -> Result<(f32, Vec<(u32, f32)>), LmError> {
+pub(crate) fn top_logprobs(logprobs: &Array, token: u32, count: usize) -> Result<(f32, Vec<(u32, f32)>), LmError> {
     let row = logprobs.try_as_slice::<f32>()?;
     let own = row.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
     Ok((own, likeliest(row, count)))
