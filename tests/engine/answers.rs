@@ -104,7 +104,7 @@ async fn the_same_request_gives_the_same_answer() {
         assert!(answers.iter().all(|answer| *answer == answers[0]), "{sampling:?}: {answers:?}");
     }
     check(SamplingParams::default()).await;
-    check(SamplingParams { temperature: 2.0, top_p: 0.95, seed: Some(7) }).await;
+    check(SamplingParams { temperature: 2.0, top_p: 0.95, seed: Some(7), ..SamplingParams::default() }).await;
 }
 
 #[tokio::test]

@@ -188,7 +188,12 @@ async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, StoreError> 
     let settings = app.settings();
     Ok(GenerateRequest {
         // The settings are within range, and single precision is what models are sampled with.
-        sampling: SamplingParams { temperature: settings.temperature as f32, top_p: settings.top_p as f32, seed: settings.seed },
+        sampling: SamplingParams {
+            temperature: settings.temperature as f32,
+            top_p: settings.top_p as f32,
+            seed: settings.seed,
+            ..SamplingParams::default()
+        },
         max_tokens: settings.max_tokens as usize,
         prefill_step_size: prefill_step_size(app.engine.device()),
         ..GenerateRequest::new(PromptInput::Messages(prompt::messages_for(&system_prompt, &branch)))

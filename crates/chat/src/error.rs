@@ -60,6 +60,9 @@ pub enum ChatError {
         /// Bytes allowed for one rendering.
         limit_bytes: usize,
     },
+    /// A turn cannot be left open or continued where the template does not show the last message as it is.
+    #[error("the chat template does not show the last message's words, or there are none: use a plain prompt (--ignore-chat-template)")]
+    WordsNotRendered,
     /// The tokenizer could not encode a text.
     #[error("the tokenizer cannot encode the text: {reason}")]
     Encode {

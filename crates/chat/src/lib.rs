@@ -8,8 +8,8 @@
 //! 2. [`assemble`] renders the template and turns the text into a [`Prompt`]. Token ids that an earlier turn was made of are reused
 //!    wherever the text still agrees, because text that a model sampled often encodes differently. [`Encode`] is the tokenizer as this
 //!    crate sees it.
-//! 3. The engine reads the prompt, chooses tokens as [`SamplingParams`] say, and closes with a [`FinishReason`] and
-//!    [`GenerationStats`].
+//! 3. The engine reads the prompt, chooses tokens as [`SamplingParams`] say until [`StopTokens`] or [`StopStrings`] end the answer, and
+//!    closes with a [`FinishReason`] and [`GenerationStats`].
 //!
 //! Templates are programs from strangers. They run in a sandbox without files or clock, with limits on their length, their steps and
 //! their output; see [`ChatTemplate`].
@@ -18,9 +18,12 @@ mod builtins;
 mod date;
 mod error;
 mod message;
+mod open_turn;
 mod prompt;
 mod sampling;
 mod sandbox;
+mod stop;
+mod stop_tokens;
 mod template;
 
 pub use date::Date;
@@ -28,4 +31,6 @@ pub use error::ChatError;
 pub use message::{FinishReason, GenerationStats, Message, Role};
 pub use prompt::{Encode, Prompt, assemble};
 pub use sampling::SamplingParams;
+pub use stop::{StopStep, StopStrings};
+pub use stop_tokens::StopTokens;
 pub use template::{ChatTemplate, SpecialTokens};

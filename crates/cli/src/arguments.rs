@@ -56,7 +56,7 @@ pub struct Sampling {
 
 impl Sampling {
     pub fn params(&self) -> SamplingParams {
-        SamplingParams { temperature: self.temp, top_p: self.top_p, seed: self.seed }
+        SamplingParams { temperature: self.temp, top_p: self.top_p, seed: self.seed, ..SamplingParams::default() }
     }
 }
 

@@ -81,7 +81,7 @@ impl Call<'_> {
         let (cached, cache_note, mut caches) = (reuse.num_tokens, reuse.note, reuse.caches);
 
         let mut progress = Progress { prefill_began: Some(Instant::now()), ..Progress::default() };
-        let sampler = Sampler::new(&self.request.sampling).map_err(LmError::from)?;
+        let sampler = Sampler::new(&self.request.sampling, &self.xtc_special_tokens()?);
         let options = GenerateOptions {
             max_tokens,
             prefill_step_size: self.request.prefill_step_size,
@@ -159,6 +159,16 @@ impl Call<'_> {
 
     fn is_stopped(&self) -> bool {
         self.events.is_closed() || *self.stop.borrow() || *self.worker.closing.borrow()
+    }
+
+    /// What XTC never removes: the ends of a line and of the answer.
+    fn xtc_special_tokens(&self) -> Result<Vec<u32>, EngineError> {
+        if self.request.sampling.xtc_probability == 0.0 {
+            return Ok(Vec::new());
+        }
+        let mut tokens = self.model.tokenizer.encode_prompt("\n")?;
+        tokens.extend(&self.model.eos_token_ids);
+        Ok(tokens)
     }
 
     fn stats(

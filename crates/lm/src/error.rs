@@ -119,6 +119,26 @@ pub enum LmError {
         /// Ids are below this.
         vocab_size: usize,
     },
+    /// A parameter does not fit the model.
+    #[error("{name} is {value}, but must be {allowed}")]
+    OutOfRange {
+        /// The parameter as users write it.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed, in words.
+        allowed: String,
+    },
+    /// A parameter names a token that the model does not have.
+    #[error("{name} names token id {token}, which is outside the vocabulary of {vocab_size}")]
+    ParameterToken {
+        /// The parameter as users write it.
+        name: &'static str,
+        /// The id.
+        token: u32,
+        /// Ids are below this.
+        vocab_size: usize,
+    },
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,

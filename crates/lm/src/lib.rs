@@ -33,6 +33,6 @@ mod weights;
 pub use error::LmError;
 pub use generate::{GenerateOptions, Sampled, TokenStream, check_length, score};
 pub use load::LoadedModel;
-pub use sample::Sampler;
+pub use sample::{LogitsProcessor, LogitsProcessors, RandomSampler, Sampler, TokenBuffer};
 pub use tokenizer::{Detokenizer, Tokenizer};
 pub use weights::LoadOptions;

@@ -1,0 +1,205 @@
+//! The sampler of one request: filters, temperature, and random numbers of its own.
+
+use cairn_chat::SamplingParams;
+use mlx_rs::ops::indexing::argmax_axis;
+use mlx_rs::random::categorical;
+use mlx_rs::{Array, Dtype, ops};
+
+use super::filters;
+use super::random_keys::RandomKeys;
+use crate::LmError;
+
+/// Chooses tokens for one request.
+#[derive(Debug)]
+pub enum Sampler {
+    /// The most likely token.
+    Greedy,
+    /// A random token.
+    Random(RandomSampler),
+}
+
+/// Draws tokens: top_p, min_p, XTC, top_k, then the temperature, as mlx-lm's `make_sampler` orders them.
+///
+/// A seed gives the draws that mlx-lm gives for it, as long as the logits are the same.
+#[derive(Debug)]
+pub struct RandomSampler {
+    filters: Vec<Filter>,
+    /// 1 / temperature, f32.
+    scale: Array,
+    keys: RandomKeys,
+}
+
+#[derive(Debug)]
+enum Filter {
+    TopP(f32),
+    MinP { ln_min_p: f32, min_tokens_to_keep: i32 },
+    Xtc { probability: f32, threshold: f32, special: Vec<u32>, exempt: Option<Array> },
+    TopK(i32),
+}
+
+impl Sampler {
+    /// A sampler for checked `params`. Without a seed no two give the same draws.
+    ///
+    /// XTC never removes `xtc_special_tokens`: mlx-lm gives the end-of-sequence tokens and those of a line break.
+    pub fn new(params: &SamplingParams, xtc_special_tokens: &[u32]) -> Self {
+        if params.temperature == 0.0 {
+            return Sampler::Greedy;
+        }
+        let mut filters = Vec::new();
+        if params.top_p > 0.0 && params.top_p < 1.0 {
+            filters.push(Filter::TopP(params.top_p));
+        }
+        if params.min_p > 0.0 {
+            let ln_min_p = f64::from(params.min_p).ln() as f32;
+            filters.push(Filter::MinP { ln_min_p, min_tokens_to_keep: saturating(params.min_tokens_to_keep) });
+        }
+        if params.xtc_probability > 0.0 {
+            let (probability, threshold) = (params.xtc_probability, params.xtc_threshold);
+            filters.push(Filter::Xtc { probability, threshold, special: xtc_special_tokens.to_vec(), exempt: None });
+        }
+        if params.top_k > 0 {
+            filters.push(Filter::TopK(saturating(params.top_k)));
+        }
+        let scale = Array::from_f32((1.0 / f64::from(params.temperature)) as f32);
+        Sampler::Random(RandomSampler { filters, scale, keys: RandomKeys::new(params.seed) })
+    }
+
+    /// Logits `[B, V]` of any floating type to tokens `[B]` u32. Rows are drawn with one key, and XTC takes them all or none.
+    pub fn sample(&mut self, logits: &Array) -> Result<Array, LmError> {
+        match self {
+            Sampler::Greedy => Ok(argmax_axis(logits, -1, false)?),
+            Sampler::Random(sampler) => sampler.sample(logits),
+        }
+    }
+}
+
+impl RandomSampler {
+    fn sample(&mut self, logits: &Array) -> Result<Array, LmError> {
+        let mut logits = logits.as_dtype(Dtype::Float32)?;
+        for filter in &mut self.filters {
+            logits = match filter {
+                Filter::TopP(top_p) => filters::keep_top_p(&logits, *top_p)?,
+                Filter::MinP { ln_min_p, min_tokens_to_keep } => filters::keep_min_p(&logits, *ln_min_p, *min_tokens_to_keep)?,
+                Filter::Xtc { probability, threshold, special, exempt } => {
+                    // The coin is thrown here and not on the device: a step without XTC has no graph for it.
+                    if self.keys.next_uniform() > *probability {
+                        continue;
+                    }
+                    if exempt.is_none() && !special.is_empty() {
+                        *exempt = Some(row_with(special, logits.dim(-1)));
+                    }
+                    filters::exclude_top_choices(&logits, *threshold, exempt.as_ref())?
+                }
+                Filter::TopK(top_k) => filters::keep_top_k(&logits, *top_k)?,
+            };
+        }
+        let key = self.keys.next_key();
+        Ok(categorical(ops::multiply(logits, &self.scale)?, -1, None, &key)?)
+    }
+}
+
+/// `[V]` bool, true at `tokens`; those outside the vocabulary cannot be sampled anyway.
+fn row_with(tokens: &[u32], vocab_size: i32) -> Array {
+    let mut row = vec![false; vocab_size as usize];
+    for &token in tokens {
+        if let Some(entry) = row.get_mut(token as usize) {
+            *entry = true;
+        }
+    }
+    Array::from_slice(&row, &[vocab_size])
+}
+
+fn saturating(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn draw(params: &SamplingParams, count: usize) -> Vec<u32> {
+        let logits = Array::from_slice(&[1.0f32, 2.0, 0.5, 1.5], &[1, 4]);
+        let mut sampler = Sampler::new(params, &[]);
+        (0..count).map(|_| sampler.sample(&logits).expect("sample").item_exact::<u32>()).collect()
+    }
+
+    #[test]
+    fn temperature_zero_takes_the_most_likely() {
+        assert_eq!(draw(&SamplingParams::default(), 3), [1, 1, 1]);
+        assert_eq!(draw(&SamplingParams { xtc_probability: 1.0, ..SamplingParams::default() }, 3), [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_seed_repeats_and_another_does_not() {
+        let params = |seed| SamplingParams { temperature: 1.0, top_p: 0.95, seed, ..SamplingParams::default() };
+        assert_eq!(draw(&params(Some(7)), 40), draw(&params(Some(7)), 40));
+        assert_ne!(draw(&params(Some(7)), 40), draw(&params(Some(8)), 40));
+        assert_ne!(draw(&params(None), 40), draw(&params(None), 40));
+    }
+
+    #[test]
+    fn two_requests_in_turn_do_not_touch_each_others_random_numbers() {
+        let params = |seed| SamplingParams { temperature: 1.0, seed: Some(seed), ..SamplingParams::default() };
+        let logits = Array::from_slice(&[1.0f32, 2.0, 0.5, 1.5], &[1, 4]);
+        let mut samplers = [Sampler::new(&params(1), &[]), Sampler::new(&params(2), &[])];
+        let mut draws = [Vec::new(), Vec::new()];
+        for step in 0..40 {
+            let which = usize::from(step % 3 == 0);
+            draws[which].push(samplers[which].sample(&logits).expect("sample").item_exact::<u32>());
+        }
+        assert_eq!(draws, [draw(&params(1), draws[0].len()), draw(&params(2), draws[1].len())]);
+    }
+
+    #[test]
+    fn sampling_follows_the_distribution() {
+        let draws = draw(&SamplingParams { temperature: 1.0, seed: Some(1), ..SamplingParams::default() }, 2000);
+        let share = draws.iter().filter(|&&token| token == 1).count() as f64 / 2000.0;
+        // softmax of the logits gives token 1 a probability of 0.455; four standard deviations are 0.045.
+        assert!((share - 0.455).abs() < 0.045, "{share}");
+    }
+
+    #[test]
+    fn xtc_happens_as_often_as_asked_for() {
+        let params = |xtc_probability| SamplingParams { temperature: 0.01, xtc_probability, seed: Some(4), ..SamplingParams::default() };
+        // At this temperature the most likely token that is left is drawn: token 1, or token 2 where XTC took the rest.
+        let share = |probability| draw(&params(probability), 400).iter().filter(|&&token| token == 2).count() as f64 / 400.0;
+        assert_eq!(share(1.0), 1.0);
+        // Four standard deviations of 400 throws of this coin are 0.092.
+        assert!((share(0.3) - 0.3).abs() < 0.092, "{}", share(0.3));
+    }
+
+    #[test]
+    fn a_seed_gives_the_draws_of_mlx_lm() {
+        let golden: Value = serde_json::from_str(include_str!("../../../../tests/goldens/sampling.json")).expect("JSON");
+        let rows: Vec<Vec<f32>> = serde_json::from_value(golden["logits"].clone()).expect("logits");
+        let logits = Array::from_slice(&rows.concat(), &[2, rows[0].len() as i32]);
+        let cases = golden["samplers"].as_array().expect("samplers");
+        assert!(cases.len() > 20, "{}", cases.len());
+        for case in cases {
+            let number = |name: &str| case.get(name).and_then(Value::as_f64);
+            let default = SamplingParams::default();
+            let params = SamplingParams {
+                temperature: number("temp").expect("a temperature") as f32,
+                top_p: number("top_p").map_or(default.top_p, |value| value as f32),
+                min_p: number("min_p").map_or(default.min_p, |value| value as f32),
+                min_tokens_to_keep: number("min_tokens_to_keep").map_or(default.min_tokens_to_keep, |value| value as usize),
+                top_k: number("top_k").map_or(default.top_k, |value| value as usize),
+                xtc_probability: number("xtc_probability").map_or(default.xtc_probability, |value| value as f32),
+                xtc_threshold: number("xtc_threshold").map_or(default.xtc_threshold, |value| value as f32),
+                seed: case["seed"].as_u64(),
+                ..default
+            };
+            let special: Vec<u32> =
+                case.get("xtc_special_tokens").map_or(Vec::new(), |ids| serde_json::from_value(ids.clone()).expect("ids"));
+            let mut sampler = Sampler::new(&params, &special);
+            let draws: Vec<Vec<u32>> = serde_json::from_value(case["draws"].clone()).expect("draws");
+            for (position, expected) in draws.iter().enumerate() {
+                let drawn = sampler.sample(&logits).expect("sample");
+                drawn.eval().expect("eval");
+                assert_eq!(drawn.as_slice::<u32>(), expected, "draw {position} of {case}");
+            }
+        }
+    }
+}
