@@ -14,15 +14,13 @@ mod stream;
 mod text;
 mod tokens;
 
-use std::fmt;
-
+use cairn_chat::{Encode, SamplingParams};
 use mlx_rs::Array;
 
-use crate::LmError;
 use crate::cache::{KvQuantization, LayerCache, make_prompt_cache};
 use crate::models::Model;
-use crate::processors::LogitsProcessors;
-use crate::sample::Sampler;
+use crate::sample::{LogitsProcessors, Sampler};
+use crate::{LmError, LoadedModel};
 
 pub(crate) use checkpoint::Checkpoint;
 pub(crate) use prefill::read_chunks;
@@ -30,6 +28,7 @@ pub(crate) use prefill::read_chunks;
 pub use logprobs::{Logprobs, TokenScore, score};
 pub use prefill::Input;
 pub use response::{Generated, GenerationResponse};
+pub(crate) use speculative::check_vocabularies;
 pub use speculative::{Acceptance, Draft, SpeculativeStream, speculative_generate_step};
 pub use stream::{ResponseStream, StreamRequest, generate, stream_generate};
 pub use text::Stops;
@@ -81,15 +80,31 @@ pub(crate) fn check_prefill_step_size(prefill_step_size: usize) -> Result<(), Lm
     if prefill_step_size > 0 {
         return Ok(());
     }
-    Err(LmError::Argument { name: "prefill_step_size", value: prefill_step_size.to_string(), allowed: "1 or more".to_owned() })
+    Err(LmError::OutOfRange { name: "prefill_step_size", value: prefill_step_size.to_string(), allowed: "1 or more".to_owned() })
 }
 
-/// How tokens are chosen: processors change the logits, then the sampler draws.
+/// How tokens are chosen: processors change the logits, then the sampler draws. The default takes the most likely token.
+#[derive(Debug)]
 pub struct Sampling {
     /// Draws a token.
     pub sampler: Sampler,
-    /// Change logits by what came before.
+    /// Change logits by what came before, prompt included.
     pub processors: LogitsProcessors,
+}
+
+impl Sampling {
+    /// What `params` ask for, checked against their ranges and the model's vocabulary.
+    pub fn new(params: &SamplingParams, loaded: &LoadedModel) -> Result<Self, LmError> {
+        params.validate()?;
+        let mut xtc_special_tokens = Vec::new();
+        if params.xtc_probability > 0.0 {
+            // XTC must not take away the ends of a line and of the answer.
+            xtc_special_tokens = loaded.tokenizer.encode("\n", true)?;
+            xtc_special_tokens.extend(&loaded.eos_token_ids);
+        }
+        let processors = LogitsProcessors::new(params, loaded.model.vocab_size())?;
+        Ok(Sampling { sampler: Sampler::new(params, &xtc_special_tokens), processors })
+    }
 }
 
 impl From<Sampler> for Sampling {
@@ -98,9 +113,9 @@ impl From<Sampler> for Sampling {
     }
 }
 
-impl fmt::Debug for Sampling {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Sampling").field("sampler", &self.sampler).finish_non_exhaustive()
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling::from(Sampler::Greedy)
     }
 }
 
@@ -121,14 +136,14 @@ pub fn check_length(num_tokens: usize, model: &Model) -> Result<(), LmError> {
     if num_tokens > context_length { Err(LmError::PromptTooLong { num_tokens, context_length }) } else { Ok(()) }
 }
 
-fn check_tokens(tokens: &[u32], vocab_size: usize) -> Result<(), LmError> {
+pub(crate) fn check_tokens(tokens: &[u32], vocab_size: usize) -> Result<(), LmError> {
     match tokens.iter().find(|&&token| token as usize >= vocab_size) {
         Some(&token) => Err(LmError::TokenOutOfRange { token, vocab_size }),
         None => Ok(()),
     }
 }
 
-fn token_array(tokens: &[u32]) -> Array {
+pub(crate) fn token_array(tokens: &[u32]) -> Array {
     Array::from_slice(tokens, &[1, tokens.len() as i32])
 }
 

@@ -68,7 +68,7 @@ impl<'a> Prompt<'a> {
 }
 
 fn checked_embeddings(embeddings: &Array, num_tokens: usize, model: &Model) -> Result<Array, LmError> {
-    let refuse = |allowed: String| LmError::Argument { name: "input_embeddings", value: format!("{:?}", embeddings.shape()), allowed };
+    let refuse = |allowed: String| LmError::OutOfRange { name: "input_embeddings", value: format!("{:?}", embeddings.shape()), allowed };
     let batched = match embeddings.shape() {
         [_, _] => ops::expand_dims(embeddings, 0)?,
         [1, _, _] => embeddings.clone(),

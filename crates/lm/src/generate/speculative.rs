@@ -73,7 +73,7 @@ pub fn speculative_generate_step<'a>(
     }
     check_vocabularies(model, draft.model)?;
     let prompt = Prompt::checked(&input, model)?;
-    let history = History::new(&sampling.processors, &[input.cached_tokens, input.tokens])?;
+    let history = History::new(&sampling.processors, &[input.cached_tokens, input.tokens]);
     make_caches(draft.caches, draft.model, &options)?;
     make_caches(caches, model, &options)?;
     // Progress counts what the main model has read.

@@ -68,7 +68,7 @@ pub fn stream_generate(loaded: &LoadedModel, request: StreamRequest<'_>) -> Resu
     let StreamRequest { input, sampling, stops, options, caches, draft, on_progress } = request;
     let max_tokens = options.max_tokens;
     if max_tokens == 0 {
-        return Err(LmError::Argument { name: "max_tokens", value: "0".to_owned(), allowed: "1 or more".to_owned() });
+        return Err(LmError::OutOfRange { name: "max_tokens", value: "0".to_owned(), allowed: "1 or more".to_owned() });
     }
     let text = AnswerText::new(&loaded.tokenizer, stops)?;
     let num_read = input.embeddings.map_or(input.tokens.len(), |embeddings| embeddings.dim(-2) as usize);

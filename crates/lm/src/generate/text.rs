@@ -60,7 +60,7 @@ impl AnswerText {
         Ok(AnswerText {
             detokenizer: Some(tokenizer.stream()),
             search: StopTokens::new(stops.token_sequences.clone()),
-            strings: StopStrings::new(stops.strings.clone()).map_err(LmError::Chat)?,
+            strings: StopStrings::new(stops.strings.clone())?,
             stops,
             undecided: VecDeque::new(),
             withheld: Vec::new(),

@@ -43,7 +43,7 @@ pub fn generate_step<'a>(
     let (input, sampling) = (input.into(), sampling.into());
     options.validate()?;
     let prompt = Prompt::checked(&input, model)?;
-    let history = History::new(&sampling.processors, &[input.cached_tokens, input.tokens])?;
+    let history = History::new(&sampling.processors, &[input.cached_tokens, input.tokens]);
     make_caches(caches, model, &options)?;
     prefill(&prompt, model, caches, &options, on_progress)?;
     let mut stream = TokenStream {

@@ -3,12 +3,12 @@
 //! A new prompt keeps the beginning that it shares with the list. Caches that hold more are trimmed; where that is not possible they go back
 //! to a checkpoint inside the last prompt, and if that is not shared either, they begin anew.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use super::PromptProgress;
 use crate::LmError;
-use crate::cache::{KvQuantization, LayerCache, make_prompt_cache};
-use crate::generate::{Checkpoint, read_chunks};
+use crate::cache::{LayerCache, make_prompt_cache};
+use crate::generate::{Checkpoint, GenerateOptions, read_chunks, token_array};
 use crate::models::Model;
 
 /// How far before the end of a prompt its checkpoint stands: chat templates rewrite the last few tokens of a turn when the next one comes.
@@ -31,14 +31,6 @@ pub(super) struct Side {
     checkpoint: Option<(Checkpoint, usize)>,
 }
 
-/// How prompts are read into new caches.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Reading {
-    pub(super) prefill_step_size: usize,
-    pub(super) max_kv_size: Option<usize>,
-    pub(super) kv_quantization: Option<KvQuantization>,
-}
-
 impl CacheWrapper {
     /// Forgets what the draft model has read.
     pub(super) fn forget_draft(&mut self) {
@@ -53,7 +45,7 @@ impl CacheWrapper {
         prompt: &[u32],
         model: &Model,
         draft: Option<&Model>,
-        reading: Reading,
+        options: &GenerateOptions,
         on_progress: &mut dyn FnMut(PromptProgress) -> ControlFlow<()>,
     ) -> Result<(), LmError> {
         // At least one token must be run, to have something to sample from.
@@ -64,9 +56,9 @@ impl CacheWrapper {
         }
         self.tokens = prompt.to_vec();
         if let Some(draft) = draft {
-            self.draft.read(prompt, draft, true, reading, on_progress)?;
+            self.draft.read(prompt, draft, true, options, on_progress)?;
         }
-        self.main.read(prompt, model, false, reading, on_progress)
+        self.main.read(prompt, model, false, options, on_progress)
     }
 }
 
@@ -98,11 +90,11 @@ impl Side {
         prompt: &[u32],
         model: &Model,
         is_draft: bool,
-        reading: Reading,
+        options: &GenerateOptions,
         on_progress: &mut dyn FnMut(PromptProgress) -> ControlFlow<()>,
     ) -> Result<(), LmError> {
         if self.caches.is_empty() {
-            self.caches = make_prompt_cache(model, reading.max_kv_size)?;
+            self.caches = make_prompt_cache(model, options.max_kv_size)?;
         }
         let (start, end) = (self.num_read(), prompt.len() - 1);
         let begin = PromptProgress::Begin { is_draft, cached_tokens: start, total_prompt_tokens: prompt.len() };
@@ -110,13 +102,12 @@ impl Side {
             return Err(LmError::Cancelled);
         }
         let mut on_chunk = |stop: usize| on_progress(PromptProgress::Update { is_draft, prefill_tokens_processed: stop - start });
-        let mut forward = |range: std::ops::Range<usize>, caches: &mut [LayerCache]| {
-            let tokens = &prompt[range];
-            model.forward(&mlx_rs::Array::from_slice(tokens, &[1, tokens.len() as i32]), caches)
+        let mut forward = |range: Range<usize>, caches: &mut [LayerCache]| {
+            model.forward(&token_array(&prompt[range]), caches)
         };
-        let quantization = reading.kv_quantization.as_ref();
+        let quantization = options.kv_quantization.as_ref();
         let mut read = |range, caches: &mut Vec<LayerCache>| {
-            read_chunks(range, reading.prefill_step_size, &mut forward, caches, quantization, &mut on_chunk)
+            read_chunks(range, options.prefill_step_size, &mut forward, caches, quantization, &mut on_chunk)
         };
         let checkpoint_at = prompt.len().saturating_sub(CHECKPOINT_DISTANCE);
         let middle = if checkpoint_at > start { checkpoint_at } else { start };

@@ -13,11 +13,13 @@ use std::rc::Rc;
 
 use cairn_chat::SamplingParams;
 
-use crate::generate::check_vocabularies;
+use crate::generate::{GenerateOptions, Sampling, Stops, check_tokens, check_vocabularies};
+use crate::models::Model;
 use crate::weights::LoadOptions;
-use crate::{GenerateOptions, LmError, LoadedModel, config, memory};
+use crate::{LmError, LoadedModel, config, memory};
 
 use cache_wrapper::CacheWrapper;
+use generation::Call;
 
 pub use generation::{GenerationResult, GenerationStream, ResultToken, StopCondition, StopReason};
 pub use options::ModelKitOptions;
@@ -146,13 +148,18 @@ impl ModelKit {
         on_progress: &mut dyn FnMut(PromptProgress) -> std::ops::ControlFlow<()>,
     ) -> Result<GenerationStream<'_>, LmError> {
         let params = self.checked(prompt, params)?;
-        let draft = self.draft_for(&params)?;
-        GenerationStream::start(&self.loaded, draft.as_deref(), &mut self.caches, &self.options, prompt, params, on_progress)
+        let call = Call {
+            prompt,
+            draft: self.draft_for(&params)?,
+            sampling: Sampling::new(&params.sampling, &self.loaded)?,
+            stops: Stops { strings: params.stop_strings.clone(), ..Stops::of(&self.loaded) },
+            options: params.options(&self.options),
+        };
+        GenerationStream::start(&self.loaded, &mut self.caches, call, on_progress)
     }
 
     fn checked(&self, prompt: &[u32], params: &GenerateParams) -> Result<GenerateParams, LmError> {
-        let refuse = |name, value: usize, allowed: String| Err(LmError::Argument { name, value: value.to_string(), allowed });
-        params.sampling.validate()?;
+        let refuse = |name, value: usize, allowed: String| Err(LmError::OutOfRange { name, value: value.to_string(), allowed });
         if params.top_logprobs > Self::MAX_TOP_LOGPROBS {
             return refuse("top_logprobs", params.top_logprobs, format!("at most {}", Self::MAX_TOP_LOGPROBS));
         }
@@ -162,6 +169,7 @@ impl ModelKit {
         if prompt.is_empty() {
             return Err(LmError::EmptyPrompt);
         }
+        check_tokens(prompt, self.loaded.model.vocab_size())?;
         let mut params = params.clone();
         // mlx-engine's seeds have 32 bits; negative ones cannot be written down here.
         params.sampling.seed = params.sampling.seed.map(|seed| seed & u64::from(u32::MAX));
@@ -175,11 +183,11 @@ impl ModelKit {
         Ok(params)
     }
 
-    fn draft_for(&self, params: &GenerateParams) -> Result<Option<Rc<LoadedModel>>, LmError> {
+    fn draft_for(&self, params: &GenerateParams) -> Result<Option<&Model>, LmError> {
         match (params.speculative_decoding, &self.draft) {
             (Some(true), None) => Err(LmError::NoDraftModel),
             (Some(false), _) | (None, None) => Ok(None),
-            (_, Some(draft)) => Ok(Some(Rc::clone(draft))),
+            (_, Some(draft)) => Ok(Some(&draft.model)),
         }
     }
 }

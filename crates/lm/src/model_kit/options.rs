@@ -33,7 +33,7 @@ impl ModelKitOptions {
             }
             None => {
                 let alone = |name, value: String| {
-                    Err(LmError::Argument { name, value, allowed: "left out unless kv_bits is given".to_owned() })
+                    Err(LmError::OutOfRange { name, value, allowed: "left out unless kv_bits is given".to_owned() })
                 };
                 if let Some(group_size) = self.kv_group_size {
                     return alone("kv_group_size", group_size.to_string());
