@@ -45,6 +45,34 @@ pub enum LmError {
         /// What is allowed.
         allowed: String,
     },
+    /// A setting of the key/value caches is outside what makes sense, or does not fit the model.
+    #[error("{name} = {value}, but {allowed}")]
+    CacheSetting {
+        /// The setting.
+        name: &'static str,
+        /// What was asked for.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A file is no prompt cache, or one that cannot be used.
+    #[error("{path} is not a usable prompt cache: {what}, but {allowed}")]
+    PromptFile {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        what: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {path}: {source}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// No file implements this architecture.
     #[error("the architecture '{model_type}' is not supported: choose a model of one that is ({supported})")]
     UnknownModelType {

@@ -31,11 +31,11 @@ pub fn slice(array: &Array, start: &[i32], stop: &[i32]) -> Result<Array> {
     }
 }
 
-/// A copy of `array` with `update` written at `start..stop`; in place when the caller gave up its handle and nothing else reads it.
+/// A copy of `array` with `update` written at `start..stop`; in place if nothing else holds it when the result is evaluated.
 ///
 /// Panics as [`slice`] does.
-pub fn slice_update(array: Array, update: &Array, start: &[i32], stop: &[i32]) -> Result<Array> {
-    let strides = unit_strides(&array, start, stop);
+pub fn slice_update(array: &Array, update: &Array, start: &[i32], stop: &[i32]) -> Result<Array> {
+    let strides = unit_strides(array, start, stop);
     let stream = Stream::thread_local_or_default();
     // SAFETY: as in `slice`.
     unsafe {
@@ -57,9 +57,10 @@ pub fn slice_update(array: Array, update: &Array, start: &[i32], stop: &[i32]) -
 }
 
 /// A stride of 1 for each axis, once `start` and `stop` have one number for each.
-fn unit_strides(array: &Array, start: &[i32], stop: &[i32]) -> Vec<i32> {
+fn unit_strides(array: &Array, start: &[i32], stop: &[i32]) -> &'static [i32] {
+    const ONES: [i32; 16] = [1; 16];
     assert!(start.len() == array.ndim() && stop.len() == array.ndim(), "one start and stop per axis");
-    vec![1; array.ndim()]
+    &ONES[..array.ndim()]
 }
 
 /// An array that copies `bytes`, which hold `shape` elements of `dtype` in row-major, native order.

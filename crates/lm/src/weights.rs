@@ -162,7 +162,8 @@ fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32)
 }
 
-fn mlx_dtype(dtype: safetensors_header::Dtype) -> Dtype {
+/// MLX's name of a file's dtype.
+pub(crate) fn mlx_dtype(dtype: safetensors_header::Dtype) -> Dtype {
     use safetensors_header::Dtype as File;
     match dtype {
         File::Bool => Dtype::Bool,

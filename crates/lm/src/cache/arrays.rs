@@ -15,6 +15,16 @@ impl ArraysCache {
         ArraysCache { slots: vec![None; num_slots], offset: 0 }
     }
 
+    /// These slots, before any token is counted as read.
+    pub(super) fn from_slots(slots: Vec<Option<Array>>) -> Self {
+        ArraysCache { slots, offset: 0 }
+    }
+
+    /// How many slots there are.
+    pub fn num_slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// What slot `index` holds; none before the first step.
     pub fn get(&self, index: usize) -> Option<&Array> {
         self.slots.get(index)?.as_ref()

@@ -1,10 +1,11 @@
 //! Keys and values of every token: the cache of plain attention.
 
+use mlx_rs::Array;
 use mlx_rs::error::Result;
-use mlx_rs::{Array, ops};
 
-use super::{AttentionStep, Mask, RopeOffset, causal_mask};
-use crate::ffi;
+use super::buffer::{self, append, front, joined, room, round_up, span};
+use super::{AttentionStep, Mask, QuantizedKvCache, RopeOffset, causal_mask};
+use crate::LmError;
 
 /// Keys and values of every token, in buffers that grow in steps and are written in place.
 #[derive(Debug, Clone, Default)]
@@ -16,7 +17,7 @@ pub struct KvCache {
 
 impl KvCache {
     /// Buffers grow by this many tokens, so that most steps write in place.
-    pub const STEP: i32 = 256;
+    pub const STEP: i32 = buffer::STEP;
 
     /// An empty cache.
     pub fn new() -> Self {
@@ -29,8 +30,12 @@ impl KvCache {
         if offset == 0 {
             return Ok(KvCache::new());
         }
-        let room = round_up(offset + 1) - offset;
-        Ok(KvCache { keys: Some(with_room(keys, room)?), values: Some(with_room(values, room)?), offset })
+        let with_room = |parts: &[Array]| {
+            let mut parts = parts.to_vec();
+            parts.push(room(&parts[0], round_up(offset + 1) - offset)?); // a sum above zero has a first part
+            joined(&parts)
+        };
+        Ok(KvCache { keys: Some(with_room(keys)?), values: Some(with_room(values)?), offset })
     }
 
     /// Tokens remembered.
@@ -38,12 +43,38 @@ impl KvCache {
         self.offset as usize
     }
 
+    /// A cache that holds the first `offset` tokens of `keys` and `values` `[B, H, capacity, D]`.
+    pub(super) fn from_buffers(keys: Array, values: Array, offset: i32) -> Self {
+        KvCache { keys: Some(keys), values: Some(values), offset }
+    }
+
+    /// Whether nothing was ever written.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_none()
+    }
+
+    /// Keys and values in use, `[B, H, offset, D]`, as views; none while nothing is remembered.
+    pub(super) fn held(&self) -> Result<Option<(Array, Array)>> {
+        match (&self.keys, &self.values) {
+            (Some(keys), Some(values)) if self.offset > 0 => Ok(Some((front(keys, self.offset)?, front(values, self.offset)?))),
+            _ => Ok(None),
+        }
+    }
+
+    /// The same contents, quantized. Fails on settings that [`QuantizedKvCache::new`] refuses and groups that do not divide the head size.
+    pub fn to_quantized(&self, group_size: i32, bits: i32) -> std::result::Result<QuantizedKvCache, LmError> {
+        match (&self.keys, &self.values) {
+            (Some(keys), Some(values)) => QuantizedKvCache::quantize(keys, values, self.offset(), group_size, bits),
+            _ => QuantizedKvCache::new(group_size, bits),
+        }
+    }
+
     /// Appends `keys` and `values` `[B, H, L, D]` and returns all of them, `[B, H, offset, D]`.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
         let start = self.offset;
         let stop = start + keys.dim(2);
-        let all_keys = append(self.keys.take(), &keys, start, stop)?;
-        let all_values = append(self.values.take(), &values, start, stop)?;
+        let all_keys = append(self.keys.as_ref(), &keys, start)?;
+        let all_values = append(self.values.as_ref(), &values, start)?;
         self.offset = stop;
         let views = (front(&all_keys, stop)?, front(&all_values, stop)?);
         self.keys = Some(all_keys);
@@ -82,57 +113,6 @@ impl KvCache {
     pub fn arrays(&self) -> Vec<&Array> {
         self.keys.iter().chain(&self.values).collect()
     }
-}
-
-/// Writes `update` at `start..stop` into `buffer`, which is given up so that MLX can write in place.
-fn append(buffer: Option<Array>, update: &Array, start: i32, stop: i32) -> Result<Array> {
-    let buffer = match buffer {
-        Some(buffer) if stop <= buffer.dim(2) => buffer,
-        Some(buffer) => {
-            // Room beyond `start` was written by tokens that have been trimmed away, or is the rest of a step.
-            let kept = if start < buffer.dim(2) { front(&buffer, start)? } else { buffer };
-            with_room(&[kept], round_up(stop) - start)?
-        }
-        None => zeros_like_kv(update, round_up(stop))?,
-    };
-    let (from, mut to) = corners(&buffer);
-    let mut from = from;
-    from[2] = start;
-    to[2] = stop;
-    ffi::slice_update(buffer, update, &from, &to)
-}
-
-fn with_room(parts: &[Array], room: i32) -> Result<Array> {
-    let mut parts: Vec<Array> = parts.to_vec();
-    if let Some(first) = parts.first() {
-        parts.push(zeros_like_kv(first, room)?);
-    }
-    ops::concatenate(&parts, 2)
-}
-
-fn zeros_like_kv(array: &Array, length: i32) -> Result<Array> {
-    let mut shape = array.shape().to_vec();
-    shape[2] = length;
-    ops::zeros_dtype(&shape, array.dtype())
-}
-
-fn front(buffer: &Array, stop: i32) -> Result<Array> {
-    span(buffer, 0, stop)
-}
-
-fn span(buffer: &Array, start: i32, stop: i32) -> Result<Array> {
-    let (mut from, mut to) = corners(buffer);
-    from[2] = start;
-    to[2] = stop;
-    ffi::slice(buffer, &from, &to)
-}
-
-fn corners(buffer: &Array) -> (Vec<i32>, Vec<i32>) {
-    (vec![0; buffer.ndim()], buffer.shape().to_vec())
-}
-
-fn round_up(length: i32) -> i32 {
-    (length + KvCache::STEP - 1) / KvCache::STEP * KvCache::STEP
 }
 
 #[cfg(test)]

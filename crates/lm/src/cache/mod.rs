@@ -5,21 +5,47 @@
 //! exact and cheap snapshot of it; the first write after it copies.
 
 mod arrays;
+mod buffer;
+mod chunked;
 mod kv;
+mod list;
+mod prompt;
+mod prompt_file;
+mod quantized;
+mod rotating;
+mod snapshot;
 
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, ops};
 
 pub use arrays::ArraysCache;
+pub use chunked::ChunkedKvCache;
 pub use kv::KvCache;
+pub use list::CacheList;
+pub use prompt::{KvQuantization, can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache};
+pub use prompt_file::{load_prompt_cache, save_prompt_cache};
+pub use quantized::{QuantizedArray, QuantizedKvCache};
+pub use rotating::RotatingKvCache;
+pub use snapshot::CacheSnapshot;
+
+/// No position is above this, so that sums of two fit an i32 on the host and in MLX.
+const MAX_TOKENS: i32 = 1 << 30;
 
 /// A layer's memory. The set is closed, so that whatever stores caches handles every kind.
 #[derive(Debug, Clone)]
 pub enum LayerCache {
     /// Keys and values of every token.
     Kv(KvCache),
+    /// Keys and values of the last tokens.
+    Rotating(RotatingKvCache),
+    /// Keys and values of every token, quantized.
+    Quantized(QuantizedKvCache),
+    /// Keys and values of the last chunk.
+    Chunked(ChunkedKvCache),
     /// Recurrent state.
     Arrays(ArraysCache),
+    /// Several caches.
+    List(CacheList),
 }
 
 /// What the attention layers of one forward pass share: where its tokens stand and what they may see.
@@ -61,14 +87,41 @@ pub enum KeysValues {
         /// `[B, H_kv, T, D]`
         values: Array,
     },
+    /// Quantized in groups along the last axis.
+    Quantized {
+        /// Of `[B, H_kv, T, D]`
+        keys: QuantizedArray,
+        /// Of `[B, H_kv, T, D]`
+        values: QuantizedArray,
+        /// Values that share a scale.
+        group_size: i32,
+        /// Bits a value.
+        bits: i32,
+    },
 }
 
 impl LayerCache {
+    /// What kind it is, in words.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            LayerCache::Kv(_) => "cache of keys and values",
+            LayerCache::Rotating(_) => "rotating cache",
+            LayerCache::Quantized(_) => "quantized cache",
+            LayerCache::Chunked(_) => "chunked cache",
+            LayerCache::Arrays(_) => "recurrent state",
+            LayerCache::List(_) => "list of caches",
+        }
+    }
+
     /// Tokens read.
     pub fn offset(&self) -> usize {
         match self {
             LayerCache::Kv(cache) => cache.offset(),
+            LayerCache::Rotating(cache) => cache.offset(),
+            LayerCache::Quantized(cache) => cache.offset(),
+            LayerCache::Chunked(cache) => cache.offset(),
             LayerCache::Arrays(cache) => cache.offset(),
+            LayerCache::List(cache) => cache.offset(),
         }
     }
 
@@ -76,34 +129,68 @@ impl LayerCache {
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         match self {
             LayerCache::Kv(cache) => cache.attention_step(length, window),
-            LayerCache::Arrays(_) => Err(self.not_for_attention()),
+            LayerCache::Rotating(cache) => cache.attention_step(length, window),
+            LayerCache::Quantized(cache) => cache.attention_step(length, window),
+            LayerCache::Chunked(cache) => cache.attention_step(length),
+            LayerCache::Arrays(_) => Err(self.is_not_for("attention")),
+            LayerCache::List(cache) => cache.attention_step(length, window),
         }
     }
 
     /// Appends `keys` and `values` `[B, H_kv, L, D]` and returns all that the step attends to.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
-        match self {
-            LayerCache::Kv(cache) => {
-                let (keys, values) = cache.update_and_fetch(keys, values)?;
-                Ok(KeysValues::Dense { keys, values })
+        let (keys, values) = match self {
+            LayerCache::Kv(cache) => cache.update_and_fetch(keys, values)?,
+            LayerCache::Rotating(cache) => cache.update_and_fetch(keys, values)?,
+            LayerCache::Chunked(cache) => cache.update_and_fetch(&keys, &values)?,
+            LayerCache::Quantized(cache) => {
+                let (keys, values) = cache.update_and_fetch(&keys, &values)?;
+                return Ok(KeysValues::Quantized { keys, values, group_size: cache.group_size(), bits: cache.bits() });
             }
-            LayerCache::Arrays(_) => Err(self.not_for_attention()),
-        }
+            LayerCache::Arrays(_) | LayerCache::List(_) => return Err(self.is_not_for("attention")),
+        };
+        Ok(KeysValues::Dense { keys, values })
     }
 
     /// The recurrent state to replace, for layers that keep one.
     pub fn state(&mut self) -> Result<&mut ArraysCache> {
         match self {
             LayerCache::Arrays(cache) => Ok(cache),
-            LayerCache::Kv(_) => Err(Exception::custom("a recurrent layer was given a cache of keys and values".to_owned())),
+            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) | LayerCache::List(_) => {
+                Err(self.is_not_for("a recurrent layer"))
+            }
+        }
+    }
+
+    /// The caches of a layer that has several.
+    pub fn entries(&mut self) -> Result<&mut [LayerCache]> {
+        match self {
+            LayerCache::List(cache) => Ok(cache.entries_mut()),
+            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) | LayerCache::Arrays(_) => {
+                Err(self.is_not_for("a layer of several caches"))
+            }
+        }
+    }
+
+    /// Whether nothing was ever written.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            LayerCache::Kv(cache) => cache.is_empty(),
+            LayerCache::Rotating(cache) => cache.is_empty(),
+            LayerCache::Quantized(cache) => cache.is_empty(),
+            LayerCache::Chunked(cache) => cache.is_empty(),
+            LayerCache::Arrays(cache) => cache.arrays().is_empty(),
+            LayerCache::List(cache) => cache.is_empty(),
         }
     }
 
     /// Whether tokens can be forgotten from the end.
     pub fn is_trimmable(&self) -> bool {
         match self {
-            LayerCache::Kv(_) => true,
+            LayerCache::Kv(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => true,
+            LayerCache::Rotating(cache) => cache.is_trimmable(),
             LayerCache::Arrays(_) => false,
+            LayerCache::List(cache) => cache.is_trimmable(),
         }
     }
 
@@ -111,7 +198,11 @@ impl LayerCache {
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         match self {
             LayerCache::Kv(cache) => cache.trim(num_tokens),
+            LayerCache::Rotating(cache) => cache.trim(num_tokens),
+            LayerCache::Quantized(cache) => cache.trim(num_tokens),
+            LayerCache::Chunked(cache) => cache.trim(num_tokens),
             LayerCache::Arrays(_) => 0,
+            LayerCache::List(cache) => cache.trim(num_tokens),
         }
     }
 
@@ -119,12 +210,21 @@ impl LayerCache {
     pub fn arrays(&self) -> Vec<&Array> {
         match self {
             LayerCache::Kv(cache) => cache.arrays(),
+            LayerCache::Rotating(cache) => cache.arrays(),
+            LayerCache::Quantized(cache) => cache.arrays(),
+            LayerCache::Chunked(cache) => cache.arrays(),
             LayerCache::Arrays(cache) => cache.arrays(),
+            LayerCache::List(cache) => cache.arrays(),
         }
     }
 
-    fn not_for_attention(&self) -> Exception {
-        Exception::custom("an attention layer was given a cache of recurrent state".to_owned())
+    /// Bytes of the arrays behind it, room for more tokens included.
+    pub fn nbytes(&self) -> usize {
+        self.arrays().iter().map(|array| array.nbytes()).sum()
+    }
+
+    fn is_not_for(&self, user: &str) -> Exception {
+        Exception::custom(format!("a {} is not for {user}", self.kind()))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::fast::{ScaledDotProductAttentionMask, scaled_dot_product_attention};
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
 
-use crate::cache::{KeysValues, Mask};
+use crate::cache::{KeysValues, Mask, QuantizedArray, causal_mask};
 
 /// Attends from `queries` `[B, H, L, D]` to all that the layer's cache returned for this step; H is a multiple of H_kv (grouped-query
 /// attention). Returns `[B, L, H * D]`.
@@ -21,6 +21,74 @@ pub fn attention(queries: &Array, keys_values: &KeysValues, scale: f32, mask: &M
             };
             scaled_dot_product_attention(queries, keys, values, scale, mask, None)?
         }
+        KeysValues::Quantized { keys, values, group_size, bits } => {
+            quantized_attention(queries, keys, values, (*group_size, *bits), scale, mask)?
+        }
     };
     ops::reshape(output.transpose_axes(&[0, 2, 1, 3])?, &[batch, length, -1])
+}
+
+/// Attention in two quantized products, as mlx-lm's quantized_scaled_dot_product_attention; returns `[B, H, L, D]`.
+///
+/// The queries that share a head of keys are so many rows of one product. Only a mask has to tell them apart, on a fifth axis.
+fn quantized_attention(
+    queries: &Array,
+    keys: &QuantizedArray,
+    values: &QuantizedArray,
+    (group_size, bits): (i32, i32),
+    scale: f32,
+    mask: &Mask,
+) -> Result<Array, Exception> {
+    let (batch, heads, length, head_dim) = (queries.dim(0), queries.dim(1), queries.dim(2), queries.dim(3));
+    let (kv_heads, num_keys) = (keys.packed.dim(1), keys.packed.dim(2));
+    let rows = heads / kv_heads * length;
+    let product = |left: &Array, right: &QuantizedArray, transpose: bool| {
+        ops::quantized_matmul(left, &right.packed, &right.scales, &right.biases, transpose, group_size, bits)
+    };
+    let queries = ops::multiply(queries, constant(scale, queries.dtype())?)?;
+    let mut scores = product(&ops::reshape(queries, &[batch, kv_heads, rows, head_dim])?, keys, true)?; // [B, H_kv, rows, T]
+    let causal;
+    let mask = match mask {
+        Mask::None => None,
+        Mask::Causal => {
+            causal = causal_mask(length, num_keys - length, None)?;
+            Some(&causal)
+        }
+        Mask::Array(mask) => Some(mask),
+    };
+    if let Some(mask) = mask {
+        // The least finite number, not minus infinity: a row that sees nothing, in a padded batch, must not become NaN.
+        let hidden = constant(least(scores.dtype()), scores.dtype())?;
+        let mask = grouped(mask, heads, kv_heads)?;
+        let grouped_scores = ops::reshape(scores, &[batch, kv_heads, heads / kv_heads, length, num_keys])?;
+        scores = ops::reshape(ops::select(mask, grouped_scores, hidden)?, &[batch, kv_heads, rows, num_keys])?;
+    }
+    let output = product(&ops::softmax_axes(scores, &[-1], true)?, values, false)?;
+    ops::reshape(output, &[batch, heads, length, -1])
+}
+
+/// A mask that broadcasts to `[B, H, L, T]`, made to broadcast to `[B, H_kv, H / H_kv, L, T]`.
+fn grouped(mask: &Array, heads: i32, kv_heads: i32) -> Result<Array, Exception> {
+    match *mask.shape() {
+        [batch, 1, length, num_keys] => ops::reshape(mask, &[batch, 1, 1, length, num_keys]),
+        [batch, _, length, num_keys] => ops::reshape(mask, &[batch, kv_heads, heads / kv_heads, length, num_keys]),
+        [1, length, num_keys] => ops::reshape(mask, &[length, num_keys]),
+        [_, length, num_keys] => ops::reshape(mask, &[kv_heads, heads / kv_heads, length, num_keys]),
+        _ => Ok(mask.clone()),
+    }
+}
+
+/// A number of this dtype, which an operation with it keeps.
+fn constant(number: f32, dtype: Dtype) -> Result<Array, Exception> {
+    let array = Array::from_f32(number);
+    if dtype == Dtype::Float32 { Ok(array) } else { array.as_dtype(dtype) }
+}
+
+fn least(dtype: Dtype) -> f32 {
+    match dtype {
+        Dtype::Float16 => -65504.0,
+        // f32::MIN with bfloat16's eight bits of precision; f32::MIN itself would round to minus infinity.
+        Dtype::Bfloat16 => f32::from_bits(0xff7f_0000),
+        _ => f32::MIN,
+    }
 }

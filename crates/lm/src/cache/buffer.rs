@@ -1,0 +1,63 @@
+//! Buffers `[B, H, capacity, D]` whose third axis counts tokens: the array work that caches of keys and values share.
+
+use mlx_rs::error::{Exception, Result};
+use mlx_rs::{Array, ops};
+
+use crate::ffi;
+
+/// Buffers grow by this many tokens, so that most steps write in place.
+pub(super) const STEP: i32 = 256;
+
+/// Tokens `start..stop` of `buffer`, as a view.
+pub(super) fn span(buffer: &Array, start: i32, stop: i32) -> Result<Array> {
+    let (mut from, mut to) = ([0; 4], shape(buffer)?);
+    from[2] = start;
+    to[2] = stop;
+    ffi::slice(buffer, &from, &to)
+}
+
+/// The first `stop` tokens of `buffer`: itself where those are all.
+pub(super) fn front(buffer: &Array, stop: i32) -> Result<Array> {
+    if stop == buffer.dim(2) { Ok(buffer.clone()) } else { span(buffer, 0, stop) }
+}
+
+/// `buffer` with `update` at the tokens from `start` on. MLX writes in place if nobody holds `buffer` when the result is evaluated.
+pub(super) fn write(buffer: &Array, update: &Array, start: i32) -> Result<Array> {
+    let (mut from, mut to) = ([0; 4], shape(buffer)?);
+    from[2] = start;
+    to[2] = start + update.dim(2);
+    ffi::slice_update(buffer, update, &from, &to)
+}
+
+/// `buffer` with `update` at the tokens from `start` on, grown by whole steps where it is too short; none stands for an empty one.
+pub(super) fn append(buffer: Option<&Array>, update: &Array, start: i32) -> Result<Array> {
+    let stop = start + update.dim(2);
+    let capacity = round_up(stop);
+    match buffer {
+        Some(buffer) if stop <= buffer.dim(2) => write(buffer, update, start),
+        // Room beyond `start` was written by tokens that have been trimmed away, or is the rest of a step.
+        Some(buffer) => write(&joined(&[front(buffer, start)?, room(update, capacity - start)?])?, update, start),
+        None => write(&room(update, capacity)?, update, start),
+    }
+}
+
+/// Zeros for `length` tokens, otherwise like `array`.
+pub(super) fn room(array: &Array, length: i32) -> Result<Array> {
+    let mut shape = shape(array)?;
+    shape[2] = length;
+    ops::zeros_dtype(&shape, array.dtype())
+}
+
+/// The tokens of all `parts`, one after the other.
+pub(super) fn joined(parts: &[Array]) -> Result<Array> {
+    ops::concatenate(parts, 2)
+}
+
+pub(super) fn shape(array: &Array) -> Result<[i32; 4]> {
+    let shape = array.shape();
+    shape.try_into().map_err(|_| Exception::custom(format!("keys and values have four axes, got {shape:?}")))
+}
+
+pub(super) fn round_up(length: i32) -> i32 {
+    (length + STEP - 1) / STEP * STEP
+}

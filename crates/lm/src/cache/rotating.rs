@@ -1,0 +1,293 @@
+//! Keys and values of the last tokens only: the cache of sliding-window attention, and of a conversation whose memory is bounded.
+
+use std::ops::Range;
+
+use mlx_rs::Array;
+use mlx_rs::error::Result;
+
+use super::buffer::{STEP, front, joined, room, span, write};
+use super::{AttentionStep, Mask, RopeOffset, causal_mask};
+
+/// The last `max_size` tokens, of which the very first `keep` are never given up. As mlx-lm's RotatingKVCache.
+///
+/// - Single tokens go into a ring: once `max_size` are held, each overwrites the oldest.
+/// - Several at once are appended in temporal order behind the last `max_size - 1`, so that each of them sees `max_size`; the buffer is
+///   then longer than `max_size` until the next single token.
+/// - While `offset < max_size` nothing has been given up: `index == offset`, and tokens can be trimmed.
+/// - Otherwise the buffer has at least `max_size` tokens, and either `index` is its length (temporal order) or the buffer is a ring of
+///   exactly `max_size` whose newest token stands before `index`.
+#[derive(Debug, Clone)]
+pub struct RotatingKvCache {
+    keys: Option<Array>,   // [B, H, capacity, D]
+    values: Option<Array>, // [B, H, capacity, D]
+    max_size: i32,
+    keep: i32,
+    offset: i32,
+    index: i32,
+}
+
+impl RotatingKvCache {
+    /// An empty cache.
+    ///
+    /// Panics unless `0 <= keep < max_size`: a ring needs a slot that it may overwrite.
+    pub fn new(max_size: i32, keep: i32) -> Self {
+        assert!((0..max_size).contains(&keep), "a ring of {max_size} tokens cannot keep {keep}");
+        RotatingKvCache { keys: None, values: None, max_size, keep, offset: 0, index: 0 }
+    }
+
+    /// A cache that has read `offset` tokens and holds the last of them in temporal order, keys and values `[B, H, T, D]`.
+    pub fn from_temporal(max_size: i32, keep: i32, keys: Array, values: Array, offset: i32) -> Self {
+        RotatingKvCache { index: keys.dim(2), keys: Some(keys), values: Some(values), offset, ..RotatingKvCache::new(max_size, keep) }
+    }
+
+    /// A cache in any state that [`RotatingKvCache`] lists, with buffers of just the tokens in use.
+    pub(super) fn from_buffers(max_size: i32, keep: i32, keys: Array, values: Array, offset: i32, index: i32) -> Result<Self> {
+        // Room for more, in a file from elsewhere, could be longer than the ring will be.
+        let in_use = if offset < max_size { offset } else { keys.dim(2) };
+        if in_use == 0 {
+            return Ok(RotatingKvCache::new(max_size, keep));
+        }
+        let (keys, values) = (Some(front(&keys, in_use)?), Some(front(&values, in_use)?));
+        Ok(RotatingKvCache { keys, values, max_size, keep, offset, index })
+    }
+
+    /// Keys and values in use, in the buffer's own order, with the offset and the index; none while nothing is remembered.
+    pub(super) fn stored(&self) -> Result<(Option<(Array, Array)>, i32, i32)> {
+        let held = match (&self.keys, &self.values) {
+            (Some(keys), Some(values)) if self.offset > 0 => {
+                let in_use = self.offset.min(keys.dim(2));
+                Some((front(keys, in_use)?, front(values, in_use)?))
+            }
+            _ => None,
+        };
+        Ok((held, self.offset, self.index))
+    }
+
+    /// The most tokens that a single one attends to.
+    pub fn max_size(&self) -> usize {
+        self.max_size as usize
+    }
+
+    /// How many of the first tokens are never given up.
+    pub fn keep(&self) -> usize {
+        self.keep as usize
+    }
+
+    /// Tokens read, whether still held or not.
+    pub fn offset(&self) -> usize {
+        self.offset as usize
+    }
+
+    /// Whether nothing was ever written.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_none()
+    }
+
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns all that the step attends to: a ring in its own order for L = 1, which
+    /// attention does not mind, otherwise in temporal order.
+    pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
+        if keys.dim(2) == 1 { self.replace_oldest(&keys, &values) } else { self.append(keys, values) }
+    }
+
+    fn append(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
+        let length = keys.dim(2);
+        let (all_keys, all_values) = match (&self.keys, &self.values) {
+            (Some(old_keys), Some(old_values)) => {
+                let mut held = self.temporal_spans(old_keys.dim(2));
+                let num_held: i32 = held.iter().map(|span| span.end - span.start).sum();
+                let surplus = num_held - (self.max_size - 1);
+                if surplus > 0 {
+                    held = without(&held, self.keep..self.keep + surplus);
+                }
+                (gathered(old_keys, &held, Some(keys))?, gathered(old_values, &held, Some(values))?)
+            }
+            _ => (keys, values),
+        };
+        self.offset += length;
+        self.index = all_keys.dim(2);
+        self.keys = Some(all_keys.clone());
+        self.values = Some(all_values.clone());
+        Ok((all_keys, all_values))
+    }
+
+    fn replace_oldest(&mut self, keys: &Array, values: &Array) -> Result<(Array, Array)> {
+        let mut index = self.index;
+        let capacity = self.keys.as_ref().map_or(0, |keys| keys.dim(2));
+        let prepare = |held: &Option<Array>, new: &Array| match held {
+            None => room(new, STEP.min(self.max_size)),
+            Some(held) if self.offset >= capacity && capacity < self.max_size => {
+                joined(&[held.clone(), room(new, STEP.min(self.max_size - self.offset))?])
+            }
+            Some(held) if capacity > self.max_size => gathered(held, &[0..self.keep, capacity - self.max_size + self.keep..capacity], None),
+            Some(held) => Ok(held.clone()),
+        };
+        let (old_keys, old_values) = (prepare(&self.keys, keys)?, prepare(&self.values, values)?);
+        if index >= self.max_size {
+            index = self.keep;
+        }
+        let all_keys = write(&old_keys, keys, index)?;
+        let all_values = write(&old_values, values, index)?;
+        self.offset += 1;
+        self.index = index + 1;
+        let held = self.offset.min(all_keys.dim(2));
+        let views = (front(&all_keys, held)?, front(&all_values, held)?);
+        self.keys = Some(all_keys);
+        self.values = Some(all_values);
+        Ok(views)
+    }
+
+    /// Where the next `length` tokens stand and what they see: the last `window`, at most `max_size`.
+    pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
+        let mask = if length == 1 {
+            match window {
+                // Only a window narrower than the ring leaves something out.
+                Some(window) if self.offset >= window && self.max_size > window => Mask::Array(self.single_mask(window)),
+                _ => Mask::None,
+            }
+        } else {
+            let window = window.unwrap_or(self.max_size);
+            let offset = self.offset.min(self.max_size - 1);
+            if offset + length > window { Mask::Array(causal_mask(length, offset, Some(window))?) } else { Mask::Causal }
+        };
+        Ok(AttentionStep { offset: RopeOffset::Same(self.offset), mask })
+    }
+
+    /// bool `[T]`: which slots the next single token sees once it has been written, itself among them.
+    fn single_mask(&self, window: i32) -> Array {
+        let num_slots = self.max_size.min(self.offset + 1);
+        let slot = if self.index >= self.max_size { self.keep } else { self.index };
+        let seen: Vec<bool> = (0..num_slots)
+            .map(|other| {
+                let age = if self.offset < self.max_size || other < self.keep {
+                    self.offset - other
+                } else {
+                    (slot - other).rem_euclid(self.max_size - self.keep)
+                };
+                age < window
+            })
+            .collect();
+        Array::from_slice(&seen, &[num_slots])
+    }
+
+    /// Whether tokens can be forgotten from the end: not once older ones have been given up for them.
+    pub fn is_trimmable(&self) -> bool {
+        self.offset < self.max_size
+    }
+
+    /// Forgets the last `num_tokens`; returns how many it forgot.
+    pub fn trim(&mut self, num_tokens: usize) -> usize {
+        if !self.is_trimmable() {
+            return 0;
+        }
+        let trimmed = num_tokens.min(self.offset as usize);
+        self.offset -= trimmed as i32;
+        self.index -= trimmed as i32;
+        trimmed
+    }
+
+    /// Keys and values of the tokens held, oldest first, `[B, H, T, D]`; none while empty. T exceeds `max_size` after several tokens at once.
+    pub fn temporal(&self) -> Result<Option<(Array, Array)>> {
+        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
+        let held = self.temporal_spans(keys.dim(2));
+        Ok(Some((gathered(keys, &held, None)?, gathered(values, &held, None)?)))
+    }
+
+    /// The arrays behind it.
+    pub fn arrays(&self) -> Vec<&Array> {
+        self.keys.iter().chain(&self.values).collect()
+    }
+
+    /// The parts of the buffer that hold tokens, oldest first.
+    fn temporal_spans(&self, capacity: i32) -> Vec<Range<i32>> {
+        if self.index < self.offset && self.index < capacity {
+            vec![0..self.keep, self.index..capacity, self.keep..self.index]
+        } else {
+            vec![0..self.index]
+        }
+    }
+}
+
+/// `spans` without the tokens `removed`, which counts through all of them.
+fn without(spans: &[Range<i32>], removed: Range<i32>) -> Vec<Range<i32>> {
+    let mut rest = Vec::with_capacity(spans.len() + 1);
+    let mut counted = 0;
+    for span in spans {
+        let shift = span.start - counted;
+        rest.push(span.start..span.end.min(removed.start + shift));
+        rest.push(span.start.max(removed.end + shift)..span.end);
+        counted += span.end - span.start;
+    }
+    rest
+}
+
+/// The tokens of `spans`, and `more` behind them.
+fn gathered(buffer: &Array, spans: &[Range<i32>], more: Option<Array>) -> Result<Array> {
+    let mut parts = Vec::with_capacity(spans.len() + 1);
+    for part in spans.iter().filter(|part| part.start < part.end) {
+        parts.push(if *part == (0..buffer.dim(2)) { buffer.clone() } else { span(buffer, part.start, part.end)? });
+    }
+    parts.extend(more);
+    // One part needs no copy.
+    if parts.len() == 1 { Ok(parts.remove(0)) } else { joined(&parts) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(positions: &[i32]) -> Array {
+        let numbers: Vec<f32> = positions.iter().flat_map(|&token| [token as f32, -token as f32]).collect();
+        Array::from_slice(&numbers, &[1, 1, positions.len() as i32, 2])
+    }
+
+    fn positions(array: &Array) -> Vec<i32> {
+        let array = array.contiguous().expect("contiguous");
+        let numbers: &[f32] = array.as_slice();
+        numbers.chunks(2).map(|pair| pair[0] as i32).collect()
+    }
+
+    /// Appends steps of the given lengths (trims where negative), and compares what the last one attends to.
+    fn check(max_size: i32, keep: i32, steps: &[i32], expected: &[i32]) {
+        let mut cache = RotatingKvCache::new(max_size, keep);
+        let mut last = Vec::new();
+        for &step in steps {
+            let offset = cache.offset() as i32;
+            if step < 0 {
+                assert_eq!(cache.trim(-step as usize) as i32, if offset < max_size { (-step).min(offset) } else { 0 }, "trim in {steps:?}");
+                continue;
+            }
+            let new: Vec<i32> = (offset..offset + step).collect();
+            let (keys, values) = cache.update_and_fetch(tokens(&new), tokens(&new)).expect("update");
+            last = positions(&keys);
+            assert_eq!(positions(&values), last);
+        }
+        assert_eq!(last, expected, "ring of {max_size} that keeps {keep}, after {steps:?}");
+    }
+
+    #[test]
+    fn a_ring_holds_what_the_reference_holds() {
+        check(4, 0, &[1, 1, 1], &[0, 1, 2]);
+        check(4, 0, &[1, 1, 1, 1, 1], &[4, 1, 2, 3]);
+        check(4, 0, &[3, 1, 1, 1], &[4, 5, 2, 3]);
+        check(4, 0, &[6], &[0, 1, 2, 3, 4, 5]);
+        check(4, 0, &[6, 1], &[6, 3, 4, 5]);
+        check(4, 0, &[6, 1, 1, 2], &[5, 6, 7, 8, 9]);
+        check(4, 0, &[6, 3], &[3, 4, 5, 6, 7, 8]);
+        check(4, 0, &[2, 3, 1], &[5, 2, 3, 4]);
+        check(8, 4, &[8, 1, 1], &[0, 1, 2, 3, 8, 9, 6, 7]);
+        check(8, 4, &[8, 1, 1, 1, 1, 1], &[0, 1, 2, 3, 12, 9, 10, 11]);
+        check(8, 4, &[8, 1, 1, 2], &[0, 1, 2, 3, 7, 8, 9, 10, 11]);
+        check(8, 2, &[20, 5], &[0, 1, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24]);
+        check(8, 2, &[20, 5, 1], &[0, 1, 25, 20, 21, 22, 23, 24]);
+        check(300, 0, &[256, 1, 1], &(0..258).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn tokens_are_trimmed_until_the_ring_is_full() {
+        check(8, 0, &[5, -2, 1, 1], &[0, 1, 2, 3, 4]);
+        check(8, 0, &[5, -2, 3], &[0, 1, 2, 3, 4, 5]);
+        check(8, 0, &[5, -9, 1], &[0]);
+        check(8, 0, &[8, -2, 1], &[8, 1, 2, 3, 4, 5, 6, 7]);
+        check(8, 0, &[7, 1, -2, 2], &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+}
