@@ -23,6 +23,7 @@ mod generate;
 pub mod gguf;
 mod load;
 pub mod memory;
+mod model_kit;
 pub mod models;
 mod nn;
 pub mod safetensors_header;
@@ -31,8 +32,16 @@ mod tokenizer;
 mod weights;
 
 pub use error::LmError;
-pub use generate::{GenerateOptions, Sampled, TokenStream, check_length, score};
+pub use generate::{
+    Acceptance, Draft, GenerateOptions, Generated, GenerationResponse, Input, Logprobs, OnProgress, ResponseStream, Sampled, Sampling,
+    SpeculativeStream, Stops, StreamRequest, TokenScore, TokenStream, check_length, generate, generate_step, score, speculative_generate_step,
+    stream_generate,
+};
 pub use load::LoadedModel;
+pub use model_kit::{
+    GenerateParams, GenerationResult, GenerationStream, ModelKit, ModelKitOptions, PromptProgress, PromptProgressReporter, ResultToken,
+    StopCondition, StopReason,
+};
 pub use sample::{LogitsProcessor, LogitsProcessors, RandomSampler, Sampler, TokenBuffer};
 pub use tokenizer::{Detokenizer, Tokenizer};
 pub use weights::LoadOptions;

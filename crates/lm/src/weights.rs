@@ -136,9 +136,30 @@ impl Layer<'_> {
 
     /// Takes `weight` `[outputs, inputs * bits / 32]` (u32), `scales` and `biases` `[outputs, inputs / group_size]`.
     pub fn take_quantized(&mut self, inputs: i32, outputs: i32, settings: Quantization) -> Result<(Array, Array, Array), LmError> {
-        let groups = [outputs, inputs / settings.group_size];
-        let weight = self.take_exact("weight", &[outputs, inputs * settings.bits / 32])?;
+        self.take_packed(&[outputs], inputs, settings)
+    }
+
+    /// As [`Layer::take_quantized`], for `num_experts` matrices stacked along a new first axis.
+    pub fn take_quantized_experts(
+        &mut self,
+        num_experts: i32,
+        inputs: i32,
+        outputs: i32,
+        settings: Quantization,
+    ) -> Result<(Array, Array, Array), LmError> {
+        self.take_packed(&[num_experts, outputs], inputs, settings)
+    }
+
+    fn take_packed(&mut self, rows: &[i32], inputs: i32, settings: Quantization) -> Result<(Array, Array, Array), LmError> {
+        let shape = |columns: i32| [rows, &[columns]].concat();
+        let groups = shape(inputs / settings.group_size);
+        let weight = self.take_exact("weight", &shape(inputs * settings.bits / 32))?;
         Ok((weight, self.take("scales", &groups)?, self.take("biases", &groups)?))
+    }
+
+    /// Whether the files hold the tensor `name` of this layer.
+    pub fn holds(&self, name: &str) -> bool {
+        self.weights.remaining.contains_key(&format!("{}.{name}", self.path))
     }
 
     /// Unpacks a quantized matrix to `[outputs, inputs]`.

@@ -47,6 +47,16 @@ impl ArraysCache {
         self.offset
     }
 
+    /// How many tokens of the coming steps belong to each row, where some are padded on the right.
+    pub fn lengths(&self) -> Option<&[i32]> {
+        None
+    }
+
+    /// bool `[B, length]`: which of the next `length` tokens belong to their row; none where all do.
+    pub fn mask(&self, _length: i32) -> Option<Array> {
+        None
+    }
+
     /// The arrays behind it.
     pub fn arrays(&self) -> Vec<&Array> {
         self.slots.iter().flatten().collect()

@@ -150,7 +150,7 @@ impl ModelKit {
         let params = self.checked(prompt, params)?;
         let call = Call {
             prompt,
-            draft: self.draft_for(&params)?,
+            draft: params.draft(self.draft.as_deref())?,
             sampling: Sampling::new(&params.sampling, &self.loaded)?,
             stops: Stops { strings: params.stop_strings.clone(), ..Stops::of(&self.loaded) },
             options: params.options(&self.options),
@@ -182,17 +182,18 @@ impl ModelKit {
         }
         Ok(params)
     }
+}
 
-    fn draft_for(&self, params: &GenerateParams) -> Result<Option<&Model>, LmError> {
-        match (params.speculative_decoding, &self.draft) {
+impl GenerateParams {
+    /// The draft model that is to be used.
+    fn draft<'a>(&self, loaded: Option<&'a LoadedModel>) -> Result<Option<&'a Model>, LmError> {
+        match (self.speculative_decoding, loaded) {
             (Some(true), None) => Err(LmError::NoDraftModel),
             (Some(false), _) | (None, None) => Ok(None),
             (_, Some(draft)) => Ok(Some(&draft.model)),
         }
     }
-}
 
-impl GenerateParams {
     fn options(&self, kit: &ModelKitOptions) -> GenerateOptions {
         let defaults = GenerateOptions::default();
         GenerateOptions {

@@ -5,6 +5,7 @@ use mlx_rs::fast::{ScaledDotProductAttentionMask, scaled_dot_product_attention};
 use mlx_rs::{Array, Dtype, ops};
 
 use crate::cache::{KeysValues, Mask, QuantizedArray, causal_mask};
+use crate::nn::RmsNorm;
 
 /// Attends from `queries` `[B, H, L, D]` to all that the layer's cache returned for this step; H is a multiple of H_kv (grouped-query
 /// attention). Returns `[B, L, H * D]`.
@@ -91,4 +92,19 @@ fn least(dtype: Dtype) -> f32 {
         Dtype::Bfloat16 => f32::from_bits(0xff7f_0000),
         _ => f32::MIN,
     }
+}
+
+/// `[B, L, H * D]` to `[B, H, L, D]`, each head's vector normalised by `norm` where there is one.
+pub fn split_heads(x: &Array, num_heads: i32, norm: Option<&RmsNorm>) -> Result<Array, Exception> {
+    let [batch, length, width] = *x.shape() else {
+        return Err(Exception::custom(format!("heads are split from three axes, got {:?}", x.shape())));
+    };
+    let head_dim = width / num_heads;
+    // Before the axes are swapped each vector is contiguous, which the norm wants; a single token needs no swap.
+    let shape = if length == 1 { [batch, num_heads, 1, head_dim] } else { [batch, length, num_heads, head_dim] };
+    let mut heads = ops::reshape(x, &shape)?;
+    if let Some(norm) = norm {
+        heads = norm.forward(&heads)?;
+    }
+    if length == 1 { Ok(heads) } else { heads.transpose_axes(&[0, 2, 1, 3]) }
 }
