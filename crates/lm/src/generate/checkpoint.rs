@@ -23,8 +23,8 @@ impl Checkpoint {
     }
 
     /// Puts `caches`, which it was taken of, back to where they stood.
-    pub(crate) fn restore(self, caches: &mut [LayerCache]) -> Result<()> {
-        caches.iter_mut().zip(self.layers).try_for_each(|(cache, layer)| cache.restore(layer))
+    pub(crate) fn restore(&self, caches: &mut [LayerCache]) -> Result<()> {
+        caches.iter_mut().zip(&self.layers).try_for_each(|(cache, layer)| cache.restore(layer.clone()))
     }
 }
 

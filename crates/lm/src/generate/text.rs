@@ -87,8 +87,9 @@ impl AnswerText {
         if let Some(detokenizer) = self.detokenizer.take() {
             let found = self.strings.push(&detokenizer.finish()?);
             step.text += &found.text;
-            let stop_tokens = || std::mem::take(&mut self.withheld);
-            step.end = found.stopped.map(|stop_string| End { stop_string: Some(stop_string), stop_tokens: stop_tokens() });
+            if let Some(stop_string) = found.stopped {
+                step.end = Some(End { stop_string: Some(stop_string), stop_tokens: std::mem::take(&mut self.withheld) });
+            }
             step.text += &self.strings.finish();
         }
         Ok(step)

@@ -72,8 +72,8 @@ impl Side {
     fn go_back(&mut self, num_tokens: usize) {
         let surplus = self.num_read().saturating_sub(num_tokens);
         if surplus > 0 && !self.trim(surplus) {
-            match self.checkpoint.take() {
-                Some((checkpoint, length)) if length <= num_tokens && checkpoint.restore(&mut self.caches).is_ok() => {}
+            match &self.checkpoint {
+                Some((checkpoint, length)) if *length <= num_tokens && checkpoint.restore(&mut self.caches).is_ok() => {}
                 _ => self.caches.clear(),
             }
         }
