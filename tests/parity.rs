@@ -74,6 +74,26 @@ fn gemma3_computes_what_mlx_lm_computes() {
     }
 }
 
+/// The reference leaves the softcap out, so its numbers are capped here.
+#[test]
+fn gemma3_caps_logits_where_the_config_asks() {
+    const CAP: f32 = 3.0;
+    let golden = cairn_tests::goldens().join("gemma3_text/dense");
+    let folder = tempfile::tempdir().expect("folder");
+    std::fs::copy(golden.join("model.safetensors"), folder.path().join("model.safetensors")).expect("copy");
+    let config = std::fs::read_to_string(golden.join("config.json")).expect("config.json");
+    let (without, with) = ("\"final_logit_softcapping\": null", format!("\"final_logit_softcapping\": {CAP}"));
+    assert!(config.contains(without));
+    std::fs::write(folder.path().join("config.json"), config.replace(without, &with)).expect("config.json");
+
+    let (model, _) = Model::load(folder.path(), LoadOptions { keep_quantized: false }).expect("load");
+    let expected = Array::load_safetensors(golden.join("expected.safetensors")).expect("expected.safetensors");
+    let tokens: Vec<u32> = expected["tokens"].as_slice::<i32>().iter().map(|&id| id as u32).collect();
+    let capped: Vec<f32> = expected["logits"].as_slice::<f32>().iter().map(|logit| CAP * (logit / CAP).tanh()).collect();
+    let logits = forward(&model, &tokens, &mut model.make_cache());
+    compare("gemma3_text/dense", "capped logits", &logits, &Array::from_slice(&capped, expected["logits"].shape()));
+}
+
 #[test]
 fn qwen3_computes_what_mlx_lm_computes() {
     for case in ["dense", "rope-parameters"] {

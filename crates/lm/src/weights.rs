@@ -55,6 +55,11 @@ impl Weights {
         Layer { weights: self, path: path.into() }
     }
 
+    /// Whether the tensor `name` is there and has not been taken.
+    pub fn contains(&self, name: &str) -> bool {
+        self.remaining.contains_key(name)
+    }
+
     /// Drops tensors that an architecture knows and does not need.
     pub fn ignore(&mut self, is_known: impl Fn(&str) -> bool) {
         self.remaining.retain(|name, _| !is_known(name));

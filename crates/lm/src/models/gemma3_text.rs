@@ -167,7 +167,7 @@ impl Model {
         }
         let norm = RmsNorm::load_plus_one(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?;
         // The file decides: some configs claim an output layer that their checkpoint ties.
-        let lm_head = match weights.layer("lm_head").holds("weight") {
+        let lm_head = match weights.contains("lm_head.weight") {
             true => Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?),
             false => None,
         };
@@ -342,5 +342,44 @@ impl Mlp {
     fn forward(&self, x: &Array) -> Result<Array, Exception> {
         let [gate, up] = self.gate_up_proj.forward_split(x)?;
         self.down_proj.forward(&ops::multiply(self.gelu.forward(&gate)?, up)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The layers' windows that a config asks for, or the key that is refused.
+    fn check(config: serde_json::Value, expected: Result<&[Option<i32>], &str>) {
+        let args = ModelArgs::deserialize(&config).expect("arguments");
+        let found = Shape::check(&args).map(|shape| shape.windows).map_err(|error| match error {
+            LmError::Config { name, .. } => name,
+            other => panic!("{config}: {other}"),
+        });
+        assert_eq!(found.as_deref().map_err(|name| *name), expected, "{config}");
+    }
+
+    #[test]
+    fn the_pattern_or_the_list_says_which_layers_see_everything() {
+        const W: Option<i32> = Some(512);
+        check(json!({"num_hidden_layers": 7}), Ok(&[W, W, W, W, W, None, W]));
+        check(json!({"num_hidden_layers": 3, "sliding_window_pattern": 1}), Ok(&[None, None, None]));
+        check(json!({"num_hidden_layers": 3, "sliding_window_pattern": 2, "sliding_window": 4}), Ok(&[Some(4), None, Some(4)]));
+        check(json!({"num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"]}), Ok(&[None, W]));
+        check(json!({"num_hidden_layers": 1, "layer_types": null, "final_logit_softcapping": null}), Ok(&[W]));
+    }
+
+    #[test]
+    fn what_cannot_be_computed_is_refused_by_name() {
+        check(json!({"num_hidden_layers": 2, "layer_types": ["full_attention"]}), Err("layer_types"));
+        check(json!({"num_hidden_layers": 1, "layer_types": ["chunked_attention"]}), Err("layer_types"));
+        check(json!({"sliding_window_pattern": 0}), Err("sliding_window_pattern"));
+        check(json!({"sliding_window": 0}), Err("sliding_window"));
+        check(json!({"num_key_value_heads": 3}), Err("num_key_value_heads"));
+        check(json!({"query_pre_attn_scalar": 0}), Err("query_pre_attn_scalar"));
+        check(json!({"attn_logit_softcapping": 50.0}), Err("attn_logit_softcapping"));
+        check(json!({"use_bidirectional_attention": true}), Err("use_bidirectional_attention"));
     }
 }

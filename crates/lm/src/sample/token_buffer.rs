@@ -32,7 +32,7 @@ impl TokenBuffer {
             self.ids = ops::concatenate(&[&self.ids, &room], 1)?;
         }
         let token = ops::reshape(token, &[1, 1])?;
-        self.ids = ffi::slice_update(self.ids.clone(), &token, &[0, self.len], &[1, self.len + 1])?;
+        self.ids = ffi::slice_update(&self.ids, &token, &[0, self.len], &[1, self.len + 1])?;
         self.len += 1;
         Ok(())
     }
