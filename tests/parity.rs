@@ -108,6 +108,13 @@ fn qwen3_with_experts_computes_what_mlx_lm_computes() {
     }
 }
 
+#[test]
+fn qwen3_next_computes_what_mlx_lm_computes() {
+    for case in ["dense", "tied", "equal-heads", "interval", "some-experts", "hugging-face"] {
+        check(&format!("qwen3_next/{case}"), false);
+    }
+}
+
 const QUANTIZED: &[&str] = &[
     "llama/quant2",
     "llama/quant3",
@@ -125,6 +132,8 @@ const QUANTIZED: &[&str] = &[
     "qwen3/quant4-tied",
     "qwen3_moe/quant4",
     "qwen3_moe/quant-mixed",
+    "qwen3_next/quant4",
+    "qwen3_next/quant4-tied",
 ];
 
 #[test]
