@@ -30,8 +30,7 @@ fn check(case: &str, keep_quantized: bool) {
         let options = GenerateOptions { max_tokens: greedy.len(), prefill_step_size, ..GenerateOptions::default() };
         let mut caches = model.make_cache();
         let mut on_progress = |_, _| ControlFlow::Continue(());
-        let mut stream =
-            generate_step(&model, &ids("tokens"), &mut caches, Sampler::Greedy, options, &mut on_progress).expect("start");
+        let mut stream = generate_step(&model, &ids("tokens"), &mut caches, Sampler::Greedy, options, &mut on_progress).expect("start");
         let mut sampled = Vec::new();
         while let Some(step) = stream.next_token().expect("step") {
             sampled.push(step.token);

@@ -51,7 +51,7 @@ pub fn chat() -> LoadedModel {
     LoadedModel::load(&cairn_tests::golden("tiny-chat"), LoadOptions { keep_quantized: true }).expect("tiny-chat")
 }
 
-/// A checkpoint with a tokenizer that is not its own: ids below 128 are bytes.
+/// A checkpoint with a tokenizer that is not its own, where ids below 128 are bytes, and answers that end at their limit only.
 pub fn loaded(name: &str) -> Rc<LoadedModel> {
     let folder = tempfile::tempdir().expect("folder");
     let copy = |from: PathBuf| {
@@ -66,7 +66,10 @@ pub fn loaded(name: &str) -> Rc<LoadedModel> {
     for file in ["tokenizer.json", "tokenizer_config.json"] {
         copy(cairn_tests::golden("tiny-chat").join(file));
     }
-    Rc::new(LoadedModel::load(folder.path(), LoadOptions { keep_quantized: true }).unwrap_or_else(|error| panic!("{name}: {error}")))
+    let loaded = LoadedModel::load(folder.path(), LoadOptions { keep_quantized: true });
+    let mut loaded = loaded.unwrap_or_else(|error| panic!("{name}: {error}"));
+    loaded.eos_token_ids.clear();
+    Rc::new(loaded)
 }
 
 pub fn options(max_tokens: usize) -> GenerateOptions {

@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use cairn_chat::SamplingParams;
 use cairn_lm::{
-    GenerateParams, GenerationResult, LoadOptions, ModelKit, ModelKitOptions, PromptProgress, PromptProgressReporter, StopCondition, StopReason,
+    GenerateParams, GenerationResult, LoadOptions, ModelKit, ModelKitOptions, PromptProgress, PromptProgressReporter, StopCondition,
+    StopReason,
 };
 
 use crate::golden::{chat, loaded};
@@ -165,7 +166,7 @@ fn progress_tells_of_both_models_and_what_was_cached() {
     let options = ModelKitOptions { prefill_step_size: Some(4), ..ModelKitOptions::default() };
     let mut kit = ModelKit::new(Rc::new(chat()), options).expect("kit");
     kit.load_draft_model(&cairn_tests::golden("tiny-chat"), LOAD).expect("draft");
-    let mut events = |kit: &mut ModelKit, prompt: &[u32]| {
+    let events = |kit: &mut ModelKit, prompt: &[u32]| {
         let mut events = Vec::new();
         let mut on_progress = |event| {
             events.push(event);

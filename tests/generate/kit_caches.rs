@@ -160,8 +160,7 @@ fn whoever_stops_listening_leaves_good_caches() {
             let (expected, _) = answer(&mut kit(&loaded, &ModelKitOptions::default(), draft), &prompt);
             for num_taken in 0..5 {
                 let mut kit = kit(&loaded, &ModelKitOptions::default(), draft);
-                let mut results =
-                    kit.generate(&prompt, &GenerateParams::default(), &mut |_| ControlFlow::Continue(())).expect("start");
+                let mut results = kit.generate(&prompt, &GenerateParams::default(), &mut |_| ControlFlow::Continue(())).expect("start");
                 for _ in 0..num_taken {
                     results.next().expect("a result").expect("result");
                 }

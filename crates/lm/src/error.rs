@@ -171,7 +171,9 @@ pub enum LmError {
     #[error(transparent)]
     Parameter(#[from] cairn_chat::ChatError),
     /// A draft model proposes token ids, so both models must mean the same by them.
-    #[error("the draft model has a vocabulary of {draft_vocab_size} tokens, but the model has one of {vocab_size}: choose a draft model of the same family")]
+    #[error(
+        "the draft model has a vocabulary of {draft_vocab_size} tokens, but the model has one of {vocab_size}: choose a draft model of the same family"
+    )]
     DraftVocabulary {
         /// The model's.
         vocab_size: usize,

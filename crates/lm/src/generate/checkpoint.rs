@@ -14,7 +14,10 @@ pub(crate) struct Checkpoint {
 impl Checkpoint {
     /// Where `caches` stand now, good for going back by up to `num_ahead` tokens.
     pub(crate) fn take(caches: &[LayerCache], num_ahead: usize) -> Self {
-        Checkpoint { layers: caches.iter().map(LayerCache::snap).collect(), only_trims: caches.iter().all(|cache| trims_after(cache, num_ahead)) }
+        Checkpoint {
+            layers: caches.iter().map(LayerCache::snap).collect(),
+            only_trims: caches.iter().all(|cache| trims_after(cache, num_ahead)),
+        }
     }
 
     /// Whether every layer goes back by trimming, and so to any point before the present.

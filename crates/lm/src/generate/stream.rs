@@ -7,8 +7,8 @@ use cairn_chat::FinishReason;
 use super::response::Clock;
 use super::text::AnswerText;
 use super::{
-    Acceptance, Draft, GenerateOptions, Generated, GenerationResponse, Input, OnProgress, Sampled, Sampling, SpeculativeStream, Stops, TokenStream,
-    generate_step, speculative_generate_step,
+    Acceptance, Draft, GenerateOptions, Generated, GenerationResponse, Input, OnProgress, Sampled, Sampling, SpeculativeStream, Stops,
+    TokenStream, generate_step, speculative_generate_step,
 };
 use crate::cache::LayerCache;
 use crate::{LmError, LoadedModel};

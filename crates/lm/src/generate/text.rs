@@ -51,8 +51,7 @@ pub(super) struct AnswerText {
     strings: StopStrings,
     /// Tokens that may become a stop sequence: not yet decoded.
     undecided: VecDeque<u32>,
-    /// Tokens whose text is not given out yet.
-    withheld: Vec<u32>,
+    withheld: Withheld,
 }
 
 impl AnswerText {
@@ -63,7 +62,7 @@ impl AnswerText {
             strings: StopStrings::new(stops.strings.clone())?,
             stops,
             undecided: VecDeque::new(),
-            withheld: Vec::new(),
+            withheld: Withheld::default(),
         })
     }
 
@@ -86,10 +85,9 @@ impl AnswerText {
         let mut step = self.decode(self.undecided.len())?;
         if let Some(detokenizer) = self.detokenizer.take() {
             let found = self.strings.push(&detokenizer.finish()?);
+            self.withheld.release(found.text.len());
             step.text += &found.text;
-            if let Some(stop_string) = found.stopped {
-                step.end = Some(End { stop_string: Some(stop_string), stop_tokens: std::mem::take(&mut self.withheld) });
-            }
+            step.end = found.stopped.map(|stop_string| self.withheld.end(stop_string));
             step.text += &self.strings.finish();
         }
         Ok(step)
@@ -108,15 +106,13 @@ impl AnswerText {
             let Some(detokenizer) = &mut self.detokenizer else { break };
             let piece = detokenizer.push(token)?;
             let found = self.strings.push(&piece);
-            self.withheld.push(token);
+            self.withheld.0.push_back((token, piece.len()));
+            self.withheld.release(found.text.len());
             step.text += &found.text;
             if let Some(stop_string) = found.stopped {
-                step.end = Some(End { stop_string: Some(stop_string), stop_tokens: std::mem::take(&mut self.withheld) });
+                step.end = Some(self.withheld.end(stop_string));
                 self.detokenizer = None;
                 break;
-            }
-            if !found.text.is_empty() {
-                self.withheld.clear();
             }
         }
         Ok(step)
@@ -129,5 +125,29 @@ impl AnswerText {
             (1..=longest).rev().find(|&length| self.undecided.iter().skip(self.undecided.len() - length).eq(&sequence[..length]))
         };
         self.stops.token_sequences.iter().filter_map(begins).max().unwrap_or(0)
+    }
+}
+
+/// Tokens with text that is not given out yet, and how many bytes of it each has.
+#[derive(Debug, Default)]
+struct Withheld(VecDeque<(u32, usize)>);
+
+impl Withheld {
+    /// Lets the tokens of the first `num_bytes` go.
+    fn release(&mut self, mut num_bytes: usize) {
+        while num_bytes > 0
+            && let Some((_, length)) = self.0.front_mut()
+        {
+            let given = num_bytes.min(*length);
+            *length -= given;
+            num_bytes -= given;
+            if *length == 0 {
+                self.0.pop_front();
+            }
+        }
+    }
+
+    fn end(&self, stop_string: String) -> End {
+        End { stop_string: Some(stop_string), stop_tokens: self.0.iter().map(|(token, _)| *token).collect() }
     }
 }

@@ -46,15 +46,8 @@ pub fn generate_step<'a>(
     let history = History::new(&sampling.processors, &[input.cached_tokens, input.tokens]);
     make_caches(caches, model, &options)?;
     prefill(&prompt, model, caches, &options, on_progress)?;
-    let mut stream = TokenStream {
-        model: model.clone(),
-        caches: std::mem::take(caches),
-        sampling,
-        history,
-        options,
-        pending: None,
-        num_sampled: 0,
-    };
+    let mut stream =
+        TokenStream { model: model.clone(), caches: std::mem::take(caches), sampling, history, options, pending: None, num_sampled: 0 };
     let last = prompt.len() - 1;
     let hidden = prompt.forward(last..last + 1, model, &mut stream.caches)?;
     if stream.options.max_tokens > 0 {

@@ -102,9 +102,7 @@ impl Side {
             return Err(LmError::Cancelled);
         }
         let mut on_chunk = |stop: usize| on_progress(PromptProgress::Update { is_draft, prefill_tokens_processed: stop - start });
-        let mut forward = |range: Range<usize>, caches: &mut [LayerCache]| {
-            model.forward(&token_array(&prompt[range]), caches)
-        };
+        let mut forward = |range: Range<usize>, caches: &mut [LayerCache]| model.forward(&token_array(&prompt[range]), caches);
         let quantization = options.kv_quantization.as_ref();
         let mut read = |range, caches: &mut Vec<LayerCache>| {
             read_chunks(range, options.prefill_step_size, &mut forward, caches, quantization, &mut on_chunk)

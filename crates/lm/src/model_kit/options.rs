@@ -32,9 +32,8 @@ impl ModelKitOptions {
                 self.max_kv_size = None;
             }
             None => {
-                let alone = |name, value: String| {
-                    Err(LmError::OutOfRange { name, value, allowed: "left out unless kv_bits is given".to_owned() })
-                };
+                let alone =
+                    |name, value: String| Err(LmError::OutOfRange { name, value, allowed: "left out unless kv_bits is given".to_owned() });
                 if let Some(group_size) = self.kv_group_size {
                     return alone("kv_group_size", group_size.to_string());
                 }
