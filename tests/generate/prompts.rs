@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
+use cairn_chat::SamplingParams;
 use cairn_lm::cache::{KvQuantization, LayerCache};
 use cairn_lm::{GenerateOptions, Input, LmError, LogitsProcessors, Sampler, Sampling, generate_step};
 use mlx_rs::{Array, ops};
@@ -108,6 +109,18 @@ fn embeddings_stand_for_their_tokens() {
             }
         }
     }
+}
+
+#[test]
+fn processors_change_the_first_token_after_embeddings_too() {
+    let golden = golden("llama/dense-tied");
+    let embeddings = golden.model.embed(&Array::from_slice(&[3u32, 4, 5], &[1, 3])).expect("embed");
+    let params = SamplingParams { logit_bias: [(9, 2000.0)].into(), presence_penalty: Some(0.5), ..SamplingParams::default() };
+    let processors = LogitsProcessors::new(&params, 128).expect("processors");
+    let input = Input { embeddings: Some(&embeddings), ..Input::default() };
+    let sampling = Sampling { sampler: Sampler::Greedy, processors };
+    let mut stream = start(&golden.model, input, &mut Vec::new(), sampling, options(3)).expect("start");
+    assert_eq!(rest(&mut stream), [9, 9, 9]);
 }
 
 fn refusal(input: Input<'_>, options: GenerateOptions) -> String {

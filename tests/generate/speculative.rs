@@ -103,25 +103,30 @@ fn check_stop(golden: &Golden, draft: &Golden, max_kv_size: Option<usize>, num_t
     }
     let (mut caches, mut draft_caches) = stream.into_caches().expect("caches");
     let sequence = [&golden.prompt, &whole[..num_taken]].concat();
-    assert_eq!((offset(&caches), offset(&draft_caches)), (sequence.len() - 1, sequence.len() - 1), "{case}");
-    let last = &sequence[sequence.len() - 1..];
+    let (held, draft_held) = (offset(&caches), offset(&draft_caches));
+    assert!((golden.prompt.len() - 1..sequence.len()).contains(&held), "{case}");
+    if golden.name.starts_with("llama") {
+        // Caches that can be trimmed lose nothing.
+        assert_eq!(held, sequence.len() - 1, "{case}");
+    }
     let options = GenerateOptions { max_tokens: 16 - num_taken, ..options };
-    let mut main = start(&golden.model, last, &mut caches, Sampler::Greedy, options.clone()).expect("start");
+    let mut main = start(&golden.model, &sequence[held..], &mut caches, Sampler::Greedy, options.clone()).expect("start");
     assert_eq!(rest(&mut main), whole[num_taken..], "{case}");
-    let mut rest_of_draft = start(&draft.model, last, &mut draft_caches, Sampler::Greedy, options.clone()).expect("start");
     if max_kv_size.is_none() {
+        let drafted = start(&draft.model, &sequence[draft_held..], &mut draft_caches, Sampler::Greedy, options.clone());
+        let mut rest_of_draft = drafted.expect("start");
         assert_eq!(rest(&mut rest_of_draft), plain(&draft.model, &sequence, options), "{case}, the draft model");
     }
 }
 
 #[test]
 fn whoever_stops_early_gets_caches_without_refused_tokens() {
+    let others = all();
     for name in KINDS {
         let golden = golden(name);
         for num_taken in 0..=9 {
             check_stop(&golden, &golden, None, num_taken);
         }
-        let others = all();
         let other = others.iter().find(|other| other.name != *name && other.model.vocab_size() == golden.model.vocab_size());
         for num_taken in 0..=9 {
             check_stop(&golden, other.expect("another of its vocabulary"), None, num_taken);

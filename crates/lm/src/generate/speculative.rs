@@ -134,13 +134,12 @@ impl SpeculativeStream {
         self.acceptance
     }
 
-    /// Ends the stream and gives both models' caches back, the main model's first. They hold nothing but the prompt and tokens that
-    /// were given out, at most without the last; their offsets tell how many.
+    /// Ends the stream and gives both models' caches back, the main model's first.
+    ///
+    /// Each holds a beginning of the prompt and the tokens that were given out, as long as its offset tells: at most all but the last, and
+    /// a few less where a cache cannot be trimmed. After a failed step they are not to be used.
     pub fn into_caches(mut self) -> Result<(Vec<LayerCache>, Vec<LayerCache>), LmError> {
         self.settle()?;
-        let all_but_last = self.sequence.len() - 1;
-        self.main.read_to(&self.sequence, all_but_last)?;
-        self.draft.read_to(&self.sequence, all_but_last)?;
         ffi::synchronize()?;
         Ok((self.main.caches, self.draft.caches))
     }

@@ -113,7 +113,7 @@ impl ResponseStream {
 
     /// Ends the answer, where it has not ended, and gives the model's caches back, and the draft model's.
     ///
-    /// They hold the prompt and tokens that were given out, as many as their offset tells.
+    /// They hold the prompt and tokens that were given out, as many as their offset tells. After an error they are not to be used.
     pub fn into_caches(self) -> Result<(Vec<LayerCache>, Option<Vec<LayerCache>>), LmError> {
         match self.tokens {
             Tokens::Plain(stream) => Ok((stream.into_caches()?, None)),

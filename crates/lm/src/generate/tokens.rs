@@ -82,7 +82,8 @@ impl TokenStream {
 
     /// Ends the stream and gives the caches back, when the device has finished what was launched.
     ///
-    /// They hold the prompt and the sampled tokens that were fed back; the offset of the caches tells how many of them are there.
+    /// They hold the prompt and the sampled tokens that were fed back, as many as their offset tells. After a failed step they are not to
+    /// be used.
     pub fn into_caches(mut self) -> Result<Vec<LayerCache>, LmError> {
         self.pending = None;
         ffi::synchronize()?;
