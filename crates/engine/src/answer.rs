@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use cairn_chat::{FinishReason, GenerationStats, Prompt, assemble};
-use cairn_lm::{GenerateOptions, LmError, LoadedModel, Sampler, TokenStream, check_length, memory};
+use cairn_lm::{GenerateOptions, Input, LmError, LoadedModel, Sampling, TokenStream, check_length, generate_step, memory};
 use tokio::sync::{mpsc, watch};
 
 use crate::request::{FinishedGeneration, GenerateEvent, GenerateRequest, PromptInput, TokenLogprob};
@@ -81,15 +81,18 @@ impl Call<'_> {
         let (cached, cache_note, mut caches) = (reuse.num_tokens, reuse.note, reuse.caches);
 
         let mut progress = Progress { prefill_began: Some(Instant::now()), ..Progress::default() };
-        let sampler = Sampler::new(&self.request.sampling, &self.xtc_special_tokens()?);
+        let sampling = Sampling::new(&self.request.sampling, self.model)?;
         let options = GenerateOptions {
             max_tokens,
             prefill_step_size: self.request.prefill_step_size,
             num_top_logprobs: self.request.num_top_logprobs,
+            ..GenerateOptions::default()
         };
         let model = self.model;
         let mut on_progress = |processed: usize, _: usize| self.prefill_progress(cached + processed, total, cached);
-        let started = TokenStream::start(&model.model, &prompt.tokens[cached..], &mut caches, sampler, options, &mut on_progress);
+        let (cached_tokens, tokens) = prompt.tokens.split_at(cached);
+        let input = Input { tokens, cached_tokens, ..Input::default() };
+        let started = generate_step(&model.model, input, &mut caches, sampling, options, &mut on_progress);
         let (mut finish_reason, text) = match started {
             Ok(mut stream) => {
                 let outcome = self.decode(&mut stream, &mut progress);
@@ -134,7 +137,7 @@ impl Call<'_> {
                 break;
             }
             let text = detokenizer.push(step.token)?;
-            let logprob = step.logprobs.map(|(logprob, top)| TokenLogprob { token: step.token, logprob, top });
+            let logprob = step.logprobs.map(|logprobs| TokenLogprob { token: step.token, logprob: logprobs.own, top: logprobs.top });
             let _ = self.events.send(GenerateEvent::Delta { text, token: step.token, logprob });
             if self.is_stopped() {
                 reason = FinishReason::Cancelled;
@@ -159,16 +162,6 @@ impl Call<'_> {
 
     fn is_stopped(&self) -> bool {
         self.events.is_closed() || *self.stop.borrow() || *self.worker.closing.borrow()
-    }
-
-    /// What XTC never removes: the ends of a line and of the answer.
-    fn xtc_special_tokens(&self) -> Result<Vec<u32>, EngineError> {
-        if self.request.sampling.xtc_probability == 0.0 {
-            return Ok(Vec::new());
-        }
-        let mut tokens = self.model.tokenizer.encode_prompt("\n")?;
-        tokens.extend(&self.model.eos_token_ids);
-        Ok(tokens)
     }
 
     fn stats(

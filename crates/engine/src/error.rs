@@ -43,7 +43,13 @@ impl From<LmError> for EngineError {
     fn from(error: LmError) -> Self {
         match error {
             // What was asked is at fault, not the model.
-            LmError::EmptyPrompt | LmError::PromptTooLong { .. } | LmError::TokenOutOfRange { .. } => EngineError::Refused(error),
+            LmError::EmptyPrompt
+            | LmError::PromptTooLong { .. }
+            | LmError::TokenOutOfRange { .. }
+            | LmError::OutOfRange { .. }
+            | LmError::Parameter(_)
+            | LmError::ParameterToken { .. }
+            | LmError::CacheSetting { .. } => EngineError::Refused(error),
             _ => EngineError::Model(error),
         }
     }
