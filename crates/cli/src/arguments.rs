@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use cairn_chat::SamplingParams;
+use cairn_engine::{KvCacheOptions, KvQuantization};
 use clap::{Args, Parser, Subcommand};
 
 #[derive(Parser)]
@@ -144,6 +145,18 @@ pub struct KvFlags {
     /// Quantize from this many tokens on
     #[arg(long, default_value_t = 5000)]
     pub quantized_kv_start: usize,
+}
+
+impl KvFlags {
+    /// Refuses numbers that cannot be, naming the flag's argument.
+    pub fn options(&self) -> anyhow::Result<KvCacheOptions> {
+        let quantization =
+            self.kv_bits.map(|bits| KvQuantization { bits, group_size: self.kv_group_size, start: self.quantized_kv_start });
+        if let Some(quantization) = &quantization {
+            quantization.check()?;
+        }
+        Ok(KvCacheOptions { max_size: self.max_kv_size.map(|size| size as usize), quantization })
+    }
 }
 
 #[derive(Args)]

@@ -1,15 +1,17 @@
 //! One answer under way: its prompt, the text of its tokens, when it ends, and its figures. What computes the tokens stands above.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Instant;
 
 use cairn_chat::{ChatError, Encode, FinishReason, GenerationStats, Prompt, StopStrings, assemble};
-use cairn_lm::cache::LayerCache;
-use cairn_lm::{Detokenizer, LmError, LoadedModel, Sampled, check_length, memory};
+use cairn_lm::cache::{LayerCache, make_prompt_cache};
+use cairn_lm::{Detokenizer, LmError, LoadedModel, check_length, memory};
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
 use crate::prompt_cache::Reuse;
+use crate::prompt_file::{self, PromptFile};
 use crate::request::{FinishedGeneration, GenerateEvent, GenerateRequest, PromptInput, TokenLogprob};
 use crate::worker::{Loaded, Worker};
 
@@ -54,6 +56,10 @@ pub(crate) struct Answer {
     pub(crate) job: GenerateJob,
     pub(crate) loaded: Rc<Loaded>,
     pub(crate) prompt: Prompt,
+    /// Tokens that a prompt-cache file holds; they stand before the prompt.
+    num_in_file: usize,
+    /// Those tokens, where the file names them.
+    tokens_in_file: Vec<u32>,
     /// The longest that this answer may become: what was asked for, or what the context leaves.
     pub(crate) max_tokens: usize,
     /// Sampled ids, an end-of-sequence token included.
@@ -78,22 +84,32 @@ impl Answer {
         request.sampling.validate()?;
         let stop_strings = StopStrings::new(request.stop.clone())?;
         let prompt = prompt_tokens(&loaded.model, &request.prompt)?;
-        let total = prompt.tokens.len();
-        if total == 0 {
+        if prompt.tokens.is_empty() {
             return Err(LmError::EmptyPrompt.into());
         }
         let model = &loaded.model.model;
+        let file = match &request.prompt_cache_file {
+            Some(path) => Some(prompt_file::load(path, &loaded.model)?),
+            None => None,
+        };
+        let total = file.as_ref().map_or(0, |file| file.num_tokens) + prompt.tokens.len();
         check_length(total, model)?;
         let room = model.context_length() - total;
         if room == 0 {
             return Err(LmError::PromptTooLong { num_tokens: total, context_length: total }.into());
         }
-        let reuse = match request.use_prompt_cache {
+        let (reuse, tokens_in_file) = match file {
+            Some(PromptFile { num_tokens, token_ids, caches }) => (Reuse { num_tokens, note: None, caches }, token_ids),
             // At least one token must be run, to have something to sample from.
-            true => worker.cache.longest_prefix(&loaded.model, &prompt, total - 1),
-            false => Reuse::nothing(model),
+            None if request.uses_prompt_cache() => (worker.cache.longest_prefix(&loaded.model, &prompt, total - 1), Vec::new()),
+            None => {
+                let caches = make_prompt_cache(model, request.kv_cache.effective_max_size())?;
+                (Reuse { num_tokens: 0, note: None, caches }, Vec::new())
+            }
         };
         let answer = Answer {
+            num_in_file: total - prompt.tokens.len(),
+            tokens_in_file,
             max_tokens: request.max_tokens.min(room),
             detokenizer: loaded.model.tokenizer.stream(),
             num_cached: reuse.num_tokens,
@@ -112,14 +128,21 @@ impl Answer {
         Ok((answer, reuse.caches))
     }
 
-    /// Prompt tokens that no cache held.
-    pub(crate) fn uncached_prompt(&self) -> &[u32] {
-        &self.prompt.tokens[self.num_cached..]
+    /// The tokens that the caches held, as far as they are known, and those that are to be read.
+    pub(crate) fn cached_and_uncached(&self) -> (Vec<u32>, Vec<u32>) {
+        let (cached, uncached) = self.prompt.tokens.split_at(self.num_cached - self.num_in_file);
+        (self.tokens_in_file.iter().chain(cached).copied().collect(), uncached.to_vec())
+    }
+
+    /// Everything that is to be read to begin anew: none where a file's part is only known as keys and values.
+    pub(crate) fn all_tokens(&self) -> Option<Vec<u32>> {
+        let is_known = self.tokens_in_file.len() == self.num_in_file;
+        is_known.then(|| self.tokens_in_file.iter().chain(&self.prompt.tokens).chain(&self.sampled).copied().collect())
     }
 
     /// Tells that `processed` tokens of what was not cached have been read. An answer that begins anew after a failure has told it.
     pub(crate) fn prefilled(&mut self, processed: usize) {
-        let num_read = (self.num_cached + processed).min(self.prompt.tokens.len());
+        let num_read = (self.num_cached + processed).min(self.num_prompt_tokens());
         if processed > 0 && num_read <= self.num_read {
             return;
         }
@@ -130,16 +153,20 @@ impl Answer {
 
     /// Prompt tokens read, cached ones included, and the length of the prompt.
     pub(crate) fn progress(&self) -> (usize, usize) {
-        (self.num_read, self.prompt.tokens.len())
+        (self.num_read, self.num_prompt_tokens())
+    }
+
+    fn num_prompt_tokens(&self) -> usize {
+        self.num_in_file + self.prompt.tokens.len()
     }
 
     /// Takes a sampled token that is part of the answer, and tells its text. Returns true when a stop string ended the answer.
-    pub(crate) fn token(&mut self, sampled: Sampled) -> Result<bool, EngineError> {
-        self.count(sampled.token);
-        let text = self.detokenizer.push(sampled.token)?;
+    pub(crate) fn token(&mut self, token: u32, logprobs: Option<(f32, Vec<(u32, f32)>)>) -> Result<bool, EngineError> {
+        self.count(token);
+        let text = self.detokenizer.push(token)?;
         let step = self.stop_strings.push(&text);
-        let logprob = sampled.logprobs.map(|(logprob, top)| TokenLogprob { token: sampled.token, logprob, top });
-        let _ = self.job.events.send(GenerateEvent::Delta { text: step.text, token: sampled.token, logprob });
+        let logprob = logprobs.map(|(logprob, top)| TokenLogprob { token, logprob, top });
+        let _ = self.job.events.send(GenerateEvent::Delta { text: step.text, token, logprob });
         self.stop_string = step.stopped;
         Ok(self.stop_string.is_some())
     }
@@ -154,6 +181,16 @@ impl Answer {
         self.first_token.get_or_insert(now);
         self.last_token = Some(now);
         self.sampled.push(token);
+    }
+
+    /// The tokens that end it: the model's, and those of the request.
+    pub(crate) fn eos_token_ids(&self) -> Result<BTreeSet<u32>, EngineError> {
+        let model = &self.loaded.model;
+        let mut ids = if self.job.request.ignore_eos { BTreeSet::new() } else { model.eos_token_ids.clone() };
+        for token in &self.job.request.extra_eos_tokens {
+            ids.insert(model.tokenizer.token_to_id(token).ok_or_else(|| EngineError::UnknownToken { token: token.clone() })?);
+        }
+        Ok(ids)
     }
 
     /// Tells the end of the answer and keeps what was computed for it: `caches` hold a beginning of prompt and answer.
@@ -180,7 +217,7 @@ impl Answer {
         };
         // The answer is given first; filing its cache must not make anyone wait.
         let _ = self.job.events.send(GenerateEvent::Finished(Box::new(finished)));
-        if self.job.request.use_prompt_cache {
+        if self.job.request.uses_prompt_cache() {
             let mut tokens = self.prompt.tokens;
             tokens.extend(&self.sampled);
             worker.cache.keep(&self.loaded.model.fingerprint, tokens, &self.prompt.boundaries, caches);
@@ -190,7 +227,7 @@ impl Answer {
     fn stats(&self, finish_reason: FinishReason, ended_by_eos: bool) -> GenerationStats {
         // Without a token, as after a stop while the prompt was read, there is no time to tell.
         let until_first = |start: Instant| self.first_token.map_or(0.0, |first_token| (first_token - start).as_secs_f64());
-        let num_prompt_tokens = self.prompt.tokens.len();
+        let num_prompt_tokens = self.num_prompt_tokens();
         GenerationStats {
             model: self.loaded.name.clone(),
             finish_reason,

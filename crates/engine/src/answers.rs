@@ -4,11 +4,12 @@ use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use cairn_chat::{FinishReason, SamplingParams};
+use cairn_chat::FinishReason;
 use cairn_lm::batch::{BatchGenerator, BatchOptions, BatchRequest, BatchStep, BatchToken, RequestId};
 use cairn_lm::cache::LayerCache;
-use cairn_lm::{LoadedModel, Sampled, Sampler, ffi, memory};
+use cairn_lm::{Sampling, ffi, memory};
 
+use crate::alone;
 use crate::answer::{Answer, GenerateJob};
 use crate::request::GenerateEvent;
 use crate::worker::Worker;
@@ -51,8 +52,11 @@ impl Answers {
                 answer.finish(worker, FinishReason::Length, false, caches);
                 return Ok(());
             }
-            let remaining = answer.uncached_prompt().to_vec();
-            self.insert(answer, remaining, Some(caches))
+            if answer.job.request.runs_alone() {
+                return alone::run(worker, answer, caches);
+            }
+            let (cached, remaining) = answer.cached_and_uncached();
+            self.insert(answer, cached, remaining, Some(caches))
         });
         if let Err(error) = begun {
             let _ = events.send(GenerateEvent::Failed(error));
@@ -83,19 +87,28 @@ impl Answers {
         self.remove_stopped(worker, |_| true);
     }
 
-    fn insert(&mut self, answer: Answer, prompt: Vec<u32>, caches: Option<Vec<LayerCache>>) -> Result<(), EngineError> {
+    fn insert(
+        &mut self,
+        answer: Answer,
+        cached_tokens: Vec<u32>,
+        prompt: Vec<u32>,
+        caches: Option<Vec<LayerCache>>,
+    ) -> Result<(), EngineError> {
         let loaded = &answer.loaded.model;
         let request = &answer.job.request;
         let batch = self.batch.get_or_insert_with(|| {
             let options = BatchOptions { prefill_step_size: request.prefill_step_size, ..self.options.clone() };
             BatchGenerator::new(loaded.model.clone(), options)
         });
-        let stop = if request.ignore_eos { Vec::new() } else { loaded.eos_token_ids.iter().map(|&id| vec![id]).collect() };
+        let Sampling { sampler, processors } = Sampling::new(&request.sampling, loaded)?;
         let id = batch.insert(BatchRequest {
-            sampler: Sampler::new(&request.sampling, &xtc_special_tokens(loaded, &request.sampling)?),
+            sampler,
+            processors,
             num_top_logprobs: request.num_top_logprobs,
-            stop,
+            stop: answer.eos_token_ids()?.into_iter().map(|id| vec![id]).collect(),
             caches,
+            // A file may not name its tokens; then processors see what comes after it.
+            cached_tokens,
             ..BatchRequest::new(prompt, answer.max_tokens - answer.sampled.len())
         })?;
         self.rows.insert(id, answer);
@@ -127,7 +140,7 @@ impl Answers {
                 answer.end_of_sequence(token.token);
                 Ok(false)
             }
-            false => answer.token(Sampled { token: token.token, logprobs: token.logprobs }),
+            false => answer.token(token.token, token.logprobs),
         };
         match (outcome, token.finish) {
             (Err(error), _) => {
@@ -199,8 +212,12 @@ impl Answers {
     fn retry_suspect(&mut self, worker: &mut Worker) {
         while let Some(answer) = self.suspects.pop_front() {
             let events = answer.job.events.clone();
-            let prompt: Vec<u32> = answer.prompt.tokens.iter().chain(&answer.sampled).copied().collect();
-            match guarded(worker, "answering", |_| self.insert(answer, prompt, None)) {
+            let Some(prompt) = answer.all_tokens() else {
+                // What stood in the file is lost with the caches.
+                answer.job.fail(EngineError::Interrupted);
+                continue;
+            };
+            match guarded(worker, "answering", |_| self.insert(answer, Vec::new(), prompt, None)) {
                 Ok(()) => return,
                 Err(error) => drop(events.send(GenerateEvent::Failed(error))),
             }
@@ -230,16 +247,6 @@ impl Answers {
             worker.publish_idle();
         }
     }
-}
-
-/// What XTC never removes: the ends of a line and of the answer.
-fn xtc_special_tokens(model: &LoadedModel, sampling: &SamplingParams) -> Result<Vec<u32>, EngineError> {
-    if sampling.xtc_probability == 0.0 {
-        return Ok(Vec::new());
-    }
-    let mut tokens = model.tokenizer.encode_prompt("\n")?;
-    tokens.extend(&model.eos_token_ids);
-    Ok(tokens)
 }
 
 /// Runs one part of a job; a panic becomes its error.

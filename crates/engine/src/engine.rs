@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::answer::GenerateJob;
 use crate::answers::Answers;
+use crate::prompt_file::{CachePromptRequest, CachedPrompt};
 use crate::records::{CacheEvent, CacheOptions};
 use crate::request::{GenerateRequest, Generation, ModelInfo, PromptInput, Score};
 use crate::thread::{self, Job};
@@ -88,6 +89,32 @@ impl Engine {
     pub async fn load(&self, name: &str, folder: &Path) -> Result<ModelInfo, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Job::Load { name: name.to_owned(), folder: folder.to_owned(), reply }, answer).await
+    }
+
+    /// Loads a smaller model of the same vocabulary, which proposes tokens for the loaded one; it goes with that one.
+    pub async fn load_draft(&self, name: &str, folder: &Path) -> Result<(), EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Job::LoadDraft { name: name.to_owned(), folder: folder.to_owned(), reply }, answer).await
+    }
+
+    /// Reads a prompt and keeps its keys and values in a file; `on_progress(processed, total)` counts its tokens. Dropping the future
+    /// cancels the work.
+    pub async fn cache_prompt(
+        &self,
+        request: CachePromptRequest,
+        mut on_progress: impl FnMut(usize, usize),
+    ) -> Result<CachedPrompt, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        let (progress, mut steps) = mpsc::unbounded_channel();
+        let answer = self.ask(Job::CachePrompt { request: Box::new(request), progress, reply }, answer);
+        tokio::pin!(answer);
+        loop {
+            tokio::select! {
+                biased;
+                Some((processed, total)) = steps.recv() => on_progress(processed, total),
+                result = &mut answer => return result,
+            }
+        }
     }
 
     /// Drops the loaded model, if there is one.

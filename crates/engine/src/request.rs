@@ -34,6 +34,13 @@ pub struct KvCacheOptions {
     pub quantization: Option<KvQuantization>,
 }
 
+impl KvCacheOptions {
+    /// Quantized caches hold every token.
+    pub(crate) fn effective_max_size(&self) -> Option<usize> {
+        if self.quantization.is_some() { None } else { self.max_size }
+    }
+}
+
 /// One request for an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateRequest {
@@ -64,6 +71,16 @@ pub struct GenerateRequest {
 }
 
 impl GenerateRequest {
+    /// Whether stored prompt caches are used: they hold keys and values of every token, as computed.
+    pub(crate) fn uses_prompt_cache(&self) -> bool {
+        self.use_prompt_cache && self.kv_cache == KvCacheOptions::default() && self.prompt_cache_file.is_none() && !self.runs_alone()
+    }
+
+    /// Whether this answer cannot share a batch with others.
+    pub(crate) fn runs_alone(&self) -> bool {
+        self.kv_cache.quantization.is_some() || self.num_draft_tokens.is_some()
+    }
+
     /// A request with mlx-lm's defaults (256 tokens at most, 2,048 prompt tokens at once) that uses the prompt cache.
     pub fn new(prompt: PromptInput) -> Self {
         GenerateRequest {

@@ -1,15 +1,17 @@
 //! The engine's thread: one loop, one match over the jobs.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::mpsc::Receiver;
 
-use cairn_lm::{LoadOptions, LoadedModel, memory};
-use tokio::sync::oneshot;
+use cairn_lm::{LmError, LoadOptions, LoadedModel, memory};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::answer::GenerateJob;
 use crate::answers::{Answers, guarded};
+use crate::prompt_file::{self, CachePromptRequest, CachedPrompt};
 use crate::request::{ModelInfo, PromptInput, Score};
 use crate::worker::{Loaded, Worker};
 use crate::{EngineError, EngineState, answer};
@@ -18,6 +20,12 @@ use crate::{EngineError, EngineState, answer};
 #[derive(Debug)]
 pub(crate) enum Job {
     Load { name: String, folder: PathBuf, reply: oneshot::Sender<Result<ModelInfo, EngineError>> },
+    LoadDraft { name: String, folder: PathBuf, reply: oneshot::Sender<Result<(), EngineError>> },
+    CachePrompt {
+        request: Box<CachePromptRequest>,
+        progress: mpsc::UnboundedSender<(usize, usize)>,
+        reply: oneshot::Sender<Result<CachedPrompt, EngineError>>,
+    },
     Unload { reply: oneshot::Sender<Result<(), EngineError>> },
     Generate(GenerateJob),
     Score { prompt: PromptInput, num_top: usize, reply: oneshot::Sender<Result<Score, EngineError>> },
@@ -61,8 +69,9 @@ pub(crate) fn run(mut worker: Worker, mut answers: Answers, jobs: &Receiver<Job>
 
 fn may_begin(job: &Job, answers: &Answers) -> bool {
     match job {
+        Job::Generate(job) if job.request.runs_alone() => answers.is_empty(),
         Job::Generate(_) => answers.has_room(),
-        Job::Load { .. } | Job::Unload { .. } | Job::Shutdown => answers.is_empty(),
+        Job::Load { .. } | Job::LoadDraft { .. } | Job::Unload { .. } | Job::CachePrompt { .. } | Job::Shutdown => answers.is_empty(),
         Job::Score { .. } | Job::SetCacheBudget { .. } | Job::FlushCache { .. } => true,
     }
 }
@@ -76,6 +85,21 @@ fn begin(worker: &mut Worker, answers: &mut Answers, job: Job) {
                 worker.publish(EngineState::Failed { model: name, message: error.to_string() });
             }
             let _ = reply.send(result);
+        }
+        Job::LoadDraft { name, folder, reply } => {
+            let result = guarded(worker, "loading a draft model", |worker| load_draft(worker, name, &folder));
+            let _ = reply.send(result);
+            worker.publish_idle();
+        }
+        Job::CachePrompt { request, progress, reply } => {
+            let closing = worker.closing.clone();
+            let mut on_progress = |processed, total| {
+                let _ = progress.send((processed, total));
+                if reply.is_closed() || *closing.borrow() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let result = guarded(worker, "reading a prompt", |worker| prompt_file::write(worker, &request, &mut on_progress));
+            let _ = reply.send(result);
+            worker.publish_idle();
         }
         Job::Unload { reply } => {
             worker.drop_model();
@@ -118,6 +142,19 @@ fn load(worker: &mut Worker, name: String, folder: PathBuf) -> Result<ModelInfo,
         }
         Err(source) => Err(EngineError::Load { name, source }),
     }
+}
+
+fn load_draft(worker: &mut Worker, name: String, folder: &Path) -> Result<(), EngineError> {
+    let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
+    worker.draft = None;
+    let draft = LoadedModel::load(folder, LoadOptions { keep_quantized: worker.keep_quantized });
+    let draft = draft.map_err(|source| EngineError::Load { name, source })?;
+    let (vocab_size, draft_vocab_size) = (loaded.model.model.vocab_size(), draft.model.vocab_size());
+    if vocab_size != draft_vocab_size {
+        return Err(LmError::DraftVocabulary { vocab_size, draft_vocab_size }.into());
+    }
+    worker.draft = Some(Rc::new(draft));
+    Ok(())
 }
 
 fn score(worker: &Worker, prompt: PromptInput, num_top: usize) -> Result<Score, EngineError> {

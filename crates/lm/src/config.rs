@@ -28,6 +28,16 @@ pub fn check_range(name: &'static str, value: i64, range: std::ops::RangeInclusi
     i32::try_from(value).map_err(|_| LmError::Config { name, value: value.to_string(), allowed: "it must fit 32 bits".to_owned() })
 }
 
+/// Refuses a number that is not above 0 in single precision, which is what it is computed with; names its key.
+pub fn check_positive(name: &'static str, value: f64) -> Result<f32, LmError> {
+    let number = value as f32;
+    if number.is_finite() && number > 0.0 {
+        return Ok(number);
+    }
+    let allowed = "it must be a number above 0 that single precision can hold".to_owned();
+    Err(LmError::Config { name, value: format!("{value:?}"), allowed })
+}
+
 /// How a matrix is quantized: MLX's affine mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quantization {

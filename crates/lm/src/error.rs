@@ -147,26 +147,6 @@ pub enum LmError {
         /// Ids are below this.
         vocab_size: usize,
     },
-    /// A parameter does not fit the model.
-    #[error("{name} is {value}, but must be {allowed}")]
-    OutOfRange {
-        /// The parameter as users write it.
-        name: &'static str,
-        /// What was given.
-        value: String,
-        /// What is allowed, in words.
-        allowed: String,
-    },
-    /// A parameter names a token that the model does not have.
-    #[error("{name} names token id {token}, which is outside the vocabulary of {vocab_size}")]
-    ParameterToken {
-        /// The parameter as users write it.
-        name: &'static str,
-        /// The id.
-        token: u32,
-        /// Ids are below this.
-        vocab_size: usize,
-    },
     /// An answer of no tokens was asked for.
     #[error("max_tokens is 0, but an answer has at least 1 token")]
     NoTokensAskedFor,
@@ -195,6 +175,53 @@ pub enum LmError {
         /// Tokens named.
         named: usize,
     },
+    /// A parameter does not fit the model.
+    #[error("{name} is {value}, but must be {allowed}")]
+    OutOfRange {
+        /// The parameter as users write it.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed, in words.
+        allowed: String,
+    },
+    /// A parameter names a token that the model does not have.
+    #[error("{name} names token id {token}, which is outside the vocabulary of {vocab_size}")]
+    ParameterToken {
+        /// The parameter as users write it.
+        name: &'static str,
+        /// The id.
+        token: u32,
+        /// Ids are below this.
+        vocab_size: usize,
+    },
+    /// A logits processor returned something else than logits.
+    #[error("a logits processor returned an array of shape {found:?}, but logits are [1, {expected}]")]
+    ProcessedShape {
+        /// The vocabulary's size.
+        expected: i32,
+        /// What it returned.
+        found: Vec<i32>,
+    },
+    /// A parameter is outside its range, whatever the model.
+    #[error(transparent)]
+    Parameter(#[from] cairn_chat::ChatError),
+    /// A draft model proposes token ids, so both models must mean the same by them.
+    #[error(
+        "the draft model has a vocabulary of {draft_vocab_size} tokens, but the model has one of {vocab_size}: choose a draft model of the same family"
+    )]
+    DraftVocabulary {
+        /// The model's.
+        vocab_size: usize,
+        /// The draft model's.
+        draft_vocab_size: usize,
+    },
+    /// Embeddings belong to one model.
+    #[error("input_embeddings cannot be used with a draft model, which has embeddings of its own: leave one of them out")]
+    DraftWithEmbeddings,
+    /// Speculative decoding was asked for, and there is nothing to speculate with.
+    #[error("speculative decoding needs a draft model: load one first")]
+    NoDraftModel,
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,

@@ -1,7 +1,7 @@
 //! Checks a safetensors file before anything else reads it, and reads tensors from the very file that was checked.
 //!
 //! The format's own rules (tensors lie end to end and fill the file) are applied together with stricter ones that MLX needs:
-//! every dimension between 1 and `i32::MAX`, unique names, a closed list of dtypes, a bounded header. Links no MLX.
+//! every dimension between 1 (0 in prompt caches) and `i32::MAX`, unique names, a closed list of dtypes, a bounded header. Links no MLX.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -25,13 +25,15 @@ const MAX_RANK: usize = 16;
 pub struct Limits {
     /// The largest accepted header, in bytes.
     pub header_bytes: u64,
+    /// The least length of a dimension. MLX takes no empty tensors from us, but mlx-lm's prompt caches name absent arrays by them.
+    pub least_dimension: u64,
 }
 
 impl Limits {
     /// For model weights: 64 MiB.
-    pub const MODEL: Limits = Limits { header_bytes: 64 << 20 };
+    pub const MODEL: Limits = Limits { header_bytes: 64 << 20, least_dimension: 1 };
     /// For prompt caches: 8 MiB.
-    pub const CACHE: Limits = Limits { header_bytes: 8 << 20 };
+    pub const CACHE: Limits = Limits { header_bytes: 8 << 20, least_dimension: 0 };
 }
 
 /// Why a safetensors file, or a folder of them, was refused.
@@ -118,7 +120,7 @@ pub enum CheckError {
         found: String,
     },
     /// A dimension is zero or beyond `i32::MAX`, there are too many, or their product overflows.
-    #[error("{path}: tensor {name:?} has shape {shape:?}; each dimension must be from 1 to {max}, with {MAX_RANK} dimensions at most", path = path.display(), max = i32::MAX)]
+    #[error("{path}: tensor {name:?} has shape {shape:?}; each dimension must be from {least} to {max}, with {MAX_RANK} dimensions at most", path = path.display(), max = i32::MAX)]
     BadShape {
         /// The file.
         path: PathBuf,
@@ -126,6 +128,8 @@ pub enum CheckError {
         name: String,
         /// The shape, cut after the allowed number of dimensions.
         shape: Vec<u64>,
+        /// The least length of a dimension.
+        least: u64,
     },
     /// The offsets do not continue where the tensor before ended, or do not fit the shape.
     #[error("{path}: tensor {name:?} lies at bytes {found:?}, expected {expected:?}", path = path.display())]
@@ -210,7 +214,7 @@ pub struct TensorEntry {
     pub name: String,
     /// The element type.
     pub dtype: Dtype,
-    /// Row-major; empty for a scalar; every dimension is from 1 to `i32::MAX`.
+    /// Row-major; empty for a scalar; every dimension is from 1 (0 in prompt caches) to `i32::MAX`.
     pub shape: Vec<usize>,
     /// Where the values lie, counted from the start of the file.
     pub bytes: Range<u64>,
@@ -236,7 +240,7 @@ impl SafetensorsFile {
         if let Some(name) = parsed.duplicate {
             return Err(CheckError::DuplicateName { path: path.into(), name });
         }
-        let tensors = check_tensors(path, parsed.tensors, data_start)?;
+        let tensors = check_tensors(path, parsed.tensors, data_start, limits.least_dimension)?;
         let expected_bytes = tensors.last().map_or(data_start, |last| last.bytes.end);
         if file_bytes < expected_bytes {
             return Err(CheckError::Truncated { path: path.into(), expected_bytes, found_bytes: file_bytes });
@@ -387,7 +391,12 @@ fn read_header(path: &Path, file: &File, file_bytes: u64, limits: Limits) -> Res
 }
 
 /// Applies the rules to each tensor, in the order of their bytes: each must begin where the one before ended.
-fn check_tensors(path: &Path, mut raw: Vec<(String, RawTensor)>, data_start: u64) -> Result<Vec<TensorEntry>, CheckError> {
+fn check_tensors(
+    path: &Path,
+    mut raw: Vec<(String, RawTensor)>,
+    data_start: u64,
+    least_dimension: u64,
+) -> Result<Vec<TensorEntry>, CheckError> {
     raw.sort_by_key(|(_, tensor)| tensor.data_offsets);
     let mut end = 0_u64;
     let mut tensors = Vec::with_capacity(raw.len());
@@ -396,12 +405,12 @@ fn check_tensors(path: &Path, mut raw: Vec<(String, RawTensor)>, data_start: u64
             return Err(CheckError::UnknownDtype { path: path.into(), name, found: tensor.dtype });
         };
         // The file's offsets are added to `data_start` below; what fits an i64 cannot overflow there.
-        let size_bytes = size_of_shape(&tensor.shape)
+        let size_bytes = size_of_shape(&tensor.shape, least_dimension)
             .and_then(|elements| elements.checked_mul(dtype.size_bytes()))
             .filter(|size| end.checked_add(*size).is_some_and(|end| end <= i64::MAX as u64 / 2));
         let Some(size_bytes) = size_bytes else {
             let shape = tensor.shape.into_iter().take(MAX_RANK + 1).collect();
-            return Err(CheckError::BadShape { path: path.into(), name, shape });
+            return Err(CheckError::BadShape { path: path.into(), name, shape, least: least_dimension });
         };
         let expected = (end, end + size_bytes);
         if tensor.data_offsets != expected {
@@ -415,11 +424,11 @@ fn check_tensors(path: &Path, mut raw: Vec<(String, RawTensor)>, data_start: u64
 }
 
 /// The number of elements, if every dimension is allowed and the product fits.
-fn size_of_shape(shape: &[u64]) -> Option<u64> {
+fn size_of_shape(shape: &[u64], least: u64) -> Option<u64> {
     if shape.len() > MAX_RANK {
         return None;
     }
-    shape.iter().try_fold(1_u64, |elements, &dim| if (1..=i32::MAX as u64).contains(&dim) { elements.checked_mul(dim) } else { None })
+    shape.iter().try_fold(1_u64, |elements, &dim| if (least..=i32::MAX as u64).contains(&dim) { elements.checked_mul(dim) } else { None })
 }
 
 #[derive(Deserialize)]
@@ -458,7 +467,8 @@ impl<'de> Deserialize<'de> for Header {
                         map.next_value::<serde::de::IgnoredAny>()?;
                     } else {
                         has_metadata = true;
-                        let Texts { entries, duplicate } = map.next_value()?;
+                        // MLX writes null where there is nothing to say.
+                        let Texts { entries, duplicate } = map.next_value::<Option<Texts>>()?.unwrap_or_default();
                         header.metadata = entries;
                         header.duplicate = header.duplicate.or(duplicate);
                     }
@@ -599,6 +609,9 @@ mod tests {
         refused(&one("[1.5]", "[0,2]", 2), "unreadable header");
         refused(&one(&format!("{:?}", [1; 17]), "[0,2]", 2), "with 16 dimensions at most");
         assert!(open(&one("[]", "[0,2]", 2), Limits::CACHE).is_ok());
+        assert!(open(&one("[0]", "[0,0]", 0), Limits::CACHE).is_ok());
+        assert!(open(&file_of(r#"{"__metadata__":null}"#, 0), Limits::MODEL).unwrap().metadata().is_empty());
+        assert!(open(&one("[0,4294967296]", "[0,0]", 0), Limits::CACHE).is_err());
         assert!(open(&one(&format!("{:?}", [1; 16]), "[0,2]", 2), Limits::CACHE).is_ok());
     }
 

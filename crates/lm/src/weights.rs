@@ -55,6 +55,11 @@ impl Weights {
         Layer { weights: self, path: path.into() }
     }
 
+    /// Whether the tensor `name` is there and has not been taken.
+    pub fn contains(&self, name: &str) -> bool {
+        self.remaining.contains_key(name)
+    }
+
     /// Drops tensors that an architecture knows and does not need.
     pub fn ignore(&mut self, is_known: impl Fn(&str) -> bool) {
         self.remaining.retain(|name, _| !is_known(name));
@@ -136,9 +141,30 @@ impl Layer<'_> {
 
     /// Takes `weight` `[outputs, inputs * bits / 32]` (u32), `scales` and `biases` `[outputs, inputs / group_size]`.
     pub fn take_quantized(&mut self, inputs: i32, outputs: i32, settings: Quantization) -> Result<(Array, Array, Array), LmError> {
-        let groups = [outputs, inputs / settings.group_size];
-        let weight = self.take_exact("weight", &[outputs, inputs * settings.bits / 32])?;
+        self.take_packed(&[outputs], inputs, settings)
+    }
+
+    /// As [`Layer::take_quantized`], for `num_experts` matrices stacked along a new first axis.
+    pub fn take_quantized_experts(
+        &mut self,
+        num_experts: i32,
+        inputs: i32,
+        outputs: i32,
+        settings: Quantization,
+    ) -> Result<(Array, Array, Array), LmError> {
+        self.take_packed(&[num_experts, outputs], inputs, settings)
+    }
+
+    fn take_packed(&mut self, rows: &[i32], inputs: i32, settings: Quantization) -> Result<(Array, Array, Array), LmError> {
+        let shape = |columns: i32| [rows, &[columns]].concat();
+        let groups = shape(inputs / settings.group_size);
+        let weight = self.take_exact("weight", &shape(inputs * settings.bits / 32))?;
         Ok((weight, self.take("scales", &groups)?, self.take("biases", &groups)?))
+    }
+
+    /// Whether the files hold the tensor `name` of this layer.
+    pub fn holds(&self, name: &str) -> bool {
+        self.weights.remaining.contains_key(&format!("{}.{name}", self.path))
     }
 
     /// Unpacks a quantized matrix to `[outputs, inputs]`.
@@ -162,7 +188,8 @@ fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32)
 }
 
-fn mlx_dtype(dtype: safetensors_header::Dtype) -> Dtype {
+/// MLX's name of a file's dtype.
+pub(crate) fn mlx_dtype(dtype: safetensors_header::Dtype) -> Dtype {
     use safetensors_header::Dtype as File;
     match dtype {
         File::Bool => Dtype::Bool,

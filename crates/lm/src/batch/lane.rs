@@ -1,6 +1,6 @@
 //! Rows that share a forward pass: one token each per step, in a pipeline two steps deep.
 
-use cairn_chat::FinishReason;
+use cairn_chat::{FinishReason, StopTokens};
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::transforms::async_eval;
 use mlx_rs::{Array, ops};
@@ -11,7 +11,7 @@ use crate::cache::batch::{BatchKind, batch_kinds, extend, extract, filter, merge
 use crate::generate::top_logprobs;
 use crate::models::Model;
 use crate::sample::logprobs;
-use crate::{LmError, Sampler, ffi};
+use crate::{LmError, LogitsProcessors, Sampler, TokenBuffer, ffi};
 
 /// What belongs to one answer.
 #[derive(Debug)]
@@ -20,8 +20,11 @@ pub(super) struct Row {
     /// Held by the caches, as far as they were named.
     pub(super) tokens: Vec<u32>,
     sampler: Sampler,
-    stop: Vec<Vec<u32>>,
-    answer: Vec<u32>,
+    processors: LogitsProcessors,
+    /// What the processors are shown; none where there are none.
+    history: Option<TokenBuffer>,
+    stop: StopTokens,
+    num_sampled: usize,
     max_tokens: usize,
     num_top_logprobs: Option<usize>,
     /// The log-probabilities `[1, V]` from which the lane's input was sampled.
@@ -31,13 +34,15 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn new(id: RequestId, request: BatchRequest, stop: &[Vec<u32>]) -> Self {
+    pub(super) fn new(id: RequestId, request: BatchRequest, stop: StopTokens) -> Self {
         Row {
             id,
             tokens: request.cached_tokens,
             sampler: request.sampler,
-            stop: stop.iter().cloned().chain(request.stop).filter(|sequence| !sequence.is_empty()).collect(),
-            answer: Vec::new(),
+            processors: request.processors,
+            history: None,
+            stop,
+            num_sampled: 0,
             max_tokens: request.max_tokens,
             num_top_logprobs: request.num_top_logprobs,
             logprobs: None,
@@ -47,16 +52,24 @@ impl Row {
 
     /// Whether the token that is about to be read is the last that may be sampled.
     fn is_at_limit(&self) -> bool {
-        self.is_input_sampled && self.answer.len() + 1 >= self.max_tokens
+        self.is_input_sampled && self.num_sampled + 1 >= self.max_tokens
     }
 
     /// Takes a token and says whether it ends the answer; a stop sequence counts before the length.
     fn push(&mut self, token: u32) -> Option<FinishReason> {
-        self.answer.push(token);
-        if self.stop.iter().any(|sequence| self.answer.ends_with(sequence)) {
+        self.num_sampled += 1;
+        if self.stop.push(token).is_some() {
             return Some(FinishReason::Stop);
         }
-        (self.answer.len() >= self.max_tokens).then_some(FinishReason::Length)
+        (self.num_sampled >= self.max_tokens).then_some(FinishReason::Length)
+    }
+
+    /// Applies the row's processors to its logits `[1, V]`, of the token after `input` `[1]`.
+    fn process(&mut self, input: &Array, logits: Array) -> Result<Array, LmError> {
+        let tokens = &self.tokens;
+        let history = self.history.get_or_insert_with(|| TokenBuffer::from_tokens(tokens));
+        history.append(input)?;
+        self.processors.apply(history, logits)
     }
 }
 
@@ -199,41 +212,85 @@ impl Lane {
         self.filter(&kept)
     }
 
-    /// Builds and launches the pass over `inputs`; what it samples are the next inputs. Rows whose sampler fails are named in `failed`.
+    /// Builds and launches the pass over `inputs`; what it samples are the next inputs. Rows whose processor or sampler fails are named in
+    /// `failed`.
     fn launch(&mut self, model: &Model, failed: &mut Vec<(usize, LmError)>) -> Result<(), LmError> {
         let num_rows = self.rows.len() as i32;
         let hidden = model.forward(&ops::reshape(&self.inputs, &[num_rows, 1])?, &mut self.caches)?;
         let logits = ops::reshape(model.logits(&hidden)?, &[num_rows, -1])?;
-        let vocab_size = logits.dim(1);
-        self.inputs = if self.rows.iter().all(|row| matches!(row.sampler, Sampler::Greedy)) {
-            argmax_axis(&logits, -1, false)?
-        } else {
-            let mut sampled = Vec::with_capacity(self.rows.len());
-            for (index, row) in self.rows.iter_mut().enumerate() {
-                let from = index as i32;
-                let own = if num_rows == 1 { logits.clone() } else { ffi::slice(&logits, &[from, 0], &[from + 1, vocab_size])? };
-                sampled.push(match row.sampler.sample(&own) {
-                    Ok(token) => token,
-                    Err(error) => {
-                        failed.push((index, error.into()));
-                        argmax_axis(&own, -1, false)?
-                    }
-                });
-            }
-            if num_rows == 1 { sampled.remove(0) } else { ops::concatenate(&sampled, 0)? }
-        };
+        let logits = self.process(logits, failed)?;
+        self.inputs = self.sample(&logits, failed)?;
         if self.rows.iter().any(|row| row.num_top_logprobs.is_some()) {
             let logprobs = logprobs(&logits)?;
-            for (index, row) in (0..).zip(&mut self.rows).filter(|(_, row)| row.num_top_logprobs.is_some()) {
-                row.logprobs = Some(ffi::slice(&logprobs, &[index, 0], &[index + 1, vocab_size])?);
+            for (index, row) in self.rows.iter_mut().enumerate().filter(|(_, row)| row.num_top_logprobs.is_some()) {
+                row.logprobs = Some(one_row(&logprobs, index)?);
             }
         }
         for row in &mut self.rows {
             row.is_input_sampled = true;
         }
-        async_eval(std::iter::once(&self.inputs).chain(self.rows.iter().filter_map(|row| row.logprobs.as_ref())))?;
+        let history = self.rows.iter().filter_map(|row| row.history.as_ref()).map(TokenBuffer::array);
+        async_eval(std::iter::once(&self.inputs).chain(self.rows.iter().filter_map(|row| row.logprobs.as_ref())).chain(history))?;
         Ok(())
     }
+
+    /// Logits `[B, V]` after the processors of each row.
+    fn process(&mut self, logits: Array, failed: &mut Vec<(usize, LmError)>) -> Result<Array, LmError> {
+        if self.rows.iter().all(|row| row.processors.is_empty()) {
+            return Ok(logits);
+        }
+        let mut processed = Vec::with_capacity(self.rows.len());
+        for (index, row) in self.rows.iter_mut().enumerate() {
+            let own = one_row(&logits, index)?;
+            let input = one_row(&self.inputs, index)?;
+            processed.push(match row.processors.is_empty() {
+                true => own,
+                false => row.process(&input, own.clone()).unwrap_or_else(|error| {
+                    failed.push((index, error));
+                    own
+                }),
+            });
+        }
+        // A processor of the caller that changes the shape would change other rows.
+        for (index, row) in processed.iter_mut().enumerate() {
+            if row.shape() != [1, logits.dim(1)] {
+                let shape = row.shape().to_vec();
+                failed.push((index, LmError::ProcessedShape { expected: logits.dim(1), found: shape }));
+                *row = one_row(&logits, index)?;
+            }
+        }
+        Ok(if processed.len() == 1 { processed.remove(0) } else { ops::concatenate(&processed, 0)? })
+    }
+
+    /// Logits `[B, V]` to tokens `[B]`.
+    fn sample(&mut self, logits: &Array, failed: &mut Vec<(usize, LmError)>) -> Result<Array, LmError> {
+        if self.rows.iter().all(|row| matches!(row.sampler, Sampler::Greedy)) {
+            return Ok(argmax_axis(logits, -1, false)?);
+        }
+        let mut sampled = Vec::with_capacity(self.rows.len());
+        for (index, row) in self.rows.iter_mut().enumerate() {
+            let own = one_row(logits, index)?;
+            sampled.push(match row.sampler.sample(&own) {
+                Ok(token) => token,
+                Err(error) => {
+                    failed.push((index, error));
+                    argmax_axis(&own, -1, false)?
+                }
+            });
+        }
+        Ok(if sampled.len() == 1 { sampled.remove(0) } else { ops::concatenate(&sampled, 0)? })
+    }
+}
+
+/// One row of an array of several, `[1, ...]`.
+fn one_row(array: &Array, row: usize) -> Result<Array, LmError> {
+    if array.dim(0) == 1 {
+        return Ok(array.clone());
+    }
+    let (mut start, mut stop) = (vec![0; array.ndim()], array.shape().to_vec());
+    start[0] = row as i32;
+    stop[0] = row as i32 + 1;
+    Ok(ffi::slice(array, &start, &stop)?)
 }
 
 fn inputs(joining: &[Joining]) -> Array {

@@ -17,6 +17,8 @@ mod stats;
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use cairn_chat::StopTokens;
+
 pub use batch_generate::{BatchAnswer, batch_generate};
 pub use request::{BatchFinish, BatchOptions, BatchRequest, BatchStep, BatchToken, PromptProgress, RequestId, RowState};
 pub use stats::BatchStats;
@@ -35,6 +37,8 @@ const CLEAR_CACHE_EVERY: usize = 512;
 pub struct BatchGenerator {
     model: Model,
     options: BatchOptions,
+    /// Of the options; rows share it.
+    stop: StopTokens,
     next_id: u64,
     pending: VecDeque<Prefilling>,
     prefilling: Vec<Prefilling>,
@@ -54,6 +58,7 @@ impl BatchGenerator {
         };
         BatchGenerator {
             model,
+            stop: StopTokens::new(options.stop.clone()),
             options,
             next_id: 0,
             pending: VecDeque::new(),
@@ -68,7 +73,7 @@ impl BatchGenerator {
     /// another model.
     pub fn insert(&mut self, request: BatchRequest) -> Result<RequestId, LmError> {
         let id = RequestId(self.next_id);
-        self.pending.push_back(Prefilling::new(id, request, &self.model, &self.options)?);
+        self.pending.push_back(Prefilling::new(id, request, &self.model, &self.options, &self.stop)?);
         self.next_id += 1;
         Ok(id)
     }

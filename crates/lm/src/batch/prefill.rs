@@ -1,5 +1,6 @@
 //! Reading prompts: one chunk of each per round, several prompts in one forward pass where that wastes little.
 
+use cairn_chat::StopTokens;
 use mlx_rs::Array;
 use mlx_rs::transforms::eval;
 
@@ -25,7 +26,13 @@ pub(super) struct Prefilling {
 }
 
 impl Prefilling {
-    pub(super) fn new(id: RequestId, mut request: BatchRequest, model: &Model, options: &BatchOptions) -> Result<Self, LmError> {
+    pub(super) fn new(
+        id: RequestId,
+        mut request: BatchRequest,
+        model: &Model,
+        options: &BatchOptions,
+        stop: &StopTokens,
+    ) -> Result<Self, LmError> {
         if request.max_tokens == 0 {
             return Err(LmError::NoTokensAskedFor);
         }
@@ -47,7 +54,11 @@ impl Prefilling {
         let caches = request.caches.take().unwrap_or_else(|| new_caches(model, options.max_kv_size));
         let boundaries = request.boundaries.iter().copied().filter(|&place| place > 0 && place < request.prompt.len()).collect();
         let prompt = std::mem::take(&mut request.prompt);
-        Ok(Prefilling { row: Row::new(id, request, &options.stop), caches, prompt, num_processed: 0, boundaries })
+        let stop = match request.stop.is_empty() {
+            true => stop.clone(),
+            false => StopTokens::new(options.stop.iter().chain(&request.stop).cloned().collect()),
+        };
+        Ok(Prefilling { row: Row::new(id, request, stop), caches, prompt, num_processed: 0, boundaries })
     }
 
     pub(super) fn id(&self) -> RequestId {

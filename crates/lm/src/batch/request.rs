@@ -3,7 +3,7 @@
 use cairn_chat::FinishReason;
 
 use crate::cache::LayerCache;
-use crate::{LmError, Sampler};
+use crate::{LmError, LogitsProcessors, Sampler};
 
 /// How requests share the device.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +53,8 @@ pub struct BatchRequest {
     pub max_tokens: usize,
     /// Chooses the tokens.
     pub sampler: Sampler,
+    /// What is done to the logits before; they are given all tokens, cached ones and prompt included. One that fails ends its request.
+    pub processors: LogitsProcessors,
     /// Token sequences that end this answer, besides those of [`BatchOptions::stop`].
     pub stop: Vec<Vec<u32>>,
     /// How many alternatives to report with each token; none: no log-probabilities at all.
@@ -69,6 +71,7 @@ impl BatchRequest {
             cached_tokens: Vec::new(),
             max_tokens,
             sampler: Sampler::Greedy,
+            processors: LogitsProcessors::default(),
             stop: Vec::new(),
             num_top_logprobs: None,
         }

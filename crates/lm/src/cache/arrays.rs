@@ -22,6 +22,16 @@ impl ArraysCache {
         ArraysCache { slots: vec![None; num_slots], offsets: vec![0], lengths: None }
     }
 
+    /// These slots, before any token is counted as read.
+    pub(super) fn from_slots(slots: Vec<Option<Array>>) -> Self {
+        ArraysCache { slots, offsets: vec![0], lengths: None }
+    }
+
+    /// How many slots there are.
+    pub fn num_slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// What slot `index` holds; none before the first step.
     pub fn get(&self, index: usize) -> Option<&Array> {
         self.slots.get(index)?.as_ref()
@@ -51,11 +61,6 @@ impl ArraysCache {
     /// Tokens read, of the longest row.
     pub fn offset(&self) -> usize {
         self.offsets.iter().copied().max().unwrap_or(0)
-    }
-
-    /// How many slots there are.
-    pub fn num_slots(&self) -> usize {
-        self.slots.len()
     }
 
     /// How many rows there are.

@@ -283,9 +283,11 @@ impl BatchRotatingKvCache {
 
     /// One row as a cache of its own.
     pub fn extract(&self, row: usize) -> Result<RotatingKvCache> {
-        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(RotatingKvCache::new(self.max_size, 0)) };
         let unmoved = self.unmoved.as_ref().map_or(0, |unmoved| unmoved[row]);
         let columns = self.left_padding[row] - unmoved..self.num_columns - unmoved;
+        let (Some(keys), Some(values), false) = (&self.keys, &self.values, columns.is_empty()) else {
+            return Ok(RotatingKvCache::new(self.max_size, 0));
+        };
         let tokens = |buffer: &Array| -> Result<Array> {
             let (from, to) = (self.head + columns.start, self.head + columns.end);
             if to <= self.num_columns {

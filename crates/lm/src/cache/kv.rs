@@ -4,7 +4,8 @@ use mlx_rs::Array;
 use mlx_rs::error::Result;
 
 use super::buffer::{self, append, front, joined, room, round_up, span};
-use super::{AttentionStep, Mask, RopeOffset, causal_mask};
+use super::{AttentionStep, Mask, QuantizedKvCache, RopeOffset, causal_mask};
+use crate::LmError;
 
 /// Keys and values of every token, in buffers that grow in steps and are written in place.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +41,32 @@ impl KvCache {
     /// Tokens remembered.
     pub fn offset(&self) -> usize {
         self.offset as usize
+    }
+
+    /// A cache that holds the first `offset` tokens of `keys` and `values` `[B, H, capacity, D]`.
+    pub(super) fn from_buffers(keys: Array, values: Array, offset: i32) -> Self {
+        KvCache { keys: Some(keys), values: Some(values), offset }
+    }
+
+    /// Whether nothing was ever written.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_none()
+    }
+
+    /// Keys and values in use, `[B, H, offset, D]`, as views; none while nothing is remembered.
+    pub(super) fn held(&self) -> Result<Option<(Array, Array)>> {
+        match (&self.keys, &self.values) {
+            (Some(keys), Some(values)) if self.offset > 0 => Ok(Some((front(keys, self.offset)?, front(values, self.offset)?))),
+            _ => Ok(None),
+        }
+    }
+
+    /// The same contents, quantized. Fails on settings that [`QuantizedKvCache::new`] refuses and groups that do not divide the head size.
+    pub fn to_quantized(&self, group_size: i32, bits: i32) -> std::result::Result<QuantizedKvCache, LmError> {
+        match (&self.keys, &self.values) {
+            (Some(keys), Some(values)) => QuantizedKvCache::quantize(keys, values, self.offset(), group_size, bits),
+            _ => QuantizedKvCache::new(group_size, bits),
+        }
     }
 
     /// Appends `keys` and `values` `[B, H, L, D]` and returns all of them, `[B, H, offset, D]`.

@@ -9,9 +9,15 @@ pub mod batch;
 mod batch_kv;
 mod batch_rotating;
 mod buffer;
+mod chunked;
 mod kv;
+mod list;
+mod prompt;
+mod prompt_file;
+mod quantized;
 mod rotating;
 mod rows;
+mod snapshot;
 
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, ops};
@@ -19,8 +25,17 @@ use mlx_rs::{Array, ops};
 pub use arrays::ArraysCache;
 pub use batch_kv::BatchKvCache;
 pub use batch_rotating::BatchRotatingKvCache;
+pub use chunked::ChunkedKvCache;
 pub use kv::KvCache;
+pub use list::CacheList;
+pub use prompt::{KvQuantization, can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache};
+pub use prompt_file::{load_prompt_cache, save_prompt_cache};
+pub use quantized::{QuantizedArray, QuantizedKvCache};
 pub use rotating::RotatingKvCache;
+pub use snapshot::CacheSnapshot;
+
+/// No position is above this, so that sums of two fit an i32 on the host and in MLX.
+const MAX_TOKENS: i32 = 1 << 30;
 
 /// A layer's memory. The set is closed, so that whatever stores caches handles every kind.
 #[derive(Debug, Clone)]
@@ -29,8 +44,14 @@ pub enum LayerCache {
     Kv(KvCache),
     /// Keys and values of the last tokens.
     Rotating(RotatingKvCache),
+    /// Keys and values of every token, quantized.
+    Quantized(QuantizedKvCache),
+    /// Keys and values of the last chunk.
+    Chunked(ChunkedKvCache),
     /// Recurrent state, of one row or several.
     Arrays(ArraysCache),
+    /// Several caches.
+    List(CacheList),
     /// Keys and values of every token, for several rows.
     BatchKv(BatchKvCache),
     /// Keys and values of the last tokens, for several rows.
@@ -76,15 +97,43 @@ pub enum KeysValues {
         /// `[B, H_kv, T, D]`
         values: Array,
     },
+    /// Quantized in groups along the last axis.
+    Quantized {
+        /// Of `[B, H_kv, T, D]`
+        keys: QuantizedArray,
+        /// Of `[B, H_kv, T, D]`
+        values: QuantizedArray,
+        /// Values that share a scale.
+        group_size: i32,
+        /// Bits a value.
+        bits: i32,
+    },
 }
 
 impl LayerCache {
+    /// What kind it is, in words.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            LayerCache::Kv(_) => "cache of keys and values",
+            LayerCache::Rotating(_) => "rotating cache",
+            LayerCache::Quantized(_) => "quantized cache",
+            LayerCache::Chunked(_) => "chunked cache",
+            LayerCache::Arrays(_) => "recurrent state",
+            LayerCache::List(_) => "list of caches",
+            LayerCache::BatchKv(_) => "batch of caches of keys and values",
+            LayerCache::BatchRotating(_) => "batch of rotating caches",
+        }
+    }
+
     /// Tokens read; of the longest row, where there are several.
     pub fn offset(&self) -> usize {
         match self {
             LayerCache::Kv(cache) => cache.offset(),
             LayerCache::Rotating(cache) => cache.offset(),
+            LayerCache::Quantized(cache) => cache.offset(),
+            LayerCache::Chunked(cache) => cache.offset(),
             LayerCache::Arrays(cache) => cache.offset(),
+            LayerCache::List(cache) => cache.offset(),
             LayerCache::BatchKv(cache) => cache.offset(),
             LayerCache::BatchRotating(cache) => cache.offset(),
         }
@@ -95,9 +144,12 @@ impl LayerCache {
         match self {
             LayerCache::Kv(cache) => cache.attention_step(length, window),
             LayerCache::Rotating(cache) => cache.attention_step(length, window),
+            LayerCache::Quantized(cache) => cache.attention_step(length, window),
+            LayerCache::Chunked(cache) => cache.attention_step(length),
+            LayerCache::Arrays(_) => Err(self.is_not_for("attention")),
+            LayerCache::List(cache) => cache.attention_step(length, window),
             LayerCache::BatchKv(cache) => cache.attention_step(length, window),
             LayerCache::BatchRotating(cache) => cache.attention_step(length, window),
-            LayerCache::Arrays(_) => Err(self.not_for_attention()),
         }
     }
 
@@ -108,7 +160,12 @@ impl LayerCache {
             LayerCache::Rotating(cache) => cache.update_and_fetch(keys, values)?,
             LayerCache::BatchKv(cache) => cache.update_and_fetch(keys, values)?,
             LayerCache::BatchRotating(cache) => cache.update_and_fetch(keys, values)?,
-            LayerCache::Arrays(_) => return Err(self.not_for_attention()),
+            LayerCache::Chunked(cache) => cache.update_and_fetch(&keys, &values)?,
+            LayerCache::Quantized(cache) => {
+                let (keys, values) = cache.update_and_fetch(&keys, &values)?;
+                return Ok(KeysValues::Quantized { keys, values, group_size: cache.group_size(), bits: cache.bits() });
+            }
+            LayerCache::Arrays(_) | LayerCache::List(_) => return Err(self.is_not_for("attention")),
         };
         Ok(KeysValues::Dense { keys, values })
     }
@@ -117,19 +174,53 @@ impl LayerCache {
     pub fn state(&mut self) -> Result<&mut ArraysCache> {
         match self {
             LayerCache::Arrays(cache) => Ok(cache),
-            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {
-                Err(Exception::custom("a recurrent layer was given a cache of keys and values".to_owned()))
-            }
+            LayerCache::Kv(_)
+            | LayerCache::Rotating(_)
+            | LayerCache::Quantized(_)
+            | LayerCache::Chunked(_)
+            | LayerCache::List(_)
+            | LayerCache::BatchKv(_)
+            | LayerCache::BatchRotating(_) => Err(self.is_not_for("a recurrent layer")),
+        }
+    }
+
+    /// The caches of a layer that has several.
+    pub fn entries(&mut self) -> Result<&mut [LayerCache]> {
+        match self {
+            LayerCache::List(cache) => Ok(cache.entries_mut()),
+            LayerCache::Kv(_)
+            | LayerCache::Rotating(_)
+            | LayerCache::Quantized(_)
+            | LayerCache::Chunked(_)
+            | LayerCache::Arrays(_)
+            | LayerCache::BatchKv(_)
+            | LayerCache::BatchRotating(_) => Err(self.is_not_for("a layer of several caches")),
+        }
+    }
+
+    /// Whether nothing was ever written.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            LayerCache::Kv(cache) => cache.is_empty(),
+            LayerCache::Rotating(cache) => cache.is_empty(),
+            LayerCache::Quantized(cache) => cache.is_empty(),
+            LayerCache::Chunked(cache) => cache.is_empty(),
+            LayerCache::Arrays(cache) => cache.arrays().is_empty(),
+            LayerCache::List(cache) => cache.is_empty(),
+            LayerCache::BatchKv(cache) => cache.arrays().is_empty(),
+            LayerCache::BatchRotating(cache) => cache.arrays().is_empty(),
         }
     }
 
     /// Whether tokens can be forgotten from the end.
     pub fn is_trimmable(&self) -> bool {
         match self {
-            LayerCache::Kv(_) => true,
+            LayerCache::Kv(_) | LayerCache::Quantized(_) => true,
             LayerCache::Rotating(cache) => cache.is_trimmable(),
+            LayerCache::Chunked(cache) => cache.is_trimmable(),
             LayerCache::BatchKv(_) => true,
             LayerCache::Arrays(_) | LayerCache::BatchRotating(_) => false,
+            LayerCache::List(cache) => cache.is_trimmable(),
         }
     }
 
@@ -138,6 +229,9 @@ impl LayerCache {
         match self {
             LayerCache::Kv(cache) => cache.trim(num_tokens),
             LayerCache::Rotating(cache) => cache.trim(num_tokens),
+            LayerCache::Quantized(cache) => cache.trim(num_tokens),
+            LayerCache::Chunked(cache) => cache.trim(num_tokens),
+            LayerCache::List(cache) => cache.trim(num_tokens),
             LayerCache::BatchKv(cache) => cache.trim(num_tokens),
             LayerCache::Arrays(_) | LayerCache::BatchRotating(_) => 0,
         }
@@ -148,14 +242,22 @@ impl LayerCache {
         match self {
             LayerCache::Kv(cache) => cache.arrays(),
             LayerCache::Rotating(cache) => cache.arrays(),
+            LayerCache::Quantized(cache) => cache.arrays(),
+            LayerCache::Chunked(cache) => cache.arrays(),
             LayerCache::Arrays(cache) => cache.arrays(),
+            LayerCache::List(cache) => cache.arrays(),
             LayerCache::BatchKv(cache) => cache.arrays(),
             LayerCache::BatchRotating(cache) => cache.arrays(),
         }
     }
 
-    fn not_for_attention(&self) -> Exception {
-        Exception::custom("an attention layer was given a cache of recurrent state".to_owned())
+    /// Bytes of the arrays behind it, room for more tokens included.
+    pub fn nbytes(&self) -> usize {
+        self.arrays().iter().map(|array| array.nbytes()).sum()
+    }
+
+    pub(super) fn is_not_for(&self, user: &str) -> Exception {
+        Exception::custom(format!("a {} is not for {user}", self.kind()))
     }
 }
 
@@ -169,3 +271,7 @@ pub(crate) fn causal_mask(length: i32, offset: i32, window: Option<i32>) -> Resu
         None => Ok(mask),
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests;

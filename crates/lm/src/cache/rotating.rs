@@ -40,6 +40,33 @@ impl RotatingKvCache {
         RotatingKvCache { index: keys.dim(2), keys: Some(keys), values: Some(values), offset, ..RotatingKvCache::new(max_size, keep) }
     }
 
+    /// A cache in any state that [`RotatingKvCache`] lists, with buffers of just the tokens in use.
+    pub(super) fn from_buffers(max_size: i32, keep: i32, keys: Array, values: Array, offset: i32, index: i32) -> Result<Self> {
+        // Room for more, in a file from elsewhere, could be longer than the ring will be.
+        let in_use = if offset < max_size { offset } else { keys.dim(2) };
+        if in_use == 0 {
+            return Ok(RotatingKvCache::new(max_size, keep));
+        }
+        let (keys, values) = (Some(front(&keys, in_use)?), Some(front(&values, in_use)?));
+        Ok(RotatingKvCache { keys, values, max_size, keep, offset, index })
+    }
+
+    /// Keys and values in use, in the buffer's own order, as views; none while nothing is remembered.
+    pub(super) fn held(&self) -> Result<Option<(Array, Array)>> {
+        match (&self.keys, &self.values) {
+            (Some(keys), Some(values)) if self.offset > 0 => {
+                let in_use = self.offset.min(keys.dim(2));
+                Ok(Some((front(keys, in_use)?, front(values, in_use)?)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The slot behind the newest token.
+    pub(super) fn index(&self) -> i32 {
+        self.index
+    }
+
     /// The most tokens that a single one attends to.
     pub fn max_size(&self) -> usize {
         self.max_size as usize
@@ -70,7 +97,7 @@ impl RotatingKvCache {
         let length = keys.dim(2);
         let (all_keys, all_values) = match (&self.keys, &self.values) {
             (Some(old_keys), Some(old_values)) => {
-                let mut held = self.temporal_spans(old_keys.dim(2));
+                let mut held = self.temporal_spans(old_keys.dim(2)).to_vec();
                 let num_held: i32 = held.iter().map(|span| span.end - span.start).sum();
                 let surplus = num_held - (self.max_size - 1);
                 if surplus > 0 {
@@ -175,11 +202,11 @@ impl RotatingKvCache {
     }
 
     /// The parts of the buffer that hold tokens, oldest first.
-    fn temporal_spans(&self, capacity: i32) -> Vec<Range<i32>> {
+    fn temporal_spans(&self, capacity: i32) -> [Range<i32>; 3] {
         if self.index < self.offset && self.index < capacity {
-            vec![0..self.keep, self.index..capacity, self.keep..self.index]
+            [0..self.keep, self.index..capacity, self.keep..self.index]
         } else {
-            vec![0..self.index]
+            [0..self.index, 0..0, 0..0]
         }
     }
 }

@@ -1,6 +1,10 @@
 //! The architectures: one file each, named by config.json's `model_type`.
 
+mod gemma3_text;
 mod llama;
+mod qwen3;
+mod qwen3_moe;
+mod qwen3_next;
 #[cfg(feature = "scripted")]
 mod scripted;
 
@@ -15,7 +19,7 @@ use crate::weights::{LoadOptions, Weights};
 use crate::{LmError, config};
 
 /// config.json's `model_type`s that can be loaded.
-pub const SUPPORTED: &[&str] = &["llama", "mistral"];
+pub const SUPPORTED: &[&str] = &["gemma3_text", "llama", "mistral", "qwen3", "qwen3_moe", "qwen3_next"];
 
 /// What every architecture computes. Rows of a batch (B) never see each other.
 pub(crate) trait Architecture: Debug {
@@ -48,7 +52,11 @@ impl Model {
         let config = config::read(folder)?;
         let model_type = config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default();
         match model_type {
+            "gemma3_text" => load(folder, &config, model_type, options, gemma3_text::Model::load),
             "llama" | "mistral" => load(folder, &config, model_type, options, llama::Model::load),
+            "qwen3" => load(folder, &config, model_type, options, qwen3::Model::load),
+            "qwen3_moe" => load(folder, &config, model_type, options, qwen3_moe::Model::load),
+            "qwen3_next" => load(folder, &config, model_type, options, qwen3_next::Model::load),
             #[cfg(feature = "scripted")]
             "scripted" => Ok((Model(Rc::new(scripted::Model::load(config::arguments(folder, &config)?)?)), 0)),
             other => Err(LmError::UnknownModelType { model_type: other.to_owned(), supported: SUPPORTED.join(", ") }),

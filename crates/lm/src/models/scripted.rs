@@ -69,7 +69,9 @@ impl Architecture for Model {
         }
         let step = cache.attention_step(length, None)?;
         let ids = ops::reshape(embeddings, &[batch, 1, length, 1])?;
-        let KeysValues::Dense { keys, .. } = cache.update_and_fetch(ids.clone(), ids)?;
+        let KeysValues::Dense { keys, .. } = cache.update_and_fetch(ids.clone(), ids)? else {
+            return Err(mlx_rs::error::Exception::custom("a scripted model does not read quantized ids".to_owned()).into());
+        };
         // A batch pads its rows with keys that no query sees.
         let keys = match &step.mask {
             Mask::Array(mask) => ops::multiply(mask.as_dtype(mlx_rs::Dtype::Float32)?, keys.transpose_axes(&[0, 1, 3, 2])?)?,

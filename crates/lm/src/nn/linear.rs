@@ -107,6 +107,19 @@ impl Linear {
         }
     }
 
+    /// The layer whose outputs are those that `outputs` names, in that order: exact, as outputs do not depend on each other.
+    pub fn select_outputs(&self, outputs: &[i32]) -> Result<Linear, Exception> {
+        let outputs = Array::from_slice(outputs, &[outputs.len() as i32]);
+        let rows = |array: &Array| array.take_axis(&outputs, 0);
+        let matrix = match &self.matrix {
+            Matrix::Dense(weight) => Matrix::Dense(rows(&weight.transpose()?)?.transpose()?),
+            Matrix::Quantized { weight, scales, biases, settings } => {
+                Matrix::Quantized { weight: rows(weight)?, scales: rows(scales)?, biases: rows(biases)?, settings: *settings }
+            }
+        };
+        Ok(Linear { matrix, bias: self.bias.as_ref().map(rows).transpose()? })
+    }
+
     /// The outputs `from..to` alone, as views of the same arrays.
     fn outputs(&self, from: i32, to: i32) -> Result<Linear, Exception> {
         let rows = |array: &Array| ffi::slice(array, &[from, 0], &[to, array.dim(1)]);
@@ -176,6 +189,25 @@ impl FusedLinear {
             Some(stacked) => stacked.forward(x),
             None => ops::concatenate(&self.forward_each(x)?, -1),
         }
+    }
+
+    /// `[B, L, in]` to the outputs of the N layers, `[B, L, out]`: parts of one product for single tokens; for more, several products.
+    pub fn forward_split<const N: usize>(&self, x: &Array) -> Result<[Array; N], Exception> {
+        let parts = match (x.shape(), &self.stacked) {
+            (&[batch, 1, _], Some(stacked)) => {
+                let all = stacked.forward(x)?;
+                let mut from = 0;
+                let mut parts = Vec::with_capacity(N);
+                for layer in &self.layers {
+                    let to = from + layer.num_outputs();
+                    parts.push(ffi::slice(&all, &[0, 0, from], &[batch, 1, to])?);
+                    from = to;
+                }
+                parts
+            }
+            _ => self.forward_each(x)?,
+        };
+        parts.try_into().map_err(|parts: Vec<Array>| Exception::custom(format!("{} layers are fused here, not {N}", parts.len())))
     }
 
     /// `[..., in]` to the outputs of each layer, each contiguous: what elementwise work on many rows wants.

@@ -2,12 +2,18 @@
 
 mod attention;
 mod embedding;
+mod gated_delta;
+mod gelu;
 mod linear;
 mod norm;
 mod rope;
+mod switch;
 
-pub use attention::attention;
+pub use attention::{attention, split_heads};
 pub use embedding::Embedding;
+pub use gated_delta::GatedDelta;
+pub use gelu::GeluApprox;
 pub use linear::{FusedLinear, Linear};
 pub use norm::RmsNorm;
 pub use rope::{Rope, RopeScaling};
+pub use switch::{SwitchGlu, route};

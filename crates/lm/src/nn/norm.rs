@@ -1,7 +1,7 @@
 //! RMS normalisation (Zhang and Sennrich 2019), computed by MLX's fused kernel.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, fast};
+use mlx_rs::{Array, fast, ops};
 
 use crate::LmError;
 use crate::weights::Layer;
@@ -17,6 +17,14 @@ impl RmsNorm {
     /// Takes `weight` of `[dimensions]` from the layer.
     pub fn load(layer: &mut Layer, dimensions: i32, eps: f32) -> Result<Self, LmError> {
         Ok(RmsNorm { weight: layer.take("weight", &[dimensions])?, eps })
+    }
+
+    /// As [`RmsNorm::load`], for checkpoints that store the weight less one, as Gemma's do.
+    pub fn load_plus_one(layer: &mut Layer, dimensions: i32, eps: f32) -> Result<Self, LmError> {
+        let stored = layer.take("weight", &[dimensions])?;
+        let weight = ops::add(&stored, Array::from_f32(1.0).as_dtype(stored.dtype())?)?;
+        weight.eval()?;
+        Ok(RmsNorm { weight, eps })
     }
 
     /// `[..., D]` to the same shape.

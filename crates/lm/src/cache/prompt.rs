@@ -1,0 +1,87 @@
+//! The caches of all layers of one prompt: made, trimmed and quantized together.
+
+use super::{LayerCache, MAX_TOKENS, QuantizedKvCache, RotatingKvCache};
+use crate::LmError;
+use crate::models::Model;
+
+/// How many of a conversation's first tokens a bounded cache never gives up, as mlx-lm: attention leans on them (Xiao et al. 2023).
+const NUM_KEPT: i32 = 4;
+
+/// When and how keys and values are quantized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvQuantization {
+    /// Bits a value: 2, 3, 4, 6 or 8.
+    pub bits: i32,
+    /// Values that share a scale: 32, 64 or 128; it must divide the model's head size.
+    pub group_size: i32,
+    /// Tokens that are held before anything is quantized.
+    pub start: usize,
+}
+
+impl KvQuantization {
+    /// Quantizes the plain caches of keys and values that hold `start` tokens or more; called again, it finds nothing left to do.
+    ///
+    /// Recurrent, chunked and listed caches stay as they are, as in mlx-lm. Rotating ones cannot be quantized: mlx-lm raises when the first
+    /// of them reaches `start`, this fails at once, before any work is lost.
+    pub fn apply(&self, caches: &mut [LayerCache]) -> Result<(), LmError> {
+        for cache in caches.iter() {
+            if let LayerCache::Rotating(_) | LayerCache::BatchRotating(_) = cache {
+                let allowed = "this model's sliding-window caches, or a max_kv_size, cannot be quantized: leave one of them out";
+                return Err(LmError::CacheSetting { name: "kv_bits", value: self.bits.to_string(), allowed: allowed.to_owned() });
+            }
+        }
+        for cache in caches {
+            if let LayerCache::Kv(kv) = cache
+                && kv.offset() >= self.start
+            {
+                *cache = LayerCache::Quantized(kv.to_quantized(self.group_size, self.bits)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails on settings that no model can have, without looking at caches.
+    pub fn check(&self) -> Result<(), LmError> {
+        QuantizedKvCache::new(self.group_size, self.bits).map(drop)
+    }
+}
+
+/// Empty caches for `model`, one per layer. With `max_kv_size` they hold at most that many tokens: the first four and the last ones.
+///
+/// mlx-lm ignores `max_kv_size` for models that make caches of their own kinds; here it is refused, since it would bound nothing.
+pub fn make_prompt_cache(model: &Model, max_kv_size: Option<usize>) -> Result<Vec<LayerCache>, LmError> {
+    let caches = model.make_cache();
+    let Some(max_kv_size) = max_kv_size else { return Ok(caches) };
+    bounded(caches, max_kv_size)
+}
+
+pub(super) fn bounded(caches: Vec<LayerCache>, max_kv_size: usize) -> Result<Vec<LayerCache>, LmError> {
+    let refuse = |allowed: String| LmError::CacheSetting { name: "max_kv_size", value: max_kv_size.to_string(), allowed };
+    let Some(max_size) = i32::try_from(max_kv_size).ok().filter(|max_size| (NUM_KEPT + 1..=MAX_TOKENS).contains(max_size)) else {
+        return Err(refuse(format!(
+            "it must be from {} to {}, because the first {NUM_KEPT} tokens are always kept",
+            NUM_KEPT + 1,
+            MAX_TOKENS
+        )));
+    };
+    if let Some(other) = caches.iter().find(|cache| !matches!(cache, LayerCache::Kv(_))) {
+        return Err(refuse(format!("this model decides by itself what it keeps (a {} among its caches): leave it out", other.kind())));
+    }
+    Ok(caches.iter().map(|_| LayerCache::Rotating(RotatingKvCache::new(max_size, NUM_KEPT))).collect())
+}
+
+/// Whether tokens can be forgotten from the end of all of them.
+pub fn can_trim_prompt_cache(caches: &[LayerCache]) -> bool {
+    caches.iter().all(LayerCache::is_trimmable)
+}
+
+/// Forgets the last `num_tokens` in all of `caches`; returns how many the first forgot, 0 (and changes nothing) if one of them cannot.
+pub fn trim_prompt_cache(caches: &mut [LayerCache], num_tokens: usize) -> usize {
+    if !can_trim_prompt_cache(caches) {
+        return 0;
+    }
+    let mut trimmed = caches.iter_mut().map(|cache| cache.trim(num_tokens));
+    let first = trimmed.next().unwrap_or(0);
+    trimmed.for_each(drop);
+    first
+}

@@ -1,0 +1,70 @@
+//! Prompt caches as files that mlx-lm reads and writes.
+//!
+//! ```text
+//! <name>.safetensors, layout of mlx-lm 0.32.0
+//! ├── __metadata__
+//! │   ├── 0.<key>          what the user stored beside the caches
+//! │   ├── 1.<layer>        the cache's class
+//! │   ├── 2.0              empty
+//! │   └── 2.<n>.0, 2.<n>.1 a tensor's name, and that it stands for a "scalar", a "string" (code points) or "none" (no values)
+//! └── <layer>.<i>          the cache's state in this order; what is no array is listed under 2
+//!     KVCache              keys, values, offset
+//!     RotatingKVCache      keys, values, offset, keep, max_size, index
+//!     QuantizedKVCache     keys.{0,1,2}, values.{0,1,2}, offset, group_size, bits
+//!     ChunkedKVCache       keys, values, offset, chunk_size, start_position
+//!     ArraysCache          <0>.<slot>, left_padding, lengths (both none: they belong to batches)
+//!     CacheList            <entry>.0 that entry's state, <entry>.1 its class
+//! ```
+//! The layout of 0.30.4 differs: numbers are strings under `0.<layer>.<i>`, `1.<key>` is the user's and `2.<layer>` the class. It is read only.
+//!
+//! Two things that both layouts leave out: a recurrent state does not say how many tokens it has read, so it is given the number that the
+//! other layers say; and mlx-lm's loader takes the dots in a user's key for nesting, so keys are better without.
+
+mod load;
+mod save;
+
+pub use load::load_prompt_cache;
+pub use save::save_prompt_cache;
+
+/// mlx-lm's names of the kinds that files may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Kv,
+    Rotating,
+    Quantized,
+    Chunked,
+    Arrays,
+    List,
+}
+
+impl Class {
+    const ALL: [(Class, &'static str); 6] = [
+        (Class::Kv, "KVCache"),
+        (Class::Rotating, "RotatingKVCache"),
+        (Class::Quantized, "QuantizedKVCache"),
+        (Class::Chunked, "ChunkedKVCache"),
+        (Class::Arrays, "ArraysCache"),
+        (Class::List, "CacheList"),
+    ];
+
+    fn parse(name: &str) -> Option<Class> {
+        // What 0.30.4 called an ArraysCache of two.
+        let name = if name == "MambaCache" { "ArraysCache" } else { name };
+        Class::ALL.iter().find(|(_, known)| *known == name).map(|(class, _)| *class)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Class::Kv => "KVCache",
+            Class::Rotating => "RotatingKVCache",
+            Class::Quantized => "QuantizedKVCache",
+            Class::Chunked => "ChunkedKVCache",
+            Class::Arrays => "ArraysCache",
+            Class::List => "CacheList",
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests;

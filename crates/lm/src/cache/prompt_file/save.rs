@@ -1,0 +1,203 @@
+//! Caches to a file.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use mlx_rs::error::{Exception, Result};
+use mlx_rs::{Array, Dtype};
+use serde_json::{Map, Value, json};
+
+use super::Class;
+use crate::LmError;
+use crate::cache::{LayerCache, QuantizedArray};
+use crate::ffi;
+
+/// Writes `caches` and `metadata` to `path` in the layout of mlx-lm 0.32.0, so that afterwards either all of it is there or what was there
+/// before. Buffers are cut to the tokens in use: what was trimmed away is not written, nor the room for more.
+pub fn save_prompt_cache(path: &Path, caches: &[LayerCache], metadata: &BTreeMap<String, String>) -> std::result::Result<(), LmError> {
+    let mut state = State::default();
+    let mut header: BTreeMap<String, String> = metadata.iter().map(|(key, value)| (format!("0.{key}"), value.clone())).collect();
+    for (layer, cache) in caches.iter().enumerate() {
+        let class = state.add(&layer.to_string(), cache)?;
+        header.insert(format!("1.{layer}"), class.name().to_owned());
+    }
+    header.insert("2.0".to_owned(), String::new());
+    for (index, (name, kind)) in state.kinds.iter().enumerate() {
+        header.insert(format!("2.{}.0", index + 1), name.clone());
+        header.insert(format!("2.{}.1", index + 1), (*kind).to_owned());
+    }
+    write(path, state.tensors, header)
+}
+
+/// What becomes a tensor of the file.
+enum Content {
+    Array(Array),
+    Numbers(Vec<i32>, Vec<usize>), // and their shape
+}
+
+/// The caches' states, flattened.
+#[derive(Default)]
+struct State {
+    tensors: Vec<(String, Content)>,
+    kinds: Vec<(String, &'static str)>, // of those that stand for something else than an array
+}
+
+impl State {
+    fn add(&mut self, prefix: &str, cache: &LayerCache) -> Result<Class> {
+        let class = match cache {
+            LayerCache::Kv(cache) => {
+                self.pair(prefix, cache.held()?);
+                self.numbers(prefix, &[cache.offset() as i32]);
+                Class::Kv
+            }
+            LayerCache::Rotating(cache) => {
+                self.pair(prefix, cache.held()?);
+                self.numbers(prefix, &[cache.offset() as i32, cache.keep() as i32, cache.max_size() as i32, cache.index()]);
+                Class::Rotating
+            }
+            LayerCache::Quantized(cache) => {
+                match cache.held()? {
+                    Some((keys, values)) => {
+                        self.quantized(&format!("{prefix}.0"), keys);
+                        self.quantized(&format!("{prefix}.1"), values);
+                    }
+                    None => self.pair(prefix, None),
+                }
+                self.numbers(prefix, &[cache.offset() as i32, cache.group_size(), cache.bits()]);
+                Class::Quantized
+            }
+            LayerCache::Chunked(cache) => {
+                self.pair(prefix, cache.held()?);
+                self.numbers(prefix, &[cache.offset() as i32, cache.chunk_size() as i32, cache.start() as i32]);
+                Class::Chunked
+            }
+            LayerCache::Arrays(cache) => {
+                for slot in 0..cache.num_slots() {
+                    self.array(format!("{prefix}.0.{slot}"), cache.get(slot).cloned());
+                }
+                self.array(format!("{prefix}.1"), None);
+                self.array(format!("{prefix}.2"), None);
+                Class::Arrays
+            }
+            LayerCache::List(list) => {
+                for (index, entry) in list.entries().iter().enumerate() {
+                    let class = self.add(&format!("{prefix}.{index}.0"), entry)?;
+                    let code_points: Vec<i32> = class.name().chars().map(|char| char as i32).collect();
+                    let shape = vec![code_points.len()];
+                    self.other(format!("{prefix}.{index}.1"), "string", Content::Numbers(code_points, shape));
+                }
+                Class::List
+            }
+            LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => return Err(cache.is_not_for("a prompt-cache file")),
+        };
+        Ok(class)
+    }
+
+    fn pair(&mut self, prefix: &str, held: Option<(Array, Array)>) {
+        let (keys, values) = held.unzip();
+        self.array(format!("{prefix}.0"), keys);
+        self.array(format!("{prefix}.1"), values);
+    }
+
+    fn quantized(&mut self, prefix: &str, array: QuantizedArray) {
+        for (index, part) in [array.packed, array.scales, array.biases].into_iter().enumerate() {
+            self.array(format!("{prefix}.{index}"), Some(part));
+        }
+    }
+
+    /// Numbers that follow a pair of keys and values.
+    fn numbers(&mut self, prefix: &str, numbers: &[i32]) {
+        for (index, number) in numbers.iter().enumerate() {
+            self.other(format!("{prefix}.{}", index + 2), "scalar", Content::Numbers(vec![*number], Vec::new()));
+        }
+    }
+
+    fn array(&mut self, name: String, array: Option<Array>) {
+        match array {
+            Some(array) => self.tensors.push((name, Content::Array(array))),
+            None => self.other(name, "none", Content::Numbers(Vec::new(), vec![0])),
+        }
+    }
+
+    fn other(&mut self, name: String, kind: &'static str, content: Content) {
+        self.kinds.push((name.clone(), kind));
+        self.tensors.push((name, content));
+    }
+}
+
+impl Content {
+    fn describe(&self) -> Result<(&'static str, Vec<usize>, usize)> {
+        match self {
+            Content::Array(array) => {
+                let shape = array.shape().iter().map(|&length| length as usize).collect();
+                Ok((dtype_name(array.dtype())?, shape, array.nbytes()))
+            }
+            Content::Numbers(numbers, shape) => Ok(("I32", shape.clone(), size_of_val(numbers.as_slice()))),
+        }
+    }
+
+    fn item_bytes(&self) -> usize {
+        match self {
+            Content::Array(array) => array.item_size(),
+            Content::Numbers(..) => size_of::<i32>(),
+        }
+    }
+}
+
+fn write(path: &Path, mut tensors: Vec<(String, Content)>, metadata: BTreeMap<String, String>) -> std::result::Result<(), LmError> {
+    // Wide items first: every tensor is then aligned to its items, as readers that map the file want it.
+    tensors.sort_by_key(|(_, content)| std::cmp::Reverse(content.item_bytes()));
+    let mut entries = Map::new();
+    entries.insert("__metadata__".to_owned(), json!(metadata));
+    let mut end = 0;
+    for (name, content) in &tensors {
+        let (dtype, shape, bytes) = content.describe()?;
+        entries.insert(name.clone(), json!({ "dtype": dtype, "shape": shape, "data_offsets": [end, end + bytes] }));
+        end += bytes;
+    }
+    let mut header = Value::Object(entries).to_string().into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
+
+    let failed = |source: io::Error| LmError::Write { path: path.to_owned(), source };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().prefix(".saving-").suffix(".tmp").tempfile_in(folder).map_err(failed)?;
+    {
+        let mut to = BufWriter::new(file.as_file_mut());
+        to.write_all(&(header.len() as u64).to_le_bytes()).map_err(failed)?;
+        to.write_all(&header).map_err(failed)?;
+        for (_, content) in tensors {
+            match content {
+                Content::Array(array) => to.write_all(ffi::array_bytes(&array.contiguous()?)?).map_err(failed)?,
+                Content::Numbers(numbers, _) => {
+                    for number in numbers {
+                        to.write_all(&number.to_le_bytes()).map_err(failed)?;
+                    }
+                }
+            }
+        }
+        to.flush().map_err(failed)?;
+    }
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+}
+
+fn dtype_name(dtype: Dtype) -> Result<&'static str> {
+    Ok(match dtype {
+        Dtype::Bool => "BOOL",
+        Dtype::Uint8 => "U8",
+        Dtype::Int8 => "I8",
+        Dtype::Uint16 => "U16",
+        Dtype::Int16 => "I16",
+        Dtype::Float16 => "F16",
+        Dtype::Bfloat16 => "BF16",
+        Dtype::Uint32 => "U32",
+        Dtype::Int32 => "I32",
+        Dtype::Float32 => "F32",
+        Dtype::Uint64 => "U64",
+        Dtype::Int64 => "I64",
+        Dtype::Float64 | Dtype::Complex64 => return Err(Exception::custom(format!("a prompt cache does not hold {dtype:?}"))),
+    })
+}

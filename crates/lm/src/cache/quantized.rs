@@ -1,0 +1,160 @@
+//! Keys and values of every token, quantized: a fraction of the memory for a little precision.
+
+use mlx_rs::error::{Exception, Result};
+use mlx_rs::{Array, ops};
+
+use super::buffer::{append, front};
+use super::{AttentionStep, Mask, RopeOffset, causal_mask};
+use crate::LmError;
+
+/// An array quantized in groups along its last axis (MLX's affine mode).
+#[derive(Debug, Clone)]
+pub struct QuantizedArray {
+    /// u32 `[B, H, T, D * bits / 32]`
+    pub packed: Array,
+    /// `[B, H, T, D / group_size]`
+    pub scales: Array,
+    /// `[B, H, T, D / group_size]`
+    pub biases: Array,
+}
+
+/// As [`KvCache`](super::KvCache), of arrays quantized on arrival. As mlx-lm's QuantizedKVCache.
+#[derive(Debug, Clone)]
+pub struct QuantizedKvCache {
+    keys: Option<QuantizedArray>,   // [B, H, capacity, ...]
+    values: Option<QuantizedArray>, // [B, H, capacity, ...]
+    offset: i32,
+    group_size: i32,
+    bits: i32,
+}
+
+impl QuantizedKvCache {
+    /// Bits a value that MLX quantizes keys and values to.
+    pub const BITS: [i32; 5] = [2, 3, 4, 6, 8];
+    /// How many values may share a scale.
+    pub const GROUP_SIZES: [i32; 3] = [32, 64, 128];
+
+    /// An empty cache. Fails on settings outside [`Self::GROUP_SIZES`] and [`Self::BITS`].
+    pub fn new(group_size: i32, bits: i32) -> std::result::Result<Self, LmError> {
+        let check = |name, value: i32, allowed: &[i32]| match allowed.contains(&value) {
+            true => Ok(()),
+            false => Err(LmError::CacheSetting { name, value: value.to_string(), allowed: format!("it must be one of {allowed:?}") }),
+        };
+        check("kv_group_size", group_size, &Self::GROUP_SIZES)?;
+        check("kv_bits", bits, &Self::BITS)?;
+        Ok(QuantizedKvCache { keys: None, values: None, offset: 0, group_size, bits })
+    }
+
+    /// A cache that holds `keys` and `values` `[B, H, capacity, D]`, of which `offset` tokens are in use.
+    pub(super) fn quantize(keys: &Array, values: &Array, offset: usize, group_size: i32, bits: i32) -> std::result::Result<Self, LmError> {
+        let mut cache = QuantizedKvCache::new(group_size, bits)?;
+        cache.check_head_dim(keys)?;
+        cache.check_head_dim(values)?;
+        cache.offset = offset as i32;
+        cache.keys = Some(cache.quantized(keys)?);
+        cache.values = Some(cache.quantized(values)?);
+        Ok(cache)
+    }
+
+    /// `self` with what a file held, already checked.
+    pub(super) fn with_contents(self, keys: QuantizedArray, values: QuantizedArray, offset: i32) -> Self {
+        QuantizedKvCache { keys: Some(keys), values: Some(values), offset, ..self }
+    }
+
+    /// How many values share a scale.
+    pub fn group_size(&self) -> i32 {
+        self.group_size
+    }
+
+    /// Bits a value.
+    pub fn bits(&self) -> i32 {
+        self.bits
+    }
+
+    /// Tokens remembered.
+    pub fn offset(&self) -> usize {
+        self.offset as usize
+    }
+
+    /// Whether nothing was ever written.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_none()
+    }
+
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns all of them. Fails if the groups do not divide D.
+    pub fn update_and_fetch(&mut self, keys: &Array, values: &Array) -> Result<(QuantizedArray, QuantizedArray)> {
+        if self.is_empty() {
+            // What a layer writes never changes its shape, so the first time is enough.
+            for array in [keys, values] {
+                self.check_head_dim(array).map_err(|error| Exception::custom(error.to_string()))?;
+            }
+        }
+        let start = self.offset;
+        let stop = start + keys.dim(2);
+        let all_keys = appended(self.keys.as_ref(), &self.quantized(keys)?, start)?;
+        let all_values = appended(self.values.as_ref(), &self.quantized(values)?, start)?;
+        self.offset = stop;
+        let views = (all_keys.front(stop)?, all_values.front(stop)?);
+        self.keys = Some(all_keys);
+        self.values = Some(all_values);
+        Ok(views)
+    }
+
+    fn quantized(&self, array: &Array) -> Result<QuantizedArray> {
+        let (packed, scales, biases) = ops::quantize(array, self.group_size, self.bits)?;
+        Ok(QuantizedArray { packed, scales, biases })
+    }
+
+    fn check_head_dim(&self, array: &Array) -> std::result::Result<(), LmError> {
+        let head_dim = array.dim(-1);
+        if head_dim % self.group_size == 0 {
+            return Ok(());
+        }
+        let allowed = format!("it must divide the model's head size, {head_dim}");
+        Err(LmError::CacheSetting { name: "kv_group_size", value: self.group_size.to_string(), allowed })
+    }
+
+    /// Where the next `length` tokens stand and what they see: all before them, or the last `window`.
+    pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
+        let mask = match window {
+            Some(window) if self.offset + length > window => Mask::Array(causal_mask(length, self.offset, Some(window))?),
+            _ if length == 1 => Mask::None,
+            _ => Mask::Causal,
+        };
+        Ok(AttentionStep { offset: RopeOffset::Same(self.offset), mask })
+    }
+
+    /// Forgets the last `num_tokens`; returns how many it forgot.
+    pub fn trim(&mut self, num_tokens: usize) -> usize {
+        let trimmed = num_tokens.min(self.offset as usize);
+        self.offset -= trimmed as i32;
+        trimmed
+    }
+
+    /// Keys and values in use, as views; none while nothing is remembered.
+    pub(super) fn held(&self) -> Result<Option<(QuantizedArray, QuantizedArray)>> {
+        match (&self.keys, &self.values) {
+            (Some(keys), Some(values)) if self.offset > 0 => Ok(Some((keys.front(self.offset)?, values.front(self.offset)?))),
+            _ => Ok(None),
+        }
+    }
+
+    /// The arrays behind it.
+    pub fn arrays(&self) -> Vec<&Array> {
+        self.keys.iter().chain(&self.values).flat_map(|held| [&held.packed, &held.scales, &held.biases]).collect()
+    }
+}
+
+impl QuantizedArray {
+    fn front(&self, stop: i32) -> Result<QuantizedArray> {
+        Ok(QuantizedArray { packed: front(&self.packed, stop)?, scales: front(&self.scales, stop)?, biases: front(&self.biases, stop)? })
+    }
+}
+
+fn appended(buffer: Option<&QuantizedArray>, update: &QuantizedArray, start: i32) -> Result<QuantizedArray> {
+    Ok(QuantizedArray {
+        packed: append(buffer.map(|buffer| &buffer.packed), &update.packed, start)?,
+        scales: append(buffer.map(|buffer| &buffer.scales), &update.scales, start)?,
+        biases: append(buffer.map(|buffer| &buffer.biases), &update.biases, start)?,
+    })
+}

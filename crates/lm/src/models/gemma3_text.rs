@@ -1,0 +1,385 @@
+//! Gemma 3, text only (Gemma Team 2025): most layers see a sliding window, every n-th layer everything. Reference: mlx-lm's gemma3_text.py.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, ops};
+use serde::Deserialize;
+
+use crate::LmError;
+use crate::cache::{AttentionStep, KvCache, LayerCache, RotatingKvCache};
+use crate::config::{check_positive, check_range};
+use crate::models::Architecture;
+use crate::nn::{Embedding, FusedLinear, GeluApprox, Linear, RmsNorm, Rope, RopeScaling, attention, split_heads};
+use crate::weights::{Layer, Weights};
+
+/// config.json, with its own names and the defaults of Gemma 3 1B.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default)]
+pub struct ModelArgs {
+    hidden_size: i64,
+    num_hidden_layers: i64,
+    intermediate_size: i64,
+    num_attention_heads: i64,
+    num_key_value_heads: i64,
+    head_dim: i64,
+    rms_norm_eps: f64,
+    vocab_size: i64,
+    rope_theta: f64,
+    rope_local_base_freq: f64,
+    rope_scaling: Option<serde_json::Value>,
+    query_pre_attn_scalar: f64,
+    sliding_window: i64,
+    sliding_window_pattern: i64,
+    layer_types: Option<Vec<String>>,
+    max_position_embeddings: i64,
+    attn_logit_softcapping: Option<f64>,
+    final_logit_softcapping: Option<f64>,
+    use_bidirectional_attention: bool,
+}
+
+impl Default for ModelArgs {
+    fn default() -> Self {
+        ModelArgs {
+            hidden_size: 1152,
+            num_hidden_layers: 26,
+            intermediate_size: 6912,
+            num_attention_heads: 4,
+            num_key_value_heads: 1,
+            head_dim: 256,
+            rms_norm_eps: 1e-6,
+            vocab_size: 262_144,
+            rope_theta: 1_000_000.0,
+            rope_local_base_freq: 10_000.0,
+            rope_scaling: None,
+            query_pre_attn_scalar: 256.0,
+            sliding_window: 512,
+            sliding_window_pattern: 6,
+            layer_types: None,
+            max_position_embeddings: 32_768,
+            attn_logit_softcapping: None,
+            final_logit_softcapping: None,
+            use_bidirectional_attention: false,
+        }
+    }
+}
+
+/// [`ModelArgs`] after its checks.
+#[derive(Debug)]
+struct Shape {
+    hidden: i32,
+    intermediate: i32,
+    heads: i32,
+    kv_heads: i32,
+    head_dim: i32,
+    vocab: i32,
+    context: i32,
+    eps: f32,
+    scale: f32,
+    rope_theta: f32,
+    rope_local_base_freq: f32,
+    rope_scaling: RopeScaling,
+    /// Per layer, how far back it sees; none: everything.
+    windows: Vec<Option<i32>>,
+    final_logit_softcapping: Option<f32>,
+}
+
+impl Shape {
+    fn check(args: &ModelArgs) -> Result<Self, LmError> {
+        let heads = check_range("num_attention_heads", args.num_attention_heads, 1..=1024)?;
+        let kv_heads = check_range("num_key_value_heads", args.num_key_value_heads, 1..=1024)?;
+        if heads % kv_heads != 0 {
+            let allowed = format!("it must divide num_attention_heads = {heads}");
+            return Err(LmError::Config { name: "num_key_value_heads", value: kv_heads.to_string(), allowed });
+        }
+        if let Some(cap) = args.attn_logit_softcapping {
+            let allowed = "only attention without a softcap is supported for this architecture".to_owned();
+            return Err(LmError::Config { name: "attn_logit_softcapping", value: cap.to_string(), allowed });
+        }
+        if args.use_bidirectional_attention {
+            let allowed = "a model whose tokens see those after them cannot generate text".to_owned();
+            return Err(LmError::Config { name: "use_bidirectional_attention", value: "true".to_owned(), allowed });
+        }
+        Ok(Shape {
+            hidden: check_range("hidden_size", args.hidden_size, 1..=1 << 17)?,
+            intermediate: check_range("intermediate_size", args.intermediate_size, 1..=1 << 20)?,
+            heads,
+            kv_heads,
+            head_dim: check_range("head_dim", args.head_dim, 2..=4096)?,
+            vocab: check_range("vocab_size", args.vocab_size, 1..=1 << 22)?,
+            context: check_range("max_position_embeddings", args.max_position_embeddings, 1..=1 << 26)?,
+            eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
+            scale: check_positive("query_pre_attn_scalar", args.query_pre_attn_scalar)?.powf(-0.5),
+            rope_theta: check_positive("rope_theta", args.rope_theta)?,
+            rope_local_base_freq: check_positive("rope_local_base_freq", args.rope_local_base_freq)?,
+            rope_scaling: RopeScaling::parse(args.rope_scaling.as_ref())?,
+            windows: Self::check_windows(args)?,
+            final_logit_softcapping: args.final_logit_softcapping.map(|cap| check_positive("final_logit_softcapping", cap)).transpose()?,
+        })
+    }
+
+    fn check_windows(args: &ModelArgs) -> Result<Vec<Option<i32>>, LmError> {
+        let num_layers = check_range("num_hidden_layers", args.num_hidden_layers, 1..=1024)?;
+        let window = check_range("sliding_window", args.sliding_window, 1..=1 << 26)?;
+        let pattern = check_range("sliding_window_pattern", args.sliding_window_pattern, 1..=1024)?;
+        let Some(kinds) = &args.layer_types else {
+            return Ok((1..=num_layers).map(|number| (number % pattern != 0).then_some(window)).collect());
+        };
+        // Newer configs list the layers instead of giving the pattern.
+        if kinds.len() != num_layers as usize {
+            let allowed = format!("it must name the type of each of the {num_layers} layers");
+            return Err(LmError::Config { name: "layer_types", value: format!("a list of {}", kinds.len()), allowed });
+        }
+        let window_of = |kind: &String| match kind.as_str() {
+            "sliding_attention" => Ok(Some(window)),
+            "full_attention" => Ok(None),
+            other => {
+                let allowed = "only sliding_attention and full_attention are supported for this architecture".to_owned();
+                Err(LmError::Config { name: "layer_types", value: other.to_owned(), allowed })
+            }
+        };
+        kinds.iter().map(window_of).collect()
+    }
+}
+
+/// A loaded Gemma 3.
+#[derive(Debug)]
+pub struct Model {
+    shape: Shape,
+    embed_tokens: Embedding,
+    embed_scale: Array, // scalar
+    layers: Vec<TransformerBlock>,
+    norm: RmsNorm,
+    lm_head: Option<Linear>,         // none: tied to embed_tokens
+    softcap: Option<(Array, Array)>, // a scalar and its inverse
+}
+
+impl Model {
+    /// Takes the tensors that `args` ask for.
+    pub fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
+        let shape = Shape::check(&args)?;
+        let embed_tokens = Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
+        let dtype = embed_tokens.forward(&Array::from_slice(&[0], &[1, 1]))?.dtype();
+        // Gemma was trained with this factor in bfloat16.
+        let embed_scale = Array::from_f32((shape.hidden as f32).sqrt()).as_dtype(Dtype::Bfloat16)?.as_dtype(dtype)?;
+        embed_scale.eval()?;
+        let mut layers = Vec::with_capacity(shape.windows.len());
+        for (index, &window) in shape.windows.iter().enumerate() {
+            layers.push(TransformerBlock::load(&mut weights.layer(format!("model.layers.{index}")), &shape, window, dtype)?);
+        }
+        let norm = RmsNorm::load_plus_one(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?;
+        // The file decides: some configs claim an output layer that their checkpoint ties.
+        let lm_head = match weights.contains("lm_head.weight") {
+            true => Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?),
+            false => None,
+        };
+        if let Some(lm_head) = &lm_head {
+            lm_head.eval()?;
+        }
+        let scalar = |value: f32| Array::from_f32(value).as_dtype(dtype);
+        let softcap = match shape.final_logit_softcapping {
+            Some(cap) => Some((scalar(cap)?, scalar(1.0 / cap)?)),
+            None => None,
+        };
+        Ok(Model { shape, embed_tokens, embed_scale, layers, norm, lm_head, softcap })
+    }
+}
+
+impl Architecture for Model {
+    fn embed(&self, tokens: &Array) -> Result<Array, LmError> {
+        Ok(self.embed_tokens.forward(tokens)?)
+    }
+
+    fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
+        // Here and not in `embed`, so that embeddings from elsewhere are scaled too, as the reference does.
+        let mut x = ops::multiply(embeddings, &self.embed_scale)?;
+        let mut steps: [Option<AttentionStep>; 2] = [None, None];
+        for (layer, cache) in self.layers.iter().zip(caches) {
+            // The first layer of each kind says for all of them where the tokens stand and what they see.
+            let step = match &mut steps[usize::from(layer.window.is_some())] {
+                Some(step) => step,
+                unknown => unknown.insert(cache.attention_step(x.dim(1), layer.window)?),
+            };
+            x = layer.forward(x, cache, step)?;
+        }
+        Ok(self.norm.forward(&x)?)
+    }
+
+    fn logits(&self, hidden: &Array) -> Result<Array, LmError> {
+        let logits = match &self.lm_head {
+            Some(lm_head) => lm_head.forward(hidden)?,
+            None => self.embed_tokens.as_linear(hidden)?,
+        };
+        match &self.softcap {
+            Some((cap, inverse)) => Ok(ops::multiply(ops::tanh(ops::multiply(logits, inverse)?)?, cap)?),
+            None => Ok(logits),
+        }
+    }
+
+    fn make_cache(&self) -> Vec<LayerCache> {
+        let cache_of = |layer: &TransformerBlock| match layer.window {
+            Some(window) => LayerCache::Rotating(RotatingKvCache::new(window, 0)),
+            None => LayerCache::Kv(KvCache::new()),
+        };
+        self.layers.iter().map(cache_of).collect()
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.shape.vocab as usize
+    }
+
+    fn context_length(&self) -> usize {
+        self.shape.context as usize
+    }
+}
+
+#[derive(Debug)]
+struct TransformerBlock {
+    window: Option<i32>,
+    input_layernorm: RmsNorm,
+    self_attn: Attention,
+    post_attention_layernorm: RmsNorm,
+    pre_feedforward_layernorm: RmsNorm,
+    mlp: Mlp,
+    post_feedforward_layernorm: RmsNorm,
+}
+
+impl TransformerBlock {
+    fn load(layer: &mut Layer, shape: &Shape, window: Option<i32>, dtype: Dtype) -> Result<Self, LmError> {
+        let mut norm = |name: &str| RmsNorm::load_plus_one(&mut layer.layer(name), shape.hidden, shape.eps);
+        Ok(TransformerBlock {
+            window,
+            input_layernorm: norm("input_layernorm")?,
+            post_attention_layernorm: norm("post_attention_layernorm")?,
+            pre_feedforward_layernorm: norm("pre_feedforward_layernorm")?,
+            post_feedforward_layernorm: norm("post_feedforward_layernorm")?,
+            self_attn: Attention::load(&mut layer.layer("self_attn"), shape, window)?,
+            mlp: Mlp::load(&mut layer.layer("mlp"), shape, dtype)?,
+        })
+    }
+
+    fn forward(&self, x: Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
+        let attended = self.self_attn.forward(&self.input_layernorm.forward(&x)?, cache, step)?;
+        let h = add_residual(&x, &self.post_attention_layernorm.forward(&attended)?)?;
+        let fed_forward = self.mlp.forward(&self.pre_feedforward_layernorm.forward(&h)?)?;
+        add_residual(&h, &self.post_feedforward_layernorm.forward(&fed_forward)?)
+    }
+}
+
+/// `x + y`; in half precision, which Gemma's activations can leave, clipped to what it holds.
+fn add_residual(x: &Array, y: &Array) -> Result<Array, Exception> {
+    if x.dtype() != Dtype::Float16 {
+        return ops::add(x, y);
+    }
+    const F16_MAX: f32 = 65504.0;
+    let sum = ops::add(x.as_dtype(Dtype::Float32)?, y.as_dtype(Dtype::Float32)?)?;
+    ops::clip(sum, (-F16_MAX, F16_MAX))?.as_dtype(Dtype::Float16)
+}
+
+#[derive(Debug)]
+struct Attention {
+    qkv_proj: FusedLinear,
+    o_proj: Linear,
+    q_norm: RmsNorm,
+    k_norm: RmsNorm,
+    rope: Rope,
+    heads: i32,
+    kv_heads: i32,
+    scale: f32,
+}
+
+impl Attention {
+    fn load(layer: &mut Layer, shape: &Shape, window: Option<i32>) -> Result<Self, LmError> {
+        let (heads, kv_heads, head_dim) = (shape.heads, shape.kv_heads, shape.head_dim);
+        let projections = vec![
+            Linear::load(&mut layer.layer("q_proj"), shape.hidden, heads * head_dim, false)?,
+            Linear::load(&mut layer.layer("k_proj"), shape.hidden, kv_heads * head_dim, false)?,
+            Linear::load(&mut layer.layer("v_proj"), shape.hidden, kv_heads * head_dim, false)?,
+        ];
+        let o_proj = Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, false)?;
+        o_proj.eval()?;
+        let rope = match window {
+            Some(_) => Rope::new(head_dim, shape.rope_local_base_freq, false, &RopeScaling::Default),
+            None => Rope::new(head_dim, shape.rope_theta, false, &shape.rope_scaling),
+        };
+        Ok(Attention {
+            qkv_proj: FusedLinear::new(projections)?,
+            o_proj,
+            q_norm: RmsNorm::load_plus_one(&mut layer.layer("q_norm"), head_dim, shape.eps)?,
+            k_norm: RmsNorm::load_plus_one(&mut layer.layer("k_norm"), head_dim, shape.eps)?,
+            rope,
+            heads,
+            kv_heads,
+            scale: shape.scale,
+        })
+    }
+
+    fn forward(&self, x: &Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
+        let [queries, keys, values] = self.qkv_proj.forward_split(x)?;
+        let queries = self.rope.forward(&split_heads(&queries, self.heads, Some(&self.q_norm))?, &step.offset)?;
+        let keys = self.rope.forward(&split_heads(&keys, self.kv_heads, Some(&self.k_norm))?, &step.offset)?;
+        let keys_values = cache.update_and_fetch(keys, split_heads(&values, self.kv_heads, None)?)?;
+        self.o_proj.forward(&attention(&queries, &keys_values, self.scale, &step.mask)?)
+    }
+}
+
+#[derive(Debug)]
+struct Mlp {
+    gate_up_proj: FusedLinear,
+    gelu: GeluApprox,
+    down_proj: Linear,
+}
+
+impl Mlp {
+    fn load(layer: &mut Layer, shape: &Shape, dtype: Dtype) -> Result<Self, LmError> {
+        let projections = vec![
+            Linear::load(&mut layer.layer("gate_proj"), shape.hidden, shape.intermediate, false)?,
+            Linear::load(&mut layer.layer("up_proj"), shape.hidden, shape.intermediate, false)?,
+        ];
+        let down_proj = Linear::load(&mut layer.layer("down_proj"), shape.intermediate, shape.hidden, false)?;
+        down_proj.eval()?;
+        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, gelu: GeluApprox::new(dtype)?, down_proj })
+    }
+
+    fn forward(&self, x: &Array) -> Result<Array, Exception> {
+        let [gate, up] = self.gate_up_proj.forward_split(x)?;
+        self.down_proj.forward(&ops::multiply(self.gelu.forward(&gate)?, up)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The layers' windows that a config asks for, or the key that is refused.
+    fn check(config: serde_json::Value, expected: Result<&[Option<i32>], &str>) {
+        let args = ModelArgs::deserialize(&config).expect("arguments");
+        let found = Shape::check(&args).map(|shape| shape.windows).map_err(|error| match error {
+            LmError::Config { name, .. } => name,
+            other => panic!("{config}: {other}"),
+        });
+        assert_eq!(found.as_deref().map_err(|name| *name), expected, "{config}");
+    }
+
+    #[test]
+    fn the_pattern_or_the_list_says_which_layers_see_everything() {
+        const W: Option<i32> = Some(512);
+        check(json!({"num_hidden_layers": 7}), Ok(&[W, W, W, W, W, None, W]));
+        check(json!({"num_hidden_layers": 3, "sliding_window_pattern": 1}), Ok(&[None, None, None]));
+        check(json!({"num_hidden_layers": 3, "sliding_window_pattern": 2, "sliding_window": 4}), Ok(&[Some(4), None, Some(4)]));
+        check(json!({"num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"]}), Ok(&[None, W]));
+        check(json!({"num_hidden_layers": 1, "layer_types": null, "final_logit_softcapping": null}), Ok(&[W]));
+    }
+
+    #[test]
+    fn what_cannot_be_computed_is_refused_by_name() {
+        check(json!({"num_hidden_layers": 2, "layer_types": ["full_attention"]}), Err("layer_types"));
+        check(json!({"num_hidden_layers": 1, "layer_types": ["chunked_attention"]}), Err("layer_types"));
+        check(json!({"sliding_window_pattern": 0}), Err("sliding_window_pattern"));
+        check(json!({"sliding_window": 0}), Err("sliding_window"));
+        check(json!({"num_key_value_heads": 3}), Err("num_key_value_heads"));
+        check(json!({"query_pre_attn_scalar": 0}), Err("query_pre_attn_scalar"));
+        check(json!({"attn_logit_softcapping": 50.0}), Err("attn_logit_softcapping"));
+        check(json!({"use_bidirectional_attention": true}), Err("use_bidirectional_attention"));
+    }
+}

@@ -1,0 +1,243 @@
+//! Qwen3 (Qwen Team 2025), dense. Reference: mlx-lm's qwen3.py.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, ops};
+use serde::Deserialize;
+
+use crate::LmError;
+use crate::cache::{AttentionStep, KvCache, LayerCache};
+use crate::config::{check_positive, check_range};
+use crate::models::Architecture;
+use crate::nn::{Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, attention, split_heads};
+use crate::weights::{Layer, Weights};
+
+/// config.json, with its own names.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ModelArgs {
+    hidden_size: i64,
+    num_hidden_layers: i64,
+    intermediate_size: i64,
+    num_attention_heads: i64,
+    num_key_value_heads: i64,
+    head_dim: Option<i64>,
+    rms_norm_eps: f64,
+    vocab_size: i64,
+    max_position_embeddings: i64,
+    rope_theta: Option<f64>,
+    rope_scaling: Option<serde_json::Value>,
+    rope_parameters: Option<serde_json::Value>,
+    #[serde(default)]
+    pub(super) tie_word_embeddings: bool,
+    layer_types: Option<Vec<String>>,
+}
+
+/// [`ModelArgs`] after its checks.
+#[derive(Debug)]
+pub(super) struct Shape {
+    pub hidden: i32,
+    pub layers: i32,
+    pub intermediate: i32,
+    pub heads: i32,
+    pub kv_heads: i32,
+    pub head_dim: i32,
+    pub vocab: i32,
+    pub context: i32,
+    pub eps: f32,
+    pub rope_theta: f32,
+    pub rope_scaling: RopeScaling,
+}
+
+impl Shape {
+    pub fn check(args: &ModelArgs) -> Result<Self, LmError> {
+        let heads = check_range("num_attention_heads", args.num_attention_heads, 1..=1024)?;
+        let kv_heads = check_range("num_key_value_heads", args.num_key_value_heads, 1..=1024)?;
+        if heads % kv_heads != 0 {
+            let allowed = format!("it must divide num_attention_heads = {heads}");
+            return Err(LmError::Config { name: "num_key_value_heads", value: kv_heads.to_string(), allowed });
+        }
+        if let Some(other) = args.layer_types.iter().flatten().find(|kind| *kind != "full_attention") {
+            let allowed = "only layers of the type full_attention are supported for this architecture".to_owned();
+            return Err(LmError::Config { name: "layer_types", value: other.clone(), allowed });
+        }
+        // Newer configs put both RoPE entries under rope_parameters.
+        let nested = args.rope_parameters.as_ref().filter(|parameters| !parameters.is_null());
+        let rope_theta = args.rope_theta.or_else(|| nested.and_then(|parameters| parameters.get("rope_theta")?.as_f64()));
+        let Some(rope_theta) = rope_theta else {
+            let allowed = "this architecture needs it, there or in rope_parameters".to_owned();
+            return Err(LmError::Config { name: "rope_theta", value: "nothing".to_owned(), allowed });
+        };
+        Ok(Shape {
+            hidden: check_range("hidden_size", args.hidden_size, 1..=1 << 17)?,
+            layers: check_range("num_hidden_layers", args.num_hidden_layers, 1..=1024)?,
+            intermediate: check_range("intermediate_size", args.intermediate_size, 1..=1 << 20)?,
+            heads,
+            kv_heads,
+            head_dim: check_range("head_dim", args.head_dim.unwrap_or(args.hidden_size / i64::from(heads)), 2..=4096)?,
+            vocab: check_range("vocab_size", args.vocab_size, 1..=1 << 22)?,
+            context: check_range("max_position_embeddings", args.max_position_embeddings, 1..=1 << 26)?,
+            eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
+            rope_theta: check_positive("rope_theta", rope_theta)?,
+            rope_scaling: RopeScaling::parse(args.rope_scaling.as_ref().filter(|scaling| !scaling.is_null()).or(nested))?,
+        })
+    }
+}
+
+/// A loaded Qwen3.
+#[derive(Debug)]
+pub struct Model {
+    shape: Shape,
+    embed_tokens: Embedding,
+    layers: Vec<TransformerBlock>,
+    norm: RmsNorm,
+    lm_head: Option<Linear>, // none: tied to embed_tokens
+}
+
+impl Model {
+    /// Takes the tensors that `args` ask for.
+    pub fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
+        let shape = Shape::check(&args)?;
+        // Tied checkpoints may repeat the output layer.
+        weights.ignore(|name| args.tie_word_embeddings && name.starts_with("lm_head."));
+        let embed_tokens = Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
+        let layers = (0..shape.layers)
+            .map(|index| TransformerBlock::load(&mut weights.layer(format!("model.layers.{index}")), &shape))
+            .collect::<Result<Vec<_>, _>>()?;
+        let norm = RmsNorm::load(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?;
+        let lm_head = match args.tie_word_embeddings {
+            true => None,
+            false => Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?),
+        };
+        if let Some(lm_head) = &lm_head {
+            lm_head.eval()?;
+        }
+        Ok(Model { shape, embed_tokens, layers, norm, lm_head })
+    }
+}
+
+impl Architecture for Model {
+    fn embed(&self, tokens: &Array) -> Result<Array, LmError> {
+        Ok(self.embed_tokens.forward(tokens)?)
+    }
+
+    fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
+        let mut x = embeddings;
+        let step = caches[0].attention_step(x.dim(1), None)?;
+        for (layer, cache) in self.layers.iter().zip(caches) {
+            x = layer.forward(x, cache, &step)?;
+        }
+        Ok(self.norm.forward(&x)?)
+    }
+
+    fn logits(&self, hidden: &Array) -> Result<Array, LmError> {
+        match &self.lm_head {
+            Some(lm_head) => Ok(lm_head.forward(hidden)?),
+            None => Ok(self.embed_tokens.as_linear(hidden)?),
+        }
+    }
+
+    fn make_cache(&self) -> Vec<LayerCache> {
+        self.layers.iter().map(|_| LayerCache::Kv(KvCache::new())).collect()
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.shape.vocab as usize
+    }
+
+    fn context_length(&self) -> usize {
+        self.shape.context as usize
+    }
+}
+
+#[derive(Debug)]
+struct TransformerBlock {
+    input_layernorm: RmsNorm,
+    self_attn: Attention,
+    post_attention_layernorm: RmsNorm,
+    mlp: Mlp,
+}
+
+impl TransformerBlock {
+    fn load(layer: &mut Layer, shape: &Shape) -> Result<Self, LmError> {
+        Ok(TransformerBlock {
+            input_layernorm: RmsNorm::load(&mut layer.layer("input_layernorm"), shape.hidden, shape.eps)?,
+            self_attn: Attention::load(&mut layer.layer("self_attn"), shape)?,
+            post_attention_layernorm: RmsNorm::load(&mut layer.layer("post_attention_layernorm"), shape.hidden, shape.eps)?,
+            mlp: Mlp::load(&mut layer.layer("mlp"), shape)?,
+        })
+    }
+
+    fn forward(&self, x: Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
+        let h = ops::add(&x, self.self_attn.forward(&self.input_layernorm.forward(&x)?, cache, step)?)?;
+        ops::add(&h, self.mlp.forward(&self.post_attention_layernorm.forward(&h)?)?)
+    }
+}
+
+/// Attention with queries and keys normalised head by head; also that of qwen3_moe.
+#[derive(Debug)]
+pub(super) struct Attention {
+    qkv_proj: FusedLinear,
+    o_proj: Linear,
+    q_norm: RmsNorm,
+    k_norm: RmsNorm,
+    rope: Rope,
+    heads: i32,
+    kv_heads: i32,
+    scale: f32,
+}
+
+impl Attention {
+    pub fn load(layer: &mut Layer, shape: &Shape) -> Result<Self, LmError> {
+        let (heads, kv_heads, head_dim) = (shape.heads, shape.kv_heads, shape.head_dim);
+        let projections = vec![
+            Linear::load(&mut layer.layer("q_proj"), shape.hidden, heads * head_dim, false)?,
+            Linear::load(&mut layer.layer("k_proj"), shape.hidden, kv_heads * head_dim, false)?,
+            Linear::load(&mut layer.layer("v_proj"), shape.hidden, kv_heads * head_dim, false)?,
+        ];
+        let o_proj = Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, false)?;
+        o_proj.eval()?;
+        Ok(Attention {
+            qkv_proj: FusedLinear::new(projections)?,
+            o_proj,
+            q_norm: RmsNorm::load(&mut layer.layer("q_norm"), head_dim, shape.eps)?,
+            k_norm: RmsNorm::load(&mut layer.layer("k_norm"), head_dim, shape.eps)?,
+            rope: Rope::new(head_dim, shape.rope_theta, false, &shape.rope_scaling),
+            heads,
+            kv_heads,
+            scale: (head_dim as f32).powf(-0.5),
+        })
+    }
+
+    pub fn forward(&self, x: &Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
+        let [queries, keys, values] = self.qkv_proj.forward_split(x)?;
+        let queries = self.rope.forward(&split_heads(&queries, self.heads, Some(&self.q_norm))?, &step.offset)?;
+        let keys = self.rope.forward(&split_heads(&keys, self.kv_heads, Some(&self.k_norm))?, &step.offset)?;
+        let keys_values = cache.update_and_fetch(keys, split_heads(&values, self.kv_heads, None)?)?;
+        self.o_proj.forward(&attention(&queries, &keys_values, self.scale, &step.mask)?)
+    }
+}
+
+/// The dense feed-forward network; also that of qwen3_moe's dense layers.
+#[derive(Debug)]
+pub(super) struct Mlp {
+    gate_up_proj: FusedLinear,
+    down_proj: Linear,
+}
+
+impl Mlp {
+    pub fn load(layer: &mut Layer, shape: &Shape) -> Result<Self, LmError> {
+        let projections = vec![
+            Linear::load(&mut layer.layer("gate_proj"), shape.hidden, shape.intermediate, false)?,
+            Linear::load(&mut layer.layer("up_proj"), shape.hidden, shape.intermediate, false)?,
+        ];
+        let down_proj = Linear::load(&mut layer.layer("down_proj"), shape.intermediate, shape.hidden, false)?;
+        down_proj.eval()?;
+        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, down_proj })
+    }
+
+    pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
+        let [gate, up] = self.gate_up_proj.forward_split(x)?;
+        // SwiGLU. Written out: MLX's compiled form would start a C++ compiler at run time on the CPU backend.
+        let activated = ops::multiply(ops::sigmoid(&gate)?, gate)?;
+        self.down_proj.forward(&ops::multiply(activated, up)?)
+    }
+}

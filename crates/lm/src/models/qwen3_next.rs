@@ -1,0 +1,656 @@
+//! Qwen3-Next (Qwen Team 2025): most layers remember by the gated delta rule, every fourth attends; experts with one that all tokens
+//! share. Reference: mlx-lm's qwen3_next.py.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, fast, ops};
+use serde::Deserialize;
+
+use crate::LmError;
+use crate::cache::{ArraysCache, AttentionStep, KvCache, LayerCache};
+use crate::config::{check_positive, check_range};
+use crate::ffi;
+use crate::models::Architecture;
+use crate::nn::{Embedding, FusedLinear, GatedDelta, Linear, RmsNorm, Rope, RopeScaling, SwitchGlu, attention, route, split_heads};
+use crate::weights::{Layer, Weights};
+
+/// config.json, with its own names and defaults.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ModelArgs {
+    hidden_size: i64,
+    num_hidden_layers: i64,
+    intermediate_size: i64,
+    num_attention_heads: i64,
+    num_key_value_heads: i64,
+    head_dim: i64,
+    linear_num_value_heads: i64,
+    linear_num_key_heads: i64,
+    linear_key_head_dim: i64,
+    linear_value_head_dim: i64,
+    linear_conv_kernel_dim: i64,
+    num_experts: i64,
+    num_experts_per_tok: i64,
+    decoder_sparse_step: i64,
+    #[serde(default)]
+    mlp_only_layers: Vec<i64>,
+    moe_intermediate_size: i64,
+    shared_expert_intermediate_size: i64,
+    rms_norm_eps: f64,
+    vocab_size: i64,
+    max_position_embeddings: i64,
+    rope_theta: Option<f64>,
+    partial_rotary_factor: Option<f64>,
+    rope_scaling: Option<serde_json::Value>,
+    rope_parameters: Option<serde_json::Value>,
+    #[serde(default)]
+    norm_topk_prob: bool,
+    #[serde(default)]
+    tie_word_embeddings: bool,
+    #[serde(default)]
+    attention_bias: bool,
+    #[serde(default = "default_full_attention_interval")]
+    full_attention_interval: i64,
+    layer_types: Option<Vec<String>>,
+}
+
+fn default_full_attention_interval() -> i64 {
+    4
+}
+
+/// [`ModelArgs`] after its checks.
+#[derive(Debug)]
+struct Shape {
+    hidden: i32,
+    layers: i32,
+    intermediate: i32,
+    heads: i32,
+    kv_heads: i32,
+    head_dim: i32,
+    attention_bias: bool,
+    rotary_dim: i32,
+    rope_theta: f32,
+    rope_scaling: RopeScaling,
+    /// Every n-th layer attends.
+    full_attention_interval: i32,
+    linear: LinearShape,
+    experts: Experts,
+    vocab: i32,
+    context: i32,
+    eps: f32,
+}
+
+/// Of the layers with the gated delta rule.
+#[derive(Debug, Clone, Copy)]
+struct LinearShape {
+    key_heads: i32,
+    value_heads: i32,
+    key_dim: i32,
+    value_dim: i32,
+    kernel: i32,
+}
+
+/// How the experts are laid out.
+#[derive(Debug)]
+struct Experts {
+    count: i32,
+    per_token: i32,
+    intermediate: i32,
+    shared_intermediate: i32,
+    norm_topk_prob: bool,
+    /// Every n-th layer has experts.
+    step: i32,
+    /// But not these.
+    mlp_only_layers: Vec<i64>,
+}
+
+impl Experts {
+    fn are_in(&self, layer: i32) -> bool {
+        self.count > 0 && (layer + 1) % self.step == 0 && !self.mlp_only_layers.contains(&i64::from(layer))
+    }
+}
+
+impl Shape {
+    fn check(args: &ModelArgs) -> Result<Self, LmError> {
+        let heads = check_range("num_attention_heads", args.num_attention_heads, 1..=1024)?;
+        let kv_heads = check_range("num_key_value_heads", args.num_key_value_heads, 1..=1024)?;
+        if heads % kv_heads != 0 {
+            let allowed = format!("it must divide num_attention_heads = {heads}");
+            return Err(LmError::Config { name: "num_key_value_heads", value: kv_heads.to_string(), allowed });
+        }
+        let value_heads = check_range("linear_num_value_heads", args.linear_num_value_heads, 1..=1024)?;
+        let key_heads = check_range("linear_num_key_heads", args.linear_num_key_heads, 1..=1024)?;
+        if value_heads % key_heads != 0 {
+            let allowed = format!("it must divide linear_num_value_heads = {value_heads}");
+            return Err(LmError::Config { name: "linear_num_key_heads", value: key_heads.to_string(), allowed });
+        }
+        let layers = check_range("num_hidden_layers", args.num_hidden_layers, 1..=1024)?;
+        let full_attention_interval = check_range("full_attention_interval", args.full_attention_interval, 1..=i64::from(layers))?;
+        for (index, kind) in args.layer_types.iter().flatten().enumerate() {
+            let attends = (index as i32 + 1) % full_attention_interval == 0;
+            if kind != if attends { "full_attention" } else { "linear_attention" } {
+                let allowed = format!("every layer whose number is divisible by {full_attention_interval}, and no other, must attend");
+                return Err(LmError::Config { name: "layer_types", value: kind.clone(), allowed });
+            }
+        }
+        // Newer configs put all RoPE entries under rope_parameters.
+        let nested = args.rope_parameters.as_ref().filter(|parameters| !parameters.is_null());
+        let rope = |name: &'static str, outside: Option<f64>| {
+            let value = outside.or_else(|| nested.and_then(|parameters| parameters.get(name)?.as_f64()));
+            let allowed = "this architecture needs it, there or in rope_parameters".to_owned();
+            check_positive(name, value.ok_or(LmError::Config { name, value: "nothing".to_owned(), allowed })?)
+        };
+        let head_dim = check_range("head_dim", args.head_dim, 2..=4096)?;
+        let partial_rotary_factor = rope("partial_rotary_factor", args.partial_rotary_factor)?;
+        let rotary_dim = (head_dim as f32 * partial_rotary_factor) as i32;
+        if rotary_dim < 2 || rotary_dim > head_dim || rotary_dim % 2 != 0 {
+            let allowed = format!("it must make an even number up to head_dim = {head_dim} of it");
+            return Err(LmError::Config { name: "partial_rotary_factor", value: partial_rotary_factor.to_string(), allowed });
+        }
+        let count = check_range("num_experts", args.num_experts, 0..=1 << 16)?;
+        Ok(Shape {
+            hidden: check_range("hidden_size", args.hidden_size, 1..=1 << 17)?,
+            layers,
+            intermediate: check_range("intermediate_size", args.intermediate_size, 1..=1 << 20)?,
+            heads,
+            kv_heads,
+            head_dim,
+            attention_bias: args.attention_bias,
+            rotary_dim,
+            rope_theta: rope("rope_theta", args.rope_theta)?,
+            rope_scaling: RopeScaling::parse(args.rope_scaling.as_ref().filter(|scaling| !scaling.is_null()).or(nested))?,
+            full_attention_interval,
+            linear: LinearShape {
+                key_heads,
+                value_heads,
+                key_dim: check_range("linear_key_head_dim", args.linear_key_head_dim, 1..=4096)?,
+                value_dim: check_range("linear_value_head_dim", args.linear_value_head_dim, 1..=4096)?,
+                kernel: check_range("linear_conv_kernel_dim", args.linear_conv_kernel_dim, 2..=64)?,
+            },
+            experts: Experts {
+                count,
+                per_token: check_range("num_experts_per_tok", args.num_experts_per_tok, 1..=i64::from(count.max(1)))?,
+                intermediate: check_range("moe_intermediate_size", args.moe_intermediate_size, 1..=1 << 20)?,
+                shared_intermediate: check_range("shared_expert_intermediate_size", args.shared_expert_intermediate_size, 1..=1 << 20)?,
+                norm_topk_prob: args.norm_topk_prob,
+                step: check_range("decoder_sparse_step", args.decoder_sparse_step, 1..=1024)?,
+                mlp_only_layers: args.mlp_only_layers.clone(),
+            },
+            vocab: check_range("vocab_size", args.vocab_size, 1..=1 << 22)?,
+            context: check_range("max_position_embeddings", args.max_position_embeddings, 1..=1 << 26)?,
+            eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
+        })
+    }
+
+    fn attends(&self, layer: i32) -> bool {
+        (layer + 1) % self.full_attention_interval == 0
+    }
+}
+
+/// Who wrote the checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    /// mlx-lm: experts stacked.
+    Mlx,
+    /// Hugging Face: each expert by itself, norm weights less one, convolution weights `[C, 1, K]` instead of `[C, K, 1]`.
+    HuggingFace,
+}
+
+impl Layout {
+    fn norm(self, layer: &mut Layer, dimensions: i32, eps: f32) -> Result<RmsNorm, LmError> {
+        match self {
+            Layout::Mlx => RmsNorm::load(layer, dimensions, eps),
+            Layout::HuggingFace => RmsNorm::load_plus_one(layer, dimensions, eps),
+        }
+    }
+}
+
+/// A loaded Qwen3-Next.
+#[derive(Debug)]
+pub struct Model {
+    shape: Shape,
+    embed_tokens: Embedding,
+    layers: Vec<TransformerBlock>,
+    norm: RmsNorm,
+    lm_head: Option<Linear>, // none: tied to embed_tokens
+}
+
+impl Model {
+    /// Takes the tensors that `args` ask for.
+    pub fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
+        let shape = Shape::check(&args)?;
+        // Heads that predict several tokens are not used here; tied checkpoints may repeat the output layer.
+        weights.ignore(|name| name.contains("mtp.") || (args.tie_word_embeddings && name.starts_with("lm_head.")));
+        let single_expert = |layer| format!("model.layers.{layer}.mlp.experts.0.up_proj.weight");
+        let layout = match (0..shape.layers).any(|layer| weights.contains(&single_expert(layer))) {
+            true => Layout::HuggingFace,
+            false => Layout::Mlx,
+        };
+        let embed_tokens = Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
+        let layers = (0..shape.layers)
+            .map(|index| TransformerBlock::load(&mut weights.layer(format!("model.layers.{index}")), &shape, layout, index))
+            .collect::<Result<Vec<_>, _>>()?;
+        let norm = layout.norm(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?;
+        let lm_head = match args.tie_word_embeddings {
+            true => None,
+            false => Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?),
+        };
+        if let Some(lm_head) = &lm_head {
+            lm_head.eval()?;
+        }
+        Ok(Model { shape, embed_tokens, layers, norm, lm_head })
+    }
+}
+
+impl Architecture for Model {
+    fn embed(&self, tokens: &Array) -> Result<Array, LmError> {
+        Ok(self.embed_tokens.forward(tokens)?)
+    }
+
+    fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
+        let mut x = embeddings;
+        let length = x.dim(1);
+        let step = caches[self.shape.full_attention_interval as usize - 1].attention_step(length, None)?;
+        let mask = if self.shape.attends(0) { None } else { caches[0].state()?.mask(length) };
+        for (layer, cache) in self.layers.iter().zip(caches) {
+            x = layer.forward(x, cache, &step, mask.as_ref())?;
+        }
+        Ok(self.norm.forward(&x)?)
+    }
+
+    fn logits(&self, hidden: &Array) -> Result<Array, LmError> {
+        match &self.lm_head {
+            Some(lm_head) => Ok(lm_head.forward(hidden)?),
+            None => Ok(self.embed_tokens.as_linear(hidden)?),
+        }
+    }
+
+    fn make_cache(&self) -> Vec<LayerCache> {
+        let cache = |layer: &TransformerBlock| match layer.mixer {
+            Mixer::Attention(_) => LayerCache::Kv(KvCache::new()),
+            Mixer::Linear(_) => LayerCache::Arrays(ArraysCache::new(2)),
+        };
+        self.layers.iter().map(cache).collect()
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.shape.vocab as usize
+    }
+
+    fn context_length(&self) -> usize {
+        self.shape.context as usize
+    }
+}
+
+#[derive(Debug)]
+struct TransformerBlock {
+    input_layernorm: RmsNorm,
+    mixer: Mixer,
+    post_attention_layernorm: RmsNorm,
+    mlp: FeedForward,
+}
+
+#[derive(Debug)]
+enum Mixer {
+    Attention(Attention),
+    Linear(GatedDeltaNet),
+}
+
+#[derive(Debug)]
+enum FeedForward {
+    Dense(Mlp),
+    Sparse(Box<SparseMoe>),
+}
+
+impl TransformerBlock {
+    fn load(layer: &mut Layer, shape: &Shape, layout: Layout, index: i32) -> Result<Self, LmError> {
+        Ok(TransformerBlock {
+            input_layernorm: layout.norm(&mut layer.layer("input_layernorm"), shape.hidden, shape.eps)?,
+            mixer: match shape.attends(index) {
+                true => Mixer::Attention(Attention::load(&mut layer.layer("self_attn"), shape, layout)?),
+                false => Mixer::Linear(GatedDeltaNet::load(&mut layer.layer("linear_attn"), shape, layout)?),
+            },
+            post_attention_layernorm: layout.norm(&mut layer.layer("post_attention_layernorm"), shape.hidden, shape.eps)?,
+            mlp: match shape.experts.are_in(index) {
+                true => FeedForward::Sparse(Box::new(SparseMoe::load(&mut layer.layer("mlp"), shape.hidden, &shape.experts)?)),
+                false => FeedForward::Dense(Mlp::load(&mut layer.layer("mlp"), shape.hidden, shape.intermediate)?),
+            },
+        })
+    }
+
+    fn forward(&self, x: Array, cache: &mut LayerCache, step: &AttentionStep, mask: Option<&Array>) -> Result<Array, Exception> {
+        let normed = self.input_layernorm.forward(&x)?;
+        let mixed = match &self.mixer {
+            Mixer::Attention(attention) => attention.forward(&normed, cache, step)?,
+            Mixer::Linear(linear) => linear.forward(&normed, cache.state()?, mask)?,
+        };
+        let h = ops::add(&x, mixed)?;
+        let normed = self.post_attention_layernorm.forward(&h)?;
+        let fed_forward = match &self.mlp {
+            FeedForward::Dense(mlp) => mlp.forward(&normed)?,
+            FeedForward::Sparse(moe) => moe.forward(&normed)?,
+        };
+        ops::add(&h, fed_forward)
+    }
+}
+
+/// Attention over part of each head's rotation, its output gated.
+#[derive(Debug)]
+struct Attention {
+    /// Queries, their gates, keys, values.
+    projections: FusedLinear,
+    o_proj: Linear,
+    q_norm: RmsNorm,
+    k_norm: RmsNorm,
+    rope: Rope,
+    heads: i32,
+    kv_heads: i32,
+    scale: f32,
+}
+
+impl Attention {
+    fn load(layer: &mut Layer, shape: &Shape, layout: Layout) -> Result<Self, LmError> {
+        let (heads, kv_heads, head_dim, bias) = (shape.heads, shape.kv_heads, shape.head_dim, shape.attention_bias);
+        // Each head's query stands before its gate in the checkpoint; here all queries come first.
+        let q_proj = Linear::load(&mut layer.layer("q_proj"), shape.hidden, 2 * heads * head_dim, bias)?;
+        let half = |second: i32| -> Vec<i32> {
+            (0..heads).flat_map(|head| (2 * head + second) * head_dim..(2 * head + second + 1) * head_dim).collect()
+        };
+        let projections = vec![
+            q_proj.select_outputs(&half(0))?,
+            q_proj.select_outputs(&half(1))?,
+            Linear::load(&mut layer.layer("k_proj"), shape.hidden, kv_heads * head_dim, bias)?,
+            Linear::load(&mut layer.layer("v_proj"), shape.hidden, kv_heads * head_dim, bias)?,
+        ];
+        let o_proj = Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, bias)?;
+        o_proj.eval()?;
+        Ok(Attention {
+            projections: FusedLinear::new(projections)?,
+            o_proj,
+            q_norm: layout.norm(&mut layer.layer("q_norm"), head_dim, shape.eps)?,
+            k_norm: layout.norm(&mut layer.layer("k_norm"), head_dim, shape.eps)?,
+            rope: Rope::new(shape.rotary_dim, shape.rope_theta, false, &shape.rope_scaling),
+            heads,
+            kv_heads,
+            scale: (head_dim as f32).powf(-0.5),
+        })
+    }
+
+    fn forward(&self, x: &Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
+        let [queries, gate, keys, values] = self.projections.forward_split(x)?;
+        let queries = self.rope.forward(&split_heads(&queries, self.heads, Some(&self.q_norm))?, &step.offset)?;
+        let keys = self.rope.forward(&split_heads(&keys, self.kv_heads, Some(&self.k_norm))?, &step.offset)?;
+        let keys_values = cache.update_and_fetch(keys, split_heads(&values, self.kv_heads, None)?)?;
+        let attended = attention(&queries, &keys_values, self.scale, &step.mask)?;
+        self.o_proj.forward(&ops::multiply(attended, ops::sigmoid(gate)?)?)
+    }
+}
+
+/// A short convolution over time, then the gated delta rule. Its cache holds the convolution's last inputs `[B, K - 1, C]` and the state
+/// `[B, Hv, Dv, Dk]` (f32). C is the width of queries, keys and values together.
+#[derive(Debug)]
+struct GatedDeltaNet {
+    /// Queries, keys and values side by side; the output's gate z; b, of which beta is made; a, of which the decay is made.
+    projections: FusedLinear,
+    /// f32 `[K, C]`: with f32 weights all from here to the output's norm is computed in f32.
+    conv_weight: Array,
+    query_scale: Array, // [Dk]
+    key_scale: Array,   // [Dk]
+    decay_scale: Array, // f32 [Hv]: −exp(A_log)
+    dt_bias: Array,     // f32 [Hv]
+    norm: RmsNorm,
+    out_proj: Linear,
+    shape: LinearShape,
+}
+
+/// Keeps vectors without length from being divided by zero.
+const NORM_EPS: f32 = 1e-6;
+
+impl GatedDeltaNet {
+    fn load(layer: &mut Layer, shape: &Shape, layout: Layout) -> Result<Self, LmError> {
+        let (hidden, linear) = (shape.hidden, shape.linear);
+        let LinearShape { key_heads, value_heads, key_dim, value_dim, kernel } = linear;
+        let sharing = value_heads / key_heads;
+        // In the checkpoint each key head's q, k, v and z stand together, as do its b and a.
+        let widths = [key_dim, key_dim, sharing * value_dim, sharing * value_dim];
+        let in_proj_qkvz = Linear::load(&mut layer.layer("in_proj_qkvz"), hidden, key_heads * widths.iter().sum::<i32>(), false)?;
+        let in_proj_ba = Linear::load(&mut layer.layer("in_proj_ba"), hidden, 2 * value_heads, false)?;
+        let [q, k, v, z] = [0, 1, 2, 3].map(|part| part_of_each(&widths, part, key_heads));
+        let [b, a] = [0, 1].map(|part| part_of_each(&[sharing, sharing], part, key_heads));
+        let projections = vec![
+            in_proj_qkvz.select_outputs(&[q, k, v].concat())?,
+            in_proj_qkvz.select_outputs(&z)?,
+            in_proj_ba.select_outputs(&b)?,
+            in_proj_ba.select_outputs(&a)?,
+        ];
+        let channels = 2 * key_heads * key_dim + value_heads * value_dim;
+        let conv_shape = match layout {
+            Layout::Mlx => [channels, kernel, 1],
+            Layout::HuggingFace => [channels, 1, kernel],
+        };
+        let conv_weight = ops::reshape(layer.layer("conv1d").take("weight", &conv_shape)?, &[channels, kernel])?;
+        let conv_weight = conv_weight.as_dtype(Dtype::Float32)?.transpose()?.contiguous()?;
+        let decay_scale = ops::negative(ops::exp(layer.take("A_log", &[value_heads])?.as_dtype(Dtype::Float32)?)?)?;
+        let dt_bias = layer.take("dt_bias", &[value_heads])?.as_dtype(Dtype::Float32)?;
+        let scale = (key_dim as f32).powf(-0.5);
+        let everywhere = |number: f32| Array::from_slice(&vec![number; key_dim as usize], &[key_dim]);
+        let out_proj = Linear::load(&mut layer.layer("out_proj"), value_heads * value_dim, hidden, false)?;
+        out_proj.eval()?;
+        mlx_rs::transforms::eval([&conv_weight, &decay_scale, &dt_bias])?;
+        Ok(GatedDeltaNet {
+            projections: FusedLinear::new(projections)?,
+            conv_weight,
+            query_scale: everywhere(scale * scale),
+            key_scale: everywhere(scale),
+            decay_scale,
+            dt_bias,
+            // No layout stores this one less one.
+            norm: RmsNorm::load(&mut layer.layer("norm"), value_dim, shape.eps)?,
+            out_proj,
+            shape: linear,
+        })
+    }
+
+    fn forward(&self, x: &Array, cache: &mut ArraysCache, mask: Option<&Array>) -> Result<Array, Exception> {
+        let &[batch, length, _] = x.shape() else {
+            return Err(Exception::custom(format!("the gated delta rule takes three axes, got {:?}", x.shape())));
+        };
+        let LinearShape { key_heads, value_heads, key_dim, value_dim, .. } = self.shape;
+        let [mut qkv, z, b, a] = self.projections.forward_split(x)?;
+        if let Some(mask) = mask {
+            qkv = ops::select(ops::expand_dims(mask, -1)?, &qkv, Array::from_slice(&[0.0f32], &[1]).as_dtype(qkv.dtype())?)?;
+        }
+        let mixed = self.convolve(&qkv, cache)?; // f32 [B, L, C]
+
+        let heads = |from: i32, count: i32, dim: i32| {
+            let part = ffi::slice(&mixed, &[0, 0, from], &[batch, length, from + count * dim])?;
+            ops::reshape(part, &[batch, length, count, dim])
+        };
+        // Root mean squares instead of lengths, with the factors between the two in the scales.
+        let unit = |vectors: &Array, scale: &Array| fast::rms_norm(vectors, Some(scale), NORM_EPS / key_dim as f32);
+        let dt = ops::add(a, &self.dt_bias)?;
+        let softplus = ops::logaddexp(dt, Array::from_slice(&[0.0f32], &[1]))?;
+        let inputs = GatedDelta {
+            queries: unit(&heads(0, key_heads, key_dim)?, &self.query_scale)?,
+            keys: unit(&heads(key_heads * key_dim, key_heads, key_dim)?, &self.key_scale)?,
+            values: heads(2 * key_heads * key_dim, value_heads, value_dim)?,
+            decay: ops::exp(ops::multiply(softplus, &self.decay_scale)?)?,
+            beta: ops::sigmoid(b.as_dtype(Dtype::Float32)?)?,
+        };
+        let (outputs, state) = inputs.update(cache.get(1), mask)?;
+        cache.set(1, state);
+        cache.advance(length as usize);
+
+        let z = ops::reshape(z.as_dtype(Dtype::Float32)?, &[batch, length, value_heads, value_dim])?;
+        let gate = ops::multiply(ops::sigmoid(&z)?, z)?;
+        let gated = ops::multiply(self.norm.forward(&outputs)?, gate)?;
+        self.out_proj.forward(&ops::reshape(gated, &[batch, length, -1])?.as_dtype(x.dtype())?)
+    }
+
+    /// Each channel's weighted sum over its last K inputs, through SiLU: `[B, L, C]` to f32 of the same shape.
+    fn convolve(&self, qkv: &Array, cache: &mut ArraysCache) -> Result<Array, Exception> {
+        let (batch, length, channels, kept) = (qkv.dim(0), qkv.dim(1), qkv.dim(2), self.shape.kernel - 1);
+        let before = match cache.get(0) {
+            Some(before) => before.clone(),
+            None => ops::zeros_dtype(&[batch, kept, channels], qkv.dtype())?,
+        };
+        let inputs = ops::concatenate(&[&before, qkv], 1)?; // [B, K - 1 + L, C]
+        let last = match cache.lengths() {
+            // Each row ends at its own last token.
+            Some(lengths) => {
+                let ends = lengths.iter().map(|&own| own.clamp(0, length));
+                let positions: Vec<i32> = ends.flat_map(|end| end..end + kept).collect();
+                inputs.take_along_axis(Array::from_slice(&positions, &[batch, kept, 1]), 1)?
+            }
+            None => {
+                let last = ffi::slice(&inputs, &[0, length, 0], &[batch, length + kept, channels])?;
+                // A view would keep the whole prompt's inputs in memory.
+                if length == 1 { last } else { last.contiguous()? }
+            }
+        };
+        cache.set(0, last);
+        let convolved = if length == 1 {
+            ops::multiply(&inputs, &self.conv_weight)?.sum_axis(1, true)?
+        } else {
+            // Shifted sums: on a CPU many times faster than MLX's own convolution with one channel per group.
+            let inputs = inputs.as_dtype(Dtype::Float32)?;
+            let tap = |index: i32| {
+                let weight = ffi::slice(&self.conv_weight, &[index, 0], &[index + 1, channels])?;
+                ops::multiply(ffi::slice(&inputs, &[0, index, 0], &[batch, index + length, channels])?, weight)
+            };
+            let mut sum = tap(0)?;
+            for index in 1..self.shape.kernel {
+                sum = ops::add(sum, tap(index)?)?;
+            }
+            sum
+        };
+        ops::multiply(ops::sigmoid(&convolved)?, convolved)
+    }
+}
+
+/// Where part `part` of each group stands, when every group holds parts of `widths` side by side.
+fn part_of_each(widths: &[i32], part: usize, num_groups: i32) -> Vec<i32> {
+    let group: i32 = widths.iter().sum();
+    let before: i32 = widths[..part].iter().sum();
+    (0..num_groups).flat_map(|index| index * group + before..index * group + before + widths[part]).collect()
+}
+
+/// Experts that tokens choose, and one that all share.
+#[derive(Debug)]
+struct SparseMoe {
+    gate: Linear,
+    switch_mlp: SwitchGlu,
+    shared_expert: Mlp,
+    shared_expert_gate: Linear,
+    per_token: i32,
+    norm_topk_prob: bool,
+}
+
+impl SparseMoe {
+    fn load(layer: &mut Layer, hidden: i32, experts: &Experts) -> Result<Self, LmError> {
+        let gate = Linear::load(&mut layer.layer("gate"), hidden, experts.count, false)?;
+        let shared_expert_gate = Linear::load(&mut layer.layer("shared_expert_gate"), hidden, 1, false)?;
+        gate.eval()?;
+        shared_expert_gate.eval()?;
+        Ok(SparseMoe {
+            gate,
+            switch_mlp: SwitchGlu::load(layer, hidden, experts.intermediate, experts.count)?,
+            shared_expert: Mlp::load(&mut layer.layer("shared_expert"), hidden, experts.shared_intermediate)?,
+            shared_expert_gate,
+            per_token: experts.per_token,
+            norm_topk_prob: experts.norm_topk_prob,
+        })
+    }
+
+    fn forward(&self, x: &Array) -> Result<Array, Exception> {
+        let (chosen, scores) = route(&self.gate.forward(x)?, self.per_token, self.norm_topk_prob)?;
+        let outputs = self.switch_mlp.forward(x, &chosen)?; // [B, L, K, D]
+        let routed = ops::multiply(outputs, ops::expand_dims(scores, -1)?)?.sum_axis(-2, false)?;
+        let share = ops::sigmoid(self.shared_expert_gate.forward(x)?)?;
+        ops::add(routed, ops::multiply(self.shared_expert.forward(x)?, share)?)
+    }
+}
+
+#[derive(Debug)]
+struct Mlp {
+    gate_up_proj: FusedLinear,
+    down_proj: Linear,
+}
+
+impl Mlp {
+    fn load(layer: &mut Layer, hidden: i32, intermediate: i32) -> Result<Self, LmError> {
+        let projections = vec![
+            Linear::load(&mut layer.layer("gate_proj"), hidden, intermediate, false)?,
+            Linear::load(&mut layer.layer("up_proj"), hidden, intermediate, false)?,
+        ];
+        let down_proj = Linear::load(&mut layer.layer("down_proj"), intermediate, hidden, false)?;
+        down_proj.eval()?;
+        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, down_proj })
+    }
+
+    fn forward(&self, x: &Array) -> Result<Array, Exception> {
+        let [gate, up] = self.gate_up_proj.forward_split(x)?;
+        // SwiGLU. Written out: MLX's compiled form would start a C++ compiler at run time on the CPU backend.
+        let activated = ops::multiply(ops::sigmoid(&gate)?, gate)?;
+        self.down_proj.forward(&ops::multiply(activated, up)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Layers that attend and layers with experts in a config with these changes, of eight, or the key that is refused.
+    fn check(changes: serde_json::Value, expected: Result<(&[i32], &[i32]), &str>) {
+        let mut config = json!({
+            "hidden_size": 32, "num_hidden_layers": 8, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "head_dim": 16, "rms_norm_eps": 1e-6, "vocab_size": 128, "max_position_embeddings": 4096, "rope_theta": 1e6,
+            "partial_rotary_factor": 0.25, "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4, "num_experts": 8, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "decoder_sparse_step": 1, "norm_topk_prob": true,
+        });
+        for (name, value) in changes.as_object().expect("an object") {
+            config[name] = value.clone();
+        }
+        let args = ModelArgs::deserialize(&config).expect("arguments");
+        let found = Shape::check(&args).map_err(|error| match error {
+            LmError::Config { name, .. } => name,
+            other => panic!("{changes}: {other}"),
+        });
+        let layers = |shape: &Shape, is_wanted: &dyn Fn(&Shape, i32) -> bool| -> Vec<i32> {
+            (0..shape.layers).filter(|&layer| is_wanted(shape, layer)).collect()
+        };
+        let found = found.map(|shape| {
+            let attending = layers(&shape, &Shape::attends);
+            (attending, layers(&shape, &|shape, layer| shape.experts.are_in(layer)))
+        });
+        assert_eq!(found, expected.map(|(attending, sparse)| (attending.to_vec(), sparse.to_vec())), "{changes}");
+    }
+
+    #[test]
+    fn the_config_says_which_layers_attend_and_which_have_experts() {
+        const ALL: &[i32] = &[0, 1, 2, 3, 4, 5, 6, 7];
+        check(json!({}), Ok((&[3, 7], ALL)));
+        check(json!({"full_attention_interval": 3}), Ok((&[2, 5], ALL)));
+        check(json!({"full_attention_interval": 1, "num_experts": 0, "num_experts_per_tok": 1}), Ok((ALL, &[])));
+        check(json!({"decoder_sparse_step": 2, "mlp_only_layers": [3]}), Ok((&[3, 7], &[1, 5, 7])));
+        check(json!({"layer_types": ["linear_attention", "full_attention"], "full_attention_interval": 2}), Ok((&[1, 3, 5, 7], ALL)));
+        let nested = json!({"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5});
+        check(json!({"rope_theta": null, "partial_rotary_factor": null, "rope_parameters": nested}), Ok((&[3, 7], ALL)));
+    }
+
+    #[test]
+    fn what_cannot_be_computed_is_refused_by_name() {
+        check(json!({"num_key_value_heads": 3}), Err("num_key_value_heads"));
+        check(json!({"linear_num_key_heads": 3}), Err("linear_num_key_heads"));
+        check(json!({"linear_conv_kernel_dim": 1}), Err("linear_conv_kernel_dim"));
+        check(json!({"full_attention_interval": 9}), Err("full_attention_interval"));
+        check(json!({"full_attention_interval": 0}), Err("full_attention_interval"));
+        check(json!({"layer_types": ["full_attention"]}), Err("layer_types"));
+        check(json!({"partial_rotary_factor": 1.5}), Err("partial_rotary_factor"));
+        check(json!({"partial_rotary_factor": 0.2}), Err("partial_rotary_factor"));
+        check(json!({"partial_rotary_factor": null}), Err("partial_rotary_factor"));
+        check(json!({"num_experts_per_tok": 9}), Err("num_experts_per_tok"));
+        check(json!({"rope_theta": 0.0}), Err("rope_theta"));
+    }
+}

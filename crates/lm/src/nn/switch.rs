@@ -1,0 +1,240 @@
+//! Mixture of experts: routing, and feed-forward experts of which each token visits a few. Reference: mlx-lm's switch_layers.py.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, ops};
+
+use crate::LmError;
+use crate::config::Quantization;
+use crate::ffi;
+use crate::weights::Layer;
+
+/// From this many (token, expert) pairs on they are sorted by expert, so that a GPU reads each expert's weights once.
+const MIN_SORTED: usize = 64;
+
+/// The `num_chosen` likeliest experts of each token and what their outputs weigh: router outputs `[B, L, E]` to indices (u32) and scores,
+/// both `[B, L, K]`. Scores are shares of all experts' probability, or of the chosen ones' alone where they are to add up to one.
+pub fn route(router_logits: &Array, num_chosen: i32, adds_up_to_one: bool) -> Result<(Array, Array), Exception> {
+    let [batch, length, num_experts] = *router_logits.shape() else {
+        return Err(Exception::custom(format!("a router's outputs have three axes, got {:?}", router_logits.shape())));
+    };
+    let shares = ops::softmax_axis(router_logits, -1, true)?;
+    let order = ops::argpartition_axis(&shares, -num_chosen, -1)?;
+    let indices = ffi::slice(&order, &[0, 0, num_experts - num_chosen], &[batch, length, num_experts])?;
+    let scores = shares.take_along_axis(&indices, -1)?;
+    if !adds_up_to_one {
+        return Ok((indices, scores));
+    }
+    let sum = scores.sum_axis(-1, true)?;
+    Ok((indices, ops::divide(scores, sum)?))
+}
+
+/// Gated feed-forward experts, `down(silu(gate(x)) * up(x))`.
+#[derive(Debug)]
+pub struct SwitchGlu {
+    gate_up_proj: GateUp,
+    down_proj: SwitchLinear,
+    intermediate: i32,
+}
+
+#[derive(Debug)]
+enum GateUp {
+    /// Gate rows, then up rows of each expert: one product instead of two, and the same numbers.
+    Joined(SwitchLinear),
+    /// Where the two are quantized differently.
+    Apart { gate: SwitchLinear, up: SwitchLinear },
+}
+
+impl SwitchGlu {
+    /// Takes the experts of the block `layer` (for example "model.layers.0.mlp"): MLX's stacked `switch_mlp.*` or, where those are
+    /// missing, Hugging Face's dense `experts.<index>.*`.
+    pub fn load(layer: &mut Layer, hidden: i32, intermediate: i32, num_experts: i32) -> Result<Self, LmError> {
+        let gate = SwitchLinear::load(layer, "gate_proj", hidden, intermediate, num_experts)?;
+        let up = SwitchLinear::load(layer, "up_proj", hidden, intermediate, num_experts)?;
+        let down_proj = SwitchLinear::load(layer, "down_proj", intermediate, hidden, num_experts)?;
+        down_proj.eval()?;
+        let gate_up_proj = match SwitchLinear::join(&gate, &up)? {
+            Some(joined) => GateUp::Joined(joined),
+            None => GateUp::Apart { gate, up },
+        };
+        match &gate_up_proj {
+            GateUp::Joined(joined) => joined.eval()?,
+            GateUp::Apart { gate, up } => {
+                gate.eval()?;
+                up.eval()?;
+            }
+        }
+        Ok(SwitchGlu { gate_up_proj, down_proj, intermediate })
+    }
+
+    /// `x` `[B, L, D]` through the experts `expert_indices` `[B, L, K]` (integers below the number of experts) to `[B, L, K, D]`.
+    pub fn forward(&self, x: &Array, expert_indices: &Array) -> Result<Array, Exception> {
+        let (&[batch, length, hidden], &[_, _, num_chosen]) = (x.shape(), expert_indices.shape()) else {
+            return Err(Exception::custom(format!("experts take three axes, got {:?}", x.shape())));
+        };
+        let shape = [batch, length, num_chosen, hidden];
+        if expert_indices.size() < MIN_SORTED {
+            let x = ops::reshape(x, &[batch, length, 1, 1, hidden])?;
+            return ops::reshape(self.experts(&x, expert_indices, false)?, &shape);
+        }
+        let flat = ops::reshape(expert_indices, &[-1])?;
+        let order = ops::argsort(&flat)?;
+        let token = ops::floor_divide(&order, Array::from_slice(&[num_chosen as u32], &[1]))?;
+        let x = ops::reshape(x, &[batch * length, 1, hidden])?.take_axis(token, 0)?;
+        let sorted = self.experts(&x, &flat.take_axis(&order, 0)?, true)?;
+        ops::reshape(sorted.take_axis(ops::argsort(&order)?, 0)?, &shape)
+    }
+
+    /// `x` `[..., 1, D]` through one expert for each of `indices` `[...]`, to `[..., 1, D]`.
+    fn experts(&self, x: &Array, indices: &Array, are_sorted: bool) -> Result<Array, Exception> {
+        let (gate, up) = match &self.gate_up_proj {
+            GateUp::Joined(joined) => {
+                let gate_up = joined.forward(x, indices, are_sorted)?;
+                let last = gate_up.ndim() - 1;
+                let half = |from: i32| {
+                    let (mut start, mut stop) = (vec![0; last + 1], gate_up.shape().to_vec());
+                    (start[last], stop[last]) = (from, from + self.intermediate);
+                    ffi::slice(&gate_up, &start, &stop)
+                };
+                (half(0)?, half(self.intermediate)?)
+            }
+            GateUp::Apart { gate, up } => (gate.forward(x, indices, are_sorted)?, up.forward(x, indices, are_sorted)?),
+        };
+        // SwiGLU, written out: MLX's compiled form would start a C++ compiler at run time on the CPU backend.
+        let activated = ops::multiply(ops::sigmoid(&gate)?, gate)?;
+        self.down_proj.forward(&ops::multiply(activated, up)?, indices, are_sorted)
+    }
+}
+
+/// One matrix per expert, without bias.
+#[derive(Debug)]
+enum SwitchLinear {
+    /// [E, in, out]: a transposed view of the checkpoint's [E, out, in].
+    Dense(Array),
+    /// Packed rows of `bits`-wide integers with a scale and bias per group.
+    Quantized { weight: Array, scales: Array, biases: Array, settings: Quantization },
+}
+
+impl SwitchLinear {
+    fn load(block: &mut Layer, name: &str, inputs: i32, outputs: i32, num_experts: i32) -> Result<Self, LmError> {
+        let stacked = format!("switch_mlp.{name}");
+        if !block.holds(&format!("{stacked}.weight")) && block.holds(&format!("experts.0.{name}.weight")) {
+            let experts = (0..num_experts)
+                .map(|expert| block.layer(&format!("experts.{expert}.{name}")).take("weight", &[outputs, inputs]))
+                .collect::<Result<Vec<_>, _>>()?;
+            let weight = ops::stack(&experts, 0)?;
+            weight.eval()?;
+            return Ok(SwitchLinear::Dense(ops::swap_axes(weight, 1, 2)?));
+        }
+        let mut layer = block.layer(&stacked);
+        let Some(settings) = layer.quantization()? else {
+            let weight = layer.take("weight", &[num_experts, outputs, inputs])?;
+            return Ok(SwitchLinear::Dense(ops::swap_axes(weight, 1, 2)?));
+        };
+        let (weight, scales, biases) = layer.take_quantized_experts(num_experts, inputs, outputs, settings)?;
+        if layer.keeps_quantized() {
+            return Ok(SwitchLinear::Quantized { weight, scales, biases, settings });
+        }
+        Ok(SwitchLinear::Dense(ops::swap_axes(layer.dequantize(&weight, &scales, &biases, settings)?, 1, 2)?))
+    }
+
+    /// `x` `[..., 1, in]`, its leading axes broadcast to those of `indices`, to `[..., 1, out]`.
+    fn forward(&self, x: &Array, indices: &Array, are_sorted: bool) -> Result<Array, Exception> {
+        match self {
+            SwitchLinear::Dense(weight) => ops::gather_mm(x, weight, None, indices, are_sorted),
+            SwitchLinear::Quantized { weight, scales, biases, settings } => {
+                ops::gather_qmm(x, weight, scales, biases, None, indices, true, settings.group_size, settings.bits, are_sorted)
+            }
+        }
+    }
+
+    /// Both matrices of each expert as one with the rows of `first`, then of `second`; none where they are of different kinds.
+    fn join(first: &SwitchLinear, second: &SwitchLinear) -> Result<Option<SwitchLinear>, Exception> {
+        match (first, second) {
+            (SwitchLinear::Dense(first), SwitchLinear::Dense(second)) => {
+                let rows = [ops::swap_axes(first, 1, 2)?, ops::swap_axes(second, 1, 2)?];
+                Ok(Some(SwitchLinear::Dense(ops::swap_axes(ops::concatenate(&rows, 1)?, 1, 2)?)))
+            }
+            (
+                SwitchLinear::Quantized { weight, scales, biases, settings },
+                SwitchLinear::Quantized { weight: weight2, scales: scales2, biases: biases2, settings: settings2 },
+            ) if settings == settings2 => Ok(Some(SwitchLinear::Quantized {
+                weight: ops::concatenate(&[weight, weight2], 1)?,
+                scales: ops::concatenate(&[scales, scales2], 1)?,
+                biases: ops::concatenate(&[biases, biases2], 1)?,
+                settings: *settings,
+            })),
+            _ => Ok(None),
+        }
+    }
+
+    /// Computes the arrays now, so that no file or intermediate stays alive behind them.
+    fn eval(&self) -> Result<(), Exception> {
+        match self {
+            SwitchLinear::Dense(weight) => weight.eval(),
+            SwitchLinear::Quantized { weight, scales, biases, .. } => mlx_rs::transforms::eval([weight, scales, biases]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXPERTS: i32 = 5;
+    const HIDDEN: i32 = 32;
+    const INTERMEDIATE: i32 = 64;
+
+    fn numbers(shape: &[i32]) -> Array {
+        mlx_rs::random::uniform::<_, f32>(-0.5, 0.5, shape, None).expect("uniform")
+    }
+
+    fn layer(inputs: i32, outputs: i32, bits: Option<i32>) -> (SwitchLinear, Array) {
+        let weight = numbers(&[EXPERTS, outputs, inputs]);
+        let Some(bits) = bits else { return (SwitchLinear::Dense(ops::swap_axes(&weight, 1, 2).expect("view")), weight) };
+        let settings = Quantization { group_size: 32, bits };
+        let (weight, scales, biases) = ops::quantize(&weight, 32, bits).expect("quantize");
+        let dense = ops::dequantize(&weight, &scales, &biases, 32, bits).expect("dequantize");
+        (SwitchLinear::Quantized { weight, scales, biases, settings }, dense)
+    }
+
+    /// Experts by gathered products against one product per token and expert.
+    fn check(batch: i32, length: i32, num_chosen: i32, [gate, up, down]: [Option<i32>; 3]) {
+        let (gate, gate_weight) = layer(HIDDEN, INTERMEDIATE, gate);
+        let (up, up_weight) = layer(HIDDEN, INTERMEDIATE, up);
+        let (down_proj, down_weight) = layer(INTERMEDIATE, HIDDEN, down);
+        let gate_up_proj = match SwitchLinear::join(&gate, &up).expect("join") {
+            Some(joined) => GateUp::Joined(joined),
+            None => GateUp::Apart { gate, up },
+        };
+        let switch = SwitchGlu { gate_up_proj, down_proj, intermediate: INTERMEDIATE };
+        let x = numbers(&[batch, length, HIDDEN]);
+        let (indices, scores) = route(&numbers(&[batch, length, EXPERTS]), num_chosen, true).expect("route");
+        let found = switch.forward(&x, &indices).expect("forward");
+        assert_eq!(found.shape(), [batch, length, num_chosen, HIDDEN]);
+
+        let sums = scores.sum_axis(-1, None).expect("sum");
+        assert!(sums.as_slice::<f32>().iter().all(|sum| (sum - 1.0).abs() < 1e-5));
+        let experts = indices.contiguous().expect("contiguous");
+        for (place, &expert) in experts.as_slice::<u32>().iter().enumerate() {
+            let row = |array: &Array, row: usize| array.take_axis(Array::from_int(row as i32), 0).expect("row");
+            let token = row(&ops::reshape(&x, &[-1, HIDDEN]).expect("reshape"), place / num_chosen as usize);
+            let times = |weight: &Array, by: &Array| ops::matmul(row(weight, expert as usize), by).expect("matmul");
+            let gate = times(&gate_weight, &token);
+            let activated = ops::multiply(ops::sigmoid(&gate).expect("sigmoid"), gate).expect("multiply");
+            let expected = times(&down_weight, &ops::multiply(activated, times(&up_weight, &token)).expect("multiply"));
+            let found = row(&ops::reshape(&found, &[-1, HIDDEN]).expect("reshape"), place);
+            assert!(found.all_close(&expected, 1e-4, 1e-4, None).expect("all_close"), "place {place}, expert {expert}");
+        }
+    }
+
+    #[test]
+    fn each_token_gets_its_experts_sorted_or_not() {
+        for bits in [[None; 3], [Some(4); 3], [Some(4), Some(8), Some(4)], [None, Some(4), None]] {
+            check(1, 1, 2, bits);
+            check(2, 3, 3, bits);
+            check(1, 31, 2, bits); // 62 pairs: the last in the order they come
+            check(2, 16, 2, bits); // 64 pairs: the first sorted
+            check(3, 9, 3, bits);
+        }
+    }
+}
