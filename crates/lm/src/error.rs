@@ -147,6 +147,34 @@ pub enum LmError {
         /// Ids are below this.
         vocab_size: usize,
     },
+    /// An answer of no tokens was asked for.
+    #[error("max_tokens is 0, but an answer has at least 1 token")]
+    NoTokensAskedFor,
+    /// A kind of cache has no batched form.
+    #[error("a {kind} has no batched form: run its requests one after another")]
+    NotBatchable {
+        /// The kind.
+        kind: &'static str,
+    },
+    /// Caches of different kinds, or of different models, were to become one batch.
+    #[error("only caches of one model, one kind and one size can be rows of a batch")]
+    MixedCaches,
+    /// A request's caches belong to another model.
+    #[error("the caches of a request are for {found} layers, but the model has {expected}")]
+    CacheLayers {
+        /// Caches given.
+        found: usize,
+        /// Layers of the model.
+        expected: usize,
+    },
+    /// A request's caches do not hold the tokens that they are said to hold.
+    #[error("the caches of a request hold {held} tokens, but {named} cached tokens were named")]
+    CachedTokens {
+        /// Tokens in the caches.
+        held: usize,
+        /// Tokens named.
+        named: usize,
+    },
     /// A parameter does not fit the model.
     #[error("{name} is {value}, but must be {allowed}")]
     OutOfRange {
@@ -166,6 +194,14 @@ pub enum LmError {
         token: u32,
         /// Ids are below this.
         vocab_size: usize,
+    },
+    /// A logits processor returned something else than logits.
+    #[error("a logits processor returned an array of shape {found:?}, but logits are [1, {expected}]")]
+    ProcessedShape {
+        /// The vocabulary's size.
+        expected: i32,
+        /// What it returned.
+        found: Vec<i32>,
     },
     /// A parameter is outside its range, whatever the model.
     #[error(transparent)]

@@ -17,6 +17,7 @@
 //! This crate touches no network, database or channel. Bytes from outside are checked in modules that know nothing of MLX
 //! ([`safetensors_header`], [`gguf`]), before MLX sees them. Everything that holds an MLX array stays on the thread that made it.
 
+pub mod batch;
 pub mod cache;
 mod config;
 pub mod device;

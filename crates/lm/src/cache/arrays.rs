@@ -1,23 +1,30 @@
 //! State of a fixed number of arrays per layer, such as a convolution's last inputs and a recurrent state.
 
-use mlx_rs::Array;
+use mlx_rs::error::Result;
+use mlx_rs::{Array, ops};
+
+use super::rows::row_indices;
 
 /// What a recurrent layer remembers: arrays that each step replaces. They hold no positions, so nothing can be trimmed from them.
+///
+/// Several rows at once are the same arrays with a longer first axis. Between [`ArraysCache::prepare`] and [`ArraysCache::finalize`] rows
+/// may be padded on the right: the layer leaves out what [`ArraysCache::mask`] hides, and ends a row's state with its last token.
 #[derive(Debug, Clone)]
 pub struct ArraysCache {
     slots: Vec<Option<Array>>, // each [B, ...]
-    offset: usize,
+    offsets: Vec<usize>,
+    lengths: Option<Vec<i32>>,
 }
 
 impl ArraysCache {
-    /// `num_slots` empty slots.
+    /// `num_slots` empty slots for one row.
     pub fn new(num_slots: usize) -> Self {
-        ArraysCache { slots: vec![None; num_slots], offset: 0 }
+        ArraysCache { slots: vec![None; num_slots], offsets: vec![0], lengths: None }
     }
 
     /// These slots, before any token is counted as read.
     pub(super) fn from_slots(slots: Vec<Option<Array>>) -> Self {
-        ArraysCache { slots, offset: 0 }
+        ArraysCache { slots, offsets: vec![0], lengths: None }
     }
 
     /// How many slots there are.
@@ -37,24 +44,95 @@ impl ArraysCache {
         self.slots[index] = Some(array);
     }
 
-    /// Counts `length` more tokens as read.
+    /// Counts `length` more tokens as read; of rows that are padded on the right, only their own.
     pub fn advance(&mut self, length: usize) {
-        self.offset += length;
+        for (row, offset) in self.offsets.iter_mut().enumerate() {
+            match &mut self.lengths {
+                Some(lengths) => {
+                    let own = lengths[row].clamp(0, length as i32);
+                    lengths[row] -= own;
+                    *offset += own as usize;
+                }
+                None => *offset += length,
+            }
+        }
     }
 
-    /// Tokens read.
+    /// Tokens read, of the longest row.
     pub fn offset(&self) -> usize {
-        self.offset
+        self.offsets.iter().copied().max().unwrap_or(0)
+    }
+
+    /// How many rows there are.
+    pub fn num_rows(&self) -> usize {
+        self.offsets.len()
     }
 
     /// How many tokens of the coming steps belong to each row, where some are padded on the right.
     pub fn lengths(&self) -> Option<&[i32]> {
-        None
+        self.lengths.as_deref()
     }
 
     /// bool `[B, length]`: which of the next `length` tokens belong to their row; none where all do.
-    pub fn mask(&self, _length: i32) -> Option<Array> {
-        None
+    pub fn mask(&self, length: i32) -> Option<Array> {
+        let lengths = self.lengths.as_ref()?;
+        let belongs: Vec<bool> = lengths.iter().flat_map(|&own| (0..length).map(move |column| column < own)).collect();
+        (!belongs.iter().all(|&belongs| belongs)).then(|| Array::from_slice(&belongs, &[lengths.len() as i32, length]))
+    }
+
+    /// Says how many tokens of the coming steps belong to each row; the rest is right padding.
+    pub fn prepare(&mut self, lengths: &[i32]) {
+        self.lengths = Some(lengths.to_vec());
+    }
+
+    /// Ends what [`ArraysCache::prepare`] began.
+    pub fn finalize(&mut self) {
+        self.lengths = None;
+    }
+
+    /// The rows of all `caches`, one below the other; where only some hold a state, the others begin with zeros.
+    ///
+    /// Panics unless all have the same number of slots.
+    pub fn merge(caches: &[ArraysCache]) -> Result<Self> {
+        let num_slots = caches.first().map_or(0, |cache| cache.slots.len());
+        let stacked = |index: usize| {
+            let Some(first) = caches.iter().find_map(|cache| cache.slots[index].as_ref()) else { return Ok(None) };
+            let part = |cache: &ArraysCache| match &cache.slots[index] {
+                Some(array) => Ok(array.clone()),
+                None => {
+                    let mut shape = first.shape().to_vec();
+                    shape[0] = cache.num_rows() as i32;
+                    ops::zeros_dtype(&shape, first.dtype())
+                }
+            };
+            ops::concatenate(&caches.iter().map(part).collect::<Result<Vec<_>>>()?, 0).map(Some)
+        };
+        let slots = (0..num_slots).map(stacked).collect::<Result<_>>()?;
+        Ok(ArraysCache { slots, offsets: caches.iter().flat_map(|cache| cache.offsets.clone()).collect(), lengths: None })
+    }
+
+    /// Keeps only the rows `kept`, in that order.
+    pub fn filter(&mut self, kept: &[usize]) -> Result<()> {
+        for slot in self.slots.iter_mut().flatten() {
+            *slot = slot.take_axis(row_indices(kept), 0)?;
+        }
+        self.offsets = kept.iter().map(|&row| self.offsets[row]).collect();
+        if let Some(lengths) = &mut self.lengths {
+            *lengths = kept.iter().map(|&row| lengths[row]).collect();
+        }
+        Ok(())
+    }
+
+    /// Adds the rows of `other` below its own.
+    pub fn extend(&mut self, other: ArraysCache) -> Result<()> {
+        *self = ArraysCache::merge(&[self.clone(), other])?;
+        Ok(())
+    }
+
+    /// One row as a cache of its own.
+    pub fn extract(&self, row: usize) -> Result<ArraysCache> {
+        let own = |slot: &Option<Array>| slot.as_ref().map(|array| array.take_axis(row_indices(&[row]), 0)).transpose();
+        Ok(ArraysCache { slots: self.slots.iter().map(own).collect::<Result<_>>()?, offsets: vec![self.offsets[row]], lengths: None })
     }
 
     /// The arrays behind it.

@@ -5,6 +5,9 @@
 //! exact and cheap snapshot of it; the first write after it copies.
 
 mod arrays;
+pub mod batch;
+mod batch_kv;
+mod batch_rotating;
 mod buffer;
 mod chunked;
 mod kv;
@@ -13,12 +16,15 @@ mod prompt;
 mod prompt_file;
 mod quantized;
 mod rotating;
+mod rows;
 mod snapshot;
 
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, ops};
 
 pub use arrays::ArraysCache;
+pub use batch_kv::BatchKvCache;
+pub use batch_rotating::BatchRotatingKvCache;
 pub use chunked::ChunkedKvCache;
 pub use kv::KvCache;
 pub use list::CacheList;
@@ -42,10 +48,14 @@ pub enum LayerCache {
     Quantized(QuantizedKvCache),
     /// Keys and values of the last chunk.
     Chunked(ChunkedKvCache),
-    /// Recurrent state.
+    /// Recurrent state, of one row or several.
     Arrays(ArraysCache),
     /// Several caches.
     List(CacheList),
+    /// Keys and values of every token, for several rows.
+    BatchKv(BatchKvCache),
+    /// Keys and values of the last tokens, for several rows.
+    BatchRotating(BatchRotatingKvCache),
 }
 
 /// What the attention layers of one forward pass share: where its tokens stand and what they may see.
@@ -110,10 +120,12 @@ impl LayerCache {
             LayerCache::Chunked(_) => "chunked cache",
             LayerCache::Arrays(_) => "recurrent state",
             LayerCache::List(_) => "list of caches",
+            LayerCache::BatchKv(_) => "batch of caches of keys and values",
+            LayerCache::BatchRotating(_) => "batch of rotating caches",
         }
     }
 
-    /// Tokens read.
+    /// Tokens read; of the longest row, where there are several.
     pub fn offset(&self) -> usize {
         match self {
             LayerCache::Kv(cache) => cache.offset(),
@@ -122,6 +134,8 @@ impl LayerCache {
             LayerCache::Chunked(cache) => cache.offset(),
             LayerCache::Arrays(cache) => cache.offset(),
             LayerCache::List(cache) => cache.offset(),
+            LayerCache::BatchKv(cache) => cache.offset(),
+            LayerCache::BatchRotating(cache) => cache.offset(),
         }
     }
 
@@ -134,6 +148,8 @@ impl LayerCache {
             LayerCache::Chunked(cache) => cache.attention_step(length),
             LayerCache::Arrays(_) => Err(self.is_not_for("attention")),
             LayerCache::List(cache) => cache.attention_step(length, window),
+            LayerCache::BatchKv(cache) => cache.attention_step(length, window),
+            LayerCache::BatchRotating(cache) => cache.attention_step(length, window),
         }
     }
 
@@ -142,6 +158,8 @@ impl LayerCache {
         let (keys, values) = match self {
             LayerCache::Kv(cache) => cache.update_and_fetch(keys, values)?,
             LayerCache::Rotating(cache) => cache.update_and_fetch(keys, values)?,
+            LayerCache::BatchKv(cache) => cache.update_and_fetch(keys, values)?,
+            LayerCache::BatchRotating(cache) => cache.update_and_fetch(keys, values)?,
             LayerCache::Chunked(cache) => cache.update_and_fetch(&keys, &values)?,
             LayerCache::Quantized(cache) => {
                 let (keys, values) = cache.update_and_fetch(&keys, &values)?;
@@ -156,9 +174,13 @@ impl LayerCache {
     pub fn state(&mut self) -> Result<&mut ArraysCache> {
         match self {
             LayerCache::Arrays(cache) => Ok(cache),
-            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) | LayerCache::List(_) => {
-                Err(self.is_not_for("a recurrent layer"))
-            }
+            LayerCache::Kv(_)
+            | LayerCache::Rotating(_)
+            | LayerCache::Quantized(_)
+            | LayerCache::Chunked(_)
+            | LayerCache::List(_)
+            | LayerCache::BatchKv(_)
+            | LayerCache::BatchRotating(_) => Err(self.is_not_for("a recurrent layer")),
         }
     }
 
@@ -166,9 +188,13 @@ impl LayerCache {
     pub fn entries(&mut self) -> Result<&mut [LayerCache]> {
         match self {
             LayerCache::List(cache) => Ok(cache.entries_mut()),
-            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) | LayerCache::Arrays(_) => {
-                Err(self.is_not_for("a layer of several caches"))
-            }
+            LayerCache::Kv(_)
+            | LayerCache::Rotating(_)
+            | LayerCache::Quantized(_)
+            | LayerCache::Chunked(_)
+            | LayerCache::Arrays(_)
+            | LayerCache::BatchKv(_)
+            | LayerCache::BatchRotating(_) => Err(self.is_not_for("a layer of several caches")),
         }
     }
 
@@ -181,6 +207,8 @@ impl LayerCache {
             LayerCache::Chunked(cache) => cache.is_empty(),
             LayerCache::Arrays(cache) => cache.arrays().is_empty(),
             LayerCache::List(cache) => cache.is_empty(),
+            LayerCache::BatchKv(cache) => cache.arrays().is_empty(),
+            LayerCache::BatchRotating(cache) => cache.arrays().is_empty(),
         }
     }
 
@@ -190,7 +218,8 @@ impl LayerCache {
             LayerCache::Kv(_) | LayerCache::Quantized(_) => true,
             LayerCache::Rotating(cache) => cache.is_trimmable(),
             LayerCache::Chunked(cache) => cache.is_trimmable(),
-            LayerCache::Arrays(_) => false,
+            LayerCache::BatchKv(_) => true,
+            LayerCache::Arrays(_) | LayerCache::BatchRotating(_) => false,
             LayerCache::List(cache) => cache.is_trimmable(),
         }
     }
@@ -202,8 +231,9 @@ impl LayerCache {
             LayerCache::Rotating(cache) => cache.trim(num_tokens),
             LayerCache::Quantized(cache) => cache.trim(num_tokens),
             LayerCache::Chunked(cache) => cache.trim(num_tokens),
-            LayerCache::Arrays(_) => 0,
             LayerCache::List(cache) => cache.trim(num_tokens),
+            LayerCache::BatchKv(cache) => cache.trim(num_tokens),
+            LayerCache::Arrays(_) | LayerCache::BatchRotating(_) => 0,
         }
     }
 
@@ -216,6 +246,8 @@ impl LayerCache {
             LayerCache::Chunked(cache) => cache.arrays(),
             LayerCache::Arrays(cache) => cache.arrays(),
             LayerCache::List(cache) => cache.arrays(),
+            LayerCache::BatchKv(cache) => cache.arrays(),
+            LayerCache::BatchRotating(cache) => cache.arrays(),
         }
     }
 
@@ -224,7 +256,7 @@ impl LayerCache {
         self.arrays().iter().map(|array| array.nbytes()).sum()
     }
 
-    fn is_not_for(&self, user: &str) -> Exception {
+    pub(super) fn is_not_for(&self, user: &str) -> Exception {
         Exception::custom(format!("a {} is not for {user}", self.kind()))
     }
 }

@@ -25,12 +25,9 @@ impl KvQuantization {
     /// of them reaches `start`, this fails at once, before any work is lost.
     pub fn apply(&self, caches: &mut [LayerCache]) -> Result<(), LmError> {
         for cache in caches.iter() {
-            match cache {
-                LayerCache::Rotating(_) => {
-                    let allowed = "this model's sliding-window caches, or a max_kv_size, cannot be quantized: leave one of them out";
-                    return Err(LmError::CacheSetting { name: "kv_bits", value: self.bits.to_string(), allowed: allowed.to_owned() });
-                }
-                LayerCache::Kv(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) | LayerCache::Arrays(_) | LayerCache::List(_) => {}
+            if let LayerCache::Rotating(_) | LayerCache::BatchRotating(_) = cache {
+                let allowed = "this model's sliding-window caches, or a max_kv_size, cannot be quantized: leave one of them out";
+                return Err(LmError::CacheSetting { name: "kv_bits", value: self.bits.to_string(), allowed: allowed.to_owned() });
             }
         }
         for cache in caches {

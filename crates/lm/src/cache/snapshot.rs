@@ -23,7 +23,11 @@ impl LayerCache {
     pub fn snap(&self) -> CacheSnapshot {
         CacheSnapshot(match self {
             LayerCache::Kv(_) | LayerCache::Quantized(_) => Kept::Offset(self.offset()),
-            LayerCache::Rotating(_) | LayerCache::Chunked(_) | LayerCache::Arrays(_) => Kept::Whole(Box::new(self.clone())),
+            LayerCache::Rotating(_)
+            | LayerCache::Chunked(_)
+            | LayerCache::Arrays(_)
+            | LayerCache::BatchKv(_)
+            | LayerCache::BatchRotating(_) => Kept::Whole(Box::new(self.clone())),
             LayerCache::List(list) => Kept::Each(list.entries().iter().map(LayerCache::snap).collect()),
         })
     }

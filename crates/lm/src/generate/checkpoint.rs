@@ -34,9 +34,9 @@ impl Checkpoint {
 /// Whether tokens can still be trimmed from `cache` when it has read `num_ahead` more.
 fn trims_after(cache: &LayerCache, num_ahead: usize) -> bool {
     match cache {
-        LayerCache::Kv(_) | LayerCache::Quantized(_) => true,
+        LayerCache::Kv(_) | LayerCache::Quantized(_) | LayerCache::BatchKv(_) => true,
         LayerCache::Rotating(ring) => ring.offset().saturating_add(num_ahead) < ring.max_size(),
         LayerCache::List(list) => list.entries().iter().all(|cache| trims_after(cache, num_ahead)),
-        LayerCache::Chunked(_) | LayerCache::Arrays(_) => false,
+        LayerCache::Chunked(_) | LayerCache::Arrays(_) | LayerCache::BatchRotating(_) => false,
     }
 }

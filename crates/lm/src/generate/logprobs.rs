@@ -24,11 +24,16 @@ pub struct Logprobs {
 impl Logprobs {
     /// Of `token`, from a row `[V]` of log-probabilities.
     pub(super) fn read(all: Array, token: u32, num_top: usize) -> Result<Self, LmError> {
-        let row = all.try_as_slice::<f32>()?;
-        let own = row.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
-        let top = likeliest(row, num_top);
+        let (own, top) = top_logprobs(&all, token, num_top)?;
         Ok(Logprobs { own, top, all })
     }
+}
+
+/// The log-probability of `token` and the `num_top` best, from an evaluated row `[V]` or `[1, V]`.
+pub(crate) fn top_logprobs(row: &Array, token: u32, num_top: usize) -> Result<(f32, Vec<TokenScore>), LmError> {
+    let row = row.try_as_slice::<f32>()?;
+    let own = row.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
+    Ok((own, likeliest(row, num_top)))
 }
 
 /// How many rows of logits [`score`] computes at once: shorter chunks than in prefill, because each token has a row of the vocabulary.

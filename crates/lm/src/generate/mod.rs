@@ -25,6 +25,7 @@ use crate::{LmError, LoadedModel};
 pub(crate) use checkpoint::Checkpoint;
 pub(crate) use prefill::read_chunks;
 
+pub(crate) use logprobs::top_logprobs;
 pub use logprobs::{Logprobs, TokenScore, score};
 pub use prefill::Input;
 pub use response::{Generated, GenerationResponse};

@@ -53,6 +53,11 @@ impl TokenBuffer {
         Ok(ffi::slice(&self.ids, &[0, self.len - count], &[1, self.len])?)
     }
 
+    /// The array behind it, to be computed with the step that it was appended in.
+    pub(crate) fn array(&self) -> &Array {
+        &self.ids
+    }
+
     /// How many tokens there are.
     pub fn len(&self) -> usize {
         self.len as usize

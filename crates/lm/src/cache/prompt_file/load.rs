@@ -45,6 +45,7 @@ fn count_as_read(cache: &mut LayerCache, num_tokens: usize) {
         LayerCache::Arrays(cache) => cache.advance(num_tokens),
         LayerCache::List(list) => list.entries_mut().iter_mut().for_each(|entry| count_as_read(entry, num_tokens)),
         LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => {}
+        LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {}
     }
 }
 

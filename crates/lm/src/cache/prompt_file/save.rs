@@ -90,6 +90,7 @@ impl State {
                 }
                 Class::List
             }
+            LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => return Err(cache.is_not_for("a prompt-cache file")),
         };
         Ok(class)
     }

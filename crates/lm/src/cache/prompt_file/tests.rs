@@ -78,6 +78,7 @@ fn go_on(cache: &mut LayerCache, name: &str, found: &mut BTreeMap<String, Array>
                 found.extend(returned.into_iter().enumerate().map(|(index, array)| (format!("{name}.{step}.{index}"), array)));
             }
         }
+        LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => panic!("no file holds a {}", cache.kind()),
     }
 }
 

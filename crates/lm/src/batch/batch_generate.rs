@@ -1,0 +1,69 @@
+//! Many prompts answered together, for callers that want all answers at the end.
+
+use cairn_chat::FinishReason;
+
+use super::{BatchFinish, BatchGenerator, BatchOptions, BatchRequest, BatchStats, BatchStep, RequestId};
+use crate::LmError;
+use crate::models::Model;
+
+/// What became of one request of [`batch_generate`].
+#[derive(Debug)]
+pub struct BatchAnswer {
+    /// The tokens sampled, without the one that completed a stop sequence.
+    pub tokens: Vec<u32>,
+    /// For each of them what [`super::BatchToken::logprobs`] says, where asked for.
+    pub logprobs: Vec<(f32, Vec<(u32, f32)>)>,
+    /// How it ended, and its caches.
+    pub finish: BatchFinish,
+}
+
+/// An answer that is being written.
+#[derive(Default)]
+struct Draft {
+    id: Option<RequestId>,
+    tokens: Vec<u32>,
+    logprobs: Vec<(f32, Vec<(u32, f32)>)>,
+    outcome: Option<Result<BatchFinish, LmError>>,
+}
+
+/// Answers `requests` together; the answers stand in the order of the requests, and a request that fails is an error in its place.
+///
+/// As mlx-lm's batch_generate. Fails as a whole where [`BatchGenerator::next`] does.
+pub fn batch_generate(
+    model: &Model,
+    requests: Vec<BatchRequest>,
+    options: BatchOptions,
+) -> Result<(Vec<Result<BatchAnswer, LmError>>, BatchStats), LmError> {
+    let mut batch = BatchGenerator::new(model.clone(), options);
+    let mut insert = |request| match batch.insert(request) {
+        Ok(id) => Draft { id: Some(id), ..Draft::default() },
+        Err(error) => Draft { outcome: Some(Err(error)), ..Draft::default() },
+    };
+    let mut drafts: Vec<Draft> = requests.into_iter().map(&mut insert).collect();
+    while batch.has_work() {
+        let BatchStep { tokens, failed, .. } = batch.next()?;
+        for token in tokens {
+            let Some(draft) = draft(&mut drafts, token.id) else { continue };
+            if token.finish.as_ref().is_none_or(|finish| finish.reason != FinishReason::Stop) {
+                draft.tokens.push(token.token);
+                draft.logprobs.extend(token.logprobs);
+            }
+            draft.outcome = token.finish.map(Ok);
+        }
+        for (id, error) in failed {
+            if let Some(draft) = draft(&mut drafts, id) {
+                draft.outcome = Some(Err(error));
+            }
+        }
+    }
+    let answer = |draft: Draft| match draft.outcome {
+        Some(Ok(finish)) => Ok(BatchAnswer { tokens: draft.tokens, logprobs: draft.logprobs, finish }),
+        Some(Err(error)) => Err(error),
+        None => Err(LmError::Cancelled), // not reached: every request ends or fails
+    };
+    Ok((drafts.into_iter().map(answer).collect(), batch.stats()))
+}
+
+fn draft(drafts: &mut [Draft], id: RequestId) -> Option<&mut Draft> {
+    drafts.iter_mut().find(|draft| draft.id == Some(id))
+}

@@ -1,0 +1,299 @@
+//! Rows that share a forward pass: one token each per step, in a pipeline two steps deep.
+
+use cairn_chat::{FinishReason, StopTokens};
+use mlx_rs::ops::indexing::argmax_axis;
+use mlx_rs::transforms::async_eval;
+use mlx_rs::{Array, ops};
+
+use super::{BatchFinish, BatchRequest, BatchStep, BatchToken, RequestId, RowState};
+use crate::cache::LayerCache;
+use crate::cache::batch::{BatchKind, batch_kinds, extend, extract, filter, merge};
+use crate::generate::top_logprobs;
+use crate::models::Model;
+use crate::sample::logprobs;
+use crate::{LmError, LogitsProcessors, Sampler, TokenBuffer, ffi};
+
+/// What belongs to one answer.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) id: RequestId,
+    /// Held by the caches, as far as they were named.
+    pub(super) tokens: Vec<u32>,
+    sampler: Sampler,
+    processors: LogitsProcessors,
+    /// What the processors are shown; none where there are none.
+    history: Option<TokenBuffer>,
+    stop: StopTokens,
+    num_sampled: usize,
+    max_tokens: usize,
+    num_top_logprobs: Option<usize>,
+    /// The log-probabilities `[1, V]` from which the lane's input was sampled.
+    logprobs: Option<Array>,
+    /// Whether the lane's input for this row was sampled; the first is the prompt's last token.
+    is_input_sampled: bool,
+}
+
+impl Row {
+    pub(super) fn new(id: RequestId, request: BatchRequest, stop: StopTokens) -> Self {
+        Row {
+            id,
+            tokens: request.cached_tokens,
+            sampler: request.sampler,
+            processors: request.processors,
+            history: None,
+            stop,
+            num_sampled: 0,
+            max_tokens: request.max_tokens,
+            num_top_logprobs: request.num_top_logprobs,
+            logprobs: None,
+            is_input_sampled: false,
+        }
+    }
+
+    /// Whether the token that is about to be read is the last that may be sampled.
+    fn is_at_limit(&self) -> bool {
+        self.is_input_sampled && self.num_sampled + 1 >= self.max_tokens
+    }
+
+    /// Takes a token and says whether it ends the answer; a stop sequence counts before the length.
+    fn push(&mut self, token: u32) -> Option<FinishReason> {
+        self.num_sampled += 1;
+        if self.stop.push(token).is_some() {
+            return Some(FinishReason::Stop);
+        }
+        (self.num_sampled >= self.max_tokens).then_some(FinishReason::Length)
+    }
+
+    /// Applies the row's processors to its logits `[1, V]`, of the token after `input` `[1]`.
+    fn process(&mut self, input: &Array, logits: Array) -> Result<Array, LmError> {
+        let tokens = &self.tokens;
+        let history = self.history.get_or_insert_with(|| TokenBuffer::from_tokens(tokens));
+        history.append(input)?;
+        self.processors.apply(history, logits)
+    }
+}
+
+/// A row that is about to enter a lane, with the caches of its own and the token that they have not read.
+#[derive(Debug)]
+pub(super) struct Joining {
+    pub(super) row: Row,
+    pub(super) caches: Vec<LayerCache>,
+    pub(super) input: u32,
+}
+
+impl Joining {
+    pub(super) fn id(&self) -> RequestId {
+        self.row.id
+    }
+}
+
+/// Rows in one forward pass.
+///
+/// - `caches` are plain while there is one row, and batched from the second on.
+/// - `inputs` are the tokens that the next pass reads; those that were sampled are not yet known here.
+#[derive(Debug)]
+pub(super) struct Lane {
+    /// None: the caches have no batched form, and nobody can join.
+    pub(super) kinds: Option<Vec<BatchKind>>,
+    rows: Vec<Row>,
+    caches: Vec<LayerCache>,
+    inputs: Array, // u32 [B]
+}
+
+impl Lane {
+    /// A lane of `joining`, of which several must be of the same kinds.
+    pub(super) fn new(joining: Vec<Joining>) -> Result<Self, LmError> {
+        let inputs = inputs(&joining);
+        let (rows, mut caches): (Vec<Row>, Vec<Vec<LayerCache>>) = joining.into_iter().map(|joining| (joining.row, joining.caches)).unzip();
+        let kinds = caches.first().and_then(|caches| batch_kinds(caches).ok());
+        let caches = if rows.len() == 1 { caches.remove(0) } else { merge(caches)? };
+        Ok(Lane { kinds, rows, caches, inputs })
+    }
+
+    pub(super) fn num_rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(super) fn position(&self, id: RequestId) -> Option<usize> {
+        self.rows.iter().position(|row| row.id == id)
+    }
+
+    /// Adds rows of the lane's kinds. On an error the lane is as it was.
+    pub(super) fn extend(&mut self, joining: Vec<Joining>) -> Result<(), LmError> {
+        let inputs = ops::concatenate(&[self.inputs.clone(), inputs(&joining)], 0)?;
+        let (rows, mut added): (Vec<Row>, Vec<Vec<LayerCache>>) = joining.into_iter().map(|joining| (joining.row, joining.caches)).unzip();
+        let mut caches = self.caches.clone();
+        if self.rows.len() == 1 {
+            added.insert(0, caches);
+            caches = merge(added)?;
+        } else {
+            extend(&mut caches, merge(added)?)?;
+        }
+        (self.caches, self.inputs) = (caches, inputs);
+        self.rows.extend(rows);
+        Ok(())
+    }
+
+    /// A copy of what was computed for a row.
+    pub(super) fn state(&self, row: usize) -> Result<RowState, LmError> {
+        let caches = if self.rows.len() == 1 { self.caches.clone() } else { extract(&self.caches, row)? };
+        Ok(RowState { caches, tokens: self.rows[row].tokens.clone() })
+    }
+
+    /// Keeps only the rows `kept`, in that order.
+    pub(super) fn filter(&mut self, kept: &[usize]) -> Result<(), LmError> {
+        if kept.len() == self.rows.len() {
+            return Ok(());
+        }
+        match *kept {
+            [] => self.caches.clear(),
+            [row] => self.caches = extract(&self.caches, row)?,
+            _ => filter(&mut self.caches, kept)?,
+        }
+        let indices: Vec<i32> = kept.iter().map(|&row| row as i32).collect();
+        self.inputs = self.inputs.take_axis(Array::from_slice(&indices, &[indices.len() as i32]), 0)?;
+        let mut index = 0;
+        self.rows.retain(|_| {
+            index += 1;
+            kept.contains(&(index - 1))
+        });
+        Ok(())
+    }
+
+    /// Launches the pass after the one that is being computed, then reports the tokens of that one and lets finished rows go.
+    pub(super) fn step(&mut self, model: &Model, step: &mut BatchStep) -> Result<(), LmError> {
+        let inputs = self.inputs.clone();
+        let logprobs: Vec<Option<Array>> = self.rows.iter_mut().map(|row| row.logprobs.take()).collect();
+        let was_sampled: Vec<bool> = self.rows.iter().map(|row| row.is_input_sampled).collect();
+        // A row that ends by a stop sequence costs one pass more than it needs; one that ends by its length need not.
+        let launches = !self.rows.iter().all(Row::is_at_limit);
+        let mut failed = Vec::new();
+        if launches {
+            match self.launch(model, &mut failed) {
+                // A pass over one row fails for that row only.
+                Err(error) if self.rows.len() == 1 => failed.push((0, error)),
+                other => other?,
+            }
+        }
+        let tokens = inputs.try_as_slice::<u32>()?.to_vec();
+        let mut kept = Vec::with_capacity(self.rows.len());
+        for index in 0..self.rows.len() {
+            let row = &mut self.rows[index];
+            let token = tokens[index];
+            if launches {
+                row.tokens.push(token);
+            }
+            let failure = failed.iter().position(|(failed, _)| *failed == index).map(|place| failed.swap_remove(place).1);
+            if was_sampled[index] {
+                let reason = row.push(token);
+                let logprobs = match &logprobs[index] {
+                    Some(logprobs) => Some(top_logprobs(logprobs, token, row.num_top_logprobs.unwrap_or(0))?),
+                    None => None,
+                };
+                let id = row.id;
+                let finish = match reason {
+                    Some(reason) => {
+                        let RowState { caches, tokens } = self.state(index)?;
+                        Some(BatchFinish { reason, caches, tokens })
+                    }
+                    None => None,
+                };
+                let has_ended = finish.is_some();
+                step.tokens.push(BatchToken { id, token, logprobs, finish });
+                if has_ended {
+                    continue;
+                }
+            }
+            match failure {
+                Some(error) => step.failed.push((self.rows[index].id, error)),
+                None => kept.push(index),
+            }
+        }
+        self.filter(&kept)
+    }
+
+    /// Builds and launches the pass over `inputs`; what it samples are the next inputs. Rows whose processor or sampler fails are named in
+    /// `failed`.
+    fn launch(&mut self, model: &Model, failed: &mut Vec<(usize, LmError)>) -> Result<(), LmError> {
+        let num_rows = self.rows.len() as i32;
+        let hidden = model.forward(&ops::reshape(&self.inputs, &[num_rows, 1])?, &mut self.caches)?;
+        let logits = ops::reshape(model.logits(&hidden)?, &[num_rows, -1])?;
+        let logits = self.process(logits, failed)?;
+        self.inputs = self.sample(&logits, failed)?;
+        if self.rows.iter().any(|row| row.num_top_logprobs.is_some()) {
+            let logprobs = logprobs(&logits)?;
+            for (index, row) in self.rows.iter_mut().enumerate().filter(|(_, row)| row.num_top_logprobs.is_some()) {
+                row.logprobs = Some(one_row(&logprobs, index)?);
+            }
+        }
+        for row in &mut self.rows {
+            row.is_input_sampled = true;
+        }
+        let history = self.rows.iter().filter_map(|row| row.history.as_ref()).map(TokenBuffer::array);
+        async_eval(std::iter::once(&self.inputs).chain(self.rows.iter().filter_map(|row| row.logprobs.as_ref())).chain(history))?;
+        Ok(())
+    }
+
+    /// Logits `[B, V]` after the processors of each row.
+    fn process(&mut self, logits: Array, failed: &mut Vec<(usize, LmError)>) -> Result<Array, LmError> {
+        if self.rows.iter().all(|row| row.processors.is_empty()) {
+            return Ok(logits);
+        }
+        let mut processed = Vec::with_capacity(self.rows.len());
+        for (index, row) in self.rows.iter_mut().enumerate() {
+            let own = one_row(&logits, index)?;
+            let input = one_row(&self.inputs, index)?;
+            processed.push(match row.processors.is_empty() {
+                true => own,
+                false => row.process(&input, own.clone()).unwrap_or_else(|error| {
+                    failed.push((index, error));
+                    own
+                }),
+            });
+        }
+        // A processor of the caller that changes the shape would change other rows.
+        for (index, row) in processed.iter_mut().enumerate() {
+            if row.shape() != [1, logits.dim(1)] {
+                let shape = row.shape().to_vec();
+                failed.push((index, LmError::ProcessedShape { expected: logits.dim(1), found: shape }));
+                *row = one_row(&logits, index)?;
+            }
+        }
+        Ok(if processed.len() == 1 { processed.remove(0) } else { ops::concatenate(&processed, 0)? })
+    }
+
+    /// Logits `[B, V]` to tokens `[B]`.
+    fn sample(&mut self, logits: &Array, failed: &mut Vec<(usize, LmError)>) -> Result<Array, LmError> {
+        if self.rows.iter().all(|row| matches!(row.sampler, Sampler::Greedy)) {
+            return Ok(argmax_axis(logits, -1, false)?);
+        }
+        let mut sampled = Vec::with_capacity(self.rows.len());
+        for (index, row) in self.rows.iter_mut().enumerate() {
+            let own = one_row(logits, index)?;
+            sampled.push(match row.sampler.sample(&own) {
+                Ok(token) => token,
+                Err(error) => {
+                    failed.push((index, error));
+                    argmax_axis(&own, -1, false)?
+                }
+            });
+        }
+        Ok(if sampled.len() == 1 { sampled.remove(0) } else { ops::concatenate(&sampled, 0)? })
+    }
+}
+
+/// One row of an array of several, `[1, ...]`.
+fn one_row(array: &Array, row: usize) -> Result<Array, LmError> {
+    if array.dim(0) == 1 {
+        return Ok(array.clone());
+    }
+    let (mut start, mut stop) = (vec![0; array.ndim()], array.shape().to_vec());
+    start[0] = row as i32;
+    stop[0] = row as i32 + 1;
+    Ok(ffi::slice(array, &start, &stop)?)
+}
+
+fn inputs(joining: &[Joining]) -> Array {
+    let tokens: Vec<u32> = joining.iter().map(|joining| joining.input).collect();
+    Array::from_slice(&tokens, &[tokens.len() as i32])
+}

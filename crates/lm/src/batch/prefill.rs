@@ -1,0 +1,214 @@
+//! Reading prompts: one chunk of each per round, several prompts in one forward pass where that wastes little.
+
+use cairn_chat::StopTokens;
+use mlx_rs::Array;
+use mlx_rs::transforms::eval;
+
+use super::lane::{Joining, Row};
+use super::{BatchOptions, BatchRequest, BatchStep, PromptProgress, RequestId, RowState};
+use crate::cache::batch::{BatchKind, batch_kinds, extract, merge, prepare};
+use crate::cache::{LayerCache, RotatingKvCache};
+use crate::generate::check_tokens;
+use crate::models::Model;
+use crate::{LmError, memory};
+
+/// Chunks this short are padded without a thought: a pass over so few tokens is bound by the weights.
+const SHORT_CHUNK: usize = 32;
+
+/// A request whose prompt is not read to its end.
+#[derive(Debug)]
+pub(super) struct Prefilling {
+    row: Row,
+    caches: Vec<LayerCache>,
+    prompt: Vec<u32>,
+    num_processed: usize,
+    boundaries: Vec<usize>,
+}
+
+impl Prefilling {
+    pub(super) fn new(
+        id: RequestId,
+        mut request: BatchRequest,
+        model: &Model,
+        options: &BatchOptions,
+        stop: &StopTokens,
+    ) -> Result<Self, LmError> {
+        if request.max_tokens == 0 {
+            return Err(LmError::NoTokensAskedFor);
+        }
+        check_tokens(&request.prompt, model.vocab_size())?;
+        check_tokens(&request.cached_tokens, model.vocab_size())?;
+        let expected = model.make_cache().len();
+        if let Some(caches) = &request.caches {
+            if caches.len() != expected {
+                return Err(LmError::CacheLayers { found: caches.len(), expected });
+            }
+            let held = caches.iter().map(LayerCache::offset).max().unwrap_or(0);
+            if !request.cached_tokens.is_empty() && held != request.cached_tokens.len() {
+                return Err(LmError::CachedTokens { held, named: request.cached_tokens.len() });
+            }
+        }
+        if request.prompt.is_empty() {
+            read_again(&mut request)?;
+        }
+        let caches = request.caches.take().unwrap_or_else(|| new_caches(model, options.max_kv_size));
+        let boundaries = request.boundaries.iter().copied().filter(|&place| place > 0 && place < request.prompt.len()).collect();
+        let prompt = std::mem::take(&mut request.prompt);
+        let stop = match request.stop.is_empty() {
+            true => stop.clone(),
+            false => StopTokens::new(options.stop.iter().chain(&request.stop).cloned().collect()),
+        };
+        Ok(Prefilling { row: Row::new(id, request, stop), caches, prompt, num_processed: 0, boundaries })
+    }
+
+    pub(super) fn id(&self) -> RequestId {
+        self.row.id
+    }
+
+    /// Whether only the last token is left, which the answer's first step reads.
+    pub(super) fn is_ready(&self) -> bool {
+        self.num_processed + 1 == self.prompt.len()
+    }
+
+    /// The progress of a prompt whose answer begins.
+    pub(super) fn finished(&self) -> PromptProgress {
+        let total = self.prompt.len();
+        PromptProgress { id: self.id(), processed: total, total, end_of_segment: true, end_of_prompt: true }
+    }
+
+    pub(super) fn into_joining(self) -> Joining {
+        Joining { row: self.row, caches: self.caches, input: self.prompt.last().copied().unwrap_or(0) }
+    }
+
+    pub(super) fn state(&self) -> RowState {
+        RowState { caches: self.caches.clone(), tokens: self.row.tokens.clone() }
+    }
+
+    pub(super) fn into_state(self) -> RowState {
+        RowState { caches: self.caches, tokens: self.row.tokens }
+    }
+
+    /// Where the next chunk ends: a step on, at a boundary, or before the last token.
+    fn chunk_end(&self, step_size: usize) -> usize {
+        let end = (self.num_processed + step_size).min(self.prompt.len() - 1);
+        self.boundaries.iter().copied().filter(|&place| place > self.num_processed).fold(end, usize::min)
+    }
+
+    fn chunk(&self, step_size: usize) -> &[u32] {
+        &self.prompt[self.num_processed..self.chunk_end(step_size)]
+    }
+
+    fn advance(&mut self, step_size: usize) -> PromptProgress {
+        let end = self.chunk_end(step_size);
+        self.row.tokens.extend_from_slice(&self.prompt[self.num_processed..end]);
+        self.num_processed = end;
+        let end_of_segment = self.is_ready() || self.boundaries.contains(&end);
+        PromptProgress { id: self.id(), processed: end, total: self.prompt.len(), end_of_segment, end_of_prompt: false }
+    }
+}
+
+/// For a request whose whole prompt is cached: gives back the last token to be read again, or all where caches cannot forget one.
+fn read_again(request: &mut BatchRequest) -> Result<(), LmError> {
+    let Some(&last) = request.cached_tokens.last() else { return Err(LmError::EmptyPrompt) };
+    match &mut request.caches {
+        Some(caches) if caches.iter().all(LayerCache::is_trimmable) => {
+            for cache in caches {
+                cache.trim(1);
+            }
+            request.cached_tokens.pop();
+            request.prompt = vec![last];
+        }
+        _ => {
+            request.caches = None;
+            request.prompt = std::mem::take(&mut request.cached_tokens);
+        }
+    }
+    Ok(())
+}
+
+fn new_caches(model: &Model, max_kv_size: Option<usize>) -> Vec<LayerCache> {
+    let bounded = |cache| match (cache, max_kv_size) {
+        (LayerCache::Kv(_), Some(max_size)) => LayerCache::Rotating(RotatingKvCache::new(max_size.max(1) as i32, 0)),
+        (cache, _) => cache,
+    };
+    model.make_cache().into_iter().map(bounded).collect()
+}
+
+/// Reads the next chunk of every row; returns how many tokens that were. Rows that fail are named in `step` and are of no further use.
+pub(super) fn read_chunks(model: &Model, rows: &mut [Prefilling], step_size: usize, step: &mut BatchStep) -> usize {
+    let mut num_tokens = 0;
+    for group in groups(rows, step_size) {
+        if group.len() > 1 && read_together(model, rows, &group, step_size).is_ok() {
+            for &index in &group {
+                num_tokens += rows[index].chunk(step_size).len();
+                step.prompts.push(rows[index].advance(step_size));
+            }
+            continue;
+        }
+        // A pass over several rows that failed left their own caches as they were, and only the row at fault fails again.
+        for &index in &group {
+            let row = &mut rows[index];
+            match read_alone(model, row, step_size) {
+                Ok(()) => {
+                    num_tokens += row.chunk(step_size).len();
+                    step.prompts.push(row.advance(step_size));
+                }
+                Err(error) => step.failed.push((row.id(), error)),
+            }
+        }
+    }
+    num_tokens
+}
+
+/// Which rows share a pass: those of the same kinds of caches and chunks of much the same length, up to a step's tokens in all.
+fn groups(rows: &[Prefilling], step_size: usize) -> Vec<Vec<usize>> {
+    let lengths: Vec<usize> = rows.iter().map(|row| row.chunk(step_size).len()).collect();
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|&index| std::cmp::Reverse(lengths[index]));
+    let mut groups: Vec<(Option<Vec<BatchKind>>, Vec<usize>)> = Vec::new();
+    for index in order {
+        let kinds = batch_kinds(&rows[index].caches).ok();
+        let fits = |group: &&mut (Option<Vec<BatchKind>>, Vec<usize>)| {
+            let longest = lengths[group.1[0]];
+            let wastes_little = longest <= SHORT_CHUNK || lengths[index] * 4 >= longest * 3;
+            kinds.is_some() && group.0 == kinds && wastes_little && longest * (group.1.len() + 1) <= step_size
+        };
+        match groups.iter_mut().find(fits) {
+            Some(group) => group.1.push(index),
+            None => groups.push((kinds, vec![index])),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+fn read_alone(model: &Model, row: &mut Prefilling, step_size: usize) -> Result<(), LmError> {
+    let chunk = row.chunk(step_size);
+    let tokens = Array::from_slice(chunk, &[1, chunk.len() as i32]);
+    model.forward(&tokens, &mut row.caches)?;
+    eval(row.caches.iter().flat_map(LayerCache::arrays))?;
+    memory::clear_cache();
+    Ok(())
+}
+
+/// Reads the chunks of several rows in one pass; on any error the rows are unchanged.
+fn read_together(model: &Model, rows: &mut [Prefilling], group: &[usize], step_size: usize) -> Result<(), LmError> {
+    let lengths: Vec<i32> = group.iter().map(|&index| rows[index].chunk(step_size).len() as i32).collect();
+    let longest = lengths.iter().copied().max().unwrap_or(0);
+    let mut tokens = Vec::with_capacity(group.len() * longest as usize);
+    for (end, &index) in (1..).zip(group) {
+        tokens.extend_from_slice(rows[index].chunk(step_size));
+        tokens.resize(end * longest as usize, 0);
+    }
+    let mut caches = merge(group.iter().map(|&index| rows[index].caches.clone()).collect())?;
+    if lengths.iter().any(|&length| length < longest) {
+        prepare(&mut caches, &lengths)?;
+    }
+    model.forward(&Array::from_slice(&tokens, &[group.len() as i32, longest]), &mut caches)?;
+    let read = (0..group.len()).map(|row| extract(&caches, row)).collect::<Result<Vec<_>, _>>()?;
+    eval(read.iter().flatten().flat_map(LayerCache::arrays))?;
+    for (&index, caches) in group.iter().zip(read) {
+        rows[index].caches = caches;
+    }
+    memory::clear_cache();
+    Ok(())
+}

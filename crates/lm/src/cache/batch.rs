@@ -1,0 +1,393 @@
+//! The caches of several requests as the rows of one set of caches, and back.
+//!
+//! Every function takes the caches of all layers. Rows that are padded on the right are announced with [`prepare`] and set right with
+//! [`finalize`]; [`extract`] gives a row's own tokens either way.
+
+use super::{ArraysCache, BatchKvCache, BatchRotatingKvCache, CacheList, KvCache, LayerCache, RotatingKvCache};
+use crate::LmError;
+
+/// What caches must have in common to become rows of one batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BatchKind {
+    /// Keys and values of every token.
+    Kv,
+    /// Keys and values of the last `max_size` tokens.
+    Rotating {
+        /// The size of the ring.
+        max_size: usize,
+    },
+    /// Recurrent state in `num_slots` arrays.
+    Arrays {
+        /// How many.
+        num_slots: usize,
+    },
+    /// Several caches.
+    List(Vec<BatchKind>),
+}
+
+/// What the caches of one request, one per layer, must have in common with others. An error names a kind that has no batched form.
+pub fn batch_kinds(caches: &[LayerCache]) -> Result<Vec<BatchKind>, LmError> {
+    caches.iter().map(batch_kind).collect()
+}
+
+fn batch_kind(cache: &LayerCache) -> Result<BatchKind, LmError> {
+    match cache {
+        LayerCache::Kv(_) | LayerCache::BatchKv(_) => Ok(BatchKind::Kv),
+        LayerCache::Rotating(cache) if cache.keep() == 0 => Ok(BatchKind::Rotating { max_size: cache.max_size() }),
+        LayerCache::Rotating(_) => Err(LmError::NotBatchable { kind: "rotating cache that keeps its first tokens" }),
+        LayerCache::Quantized(_) | LayerCache::Chunked(_) => Err(LmError::NotBatchable { kind: cache.kind() }),
+        LayerCache::List(list) => batch_kinds(list.entries()).map(BatchKind::List),
+        LayerCache::BatchRotating(cache) => Ok(BatchKind::Rotating { max_size: cache.max_size() }),
+        LayerCache::Arrays(cache) => Ok(BatchKind::Arrays { num_slots: cache.num_slots() }),
+    }
+}
+
+/// The caches of several requests as rows of one set, in order; rows of different lengths end at the same place.
+///
+/// Fails where a kind has no batched form, or the rows are of different kinds.
+pub fn merge(rows: Vec<Vec<LayerCache>>) -> Result<Vec<LayerCache>, LmError> {
+    let mut layers: Vec<Vec<LayerCache>> = Vec::new();
+    for row in rows {
+        if layers.is_empty() {
+            layers = row.into_iter().map(|cache| vec![cache]).collect();
+            continue;
+        }
+        if row.len() != layers.len() {
+            return Err(LmError::MixedCaches);
+        }
+        for (layer, cache) in layers.iter_mut().zip(row) {
+            layer.push(cache);
+        }
+    }
+    layers.into_iter().map(merge_layer).collect()
+}
+
+fn merge_layer(rows: Vec<LayerCache>) -> Result<LayerCache, LmError> {
+    let kinds = batch_kinds(&rows)?;
+    if kinds.iter().any(|kind| *kind != kinds[0]) {
+        return Err(LmError::MixedCaches);
+    }
+    match kinds.first() {
+        Some(BatchKind::Kv) => Ok(LayerCache::BatchKv(BatchKvCache::merge(&all(rows, LayerCache::into_kv)?)?)),
+        Some(BatchKind::Rotating { .. }) => {
+            Ok(LayerCache::BatchRotating(BatchRotatingKvCache::merge(&all(rows, LayerCache::into_rotating)?)?))
+        }
+        Some(BatchKind::Arrays { .. }) => Ok(LayerCache::Arrays(ArraysCache::merge(&all(rows, LayerCache::into_arrays)?)?)),
+        Some(BatchKind::List(_)) => Ok(LayerCache::List(CacheList::new(merge(all(rows, LayerCache::into_entries)?)?))),
+        None => Err(LmError::MixedCaches),
+    }
+}
+
+fn all<T>(rows: Vec<LayerCache>, into: impl Fn(LayerCache) -> Option<T>) -> Result<Vec<T>, LmError> {
+    rows.into_iter().map(into).collect::<Option<_>>().ok_or(LmError::MixedCaches)
+}
+
+impl LayerCache {
+    fn into_kv(self) -> Option<KvCache> {
+        if let LayerCache::Kv(cache) = self { Some(cache) } else { None }
+    }
+
+    fn into_rotating(self) -> Option<RotatingKvCache> {
+        if let LayerCache::Rotating(cache) = self { Some(cache) } else { None }
+    }
+
+    fn into_arrays(self) -> Option<ArraysCache> {
+        if let LayerCache::Arrays(cache) = self { Some(cache) } else { None }
+    }
+
+    fn into_entries(self) -> Option<Vec<LayerCache>> {
+        if let LayerCache::List(list) = self { Some(list.entries().to_vec()) } else { None }
+    }
+}
+
+/// Adds the rows of `other`, another batch of the same kinds, behind those of `caches`.
+pub fn extend(caches: &mut [LayerCache], other: Vec<LayerCache>) -> Result<(), LmError> {
+    if caches.len() != other.len() {
+        return Err(LmError::MixedCaches);
+    }
+    for (cache, other) in caches.iter_mut().zip(other) {
+        match (cache, other) {
+            (LayerCache::BatchKv(cache), LayerCache::BatchKv(other)) => cache.extend(other)?,
+            (LayerCache::BatchRotating(cache), LayerCache::BatchRotating(other)) if cache.max_size() == other.max_size() => {
+                cache.extend(other)?;
+            }
+            (LayerCache::Arrays(cache), LayerCache::Arrays(other)) if cache.num_slots() == other.num_slots() => cache.extend(other)?,
+            (LayerCache::List(list), LayerCache::List(other)) => extend(list.entries_mut(), other.entries().to_vec())?,
+            _ => return Err(LmError::MixedCaches),
+        }
+    }
+    Ok(())
+}
+
+/// Keeps only the rows `kept`, in that order.
+pub fn filter(caches: &mut [LayerCache], kept: &[usize]) -> Result<(), LmError> {
+    for cache in caches {
+        match cache {
+            LayerCache::BatchKv(cache) => cache.filter(kept)?,
+            LayerCache::BatchRotating(cache) => cache.filter(kept)?,
+            LayerCache::Arrays(cache) => cache.filter(kept)?,
+            LayerCache::List(list) => filter(list.entries_mut(), kept)?,
+            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => {
+                return Err(cache.is_not_for("several rows").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The caches of one row, as they would be had it run alone.
+pub fn extract(caches: &[LayerCache], row: usize) -> Result<Vec<LayerCache>, LmError> {
+    let extract_layer = |cache: &LayerCache| match cache {
+        LayerCache::BatchKv(cache) => Ok(LayerCache::Kv(cache.extract(row)?)),
+        LayerCache::BatchRotating(cache) => Ok(LayerCache::Rotating(cache.extract(row)?)),
+        LayerCache::Arrays(cache) => Ok(LayerCache::Arrays(cache.extract(row)?)),
+        LayerCache::List(list) => Ok(LayerCache::List(CacheList::new(extract(list.entries(), row)?))),
+        LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => {
+            Err(cache.is_not_for("several rows").into())
+        }
+    };
+    caches.iter().map(extract_layer).collect()
+}
+
+/// Says how many tokens of the coming forward passes belong to each row, at least one; the rest of its columns is right padding.
+pub fn prepare(caches: &mut [LayerCache], lengths: &[i32]) -> Result<(), LmError> {
+    for cache in caches {
+        match cache {
+            LayerCache::BatchKv(cache) => cache.prepare(lengths),
+            LayerCache::BatchRotating(cache) => cache.prepare(lengths),
+            LayerCache::Arrays(cache) => cache.prepare(lengths),
+            LayerCache::List(list) => prepare(list.entries_mut(), lengths)?,
+            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => {
+                return Err(cache.is_not_for("several rows").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Ends what [`prepare`] began: right padding becomes left padding.
+pub fn finalize(caches: &mut [LayerCache]) -> Result<(), LmError> {
+    for cache in caches {
+        match cache {
+            LayerCache::BatchKv(cache) => cache.finalize()?,
+            LayerCache::BatchRotating(cache) => cache.finalize()?,
+            LayerCache::Arrays(cache) => cache.finalize(),
+            LayerCache::List(list) => finalize(list.entries_mut())?,
+            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => {
+                return Err(cache.is_not_for("several rows").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use mlx_rs::Array;
+
+    use super::super::{AttentionStep, KeysValues, Mask, RopeOffset};
+    use super::*;
+
+    /// Numbers that are the same in every run.
+    struct Numbers(u64);
+
+    impl Numbers {
+        fn below(&mut self, limit: i32) -> i32 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((self.0 >> 33) % limit as u64) as i32
+        }
+    }
+
+    /// Rows of which only the lengths are remembered: what each should see follows from them.
+    struct Rows {
+        caches: Vec<LayerCache>,
+        names: Vec<i32>,
+        lengths: Vec<i32>,
+        window: Option<i32>,
+    }
+
+    /// Keys that tell whose they are and where they stand: row * 1000 + position; right padding is negative.
+    fn keys(names: &[i32], starts: &[i32], lengths: &[i32]) -> Array {
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let mut numbers = Vec::new();
+        for ((name, start), length) in names.iter().zip(starts).zip(lengths) {
+            numbers.extend((0..longest).map(|step| if step < *length { (name * 1000 + start + step) as f32 } else { -1.0 }));
+        }
+        Array::from_slice(&numbers, &[names.len() as i32, 1, longest, 1])
+    }
+
+    impl Rows {
+        fn new(kind: &LayerCache, name: i32, window: Option<i32>) -> Self {
+            Rows { caches: merge(vec![vec![kind.clone()]]).expect("merge"), names: vec![name], lengths: vec![0], window }
+        }
+
+        /// Appends `new[row]` tokens to each row and checks what each of them sees.
+        fn append(&mut self, new: &[i32]) {
+            let longest = new.iter().copied().max().unwrap_or(0);
+            if new.iter().any(|&length| length < longest) {
+                prepare(&mut self.caches, new).expect("prepare");
+            }
+            let cache = &mut self.caches[0];
+            let AttentionStep { offset, mask } = cache.attention_step(longest, self.window).expect("step");
+            let offsets = match offset {
+                RopeOffset::Same(offset) => vec![offset; new.len()],
+                RopeOffset::PerRow(offsets) => offsets.as_slice::<i32>().to_vec(),
+            };
+            assert_eq!(offsets, self.lengths, "offsets");
+            let new_keys = keys(&self.names, &self.lengths, new);
+            let KeysValues::Dense { keys, values } = cache.update_and_fetch(new_keys.clone(), new_keys).expect("update") else {
+                panic!("keys are dense");
+            };
+            let keys = keys.contiguous().expect("contiguous");
+            assert_eq!(keys.as_slice::<f32>(), values.contiguous().expect("contiguous").as_slice::<f32>());
+            let total = keys.dim(2);
+            let seen = match mask {
+                Mask::None | Mask::Causal => {
+                    let rows = (0..longest).flat_map(|query| (0..total).map(move |key| longest == 1 || key <= total - longest + query));
+                    let rows: Vec<bool> = rows.collect();
+                    rows.repeat(new.len())
+                }
+                Mask::Array(mask) => {
+                    let all = mlx_rs::ops::broadcast_to(mask, &[new.len() as i32, 1, longest, total]).expect("mask");
+                    all.contiguous().expect("contiguous").as_slice::<bool>().to_vec()
+                }
+            };
+            for row in 0..new.len() {
+                for query in 0..new[row] {
+                    let from = (row * longest as usize + query as usize) * total as usize;
+                    let held = &keys.as_slice::<f32>()[row * total as usize..][..total as usize];
+                    let mut found: Vec<i32> =
+                        held.iter().zip(&seen[from..]).filter(|(_, seen)| **seen).map(|(key, _)| *key as i32).collect();
+                    found.sort_unstable();
+                    let position = self.lengths[row] + query;
+                    let first = self.window.map_or(0, |window| (position + 1 - window).max(0));
+                    let expected: Vec<i32> = (first..=position).map(|position| self.names[row] * 1000 + position).collect();
+                    assert_eq!(found, expected, "row {row}, query {query} of {new:?} after {:?}", self.lengths);
+                }
+            }
+            for (length, new) in self.lengths.iter_mut().zip(new) {
+                *length += new;
+            }
+        }
+
+        fn filter(&mut self, kept: &[usize]) {
+            filter(&mut self.caches, kept).expect("filter");
+            self.names = kept.iter().map(|&row| self.names[row]).collect();
+            self.lengths = kept.iter().map(|&row| self.lengths[row]).collect();
+        }
+
+        fn extend(&mut self, other: Rows) {
+            extend(&mut self.caches, other.caches).expect("extend");
+            self.names.extend(other.names);
+            self.lengths.extend(other.lengths);
+        }
+
+        /// Takes every row out and puts them together again.
+        fn remerge(&mut self) {
+            let rows = (0..self.names.len()).map(|row| extract(&self.caches, row).expect("extract")).collect();
+            self.caches = merge(rows).expect("merge");
+        }
+    }
+
+    /// Random steps, joins, leaves and rebuilds: every token sees exactly the tokens of its row that it should.
+    fn check(kind: &LayerCache, window: Option<i32>, seed: u64) {
+        let mut numbers = Numbers(seed);
+        let mut rows = Rows::new(kind, 0, window);
+        rows.append(&[1 + numbers.below(12)]);
+        for name in 1..60 {
+            match numbers.below(8) {
+                0 | 1 if rows.names.len() < 5 => {
+                    let mut other = Rows::new(kind, name, window);
+                    if numbers.below(4) > 0 {
+                        other.append(&[1 + numbers.below(20)]);
+                    }
+                    rows.extend(other);
+                }
+                2 if rows.names.len() > 1 => {
+                    let gone = numbers.below(rows.names.len() as i32) as usize;
+                    let kept: Vec<usize> = (0..rows.names.len()).filter(|&row| row != gone).collect();
+                    rows.filter(&kept);
+                }
+                3 => rows.remerge(),
+                4 => {
+                    let new: Vec<i32> = rows.names.iter().map(|_| 1 + numbers.below(9)).collect();
+                    rows.append(&new);
+                    if numbers.below(2) == 0 {
+                        finalize(&mut rows.caches).expect("finalize");
+                    }
+                }
+                _ => {}
+            }
+            // Right padding ends with one step's prompt; single tokens belong to every row.
+            for cache in &mut rows.caches {
+                match cache {
+                    LayerCache::BatchKv(cache) => cache.finalize().expect("finalize"),
+                    LayerCache::BatchRotating(cache) => cache.finalize().expect("finalize"),
+                    _ => {}
+                }
+            }
+            for _ in 0..numbers.below(4) {
+                rows.append(&vec![1; rows.names.len()]);
+            }
+        }
+    }
+
+    #[test]
+    fn rows_see_their_own_tokens_and_no_others() {
+        for seed in 0..20 {
+            check(&LayerCache::Kv(KvCache::new()), None, seed);
+            check(&LayerCache::Kv(KvCache::new()), Some(7), seed);
+        }
+    }
+
+    #[test]
+    fn rows_of_a_ring_see_the_last_tokens_of_their_own() {
+        for seed in 0..20 {
+            check(&LayerCache::Rotating(RotatingKvCache::new(8, 0)), Some(8), seed);
+            check(&LayerCache::Rotating(RotatingKvCache::new(8, 0)), Some(5), seed);
+            check(&LayerCache::Rotating(RotatingKvCache::new(3, 0)), Some(3), seed);
+            check(&LayerCache::Rotating(RotatingKvCache::new(300, 0)), Some(300), seed);
+        }
+    }
+
+    #[test]
+    fn states_of_rows_merge_and_part() {
+        let state = |numbers: &[f32]| {
+            let mut cache = ArraysCache::new(2);
+            cache.set(0, Array::from_slice(numbers, &[1, numbers.len() as i32]));
+            cache.advance(numbers.len());
+            cache
+        };
+        let mut batch = ArraysCache::merge(&[state(&[1.0, 2.0]), ArraysCache::new(2), state(&[3.0, 4.0])]).expect("merge");
+        let slot = |cache: &ArraysCache| cache.get(0).expect("state").contiguous().expect("contiguous").as_slice::<f32>().to_vec();
+        assert_eq!(slot(&batch), [1.0, 2.0, 0.0, 0.0, 3.0, 4.0]);
+        assert!(batch.get(1).is_none());
+        batch.prepare(&[3, 1, 2]);
+        let mask = batch.mask(3).expect("mask");
+        assert_eq!(mask.as_slice::<bool>(), [true, true, true, true, false, false, true, true, false]);
+        batch.advance(3);
+        batch.finalize();
+        assert!(batch.mask(3).is_none());
+        batch.filter(&[2, 1]).expect("filter");
+        assert_eq!((batch.num_rows(), slot(&batch)), (2, vec![3.0, 4.0, 0.0, 0.0]));
+        let row = batch.extract(0).expect("extract");
+        assert_eq!((row.offset(), slot(&row)), (4, vec![3.0, 4.0]));
+        assert_eq!(batch.extract(1).expect("extract").offset(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_a_row_is_named() {
+        let kept = LayerCache::Rotating(RotatingKvCache::new(8, 4));
+        let error = merge(vec![vec![kept]]).expect_err("no batched form");
+        assert_eq!(
+            error.to_string(),
+            "a rotating cache that keeps its first tokens has no batched form: run its requests one after another"
+        );
+        let quantized = LayerCache::Quantized(super::super::QuantizedKvCache::new(64, 8).expect("settings"));
+        assert!(matches!(merge(vec![vec![quantized]]), Err(LmError::NotBatchable { kind: "quantized cache" })));
+        let rings = [8, 9].map(|size| vec![LayerCache::Rotating(RotatingKvCache::new(size, 0))]);
+        assert!(matches!(merge(rings.to_vec()), Err(LmError::MixedCaches)));
+        let mixed = vec![vec![LayerCache::Kv(KvCache::new())], vec![LayerCache::Arrays(ArraysCache::new(2))]];
+        assert!(matches!(merge(mixed), Err(LmError::MixedCaches)));
+    }
+}

@@ -1,0 +1,185 @@
+//! Keys and values of every token, for several rows at once.
+
+use std::ops::Range;
+
+use mlx_rs::error::Result;
+use mlx_rs::{Array, ops};
+
+use super::buffer::{append, front, round_up};
+use super::rows::{Block, from_first, kept_rows, rolled, rope_offset, row_span, stacked, take_lengths};
+use super::{AttentionStep, KvCache, Mask, causal_mask};
+
+/// Several [`KvCache`]s as the rows of one. As mlx-lm's BatchKVCache.
+///
+/// - Every row ends at column `stop`; its first `left_padding` columns hold nothing of it.
+/// - Between [`BatchKvCache::prepare`] and [`BatchKvCache::finalize`] rows may be padded on the right: offsets and padding already count as
+///   if the padding had been moved to the left, and `unmoved` is how far each row is still to move.
+#[derive(Debug, Clone)]
+pub struct BatchKvCache {
+    keys: Option<Array>,   // [B, H, capacity, D]
+    values: Option<Array>, // [B, H, capacity, D]
+    stop: i32,
+    left_padding: Vec<i32>,
+    remaining: Option<Vec<i32>>,
+    unmoved: Option<Vec<i32>>,
+}
+
+impl BatchKvCache {
+    /// The `caches` of single rows side by side, left-padded to the longest, in one buffer with room for the next step.
+    ///
+    /// Panics unless there is at least one.
+    pub fn merge(caches: &[KvCache]) -> Result<Self> {
+        assert!(!caches.is_empty(), "a batch has at least one row");
+        let stop = caches.iter().map(|cache| cache.offset() as i32).max().unwrap_or(0);
+        let stack = |buffers: &dyn Fn(&KvCache) -> Option<&Array>| {
+            let blocks: Vec<Block> =
+                caches.iter().map(|cache| Block { buffer: buffers(cache), num_rows: 1, columns: 0..cache.offset() as i32 }).collect();
+            stacked(&blocks, stop, round_up(stop + 1))
+        };
+        Ok(BatchKvCache {
+            keys: stack(&|cache| cache.arrays().first().copied())?,
+            values: stack(&|cache| cache.arrays().get(1).copied())?,
+            stop,
+            left_padding: caches.iter().map(|cache| stop - cache.offset() as i32).collect(),
+            remaining: None,
+            unmoved: None,
+        })
+    }
+
+    /// How many rows there are.
+    pub fn num_rows(&self) -> usize {
+        self.left_padding.len()
+    }
+
+    /// Tokens remembered of the longest row.
+    pub fn offset(&self) -> usize {
+        self.offsets().into_iter().max().unwrap_or(0) as usize
+    }
+
+    /// Tokens remembered of each row.
+    pub fn offsets(&self) -> Vec<i32> {
+        self.left_padding.iter().map(|padding| self.stop - padding).collect()
+    }
+
+    /// Says how many tokens of the coming steps belong to each row; the rest of its columns is right padding.
+    pub fn prepare(&mut self, lengths: &[i32]) {
+        self.remaining = Some(lengths.to_vec());
+    }
+
+    /// Ends what [`BatchKvCache::prepare`] began: right padding becomes left padding.
+    pub fn finalize(&mut self) -> Result<()> {
+        self.remaining = None;
+        self.settle()
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        if let Some(shifts) = self.unmoved.take() {
+            for buffer in [&mut self.keys, &mut self.values].into_iter().flatten() {
+                *buffer = rolled(buffer, &shifts, self.stop)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns all of them, `[B, H, stop, D]`.
+    pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
+        self.settle()?;
+        let length = keys.dim(2);
+        let all_keys = append(self.keys.as_ref(), &keys, self.stop)?;
+        let all_values = append(self.values.as_ref(), &values, self.stop)?;
+        self.stop += length;
+        let views = (front(&all_keys, self.stop)?, front(&all_values, self.stop)?);
+        self.keys = Some(all_keys);
+        self.values = Some(all_values);
+        self.unmoved = take_lengths(&mut self.remaining, length).filter(|padding| padding.iter().any(|&columns| columns > 0));
+        for (left, right) in self.left_padding.iter_mut().zip(self.unmoved.iter().flatten()) {
+            *left += right;
+        }
+        Ok(views)
+    }
+
+    /// Where the next `length` tokens stand and what they see: all before them in their row, or the last `window`.
+    pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
+        let offset = rope_offset(&self.offsets());
+        let stop = self.stop + length;
+        let is_padded = self.left_padding.iter().any(|&padding| padding > 0);
+        let columns = || ops::arange::<_, i32>(0, stop, 1);
+        let mask = if length == 1 {
+            let first_in_window = window.map_or(0, |window| stop - window);
+            let first: Vec<i32> = self.left_padding.iter().map(|&padding| padding.max(first_in_window)).collect();
+            if first.iter().all(|&first| first <= 0) { Mask::None } else { Mask::Array(from_first(&columns()?, &first)?) }
+        } else {
+            let window = window.filter(|&window| stop > window);
+            match (is_padded, window) {
+                (false, None) => Mask::Causal,
+                (false, window) => Mask::Array(causal_mask(length, self.stop, window)?),
+                (true, window) => {
+                    Mask::Array(causal_mask(length, self.stop, window)?.logical_and(from_first(&columns()?, &self.left_padding)?)?)
+                }
+            }
+        };
+        Ok(AttentionStep { offset, mask })
+    }
+
+    /// Forgets the last `num_tokens` of every row, at most as many as the shortest has; returns how many.
+    pub fn trim(&mut self, num_tokens: usize) -> usize {
+        let shortest = self.offsets().into_iter().min().unwrap_or(0);
+        let trimmed = (num_tokens as i32).min(shortest);
+        self.stop -= trimmed;
+        trimmed as usize
+    }
+
+    /// Keeps only the rows `kept`, in that order, without the left padding that they share.
+    pub fn filter(&mut self, kept: &[usize]) -> Result<()> {
+        self.settle()?;
+        let left_padding: Vec<i32> = kept.iter().map(|&row| self.left_padding[row]).collect();
+        let shared = left_padding.iter().copied().min().unwrap_or(0);
+        for buffer in [&mut self.keys, &mut self.values].into_iter().flatten() {
+            *buffer = kept_rows(buffer, kept, shared..buffer.dim(2))?;
+        }
+        self.stop -= shared;
+        self.left_padding = left_padding.iter().map(|padding| padding - shared).collect();
+        if let Some(remaining) = &mut self.remaining {
+            *remaining = kept.iter().map(|&row| remaining[row]).collect();
+        }
+        Ok(())
+    }
+
+    /// Adds the rows of `other` behind its own.
+    pub fn extend(&mut self, mut other: BatchKvCache) -> Result<()> {
+        self.finalize()?;
+        other.finalize()?;
+        let stop = self.stop.max(other.stop);
+        let stack = |buffers: [Option<&Array>; 2]| {
+            let blocks = [
+                Block { buffer: buffers[0], num_rows: self.num_rows(), columns: 0..self.stop },
+                Block { buffer: buffers[1], num_rows: other.num_rows(), columns: 0..other.stop },
+            ];
+            stacked(&blocks, stop, round_up(stop + 1))
+        };
+        let keys = stack([self.keys.as_ref(), other.keys.as_ref()])?;
+        let values = stack([self.values.as_ref(), other.values.as_ref()])?;
+        let padding = |cache: &BatchKvCache| cache.left_padding.iter().map(|padding| padding + stop - cache.stop).collect::<Vec<_>>();
+        self.left_padding = [padding(self), padding(&other)].concat();
+        (self.keys, self.values, self.stop) = (keys, values, stop);
+        Ok(())
+    }
+
+    /// One row as a cache of its own, with room for its next step.
+    pub fn extract(&self, row: usize) -> Result<KvCache> {
+        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(KvCache::new()) };
+        let columns = self.columns(row);
+        KvCache::from_parts(&[row_span(keys, row, columns.clone())?], &[row_span(values, row, columns)?])
+    }
+
+    /// Where the tokens of a row stand in the buffers.
+    fn columns(&self, row: usize) -> Range<i32> {
+        let unmoved = self.unmoved.as_ref().map_or(0, |unmoved| unmoved[row]);
+        self.left_padding[row] - unmoved..self.stop - unmoved
+    }
+
+    /// The arrays behind it.
+    pub fn arrays(&self) -> Vec<&Array> {
+        self.keys.iter().chain(&self.values).collect()
+    }
+}
