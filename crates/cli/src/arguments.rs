@@ -150,8 +150,7 @@ pub struct KvFlags {
 impl KvFlags {
     /// Refuses numbers that cannot be, naming the flag's argument.
     pub fn options(&self) -> anyhow::Result<KvCacheOptions> {
-        let quantization =
-            self.kv_bits.map(|bits| KvQuantization { bits, group_size: self.kv_group_size, start: self.quantized_kv_start });
+        let quantization = self.kv_bits.map(|bits| KvQuantization { bits, group_size: self.kv_group_size, start: self.quantized_kv_start });
         if let Some(quantization) = &quantization {
             quantization.check()?;
         }

@@ -41,7 +41,7 @@ pub(crate) fn run(worker: &mut Worker, mut answer: Answer, mut caches: Vec<Layer
     let closing = worker.closing.clone();
     let options = GenerateOptions {
         max_tokens: answer.max_tokens,
-        prefill_step_size: request.prefill_step_size.max(1),
+        prefill_step_size: request.prefill_step_size,
         num_top_logprobs: request.num_top_logprobs,
         max_kv_size: None,
         kv_quantization: request.kv_cache.quantization,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use cairn_chat::{ChatError, Encode, FinishReason, GenerationStats, Prompt, StopStrings, assemble};
 use cairn_lm::cache::{LayerCache, make_prompt_cache};
-use cairn_lm::{Detokenizer, LmError, LoadedModel, check_length, memory};
+use cairn_lm::{Detokenizer, LmError, LoadedModel, check_length, check_prefill_step_size, memory};
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
@@ -82,6 +82,7 @@ impl Answer {
         let request = &job.request;
         let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
         request.sampling.validate()?;
+        check_prefill_step_size(request.prefill_step_size)?;
         let stop_strings = StopStrings::new(request.stop.clone())?;
         let prompt = prompt_tokens(&loaded.model, &request.prompt)?;
         if prompt.tokens.is_empty() {

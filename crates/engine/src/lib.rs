@@ -29,7 +29,9 @@ pub use cairn_lm::cache::KvQuantization;
 pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
-pub use records::{CacheEvent, CacheOptions, ChunkRecord};
 pub use prompt_file::{CachePromptRequest, CachedPrompt};
-pub use request::{FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, ModelInfo, PromptInput, Score, TokenLogprob};
+pub use records::{CacheEvent, CacheOptions, ChunkRecord};
+pub use request::{
+    FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, ModelInfo, PromptInput, Score, TokenLogprob,
+};
 pub use status::{EngineState, EngineStatus};

@@ -19,18 +19,36 @@ use crate::{EngineError, EngineState, answer};
 /// What the thread can be asked. The set is closed: it could as well be a pipe's messages.
 #[derive(Debug)]
 pub(crate) enum Job {
-    Load { name: String, folder: PathBuf, reply: oneshot::Sender<Result<ModelInfo, EngineError>> },
-    LoadDraft { name: String, folder: PathBuf, reply: oneshot::Sender<Result<(), EngineError>> },
+    Load {
+        name: String,
+        folder: PathBuf,
+        reply: oneshot::Sender<Result<ModelInfo, EngineError>>,
+    },
+    LoadDraft {
+        name: String,
+        folder: PathBuf,
+        reply: oneshot::Sender<Result<(), EngineError>>,
+    },
     CachePrompt {
         request: Box<CachePromptRequest>,
         progress: mpsc::UnboundedSender<(usize, usize)>,
         reply: oneshot::Sender<Result<CachedPrompt, EngineError>>,
     },
-    Unload { reply: oneshot::Sender<Result<(), EngineError>> },
+    Unload {
+        reply: oneshot::Sender<Result<(), EngineError>>,
+    },
     Generate(GenerateJob),
-    Score { prompt: PromptInput, num_top: usize, reply: oneshot::Sender<Result<Score, EngineError>> },
-    SetCacheBudget { bytes: u64 },
-    FlushCache { reply: oneshot::Sender<Result<(), EngineError>> },
+    Score {
+        prompt: PromptInput,
+        num_top: usize,
+        reply: oneshot::Sender<Result<Score, EngineError>>,
+    },
+    SetCacheBudget {
+        bytes: u64,
+    },
+    FlushCache {
+        reply: oneshot::Sender<Result<(), EngineError>>,
+    },
     Shutdown,
 }
 
