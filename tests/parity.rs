@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use cairn_lm::models::Model;
-use cairn_lm::{GenerateOptions, LoadOptions, Sampler, TokenStream};
+use cairn_lm::{GenerateOptions, LoadOptions, Sampler, generate_step};
 use mlx_rs::Array;
 
 /// f32 on both sides; different BLAS kernels move tiny models by 1e-5, a wrong formula by whole units.
@@ -27,11 +27,10 @@ fn check(case: &str, keep_quantized: bool) {
 
     let greedy = ids("greedy");
     for prefill_step_size in [2048, 7] {
-        let options = GenerateOptions { max_tokens: greedy.len(), prefill_step_size, num_top_logprobs: None };
+        let options = GenerateOptions { max_tokens: greedy.len(), prefill_step_size, ..GenerateOptions::default() };
         let mut caches = model.make_cache();
         let mut on_progress = |_, _| ControlFlow::Continue(());
-        let mut stream =
-            TokenStream::start(&model, &ids("tokens"), &mut caches, Sampler::Greedy, options, &mut on_progress).expect("start");
+        let mut stream = generate_step(&model, &ids("tokens"), &mut caches, Sampler::Greedy, options, &mut on_progress).expect("start");
         let mut sampled = Vec::new();
         while let Some(step) = stream.next_token().expect("step") {
             sampled.push(step.token);

@@ -203,6 +203,25 @@ pub enum LmError {
         /// What it returned.
         found: Vec<i32>,
     },
+    /// A parameter is outside its range, whatever the model.
+    #[error(transparent)]
+    Parameter(#[from] cairn_chat::ChatError),
+    /// A draft model proposes token ids, so both models must mean the same by them.
+    #[error(
+        "the draft model has a vocabulary of {draft_vocab_size} tokens, but the model has one of {vocab_size}: choose a draft model of the same family"
+    )]
+    DraftVocabulary {
+        /// The model's.
+        vocab_size: usize,
+        /// The draft model's.
+        draft_vocab_size: usize,
+    },
+    /// Embeddings belong to one model.
+    #[error("input_embeddings cannot be used with a draft model, which has embeddings of its own: leave one of them out")]
+    DraftWithEmbeddings,
+    /// Speculative decoding was asked for, and there is nothing to speculate with.
+    #[error("speculative decoding needs a draft model: load one first")]
+    NoDraftModel,
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,

@@ -467,7 +467,8 @@ impl<'de> Deserialize<'de> for Header {
                         map.next_value::<serde::de::IgnoredAny>()?;
                     } else {
                         has_metadata = true;
-                        let Texts { entries, duplicate } = map.next_value()?;
+                        // MLX writes null where there is nothing to say.
+                        let Texts { entries, duplicate } = map.next_value::<Option<Texts>>()?.unwrap_or_default();
                         header.metadata = entries;
                         header.duplicate = header.duplicate.or(duplicate);
                     }
@@ -609,6 +610,7 @@ mod tests {
         refused(&one(&format!("{:?}", [1; 17]), "[0,2]", 2), "with 16 dimensions at most");
         assert!(open(&one("[]", "[0,2]", 2), Limits::CACHE).is_ok());
         assert!(open(&one("[0]", "[0,0]", 0), Limits::CACHE).is_ok());
+        assert!(open(&file_of(r#"{"__metadata__":null}"#, 0), Limits::MODEL).unwrap().metadata().is_empty());
         assert!(open(&one("[0,4294967296]", "[0,0]", 0), Limits::CACHE).is_err());
         assert!(open(&one(&format!("{:?}", [1; 16]), "[0,2]", 2), Limits::CACHE).is_ok());
     }

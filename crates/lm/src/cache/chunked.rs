@@ -90,9 +90,18 @@ impl ChunkedKvCache {
         Ok(AttentionStep { offset: RopeOffset::Same(self.offset), mask })
     }
 
-    /// Forgets the last `num_tokens`, as far as they are held; returns how many it forgot.
+    /// Whether tokens can be forgotten from the end. Not once some have been given up at the front, where mlx-lm still trims: the tokens
+    /// before the new end could miss the beginning of their chunk.
+    pub fn is_trimmable(&self) -> bool {
+        self.start == 0
+    }
+
+    /// Forgets the last `num_tokens`; returns how many it forgot.
     pub fn trim(&mut self, num_tokens: usize) -> usize {
-        let trimmed = num_tokens.min((self.offset - self.start) as usize);
+        if !self.is_trimmable() {
+            return 0;
+        }
+        let trimmed = num_tokens.min(self.offset as usize);
         self.offset -= trimmed as i32;
         trimmed
     }
@@ -132,7 +141,8 @@ mod tests {
         for &step in steps {
             let offset = cache.offset() as i32;
             if step < 0 {
-                assert_eq!(cache.trim(-step as usize) as i32, (-step).min(offset - cache.start));
+                let expected = if cache.start == 0 { (-step).min(offset) } else { 0 };
+                assert_eq!(cache.trim(-step as usize) as i32, expected, "trim in {steps:?}");
                 continue;
             }
             let mask = cache.attention_step(step).expect("step").mask;
@@ -161,8 +171,8 @@ mod tests {
         check(4, &[4, 1, 1], 1..6, Some(&["FFFTT"]));
         check(4, &[2, 4], 0..6, Some(&["TTTFFF", "TTTTFF", "FFFFTF", "FFFFTT"]));
         check(4, &[9, 2], 5..11, Some(&["FFFTTF", "FFFTTT"]));
-        check(4, &[9, -2, 1], 0..8, Some(&["FFFFTTTT"]));
-        check(4, &[9, 1, -8, 1], 5..6, Some(&["T"]));
+        check(4, &[9, -2, 1], 3..8, Some(&["FTTTT"]));
+        check(4, &[9, 1, -2, 1], 6..11, Some(&["FFTTT"]));
         check(300, &[250, 2, 2, 2, 2, 2], 0..260, None);
         check(300, &[290, 290, 1], 280..581, Some(&[&("F".repeat(20) + &"T".repeat(281))]));
     }

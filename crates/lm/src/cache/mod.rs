@@ -215,8 +215,9 @@ impl LayerCache {
     /// Whether tokens can be forgotten from the end.
     pub fn is_trimmable(&self) -> bool {
         match self {
-            LayerCache::Kv(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => true,
+            LayerCache::Kv(_) | LayerCache::Quantized(_) => true,
             LayerCache::Rotating(cache) => cache.is_trimmable(),
+            LayerCache::Chunked(cache) => cache.is_trimmable(),
             LayerCache::BatchKv(_) => true,
             LayerCache::Arrays(_) | LayerCache::BatchRotating(_) => false,
             LayerCache::List(cache) => cache.is_trimmable(),
@@ -270,3 +271,7 @@ pub(crate) fn causal_mask(length: i32, offset: i32, window: Option<i32>) -> Resu
         None => Ok(mask),
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests;

@@ -55,7 +55,7 @@ pub fn make_prompt_cache(model: &Model, max_kv_size: Option<usize>) -> Result<Ve
     bounded(caches, max_kv_size)
 }
 
-fn bounded(caches: Vec<LayerCache>, max_kv_size: usize) -> Result<Vec<LayerCache>, LmError> {
+pub(super) fn bounded(caches: Vec<LayerCache>, max_kv_size: usize) -> Result<Vec<LayerCache>, LmError> {
     let refuse = |allowed: String| LmError::CacheSetting { name: "max_kv_size", value: max_kv_size.to_string(), allowed };
     let Some(max_size) = i32::try_from(max_kv_size).ok().filter(|max_size| (NUM_KEPT + 1..=MAX_TOKENS).contains(max_size)) else {
         return Err(refuse(format!(

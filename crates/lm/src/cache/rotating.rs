@@ -51,16 +51,20 @@ impl RotatingKvCache {
         Ok(RotatingKvCache { keys, values, max_size, keep, offset, index })
     }
 
-    /// Keys and values in use, in the buffer's own order, with the offset and the index; none while nothing is remembered.
-    pub(super) fn stored(&self) -> Result<(Option<(Array, Array)>, i32, i32)> {
-        let held = match (&self.keys, &self.values) {
+    /// Keys and values in use, in the buffer's own order, as views; none while nothing is remembered.
+    pub(super) fn held(&self) -> Result<Option<(Array, Array)>> {
+        match (&self.keys, &self.values) {
             (Some(keys), Some(values)) if self.offset > 0 => {
                 let in_use = self.offset.min(keys.dim(2));
-                Some((front(keys, in_use)?, front(values, in_use)?))
+                Ok(Some((front(keys, in_use)?, front(values, in_use)?)))
             }
-            _ => None,
-        };
-        Ok((held, self.offset, self.index))
+            _ => Ok(None),
+        }
+    }
+
+    /// The slot behind the newest token.
+    pub(super) fn index(&self) -> i32 {
+        self.index
     }
 
     /// The most tokens that a single one attends to.
@@ -93,7 +97,7 @@ impl RotatingKvCache {
         let length = keys.dim(2);
         let (all_keys, all_values) = match (&self.keys, &self.values) {
             (Some(old_keys), Some(old_values)) => {
-                let mut held = self.temporal_spans(old_keys.dim(2));
+                let mut held = self.temporal_spans(old_keys.dim(2)).to_vec();
                 let num_held: i32 = held.iter().map(|span| span.end - span.start).sum();
                 let surplus = num_held - (self.max_size - 1);
                 if surplus > 0 {
@@ -198,11 +202,11 @@ impl RotatingKvCache {
     }
 
     /// The parts of the buffer that hold tokens, oldest first.
-    fn temporal_spans(&self, capacity: i32) -> Vec<Range<i32>> {
+    fn temporal_spans(&self, capacity: i32) -> [Range<i32>; 3] {
         if self.index < self.offset && self.index < capacity {
-            vec![0..self.keep, self.index..capacity, self.keep..self.index]
+            [0..self.keep, self.index..capacity, self.keep..self.index]
         } else {
-            vec![0..self.index]
+            [0..self.index, 0..0, 0..0]
         }
     }
 }

@@ -7,7 +7,7 @@
 //! │   ├── 1.<layer>        the cache's class
 //! │   ├── 2.0              empty
 //! │   └── 2.<n>.0, 2.<n>.1 a tensor's name, and that it stands for a "scalar", a "string" (code points) or "none" (no values)
-//! └── <layer>.<i>          the cache's state in this order; bits of other type than arrays as the list under 2 says
+//! └── <layer>.<i>          the cache's state in this order; what is no array is listed under 2
 //!     KVCache              keys, values, offset
 //!     RotatingKVCache      keys, values, offset, keep, max_size, index
 //!     QuantizedKVCache     keys.{0,1,2}, values.{0,1,2}, offset, group_size, bits
@@ -66,4 +66,5 @@ impl Class {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests;

@@ -53,9 +53,8 @@ impl State {
                 Class::Kv
             }
             LayerCache::Rotating(cache) => {
-                let (held, offset, index) = cache.stored()?;
-                self.pair(prefix, held);
-                self.numbers(prefix, &[offset, cache.keep() as i32, cache.max_size() as i32, index]);
+                self.pair(prefix, cache.held()?);
+                self.numbers(prefix, &[cache.offset() as i32, cache.keep() as i32, cache.max_size() as i32, cache.index()]);
                 Class::Rotating
             }
             LayerCache::Quantized(cache) => {

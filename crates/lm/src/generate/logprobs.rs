@@ -1,0 +1,78 @@
+//! Log-probabilities of tokens: those of an answer as it is sampled, and those of a given text.
+
+use mlx_rs::Array;
+
+use super::{check_length, check_tokens, token_array};
+use crate::LmError;
+use crate::models::Model;
+use crate::sample::logprobs;
+
+/// A token id with its natural log-probability.
+pub type TokenScore = (u32, f32);
+
+/// The distribution behind one sampled token.
+#[derive(Debug, Clone)]
+pub struct Logprobs {
+    /// The token's own natural log-probability.
+    pub own: f32,
+    /// The most likely tokens, best first; as many as were asked for.
+    pub top: Vec<TokenScore>,
+    /// All of them, f32 `[V]`.
+    pub all: Array,
+}
+
+impl Logprobs {
+    /// Of `token`, from a row `[V]` of log-probabilities.
+    pub(super) fn read(all: Array, token: u32, num_top: usize) -> Result<Self, LmError> {
+        let (own, top) = top_logprobs(&all, token, num_top)?;
+        Ok(Logprobs { own, top, all })
+    }
+}
+
+/// The log-probability of `token` and the `num_top` best, from an evaluated row `[V]` or `[1, V]`.
+pub(crate) fn top_logprobs(row: &Array, token: u32, num_top: usize) -> Result<(f32, Vec<TokenScore>), LmError> {
+    let row = row.try_as_slice::<f32>()?;
+    let own = row.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
+    Ok((own, likeliest(row, num_top)))
+}
+
+/// How many rows of logits [`score`] computes at once: shorter chunks than in prefill, because each token has a row of the vocabulary.
+const SCORE_CHUNK: usize = 256;
+
+/// Natural log-probabilities of each of `tokens` given those before it (none for the first), and the `num_top` likeliest next tokens.
+pub fn score(model: &Model, tokens: &[u32], num_top: usize) -> Result<(Vec<Option<f32>>, Vec<TokenScore>), LmError> {
+    if tokens.is_empty() {
+        return Err(LmError::EmptyPrompt);
+    }
+    check_tokens(tokens, model.vocab_size())?;
+    check_length(tokens.len(), model)?;
+    let mut caches = model.make_cache();
+    let mut scores = vec![None];
+    let mut next = Vec::new();
+    for (index, chunk) in tokens.chunks(SCORE_CHUNK).enumerate() {
+        let hidden = model.forward(&token_array(chunk), &mut caches)?;
+        let logprobs = logprobs(&model.logits(&hidden)?)?; // [1, L, V]
+        logprobs.eval()?;
+        let vocab_size = logprobs.dim(2) as usize;
+        let rows = logprobs.try_as_slice::<f32>()?;
+        for (position, row) in rows.chunks(vocab_size).enumerate() {
+            match tokens.get(index * SCORE_CHUNK + position + 1) {
+                Some(&following) => scores.push(row.get(following as usize).copied()),
+                None => next = likeliest(row, num_top),
+            }
+        }
+    }
+    Ok((scores, next))
+}
+
+fn likeliest(row: &[f32], count: usize) -> Vec<TokenScore> {
+    let count = count.min(row.len());
+    if count == 0 {
+        return Vec::new();
+    }
+    let mut indexed: Vec<TokenScore> = row.iter().enumerate().map(|(id, &value)| (id as u32, value)).collect();
+    indexed.select_nth_unstable_by(count - 1, |a, b| b.1.total_cmp(&a.1));
+    indexed.truncate(count);
+    indexed.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    indexed
+}

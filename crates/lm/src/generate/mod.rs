@@ -1,0 +1,166 @@
+//! From a prompt to an answer: reading in chunks, then sampling token by token.
+//!
+//! Three functions, with mlx-lm's names. [`generate_step`] reads a prompt into caches and returns a [`TokenStream`] of ids;
+//! [`speculative_generate_step`] does the same with a small draft model ahead of the main one. [`stream_generate`] makes text of either,
+//! one [`GenerationResponse`] for each token, and ends it where a stop rule says so; [`generate`] collects that.
+
+mod checkpoint;
+mod history;
+mod logprobs;
+mod prefill;
+mod response;
+mod speculative;
+mod stream;
+mod text;
+mod tokens;
+
+use cairn_chat::{Encode, SamplingParams};
+use mlx_rs::Array;
+
+use crate::cache::{KvQuantization, LayerCache, make_prompt_cache};
+use crate::models::Model;
+use crate::sample::{LogitsProcessors, Sampler};
+use crate::{LmError, LoadedModel};
+
+pub(crate) use checkpoint::Checkpoint;
+pub(crate) use prefill::read_chunks;
+
+pub(crate) use logprobs::top_logprobs;
+pub use logprobs::{Logprobs, TokenScore, score};
+pub use prefill::Input;
+pub use response::{Generated, GenerationResponse};
+pub(crate) use speculative::check_vocabularies;
+pub use speculative::{Acceptance, Draft, SpeculativeStream, speculative_generate_step};
+pub use stream::{ResponseStream, StreamRequest, generate, stream_generate};
+pub use text::Stops;
+pub use tokens::{TokenStream, generate_step};
+
+/// Called with `(processed, total)` prompt tokens; breaking cancels.
+pub type OnProgress<'a> = &'a mut dyn FnMut(usize, usize) -> std::ops::ControlFlow<()>;
+
+/// How a prompt is read and an answer written. Defaults are mlx-lm's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GenerateOptions {
+    /// The most tokens to sample. With 0 the prompt is read, all of it, and nothing is sampled.
+    pub max_tokens: usize,
+    /// Prompt tokens per forward pass, at least 1.
+    pub prefill_step_size: usize,
+    /// How many alternatives to report with each token; none: no log-probabilities at all.
+    pub num_top_logprobs: Option<usize>,
+    /// Bounds the caches that are made here; the first 4 tokens stay. Caches that are given, and models with caches of their own, ignore it.
+    pub max_kv_size: Option<usize>,
+    /// Quantizes keys and values; none leaves them as computed.
+    pub kv_quantization: Option<KvQuantization>,
+    /// Tokens that a draft model proposes at a time. Without a draft model it means nothing.
+    pub num_draft_tokens: usize,
+}
+
+impl GenerateOptions {
+    /// mlx-lm's prefill_step_size.
+    pub const DEFAULT_PREFILL_STEP_SIZE: usize = 2048;
+
+    pub(crate) fn validate(&self) -> Result<(), LmError> {
+        check_prefill_step_size(self.prefill_step_size)
+    }
+}
+
+impl Default for GenerateOptions {
+    fn default() -> Self {
+        GenerateOptions {
+            max_tokens: 256,
+            prefill_step_size: Self::DEFAULT_PREFILL_STEP_SIZE,
+            num_top_logprobs: None,
+            max_kv_size: None,
+            kv_quantization: None,
+            num_draft_tokens: 3,
+        }
+    }
+}
+
+/// Fails if a prompt were to be read no tokens at a time.
+pub fn check_prefill_step_size(prefill_step_size: usize) -> Result<(), LmError> {
+    if prefill_step_size > 0 {
+        return Ok(());
+    }
+    Err(LmError::OutOfRange { name: "prefill_step_size", value: prefill_step_size.to_string(), allowed: "1 or more".to_owned() })
+}
+
+/// How tokens are chosen: processors change the logits, then the sampler draws. The default takes the most likely token.
+#[derive(Debug)]
+pub struct Sampling {
+    /// Draws a token.
+    pub sampler: Sampler,
+    /// Change logits by what came before, prompt included.
+    pub processors: LogitsProcessors,
+}
+
+impl Sampling {
+    /// What `params` ask for, checked against their ranges and the model's vocabulary.
+    pub fn new(params: &SamplingParams, loaded: &LoadedModel) -> Result<Self, LmError> {
+        params.validate()?;
+        let mut xtc_special_tokens = Vec::new();
+        if params.xtc_probability > 0.0 {
+            // XTC must not take away the ends of a line and of the answer.
+            xtc_special_tokens = loaded.tokenizer.encode("\n", true)?;
+            xtc_special_tokens.extend(&loaded.eos_token_ids);
+        }
+        let processors = LogitsProcessors::new(params, loaded.model.vocab_size())?;
+        Ok(Sampling { sampler: Sampler::new(params, &xtc_special_tokens), processors })
+    }
+}
+
+impl From<Sampler> for Sampling {
+    fn from(sampler: Sampler) -> Self {
+        Sampling { sampler, processors: LogitsProcessors::default() }
+    }
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling::from(Sampler::Greedy)
+    }
+}
+
+/// A sampled token.
+#[derive(Debug, Clone)]
+pub struct Sampled {
+    /// Its id.
+    pub token: u32,
+    /// Whether the draft model proposed it.
+    pub from_draft: bool,
+    /// The distribution that it was drawn from, before the sampler's filters; where asked for.
+    pub logprobs: Option<Logprobs>,
+}
+
+/// Fails if the prompt leaves no room for an answer.
+pub fn check_length(num_tokens: usize, model: &Model) -> Result<(), LmError> {
+    let context_length = model.context_length();
+    if num_tokens > context_length { Err(LmError::PromptTooLong { num_tokens, context_length }) } else { Ok(()) }
+}
+
+pub(crate) fn check_tokens(tokens: &[u32], vocab_size: usize) -> Result<(), LmError> {
+    match tokens.iter().find(|&&token| token as usize >= vocab_size) {
+        Some(&token) => Err(LmError::TokenOutOfRange { token, vocab_size }),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn token_array(tokens: &[u32]) -> Array {
+    Array::from_slice(tokens, &[1, tokens.len() as i32])
+}
+
+/// Makes caches where the caller gave none.
+fn make_caches(caches: &mut Vec<LayerCache>, model: &Model, options: &GenerateOptions) -> Result<(), LmError> {
+    if caches.is_empty() {
+        *caches = make_prompt_cache(model, options.max_kv_size)?;
+    }
+    Ok(())
+}
+
+/// Quantizes what has become long enough for it.
+fn quantize_if_due(caches: &mut [LayerCache], quantization: Option<&KvQuantization>) -> Result<(), LmError> {
+    match quantization {
+        Some(quantization) => quantization.apply(caches),
+        None => Ok(()),
+    }
+}

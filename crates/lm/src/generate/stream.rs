@@ -1,0 +1,169 @@
+//! Text as it is generated: tokens of one model or two, stop rules, figures.
+
+use std::time::Instant;
+
+use cairn_chat::FinishReason;
+
+use super::response::Clock;
+use super::text::AnswerText;
+use super::{
+    Acceptance, Draft, GenerateOptions, Generated, GenerationResponse, Input, OnProgress, Sampled, Sampling, SpeculativeStream, Stops,
+    TokenStream, generate_step, speculative_generate_step,
+};
+use crate::cache::LayerCache;
+use crate::{LmError, LoadedModel};
+
+/// What is asked of [`stream_generate`].
+pub struct StreamRequest<'a> {
+    /// The prompt.
+    pub input: Input<'a>,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// What ends the answer.
+    pub stops: Stops,
+    /// Limits, cache settings, log-probabilities.
+    pub options: GenerateOptions,
+    /// What the model has read before, to be continued; an empty vector is filled. On an error they are as
+    /// [`generate_step`] leaves them, otherwise [`ResponseStream::into_caches`] gives them back.
+    pub caches: Option<&'a mut Vec<LayerCache>>,
+    /// A model that proposes tokens.
+    pub draft: Option<Draft<'a>>,
+    /// Hears how the prompt is read.
+    pub on_progress: Option<OnProgress<'a>>,
+}
+
+impl<'a> StreamRequest<'a> {
+    /// The most likely continuation of `input` up to the model's own end-of-sequence tokens.
+    pub fn new(loaded: &LoadedModel, input: impl Into<Input<'a>>) -> Self {
+        StreamRequest {
+            input: input.into(),
+            sampling: Sampling::default(),
+            stops: Stops::of(loaded),
+            options: GenerateOptions::default(),
+            caches: None,
+            draft: None,
+            on_progress: None,
+        }
+    }
+}
+
+/// An answer as it comes: one response for each token, the last with a finish reason. An error is the last item too.
+#[derive(Debug)]
+pub struct ResponseStream {
+    tokens: Tokens,
+    text: AnswerText,
+    clock: Clock,
+    max_tokens: usize,
+    has_ended: bool,
+}
+
+#[derive(Debug)]
+enum Tokens {
+    Plain(Box<TokenStream>),
+    Speculative(Box<SpeculativeStream>),
+}
+
+/// Reads the prompt and returns the answer as it comes. `max_tokens` 0 is refused: a last response needs a token.
+pub fn stream_generate(loaded: &LoadedModel, request: StreamRequest<'_>) -> Result<ResponseStream, LmError> {
+    let StreamRequest { input, sampling, stops, options, caches, draft, on_progress } = request;
+    let max_tokens = options.max_tokens;
+    if max_tokens == 0 {
+        return Err(LmError::OutOfRange { name: "max_tokens", value: "0".to_owned(), allowed: "1 or more".to_owned() });
+    }
+    let text = AnswerText::new(&loaded.tokenizer, stops)?;
+    let num_read = input.embeddings.map_or(input.tokens.len(), |embeddings| embeddings.dim(-2) as usize);
+    let prompt_tokens = input.cached_tokens.len() + num_read;
+    let clock = Clock { prompt_tokens, num_read, began: Instant::now(), first_token: None, generation_tokens: 0 };
+    let mut own_caches = Vec::new();
+    let caches = caches.unwrap_or(&mut own_caches);
+    let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
+    let on_progress = on_progress.unwrap_or(&mut go_on);
+    let model = &loaded.model;
+    let tokens = match draft {
+        None => Tokens::Plain(Box::new(generate_step(model, input, caches, sampling, options, on_progress)?)),
+        Some(draft) => {
+            Tokens::Speculative(Box::new(speculative_generate_step(model, draft, input, caches, sampling, options, on_progress)?))
+        }
+    };
+    Ok(ResponseStream { tokens, text, clock, max_tokens, has_ended: false })
+}
+
+/// The whole answer at once.
+pub fn generate(loaded: &LoadedModel, request: StreamRequest<'_>) -> Result<Generated, LmError> {
+    let (mut text, mut tokens) = (String::new(), Vec::new());
+    let mut stream = stream_generate(loaded, request)?;
+    loop {
+        let Some(response) = stream.next().transpose()? else { return Err(LmError::EmptyPrompt) };
+        text.push_str(&response.text);
+        tokens.push(response.token);
+        if response.finish_reason.is_some() {
+            return Ok(Generated { text, tokens, last: response });
+        }
+    }
+}
+
+impl ResponseStream {
+    /// How often the draft model was right; nothing without one.
+    pub fn acceptance(&self) -> Acceptance {
+        match &self.tokens {
+            Tokens::Plain(_) => Acceptance::default(),
+            Tokens::Speculative(stream) => stream.acceptance(),
+        }
+    }
+
+    /// Ends the answer, where it has not ended, and gives the model's caches back, and the draft model's.
+    ///
+    /// They hold the prompt and tokens that were given out, as many as their offset tells. After an error they are not to be used.
+    pub fn into_caches(self) -> Result<(Vec<LayerCache>, Option<Vec<LayerCache>>), LmError> {
+        match self.tokens {
+            Tokens::Plain(stream) => Ok((stream.into_caches()?, None)),
+            Tokens::Speculative(stream) => {
+                let (caches, draft_caches) = stream.into_caches()?;
+                Ok((caches, Some(draft_caches)))
+            }
+        }
+    }
+
+    /// Ends the answer early and returns the text that was held back.
+    pub fn stop(&mut self) -> Result<String, LmError> {
+        self.has_ended = true;
+        Ok(self.text.finish()?.text)
+    }
+
+    fn next_response(&mut self) -> Result<Option<GenerationResponse>, LmError> {
+        let sampled = match &mut self.tokens {
+            Tokens::Plain(stream) => stream.next_token()?,
+            Tokens::Speculative(stream) => stream.next_token()?,
+        };
+        let Some(Sampled { token, from_draft, logprobs }) = sampled else { return Ok(None) };
+        self.clock.tick();
+        let mut response = self.clock.response(token, from_draft, logprobs);
+        let mut step = self.text.push(token)?;
+        if step.end.is_none() && self.clock.generation_tokens == self.max_tokens {
+            let rest = self.text.finish()?;
+            step.text += &rest.text;
+            step.end = rest.end;
+            response.finish_reason = Some(FinishReason::Length);
+        }
+        response.text = step.text;
+        if let Some(end) = step.end {
+            response.finish_reason = Some(FinishReason::Stop);
+            response.stop_string = end.stop_string;
+            response.stop_tokens = end.stop_tokens;
+        }
+        Ok(Some(response))
+    }
+}
+
+impl Iterator for ResponseStream {
+    type Item = Result<GenerationResponse, LmError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.has_ended {
+            return None;
+        }
+        let response = self.next_response().transpose();
+        self.has_ended = !matches!(&response, Some(Ok(response)) if response.finish_reason.is_none());
+        response
+    }
+}

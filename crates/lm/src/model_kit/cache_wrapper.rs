@@ -1,0 +1,124 @@
+//! What a kit keeps from one prompt to the next: one list of tokens, and both models' caches, each holding a beginning of it.
+//!
+//! A new prompt keeps the beginning that it shares with the list. Caches that hold more are trimmed; where that is not possible they go back
+//! to a checkpoint inside the last prompt, and if that is not shared either, they begin anew.
+
+use std::ops::{ControlFlow, Range};
+
+use super::PromptProgress;
+use crate::LmError;
+use crate::cache::{LayerCache, make_prompt_cache};
+use crate::generate::{Checkpoint, GenerateOptions, read_chunks, token_array};
+use crate::models::Model;
+
+/// How far before the end of a prompt its checkpoint stands: chat templates rewrite the last few tokens of a turn when the next one comes.
+const CHECKPOINT_DISTANCE: usize = 11;
+
+/// The caches of the last prompt and answer.
+#[derive(Debug, Default)]
+pub(super) struct CacheWrapper {
+    /// The last prompt and its answer.
+    pub(super) tokens: Vec<u32>,
+    pub(super) main: Side,
+    pub(super) draft: Side,
+}
+
+/// One model's caches. They hold the first tokens of the wrapper's list, as many as their offset says.
+#[derive(Debug, Default)]
+pub(super) struct Side {
+    pub(super) caches: Vec<LayerCache>,
+    /// A point to go back to, and how many tokens were held there.
+    checkpoint: Option<(Checkpoint, usize)>,
+}
+
+impl CacheWrapper {
+    /// Forgets what the draft model has read.
+    pub(super) fn forget_draft(&mut self) {
+        self.draft = Side::default();
+    }
+
+    /// Leaves `prompt` but for its last token in the caches of both models. The draft model, if there is one, reads first.
+    ///
+    /// Breaking is [`LmError::Cancelled`] and keeps what was read; other errors empty the caches of the model that failed.
+    pub(super) fn read(
+        &mut self,
+        prompt: &[u32],
+        model: &Model,
+        draft: Option<&Model>,
+        options: &GenerateOptions,
+        on_progress: &mut dyn FnMut(PromptProgress) -> ControlFlow<()>,
+    ) -> Result<(), LmError> {
+        // At least one token must be run, to have something to sample from.
+        let most = prompt.len() - 1;
+        let common = self.tokens.iter().zip(&prompt[..most]).take_while(|(held, new)| held == new).count();
+        for side in [&mut self.main, &mut self.draft] {
+            side.go_back(common);
+        }
+        self.tokens = prompt.to_vec();
+        if let Some(draft) = draft {
+            self.draft.read(prompt, draft, true, options, on_progress)?;
+        }
+        self.main.read(prompt, model, false, options, on_progress)
+    }
+}
+
+impl Side {
+    /// How many tokens the caches hold.
+    pub(super) fn num_read(&self) -> usize {
+        self.caches.iter().map(LayerCache::offset).max().unwrap_or(0)
+    }
+
+    /// Leaves nothing but a beginning of the first `num_tokens` in the caches.
+    fn go_back(&mut self, num_tokens: usize) {
+        let surplus = self.num_read().saturating_sub(num_tokens);
+        if surplus > 0 && !self.trim(surplus) {
+            match &self.checkpoint {
+                Some((checkpoint, length)) if *length <= num_tokens && checkpoint.restore(&mut self.caches).is_ok() => {}
+                _ => self.caches.clear(),
+            }
+        }
+        self.checkpoint = self.checkpoint.take().filter(|(_, length)| *length <= num_tokens && !self.caches.is_empty());
+    }
+
+    fn trim(&mut self, num_tokens: usize) -> bool {
+        self.caches.iter().all(LayerCache::is_trimmable) && self.caches.iter_mut().all(|cache| cache.trim(num_tokens) == num_tokens)
+    }
+
+    /// Reads all of `prompt` but what is held and the last token.
+    fn read(
+        &mut self,
+        prompt: &[u32],
+        model: &Model,
+        is_draft: bool,
+        options: &GenerateOptions,
+        on_progress: &mut dyn FnMut(PromptProgress) -> ControlFlow<()>,
+    ) -> Result<(), LmError> {
+        if self.caches.is_empty() {
+            self.caches = make_prompt_cache(model, options.max_kv_size)?;
+        }
+        let (start, end) = (self.num_read(), prompt.len() - 1);
+        let begin = PromptProgress::Begin { is_draft, cached_tokens: start, total_prompt_tokens: prompt.len() };
+        if on_progress(begin).is_break() {
+            return Err(LmError::Cancelled);
+        }
+        let mut on_chunk = |stop: usize| on_progress(PromptProgress::Update { is_draft, prefill_tokens_processed: stop - start });
+        let mut forward = |range: Range<usize>, caches: &mut [LayerCache]| model.forward(&token_array(&prompt[range]), caches);
+        let quantization = options.kv_quantization.as_ref();
+        let mut read = |range, caches: &mut Vec<LayerCache>| {
+            read_chunks(range, options.prefill_step_size, &mut forward, caches, quantization, &mut on_chunk)
+        };
+        let checkpoint_at = prompt.len().saturating_sub(CHECKPOINT_DISTANCE);
+        let middle = if checkpoint_at > start { checkpoint_at } else { start };
+        read(start..middle, &mut self.caches)?;
+        if middle > start {
+            let checkpoint = Checkpoint::take(&self.caches, usize::MAX);
+            // Caches that can always be trimmed need none.
+            self.checkpoint = (!checkpoint.only_trims()).then_some((checkpoint, middle));
+        }
+        read(middle..end, &mut self.caches)?;
+        match on_progress(PromptProgress::Finish { is_draft, prefill_tokens_processed: end - start }) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(LmError::Cancelled),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! A model ready for one request after another: its draft model, its caches from one prompt to the next, its rules.
+//!
+//! The behaviour is that of LM Studio's mlx-engine (`ModelKit` with its `CacheWrapper`), single-threaded: whoever owns a [`ModelKit`] asks,
+//! and follows the answer by iterating.
+
+mod cache_wrapper;
+mod generation;
+mod options;
+mod progress;
+
+use std::path::Path;
+use std::rc::Rc;
+
+use cairn_chat::SamplingParams;
+
+use crate::generate::{GenerateOptions, Sampling, Stops, check_tokens, check_vocabularies};
+use crate::models::Model;
+use crate::weights::LoadOptions;
+use crate::{LmError, LoadedModel, config, memory};
+
+use cache_wrapper::CacheWrapper;
+use generation::Call;
+
+pub use generation::{GenerationResult, GenerationStream, ResultToken, StopCondition, StopReason};
+pub use options::ModelKitOptions;
+pub use progress::{PromptProgress, PromptProgressReporter};
+
+/// A model with its draft slot and the caches of the last prompt.
+#[derive(Debug)]
+pub struct ModelKit {
+    loaded: Rc<LoadedModel>,
+    draft: Option<Rc<LoadedModel>>,
+    options: ModelKitOptions,
+    caches: CacheWrapper,
+}
+
+/// What is asked of [`ModelKit::generate`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct GenerateParams {
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// The most tokens to sample, at least 1; the end of the context is a limit too.
+    pub max_tokens: usize,
+    /// Texts that end the answer.
+    pub stop_strings: Vec<String>,
+    /// Alternatives to report with each token, at most [`ModelKit::MAX_TOP_LOGPROBS`].
+    pub top_logprobs: usize,
+    /// Whether the draft model is used; none: if there is one. Asking for it without one is an error.
+    pub speculative_decoding: Option<bool>,
+    /// Tokens that the draft model proposes at a time; none: 3.
+    pub num_draft_tokens: Option<usize>,
+}
+
+impl Default for GenerateParams {
+    fn default() -> Self {
+        GenerateParams {
+            sampling: SamplingParams::default(),
+            max_tokens: 10_000_000,
+            stop_strings: Vec::new(),
+            top_logprobs: 0,
+            speculative_decoding: None,
+            num_draft_tokens: None,
+        }
+    }
+}
+
+impl ModelKit {
+    /// The most alternatives that are reported with a token.
+    pub const MAX_TOP_LOGPROBS: usize = 10;
+
+    /// Loads the model in `folder`. Options are checked first.
+    pub fn load(folder: &Path, load: LoadOptions, options: ModelKitOptions) -> Result<Self, LmError> {
+        let options = options.checked()?;
+        Ok(ModelKit::with_checked(Rc::new(LoadedModel::load(folder, load)?), options))
+    }
+
+    /// A kit for a model that is loaded already.
+    pub fn new(loaded: Rc<LoadedModel>, options: ModelKitOptions) -> Result<Self, LmError> {
+        Ok(ModelKit::with_checked(loaded, options.checked()?))
+    }
+
+    fn with_checked(loaded: Rc<LoadedModel>, options: ModelKitOptions) -> Self {
+        ModelKit { loaded, draft: None, options, caches: CacheWrapper::default() }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Rc<LoadedModel> {
+        &self.loaded
+    }
+
+    /// The draft model.
+    pub fn draft_model(&self) -> Option<&Rc<LoadedModel>> {
+        self.draft.as_ref()
+    }
+
+    /// The options as they apply.
+    pub fn options(&self) -> &ModelKitOptions {
+        &self.options
+    }
+
+    /// Text as tokens, at least one: where it has none, those of a single space.
+    pub fn tokenize(&self, text: &str) -> Result<Vec<u32>, LmError> {
+        let tokens = self.loaded.tokenizer.encode_prompt(text)?;
+        if tokens.is_empty() { self.loaded.tokenizer.encode_prompt(" ") } else { Ok(tokens) }
+    }
+
+    /// Whether the model in `folder` has this model's vocabulary, as a draft model needs. Reads its config.json only.
+    pub fn is_draft_model_compatible(&self, folder: &Path) -> Result<bool, LmError> {
+        let vocab_size = config::read(folder)?.get("vocab_size").and_then(serde_json::Value::as_u64);
+        Ok(vocab_size == Some(self.loaded.model.vocab_size() as u64))
+    }
+
+    /// Loads a draft model, in place of one that is there.
+    pub fn load_draft_model(&mut self, folder: &Path, load: LoadOptions) -> Result<(), LmError> {
+        self.set_draft_model(Rc::new(LoadedModel::load(folder, load)?))
+    }
+
+    /// Takes a draft model that is loaded already. It must have the model's vocabulary.
+    pub fn set_draft_model(&mut self, draft: Rc<LoadedModel>) -> Result<(), LmError> {
+        check_vocabularies(&self.loaded.model, &draft.model)?;
+        self.caches.forget_draft();
+        self.draft = Some(draft);
+        Ok(())
+    }
+
+    /// Lets go of the draft model; without one, nothing happens.
+    pub fn unload_draft_model(&mut self) {
+        if self.draft.take().is_some() {
+            self.caches.forget_draft();
+            memory::clear_cache();
+        }
+    }
+
+    /// Forgets the last prompt, and the memory that its caches took.
+    pub fn clear_caches(&mut self) {
+        self.caches = CacheWrapper::default();
+        memory::clear_cache();
+    }
+
+    /// Reads `prompt` as far as the caches do not hold it, the draft model first, and returns the answer as it comes.
+    ///
+    /// `on_progress` hears of the reading. Breaking cancels: the answer is then one result without text that says so, and what was read
+    /// stays in the caches. Dropping the answer keeps them as well.
+    pub fn generate(
+        &mut self,
+        prompt: &[u32],
+        params: &GenerateParams,
+        on_progress: &mut dyn FnMut(PromptProgress) -> std::ops::ControlFlow<()>,
+    ) -> Result<GenerationStream<'_>, LmError> {
+        let params = self.checked(prompt, params)?;
+        let call = Call {
+            prompt,
+            draft: params.draft(self.draft.as_deref())?,
+            sampling: Sampling::new(&params.sampling, &self.loaded)?,
+            stops: Stops { strings: params.stop_strings.clone(), ..Stops::of(&self.loaded) },
+            options: params.options(&self.options),
+        };
+        GenerationStream::start(&self.loaded, &mut self.caches, call, on_progress)
+    }
+
+    fn checked(&self, prompt: &[u32], params: &GenerateParams) -> Result<GenerateParams, LmError> {
+        let refuse = |name, value: usize, allowed: String| Err(LmError::OutOfRange { name, value: value.to_string(), allowed });
+        if params.top_logprobs > Self::MAX_TOP_LOGPROBS {
+            return refuse("top_logprobs", params.top_logprobs, format!("at most {}", Self::MAX_TOP_LOGPROBS));
+        }
+        if params.max_tokens == 0 {
+            return refuse("max_tokens", 0, "1 or more".to_owned());
+        }
+        if prompt.is_empty() {
+            return Err(LmError::EmptyPrompt);
+        }
+        check_tokens(prompt, self.loaded.model.vocab_size())?;
+        let mut params = params.clone();
+        // mlx-engine's seeds have 32 bits; negative ones cannot be written down here.
+        params.sampling.seed = params.sampling.seed.map(|seed| seed & u64::from(u32::MAX));
+        if self.options.max_kv_size.is_none() {
+            let (num_tokens, context_length) = (prompt.len(), self.loaded.model.context_length());
+            if num_tokens >= context_length {
+                return Err(LmError::PromptTooLong { num_tokens, context_length });
+            }
+            params.max_tokens = params.max_tokens.min(context_length - num_tokens);
+        }
+        Ok(params)
+    }
+}
+
+impl GenerateParams {
+    /// The draft model that is to be used.
+    fn draft<'a>(&self, loaded: Option<&'a LoadedModel>) -> Result<Option<&'a Model>, LmError> {
+        match (self.speculative_decoding, loaded) {
+            (Some(true), None) => Err(LmError::NoDraftModel),
+            (Some(false), _) | (None, None) => Ok(None),
+            (_, Some(draft)) => Ok(Some(&draft.model)),
+        }
+    }
+
+    fn options(&self, kit: &ModelKitOptions) -> GenerateOptions {
+        let defaults = GenerateOptions::default();
+        GenerateOptions {
+            max_tokens: self.max_tokens,
+            prefill_step_size: kit.prefill_step_size(),
+            num_top_logprobs: Some(self.top_logprobs),
+            max_kv_size: kit.max_kv_size,
+            kv_quantization: kit.kv_quantization(),
+            num_draft_tokens: self.num_draft_tokens.unwrap_or(defaults.num_draft_tokens),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The checkpoints that these tests run on, and plain answers to compare with.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use cairn_lm::cache::LayerCache;
+use cairn_lm::models::Model;
+use cairn_lm::{GenerateOptions, Input, LmError, LoadOptions, LoadedModel, Sampler, Sampling, TokenStream, generate_step};
+use mlx_rs::Array;
+
+/// A checkpoint and its prompt, to which greedy answers have no near ties.
+pub struct Golden {
+    /// `model_type/case`.
+    pub name: String,
+    pub model: Model,
+    pub prompt: Vec<u32>,
+}
+
+/// One case of each kind of cache and layer: plain, windows narrower than the prompt, experts, recurrent state.
+pub const KINDS: &[&str] = &["llama/dense-tied", "llama/quant4-untied", "gemma3_text/long-prompt", "qwen3_moe/dense", "qwen3_next/dense"];
+
+pub fn golden(name: &str) -> Golden {
+    let folder = cairn_tests::goldens().join(name);
+    let (model, _) = Model::load(&folder, LoadOptions { keep_quantized: true }).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let expected = Array::load_safetensors(folder.join("expected.safetensors")).expect("expected.safetensors");
+    let prompt = expected["tokens"].as_slice::<i32>().iter().map(|&id| id as u32).collect();
+    Golden { name: name.to_owned(), model, prompt }
+}
+
+/// Every checkpoint.
+pub fn all() -> Vec<Golden> {
+    let mut names = Vec::new();
+    for architecture in folders(&cairn_tests::goldens()) {
+        for case in folders(&architecture).into_iter().filter(|case| case.join("expected.safetensors").exists()) {
+            let parts: Vec<String> = case.iter().rev().take(2).map(|part| part.to_string_lossy().into_owned()).collect();
+            names.push(format!("{}/{}", parts[1], parts[0]));
+        }
+    }
+    names.sort();
+    names.iter().map(|name| golden(name)).collect()
+}
+
+fn folders(parent: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(parent).expect("the folder of goldens");
+    entries.map(|entry| entry.expect("entry").path()).filter(|path| path.is_dir()).collect()
+}
+
+/// The tiny model to chat with: bytes for tokens, and answers of lower-case letters and spaces.
+pub fn chat() -> LoadedModel {
+    LoadedModel::load(&cairn_tests::golden("tiny-chat"), LoadOptions { keep_quantized: true }).expect("tiny-chat")
+}
+
+/// A checkpoint with a tokenizer that is not its own, where ids below 128 are bytes, and answers that end at their limit only.
+pub fn loaded(name: &str) -> Rc<LoadedModel> {
+    let folder = tempfile::tempdir().expect("folder");
+    let copy = |from: PathBuf| {
+        std::fs::copy(&from, folder.path().join(from.file_name().expect("name"))).expect("copy");
+    };
+    for entry in std::fs::read_dir(cairn_tests::goldens().join(name)).expect("case") {
+        let path = entry.expect("entry").path();
+        if !path.ends_with("expected.safetensors") {
+            copy(path);
+        }
+    }
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        copy(cairn_tests::golden("tiny-chat").join(file));
+    }
+    let loaded = LoadedModel::load(folder.path(), LoadOptions { keep_quantized: true });
+    let mut loaded = loaded.unwrap_or_else(|error| panic!("{name}: {error}"));
+    loaded.eos_token_ids.clear();
+    Rc::new(loaded)
+}
+
+pub fn options(max_tokens: usize) -> GenerateOptions {
+    GenerateOptions { max_tokens, ..GenerateOptions::default() }
+}
+
+pub fn go_on(_: usize, _: usize) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+pub fn start<'a>(
+    model: &Model,
+    input: impl Into<Input<'a>>,
+    caches: &mut Vec<LayerCache>,
+    sampling: impl Into<Sampling>,
+    options: GenerateOptions,
+) -> Result<TokenStream, LmError> {
+    generate_step(model, input, caches, sampling, options, &mut go_on)
+}
+
+pub fn rest(stream: &mut TokenStream) -> Vec<u32> {
+    let mut tokens = Vec::new();
+    while let Some(sampled) = stream.next_token().expect("step") {
+        tokens.push(sampled.token);
+    }
+    tokens
+}
+
+/// The greedy answer of one model.
+pub fn plain(model: &Model, prompt: &[u32], options: GenerateOptions) -> Vec<u32> {
+    rest(&mut start(model, prompt, &mut Vec::new(), Sampler::Greedy, options).expect("start"))
+}
+
+/// How many tokens caches hold.
+pub fn offset(caches: &[LayerCache]) -> usize {
+    caches.iter().map(LayerCache::offset).max().unwrap_or(0)
+}
