@@ -17,7 +17,7 @@ pub struct Arguments {
 #[derive(Subcommand)]
 pub enum Command {
     /// Continue a prompt
-    Generate(Generate),
+    Generate(Box<Generate>),
     /// Answer many prompts of a file at once
     Batch(Batch),
     /// Chat in the terminal
