@@ -140,8 +140,14 @@ impl Lane {
 
     /// A copy of what was computed for a row.
     pub(super) fn state(&self, row: usize) -> Result<RowState, LmError> {
-        let caches = if self.rows.len() == 1 { self.caches.clone() } else { extract(&self.caches, row)? };
-        Ok(RowState { caches, tokens: self.rows[row].tokens.clone() })
+        let tokens = self.rows[row].tokens.clone();
+        if self.rows.len() == 1 {
+            return Ok(RowState { caches: self.caches.clone(), tokens });
+        }
+        let caches = extract(&self.caches, row)?;
+        // Until they are computed they hold on to the buffers of all rows.
+        async_eval(caches.iter().flat_map(LayerCache::arrays))?;
+        Ok(RowState { caches, tokens })
     }
 
     /// Keeps only the rows `kept`, in that order.
