@@ -119,23 +119,25 @@ async fn a_forgetful_answer_leaves_the_kept_conversation_alone() {
 
 #[tokio::test]
 async fn a_stopped_or_failed_answer_leaves_the_next_one_right() {
-    let model = Scripted::with(&text_ids("abcdefg"), json!({ "fail_at": 30 }));
-    let engine = engine(&model).await;
-    engine.load_draft("draft", model.folder()).await.expect("loads");
-    answer(&engine, drafted(&[1, 2, 3], 5)).await;
-    // In the answer, then in the prompt.
-    for (prompt_len, cached) in [(20, 0), (40, 0)] {
-        let message = refusal(&engine, drafted(&vec![1; prompt_len], 50)).await;
-        assert!(message.contains("the script fails"), "{message}");
-        let after = answer(&engine, drafted(&[1, 2, 3], 5)).await;
-        assert_eq!(after.finished.token_ids, model.answer(&[1, 2, 3], 5));
-        assert_eq!(after.finished.stats.num_cached_tokens, cached, "what a failure left behind is not used");
+    for (fields, expected) in [(json!({ "fail_at": 30 }), "the script fails"), (json!({ "panic_at": 30 }), "the script panics")] {
+        let model = Scripted::with(&text_ids("abcdefg"), fields);
+        let engine = engine(&model).await;
+        engine.load_draft("draft", model.folder()).await.expect("loads");
+        answer(&engine, drafted(&[1, 2, 3], 5)).await;
+        // In the answer, then in the prompt.
+        for prompt_len in [20, 40] {
+            let message = refusal(&engine, drafted(&vec![1; prompt_len], 50)).await;
+            assert!(message.contains(expected), "{message}");
+            let after = answer(&engine, drafted(&[1, 2, 3], 5)).await;
+            assert_eq!(after.finished.token_ids, model.answer(&[1, 2, 3], 5));
+            assert_eq!(after.finished.stats.num_cached_tokens, 0, "what a failure left behind is not used");
+        }
     }
     let endless = Scripted::endless();
-    engine.load("endless", endless.folder()).await.expect("loads");
+    let engine = engine(&endless).await;
     engine.load_draft("draft", endless.folder()).await.expect("loads");
     // Stopped in the prompt: what was read is gone on with. Stopped in the answer: so is that.
-    for (prompt_len, step) in [(3000, 1), (4, 2048)] {
+    for (prompt_len, step) in [(300, 1), (4, 2048)] {
         let prompt = vec![1; prompt_len];
         let request = GenerateRequest { prefill_step_size: step, ..drafted(&prompt, 5_000_000) };
         let mut generation = engine.generate(request.clone());
@@ -164,7 +166,7 @@ async fn finish_late(generation: &mut cairn_engine::Generation) -> cairn_engine:
 async fn draft_models_come_and_go() {
     let model = Scripted::endless();
     let engine = engine(&model).await;
-    let none = "speculative decoding needs a draft model, and none is loaded";
+    let none = "speculative decoding needs a draft model: load one first";
     assert_eq!(refusal(&engine, drafted(&[1], 1)).await, none);
 
     let folder = tempfile::tempdir().expect("folder");
@@ -212,9 +214,12 @@ async fn what_a_kit_cannot_do_is_refused_by_name() {
     let kv_cache = |bits, group_size| KvCacheOptions { max_size: None, quantization: Some(KvQuantization { bits, group_size, start: 0 }) };
     let mut cases = Vec::new();
     for bits in [0, 1, 5, 7, 16] {
-        cases.push((GenerateRequest { kv_cache: kv_cache(bits, 64), ..request(&[1], 1) }, format!("kv_bits is {bits}")));
+        cases.push((
+            GenerateRequest { kv_cache: kv_cache(bits, 64), ..request(&[1], 1) },
+            format!("kv_bits = {bits}, but it must be one of [2, 3, 4, 6, 8]"),
+        ));
     }
-    cases.push((GenerateRequest { kv_cache: kv_cache(8, 48), ..request(&[1], 1) }, "kv_group_size is 48".to_owned()));
+    cases.push((GenerateRequest { kv_cache: kv_cache(8, 48), ..request(&[1], 1) }, "kv_group_size = 48".to_owned()));
     cases.push((GenerateRequest { num_top_logprobs: Some(11), ..drafted(&[1], 1) }, "top_logprobs is 11".to_owned()));
     cases.push((GenerateRequest { prefill_step_size: 0, ..drafted(&[1], 1) }, "prefill_step_size is 0".to_owned()));
     let sampling = SamplingParams { top_p: 2.0, ..SamplingParams::default() };
@@ -236,7 +241,7 @@ async fn text_becomes_the_tokens_that_a_prompt_of_it_has() {
     for text in ["", "a cairn", "é\n<|im_end|>"] {
         let tokens = engine.tokenize(text).await.expect("tokens");
         if text.is_empty() {
-            assert_eq!(tokens, []);
+            assert!(tokens.is_empty());
             continue;
         }
         let of_text = answer(&engine, GenerateRequest { max_tokens: 1, ..GenerateRequest::new(PromptInput::Text(text.to_owned())) }).await;
