@@ -67,20 +67,28 @@ impl Answers {
 
     /// One step for all: a token for every answer that is being written, and a chunk of the prompts that are being read.
     pub(crate) fn step(&mut self, worker: &mut Worker) {
+        if self.is_empty() {
+            return;
+        }
         self.remove_stopped(worker, GenerateJob::is_stopped);
         if self.rows.is_empty() {
             self.retry_suspect(worker);
         }
-        let Some(batch) = &mut self.batch else { return };
-        if !batch.has_work() {
+        if !self.rows.is_empty() {
+            self.step_batch(worker);
+        }
+        self.rest(worker);
+    }
+
+    fn step_batch(&mut self, worker: &mut Worker) {
+        let Some(batch) = self.batch.as_mut().filter(|batch| batch.has_work()) else {
             // Taking a row out has failed, and the others went with it.
             return self.isolate(worker, None);
-        }
+        };
         match guarded(worker, "answering", |_| Ok(batch.next()?)) {
             Ok(step) => self.take(worker, step),
             Err(error) => self.isolate(worker, Some(error)),
         }
-        self.rest(worker);
     }
 
     /// Ends every answer where it is.
