@@ -17,7 +17,7 @@ pub struct Arguments {
 #[derive(Subcommand)]
 pub enum Command {
     /// Continue a prompt
-    Generate(Generate),
+    Generate(Box<Generate>),
     /// Answer many prompts of a file at once
     Batch(Batch),
     /// Chat in the terminal
@@ -189,6 +189,9 @@ pub struct Generate {
     /// Continue what this prompt-cache file holds; it is not changed
     #[arg(long, value_name = "FILE")]
     pub prompt_cache_file: Option<PathBuf>,
+    /// An image for the prompt; may be given several times
+    #[arg(long, value_name = "FILE")]
+    pub image: Vec<PathBuf>,
     /// A smaller model of the same vocabulary that proposes tokens
     #[arg(long, value_name = "MODEL")]
     pub draft_model: Option<String>,

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use cairn_chat::{Message, Role};
 use cairn_engine::{FinishedGeneration, GenerateEvent, GenerateRequest, PromptInput};
 
@@ -23,6 +23,9 @@ pub async fn run(arguments: Generate) -> Result<()> {
         }
     };
     let session = Session::open(&arguments.model).await?;
+    if let Some(image) = arguments.image.first() {
+        bail!("cannot read {}: {} models take text only", image.display(), session.model.model_type);
+    }
     if let Some(draft) = &arguments.draft_model {
         session.engine.load_draft(draft, &find_model(draft)?).await.with_context(|| format!("cannot draft with {draft}"))?;
     }

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     };
     let result = runtime.block_on(async {
         match arguments.command {
-            Command::Generate(arguments) => generate::run(arguments).await,
+            Command::Generate(arguments) => generate::run(*arguments).await,
             Command::Batch(arguments) => batch::run(arguments).await,
             Command::CachePrompt(arguments) => cache_prompt::run(arguments).await,
             Command::Chat(arguments) => chat::run(arguments).await,

@@ -31,6 +31,14 @@ pub enum EngineError {
         /// Its text.
         token: String,
     },
+    /// A prompt-cache file cannot be read.
+    #[error("cannot continue the prompt cache {path}: {source}")]
+    PromptFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: LmError,
+    },
     /// A prompt-cache file was made with another model.
     #[error("{path} was made with another model or another precision ({model}): choose that one, or make the file anew")]
     OtherModel {

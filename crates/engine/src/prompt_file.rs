@@ -32,8 +32,8 @@ pub struct CachePromptRequest {
 pub struct CachedPrompt {
     /// Tokens in the file.
     pub num_tokens: usize,
-    /// Bytes of keys and values.
-    pub num_bytes: usize,
+    /// Length of the file.
+    pub num_bytes: u64,
 }
 
 /// What a file holds.
@@ -80,12 +80,14 @@ pub(crate) fn write(
         (TOKEN_IDS.to_owned(), ids.join(",")),
     ]);
     save_prompt_cache(&request.file, &caches, &metadata)?;
-    Ok(CachedPrompt { num_tokens: tokens.len(), num_bytes: caches.iter().map(LayerCache::nbytes).sum() })
+    let num_bytes = std::fs::metadata(&request.file).map_or(0, |metadata| metadata.len());
+    Ok(CachedPrompt { num_tokens: tokens.len(), num_bytes })
 }
 
 /// Reads a file for `model`.
 pub(crate) fn load(path: &Path, model: &LoadedModel) -> Result<PromptFile, EngineError> {
-    let (caches, metadata) = load_prompt_cache(path)?;
+    let loaded = load_prompt_cache(path).map_err(|source| EngineError::PromptFile { path: path.to_owned(), source });
+    let (caches, metadata) = loaded?;
     if metadata.get(FINGERPRINT).is_some_and(|fingerprint| *fingerprint != model.fingerprint) {
         let name = metadata.get("model").cloned().unwrap_or_default();
         return Err(EngineError::OtherModel { path: path.to_owned(), model: name });
