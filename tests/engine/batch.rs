@@ -54,14 +54,18 @@ async fn each_answer_has_sampling_of_its_own() {
         SamplingParams { top_k: 20, logit_bias: [(70, 4.0)].into(), ..seeded(3) },
         SamplingParams { min_p: 0.01, frequency_penalty: Some(0.5), ..seeded(4) },
     ];
+    // Rows of the same settings share their filters, and not their draws.
+    let alike = [1, 2, 3, 4].map(|seed| SamplingParams { top_p: 0.9, top_k: 40, ..seeded(seed) });
     let scripted = Scripted::endless();
     let (engine, _) = Engine::start(EngineOptions::default());
     engine.load("tiny-chat", &cairn_tests::golden("tiny-chat")).await.expect("loads");
     check_together(&engine, &requests(&chosen)).await;
     check_together(&engine, &requests(&drawn)).await;
+    check_together(&engine, &requests(&alike)).await;
     engine.load("scripted", scripted.folder()).await.expect("loads");
     check_together(&engine, &requests(&chosen)).await;
     check_together(&engine, &requests(&drawn)).await;
+    check_together(&engine, &requests(&alike)).await;
 }
 
 #[tokio::test]

@@ -120,6 +120,8 @@ async fn a_failure_or_panic_ends_its_own_job_only() {
         let messages = [failure.message, finish(&mut during_prefill).await.err().expect("fails").message, score];
         assert!(messages.iter().all(|message| message.contains(expected)), "{messages:?}");
         assert_eq!(finish(&mut after).await.expect("an answer").finished.token_ids, model.answer(&[1, 2], 5));
+        // Answered by a job after it, so that the state published after the answer is seen.
+        engine.flush_cache().await;
         assert_eq!(engine.status().borrow().state, EngineState::Ready { model: "brittle".to_owned() });
     }
     check(json!({ "fail_at": 10 }), "the model failed: the script fails").await;

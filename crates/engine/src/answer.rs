@@ -1,4 +1,4 @@
-//! One answer under way: its prompt, the text of its tokens, when it ends, and its figures. What computes the tokens stands above.
+//! One answer under way: its prompt, the text of its tokens, when it ends, and its figures. Its tokens come from `answers` or `alone`.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -35,7 +35,7 @@ pub struct KvCacheOptions {
 }
 
 impl KvCacheOptions {
-    /// Quantized caches hold every token.
+    /// The bound as it applies: quantized caches hold every token.
     pub(crate) fn effective_max_size(&self) -> Option<usize> {
         if self.quantization.is_some() { None } else { self.max_size }
     }
