@@ -103,7 +103,7 @@ pub fn speculative_generate_step<'a>(
 }
 
 /// Fails unless a token id means the same to both models, as far as their configurations tell.
-pub(crate) fn check_vocabularies(model: &Model, draft: &Model) -> Result<(), LmError> {
+pub fn check_vocabularies(model: &Model, draft: &Model) -> Result<(), LmError> {
     let (vocab_size, draft_vocab_size) = (model.vocab_size(), draft.vocab_size());
     if vocab_size == draft_vocab_size { Ok(()) } else { Err(LmError::DraftVocabulary { vocab_size, draft_vocab_size }) }
 }
