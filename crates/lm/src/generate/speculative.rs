@@ -176,7 +176,7 @@ impl SpeculativeStream {
         let logits = self.process_rows(logits, &drafts)?;
         let tokens = self.sampling.sampler.sample(&logits)?; // [rows]
         let logprobs = if self.options.num_top_logprobs.is_some() { Some(logprobs(&logits)?) } else { None };
-        eval(std::iter::once(&tokens).chain(&drafts).chain(&logprobs))?;
+        eval(std::iter::once(&tokens).chain(&drafts).chain(&logprobs).chain(self.history.array()))?;
 
         let tokens = tokens.try_as_slice::<u32>()?;
         for (index, &token) in tokens.iter().enumerate().take(num_left) {
