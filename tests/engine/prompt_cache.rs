@@ -415,8 +415,8 @@ async fn the_budget_holds_whatever_is_stored() {
         }
         assert!(app.removed.iter().all(|(_, reason)| reason == "evicted to keep to the disk budget"));
     }
-    // A chunk of 256 tokens takes 2,048 bytes and a header.
-    for (budget_bytes, expects_chunks) in [(0, false), (100, false), (3_000, true), (7_000, true), (20_000, true), (ROOMY, true)] {
+    // A chunk of 256 tokens takes 65,536 bytes and a header.
+    for (budget_bytes, expects_chunks) in [(0, false), (100, false), (70_000, true), (150_000, true), (500_000, true), (ROOMY, true)] {
         check(budget_bytes, expects_chunks).await;
     }
 }

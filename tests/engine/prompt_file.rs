@@ -1,8 +1,10 @@
 //! Prompt-cache files: an answer that continues one is the answer to the whole prompt.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use cairn_engine::{CachePromptRequest, Engine, EngineOptions, GenerateRequest, KvCacheOptions, KvQuantization, PromptInput};
+use cairn_lm::cache::{load_prompt_cache, save_prompt_cache};
 
 use crate::client::{Answer, Failure, finish, request};
 use crate::scripted::Scripted;
@@ -93,4 +95,54 @@ async fn a_file_that_does_not_fit_is_refused() {
     let message = continued(&engine, &file, request(&[4], 5)).await.err().expect("is refused").message;
     assert!(message.contains("was made with another model or another precision (model)"), "{message}");
     assert_eq!(finish(&mut engine.generate(request(&[1], 3))).await.expect("the engine goes on").finished.token_ids.len(), 3);
+}
+
+/// A file of `written`'s model, without the names that Cairn gives it, is refused by `reader`'s with one sentence.
+async fn check_foreign(written: &str, reader: &str, expected: &str) {
+    let (from, to) = (tempfile::tempdir().expect("folder"), tempfile::tempdir().expect("folder"));
+    cairn_tests::copy_with_tokenizer(written, from.path()).expect("copies");
+    cairn_tests::copy_with_tokenizer(reader, to.path()).expect("copies");
+    let place = tempfile::tempdir().expect("folder");
+    let (own, foreign) = (place.path().join("own.safetensors"), place.path().join("foreign.safetensors"));
+    let writer = engine(from.path()).await;
+    writer.cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), &own), |_, _| {}).await.expect("written");
+    writer.shutdown().await;
+    let (caches, _) = load_prompt_cache(&own).expect("reads");
+    save_prompt_cache(&foreign, &caches, &BTreeMap::new()).expect("saves");
+    let message = continued(&engine(to.path()).await, &foreign, request(&[4], 5)).await.err().expect("is refused").message;
+    assert!(message.starts_with("cannot continue the prompt cache") && message.contains(expected), "{written} for {reader}: {message}");
+}
+
+#[tokio::test]
+async fn keys_and_values_of_another_model_are_refused_by_their_shape() {
+    check_foreign("llama/dense-tied", "qwen3_next/dense", "its layer 0 is a cache of keys and values").await;
+    check_foreign("gemma3_text/long-prompt", "llama/dense-tied", "are for 3 layers, but the model has 2").await;
+    check_foreign("llama/gqa", "llama/dense-tied", "but the model's is a cache of keys and values with").await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_replaced_is_refused_before_the_prompt_is_read() {
+    let model = Scripted::endless();
+    let engine = engine(model.folder()).await;
+    let place = tempfile::tempdir().expect("folder");
+    let (link, behind) = (place.path().join("link"), place.path().join("behind"));
+    std::fs::write(&behind, "older").expect("writes");
+    std::os::unix::fs::symlink(&behind, &link).expect("links");
+    engine.cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), &link), |_, _| {}).await.expect("written");
+    assert!(link.is_symlink() && load_prompt_cache(&behind).is_ok());
+    for (file, expected) in [(Path::new("/dev/null"), "it is no regular file"), (place.path(), "it is no regular file")] {
+        let written = engine.cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), file), |_, _| panic!("nothing is read")).await;
+        let message = written.expect_err("is refused").to_string();
+        assert!(message.starts_with("cannot write") && message.ends_with(expected), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn groups_that_do_not_divide_the_heads_are_refused_at_the_start() {
+    let model = Scripted::endless();
+    let engine = engine(model.folder()).await;
+    let kv_cache = KvCacheOptions { max_size: None, quantization: Some(KvQuantization { bits: 8, group_size: 128, start: 5000 }) };
+    let answer = finish(&mut engine.generate(GenerateRequest { kv_cache, use_prompt_cache: false, ..request(&[1], 3) })).await;
+    let message = answer.err().expect("is refused").message;
+    assert!(message.contains("kv_group_size = 128, but it must divide the"), "{message}");
 }

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use cairn_chat::SamplingParams;
 use cairn_engine::{KvCacheOptions, KvQuantization};
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cairn", version, about = "Local language models on MLX", propagate_version = true)]
+#[command(name = "cairn", version, about = "Local language models on MLX", propagate_version = true, args_override_self = true)]
 pub struct Arguments {
     #[command(subcommand)]
     pub command: Command,
@@ -39,7 +40,7 @@ pub enum Command {
 #[derive(Args)]
 pub struct ModelChoice {
     /// A model folder, or the name of a model on this machine (see `cairn models list`)
-    #[arg(long)]
+    #[arg(short, long)]
     pub model: String,
     /// On a CPU device compute on quantized weights instead of dequantizing them at load
     #[arg(long)]
@@ -50,43 +51,43 @@ pub struct ModelChoice {
 #[derive(Args)]
 pub struct Sampling {
     /// Sampling temperature; 0 takes the most likely token
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.0, value_parser = not_negative, allow_negative_numbers = true)]
     pub temp: f32,
     /// Keep the smallest set of tokens with this probability mass; 1 keeps all
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1.0, value_parser = share, allow_negative_numbers = true)]
     pub top_p: f32,
     /// Drop tokens less likely than this share of the likeliest one's probability; 0 keeps all
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.0, value_parser = share, allow_negative_numbers = true)]
     pub min_p: f32,
     /// Tokens that --min-p keeps in any case
-    #[arg(long, default_value_t = 1)]
-    pub min_tokens_to_keep: usize,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    pub min_tokens_to_keep: u32,
     /// Keep this many of the likeliest tokens; 0 keeps all
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     pub top_k: usize,
     /// How often to drop the likeliest tokens but the last above --xtc-threshold
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.0, value_parser = share, allow_negative_numbers = true)]
     pub xtc_probability: f32,
     /// The probability from which XTC drops tokens
-    #[arg(long, default_value_t = 0.1, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.1, value_parser = to_half, allow_negative_numbers = true)]
     pub xtc_threshold: f32,
     /// Make tokens less likely that came before; 1 changes nothing
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, value_parser = not_negative, allow_negative_numbers = true)]
     pub repetition_penalty: Option<f32>,
     /// How many of the last tokens the penalties look at
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, allow_negative_numbers = true)]
     pub repetition_context_size: usize,
     /// Subtract this from tokens that came before
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, value_parser = finite, allow_negative_numbers = true)]
     pub presence_penalty: Option<f32>,
     /// Subtract this from tokens for each time that they came before
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, value_parser = finite, allow_negative_numbers = true)]
     pub frequency_penalty: Option<f32>,
     /// Add to the logits of single tokens
     #[arg(long, value_name = "ID:V,...", value_delimiter = ',', value_parser = bias, allow_negative_numbers = true)]
     pub logit_bias: Vec<(u32, f32)>,
     /// Make sampling repeatable
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub seed: Option<u64>,
 }
 
@@ -96,7 +97,7 @@ impl Sampling {
             temperature: self.temp,
             top_p: self.top_p,
             min_p: self.min_p,
-            min_tokens_to_keep: self.min_tokens_to_keep,
+            min_tokens_to_keep: self.min_tokens_to_keep as usize,
             top_k: self.top_k,
             xtc_probability: self.xtc_probability,
             xtc_threshold: self.xtc_threshold,
@@ -111,6 +112,26 @@ impl Sampling {
     }
 }
 
+fn not_negative(text: &str) -> Result<f32, String> {
+    number(text, |value| value.is_finite() && value >= 0.0, "a number from 0 on")
+}
+
+fn share(text: &str) -> Result<f32, String> {
+    number(text, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
+}
+
+fn to_half(text: &str) -> Result<f32, String> {
+    number(text, |value| (0.0..=0.5).contains(&value), "a number from 0 to 0.5")
+}
+
+fn finite(text: &str) -> Result<f32, String> {
+    number(text, f32::is_finite, "a number")
+}
+
+fn number(text: &str, is_allowed: impl Fn(f32) -> bool, allowed: &str) -> Result<f32, String> {
+    text.parse().ok().filter(|&value| is_allowed(value)).ok_or_else(|| format!("give {allowed}"))
+}
+
 /// "5:-1.5" as token 5 and -1.5.
 fn bias(text: &str) -> Result<(u32, f32), String> {
     let number = |text: &str| text.trim().parse().ok().filter(|value: &f32| value.is_finite());
@@ -123,10 +144,10 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
 #[derive(Args)]
 pub struct Stops {
     /// End the answer before this text; may be given several times
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
     pub stop: Vec<String>,
     /// A token of the vocabulary that ends an answer too; may be given several times
-    #[arg(long, value_name = "TOKEN")]
+    #[arg(long, value_name = "TOKEN", value_parser = NonEmptyStringValueParser::new())]
     pub extra_eos_token: Vec<String>,
 }
 
@@ -136,25 +157,26 @@ pub struct KvFlags {
     /// Keep only so many tokens' keys and values: the first four and the latest
     #[arg(long, value_parser = clap::value_parser!(u32).range(5..))]
     pub max_kv_size: Option<u32>,
-    /// Quantize keys and values to this many bits: 2, 3, 4, 6 or 8
-    #[arg(long)]
+    /// Quantize keys and values to this many bits
+    #[arg(long, value_parser = one_of(["2", "3", "4", "6", "8"]))]
     pub kv_bits: Option<i32>,
-    /// Elements that share a scale: 32, 64 or 128
-    #[arg(long, default_value_t = 64)]
+    /// Numbers that share a scale
+    #[arg(long, default_value_t = 64, value_parser = one_of(["32", "64", "128"]))]
     pub kv_group_size: i32,
     /// Quantize from this many tokens on
     #[arg(long, default_value_t = 5000)]
     pub quantized_kv_start: usize,
 }
 
+/// A number out of a few, which the help lists.
+fn one_of<const N: usize>(allowed: [&'static str; N]) -> impl TypedValueParser<Value = i32> {
+    PossibleValuesParser::new(allowed).try_map(|text| text.parse::<i32>())
+}
+
 impl KvFlags {
-    /// Refuses numbers that cannot be, naming the flag's argument.
-    pub fn options(&self) -> anyhow::Result<KvCacheOptions> {
+    pub fn options(&self) -> KvCacheOptions {
         let quantization = self.kv_bits.map(|bits| KvQuantization { bits, group_size: self.kv_group_size, start: self.quantized_kv_start });
-        if let Some(quantization) = &quantization {
-            quantization.check()?;
-        }
-        Ok(KvCacheOptions { max_size: self.max_kv_size.map(|size| size as usize), quantization })
+        KvCacheOptions { max_size: self.max_kv_size.map(|size| size as usize), quantization }
     }
 }
 
@@ -163,13 +185,13 @@ pub struct Generate {
     #[command(flatten)]
     pub model: ModelChoice,
     /// The prompt; `-` reads it from stdin
-    #[arg(long, required_unless_present = "prompt_tokens", conflicts_with = "prompt_tokens")]
+    #[arg(short, long, required_unless_present = "prompt_tokens", conflicts_with = "prompt_tokens", allow_hyphen_values = true)]
     pub prompt: Option<String>,
     /// Token ids to continue as they stand, separated by commas
     #[arg(long, value_delimiter = ',', num_args = 1)]
     pub prompt_tokens: Option<Vec<u32>>,
     /// Instructions that stand before the prompt
-    #[arg(long, conflicts_with_all = ["prompt_tokens", "ignore_chat_template"])]
+    #[arg(long, conflicts_with_all = ["prompt_tokens", "ignore_chat_template", "prompt_cache_file"], allow_hyphen_values = true)]
     pub system_prompt: Option<String>,
     /// Encode the prompt as plain text
     #[arg(long)]
@@ -187,7 +209,7 @@ pub struct Generate {
     #[command(flatten)]
     pub kv: KvFlags,
     /// Continue what this prompt-cache file holds; it is not changed
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "max_kv_size")]
     pub prompt_cache_file: Option<PathBuf>,
     /// An image for the prompt; may be given several times
     #[arg(long, value_name = "FILE")]
@@ -210,7 +232,7 @@ pub struct Generate {
 pub struct Batch {
     #[command(flatten)]
     pub model: ModelChoice,
-    /// A file of one request a line: {"prompt_tokens": [...] | "messages": [...] | "prompt": "...", "max_tokens", "temp", "top_p", ...}
+    /// A file of one request a line; `-` reads stdin: {"prompt_tokens": [...] | "messages": [...] | "prompt": "...", "max_tokens", "temp", "top_p", ...}
     #[arg(long, value_name = "FILE.jsonl")]
     pub input: PathBuf,
     /// Answers written at once
@@ -235,7 +257,7 @@ pub struct CachePrompt {
     #[command(flatten)]
     pub model: ModelChoice,
     /// The prompt; `-` reads it from stdin
-    #[arg(long)]
+    #[arg(short, long, allow_hyphen_values = true)]
     pub prompt: String,
     /// Where to write the keys and values
     #[arg(long, value_name = "OUT.safetensors")]
@@ -255,7 +277,7 @@ pub struct Chat {
     #[command(flatten)]
     pub model: ModelChoice,
     /// Instructions that stand before the conversation
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub system_prompt: Option<String>,
     /// The longest answer, in tokens
     #[arg(long, default_value_t = 256, allow_negative_numbers = true)]
@@ -272,7 +294,7 @@ pub struct Score {
     #[arg(long, value_delimiter = ',', num_args = 1, required_unless_present = "prompt", conflicts_with = "prompt")]
     pub tokens: Option<Vec<u32>>,
     /// Text to encode and score; `-` reads it from stdin
-    #[arg(long)]
+    #[arg(short, long, allow_hyphen_values = true)]
     pub prompt: Option<String>,
     /// How many of the likeliest next tokens to print
     #[arg(long, default_value_t = 10)]
@@ -313,7 +335,7 @@ pub struct Bench {
     #[command(flatten)]
     pub model: ModelChoice,
     /// Length of the prompt
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub prompt_tokens: u32,
     /// Tokens to generate
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
@@ -322,7 +344,7 @@ pub struct Bench {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub num_trials: u32,
     /// Answers generated at once
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch_size: u32,
     /// Prompt tokens read at once
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
@@ -355,4 +377,58 @@ pub struct Serve {
     /// A file that holds the token
     #[arg(long)]
     pub token_file: Option<PathBuf>,
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+
+    fn parse(line: &[&str]) -> Result<Command, String> {
+        let parsed = Arguments::try_parse_from(["cairn"].iter().chain(line));
+        parsed.map(|arguments| arguments.command).map_err(|error| error.to_string())
+    }
+
+    fn generate(flags: &[&str]) -> Result<Generate, String> {
+        match parse(&[&["generate", "--model", "m"], flags].concat())? {
+            Command::Generate(generate) => Ok(*generate),
+            _ => unreachable!("the command is generate"),
+        }
+    }
+
+    fn check_refused(flags: &[&str], expected: &[&str]) {
+        let message = generate(&[&["--prompt", "x"], flags].concat()).err().unwrap();
+        assert!(expected.iter().all(|expected| message.contains(expected)), "{flags:?}: {message}");
+    }
+
+    #[test]
+    fn values_out_of_range_name_their_flag() {
+        check_refused(&["--temp", "-1"], &["--temp", "a number from 0 on"]);
+        check_refused(&["--temp", "nan"], &["--temp"]);
+        check_refused(&["--top-p", "1.5"], &["--top-p", "from 0 to 1"]);
+        check_refused(&["--xtc-threshold", "0.6"], &["--xtc-threshold", "from 0 to 0.5"]);
+        check_refused(&["--presence-penalty", "inf"], &["--presence-penalty"]);
+        check_refused(&["--min-tokens-to-keep", "0"], &["--min-tokens-to-keep"]);
+        check_refused(&["--top-k", "-1"], &["--top-k"]);
+        check_refused(&["--max-tokens", "-1"], &["--max-tokens"]);
+        check_refused(&["--kv-bits", "5"], &["--kv-bits", "2, 3, 4, 6, 8"]);
+        check_refused(&["--kv-group-size", "16"], &["--kv-group-size", "32, 64, 128"]);
+        check_refused(&["--stop", ""], &["--stop"]);
+        check_refused(&["--logit-bias", "five:1"], &["--logit-bias", "5:-1.5"]);
+        check_refused(&["--prompt-cache-file", "f", "--system-prompt", "s"], &["--system-prompt", "--prompt-cache-file"]);
+    }
+
+    #[test]
+    fn texts_may_begin_with_a_hyphen_and_the_last_of_a_flag_counts() {
+        let found = generate(&["--prompt", "- an item", "--stop", "--", "--stop", "-x", "--temp", "1", "--temp", "0.5"]).unwrap();
+        assert_eq!((found.prompt.as_deref(), found.stops.stop), (Some("- an item"), vec!["--".to_owned(), "-x".to_owned()]));
+        assert_eq!(found.sampling.temp, 0.5);
+        assert_eq!(generate(&["-p", "x"]).unwrap().prompt.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn biases_are_pairs() {
+        let found = generate(&["-p", "x", "--logit-bias", "5:-1.5,7:2"]).unwrap();
+        assert_eq!(found.sampling.logit_bias, [(5, -1.5), (7, 2.0)]);
+    }
 }

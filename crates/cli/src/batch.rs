@@ -19,12 +19,13 @@ use crate::session::Session;
 struct Line {
     prompt_tokens: Option<Vec<u32>>,
     messages: Option<Vec<LineMessage>>,
+    prompt: Option<String>,
     #[serde(default = "default_max_tokens")]
     max_tokens: usize,
     #[serde(default)]
-    stop: Vec<String>,
-    #[serde(default)]
-    extra_eos_tokens: Vec<String>,
+    stop: Texts,
+    #[serde(default, alias = "extra_eos_token")]
+    extra_eos_tokens: Texts,
     logprobs: Option<usize>,
     temp: Option<f32>,
     top_p: Option<f32>,
@@ -48,6 +49,29 @@ struct LineMessage {
     content: String,
 }
 
+/// One text or several.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a text or a list of texts")]
+enum Texts {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Default for Texts {
+    fn default() -> Self {
+        Texts::Several(Vec::new())
+    }
+}
+
+impl Texts {
+    fn into_vec(self) -> Vec<String> {
+        match self {
+            Texts::One(text) => vec![text],
+            Texts::Several(texts) => texts,
+        }
+    }
+}
+
 fn default_max_tokens() -> usize {
     256
 }
@@ -55,7 +79,10 @@ fn default_max_tokens() -> usize {
 impl Line {
     fn parse(text: &str) -> Result<Self> {
         let line: Line = serde_json::from_str(text)?;
-        ensure!(line.prompt_tokens.is_some() != line.messages.is_some(), "give either prompt_tokens or messages");
+        let is_given = [line.prompt_tokens.is_some(), line.messages.is_some(), line.prompt.is_some()];
+        ensure!(is_given.into_iter().filter(|&is_given| is_given).count() == 1, "give one of prompt_tokens, messages and prompt");
+        ensure!(line.messages.as_ref().is_none_or(|messages| !messages.is_empty()), "messages is empty");
+        ensure!(line.prompt.as_deref() != Some(""), "the prompt is empty");
         line.sampling().validate()?;
         Ok(line)
     }
@@ -83,15 +110,16 @@ impl Line {
     fn request(self, prefill_step_size: usize) -> GenerateRequest {
         let sampling = self.sampling();
         let message = |message: LineMessage| Message { role: message.role, content: message.content, token_ids: None };
+        let asked = self.prompt.map(|content| LineMessage { role: Role::User, content });
         let prompt = match self.prompt_tokens {
             Some(tokens) => PromptInput::Tokens(tokens),
-            None => PromptInput::Messages(self.messages.into_iter().flatten().map(message).collect()),
+            None => PromptInput::Messages(self.messages.into_iter().flatten().chain(asked).map(message).collect()),
         };
         GenerateRequest {
             sampling,
             max_tokens: self.max_tokens,
-            stop: self.stop,
-            extra_eos_tokens: self.extra_eos_tokens,
+            stop: self.stop.into_vec(),
+            extra_eos_tokens: self.extra_eos_tokens.into_vec(),
             num_top_logprobs: self.logprobs,
             prefill_step_size,
             use_prompt_cache: false,
@@ -142,10 +170,11 @@ pub async fn run(arguments: Batch) -> Result<()> {
 }
 
 fn read(path: &Path) -> Result<Vec<Line>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = if path == Path::new("-") { output::stdin() } else { std::fs::read_to_string(path) };
+    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
     let numbered = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let lines: Vec<Line> = numbered
-        .map(|(number, line)| Line::parse(line).with_context(|| format!("line {} of {} is no request", number + 1, path.display())))
+        .map(|(number, line)| Line::parse(line).with_context(|| format!("line {} of {}", number + 1, path.display())))
         .collect::<Result<_>>()?;
     ensure!(!lines.is_empty(), "{} holds no requests: write one JSON object a line", path.display());
     Ok(lines)

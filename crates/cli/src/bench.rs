@@ -75,7 +75,7 @@ async fn trial(session: &Session, arguments: &Bench) -> Result<Trial> {
     while let Some(answer) = running.join_next().await {
         answers.push(answer??);
     }
-    let prompt_tokens = f64::from(arguments.prompt_tokens * arguments.batch_size);
+    let prompt_tokens = f64::from(arguments.prompt_tokens) * f64::from(arguments.batch_size);
     let peak_memory_gb = answers.iter().map(|answer| answer.stats.mlx_peak_bytes as f64 / 1e9).fold(0.0, f64::max);
     if let [answer] = answers.as_slice() {
         // The engine's own clock leaves out the way to this program.

@@ -9,7 +9,7 @@ use crate::output;
 use crate::session::Session;
 
 pub async fn run(arguments: CachePrompt) -> Result<()> {
-    let kv_cache = arguments.kv.options()?;
+    let kv_cache = arguments.kv.options();
     let text = output::text_or_stdin(arguments.prompt)?;
     let prompt = match arguments.ignore_chat_template {
         true => PromptInput::Text(text),

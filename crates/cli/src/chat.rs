@@ -12,10 +12,12 @@ use crate::arguments::Chat;
 use crate::output;
 use crate::session::Session;
 
+/// A second or so.
+const CPU_PREFILL_STEP_SIZE: usize = 256;
+
 const HELP: &str = "Type a message and press Enter.\n  q       leaves\n  r       starts a new conversation\n  h       shows this help\n  Ctrl-C  stops an answer, or leaves";
 
 pub async fn run(arguments: Chat) -> Result<()> {
-    arguments.sampling.params().validate()?;
     let session = Session::open(&arguments.model).await?;
     eprintln!("Chatting with {}. q leaves, r starts anew, h helps.", session.model.name);
     let beginning: Vec<Message> = arguments.system_prompt.iter().map(|prompt| message(Role::System, prompt.clone(), None)).collect();
@@ -46,6 +48,10 @@ async fn answer(session: &Session, arguments: &Chat, messages: &mut Vec<Message>
     let mut request = GenerateRequest::new(PromptInput::Messages(messages.clone()));
     request.sampling = arguments.sampling.params();
     request.max_tokens = arguments.max_tokens;
+    if session.engine.device() == "cpu" {
+        // Ctrl-C waits for the step being read.
+        request.prefill_step_size = CPU_PREFILL_STEP_SIZE;
+    }
     let mut generation = session.engine.generate(request);
     let mut answer = String::new();
     let mut is_stopping = false;

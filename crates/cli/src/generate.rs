@@ -12,8 +12,7 @@ use crate::output;
 use crate::session::{Session, find_model};
 
 pub async fn run(arguments: Generate) -> Result<()> {
-    arguments.sampling.params().validate()?;
-    let kv_cache = arguments.kv.options()?;
+    let kv_cache = arguments.kv.options();
     let continues_file = arguments.prompt_cache_file.is_some();
     let prompt = match (arguments.prompt, arguments.prompt_tokens) {
         (_, Some(tokens)) => PromptInput::Tokens(tokens),

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Prints `cairn: what failed: why` on one line.
@@ -40,13 +40,17 @@ pub fn text(piece: impl Display) -> Result<()> {
     write!(stdout, "{piece}").and_then(|()| stdout.flush()).context("cannot write to stdout")
 }
 
-/// The text itself, or all of stdin where it is `-`.
+/// The prompt itself, or all of stdin where it is `-`. Fails on one without a character.
 pub fn text_or_stdin(text: String) -> Result<String> {
-    if text != "-" {
-        return Ok(text);
-    }
+    let text = if text == "-" { stdin().context("cannot read the prompt from stdin")? } else { text };
+    ensure!(!text.is_empty(), "the prompt is empty");
+    Ok(text)
+}
+
+/// All of stdin.
+pub fn stdin() -> std::io::Result<String> {
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).context("cannot read the prompt from stdin")?;
+    std::io::stdin().read_to_string(&mut text)?;
     Ok(text)
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use cairn_lm::cache::{LayerCache, load_prompt_cache, make_prompt_cache, save_prompt_cache};
-use cairn_lm::{GenerateOptions, LmError, LoadedModel, Sampler, check_length, generate_step};
+use cairn_lm::cache::{LayerCache, check_fit, check_writable, load_prompt_cache, make_prompt_cache, save_prompt_cache};
+use cairn_lm::{GenerateOptions, LoadedModel, Sampler, check_length, generate_step};
 
 use crate::EngineError;
 use crate::answer::prompt_tokens;
@@ -57,6 +57,7 @@ pub(crate) fn write(
     request: &CachePromptRequest,
     on_progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
 ) -> Result<CachedPrompt, EngineError> {
+    check_writable(&request.file)?;
     let loaded = worker.loaded.as_ref().ok_or(EngineError::NoModel)?;
     let model = &loaded.model.model;
     let tokens = prompt_tokens(&loaded.model, &request.prompt)?.tokens;
@@ -92,10 +93,7 @@ pub(crate) fn load(path: &Path, model: &LoadedModel) -> Result<PromptFile, Engin
         let name = metadata.get("model").cloned().unwrap_or_default();
         return Err(EngineError::OtherModel { path: path.to_owned(), model: name });
     }
-    let expected = model.model.make_cache().len();
-    if caches.len() != expected {
-        return Err(LmError::CacheLayers { found: caches.len(), expected }.into());
-    }
+    check_fit(&model.model, &caches).map_err(|source| EngineError::PromptFile { path: path.to_owned(), source })?;
     let num_tokens = caches.iter().map(LayerCache::offset).max().unwrap_or(0);
     let token_ids: Option<Vec<u32>> = metadata.get(TOKEN_IDS).and_then(|ids| ids.split(',').map(|id| id.parse().ok()).collect());
     let vocab_size = model.model.vocab_size();

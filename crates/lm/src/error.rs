@@ -167,6 +167,16 @@ pub enum LmError {
         /// Layers of the model.
         expected: usize,
     },
+    /// A layer's cache is of another kind or shape than the model's.
+    #[error("its layer {layer} is {found}, but the model's is {expected}: choose the model that it was made with")]
+    CacheFit {
+        /// The first layer that does not fit, counted from 0.
+        layer: usize,
+        /// What was given.
+        found: String,
+        /// What the model has.
+        expected: String,
+    },
     /// A request's caches do not hold the tokens that they are said to hold.
     #[error("the caches of a request hold {held} tokens, but {named} cached tokens were named")]
     CachedTokens {

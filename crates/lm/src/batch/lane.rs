@@ -2,7 +2,7 @@
 
 use cairn_chat::{FinishReason, StopTokens};
 use mlx_rs::ops::indexing::argmax_axis;
-use mlx_rs::transforms::async_eval;
+use mlx_rs::transforms::{async_eval, eval};
 use mlx_rs::{Array, ops};
 
 use super::{BatchFinish, BatchRequest, BatchStep, BatchToken, RequestId, RowState};
@@ -152,13 +152,39 @@ impl Lane {
 
     /// Keeps only the rows `kept`, in that order.
     pub(super) fn filter(&mut self, kept: &[usize]) -> Result<(), LmError> {
+        self.part(&[], kept).map(|_| ())
+    }
+
+    /// Keeps only the rows `kept`, in that order, and returns what was computed for those of `leaving`.
+    fn part(&mut self, leaving: &[usize], kept: &[usize]) -> Result<Vec<RowState>, LmError> {
         if kept.len() == self.rows.len() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        match *kept {
-            [] => self.caches.clear(),
-            [row] => self.caches = extract(&self.caches, row)?,
-            _ => filter(&mut self.caches, kept)?,
+        let state = |&row: &usize| RowState { caches: Vec::new(), tokens: self.rows[row].tokens.clone() };
+        let mut states: Vec<RowState> = leaving.iter().map(state).collect();
+        let caches = std::mem::take(&mut self.caches);
+        if let (1, [state]) = (self.rows.len(), states.as_mut_slice()) {
+            state.caches = caches;
+        } else {
+            // One layer after the other is computed, and its batch dropped: many rows that end at once would else be there twice.
+            for cache in caches {
+                let mut cache = [cache];
+                for (state, &row) in states.iter_mut().zip(leaving) {
+                    state.caches.extend(extract(&cache, row)?);
+                }
+                match *kept {
+                    [] => {}
+                    [row] => self.caches.extend(extract(&cache, row)?),
+                    _ => {
+                        filter(&mut cache, kept)?;
+                        self.caches.extend(cache);
+                    }
+                }
+                let computed = states.iter().filter_map(|state| state.caches.last()).chain(self.caches.last());
+                if !states.is_empty() {
+                    eval(computed.flat_map(LayerCache::arrays))?;
+                }
+            }
         }
         let indices: Vec<i32> = kept.iter().map(|&row| row as i32).collect();
         self.inputs = self.inputs.take_axis(Array::from_slice(&indices, &[indices.len() as i32]), 0)?;
@@ -167,7 +193,7 @@ impl Lane {
             index += 1;
             kept.contains(&(index - 1))
         });
-        Ok(())
+        Ok(states)
     }
 
     /// Launches the pass after the one that is being computed, then reports the tokens of that one and lets finished rows go.
@@ -192,7 +218,7 @@ impl Lane {
             }
         }
         let tokens = inputs.try_as_slice::<u32>()?.to_vec();
-        let mut kept = Vec::with_capacity(self.rows.len());
+        let (mut kept, mut leaving, mut ends) = (Vec::with_capacity(self.rows.len()), Vec::new(), Vec::new());
         for index in 0..self.rows.len() {
             let row = &mut self.rows[index];
             let token = tokens[index];
@@ -207,16 +233,10 @@ impl Lane {
                     None => None,
                 };
                 let id = row.id;
-                let finish = match reason {
-                    Some(reason) => {
-                        let RowState { caches, tokens } = self.state(index)?;
-                        Some(BatchFinish { reason, caches, tokens })
-                    }
-                    None => None,
-                };
-                let has_ended = finish.is_some();
-                step.tokens.push(BatchToken { id, token, logprobs, finish });
-                if has_ended {
+                step.tokens.push(BatchToken { id, token, logprobs, finish: None });
+                if let Some(reason) = reason {
+                    leaving.push(index);
+                    ends.push((step.tokens.len() - 1, reason));
                     continue;
                 }
             }
@@ -225,7 +245,10 @@ impl Lane {
                 None => kept.push(index),
             }
         }
-        self.filter(&kept)
+        for (RowState { caches, tokens }, (place, reason)) in self.part(&leaving, &kept)?.into_iter().zip(ends) {
+            step.tokens[place].finish = Some(BatchFinish { reason, caches, tokens });
+        }
+        Ok(())
     }
 
     /// Builds and launches the pass over `inputs`; what it samples are the next inputs. Rows whose processor or sampler fails are named in

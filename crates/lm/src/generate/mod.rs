@@ -158,7 +158,10 @@ pub(crate) fn make_caches(caches: &mut Vec<LayerCache>, model: &Model, options: 
         return Err(LmError::CacheLayers { found, expected });
     }
     match &options.kv_quantization {
-        Some(quantization) => quantization.check_caches(caches),
+        Some(quantization) => {
+            quantization.check_caches(caches)?;
+            quantization.check_heads(model)
+        }
         None => Ok(()),
     }
 }

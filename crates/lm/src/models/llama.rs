@@ -214,7 +214,7 @@ impl Attention {
         o_proj.eval()?;
         let scaling = RopeScaling::parse(args.rope_scaling.as_ref())?;
         Ok(Attention {
-            qkv_proj: FusedLinear::new(projections)?,
+            qkv_proj: FusedLinear::side_by_side(projections)?,
             o_proj,
             rope: Rope::new(head_dim, args.rope_theta as f32, args.rope_traditional, &scaling),
             heads,
@@ -246,7 +246,6 @@ impl Attention {
 struct Mlp {
     gate_up_proj: FusedLinear,
     down_proj: Linear,
-    intermediate: i32,
 }
 
 impl Mlp {
@@ -258,23 +257,11 @@ impl Mlp {
         ];
         let down_proj = Linear::load(&mut layer.layer("down_proj"), intermediate, hidden, bias)?;
         down_proj.eval()?;
-        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, down_proj, intermediate })
+        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, down_proj })
     }
 
     fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        let (gate, up) = if x.dim(1) == 1 {
-            let gate_up = self.gate_up_proj.forward(x)?;
-            let half = |from: i32| ffi::slice(&gate_up, &[0, 0, from], &[x.dim(0), 1, from + self.intermediate]);
-            (half(0)?, half(self.intermediate)?)
-        } else {
-            // Halves of many rows would be strided, and elementwise work on those costs more than a second product.
-            let [gate, up]: [Array; 2] = self
-                .gate_up_proj
-                .forward_each(x)?
-                .try_into()
-                .map_err(|_| Exception::custom("the MLP has a gate and an up projection".to_owned()))?;
-            (gate, up)
-        };
+        let [gate, up] = self.gate_up_proj.forward_split(x)?;
         // SwiGLU. Written out: MLX's compiled form would start a C++ compiler at run time on the CPU backend.
         let activated = ops::multiply(ops::sigmoid(&gate)?, gate)?;
         self.down_proj.forward(&ops::multiply(activated, up)?)

@@ -6,9 +6,9 @@
 use mlx_rs::{Array, ops};
 use serde::Deserialize;
 
-use crate::LmError;
 use crate::cache::{KeysValues, KvCache, LayerCache, Mask, causal_mask};
 use crate::models::Architecture;
+use crate::{LmError, ffi};
 
 /// config.json of a scripted model.
 #[derive(Debug, Clone, Deserialize)]
@@ -26,6 +26,9 @@ pub struct ModelArgs {
 fn default_context() -> usize {
     4096
 }
+
+/// How often an id is remembered: the smallest head whose keys can be quantized.
+const HEAD_SIZE: i32 = 32;
 
 /// A loaded script.
 #[derive(Debug)]
@@ -68,10 +71,11 @@ impl Architecture for Model {
             panic!("the script panics at token {start}");
         }
         let step = cache.attention_step(length, None)?;
-        let ids = ops::reshape(embeddings, &[batch, 1, length, 1])?;
+        let ids = ops::broadcast_to(&ops::reshape(embeddings, &[batch, 1, length, 1])?, &[batch, 1, length, HEAD_SIZE])?;
         let KeysValues::Dense { keys, .. } = cache.update_and_fetch(ids.clone(), ids)? else {
             return Err(mlx_rs::error::Exception::custom("a scripted model does not read quantized ids".to_owned()).into());
         };
+        let keys = ffi::slice(&keys, &[0; 4], &[batch, 1, keys.dim(2), 1])?;
         // A batch pads its rows with keys that no query sees.
         let keys = match &step.mask {
             Mask::Array(mask) => ops::multiply(mask.as_dtype(mlx_rs::Dtype::Float32)?, keys.transpose_axes(&[0, 1, 3, 2])?)?,

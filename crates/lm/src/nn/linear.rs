@@ -170,33 +170,34 @@ pub struct FusedLinear {
     stacked: Option<Linear>,
     /// The single layers; views into `stacked` where there is one.
     layers: Vec<Linear>,
-    /// Whether outputs are copied out of one product, because MLX's CPU backend would copy the views of stacked dense weights for each.
-    copies_outputs: bool,
 }
 
 impl FusedLinear {
-    /// Fuses `layers` if they are of one kind.
+    /// Fuses `layers`, whose outputs are wanted apart, if they are of one kind.
     pub fn new(layers: Vec<Linear>) -> Result<Self, Exception> {
-        let stacked = Linear::stack(&layers)?;
-        let layers = match &stacked {
-            Some(stacked) => {
-                stacked.eval()?;
-                let mut from = 0;
-                let mut views = Vec::with_capacity(layers.len());
-                for layer in &layers {
-                    let to = from + layer.num_outputs();
-                    views.push(stacked.outputs(from, to)?);
-                    from = to;
-                }
-                views
-            }
-            None => layers,
-        };
+        // MLX's CPU backend copies views of stacked dense weights for each product, and parts of its output for elementwise work.
+        let is_better_apart =
+            ComputeDevice::current() == ComputeDevice::Cpu && layers.iter().any(|layer| matches!(layer.matrix, Matrix::Dense(_)));
+        if is_better_apart { Self::apart(layers) } else { Self::side_by_side(layers) }
+    }
+
+    /// Fuses `layers`, whose outputs are wanted side by side ([`FusedLinear::forward`]), if they are of one kind.
+    pub fn side_by_side(layers: Vec<Linear>) -> Result<Self, Exception> {
+        let Some(stacked) = Linear::stack(&layers)? else { return Self::apart(layers) };
+        stacked.eval()?;
+        let mut from = 0;
+        let mut views = Vec::with_capacity(layers.len());
         for layer in &layers {
-            layer.eval()?;
+            let to = from + layer.num_outputs();
+            views.push(stacked.outputs(from, to)?);
+            from = to;
         }
-        let is_dense = stacked.as_ref().is_some_and(|stacked| matches!(stacked.matrix, Matrix::Dense(_)));
-        Ok(FusedLinear { stacked, layers, copies_outputs: is_dense && ComputeDevice::current() == ComputeDevice::Cpu })
+        Ok(FusedLinear { stacked: Some(stacked), ..Self::apart(views)? })
+    }
+
+    fn apart(layers: Vec<Linear>) -> Result<Self, Exception> {
+        layers.iter().try_for_each(Linear::eval)?;
+        Ok(FusedLinear { stacked: None, layers })
     }
 
     /// `[..., in]` to the outputs of all layers side by side, `[..., sum of out]`.
@@ -207,21 +208,18 @@ impl FusedLinear {
         }
     }
 
-    /// `[B, L, in]` to the outputs of the N layers, `[B, L, out]`: parts of one product for single tokens; for more, several products.
+    /// `[B, L, in]` to the outputs of the N layers, `[B, L, out]`: parts of one product for single tokens; for more, several products,
+    /// since parts of many rows would be strided, and elementwise work on those costs more than another product.
     pub fn forward_split<const N: usize>(&self, x: &Array) -> Result<[Array; N], Exception> {
         let parts = match (x.shape(), &self.stacked) {
-            (&[batch, 1, _], Some(stacked)) if batch == 1 || !self.copies_outputs => self.parts(&stacked.forward(x)?)?,
+            (&[_, 1, _], Some(stacked)) => self.parts(&stacked.forward(x)?)?,
             _ => self.forward_each(x)?,
         };
         parts.try_into().map_err(|parts: Vec<Array>| Exception::custom(format!("{} layers are fused here, not {N}", parts.len())))
     }
 
-    /// `[..., in]` to the outputs of each layer, each contiguous: what elementwise work on many rows wants.
-    pub fn forward_each(&self, x: &Array) -> Result<Vec<Array>, Exception> {
-        match &self.stacked {
-            Some(stacked) if self.copies_outputs => self.parts(&stacked.forward(x)?)?.iter().map(Array::contiguous).collect(),
-            _ => self.layers.iter().map(|layer| layer.forward(x)).collect(),
-        }
+    fn forward_each(&self, x: &Array) -> Result<Vec<Array>, Exception> {
+        self.layers.iter().map(|layer| layer.forward(x)).collect()
     }
 
     /// The outputs of each layer, views of those of all.

@@ -24,7 +24,7 @@ mod load;
 mod save;
 
 pub use load::load_prompt_cache;
-pub use save::save_prompt_cache;
+pub use save::{check_writable, save_prompt_cache};
 
 /// mlx-lm's names of the kinds that files may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

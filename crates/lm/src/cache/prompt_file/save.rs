@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, Dtype};
@@ -29,6 +29,11 @@ pub fn save_prompt_cache(path: &Path, caches: &[LayerCache], metadata: &BTreeMap
         header.insert(format!("2.{}.1", index + 1), (*kind).to_owned());
     }
     write(path, state.tensors, header)
+}
+
+/// Fails where [`save_prompt_cache`] could not write, before there is something to lose.
+pub fn check_writable(path: &Path) -> std::result::Result<(), LmError> {
+    Beside::create(path).map(drop).map_err(|source| LmError::Write { path: path.to_owned(), source })
 }
 
 /// What becomes a tensor of the file.
@@ -161,8 +166,7 @@ fn write(path: &Path, mut tensors: Vec<(String, Content)>, metadata: BTreeMap<St
     header.resize(header.len().next_multiple_of(8), b' ');
 
     let failed = |source: io::Error| LmError::Write { path: path.to_owned(), source };
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().prefix(".saving-").suffix(".tmp").tempfile_in(folder).map_err(failed)?;
+    let Beside { mut file, folder, target } = Beside::create(path).map_err(failed)?;
     {
         let mut to = BufWriter::new(file.as_file_mut());
         to.write_all(&(header.len() as u64).to_le_bytes()).map_err(failed)?;
@@ -180,8 +184,30 @@ fn write(path: &Path, mut tensors: Vec<(String, Content)>, metadata: BTreeMap<St
         to.flush().map_err(failed)?;
     }
     file.as_file().sync_all().map_err(failed)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
+    file.persist(target).map_err(|error| failed(error.error))?;
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+}
+
+/// A new file that is to replace another.
+struct Beside {
+    file: tempfile::NamedTempFile,
+    folder: PathBuf,
+    target: PathBuf,
+}
+
+impl Beside {
+    /// Where a link leads, and never in place of a device, a pipe or a folder.
+    fn create(path: &Path) -> io::Result<Self> {
+        let target = match std::fs::metadata(path) {
+            Ok(metadata) if metadata.is_file() => std::fs::canonicalize(path)?,
+            Ok(_) => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => path.to_owned(),
+            Err(error) => return Err(error),
+        };
+        let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
+        let file = tempfile::Builder::new().prefix(".saving-").suffix(".tmp").tempfile_in(&folder)?;
+        Ok(Beside { file, folder, target })
+    }
 }
 
 fn dtype_name(dtype: Dtype) -> Result<&'static str> {
