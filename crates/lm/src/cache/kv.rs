@@ -71,15 +71,18 @@ impl KvCache {
 
     /// Appends `keys` and `values` `[B, H, L, D]` and returns all of them, `[B, H, offset, D]`.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
-        let start = self.offset;
-        let stop = start + keys.dim(2);
-        let all_keys = append(self.keys.as_ref(), &keys, start)?;
-        let all_values = append(self.values.as_ref(), &values, start)?;
-        self.offset = stop;
-        let views = (front(&all_keys, stop)?, front(&all_values, stop)?);
-        self.keys = Some(all_keys);
-        self.values = Some(all_values);
-        Ok(views)
+        let (all_keys, all_values) = self.append(&keys, &values)?;
+        Ok((front(&all_keys, self.offset)?, front(&all_values, self.offset)?))
+    }
+
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns the whole buffers, `[B, H, capacity, D]`.
+    pub(crate) fn append(&mut self, keys: &Array, values: &Array) -> Result<(Array, Array)> {
+        let all_keys = append(self.keys.as_ref(), keys, self.offset)?;
+        let all_values = append(self.values.as_ref(), values, self.offset)?;
+        self.offset += keys.dim(2);
+        self.keys = Some(all_keys.clone());
+        self.values = Some(all_values.clone());
+        Ok((all_keys, all_values))
     }
 
     /// Keys and values of the tokens `start..stop`, `[B, H, stop - start, D]`, as contiguous arrays; none where the span is not held.

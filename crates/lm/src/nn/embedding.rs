@@ -5,6 +5,7 @@ use mlx_rs::{Array, ops};
 
 use crate::LmError;
 use crate::config::Quantization;
+use crate::nn::cuda::QuantizedRows;
 use crate::weights::Layer;
 
 /// A table of one vector per token.
@@ -60,6 +61,16 @@ impl Embedding {
                 settings.group_size,
                 settings.bits,
             ),
+        }
+    }
+
+    /// The table, where it is quantized.
+    pub fn quantized(&self) -> Option<QuantizedRows<'_>> {
+        match self {
+            Embedding::Dense { .. } => None,
+            Embedding::Quantized { weight, scales, biases, settings } => {
+                Some(QuantizedRows { packed: weight, scales, biases, settings: *settings })
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use mlx_rs::{Array, ops};
 use crate::LmError;
 use crate::config::Quantization;
 use crate::ffi;
+use crate::nn::cuda::QuantizedRows;
 use crate::weights::Layer;
 
 /// `y = x Wᵀ (+ b)`.
@@ -56,6 +57,16 @@ impl Linear {
         match &self.bias {
             Some(bias) => ops::add(product, bias),
             None => Ok(product),
+        }
+    }
+
+    /// The matrix, where it is quantized and no bias is added to its product.
+    pub fn quantized(&self) -> Option<QuantizedRows<'_>> {
+        match (&self.matrix, &self.bias) {
+            (Matrix::Quantized { weight, scales, biases, settings }, None) => {
+                Some(QuantizedRows { packed: weight, scales, biases, settings: *settings })
+            }
+            _ => None,
         }
     }
 
@@ -181,6 +192,11 @@ impl FusedLinear {
             layer.eval()?;
         }
         Ok(FusedLinear { stacked, layers })
+    }
+
+    /// The rows of all layers, one layer after the other, where they are stacked and as [`Linear::quantized`].
+    pub fn quantized(&self) -> Option<QuantizedRows<'_>> {
+        self.stacked.as_ref()?.quantized()
     }
 
     /// `[..., in]` to the outputs of all layers side by side, `[..., sum of out]`.

@@ -1,0 +1,155 @@
+//! Kernels for writing one token at a time on a CUDA device.
+//!
+//! MLX's own take seventeen launches a layer there, each of which costs the host microseconds, and its 4-bit product reads memory at a
+//! sixth of the device's speed. These do the same work in five. They read bfloat16 and MLX's affine 4-bit format; for anything else, and
+//! on every other device, models run on MLX's operations.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype};
+
+use crate::config::Quantization;
+use crate::ffi::{self, CudaKernel, Launch};
+
+/// Rows of quantized numbers, as the product reads them.
+#[derive(Debug, Clone, Copy)]
+pub struct QuantizedRows<'a> {
+    /// u32 `[N, K * bits / 32]`
+    pub packed: &'a Array,
+    /// `[N, K / group_size]`
+    pub scales: &'a Array,
+    /// `[N, K / group_size]`
+    pub biases: &'a Array,
+    /// How they are packed.
+    pub settings: Quantization,
+}
+
+impl QuantizedRows<'_> {
+    /// The longest vector that is kept in a block's shared memory.
+    const MAX_INPUTS: i32 = 20_480;
+
+    fn inputs(&self) -> i32 {
+        self.packed.dim(1) * 32 / self.settings.bits
+    }
+
+    /// Whether the kernel reads this format.
+    pub fn are_readable(&self) -> bool {
+        self.settings.bits == 4
+            && self.inputs() <= Self::MAX_INPUTS
+            && self.packed.dim(0) % 8 == 0
+            && [self.scales, self.biases].iter().all(|array| array.dtype() == Dtype::Bfloat16)
+    }
+}
+
+/// What a product does besides.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Around<'a> {
+    /// RMS-normalises the input: weight `[K]` and epsilon.
+    pub norm: Option<(&'a Array, f32)>,
+    /// Takes the first half of the outputs as gate of the second: `silu(gate) * up`.
+    pub gated: bool,
+    /// Is added to the output.
+    pub residual: Option<&'a Array>,
+}
+
+/// The kernels, compiled by the device's driver on first use.
+#[derive(Debug)]
+pub struct Kernels {
+    product: CudaKernel,
+    attention: CudaKernel,
+    combine: CudaKernel,
+}
+
+impl Kernels {
+    /// The kernels; none where MLX does not compute on a CUDA device.
+    pub fn load() -> Option<Self> {
+        if !ffi::computes_on_cuda() {
+            return None;
+        }
+        let product = ["x", "norm_weight", "residual", "w", "scales", "biases"];
+        Some(Kernels {
+            product: CudaKernel::new("product", &product, "y", include_str!("product.cu")).ok()?,
+            attention: CudaKernel::new("attention", &["q", "k", "v", "bounds"], "y", include_str!("attention.cu")).ok()?,
+            combine: CudaKernel::new("combine", &["parts"], "y", include_str!("combine.cu")).ok()?,
+        })
+    }
+
+    /// `x` `[1, 1, K]` times the rows: `[1, 1, N]`, or half of that where they are gated.
+    pub fn product(&self, x: &Array, rows: QuantizedRows<'_>, around: Around<'_>) -> Result<Array, Exception> {
+        let outputs = rows.packed.dim(0) / if around.gated { 2 } else { 1 };
+        // Few rows are spread thin over the device; many share the input that a warp has read.
+        let (rows_per_warp, warps) = if outputs < 4096 { (1, 4) } else { (2, 8) };
+        let flag = i32::from;
+        self.product.apply(
+            &[x, around.norm.map_or(x, |(weight, _)| weight), around.residual.unwrap_or(x), rows.packed, rows.scales, rows.biases],
+            Launch {
+                constants: &[
+                    (c"K", rows.inputs()),
+                    (c"N", outputs),
+                    (c"GROUP", rows.settings.group_size),
+                    (c"ROWS", rows_per_warp),
+                    (c"WARPS", warps),
+                    (c"UNROLL", 2),
+                    (c"NORM", flag(around.norm.is_some())),
+                    (c"GATED", flag(around.gated)),
+                    (c"RESIDUAL", flag(around.residual.is_some())),
+                    (c"EPS_BITS", around.norm.map_or(0, |(_, eps)| eps.to_bits() as i32)),
+                ],
+                blocks: [(outputs + warps * rows_per_warp - 1) / (warps * rows_per_warp), 1, 1],
+                threads: warps * 32,
+                shape: &[1, 1, outputs],
+                dtype: Dtype::Bfloat16,
+            },
+        )
+    }
+
+    /// Into how many parts keys are split, so that long contexts fill the device.
+    pub fn num_splits(num_keys: i32) -> i32 {
+        if num_keys <= 2048 { 1 } else { 16 }
+    }
+
+    /// Attention of one token: queries `[B, H, 1, D]` over the columns `bounds` (i32 `[B, 2]`) of whole buffers `[B, H_kv, capacity, D]`,
+    /// to `[B, 1, H * D]`. D is 64, 128 or 256.
+    pub fn attention(
+        &self,
+        queries: &Array,
+        (keys, values): (&Array, &Array),
+        bounds: &Array,
+        scale: f32,
+        splits: i32,
+    ) -> Result<Array, Exception> {
+        let (batch, heads, kv_heads, head_dim) = (queries.dim(0), queries.dim(1), keys.dim(1), queries.dim(3));
+        let threads = if splits == 1 { 1024 } else { 256 };
+        let (whole, parts) = ([batch, 1, heads * head_dim], [batch, heads, splits, head_dim + 2]);
+        let (shape, dtype): (&[i32], _) = if splits == 1 { (&whole, Dtype::Bfloat16) } else { (&parts, Dtype::Float32) };
+        let output = self.attention.apply(
+            &[queries, keys, values, bounds],
+            Launch {
+                constants: &[
+                    (c"HEADS", heads),
+                    (c"KV_HEADS", kv_heads),
+                    (c"D", head_dim),
+                    (c"SPLITS", splits),
+                    (c"THREADS", threads),
+                    (c"SCALE_BITS", scale.to_bits() as i32),
+                ],
+                blocks: [heads, splits, batch],
+                threads,
+                shape,
+                dtype,
+            },
+        )?;
+        if splits == 1 {
+            return Ok(output);
+        }
+        self.combine.apply(
+            &[&output],
+            Launch {
+                constants: &[(c"SPLITS", splits), (c"D", head_dim)],
+                blocks: [batch * heads, 1, 1],
+                threads: head_dim,
+                shape: &whole,
+                dtype: Dtype::Bfloat16,
+            },
+        )
+    }
+}
