@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use cairn_chat::{FinishReason, SamplingParams};
 use cairn_lm::batch::{BatchAnswer, BatchGenerator, BatchOptions, BatchRequest, RequestId, batch_generate};
 use cairn_lm::models::Model;
-use cairn_lm::{GenerateOptions, LmError, LoadOptions, LogitsProcessor, LogitsProcessors, Sampled, Sampler, TokenStream};
+use cairn_lm::{GenerateOptions, LmError, LoadOptions, LogitsProcessor, LogitsProcessors, Sampled, Sampler, generate_step};
 use mlx_rs::{Array, ops};
 
 /// Checkpoints, each of an architecture or a kind of cache of its own, that every test of equality runs on.
@@ -48,10 +48,10 @@ impl Numbers {
 
 /// The greedy answer of a request that runs alone, with log-probabilities.
 fn alone(model: &Model, prompt: &[u32], max_tokens: usize) -> Vec<Sampled> {
-    let options = GenerateOptions { max_tokens, prefill_step_size: 2048, num_top_logprobs: Some(2) };
+    let options = GenerateOptions { max_tokens, num_top_logprobs: Some(2), ..GenerateOptions::default() };
     let mut caches = model.make_cache();
     let mut on_progress = |_, _| ControlFlow::Continue(());
-    let mut stream = TokenStream::start(model, prompt, &mut caches, Sampler::Greedy, options, &mut on_progress).expect("start");
+    let mut stream = generate_step(model, prompt, &mut caches, Sampler::Greedy, options, &mut on_progress).expect("start");
     std::iter::from_fn(|| stream.next_token().expect("step")).collect()
 }
 
@@ -73,8 +73,8 @@ fn assert_equal(case: &str, answer: &BatchAnswer, expected: &[Sampled]) {
     assert_eq!(answer.logprobs.len(), expected.len(), "{case}");
     for (found, expected) in answer.logprobs.iter().zip(expected) {
         let expected = expected.logprobs.as_ref().expect("log-probabilities");
-        assert!((found.0 - expected.0).abs() < TOLERANCE, "{case}: {} instead of {}", found.0, expected.0);
-        for (found, expected) in found.1.iter().zip(&expected.1) {
+        assert!((found.0 - expected.own).abs() < TOLERANCE, "{case}: {} instead of {}", found.0, expected.own);
+        for (found, expected) in found.1.iter().zip(&expected.top) {
             assert!((found.1 - expected.1).abs() < TOLERANCE, "{case}: {found:?} instead of {expected:?}");
         }
     }

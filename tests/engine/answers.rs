@@ -51,11 +51,20 @@ async fn the_prefill_tells_how_far_it_is() {
         assert_eq!(answer.finished.token_ids, model.answer(&prompt, 1));
     }
     // The last token of a prompt belongs to the first step of the answer.
-    check(1, 2048, &[0]).await;
-    check(10, 2048, &[0, 9]).await;
-    check(10, 4, &[0, 4, 8, 9]).await;
-    check(9, 4, &[0, 4, 8]).await;
-    check(3, 0, &[0, 1, 2]).await;
+    check(1, 2048, &[0, 1]).await;
+    check(10, 2048, &[0, 9, 10]).await;
+    check(10, 4, &[0, 4, 8, 9, 10]).await;
+    check(9, 4, &[0, 4, 8, 9]).await;
+    check(3, 1, &[0, 1, 2, 3]).await;
+}
+
+#[tokio::test]
+async fn a_prompt_cannot_be_read_no_tokens_at_a_time() {
+    let model = Scripted::new(&[65, 66]);
+    let engine = engine(&model).await;
+    let request = GenerateRequest { prefill_step_size: 0, ..request(&[1, 2, 3], 1) };
+    let failure = finish(&mut engine.generate(request)).await.err().expect("is refused");
+    assert_eq!(failure.message, "prefill_step_size is 0, but must be 1 or more");
 }
 
 #[tokio::test]

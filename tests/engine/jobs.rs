@@ -19,6 +19,10 @@ fn start() -> Engine {
     Engine::start(EngineOptions::default()).0
 }
 
+fn one_at_a_time() -> Engine {
+    Engine::start(EngineOptions { completion_batch_size: 1, prefill_batch_size: 1, ..EngineOptions::default() }).0
+}
+
 /// Waits until the answer is being written.
 async fn first_token(generation: &mut Generation) {
     loop {
@@ -154,9 +158,26 @@ async fn a_broken_folder_is_refused_with_its_reason() {
 }
 
 #[tokio::test]
-async fn requests_are_served_in_order() {
+async fn a_short_answer_does_not_wait_for_a_long_one() {
     let model = Scripted::endless();
     let engine = start();
+    engine.load("endless", model.folder()).await.expect("loads");
+    let mut long = engine.generate(request(&[1, 2, 3], ENDLESSLY));
+    first_token(&mut long).await;
+    let mut short: Vec<_> = (0..5).map(|number| (number, engine.generate(request(&[7, number], 12)))).collect();
+    for (number, generation) in &mut short {
+        let answer = tokio::time::timeout(SOON, finish(generation)).await.expect("ends first").expect("an answer");
+        assert_eq!(answer.finished.token_ids, model.answer(&[7, *number], 12));
+    }
+    long.stop();
+    let sampled = tokio::time::timeout(SOON, finish(&mut long)).await.expect("stops").expect("an answer").finished.token_ids;
+    assert_eq!(sampled, model.answer(&[1, 2, 3], sampled.len()));
+}
+
+#[tokio::test]
+async fn requests_without_room_wait_in_order() {
+    let model = Scripted::endless();
+    let engine = one_at_a_time();
     engine.load("endless", model.folder()).await.expect("loads");
     // Each request continues the one before: what it finds in memory tells that that one was served just before it.
     let mut prompt = vec![1, 2, 3];
@@ -177,7 +198,7 @@ async fn requests_are_served_in_order() {
 #[tokio::test]
 async fn shutting_down_ends_what_runs_and_refuses_what_waits() {
     let model = Scripted::endless();
-    let engine = start();
+    let engine = one_at_a_time();
     engine.load("endless", model.folder()).await.expect("loads");
     let mut running = engine.generate(request(&[1], ENDLESSLY));
     let mut waiting = engine.generate(request(&[1], ENDLESSLY));

@@ -491,7 +491,6 @@ async fn nothing_is_stored_where_it_was_not_asked_for_or_cannot_be() {
     let folder = folder();
     let mut app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
     app.answer(GenerateRequest { use_prompt_cache: false, ..request(&[1; 300], 5) }).await;
-    app.answer(request(&[1], 0)).await;
     app.settle().await;
     assert_eq!(app.rows.len(), 0);
 

@@ -103,7 +103,7 @@ fn an_empty_text_is_a_space() {
 fn parameters_out_of_range_are_refused_by_name() {
     let mut kit = kit();
     let mut check = |prompt: &[u32], params: GenerateParams, expected: &str| {
-        let refusal = kit.generate(prompt, &params, &mut quiet).err().expect("is refused").to_string();
+        let refusal = kit.generate(prompt, &params, &mut quiet).expect_err("is refused").to_string();
         assert!(refusal.contains(expected), "{refusal}");
     };
     check(&[1], GenerateParams { top_logprobs: 11, ..params(1) }, "top_logprobs is 11");

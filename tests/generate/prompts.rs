@@ -188,6 +188,12 @@ fn a_failing_processor_fails_its_answer_only() {
     assert!(stream.next_token().expect("first").is_some());
     assert!(stream.next_token().is_err());
     assert_eq!(plain(&golden.model, &golden.prompt, options(2)).len(), 2);
+
+    let mut processors = LogitsProcessors::default();
+    processors.push(Box::new(|_, logits| Ok(logits.max_axis(-1, true)?)));
+    let sampling = Sampling { sampler: Sampler::Greedy, processors };
+    let refusal = start(&golden.model, &golden.prompt, &mut Vec::new(), sampling, options(6)).expect_err("is refused");
+    assert!(refusal.to_string().contains("[1, 128]"), "{refusal}");
 }
 
 #[test]

@@ -105,7 +105,7 @@ fn check_stop(golden: &Golden, draft: &Golden, max_kv_size: Option<usize>, num_t
     let sequence = [&golden.prompt, &whole[..num_taken]].concat();
     let (held, draft_held) = (offset(&caches), offset(&draft_caches));
     assert!((golden.prompt.len() - 1..sequence.len()).contains(&held), "{case}");
-    if golden.name.starts_with("llama") {
+    if golden.name.starts_with("llama") && max_kv_size.is_none() {
         // Caches that can be trimmed lose nothing.
         assert_eq!(held, sequence.len() - 1, "{case}");
     }

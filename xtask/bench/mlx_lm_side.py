@@ -1,6 +1,6 @@
 """mlx-lm's side of the CPU benchmark: one model in float32, a random prompt, greedy decoding; JSON on stdout.
 
-    python mlx_lm_side.py MODEL [--prompt-tokens 512] [--generation-tokens 128] [--prefill-step-size 2048] [--num-trials 5]
+    python mlx_lm_side.py MODEL [--prompt-tokens 512] [--generation-tokens 128] [--batch-size 1] [--prefill-step-size 2048] [--num-trials 5]
     python mlx_lm_side.py MODEL … --interactive
 
 It measures as `mlx_lm.benchmark` does: a warm-up, then trials of prompt ids drawn with seed 0; `prompt_tps` is the prompt's length by the time to the
@@ -22,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import mlx.core as mx
-from mlx_lm.generate import generate_step, generation_stream
+from mlx_lm.generate import BatchGenerator, generate_step, generation_stream
 from mlx_lm.utils import dequantize_model, load_model
 
 
@@ -60,11 +60,40 @@ def trial(model, prompt, num_tokens, prefill_step_size):
     }
 
 
+def batch_trial(model, prompts, num_tokens, prefill_step_size):
+    """As `trial`, for several prompts at once: generation is measured while all of them are being answered."""
+    mx.reset_peak_memory()
+    generator = BatchGenerator(model, completion_batch_size=len(prompts), prefill_step_size=prefill_step_size)
+    start = time.perf_counter()
+    generator.insert(prompts, max_tokens=[num_tokens] * len(prompts))
+    remaining, begun, counted = len(prompts), set(), 0
+    while remaining:
+        _, responses = generator.next()
+        now = time.perf_counter()
+        was_complete = len(begun) == len(prompts)
+        begun.update(response.uid for response in responses)
+        if was_complete:
+            counted += len(responses)
+        elif len(begun) == len(prompts):
+            all_began = now
+        remaining -= sum(response.finish_reason is not None for response in responses)
+    last = time.perf_counter()
+    generator.close()
+    return {
+        "prompt_tps": sum(map(len, prompts)) / (all_began - start),
+        "generation_tps": counted / (last - all_began),
+        "prompt_seconds": all_began - start,
+        "generation_seconds": last - all_began,
+        "peak_memory_gb": mx.get_peak_memory() / 1e9,
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description="mlx-lm's side of the CPU benchmark")
     parser.add_argument("model", help="a model folder")
     parser.add_argument("--prompt-tokens", type=int, default=512)
     parser.add_argument("--generation-tokens", type=int, default=128)
+    parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--prefill-step-size", type=int, default=2048)
     parser.add_argument("--num-trials", type=int, default=5)
     parser.add_argument("--interactive", action="store_true", help='one trial for each line "trial" on stdin')
@@ -75,10 +104,12 @@ def main():
     mx.set_default_device(mx.cpu)
     model, config = load_float32(args.model)
     mx.random.seed(0)
-    prompt = mx.random.randint(0, config["vocab_size"], (args.prompt_tokens,))
+    prompts = mx.random.randint(0, config["vocab_size"], (args.batch_size, args.prompt_tokens))
 
     def run():
-        return trial(model, prompt, args.generation_tokens, args.prefill_step_size)
+        if args.batch_size > 1:
+            return batch_trial(model, prompts.tolist(), args.generation_tokens, args.prefill_step_size)
+        return trial(model, prompts[0], args.generation_tokens, args.prefill_step_size)
 
     def say(value):
         print(json.dumps(value), flush=True)

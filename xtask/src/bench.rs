@@ -33,7 +33,8 @@ pub fn run() -> Result<()> {
     let commit = process::output(Command::new("git").current_dir(root()).args(["rev-parse", "--short", "HEAD"]))?;
     println!("`make bench` at {} on {}\n", commit.trim(), machine());
     println!("| measured | Cairn | against | ratio |\n|---|---|---|---|");
-    throughput(&python, &model)?;
+    throughput(&python, &model, 1)?;
+    throughput(&python, &model, 8)?;
     resume(&model)?;
     app(&home)?;
     Ok(())
@@ -44,12 +45,14 @@ fn row(what: &str, ours: String, against: String, ratio: f64) {
 }
 
 /// Decode and prefill against mlx-lm in turns; medians of the trials' ratios.
-fn throughput(python: &Path, model: &Path) -> Result<()> {
-    let mut ours = Side::start(Command::new(release("cairn")).args(["bench", "--interactive", "--model"]).arg(model))?;
+fn throughput(python: &Path, model: &Path, batch_size: usize) -> Result<()> {
+    let batch = ["--batch-size".to_owned(), batch_size.to_string()];
+    let mut ours = Side::start(Command::new(release("cairn")).args(["bench", "--interactive"]).args(&batch).arg("--model").arg(model))?;
     let script = root().join("xtask/bench/mlx_lm_side.py");
-    let mut theirs = Side::start(Command::new(python).arg(script).arg(model).arg("--interactive"))?;
+    let mut theirs = Side::start(Command::new(python).arg(script).arg(model).args(&batch).arg("--interactive"))?;
     let mut trials = Vec::new();
-    for _ in 0..TRIALS {
+    // A trial of eight takes as long as some of one.
+    for _ in 0..if batch_size == 1 { TRIALS } else { 3 } {
         trials.push((ours.trial()?, theirs.trial()?));
     }
     for (what, key) in [("decode, tokens/s", "generation_tps"), ("prefill, tokens/s", "prompt_tps"), ("peak memory, GB", "peak_memory_gb")]
@@ -58,7 +61,13 @@ fn throughput(python: &Path, model: &Path) -> Result<()> {
         let our_median = median(trials.iter().map(|(ours, _)| number(ours)).collect());
         let their_median = median(trials.iter().map(|(_, theirs)| number(theirs)).collect());
         let ratio = median(trials.iter().map(|(ours, theirs)| number(ours) / number(theirs)).collect());
-        row(&format!("SmolLM2-135M f32, 512 + 128 tokens: {what}"), format!("{our_median:.2}"), format!("mlx-lm {their_median:.2}"), ratio);
+        let streams = if batch_size == 1 { String::new() } else { format!("{batch_size} at once, ") };
+        row(
+            &format!("SmolLM2-135M f32, {streams}512 + 128 tokens: {what}"),
+            format!("{our_median:.2}"),
+            format!("mlx-lm {their_median:.2}"),
+            ratio,
+        );
     }
     Ok(())
 }

@@ -305,6 +305,7 @@ fn tell_finished(app: &App, running: &Running, finished: &FinishedMessage) {
 fn with_process_memory(stats: GenerationStats) -> GenerationStats {
     let memory = platform::process_memory();
     GenerationStats {
+        queue_ms: convert::figure(stats.queue_ms),
         prompt_tps: convert::figure(stats.prompt_tps),
         generation_tps: convert::figure(stats.generation_tps),
         time_to_first_token_ms: convert::figure(stats.time_to_first_token_ms),

@@ -133,6 +133,7 @@ pub(crate) fn message_stats(stats: GenerationStats) -> wire::MessageStats {
         cached_tokens: tokens(stats.num_cached_tokens),
         cache_note: stats.cache_note,
         generation_tokens: tokens(stats.num_generation_tokens),
+        queue_ms: figure(stats.queue_ms),
         prompt_tps: figure(stats.prompt_tps),
         generation_tps: figure(stats.generation_tps),
         time_to_first_token_ms: figure(stats.time_to_first_token_ms),

@@ -42,7 +42,7 @@ impl App {
         let disk_bytes = platform::free_disk_bytes(places.home()).unwrap_or(0).saturating_add(cache_bytes);
         let settings = settings::load(&store, disk_bytes).await;
         let cache = CacheOptions { folder: places.prompt_cache(), budget_bytes: settings.cache_budget_bytes, chunks };
-        let (engine, cache_events) = Engine::start(EngineOptions { cache: Some(cache), keep_quantized: false });
+        let (engine, cache_events) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
         let cache_rows = tokio::spawn(cache_rows::keep(store.clone(), cache_events));
 
         let app = Arc::new(App {

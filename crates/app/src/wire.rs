@@ -224,6 +224,8 @@ pub struct MessageStats {
     /// Why not more was read from cache, in words; none when everything that could be was.
     pub cache_note: Option<String>,
     pub generation_tokens: u32,
+    /// How long it waited behind other work before its own began.
+    pub queue_ms: f64,
     /// Newly read prompt tokens a second.
     pub prompt_tps: f64,
     pub generation_tps: f64,

@@ -65,6 +65,9 @@ pub struct GenerationStats {
     pub cache_note: Option<String>,
     /// Tokens sampled, without an end-of-sequence token.
     pub num_generation_tokens: usize,
+    /// From the request's arrival until work on it began, in milliseconds.
+    #[serde(default)]
+    pub queue_ms: f64,
     /// Newly read prompt tokens a second.
     pub prompt_tps: f64,
     /// Sampled tokens a second, after the first.

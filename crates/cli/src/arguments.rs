@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use cairn_chat::SamplingParams;
+use cairn_engine::{KvCacheOptions, KvQuantization};
 use clap::{Args, Parser, Subcommand};
 
 #[derive(Parser)]
@@ -16,9 +17,13 @@ pub struct Arguments {
 #[derive(Subcommand)]
 pub enum Command {
     /// Continue a prompt
-    Generate(Generate),
+    Generate(Box<Generate>),
+    /// Answer many prompts of a file at once
+    Batch(Batch),
     /// Chat in the terminal
     Chat(Chat),
+    /// Read a prompt once and keep its keys and values in a file
+    CachePrompt(CachePrompt),
     /// Log-probability of each token of a text, and of the next
     Score(Score),
     /// List, import and look into models
@@ -41,6 +46,7 @@ pub struct ModelChoice {
     pub keep_quantized: bool,
 }
 
+/// How tokens are chosen.
 #[derive(Args)]
 pub struct Sampling {
     /// Sampling temperature; 0 takes the most likely token
@@ -49,6 +55,36 @@ pub struct Sampling {
     /// Keep the smallest set of tokens with this probability mass; 1 keeps all
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     pub top_p: f32,
+    /// Drop tokens less likely than this share of the likeliest one's probability; 0 keeps all
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub min_p: f32,
+    /// Tokens that --min-p keeps in any case
+    #[arg(long, default_value_t = 1)]
+    pub min_tokens_to_keep: usize,
+    /// Keep this many of the likeliest tokens; 0 keeps all
+    #[arg(long, default_value_t = 0)]
+    pub top_k: usize,
+    /// How often to drop the likeliest tokens but the last above --xtc-threshold
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub xtc_probability: f32,
+    /// The probability from which XTC drops tokens
+    #[arg(long, default_value_t = 0.1, allow_negative_numbers = true)]
+    pub xtc_threshold: f32,
+    /// Make tokens less likely that came before; 1 changes nothing
+    #[arg(long, allow_negative_numbers = true)]
+    pub repetition_penalty: Option<f32>,
+    /// How many of the last tokens the penalties look at
+    #[arg(long, default_value_t = 20)]
+    pub repetition_context_size: usize,
+    /// Subtract this from tokens that came before
+    #[arg(long, allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
+    /// Subtract this from tokens for each time that they came before
+    #[arg(long, allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
+    /// Add to the logits of single tokens
+    #[arg(long, value_name = "ID:V,...", value_delimiter = ',', value_parser = bias, allow_negative_numbers = true)]
+    pub logit_bias: Vec<(u32, f32)>,
     /// Make sampling repeatable
     #[arg(long)]
     pub seed: Option<u64>,
@@ -56,7 +92,69 @@ pub struct Sampling {
 
 impl Sampling {
     pub fn params(&self) -> SamplingParams {
-        SamplingParams { temperature: self.temp, top_p: self.top_p, seed: self.seed, ..SamplingParams::default() }
+        SamplingParams {
+            temperature: self.temp,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            min_tokens_to_keep: self.min_tokens_to_keep,
+            top_k: self.top_k,
+            xtc_probability: self.xtc_probability,
+            xtc_threshold: self.xtc_threshold,
+            repetition_penalty: self.repetition_penalty,
+            repetition_context_size: self.repetition_context_size,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            logit_bias: self.logit_bias.iter().copied().collect(),
+            seed: self.seed,
+            ..SamplingParams::default()
+        }
+    }
+}
+
+/// "5:-1.5" as token 5 and -1.5.
+fn bias(text: &str) -> Result<(u32, f32), String> {
+    let number = |text: &str| text.trim().parse().ok().filter(|value: &f32| value.is_finite());
+    text.split_once(':')
+        .and_then(|(id, value)| Some((id.trim().parse().ok()?, number(value)?)))
+        .ok_or_else(|| "give a token id and a number, such as 5:-1.5".to_owned())
+}
+
+/// What ends an answer beside its length.
+#[derive(Args)]
+pub struct Stops {
+    /// End the answer before this text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// A token of the vocabulary that ends an answer too; may be given several times
+    #[arg(long, value_name = "TOKEN")]
+    pub extra_eos_token: Vec<String>,
+}
+
+/// How keys and values are kept.
+#[derive(Args)]
+pub struct KvFlags {
+    /// Keep only so many tokens' keys and values: the first four and the latest
+    #[arg(long, value_parser = clap::value_parser!(u32).range(5..))]
+    pub max_kv_size: Option<u32>,
+    /// Quantize keys and values to this many bits: 2, 3, 4, 6 or 8
+    #[arg(long)]
+    pub kv_bits: Option<i32>,
+    /// Elements that share a scale: 32, 64 or 128
+    #[arg(long, default_value_t = 64)]
+    pub kv_group_size: i32,
+    /// Quantize from this many tokens on
+    #[arg(long, default_value_t = 5000)]
+    pub quantized_kv_start: usize,
+}
+
+impl KvFlags {
+    /// Refuses numbers that cannot be, naming the flag's argument.
+    pub fn options(&self) -> anyhow::Result<KvCacheOptions> {
+        let quantization = self.kv_bits.map(|bits| KvQuantization { bits, group_size: self.kv_group_size, start: self.quantized_kv_start });
+        if let Some(quantization) = &quantization {
+            quantization.check()?;
+        }
+        Ok(KvCacheOptions { max_size: self.max_kv_size.map(|size| size as usize), quantization })
     }
 }
 
@@ -81,15 +179,75 @@ pub struct Generate {
     pub max_tokens: usize,
     #[command(flatten)]
     pub sampling: Sampling,
+    #[command(flatten)]
+    pub stops: Stops,
     /// Prompt tokens read at once
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
     pub prefill_step_size: u32,
+    #[command(flatten)]
+    pub kv: KvFlags,
+    /// Continue what this prompt-cache file holds; it is not changed
+    #[arg(long, value_name = "FILE")]
+    pub prompt_cache_file: Option<PathBuf>,
+    /// An image for the prompt; may be given several times
+    #[arg(long, value_name = "FILE")]
+    pub image: Vec<PathBuf>,
+    /// A smaller model of the same vocabulary that proposes tokens
+    #[arg(long, value_name = "MODEL")]
+    pub draft_model: Option<String>,
+    /// Tokens proposed at once
+    #[arg(long, default_value_t = 3, requires = "draft_model", value_parser = clap::value_parser!(u32).range(1..))]
+    pub num_draft_tokens: u32,
     /// With --json: log-probabilities, with this many alternatives for each token
     #[arg(long, requires = "json")]
     pub logprobs: Option<usize>,
     /// Print one JSON object instead of the text
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Batch {
+    #[command(flatten)]
+    pub model: ModelChoice,
+    /// A file of one request a line: {"prompt_tokens": [...] | "messages": [...] | "prompt": "...", "max_tokens", "temp", "top_p", ...}
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub input: PathBuf,
+    /// Answers written at once
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
+    pub completion_batch_size: u32,
+    /// Prompts read at once
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    pub prefill_batch_size: u32,
+    /// Prompt tokens read at once
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
+    pub prefill_step_size: u32,
+    /// Read waiting prompts before the answers under way go on
+    #[arg(long)]
+    pub prefer_prefill_when_pending: bool,
+    /// Print one JSON object a line, in the order of the input, instead of the texts
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct CachePrompt {
+    #[command(flatten)]
+    pub model: ModelChoice,
+    /// The prompt; `-` reads it from stdin
+    #[arg(long)]
+    pub prompt: String,
+    /// Where to write the keys and values
+    #[arg(long, value_name = "OUT.safetensors")]
+    pub prompt_cache_file: PathBuf,
+    /// Encode the prompt as plain text
+    #[arg(long)]
+    pub ignore_chat_template: bool,
+    /// Prompt tokens read at once
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
+    pub prefill_step_size: u32,
+    #[command(flatten)]
+    pub kv: KvFlags,
 }
 
 #[derive(Args)]
@@ -163,6 +321,9 @@ pub struct Bench {
     /// How many times, after one to warm up
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub num_trials: u32,
+    /// Answers generated at once
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch_size: u32,
     /// Prompt tokens read at once
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
     pub prefill_step_size: u32,

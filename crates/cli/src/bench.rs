@@ -1,10 +1,13 @@
 //! `cairn bench`: prompt reading and generation on random tokens, measured as mlx_lm.benchmark does.
 
 use std::io::{BufRead, Write};
+use std::time::Instant;
 
 use anyhow::{Result, bail};
-use cairn_engine::{GenerateEvent, GenerateRequest, PromptInput};
+use cairn_chat::GenerationStats;
+use cairn_engine::{GenerateEvent, GenerateRequest, Generation, PromptInput};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::arguments::Bench;
 use crate::output;
@@ -63,27 +66,59 @@ pub async fn run(arguments: Bench) -> Result<()> {
     Ok(())
 }
 
+/// Answers `batch_size` prompts at once. Generation is measured while all of them are being written.
 async fn trial(session: &Session, arguments: &Bench) -> Result<Trial> {
-    // Any tokens do; these are spread over the vocabulary by a fixed rule, so that every run reads the same prompt.
+    let began = Instant::now();
+    let rows = 0..u64::from(arguments.batch_size);
+    let mut running: JoinSet<_> = rows.map(|row| follow(session.engine.generate(request(session, arguments, row)))).collect();
+    let mut answers = Vec::new();
+    while let Some(answer) = running.join_next().await {
+        answers.push(answer??);
+    }
+    let prompt_tokens = f64::from(arguments.prompt_tokens * arguments.batch_size);
+    let peak_memory_gb = answers.iter().map(|answer| answer.stats.mlx_peak_bytes as f64 / 1e9).fold(0.0, f64::max);
+    if let [answer] = answers.as_slice() {
+        // The engine's own clock leaves out the way to this program.
+        let GenerationStats { prompt_tps, generation_tps, .. } = answer.stats;
+        return Ok(Trial { prompt_tps, generation_tps, peak_memory_gb });
+    }
+    let all_began = answers.iter().filter_map(|answer| answer.tokens.first()).max().copied().unwrap_or(began);
+    let ended = answers.iter().filter_map(|answer| answer.tokens.last()).max().copied().unwrap_or(began);
+    let generated = answers.iter().flat_map(|answer| &answer.tokens).filter(|&&at| at > all_began).count();
+    Ok(Trial {
+        prompt_tps: prompt_tokens / (all_began - began).as_secs_f64(),
+        generation_tps: generated as f64 / (ended - all_began).as_secs_f64(),
+        peak_memory_gb,
+    })
+}
+
+fn request(session: &Session, arguments: &Bench, row: u64) -> GenerateRequest {
+    // Any tokens do; these are spread over the vocabulary by a fixed rule, so that every run reads the same prompts.
     let vocab_size = session.model.vocab_size as u64;
-    let tokens = (0..u64::from(arguments.prompt_tokens)).map(|index| (index * 2_654_435_761 % vocab_size) as u32).collect();
+    let length = u64::from(arguments.prompt_tokens);
+    let tokens = (row * length..(row + 1) * length).map(|index| (index * 2_654_435_761 % vocab_size) as u32).collect();
     let mut request = GenerateRequest::new(PromptInput::Tokens(tokens));
     request.max_tokens = arguments.generation_tokens as usize;
     request.prefill_step_size = arguments.prefill_step_size as usize;
     request.use_prompt_cache = false;
     request.ignore_eos = true;
-    let mut generation = session.engine.generate(request);
+    request
+}
+
+/// An answer's figures, and when its tokens came.
+struct Followed {
+    stats: GenerationStats,
+    tokens: Vec<Instant>,
+}
+
+async fn follow(mut generation: Generation) -> Result<Followed> {
+    let mut tokens = Vec::new();
     while let Some(event) = generation.recv().await {
         match event {
-            GenerateEvent::Finished(finished) => {
-                return Ok(Trial {
-                    prompt_tps: finished.stats.prompt_tps,
-                    generation_tps: finished.stats.generation_tps,
-                    peak_memory_gb: finished.stats.mlx_peak_bytes as f64 / 1e9,
-                });
-            }
+            GenerateEvent::Delta { .. } => tokens.push(Instant::now()),
+            GenerateEvent::Finished(finished) => return Ok(Followed { stats: finished.stats, tokens }),
             GenerateEvent::Failed(error) => return Err(error.into()),
-            _ => {}
+            GenerateEvent::Prefill { .. } => {}
         }
     }
     bail!("the engine ended without an answer")

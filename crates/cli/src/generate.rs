@@ -2,27 +2,43 @@
 
 use std::io::IsTerminal;
 
-use anyhow::Result;
-use cairn_chat::{FinishReason, Message, Role};
-use cairn_engine::{FinishedGeneration, GenerateEvent, GenerateRequest, PromptInput, TokenLogprob};
-use serde_json::json;
+use anyhow::{Context, Result, bail};
+use cairn_chat::{Message, Role};
+use cairn_engine::{FinishedGeneration, GenerateEvent, GenerateRequest, PromptInput};
 
+use crate::answer::Answer;
 use crate::arguments::Generate;
 use crate::output;
-use crate::session::Session;
+use crate::session::{Session, find_model};
 
 pub async fn run(arguments: Generate) -> Result<()> {
     arguments.sampling.params().validate()?;
+    let kv_cache = arguments.kv.options()?;
+    let continues_file = arguments.prompt_cache_file.is_some();
     let prompt = match (arguments.prompt, arguments.prompt_tokens) {
         (_, Some(tokens)) => PromptInput::Tokens(tokens),
-        (text, None) => prompt(output::text_or_stdin(text.unwrap_or_default())?, arguments.system_prompt, arguments.ignore_chat_template),
+        (text, None) => {
+            let text = output::text_or_stdin(text.unwrap_or_default())?;
+            prompt(text, arguments.system_prompt, arguments.ignore_chat_template, continues_file)
+        }
     };
     let session = Session::open(&arguments.model).await?;
+    if let Some(image) = arguments.image.first() {
+        bail!("cannot read {}: {} models take text only", image.display(), session.model.model_type);
+    }
+    if let Some(draft) = &arguments.draft_model {
+        session.engine.load_draft(draft, &find_model(draft)?).await.with_context(|| format!("cannot draft with {draft}"))?;
+    }
     let mut request = GenerateRequest::new(prompt);
     request.sampling = arguments.sampling.params();
     request.max_tokens = arguments.max_tokens;
     request.prefill_step_size = arguments.prefill_step_size as usize;
     request.use_prompt_cache = false;
+    request.stop = arguments.stops.stop;
+    request.extra_eos_tokens = arguments.stops.extra_eos_token;
+    request.kv_cache = kv_cache;
+    request.prompt_cache_file = arguments.prompt_cache_file;
+    request.num_draft_tokens = arguments.draft_model.is_some().then_some(arguments.num_draft_tokens as usize);
     request.num_top_logprobs = arguments.logprobs;
 
     let mut answer = Answer::default();
@@ -39,9 +55,7 @@ pub async fn run(arguments: Generate) -> Result<()> {
                 if !arguments.json {
                     output::text(&text)?;
                 }
-                answer.text += &text;
-                answer.tokens.push(token);
-                answer.logprobs.extend(logprob);
+                answer.push(&text, token, logprob);
             }
             GenerateEvent::Finished(finished) => {
                 answer.text += &finished.text;
@@ -60,43 +74,15 @@ pub async fn run(arguments: Generate) -> Result<()> {
     Ok(())
 }
 
-fn prompt(text: String, system_prompt: Option<String>, plain: bool) -> PromptInput {
+fn prompt(text: String, system_prompt: Option<String>, plain: bool, continues_file: bool) -> PromptInput {
     if plain {
-        return PromptInput::Text(text);
+        return if continues_file { PromptInput::MoreText(text) } else { PromptInput::Text(text) };
     }
     let message = |role, content| Message { role, content, token_ids: None };
     let system = system_prompt.map(|content| message(Role::System, content));
-    PromptInput::Messages(system.into_iter().chain([message(Role::User, text)]).collect())
-}
-
-#[derive(Default)]
-struct Answer {
-    text: String,
-    tokens: Vec<u32>,
-    logprobs: Vec<TokenLogprob>,
-}
-
-impl Answer {
-    fn json(&self, finished: &FinishedGeneration, with_logprobs: bool) -> serde_json::Value {
-        let stats = &finished.stats;
-        let mut object = json!({
-            "text": self.text,
-            "tokens": self.tokens,
-            "finish_reason": if stats.finish_reason == FinishReason::Stop { "stop" } else { "length" },
-            "stop_string": null,
-            "prompt_tokens": stats.num_prompt_tokens,
-            "cached_tokens": stats.num_cached_tokens,
-            "generation_tokens": stats.num_generation_tokens,
-            "prompt_tps": stats.prompt_tps,
-            "generation_tps": stats.generation_tps,
-            "peak_memory_gb": stats.mlx_peak_bytes as f64 / 1e9,
-        });
-        if with_logprobs {
-            let entries = self.logprobs.iter().map(|entry| json!({"token": entry.token, "logprob": entry.logprob, "top": entry.top}));
-            object["logprobs"] = entries.collect();
-        }
-        object
-    }
+    let messages = system.into_iter().chain([message(Role::User, text)]).collect();
+    // The file ends within the user's turn: only what comes after it is read.
+    if continues_file { PromptInput::Continuation(messages) } else { PromptInput::Messages(messages) }
 }
 
 fn summarise(finished: &FinishedGeneration) {

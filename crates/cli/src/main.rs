@@ -2,8 +2,11 @@
 //!
 //! Exit status: 0; 1 with one line `cairn: what failed: why`; 2 for wrong usage.
 
+mod answer;
 mod arguments;
+mod batch;
 mod bench;
+mod cache_prompt;
 mod chat;
 mod generate;
 mod models;
@@ -30,7 +33,9 @@ fn main() -> ExitCode {
     };
     let result = runtime.block_on(async {
         match arguments.command {
-            Command::Generate(arguments) => generate::run(arguments).await,
+            Command::Generate(arguments) => generate::run(*arguments).await,
+            Command::Batch(arguments) => batch::run(arguments).await,
+            Command::CachePrompt(arguments) => cache_prompt::run(arguments).await,
             Command::Chat(arguments) => chat::run(arguments).await,
             Command::Score(arguments) => score::run(arguments).await,
             Command::Models(command) => models::run(command).await,

@@ -18,8 +18,12 @@ pub struct Session {
 
 impl Session {
     pub async fn open(choice: &ModelChoice) -> Result<Self> {
+        Session::open_with(choice, EngineOptions::default()).await
+    }
+
+    pub async fn open_with(choice: &ModelChoice, options: EngineOptions) -> Result<Self> {
         let folder = find_model(&choice.model)?;
-        let (engine, _) = Engine::start(EngineOptions { cache: None, keep_quantized: choice.keep_quantized });
+        let (engine, _) = Engine::start(EngineOptions { keep_quantized: choice.keep_quantized, ..options });
         let spinner = output::spinner(format!("loading {}", choice.model));
         let model = engine.load(&choice.model, &folder).await?;
         spinner.finish_and_clear();

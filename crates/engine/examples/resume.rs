@@ -64,7 +64,7 @@ async fn main() -> Result<()> {
 
 fn start(folder: &Path, chunks: Vec<ChunkRecord>) -> (Engine, tokio::sync::mpsc::UnboundedReceiver<CacheEvent>) {
     let cache = CacheOptions { folder: folder.to_owned(), budget_bytes: BUDGET_BYTES, chunks };
-    Engine::start(EngineOptions { cache: Some(cache), keep_quantized: false })
+    Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() })
 }
 
 async fn restored(folder: &Path, records: &[ChunkRecord], model: &Path, prompt: Vec<u32>, history: u32) -> Result<f64> {

@@ -1,204 +1,257 @@
-//! One answer on the engine's thread: prompt → longest stored prefix → prefill → tokens → text → what is to be kept.
+//! One answer under way: its prompt, the text of its tokens, when it ends, and its figures. What computes the tokens stands above.
 
-use std::ops::ControlFlow;
+use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::time::Instant;
 
-use cairn_chat::{FinishReason, GenerationStats, Prompt, assemble};
-use cairn_lm::{GenerateOptions, Input, LmError, LoadedModel, Sampling, TokenStream, check_length, generate_step, memory};
+use cairn_chat::{ChatError, Encode, FinishReason, GenerationStats, Prompt, StopStrings, assemble};
+use cairn_lm::cache::{LayerCache, make_prompt_cache};
+use cairn_lm::{Detokenizer, LmError, LoadedModel, check_length, check_prefill_step_size, memory};
 use tokio::sync::{mpsc, watch};
 
+use crate::EngineError;
+use crate::prompt_cache::Reuse;
+use crate::prompt_file::{self, PromptFile};
 use crate::request::{FinishedGeneration, GenerateEvent, GenerateRequest, PromptInput, TokenLogprob};
-use crate::worker::Worker;
-use crate::{EngineError, EngineState};
+use crate::worker::{Loaded, Worker};
 
-/// Makes the answer and sends its events, `Finished` included. An error is left to the caller to send.
-pub(crate) fn run(
-    worker: &mut Worker,
-    request: &GenerateRequest,
-    events: &mpsc::UnboundedSender<GenerateEvent>,
-    stop: &watch::Receiver<bool>,
-    arrived: Instant,
-) -> Result<(), EngineError> {
-    let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
-    Call { worker, request, events, stop, arrived, model: &loaded.model, name: &loaded.name }.answer()
+/// A request for an answer, with the way back to whoever asked.
+#[derive(Debug)]
+pub(crate) struct GenerateJob {
+    pub(crate) request: Box<GenerateRequest>,
+    pub(crate) events: mpsc::UnboundedSender<GenerateEvent>,
+    pub(crate) stop: watch::Receiver<bool>,
+    pub(crate) arrived: Instant,
+}
+
+impl GenerateJob {
+    /// Whether nobody waits for the answer any more, or asked it to end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.events.is_closed() || *self.stop.borrow()
+    }
+
+    pub(crate) fn fail(&self, error: EngineError) {
+        let _ = self.events.send(GenerateEvent::Failed(error));
+    }
 }
 
 /// The tokens of a prompt, with where cached chunks should end.
 pub(crate) fn prompt_tokens(model: &LoadedModel, prompt: &PromptInput) -> Result<Prompt, EngineError> {
     let plain = |tokens: Vec<u32>| Prompt { new_from: 0, boundaries: vec![tokens.len()], tokens, text: String::new() };
+    let tokenizer = model.tokenizer.as_ref();
+    let template = || tokenizer.chat_template().ok_or(ChatError::NoTemplate);
     match prompt {
-        PromptInput::Messages(messages) => {
-            let template = model.tokenizer.chat_template().ok_or(cairn_chat::ChatError::NoTemplate)?;
-            Ok(assemble(template, messages, model.tokenizer.as_ref())?)
-        }
-        PromptInput::Text(text) => Ok(plain(model.tokenizer.encode_prompt(text)?)),
+        PromptInput::Messages(messages) => Ok(assemble(template()?, messages, tokenizer)?),
+        // Templates write the beginning-of-sequence token themselves.
+        PromptInput::OpenTurn(messages) => Ok(plain(tokenizer.encode(&template()?.render_open(messages)?, false)?)),
+        PromptInput::Continuation(messages) => Ok(plain(tokenizer.encode(&template()?.render_continuation(messages)?, false)?)),
+        PromptInput::Text(text) => Ok(plain(tokenizer.encode_prompt(text)?)),
+        PromptInput::MoreText(text) => Ok(plain(tokenizer.encode(text, false)?)),
         PromptInput::Tokens(tokens) => Ok(plain(tokens.clone())),
     }
 }
 
-struct Call<'a> {
-    worker: &'a mut Worker,
-    request: &'a GenerateRequest,
-    events: &'a mpsc::UnboundedSender<GenerateEvent>,
-    stop: &'a watch::Receiver<bool>,
-    arrived: Instant,
-    model: &'a LoadedModel,
-    name: &'a str,
-}
-
-/// When things happened, and how much.
-#[derive(Default)]
-struct Progress {
-    prefill_began: Option<Instant>,
+/// An answer that is being made.
+pub(crate) struct Answer {
+    pub(crate) job: GenerateJob,
+    pub(crate) loaded: Rc<Loaded>,
+    pub(crate) prompt: Prompt,
+    /// Tokens that a prompt-cache file holds; they stand before the prompt.
+    num_in_file: usize,
+    /// Those tokens, where the file names them.
+    tokens_in_file: Vec<u32>,
+    /// The longest that this answer may become: what was asked for, or what the context leaves.
+    pub(crate) max_tokens: usize,
+    /// Sampled ids, an end-of-sequence token included.
+    pub(crate) sampled: Vec<u32>,
+    num_cached: usize,
+    num_read: usize,
+    cache_note: Option<String>,
+    detokenizer: Detokenizer,
+    stop_strings: StopStrings,
+    stop_string: Option<String>,
+    began: Instant,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
-    /// Sampled ids, an end-of-sequence token included.
-    sampled: Vec<u32>,
-    ended_by_eos: bool,
 }
 
-impl Call<'_> {
-    fn answer(&mut self) -> Result<(), EngineError> {
-        self.request.sampling.validate()?;
-        memory::reset_peak();
-        let prompt = prompt_tokens(self.model, &self.request.prompt)?;
-        let total = prompt.tokens.len();
-        if total == 0 {
+impl Answer {
+    /// Checks the request and finds what earlier work can be reused: the caches hold a beginning of the prompt, never all of it.
+    pub(crate) fn begin(worker: &mut Worker, job: GenerateJob) -> Result<(Self, Vec<LayerCache>), EngineError> {
+        let began = Instant::now();
+        let request = &job.request;
+        let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
+        request.sampling.validate()?;
+        check_prefill_step_size(request.prefill_step_size)?;
+        let stop_strings = StopStrings::new(request.stop.clone())?;
+        let prompt = prompt_tokens(&loaded.model, &request.prompt)?;
+        if prompt.tokens.is_empty() {
             return Err(LmError::EmptyPrompt.into());
         }
-        check_length(total, &self.model.model)?;
-        let room = self.model.model.context_length() - total;
+        let model = &loaded.model.model;
+        let file = match &request.prompt_cache_file {
+            Some(path) => Some(prompt_file::load(path, &loaded.model)?),
+            None => None,
+        };
+        let total = file.as_ref().map_or(0, |file| file.num_tokens) + prompt.tokens.len();
+        check_length(total, model)?;
+        let room = model.context_length() - total;
         if room == 0 {
             return Err(LmError::PromptTooLong { num_tokens: total, context_length: total }.into());
         }
-        let max_tokens = self.request.max_tokens.min(room);
-
-        let reuse = match self.request.use_prompt_cache {
+        let (reuse, tokens_in_file) = match file {
+            Some(PromptFile { num_tokens, token_ids, caches }) => (Reuse { num_tokens, note: None, caches }, token_ids),
             // At least one token must be run, to have something to sample from.
-            true => self.worker.cache.longest_prefix(self.model, &prompt, total - 1),
-            false => crate::prompt_cache::Reuse::nothing(&self.model.model),
-        };
-        let (cached, cache_note, mut caches) = (reuse.num_tokens, reuse.note, reuse.caches);
-
-        let mut progress = Progress { prefill_began: Some(Instant::now()), ..Progress::default() };
-        let sampling = Sampling::new(&self.request.sampling, self.model)?;
-        let options = GenerateOptions {
-            max_tokens,
-            prefill_step_size: self.request.prefill_step_size,
-            num_top_logprobs: self.request.num_top_logprobs,
-            ..GenerateOptions::default()
-        };
-        let model = self.model;
-        let mut on_progress = |processed: usize, _: usize| self.prefill_progress(cached + processed, total, cached);
-        let (cached_tokens, tokens) = prompt.tokens.split_at(cached);
-        let input = Input { tokens, cached_tokens, ..Input::default() };
-        let started = generate_step(&model.model, input, &mut caches, sampling, options, &mut on_progress);
-        let (mut finish_reason, text) = match started {
-            Ok(mut stream) => {
-                let outcome = self.decode(&mut stream, &mut progress);
-                caches = stream.into_caches()?;
-                outcome?
+            None if request.uses_prompt_cache() => (worker.cache.longest_prefix(&loaded.model, &prompt, total - 1), Vec::new()),
+            None => {
+                let caches = make_prompt_cache(model, request.kv_cache.effective_max_size())?;
+                (Reuse { num_tokens: 0, note: None, caches }, Vec::new())
             }
-            Err(LmError::Cancelled) => (FinishReason::Cancelled, String::new()),
-            Err(error) => return Err(error.into()),
         };
-        if progress.ended_by_eos {
-            finish_reason = FinishReason::Stop;
+        let answer = Answer {
+            num_in_file: total - prompt.tokens.len(),
+            tokens_in_file,
+            max_tokens: request.max_tokens.min(room),
+            detokenizer: loaded.model.tokenizer.stream(),
+            num_cached: reuse.num_tokens,
+            num_read: reuse.num_tokens,
+            cache_note: reuse.note,
+            sampled: Vec::new(),
+            stop_string: None,
+            first_token: None,
+            last_token: None,
+            job,
+            loaded,
+            prompt,
+            stop_strings,
+            began,
+        };
+        Ok((answer, reuse.caches))
+    }
+
+    /// The tokens that the caches held, as far as they are known, and those that are to be read.
+    pub(crate) fn cached_and_uncached(&self) -> (Vec<u32>, Vec<u32>) {
+        let (cached, uncached) = self.prompt.tokens.split_at(self.num_cached - self.num_in_file);
+        (self.tokens_in_file.iter().chain(cached).copied().collect(), uncached.to_vec())
+    }
+
+    /// Everything that is to be read to begin anew: none where a file's part is only known as keys and values.
+    pub(crate) fn all_tokens(&self) -> Option<Vec<u32>> {
+        let is_known = self.tokens_in_file.len() == self.num_in_file;
+        is_known.then(|| self.tokens_in_file.iter().chain(&self.prompt.tokens).chain(&self.sampled).copied().collect())
+    }
+
+    /// Tells that `processed` tokens of what was not cached have been read. An answer that begins anew after a failure has told it.
+    pub(crate) fn prefilled(&mut self, processed: usize) {
+        let num_read = (self.num_cached + processed).min(self.num_prompt_tokens());
+        if processed > 0 && num_read <= self.num_read {
+            return;
         }
-        let stats = self.stats(&progress, finish_reason, total, cached, cache_note);
+        self.num_read = num_read;
+        let (processed, total) = self.progress();
+        let _ = self.job.events.send(GenerateEvent::Prefill { processed, total, cached: self.num_cached });
+    }
+
+    /// Prompt tokens read, cached ones included, and the length of the prompt.
+    pub(crate) fn progress(&self) -> (usize, usize) {
+        (self.num_read, self.num_prompt_tokens())
+    }
+
+    fn num_prompt_tokens(&self) -> usize {
+        self.num_in_file + self.prompt.tokens.len()
+    }
+
+    /// Takes a sampled token that is part of the answer, and tells its text. Returns true when a stop string ended the answer.
+    pub(crate) fn token(&mut self, token: u32, logprobs: Option<(f32, Vec<(u32, f32)>)>) -> Result<bool, EngineError> {
+        self.count(token);
+        let text = self.detokenizer.push(token)?;
+        let step = self.stop_strings.push(&text);
+        let logprob = logprobs.map(|(logprob, top)| TokenLogprob { token, logprob, top });
+        let _ = self.job.events.send(GenerateEvent::Delta { text: step.text, token, logprob });
+        self.stop_string = step.stopped;
+        Ok(self.stop_string.is_some())
+    }
+
+    /// Takes the end-of-sequence token that ended the answer: it is sampled, but no part of it.
+    pub(crate) fn end_of_sequence(&mut self, token: u32) {
+        self.count(token);
+    }
+
+    fn count(&mut self, token: u32) {
+        let now = Instant::now();
+        self.first_token.get_or_insert(now);
+        self.last_token = Some(now);
+        self.sampled.push(token);
+    }
+
+    /// The tokens that end it: the model's, and those of the request.
+    pub(crate) fn eos_token_ids(&self) -> Result<BTreeSet<u32>, EngineError> {
+        let model = &self.loaded.model;
+        let mut ids = if self.job.request.ignore_eos { BTreeSet::new() } else { model.eos_token_ids.clone() };
+        for token in &self.job.request.extra_eos_tokens {
+            ids.insert(model.tokenizer.token_to_id(token).ok_or_else(|| EngineError::UnknownToken { token: token.clone() })?);
+        }
+        Ok(ids)
+    }
+
+    /// Tells the end of the answer and keeps what was computed for it: `caches` hold a beginning of prompt and answer.
+    pub(crate) fn finish(mut self, worker: &mut Worker, reason: FinishReason, ended_by_eos: bool, caches: Vec<LayerCache>) {
+        let stats = self.stats(reason, ended_by_eos);
+        // Nothing follows a stop string; else what was held back is text after all.
+        let text = match self.stop_string {
+            Some(_) => Ok(String::new()),
+            None => self.detokenizer.finish().map(|rest| self.stop_strings.push(&rest).text + &self.stop_strings.finish()),
+        };
+        let text = match text {
+            Ok(text) => text,
+            Err(error) => {
+                let _ = self.job.events.send(GenerateEvent::Failed(error.into()));
+                return;
+            }
+        };
         let finished = FinishedGeneration {
             text,
-            new_prompt_ids: prompt.tokens[prompt.new_from..].to_vec(),
-            token_ids: progress.sampled.clone(),
+            stop_string: self.stop_string,
+            new_prompt_ids: self.prompt.tokens[self.prompt.new_from..].to_vec(),
+            token_ids: self.sampled.clone(),
             stats,
         };
         // The answer is given first; filing its cache must not make anyone wait.
-        let _ = self.events.send(GenerateEvent::Finished(Box::new(finished)));
-        self.worker.publish(EngineState::Ready { model: self.name.to_owned() });
-        if self.request.use_prompt_cache {
-            let mut tokens = prompt.tokens;
-            tokens.extend(&progress.sampled);
-            self.worker.cache.keep(&self.model.fingerprint, tokens, &prompt.boundaries, caches);
+        let _ = self.job.events.send(GenerateEvent::Finished(Box::new(finished)));
+        if self.job.request.uses_prompt_cache() {
+            let mut tokens = self.prompt.tokens;
+            tokens.extend(&self.sampled);
+            worker.cache.keep(&self.loaded.model.fingerprint, tokens, &self.prompt.boundaries, caches);
         }
-        Ok(())
     }
 
-    /// Samples until an end-of-sequence token, the limit or a stop; returns why and the text that was held back.
-    fn decode(&mut self, stream: &mut TokenStream, progress: &mut Progress) -> Result<(FinishReason, String), EngineError> {
-        let mut detokenizer = self.model.tokenizer.stream();
-        let mut reason = FinishReason::Length;
-        while let Some(step) = stream.next_token()? {
-            let now = Instant::now();
-            progress.first_token.get_or_insert(now);
-            progress.last_token = Some(now);
-            progress.sampled.push(step.token);
-            if !self.request.ignore_eos && self.model.eos_token_ids.contains(&step.token) {
-                progress.ended_by_eos = true;
-                break;
-            }
-            let text = detokenizer.push(step.token)?;
-            let logprob = step.logprobs.map(|logprobs| TokenLogprob { token: step.token, logprob: logprobs.own, top: logprobs.top });
-            let _ = self.events.send(GenerateEvent::Delta { text, token: step.token, logprob });
-            if self.is_stopped() {
-                reason = FinishReason::Cancelled;
-                break;
-            }
-            let (generation_tokens, generation_tps, model) = (progress.sampled.len(), generation_tps(progress), self.name);
-            self.worker.publish_progress(|| EngineState::Generating { model: model.to_owned(), generation_tokens, generation_tps });
-        }
-        Ok((reason, detokenizer.finish()?))
-    }
-
-    fn prefill_progress(&mut self, processed: usize, total: usize, cached: usize) -> ControlFlow<()> {
-        let _ = self.events.send(GenerateEvent::Prefill { processed, total, cached });
-        let model = self.name;
-        self.worker.publish_progress(|| EngineState::Prefilling {
-            model: model.to_owned(),
-            processed_tokens: processed,
-            total_tokens: total,
-        });
-        if self.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.events.is_closed() || *self.stop.borrow() || *self.worker.closing.borrow()
-    }
-
-    fn stats(
-        &self,
-        progress: &Progress,
-        finish_reason: FinishReason,
-        num_prompt_tokens: usize,
-        num_cached_tokens: usize,
-        cache_note: Option<String>,
-    ) -> GenerationStats {
+    fn stats(&self, finish_reason: FinishReason, ended_by_eos: bool) -> GenerationStats {
         // Without a token, as after a stop while the prompt was read, there is no time to tell.
-        let since = |start: Option<Instant>| match (start, progress.first_token) {
-            (Some(start), Some(first_token)) => (first_token - start).as_secs_f64(),
-            _ => 0.0,
-        };
+        let until_first = |start: Instant| self.first_token.map_or(0.0, |first_token| (first_token - start).as_secs_f64());
+        let num_prompt_tokens = self.num_prompt_tokens();
         GenerationStats {
-            model: self.name.to_owned(),
+            model: self.loaded.name.clone(),
             finish_reason,
             num_prompt_tokens,
-            num_cached_tokens,
-            cache_note,
-            num_generation_tokens: progress.sampled.len() - usize::from(progress.ended_by_eos),
-            prompt_tps: rate(num_prompt_tokens - num_cached_tokens, since(progress.prefill_began)),
-            generation_tps: generation_tps(progress),
-            time_to_first_token_ms: since(Some(self.arrived)) * 1e3,
+            num_cached_tokens: self.num_cached,
+            cache_note: self.cache_note.clone(),
+            num_generation_tokens: self.sampled.len() - usize::from(ended_by_eos),
+            queue_ms: (self.began - self.job.arrived).as_secs_f64() * 1e3,
+            prompt_tps: rate(num_prompt_tokens - self.num_cached, until_first(self.began)),
+            generation_tps: self.generation_tps(),
+            time_to_first_token_ms: until_first(self.job.arrived) * 1e3,
             mlx_active_bytes: memory::active_bytes(),
             mlx_peak_bytes: memory::peak_bytes(),
             process_bytes: 0,
             process_peak_bytes: 0,
         }
     }
-}
 
-/// Sampled tokens a second, counted from the first: the time before that belongs to the prompt.
-fn generation_tps(progress: &Progress) -> f64 {
-    let (Some(first_token), Some(last_token)) = (progress.first_token, progress.last_token) else { return 0.0 };
-    rate(progress.sampled.len() - 1, (last_token - first_token).as_secs_f64())
+    /// Sampled tokens a second, counted from the first: the time before that belongs to the prompt.
+    pub(crate) fn generation_tps(&self) -> f64 {
+        let (Some(first_token), Some(last_token)) = (self.first_token, self.last_token) else { return 0.0 };
+        rate(self.sampled.len() - 1, (last_token - first_token).as_secs_f64())
+    }
 }
 
 fn rate(count: usize, seconds: f64) -> f64 {

@@ -5,8 +5,12 @@ use std::sync::{Arc, Mutex, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use cairn_lm::batch::BatchOptions;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::answer::GenerateJob;
+use crate::answers::Answers;
+use crate::prompt_file::{CachePromptRequest, CachedPrompt};
 use crate::records::{CacheEvent, CacheOptions};
 use crate::request::{GenerateRequest, Generation, ModelInfo, PromptInput, Score};
 use crate::thread::{self, Job};
@@ -14,12 +18,26 @@ use crate::worker::Worker;
 use crate::{EngineError, EngineStatus};
 
 /// How an engine is started.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct EngineOptions {
     /// Where prompt caches are stored; none keeps them in memory only.
     pub cache: Option<CacheOptions>,
     /// Compute on quantized weights also on a CPU device.
     pub keep_quantized: bool,
+    /// Answers that are written at once; more wait.
+    pub completion_batch_size: usize,
+    /// Prompts that are read at once.
+    pub prefill_batch_size: usize,
+    /// Reads waiting prompts before the answers under way go on.
+    pub prefer_prefill_when_pending: bool,
+}
+
+impl Default for EngineOptions {
+    /// Prompt caches in memory only, and mlx-lm's batch sizes.
+    fn default() -> Self {
+        let BatchOptions { completion_batch_size, prefill_batch_size, prefer_prefill_when_pending, .. } = BatchOptions::default();
+        EngineOptions { cache: None, keep_quantized: false, completion_batch_size, prefill_batch_size, prefer_prefill_when_pending }
+    }
 }
 
 /// A handle to the engine; clones share it. The thread ends with [`Engine::shutdown`] or when the last handle is dropped.
@@ -52,9 +70,14 @@ impl Engine {
             .name("cairn-engine".to_owned())
             .spawn(move || {
                 let _ = ready.send(cairn_lm::device::ComputeDevice::current().as_str());
-                let EngineOptions { cache, keep_quantized } = options;
-                let worker = Worker::new(cache, keep_quantized, status_sender, closing_receiver, cache_events);
-                thread::run(worker, &job_receiver);
+                let batching = BatchOptions {
+                    completion_batch_size: options.completion_batch_size,
+                    prefill_batch_size: options.prefill_batch_size,
+                    prefer_prefill_when_pending: options.prefer_prefill_when_pending,
+                    ..BatchOptions::default()
+                };
+                let worker = Worker::new(options.cache, options.keep_quantized, status_sender, closing_receiver, cache_events);
+                thread::run(worker, Answers::new(batching), &job_receiver);
             })
             .expect("the system starts a thread");
         let device = ready_receiver.recv().unwrap_or("cpu");
@@ -62,10 +85,36 @@ impl Engine {
         (Engine { shared: Arc::new(shared) }, cache_receiver)
     }
 
-    /// Loads the model in `folder`; the one loaded before is dropped first. Waits for a running answer.
+    /// Loads the model in `folder`; the one loaded before is dropped first. Waits for the answers before it.
     pub async fn load(&self, name: &str, folder: &Path) -> Result<ModelInfo, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Job::Load { name: name.to_owned(), folder: folder.to_owned(), reply }, answer).await
+    }
+
+    /// Loads a smaller model of the same vocabulary, which proposes tokens for the loaded one; it goes with that one.
+    pub async fn load_draft(&self, name: &str, folder: &Path) -> Result<(), EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Job::LoadDraft { name: name.to_owned(), folder: folder.to_owned(), reply }, answer).await
+    }
+
+    /// Reads a prompt and keeps its keys and values in a file; `on_progress(processed, total)` counts its tokens. Dropping the future
+    /// cancels the work.
+    pub async fn cache_prompt(
+        &self,
+        request: CachePromptRequest,
+        mut on_progress: impl FnMut(usize, usize),
+    ) -> Result<CachedPrompt, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        let (progress, mut steps) = mpsc::unbounded_channel();
+        let answer = self.ask(Job::CachePrompt { request: Box::new(request), progress, reply }, answer);
+        tokio::pin!(answer);
+        loop {
+            tokio::select! {
+                biased;
+                Some((processed, total)) = steps.recv() => on_progress(processed, total),
+                result = &mut answer => return result,
+            }
+        }
     }
 
     /// Drops the loaded model, if there is one.
@@ -74,11 +123,11 @@ impl Engine {
         self.ask(Job::Unload { reply }, answer).await
     }
 
-    /// Asks for an answer. Requests are served in order.
+    /// Asks for an answer. Answers begin in the order of their requests and are made beside each other.
     pub fn generate(&self, request: GenerateRequest) -> Generation {
         let (sender, events) = mpsc::unbounded_channel();
         let (stop, stop_receiver) = watch::channel(false);
-        let job = Job::Generate { request: Box::new(request), events: sender, stop: stop_receiver, arrived: Instant::now() };
+        let job = Job::Generate(GenerateJob { request: Box::new(request), events: sender, stop: stop_receiver, arrived: Instant::now() });
         // A refused job drops its sender, which the receiver reports.
         let _ = self.shared.jobs.send(job);
         Generation { events, stop, has_ended: false }

@@ -1,5 +1,7 @@
 //! What can go wrong with a job: each displays as one sentence for a person.
 
+use std::path::PathBuf;
+
 use cairn_chat::ChatError;
 use cairn_lm::LmError;
 
@@ -23,9 +25,37 @@ pub enum EngineError {
     /// The prompt does not suit the model.
     #[error(transparent)]
     Refused(LmError),
+    /// A token that should end an answer is not in the vocabulary.
+    #[error("the model's vocabulary has no token '{token}', which should end the answer")]
+    UnknownToken {
+        /// Its text.
+        token: String,
+    },
+    /// A prompt-cache file cannot be read.
+    #[error("cannot continue the prompt cache {path}: {source}")]
+    PromptFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: LmError,
+    },
+    /// A prompt-cache file was made with another model.
+    #[error("{path} was made with another model or another precision ({model}): choose that one, or make the file anew")]
+    OtherModel {
+        /// The file.
+        path: PathBuf,
+        /// What the file calls its model.
+        model: String,
+    },
+    /// A prompt-cache file holds one model's keys and values, and a draft model would need its own.
+    #[error("a draft model cannot continue a prompt-cache file, which holds only the main model's part: leave one of them out")]
+    DraftWithFile,
     /// An answer or score could not be computed.
     #[error("the model failed: {0}")]
     Model(LmError),
+    /// The batch failed because of another answer, and this one cannot begin anew.
+    #[error("the answer was interrupted by a failure beside it: ask again")]
+    Interrupted,
     /// A job hit a bug. The engine goes on.
     #[error("the engine hit a bug while {during}: {message}")]
     Panicked {
@@ -49,7 +79,12 @@ impl From<LmError> for EngineError {
             | LmError::OutOfRange { .. }
             | LmError::Parameter(_)
             | LmError::ParameterToken { .. }
-            | LmError::CacheSetting { .. } => EngineError::Refused(error),
+            | LmError::CacheSetting { .. }
+            | LmError::CacheLayers { .. }
+            | LmError::PromptFile { .. }
+            | LmError::Write { .. }
+            | LmError::DraftVocabulary { .. }
+            | LmError::NoDraftModel => EngineError::Refused(error),
             _ => EngineError::Model(error),
         }
     }

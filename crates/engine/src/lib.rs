@@ -5,26 +5,33 @@
 //! engine is busy with can be watched ([`EngineStatus`]). A failure or panic in a job ends that job only.
 //!
 //! ```text
-//! Engine ──Job──▶ thread ("cairn-engine") ── answer ── worker ── lm
+//! Engine ──Job──▶ thread ("cairn-engine") ── answers ── answer ── worker ── lm
 //!    ▲                  │ chunks                     │ longest prefix
 //!    │                  ▼                            ▼
 //!  events          prompt_cache::filing ──────▶ prompt_cache::index        (thread "cairn-filing" writes files)
 //! ```
 //! The engine never sees a database: it is given the chunk index as plain [`ChunkRecord`]s and reports changes as [`CacheEvent`]s.
 
+mod alone;
 mod answer;
+mod answers;
 mod engine;
 mod error;
 mod prompt_cache;
+mod prompt_file;
 mod records;
 mod request;
 mod status;
 mod thread;
 mod worker;
 
+pub use cairn_lm::cache::KvQuantization;
 pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
+pub use prompt_file::{CachePromptRequest, CachedPrompt};
 pub use records::{CacheEvent, CacheOptions, ChunkRecord};
-pub use request::{FinishedGeneration, GenerateEvent, GenerateRequest, Generation, ModelInfo, PromptInput, Score, TokenLogprob};
+pub use request::{
+    FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, ModelInfo, PromptInput, Score, TokenLogprob,
+};
 pub use status::{EngineState, EngineStatus};

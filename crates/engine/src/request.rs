@@ -1,6 +1,9 @@
 //! What the engine is asked and what it answers: plain data, so that the engine could stand behind a pipe.
 
+use std::path::PathBuf;
+
 use cairn_chat::{GenerationStats, Message, SamplingParams};
+use cairn_lm::cache::KvQuantization;
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
@@ -10,10 +13,32 @@ use crate::EngineError;
 pub enum PromptInput {
     /// A conversation, rendered with the model's chat template.
     Messages(Vec<Message>),
+    /// A conversation whose last message stays open, for a prompt cache that a [`PromptInput::Continuation`] goes on with.
+    OpenTurn(Vec<Message>),
+    /// The rest of a conversation from its last message's words on, after a prompt cache that ends in an open turn.
+    Continuation(Vec<Message>),
     /// Text as it stands, encoded with the tokenizer's own special tokens.
     Text(String),
+    /// Text that continues other text: nothing is added.
+    MoreText(String),
     /// Token ids as they stand.
     Tokens(Vec<u32>),
+}
+
+/// How an answer's keys and values are kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct KvCacheOptions {
+    /// Keeps the first four tokens and the latest, this many in all; none keeps every token. Without effect where they are quantized.
+    pub max_size: Option<usize>,
+    /// Quantizes them; none keeps them as they are.
+    pub quantization: Option<KvQuantization>,
+}
+
+impl KvCacheOptions {
+    /// Quantized caches hold every token.
+    pub(crate) fn effective_max_size(&self) -> Option<usize> {
+        if self.quantization.is_some() { None } else { self.max_size }
+    }
 }
 
 /// One request for an answer.
@@ -29,6 +54,16 @@ pub struct GenerateRequest {
     pub prefill_step_size: usize,
     /// Whether stored prompt caches are read and written.
     pub use_prompt_cache: bool,
+    /// Texts that end the answer; it stops before them.
+    pub stop: Vec<String>,
+    /// Tokens, by their text, that end an answer beside the model's own.
+    pub extra_eos_tokens: Vec<String>,
+    /// How keys and values are kept.
+    pub kv_cache: KvCacheOptions,
+    /// A prompt-cache file whose tokens stand before the prompt; it is only read.
+    pub prompt_cache_file: Option<PathBuf>,
+    /// Tokens that the draft model proposes at once; none answers without it.
+    pub num_draft_tokens: Option<usize>,
     /// Goes on after an end-of-sequence token, as measurements do.
     pub ignore_eos: bool,
     /// How many alternatives to report with each token's log-probability; none: no log-probabilities.
@@ -36,6 +71,16 @@ pub struct GenerateRequest {
 }
 
 impl GenerateRequest {
+    /// Whether stored prompt caches are used: they hold keys and values of every token, as computed.
+    pub(crate) fn uses_prompt_cache(&self) -> bool {
+        self.use_prompt_cache && self.kv_cache == KvCacheOptions::default() && self.prompt_cache_file.is_none() && !self.runs_alone()
+    }
+
+    /// Whether this answer cannot share a batch with others.
+    pub(crate) fn runs_alone(&self) -> bool {
+        self.kv_cache.quantization.is_some() || self.num_draft_tokens.is_some()
+    }
+
     /// A request with mlx-lm's defaults (256 tokens at most, 2,048 prompt tokens at once) that uses the prompt cache.
     pub fn new(prompt: PromptInput) -> Self {
         GenerateRequest {
@@ -44,6 +89,11 @@ impl GenerateRequest {
             max_tokens: 256,
             prefill_step_size: 2048,
             use_prompt_cache: true,
+            stop: Vec::new(),
+            extra_eos_tokens: Vec::new(),
+            kv_cache: KvCacheOptions::default(),
+            prompt_cache_file: None,
+            num_draft_tokens: None,
             ignore_eos: false,
             num_top_logprobs: None,
         }
@@ -93,6 +143,8 @@ pub enum GenerateEvent {
 pub struct FinishedGeneration {
     /// Text that was held back until now; append it.
     pub text: String,
+    /// Which of the request's stop strings ended the answer.
+    pub stop_string: Option<String>,
     /// The ids that the newest messages of the prompt added to the model's input (see [`Message::token_ids`]).
     pub new_prompt_ids: Vec<u32>,
     /// The sampled ids, a final end-of-sequence token included (see [`Message::token_ids`]).

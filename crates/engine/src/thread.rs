@@ -1,71 +1,141 @@
 //! The engine's thread: one loop, one match over the jobs.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
 
-use cairn_lm::{LoadOptions, LoadedModel, ffi, memory};
-use tokio::sync::{mpsc, oneshot, watch};
+use cairn_lm::{LmError, LoadOptions, LoadedModel, memory};
+use tokio::sync::{mpsc, oneshot};
 
-use crate::request::{GenerateEvent, GenerateRequest, ModelInfo, PromptInput, Score};
+use crate::answer::GenerateJob;
+use crate::answers::{Answers, guarded};
+use crate::prompt_file::{self, CachePromptRequest, CachedPrompt};
+use crate::request::{ModelInfo, PromptInput, Score};
 use crate::worker::{Loaded, Worker};
 use crate::{EngineError, EngineState, answer};
 
 /// What the thread can be asked. The set is closed: it could as well be a pipe's messages.
 #[derive(Debug)]
 pub(crate) enum Job {
-    Load { name: String, folder: PathBuf, reply: oneshot::Sender<Result<ModelInfo, EngineError>> },
-    Unload { reply: oneshot::Sender<Result<(), EngineError>> },
-    Generate { request: Box<GenerateRequest>, events: mpsc::UnboundedSender<GenerateEvent>, stop: watch::Receiver<bool>, arrived: Instant },
-    Score { prompt: PromptInput, num_top: usize, reply: oneshot::Sender<Result<Score, EngineError>> },
-    SetCacheBudget { bytes: u64 },
-    FlushCache { reply: oneshot::Sender<Result<(), EngineError>> },
+    Load {
+        name: String,
+        folder: PathBuf,
+        reply: oneshot::Sender<Result<ModelInfo, EngineError>>,
+    },
+    LoadDraft {
+        name: String,
+        folder: PathBuf,
+        reply: oneshot::Sender<Result<(), EngineError>>,
+    },
+    CachePrompt {
+        request: Box<CachePromptRequest>,
+        progress: mpsc::UnboundedSender<(usize, usize)>,
+        reply: oneshot::Sender<Result<CachedPrompt, EngineError>>,
+    },
+    Unload {
+        reply: oneshot::Sender<Result<(), EngineError>>,
+    },
+    Generate(GenerateJob),
+    Score {
+        prompt: PromptInput,
+        num_top: usize,
+        reply: oneshot::Sender<Result<Score, EngineError>>,
+    },
+    SetCacheBudget {
+        bytes: u64,
+    },
+    FlushCache {
+        reply: oneshot::Sender<Result<(), EngineError>>,
+    },
     Shutdown,
 }
 
 /// Serves jobs until the engine is shut down, then drops everything here: MLX arrays must go on the thread that made them.
-pub(crate) fn run(mut worker: Worker, jobs: &Receiver<Job>) {
+///
+/// Jobs begin in the order in which they came. Answers run beside each other; a job that changes the model waits for those before it,
+/// and what comes after it waits too.
+pub(crate) fn run(mut worker: Worker, mut answers: Answers, jobs: &Receiver<Job>) {
     worker.publish(EngineState::Empty);
-    while let Ok(job) = jobs.recv() {
+    let mut waiting = VecDeque::new();
+    loop {
+        if answers.is_empty() && waiting.is_empty() {
+            match jobs.recv() {
+                Ok(job) => waiting.push_back(job),
+                Err(_) => break,
+            }
+        }
+        waiting.extend(jobs.try_iter());
         // What still waits is dropped, and whoever asked for it hears that the engine is closed.
         if *worker.closing.borrow() {
             break;
         }
-        match job {
-            Job::Load { name, folder, reply } => {
-                let result = guarded(&mut worker, "loading a model", |worker| load(worker, name.clone(), folder));
-                if let Err(error) = &result {
-                    worker.publish(EngineState::Failed { model: name, message: error.to_string() });
-                }
-                let _ = reply.send(result);
+        while waiting.front().is_some_and(|job| may_begin(job, &answers)) {
+            if let Some(job) = waiting.pop_front() {
+                begin(&mut worker, &mut answers, job);
             }
-            Job::Unload { reply } => {
-                worker.drop_model();
-                worker.publish(EngineState::Empty);
-                let _ = reply.send(Ok(()));
-            }
-            Job::Generate { request, events, stop, arrived } => {
-                let result = guarded(&mut worker, "answering", |worker| answer::run(worker, &request, &events, &stop, arrived));
-                if let Err(error) = result {
-                    let _ = events.send(GenerateEvent::Failed(error));
-                }
-                worker.publish_idle();
-            }
-            Job::Score { prompt, num_top, reply } => {
-                let result = guarded(&mut worker, "scoring", |worker| score(worker, prompt, num_top));
-                worker.publish_idle();
-                let _ = reply.send(result);
-            }
-            Job::SetCacheBudget { bytes } => worker.cache.set_budget(bytes),
-            Job::FlushCache { reply } => worker.cache.flush(reply),
-            Job::Shutdown => break,
         }
+        waiting.retain(|job| !matches!(job, Job::Generate(job) if job.events.is_closed()));
+        answers.step(&mut worker);
     }
+    answers.cancel_all(&mut worker);
+    drop(answers);
     worker.drop_model();
     worker.cache.close();
+}
+
+fn may_begin(job: &Job, answers: &Answers) -> bool {
+    match job {
+        Job::Generate(job) if job.request.runs_alone() => answers.is_empty(),
+        Job::Generate(_) => answers.has_room(),
+        Job::Load { .. } | Job::LoadDraft { .. } | Job::Unload { .. } | Job::CachePrompt { .. } | Job::Shutdown => answers.is_empty(),
+        Job::Score { .. } | Job::SetCacheBudget { .. } | Job::FlushCache { .. } => true,
+    }
+}
+
+fn begin(worker: &mut Worker, answers: &mut Answers, job: Job) {
+    match job {
+        Job::Generate(job) => answers.begin(worker, job),
+        Job::Load { name, folder, reply } => {
+            let result = guarded(worker, "loading a model", |worker| load(worker, name.clone(), folder));
+            if let Err(error) = &result {
+                worker.publish(EngineState::Failed { model: name, message: error.to_string() });
+            }
+            let _ = reply.send(result);
+        }
+        Job::LoadDraft { name, folder, reply } => {
+            let result = guarded(worker, "loading a draft model", |worker| load_draft(worker, name, &folder));
+            let _ = reply.send(result);
+            worker.publish_idle();
+        }
+        Job::CachePrompt { request, progress, reply } => {
+            let closing = worker.closing.clone();
+            let mut on_progress = |processed, total| {
+                let _ = progress.send((processed, total));
+                if reply.is_closed() || *closing.borrow() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let result = guarded(worker, "reading a prompt", |worker| prompt_file::write(worker, &request, &mut on_progress));
+            let _ = reply.send(result);
+            worker.publish_idle();
+        }
+        Job::Unload { reply } => {
+            worker.drop_model();
+            worker.publish(EngineState::Empty);
+            let _ = reply.send(Ok(()));
+        }
+        Job::Score { prompt, num_top, reply } => {
+            let result = guarded(worker, "scoring", |worker| score(worker, prompt, num_top));
+            if answers.is_empty() {
+                worker.publish_idle();
+            }
+            let _ = reply.send(result);
+        }
+        Job::SetCacheBudget { bytes } => worker.cache.set_budget(bytes),
+        Job::FlushCache { reply } => worker.cache.flush(reply),
+        // Only wakes the loop, which looks at `closing`.
+        Job::Shutdown => {}
+    }
 }
 
 fn load(worker: &mut Worker, name: String, folder: PathBuf) -> Result<ModelInfo, EngineError> {
@@ -92,29 +162,22 @@ fn load(worker: &mut Worker, name: String, folder: PathBuf) -> Result<ModelInfo,
     }
 }
 
+fn load_draft(worker: &mut Worker, name: String, folder: &Path) -> Result<(), EngineError> {
+    let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
+    worker.draft = None;
+    let draft = LoadedModel::load(folder, LoadOptions { keep_quantized: worker.keep_quantized });
+    let draft = draft.map_err(|source| EngineError::Load { name, source })?;
+    let (vocab_size, draft_vocab_size) = (loaded.model.model.vocab_size(), draft.model.vocab_size());
+    if vocab_size != draft_vocab_size {
+        return Err(LmError::DraftVocabulary { vocab_size, draft_vocab_size }.into());
+    }
+    worker.draft = Some(Rc::new(draft));
+    Ok(())
+}
+
 fn score(worker: &Worker, prompt: PromptInput, num_top: usize) -> Result<Score, EngineError> {
     let loaded = worker.loaded.as_ref().ok_or(EngineError::NoModel)?;
     let tokens = answer::prompt_tokens(&loaded.model, &prompt)?.tokens;
     let (logprobs, next) = cairn_lm::score(&loaded.model.model, &tokens, num_top)?;
     Ok(Score { tokens, logprobs, next })
-}
-
-/// Runs one job; a panic becomes its error.
-fn guarded<T>(
-    worker: &mut Worker,
-    during: &'static str,
-    job: impl FnOnce(&mut Worker) -> Result<T, EngineError>,
-) -> Result<T, EngineError> {
-    // Unwinding out of a job can leave no half-changed state behind that matters: caches in use are dropped with it, and the
-    // model is only ever read.
-    catch_unwind(AssertUnwindSafe(|| job(worker))).unwrap_or_else(|panic| {
-        worker.cache.forget_hot();
-        let _ = ffi::synchronize();
-        Err(EngineError::Panicked { during, message: panic_message(panic.as_ref()) })
-    })
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "no message".to_owned())
 }

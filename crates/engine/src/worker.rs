@@ -14,6 +14,8 @@ use crate::{EngineState, EngineStatus};
 pub(crate) struct Worker {
     /// Shared with the job that is using it, so that the job can change the rest of the worker.
     pub(crate) loaded: Option<Rc<Loaded>>,
+    /// Proposes tokens for the model above.
+    pub(crate) draft: Option<Rc<LoadedModel>>,
     pub(crate) cache: PromptCache,
     pub(crate) closing: watch::Receiver<bool>,
     status: watch::Sender<EngineStatus>,
@@ -40,6 +42,7 @@ impl Worker {
     ) -> Self {
         Worker {
             loaded: None,
+            draft: None,
             cache: PromptCache::new(cache, cache_events, status.clone()),
             closing,
             status,
@@ -87,6 +90,7 @@ impl Worker {
         let _ = ffi::synchronize();
         self.cache.forget_hot();
         self.loaded = None;
+        self.draft = None;
         memory::clear_cache();
     }
 }

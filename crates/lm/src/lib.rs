@@ -38,8 +38,8 @@ mod weights;
 pub use error::LmError;
 pub use generate::{
     Acceptance, Draft, GenerateOptions, Generated, GenerationResponse, Input, Logprobs, OnProgress, ResponseStream, Sampled, Sampling,
-    SpeculativeStream, Stops, StreamRequest, TokenScore, TokenStream, check_length, generate, generate_step, score,
-    speculative_generate_step, stream_generate,
+    SpeculativeStream, Stops, StreamRequest, TokenScore, TokenStream, check_length, check_prefill_step_size, generate, generate_step,
+    score, speculative_generate_step, stream_generate,
 };
 pub use load::LoadedModel;
 pub use model_kit::{

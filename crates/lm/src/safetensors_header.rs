@@ -74,7 +74,7 @@ pub enum CheckError {
         found_bytes: u64,
     },
     /// The header is longer than the limit.
-    #[error("{path} is damaged or no weight file: its header claims {found_bytes} bytes, at most {allowed_bytes} are allowed; download or import it again", path = path.display())]
+    #[error("{path} is damaged or no safetensors file: its header claims {found_bytes} bytes, at most {allowed_bytes} are allowed; download or import it again", path = path.display())]
     HeaderTooLarge {
         /// The file.
         path: PathBuf,

@@ -54,6 +54,11 @@ test('all figures', () => {
   });
 });
 
+test('an answer that waited says so', () => {
+  const rows = Object.fromEntries(statsRows(stats({ time_to_first_token_ms: 4210, queue_ms: 3900 })));
+  expect(rows['First token']).toBe('after 4.2 s, of which 3.9 s waiting for its turn');
+});
+
 test('progress', () => {
   expect(prefillWords({ processed_tokens: 640, total_tokens: 1236 })).toBe('Reading 640 of 1,236 tokens');
 });

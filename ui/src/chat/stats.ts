@@ -21,11 +21,13 @@ export function statsWords(stats: MessageStats): string[] {
 export function statsRows(stats: MessageStats): [name: string, value: string][] {
   const read = stats.prompt_tokens - stats.cached_tokens;
   const rate = stats.prompt_tps > 0 ? ` at ${formatRate(stats.prompt_tps)} tok/s` : '';
+  // Less is the way through the queue, not a wait that anyone noticed.
+  const waited = stats.queue_ms >= 100 ? `, of which ${formatMilliseconds(stats.queue_ms)} waiting for its turn` : '';
   const hasBegun = stats.generation_tokens > 0 || stats.time_to_first_token_ms > 0;
   const answer: [string, string][] = hasBegun
     ? [
         ['Answer', `${formatCount(stats.generation_tokens)} tokens at ${formatRate(stats.generation_tps)} tok/s`],
-        ['First token', `after ${formatMilliseconds(stats.time_to_first_token_ms)}`],
+        ['First token', `after ${formatMilliseconds(stats.time_to_first_token_ms)}${waited}`],
       ]
     : [['Answer', 'stopped before its first token']];
   return [

@@ -107,6 +107,10 @@ prompt_tokens: number, cached_tokens: number,
  */
 cache_note: string | null, generation_tokens: number,
 /**
+ * How long it waited behind other work before its own began.
+ */
+queue_ms: number,
+/**
  * Newly read prompt tokens a second.
  */
 prompt_tps: number, generation_tps: number, time_to_first_token_ms: number,

@@ -95,6 +95,7 @@ export function stats(change: Partial<MessageStats> = {}): MessageStats {
     cached_tokens: 1204,
     cache_note: null,
     generation_tokens: 312,
+    queue_ms: 0.2,
     prompt_tps: 812.44,
     generation_tps: 42.13,
     time_to_first_token_ms: 312.4,

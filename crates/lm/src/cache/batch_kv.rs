@@ -165,11 +165,12 @@ impl BatchKvCache {
         Ok(())
     }
 
-    /// One row as a cache of its own, with room for its next step.
+    /// One row as a cache of its own, in buffers that are no longer than it.
     pub fn extract(&self, row: usize) -> Result<KvCache> {
-        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(KvCache::new()) };
         let columns = self.columns(row);
-        KvCache::from_parts(&[row_span(keys, row, columns.clone())?], &[row_span(values, row, columns)?])
+        let (Some(keys), Some(values), false) = (&self.keys, &self.values, columns.is_empty()) else { return Ok(KvCache::new()) };
+        let own = |buffer: &Array| row_span(buffer, row, columns.clone())?.contiguous();
+        Ok(KvCache::from_buffers(own(keys)?, own(values)?, columns.end - columns.start))
     }
 
     /// Where the tokens of a row stand in the buffers.

@@ -25,11 +25,17 @@ impl History {
     /// Logits `[1, V]` as the processors leave them, after this history and `proposed`, tokens `[1]` that may yet be taken back.
     pub(super) fn process(&self, processors: &mut LogitsProcessors, proposed: &[Array], logits: Array) -> Result<Array, LmError> {
         let Some(tokens) = &self.0 else { return Ok(logits) };
-        if proposed.is_empty() {
-            return processors.apply(tokens, logits);
+        let shape = logits.shape().to_vec();
+        let processed = if proposed.is_empty() {
+            processors.apply(tokens, logits)?
+        } else {
+            let mut tokens = tokens.clone();
+            proposed.iter().try_for_each(|token| tokens.append(token))?;
+            processors.apply(&tokens, logits)?
+        };
+        if processed.shape() != shape {
+            return Err(LmError::ProcessedShape { expected: shape[1], found: processed.shape().to_vec() });
         }
-        let mut tokens = tokens.clone();
-        proposed.iter().try_for_each(|token| tokens.append(token))?;
-        processors.apply(&tokens, logits)
+        Ok(processed)
     }
 }

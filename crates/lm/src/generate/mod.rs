@@ -77,7 +77,8 @@ impl Default for GenerateOptions {
     }
 }
 
-pub(crate) fn check_prefill_step_size(prefill_step_size: usize) -> Result<(), LmError> {
+/// Fails if a prompt were to be read no tokens at a time.
+pub fn check_prefill_step_size(prefill_step_size: usize) -> Result<(), LmError> {
     if prefill_step_size > 0 {
         return Ok(());
     }

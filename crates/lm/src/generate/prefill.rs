@@ -101,6 +101,9 @@ pub(super) fn prefill(
     read_chunks(0..total - 1, options.prefill_step_size, forward, caches, quantization, &mut |processed| on_progress(processed, total))
 }
 
+/// Runs the tokens of a range, and returns their hidden states.
+pub(crate) type Forward<'a> = &'a mut dyn FnMut(Range<usize>, &mut [LayerCache]) -> Result<Array, LmError>;
+
 /// Reads the tokens of `range` by `forward`, at most `step_size` at once, and calls `on_chunk` with the end of every chunk.
 ///
 /// Breaking is [`LmError::Cancelled`]: `caches` keep what was read. On any other error they are left empty, because some layers may have
@@ -108,7 +111,7 @@ pub(super) fn prefill(
 pub(crate) fn read_chunks(
     range: Range<usize>,
     step_size: usize,
-    forward: &mut dyn FnMut(Range<usize>, &mut [LayerCache]) -> Result<Array, LmError>,
+    forward: Forward<'_>,
     caches: &mut Vec<LayerCache>,
     quantization: Option<&KvQuantization>,
     on_chunk: &mut dyn FnMut(usize) -> ControlFlow<()>,

@@ -59,7 +59,7 @@ pub struct ResponseStream {
 
 #[derive(Debug)]
 enum Tokens {
-    Plain(TokenStream),
+    Plain(Box<TokenStream>),
     Speculative(Box<SpeculativeStream>),
 }
 
@@ -80,7 +80,7 @@ pub fn stream_generate(loaded: &LoadedModel, request: StreamRequest<'_>) -> Resu
     let on_progress = on_progress.unwrap_or(&mut go_on);
     let model = &loaded.model;
     let tokens = match draft {
-        None => Tokens::Plain(generate_step(model, input, caches, sampling, options, on_progress)?),
+        None => Tokens::Plain(Box::new(generate_step(model, input, caches, sampling, options, on_progress)?)),
         Some(draft) => {
             Tokens::Speculative(Box::new(speculative_generate_step(model, draft, input, caches, sampling, options, on_progress)?))
         }

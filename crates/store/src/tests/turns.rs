@@ -15,6 +15,7 @@ fn stats() -> GenerationStats {
         num_cached_tokens: 32,
         cache_note: Some("the template differs".into()),
         num_generation_tokens: 9,
+        queue_ms: 2.5,
         prompt_tps: 512.5,
         generation_tps: 31.25,
         time_to_first_token_ms: 80.0,

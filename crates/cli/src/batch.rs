@@ -1,0 +1,152 @@
+//! `cairn batch`: the requests of a file, answered together.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use cairn_chat::{Message, Role, SamplingParams};
+use cairn_engine::{EngineOptions, GenerateRequest, PromptInput};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::answer::Answer;
+use crate::arguments::Batch;
+use crate::output;
+use crate::session::Session;
+
+/// One line of the file, with the names of the command line's flags.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    prompt_tokens: Option<Vec<u32>>,
+    messages: Option<Vec<LineMessage>>,
+    #[serde(default = "default_max_tokens")]
+    max_tokens: usize,
+    #[serde(default)]
+    stop: Vec<String>,
+    #[serde(default)]
+    extra_eos_tokens: Vec<String>,
+    logprobs: Option<usize>,
+    temp: Option<f32>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+    min_tokens_to_keep: Option<usize>,
+    top_k: Option<usize>,
+    xtc_probability: Option<f32>,
+    xtc_threshold: Option<f32>,
+    repetition_penalty: Option<f32>,
+    repetition_context_size: Option<usize>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    logit_bias: Option<std::collections::BTreeMap<u32, f32>>,
+    seed: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LineMessage {
+    role: Role,
+    content: String,
+}
+
+fn default_max_tokens() -> usize {
+    256
+}
+
+impl Line {
+    fn parse(text: &str) -> Result<Self> {
+        let line: Line = serde_json::from_str(text)?;
+        ensure!(line.prompt_tokens.is_some() != line.messages.is_some(), "give either prompt_tokens or messages");
+        line.sampling().validate()?;
+        Ok(line)
+    }
+
+    fn sampling(&self) -> SamplingParams {
+        let default = SamplingParams::default();
+        SamplingParams {
+            temperature: self.temp.unwrap_or(default.temperature),
+            top_p: self.top_p.unwrap_or(default.top_p),
+            min_p: self.min_p.unwrap_or(default.min_p),
+            min_tokens_to_keep: self.min_tokens_to_keep.unwrap_or(default.min_tokens_to_keep),
+            top_k: self.top_k.unwrap_or(default.top_k),
+            xtc_probability: self.xtc_probability.unwrap_or(default.xtc_probability),
+            xtc_threshold: self.xtc_threshold.unwrap_or(default.xtc_threshold),
+            repetition_penalty: self.repetition_penalty,
+            repetition_context_size: self.repetition_context_size.unwrap_or(default.repetition_context_size),
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            logit_bias: self.logit_bias.clone().unwrap_or_default(),
+            seed: self.seed,
+            ..default
+        }
+    }
+
+    fn request(self, prefill_step_size: usize) -> GenerateRequest {
+        let sampling = self.sampling();
+        let message = |message: LineMessage| Message { role: message.role, content: message.content, token_ids: None };
+        let prompt = match self.prompt_tokens {
+            Some(tokens) => PromptInput::Tokens(tokens),
+            None => PromptInput::Messages(self.messages.into_iter().flatten().map(message).collect()),
+        };
+        GenerateRequest {
+            sampling,
+            max_tokens: self.max_tokens,
+            stop: self.stop,
+            extra_eos_tokens: self.extra_eos_tokens,
+            num_top_logprobs: self.logprobs,
+            prefill_step_size,
+            use_prompt_cache: false,
+            ..GenerateRequest::new(prompt)
+        }
+    }
+}
+
+pub async fn run(arguments: Batch) -> Result<()> {
+    // Every line is checked before the model is loaded: a typo in the last one should not cost the others' work.
+    let lines = read(&arguments.input)?;
+    let options = EngineOptions {
+        completion_batch_size: arguments.completion_batch_size as usize,
+        prefill_batch_size: arguments.prefill_batch_size as usize,
+        prefer_prefill_when_pending: arguments.prefer_prefill_when_pending,
+        ..EngineOptions::default()
+    };
+    let session = Session::open_with(&arguments.model, options).await?;
+    let bar = output::bar(lines.len() as u64, "answering {wide_bar} {pos}/{len} requests");
+    let with_logprobs: Vec<bool> = lines.iter().map(|line| line.logprobs.is_some()).collect();
+    let step = arguments.prefill_step_size as usize;
+    let mut generations: Vec<_> = lines.into_iter().map(|line| session.engine.generate(line.request(step))).collect();
+    let mut num_failed = 0;
+    for (index, generation) in generations.iter_mut().enumerate() {
+        match Answer::collect(generation).await {
+            Ok((answer, finished)) if arguments.json => {
+                let mut object = answer.json(&finished, with_logprobs[index]);
+                object["index"] = index.into();
+                output::line(object)?;
+            }
+            Ok((answer, _)) => output::line(format_args!("{index}\t{}", answer.text.replace('\n', "\\n")))?,
+            Err(error) => {
+                num_failed += 1;
+                bar.suspend(|| eprintln!("cairn: request {index}: {error}"));
+                if arguments.json {
+                    output::line(json!({"index": index, "error": error.to_string()}))?;
+                }
+            }
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    session.engine.shutdown().await;
+    if num_failed > 0 {
+        bail!("{num_failed} of {} requests failed", generations.len());
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<Vec<Line>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let numbered = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let lines: Vec<Line> = numbered
+        .map(|(number, line)| Line::parse(line).with_context(|| format!("line {} of {} is no request", number + 1, path.display())))
+        .collect::<Result<_>>()?;
+    ensure!(!lines.is_empty(), "{} holds no requests: write one JSON object a line", path.display());
+    Ok(lines)
+}

@@ -1,0 +1,36 @@
+//! `cairn cache-prompt`: read a prompt once and keep its keys and values in a file that generate continues, ours and mlx-lm's.
+
+use anyhow::Result;
+use cairn_chat::{Message, Role};
+use cairn_engine::{CachePromptRequest, PromptInput};
+
+use crate::arguments::CachePrompt;
+use crate::output;
+use crate::session::Session;
+
+pub async fn run(arguments: CachePrompt) -> Result<()> {
+    let kv_cache = arguments.kv.options()?;
+    let text = output::text_or_stdin(arguments.prompt)?;
+    let prompt = match arguments.ignore_chat_template {
+        true => PromptInput::Text(text),
+        false => PromptInput::OpenTurn(vec![Message { role: Role::User, content: text, token_ids: None }]),
+    };
+    let session = Session::open(&arguments.model).await?;
+    let bar = output::bar(0, "reading the prompt {wide_bar} {pos}/{len} tokens");
+    let request = CachePromptRequest {
+        prompt,
+        kv_cache,
+        prefill_step_size: arguments.prefill_step_size as usize,
+        file: arguments.prompt_cache_file.clone(),
+        model_name: arguments.model.model.clone(),
+    };
+    let saved = session.engine.cache_prompt(request, |processed, total| {
+        bar.set_length(total as u64);
+        bar.set_position(processed as u64);
+    });
+    let saved = saved.await?;
+    bar.finish_and_clear();
+    session.engine.shutdown().await;
+    eprintln!("kept {} tokens in {} ({:.1} MB)", saved.num_tokens, arguments.prompt_cache_file.display(), saved.num_bytes as f64 / 1e6);
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! All answers that are being made at once: each is a row of one batch, which rows join and leave between steps.
+
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use cairn_chat::FinishReason;
+use cairn_lm::batch::{BatchGenerator, BatchOptions, BatchRequest, BatchStep, BatchToken, RequestId};
+use cairn_lm::cache::LayerCache;
+use cairn_lm::{Sampling, ffi, memory};
+
+use crate::alone;
+use crate::answer::{Answer, GenerateJob};
+use crate::request::GenerateEvent;
+use crate::worker::Worker;
+use crate::{EngineError, EngineState};
+
+/// The answers under way and the batch that computes them. Owned by the engine's thread.
+pub(crate) struct Answers {
+    options: BatchOptions,
+    /// Made for the first answer, dropped with the last: an idle engine holds only its model.
+    batch: Option<BatchGenerator>,
+    rows: BTreeMap<RequestId, Answer>,
+    /// Answers of a step that failed as a whole. They go on one at a time, so that only the one at fault ends.
+    suspects: VecDeque<Answer>,
+}
+
+impl Answers {
+    pub(crate) fn new(options: BatchOptions) -> Self {
+        Answers { options, batch: None, rows: BTreeMap::new(), suspects: VecDeque::new() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.suspects.is_empty()
+    }
+
+    /// Whether another answer may begin beside those under way.
+    pub(crate) fn has_room(&self) -> bool {
+        self.suspects.is_empty() && self.rows.len() < self.options.completion_batch_size
+    }
+
+    /// Begins an answer. What is wrong with its request is told to whoever asked.
+    pub(crate) fn begin(&mut self, worker: &mut Worker, job: GenerateJob) {
+        if self.is_empty() {
+            memory::reset_peak();
+        }
+        let events = job.events.clone();
+        let begun = guarded(worker, "beginning an answer", |worker| {
+            let (mut answer, caches) = Answer::begin(worker, job)?;
+            answer.prefilled(0);
+            if answer.max_tokens == 0 {
+                answer.finish(worker, FinishReason::Length, false, caches);
+                return Ok(());
+            }
+            if answer.job.request.runs_alone() {
+                return alone::run(worker, answer, caches);
+            }
+            let (cached, remaining) = answer.cached_and_uncached();
+            self.insert(answer, cached, remaining, Some(caches))
+        });
+        if let Err(error) = begun {
+            let _ = events.send(GenerateEvent::Failed(error));
+        }
+        self.rest(worker);
+    }
+
+    /// One step for all: a token for every answer that is being written, and a chunk of the prompts that are being read.
+    pub(crate) fn step(&mut self, worker: &mut Worker) {
+        self.remove_stopped(worker, GenerateJob::is_stopped);
+        if self.rows.is_empty() {
+            self.retry_suspect(worker);
+        }
+        let Some(batch) = &mut self.batch else { return };
+        if !batch.has_work() {
+            // Taking a row out has failed, and the others went with it.
+            return self.isolate(worker, None);
+        }
+        match guarded(worker, "answering", |_| Ok(batch.next()?)) {
+            Ok(step) => self.take(worker, step),
+            Err(error) => self.isolate(worker, Some(error)),
+        }
+        self.rest(worker);
+    }
+
+    /// Ends every answer where it is.
+    pub(crate) fn cancel_all(&mut self, worker: &mut Worker) {
+        self.remove_stopped(worker, |_| true);
+    }
+
+    fn insert(
+        &mut self,
+        answer: Answer,
+        cached_tokens: Vec<u32>,
+        prompt: Vec<u32>,
+        caches: Option<Vec<LayerCache>>,
+    ) -> Result<(), EngineError> {
+        let loaded = &answer.loaded.model;
+        let request = &answer.job.request;
+        let batch = self.batch.get_or_insert_with(|| {
+            let options = BatchOptions { prefill_step_size: request.prefill_step_size, ..self.options.clone() };
+            BatchGenerator::new(loaded.model.clone(), options)
+        });
+        let Sampling { sampler, processors } = Sampling::new(&request.sampling, loaded)?;
+        let id = batch.insert(BatchRequest {
+            sampler,
+            processors,
+            num_top_logprobs: request.num_top_logprobs,
+            stop: answer.eos_token_ids()?.into_iter().map(|id| vec![id]).collect(),
+            caches,
+            // A file may not name its tokens; then processors see what comes after it.
+            cached_tokens,
+            ..BatchRequest::new(prompt, answer.max_tokens - answer.sampled.len())
+        })?;
+        self.rows.insert(id, answer);
+        Ok(())
+    }
+
+    fn take(&mut self, worker: &mut Worker, step: BatchStep) {
+        for progress in step.prompts {
+            if let Some(answer) = self.rows.get_mut(&progress.id) {
+                answer.prefilled(progress.processed);
+            }
+        }
+        for (id, error) in step.failed {
+            if let Some(answer) = self.rows.remove(&id) {
+                answer.job.fail(error.into());
+            }
+        }
+        for token in step.tokens {
+            self.take_token(worker, token);
+        }
+        self.publish(worker);
+    }
+
+    fn take_token(&mut self, worker: &mut Worker, token: BatchToken) {
+        let Some(answer) = self.rows.get_mut(&token.id) else { return };
+        let ended_by_eos = token.finish.as_ref().is_some_and(|finish| finish.reason == FinishReason::Stop);
+        let outcome = match ended_by_eos {
+            true => {
+                answer.end_of_sequence(token.token);
+                Ok(false)
+            }
+            false => answer.token(token.token, token.logprobs),
+        };
+        match (outcome, token.finish) {
+            (Err(error), _) => {
+                self.drop_row(token.id);
+                if let Some(answer) = self.rows.remove(&token.id) {
+                    answer.job.fail(error);
+                }
+            }
+            (Ok(stopped), Some(finish)) => {
+                let reason = if stopped { FinishReason::Stop } else { finish.reason };
+                if let Some(answer) = self.rows.remove(&token.id) {
+                    answer.finish(worker, reason, ended_by_eos, finish.caches);
+                }
+            }
+            (Ok(true), None) => self.end(worker, token.id, FinishReason::Stop),
+            (Ok(false), None) => {}
+        }
+    }
+
+    /// Ends the answers that are to stop, and keeps what was computed for them.
+    fn remove_stopped(&mut self, worker: &mut Worker, is_stopped: impl Fn(&GenerateJob) -> bool) {
+        let stopped: Vec<RequestId> = self.rows.iter().filter(|(_, answer)| is_stopped(&answer.job)).map(|(&id, _)| id).collect();
+        for id in stopped {
+            self.end(worker, id, FinishReason::Cancelled);
+        }
+        let (stopped, others): (VecDeque<_>, _) = self.suspects.drain(..).partition(|answer| is_stopped(&answer.job));
+        self.suspects = others;
+        for answer in stopped {
+            answer.finish(worker, FinishReason::Cancelled, false, Vec::new());
+        }
+    }
+
+    /// Takes a row out of the batch and ends its answer.
+    fn end(&mut self, worker: &mut Worker, id: RequestId, reason: FinishReason) {
+        let caches = self.drop_row(id);
+        if let Some(answer) = self.rows.remove(&id) {
+            answer.finish(worker, reason, false, caches);
+        }
+    }
+
+    fn drop_row(&mut self, id: RequestId) -> Vec<LayerCache> {
+        let removed = self.batch.as_mut().map(|batch| batch.remove(id));
+        match removed {
+            Some(Ok(Some(row))) => row.caches,
+            Some(Err(error)) => {
+                tracing::warn!(%error, "what a stopped answer computed is lost");
+                Vec::new()
+            }
+            Some(Ok(None)) | None => Vec::new(),
+        }
+    }
+
+    /// After a step that failed as a whole: a lone answer is at fault; of several each goes on alone, from its tokens.
+    fn isolate(&mut self, worker: &mut Worker, error: Option<EngineError>) {
+        self.batch = None;
+        worker.cache.forget_hot();
+        let _ = ffi::synchronize();
+        let mut answers: VecDeque<Answer> = std::mem::take(&mut self.rows).into_values().collect();
+        match error {
+            Some(error) if answers.len() == 1 => {
+                if let Some(answer) = answers.pop_front() {
+                    answer.job.fail(error);
+                }
+            }
+            _ => self.suspects.append(&mut answers),
+        }
+    }
+
+    fn retry_suspect(&mut self, worker: &mut Worker) {
+        while let Some(answer) = self.suspects.pop_front() {
+            let events = answer.job.events.clone();
+            let Some(prompt) = answer.all_tokens() else {
+                // What stood in the file is lost with the caches.
+                answer.job.fail(EngineError::Interrupted);
+                continue;
+            };
+            match guarded(worker, "answering", |_| self.insert(answer, Vec::new(), prompt, None)) {
+                Ok(()) => return,
+                Err(error) => drop(events.send(GenerateEvent::Failed(error))),
+            }
+        }
+    }
+
+    fn publish(&self, worker: &mut Worker) {
+        let Some(answer) = self.rows.values().next() else { return };
+        let model = &answer.loaded.name;
+        let writing = self.rows.values().filter(|answer| !answer.sampled.is_empty());
+        let (generation_tokens, generation_tps) =
+            writing.fold((0, 0.0), |(tokens, tps), answer| (tokens + answer.sampled.len(), tps + answer.generation_tps()));
+        worker.publish_progress(|| match generation_tokens {
+            0 => {
+                let (processed_tokens, total_tokens) = answer.progress();
+                EngineState::Prefilling { model: model.clone(), processed_tokens, total_tokens }
+            }
+            _ => EngineState::Generating { model: model.clone(), generation_tokens, generation_tps },
+        });
+    }
+
+    /// When the last answer has ended, lets go of what the batch held.
+    fn rest(&mut self, worker: &mut Worker) {
+        if self.is_empty() {
+            self.batch = None;
+            memory::clear_cache();
+            worker.publish_idle();
+        }
+    }
+}
+
+/// Runs one part of a job; a panic becomes its error.
+pub(crate) fn guarded<T>(
+    worker: &mut Worker,
+    during: &'static str,
+    job: impl FnOnce(&mut Worker) -> Result<T, EngineError>,
+) -> Result<T, EngineError> {
+    // Unwinding can leave no half-changed state behind that matters: caches in use are dropped with the batch, and the model is only
+    // ever read.
+    catch_unwind(AssertUnwindSafe(|| job(worker))).unwrap_or_else(|panic| {
+        worker.cache.forget_hot();
+        let _ = ffi::synchronize();
+        Err(EngineError::Panicked { during, message: panic_message(panic.as_ref()) })
+    })
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "no message".to_owned())
+}

@@ -1,0 +1,49 @@
+//! Memory over many requests: what an answer took is given back when it has ended. A process of its own: MLX counts for all threads.
+
+use cairn_engine::{Engine, EngineOptions, GenerateEvent, GenerateRequest, PromptInput};
+
+/// Answers `count` requests of varied lengths, up to ten at once.
+async fn answer(engine: &Engine, count: usize) {
+    let mut running = Vec::new();
+    for number in 0..count {
+        let prompt = (0..1 + number * 7 % 40).map(|index| (index * 31 + number) as u32 % 256).collect();
+        let mut request = GenerateRequest::new(PromptInput::Tokens(prompt));
+        request.max_tokens = 1 + number * 3 % 17;
+        request.use_prompt_cache = false;
+        request.ignore_eos = true;
+        request.num_top_logprobs = number.is_multiple_of(4).then_some(2);
+        // Some are not waited for.
+        let generation = engine.generate(request);
+        if !number.is_multiple_of(9) {
+            running.push(generation);
+        }
+        if running.len() < 10 && number + 1 < count {
+            continue;
+        }
+        for mut generation in running.drain(..) {
+            loop {
+                match generation.recv().await.expect("an answer ends with Finished or Failed") {
+                    GenerateEvent::Finished(_) => break,
+                    GenerateEvent::Failed(error) => panic!("{error}"),
+                    GenerateEvent::Prefill { .. } | GenerateEvent::Delta { .. } => {}
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_requests_leave_no_memory_behind() {
+    let (engine, _events) = Engine::start(EngineOptions::default());
+    engine.load("tiny-chat", &cairn_tests::golden("tiny-chat")).await.expect("loads");
+    // A score is a job like any other: when it is answered, everything before it has ended.
+    let settled = async || {
+        engine.score(PromptInput::Tokens(vec![1, 2]), 0).await.expect("a score");
+        engine.status().borrow().mlx_active_bytes
+    };
+    let loaded = settled().await;
+    for hundred in 1..=10 {
+        answer(&engine, 100).await;
+        assert_eq!(settled().await, loaded, "after {hundred} times 100 requests");
+    }
+}
