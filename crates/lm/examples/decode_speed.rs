@@ -82,7 +82,8 @@ fn check(shape: &Shape, model: &Model) -> Result<(), Failure> {
     let found = ops::concatenate(&found, 1)?.as_dtype(Dtype::Float32)?;
     let wanted: Vec<i32> = (most.len() as i32..PROMPT_TOKENS as i32).collect();
     let expected = expected.take_axis(Array::from_slice(&wanted, &[SINGLE_TOKENS as i32]), 1)?.as_dtype(Dtype::Float32)?;
-    let norm = |array: &Array| Ok::<f32, Failure>(array.square()?.sum(None)?.sqrt()?.try_item_exact::<f32>().map_err(|error| error.to_string())?);
+    let norm =
+        |array: &Array| Ok::<f32, Failure>(array.square()?.sum(None)?.sqrt()?.try_item_exact::<f32>().map_err(|error| error.to_string())?);
     let off = norm(&ops::subtract(&found, &expected)?)? / norm(&expected)?;
     eprintln!("{}: {:.4} between logits of single tokens and of all at once", shape.name, off);
     // bfloat16 keeps eight bits; dozens of layers add up their rounding. A wrong position, mask or scale is off by one or so.
@@ -207,7 +208,7 @@ impl Tensors {
 
     fn write(self, path: &Path) -> Result<u64, Failure> {
         let mut header = serde_json::Value::Object(self.header).to_string();
-        while header.len() % 8 != 0 {
+        while !header.len().is_multiple_of(8) {
             header.push(' ');
         }
         let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);

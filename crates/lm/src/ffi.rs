@@ -151,8 +151,7 @@ impl CudaKernel {
             };
             let (inputs, outputs) = (list(&inputs), list(&outputs));
             let header = c"#include <cuda_bf16.h>\n";
-            let kernel =
-                mlx_sys::mlx_fast_cuda_kernel_new(name_text.as_ptr(), inputs, outputs, source.as_ptr(), header.as_ptr(), true, 0);
+            let kernel = mlx_sys::mlx_fast_cuda_kernel_new(name_text.as_ptr(), inputs, outputs, source.as_ptr(), header.as_ptr(), true, 0);
             mlx_sys::mlx_vector_string_free(inputs);
             mlx_sys::mlx_vector_string_free(outputs);
             Ok(CudaKernel(kernel))
@@ -277,7 +276,7 @@ unsafe extern "C" fn trace(outputs: *mut mlx_sys::mlx_vector_array, inputs: mlx_
         match (traced.function)(arrays_of(inputs)) {
             Ok(arrays) => {
                 let handles: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
-                mlx_sys::mlx_vector_array_append_data(*outputs, handles.as_ptr(), handles.len())
+                mlx_sys::mlx_vector_array_set_data(outputs, handles.as_ptr(), handles.len())
             }
             Err(error) => {
                 *traced.error.borrow_mut() = Some(error);
@@ -327,4 +326,37 @@ unsafe fn finish(result: mlx_sys::mlx_array, status: i32, operation: &str) -> Re
     // SAFETY: by this function's contract; an empty handle may be wrapped and freed too.
     let array = unsafe { Array::from_ptr(result) };
     if status == 0 { Ok(array) } else { Err(Exception::custom(format!("{operation} was refused"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use mlx_rs::ops;
+
+    use super::*;
+
+    #[test]
+    fn a_compiled_function_is_traced_once_for_each_shape_and_gives_its_own_error() {
+        let traces = std::rc::Rc::new(std::cell::Cell::new(0));
+        let counted = traces.clone();
+        // One operation alone: fusing several would start a compiler.
+        let product = Compiled::new(Box::new(move |inputs| {
+            counted.set(counted.get() + 1);
+            match inputs.as_slice() {
+                [x, y] if x.dim(0) < 4 => Ok(vec![ops::matmul(x, y)?, x.clone()]),
+                _ => Err(Exception::custom("four is too many".to_owned())),
+            }
+        }))
+        .expect("compile");
+        let square = |size: i32, number: f32| ops::full::<f32>(&[size, size], Array::from_f32(number)).expect("full");
+        for (size, number, expected) in [(2, 1.0, 2.0), (2, 3.0, 18.0), (3, 1.0, 3.0), (2, 2.0, 8.0)] {
+            let x = square(size, number);
+            let outputs = product.call(&[&x, &x]).expect("call");
+            assert_eq!(outputs.len(), 2);
+            assert!(outputs[0].as_slice::<f32>().iter().all(|&found| found == expected), "{size} {number}");
+            assert_eq!(outputs[1].as_slice::<f32>(), x.as_slice::<f32>());
+        }
+        assert_eq!(traces.get(), 2);
+        let four = square(4, 1.0);
+        assert!(product.call(&[&four, &four]).expect_err("refused").what().contains("four is too many"));
+    }
 }

@@ -66,8 +66,7 @@ impl CudaStep {
 
     /// Whether it can run this pass: one token of one row, over plain caches.
     pub(super) fn applies(&self, embeddings: &Array, caches: &[LayerCache]) -> bool {
-        let is_plain =
-            |cache: &LayerCache| matches!(cache, LayerCache::Kv(cache) if cache.arrays().iter().all(|array| array.dtype() == Dtype::Bfloat16));
+        let is_plain = |cache: &LayerCache| matches!(cache, LayerCache::Kv(cache) if cache.arrays().iter().all(|array| array.dtype() == Dtype::Bfloat16));
         embeddings.shape()[..2] == [1, 1] && embeddings.dtype() == Dtype::Bfloat16 && caches.iter().all(is_plain)
     }
 
