@@ -129,19 +129,17 @@ pub struct Launch<'a> {
     pub blocks: [i32; 3],
     /// Threads in a block.
     pub threads: i32,
-    /// Of the output.
-    pub shape: &'a [i32],
-    /// Of the output.
-    pub dtype: Dtype,
+    /// Shape and type of each output.
+    pub outputs: &'a [(&'a [i32], Dtype)],
 }
 
 impl CudaKernel {
-    /// A kernel whose body is `source`, with the arguments `inputs` and `output`. Fails on names and sources with a zero byte.
-    pub fn new(name: &str, inputs: &[&str], output: &str, source: &str) -> Result<Self> {
+    /// A kernel whose body is `source`, with the arguments `inputs` and then `outputs`. Fails on names and sources with a zero byte.
+    pub fn new(name: &str, inputs: &[&str], outputs: &[&str], source: &str) -> Result<Self> {
         let text = |text: &str| CString::new(text).map_err(|_| Exception::custom(format!("the kernel '{name}' has a zero byte in it")));
         let (name_text, source) = (text(name)?, text(source)?);
-        let inputs = inputs.iter().map(|input| text(input)).collect::<Result<Vec<_>>>()?;
-        let outputs = [text(output)?];
+        let texts = |names: &[&str]| names.iter().map(|name| text(name)).collect::<Result<Vec<_>>>();
+        let (inputs, outputs) = (texts(inputs)?, texts(outputs)?);
         let _handler = Array::from_int(0);
         // SAFETY: MLX copies all strings before the call returns, and the two lists are freed after it.
         unsafe {
@@ -158,17 +156,18 @@ impl CudaKernel {
         }
     }
 
-    /// The kernel's output for `inputs`, which are made contiguous where they are not.
+    /// The kernel's outputs for `inputs`, which are made contiguous where they are not.
     ///
     /// What the kernel reads and writes is not checked: it must fit the inputs' shapes, types and the launch.
-    pub fn apply(&self, inputs: &[&Array], launch: Launch<'_>) -> Result<Array> {
+    pub fn apply(&self, inputs: &[&Array], launch: Launch<'_>) -> Result<Vec<Array>> {
         let stream = Stream::thread_local_or_default();
         let [x, y, z] = launch.blocks;
         // SAFETY: all handles are live for the calls; configuration and lists are freed once.
         unsafe {
             let config = mlx_sys::mlx_fast_cuda_kernel_config_new();
-            let (shape, dtype) = (launch.shape, launch.dtype as mlx_sys::mlx_dtype);
-            mlx_sys::mlx_fast_cuda_kernel_config_add_output_arg(config, shape.as_ptr(), shape.len(), dtype);
+            for &(shape, dtype) in launch.outputs {
+                mlx_sys::mlx_fast_cuda_kernel_config_add_output_arg(config, shape.as_ptr(), shape.len(), dtype as mlx_sys::mlx_dtype);
+            }
             // MLX counts the grid in threads.
             mlx_sys::mlx_fast_cuda_kernel_config_set_grid(config, x * launch.threads, y, z);
             mlx_sys::mlx_fast_cuda_kernel_config_set_thread_group(config, launch.threads, 1, 1);
@@ -180,9 +179,9 @@ impl CudaKernel {
             let status = mlx_sys::mlx_fast_cuda_kernel_apply(&mut outputs, self.0, inputs, config, stream.as_ptr());
             mlx_sys::mlx_vector_array_free(inputs);
             mlx_sys::mlx_fast_cuda_kernel_config_free(config);
-            let output = arrays_of(outputs).pop();
+            let arrays = arrays_of(outputs);
             mlx_sys::mlx_vector_array_free(outputs);
-            output.filter(|_| status == 0).ok_or_else(|| Exception::custom("a CUDA kernel was refused".to_owned()))
+            if status == 0 { Ok(arrays) } else { Err(Exception::custom("a CUDA kernel was refused".to_owned())) }
         }
     }
 }

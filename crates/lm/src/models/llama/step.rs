@@ -1,9 +1,8 @@
-//! Llama, one token at a time on a CUDA device: five launches a layer besides the cache's, in functions that MLX traces only once.
+//! Llama, one token at a time on a CUDA device: five launches a layer, in functions that MLX traces only once.
 //!
 //! ```text
-//! segment 0        segment 1                                                             …  last segment
-//! norm, q/k/v ─┬─ attention ── output, residual ── norm, gate/up ── down, residual ── norm, q/k/v ─┬─ …  norm
-//!            cache                                                                              cache
+//! segment 0        segment 1                                                               …  last segment
+//! norm, q/k/v ── attention ── output, residual ── norm, gate/up ── down, residual ── norm, q/k/v ── …  norm
 //! ```
 //! Between two attentions nothing depends on how many tokens there are, so each segment is traced with its first token and replayed
 //! for all others.
@@ -12,12 +11,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, Dtype};
 
 use super::{Embedding, Linear, RmsNorm, Shape, TransformerBlock};
-use crate::cache::{LayerCache, RopeOffset};
-use crate::ffi::{self, Compiled};
-use crate::nn::cuda::{Around, Kernels, QuantizedRows};
+use crate::cache::{KvCache, LayerCache};
+use crate::ffi::Compiled;
+use crate::nn::cuda::{Around, AttentionShape, Kernels, QuantizedRows};
 
 /// The compiled step.
 #[derive(Debug)]
@@ -26,9 +25,8 @@ pub(super) struct CudaStep {
     segments: Vec<Compiled>,
     /// For one capacity of the caches' buffers and one number of splits: those change seldom.
     attention: RefCell<Option<((i32, i32), Compiled)>>,
-    heads: i32,
-    kv_heads: i32,
-    scale: f32,
+    attention_shape: AttentionShape,
+    angles: Array,
 }
 
 impl CudaStep {
@@ -39,17 +37,19 @@ impl CudaStep {
             return None;
         }
         let kernels = Rc::new(Kernels::load()?);
+        let attention = &layers.first()?.self_attn;
+        let (angles, traditional) = attention.rope.angles().ok()?;
         let segments = (0..=layers.len()).map(|index| {
             let before = index.checked_sub(1).and_then(|index| layers.get(index)).cloned();
             let (after, norm, kernels) = (layers.get(index).cloned(), norm.clone(), kernels.clone());
             Compiled::new(Box::new(move |inputs| {
-                let [mut h, attended, offsets]: [Array; 3] =
-                    inputs.try_into().map_err(|_| Exception::custom("a segment takes three arrays".to_owned()))?;
+                let [mut h, attended]: [Array; 2] =
+                    inputs.try_into().map_err(|_| Exception::custom("a segment takes two arrays".to_owned()))?;
                 if let Some(layer) = &before {
                     h = finish(layer, &kernels, &h, &attended)?;
                 }
                 match &after {
-                    Some(layer) => begin(layer, &kernels, h, offsets),
+                    Some(layer) => begin(layer, &kernels, h),
                     None => Ok(vec![norm.forward(&h)?]),
                 }
             }))
@@ -58,34 +58,36 @@ impl CudaStep {
             segments: segments.collect::<Result<_, _>>().ok()?,
             kernels,
             attention: RefCell::new(None),
-            heads: shape.heads,
-            kv_heads: shape.kv_heads,
-            scale: layers.first()?.self_attn.scale,
+            attention_shape: AttentionShape {
+                heads: shape.heads,
+                kv_heads: shape.kv_heads,
+                head_dim: shape.head_dim,
+                scale: attention.scale,
+                traditional,
+                splits: 1,
+            },
+            angles,
         })
     }
 
-    /// Whether it can run this pass: one token of one row, over plain caches.
+    /// Whether it can run this pass: one token of one row, after others in plain caches.
     pub(super) fn applies(&self, embeddings: &Array, caches: &[LayerCache]) -> bool {
-        let is_plain = |cache: &LayerCache| matches!(cache, LayerCache::Kv(cache) if cache.arrays().iter().all(|array| array.dtype() == Dtype::Bfloat16));
-        embeddings.shape()[..2] == [1, 1] && embeddings.dtype() == Dtype::Bfloat16 && caches.iter().all(is_plain)
+        let is_bfloat16 = |array: &Array| array.dtype() == Dtype::Bfloat16;
+        let is_plain =
+            |cache: &LayerCache| matches!(cache, LayerCache::Kv(cache) if !cache.is_empty() && cache.arrays().into_iter().all(is_bfloat16));
+        embeddings.shape()[..2] == [1, 1] && is_bfloat16(embeddings) && caches.iter().all(is_plain)
     }
 
     /// As `Architecture::forward`, for what [`CudaStep::applies`] to.
     pub(super) fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, Exception> {
-        let position = caches[0].offset() as i32;
-        // Queries, keys and values turn in one go: values by no angle at all.
-        let mut offsets = vec![position; (self.heads + self.kv_heads) as usize];
-        offsets.resize((self.heads + 2 * self.kv_heads) as usize, 0);
-        let offsets = Array::from_slice(&offsets, &[offsets.len() as i32]);
-        let bounds = Array::from_slice(&[0, position + 1], &[1, 2]);
+        let mut sizes = None; // the same in every layer
         let (mut h, mut attended) = (embeddings.clone(), embeddings);
         for (index, segment) in self.segments.iter().enumerate() {
-            let outputs = segment.call(&[&h, &attended, &offsets])?;
-            match (<[Array; 4]>::try_from(outputs), caches.get_mut(index)) {
-                (Ok([next, queries, keys, values]), Some(LayerCache::Kv(cache))) => {
+            let outputs = segment.call(&[&h, &attended])?;
+            match (<[Array; 2]>::try_from(outputs), caches.get_mut(index)) {
+                (Ok([next, qkv]), Some(LayerCache::Kv(cache))) => {
                     h = next;
-                    let (keys, values) = cache.append(&keys, &values)?;
-                    attended = self.attend(&queries, &keys, &values, &bounds, position + 1)?;
+                    attended = self.attend(qkv, cache, &mut sizes)?;
                 }
                 (Err(outputs), None) => h = outputs.into_iter().next().unwrap_or(h),
                 _ => return Err(Exception::custom("this model has another number of layers than there are caches".to_owned())),
@@ -105,25 +107,31 @@ impl CudaStep {
         }
     }
 
-    fn attend(&self, queries: &Array, keys: &Array, values: &Array, bounds: &Array, num_keys: i32) -> Result<Array, Exception> {
-        let splits = Kernels::num_splits(num_keys);
+    fn attend(&self, qkv: Array, cache: &mut KvCache, sizes: &mut Option<Array>) -> Result<Array, Exception> {
+        let offset = cache.offset() as i32;
+        let Some((keys, values, recent)) = cache.with_recent()? else {
+            return Err(Exception::custom("a step on a CUDA device follows other tokens".to_owned()));
+        };
+        let sizes = sizes.get_or_insert_with(|| Array::from_slice(&[offset - recent.count, recent.count], &[2]));
+        let splits = Kernels::num_splits(offset);
         let key = (keys.dim(2), splits);
         let mut attention = self.attention.borrow_mut();
         let compiled = match &mut *attention {
             Some((known, compiled)) if *known == key => compiled,
             other => {
-                let (kernels, scale) = (self.kernels.clone(), self.scale);
+                let (kernels, shape) = (self.kernels.clone(), AttentionShape { splits, ..self.attention_shape });
                 let compiled = Compiled::new(Box::new(move |inputs| {
-                    let [queries, keys, values, bounds] = inputs.as_slice() else {
-                        return Err(Exception::custom("attention takes four arrays".to_owned()));
-                    };
-                    Ok(vec![kernels.attention(queries, (keys, values), bounds, scale, splits)?])
+                    let inputs = inputs.try_into().map_err(|_| Exception::custom("attention takes seven arrays".to_owned()))?;
+                    Ok(kernels.attention(&inputs, shape)?.to_vec())
                 }))?;
                 &mut other.insert((key, compiled)).1
             }
         };
-        let output = compiled.call(&[queries, keys, values, bounds])?.pop();
-        output.ok_or_else(|| Exception::custom("attention returned nothing".to_owned()))
+        let outputs = compiled.call(&[&qkv, keys, values, &recent.keys, &recent.values, sizes, &self.angles])?;
+        let [attended, keys, values] =
+            <[Array; 3]>::try_from(outputs).map_err(|_| Exception::custom("attention has three outputs".to_owned()))?;
+        cache.push_recent(keys, values);
+        Ok(attended)
     }
 }
 
@@ -153,17 +161,11 @@ impl TransformerBlock {
     }
 }
 
-/// A layer up to its attention: the residual stream, and queries, keys and values `[1, H, 1, D]`.
-fn begin(layer: &TransformerBlock, kernels: &Kernels, h: Array, offsets: Array) -> Result<Vec<Array>, Exception> {
-    let attention = &layer.self_attn;
-    let (heads, kv_heads, head_dim) = (attention.heads, attention.kv_heads, attention.head_dim);
-    let all = heads + 2 * kv_heads;
+/// A layer up to its attention: the residual stream, and queries, keys and values of all heads side by side.
+fn begin(layer: &TransformerBlock, kernels: &Kernels, h: Array) -> Result<Vec<Array>, Exception> {
     let around = Around { norm: Some(layer.input_layernorm.parts()), ..Around::default() };
     let qkv = kernels.product(&h, layer.matrices()?.qkv, around)?;
-    let rotated = attention.rope.forward(&ops::reshape(&qkv, &[all, 1, 1, head_dim])?, &RopeOffset::PerRow(offsets))?;
-    let rotated = ops::reshape(rotated, &[1, all, 1, head_dim])?;
-    let part = |from: i32, to: i32| ffi::slice(&rotated, &[0, from, 0, 0], &[1, to, 1, head_dim]);
-    Ok(vec![h, part(0, heads)?, part(heads, heads + kv_heads)?, part(heads + kv_heads, all)?])
+    Ok(vec![h, qkv])
 }
 
 /// A layer from its attention's result on.

@@ -1,21 +1,47 @@
-  // Attention of one token: y = softmax(q kᵀ SCALE) v over the keys bounds[row] = (first, last) of each row. The buffers k and v are
-  // [B, KV_HEADS, capacity, D], contiguous. A block takes one query head, or with SPLITS > 1 one part of its keys; parts are then
-  // D sums, the peak and the total weight, for combine.cu. A key is read by D / 8 lanes, AHEAD keys in flight for each.
+  // Attention of one token, its rotation and its place in the cache included.
+  // qkv holds queries, keys and values of all heads. The tokens before it are in two places, k and v [KV_HEADS, capacity, D] and recent_k
+  // and recent_v [KV_HEADS, RECENT, D]; sizes says how many are in each. next_k and next_v are the recent ones with this token behind them.
+  // A block takes one query head, or with SPLITS > 1 one part of its keys; y then holds D sums, the peak and the total weight of each
+  // part, for combine.cu. A key is read by D / 8 lanes, with AHEAD keys in flight for each.
   constexpr int LANES = D / 8;
   constexpr int STREAMS = THREADS / LANES;
   constexpr int WARPS = THREADS / 32;
   constexpr int AHEAD = 4;
+  constexpr float NOTHING = -1e30f;
   using Value = __nv_bfloat16;
-  const int head = blockIdx.x, split = blockIdx.y, row = blockIdx.z;
-  const int lane = threadIdx.x % LANES, stream = threadIdx.x / LANES;
-  const int capacity = k_shape[2];
-  const size_t base = ((size_t)row * KV_HEADS + head / (HEADS / KV_HEADS)) * capacity * D + lane * 8;
-  const Value* keys = k + base;
-  const Value* values = v + base;
-  const int length = bounds[2 * row + 1] - bounds[2 * row];
-  const int chunk = (length + SPLITS - 1) / SPLITS;
-  const int first = bounds[2 * row] + split * chunk;
-  const int last = min(first + chunk, bounds[2 * row + 1]);
+  const int head = blockIdx.x, split = blockIdx.y;
+  const int kv_head = head / (HEADS / KV_HEADS);
+  const int lane = threadIdx.x % LANES, stream = threadIdx.x / LANES, warp = threadIdx.x / 32;
+  const int stored = sizes[0], recent = sizes[1];
+
+  __shared__ __align__(16) Value query[D], key[D], value[D];
+  auto rotate = [&](const Value* from, Value* to) {
+    const int i = threadIdx.x;
+    const int low = TRADITIONAL ? 2 * i : i, high = TRADITIONAL ? low + 1 : i + D / 2;
+    float sine, cosine;
+    sincosf((stored + recent) * angles[i], &sine, &cosine);
+    const float x = __bfloat162float(from[low]), y = __bfloat162float(from[high]);
+    to[low] = __float2bfloat16(x * cosine - y * sine);
+    to[high] = __float2bfloat16(x * sine + y * cosine);
+  };
+  if (threadIdx.x < D / 2) {
+    rotate(qkv + head * D, query);
+    rotate(qkv + (HEADS + kv_head) * D, key);
+  }
+  if (threadIdx.x < D) value[threadIdx.x] = qkv[(HEADS + KV_HEADS + kv_head) * D + threadIdx.x];
+  __syncthreads();
+
+  const size_t base = (size_t)kv_head * k_shape[2] * D, recent_base = (size_t)kv_head * RECENT * D;
+  if (split == 0 && head % (HEADS / KV_HEADS) == 0) {
+    for (int i = threadIdx.x; i < RECENT * LANES; i += THREADS) {
+      const int token = i / LANES, at = i % LANES;
+      const bool is_new = token == recent;
+      reinterpret_cast<uint4*>(next_k + recent_base)[i] =
+          is_new ? reinterpret_cast<uint4*>(key)[at] : reinterpret_cast<const uint4*>(recent_k + recent_base)[i];
+      reinterpret_cast<uint4*>(next_v + recent_base)[i] =
+          is_new ? reinterpret_cast<uint4*>(value)[at] : reinterpret_cast<const uint4*>(recent_v + recent_base)[i];
+    }
+  }
 
   auto widen = [](uint4 raw, float* to) {
     const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
@@ -25,66 +51,78 @@
       to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
     }
   };
-  float query[8];
-  widen(*reinterpret_cast<const uint4*>(q + ((size_t)row * HEADS + head) * D + lane * 8), query);
+  // Powers of two instead of e, so that weights cost one instruction.
+  float asked[8];
+  widen(reinterpret_cast<uint4*>(query)[lane], asked);
   #pragma unroll
-  for (int i = 0; i < 8; ++i) query[i] *= __int_as_float(SCALE_BITS) * 1.44269504f;
+  for (int i = 0; i < 8; ++i) asked[i] *= __int_as_float(SCALE_BITS) * 1.44269504f;
 
-  float peak = -1e30f, weight = 0.f, sums[8] = {};
+  float peak = NOTHING, weight = 0.f, sums[8] = {};
+  auto score_of = [&](uint4 raw) {
+    float numbers[8];
+    widen(raw, numbers);
+    float score = 0.f;
+    #pragma unroll
+    for (int j = 0; j < 8; ++j) score += asked[j] * numbers[j];
+    #pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) score += __shfl_xor_sync(0xffffffff, score, step);
+    return score;
+  };
+  auto raise_peak = [&](float highest) {
+    const float shrink = exp2f(peak - highest);
+    weight *= shrink;
+    #pragma unroll
+    for (int j = 0; j < 8; ++j) sums[j] *= shrink;
+    peak = highest;
+  };
+  auto add = [&](uint4 raw, float score, bool counts) {
+    float numbers[8];
+    widen(raw, numbers);
+    const float share = counts ? exp2f(score - peak) : 0.f;
+    weight += share;
+    #pragma unroll
+    for (int j = 0; j < 8; ++j) sums[j] += share * numbers[j];
+  };
+
+  const int before = stored + recent;
+  const int chunk = (before + SPLITS - 1) / SPLITS;
+  const int first = split * chunk, last = min(first + chunk, before);
   for (int from = first; from < last; from += STREAMS * AHEAD) {
-    const int t = from + stream;
     uint4 raw_k[AHEAD], raw_v[AHEAD];
     #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-      const int at = min(t + i * STREAMS, last - 1);
-      raw_k[i] = __ldg(reinterpret_cast<const uint4*>(keys + (size_t)at * D));
-      raw_v[i] = __ldg(reinterpret_cast<const uint4*>(values + (size_t)at * D));
+      const int token = min(from + stream + i * STREAMS, last - 1);
+      const bool is_stored = token < stored;
+      const size_t at = is_stored ? base + (size_t)token * D : recent_base + (size_t)(token - stored) * D;
+      raw_k[i] = __ldg(reinterpret_cast<const uint4*>((is_stored ? k : recent_k) + at) + lane);
+      raw_v[i] = __ldg(reinterpret_cast<const uint4*>((is_stored ? v : recent_v) + at) + lane);
     }
     float scores[AHEAD];
     float highest = peak;
     #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-      float key[8];
-      widen(raw_k[i], key);
-      float score = 0.f;
-      #pragma unroll
-      for (int j = 0; j < 8; ++j) score += query[j] * key[j];
-      #pragma unroll
-      for (int step = LANES / 2; step > 0; step /= 2) score += __shfl_xor_sync(0xffffffff, score, step);
-      scores[i] = t + i * STREAMS < last ? score : -1e30f;
+      const float score = score_of(raw_k[i]);
+      scores[i] = from + stream + i * STREAMS < last ? score : NOTHING;
       highest = fmaxf(highest, scores[i]);
     }
-    const float shrink = exp2f(peak - highest);
-    weight *= shrink;
+    raise_peak(highest);
     #pragma unroll
-    for (int j = 0; j < 8; ++j) sums[j] *= shrink;
-    #pragma unroll
-    for (int i = 0; i < AHEAD; ++i) {
-      float value[8];
-      widen(raw_v[i], value);
-      const float share = t + i * STREAMS < last ? exp2f(scores[i] - highest) : 0.f;
-      weight += share;
-      #pragma unroll
-      for (int j = 0; j < 8; ++j) sums[j] += share * value[j];
-    }
-    peak = highest;
+    for (int i = 0; i < AHEAD; ++i) add(raw_v[i], scores[i], from + stream + i * STREAMS < last);
   }
+  // The token itself, which is nowhere else yet.
+  const bool is_mine = stream == 0 && split == SPLITS - 1;
+  const float own = score_of(reinterpret_cast<uint4*>(key)[lane]);
+  raise_peak(is_mine ? fmaxf(peak, own) : peak);
+  add(reinterpret_cast<uint4*>(value)[lane], own, is_mine);
+
   #pragma unroll
   for (int step = LANES; step < 32; step *= 2) {
-    const float other = __shfl_xor_sync(0xffffffff, peak, step);
-    const float highest = fmaxf(peak, other);
-    const float shrink = exp2f(peak - highest);
-    weight *= shrink;
+    raise_peak(fmaxf(peak, __shfl_xor_sync(0xffffffff, peak, step)));
     weight += __shfl_xor_sync(0xffffffff, weight, step);
     #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      sums[j] *= shrink;
-      sums[j] += __shfl_xor_sync(0xffffffff, sums[j], step);
-    }
-    peak = highest;
+    for (int j = 0; j < 8; ++j) sums[j] += __shfl_xor_sync(0xffffffff, sums[j], step);
   }
   __shared__ float peaks[WARPS], weights[WARPS], partial[WARPS][D];
-  const int warp = threadIdx.x / 32;
   if (threadIdx.x % 32 < LANES) {
     #pragma unroll
     for (int j = 0; j < 8; ++j) partial[warp][lane * 8 + j] = sums[j];
@@ -103,11 +141,10 @@
       total += weights[i] * shrink;
       sum += partial[i][threadIdx.x] * shrink;
     }
-    const size_t index = (size_t)row * HEADS + head;
     if constexpr (SPLITS == 1) {
-      y[index * D + threadIdx.x] = __float2bfloat16(sum / total);
+      y[head * D + threadIdx.x] = __float2bfloat16(sum / total);
     } else {
-      auto* out = reinterpret_cast<float*>(y) + (index * SPLITS + split) * (D + 2);
+      auto* out = reinterpret_cast<float*>(y) + (head * SPLITS + split) * (D + 2);
       out[threadIdx.x] = sum;
       if (threadIdx.x == 0) {
         out[D] = highest;

@@ -7,6 +7,7 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
 
+use crate::cache::KvCache;
 use crate::config::Quantization;
 use crate::ffi::{self, CudaKernel, Launch};
 
@@ -65,11 +66,12 @@ impl Kernels {
         if !ffi::computes_on_cuda() {
             return None;
         }
-        let product = ["x", "norm_weight", "residual", "w", "scales", "biases"];
+        let product_inputs = ["x", "norm_weight", "residual", "w", "scales", "biases"];
+        let attention_inputs = ["qkv", "k", "v", "recent_k", "recent_v", "sizes", "angles"];
         Some(Kernels {
-            product: CudaKernel::new("product", &product, "y", include_str!("product.cu")).ok()?,
-            attention: CudaKernel::new("attention", &["q", "k", "v", "bounds"], "y", include_str!("attention.cu")).ok()?,
-            combine: CudaKernel::new("combine", &["parts"], "y", include_str!("combine.cu")).ok()?,
+            product: CudaKernel::new("product", &product_inputs, &["y"], include_str!("product.cu")).ok()?,
+            attention: CudaKernel::new("attention", &attention_inputs, &["y", "next_k", "next_v"], include_str!("attention.cu")).ok()?,
+            combine: CudaKernel::new("combine", &["parts"], &["y"], include_str!("combine.cu")).ok()?,
         })
     }
 
@@ -83,7 +85,7 @@ impl Kernels {
             (false, false) => (4, 8),
         };
         let flag = i32::from;
-        self.product.apply(
+        let product = self.product.apply(
             &[x, around.norm.map_or(x, |(weight, _)| weight), around.residual.unwrap_or(x), rows.packed, rows.scales, rows.biases],
             Launch {
                 constants: &[
@@ -100,10 +102,10 @@ impl Kernels {
                 ],
                 blocks: [(outputs + warps * rows_per_warp - 1) / (warps * rows_per_warp), 1, 1],
                 threads: warps * 32,
-                shape: &[1, 1, outputs],
-                dtype: Dtype::Bfloat16,
+                outputs: &[(&[1, 1, outputs], Dtype::Bfloat16)],
             },
-        )
+        )?;
+        only(product)
     }
 
     /// Into how many parts keys are split, so that long contexts fill the device.
@@ -111,49 +113,70 @@ impl Kernels {
         if num_keys <= 2048 { 1 } else { 16 }
     }
 
-    /// Attention of one token: queries `[B, H, 1, D]` over the columns `bounds` (i32 `[B, 2]`) of whole buffers `[B, H_kv, capacity, D]`,
-    /// to `[B, 1, H * D]`. D is 64, 128 or 256.
-    pub fn attention(
-        &self,
-        queries: &Array,
-        (keys, values): (&Array, &Array),
-        bounds: &Array,
-        scale: f32,
-        splits: i32,
-    ) -> Result<Array, Exception> {
-        let (batch, heads, kv_heads, head_dim) = (queries.dim(0), queries.dim(1), keys.dim(1), queries.dim(3));
+    /// Attention of one token: `inputs` are its queries, keys and values `[1, 1, (H + 2 H_kv) D]`, the keys and values before it, stored
+    /// and recent (`[1, H_kv, capacity or RECENT, D]` each), how many there are (i32 `[2]`), and the angle that each pair of numbers turns
+    /// by from one position to the next (f32 `[D / 2]`). Returns what it attends to, `[1, 1, H D]`, and the recent keys and values with
+    /// its own behind them.
+    pub fn attention(&self, inputs: &[Array; 7], shape: AttentionShape) -> Result<[Array; 3], Exception> {
+        let AttentionShape { heads, kv_heads, head_dim, scale, traditional, splits } = shape;
         let threads = if splits == 1 { 1024 } else { 256 };
-        let (whole, parts) = ([batch, 1, heads * head_dim], [batch, heads, splits, head_dim + 2]);
-        let (shape, dtype): (&[i32], _) = if splits == 1 { (&whole, Dtype::Bfloat16) } else { (&parts, Dtype::Float32) };
-        let output = self.attention.apply(
-            &[queries, keys, values, bounds],
+        let (whole, parts) = ([1, 1, heads * head_dim], [heads, splits, head_dim + 2]);
+        let first: (&[i32], _) = if splits == 1 { (&whole, Dtype::Bfloat16) } else { (&parts, Dtype::Float32) };
+        let recent: (&[i32], _) = (&[1, kv_heads, KvCache::RECENT, head_dim], Dtype::Bfloat16);
+        let outputs = self.attention.apply(
+            &inputs.each_ref(),
             Launch {
                 constants: &[
                     (c"HEADS", heads),
                     (c"KV_HEADS", kv_heads),
                     (c"D", head_dim),
+                    (c"RECENT", KvCache::RECENT),
                     (c"SPLITS", splits),
                     (c"THREADS", threads),
+                    (c"TRADITIONAL", i32::from(traditional)),
                     (c"SCALE_BITS", scale.to_bits() as i32),
                 ],
-                blocks: [heads, splits, batch],
+                blocks: [heads, splits, 1],
                 threads,
-                shape,
-                dtype,
+                outputs: &[first, recent, recent],
             },
         )?;
-        if splits == 1 {
-            return Ok(output);
+        let [mut attended, keys, values] =
+            <[Array; 3]>::try_from(outputs).map_err(|_| Exception::custom("attention has three outputs".to_owned()))?;
+        if splits > 1 {
+            let combined = self.combine.apply(
+                &[&attended],
+                Launch {
+                    constants: &[(c"SPLITS", splits), (c"D", head_dim)],
+                    blocks: [heads, 1, 1],
+                    threads: head_dim,
+                    outputs: &[(&whole, Dtype::Bfloat16)],
+                },
+            )?;
+            attended = only(combined)?;
         }
-        self.combine.apply(
-            &[&output],
-            Launch {
-                constants: &[(c"SPLITS", splits), (c"D", head_dim)],
-                blocks: [batch * heads, 1, 1],
-                threads: head_dim,
-                shape: &whole,
-                dtype: Dtype::Bfloat16,
-            },
-        )
+        Ok([attended, keys, values])
     }
+}
+
+/// What attention is compiled for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionShape {
+    /// Of queries.
+    pub heads: i32,
+    /// Of keys and values.
+    pub kv_heads: i32,
+    /// 64, 128 or 256.
+    pub head_dim: i32,
+    /// Of the scores.
+    pub scale: f32,
+    /// Whether neighbouring numbers turn together, instead of those half a head apart.
+    pub traditional: bool,
+    /// From [`Kernels::num_splits`].
+    pub splits: i32,
+}
+
+fn only(outputs: Vec<Array>) -> Result<Array, Exception> {
+    let [output] = <[Array; 1]>::try_from(outputs).map_err(|_| Exception::custom("the kernel has one output".to_owned()))?;
+    Ok(output)
 }
