@@ -457,14 +457,19 @@ fn a_seed_gives_the_same_answer_alone_and_in_company() {
     let model = model("llama/dense-tied");
     let params = |seed, top_k| SamplingParams { temperature: 1.0, top_p: 0.9, top_k, seed: Some(seed), ..SamplingParams::default() };
     let sampled = |seed, top_k| BatchRequest { sampler: Sampler::new(&params(seed, top_k), &[]), ..BatchRequest::new(vec![1, 2, 3], 12) };
-    for settings in [[(1, 0), (2, 0), (3, 0)], [(1, 0), (2, 5), (3, 9)]] {
+    // Rows with the same settings share filters, others do not; neither changes what a row draws.
+    for (settings, has_greedy) in [([(1, 4), (2, 4), (3, 4)], false), ([(1, 0), (2, 0), (3, 0)], true), ([(1, 0), (2, 5), (3, 9)], true)] {
         let mut requests: Vec<BatchRequest> = settings.iter().map(|&(seed, top_k)| sampled(seed, top_k)).collect();
-        requests.push(BatchRequest::new(vec![4, 5], 12));
+        if has_greedy {
+            requests.push(BatchRequest::new(vec![4, 5], 12));
+        }
         let together = answers(&model, requests, BatchOptions::default());
         for (answer, (seed, top_k)) in together.iter().zip(settings) {
             assert_eq!(answer.tokens, answers(&model, vec![sampled(seed, top_k)], BatchOptions::default())[0].tokens);
         }
         assert_ne!(together[0].tokens, together[1].tokens);
-        assert_eq!(together[3].tokens, tokens(&alone(&model, &[4, 5], 12)));
+        if has_greedy {
+            assert_eq!(together[3].tokens, tokens(&alone(&model, &[4, 5], 12)));
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::cache::batch::{BatchKind, batch_kinds, extend, extract, filter, merge
 use crate::generate::top_logprobs;
 use crate::models::Model;
 use crate::sample::logprobs;
-use crate::{LmError, LogitsProcessors, Sampler, TokenBuffer, ffi};
+use crate::{LmError, LogitsProcessors, RandomSampler, Sampler, TokenBuffer, ffi};
 
 /// What belongs to one answer.
 #[derive(Debug)]
@@ -62,6 +62,10 @@ impl Row {
             return Some(FinishReason::Stop);
         }
         (self.num_sampled >= self.max_tokens).then_some(FinishReason::Length)
+    }
+
+    fn random_sampler(&mut self) -> Option<&mut RandomSampler> {
+        if let Sampler::Random(sampler) = &mut self.sampler { Some(sampler) } else { None }
     }
 
     /// Applies the row's processors to its logits `[1, V]`, of the token after `input` `[1]`.
@@ -136,8 +140,14 @@ impl Lane {
 
     /// A copy of what was computed for a row.
     pub(super) fn state(&self, row: usize) -> Result<RowState, LmError> {
-        let caches = if self.rows.len() == 1 { self.caches.clone() } else { extract(&self.caches, row)? };
-        Ok(RowState { caches, tokens: self.rows[row].tokens.clone() })
+        let tokens = self.rows[row].tokens.clone();
+        if self.rows.len() == 1 {
+            return Ok(RowState { caches: self.caches.clone(), tokens });
+        }
+        let caches = extract(&self.caches, row)?;
+        // Until they are computed they hold on to the buffers of all rows.
+        async_eval(caches.iter().flat_map(LayerCache::arrays))?;
+        Ok(RowState { caches, tokens })
     }
 
     /// Keeps only the rows `kept`, in that order.
@@ -266,6 +276,12 @@ impl Lane {
     fn sample(&mut self, logits: &Array, failed: &mut Vec<(usize, LmError)>) -> Result<Array, LmError> {
         if self.rows.iter().all(|row| matches!(row.sampler, Sampler::Greedy)) {
             return Ok(argmax_axis(logits, -1, false)?);
+        }
+        if self.rows.len() > 1
+            && let Some(mut samplers) = self.rows.iter_mut().map(Row::random_sampler).collect::<Option<Vec<_>>>()
+            && let Some(sampled) = RandomSampler::sample_rows(&mut samplers, logits)?
+        {
+            return Ok(sampled);
         }
         let mut sampled = Vec::with_capacity(self.rows.len());
         for (index, row) in self.rows.iter_mut().enumerate() {

@@ -142,7 +142,7 @@ pub struct BatchToken {
 pub struct BatchFinish {
     /// A stop sequence, also where `max_tokens` was reached with it; or else the length.
     pub reason: FinishReason,
-    /// One per layer; evaluated when used, so dropping them unused costs nothing.
+    /// One per layer; they share no memory with the batch.
     pub caches: Vec<LayerCache>,
     /// What `caches` hold since `cached_tokens` and including them: prompt and answer, in which the last token may be missing.
     pub tokens: Vec<u32>,

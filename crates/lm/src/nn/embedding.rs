@@ -6,6 +6,7 @@ use mlx_rs::{Array, ops};
 use crate::LmError;
 use crate::config::Quantization;
 use crate::nn::cuda::QuantizedRows;
+use crate::nn::linear::product_order;
 use crate::weights::Layer;
 
 /// A table of one vector per token.
@@ -13,9 +14,9 @@ use crate::weights::Layer;
 pub enum Embedding {
     /// The vectors as they are.
     Dense {
-        /// [V, D]
+        /// [V, D], a view
         weight: Array,
-        /// [D, V], a view for [`Embedding::as_linear`].
+        /// [D, V], stored in the order that products read it.
         transposed: Array,
     },
     /// Packed vectors with a scale and bias per group.
@@ -45,9 +46,10 @@ impl Embedding {
             }
             None => layer.take("weight", &[vocab_size, dimensions])?,
         };
-        weight.eval()?;
-        let transposed = weight.transpose()?;
-        Ok(Embedding::Dense { weight, transposed })
+        // One table serves both uses: a row is looked up for each token, but a product reads all of them for each.
+        let transposed = product_order(&weight)?;
+        transposed.eval()?;
+        Ok(Embedding::Dense { weight: transposed.transpose()?, transposed })
     }
 
     /// Token ids `[B, L]` to vectors `[B, L, D]`.

@@ -7,7 +7,7 @@ use mlx_rs::{Array, Dtype, ops};
 
 use super::filters;
 use super::random_keys::RandomKeys;
-use crate::LmError;
+use crate::{LmError, ffi};
 
 /// Chooses tokens for one request.
 #[derive(Debug)]
@@ -24,6 +24,7 @@ pub enum Sampler {
 #[derive(Debug)]
 pub struct RandomSampler {
     filters: Vec<Filter>,
+    temperature: f32,
     /// 1 / temperature, f32.
     scale: Array,
     keys: RandomKeys,
@@ -61,7 +62,7 @@ impl Sampler {
             filters.push(Filter::TopK(saturating(params.top_k)));
         }
         let scale = Array::from_f32((1.0 / f64::from(params.temperature)) as f32);
-        Sampler::Random(RandomSampler { filters, scale, keys: RandomKeys::new(params.seed) })
+        Sampler::Random(RandomSampler { filters, temperature: params.temperature, scale, keys: RandomKeys::new(params.seed) })
     }
 
     /// Logits `[B, V]` of any floating type to tokens `[B]` u32. Rows are drawn with one key, and XTC takes them all or none.
@@ -74,6 +75,48 @@ impl Sampler {
 }
 
 impl RandomSampler {
+    /// Logits `[B, V]` to tokens `[B]` u32 by a sampler for each row, the same tokens as row by row; none if their settings differ.
+    ///
+    /// What sorts or sums a whole vocabulary is done once for all rows; only the draws have random numbers of their own.
+    pub(crate) fn sample_rows(samplers: &mut [&mut RandomSampler], logits: &Array) -> Result<Option<Array>, LmError> {
+        let Some((first, others)) = samplers.split_first() else { return Ok(None) };
+        if !others.iter().all(|other| other.treats_alike(first)) {
+            return Ok(None);
+        }
+        let mut logits = logits.as_dtype(Dtype::Float32)?;
+        for filter in &first.filters {
+            logits = match filter {
+                Filter::TopP(top_p) => filters::keep_top_p(&logits, *top_p)?,
+                Filter::MinP { ln_min_p, min_tokens_to_keep } => filters::keep_min_p(&logits, *ln_min_p, *min_tokens_to_keep)?,
+                Filter::TopK(top_k) => filters::keep_top_k(&logits, *top_k)?,
+                Filter::Xtc { .. } => return Ok(None),
+            };
+        }
+        let logits = ops::multiply(logits, &first.scale)?;
+        let mut sampled = Vec::with_capacity(samplers.len());
+        for (row, sampler) in (0..).zip(samplers) {
+            let own = ffi::slice(&logits, &[row, 0], &[row + 1, logits.dim(1)])?;
+            sampled.push(categorical(own, -1, None, &sampler.keys.next_key())?);
+        }
+        Ok(Some(ops::concatenate(&sampled, 0)?))
+    }
+
+    /// Whether the other's filters and temperature may be used for this one's logits. XTC is not shared: it throws a coin for each row.
+    fn treats_alike(&self, other: &RandomSampler) -> bool {
+        let is_same = |filters: (&Filter, &Filter)| match filters {
+            (Filter::TopP(one), Filter::TopP(other)) => one == other,
+            (Filter::TopK(one), Filter::TopK(other)) => one == other,
+            (
+                Filter::MinP { ln_min_p: one, min_tokens_to_keep: one_kept },
+                Filter::MinP { ln_min_p: other, min_tokens_to_keep: other_kept },
+            ) => one == other && one_kept == other_kept,
+            _ => false,
+        };
+        self.temperature == other.temperature
+            && self.filters.len() == other.filters.len()
+            && self.filters.iter().zip(&other.filters).all(is_same)
+    }
+
     fn sample(&mut self, logits: &Array) -> Result<Array, LmError> {
         let mut logits = logits.as_dtype(Dtype::Float32)?;
         for filter in &mut self.filters {
