@@ -6,7 +6,7 @@ use mlx_rs::{Array, ops};
 use crate::LmError;
 use crate::config::Quantization;
 use crate::nn::cuda::QuantizedRows;
-use crate::nn::linear::product_order;
+use crate::nn::linear::{product_order, quantized_product};
 use crate::weights::Layer;
 
 /// A table of one vector per token.
@@ -81,7 +81,7 @@ impl Embedding {
         match self {
             Embedding::Dense { transposed, .. } => ops::matmul(x, transposed),
             Embedding::Quantized { weight, scales, biases, settings } => {
-                ops::quantized_matmul(x, weight, scales, biases, true, settings.group_size, settings.bits)
+                quantized_product(x, QuantizedRows { packed: weight, scales, biases, settings: *settings })
             }
         }
     }

@@ -52,7 +52,7 @@ impl Linear {
                 None => ops::matmul(x, weight)?,
             },
             Matrix::Quantized { weight, scales, biases, settings } => {
-                ops::quantized_matmul(x, weight, scales, biases, true, settings.group_size, settings.bits)?
+                quantized_product(x, QuantizedRows { packed: weight, scales, biases, settings: *settings })?
             }
         };
         match &self.bias {
@@ -169,6 +169,17 @@ pub(super) fn product_order(weight: &Array) -> Result<Array, Exception> {
     match ComputeDevice::current() {
         ComputeDevice::Cpu => weight.transpose()?.contiguous(),
         ComputeDevice::Gpu => weight.transpose(),
+    }
+}
+
+/// `x` `[..., K]` times `rows`: `[..., N]`.
+pub(super) fn quantized_product(x: &Array, rows: QuantizedRows<'_>) -> Result<Array, Exception> {
+    let QuantizedRows { packed, scales, biases, settings } = rows;
+    let product = |x: &Array| ops::quantized_matmul(x, packed, scales, biases, true, settings.group_size, settings.bits);
+    match *x.shape() {
+        // MLX's CUDA backend reads the matrix once for each entry of the leading axes, so single tokens of many rows become one entry.
+        [batch, 1, inputs] if batch > 1 => ops::reshape(product(&ops::reshape(x, &[1, batch, inputs])?)?, &[batch, 1, -1]),
+        _ => product(x),
     }
 }
 
