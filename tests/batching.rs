@@ -329,6 +329,8 @@ fn a_bounded_memory_holds_only_the_last_tokens() {
     let options = BatchOptions { max_kv_size: Some(8), ..BatchOptions::default() };
     let prompts: Vec<Vec<u32>> = [20, 3, 8].iter().map(|&length| Numbers(length).tokens(&model, length as usize)).collect();
     let together = answers(&model, prompts.iter().map(|prompt| with_logprobs(prompt, 12)).collect(), options.clone());
+    let huge = BatchOptions { max_kv_size: Some(usize::MAX), ..BatchOptions::default() };
+    assert_eq!(answers(&model, vec![BatchRequest::new(vec![1, 2], 4)], huge)[0].tokens, tokens(&alone(&model, &[1, 2], 4)));
     for (prompt, together) in prompts.iter().zip(together) {
         let alone = answers(&model, vec![with_logprobs(prompt, 12)], options.clone()).remove(0);
         assert_eq!(together.tokens, alone.tokens);
@@ -450,6 +452,28 @@ fn a_processor_that_fails_ends_its_request_only() {
     let requests = vec![BatchRequest { processors: processors(short), ..BatchRequest::new(vec![1], 2) }, BatchRequest::new(vec![2], 2)];
     let (answers, _) = batch_generate(&model, requests, BatchOptions::default()).expect("batch");
     assert!(matches!(answers[0], Err(LmError::ProcessedShape { .. })) && answers[1].is_ok());
+}
+
+#[test]
+fn an_answer_that_ends_as_its_pass_fails_is_whole_but_leaves_no_caches() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = r#"{"model_type": "scripted", "vocab_size": 8, "script": [5, 6, 7], "fail_at": 3}"#;
+    std::fs::write(folder.path().join("config.json"), config).expect("config.json");
+    let (model, _) = Model::load(folder.path(), LoadOptions { keep_quantized: true }).expect("a model");
+    // The second token sampled is at position 3: its pass fails while it ends the answer.
+    let (whole, _) = batch_generate(&model, vec![BatchRequest::new(vec![3, 3], 2)], BatchOptions::default()).expect("batch");
+    let sampled = &whole[0].as_ref().expect("answer").tokens;
+    let request = BatchRequest { stop: vec![sampled.clone()], ..BatchRequest::new(vec![3, 3], 9) };
+    let mut batch = BatchGenerator::new(model, BatchOptions::default());
+    batch.insert(request).expect("insert");
+    let mut finish = None;
+    while batch.has_work() {
+        let step = batch.next().expect("step");
+        assert!(step.failed.is_empty(), "{:?}", step.failed);
+        finish = step.tokens.into_iter().find_map(|token| token.finish).or(finish);
+    }
+    let finish = finish.expect("an end");
+    assert_eq!((finish.reason, finish.caches.len(), finish.tokens), (FinishReason::Stop, 0, Vec::new()));
 }
 
 #[test]

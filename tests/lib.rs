@@ -52,3 +52,17 @@ pub fn copy_model(case: &str, folder: &Path) -> std::io::Result<()> {
     }
     Ok(())
 }
+
+/// Copies any golden, `model_type/case`, to a folder that is there, with a tokenizer that is not its own: ids below 128 are bytes.
+pub fn copy_with_tokenizer(case: &str, folder: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(goldens().join(case))? {
+        let entry = entry?;
+        if entry.file_name() != "expected.safetensors" {
+            std::fs::copy(entry.path(), folder.join(entry.file_name()))?;
+        }
+    }
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(golden("tiny-chat").join(file), folder.join(file))?;
+    }
+    Ok(())
+}

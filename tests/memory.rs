@@ -1,6 +1,6 @@
 //! Memory over many requests: what an answer took is given back when it has ended. A process of its own: MLX counts for all threads.
 
-use cairn_engine::{Engine, EngineOptions, GenerateEvent, GenerateRequest, PromptInput};
+use cairn_engine::{Engine, EngineOptions, GenerateEvent, GenerateRequest, KvQuantization, PromptInput};
 
 /// Answers `count` requests of varied lengths, up to ten at once.
 async fn answer(engine: &Engine, count: usize) {
@@ -12,6 +12,9 @@ async fn answer(engine: &Engine, count: usize) {
         request.use_prompt_cache = false;
         request.ignore_eos = true;
         request.num_top_logprobs = number.is_multiple_of(4).then_some(2);
+        // Some cannot share a batch with the others.
+        request.num_draft_tokens = (number % 11 == 5).then_some(2);
+        request.kv_cache.quantization = (number % 13 == 7).then_some(KvQuantization { bits: 8, group_size: 64, start: 100 });
         // Some are not waited for.
         let generation = engine.generate(request);
         if !number.is_multiple_of(9) {
@@ -36,6 +39,7 @@ async fn answer(engine: &Engine, count: usize) {
 async fn a_thousand_requests_leave_no_memory_behind() {
     let (engine, _events) = Engine::start(EngineOptions::default());
     engine.load("tiny-chat", &cairn_tests::golden("tiny-chat")).await.expect("loads");
+    engine.load_draft("tiny-chat", &cairn_tests::golden("tiny-chat")).await.expect("loads");
     // A score is a job like any other: when it is answered, everything before it has ended.
     let settled = async || {
         engine.score(PromptInput::Tokens(vec![1, 2]), 0).await.expect("a score");

@@ -68,6 +68,25 @@ async fn a_stopped_answer_still_tells_its_figures() {
 }
 
 #[tokio::test]
+async fn what_a_stopped_answer_computed_stays_in_memory() {
+    let model = Scripted::endless();
+    let engine = start();
+    engine.load("endless", model.folder()).await.expect("loads");
+    let mut generation = engine.generate(request(&[1, 2, 3], ENDLESSLY));
+    first_token(&mut generation).await;
+    generation.stop();
+    let mut prompt = vec![1, 2, 3];
+    prompt.extend(tokio::time::timeout(SOON, finish(&mut generation)).await.expect("stops").expect("an answer").finished.token_ids);
+    // Answered by a job after it, so that the state published after the answer is seen.
+    engine.flush_cache().await;
+    assert_eq!(engine.status().borrow().state, EngineState::Ready { model: "endless".to_owned() });
+    prompt.push(5);
+    let next = finish(&mut engine.generate(request(&prompt, 4))).await.expect("an answer");
+    assert!(next.finished.stats.num_cached_tokens >= prompt.len() - 3, "{} of {}", next.finished.stats.num_cached_tokens, prompt.len());
+    assert_eq!(next.finished.token_ids, model.answer(&prompt, 4));
+}
+
+#[tokio::test]
 async fn an_answer_stopped_before_its_first_token_invents_no_figures() {
     let model = Scripted::endless();
     let engine = start();
@@ -101,6 +120,8 @@ async fn a_failure_or_panic_ends_its_own_job_only() {
         let messages = [failure.message, finish(&mut during_prefill).await.err().expect("fails").message, score];
         assert!(messages.iter().all(|message| message.contains(expected)), "{messages:?}");
         assert_eq!(finish(&mut after).await.expect("an answer").finished.token_ids, model.answer(&[1, 2], 5));
+        // Answered by a job after it, so that the state published after the answer is seen.
+        engine.flush_cache().await;
         assert_eq!(engine.status().borrow().state, EngineState::Ready { model: "brittle".to_owned() });
     }
     check(json!({ "fail_at": 10 }), "the model failed: the script fails").await;

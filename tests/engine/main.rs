@@ -1,8 +1,12 @@
 //! The engine through its handle, with a model that answers from a script and with a tiny real one.
 
 mod answers;
+mod batch;
 mod client;
 mod detokenizer;
 mod jobs;
+mod kit;
 mod prompt_cache;
+mod prompt_file;
 mod scripted;
+mod stops;

@@ -54,18 +54,7 @@ pub fn chat() -> LoadedModel {
 /// A checkpoint with a tokenizer that is not its own, where ids below 128 are bytes, and answers that end at their limit only.
 pub fn loaded(name: &str) -> Rc<LoadedModel> {
     let folder = tempfile::tempdir().expect("folder");
-    let copy = |from: PathBuf| {
-        std::fs::copy(&from, folder.path().join(from.file_name().expect("name"))).expect("copy");
-    };
-    for entry in std::fs::read_dir(cairn_tests::goldens().join(name)).expect("case") {
-        let path = entry.expect("entry").path();
-        if !path.ends_with("expected.safetensors") {
-            copy(path);
-        }
-    }
-    for file in ["tokenizer.json", "tokenizer_config.json"] {
-        copy(cairn_tests::golden("tiny-chat").join(file));
-    }
+    cairn_tests::copy_with_tokenizer(name, folder.path()).expect("copies");
     let loaded = LoadedModel::load(folder.path(), LoadOptions { keep_quantized: true });
     let mut loaded = loaded.unwrap_or_else(|error| panic!("{name}: {error}"));
     loaded.eos_token_ids.clear();

@@ -146,6 +146,31 @@ fn what_cannot_be_read_is_refused_by_name() {
     check(Input::from([1].as_slice()), GenerateOptions { max_kv_size: Some(4), ..options(1) }, "max_kv_size");
 }
 
+/// What is refused before anything was read leaves the caches that were given as they were.
+fn check_refused(name: &str, change: impl FnOnce(&mut Vec<LayerCache>, &mut Input<'_>, &mut GenerateOptions), expected: &str) {
+    let golden = golden(name);
+    let (read, rest) = golden.prompt.split_at(10);
+    let stream = start(&golden.model, read, &mut Vec::new(), Sampler::Greedy, options(0)).expect("start");
+    let mut caches = stream.into_caches().expect("caches");
+    let (mut input, mut options) = (Input { tokens: rest, cached_tokens: read, ..Input::default() }, options(1));
+    change(&mut caches, &mut input, &mut options);
+    let num_caches = caches.len();
+    let error = start(&golden.model, input, &mut caches, Sampler::Greedy, options).expect_err("is refused").to_string();
+    assert!(error.contains(expected), "{name}: {error}");
+    assert_eq!((caches.len(), offset(&caches)), (num_caches, 10), "{name}: {expected}");
+}
+
+#[test]
+fn given_caches_survive_a_refusal() {
+    let is_quantized = |options: &mut GenerateOptions| {
+        options.kv_quantization = Some(KvQuantization { bits: 8, group_size: 32, start: 0 });
+    };
+    check_refused("gemma3_text/long-prompt", |_, _, options| is_quantized(options), "kv_bits");
+    check_refused("llama/dense-tied", |_, input, _| input.cached_tokens = &[1, 128], "128");
+    check_refused("llama/dense-tied", |caches, _, _| drop(caches.pop()), "layers");
+    check_refused("llama/dense-tied", |_, _, options| options.prefill_step_size = 0, "prefill_step_size");
+}
+
 #[test]
 fn processors_see_prompt_cache_and_answer() {
     let golden = golden("llama/dense-tied");

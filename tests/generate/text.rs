@@ -2,6 +2,7 @@
 
 use cairn_chat::{FinishReason, SamplingParams};
 use cairn_lm::{Draft, GenerateOptions, Generated, Input, LoadedModel, Sampling, Stops, StreamRequest, generate, stream_generate};
+use mlx_rs::Array;
 
 use crate::golden::{chat, options};
 
@@ -131,6 +132,17 @@ fn cached_tokens_count_as_prompt() {
     let request = StreamRequest { caches: Some(&mut caches), options: options(10), ..StreamRequest::new(&loaded, input) };
     let found = generate(&loaded, request).expect("answer");
     assert_eq!((found.text, found.last.prompt_tokens), (expected.text, prompt.len()));
+}
+
+#[test]
+fn embeddings_of_another_shape_are_refused() {
+    let loaded = chat();
+    for shape in [&[64][..], &[], &[1, 1, 1, 64]] {
+        let embeddings = Array::from_slice(&vec![0.0f32; shape.iter().product::<i32>() as usize], shape);
+        let input = Input { embeddings: Some(&embeddings), ..Input::default() };
+        let error = stream_generate(&loaded, StreamRequest::new(&loaded, input)).expect_err("is refused").to_string();
+        assert!(error.contains("input_embeddings"), "{shape:?}: {error}");
+    }
 }
 
 #[test]

@@ -2,38 +2,44 @@
 
 use crate::{ChatError, ChatTemplate, Message};
 
+/// Stands for the last message's words, to find where a template puts them: the words themselves could stand elsewhere too.
+const PROBE: &str = "<query>";
+
 impl ChatTemplate {
     /// The rendered text up to the end of the last message's words, as `mlx_lm.cache_prompt` reads it into a cache.
     ///
     /// Templates may trim a message; then its words end where the trimmed ones do.
     pub fn render_open(&self, messages: &[Message]) -> Result<String, ChatError> {
+        let (_, after) = self.around_last_words(messages, false)?;
         let mut text = self.render(messages, false)?;
-        let words = last_words(messages)?;
-        let from = text.rfind(words.trim()).ok_or(ChatError::WordsNotRendered)?;
-        let is_whole = text[from..].starts_with(words.trim_start());
-        text.truncate(from + if is_whole { words.trim_start().len() } else { words.trim().len() });
+        let end = text.len().checked_sub(after.len()).filter(|&end| text.get(end..) == Some(after.as_str()));
+        text.truncate(end.filter(|&end| text[..end].trim_end().ends_with(last_words(messages))).ok_or(ChatError::WordsNotRendered)?);
         Ok(text)
     }
 
     /// The rendered text from the last message's words on, up to where the answer begins: what continues an open turn, as
     /// `mlx_lm.generate --prompt-cache-file` reads it.
     pub fn render_continuation(&self, messages: &[Message]) -> Result<String, ChatError> {
-        const PROBE: &str = "<query>";
-        last_words(messages)?;
+        let (before, _) = self.around_last_words(messages, true)?;
         let text = self.render(messages, true)?;
+        text.strip_prefix(before.as_str()).map(str::to_owned).ok_or(ChatError::WordsNotRendered)
+    }
+
+    /// The rendered text before and after the last message's words.
+    fn around_last_words(&self, messages: &[Message], add_generation_prompt: bool) -> Result<(String, String), ChatError> {
+        if last_words(messages).is_empty() {
+            return Err(ChatError::WordsNotRendered);
+        }
         let mut probed = messages.to_vec();
         if let Some(last) = probed.last_mut() {
             last.content = PROBE.to_owned();
         }
-        let probe = self.render(&probed, true)?;
-        let from = probe.find(PROBE).ok_or(ChatError::WordsNotRendered)?;
-        if text.get(..from) != probe.get(..from) {
-            return Err(ChatError::WordsNotRendered);
-        }
-        Ok(text[from..].to_owned())
+        let text = self.render(&probed, add_generation_prompt)?;
+        let (before, after) = text.rsplit_once(PROBE).ok_or(ChatError::WordsNotRendered)?;
+        Ok((before.to_owned(), after.to_owned()))
     }
 }
 
-fn last_words(messages: &[Message]) -> Result<&str, ChatError> {
-    messages.last().map(|last| last.content.as_str()).filter(|words| !words.trim().is_empty()).ok_or(ChatError::WordsNotRendered)
+fn last_words(messages: &[Message]) -> &str {
+    messages.last().map_or("", |last| last.content.trim())
 }

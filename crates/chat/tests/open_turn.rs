@@ -22,6 +22,7 @@ fn an_open_turn_ends_with_the_words() {
     }
     check(CHATML, "Read this.", "<|im_start|>user\nRead this.");
     check(CHATML, "user", "<|im_start|>user\nuser");
+    check(CHATML, "end", "<|im_start|>user\nend");
     check(CHATML, " two spaces  ", "<|im_start|>user\n two spaces  ");
     check(TRIMMING, " trimmed \n", "[trimmed");
 }
@@ -33,6 +34,17 @@ fn a_continuation_begins_with_the_words() {
     }
     check(CHATML, "And now?", "And now?<|im_end|>\n<|im_start|>assistant\n");
     check(TRIMMING, " And now?", "And now?]>");
+}
+
+#[test]
+fn what_was_said_before_does_not_move_the_cut() {
+    let content = ["Is <query> a tag?", "And <query>?"];
+    let messages: Vec<Message> = content.iter().flat_map(|content| user(content)).collect();
+    let template = template(CHATML);
+    let open = template.render_open(&messages).expect("a text");
+    assert_eq!(open, "<|im_start|>user\nIs <query> a tag?<|im_end|>\n<|im_start|>user\nAnd <query>?");
+    let continuation = template.render_continuation(&messages).expect("a text");
+    assert_eq!(continuation, "And <query>?<|im_end|>\n<|im_start|>assistant\n");
 }
 
 #[test]

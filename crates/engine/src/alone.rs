@@ -1,4 +1,7 @@
 //! An answer that cannot share a batch, because its keys and values are quantized or a draft model proposes its tokens.
+//!
+//! A kit makes it and keeps its caches for the next one. What continues a prompt-cache file goes without: a kit finds what it holds by its
+//! tokens, and a file need not name them.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -6,95 +9,141 @@ use std::rc::Rc;
 use cairn_chat::FinishReason;
 use cairn_lm::cache::LayerCache;
 use cairn_lm::{
-    Draft, GenerateOptions, Input, LmError, Sampled, Sampling, SpeculativeStream, TokenStream, generate_step, speculative_generate_step,
+    GenerateOptions, GenerateParams, GenerationResponse, Input, LmError, ModelKitOptions, PromptProgress, Sampling, Stops, StreamRequest,
+    stream_generate,
 };
 
 use crate::answer::Answer;
 use crate::worker::Worker;
 use crate::{EngineError, EngineState};
 
-enum Stream {
-    Plain(TokenStream),
-    Speculative(SpeculativeStream),
+/// Makes the answer from its first step to its last. `caches` hold what stands in its prompt-cache file.
+pub(crate) fn run(worker: &mut Worker, mut answer: Answer, caches: Vec<LayerCache>) -> Result<(), EngineError> {
+    let request = &answer.job.request;
+    let reason = match (&request.prompt_cache_file, request.num_draft_tokens) {
+        (None, _) => with_kit(worker, &mut answer)?,
+        (Some(_), None) => after_file(worker, &mut answer, caches)?,
+        (Some(_), Some(_)) => return Err(EngineError::DraftWithFile),
+    };
+    answer.finish(worker, reason, Vec::new());
+    Ok(())
 }
 
-impl Stream {
-    fn next_token(&mut self) -> Result<Option<Sampled>, LmError> {
-        match self {
-            Stream::Plain(stream) => stream.next_token(),
-            Stream::Speculative(stream) => stream.next_token(),
+fn with_kit(worker: &mut Worker, answer: &mut Answer) -> Result<FinishReason, EngineError> {
+    let request = &answer.job.request;
+    let quantization = request.kv_cache.quantization;
+    let options = ModelKitOptions {
+        max_kv_size: request.kv_cache.effective_max_size(),
+        kv_bits: quantization.map(|quantization| quantization.bits),
+        kv_group_size: quantization.map(|quantization| quantization.group_size),
+        quantized_kv_start: quantization.map(|quantization| quantization.start),
+        prefill_step_size: Some(request.prefill_step_size),
+    };
+    let params = GenerateParams {
+        sampling: request.sampling.clone(),
+        max_tokens: answer.max_tokens,
+        // The answer itself looks for them, as it does in a batch.
+        stop_strings: Vec::new(),
+        eos_token_ids: Some(answer.eos_token_ids()?),
+        top_logprobs: request.num_top_logprobs.unwrap_or_default(),
+        speculative_decoding: Some(request.num_draft_tokens.is_some()),
+        num_draft_tokens: request.num_draft_tokens,
+    };
+    let is_kept = request.use_prompt_cache;
+    let prompt = answer.prompt.tokens.clone();
+    // The kit is out of the worker until the answer has ended well: one that failed is not used again.
+    let mut kit = worker.take_kit(&answer.loaded, options, is_kept)?;
+    let mut on_progress = |progress| {
+        match progress {
+            PromptProgress::Begin { is_draft: false, cached_tokens, .. } => answer.found_cached(cached_tokens),
+            PromptProgress::Update { is_draft: false, prefill_tokens_processed } => answer.prefilled(prefill_tokens_processed),
+            // The draft model's share is silent.
+            _ => {}
         }
+        after_chunk(worker, answer)
+    };
+    let mut stream = kit.generate(&prompt, &params, &mut on_progress)?;
+    let reason = write(worker, answer, || stream.next_response())?;
+    drop(stream);
+    if is_kept {
+        worker.kit = Some(kit);
     }
-
-    fn into_caches(self) -> Result<Vec<LayerCache>, LmError> {
-        match self {
-            Stream::Plain(stream) => stream.into_caches(),
-            Stream::Speculative(stream) => Ok(stream.into_caches()?.0),
-        }
-    }
+    Ok(reason)
 }
 
-/// Makes the answer from its first step to its last.
-pub(crate) fn run(worker: &mut Worker, mut answer: Answer, mut caches: Vec<LayerCache>) -> Result<(), EngineError> {
+fn after_file(worker: &mut Worker, answer: &mut Answer, mut caches: Vec<LayerCache>) -> Result<FinishReason, EngineError> {
     let loaded = Rc::clone(&answer.loaded);
-    let request = answer.job.request.clone();
-    let closing = worker.closing.clone();
+    let request = &answer.job.request;
     let options = GenerateOptions {
         max_tokens: answer.max_tokens,
         prefill_step_size: request.prefill_step_size,
         num_top_logprobs: request.num_top_logprobs,
-        max_kv_size: None,
         kv_quantization: request.kv_cache.quantization,
-        num_draft_tokens: request.num_draft_tokens.unwrap_or_default(),
+        ..GenerateOptions::default()
     };
     let sampling = Sampling::new(&request.sampling, &loaded.model)?;
+    let stops = Stops { eos_token_ids: answer.eos_token_ids()?, ..Stops::default() };
     let (cached_tokens, tokens) = answer.cached_and_uncached();
-    let input = Input { tokens: &tokens, cached_tokens: &cached_tokens, ..Input::default() };
-    let model = &loaded.model.model;
-    let draft = worker.draft.clone();
-    let mut on_progress = |processed: usize, _: usize| {
-        answer.prefilled(processed);
-        let (processed_tokens, total_tokens) = answer.progress();
-        worker.publish_progress(|| EngineState::Prefilling { model: loaded.name.clone(), processed_tokens, total_tokens });
-        if answer.job.is_stopped() || *closing.borrow() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    let started = match request.num_draft_tokens {
-        Some(_) if request.prompt_cache_file.is_some() => return Err(EngineError::DraftWithFile),
-        Some(_) => {
-            let draft = draft.as_ref().ok_or(LmError::NoDraftModel)?;
-            let draft = Draft { model: &draft.model, caches: &mut Vec::new() };
-            speculative_generate_step(model, draft, input, &mut caches, sampling, options, &mut on_progress).map(Stream::Speculative)
+    answer.prefilled(0);
+    let mut on_progress = |processed, _| {
+        if processed > 0 {
+            answer.prefilled(processed);
         }
-        None => generate_step(model, input, &mut caches, sampling, options, &mut on_progress).map(Stream::Plain),
+        after_chunk(worker, answer)
     };
+    let started = stream_generate(
+        &loaded.model,
+        StreamRequest {
+            input: Input { tokens: &tokens, cached_tokens: &cached_tokens, embeddings: None },
+            sampling,
+            stops,
+            options,
+            caches: Some(&mut caches),
+            draft: None,
+            on_progress: Some(&mut on_progress),
+        },
+    );
     let mut stream = match started {
-        Ok(stream) => stream,
-        Err(LmError::Cancelled) => {
-            answer.finish(worker, FinishReason::Cancelled, false, caches);
-            return Ok(());
-        }
-        Err(error) => return Err(error.into()),
+        Err(LmError::Cancelled) => return Ok(FinishReason::Cancelled),
+        started => started?,
     };
-    let eos = answer.eos_token_ids()?;
-    let (mut reason, mut ended_by_eos) = (FinishReason::Length, false);
-    while let Some(sampled) = stream.next_token()? {
-        if eos.contains(&sampled.token) {
-            answer.end_of_sequence(sampled.token);
-            (reason, ended_by_eos) = (FinishReason::Stop, true);
-            break;
+    let reason = write(worker, answer, || stream.next().transpose())?;
+    // Waits for the step that was launched ahead.
+    stream.into_caches()?;
+    Ok(reason)
+}
+
+/// Shows how much of the prompt has been read, and breaks where the answer is to end.
+fn after_chunk(worker: &mut Worker, answer: &Answer) -> ControlFlow<()> {
+    let (processed_tokens, total_tokens) = answer.progress();
+    worker.publish_progress(|| EngineState::Prefilling { model: answer.loaded.name.clone(), processed_tokens, total_tokens });
+    if is_cancelled(worker, answer) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+/// Takes one token after the other until the answer ends, and returns why it did. A cancelled prompt has none.
+fn write(
+    worker: &mut Worker,
+    answer: &mut Answer,
+    mut next: impl FnMut() -> Result<Option<GenerationResponse>, LmError>,
+) -> Result<FinishReason, EngineError> {
+    let has_logprobs = answer.job.request.num_top_logprobs.is_some();
+    while !is_cancelled(worker, answer) {
+        let Some(response) = next()? else { return Ok(FinishReason::Length) };
+        answer.prefilled_all();
+        if response.finish_reason == Some(FinishReason::Stop) {
+            answer.end_of_sequence(response.token);
+            return Ok(FinishReason::Stop);
         }
-        if answer.token(sampled.token, sampled.logprobs.map(|logprobs| (logprobs.own, logprobs.top)))? {
-            reason = FinishReason::Stop;
-            break;
-        }
-        if answer.job.is_stopped() || *closing.borrow() {
-            reason = FinishReason::Cancelled;
-            break;
+        let logprobs = response.logprobs.filter(|_| has_logprobs).map(|logprobs| (logprobs.own, logprobs.top));
+        if answer.token(response.token, logprobs)? {
+            return Ok(FinishReason::Stop);
         }
         let (generation_tokens, generation_tps) = (answer.sampled.len(), answer.generation_tps());
-        worker.publish_progress(|| EngineState::Generating { model: loaded.name.clone(), generation_tokens, generation_tps });
+        worker.publish_progress(|| EngineState::Generating { model: answer.loaded.name.clone(), generation_tokens, generation_tps });
     }
-    let caches = stream.into_caches()?;
-    answer.finish(worker, reason, ended_by_eos, caches);
-    Ok(())
+    Ok(FinishReason::Cancelled)
+}
+
+fn is_cancelled(worker: &Worker, answer: &Answer) -> bool {
+    answer.job.is_stopped() || *worker.closing.borrow()
 }

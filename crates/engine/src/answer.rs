@@ -1,4 +1,4 @@
-//! One answer under way: its prompt, the text of its tokens, when it ends, and its figures. What computes the tokens stands above.
+//! One answer under way: its prompt, the text of its tokens, when it ends, and its figures. Its tokens come from `answers` or `alone`.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use cairn_chat::{ChatError, Encode, FinishReason, GenerationStats, Prompt, StopStrings, assemble};
 use cairn_lm::cache::{LayerCache, make_prompt_cache};
-use cairn_lm::{Detokenizer, LmError, LoadedModel, check_length, check_prefill_step_size, memory};
+use cairn_lm::{Detokenizer, LmError, LoadedModel, check_prefill_step_size, memory};
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
@@ -64,6 +64,7 @@ pub(crate) struct Answer {
     pub(crate) max_tokens: usize,
     /// Sampled ids, an end-of-sequence token included.
     pub(crate) sampled: Vec<u32>,
+    ended_by_eos: bool,
     num_cached: usize,
     num_read: usize,
     cache_note: Option<String>,
@@ -94,29 +95,33 @@ impl Answer {
             None => None,
         };
         let total = file.as_ref().map_or(0, |file| file.num_tokens) + prompt.tokens.len();
-        check_length(total, model)?;
-        let room = model.context_length() - total;
-        if room == 0 {
-            return Err(LmError::PromptTooLong { num_tokens: total, context_length: total }.into());
+        let context_length = model.context_length();
+        if total >= context_length {
+            return Err(LmError::PromptTooLong { num_tokens: total, context_length }.into());
         }
         let (reuse, tokens_in_file) = match file {
             Some(PromptFile { num_tokens, token_ids, caches }) => (Reuse { num_tokens, note: None, caches }, token_ids),
             // At least one token must be run, to have something to sample from.
             None if request.uses_prompt_cache() => (worker.cache.longest_prefix(&loaded.model, &prompt, total - 1), Vec::new()),
             None => {
-                let caches = make_prompt_cache(model, request.kv_cache.effective_max_size())?;
+                // A kit has caches of its own, and tells what they hold.
+                let caches = match request.runs_alone() {
+                    true => Vec::new(),
+                    false => make_prompt_cache(model, request.kv_cache.max_size)?,
+                };
                 (Reuse { num_tokens: 0, note: None, caches }, Vec::new())
             }
         };
         let answer = Answer {
             num_in_file: total - prompt.tokens.len(),
             tokens_in_file,
-            max_tokens: request.max_tokens.min(room),
+            max_tokens: request.max_tokens.min(context_length - total),
             detokenizer: loaded.model.tokenizer.stream(),
             num_cached: reuse.num_tokens,
             num_read: reuse.num_tokens,
             cache_note: reuse.note,
             sampled: Vec::new(),
+            ended_by_eos: false,
             stop_string: None,
             first_token: None,
             last_token: None,
@@ -152,6 +157,17 @@ impl Answer {
         let _ = self.job.events.send(GenerateEvent::Prefill { processed, total, cached: self.num_cached });
     }
 
+    /// Tells that the whole prompt has been read.
+    pub(crate) fn prefilled_all(&mut self) {
+        self.prefilled(self.num_prompt_tokens() - self.num_cached);
+    }
+
+    /// Tells that the caches hold the first `num_tokens` of the prompt, which is known only now.
+    pub(crate) fn found_cached(&mut self, num_tokens: usize) {
+        (self.num_cached, self.num_read) = (num_tokens, num_tokens);
+        self.prefilled(0);
+    }
+
     /// Prompt tokens read, cached ones included, and the length of the prompt.
     pub(crate) fn progress(&self) -> (usize, usize) {
         (self.num_read, self.num_prompt_tokens())
@@ -175,6 +191,7 @@ impl Answer {
     /// Takes the end-of-sequence token that ended the answer: it is sampled, but no part of it.
     pub(crate) fn end_of_sequence(&mut self, token: u32) {
         self.count(token);
+        self.ended_by_eos = true;
     }
 
     fn count(&mut self, token: u32) {
@@ -195,8 +212,8 @@ impl Answer {
     }
 
     /// Tells the end of the answer and keeps what was computed for it: `caches` hold a beginning of prompt and answer.
-    pub(crate) fn finish(mut self, worker: &mut Worker, reason: FinishReason, ended_by_eos: bool, caches: Vec<LayerCache>) {
-        let stats = self.stats(reason, ended_by_eos);
+    pub(crate) fn finish(mut self, worker: &mut Worker, reason: FinishReason, caches: Vec<LayerCache>) {
+        let stats = self.stats(reason);
         // Nothing follows a stop string; else what was held back is text after all.
         let text = match self.stop_string {
             Some(_) => Ok(String::new()),
@@ -225,7 +242,7 @@ impl Answer {
         }
     }
 
-    fn stats(&self, finish_reason: FinishReason, ended_by_eos: bool) -> GenerationStats {
+    fn stats(&self, finish_reason: FinishReason) -> GenerationStats {
         // Without a token, as after a stop while the prompt was read, there is no time to tell.
         let until_first = |start: Instant| self.first_token.map_or(0.0, |first_token| (first_token - start).as_secs_f64());
         let num_prompt_tokens = self.num_prompt_tokens();
@@ -235,7 +252,7 @@ impl Answer {
             num_prompt_tokens,
             num_cached_tokens: self.num_cached,
             cache_note: self.cache_note.clone(),
-            num_generation_tokens: self.sampled.len() - usize::from(ended_by_eos),
+            num_generation_tokens: self.sampled.len() - usize::from(self.ended_by_eos),
             queue_ms: (self.began - self.job.arrived).as_secs_f64() * 1e3,
             prompt_tps: rate(num_prompt_tokens - self.num_cached, until_first(self.began)),
             generation_tps: self.generation_tps(),

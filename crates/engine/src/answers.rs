@@ -1,4 +1,5 @@
-//! All answers that are being made at once: each is a row of one batch, which rows join and leave between steps.
+//! All answers that are being made at once: each is a row of one batch, which rows join and leave between steps. Those that cannot be a
+//! row are made from beginning to end when there is no batch.
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -47,13 +48,13 @@ impl Answers {
         let events = job.events.clone();
         let begun = guarded(worker, "beginning an answer", |worker| {
             let (mut answer, caches) = Answer::begin(worker, job)?;
+            if answer.max_tokens > 0 && answer.job.request.runs_alone() {
+                return alone::run(worker, answer, caches);
+            }
             answer.prefilled(0);
             if answer.max_tokens == 0 {
-                answer.finish(worker, FinishReason::Length, false, caches);
+                answer.finish(worker, FinishReason::Length, caches);
                 return Ok(());
-            }
-            if answer.job.request.runs_alone() {
-                return alone::run(worker, answer, caches);
             }
             let (cached, remaining) = answer.cached_and_uncached();
             self.insert(answer, cached, remaining, Some(caches))
@@ -66,20 +67,28 @@ impl Answers {
 
     /// One step for all: a token for every answer that is being written, and a chunk of the prompts that are being read.
     pub(crate) fn step(&mut self, worker: &mut Worker) {
+        if self.is_empty() {
+            return;
+        }
         self.remove_stopped(worker, GenerateJob::is_stopped);
         if self.rows.is_empty() {
             self.retry_suspect(worker);
         }
-        let Some(batch) = &mut self.batch else { return };
-        if !batch.has_work() {
+        if !self.rows.is_empty() {
+            self.step_batch(worker);
+        }
+        self.rest(worker);
+    }
+
+    fn step_batch(&mut self, worker: &mut Worker) {
+        let Some(batch) = self.batch.as_mut().filter(|batch| batch.has_work()) else {
             // Taking a row out has failed, and the others went with it.
             return self.isolate(worker, None);
-        }
+        };
         match guarded(worker, "answering", |_| Ok(batch.next()?)) {
             Ok(step) => self.take(worker, step),
             Err(error) => self.isolate(worker, Some(error)),
         }
-        self.rest(worker);
     }
 
     /// Ends every answer where it is.
@@ -87,6 +96,7 @@ impl Answers {
         self.remove_stopped(worker, |_| true);
     }
 
+    /// Queues `prompt`, after what `caches` hold: the `cached_tokens`, where they are known.
     fn insert(
         &mut self,
         answer: Answer,
@@ -100,14 +110,15 @@ impl Answers {
             let options = BatchOptions { prefill_step_size: request.prefill_step_size, ..self.options.clone() };
             BatchGenerator::new(loaded.model.clone(), options)
         });
-        let Sampling { sampler, processors } = Sampling::new(&request.sampling, loaded)?;
+        let Sampling { mut sampler, processors } = Sampling::new(&request.sampling, loaded)?;
+        // An answer that goes on after a failure goes on with its random numbers.
+        sampler.skip(answer.sampled.len());
         let id = batch.insert(BatchRequest {
             sampler,
             processors,
             num_top_logprobs: request.num_top_logprobs,
             stop: answer.eos_token_ids()?.into_iter().map(|id| vec![id]).collect(),
             caches,
-            // A file may not name its tokens; then processors see what comes after it.
             cached_tokens,
             ..BatchRequest::new(prompt, answer.max_tokens - answer.sampled.len())
         })?;
@@ -134,25 +145,26 @@ impl Answers {
 
     fn take_token(&mut self, worker: &mut Worker, token: BatchToken) {
         let Some(answer) = self.rows.get_mut(&token.id) else { return };
-        let ended_by_eos = token.finish.as_ref().is_some_and(|finish| finish.reason == FinishReason::Stop);
-        let outcome = match ended_by_eos {
+        // The batch knows of no stops but end-of-sequence tokens.
+        let is_eos = token.finish.as_ref().is_some_and(|finish| finish.reason == FinishReason::Stop);
+        let is_stopped = match is_eos {
             true => {
                 answer.end_of_sequence(token.token);
-                Ok(false)
+                Ok(true)
             }
             false => answer.token(token.token, token.logprobs),
         };
-        match (outcome, token.finish) {
+        match (is_stopped, token.finish) {
             (Err(error), _) => {
-                self.drop_row(token.id);
+                self.remove_row(token.id);
                 if let Some(answer) = self.rows.remove(&token.id) {
                     answer.job.fail(error);
                 }
             }
-            (Ok(stopped), Some(finish)) => {
-                let reason = if stopped { FinishReason::Stop } else { finish.reason };
+            (Ok(is_stopped), Some(finish)) => {
+                let reason = if is_stopped { FinishReason::Stop } else { finish.reason };
                 if let Some(answer) = self.rows.remove(&token.id) {
-                    answer.finish(worker, reason, ended_by_eos, finish.caches);
+                    answer.finish(worker, reason, finish.caches);
                 }
             }
             (Ok(true), None) => self.end(worker, token.id, FinishReason::Stop),
@@ -169,19 +181,20 @@ impl Answers {
         let (stopped, others): (VecDeque<_>, _) = self.suspects.drain(..).partition(|answer| is_stopped(&answer.job));
         self.suspects = others;
         for answer in stopped {
-            answer.finish(worker, FinishReason::Cancelled, false, Vec::new());
+            answer.finish(worker, FinishReason::Cancelled, Vec::new());
         }
     }
 
-    /// Takes a row out of the batch and ends its answer.
+    /// Ends an answer that the batch goes on with.
     fn end(&mut self, worker: &mut Worker, id: RequestId, reason: FinishReason) {
-        let caches = self.drop_row(id);
+        let caches = self.remove_row(id);
         if let Some(answer) = self.rows.remove(&id) {
-            answer.finish(worker, reason, false, caches);
+            answer.finish(worker, reason, caches);
         }
     }
 
-    fn drop_row(&mut self, id: RequestId) -> Vec<LayerCache> {
+    /// Takes a row out of the batch and returns what was computed for it.
+    fn remove_row(&mut self, id: RequestId) -> Vec<LayerCache> {
         let removed = self.batch.as_mut().map(|batch| batch.remove(id));
         match removed {
             Some(Ok(Some(row))) => row.caches,
@@ -196,7 +209,7 @@ impl Answers {
     /// After a step that failed as a whole: a lone answer is at fault; of several each goes on alone, from its tokens.
     fn isolate(&mut self, worker: &mut Worker, error: Option<EngineError>) {
         self.batch = None;
-        worker.cache.forget_hot();
+        worker.forget_conversations();
         let _ = ffi::synchronize();
         let mut answers: VecDeque<Answer> = std::mem::take(&mut self.rows).into_values().collect();
         match error {
@@ -209,6 +222,7 @@ impl Answers {
         }
     }
 
+    /// Lets the first of the suspects that can go on be the only row.
     fn retry_suspect(&mut self, worker: &mut Worker) {
         while let Some(answer) = self.suspects.pop_front() {
             let events = answer.job.events.clone();
@@ -258,7 +272,7 @@ pub(crate) fn guarded<T>(
     // Unwinding can leave no half-changed state behind that matters: caches in use are dropped with the batch, and the model is only
     // ever read.
     catch_unwind(AssertUnwindSafe(|| job(worker))).unwrap_or_else(|panic| {
-        worker.cache.forget_hot();
+        worker.forget_conversations();
         let _ = ffi::synchronize();
         Err(EngineError::Panicked { during, message: panic_message(panic.as_ref()) })
     })

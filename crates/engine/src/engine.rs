@@ -97,6 +97,12 @@ impl Engine {
         self.ask(Job::LoadDraft { name: name.to_owned(), folder: folder.to_owned(), reply }, answer).await
     }
 
+    /// Drops the draft model, if there is one. Waits for the answers before it.
+    pub async fn unload_draft(&self) -> Result<(), EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Job::UnloadDraft { reply }, answer).await
+    }
+
     /// Reads a prompt and keeps its keys and values in a file; `on_progress(processed, total)` counts its tokens. Dropping the future
     /// cancels the work.
     pub async fn cache_prompt(
@@ -131,6 +137,12 @@ impl Engine {
         // A refused job drops its sender, which the receiver reports.
         let _ = self.shared.jobs.send(job);
         Generation { events, stop, has_ended: false }
+    }
+
+    /// The tokens of `text`, as [`PromptInput::Text`] has them.
+    pub async fn tokenize(&self, text: &str) -> Result<Vec<u32>, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Job::Tokenize { text: text.to_owned(), reply }, answer).await
     }
 
     /// Scores a prompt: the log-probability of each token, and the `num_top` likeliest next ones.

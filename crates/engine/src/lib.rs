@@ -2,7 +2,8 @@
 //!
 //! [`Engine`] is a handle: it sends plain data to one named thread, which owns device, stream, model and caches, and gets events back.
 //! No MLX array leaves that thread. An answer is a [`Generation`], a stream of [`GenerateEvent`]s; dropping it cancels the work. What the
-//! engine is busy with can be watched ([`EngineStatus`]). A failure or panic in a job ends that job only.
+//! engine is busy with can be watched ([`EngineStatus`]). A failure or panic in a job ends that job only. Answers share a batch (`answers`);
+//! those that cannot, for a draft model or quantized keys and values, are made one by one with a kit (`alone`).
 //!
 //! ```text
 //! Engine ──Job──▶ thread ("cairn-engine") ── answers ── answer ── worker ── lm

@@ -35,7 +35,7 @@ pub struct KvCacheOptions {
 }
 
 impl KvCacheOptions {
-    /// Quantized caches hold every token.
+    /// The bound as it applies: quantized caches hold every token.
     pub(crate) fn effective_max_size(&self) -> Option<usize> {
         if self.quantization.is_some() { None } else { self.max_size }
     }
@@ -50,9 +50,9 @@ pub struct GenerateRequest {
     pub sampling: SamplingParams,
     /// The most tokens to sample; the answer also ends where the model's context does.
     pub max_tokens: usize,
-    /// Prompt tokens read at once; cancellation is seen between two steps.
+    /// Prompt tokens read at once; cancellation is seen between two steps. Answers made beside each other read as the first of them does.
     pub prefill_step_size: usize,
-    /// Whether stored prompt caches are read and written.
+    /// Whether what earlier answers computed is read, and what this one computes is kept.
     pub use_prompt_cache: bool,
     /// Texts that end the answer; it stops before them.
     pub stop: Vec<String>,
@@ -71,7 +71,7 @@ pub struct GenerateRequest {
 }
 
 impl GenerateRequest {
-    /// Whether stored prompt caches are used: they hold keys and values of every token, as computed.
+    /// Whether the prompt cache is used: it holds keys and values of every token, as computed. Kits keep their own.
     pub(crate) fn uses_prompt_cache(&self) -> bool {
         self.use_prompt_cache && self.kv_cache == KvCacheOptions::default() && self.prompt_cache_file.is_none() && !self.runs_alone()
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::mpsc::Receiver;
 
-use cairn_lm::{LmError, LoadOptions, LoadedModel, memory};
+use cairn_lm::{LoadOptions, LoadedModel, check_vocabularies, memory};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::answer::GenerateJob;
@@ -29,6 +29,9 @@ pub(crate) enum Job {
         folder: PathBuf,
         reply: oneshot::Sender<Result<(), EngineError>>,
     },
+    UnloadDraft {
+        reply: oneshot::Sender<Result<(), EngineError>>,
+    },
     CachePrompt {
         request: Box<CachePromptRequest>,
         progress: mpsc::UnboundedSender<(usize, usize)>,
@@ -38,6 +41,10 @@ pub(crate) enum Job {
         reply: oneshot::Sender<Result<(), EngineError>>,
     },
     Generate(GenerateJob),
+    Tokenize {
+        text: String,
+        reply: oneshot::Sender<Result<Vec<u32>, EngineError>>,
+    },
     Score {
         prompt: PromptInput,
         num_top: usize,
@@ -89,8 +96,11 @@ fn may_begin(job: &Job, answers: &Answers) -> bool {
     match job {
         Job::Generate(job) if job.request.runs_alone() => answers.is_empty(),
         Job::Generate(_) => answers.has_room(),
-        Job::Load { .. } | Job::LoadDraft { .. } | Job::Unload { .. } | Job::CachePrompt { .. } | Job::Shutdown => answers.is_empty(),
-        Job::Score { .. } | Job::SetCacheBudget { .. } | Job::FlushCache { .. } => true,
+        Job::Load { .. } | Job::LoadDraft { .. } | Job::Unload { .. } | Job::UnloadDraft { .. } | Job::CachePrompt { .. } => {
+            answers.is_empty()
+        }
+        Job::Shutdown => true,
+        Job::Tokenize { .. } | Job::Score { .. } | Job::SetCacheBudget { .. } | Job::FlushCache { .. } => true,
     }
 }
 
@@ -109,6 +119,11 @@ fn begin(worker: &mut Worker, answers: &mut Answers, job: Job) {
             let _ = reply.send(result);
             worker.publish_idle();
         }
+        Job::UnloadDraft { reply } => {
+            worker.drop_draft();
+            worker.publish_idle();
+            let _ = reply.send(Ok(()));
+        }
         Job::CachePrompt { request, progress, reply } => {
             let closing = worker.closing.clone();
             let mut on_progress = |processed, total| {
@@ -123,6 +138,9 @@ fn begin(worker: &mut Worker, answers: &mut Answers, job: Job) {
             worker.drop_model();
             worker.publish(EngineState::Empty);
             let _ = reply.send(Ok(()));
+        }
+        Job::Tokenize { text, reply } => {
+            let _ = reply.send(guarded(worker, "tokenizing", |worker| tokenize(worker, text)));
         }
         Job::Score { prompt, num_top, reply } => {
             let result = guarded(worker, "scoring", |worker| score(worker, prompt, num_top));
@@ -153,7 +171,7 @@ fn load(worker: &mut Worker, name: String, folder: PathBuf) -> Result<ModelInfo,
                 weight_bytes: model.weight_bytes,
                 fingerprint: model.fingerprint.clone(),
             };
-            worker.loaded = Some(Rc::new(Loaded { name: name.clone(), model }));
+            worker.loaded = Some(Rc::new(Loaded { name: name.clone(), model: Rc::new(model) }));
             memory::clear_cache();
             worker.publish(EngineState::Ready { model: name });
             Ok(info)
@@ -164,15 +182,17 @@ fn load(worker: &mut Worker, name: String, folder: PathBuf) -> Result<ModelInfo,
 
 fn load_draft(worker: &mut Worker, name: String, folder: &Path) -> Result<(), EngineError> {
     let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
-    worker.draft = None;
+    worker.drop_draft();
     let draft = LoadedModel::load(folder, LoadOptions { keep_quantized: worker.keep_quantized });
     let draft = draft.map_err(|source| EngineError::Load { name, source })?;
-    let (vocab_size, draft_vocab_size) = (loaded.model.model.vocab_size(), draft.model.vocab_size());
-    if vocab_size != draft_vocab_size {
-        return Err(LmError::DraftVocabulary { vocab_size, draft_vocab_size }.into());
-    }
+    check_vocabularies(&loaded.model.model, &draft.model)?;
     worker.draft = Some(Rc::new(draft));
     Ok(())
+}
+
+fn tokenize(worker: &Worker, text: String) -> Result<Vec<u32>, EngineError> {
+    let loaded = worker.loaded.as_ref().ok_or(EngineError::NoModel)?;
+    Ok(answer::prompt_tokens(&loaded.model, &PromptInput::Text(text))?.tokens)
 }
 
 fn score(worker: &Worker, prompt: PromptInput, num_top: usize) -> Result<Score, EngineError> {

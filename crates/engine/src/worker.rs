@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use cairn_lm::{LoadedModel, ffi, memory};
+use cairn_lm::{LmError, LoadedModel, ModelKit, ModelKitOptions, ffi, memory};
 use tokio::sync::{mpsc, watch};
 
 use crate::prompt_cache::PromptCache;
@@ -16,6 +16,8 @@ pub(crate) struct Worker {
     pub(crate) loaded: Option<Rc<Loaded>>,
     /// Proposes tokens for the model above.
     pub(crate) draft: Option<Rc<LoadedModel>>,
+    /// That of the last answer which could not share a batch, with that conversation's caches.
+    pub(crate) kit: Option<ModelKit>,
     pub(crate) cache: PromptCache,
     pub(crate) closing: watch::Receiver<bool>,
     status: watch::Sender<EngineStatus>,
@@ -26,7 +28,7 @@ pub(crate) struct Worker {
 /// A model and the name it was loaded under.
 pub(crate) struct Loaded {
     pub(crate) name: String,
-    pub(crate) model: LoadedModel,
+    pub(crate) model: Rc<LoadedModel>,
 }
 
 /// Watchers redraw at most this often; per-token updates would only wake them.
@@ -43,6 +45,7 @@ impl Worker {
         Worker {
             loaded: None,
             draft: None,
+            kit: None,
             cache: PromptCache::new(cache, cache_events, status.clone()),
             closing,
             status,
@@ -84,11 +87,39 @@ impl Worker {
         self.publish(state);
     }
 
-    /// Drops the loaded model and what the prompt cache holds for it in memory.
+    /// A kit for an answer of `loaded`. One that `may_continue` is that of the last such answer, where it has the same `options`.
+    pub(crate) fn take_kit(&mut self, loaded: &Loaded, options: ModelKitOptions, may_continue: bool) -> Result<ModelKit, LmError> {
+        let kept = if may_continue { self.kit.take() } else { None };
+        let mut kit = match kept.filter(|kit| *kit.options() == options) {
+            Some(kit) => kit,
+            None => ModelKit::new(Rc::clone(&loaded.model), options)?,
+        };
+        if let (Some(draft), None) = (&self.draft, kit.draft_model()) {
+            kit.set_draft_model(Rc::clone(draft))?;
+        }
+        Ok(kit)
+    }
+
+    /// Drops the draft model, if there is one, and what it has read.
+    pub(crate) fn drop_draft(&mut self) {
+        self.draft = None;
+        if let Some(kit) = &mut self.kit {
+            kit.unload_draft_model();
+        }
+        memory::clear_cache();
+    }
+
+    /// Drops the conversations that are kept in memory.
+    pub(crate) fn forget_conversations(&mut self) {
+        self.cache.forget_hot();
+        self.kit = None;
+    }
+
+    /// Drops the loaded model, its draft model and the conversations with them that are in memory.
     pub(crate) fn drop_model(&mut self) {
         // Nothing may still run on arrays that are about to go.
         let _ = ffi::synchronize();
-        self.cache.forget_hot();
+        self.forget_conversations();
         self.loaded = None;
         self.draft = None;
         memory::clear_cache();

@@ -1,4 +1,4 @@
-//! config.json of a llama-like model, read once into checked values.
+//! config.json, read once into checked values.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,6 +26,17 @@ pub fn check_range(name: &'static str, value: i64, range: std::ops::RangeInclusi
         return Err(LmError::Config { name, value: value.to_string(), allowed });
     }
     i32::try_from(value).map_err(|_| LmError::Config { name, value: value.to_string(), allowed: "it must fit 32 bits".to_owned() })
+}
+
+/// The heads of queries and those of keys and values; refuses numbers of which the second does not divide the first.
+pub fn check_heads(num_attention_heads: i64, num_key_value_heads: i64) -> Result<(i32, i32), LmError> {
+    let heads = check_range("num_attention_heads", num_attention_heads, 1..=1024)?;
+    let kv_heads = check_range("num_key_value_heads", num_key_value_heads, 1..=1024)?;
+    if heads % kv_heads != 0 {
+        let allowed = format!("it must divide num_attention_heads = {heads}");
+        return Err(LmError::Config { name: "num_key_value_heads", value: kv_heads.to_string(), allowed });
+    }
+    Ok((heads, kv_heads))
 }
 
 /// Refuses a number that is not above 0 in single precision, which is what it is computed with; names its key.

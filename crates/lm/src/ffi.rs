@@ -39,7 +39,7 @@ pub fn slice(array: &Array, start: &[i32], stop: &[i32]) -> Result<Array> {
 
 /// A copy of `array` with `update` written at `start..stop`; in place if nothing else holds it when the result is evaluated.
 ///
-/// Panics as [`slice`] does.
+/// Panics as [`slice()`] does.
 pub fn slice_update(array: &Array, update: &Array, start: &[i32], stop: &[i32]) -> Result<Array> {
     let strides = unit_strides(array, start, stop);
     let stream = Stream::thread_local_or_default();

@@ -3,8 +3,8 @@
 use cairn_chat::FinishReason;
 
 use super::{BatchFinish, BatchGenerator, BatchOptions, BatchRequest, BatchStats, BatchStep, RequestId};
-use crate::LmError;
 use crate::models::Model;
+use crate::{LmError, TokenScore};
 
 /// What became of one request of [`batch_generate`].
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub struct BatchAnswer {
     /// The tokens sampled, without the one that completed a stop sequence.
     pub tokens: Vec<u32>,
     /// For each of them what [`super::BatchToken::logprobs`] says, where asked for.
-    pub logprobs: Vec<(f32, Vec<(u32, f32)>)>,
+    pub logprobs: Vec<(f32, Vec<TokenScore>)>,
     /// How it ended, and its caches.
     pub finish: BatchFinish,
 }
@@ -22,7 +22,7 @@ pub struct BatchAnswer {
 struct Draft {
     id: Option<RequestId>,
     tokens: Vec<u32>,
-    logprobs: Vec<(f32, Vec<(u32, f32)>)>,
+    logprobs: Vec<(f32, Vec<TokenScore>)>,
     outcome: Option<Result<BatchFinish, LmError>>,
 }
 

@@ -177,11 +177,17 @@ impl Lane {
         let was_sampled: Vec<bool> = self.rows.iter().map(|row| row.is_input_sampled).collect();
         // A row that ends by a stop sequence costs one pass more than it needs; one that ends by its length need not.
         let launches = !self.rows.iter().all(Row::is_at_limit);
+        let mut is_read = launches;
         let mut failed = Vec::new();
         if launches {
             match self.launch(model, &mut failed) {
-                // A pass over one row fails for that row only.
-                Err(error) if self.rows.len() == 1 => failed.push((0, error)),
+                // A pass over one row fails for that row only. Some layers may have read what others have not: nothing can go on from them.
+                Err(error) if self.rows.len() == 1 => {
+                    self.caches.clear();
+                    self.rows[0].tokens.clear();
+                    is_read = false;
+                    failed.push((0, error));
+                }
                 other => other?,
             }
         }
@@ -190,7 +196,7 @@ impl Lane {
         for index in 0..self.rows.len() {
             let row = &mut self.rows[index];
             let token = tokens[index];
-            if launches {
+            if is_read {
                 row.tokens.push(token);
             }
             let failure = failed.iter().position(|(failed, _)| *failed == index).map(|place| failed.swap_remove(place).1);

@@ -7,7 +7,7 @@ use mlx_rs::transforms::eval;
 use super::lane::{Joining, Row};
 use super::{BatchOptions, BatchRequest, BatchStep, PromptProgress, RequestId, RowState};
 use crate::cache::batch::{BatchKind, batch_kinds, extract, merge, prepare};
-use crate::cache::{LayerCache, RotatingKvCache};
+use crate::cache::{LayerCache, MAX_TOKENS, RotatingKvCache};
 use crate::generate::check_tokens;
 use crate::models::Model;
 use crate::{LmError, memory};
@@ -127,8 +127,9 @@ fn read_again(request: &mut BatchRequest) -> Result<(), LmError> {
 }
 
 fn new_caches(model: &Model, max_kv_size: Option<usize>) -> Vec<LayerCache> {
-    let bounded = |cache| match (cache, max_kv_size) {
-        (LayerCache::Kv(_), Some(max_size)) => LayerCache::Rotating(RotatingKvCache::new(max_size.max(1) as i32, 0)),
+    let max_size = max_kv_size.map(|max_size| max_size.clamp(1, MAX_TOKENS as usize) as i32);
+    let bounded = |cache| match (cache, max_size) {
+        (LayerCache::Kv(_), Some(max_size)) => LayerCache::Rotating(RotatingKvCache::new(max_size, 0)),
         (cache, _) => cache,
     };
     model.make_cache().into_iter().map(bounded).collect()

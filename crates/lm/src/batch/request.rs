@@ -3,7 +3,7 @@
 use cairn_chat::FinishReason;
 
 use crate::cache::LayerCache;
-use crate::{LmError, LogitsProcessors, Sampler};
+use crate::{LmError, LogitsProcessors, Sampler, TokenScore};
 
 /// How requests share the device.
 #[derive(Debug, Clone, PartialEq)]
@@ -132,7 +132,7 @@ pub struct BatchToken {
     /// Its id; the token that ends an answer is reported too.
     pub token: u32,
     /// Its natural log-probability and the most likely alternatives, best first; where asked for.
-    pub logprobs: Option<(f32, Vec<(u32, f32)>)>,
+    pub logprobs: Option<(f32, Vec<TokenScore>)>,
     /// The end of the answer, if this is its last token.
     pub finish: Option<BatchFinish>,
 }
@@ -142,7 +142,7 @@ pub struct BatchToken {
 pub struct BatchFinish {
     /// A stop sequence, also where `max_tokens` was reached with it; or else the length.
     pub reason: FinishReason,
-    /// One per layer; they share no memory with the batch.
+    /// One per layer, or none where the pass over the last token failed; they share no memory with the batch.
     pub caches: Vec<LayerCache>,
     /// What `caches` hold since `cached_tokens` and including them: prompt and answer, in which the last token may be missing.
     pub tokens: Vec<u32>,

@@ -123,12 +123,20 @@ impl BatchKvCache {
         Ok(AttentionStep { offset, mask })
     }
 
+    /// Whether tokens can be forgotten from the end: not while right padding stands there.
+    pub fn is_trimmable(&self) -> bool {
+        self.unmoved.is_none()
+    }
+
     /// Forgets the last `num_tokens` of every row, at most as many as the shortest has; returns how many.
     pub fn trim(&mut self, num_tokens: usize) -> usize {
+        if !self.is_trimmable() {
+            return 0;
+        }
         let shortest = self.offsets().into_iter().min().unwrap_or(0);
-        let trimmed = (num_tokens as i32).min(shortest);
-        self.stop -= trimmed;
-        trimmed as usize
+        let trimmed = num_tokens.min(shortest as usize);
+        self.stop -= trimmed as i32;
+        trimmed
     }
 
     /// Keeps only the rows `kept`, in that order, without the left padding that they share.

@@ -4,7 +4,7 @@ use mlx_rs::Array;
 use mlx_rs::error::Result;
 
 use super::buffer::{self, append, front, joined, room, round_up, span};
-use super::{AttentionStep, Mask, QuantizedKvCache, RopeOffset, causal_mask};
+use super::{AttentionStep, QuantizedKvCache};
 use crate::LmError;
 
 /// Keys and values of every token, in buffers that grow in steps and are written in place.
@@ -167,13 +167,7 @@ impl KvCache {
 
     /// Where the next `length` tokens stand and what they see: all before them, or the last `window`.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
-        let mask = match window {
-            // Only a window that leaves something out needs a mask of its own.
-            Some(window) if self.offset + length > window => Mask::Array(causal_mask(length, self.offset, Some(window))?),
-            _ if length == 1 => Mask::None,
-            _ => Mask::Causal,
-        };
-        Ok(AttentionStep { offset: RopeOffset::Same(self.offset), mask })
+        AttentionStep::after(self.offset, length, window)
     }
 
     /// The arrays behind it.

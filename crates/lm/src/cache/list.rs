@@ -50,12 +50,12 @@ impl CacheList {
         self.entries.iter().all(LayerCache::is_trimmable)
     }
 
-    /// Forgets the last `num_tokens` in all of them; returns how many, 0 if one of them cannot.
+    /// Forgets the last `num_tokens` in all of them; returns how many the one that held fewest forgot, 0 if one of them cannot.
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         if !self.is_trimmable() {
             return 0;
         }
-        self.entries.iter_mut().map(|cache| cache.trim(num_tokens)).last().unwrap_or(0)
+        self.entries.iter_mut().map(|cache| cache.trim(num_tokens)).min().unwrap_or(0)
     }
 
     /// The arrays behind it.

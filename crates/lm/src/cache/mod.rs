@@ -35,7 +35,7 @@ pub use rotating::RotatingKvCache;
 pub use snapshot::CacheSnapshot;
 
 /// No position is above this, so that sums of two fit an i32 on the host and in MLX.
-const MAX_TOKENS: i32 = 1 << 30;
+pub(crate) const MAX_TOKENS: i32 = 1 << 30;
 
 /// A layer's memory. The set is closed, so that whatever stores caches handles every kind.
 #[derive(Debug, Clone)]
@@ -108,6 +108,19 @@ pub enum KeysValues {
         /// Bits a value.
         bits: i32,
     },
+}
+
+impl AttentionStep {
+    /// The step of `length` tokens after `offset` others, all of which are held.
+    fn after(offset: i32, length: i32, window: Option<i32>) -> Result<Self> {
+        let mask = match window {
+            // Only a window that leaves something out needs a mask of its own.
+            Some(window) if offset + length > window => Mask::Array(causal_mask(length, offset, Some(window))?),
+            _ if length == 1 => Mask::None,
+            _ => Mask::Causal,
+        };
+        Ok(AttentionStep { offset: RopeOffset::Same(offset), mask })
+    }
 }
 
 impl LayerCache {
@@ -218,7 +231,7 @@ impl LayerCache {
             LayerCache::Kv(_) | LayerCache::Quantized(_) => true,
             LayerCache::Rotating(cache) => cache.is_trimmable(),
             LayerCache::Chunked(cache) => cache.is_trimmable(),
-            LayerCache::BatchKv(_) => true,
+            LayerCache::BatchKv(cache) => cache.is_trimmable(),
             LayerCache::Arrays(_) | LayerCache::BatchRotating(_) => false,
             LayerCache::List(cache) => cache.is_trimmable(),
         }

@@ -21,15 +21,10 @@ pub struct KvQuantization {
 impl KvQuantization {
     /// Quantizes the plain caches of keys and values that hold `start` tokens or more; called again, it finds nothing left to do.
     ///
-    /// Recurrent, chunked and listed caches stay as they are, as in mlx-lm. Rotating ones cannot be quantized: mlx-lm raises when the first
-    /// of them reaches `start`, this fails at once, before any work is lost.
+    /// Recurrent, chunked and listed caches stay as they are, as in mlx-lm. Rotating ones are refused as by
+    /// [`check_caches`](Self::check_caches).
     pub fn apply(&self, caches: &mut [LayerCache]) -> Result<(), LmError> {
-        for cache in caches.iter() {
-            if let LayerCache::Rotating(_) | LayerCache::BatchRotating(_) = cache {
-                let allowed = "this model's sliding-window caches, or a max_kv_size, cannot be quantized: leave one of them out";
-                return Err(LmError::CacheSetting { name: "kv_bits", value: self.bits.to_string(), allowed: allowed.to_owned() });
-            }
-        }
+        self.check_caches(caches)?;
         for cache in caches {
             if let LayerCache::Kv(kv) = cache
                 && kv.offset() >= self.start
@@ -38,6 +33,17 @@ impl KvQuantization {
             }
         }
         Ok(())
+    }
+
+    /// Fails if one of `caches` cannot be quantized: a rotating one. mlx-lm raises when the first of them reaches `start`.
+    pub fn check_caches(&self, caches: &[LayerCache]) -> Result<(), LmError> {
+        match caches.iter().any(|cache| matches!(cache, LayerCache::Rotating(_) | LayerCache::BatchRotating(_))) {
+            true => {
+                let allowed = "this model's sliding-window caches, or a max_kv_size, cannot be quantized: leave one of them out";
+                Err(LmError::CacheSetting { name: "kv_bits", value: self.bits.to_string(), allowed: allowed.to_owned() })
+            }
+            false => Ok(()),
+        }
     }
 
     /// Fails on settings that no model can have, without looking at caches.

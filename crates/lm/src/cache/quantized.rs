@@ -3,8 +3,8 @@
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, ops};
 
+use super::AttentionStep;
 use super::buffer::{append, front};
-use super::{AttentionStep, Mask, RopeOffset, causal_mask};
 use crate::LmError;
 
 /// An array quantized in groups along its last axis (MLX's affine mode).
@@ -116,12 +116,7 @@ impl QuantizedKvCache {
 
     /// Where the next `length` tokens stand and what they see: all before them, or the last `window`.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
-        let mask = match window {
-            Some(window) if self.offset + length > window => Mask::Array(causal_mask(length, self.offset, Some(window))?),
-            _ if length == 1 => Mask::None,
-            _ => Mask::Causal,
-        };
-        Ok(AttentionStep { offset: RopeOffset::Same(self.offset), mask })
+        AttentionStep::after(self.offset, length, window)
     }
 
     /// Forgets the last `num_tokens`; returns how many it forgot.

@@ -172,6 +172,20 @@ fn caches_are_trimmed_together_or_not_at_all() {
 }
 
 #[test]
+fn rows_are_trimmed_together_once_their_padding_has_moved() {
+    let mut batch = BatchKvCache::merge(&[KvCache::new(), KvCache::new()]).unwrap();
+    let step = |from: i32, length: i32| ops::concatenate(&[tokens(from, from + length), tokens(from, from + length)], 0).unwrap();
+    batch.prepare(&[5, 3]);
+    batch.update_and_fetch(step(0, 5), step(0, 5)).unwrap();
+    assert!(!batch.is_trimmable());
+    assert_eq!((batch.trim(1), batch.offsets()), (0, vec![5, 3]));
+    batch.finalize().unwrap();
+    assert_eq!((batch.trim(2), batch.offsets()), (2, vec![3, 1]));
+    assert!(bits(batch.extract(1).unwrap().arrays()[0]) == bits(&tokens(0, 1).contiguous().unwrap()));
+    assert_eq!((batch.trim(usize::MAX), batch.offsets()), (1, vec![2, 0]));
+}
+
+#[test]
 fn what_was_trimmed_can_be_read_again() {
     for cache in [kv(), quantized(), rotating(64, 4), chunked(64)] {
         let mut plain = filled(cache.clone(), &[10]);

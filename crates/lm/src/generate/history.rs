@@ -22,6 +22,12 @@ impl History {
         }
     }
 
+    /// The array behind it, to be computed with each step: a processor that ignores it, as a bias does, would let its graph grow with the
+    /// answer.
+    pub(super) fn array(&self) -> Option<&Array> {
+        self.0.as_ref().map(TokenBuffer::array)
+    }
+
     /// Logits `[1, V]` as the processors leave them, after this history and `proposed`, tokens `[1]` that may yet be taken back.
     pub(super) fn process(&self, processors: &mut LogitsProcessors, proposed: &[Array], logits: Array) -> Result<Array, LmError> {
         let Some(tokens) = &self.0 else { return Ok(logits) };

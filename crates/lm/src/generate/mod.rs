@@ -29,8 +29,7 @@ pub(crate) use logprobs::top_logprobs;
 pub use logprobs::{Logprobs, TokenScore, score};
 pub use prefill::Input;
 pub use response::{Generated, GenerationResponse};
-pub(crate) use speculative::check_vocabularies;
-pub use speculative::{Acceptance, Draft, SpeculativeStream, speculative_generate_step};
+pub use speculative::{Acceptance, Draft, SpeculativeStream, check_vocabularies, speculative_generate_step};
 pub use stream::{ResponseStream, StreamRequest, generate, stream_generate};
 pub use text::Stops;
 pub use tokens::{TokenStream, generate_step};
@@ -149,12 +148,19 @@ pub(crate) fn token_array(tokens: &[u32]) -> Array {
     Array::from_slice(tokens, &[1, tokens.len() as i32])
 }
 
-/// Makes caches where the caller gave none.
-fn make_caches(caches: &mut Vec<LayerCache>, model: &Model, options: &GenerateOptions) -> Result<(), LmError> {
+/// Makes caches where the caller gave none. Refuses caches of another model and settings that they cannot follow, before anything is read.
+pub(crate) fn make_caches(caches: &mut Vec<LayerCache>, model: &Model, options: &GenerateOptions) -> Result<(), LmError> {
     if caches.is_empty() {
         *caches = make_prompt_cache(model, options.max_kv_size)?;
     }
-    Ok(())
+    let (found, expected) = (caches.len(), model.make_cache().len());
+    if found != expected {
+        return Err(LmError::CacheLayers { found, expected });
+    }
+    match &options.kv_quantization {
+        Some(quantization) => quantization.check_caches(caches),
+        None => Ok(()),
+    }
 }
 
 /// Quantizes what has become long enough for it.

@@ -43,6 +43,8 @@ pub(super) struct Prompt<'a> {
 impl<'a> Prompt<'a> {
     pub(super) fn checked(input: &Input<'a>, model: &Model) -> Result<Self, LmError> {
         check_tokens(input.tokens, model.vocab_size())?;
+        // Processors look their logits up, and MLX checks no index.
+        check_tokens(input.cached_tokens, model.vocab_size())?;
         let embeddings = match input.embeddings {
             Some(embeddings) => Some(checked_embeddings(embeddings, input.tokens.len(), model)?),
             None => None,

@@ -103,7 +103,7 @@ pub fn speculative_generate_step<'a>(
 }
 
 /// Fails unless a token id means the same to both models, as far as their configurations tell.
-pub(crate) fn check_vocabularies(model: &Model, draft: &Model) -> Result<(), LmError> {
+pub fn check_vocabularies(model: &Model, draft: &Model) -> Result<(), LmError> {
     let (vocab_size, draft_vocab_size) = (model.vocab_size(), draft.vocab_size());
     if vocab_size == draft_vocab_size { Ok(()) } else { Err(LmError::DraftVocabulary { vocab_size, draft_vocab_size }) }
 }
@@ -176,7 +176,7 @@ impl SpeculativeStream {
         let logits = self.process_rows(logits, &drafts)?;
         let tokens = self.sampling.sampler.sample(&logits)?; // [rows]
         let logprobs = if self.options.num_top_logprobs.is_some() { Some(logprobs(&logits)?) } else { None };
-        eval(std::iter::once(&tokens).chain(&drafts).chain(&logprobs))?;
+        eval(std::iter::once(&tokens).chain(&drafts).chain(&logprobs).chain(self.history.array()))?;
 
         let tokens = tokens.try_as_slice::<u32>()?;
         for (index, &token) in tokens.iter().enumerate().take(num_left) {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use cairn_chat::FinishReason;
+use mlx_rs::Array;
 
 use super::response::Clock;
 use super::text::AnswerText;
@@ -71,7 +72,10 @@ pub fn stream_generate(loaded: &LoadedModel, request: StreamRequest<'_>) -> Resu
         return Err(LmError::OutOfRange { name: "max_tokens", value: "0".to_owned(), allowed: "1 or more".to_owned() });
     }
     let text = AnswerText::new(&loaded.tokenizer, stops)?;
-    let num_read = input.embeddings.map_or(input.tokens.len(), |embeddings| embeddings.dim(-2) as usize);
+    let num_read = match input.embeddings.map(Array::shape) {
+        Some([.., length, _]) => *length as usize,
+        Some(_) | None => input.tokens.len(), // of embeddings this is refused below
+    };
     let prompt_tokens = input.cached_tokens.len() + num_read;
     let clock = Clock { prompt_tokens, num_read, began: Instant::now(), first_token: None, generation_tokens: 0 };
     let mut own_caches = Vec::new();

@@ -31,7 +31,7 @@ pub(super) const CLEAR_CACHE_EVERY: usize = 256;
 /// Reads `input` after what `caches` hold (they are made where the vector is empty), and launches the first step.
 ///
 /// `on_progress(processed, total)` is called before the first and after every chunk. Breaking ends with [`LmError::Cancelled`], and
-/// `caches` keep what was read; on any other error they are left empty.
+/// `caches` keep what was read. Arguments that are refused leave them as they were, any other error leaves them empty.
 pub fn generate_step<'a>(
     model: &Model,
     input: impl Into<Input<'a>>,
@@ -97,7 +97,7 @@ impl TokenStream {
         quantize_if_due(&mut self.caches, self.options.kv_quantization.as_ref())?;
         let token = self.sampling.sampler.sample(&logits)?;
         let logprobs = if self.options.num_top_logprobs.is_some() { Some(logprobs(&logits)?) } else { None };
-        async_eval(std::iter::once(&token).chain(&logprobs))?;
+        async_eval(std::iter::once(&token).chain(&logprobs).chain(self.history.array()))?;
         Ok((token, logprobs))
     }
 }

@@ -7,8 +7,8 @@ use std::ops::{ControlFlow, Range};
 
 use super::PromptProgress;
 use crate::LmError;
-use crate::cache::{LayerCache, make_prompt_cache};
-use crate::generate::{Checkpoint, GenerateOptions, read_chunks, token_array};
+use crate::cache::LayerCache;
+use crate::generate::{Checkpoint, GenerateOptions, make_caches, read_chunks, token_array};
 use crate::models::Model;
 
 /// How far before the end of a prompt its checkpoint stands: chat templates rewrite the last few tokens of a turn when the next one comes.
@@ -93,9 +93,7 @@ impl Side {
         options: &GenerateOptions,
         on_progress: &mut dyn FnMut(PromptProgress) -> ControlFlow<()>,
     ) -> Result<(), LmError> {
-        if self.caches.is_empty() {
-            self.caches = make_prompt_cache(model, options.max_kv_size)?;
-        }
+        make_caches(&mut self.caches, model, options)?;
         let (start, end) = (self.num_read(), prompt.len() - 1);
         let begin = PromptProgress::Begin { is_draft, cached_tokens: start, total_prompt_tokens: prompt.len() };
         if on_progress(begin).is_break() {

@@ -74,8 +74,8 @@ impl StopReason {
     }
 }
 
-/// An answer as it comes, by iterating: a result for each text that becomes certain. It borrows the kit's caches, and brings them back when
-/// it is dropped.
+/// An answer as it comes, by iterating: a result for each text that becomes certain; or by [`GenerationStream::next_response`], token by
+/// token. It borrows the kit's caches, and brings them back when it is dropped.
 #[derive(Debug)]
 pub struct GenerationStream<'kit> {
     loaded: &'kit LoadedModel,
@@ -122,6 +122,19 @@ impl<'kit> GenerationStream<'kit> {
         self.responses.as_ref().map(ResponseStream::acceptance).unwrap_or_default()
     }
 
+    /// The next token by itself, for a caller that does not wait for text to become certain; none after the last, and where the prompt was
+    /// cancelled.
+    pub fn next_response(&mut self) -> Result<Option<GenerationResponse>, LmError> {
+        let Some(responses) = &mut self.responses else { return Ok(None) };
+        let response = responses.next().transpose();
+        match &response {
+            Ok(response) => self.wrapper.tokens.extend(response.iter().map(|response| response.token)),
+            // What the caches hold after a failure is unknown, so they are not brought back.
+            Err(_) => self.responses = None,
+        }
+        response
+    }
+
     fn next_result(&mut self) -> Result<Option<GenerationResult>, LmError> {
         let mut result = GenerationResult::default();
         if self.is_cancelled {
@@ -132,10 +145,7 @@ impl<'kit> GenerationStream<'kit> {
             result.stop_condition = Some(StopCondition { stop_reason: StopReason::UserCancelled, stop_string, stop_tokens });
             return Ok(Some(result));
         }
-        let Some(responses) = &mut self.responses else { return Ok(None) };
-        for response in responses {
-            let response = response?;
-            self.wrapper.tokens.push(response.token);
+        while let Some(response) = self.next_response()? {
             result.text.push_str(&response.text);
             result.stop_condition = stop_condition(self.loaded, &response)?;
             let top = response.logprobs.iter().flat_map(|logprobs| &logprobs.top);
@@ -160,10 +170,6 @@ impl Iterator for GenerationStream<'_> {
         }
         let result = self.next_result();
         self.has_ended = !matches!(&result, Ok(Some(result)) if result.stop_condition.is_none());
-        if result.is_err() {
-            // What the caches hold after a failure is unknown, so they are not brought back.
-            self.responses = None;
-        }
         result.transpose()
     }
 }

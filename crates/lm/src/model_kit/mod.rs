@@ -8,6 +8,7 @@ mod generation;
 mod options;
 mod progress;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -43,6 +44,8 @@ pub struct GenerateParams {
     pub max_tokens: usize,
     /// Texts that end the answer.
     pub stop_strings: Vec<String>,
+    /// Tokens that end the answer; none: the model's own.
+    pub eos_token_ids: Option<BTreeSet<u32>>,
     /// Alternatives to report with each token, at most [`ModelKit::MAX_TOP_LOGPROBS`].
     pub top_logprobs: usize,
     /// Whether the draft model is used; none: if there is one. Asking for it without one is an error.
@@ -57,6 +60,7 @@ impl Default for GenerateParams {
             sampling: SamplingParams::default(),
             max_tokens: 10_000_000,
             stop_strings: Vec::new(),
+            eos_token_ids: None,
             top_logprobs: 0,
             speculative_decoding: None,
             num_draft_tokens: None,
@@ -152,7 +156,7 @@ impl ModelKit {
             prompt,
             draft: params.draft(self.draft.as_deref())?,
             sampling: Sampling::new(&params.sampling, &self.loaded)?,
-            stops: Stops { strings: params.stop_strings.clone(), ..Stops::of(&self.loaded) },
+            stops: params.stops(&self.loaded),
             options: params.options(&self.options),
         };
         GenerationStream::start(&self.loaded, &mut self.caches, call, on_progress)
@@ -185,6 +189,11 @@ impl ModelKit {
 }
 
 impl GenerateParams {
+    fn stops(&self, loaded: &LoadedModel) -> Stops {
+        let eos_token_ids = self.eos_token_ids.as_ref().unwrap_or(&loaded.eos_token_ids).clone();
+        Stops { eos_token_ids, strings: self.stop_strings.clone(), ..Stops::default() }
+    }
+
     /// The draft model that is to be used.
     fn draft<'a>(&self, loaded: Option<&'a LoadedModel>) -> Result<Option<&'a Model>, LmError> {
         match (self.speculative_decoding, loaded) {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::LmError;
 use crate::cache::{AttentionStep, KvCache, LayerCache};
-use crate::config::{check_positive, check_range};
+use crate::config::{check_heads, check_positive, check_range};
 use crate::models::Architecture;
 use crate::nn::{Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, attention, split_heads};
 use crate::weights::{Layer, Weights};
@@ -49,12 +49,7 @@ pub(super) struct Shape {
 
 impl Shape {
     pub fn check(args: &ModelArgs) -> Result<Self, LmError> {
-        let heads = check_range("num_attention_heads", args.num_attention_heads, 1..=1024)?;
-        let kv_heads = check_range("num_key_value_heads", args.num_key_value_heads, 1..=1024)?;
-        if heads % kv_heads != 0 {
-            let allowed = format!("it must divide num_attention_heads = {heads}");
-            return Err(LmError::Config { name: "num_key_value_heads", value: kv_heads.to_string(), allowed });
-        }
+        let (heads, kv_heads) = check_heads(args.num_attention_heads, args.num_key_value_heads)?;
         if let Some(other) = args.layer_types.iter().flatten().find(|kind| *kind != "full_attention") {
             let allowed = "only layers of the type full_attention are supported for this architecture".to_owned();
             return Err(LmError::Config { name: "layer_types", value: other.clone(), allowed });

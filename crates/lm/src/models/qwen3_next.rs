@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::LmError;
 use crate::cache::{ArraysCache, AttentionStep, KvCache, LayerCache};
-use crate::config::{check_positive, check_range};
+use crate::config::{check_heads, check_positive, check_range};
 use crate::ffi;
 use crate::models::Architecture;
 use crate::nn::{Embedding, FusedLinear, GatedDelta, Linear, RmsNorm, Rope, RopeScaling, SwitchGlu, attention, route, split_heads};
@@ -110,12 +110,7 @@ impl Experts {
 
 impl Shape {
     fn check(args: &ModelArgs) -> Result<Self, LmError> {
-        let heads = check_range("num_attention_heads", args.num_attention_heads, 1..=1024)?;
-        let kv_heads = check_range("num_key_value_heads", args.num_key_value_heads, 1..=1024)?;
-        if heads % kv_heads != 0 {
-            let allowed = format!("it must divide num_attention_heads = {heads}");
-            return Err(LmError::Config { name: "num_key_value_heads", value: kv_heads.to_string(), allowed });
-        }
+        let (heads, kv_heads) = check_heads(args.num_attention_heads, args.num_key_value_heads)?;
         let value_heads = check_range("linear_num_value_heads", args.linear_num_value_heads, 1..=1024)?;
         let key_heads = check_range("linear_num_key_heads", args.linear_num_key_heads, 1..=1024)?;
         if value_heads % key_heads != 0 {

@@ -135,35 +135,34 @@ impl Penalty {
         let recent = tokens.last_row(count)?; // [1, n]
         let penalized = match self.kind {
             PenaltyKind::Repetition => {
-                let penalty = self.constant(&[])?.cast(logits.dtype())?;
+                let penalty = self.constant(&[]).cast(logits.dtype())?;
                 let own = take_along_axis(&logits, &recent, -1)?;
                 let penalized = ops::select(own.lt(Array::from_f32(0.0))?, ops::multiply(&own, penalty)?, ops::divide(&own, penalty)?)?;
                 put_along_axis(&logits, &recent, penalized, -1)?
             }
             // A token that occurs twice is written twice with the same number.
             PenaltyKind::Presence => {
-                let penalty = self.constant(&[])?.cast(logits.dtype())?;
+                let penalty = self.constant(&[]).cast(logits.dtype())?;
                 let penalized = ops::subtract(take_along_axis(&logits, &recent, -1)?, penalty)?;
                 put_along_axis(&logits, &recent, penalized, -1)?
             }
             // MLX wants a slice of the logits for each index.
             PenaltyKind::Frequency => {
-                let updates = self.constant(&[1, count as i32, 1, 1])?.cast(logits.dtype())?;
+                let updates = self.constant(&[1, count as i32, 1, 1]).cast(logits.dtype())?;
                 scatter_add_single(&logits, &recent, updates, 1)?
             }
         };
         Ok(penalized)
     }
 
-    fn constant(&mut self, shape: &[i32]) -> Result<&mut Constant, LmError> {
+    fn constant(&mut self, shape: &[i32]) -> &mut Constant {
         // A frequency penalty's array grows with the context until that is full.
-        if self.constant.as_ref().is_none_or(|constant| constant.0.shape() != shape) {
-            let amount = if let PenaltyKind::Frequency = self.kind { -self.amount } else { self.amount };
-            self.constant = None;
+        self.constant = self.constant.take().filter(|constant| constant.0.shape() == shape);
+        let amount = if let PenaltyKind::Frequency = self.kind { -self.amount } else { self.amount };
+        self.constant.get_or_insert_with(|| {
             let values = vec![amount; shape.iter().product::<i32>() as usize];
-            return Ok(self.constant.insert(Constant(Array::from_slice(&values, shape))));
-        }
-        Ok(self.constant.get_or_insert_with(|| Constant(Array::from_f32(self.amount))))
+            Constant(Array::from_slice(&values, shape))
+        })
     }
 }
 

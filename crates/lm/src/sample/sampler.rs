@@ -72,6 +72,15 @@ impl Sampler {
             Sampler::Random(sampler) => sampler.sample(logits),
         }
     }
+
+    /// Goes on as after `num_draws` tokens, for an answer that was begun with another sampler of the same seed.
+    pub fn skip(&mut self, num_draws: usize) {
+        let Sampler::Random(RandomSampler { filters, keys, .. }) = self else { return };
+        let numbers_per_draw = 1 + filters.iter().filter(|filter| matches!(filter, Filter::Xtc { .. })).count();
+        for _ in 0..num_draws * numbers_per_draw {
+            keys.next_uniform();
+        }
+    }
 }
 
 impl RandomSampler {
@@ -166,6 +175,23 @@ mod tests {
         let logits = Array::from_slice(&[1.0f32, 2.0, 0.5, 1.5], &[1, 4]);
         let mut sampler = Sampler::new(params, &[]);
         (0..count).map(|_| sampler.sample(&logits).expect("sample").item_exact::<u32>()).collect()
+    }
+
+    #[test]
+    fn skipped_draws_are_those_of_another_sampler() {
+        let check = |params: SamplingParams| {
+            let logits = Array::from_slice(&[1.0f32, 2.0, 0.5, 1.5], &[1, 4]);
+            for num_draws in [0, 1, 7] {
+                let mut sampler = Sampler::new(&params, &[]);
+                sampler.skip(num_draws);
+                let rest: Vec<u32> = (num_draws..20).map(|_| sampler.sample(&logits).expect("sample").item_exact::<u32>()).collect();
+                assert_eq!(rest, draw(&params, 20)[num_draws..], "{params:?}");
+            }
+        };
+        let seeded = SamplingParams { temperature: 1.0, seed: Some(7), ..SamplingParams::default() };
+        check(SamplingParams::default());
+        check(SamplingParams { xtc_probability: 0.5, xtc_threshold: 0.2, ..seeded.clone() });
+        check(seeded);
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl<'a> Source<'a> {
 
     fn class(&self, layer: usize, name: &str) -> Result<Class, LmError> {
         Class::parse(name).ok_or_else(|| {
-            let known: Vec<_> = Class::ALL.iter().map(|(_, name)| *name).collect();
+            let known = Class::ALL.map(Class::name);
             let shown: String = name.chars().take(60).collect();
             self.refuse(format!("layer {layer} is a {shown:?}"), &format!("only {} can be read", known.join(", ")))
         })

@@ -38,19 +38,12 @@ enum Class {
 }
 
 impl Class {
-    const ALL: [(Class, &'static str); 6] = [
-        (Class::Kv, "KVCache"),
-        (Class::Rotating, "RotatingKVCache"),
-        (Class::Quantized, "QuantizedKVCache"),
-        (Class::Chunked, "ChunkedKVCache"),
-        (Class::Arrays, "ArraysCache"),
-        (Class::List, "CacheList"),
-    ];
+    const ALL: [Class; 6] = [Class::Kv, Class::Rotating, Class::Quantized, Class::Chunked, Class::Arrays, Class::List];
 
     fn parse(name: &str) -> Option<Class> {
         // What 0.30.4 called an ArraysCache of two.
         let name = if name == "MambaCache" { "ArraysCache" } else { name };
-        Class::ALL.iter().find(|(_, known)| *known == name).map(|(class, _)| *class)
+        Class::ALL.into_iter().find(|class| class.name() == name)
     }
 
     fn name(self) -> &'static str {

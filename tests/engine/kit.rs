@@ -1,0 +1,250 @@
+//! Answers that cannot share a batch: with a draft model or quantized keys and values, and what the next of them finds.
+
+use std::ops::ControlFlow;
+
+use cairn_chat::{FinishReason, SamplingParams};
+use cairn_engine::{Engine, EngineOptions, GenerateRequest, KvCacheOptions, KvQuantization, PromptInput};
+use cairn_lm::{GenerateOptions, LoadOptions, LoadedModel, Sampler, generate_step};
+use serde_json::json;
+
+use crate::client::{Answer, finish, request};
+use crate::scripted::{Scripted, text_ids};
+
+async fn engine(model: &Scripted) -> Engine {
+    let (engine, _) = Engine::start(EngineOptions::default());
+    engine.load("scripted", model.folder()).await.expect("loads");
+    engine
+}
+
+fn drafted(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
+    GenerateRequest { num_draft_tokens: Some(3), ..request(prompt, max_tokens) }
+}
+
+fn quantized(start: usize) -> KvCacheOptions {
+    KvCacheOptions { max_size: None, quantization: Some(KvQuantization { bits: 8, group_size: 32, start }) }
+}
+
+async fn answer(engine: &Engine, request: GenerateRequest) -> Answer {
+    finish(&mut engine.generate(request)).await.expect("an answer")
+}
+
+async fn refusal(engine: &Engine, request: GenerateRequest) -> String {
+    finish(&mut engine.generate(request)).await.err().expect("is refused").message
+}
+
+#[tokio::test]
+async fn a_draft_model_changes_no_token() {
+    async fn check(script: &[u32], draft: &[u32], max_tokens: usize) {
+        let (model, draft) = (Scripted::new(script), Scripted::new(draft));
+        let engine = engine(&model).await;
+        engine.load_draft("draft", draft.folder()).await.expect("loads");
+        let prompt = [5, 6, 7];
+        let plain = answer(&engine, request(&prompt, max_tokens)).await;
+        let found = answer(&engine, drafted(&prompt, max_tokens)).await;
+        assert_eq!(found.finished.token_ids, model.answer(&prompt, max_tokens), "{script:?}");
+        assert_eq!((found.tokens, found.text), (plain.tokens, plain.text), "{script:?}");
+        let (stats, expected) = (found.finished.stats, plain.finished.stats);
+        assert_eq!(stats.finish_reason, expected.finish_reason, "{script:?}");
+        assert_eq!((stats.num_prompt_tokens, stats.num_cached_tokens), (3, 0), "{script:?}");
+        assert_eq!(stats.num_generation_tokens, expected.num_generation_tokens, "{script:?}");
+        assert!(stats.time_to_first_token_ms > 0.0 && stats.prompt_tps > 0.0, "{script:?}");
+    }
+    let text = text_ids("every word that is said");
+    check(&text, &text, 40).await;
+    check(&text, &text_ids("every sord that is waid"), 40).await;
+    check(&text, &[65], 1).await;
+    check(&[65, 66, 67, 258], &[65, 66, 67], 40).await;
+}
+
+#[tokio::test]
+async fn a_real_draft_model_changes_no_token() {
+    let folder = cairn_tests::golden("tiny-chat");
+    let (engine, _) = Engine::start(EngineOptions::default());
+    engine.load("tiny-chat", &folder).await.expect("loads");
+    engine.load_draft("itself", &folder).await.expect("loads");
+    let prompt = engine.tokenize("What is a cairn?").await.expect("tokens");
+    let plain = answer(&engine, request(&prompt, 40)).await;
+    assert_eq!(answer(&engine, drafted(&prompt, 40)).await.finished.token_ids, plain.finished.token_ids);
+}
+
+/// What a second turn finds of the first.
+async fn check_second_turn(first: GenerateRequest, second: impl Fn(&[u32]) -> GenerateRequest, expected_cached: impl Fn(usize) -> usize) {
+    let model = Scripted::endless();
+    let engine = engine(&model).await;
+    engine.load_draft("draft", model.folder()).await.expect("loads");
+    let PromptInput::Tokens(mut prompt) = first.prompt.clone() else { panic!("tokens") };
+    prompt.extend(answer(&engine, first).await.finished.token_ids);
+    let expected = expected_cached(prompt.len());
+    prompt.extend([8, 9]);
+    let request = second(&prompt);
+    let found = answer(&engine, request.clone()).await;
+    assert_eq!(found.finished.stats.num_cached_tokens, expected, "{request:?}");
+    assert_eq!(found.prefill.first(), Some(&(expected, prompt.len(), expected)), "{request:?}");
+    assert_eq!(found.prefill.last(), Some(&(prompt.len(), prompt.len(), expected)), "{request:?}");
+    assert_eq!(found.finished.token_ids, model.answer(&prompt, 20), "{request:?}");
+}
+
+#[tokio::test]
+async fn the_next_turn_finds_what_the_last_one_read() {
+    let prompt = [1, 2, 3, 4];
+    let bounded = |prompt: &[u32]| GenerateRequest {
+        kv_cache: KvCacheOptions { max_size: Some(500), ..KvCacheOptions::default() },
+        ..drafted(prompt, 20)
+    };
+    // Quantization that begins later than the conversation ends: the script does not read quantized ids.
+    let undrafted = |prompt: &[u32]| GenerateRequest { kv_cache: quantized(5000), ..request(prompt, 20) };
+    let forgetful = |prompt: &[u32]| GenerateRequest { use_prompt_cache: false, ..drafted(prompt, 20) };
+    // The last token of an answer is not read: nothing follows it.
+    let all_but_last = |length| length - 1;
+    check_second_turn(drafted(&prompt, 20), |prompt| drafted(prompt, 20), all_but_last).await;
+    check_second_turn(undrafted(&prompt), undrafted, all_but_last).await;
+    check_second_turn(bounded(&prompt), bounded, all_but_last).await;
+    // Caches of another kind cannot be gone on with, nor those that were not to be kept.
+    check_second_turn(drafted(&prompt, 20), bounded, |_| 0).await;
+    check_second_turn(drafted(&prompt, 20), undrafted, |_| 0).await;
+    check_second_turn(forgetful(&prompt), |prompt| drafted(prompt, 20), |_| 0).await;
+    check_second_turn(drafted(&prompt, 20), forgetful, |_| 0).await;
+}
+
+#[tokio::test]
+async fn a_forgetful_answer_leaves_the_kept_conversation_alone() {
+    let model = Scripted::endless();
+    let engine = engine(&model).await;
+    engine.load_draft("draft", model.folder()).await.expect("loads");
+    answer(&engine, drafted(&[1, 2, 3], 5)).await;
+    answer(&engine, GenerateRequest { use_prompt_cache: false, ..drafted(&[7, 8, 9], 5) }).await;
+    answer(&engine, request(&[4, 5, 6], 5)).await;
+    assert_eq!(answer(&engine, drafted(&[1, 2, 3, 4], 5)).await.finished.stats.num_cached_tokens, 3);
+}
+
+#[tokio::test]
+async fn a_stopped_or_failed_answer_leaves_the_next_one_right() {
+    for (fields, expected) in [(json!({ "fail_at": 30 }), "the script fails"), (json!({ "panic_at": 30 }), "the script panics")] {
+        let model = Scripted::with(&text_ids("abcdefg"), fields);
+        let engine = engine(&model).await;
+        engine.load_draft("draft", model.folder()).await.expect("loads");
+        answer(&engine, drafted(&[1, 2, 3], 5)).await;
+        // In the answer, then in the prompt.
+        for prompt_len in [20, 40] {
+            let message = refusal(&engine, drafted(&vec![1; prompt_len], 50)).await;
+            assert!(message.contains(expected), "{message}");
+            let after = answer(&engine, drafted(&[1, 2, 3], 5)).await;
+            assert_eq!(after.finished.token_ids, model.answer(&[1, 2, 3], 5));
+            assert_eq!(after.finished.stats.num_cached_tokens, 0, "what a failure left behind is not used");
+        }
+    }
+    let endless = Scripted::endless();
+    let engine = engine(&endless).await;
+    engine.load_draft("draft", endless.folder()).await.expect("loads");
+    // Stopped in the prompt: what was read is gone on with. Stopped in the answer: so is that.
+    for (prompt_len, step) in [(300, 1), (4, 2048)] {
+        let prompt = vec![1; prompt_len];
+        let request = GenerateRequest { prefill_step_size: step, ..drafted(&prompt, 5_000_000) };
+        let mut generation = engine.generate(request.clone());
+        for _ in 0..5 {
+            generation.recv().await.expect("an event");
+        }
+        generation.stop();
+        let stopped = finish_late(&mut generation).await;
+        assert_eq!(stopped.stats.finish_reason, FinishReason::Cancelled);
+        let after = answer(&engine, GenerateRequest { max_tokens: 5, ..request }).await;
+        assert_eq!(after.finished.token_ids, endless.answer(&prompt, 5));
+        assert!(after.finished.stats.num_cached_tokens > 0);
+    }
+}
+
+/// The end of an answer whose first events have been received already.
+async fn finish_late(generation: &mut cairn_engine::Generation) -> cairn_engine::FinishedGeneration {
+    loop {
+        if let cairn_engine::GenerateEvent::Finished(finished) = generation.recv().await.expect("an event") {
+            return *finished;
+        }
+    }
+}
+
+#[tokio::test]
+async fn draft_models_come_and_go() {
+    let model = Scripted::endless();
+    let engine = engine(&model).await;
+    let none = "speculative decoding needs a draft model: load one first";
+    assert_eq!(refusal(&engine, drafted(&[1], 1)).await, none);
+
+    let folder = tempfile::tempdir().expect("folder");
+    cairn_tests::copy_with_tokenizer("llama/dense-tied", folder.path()).expect("copies");
+    let message = engine.load_draft("other", folder.path()).await.expect_err("is refused").to_string();
+    assert!(message.contains("259") && message.contains("128") && !message.contains('\n'), "{message}");
+    let message = engine.load_draft("nowhere", &folder.path().join("nowhere")).await.expect_err("is refused").to_string();
+    assert!(message.starts_with("cannot load nowhere"), "{message}");
+    assert_eq!(refusal(&engine, drafted(&[1], 1)).await, none);
+
+    engine.load_draft("draft", model.folder()).await.expect("loads");
+    assert_eq!(answer(&engine, drafted(&[1], 9)).await.finished.token_ids, model.answer(&[1], 9));
+    engine.unload_draft().await.expect("unloads");
+    assert_eq!(refusal(&engine, drafted(&[1], 1)).await, none);
+    engine.unload_draft().await.expect("twice does no harm");
+    engine.load_draft("draft", model.folder()).await.expect("loads");
+    engine.load("scripted", model.folder()).await.expect("loads");
+    assert_eq!(refusal(&engine, drafted(&[1], 1)).await, none, "a draft model goes with its model");
+}
+
+#[tokio::test]
+async fn quantized_answers_are_those_of_the_model_with_such_caches() {
+    let folder = tempfile::tempdir().expect("folder");
+    cairn_tests::copy_with_tokenizer("qwen3_moe/quant4", folder.path()).expect("copies");
+    let (engine, _) = Engine::start(EngineOptions::default());
+    engine.load("moe", folder.path()).await.expect("loads");
+    let loaded = LoadedModel::load(folder.path(), LoadOptions { keep_quantized: false }).expect("loads");
+    let prompt: Vec<u32> = (40..70).collect();
+    for start in [0, 35] {
+        let KvCacheOptions { quantization, .. } = quantized(start);
+        let options = GenerateOptions { max_tokens: 20, kv_quantization: quantization, ..GenerateOptions::default() };
+        let mut go_on = |_, _| ControlFlow::Continue(());
+        let mut stream = generate_step(&loaded.model, &prompt, &mut Vec::new(), Sampler::Greedy, options, &mut go_on).expect("starts");
+        let expected: Vec<u32> = std::iter::from_fn(|| stream.next_token().expect("step")).map(|sampled| sampled.token).collect();
+        let request = GenerateRequest { kv_cache: quantized(start), ignore_eos: true, ..request(&prompt, 20) };
+        assert_eq!(answer(&engine, request).await.finished.token_ids, expected, "from {start} on");
+    }
+}
+
+#[tokio::test]
+async fn what_a_kit_cannot_do_is_refused_by_name() {
+    let model = Scripted::endless();
+    let engine = engine(&model).await;
+    engine.load_draft("draft", model.folder()).await.expect("loads");
+    let kv_cache = |bits, group_size| KvCacheOptions { max_size: None, quantization: Some(KvQuantization { bits, group_size, start: 0 }) };
+    let mut cases = Vec::new();
+    for bits in [0, 1, 5, 7, 16] {
+        cases.push((
+            GenerateRequest { kv_cache: kv_cache(bits, 64), ..request(&[1], 1) },
+            format!("kv_bits = {bits}, but it must be one of [2, 3, 4, 6, 8]"),
+        ));
+    }
+    cases.push((GenerateRequest { kv_cache: kv_cache(8, 48), ..request(&[1], 1) }, "kv_group_size = 48".to_owned()));
+    cases.push((GenerateRequest { num_top_logprobs: Some(11), ..drafted(&[1], 1) }, "top_logprobs is 11".to_owned()));
+    cases.push((GenerateRequest { prefill_step_size: 0, ..drafted(&[1], 1) }, "prefill_step_size is 0".to_owned()));
+    let sampling = SamplingParams { top_p: 2.0, ..SamplingParams::default() };
+    cases.push((GenerateRequest { sampling, ..drafted(&[1], 1) }, "top_p is 2".to_owned()));
+    for (request, expected) in cases {
+        let message = refusal(&engine, request).await;
+        assert!(message.contains(&expected), "{message} does not say {expected}");
+    }
+    assert_eq!(answer(&engine, drafted(&[1], 9)).await.finished.token_ids, model.answer(&[1], 9));
+}
+
+#[tokio::test]
+async fn text_becomes_the_tokens_that_a_prompt_of_it_has() {
+    let model = Scripted::new(&[65]);
+    let (engine, _) = Engine::start(EngineOptions::default());
+    let error = engine.tokenize("a").await.expect_err("nothing is loaded").to_string();
+    assert_eq!(error, "no model is loaded: choose one first");
+    engine.load("scripted", model.folder()).await.expect("loads");
+    for text in ["", "a cairn", "é\n<|im_end|>"] {
+        let tokens = engine.tokenize(text).await.expect("tokens");
+        if text.is_empty() {
+            assert!(tokens.is_empty());
+            continue;
+        }
+        let of_text = answer(&engine, GenerateRequest { max_tokens: 1, ..GenerateRequest::new(PromptInput::Text(text.to_owned())) }).await;
+        assert_eq!(tokens, of_text.finished.new_prompt_ids);
+    }
+}

@@ -1,0 +1,96 @@
+//! Prompt-cache files: an answer that continues one is the answer to the whole prompt.
+
+use std::path::Path;
+
+use cairn_engine::{CachePromptRequest, Engine, EngineOptions, GenerateRequest, KvCacheOptions, KvQuantization, PromptInput};
+
+use crate::client::{Answer, Failure, finish, request};
+use crate::scripted::Scripted;
+
+async fn engine(folder: &Path) -> Engine {
+    let (engine, _) = Engine::start(EngineOptions::default());
+    engine.load("model", folder).await.expect("loads");
+    engine
+}
+
+fn to_file(prompt: &[u32], kv_cache: KvCacheOptions, file: &Path) -> CachePromptRequest {
+    CachePromptRequest {
+        prompt: PromptInput::Tokens(prompt.to_vec()),
+        kv_cache,
+        prefill_step_size: 4,
+        file: file.to_owned(),
+        model_name: "model".to_owned(),
+    }
+}
+
+async fn continued(engine: &Engine, file: &Path, request: GenerateRequest) -> Result<Answer, Failure> {
+    finish(&mut engine.generate(GenerateRequest { prompt_cache_file: Some(file.to_owned()), ..request })).await
+}
+
+/// `is_exact`: whether the answer to the whole prompt must be the same; keys that are dropped or quantized at other places change numbers.
+async fn check(folder: &Path, kv_cache: KvCacheOptions, is_exact: bool) {
+    let engine = engine(folder).await;
+    let place = tempfile::tempdir().expect("folder");
+    let file = place.path().join("prompt.safetensors");
+    let prompt: Vec<u32> = (60..90).collect();
+    for num_in_file in [1, 4, 29] {
+        let (cached, rest) = prompt.split_at(num_in_file);
+        let mut steps = Vec::new();
+        let written = engine.cache_prompt(to_file(cached, kv_cache, &file), |processed, total| steps.push((processed, total))).await;
+        assert_eq!(written.expect("written").num_tokens, num_in_file);
+        assert!(steps.iter().all(|&(_, total)| total == num_in_file));
+        let bytes = std::fs::read(&file).expect("the file");
+
+        let request = |prompt: &[u32]| GenerateRequest { kv_cache, ignore_eos: true, use_prompt_cache: false, ..request(prompt, 12) };
+        let whole = finish(&mut engine.generate(request(&prompt))).await.expect("an answer");
+        for _ in 0..2 {
+            let found = continued(&engine, &file, request(rest)).await.expect("an answer");
+            assert_eq!(found.finished.token_ids.len(), 12);
+            if is_exact {
+                assert_eq!(found.finished.token_ids, whole.finished.token_ids, "{num_in_file} tokens in the file, {kv_cache:?}");
+            }
+            let stats = &found.finished.stats;
+            assert_eq!((stats.num_cached_tokens, stats.num_prompt_tokens), (num_in_file, prompt.len()));
+            assert_eq!(found.prefill.first(), Some(&(num_in_file, prompt.len(), num_in_file)));
+            assert_eq!(found.prefill.last(), Some(&(prompt.len(), prompt.len(), num_in_file)));
+            assert_eq!(found.finished.new_prompt_ids, rest);
+            assert!(std::fs::read(&file).expect("the file") == bytes, "the file is only read");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_after_a_file_is_that_to_the_whole_prompt() {
+    check(Scripted::endless().folder(), KvCacheOptions::default(), true).await;
+    check(&cairn_tests::golden("tiny-chat"), KvCacheOptions::default(), true).await;
+    let moe = tempfile::tempdir().expect("folder");
+    cairn_tests::copy_with_tokenizer("qwen3_moe/quant4", moe.path()).expect("copies");
+    let quantized = |start| KvCacheOptions { max_size: None, quantization: Some(KvQuantization { bits: 8, group_size: 32, start }) };
+    check(moe.path(), KvCacheOptions::default(), true).await;
+    check(moe.path(), quantized(0), false).await;
+    check(moe.path(), quantized(1000), true).await;
+    check(moe.path(), KvCacheOptions { max_size: Some(16), quantization: None }, false).await;
+    check(moe.path(), KvCacheOptions { max_size: Some(100), quantization: None }, true).await;
+}
+
+#[tokio::test]
+async fn a_file_that_does_not_fit_is_refused() {
+    let model = Scripted::endless();
+    let engine = engine(model.folder()).await;
+    let place = tempfile::tempdir().expect("folder");
+    let file = place.path().join("prompt.safetensors");
+    engine.cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), &file), |_, _| {}).await.expect("written");
+
+    engine.load_draft("draft", model.folder()).await.expect("loads");
+    let drafted = GenerateRequest { num_draft_tokens: Some(2), ..request(&[4], 5) };
+    let message = continued(&engine, &file, drafted).await.err().expect("is refused").message;
+    assert!(message.starts_with("a draft model cannot continue a prompt-cache file"), "{message}");
+
+    let message = continued(&engine, &place.path().join("nowhere"), request(&[4], 5)).await.err().expect("is refused").message;
+    assert!(message.contains("nowhere"), "{message}");
+
+    engine.load("other", &cairn_tests::golden("tiny-chat")).await.expect("loads");
+    let message = continued(&engine, &file, request(&[4], 5)).await.err().expect("is refused").message;
+    assert!(message.contains("was made with another model or another precision (model)"), "{message}");
+    assert_eq!(finish(&mut engine.generate(request(&[1], 3))).await.expect("the engine goes on").finished.token_ids.len(), 3);
+}
