@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Cairn against mlx-lm on a CUDA device: random 4-bit weights of three llama shapes, both sides in turn, and the ratios at the end.
+# Cairn against mlx-lm on a CUDA device: random 4-bit weights of three llama shapes, both sides in turn, and the ratios at the
+# end, above 1 where Cairn is better.
 # usage: gpu.sh [SHAPE]...                     shapes: smollm2-135m llama-3.2-1b llama-3.1-8b; all by default
 #   PYTHON         has mlx[cuda13]==0.32.2 and mlx-lm==0.32.0                                            (python3)
 #   DECODE_SPEED   crates/lm/examples/decode_speed.rs, built with --release                              (built here)
@@ -25,10 +26,13 @@ done
 import json, sys
 
 cairn, mlx_lm = ([json.loads(line) for line in open(path)] for path in sys.argv[1:])
-print(f"{'':16}{'':22}{'Cairn':>9}{'mlx-lm':>9}{'ratio':>8}")
+rows = (("decode_tps", "decode, tok/s"), ("ttft_ms", "first token, ms"), ("aggregate_tps", "tok/s"), ("peak_gb", "peak memory, GB"))
+print(f"{'':16}{'':28}{'Cairn':>9}{'mlx-lm':>9}{'ratio':>8}")
 for ours, theirs in zip(cairn, mlx_lm, strict=True):
-    for key, what in (("decode_tps", "decode, tok/s"), ("ttft_ms", "first token, ms"), ("aggregate_tps", f"{ours.get('batch')} streams, tok/s")):
+    streams = f"{ours['batch']} streams, " if "batch" in ours else ""
+    for key, what in rows:
         if key in ours:
-            ratio = theirs[key] / ours[key] if key == "ttft_ms" else ours[key] / theirs[key]
-            print(f"{ours['model']:16}{what:22}{ours[key]:9.1f}{theirs[key]:9.1f}{ratio:8.2f}")
+            less_is_better = key in ("ttft_ms", "peak_gb")
+            ratio = theirs[key] / ours[key] if less_is_better else ours[key] / theirs[key]
+            print(f"{ours['model']:16}{streams + what:28}{ours[key]:9.1f}{theirs[key]:9.1f}{ratio:8.2f}")
 P

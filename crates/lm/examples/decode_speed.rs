@@ -2,8 +2,8 @@
 //!
 //! usage: decode_speed [SHAPE]...     shapes: smollm2-135m, llama-3.2-1b, llama-3.1-8b; all by default
 //! The weights are written as a model folder and loaded from there, so that the path measured is the one every model takes. Before
-//! anything is timed, logits of tokens read one at a time are held against those of the same tokens read at once: the two ways share
-//! no kernel on a CUDA device.
+//! anything is timed, logits of tokens read one at a time are held against those of the same tokens read at once and of several rows read
+//! together: the three ways share no kernel for their products on a CUDA device.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -12,8 +12,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use cairn_lm::batch::{BatchGenerator, BatchOptions, BatchRequest};
+use cairn_lm::cache::LayerCache;
+use cairn_lm::cache::batch::merge;
 use cairn_lm::models::Model;
-use cairn_lm::{GenerateOptions, LoadOptions, Sampler, generate_step};
+use cairn_lm::{GenerateOptions, LoadOptions, Sampler, generate_step, memory};
 use mlx_rs::{Array, Dtype, ops};
 use serde_json::json;
 
@@ -23,6 +25,8 @@ const ANSWER_TOKENS: usize = 256;
 const BATCHES: [usize; 2] = [8, 32];
 const BATCH_ANSWER_TOKENS: usize = 128;
 const BATCH_MAX_HIDDEN: usize = 4096;
+/// Each is another form of the product.
+const CHECKED_ROWS: [usize; 3] = [3, 12, 40];
 const RUNS: usize = 3;
 const GROUP_SIZE: usize = 64;
 const BITS: usize = 4;
@@ -53,6 +57,9 @@ fn main() -> Result<(), Failure> {
         let bytes = write_model(folder.path(), shape)?;
         let (model, _) = Model::load(folder.path(), LoadOptions { keep_quantized: true })?;
         check(shape, &model)?;
+        for num_rows in CHECKED_ROWS {
+            check_batch(shape, &model, num_rows)?;
+        }
         println!("{}", measure_stream(shape, &model, bytes)?);
         for batch in BATCHES.into_iter().filter(|_| shape.hidden < BATCH_MAX_HIDDEN) {
             println!("{}", measure_batch(shape, &model, batch)?);
@@ -70,30 +77,71 @@ fn random_prompt(shape: &Shape, seed: u64) -> Vec<u32> {
 fn check(shape: &Shape, model: &Model) -> Result<(), Failure> {
     const SINGLE_TOKENS: usize = 16;
     let prompt = random_prompt(shape, 3);
-    let array = |tokens: &[u32]| Array::from_slice(tokens, &[1, tokens.len() as i32]);
     let (mut at_once, mut one_by_one) = (model.make_cache(), model.make_cache());
-    let expected = model.logits(&model.forward(&array(&prompt), &mut at_once)?)?;
+    let expected = model.logits(&model.forward(&tokens(&prompt), &mut at_once)?)?;
     let (most, singles) = prompt.split_at(PROMPT_TOKENS - SINGLE_TOKENS);
-    model.forward(&array(most), &mut one_by_one)?;
+    model.forward(&tokens(most), &mut one_by_one)?;
     let mut found = Vec::new();
     for token in singles {
-        found.push(model.logits(&model.forward(&array(&[*token]), &mut one_by_one)?)?);
+        found.push(next_logits(model, &[*token], &mut one_by_one)?);
     }
-    let found = ops::concatenate(&found, 1)?.as_dtype(Dtype::Float32)?;
     let wanted: Vec<i32> = (most.len() as i32..PROMPT_TOKENS as i32).collect();
-    let expected = expected.take_axis(Array::from_slice(&wanted, &[SINGLE_TOKENS as i32]), 1)?.as_dtype(Dtype::Float32)?;
+    let expected = expected.take_axis(Array::from_slice(&wanted, &[SINGLE_TOKENS as i32]), 1)?;
+    compare(shape, "single tokens and all at once", &ops::concatenate(&found, 1)?, &expected)
+}
+
+/// Fails unless rows of several lengths have the same logits, but for rounding, in a batch as each alone.
+fn check_batch(shape: &Shape, model: &Model, num_rows: usize) -> Result<(), Failure> {
+    const ALONE: usize = 2; // tokens that rows read alone before they meet
+    const STEPS: usize = 2;
+    let (mut caches, mut inputs, mut expected) = (Vec::new(), vec![Vec::new(); STEPS], vec![Vec::new(); STEPS]);
+    for row in 0..num_rows {
+        let prompt = &random_prompt(shape, row as u64 + 1)[..64 + row % 8];
+        let (before, last) = prompt.split_at(prompt.len() - STEPS);
+        let (most, alone) = before.split_at(before.len() - ALONE);
+        let mut own = model.make_cache();
+        model.forward(&tokens(most), &mut own)?;
+        for token in alone {
+            next_logits(model, &[*token], &mut own)?.eval()?;
+        }
+        caches.push(own.clone());
+        for (step, &token) in last.iter().enumerate() {
+            inputs[step].push(token);
+            expected[step].push(next_logits(model, &[token], &mut own)?);
+        }
+    }
+    let mut caches = merge(caches)?;
+    for (inputs, expected) in inputs.iter().zip(&expected) {
+        let found = next_logits(model, inputs, &mut caches)?;
+        compare(shape, &format!("{num_rows} rows together and each alone"), &found, &ops::concatenate(expected, 0)?)?;
+    }
+    Ok(())
+}
+
+/// The logits `[B, 1, V]` after one token of each row.
+fn next_logits(model: &Model, inputs: &[u32], caches: &mut [LayerCache]) -> Result<Array, Failure> {
+    Ok(model.logits(&model.forward(&Array::from_slice(inputs, &[inputs.len() as i32, 1]), caches)?)?)
+}
+
+fn tokens(tokens: &[u32]) -> Array {
+    Array::from_slice(tokens, &[1, tokens.len() as i32])
+}
+
+fn compare(shape: &Shape, ways: &str, found: &Array, expected: &Array) -> Result<(), Failure> {
     let norm =
         |array: &Array| Ok::<f32, Failure>(array.square()?.sum(None)?.sqrt()?.try_item_exact::<f32>().map_err(|error| error.to_string())?);
+    let (found, expected) = (found.as_dtype(Dtype::Float32)?, expected.as_dtype(Dtype::Float32)?);
     let off = norm(&ops::subtract(&found, &expected)?)? / norm(&expected)?;
-    eprintln!("{}: {:.4} between logits of single tokens and of all at once", shape.name, off);
+    eprintln!("{}: {off:.4} between logits of {ways}", shape.name);
     // bfloat16 keeps eight bits; dozens of layers add up their rounding. A wrong position, mask or scale is off by one or so.
-    if off < 0.1 { Ok(()) } else { Err(format!("{}: logits are off by {off}", shape.name).into()) }
+    if off < 0.1 { Ok(()) } else { Err(format!("{}: logits of {ways} are off by {off}", shape.name).into()) }
 }
 
 /// The best decode rate of a few runs, with that run's time to first token. The first run, which compiles kernels, does not count.
 fn measure_stream(shape: &Shape, model: &Model, weight_bytes: u64) -> Result<serde_json::Value, Failure> {
     let prompt = random_prompt(shape, 1);
     let (mut best_rate, mut best_first) = (0.0, 0.0);
+    memory::reset_peak();
     for run in 0..=RUNS {
         let options = GenerateOptions { max_tokens: ANSWER_TOKENS, ..GenerateOptions::default() };
         let mut caches = model.make_cache();
@@ -112,12 +160,14 @@ fn measure_stream(shape: &Shape, model: &Model, weight_bytes: u64) -> Result<ser
         stream.into_caches()?;
     }
     let (rate, first) = (rounded(best_rate, 10.0), rounded(best_first, 100.0));
-    Ok(json!({ "model": shape.name, "bits": BITS, "decode_tps": rate, "ttft_ms": first, "weight_gb": weight_bytes as f64 / 1e9 }))
+    let (weights, peak) = (weight_bytes as f64 / 1e9, gigabytes(memory::peak_bytes()));
+    Ok(json!({ "model": shape.name, "bits": BITS, "decode_tps": rate, "ttft_ms": first, "peak_gb": peak, "weight_gb": weights }))
 }
 
 /// Tokens a second of all streams together, prompts included in the time; the better of two runs after one that does not count.
 fn measure_batch(shape: &Shape, model: &Model, batch: usize) -> Result<serde_json::Value, Failure> {
     let mut best = f64::INFINITY;
+    memory::reset_peak();
     for run in 0..=2 {
         let options = BatchOptions { completion_batch_size: batch, ..BatchOptions::default() };
         let mut generator = BatchGenerator::new(model.clone(), options);
@@ -136,7 +186,11 @@ fn measure_batch(shape: &Shape, model: &Model, batch: usize) -> Result<serde_jso
         generator.close();
     }
     let rate = rounded((batch * BATCH_ANSWER_TOKENS) as f64 / best, 10.0);
-    Ok(json!({ "model": shape.name, "bits": BITS, "batch": batch, "aggregate_tps": rate }))
+    Ok(json!({ "model": shape.name, "bits": BITS, "batch": batch, "aggregate_tps": rate, "peak_gb": gigabytes(memory::peak_bytes()) }))
+}
+
+fn gigabytes(bytes: u64) -> f64 {
+    rounded(bytes as f64 / 1e9, 1000.0)
 }
 
 fn rounded(number: f64, scale: f64) -> f64 {

@@ -7,7 +7,7 @@ use crate::LmError;
 use crate::config::Quantization;
 use crate::device::ComputeDevice;
 use crate::ffi;
-use crate::nn::cuda::QuantizedRows;
+use crate::nn::cuda::{self, QuantizedRows};
 use crate::weights::Layer;
 
 /// `y = x Wᵀ (+ b)`.
@@ -174,13 +174,13 @@ pub(super) fn product_order(weight: &Array) -> Result<Array, Exception> {
 
 /// `x` `[..., K]` times `rows`: `[..., N]`.
 pub(super) fn quantized_product(x: &Array, rows: QuantizedRows<'_>) -> Result<Array, Exception> {
-    let QuantizedRows { packed, scales, biases, settings } = rows;
-    let product = |x: &Array| ops::quantized_matmul(x, packed, scales, biases, true, settings.group_size, settings.bits);
-    match *x.shape() {
-        // MLX's CUDA backend reads the matrix once for each entry of the leading axes, so single tokens of many rows become one entry.
-        [batch, 1, inputs] if batch > 1 => ops::reshape(product(&ops::reshape(x, &[1, batch, inputs])?)?, &[batch, 1, -1]),
-        _ => product(x),
+    if matches!(x.shape(), &[batch, 1, _] if batch > 1)
+        && let Some(product) = cuda::batch_product(x, rows)?
+    {
+        return Ok(product);
     }
+    let QuantizedRows { packed, scales, biases, settings } = rows;
+    ops::quantized_matmul(x, packed, scales, biases, true, settings.group_size, settings.bits)
 }
 
 /// Several linear layers over the same input, in one product where that is exact.

@@ -1,8 +1,11 @@
-//! Kernels for writing one token at a time on a CUDA device.
+//! Kernels for writing tokens on a CUDA device.
 //!
 //! MLX's own take some seventeen launches a layer there, each of which costs the host microseconds, and its 4-bit product reads memory at
-//! a sixth of an H200's speed. These do a layer's products and attention in five. They read bfloat16 and MLX's affine 4-bit format; for anything else, and
-//! on every other device, models run on MLX's operations.
+//! a sixth of an H200's speed, once for each row of a batch. [`Kernels`] do one row's layer in five launches; [`batch_product`] reads the
+//! weights once for all rows. They read bfloat16 and MLX's affine 4-bit format; for anything else, and on every other device, models run
+//! on MLX's operations.
+
+use std::cell::OnceCell;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
@@ -157,6 +160,51 @@ impl Kernels {
         }
         Ok([attended, keys, values])
     }
+}
+
+thread_local! {
+    /// None where MLX does not compute on a CUDA device. It belongs to no model: whichever loads first must not be the one that keeps it.
+    static BATCH_PRODUCT: OnceCell<Option<CudaKernel>> = const { OnceCell::new() };
+}
+
+/// `x` `[B, 1, K]` times the rows: `[B, 1, N]`. None for what the kernel does not read, and on other devices.
+///
+/// Weights are rounded to bfloat16 before they are multiplied, as MLX does for prompts.
+pub fn batch_product(x: &Array, rows: QuantizedRows<'_>) -> Result<Option<Array>, Exception> {
+    const SPAN: i32 = 64; // of numbers that a warp takes at a time
+    BATCH_PRODUCT.with(|kernel| {
+        let load = || {
+            let inputs = ["x", "w", "scales", "biases"];
+            ffi::computes_on_cuda()
+                .then(|| CudaKernel::new("batch_product", &inputs, &["y"], include_str!("batch_product.cu")).ok())
+                .flatten()
+        };
+        let (Some(kernel), &[batch, 1, inputs]) = (kernel.get_or_init(load), x.shape()) else { return Ok(None) };
+        if !rows.are_readable() || inputs % SPAN != 0 || x.dtype() != Dtype::Bfloat16 {
+            return Ok(None);
+        }
+        let outputs = rows.packed.dim(0);
+        // As in a single row's product: where outputs are few, more warps share each. Few variants: each is compiled once on its device.
+        let (strips, warps) = if outputs < 8192 { (1, 16.min(inputs / SPAN)) } else { (2, 8.min(inputs / SPAN)) };
+        let tiles = if batch <= 8 { 1 } else { 4 };
+        let product = kernel.apply(
+            &[x, rows.packed, rows.scales, rows.biases],
+            Launch {
+                constants: &[
+                    (c"K", inputs),
+                    (c"N", outputs),
+                    (c"GROUP", rows.settings.group_size),
+                    (c"STRIPS", strips),
+                    (c"TILES", tiles),
+                    (c"WARPS", warps),
+                ],
+                blocks: [(outputs + 16 * strips - 1) / (16 * strips), (batch + 8 * tiles - 1) / (8 * tiles), 1],
+                threads: warps * 32,
+                outputs: &[(&[batch, 1, outputs], Dtype::Bfloat16)],
+            },
+        )?;
+        only(product).map(Some)
+    })
 }
 
 /// What attention is compiled for.
