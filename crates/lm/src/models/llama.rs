@@ -200,8 +200,8 @@ impl TransformerBlock {
     }
 
     fn forward(&self, x: Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
-        let h = ops::add(&x, self.self_attn.forward(&self.input_layernorm.forward(&x)?, cache, step)?)?;
-        ops::add(&h, self.mlp.forward(&self.post_attention_layernorm.forward(&h)?)?)
+        let h = self.self_attn.forward(&x, &self.input_layernorm.forward(&x)?, cache, step)?;
+        self.mlp.forward(&h, &self.post_attention_layernorm.forward(&h)?)
     }
 }
 
@@ -239,7 +239,8 @@ impl Attention {
         })
     }
 
-    fn forward(&self, x: &Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
+    /// `residual` plus the attention of `x`.
+    fn forward(&self, residual: &Array, x: &Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
         let [batch, length, _] = *x.shape() else {
             return Err(Exception::custom(format!("attention takes three axes, got {:?}", x.shape())));
         };
@@ -253,7 +254,7 @@ impl Attention {
         let keys = part(heads, heads + kv_heads, &rotated)?;
         let values = part(heads + kv_heads, heads + 2 * kv_heads, &qkv)?;
         let keys_values = cache.update_and_fetch(keys, values)?;
-        self.o_proj.forward(&attention(&queries, &keys_values, self.scale, &step.mask)?)
+        self.o_proj.forward_onto(residual, &attention(&queries, &keys_values, self.scale, &step.mask)?)
     }
 }
 
@@ -276,7 +277,11 @@ impl Mlp {
         Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, down_proj, intermediate })
     }
 
-    fn forward(&self, x: &Array) -> Result<Array, Exception> {
+    /// `residual` plus the MLP of `x`.
+    fn forward(&self, residual: &Array, x: &Array) -> Result<Array, Exception> {
+        if let Some(activated) = self.gate_up_proj.gated(x)? {
+            return self.down_proj.forward_onto(residual, &activated);
+        }
         let (gate, up) = if x.dim(1) == 1 {
             let gate_up = self.gate_up_proj.forward(x)?;
             let half = |from: i32| ffi::slice(&gate_up, &[0, 0, from], &[x.dim(0), 1, from + self.intermediate]);
@@ -292,6 +297,6 @@ impl Mlp {
         };
         // SwiGLU. Written out: MLX's compiled form would start a C++ compiler at run time on the CPU backend.
         let activated = ops::multiply(ops::sigmoid(&gate)?, gate)?;
-        self.down_proj.forward(&ops::multiply(activated, up)?)
+        self.down_proj.forward_onto(residual, &ops::multiply(activated, up)?)
     }
 }

@@ -7,7 +7,7 @@ use crate::LmError;
 use crate::config::Quantization;
 use crate::device::ComputeDevice;
 use crate::ffi;
-use crate::nn::cuda::{self, QuantizedRows};
+use crate::nn::cuda::{self, Around, QuantizedRows};
 use crate::weights::Layer;
 
 /// `y = x Wᵀ (+ b)`.
@@ -59,6 +59,17 @@ impl Linear {
             Some(bias) => ops::add(product, bias),
             None => Ok(product),
         }
+    }
+
+    /// `residual + forward(x)`, in one launch for rows of a batch on a CUDA device.
+    pub fn forward_onto(&self, residual: &Array, x: &Array) -> Result<Array, Exception> {
+        let around = Around { residual: Some(residual), ..Around::default() };
+        if let Some(rows) = self.quantized()
+            && let Some(sum) = cuda::batch_product(x, rows, around)?
+        {
+            return Ok(sum);
+        }
+        ops::add(residual, self.forward(x)?)
     }
 
     /// The matrix, where it is quantized and no bias is added to its product.
@@ -174,9 +185,7 @@ pub(super) fn product_order(weight: &Array) -> Result<Array, Exception> {
 
 /// `x` `[..., K]` times `rows`: `[..., N]`.
 pub(super) fn quantized_product(x: &Array, rows: QuantizedRows<'_>) -> Result<Array, Exception> {
-    if matches!(x.shape(), &[batch, 1, _] if batch > 1)
-        && let Some(product) = cuda::batch_product(x, rows)?
-    {
+    if let Some(product) = cuda::batch_product(x, rows, Around::default())? {
         return Ok(product);
     }
     let QuantizedRows { packed, scales, biases, settings } = rows;
@@ -224,6 +233,14 @@ impl FusedLinear {
     /// The rows of all layers, one layer after the other, where they are stacked and as [`Linear::quantized`].
     pub fn quantized(&self) -> Option<QuantizedRows<'_>> {
         self.stacked.as_ref()?.quantized()
+    }
+
+    /// Of a gate and an up projection: `silu(gate) * up` in one launch, for rows of a batch on a CUDA device; otherwise none.
+    pub fn gated(&self, x: &Array) -> Result<Option<Array>, Exception> {
+        match self.quantized() {
+            Some(rows) => cuda::batch_product(x, rows, Around { gated: true, ..Around::default() }),
+            None => Ok(None),
+        }
     }
 
     /// `[..., in]` to the outputs of all layers side by side, `[..., sum of out]`.

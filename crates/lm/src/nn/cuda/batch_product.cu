@@ -1,12 +1,15 @@
   // y[B, 1, N] = x[B, 1, K] times the transpose of a 4-bit matrix of N rows, whose value is scale * q + bias by groups along K, on tensor
   // cores: 8 TILES rows of x share what is read of the matrix.
-  // A block takes 16 STRIPS outputs of as many rows of x. Its warps take turns along K, 64 numbers at a time, and add up in the end.
-  constexpr int SPAN = 64, OUTPUTS = 16 * STRIPS, ROWS = 8 * TILES;
+  //   GATED: the matrix has 2 N rows, and y = silu(first half) * second half.  RESIDUAL: residual [B, 1, N] is added to y.
+  // A block takes 16 STRIPS rows of the matrix (GATED: 16 of each half) and as many of x. Its warps take turns along K, 64 numbers at a
+  // time, and add up in the end.
+  constexpr int SPAN = 64, SUMS = 16 * STRIPS, OUTPUTS = GATED ? 16 : SUMS, ROWS = 8 * TILES;
+  static_assert(!GATED || STRIPS == 2);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int line = lane / 4, place = lane % 4; // of 8 lines and of 4 places in a tensor core's operand
   const int num_rows = x_shape[0];
   const int first_output = blockIdx.x * OUTPUTS, first_row = blockIdx.y * ROWS;
-  __shared__ float parts[WARPS][ROWS][OUTPUTS + 1];
+  __shared__ float parts[WARPS][ROWS][SUMS + 1];
 
   float sums[STRIPS][TILES][4] = {};
   #pragma unroll 2
@@ -18,7 +21,8 @@
     for (int strip = 0; strip < STRIPS; ++strip) {
       #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const size_t output = min(first_output + strip * 16 + half * 8 + line, N - 1);
+        const int within = min(first_output + (GATED ? 0 : strip * 16) + half * 8 + line, N - 1);
+        const size_t output = within + (GATED ? strip * N : 0);
         const size_t group = output * (K / GROUP) + (span * SPAN + place * 16) / GROUP;
         packed[strip][half] = __ldg(reinterpret_cast<const uint2*>(w) + output * (K / 16) + span * 4 + place);
         scale[strip][half] = __bfloat162bfloat162(scales[group]);
@@ -85,8 +89,15 @@
   for (int i = threadIdx.x; i < ROWS * OUTPUTS; i += WARPS * 32) {
     const int row = i / OUTPUTS, output = i % OUTPUTS;
     if (first_row + row >= num_rows || first_output + output >= N) continue;
-    float sum = 0.f;
+    float sum[2] = {};
     #pragma unroll
-    for (int other = 0; other < WARPS; ++other) sum += parts[other][row][output];
-    y[size_t(first_row + row) * N + first_output + output] = __float2bfloat16(sum);
+    for (int other = 0; other < WARPS; ++other) {
+      sum[0] += parts[other][row][output];
+      if constexpr (GATED) sum[1] += parts[other][row][output + 16];
+    }
+    const size_t at = size_t(first_row + row) * N + first_output + output;
+    float result = sum[0];
+    if constexpr (GATED) result = result / (1.f + __expf(-result)) * sum[1];
+    if constexpr (RESIDUAL) result = __bfloat162float(residual[at]) + __bfloat162float(__float2bfloat16(result));
+    y[at] = __float2bfloat16(result);
   }

@@ -167,28 +167,32 @@ thread_local! {
     static BATCH_PRODUCT: OnceCell<Option<CudaKernel>> = const { OnceCell::new() };
 }
 
-/// `x` `[B, 1, K]` times the rows: `[B, 1, N]`. None for what the kernel does not read, and on other devices.
+/// `x` `[B, 1, K]` times the rows, `[B, 1, N]`, or half of that where they are gated. None for a single row, for what the kernel does not
+/// read (a norm too), and on other devices.
 ///
 /// Weights are rounded to bfloat16 before they are multiplied, as MLX does for prompts.
-pub fn batch_product(x: &Array, rows: QuantizedRows<'_>) -> Result<Option<Array>, Exception> {
+pub fn batch_product(x: &Array, rows: QuantizedRows<'_>, around: Around<'_>) -> Result<Option<Array>, Exception> {
     const SPAN: i32 = 64; // of numbers that a warp takes at a time
     BATCH_PRODUCT.with(|kernel| {
         let load = || {
-            let inputs = ["x", "w", "scales", "biases"];
+            let inputs = ["x", "residual", "w", "scales", "biases"];
             ffi::computes_on_cuda()
                 .then(|| CudaKernel::new("batch_product", &inputs, &["y"], include_str!("batch_product.cu")).ok())
                 .flatten()
         };
         let (Some(kernel), &[batch, 1, inputs]) = (kernel.get_or_init(load), x.shape()) else { return Ok(None) };
-        if !rows.are_readable() || inputs % SPAN != 0 || x.dtype() != Dtype::Bfloat16 {
+        let is_bfloat16 = |array: &Array| array.dtype() == Dtype::Bfloat16;
+        let is_readable = rows.are_readable() && inputs % SPAN == 0 && is_bfloat16(x) && around.residual.is_none_or(is_bfloat16);
+        if batch == 1 || !is_readable || around.norm.is_some() {
             return Ok(None);
         }
-        let outputs = rows.packed.dim(0);
+        let outputs = rows.packed.dim(0) / if around.gated { 2 } else { 1 };
         // As in a single row's product: where outputs are few, more warps share each. Few variants: each is compiled once on its device.
-        let (strips, warps) = if outputs < 8192 { (1, 16.min(inputs / SPAN)) } else { (2, 8.min(inputs / SPAN)) };
+        let (strips, warps) = if outputs < 8192 && !around.gated { (1, 16.min(inputs / SPAN)) } else { (2, 8.min(inputs / SPAN)) };
+        let outputs_per_block = if around.gated { 16 } else { 16 * strips };
         let tiles = if batch <= 8 { 1 } else { 4 };
         let product = kernel.apply(
-            &[x, rows.packed, rows.scales, rows.biases],
+            &[x, around.residual.unwrap_or(x), rows.packed, rows.scales, rows.biases],
             Launch {
                 constants: &[
                     (c"K", inputs),
@@ -197,8 +201,10 @@ pub fn batch_product(x: &Array, rows: QuantizedRows<'_>) -> Result<Option<Array>
                     (c"STRIPS", strips),
                     (c"TILES", tiles),
                     (c"WARPS", warps),
+                    (c"GATED", i32::from(around.gated)),
+                    (c"RESIDUAL", i32::from(around.residual.is_some())),
                 ],
-                blocks: [(outputs + 16 * strips - 1) / (16 * strips), (batch + 8 * tiles - 1) / (8 * tiles), 1],
+                blocks: [(outputs + outputs_per_block - 1) / outputs_per_block, (batch + 8 * tiles - 1) / (8 * tiles), 1],
                 threads: warps * 32,
                 outputs: &[(&[batch, 1, outputs], Dtype::Bfloat16)],
             },
