@@ -12,7 +12,7 @@
   __shared__ float parts[WARPS][ROWS][SUMS + 1];
 
   float sums[STRIPS][TILES][4] = {};
-  #pragma unroll 2
+  #pragma unroll 1 // what two turns would hold costs more than it hides: half as many blocks fit on a multiprocessor
   for (int span = warp; span < K / SPAN; span += WARPS) {
     // Which numbers a product adds up in which order is free, so every lane takes 16 that stand side by side.
     uint2 packed[STRIPS][2];

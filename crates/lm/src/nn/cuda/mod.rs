@@ -188,7 +188,7 @@ pub fn batch_product(x: &Array, rows: QuantizedRows<'_>, around: Around<'_>) -> 
         }
         let outputs = rows.packed.dim(0) / if around.gated { 2 } else { 1 };
         // As in a single row's product: where outputs are few, more warps share each. Few variants: each is compiled once on its device.
-        let (strips, warps) = if outputs < 8192 && !around.gated { (1, 16.min(inputs / SPAN)) } else { (2, 8.min(inputs / SPAN)) };
+        let (strips, warps) = if outputs < 8192 && !around.gated { (1, 16.min(inputs / SPAN)) } else { (2, 4.min(inputs / SPAN)) };
         let outputs_per_block = if around.gated { 16 } else { 16 * strips };
         let tiles = if batch <= 8 { 1 } else { 4 };
         let product = kernel.apply(
