@@ -4,8 +4,14 @@
 //! an array or stream that mlx-rs made, or makes one first.
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_void};
+use std::fmt::{self, Debug};
+
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, Dtype, Stream};
+
+use crate::device::ComputeDevice;
 
 /// `array[start..stop]` on every axis with stride 1, as a view.
 ///
@@ -104,6 +110,206 @@ pub fn synchronize() -> Result<()> {
     }
 }
 
+/// Whether MLX computes on a CUDA device.
+pub fn computes_on_cuda() -> bool {
+    let mut is_available = false;
+    // SAFETY: the call writes one bool. `current` has made mlx-rs install its error handler.
+    ComputeDevice::current() == ComputeDevice::Gpu && unsafe { mlx_sys::mlx_cuda_is_available(&mut is_available) } == 0 && is_available
+}
+
+/// A kernel in CUDA C++, compiled for the device by MLX on first use and kept by name and constants.
+pub struct CudaKernel(mlx_sys::mlx_fast_cuda_kernel);
+
+/// How a [`CudaKernel`] is started and what it returns.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch<'a> {
+    /// What its source is compiled with.
+    pub constants: &'a [(&'a CStr, i32)],
+    /// Blocks in the grid's three dimensions.
+    pub blocks: [i32; 3],
+    /// Threads in a block.
+    pub threads: i32,
+    /// Shape and type of each output.
+    pub outputs: &'a [(&'a [i32], Dtype)],
+}
+
+impl CudaKernel {
+    /// A kernel whose body is `source`, with the arguments `inputs` and then `outputs`. Fails on names and sources with a zero byte.
+    pub fn new(name: &str, inputs: &[&str], outputs: &[&str], source: &str) -> Result<Self> {
+        let text = |text: &str| CString::new(text).map_err(|_| Exception::custom(format!("the kernel '{name}' has a zero byte in it")));
+        let (name_text, source) = (text(name)?, text(source)?);
+        let texts = |names: &[&str]| names.iter().map(|name| text(name)).collect::<Result<Vec<_>>>();
+        let (inputs, outputs) = (texts(inputs)?, texts(outputs)?);
+        let _handler = Array::from_int(0);
+        // SAFETY: MLX copies all strings before the call returns, and the two lists are freed after it.
+        unsafe {
+            let list = |names: &[CString]| {
+                let mut pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
+                mlx_sys::mlx_vector_string_new_data(pointers.as_mut_ptr(), pointers.len())
+            };
+            let (inputs, outputs) = (list(&inputs), list(&outputs));
+            let header = c"#include <cuda_bf16.h>\n";
+            let kernel = mlx_sys::mlx_fast_cuda_kernel_new(name_text.as_ptr(), inputs, outputs, source.as_ptr(), header.as_ptr(), true, 0);
+            mlx_sys::mlx_vector_string_free(inputs);
+            mlx_sys::mlx_vector_string_free(outputs);
+            Ok(CudaKernel(kernel))
+        }
+    }
+
+    /// The kernel's outputs for `inputs`, which are made contiguous where they are not.
+    ///
+    /// What the kernel reads and writes is not checked: it must fit the inputs' shapes, types and the launch.
+    pub fn apply(&self, inputs: &[&Array], launch: Launch<'_>) -> Result<Vec<Array>> {
+        let stream = Stream::thread_local_or_default();
+        let [x, y, z] = launch.blocks;
+        // SAFETY: all handles are live for the calls; configuration and lists are freed once.
+        unsafe {
+            let config = mlx_sys::mlx_fast_cuda_kernel_config_new();
+            for &(shape, dtype) in launch.outputs {
+                mlx_sys::mlx_fast_cuda_kernel_config_add_output_arg(config, shape.as_ptr(), shape.len(), dtype as mlx_sys::mlx_dtype);
+            }
+            // MLX counts the grid in threads.
+            mlx_sys::mlx_fast_cuda_kernel_config_set_grid(config, x * launch.threads, y, z);
+            mlx_sys::mlx_fast_cuda_kernel_config_set_thread_group(config, launch.threads, 1, 1);
+            for (name, value) in launch.constants {
+                mlx_sys::mlx_fast_cuda_kernel_config_add_template_arg_int(config, name.as_ptr(), *value);
+            }
+            let inputs = list_of(inputs);
+            let mut outputs = mlx_sys::mlx_vector_array_new();
+            let status = mlx_sys::mlx_fast_cuda_kernel_apply(&mut outputs, self.0, inputs, config, stream.as_ptr());
+            mlx_sys::mlx_vector_array_free(inputs);
+            mlx_sys::mlx_fast_cuda_kernel_config_free(config);
+            let arrays = arrays_of(outputs);
+            mlx_sys::mlx_vector_array_free(outputs);
+            if status == 0 { Ok(arrays) } else { Err(Exception::custom("a CUDA kernel was refused".to_owned())) }
+        }
+    }
+}
+
+impl Drop for CudaKernel {
+    fn drop(&mut self) {
+        // SAFETY: made by `new` and freed once.
+        unsafe { mlx_sys::mlx_fast_cuda_kernel_free(self.0) }
+    }
+}
+
+impl Debug for CudaKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CudaKernel")
+    }
+}
+
+/// A function from arrays to arrays.
+pub type ArrayFunction = Box<dyn Fn(Vec<Array>) -> Result<Vec<Array>>>;
+
+/// A function that MLX traces for each combination of input shapes and replays for others of those shapes.
+///
+/// On the CPU backend tracing starts a C++ compiler: it is for GPUs.
+pub struct Compiled {
+    closure: mlx_sys::mlx_closure,
+    traced: Box<Traced>,
+}
+
+struct Traced {
+    function: ArrayFunction,
+    error: RefCell<Option<Exception>>,
+}
+
+impl Compiled {
+    /// Compiles `function`, which must compute its outputs from its inputs and from arrays that stay as they are.
+    pub fn new(function: ArrayFunction) -> Result<Self> {
+        let _handler = Array::from_int(0);
+        let traced = Box::new(Traced { function, error: RefCell::new(None) });
+        let payload: *const Traced = &*traced;
+        // SAFETY: the payload lives in a box beside the closure and is dropped after it.
+        unsafe {
+            let plain = mlx_sys::mlx_closure_new_func_payload(Some(trace), payload.cast_mut().cast(), None);
+            let mut closure = mlx_sys::mlx_closure_new();
+            let status = mlx_sys::mlx_compile(&mut closure, plain, false);
+            mlx_sys::mlx_closure_free(plain);
+            let compiled = Compiled { closure, traced };
+            if status == 0 { Ok(compiled) } else { Err(Exception::custom("a function was not compiled".to_owned())) }
+        }
+    }
+
+    /// The function's outputs for `inputs`; its own error where it has one.
+    pub fn call(&self, inputs: &[&Array]) -> Result<Vec<Array>> {
+        // SAFETY: all handles are live for the call; lists are freed once.
+        unsafe {
+            let inputs = list_of(inputs);
+            let mut outputs = mlx_sys::mlx_vector_array_new();
+            let status = mlx_sys::mlx_closure_apply(&mut outputs, self.closure, inputs);
+            mlx_sys::mlx_vector_array_free(inputs);
+            let arrays = arrays_of(outputs);
+            mlx_sys::mlx_vector_array_free(outputs);
+            match (status, self.traced.error.take()) {
+                (0, None) => Ok(arrays),
+                (_, Some(error)) => Err(error),
+                _ => Err(Exception::custom("a compiled function failed".to_owned())),
+            }
+        }
+    }
+}
+
+impl Drop for Compiled {
+    fn drop(&mut self) {
+        // SAFETY: made by `new` and freed once, before the payload.
+        unsafe {
+            mlx_sys::mlx_closure_free(self.closure);
+        }
+    }
+}
+
+impl Debug for Compiled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Compiled")
+    }
+}
+
+/// # Safety
+/// Called by MLX with the payload of [`Compiled::new`] and two lists of its own, the first empty.
+unsafe extern "C" fn trace(outputs: *mut mlx_sys::mlx_vector_array, inputs: mlx_sys::mlx_vector_array, payload: *mut c_void) -> i32 {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let traced = &*payload.cast::<Traced>();
+        match (traced.function)(arrays_of(inputs)) {
+            Ok(arrays) => {
+                let handles: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
+                mlx_sys::mlx_vector_array_set_data(outputs, handles.as_ptr(), handles.len())
+            }
+            Err(error) => {
+                *traced.error.borrow_mut() = Some(error);
+                1
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The caller frees the list.
+unsafe fn list_of(arrays: &[&Array]) -> mlx_sys::mlx_vector_array {
+    let handles: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
+    // SAFETY: the list takes references of its own.
+    unsafe { mlx_sys::mlx_vector_array_new_data(handles.as_ptr(), handles.len()) }
+}
+
+/// # Safety
+/// `list` is a list of MLX's, or an empty handle.
+unsafe fn arrays_of(list: mlx_sys::mlx_vector_array) -> Vec<Array> {
+    if list.ctx.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: indices are below the list's length; each handle is wrapped, and so freed, once.
+    unsafe {
+        let get = |index| {
+            let mut array = mlx_sys::mlx_array_new();
+            mlx_sys::mlx_vector_array_get(&mut array, list, index);
+            Array::from_ptr(array)
+        };
+        (0..mlx_sys::mlx_vector_array_size(list)).map(get).collect()
+    }
+}
+
 fn item_size(dtype: Dtype) -> usize {
     match dtype {
         Dtype::Bool | Dtype::Uint8 | Dtype::Int8 => 1,
@@ -119,4 +325,37 @@ unsafe fn finish(result: mlx_sys::mlx_array, status: i32, operation: &str) -> Re
     // SAFETY: by this function's contract; an empty handle may be wrapped and freed too.
     let array = unsafe { Array::from_ptr(result) };
     if status == 0 { Ok(array) } else { Err(Exception::custom(format!("{operation} was refused"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use mlx_rs::ops;
+
+    use super::*;
+
+    #[test]
+    fn a_compiled_function_is_traced_once_for_each_shape_and_gives_its_own_error() {
+        let traces = std::rc::Rc::new(std::cell::Cell::new(0));
+        let counted = traces.clone();
+        // One operation alone: fusing several would start a compiler.
+        let product = Compiled::new(Box::new(move |inputs| {
+            counted.set(counted.get() + 1);
+            match inputs.as_slice() {
+                [x, y] if x.dim(0) < 4 => Ok(vec![ops::matmul(x, y)?, x.clone()]),
+                _ => Err(Exception::custom("four is too many".to_owned())),
+            }
+        }))
+        .expect("compile");
+        let square = |size: i32, number: f32| ops::full::<f32>(&[size, size], Array::from_f32(number)).expect("full");
+        for (size, number, expected) in [(2, 1.0, 2.0), (2, 3.0, 18.0), (3, 1.0, 3.0), (2, 2.0, 8.0)] {
+            let x = square(size, number);
+            let outputs = product.call(&[&x, &x]).expect("call");
+            assert_eq!(outputs.len(), 2);
+            assert!(outputs[0].as_slice::<f32>().iter().all(|&found| found == expected), "{size} {number}");
+            assert_eq!(outputs[1].as_slice::<f32>(), x.as_slice::<f32>());
+        }
+        assert_eq!(traces.get(), 2);
+        let four = square(4, 1.0);
+        assert!(product.call(&[&four, &four]).expect_err("refused").what().contains("four is too many"));
+    }
 }

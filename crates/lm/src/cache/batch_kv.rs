@@ -31,14 +31,16 @@ impl BatchKvCache {
     pub fn merge(caches: &[KvCache]) -> Result<Self> {
         assert!(!caches.is_empty(), "a batch has at least one row");
         let stop = caches.iter().map(|cache| cache.offset() as i32).max().unwrap_or(0);
-        let stack = |buffers: &dyn Fn(&KvCache) -> Option<&Array>| {
-            let blocks: Vec<Block> =
-                caches.iter().map(|cache| Block { buffer: buffers(cache), num_rows: 1, columns: 0..cache.offset() as i32 }).collect();
+        let settled = caches.iter().map(KvCache::settled).collect::<Result<Vec<_>>>()?;
+        let stack = |buffer: &dyn Fn(&(Array, Array)) -> &Array| {
+            let blocks: Vec<Block> = std::iter::zip(caches, &settled)
+                .map(|(cache, buffers)| Block { buffer: buffers.as_ref().map(buffer), num_rows: 1, columns: 0..cache.offset() as i32 })
+                .collect();
             stacked(&blocks, stop, round_up(stop + 1))
         };
         Ok(BatchKvCache {
-            keys: stack(&|cache| cache.arrays().first().copied())?,
-            values: stack(&|cache| cache.arrays().get(1).copied())?,
+            keys: stack(&|(keys, _)| keys)?,
+            values: stack(&|(_, values)| values)?,
             stop,
             left_padding: caches.iter().map(|cache| stop - cache.offset() as i32).collect(),
             remaining: None,

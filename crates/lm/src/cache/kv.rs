@@ -12,12 +12,30 @@ use crate::LmError;
 pub struct KvCache {
     keys: Option<Array>,   // [B, H, capacity, D]
     values: Option<Array>, // [B, H, capacity, D]
+    recent: Option<Recent>,
     offset: i32,
+}
+
+/// Tokens behind those in the buffers.
+///
+/// Whoever writes single tokens faster than the device attends to them never gets to write a buffer in place: MLX copies what is still
+/// being read. A kernel that returns these few tokens anew leaves the buffers alone for [`KvCache::RECENT`] steps.
+#[derive(Debug, Clone)]
+pub(crate) struct Recent {
+    /// `[B, H, RECENT, D]`
+    pub(crate) keys: Array,
+    /// `[B, H, RECENT, D]`
+    pub(crate) values: Array,
+    /// How many are in use, at the front.
+    pub(crate) count: i32,
 }
 
 impl KvCache {
     /// Buffers grow by this many tokens, so that most steps write in place.
     pub const STEP: i32 = buffer::STEP;
+
+    /// Room for tokens behind those in the buffers.
+    pub(crate) const RECENT: i32 = 64;
 
     /// An empty cache.
     pub fn new() -> Self {
@@ -35,7 +53,7 @@ impl KvCache {
             parts.push(room(&parts[0], round_up(offset + 1) - offset)?); // a sum above zero has a first part
             joined(&parts)
         };
-        Ok(KvCache { keys: Some(with_room(keys)?), values: Some(with_room(values)?), offset })
+        Ok(KvCache { keys: Some(with_room(keys)?), values: Some(with_room(values)?), recent: None, offset })
     }
 
     /// Tokens remembered.
@@ -45,7 +63,7 @@ impl KvCache {
 
     /// A cache that holds the first `offset` tokens of `keys` and `values` `[B, H, capacity, D]`.
     pub(super) fn from_buffers(keys: Array, values: Array, offset: i32) -> Self {
-        KvCache { keys: Some(keys), values: Some(values), offset }
+        KvCache { keys: Some(keys), values: Some(values), recent: None, offset }
     }
 
     /// Whether nothing was ever written.
@@ -55,46 +73,95 @@ impl KvCache {
 
     /// Keys and values in use, `[B, H, offset, D]`, as views; none while nothing is remembered.
     pub(super) fn held(&self) -> Result<Option<(Array, Array)>> {
-        match (&self.keys, &self.values) {
-            (Some(keys), Some(values)) if self.offset > 0 => Ok(Some((front(keys, self.offset)?, front(values, self.offset)?))),
+        match self.settled()? {
+            Some((keys, values)) if self.offset > 0 => Ok(Some((front(&keys, self.offset)?, front(&values, self.offset)?))),
             _ => Ok(None),
         }
     }
 
     /// The same contents, quantized. Fails on settings that [`QuantizedKvCache::new`] refuses and groups that do not divide the head size.
     pub fn to_quantized(&self, group_size: i32, bits: i32) -> std::result::Result<QuantizedKvCache, LmError> {
-        match (&self.keys, &self.values) {
-            (Some(keys), Some(values)) => QuantizedKvCache::quantize(keys, values, self.offset(), group_size, bits),
+        match self.settled()? {
+            Some((keys, values)) => QuantizedKvCache::quantize(&keys, &values, self.offset(), group_size, bits),
             _ => QuantizedKvCache::new(group_size, bits),
         }
     }
 
     /// Appends `keys` and `values` `[B, H, L, D]` and returns all of them, `[B, H, offset, D]`.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
-        let start = self.offset;
-        let stop = start + keys.dim(2);
-        let all_keys = append(self.keys.as_ref(), &keys, start)?;
-        let all_values = append(self.values.as_ref(), &values, start)?;
-        self.offset = stop;
-        let views = (front(&all_keys, stop)?, front(&all_values, stop)?);
+        self.settle()?;
+        let all_keys = append(self.keys.as_ref(), &keys, self.offset)?;
+        let all_values = append(self.values.as_ref(), &values, self.offset)?;
+        self.offset += keys.dim(2);
+        let views = (front(&all_keys, self.offset)?, front(&all_values, self.offset)?);
         self.keys = Some(all_keys);
         self.values = Some(all_values);
         Ok(views)
     }
 
+    /// The whole buffers, `[B, H, capacity, D]`, with all that is remembered in them; none where nothing was ever written.
+    pub(super) fn settled(&self) -> Result<Option<(Array, Array)>> {
+        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
+        match &self.recent {
+            Some(recent) if recent.count > 0 => {
+                let start = self.offset - recent.count;
+                let with = |buffer: &Array, recent_tokens: &Array| append(Some(buffer), &front(recent_tokens, recent.count)?, start);
+                Ok(Some((with(keys, &recent.keys)?, with(values, &recent.values)?)))
+            }
+            _ => Ok(Some((keys.clone(), values.clone()))),
+        }
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        if self.recent.is_some()
+            && let Some((keys, values)) = self.settled()?
+        {
+            (self.keys, self.values, self.recent) = (Some(keys), Some(values), None);
+        }
+        Ok(())
+    }
+
+    /// Buffers and recent tokens, with room for one more of these; none where nothing was ever written.
+    pub(crate) fn with_recent(&mut self) -> Result<Option<(&Array, &Array, &Recent)>> {
+        if self.recent.as_ref().is_some_and(|recent| recent.count == Self::RECENT) {
+            self.settle()?;
+        }
+        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
+        if self.recent.is_none() {
+            let empty = |buffer: &Array| room(buffer, Self::RECENT);
+            self.recent = Some(Recent { keys: empty(keys)?, values: empty(values)?, count: 0 });
+        }
+        Ok(self.recent.as_ref().map(|recent| (keys, values, recent)))
+    }
+
+    /// Takes the recent tokens with one more behind them, as [`KvCache::with_recent`] gave them.
+    pub(crate) fn push_recent(&mut self, keys: Array, values: Array) {
+        let count = self.recent.as_ref().map_or(0, |recent| recent.count) + 1;
+        self.recent = Some(Recent { keys, values, count });
+        self.offset += 1;
+    }
+
     /// Keys and values of the tokens `start..stop`, `[B, H, stop - start, D]`, as contiguous arrays; none where the span is not held.
     pub fn span(&self, start: usize, stop: usize) -> Result<Option<(Array, Array)>> {
-        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
         if start >= stop || stop > self.offset as usize {
             return Ok(None);
         }
-        Ok(Some((span(keys, start as i32, stop as i32)?.contiguous()?, span(values, start as i32, stop as i32)?.contiguous()?)))
+        let num_stored = self.offset - self.recent.as_ref().map_or(0, |recent| recent.count);
+        let buffers = match (&self.keys, &self.values) {
+            (Some(keys), Some(values)) if stop <= num_stored as usize => Some((keys.clone(), values.clone())),
+            _ => self.settled()?,
+        };
+        let Some((keys, values)) = buffers else { return Ok(None) };
+        Ok(Some((span(&keys, start as i32, stop as i32)?.contiguous()?, span(&values, start as i32, stop as i32)?.contiguous()?)))
     }
 
     /// Forgets the last `num_tokens`; returns how many it forgot.
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         let trimmed = num_tokens.min(self.offset as usize);
         self.offset -= trimmed as i32;
+        if let Some(recent) = &mut self.recent {
+            recent.count = (recent.count - trimmed as i32).max(0);
+        }
         trimmed
     }
 
@@ -105,7 +172,8 @@ impl KvCache {
 
     /// The arrays behind it.
     pub fn arrays(&self) -> Vec<&Array> {
-        self.keys.iter().chain(&self.values).collect()
+        let recent = self.recent.iter().flat_map(|recent| [&recent.keys, &recent.values]);
+        self.keys.iter().chain(&self.values).chain(recent).collect()
     }
 }
 
@@ -159,5 +227,38 @@ mod tests {
         let (span, _) = cache.span(250, 310).expect("span").expect("held");
         assert_eq!(span.as_slice::<f32>(), tokens(250, 310).as_slice::<f32>());
         assert!(cache.span(590, 601).expect("span").is_none());
+    }
+
+    #[test]
+    fn recent_tokens_are_remembered_like_the_others() {
+        let held = |cache: &KvCache| {
+            let (keys, values) = cache.held().expect("held").expect("tokens");
+            let numbers = |array: Array| array.contiguous().expect("contiguous").as_slice::<f32>().to_vec();
+            (numbers(keys), numbers(values))
+        };
+        let plain = |length: i32| tokens(0, length).as_slice::<f32>().to_vec();
+        let mut cache = KvCache::new();
+        assert!(cache.with_recent().expect("recent").is_none());
+        cache.update_and_fetch(tokens(0, 200), tokens(0, 200)).expect("update");
+        // Past the room for recent tokens twice, and past the buffers' first step.
+        for position in 200..340 {
+            let (_, _, recent) = cache.with_recent().expect("recent").expect("room");
+            let with_new = buffer::write(&recent.keys, &tokens(position, position + 1), recent.count).expect("write");
+            let count = recent.count;
+            assert!(count < KvCache::RECENT);
+            cache.push_recent(with_new.clone(), with_new);
+            assert_eq!(cache.offset() as i32, position + 1);
+        }
+        assert_eq!(held(&cache), (plain(340), plain(340)));
+        let (span, _) = cache.span(100, 335).expect("span").expect("held");
+        assert_eq!(span.as_slice::<f32>(), tokens(100, 335).as_slice::<f32>());
+        let copy = cache.clone();
+        for (trimmed, length) in [(5, 335), (100, 235)] {
+            assert_eq!(cache.trim(trimmed), trimmed);
+            assert_eq!(held(&cache), (plain(length), plain(length)));
+        }
+        let (keys, _) = cache.update_and_fetch(tokens(235, 240), tokens(235, 240)).expect("update");
+        assert_eq!(keys.contiguous().expect("contiguous").as_slice::<f32>(), plain(240));
+        assert_eq!(held(&copy).0, plain(340));
     }
 }

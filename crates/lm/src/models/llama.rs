@@ -1,5 +1,9 @@
 //! Llama: Llama 2 and 3.x (Touvron et al. 2023), SmolLM2, and Mistral without a sliding window. Reference: mlx-lm's llama.py.
 
+mod step;
+
+use std::rc::Rc;
+
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
 use serde::Deserialize;
@@ -11,6 +15,7 @@ use crate::ffi;
 use crate::models::Architecture;
 use crate::nn::{Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, attention};
 use crate::weights::{Layer, Weights};
+use step::CudaStep;
 
 /// config.json, with its own names and defaults.
 #[derive(Debug, Clone, Deserialize)]
@@ -105,9 +110,10 @@ impl Shape {
 pub struct Model {
     shape: Shape,
     embed_tokens: Embedding,
-    layers: Vec<TransformerBlock>,
-    norm: RmsNorm,
+    layers: Vec<Rc<TransformerBlock>>,
+    norm: Rc<RmsNorm>,
     lm_head: Option<Linear>, // none: tied to embed_tokens
+    cuda_step: Option<CudaStep>,
 }
 
 impl Model {
@@ -118,9 +124,9 @@ impl Model {
         weights.ignore(|name| name.ends_with("rotary_emb.inv_freq") || (args.tie_word_embeddings && name.starts_with("lm_head.")));
         let embed_tokens = Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
         let layers = (0..shape.layers)
-            .map(|index| TransformerBlock::load(&mut weights.layer(format!("model.layers.{index}")), &args, &shape))
+            .map(|index| TransformerBlock::load(&mut weights.layer(format!("model.layers.{index}")), &args, &shape).map(Rc::new))
             .collect::<Result<Vec<_>, _>>()?;
-        let norm = RmsNorm::load(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?;
+        let norm = Rc::new(RmsNorm::load(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?);
         let lm_head = match args.tie_word_embeddings {
             true => None,
             false => Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?),
@@ -128,7 +134,8 @@ impl Model {
         if let Some(lm_head) = &lm_head {
             lm_head.eval()?;
         }
-        Ok(Model { shape, embed_tokens, layers, norm, lm_head })
+        let cuda_step = CudaStep::new(&shape, &layers, &norm);
+        Ok(Model { shape, embed_tokens, layers, norm, lm_head, cuda_step })
     }
 }
 
@@ -138,6 +145,9 @@ impl Architecture for Model {
     }
 
     fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
+        if let Some(step) = self.cuda_step.as_ref().filter(|step| step.applies(&embeddings, caches)) {
+            return Ok(step.forward(embeddings, caches)?);
+        }
         let mut x = embeddings;
         let step = caches[0].attention_step(x.dim(1), None)?;
         for (layer, cache) in self.layers.iter().zip(caches) {
@@ -147,6 +157,11 @@ impl Architecture for Model {
     }
 
     fn logits(&self, hidden: &Array) -> Result<Array, LmError> {
+        if let Some(step) = &self.cuda_step
+            && let Some(logits) = step.logits(hidden, self.lm_head.as_ref(), &self.embed_tokens)?
+        {
+            return Ok(logits);
+        }
         match &self.lm_head {
             Some(lm_head) => Ok(lm_head.forward(hidden)?),
             None => Ok(self.embed_tokens.as_linear(hidden)?),
@@ -185,8 +200,8 @@ impl TransformerBlock {
     }
 
     fn forward(&self, x: Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
-        let h = ops::add(&x, self.self_attn.forward(&self.input_layernorm.forward(&x)?, cache, step)?)?;
-        ops::add(&h, self.mlp.forward(&self.post_attention_layernorm.forward(&h)?)?)
+        let h = self.self_attn.forward(&x, &self.input_layernorm.forward(&x)?, cache, step)?;
+        self.mlp.forward(&h, &self.post_attention_layernorm.forward(&h)?)
     }
 }
 
@@ -224,7 +239,8 @@ impl Attention {
         })
     }
 
-    fn forward(&self, x: &Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
+    /// `residual` plus the attention of `x`.
+    fn forward(&self, residual: &Array, x: &Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
         let [batch, length, _] = *x.shape() else {
             return Err(Exception::custom(format!("attention takes three axes, got {:?}", x.shape())));
         };
@@ -238,7 +254,7 @@ impl Attention {
         let keys = part(heads, heads + kv_heads, &rotated)?;
         let values = part(heads + kv_heads, heads + 2 * kv_heads, &qkv)?;
         let keys_values = cache.update_and_fetch(keys, values)?;
-        self.o_proj.forward(&attention(&queries, &keys_values, self.scale, &step.mask)?)
+        self.o_proj.forward_onto(residual, &attention(&queries, &keys_values, self.scale, &step.mask)?)
     }
 }
 
@@ -260,10 +276,14 @@ impl Mlp {
         Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, down_proj })
     }
 
-    fn forward(&self, x: &Array) -> Result<Array, Exception> {
+    /// `residual` plus the MLP of `x`.
+    fn forward(&self, residual: &Array, x: &Array) -> Result<Array, Exception> {
+        if let Some(activated) = self.gate_up_proj.gated(x)? {
+            return self.down_proj.forward_onto(residual, &activated);
+        }
         let [gate, up] = self.gate_up_proj.forward_split(x)?;
         // SwiGLU. Written out: MLX's compiled form would start a C++ compiler at run time on the CPU backend.
         let activated = ops::multiply(ops::sigmoid(&gate)?, gate)?;
-        self.down_proj.forward(&ops::multiply(activated, up)?)
+        self.down_proj.forward_onto(residual, &ops::multiply(activated, up)?)
     }
 }

@@ -5,7 +5,8 @@ use mlx_rs::{Array, ops};
 
 use crate::LmError;
 use crate::config::Quantization;
-use crate::nn::linear::product_order;
+use crate::nn::cuda::QuantizedRows;
+use crate::nn::linear::{product_order, quantized_product};
 use crate::weights::Layer;
 
 /// A table of one vector per token.
@@ -65,12 +66,22 @@ impl Embedding {
         }
     }
 
+    /// The table, where it is quantized.
+    pub fn quantized(&self) -> Option<QuantizedRows<'_>> {
+        match self {
+            Embedding::Dense { .. } => None,
+            Embedding::Quantized { weight, scales, biases, settings } => {
+                Some(QuantizedRows { packed: weight, scales, biases, settings: *settings })
+            }
+        }
+    }
+
     /// Hidden states `[..., D]` to logits `[..., V]`.
     pub fn as_linear(&self, x: &Array) -> Result<Array, Exception> {
         match self {
             Embedding::Dense { transposed, .. } => ops::matmul(x, transposed),
             Embedding::Quantized { weight, scales, biases, settings } => {
-                ops::quantized_matmul(x, weight, scales, biases, true, settings.group_size, settings.bits)
+                quantized_product(x, QuantizedRows { packed: weight, scales, biases, settings: *settings })
             }
         }
     }

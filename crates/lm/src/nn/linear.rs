@@ -7,6 +7,7 @@ use crate::LmError;
 use crate::config::Quantization;
 use crate::device::ComputeDevice;
 use crate::ffi;
+use crate::nn::cuda::{self, Around, QuantizedRows};
 use crate::weights::Layer;
 
 /// `y = x Wᵀ (+ b)`.
@@ -51,12 +52,33 @@ impl Linear {
                 None => ops::matmul(x, weight)?,
             },
             Matrix::Quantized { weight, scales, biases, settings } => {
-                ops::quantized_matmul(x, weight, scales, biases, true, settings.group_size, settings.bits)?
+                quantized_product(x, QuantizedRows { packed: weight, scales, biases, settings: *settings })?
             }
         };
         match &self.bias {
             Some(bias) => ops::add(product, bias),
             None => Ok(product),
+        }
+    }
+
+    /// `residual + forward(x)`, in one launch for rows of a batch on a CUDA device.
+    pub fn forward_onto(&self, residual: &Array, x: &Array) -> Result<Array, Exception> {
+        let around = Around { residual: Some(residual), ..Around::default() };
+        if let Some(rows) = self.quantized()
+            && let Some(sum) = cuda::batch_product(x, rows, around)?
+        {
+            return Ok(sum);
+        }
+        ops::add(residual, self.forward(x)?)
+    }
+
+    /// The matrix, where it is quantized and no bias is added to its product.
+    pub fn quantized(&self) -> Option<QuantizedRows<'_>> {
+        match (&self.matrix, &self.bias) {
+            (Matrix::Quantized { weight, scales, biases, settings }, None) => {
+                Some(QuantizedRows { packed: weight, scales, biases, settings: *settings })
+            }
+            _ => None,
         }
     }
 
@@ -161,6 +183,15 @@ pub(super) fn product_order(weight: &Array) -> Result<Array, Exception> {
     }
 }
 
+/// `x` `[..., K]` times `rows`: `[..., N]`.
+pub(super) fn quantized_product(x: &Array, rows: QuantizedRows<'_>) -> Result<Array, Exception> {
+    if let Some(product) = cuda::batch_product(x, rows, Around::default())? {
+        return Ok(product);
+    }
+    let QuantizedRows { packed, scales, biases, settings } = rows;
+    ops::quantized_matmul(x, packed, scales, biases, true, settings.group_size, settings.bits)
+}
+
 /// Several linear layers over the same input, in one product where that is exact.
 ///
 /// Rows of a product do not depend on each other, so stacking q/k/v or gate/up changes no number; it saves graph nodes, and on a host that
@@ -198,6 +229,19 @@ impl FusedLinear {
     fn apart(layers: Vec<Linear>) -> Result<Self, Exception> {
         layers.iter().try_for_each(Linear::eval)?;
         Ok(FusedLinear { stacked: None, layers })
+    }
+
+    /// The rows of all layers, one layer after the other, where they are stacked and as [`Linear::quantized`].
+    pub fn quantized(&self) -> Option<QuantizedRows<'_>> {
+        self.stacked.as_ref()?.quantized()
+    }
+
+    /// Of a gate and an up projection: `silu(gate) * up` in one launch, for rows of a batch on a CUDA device; otherwise none.
+    pub fn gated(&self, x: &Array) -> Result<Option<Array>, Exception> {
+        match self.quantized() {
+            Some(rows) => cuda::batch_product(x, rows, Around { gated: true, ..Around::default() }),
+            None => Ok(None),
+        }
     }
 
     /// `[..., in]` to the outputs of all layers side by side, `[..., sum of out]`.

@@ -1,6 +1,7 @@
 //! The mathematics that architectures share. Wiring stays in the architectures' own files.
 
 mod attention;
+pub mod cuda;
 mod embedding;
 mod gated_delta;
 mod gelu;

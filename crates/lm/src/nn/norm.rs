@@ -31,4 +31,9 @@ impl RmsNorm {
     pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
         fast::rms_norm(x, Some(&self.weight), self.eps)
     }
+
+    /// Weight `[D]` and epsilon.
+    pub fn parts(&self) -> (&Array, f32) {
+        (&self.weight, self.eps)
+    }
 }

@@ -1,7 +1,7 @@
 //! Rotary position embeddings (Su et al. 2021) with the scalings that llama checkpoints use.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, fast};
+use mlx_rs::{Array, fast, ops};
 use serde_json::Value;
 
 use crate::LmError;
@@ -107,6 +107,22 @@ impl Rope {
             }
         }
         rope
+    }
+
+    /// The angle that each pair of numbers turns by from one position to the next, f32 `[D / 2]`, and whether pairs are neighbours.
+    pub fn angles(&self) -> Result<(Array, bool), Exception> {
+        let pairs = self.dimensions / 2;
+        let freqs = match (&self.freqs, self.base) {
+            (Some(freqs), _) => freqs.clone(),
+            (None, base) => {
+                let base = base.unwrap_or(10_000.0);
+                let freqs: Vec<f32> = (0..pairs).map(|pair| base.powf(pair as f32 / pairs as f32)).collect();
+                Array::from_slice(&freqs, &[pairs])
+            }
+        };
+        let angles = ops::divide(Array::from_f32(self.scale), freqs)?;
+        angles.eval()?;
+        Ok((angles, self.traditional))
     }
 
     /// `[B, H, L, D]` whose first position is `offset`, to the same shape.
