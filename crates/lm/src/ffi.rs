@@ -218,6 +218,15 @@ struct Traced {
 impl Compiled {
     /// Compiles `function`, which must compute its outputs from its inputs and from arrays that stay as they are.
     pub fn new(function: ArrayFunction) -> Result<Self> {
+        Self::with_shapes(function, false)
+    }
+
+    /// As [`Compiled::new`], for operations on single elements: traced once for all shapes.
+    pub fn elementwise(function: ArrayFunction) -> Result<Self> {
+        Self::with_shapes(function, true)
+    }
+
+    fn with_shapes(function: ArrayFunction, any: bool) -> Result<Self> {
         let _handler = Array::from_int(0);
         let traced = Box::new(Traced { function, error: RefCell::new(None) });
         let payload: *const Traced = &*traced;
@@ -225,7 +234,7 @@ impl Compiled {
         unsafe {
             let plain = mlx_sys::mlx_closure_new_func_payload(Some(trace), payload.cast_mut().cast(), None);
             let mut closure = mlx_sys::mlx_closure_new();
-            let status = mlx_sys::mlx_compile(&mut closure, plain, false);
+            let status = mlx_sys::mlx_compile(&mut closure, plain, any);
             mlx_sys::mlx_closure_free(plain);
             let compiled = Compiled { closure, traced };
             if status == 0 { Ok(compiled) } else { Err(Exception::custom("a function was not compiled".to_owned())) }

@@ -13,7 +13,7 @@ use crate::cache::{AttentionStep, KvCache, LayerCache};
 use crate::config::check_range;
 use crate::ffi;
 use crate::models::Architecture;
-use crate::nn::{Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, attention};
+use crate::nn::{Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, SwiGlu, attention};
 use crate::weights::{Layer, Weights};
 use step::CudaStep;
 
@@ -261,6 +261,7 @@ impl Attention {
 #[derive(Debug)]
 struct Mlp {
     gate_up_proj: FusedLinear,
+    swiglu: SwiGlu,
     down_proj: Linear,
 }
 
@@ -273,7 +274,7 @@ impl Mlp {
         ];
         let down_proj = Linear::load(&mut layer.layer("down_proj"), intermediate, hidden, bias)?;
         down_proj.eval()?;
-        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, down_proj })
+        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, swiglu: SwiGlu::new()?, down_proj })
     }
 
     /// `residual` plus the MLP of `x`.
@@ -282,8 +283,7 @@ impl Mlp {
             return self.down_proj.forward_onto(residual, &activated);
         }
         let [gate, up] = self.gate_up_proj.forward_split(x)?;
-        // SwiGLU. Written out: MLX's compiled form would start a C++ compiler at run time on the CPU backend.
-        let activated = ops::multiply(ops::sigmoid(&gate)?, gate)?;
-        self.down_proj.forward_onto(residual, &ops::multiply(activated, up)?)
+        let activated = self.swiglu.forward(gate, up)?;
+        self.down_proj.forward_onto(residual, &activated)
     }
 }

@@ -8,7 +8,7 @@ use crate::LmError;
 use crate::cache::{AttentionStep, KvCache, LayerCache};
 use crate::config::{check_heads, check_positive, check_range};
 use crate::models::Architecture;
-use crate::nn::{Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, attention, split_heads};
+use crate::nn::{Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, SwiGlu, attention, split_heads};
 use crate::weights::{Layer, Weights};
 
 /// config.json, with its own names.
@@ -215,6 +215,7 @@ impl Attention {
 #[derive(Debug)]
 pub(super) struct Mlp {
     gate_up_proj: FusedLinear,
+    swiglu: SwiGlu,
     down_proj: Linear,
 }
 
@@ -226,13 +227,12 @@ impl Mlp {
         ];
         let down_proj = Linear::load(&mut layer.layer("down_proj"), shape.intermediate, shape.hidden, false)?;
         down_proj.eval()?;
-        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, down_proj })
+        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, swiglu: SwiGlu::new()?, down_proj })
     }
 
     pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
         let [gate, up] = self.gate_up_proj.forward_split(x)?;
-        // SwiGLU. Written out: MLX's compiled form would start a C++ compiler at run time on the CPU backend.
-        let activated = ops::multiply(ops::sigmoid(&gate)?, gate)?;
-        self.down_proj.forward(&ops::multiply(activated, up)?)
+        let activated = self.swiglu.forward(gate, up)?;
+        self.down_proj.forward(&activated)
     }
 }

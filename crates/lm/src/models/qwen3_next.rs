@@ -10,7 +10,7 @@ use crate::cache::{ArraysCache, AttentionStep, KvCache, LayerCache};
 use crate::config::{check_heads, check_positive, check_range};
 use crate::ffi;
 use crate::models::Architecture;
-use crate::nn::{Embedding, FusedLinear, GatedDelta, Linear, RmsNorm, Rope, RopeScaling, SwitchGlu, attention, route, split_heads};
+use crate::nn::{Embedding, FusedLinear, GatedDelta, Linear, RmsNorm, Rope, RopeScaling, SwiGlu, SwitchGlu, attention, route, split_heads};
 use crate::weights::{Layer, Weights};
 
 /// config.json, with its own names and defaults.
@@ -567,6 +567,7 @@ impl SparseMoe {
 #[derive(Debug)]
 struct Mlp {
     gate_up_proj: FusedLinear,
+    swiglu: SwiGlu,
     down_proj: Linear,
 }
 
@@ -578,14 +579,13 @@ impl Mlp {
         ];
         let down_proj = Linear::load(&mut layer.layer("down_proj"), intermediate, hidden, false)?;
         down_proj.eval()?;
-        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, down_proj })
+        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, swiglu: SwiGlu::new()?, down_proj })
     }
 
     fn forward(&self, x: &Array) -> Result<Array, Exception> {
         let [gate, up] = self.gate_up_proj.forward_split(x)?;
-        // SwiGLU. Written out: MLX's compiled form would start a C++ compiler at run time on the CPU backend.
-        let activated = ops::multiply(ops::sigmoid(&gate)?, gate)?;
-        self.down_proj.forward(&ops::multiply(activated, up)?)
+        let activated = self.swiglu.forward(gate, up)?;
+        self.down_proj.forward(&activated)
     }
 }
 

@@ -8,6 +8,7 @@ mod gelu;
 mod linear;
 mod norm;
 mod rope;
+mod swiglu;
 mod switch;
 
 pub use attention::{attention, split_heads};
@@ -17,4 +18,5 @@ pub use gelu::GeluApprox;
 pub use linear::{FusedLinear, Linear};
 pub use norm::RmsNorm;
 pub use rope::{Rope, RopeScaling};
+pub use swiglu::SwiGlu;
 pub use switch::{SwitchGlu, route};

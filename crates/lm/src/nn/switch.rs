@@ -6,6 +6,7 @@ use mlx_rs::{Array, ops};
 use crate::LmError;
 use crate::config::Quantization;
 use crate::ffi;
+use crate::nn::SwiGlu;
 use crate::weights::Layer;
 
 /// From this many (token, expert) pairs on they are sorted by expert, so that a GPU reads each expert's weights once.
@@ -32,6 +33,7 @@ pub fn route(router_logits: &Array, num_chosen: i32, adds_up_to_one: bool) -> Re
 #[derive(Debug)]
 pub struct SwitchGlu {
     gate_up_proj: GateUp,
+    swiglu: SwiGlu,
     down_proj: SwitchLinear,
     intermediate: i32,
 }
@@ -63,7 +65,7 @@ impl SwitchGlu {
                 up.eval()?;
             }
         }
-        Ok(SwitchGlu { gate_up_proj, down_proj, intermediate })
+        Ok(SwitchGlu { gate_up_proj, swiglu: SwiGlu::new()?, down_proj, intermediate })
     }
 
     /// `x` `[B, L, D]` through the experts `expert_indices` `[B, L, K]` (integers below the number of experts) to `[B, L, K, D]`.
@@ -99,9 +101,7 @@ impl SwitchGlu {
             }
             GateUp::Apart { gate, up } => (gate.forward(x, indices, are_sorted)?, up.forward(x, indices, are_sorted)?),
         };
-        // SwiGLU, written out: MLX's compiled form would start a C++ compiler at run time on the CPU backend.
-        let activated = ops::multiply(ops::sigmoid(&gate)?, gate)?;
-        self.down_proj.forward(&ops::multiply(activated, up)?, indices, are_sorted)
+        self.down_proj.forward(&self.swiglu.forward(gate, up)?, indices, are_sorted)
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
             Some(joined) => GateUp::Joined(joined),
             None => GateUp::Apart { gate, up },
         };
-        let switch = SwitchGlu { gate_up_proj, down_proj, intermediate: INTERMEDIATE };
+        let switch = SwitchGlu { gate_up_proj, swiglu: SwiGlu::new().expect("swiglu"), down_proj, intermediate: INTERMEDIATE };
         let x = numbers(&[batch, length, HIDDEN]);
         let (indices, scores) = route(&numbers(&[batch, length, EXPERTS]), num_chosen, true).expect("route");
         let found = switch.forward(&x, &indices).expect("forward");

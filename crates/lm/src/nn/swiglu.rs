@@ -1,0 +1,42 @@
+//! The gated activation of most MLPs.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, ops};
+
+use crate::device::ComputeDevice;
+use crate::ffi::Compiled;
+
+/// SwiGLU (Shazeer 2020): `silu(gate) * up`.
+///
+/// On a GPU one kernel, without room for what lies between. Written out on the CPU backend, where MLX would start a C++ compiler for it.
+#[derive(Debug)]
+pub struct SwiGlu(Option<Compiled>);
+
+impl SwiGlu {
+    /// The function for MLX's present device.
+    pub fn new() -> Result<Self, Exception> {
+        if ComputeDevice::current() == ComputeDevice::Cpu {
+            return Ok(SwiGlu(None));
+        }
+        let compiled = Compiled::elementwise(Box::new(|inputs| {
+            let [gate, up]: [Array; 2] = inputs.try_into().map_err(|_| Exception::custom("SwiGLU takes a gate and an input".to_owned()))?;
+            Ok(vec![written_out(gate, up)?])
+        }))?;
+        Ok(SwiGlu(Some(compiled)))
+    }
+
+    /// Two arrays of one shape to a third.
+    pub fn forward(&self, gate: Array, up: Array) -> Result<Array, Exception> {
+        match &self.0 {
+            None => written_out(gate, up),
+            Some(compiled) => {
+                let outputs = compiled.call(&[&gate, &up])?;
+                outputs.into_iter().next().ok_or_else(|| Exception::custom("SwiGLU has one output".to_owned()))
+            }
+        }
+    }
+}
+
+fn written_out(gate: Array, up: Array) -> Result<Array, Exception> {
+    ops::multiply(ops::multiply(ops::sigmoid(&gate)?, gate)?, up)
+}
