@@ -38,5 +38,6 @@ impl SwiGlu {
 }
 
 fn written_out(gate: Array, up: Array) -> Result<Array, Exception> {
-    ops::multiply(ops::multiply(ops::sigmoid(&gate)?, gate)?, up)
+    // In this order MLX computes `up` last, when the gate's memory is free again.
+    ops::multiply(up, ops::multiply(ops::sigmoid(&gate)?, gate)?)
 }
