@@ -38,6 +38,5 @@ impl SwiGlu {
 }
 
 fn written_out(gate: Array, up: Array) -> Result<Array, Exception> {
-    // In this order MLX computes `up` last, when the gate's memory is free again.
     ops::multiply(up, ops::multiply(ops::sigmoid(&gate)?, gate)?)
 }
