@@ -144,5 +144,5 @@ async fn groups_that_do_not_divide_the_heads_are_refused_at_the_start() {
     let kv_cache = KvCacheOptions { max_size: None, quantization: Some(KvQuantization { bits: 8, group_size: 128, start: 5000 }) };
     let answer = finish(&mut engine.generate(GenerateRequest { kv_cache, use_prompt_cache: false, ..request(&[1], 3) })).await;
     let message = answer.err().expect("is refused").message;
-    assert!(message.contains("kv_group_size = 128, but it must divide the"), "{message}");
+    assert!(message.contains("kv_group_size = 128, but it must divide the model's head size"), "{message}");
 }

@@ -1,11 +1,12 @@
 //! How prompts are read: chunks, progress, cancellation, embeddings, caches, and what logits processors see.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use cairn_chat::SamplingParams;
-use cairn_lm::cache::{KvQuantization, LayerCache};
+use cairn_lm::cache::{KvQuantization, LayerCache, check_fit, load_prompt_cache, save_prompt_cache};
 use cairn_lm::{GenerateOptions, Input, LmError, LogitsProcessors, Sampler, Sampling, generate_step};
 use mlx_rs::{Array, ops};
 
@@ -69,7 +70,9 @@ fn without_tokens_to_sample_the_whole_prompt_is_read() {
 }
 
 #[test]
-fn an_answer_continues_from_the_caches_of_the_one_before() {
+fn an_answer_continues_from_the_caches_of_the_one_before_and_from_their_file() {
+    let folder = tempfile::tempdir().expect("folder");
+    let file = folder.path().join("prompt.safetensors");
     for name in KINDS {
         let golden = golden(name);
         let whole = plain(&golden.model, &golden.prompt, options(12));
@@ -79,8 +82,13 @@ fn an_answer_continues_from_the_caches_of_the_one_before() {
             let mut caches = stream.into_caches().expect("caches");
             let sequence = [golden.prompt.as_slice(), &first].concat();
             let held = offset(&caches);
-            let mut stream = start(&golden.model, &sequence[held..], &mut caches, Sampler::Greedy, options(12 - num_first)).expect("start");
-            assert_eq!([first, rest(&mut stream)].concat(), whole, "{name} after {num_first}");
+            save_prompt_cache(&file, &caches, &BTreeMap::new()).expect("saves");
+            let (mut loaded, _) = load_prompt_cache(&file).expect("loads");
+            check_fit(&golden.model, &loaded).expect("fits");
+            for (caches, place) in [(&mut caches, "memory"), (&mut loaded, "a file")] {
+                let mut stream = start(&golden.model, &sequence[held..], caches, Sampler::Greedy, options(12 - num_first)).expect("start");
+                assert_eq!([first.clone(), rest(&mut stream)].concat(), whole, "{name} after {num_first}, from {place}");
+            }
         }
     }
 }

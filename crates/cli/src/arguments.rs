@@ -134,7 +134,8 @@ fn number(text: &str, is_allowed: impl Fn(f32) -> bool, allowed: &str) -> Result
 
 /// "5:-1.5" as token 5 and -1.5.
 fn bias(text: &str) -> Result<(u32, f32), String> {
-    let number = |text: &str| text.trim().parse().ok().filter(|value: &f32| value.is_finite());
+    // Minus infinity forbids a token.
+    let number = |text: &str| text.trim().parse().ok().filter(|&value: &f32| value < f32::INFINITY);
     text.split_once(':')
         .and_then(|(id, value)| Some((id.trim().parse().ok()?, number(value)?)))
         .ok_or_else(|| "give a token id and a number, such as 5:-1.5".to_owned())
@@ -147,7 +148,7 @@ pub struct Stops {
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
     pub stop: Vec<String>,
     /// A token of the vocabulary that ends an answer too; may be given several times
-    #[arg(long, value_name = "TOKEN", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "TOKEN", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
     pub extra_eos_token: Vec<String>,
 }
 
@@ -155,16 +156,16 @@ pub struct Stops {
 #[derive(Args)]
 pub struct KvFlags {
     /// Keep only so many tokens' keys and values: the first four and the latest
-    #[arg(long, value_parser = clap::value_parser!(u32).range(5..))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(5..), allow_negative_numbers = true)]
     pub max_kv_size: Option<u32>,
     /// Quantize keys and values to this many bits
-    #[arg(long, value_parser = one_of(["2", "3", "4", "6", "8"]))]
+    #[arg(long, value_parser = one_of(["2", "3", "4", "6", "8"]), allow_negative_numbers = true)]
     pub kv_bits: Option<i32>,
     /// Numbers that share a scale
-    #[arg(long, default_value_t = 64, value_parser = one_of(["32", "64", "128"]))]
+    #[arg(long, default_value_t = 64, value_parser = one_of(["32", "64", "128"]), allow_negative_numbers = true)]
     pub kv_group_size: i32,
     /// Quantize from this many tokens on
-    #[arg(long, default_value_t = 5000)]
+    #[arg(long, default_value_t = 5000, allow_negative_numbers = true)]
     pub quantized_kv_start: usize,
 }
 
@@ -204,7 +205,7 @@ pub struct Generate {
     #[command(flatten)]
     pub stops: Stops,
     /// Prompt tokens read at once
-    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub prefill_step_size: u32,
     #[command(flatten)]
     pub kv: KvFlags,
@@ -218,10 +219,10 @@ pub struct Generate {
     #[arg(long, value_name = "MODEL")]
     pub draft_model: Option<String>,
     /// Tokens proposed at once
-    #[arg(long, default_value_t = 3, requires = "draft_model", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 3, requires = "draft_model", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub num_draft_tokens: u32,
     /// With --json: log-probabilities, with this many alternatives for each token
-    #[arg(long, requires = "json")]
+    #[arg(long, requires = "json", allow_negative_numbers = true)]
     pub logprobs: Option<usize>,
     /// Print one JSON object instead of the text
     #[arg(long)]
@@ -236,13 +237,13 @@ pub struct Batch {
     #[arg(long, value_name = "FILE.jsonl")]
     pub input: PathBuf,
     /// Answers written at once
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub completion_batch_size: u32,
     /// Prompts read at once
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub prefill_batch_size: u32,
     /// Prompt tokens read at once
-    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub prefill_step_size: u32,
     /// Read waiting prompts before the answers under way go on
     #[arg(long)]
@@ -266,7 +267,7 @@ pub struct CachePrompt {
     #[arg(long)]
     pub ignore_chat_template: bool,
     /// Prompt tokens read at once
-    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub prefill_step_size: u32,
     #[command(flatten)]
     pub kv: KvFlags,
@@ -297,7 +298,7 @@ pub struct Score {
     #[arg(short, long, allow_hyphen_values = true)]
     pub prompt: Option<String>,
     /// How many of the likeliest next tokens to print
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, allow_negative_numbers = true)]
     pub top: usize,
     /// Print one JSON object
     #[arg(long)]
@@ -335,19 +336,19 @@ pub struct Bench {
     #[command(flatten)]
     pub model: ModelChoice,
     /// Length of the prompt
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=10_000_000), allow_negative_numbers = true)]
     pub prompt_tokens: u32,
     /// Tokens to generate
-    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub generation_tokens: u32,
     /// How many times, after one to warm up
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub num_trials: u32,
     /// Answers generated at once
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true)]
     pub batch_size: u32,
     /// Prompt tokens read at once
-    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub prefill_step_size: u32,
     /// Print one JSON object
     #[arg(long)]
@@ -366,7 +367,7 @@ pub struct Serve {
     #[arg(long, default_value = "127.0.0.1")]
     pub host: IpAddr,
     /// Port to listen on; 0 takes a free one
-    #[arg(long, default_value_t = 11435)]
+    #[arg(long, default_value_t = 11435, allow_negative_numbers = true)]
     pub port: u16,
     /// The model to load at start
     #[arg(long)]
@@ -413,6 +414,8 @@ mod tests {
         check_refused(&["--max-tokens", "-1"], &["--max-tokens"]);
         check_refused(&["--kv-bits", "5"], &["--kv-bits", "2, 3, 4, 6, 8"]);
         check_refused(&["--kv-group-size", "16"], &["--kv-group-size", "32, 64, 128"]);
+        check_refused(&["--max-kv-size", "-1"], &["--max-kv-size", "-1"]);
+        check_refused(&["--prefill-step-size", "-1"], &["--prefill-step-size"]);
         check_refused(&["--stop", ""], &["--stop"]);
         check_refused(&["--logit-bias", "five:1"], &["--logit-bias", "5:-1.5"]);
         check_refused(&["--prompt-cache-file", "f", "--system-prompt", "s"], &["--system-prompt", "--prompt-cache-file"]);
@@ -420,7 +423,9 @@ mod tests {
 
     #[test]
     fn texts_may_begin_with_a_hyphen_and_the_last_of_a_flag_counts() {
-        let found = generate(&["--prompt", "- an item", "--stop", "--", "--stop", "-x", "--temp", "1", "--temp", "0.5"]).unwrap();
+        let found =
+            generate(&["--prompt", "- an item", "--stop", "--", "--stop", "-x", "--extra-eos-token", "--", "--temp", "1", "--temp", "0.5"])
+                .unwrap();
         assert_eq!((found.prompt.as_deref(), found.stops.stop), (Some("- an item"), vec!["--".to_owned(), "-x".to_owned()]));
         assert_eq!(found.sampling.temp, 0.5);
         assert_eq!(generate(&["-p", "x"]).unwrap().prompt.as_deref(), Some("x"));
@@ -428,7 +433,7 @@ mod tests {
 
     #[test]
     fn biases_are_pairs() {
-        let found = generate(&["-p", "x", "--logit-bias", "5:-1.5,7:2"]).unwrap();
-        assert_eq!(found.sampling.logit_bias, [(5, -1.5), (7, 2.0)]);
+        let found = generate(&["-p", "x", "--logit-bias", "5:-1.5,7:2,8:-inf"]).unwrap();
+        assert_eq!(found.sampling.logit_bias, [(5, -1.5), (7, 2.0), (8, f32::NEG_INFINITY)]);
     }
 }

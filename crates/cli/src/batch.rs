@@ -64,6 +64,13 @@ impl Default for Texts {
 }
 
 impl Texts {
+    fn as_slice(&self) -> &[String] {
+        match self {
+            Texts::One(text) => std::slice::from_ref(text),
+            Texts::Several(texts) => texts,
+        }
+    }
+
     fn into_vec(self) -> Vec<String> {
         match self {
             Texts::One(text) => vec![text],
@@ -83,6 +90,8 @@ impl Line {
         ensure!(is_given.into_iter().filter(|&is_given| is_given).count() == 1, "give one of prompt_tokens, messages and prompt");
         ensure!(line.messages.as_ref().is_none_or(|messages| !messages.is_empty()), "messages is empty");
         ensure!(line.prompt.as_deref() != Some(""), "the prompt is empty");
+        ensure!(line.prompt_tokens.as_ref().is_none_or(|tokens| !tokens.is_empty()), "prompt_tokens is empty");
+        ensure!(!line.stop.as_slice().iter().any(String::is_empty), "a stop is empty");
         line.sampling().validate()?;
         Ok(line)
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use cairn_chat::GenerationStats;
-use cairn_engine::{GenerateEvent, GenerateRequest, Generation, PromptInput};
+use cairn_engine::{EngineOptions, GenerateEvent, GenerateRequest, Generation, PromptInput};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -28,7 +28,8 @@ impl Trial {
 }
 
 pub async fn run(arguments: Bench) -> Result<()> {
-    let session = Session::open(&arguments.model).await?;
+    let options = EngineOptions { completion_batch_size: arguments.batch_size as usize, ..EngineOptions::default() };
+    let session = Session::open_with(&arguments.model, options).await?;
     // The first run pays for what is only done once.
     trial(&session, &arguments).await?;
     if arguments.interactive {

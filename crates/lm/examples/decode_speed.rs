@@ -12,8 +12,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use cairn_lm::batch::{BatchGenerator, BatchOptions, BatchRequest};
-use cairn_lm::cache::LayerCache;
 use cairn_lm::cache::batch::merge;
+use cairn_lm::cache::{LayerCache, trim_prompt_cache};
 use cairn_lm::models::Model;
 use cairn_lm::{GenerateOptions, LoadOptions, Sampler, generate_step, memory};
 use mlx_rs::{Array, Dtype, ops};
@@ -56,7 +56,10 @@ fn main() -> Result<(), Failure> {
         let folder = tempfile::tempdir()?;
         let bytes = write_model(folder.path(), shape)?;
         let (model, _) = Model::load(folder.path(), LoadOptions { keep_quantized: true })?;
-        check(shape, &model)?;
+        // The second is long enough for keys to be split over the device.
+        for length in [PROMPT_TOKENS, 2200] {
+            check(shape, &model, length)?;
+        }
         for num_rows in CHECKED_ROWS {
             check_batch(shape, &model, num_rows)?;
         }
@@ -68,26 +71,33 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-fn random_prompt(shape: &Shape, seed: u64) -> Vec<u32> {
+fn random_prompt(shape: &Shape, seed: u64, length: usize) -> Vec<u32> {
     let mut random = Random(seed);
-    (0..PROMPT_TOKENS).map(|_| (random.next() % shape.vocab as u64) as u32).collect()
+    (0..length).map(|_| (random.next() % shape.vocab as u64) as u32).collect()
 }
 
-/// Fails unless a prompt's logits are the same, but for rounding, whether its last tokens are read at once or one at a time.
-fn check(shape: &Shape, model: &Model) -> Result<(), Failure> {
-    const SINGLE_TOKENS: usize = 16;
-    let prompt = random_prompt(shape, 3);
+/// Fails unless a prompt's logits are the same, but for rounding, whether its last tokens are read at once or one at a time, some of them
+/// twice.
+fn check(shape: &Shape, model: &Model, length: usize) -> Result<(), Failure> {
+    const SINGLE_TOKENS: usize = 80; // more than a cache keeps apart
+    const TRIMMED: usize = 8;
+    let prompt = random_prompt(shape, 3, length);
     let (mut at_once, mut one_by_one) = (model.make_cache(), model.make_cache());
     let expected = model.logits(&model.forward(&tokens(&prompt), &mut at_once)?)?;
-    let (most, singles) = prompt.split_at(PROMPT_TOKENS - SINGLE_TOKENS);
+    let (most, singles) = prompt.split_at(length - SINGLE_TOKENS);
     model.forward(&tokens(most), &mut one_by_one)?;
     let mut found = Vec::new();
-    for token in singles {
+    for token in &singles[..SINGLE_TOKENS / 2] {
         found.push(next_logits(model, &[*token], &mut one_by_one)?);
     }
-    let wanted: Vec<i32> = (most.len() as i32..PROMPT_TOKENS as i32).collect();
+    trim_prompt_cache(&mut one_by_one, TRIMMED);
+    found.truncate(SINGLE_TOKENS / 2 - TRIMMED);
+    for token in &singles[found.len()..] {
+        found.push(next_logits(model, &[*token], &mut one_by_one)?);
+    }
+    let wanted: Vec<i32> = (most.len() as i32..length as i32).collect();
     let expected = expected.take_axis(Array::from_slice(&wanted, &[SINGLE_TOKENS as i32]), 1)?;
-    compare(shape, "single tokens and all at once", &ops::concatenate(&found, 1)?, &expected)
+    compare(shape, &format!("single tokens and all {length} at once"), &ops::concatenate(&found, 1)?, &expected)
 }
 
 /// Fails unless rows of several lengths have the same logits, but for rounding, in a batch as each alone.
@@ -96,7 +106,7 @@ fn check_batch(shape: &Shape, model: &Model, num_rows: usize) -> Result<(), Fail
     const STEPS: usize = 2;
     let (mut caches, mut inputs, mut expected) = (Vec::new(), vec![Vec::new(); STEPS], vec![Vec::new(); STEPS]);
     for row in 0..num_rows {
-        let prompt = &random_prompt(shape, row as u64 + 1)[..64 + row % 8];
+        let prompt = &random_prompt(shape, row as u64 + 1, PROMPT_TOKENS)[..64 + row % 8];
         let (before, last) = prompt.split_at(prompt.len() - STEPS);
         let (most, alone) = before.split_at(before.len() - ALONE);
         let mut own = model.make_cache();
@@ -139,7 +149,7 @@ fn compare(shape: &Shape, ways: &str, found: &Array, expected: &Array) -> Result
 
 /// The best decode rate of a few runs, with that run's time to first token. The first run, which compiles kernels, does not count.
 fn measure_stream(shape: &Shape, model: &Model, weight_bytes: u64) -> Result<serde_json::Value, Failure> {
-    let prompt = random_prompt(shape, 1);
+    let prompt = random_prompt(shape, 1, PROMPT_TOKENS);
     let (mut best_rate, mut best_first) = (0.0, 0.0);
     memory::reset_peak();
     for run in 0..=RUNS {
@@ -173,7 +183,7 @@ fn measure_batch(shape: &Shape, model: &Model, batch: usize) -> Result<serde_jso
         let mut generator = BatchGenerator::new(model.clone(), options);
         let start = Instant::now();
         for seed in 0..batch {
-            generator.insert(BatchRequest::new(random_prompt(shape, seed as u64 + 1), BATCH_ANSWER_TOKENS))?;
+            generator.insert(BatchRequest::new(random_prompt(shape, seed as u64 + 1, PROMPT_TOKENS), BATCH_ANSWER_TOKENS))?;
         }
         while generator.has_work() {
             if let Some((_, error)) = generator.next()?.failed.into_iter().next() {

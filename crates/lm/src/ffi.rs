@@ -122,7 +122,7 @@ pub struct CudaKernel(mlx_sys::mlx_fast_cuda_kernel);
 
 /// How a [`CudaKernel`] is started and what it returns.
 #[derive(Debug, Clone, Copy)]
-pub struct Launch<'a> {
+pub struct Launch<'a, const N: usize> {
     /// What its source is compiled with.
     pub constants: &'a [(&'a CStr, i32)],
     /// Blocks in the grid's three dimensions.
@@ -130,11 +130,12 @@ pub struct Launch<'a> {
     /// Threads in a block.
     pub threads: i32,
     /// Shape and type of each output.
-    pub outputs: &'a [(&'a [i32], Dtype)],
+    pub outputs: [(&'a [i32], Dtype); N],
 }
 
 impl CudaKernel {
-    /// A kernel whose body is `source`, with the arguments `inputs` and then `outputs`. Fails on names and sources with a zero byte.
+    /// A kernel whose body is `source`, with the arguments `inputs` and then `outputs`. Fails on names and sources with a zero byte, and where
+    /// MLX was built without CUDA.
     pub fn new(name: &str, inputs: &[&str], outputs: &[&str], source: &str) -> Result<Self> {
         let text = |text: &str| CString::new(text).map_err(|_| Exception::custom(format!("the kernel '{name}' has a zero byte in it")));
         let (name_text, source) = (text(name)?, text(source)?);
@@ -152,6 +153,9 @@ impl CudaKernel {
             let kernel = mlx_sys::mlx_fast_cuda_kernel_new(name_text.as_ptr(), inputs, outputs, source.as_ptr(), header.as_ptr(), true, 0);
             mlx_sys::mlx_vector_string_free(inputs);
             mlx_sys::mlx_vector_string_free(outputs);
+            if kernel.ctx.is_null() {
+                return Err(Exception::custom(format!("MLX refused the kernel '{name}'")));
+            }
             Ok(CudaKernel(kernel))
         }
     }
@@ -159,13 +163,13 @@ impl CudaKernel {
     /// The kernel's outputs for `inputs`, which are made contiguous where they are not.
     ///
     /// What the kernel reads and writes is not checked: it must fit the inputs' shapes, types and the launch.
-    pub fn apply(&self, inputs: &[&Array], launch: Launch<'_>) -> Result<Vec<Array>> {
+    pub fn apply<const N: usize>(&self, inputs: &[&Array], launch: Launch<'_, N>) -> Result<[Array; N]> {
         let stream = Stream::thread_local_or_default();
         let [x, y, z] = launch.blocks;
         // SAFETY: all handles are live for the calls; configuration and lists are freed once.
         unsafe {
             let config = mlx_sys::mlx_fast_cuda_kernel_config_new();
-            for &(shape, dtype) in launch.outputs {
+            for (shape, dtype) in launch.outputs {
                 mlx_sys::mlx_fast_cuda_kernel_config_add_output_arg(config, shape.as_ptr(), shape.len(), dtype as mlx_sys::mlx_dtype);
             }
             // MLX counts the grid in threads.
@@ -181,7 +185,10 @@ impl CudaKernel {
             mlx_sys::mlx_fast_cuda_kernel_config_free(config);
             let arrays = arrays_of(outputs);
             mlx_sys::mlx_vector_array_free(outputs);
-            if status == 0 { Ok(arrays) } else { Err(Exception::custom("a CUDA kernel was refused".to_owned())) }
+            <[Array; N]>::try_from(arrays)
+                .ok()
+                .filter(|_| status == 0)
+                .ok_or_else(|| Exception::custom("MLX refused to start a CUDA kernel".to_owned()))
         }
     }
 }
@@ -207,43 +214,43 @@ pub type ArrayFunction = Box<dyn Fn(Vec<Array>) -> Result<Vec<Array>>>;
 /// On the CPU backend tracing starts a C++ compiler: it is for GPUs.
 pub struct Compiled {
     closure: mlx_sys::mlx_closure,
-    traced: Box<Traced>,
+    traced: *mut Traced,
 }
 
 struct Traced {
     function: ArrayFunction,
-    error: RefCell<Option<Exception>>,
+    /// Kept: MLX would replay a function that failed as one without outputs.
+    error: RefCell<Option<String>>,
 }
 
 impl Compiled {
     /// Compiles `function`, which must compute its outputs from its inputs and from arrays that stay as they are.
     pub fn new(function: ArrayFunction) -> Result<Self> {
-        Self::with_shapes(function, false)
+        Self::compile(function, false)
     }
 
     /// As [`Compiled::new`], for operations on single elements: traced once for all shapes.
     pub fn elementwise(function: ArrayFunction) -> Result<Self> {
-        Self::with_shapes(function, true)
+        Self::compile(function, true)
     }
 
-    fn with_shapes(function: ArrayFunction, any: bool) -> Result<Self> {
+    fn compile(function: ArrayFunction, shapeless: bool) -> Result<Self> {
         let _handler = Array::from_int(0);
-        let traced = Box::new(Traced { function, error: RefCell::new(None) });
-        let payload: *const Traced = &*traced;
-        // SAFETY: the payload lives in a box beside the closure and is dropped after it.
+        let traced = Box::into_raw(Box::new(Traced { function, error: RefCell::new(None) }));
+        // SAFETY: the payload is freed by `drop`, after the closure.
         unsafe {
-            let plain = mlx_sys::mlx_closure_new_func_payload(Some(trace), payload.cast_mut().cast(), None);
+            let plain = mlx_sys::mlx_closure_new_func_payload(Some(trace), traced.cast(), None);
             let mut closure = mlx_sys::mlx_closure_new();
-            let status = mlx_sys::mlx_compile(&mut closure, plain, any);
+            let status = mlx_sys::mlx_compile(&mut closure, plain, shapeless);
             mlx_sys::mlx_closure_free(plain);
             let compiled = Compiled { closure, traced };
             if status == 0 { Ok(compiled) } else { Err(Exception::custom("a function was not compiled".to_owned())) }
         }
     }
 
-    /// The function's outputs for `inputs`; its own error where it has one.
-    pub fn call(&self, inputs: &[&Array]) -> Result<Vec<Array>> {
-        // SAFETY: all handles are live for the call; lists are freed once.
+    /// The function's N outputs for `inputs`. Fails with its error, also after it failed once, and where it has another number of outputs.
+    pub fn call<const N: usize>(&self, inputs: &[&Array]) -> Result<[Array; N]> {
+        // SAFETY: all handles are live for the call; lists are freed once. The payload lives as long as `self`, and nobody changes it.
         unsafe {
             let inputs = list_of(inputs);
             let mut outputs = mlx_sys::mlx_vector_array_new();
@@ -251,20 +258,23 @@ impl Compiled {
             mlx_sys::mlx_vector_array_free(inputs);
             let arrays = arrays_of(outputs);
             mlx_sys::mlx_vector_array_free(outputs);
-            match (status, self.traced.error.take()) {
-                (0, None) => Ok(arrays),
-                (_, Some(error)) => Err(error),
-                _ => Err(Exception::custom("a compiled function failed".to_owned())),
+            if let Some(error) = (*self.traced).error.borrow().clone() {
+                return Err(Exception::custom(error));
             }
+            <[Array; N]>::try_from(arrays)
+                .ok()
+                .filter(|_| status == 0)
+                .ok_or_else(|| Exception::custom("a compiled function failed".to_owned()))
         }
     }
 }
 
 impl Drop for Compiled {
     fn drop(&mut self) {
-        // SAFETY: made by `new` and freed once, before the payload.
+        // SAFETY: both were made by `compile` and are freed once; the closure, which points to the payload, first.
         unsafe {
             mlx_sys::mlx_closure_free(self.closure);
+            drop(Box::from_raw(self.traced));
         }
     }
 }
@@ -287,7 +297,7 @@ unsafe extern "C" fn trace(outputs: *mut mlx_sys::mlx_vector_array, inputs: mlx_
                 mlx_sys::mlx_vector_array_set_data(outputs, handles.as_ptr(), handles.len())
             }
             Err(error) => {
-                *traced.error.borrow_mut() = Some(error);
+                *traced.error.borrow_mut() = Some(error.what().to_owned());
                 1
             }
         }
@@ -358,13 +368,14 @@ mod tests {
         let square = |size: i32, number: f32| ops::full::<f32>(&[size, size], Array::from_f32(number)).expect("full");
         for (size, number, expected) in [(2, 1.0, 2.0), (2, 3.0, 18.0), (3, 1.0, 3.0), (2, 2.0, 8.0)] {
             let x = square(size, number);
-            let outputs = product.call(&[&x, &x]).expect("call");
-            assert_eq!(outputs.len(), 2);
-            assert!(outputs[0].as_slice::<f32>().iter().all(|&found| found == expected), "{size} {number}");
-            assert_eq!(outputs[1].as_slice::<f32>(), x.as_slice::<f32>());
+            let [found, same] = product.call(&[&x, &x]).expect("call");
+            assert!(found.as_slice::<f32>().iter().all(|&found| found == expected), "{size} {number}");
+            assert_eq!(same.as_slice::<f32>(), x.as_slice::<f32>());
         }
         assert_eq!(traces.get(), 2);
         let four = square(4, 1.0);
-        assert!(product.call(&[&four, &four]).expect_err("refused").what().contains("four is too many"));
+        for _ in 0..2 {
+            assert!(product.call::<2>(&[&four, &four]).expect_err("refused").what().contains("four is too many"));
+        }
     }
 }

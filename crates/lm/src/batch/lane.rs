@@ -6,8 +6,8 @@ use mlx_rs::transforms::{async_eval, eval};
 use mlx_rs::{Array, ops};
 
 use super::{BatchFinish, BatchRequest, BatchStep, BatchToken, RequestId, RowState};
-use crate::cache::LayerCache;
 use crate::cache::batch::{BatchKind, batch_kinds, extend, extract, filter, merge};
+use crate::cache::{LayerCache, row_indices};
 use crate::generate::top_logprobs;
 use crate::models::Model;
 use crate::sample::logprobs;
@@ -186,8 +186,7 @@ impl Lane {
                 }
             }
         }
-        let indices: Vec<i32> = kept.iter().map(|&row| row as i32).collect();
-        self.inputs = self.inputs.take_axis(Array::from_slice(&indices, &[indices.len() as i32]), 0)?;
+        self.inputs = self.inputs.take_axis(row_indices(kept), 0)?;
         let mut index = 0;
         self.rows.retain(|_| {
             index += 1;

@@ -70,7 +70,7 @@ impl BatchGenerator {
     }
 
     /// Queues a request. Fails where it cannot be answered: an empty prompt, `max_tokens` of 0, ids outside the vocabulary, caches of
-    /// another model.
+    /// another number of layers.
     pub fn insert(&mut self, request: BatchRequest) -> Result<RequestId, LmError> {
         let id = RequestId(self.next_id);
         self.pending.push_back(Prefilling::new(id, request, &self.model, &self.options, &self.stop)?);

@@ -4,6 +4,7 @@ use std::fmt::{self, Display};
 
 use mlx_rs::Array;
 
+use super::quantized::check_head_dim;
 use super::{KvQuantization, LayerCache};
 use crate::LmError;
 use crate::models::Model;
@@ -21,12 +22,9 @@ pub fn check_fit(model: &Model, caches: &[LayerCache]) -> Result<(), LmError> {
 
 impl KvQuantization {
     /// Fails if the groups do not divide `model`'s heads, which shows else only when the first keys are quantized.
-    pub(crate) fn check_heads(&self, model: &Model) -> Result<(), LmError> {
+    pub(crate) fn check_head_dims(&self, model: &Model) -> Result<(), LmError> {
         for cache in own_caches(model)?.iter().filter(|cache| matches!(cache, LayerCache::Kv(_))) {
-            if let Some(array) = cache.arrays().into_iter().find(|array| array.dim(-1) % self.group_size != 0) {
-                let allowed = format!("it must divide the {} numbers of a head", array.dim(-1));
-                return Err(LmError::CacheSetting { name: "kv_group_size", value: self.group_size.to_string(), allowed });
-            }
+            cache.arrays().into_iter().try_for_each(|array| check_head_dim(self.group_size, array))?;
         }
         Ok(())
     }
@@ -66,7 +64,8 @@ fn heads(cache: &LayerCache) -> Vec<[i32; 3]> {
         LayerCache::Quantized(quantized) => {
             arrays.chunks(3).map(|of| [of[0].dim(0), of[0].dim(1), of[1].dim(-1) * quantized.group_size()]).collect()
         }
-        _ => arrays.into_iter().map(|array| [array.dim(0), array.dim(1), array.dim(-1)]).collect(),
+        // Behind keys and values a plain cache may have a few tokens more of each.
+        _ => arrays.into_iter().take(2).map(|array| [array.dim(0), array.dim(1), array.dim(-1)]).collect(),
     }
 }
 

@@ -34,6 +34,7 @@ pub use prompt::{KvQuantization, can_trim_prompt_cache, make_prompt_cache, trim_
 pub use prompt_file::{check_writable, load_prompt_cache, save_prompt_cache};
 pub use quantized::{QuantizedArray, QuantizedKvCache};
 pub use rotating::RotatingKvCache;
+pub(crate) use rows::row_indices;
 pub use snapshot::CacheSnapshot;
 
 /// No position is above this, so that sums of two fit an i32 on the host and in MLX.

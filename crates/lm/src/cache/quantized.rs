@@ -48,8 +48,8 @@ impl QuantizedKvCache {
     /// A cache that holds `keys` and `values` `[B, H, capacity, D]`, of which `offset` tokens are in use.
     pub(super) fn quantize(keys: &Array, values: &Array, offset: usize, group_size: i32, bits: i32) -> std::result::Result<Self, LmError> {
         let mut cache = QuantizedKvCache::new(group_size, bits)?;
-        cache.check_head_dim(keys)?;
-        cache.check_head_dim(values)?;
+        check_head_dim(cache.group_size, keys)?;
+        check_head_dim(cache.group_size, values)?;
         cache.offset = offset as i32;
         cache.keys = Some(cache.quantized(keys)?);
         cache.values = Some(cache.quantized(values)?);
@@ -86,7 +86,7 @@ impl QuantizedKvCache {
         if self.is_empty() {
             // What a layer writes never changes its shape, so the first time is enough.
             for array in [keys, values] {
-                self.check_head_dim(array).map_err(|error| Exception::custom(error.to_string()))?;
+                check_head_dim(self.group_size, array).map_err(|error| Exception::custom(error.to_string()))?;
             }
         }
         let start = self.offset;
@@ -103,15 +103,6 @@ impl QuantizedKvCache {
     fn quantized(&self, array: &Array) -> Result<QuantizedArray> {
         let (packed, scales, biases) = ops::quantize(array, self.group_size, self.bits)?;
         Ok(QuantizedArray { packed, scales, biases })
-    }
-
-    fn check_head_dim(&self, array: &Array) -> std::result::Result<(), LmError> {
-        let head_dim = array.dim(-1);
-        if head_dim % self.group_size == 0 {
-            return Ok(());
-        }
-        let allowed = format!("it must divide the model's head size, {head_dim}");
-        Err(LmError::CacheSetting { name: "kv_group_size", value: self.group_size.to_string(), allowed })
     }
 
     /// Where the next `length` tokens stand and what they see: all before them, or the last `window`.
@@ -152,4 +143,13 @@ fn appended(buffer: Option<&QuantizedArray>, update: &QuantizedArray, start: i32
         scales: append(buffer.map(|buffer| &buffer.scales), &update.scales, start)?,
         biases: append(buffer.map(|buffer| &buffer.biases), &update.biases, start)?,
     })
+}
+/// Fails unless groups divide the heads of `array` `[B, H, L, D]`.
+pub(super) fn check_head_dim(group_size: i32, array: &Array) -> std::result::Result<(), LmError> {
+    let head_dim = array.dim(-1);
+    if head_dim % group_size == 0 {
+        return Ok(());
+    }
+    let allowed = format!("it must divide the model's head size, {head_dim}");
+    Err(LmError::CacheSetting { name: "kv_group_size", value: group_size.to_string(), allowed })
 }

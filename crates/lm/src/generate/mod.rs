@@ -148,7 +148,7 @@ pub(crate) fn token_array(tokens: &[u32]) -> Array {
     Array::from_slice(tokens, &[1, tokens.len() as i32])
 }
 
-/// Makes caches where the caller gave none. Refuses caches of another model and settings that they cannot follow, before anything is read.
+/// Makes caches where the caller gave none. Refuses caches of another number of layers and settings that they cannot follow, before anything is read.
 pub(crate) fn make_caches(caches: &mut Vec<LayerCache>, model: &Model, options: &GenerateOptions) -> Result<(), LmError> {
     if caches.is_empty() {
         *caches = make_prompt_cache(model, options.max_kv_size)?;
@@ -160,7 +160,7 @@ pub(crate) fn make_caches(caches: &mut Vec<LayerCache>, model: &Model, options: 
     match &options.kv_quantization {
         Some(quantization) => {
             quantization.check_caches(caches)?;
-            quantization.check_heads(model)
+            quantization.check_head_dims(model)
         }
         None => Ok(()),
     }

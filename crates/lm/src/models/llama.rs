@@ -13,7 +13,7 @@ use crate::cache::{AttentionStep, KvCache, LayerCache};
 use crate::config::check_range;
 use crate::ffi;
 use crate::models::Architecture;
-use crate::nn::{Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, SwiGlu, attention, split_heads};
+use crate::nn::{Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, SwiGlu, attention};
 use crate::weights::{Layer, Weights};
 use step::CudaStep;
 
@@ -229,7 +229,7 @@ impl Attention {
         o_proj.eval()?;
         let scaling = RopeScaling::parse(args.rope_scaling.as_ref())?;
         Ok(Attention {
-            qkv_proj: FusedLinear::new(projections)?,
+            qkv_proj: FusedLinear::side_by_side(projections)?,
             o_proj,
             rope: Rope::new(head_dim, args.rope_theta as f32, args.rope_traditional, &scaling),
             heads,
@@ -245,19 +245,14 @@ impl Attention {
             return Err(Exception::custom(format!("attention takes three axes, got {:?}", x.shape())));
         };
         let (heads, kv_heads, head_dim) = (self.heads, self.kv_heads, self.head_dim);
-        let (queries, keys, values) = if length == 1 {
-            let qkv = self.qkv_proj.forward(x)?;
-            let qkv = ops::reshape(qkv, &[batch, 1, heads + 2 * kv_heads, head_dim])?.transpose_axes(&[0, 2, 1, 3])?;
-            // Queries and keys stand side by side and turn by the same angles: one rotation for both.
-            let part = |from: i32, to: i32, of: &Array| ffi::slice(of, &[0, from, 0, 0], &[batch, to, 1, head_dim]);
-            let rotated = self.rope.forward(&part(0, heads + kv_heads, &qkv)?, &step.offset)?;
-            (part(0, heads, &rotated)?, part(heads, heads + kv_heads, &rotated)?, part(heads + kv_heads, heads + 2 * kv_heads, &qkv)?)
-        } else {
-            // Parts of many tokens would be copied for what reads them.
-            let [queries, keys, values] = self.qkv_proj.forward_split(x)?;
-            let rotated = |x: Array, num_heads| self.rope.forward(&split_heads(&x, num_heads, None)?, &step.offset);
-            (rotated(queries, heads)?, rotated(keys, kv_heads)?, split_heads(&values, kv_heads, None)?)
-        };
+        let qkv = self.qkv_proj.forward(x)?;
+        let qkv = ops::reshape(qkv, &[batch, length, heads + 2 * kv_heads, head_dim])?.transpose_axes(&[0, 2, 1, 3])?;
+        // Queries and keys stand side by side and turn by the same angles: one rotation for both.
+        let part = |from: i32, to: i32, of: &Array| ffi::slice(of, &[0, from, 0, 0], &[batch, to, length, head_dim]);
+        let rotated = self.rope.forward(&part(0, heads + kv_heads, &qkv)?, &step.offset)?;
+        let queries = part(0, heads, &rotated)?;
+        let keys = part(heads, heads + kv_heads, &rotated)?;
+        let values = part(heads + kv_heads, heads + 2 * kv_heads, &qkv)?;
         let keys_values = cache.update_and_fetch(keys, values)?;
         self.o_proj.forward_onto(residual, &attention(&queries, &keys_values, self.scale, &step.mask)?)
     }

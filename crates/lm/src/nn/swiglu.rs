@@ -30,8 +30,8 @@ impl SwiGlu {
         match &self.0 {
             None => written_out(gate, up),
             Some(compiled) => {
-                let outputs = compiled.call(&[&gate, &up])?;
-                outputs.into_iter().next().ok_or_else(|| Exception::custom("SwiGLU has one output".to_owned()))
+                let [activated] = compiled.call(&[&gate, &up])?;
+                Ok(activated)
             }
         }
     }

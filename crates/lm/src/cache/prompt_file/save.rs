@@ -33,7 +33,7 @@ pub fn save_prompt_cache(path: &Path, caches: &[LayerCache], metadata: &BTreeMap
 
 /// Fails where [`save_prompt_cache`] could not write, before there is something to lose.
 pub fn check_writable(path: &Path) -> std::result::Result<(), LmError> {
-    Beside::create(path).map(drop).map_err(|source| LmError::Write { path: path.to_owned(), source })
+    Replacement::create(path).map(drop).map_err(|source| LmError::Write { path: path.to_owned(), source })
 }
 
 /// What becomes a tensor of the file.
@@ -166,7 +166,7 @@ fn write(path: &Path, mut tensors: Vec<(String, Content)>, metadata: BTreeMap<St
     header.resize(header.len().next_multiple_of(8), b' ');
 
     let failed = |source: io::Error| LmError::Write { path: path.to_owned(), source };
-    let Beside { mut file, folder, target } = Beside::create(path).map_err(failed)?;
+    let Replacement { mut file, folder, target } = Replacement::create(path).map_err(failed)?;
     {
         let mut to = BufWriter::new(file.as_file_mut());
         to.write_all(&(header.len() as u64).to_le_bytes()).map_err(failed)?;
@@ -189,13 +189,13 @@ fn write(path: &Path, mut tensors: Vec<(String, Content)>, metadata: BTreeMap<St
 }
 
 /// A new file that is to replace another.
-struct Beside {
+struct Replacement {
     file: tempfile::NamedTempFile,
     folder: PathBuf,
     target: PathBuf,
 }
 
-impl Beside {
+impl Replacement {
     /// Where a link leads, and never in place of a device, a pipe or a folder.
     fn create(path: &Path) -> io::Result<Self> {
         let target = match std::fs::metadata(path) {
@@ -206,7 +206,7 @@ impl Beside {
         };
         let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
         let file = tempfile::Builder::new().prefix(".saving-").suffix(".tmp").tempfile_in(&folder)?;
-        Ok(Beside { file, folder, target })
+        Ok(Replacement { file, folder, target })
     }
 }
 

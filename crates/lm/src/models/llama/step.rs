@@ -16,7 +16,7 @@ use mlx_rs::{Array, Dtype};
 use super::{Embedding, Linear, RmsNorm, Shape, TransformerBlock};
 use crate::cache::{KvCache, LayerCache};
 use crate::ffi::Compiled;
-use crate::nn::cuda::{Around, AttentionShape, Kernels, QuantizedRows};
+use crate::nn::cuda::{AttentionShape, Fusion, Kernels, QuantizedRows};
 
 /// The compiled step.
 #[derive(Debug)]
@@ -83,14 +83,14 @@ impl CudaStep {
         let mut sizes = None; // the same in every layer
         let (mut h, mut attended) = (embeddings.clone(), embeddings);
         for (index, segment) in self.segments.iter().enumerate() {
-            let outputs = segment.call(&[&h, &attended])?;
-            match (<[Array; 2]>::try_from(outputs), caches.get_mut(index)) {
-                (Ok([next, qkv]), Some(LayerCache::Kv(cache))) => {
+            let inputs = [&h, &attended];
+            match caches.get_mut(index) {
+                Some(LayerCache::Kv(cache)) => {
+                    let [next, qkv] = segment.call(&inputs)?;
                     h = next;
                     attended = self.attend(qkv, cache, &mut sizes)?;
                 }
-                (Err(outputs), None) => h = outputs.into_iter().next().unwrap_or(h),
-                _ => return Err(Exception::custom("this model has another number of layers than there are caches".to_owned())),
+                _ => [h] = segment.call(&inputs)?,
             }
         }
         Ok(h)
@@ -101,7 +101,7 @@ impl CudaStep {
         let rows = lm_head.map_or_else(|| embed_tokens.quantized(), Linear::quantized).filter(QuantizedRows::are_readable);
         match rows {
             Some(rows) if hidden.shape()[..2] == [1, 1] && hidden.dtype() == Dtype::Bfloat16 => {
-                self.kernels.product(hidden, rows, Around::default()).map(Some)
+                self.kernels.product(hidden, rows, Fusion::default()).map(Some)
             }
             _ => Ok(None),
         }
@@ -127,9 +127,7 @@ impl CudaStep {
                 &mut other.insert((key, compiled)).1
             }
         };
-        let outputs = compiled.call(&[&qkv, keys, values, &recent.keys, &recent.values, sizes, &self.angles])?;
-        let [attended, keys, values] =
-            <[Array; 3]>::try_from(outputs).map_err(|_| Exception::custom("attention has three outputs".to_owned()))?;
+        let [attended, keys, values] = compiled.call(&[&qkv, keys, values, &recent.keys, &recent.values, sizes, &self.angles])?;
         cache.push_recent(keys, values);
         Ok(attended)
     }
@@ -163,16 +161,16 @@ impl TransformerBlock {
 
 /// A layer up to its attention: the residual stream, and queries, keys and values of all heads side by side.
 fn begin(layer: &TransformerBlock, kernels: &Kernels, h: Array) -> Result<Vec<Array>, Exception> {
-    let around = Around { norm: Some(layer.input_layernorm.parts()), ..Around::default() };
-    let qkv = kernels.product(&h, layer.matrices()?.qkv, around)?;
+    let fusion = Fusion { norm: Some(layer.input_layernorm.parts()), ..Fusion::default() };
+    let qkv = kernels.product(&h, layer.matrices()?.qkv, fusion)?;
     Ok(vec![h, qkv])
 }
 
 /// A layer from its attention's result on.
 fn finish(layer: &TransformerBlock, kernels: &Kernels, h: &Array, attended: &Array) -> Result<Array, Exception> {
     let matrices = layer.matrices()?;
-    let h = kernels.product(attended, matrices.output, Around { residual: Some(h), ..Around::default() })?;
-    let around = Around { norm: Some(layer.post_attention_layernorm.parts()), gated: true, residual: None };
-    let activated = kernels.product(&h, matrices.gate_up, around)?;
-    kernels.product(&activated, matrices.down, Around { residual: Some(&h), ..Around::default() })
+    let h = kernels.product(attended, matrices.output, Fusion { residual: Some(h), ..Fusion::default() })?;
+    let fusion = Fusion { norm: Some(layer.post_attention_layernorm.parts()), gated: true, residual: None };
+    let activated = kernels.product(&h, matrices.gate_up, fusion)?;
+    kernels.product(&activated, matrices.down, Fusion { residual: Some(&h), ..Fusion::default() })
 }

@@ -44,9 +44,9 @@ impl QuantizedRows<'_> {
     }
 }
 
-/// What a product does besides.
+/// What a product does before and after, in the same launch.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Around<'a> {
+pub struct Fusion<'a> {
     /// RMS-normalises the input: weight `[K]` and epsilon.
     pub norm: Option<(&'a Array, f32)>,
     /// Takes the first half of the outputs as gate of the second: `silu(gate) * up`.
@@ -64,9 +64,9 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// The kernels; none where MLX does not compute on a CUDA device.
+    /// The kernels; none where MLX does not compute on a CUDA device that runs them.
     pub fn load() -> Option<Self> {
-        if !ffi::computes_on_cuda() {
+        if !runs_kernels() {
             return None;
         }
         let product_inputs = ["x", "norm_weight", "residual", "w", "scales", "biases"];
@@ -79,17 +79,17 @@ impl Kernels {
     }
 
     /// `x` `[1, 1, K]` times the rows: `[1, 1, N]`, or half of that where they are gated.
-    pub fn product(&self, x: &Array, rows: QuantizedRows<'_>, around: Around<'_>) -> Result<Array, Exception> {
-        let outputs = rows.packed.dim(0) / if around.gated { 2 } else { 1 };
+    pub fn product(&self, x: &Array, rows: QuantizedRows<'_>, fusion: Fusion<'_>) -> Result<Array, Exception> {
+        let outputs = rows.packed.dim(0) / if fusion.gated { 2 } else { 1 };
         // Few rows are spread thin over the device; of many, a warp takes several, which share the input that it has read.
-        let (rows_per_warp, warps) = match (outputs < 4096, around.gated) {
+        let (rows_per_warp, warps) = match (outputs < 4096, fusion.gated) {
             (true, _) => (1, 4),
             (false, true) => (2, 8),
             (false, false) => (4, 8),
         };
         let flag = i32::from;
-        let product = self.product.apply(
-            &[x, around.norm.map_or(x, |(weight, _)| weight), around.residual.unwrap_or(x), rows.packed, rows.scales, rows.biases],
+        let [product] = self.product.apply(
+            &[x, fusion.norm.map_or(x, |(weight, _)| weight), fusion.residual.unwrap_or(x), rows.packed, rows.scales, rows.biases],
             Launch {
                 constants: &[
                     (c"K", rows.inputs()),
@@ -98,17 +98,17 @@ impl Kernels {
                     (c"ROWS", rows_per_warp),
                     (c"WARPS", warps),
                     (c"UNROLL", 2),
-                    (c"NORM", flag(around.norm.is_some())),
-                    (c"GATED", flag(around.gated)),
-                    (c"RESIDUAL", flag(around.residual.is_some())),
-                    (c"EPS_BITS", around.norm.map_or(0, |(_, eps)| eps.to_bits() as i32)),
+                    (c"NORM", flag(fusion.norm.is_some())),
+                    (c"GATED", flag(fusion.gated)),
+                    (c"RESIDUAL", flag(fusion.residual.is_some())),
+                    (c"EPS_BITS", fusion.norm.map_or(0, |(_, eps)| eps.to_bits() as i32)),
                 ],
                 blocks: [(outputs + warps * rows_per_warp - 1) / (warps * rows_per_warp), 1, 1],
                 threads: warps * 32,
-                outputs: &[(&[1, 1, outputs], Dtype::Bfloat16)],
+                outputs: [(&[1, 1, outputs], Dtype::Bfloat16)],
             },
         )?;
-        only(product)
+        Ok(product)
     }
 
     /// Into how many parts keys are split, so that long contexts fill the device.
@@ -126,7 +126,7 @@ impl Kernels {
         let (whole, parts) = ([1, 1, heads * head_dim], [heads, splits, head_dim + 2]);
         let first: (&[i32], _) = if splits == 1 { (&whole, Dtype::Bfloat16) } else { (&parts, Dtype::Float32) };
         let recent: (&[i32], _) = (&[1, kv_heads, KvCache::RECENT, head_dim], Dtype::Bfloat16);
-        let outputs = self.attention.apply(
+        let [mut attended, keys, values] = self.attention.apply(
             &inputs.each_ref(),
             Launch {
                 constants: &[
@@ -141,29 +141,40 @@ impl Kernels {
                 ],
                 blocks: [heads, splits, 1],
                 threads,
-                outputs: &[first, recent, recent],
+                outputs: [first, recent, recent],
             },
         )?;
-        let [mut attended, keys, values] =
-            <[Array; 3]>::try_from(outputs).map_err(|_| Exception::custom("attention has three outputs".to_owned()))?;
         if splits > 1 {
-            let combined = self.combine.apply(
+            [attended] = self.combine.apply(
                 &[&attended],
                 Launch {
                     constants: &[(c"SPLITS", splits), (c"D", head_dim)],
                     blocks: [heads, 1, 1],
                     threads: head_dim,
-                    outputs: &[(&whole, Dtype::Bfloat16)],
+                    outputs: [(&whole, Dtype::Bfloat16)],
                 },
             )?;
-            attended = only(combined)?;
         }
         Ok([attended, keys, values])
     }
 }
 
+/// Whether MLX computes on a CUDA device of compute capability 8.0 or more, the first with products of bfloat16 matrices. MLX itself also runs
+/// on 7.5, and says that a kernel does not compile only when it is waited for.
+fn runs_kernels() -> bool {
+    thread_local!(static ANSWER: OnceCell<bool> = const { OnceCell::new() });
+    let ask = || {
+        let kernel = CudaKernel::new("compute_capability", &["x"], &["y"], "y[0] = __CUDA_ARCH__;")?;
+        let launch = Launch { constants: &[], blocks: [1, 1, 1], threads: 1, outputs: [(&[1], Dtype::Int32)] };
+        let [capability] = kernel.apply(&[&Array::from_slice(&[0], &[1])], launch)?;
+        capability.eval()?;
+        Ok::<_, Exception>(capability.try_as_slice::<i32>().is_ok_and(|capability| capability[0] >= 800))
+    };
+    ANSWER.with(|answer| *answer.get_or_init(|| ffi::computes_on_cuda() && ask().unwrap_or(false)))
+}
+
 thread_local! {
-    /// None where MLX does not compute on a CUDA device. It belongs to no model: whichever loads first must not be the one that keeps it.
+    /// None where the device does not run it. It belongs to no model: whichever loads first must not be the one that keeps it.
     static BATCH_PRODUCT: OnceCell<Option<CudaKernel>> = const { OnceCell::new() };
 }
 
@@ -172,28 +183,26 @@ thread_local! {
 ///
 /// MLX multiplies the rows of a batch one by one. Given as rows of one matrix it takes its kernel for prompts, which reads the weights once
 /// too, but compiles for 14 to 39 seconds at its first use in a size. Weights are rounded to bfloat16 before they are multiplied, as there.
-pub fn batch_product(x: &Array, rows: QuantizedRows<'_>, around: Around<'_>) -> Result<Option<Array>, Exception> {
+pub fn batch_product(x: &Array, rows: QuantizedRows<'_>, fusion: Fusion<'_>) -> Result<Option<Array>, Exception> {
     const SPAN: i32 = 64; // of numbers that a warp takes at a time
     BATCH_PRODUCT.with(|kernel| {
         let load = || {
             let inputs = ["x", "residual", "w", "scales", "biases"];
-            ffi::computes_on_cuda()
-                .then(|| CudaKernel::new("batch_product", &inputs, &["y"], include_str!("batch_product.cu")).ok())
-                .flatten()
+            runs_kernels().then(|| CudaKernel::new("batch_product", &inputs, &["y"], include_str!("batch_product.cu")).ok()).flatten()
         };
         let (Some(kernel), &[batch, 1, inputs]) = (kernel.get_or_init(load), x.shape()) else { return Ok(None) };
         let is_bfloat16 = |array: &Array| array.dtype() == Dtype::Bfloat16;
-        let is_readable = rows.are_readable() && inputs % SPAN == 0 && is_bfloat16(x) && around.residual.is_none_or(is_bfloat16);
-        if batch == 1 || !is_readable || around.norm.is_some() {
+        let is_readable = rows.are_readable() && inputs % SPAN == 0 && is_bfloat16(x) && fusion.residual.is_none_or(is_bfloat16);
+        if batch == 1 || !is_readable || fusion.norm.is_some() {
             return Ok(None);
         }
-        let outputs = rows.packed.dim(0) / if around.gated { 2 } else { 1 };
+        let outputs = rows.packed.dim(0) / if fusion.gated { 2 } else { 1 };
         // As in a single row's product: where outputs are few, more warps share each. Few variants: each is compiled once on its device.
-        let (strips, warps) = if outputs < 8192 && !around.gated { (1, 16.min(inputs / SPAN)) } else { (2, 4.min(inputs / SPAN)) };
-        let outputs_per_block = if around.gated { 16 } else { 16 * strips };
+        let (strips, warps) = if outputs < 8192 && !fusion.gated { (1, 16.min(inputs / SPAN)) } else { (2, 4.min(inputs / SPAN)) };
+        let outputs_per_block = if fusion.gated { 16 } else { 16 * strips };
         let tiles = if batch <= 8 { 1 } else { 4 };
-        let product = kernel.apply(
-            &[x, around.residual.unwrap_or(x), rows.packed, rows.scales, rows.biases],
+        let [product] = kernel.apply(
+            &[x, fusion.residual.unwrap_or(x), rows.packed, rows.scales, rows.biases],
             Launch {
                 constants: &[
                     (c"K", inputs),
@@ -202,15 +211,15 @@ pub fn batch_product(x: &Array, rows: QuantizedRows<'_>, around: Around<'_>) -> 
                     (c"STRIPS", strips),
                     (c"TILES", tiles),
                     (c"WARPS", warps),
-                    (c"GATED", i32::from(around.gated)),
-                    (c"RESIDUAL", i32::from(around.residual.is_some())),
+                    (c"GATED", i32::from(fusion.gated)),
+                    (c"RESIDUAL", i32::from(fusion.residual.is_some())),
                 ],
                 blocks: [(outputs + outputs_per_block - 1) / outputs_per_block, (batch + 8 * tiles - 1) / (8 * tiles), 1],
                 threads: warps * 32,
-                outputs: &[(&[batch, 1, outputs], Dtype::Bfloat16)],
+                outputs: [(&[batch, 1, outputs], Dtype::Bfloat16)],
             },
         )?;
-        only(product).map(Some)
+        Ok(Some(product))
     })
 }
 
@@ -229,9 +238,4 @@ pub struct AttentionShape {
     pub traditional: bool,
     /// From [`Kernels::num_splits`].
     pub splits: i32,
-}
-
-fn only(outputs: Vec<Array>) -> Result<Array, Exception> {
-    let [output] = <[Array; 1]>::try_from(outputs).map_err(|_| Exception::custom("the kernel has one output".to_owned()))?;
-    Ok(output)
 }
