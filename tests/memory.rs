@@ -1,6 +1,6 @@
 //! Memory over many requests: what an answer took is given back when it has ended. A process of its own: MLX counts for all threads.
 
-use cairn_engine::{Engine, EngineOptions, GenerateEvent, GenerateRequest, KvQuantization, PromptInput};
+use cairn_engine::{Engine, EngineOptions, GenerateEvent, GenerateRequest, PromptInput};
 
 /// Answers `count` requests of varied lengths, up to ten at once.
 async fn answer(engine: &Engine, count: usize) {
@@ -14,7 +14,7 @@ async fn answer(engine: &Engine, count: usize) {
         request.num_top_logprobs = number.is_multiple_of(4).then_some(2);
         // Some cannot share a batch with the others.
         request.num_draft_tokens = (number % 11 == 5).then_some(2);
-        request.kv_cache.quantization = (number % 13 == 7).then_some(KvQuantization { bits: 8, group_size: 64, start: 100 });
+        request.kv_cache.max_size = (number % 13 == 7).then_some(16);
         // Some are not waited for.
         let generation = engine.generate(request);
         if !number.is_multiple_of(9) {
