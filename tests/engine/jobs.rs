@@ -6,7 +6,7 @@ use cairn_chat::FinishReason;
 use cairn_engine::{Engine, EngineOptions, EngineState, GenerateEvent, Generation, PromptInput};
 use serde_json::json;
 
-use crate::client::{finish, request};
+use crate::client::{Answer, finish, request};
 use crate::scripted::{Scripted, text_ids};
 
 /// Far more tokens than any test waits for.
@@ -51,15 +51,20 @@ async fn a_dropped_answer_is_cancelled_and_the_next_one_served() {
     }
 }
 
+/// An answer that was stopped after its first token.
+async fn stopped(engine: &Engine, prompt: &[u32]) -> Answer {
+    let mut generation = engine.generate(request(prompt, ENDLESSLY));
+    first_token(&mut generation).await;
+    generation.stop();
+    tokio::time::timeout(SOON, finish(&mut generation)).await.expect("stops").expect("an answer")
+}
+
 #[tokio::test]
 async fn a_stopped_answer_still_tells_its_figures() {
     let model = Scripted::endless();
     let engine = start();
     engine.load("endless", model.folder()).await.expect("loads");
-    let mut generation = engine.generate(request(&[1, 2, 3], ENDLESSLY));
-    first_token(&mut generation).await;
-    generation.stop();
-    let answer = tokio::time::timeout(SOON, finish(&mut generation)).await.expect("stops").expect("an answer");
+    let answer = stopped(&engine, &[1, 2, 3]).await;
     let sampled = answer.finished.token_ids;
     assert_eq!(answer.finished.stats.finish_reason, FinishReason::Cancelled);
     assert_eq!(answer.finished.stats.num_generation_tokens, sampled.len());
@@ -72,11 +77,8 @@ async fn what_a_stopped_answer_computed_stays_in_memory() {
     let model = Scripted::endless();
     let engine = start();
     engine.load("endless", model.folder()).await.expect("loads");
-    let mut generation = engine.generate(request(&[1, 2, 3], ENDLESSLY));
-    first_token(&mut generation).await;
-    generation.stop();
     let mut prompt = vec![1, 2, 3];
-    prompt.extend(tokio::time::timeout(SOON, finish(&mut generation)).await.expect("stops").expect("an answer").finished.token_ids);
+    prompt.extend(stopped(&engine, &prompt).await.finished.token_ids);
     // Answered by a job after it, so that the state published after the answer is seen.
     engine.flush_cache().await;
     assert_eq!(engine.status().borrow().state, EngineState::Ready { model: "endless".to_owned() });

@@ -195,14 +195,9 @@ async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, StoreError> 
             ..SamplingParams::default()
         },
         max_tokens: settings.max_tokens as usize,
-        prefill_step_size: prefill_step_size(app.engine.device()),
+        prefill_step_size: app.engine.interactive_prefill_step_size(),
         ..GenerateRequest::new(PromptInput::Messages(prompt::messages_for(&system_prompt, &branch)))
     })
-}
-
-/// A stop, and closing the app, wait for the step being read: on a CPU that must not be one of ten seconds.
-fn prefill_step_size(device: &str) -> usize {
-    if device == "cpu" { 256 } else { 2048 }
 }
 
 /// The save that runs beside the answer, so that a slow disk does not hold up the text.

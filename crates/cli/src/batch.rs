@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use cairn_chat::{Message, Role, SamplingParams};
 use cairn_engine::{EngineOptions, GenerateRequest, PromptInput};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
 use crate::answer::Answer;
@@ -22,10 +22,10 @@ struct Line {
     prompt: Option<String>,
     #[serde(default = "default_max_tokens")]
     max_tokens: usize,
-    #[serde(default)]
-    stop: Texts,
-    #[serde(default, alias = "extra_eos_token")]
-    extra_eos_tokens: Texts,
+    #[serde(default, deserialize_with = "one_or_several")]
+    stop: Vec<String>,
+    #[serde(default, alias = "extra_eos_token", deserialize_with = "one_or_several")]
+    extra_eos_tokens: Vec<String>,
     logprobs: Option<usize>,
     temp: Option<f32>,
     top_p: Option<f32>,
@@ -49,34 +49,17 @@ struct LineMessage {
     content: String,
 }
 
-/// One text or several.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "a text or a list of texts")]
-enum Texts {
-    One(String),
-    Several(Vec<String>),
-}
-
-impl Default for Texts {
-    fn default() -> Self {
-        Texts::Several(Vec::new())
+fn one_or_several<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a text or a list of texts")]
+    enum Texts {
+        One(String),
+        Several(Vec<String>),
     }
-}
-
-impl Texts {
-    fn as_slice(&self) -> &[String] {
-        match self {
-            Texts::One(text) => std::slice::from_ref(text),
-            Texts::Several(texts) => texts,
-        }
-    }
-
-    fn into_vec(self) -> Vec<String> {
-        match self {
-            Texts::One(text) => vec![text],
-            Texts::Several(texts) => texts,
-        }
-    }
+    Ok(match Texts::deserialize(from)? {
+        Texts::One(text) => vec![text],
+        Texts::Several(texts) => texts,
+    })
 }
 
 fn default_max_tokens() -> usize {
@@ -91,7 +74,7 @@ impl Line {
         ensure!(line.messages.as_ref().is_none_or(|messages| !messages.is_empty()), "messages is empty");
         ensure!(line.prompt.as_deref() != Some(""), "the prompt is empty");
         ensure!(line.prompt_tokens.as_ref().is_none_or(|tokens| !tokens.is_empty()), "prompt_tokens is empty");
-        ensure!(!line.stop.as_slice().iter().any(String::is_empty), "a stop is empty");
+        ensure!(!line.stop.iter().any(String::is_empty), "a stop is empty");
         line.sampling().validate()?;
         Ok(line)
     }
@@ -127,8 +110,8 @@ impl Line {
         GenerateRequest {
             sampling,
             max_tokens: self.max_tokens,
-            stop: self.stop.into_vec(),
-            extra_eos_tokens: self.extra_eos_tokens.into_vec(),
+            stop: self.stop,
+            extra_eos_tokens: self.extra_eos_tokens,
             num_top_logprobs: self.logprobs,
             prefill_step_size,
             use_prompt_cache: false,

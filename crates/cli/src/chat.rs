@@ -12,9 +12,6 @@ use crate::arguments::Chat;
 use crate::output;
 use crate::session::Session;
 
-/// A second or so.
-const CPU_PREFILL_STEP_SIZE: usize = 256;
-
 const HELP: &str = "Type a message and press Enter.\n  q       leaves\n  r       starts a new conversation\n  h       shows this help\n  Ctrl-C  stops an answer, or leaves";
 
 pub async fn run(arguments: Chat) -> Result<()> {
@@ -48,10 +45,7 @@ async fn answer(session: &Session, arguments: &Chat, messages: &mut Vec<Message>
     let mut request = GenerateRequest::new(PromptInput::Messages(messages.clone()));
     request.sampling = arguments.sampling.params();
     request.max_tokens = arguments.max_tokens;
-    if session.engine.device() == "cpu" {
-        // Ctrl-C waits for the step being read.
-        request.prefill_step_size = CPU_PREFILL_STEP_SIZE;
-    }
+    request.prefill_step_size = session.engine.interactive_prefill_step_size();
     let mut generation = session.engine.generate(request);
     let mut answer = String::new();
     let mut is_stopping = false;

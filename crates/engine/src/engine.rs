@@ -172,6 +172,12 @@ impl Engine {
         self.shared.device
     }
 
+    /// The prefill step for whoever may stop an answer or close the program meanwhile: both wait for the step being read, which on a CPU must
+    /// not be one of ten seconds.
+    pub fn interactive_prefill_step_size(&self) -> usize {
+        if self.device() == "cpu" { 256 } else { 2048 }
+    }
+
     /// Ends a running answer, files what is queued, drops everything on the thread and waits for it.
     pub async fn shutdown(&self) {
         self.shared.closing.send_replace(true);
