@@ -229,7 +229,7 @@ impl Attention {
         o_proj.eval()?;
         let scaling = RopeScaling::parse(args.rope_scaling.as_ref())?;
         Ok(Attention {
-            qkv_proj: FusedLinear::side_by_side(projections)?,
+            qkv_proj: FusedLinear::new(projections)?,
             o_proj,
             rope: Rope::new(head_dim, args.rope_theta as f32, args.rope_traditional, &scaling),
             heads,

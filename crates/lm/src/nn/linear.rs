@@ -204,18 +204,17 @@ pub struct FusedLinear {
 }
 
 impl FusedLinear {
-    /// Fuses `layers`, whose outputs are wanted apart ([`FusedLinear::forward_split`]), if they are of one kind and the device gains by it.
+    /// Fuses `layers` if they are of one kind and the device gains by it.
     pub fn new(layers: Vec<Linear>) -> Result<Self, Exception> {
         // MLX's CPU backend copies views of stacked dense weights for each product, and parts of its output for elementwise work. Stacked, gate
-        // and up took 9 % longer for a prompt of 512 tokens and no less for one or eight single ones (SmolLM2-135M, two Zen cores).
+        // and up took 9 % longer for a prompt of 512 tokens and no less for one or eight single ones; q, k and v 5 % longer for a prompt, and
+        // what they save single tokens is lost in the whole (SmolLM2-135M, two Zen cores).
         let is_better_apart =
             ComputeDevice::current() == ComputeDevice::Cpu && layers.iter().any(|layer| matches!(layer.matrix, Matrix::Dense(_)));
         if is_better_apart { Self::apart(layers) } else { Self::side_by_side(layers) }
     }
 
-    /// Fuses `layers`, whose outputs are wanted side by side ([`FusedLinear::forward`]), if they are of one kind: for eight rows on a CPU q, k and
-    /// v took a sixth less than apart.
-    pub fn side_by_side(layers: Vec<Linear>) -> Result<Self, Exception> {
+    fn side_by_side(layers: Vec<Linear>) -> Result<Self, Exception> {
         let Some(stacked) = Linear::stack(&layers)? else { return Self::apart(layers) };
         stacked.eval()?;
         let mut from = 0;
