@@ -1,26 +1,35 @@
 // Wires the stores to one platform: what is asked at the start, where events go, what happens when the connection comes back.
 import { createContext } from 'svelte';
+import { CacheStore } from './cache/cache.svelte';
+import { ImportStore } from './cache/import.svelte';
 import { ChatStore } from './chat/chat.svelte';
 import { ModelStore } from './models/models.svelte';
 import { CallError, sentenceOf, type Connection, type Platform } from './platform/platform';
-import type { Event } from './platform/wire';
+import type { Event, NamedCache } from './platform/wire';
 import { SettingsStore } from './settings/settings.svelte';
 import { StatusStore } from './status/status.svelte';
 import { Toasts } from './ui/toasts.svelte';
 
-/** Owns the stores and the connection. */
+/** How long a message offers to go on with what was imported. */
+const OFFER_MS = 20_000;
+
+/** Owns the stores, the connection and which page is shown. */
 export class App {
   readonly toasts = new Toasts();
   readonly status = new StatusStore();
   readonly models: ModelStore;
   readonly settings: SettingsStore;
   readonly chat: ChatStore;
+  readonly cache: CacheStore;
+  readonly imports: ImportStore;
 
   connection = $state<Connection>('connecting');
   isReady = $state(false);
   /** Why the app could not start. */
   problem = $state<string | null>(null);
   isDrawerOpen = $state(false);
+  /** What fills the main area. */
+  page = $state<'chat' | 'cache'>('chat');
 
   /** Events that come while the state is asked for; they are newer than the answer may be, so they are applied after it. */
   #held: Event[] | null = null;
@@ -33,11 +42,17 @@ export class App {
     this.models = new ModelStore(platform, this.status, report);
     this.settings = new SettingsStore(platform, report);
     this.chat = new ChatStore({ platform, toasts: this.toasts, report, ...options });
+    this.cache = new CacheStore({ platform, chat: this.chat, toasts: this.toasts, report });
+    this.imports = new ImportStore({ platform, report, onImported: (named) => this.#imported(named) });
   }
 
   /** Connects; the returned function disconnects. */
   start(): () => void {
-    const forgetNewChat = this.platform.onNewChat?.(() => this.chat.newChat());
+    const forgetNewChat = this.platform.onNewChat?.(() => this.newChat());
+    const forgetDrops = this.platform.onFileDrop?.(
+      (preview) => void this.imports.dropped(preview),
+      (isOver) => (this.imports.isOver = isOver),
+    );
     const disconnect = this.platform.subscribe(
       (event) => (this.#held ? void this.#held.push(event) : this.#receive(event)),
       (connection) => {
@@ -47,6 +62,7 @@ export class App {
     );
     return () => {
       forgetNewChat?.();
+      forgetDrops?.();
       disconnect();
     };
   }
@@ -64,6 +80,7 @@ export class App {
       this.chat.start(reply.conversations, !this.isReady);
       this.isReady = true;
       this.problem = null;
+      void this.cache.refresh();
     } catch (error) {
       this.problem = sentenceOf(error);
     } finally {
@@ -71,6 +88,61 @@ export class App {
       this.#held = null;
       for (const event of held) this.#receive(event);
     }
+  }
+
+  /** Whether the page itself has to take files that are dropped on it. */
+  get takesDrops(): boolean {
+    return this.isReady && this.platform.onFileDrop === undefined;
+  }
+
+  /** Whether a dialog or a panel lies above the page, which Escape closes by itself. */
+  get isCovered(): boolean {
+    const { cache, imports } = this;
+    const isDialogOpen = this.settings.isOpen || this.chat.isPromptOpen || cache.savingId !== null || imports.isOpen;
+    return isDialogOpen || this.models.isChooserOpen || cache.isKeptOpen || cache.isStartOpen;
+  }
+
+  newChat(): void {
+    this.isDrawerOpen = false;
+    this.#showChat();
+    this.chat.newChat();
+  }
+
+  openConversation(id: string): void {
+    this.#showChat();
+    this.chat.select(id);
+  }
+
+  /** Opens a new conversation that begins with a named prompt cache. */
+  async startFrom(namedId: string): Promise<void> {
+    if (!(await this.cache.start(namedId))) return;
+    this.isDrawerOpen = false;
+    this.#showChat();
+  }
+
+  openCache(highlightedId: string | null = null): void {
+    this.page = 'cache';
+    this.isDrawerOpen = false;
+    this.cache.open(highlightedId);
+  }
+
+  /** Back to the conversation that was open. */
+  closeCache(): void {
+    this.#showChat();
+    this.chat.numFocusRequests++;
+  }
+
+  #showChat(): void {
+    this.page = 'chat';
+    this.cache.close();
+  }
+
+  #imported(named: NamedCache): void {
+    this.openCache(named.id);
+    this.toasts.show('info', `Imported “${named.name}”.`, {
+      milliseconds: OFFER_MS,
+      action: { label: 'Start a conversation', run: () => void this.startFrom(named.id) },
+    });
   }
 
   report(error: unknown): void {
@@ -88,6 +160,9 @@ export class App {
         return this.status.receive(event.status);
       case 'notice':
         return void this.toasts.show(event.level, event.text);
+      case 'cache_changed':
+      case 'named_caches':
+        return this.cache.receive(event);
       default:
         this.chat.receive(event);
     }

@@ -12,7 +12,7 @@ use crate::answers::Running;
 use crate::app::App;
 use crate::progress::{Delta, Prefill, Progress, utf16_length};
 use crate::wire::{Event, NoticeLevel};
-use crate::{convert, models, platform, prompt};
+use crate::{caches, convert, models, platform, prompt};
 
 /// How long an answer may take to stop when the app closes; then what is there is saved.
 const CLOSING_GRACE: Duration = Duration::from_millis(700);
@@ -196,6 +196,7 @@ async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, StoreError> 
         },
         max_tokens: settings.max_tokens as usize,
         prefill_step_size: app.engine.interactive_prefill_step_size(),
+        owner: Some(caches::conversation_owner(&turn.conversation_id)),
         ..GenerateRequest::new(PromptInput::Messages(prompt::messages_for(&system_prompt, &branch)))
     })
 }

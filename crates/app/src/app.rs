@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cairn_engine::Engine;
+use cairn_engine::{Engine, EngineState};
 use cairn_hub::{CacheVariables, ModelFolders};
 use cairn_store::Store;
 use tokio::sync::broadcast;
@@ -13,8 +13,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::answers::Answers;
+use crate::imports::Imports;
 use crate::wire::{Event, Settings};
-use crate::{OpenError, Places, convert};
+use crate::{OpenError, Places, caches, convert};
 
 /// How to open the app.
 #[derive(Debug, Clone)]
@@ -47,6 +48,7 @@ pub struct App {
     pub(crate) store: Arc<Store>,
     pub(crate) engine: Engine,
     pub(crate) answers: Answers,
+    pub(crate) imports: Imports,
     /// Held while a turn begins or a conversation is deleted, so that neither meets the other half done.
     pub(crate) turns: tokio::sync::Mutex<()>,
     /// Held while a model is chosen and loaded.
@@ -93,8 +95,19 @@ impl App {
         if let Ok(Some(row)) = self.store.conversation(id).await
             && row.deleted_at_ms.is_none()
         {
-            let conversation = convert::conversation(row, self.answers.is_streaming(id));
+            let cache = caches::of_conversation(self, id).await;
+            let conversation = convert::conversation(row, self.answers.is_streaming(id), cache);
             self.tell(Event::Conversation { conversation });
+        }
+    }
+
+    /// The name under which the loaded model was loaded.
+    pub(crate) fn loaded_model_name(&self) -> Option<String> {
+        match &self.engine.status().borrow().state {
+            EngineState::Ready { model } | EngineState::Prefilling { model, .. } | EngineState::Generating { model, .. } => {
+                Some(model.clone())
+            }
+            EngineState::Empty | EngineState::Loading { .. } | EngineState::Failed { .. } => None,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::answering::{self, Turn};
 use crate::app::{App, now_ms};
 use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply, Settings};
-use crate::{convert, models, settings, status};
+use crate::{caches, convert, imports, models, settings, status};
 
 /// How long deleting waits for the conversation's answer to stop. After that the answer ends unseen.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
@@ -26,7 +26,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             Ok(Reply::Conversation { conversation, messages })
         }
         Command::NewConversation => {
-            let conversation = convert::conversation(app.store.create_conversation(now_ms()).await?, false);
+            let conversation = convert::conversation(app.store.create_conversation(now_ms()).await?, false, None);
             app.tell(Event::Conversation { conversation: conversation.clone() });
             Ok(Reply::Conversation { conversation, messages: Vec::new() })
         }
@@ -45,6 +45,9 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::SetSystemPrompt { id, system_prompt } => {
             // White space alone says nothing to a model, so it is no system prompt.
             let system_prompt = if system_prompt.trim().is_empty() { "" } else { &system_prompt };
+            if app.store.conversation(&id).await?.is_some_and(|row| row.prefix.is_some()) {
+                return Err(Failure::invalid("This conversation begins with a named prompt cache, which has a beginning of its own."));
+            }
             app.store.set_system_prompt(&id, system_prompt).await?;
             app.tell_conversation(&id).await;
             Ok(Reply::Done)
@@ -78,14 +81,26 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         }
         Command::UpdateSettings { settings } => update_settings(app, settings).await,
         Command::GetStatus => Ok(Reply::Status { status: status::now(app) }),
+        Command::GetCache => Ok(Reply::Cache { cache: caches::overview(app).await? }),
+        Command::ClearCache => caches::clear(app).await,
+        Command::PinConversation { id, is_pinned } => caches::pin(app, &id, is_pinned).await,
+        Command::PurgeConversation { id } => caches::purge(app, &id).await,
+        Command::SaveNamedCache { conversation_id, name } => caches::save(app, &conversation_id, &name).await,
+        Command::RenameNamedCache { id, name } => caches::rename(app, &id, &name).await,
+        Command::DeleteNamedCache { id } => caches::delete(app, &id).await,
+        Command::RestoreNamedCache { id } => caches::restore(app, &id).await,
+        Command::NewConversationFrom { named_id } => caches::begin_from(app, &named_id).await,
+        Command::ConfirmImport { token, name, check } => imports::confirm(app, &token, &name, check).await,
+        Command::CancelImport { token } => imports::cancel(app, &token),
     }
 }
 
 async fn conversations(app: &App) -> Result<Vec<Conversation>, Failure> {
     let rows = app.store.conversations().await?;
+    let mut kept = caches::of_conversations(app).await;
     let convert = |row: cairn_store::Conversation| {
-        let is_streaming = app.answers.is_streaming(&row.id);
-        convert::conversation(row, is_streaming)
+        let (is_streaming, cache) = (app.answers.is_streaming(&row.id), kept.remove(&row.id));
+        convert::conversation(row, is_streaming, cache)
     };
     Ok(rows.into_iter().map(convert).collect())
 }
@@ -94,7 +109,8 @@ async fn conversation(app: &App, id: &str) -> Result<(Conversation, Vec<Message>
     let messages = messages(app, id).await?;
     let row = app.store.conversation(id).await?.filter(|row| row.deleted_at_ms.is_none());
     let row = row.ok_or_else(|| cairn_store::StoreError::NoConversation { id: id.to_owned() })?;
-    Ok((convert::conversation(row, app.answers.is_streaming(id)), messages))
+    let cache = caches::of_conversation(app, id).await;
+    Ok((convert::conversation(row, app.answers.is_streaming(id), cache), messages))
 }
 
 /// The current branch. A running answer is shown as the events describe it, which the rows are behind of.
@@ -174,14 +190,15 @@ async fn begin_answer(app: &Arc<App>, user: Option<cairn_store::Message>, assist
     let row = app.store.conversation(&conversation_id).await;
     app.spawn(answering::answer(app.clone(), running, turn));
     let row = row?.ok_or(cairn_store::StoreError::NoConversation { id: conversation_id })?;
-    Ok(Reply::Sent { conversation: convert::conversation(row, true), messages })
+    let cache = caches::of_conversation(app, &row.id).await;
+    Ok(Reply::Sent { conversation: convert::conversation(row, true, cache), messages })
 }
 
 async fn update_settings(app: &App, settings: Settings) -> Result<Reply, Failure> {
     settings::validate(&settings).map_err(Failure::invalid)?;
     settings::save(&app.store, &settings).await?;
     app.replace_settings(settings.clone());
-    app.engine.set_cache_budget(settings.cache_budget_bytes);
+    app.engine.set_cache_budgets(settings.cache_budget_bytes, settings.cache_ram_budget_bytes);
     app.tell(Event::Settings { settings: settings.clone() });
     Ok(Reply::Settings { settings })
 }

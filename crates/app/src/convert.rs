@@ -2,9 +2,9 @@
 
 use cairn_chat::{FinishReason, GenerationStats, Role};
 use cairn_engine::SUPPORTED_MODEL_TYPES;
-use cairn_engine::{ChunkRecord, EngineError};
+use cairn_engine::{Anchor, ChunkKind, ChunkRecord, EngineError, Lost, Space};
 use cairn_hub::{HubError, ModelFolder};
-use cairn_store::{ChunkRow, MessageStatus, StoreError};
+use cairn_store::{AnchorRow, ChunkRow, MessageStatus, StoreError};
 
 use crate::platform::ProcessMemory;
 use crate::wire;
@@ -29,6 +29,8 @@ impl From<StoreError> for wire::Failure {
                 Self::new(Invalid, "This conversation is still being answered: wait or stop the answer first.")
             }
             StoreError::NothingToAnswer { .. } => Self::new(Invalid, "There is no message to answer yet."),
+            StoreError::NoNamedCache { .. } => Self::new(NotFound, "This prompt cache does not exist any more."),
+            StoreError::NameInUse { name } => Self::new(Invalid, format!("There is a prompt cache with the name “{name}” already.")),
             other => Self::new(Storage, sentence(other)),
         }
     }
@@ -79,7 +81,11 @@ pub(crate) fn model(folder: ModelFolder) -> wire::Model {
     }
 }
 
-pub(crate) fn conversation(row: cairn_store::Conversation, is_streaming: bool) -> wire::Conversation {
+pub(crate) fn conversation(
+    row: cairn_store::Conversation,
+    is_streaming: bool,
+    cache: Option<wire::ConversationCache>,
+) -> wire::Conversation {
     wire::Conversation {
         id: row.id,
         title: row.title,
@@ -87,6 +93,14 @@ pub(crate) fn conversation(row: cairn_store::Conversation, is_streaming: bool) -
         created_at_ms: row.created_at_ms,
         updated_at_ms: row.updated_at_ms,
         is_streaming,
+        cache,
+        prefix: row.prefix.map(|prefix| wire::ConversationPrefix {
+            name: prefix.name,
+            tokens: u32::try_from(prefix.num_tokens).unwrap_or(0),
+            start_text: prefix.start_text,
+            end_text: prefix.end_text,
+            is_imported: prefix.is_imported,
+        }),
     }
 }
 
@@ -171,6 +185,7 @@ pub(crate) fn status(engine: cairn_engine::EngineStatus, device: &str, memory: P
         mlx_peak_bytes: engine.mlx_peak_bytes,
         mlx_cache_bytes: engine.mlx_cache_bytes,
         cache_disk_bytes: engine.cache_disk_bytes,
+        cache_ram_bytes: engine.cache_memory_bytes,
     }
 }
 
@@ -179,24 +194,77 @@ pub(crate) fn chunk_record(row: ChunkRow) -> Option<ChunkRecord> {
     Some(ChunkRecord {
         key: row.key,
         parent_key: row.parent_key,
-        fingerprint: row.fingerprint,
+        space: Space { fingerprint: row.fingerprint, variant: row.variant },
+        kind: match row.kind {
+            cairn_store::ChunkKind::System => ChunkKind::System,
+            cairn_store::ChunkKind::User => ChunkKind::User,
+            cairn_store::ChunkKind::Assistant => ChunkKind::Assistant,
+        },
         start: usize::try_from(row.start).ok()?,
         token_ids: row.token_ids,
+        held_from: usize::try_from(row.held_from).ok()?,
+        has_state: row.has_state,
         bytes: u64::try_from(row.bytes).ok()?,
         file_hash: row.file_hash,
+        hits: u64::try_from(row.hits).ok()?,
         last_used_at_ms: row.last_used_at_ms,
     })
+}
+
+/// A row as the engine wants it; none for one whose numbers cannot be.
+pub(crate) fn anchor(row: AnchorRow) -> Option<Anchor> {
+    let lost_tokens = usize::try_from(row.lost_tokens).ok()?;
+    Some(Anchor {
+        owner: row.owner,
+        space: Space { fingerprint: row.fingerprint, variant: row.variant },
+        model: row.model,
+        chunk_key: row.chunk_key,
+        num_tokens: usize::try_from(row.num_tokens).ok()?,
+        is_pinned: row.is_pinned,
+        lost: row.lost_reason.map(|reason| Lost { num_tokens: lost_tokens, reason, at_ms: row.lost_at_ms.unwrap_or_default() }),
+    })
+}
+
+pub(crate) fn anchor_row(anchor: Anchor) -> AnchorRow {
+    let (lost_tokens, lost) = anchor.lost.map_or((0, None), |lost| (lost.num_tokens, Some((lost.reason, lost.at_ms))));
+    let (lost_reason, lost_at_ms) = lost.unzip();
+    AnchorRow {
+        owner: anchor.owner,
+        fingerprint: anchor.space.fingerprint,
+        variant: anchor.space.variant,
+        model: anchor.model,
+        chunk_key: anchor.chunk_key,
+        num_tokens: number(anchor.num_tokens),
+        is_pinned: anchor.is_pinned,
+        lost_tokens: number(lost_tokens),
+        lost_reason,
+        lost_at_ms,
+    }
+}
+
+/// A count as a column has it.
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 pub(crate) fn chunk_row(record: ChunkRecord, now_ms: i64) -> ChunkRow {
     ChunkRow {
         key: record.key,
         parent_key: record.parent_key,
-        fingerprint: record.fingerprint,
-        start: i64::try_from(record.start).unwrap_or(i64::MAX),
+        fingerprint: record.space.fingerprint,
+        variant: record.space.variant,
+        kind: match record.kind {
+            ChunkKind::System => cairn_store::ChunkKind::System,
+            ChunkKind::User => cairn_store::ChunkKind::User,
+            ChunkKind::Assistant => cairn_store::ChunkKind::Assistant,
+        },
+        start: number(record.start),
         token_ids: record.token_ids,
+        held_from: number(record.held_from),
+        has_state: record.has_state,
         bytes: i64::try_from(record.bytes).unwrap_or(i64::MAX),
         file_hash: record.file_hash,
+        hits: i64::try_from(record.hits).unwrap_or(i64::MAX),
         created_at_ms: now_ms,
         last_used_at_ms: record.last_used_at_ms,
     }

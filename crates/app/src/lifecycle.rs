@@ -15,8 +15,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::answers::Answers;
 use crate::app::{App, Options};
+use crate::imports::Imports;
 use crate::wire::{Command, Failure, FailureCode, Reply};
-use crate::{OpenError, Places, cache_rows, commands, convert, models, platform, settings, status};
+use crate::{OpenError, Places, cache_rows, caches, commands, convert, models, platform, settings, status};
 
 /// Events that a subscriber may be behind before it misses some: half a minute of one answer.
 const EVENT_CAPACITY: usize = 1024;
@@ -41,9 +42,17 @@ impl App {
         let cache_bytes: u64 = chunks.iter().map(|chunk| chunk.bytes).sum();
         let disk_bytes = platform::free_disk_bytes(places.home()).unwrap_or(0).saturating_add(cache_bytes);
         let settings = settings::load(&store, disk_bytes).await;
-        let cache = CacheOptions { folder: places.prompt_cache(), budget_bytes: settings.cache_budget_bytes, chunks };
+        let anchors = store.anchors().await.unwrap_or_default().into_iter().filter_map(convert::anchor).collect();
+        let cache = CacheOptions {
+            folder: places.prompt_cache(),
+            disk_budget_bytes: settings.cache_budget_bytes,
+            memory_budget_bytes: settings.cache_ram_budget_bytes,
+            chunks,
+            anchors,
+        };
         let (engine, cache_events) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
-        let cache_rows = tokio::spawn(cache_rows::keep(store.clone(), cache_events));
+        let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
+        let cache_rows = tokio::spawn(cache_rows::keep(store.clone(), cache_events, moved));
 
         let app = Arc::new(App {
             model_folders: ModelFolders::new(places.home(), &hub_variables),
@@ -51,6 +60,7 @@ impl App {
             store,
             engine,
             answers: Answers::default(),
+            imports: Imports::default(),
             turns: tokio::sync::Mutex::default(),
             loading: tokio::sync::Mutex::default(),
             closing: CancellationToken::new(),
@@ -62,6 +72,8 @@ impl App {
             lock: Mutex::new(Some(lock)),
         });
         app.spawn(status::tell(app.clone()));
+        app.spawn(caches::purge_orphans(app.clone()));
+        app.spawn(caches::tell_changes(app.clone(), moves));
         if autoload {
             let app = app.clone();
             app.clone().spawn(async move {

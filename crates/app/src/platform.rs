@@ -45,6 +45,30 @@ fn read_process_memory() -> Option<ProcessMemory> {
     None
 }
 
+/// The machine's memory, in bytes; that of a small machine where the system does not say.
+pub(crate) fn memory_bytes() -> u64 {
+    read_memory_bytes().unwrap_or(8 << 30)
+}
+
+#[cfg(target_os = "linux")]
+fn read_memory_bytes() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(target_os = "macos")]
+fn read_memory_bytes() -> Option<u64> {
+    // There is no safe call for it; asked once, at start.
+    let asked = std::process::Command::new("/usr/sbin/sysctl").args(["-n", "hw.memsize"]).output().ok()?;
+    String::from_utf8(asked.stdout).ok()?.trim().parse().ok()
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+fn read_memory_bytes() -> Option<u64> {
+    None
+}
+
 /// Bytes that this user may still write on the disk of a folder that exists; none where the system does not say.
 #[cfg(unix)]
 pub(crate) fn free_disk_bytes(folder: &Path) -> Option<u64> {
@@ -91,6 +115,7 @@ mod tests {
     fn this_process_has_memory_and_its_disk_has_room() {
         let memory = process_memory();
         assert!(memory.now > 0 && memory.peak >= memory.now / 2, "{memory:?}");
+        assert!(memory_bytes() > memory.now, "{}", memory_bytes());
         assert!(free_disk_bytes(&std::env::temp_dir()).is_some());
         assert!(free_disk_bytes(Path::new("/no/such/folder")).is_none());
     }

@@ -3,6 +3,7 @@
 use cairn_store::Store;
 use serde_json::Value;
 
+use crate::platform;
 use crate::wire::{Appearance, Settings};
 
 const KEY: &str = "settings";
@@ -11,7 +12,7 @@ const GIB: u64 = 1 << 30;
 const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 
 /// The settings of someone who has changed nothing. `disk_bytes` is what the prompt cache could have at most: free space, and what it
-/// holds already. A nearly full disk gets no prompt cache.
+/// holds already. A nearly full disk gets no prompt cache; memory gets a sixteenth of the machine's.
 pub(crate) fn defaults(disk_bytes: u64) -> Settings {
     Settings {
         default_model: String::new(),
@@ -20,13 +21,15 @@ pub(crate) fn defaults(disk_bytes: u64) -> Settings {
         max_tokens: 4096,
         seed: None,
         cache_budget_bytes: if disk_bytes < 10 * GIB { 0 } else { disk_bytes / 4 },
+        cache_ram_budget_bytes: (platform::memory_bytes() / 16).min(4 * GIB),
         appearance: Appearance::System,
     }
 }
 
 /// Refuses values out of range, in one sentence that names the field and what is allowed.
 pub(crate) fn validate(settings: &Settings) -> Result<(), String> {
-    let Settings { default_model, temperature, top_p, max_tokens, seed, cache_budget_bytes, appearance: _ } = settings;
+    let Settings { default_model, temperature, top_p, max_tokens, seed, cache_budget_bytes, cache_ram_budget_bytes, appearance: _ } =
+        settings;
     if default_model.len() > 1024 || default_model.chars().any(char::is_control) {
         return Err("default_model must be a model's name, or empty.".to_owned());
     }
@@ -39,7 +42,8 @@ pub(crate) fn validate(settings: &Settings) -> Result<(), String> {
     if !(1..=1_000_000).contains(max_tokens) {
         return Err(format!("max_tokens must be from 1 to 1,000,000; {max_tokens} is not."));
     }
-    for (name, value) in [("seed", seed.unwrap_or(0)), ("cache_budget_bytes", *cache_budget_bytes)] {
+    let sizes = [("cache_budget_bytes", *cache_budget_bytes), ("cache_ram_budget_bytes", *cache_ram_budget_bytes)];
+    for (name, value) in [("seed", seed.unwrap_or(0))].into_iter().chain(sizes) {
         if value > MAX_SAFE_INTEGER {
             return Err(format!("{name} must be at most {MAX_SAFE_INTEGER}; {value} is not."));
         }

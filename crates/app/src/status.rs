@@ -58,6 +58,7 @@ fn is_news(told: &Status, status: &Status) -> bool {
         || has_moved(told.mlx_peak_bytes, status.mlx_peak_bytes)
         || has_moved(told.mlx_cache_bytes, status.mlx_cache_bytes)
         || told.cache_disk_bytes != status.cache_disk_bytes
+        || told.cache_ram_bytes != status.cache_ram_bytes
 }
 
 #[cfg(test)]

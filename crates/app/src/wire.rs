@@ -44,6 +44,28 @@ pub enum Command {
     UpdateSettings { settings: Settings },
     /// The status now (the same as the `Status` event).
     GetStatus,
+    /// What the prompt cache keeps.
+    GetCache,
+    /// Removes all of it but what is named or pinned.
+    ClearCache,
+    /// Keeps what is kept of a conversation whatever the budgets say, or no longer.
+    PinConversation { id: String, is_pinned: bool },
+    /// Removes what is kept of a conversation and of no other; its messages stay.
+    PurgeConversation { id: String },
+    /// Keeps what the model has read of a conversation under a name, to begin other conversations with. Answers [`Reply::Named`].
+    SaveNamedCache { conversation_id: String, name: String },
+    /// Gives a named prompt cache another name.
+    RenameNamedCache { id: String, name: String },
+    /// Forgets a named prompt cache; `RestoreNamedCache` brings it back until the app is closed.
+    DeleteNamedCache { id: String },
+    /// Undoes `DeleteNamedCache`.
+    RestoreNamedCache { id: String },
+    /// A conversation that begins with a named prompt cache. Answers [`Reply::Conversation`].
+    NewConversationFrom { named_id: String },
+    /// Imports the file of a preview under a name, perhaps recomputing sample positions of it first. Answers [`Reply::Named`].
+    ConfirmImport { token: String, name: String, check: bool },
+    /// Forgets a preview and its file.
+    CancelImport { token: String },
 }
 
 /// The answer to a [`Command`] that worked.
@@ -74,6 +96,15 @@ pub enum Reply {
     },
     Status {
         status: Status,
+    },
+    Cache {
+        cache: CacheOverview,
+    },
+    Named {
+        named: NamedCache,
+    },
+    ImportPreview {
+        preview: ImportPreview,
     },
 }
 
@@ -147,6 +178,12 @@ pub enum Event {
         level: NoticeLevel,
         text: String,
     },
+    /// What the prompt cache keeps has changed; at most one a second.
+    CacheChanged,
+    /// The named prompt caches as they are now.
+    NamedCaches {
+        named: Vec<NamedCache>,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
@@ -171,6 +208,168 @@ pub struct Conversation {
     pub updated_at_ms: i64,
     /// An answer is being written.
     pub is_streaming: bool,
+    /// What is kept of it; none while nothing is.
+    pub cache: Option<ConversationCache>,
+    /// The named prompt cache that it begins with.
+    pub prefix: Option<ConversationPrefix>,
+}
+
+/// What is kept of a conversation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct ConversationCache {
+    pub kept_tokens: u32,
+    #[ts(type = "number")]
+    pub kept_bytes: u64,
+    /// Bytes that no other conversation or named prompt cache shares.
+    #[ts(type = "number")]
+    pub own_bytes: u64,
+    pub tier: CacheTier,
+    pub is_pinned: bool,
+    /// Name of the model that read it.
+    pub model: String,
+    /// All of it is kept for the loaded model.
+    pub resumes_instantly: bool,
+    /// Titles of other conversations and names of named prompt caches with the same beginning, at most 5.
+    pub shared_with: Vec<String>,
+    /// What was lost and why, in words.
+    pub lost: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheTier {
+    Memory,
+    Disk,
+}
+
+/// The named prompt cache that a conversation begins with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct ConversationPrefix {
+    pub name: String,
+    pub tokens: u32,
+    pub start_text: String,
+    pub end_text: String,
+    pub is_imported: bool,
+}
+
+/// A prompt cache that was saved under a name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct NamedCache {
+    pub id: String,
+    pub name: String,
+    pub model: String,
+    pub tokens: u32,
+    #[ts(type = "number")]
+    pub bytes: u64,
+    /// None: lost, it would be read anew.
+    pub tier: Option<CacheTier>,
+    pub start_text: String,
+    pub end_text: String,
+    /// File it was imported from.
+    pub imported_from: Option<String>,
+    pub is_for_loaded_model: bool,
+    #[ts(type = "number")]
+    pub created_at_ms: i64,
+    #[ts(type = "number")]
+    pub last_used_at_ms: i64,
+    /// Conversations that begin with it.
+    pub num_conversations: u32,
+    /// What was lost and why, in words.
+    pub problem: Option<String>,
+}
+
+/// A run of kept tokens without a branch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct CacheNode {
+    pub key: String,
+    /// Key of the node it continues.
+    pub parent_key: Option<String>,
+    pub start: u32,
+    pub tokens: u32,
+    #[ts(type = "number")]
+    pub bytes: u64,
+    pub kind: CacheKind,
+    pub tier: CacheTier,
+    pub hits: u32,
+    #[ts(type = "number")]
+    pub last_used_at_ms: i64,
+    /// Decoded, shortened; none where the loaded model is another.
+    pub text: Option<String>,
+    pub model: String,
+    /// Ids of the conversations that end in it.
+    pub conversations: Vec<String>,
+    /// Ids of the named prompt caches that end in it.
+    pub named: Vec<String>,
+    pub is_pinned: bool,
+}
+
+/// Whose words kept tokens are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheKind {
+    System,
+    User,
+    Assistant,
+}
+
+/// The cache page.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct CacheOverview {
+    #[ts(type = "number")]
+    pub disk_bytes: u64,
+    #[ts(type = "number")]
+    pub disk_budget_bytes: u64,
+    #[ts(type = "number")]
+    pub memory_bytes: u64,
+    #[ts(type = "number")]
+    pub memory_budget_bytes: u64,
+    pub num_chunks: u32,
+    /// Prompts looked up since start.
+    pub lookups: u32,
+    /// Tokens of those prompts.
+    #[ts(type = "number")]
+    pub prompt_tokens: u64,
+    /// How many of them were read from cache.
+    #[ts(type = "number")]
+    pub cached_tokens: u64,
+    /// Depth first, runs of chunks without a branch merged, most recently used first among siblings, at most 500.
+    pub nodes: Vec<CacheNode>,
+    pub num_hidden_nodes: u32,
+    pub named: Vec<NamedCache>,
+}
+
+/// What a file holds, shown before it is imported.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct ImportPreview {
+    pub token: String,
+    pub file_name: String,
+    pub suggested_name: String,
+    pub title: Option<String>,
+    pub model: String,
+    /// "prompt" or "conversation".
+    pub kind: String,
+    pub tokens: u32,
+    #[ts(type = "number")]
+    pub bytes: u64,
+    pub start_text: Option<String>,
+    pub end_text: Option<String>,
+    pub made_by: Option<String>,
+    #[ts(type = "number | null")]
+    pub created_at_ms: Option<i64>,
+    /// Why it cannot be imported, one sentence.
+    pub problem: Option<String>,
+    /// What could not be checked.
+    pub warnings: Vec<String>,
+    /// Sample positions can be recomputed and compared.
+    pub can_check: bool,
+}
+
+/// What is exported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "snake_case")]
+pub enum CacheSource {
+    Conversation { id: String },
+    Named { id: String },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
@@ -271,6 +470,9 @@ pub struct Settings {
     /// Most bytes of prompt caches kept on disk.
     #[ts(type = "number")]
     pub cache_budget_bytes: u64,
+    /// Most bytes of prompt caches kept in memory.
+    #[ts(type = "number")]
+    pub cache_ram_budget_bytes: u64,
     pub appearance: Appearance,
 }
 
@@ -333,6 +535,9 @@ pub struct Status {
     /// What the stored prompt caches hold on disk.
     #[ts(type = "number")]
     pub cache_disk_bytes: u64,
+    /// What they hold in memory, beside the conversation that ran last.
+    #[ts(type = "number")]
+    pub cache_ram_bytes: u64,
 }
 
 /// One line of the HTTP door's answer (newline-delimited JSON) and one message on the Tauri channel.

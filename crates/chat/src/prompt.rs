@@ -32,6 +32,8 @@ pub struct Prompt {
     /// Ascending token counts at which a cached chunk should end: where conversations with the same system prompt part, where each
     /// message with reused ids ends, and `tokens.len()`.
     pub boundaries: Vec<usize>,
+    /// Whose words end at each boundary: the system's where conversations part, a message's author, the user at the end.
+    pub roles: Vec<Role>,
     /// The rendered text that `tokens` stand for.
     pub text: String,
 }
@@ -57,7 +59,7 @@ pub fn assemble<E: Encode + ?Sized>(template: &ChatTemplate, messages: &[Message
         }
     }
     if reused.is_empty() {
-        reused.push(Piece { ids: layout.encode(0..text.len())?, start: 0, is_stored: false });
+        reused.push(Piece { ids: layout.encode(0..text.len())?, start: 0, stored_by: None });
     }
 
     let shared_end = places.shared_end(messages, &text);
@@ -67,18 +69,19 @@ pub fn assemble<E: Encode + ?Sized>(template: &ChatTemplate, messages: &[Message
     for (index, piece) in reused.iter().enumerate() {
         let end = reused.get(index + 1).map_or(text.len(), |next| next.start);
         if (piece.start + 1..=end).contains(&shared_end) {
-            boundaries.push(tokens.len() + layout.tokens_within(piece, shared_end)?);
+            boundaries.push((tokens.len() + layout.tokens_within(piece, shared_end)?, Role::System));
         }
         tokens.extend_from_slice(&piece.ids);
-        if piece.is_stored {
+        if let Some(role) = piece.stored_by {
             new_from = tokens.len();
-            boundaries.push(tokens.len());
+            boundaries.push((tokens.len(), role));
         }
     }
-    boundaries.push(tokens.len());
-    boundaries.retain(|boundary| *boundary > 0);
-    boundaries.dedup();
-    Ok(Prompt { tokens, new_from, boundaries, text })
+    boundaries.push((tokens.len(), Role::User));
+    boundaries.retain(|(boundary, _)| *boundary > 0);
+    boundaries.dedup_by_key(|(boundary, _)| *boundary);
+    let (boundaries, roles) = boundaries.into_iter().unzip();
+    Ok(Prompt { tokens, new_from, boundaries, roles, text })
 }
 
 /// Tokens for one stretch of the text.
@@ -86,7 +89,8 @@ struct Piece {
     ids: Vec<u32>,
     /// Where the stretch begins in the text, in bytes.
     start: usize,
-    is_stored: bool,
+    /// The author of the message whose stored ids these are.
+    stored_by: Option<Role>,
 }
 
 struct Layout<'a, E: ?Sized> {
@@ -114,13 +118,13 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
                 continue;
             }
             if start > pos {
-                pieces.push(Piece { ids: self.encode(pos..start)?, start: pos, is_stored: false });
+                pieces.push(Piece { ids: self.encode(pos..start)?, start: pos, stored_by: None });
             }
-            pieces.push(Piece { ids: ids.clone(), start, is_stored: true });
+            pieces.push(Piece { ids: ids.clone(), start, stored_by: Some(message.role) });
             pos = end;
         }
         if pos < self.text.len() && !pieces.is_empty() {
-            pieces.push(Piece { ids: self.encode(pos..self.text.len())?, start: pos, is_stored: false });
+            pieces.push(Piece { ids: self.encode(pos..self.text.len())?, start: pos, stored_by: None });
         }
         Ok(pieces)
     }

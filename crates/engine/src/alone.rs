@@ -1,7 +1,6 @@
 //! An answer that cannot share a batch, because its keys and values are quantized or a draft model proposes its tokens.
 //!
-//! A kit makes it and keeps its caches for the next one. What continues a prompt-cache file goes without: a kit finds what it holds by its
-//! tokens, and a file need not name them.
+//! With a draft model a kit makes it, and keeps its caches for the next one; without, it goes on from caches like those of any answer.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -17,15 +16,15 @@ use crate::answer::Answer;
 use crate::worker::Worker;
 use crate::{EngineError, EngineState};
 
-/// Makes the answer from its first step to its last. `caches` hold what stands in its prompt-cache file.
+/// Makes the answer from its first step to its last. `caches` hold what has been read already; a kit has its own.
 pub(crate) fn run(worker: &mut Worker, mut answer: Answer, caches: Vec<LayerCache>) -> Result<(), EngineError> {
     let request = &answer.job.request;
-    let reason = match (&request.prompt_cache_file, request.num_draft_tokens) {
-        (None, _) => with_kit(worker, &mut answer)?,
-        (Some(_), None) => after_file(worker, &mut answer, caches)?,
+    let (reason, caches) = match (&request.prompt_cache_file, request.num_draft_tokens) {
+        (None, Some(_)) => (with_kit(worker, &mut answer)?, Vec::new()),
+        (_, None) => with_caches(worker, &mut answer, caches)?,
         (Some(_), Some(_)) => return Err(EngineError::DraftWithFile),
     };
-    answer.finish(worker, reason, Vec::new());
+    answer.finish(worker, reason, caches);
     Ok(())
 }
 
@@ -71,7 +70,12 @@ fn with_kit(worker: &mut Worker, answer: &mut Answer) -> Result<FinishReason, En
     Ok(reason)
 }
 
-fn after_file(worker: &mut Worker, answer: &mut Answer, mut caches: Vec<LayerCache>) -> Result<FinishReason, EngineError> {
+/// Goes on from `caches`, and also returns what became of them.
+fn with_caches(
+    worker: &mut Worker,
+    answer: &mut Answer,
+    mut caches: Vec<LayerCache>,
+) -> Result<(FinishReason, Vec<LayerCache>), EngineError> {
     let loaded = Rc::clone(&answer.loaded);
     let request = &answer.job.request;
     let options = GenerateOptions {
@@ -104,13 +108,13 @@ fn after_file(worker: &mut Worker, answer: &mut Answer, mut caches: Vec<LayerCac
         },
     );
     let mut stream = match started {
-        Err(LmError::Cancelled) => return Ok(FinishReason::Cancelled),
+        Err(LmError::Cancelled) => return Ok((FinishReason::Cancelled, caches)),
         started => started?,
     };
     let reason = write(worker, answer, || stream.next().transpose())?;
     // Waits for the step that was launched ahead.
-    stream.into_caches()?;
-    Ok(reason)
+    let (caches, _) = stream.into_caches()?;
+    Ok((reason, caches))
 }
 
 /// Shows how much of the prompt has been read, and breaks where the answer is to end.

@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Instant;
 
-use cairn_chat::{ChatError, Encode, FinishReason, GenerationStats, Prompt, StopStrings, assemble};
+use cairn_chat::{ChatError, Encode, FinishReason, GenerationStats, Prompt, Role, StopStrings, assemble};
+use cairn_lm::cache::span::Capture;
 use cairn_lm::cache::{LayerCache, make_prompt_cache};
 use cairn_lm::{Detokenizer, LmError, LoadedModel, check_prefill_step_size, memory};
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
-use crate::prompt_cache::Reuse;
+use crate::prompt_cache::{Computed, Query, Reuse};
 use crate::prompt_file::{self, PromptFile};
+use crate::records::ChunkKind;
 use crate::request::{FinishedGeneration, GenerateEvent, GenerateRequest, PromptInput, TokenLogprob};
 use crate::worker::{Loaded, Worker};
 
@@ -37,7 +39,8 @@ impl GenerateJob {
 
 /// The tokens of a prompt, with where cached chunks should end.
 pub(crate) fn prompt_tokens(model: &LoadedModel, prompt: &PromptInput) -> Result<Prompt, EngineError> {
-    let plain = |tokens: Vec<u32>| Prompt { new_from: 0, boundaries: vec![tokens.len()], tokens, text: String::new() };
+    let plain =
+        |tokens: Vec<u32>| Prompt { new_from: 0, boundaries: vec![tokens.len()], roles: vec![Role::User], tokens, text: String::new() };
     let tokenizer = model.tokenizer.as_ref();
     let template = || tokenizer.chat_template().ok_or(ChatError::NoTemplate);
     match prompt {
@@ -68,6 +71,9 @@ pub(crate) struct Answer {
     num_cached: usize,
     num_read: usize,
     cache_note: Option<String>,
+    /// Where the caches have to be caught on the way, in tokens of the prompt.
+    places_to_catch: Vec<usize>,
+    captures: Vec<Capture>,
     detokenizer: Detokenizer,
     stop_strings: StopStrings,
     stop_string: Option<String>,
@@ -100,17 +106,30 @@ impl Answer {
             return Err(LmError::PromptTooLong { num_tokens: total, context_length }.into());
         }
         let (reuse, tokens_in_file) = match file {
-            Some(PromptFile { num_tokens, token_ids, caches }) => (Reuse { num_tokens, note: None, caches }, token_ids),
+            Some(PromptFile { num_tokens, token_ids, caches, .. }) => (Reuse { num_tokens, note: None, caches }, token_ids),
             // At least one token must be run, to have something to sample from.
-            None if request.uses_prompt_cache() => (worker.cache.longest_prefix(&loaded.model, &prompt, total - 1), Vec::new()),
+            None if request.uses_prompt_cache() => {
+                let query = Query {
+                    prompt: &prompt,
+                    limit: total - 1,
+                    model_name: &loaded.name,
+                    quantization: request.kv_cache.quantization,
+                    owner: request.owner.as_deref(),
+                };
+                (worker.cache.longest_prefix(&loaded.model, &query), Vec::new())
+            }
             None => {
                 // A kit has caches of its own, and tells what they hold.
-                let caches = match request.runs_alone() {
-                    true => Vec::new(),
-                    false => make_prompt_cache(model, request.kv_cache.max_size)?,
+                let caches = match request.num_draft_tokens {
+                    Some(_) => Vec::new(),
+                    None => make_prompt_cache(model, request.kv_cache.effective_max_size())?,
                 };
                 (Reuse { num_tokens: 0, note: None, caches }, Vec::new())
             }
+        };
+        let places_to_catch = match request.uses_prompt_cache() {
+            true => worker.cache.places_to_catch(&loaded.model, &prompt, reuse.num_tokens),
+            false => Vec::new(),
         };
         let answer = Answer {
             num_in_file: total - prompt.tokens.len(),
@@ -120,6 +139,8 @@ impl Answer {
             num_cached: reuse.num_tokens,
             num_read: reuse.num_tokens,
             cache_note: reuse.note,
+            places_to_catch,
+            captures: Vec::new(),
             sampled: Vec::new(),
             ended_by_eos: false,
             stop_string: None,
@@ -144,6 +165,21 @@ impl Answer {
     pub(crate) fn all_tokens(&self) -> Option<Vec<u32>> {
         let is_known = self.tokens_in_file.len() == self.num_in_file;
         is_known.then(|| self.tokens_in_file.iter().chain(&self.prompt.tokens).chain(&self.sampled).copied().collect())
+    }
+
+    /// The places of [`Answer::catch`], counted from the first token that was not cached.
+    pub(crate) fn uncached_places_to_catch(&self) -> Vec<usize> {
+        self.places_to_catch.iter().map(|place| place - self.num_cached).collect()
+    }
+
+    /// Whether the caches have to be caught behind `processed` tokens of what was not cached.
+    pub(crate) fn is_to_catch(&self, processed: usize) -> bool {
+        self.places_to_catch.contains(&(self.num_cached + processed))
+    }
+
+    /// Remembers what the layers were at a place on the way through the prompt.
+    pub(crate) fn catch(&mut self, caches: Vec<LayerCache>) {
+        self.captures.extend(Capture::of(caches));
     }
 
     /// Tells that `processed` tokens of what was not cached have been read. An answer that begins anew after a failure has told it.
@@ -238,7 +274,21 @@ impl Answer {
         if self.job.request.uses_prompt_cache() {
             let mut tokens = self.prompt.tokens;
             tokens.extend(&self.sampled);
-            worker.cache.keep(&self.loaded.model.fingerprint, tokens, &self.prompt.boundaries, caches);
+            let kind = |role: Role| match role {
+                Role::System => ChunkKind::System,
+                Role::User => ChunkKind::User,
+                Role::Assistant => ChunkKind::Assistant,
+            };
+            let boundaries = self.prompt.boundaries.into_iter().zip(self.prompt.roles.into_iter().map(kind)).collect();
+            worker.cache.keep(Computed {
+                model: &self.loaded.model,
+                model_name: &self.loaded.name,
+                tokens,
+                boundaries,
+                captures: self.captures,
+                caches,
+                owner: self.job.request.owner,
+            });
         }
     }
 

@@ -119,6 +119,7 @@ impl Answers {
             num_top_logprobs: request.num_top_logprobs,
             stop: answer.eos_token_ids()?.into_iter().map(|id| vec![id]).collect(),
             caches,
+            boundaries: if answer.sampled.is_empty() { answer.uncached_places_to_catch() } else { Vec::new() },
             cached_tokens,
             ..BatchRequest::new(prompt, answer.max_tokens - answer.sampled.len())
         })?;
@@ -128,8 +129,13 @@ impl Answers {
 
     fn take(&mut self, worker: &mut Worker, step: BatchStep) {
         for progress in step.prompts {
-            if let Some(answer) = self.rows.get_mut(&progress.id) {
-                answer.prefilled(progress.processed);
+            let Some(answer) = self.rows.get_mut(&progress.id) else { continue };
+            answer.prefilled(progress.processed);
+            if progress.end_of_segment
+                && answer.is_to_catch(progress.processed)
+                && let Some(Ok(Some(row))) = self.batch.as_ref().map(|batch| batch.extract_cache(progress.id))
+            {
+                answer.catch(row.caches);
             }
         }
         for (id, error) in step.failed {

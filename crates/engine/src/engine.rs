@@ -10,7 +10,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::answer::GenerateJob;
 use crate::answers::Answers;
-use crate::prompt_file::{CachePromptRequest, CachedPrompt};
+use crate::prompt_cache::CacheWindow;
+use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 use crate::records::{CacheEvent, CacheOptions};
 use crate::request::{GenerateRequest, Generation, ModelInfo, PromptInput, Score};
 use crate::thread::{self, Job};
@@ -54,6 +55,7 @@ struct Shared {
     closing: watch::Sender<bool>,
     thread: Mutex<Option<JoinHandle<()>>>,
     device: &'static str,
+    cache: Option<CacheWindow>,
 }
 
 impl Engine {
@@ -69,19 +71,19 @@ impl Engine {
         let thread = std::thread::Builder::new()
             .name("cairn-engine".to_owned())
             .spawn(move || {
-                let _ = ready.send(cairn_lm::device::ComputeDevice::current().as_str());
                 let batching = BatchOptions {
                     completion_batch_size: options.completion_batch_size,
                     prefill_batch_size: options.prefill_batch_size,
                     prefer_prefill_when_pending: options.prefer_prefill_when_pending,
                     ..BatchOptions::default()
                 };
-                let worker = Worker::new(options.cache, options.keep_quantized, status_sender, closing_receiver, cache_events);
+                let (worker, cache) = Worker::new(options.cache, options.keep_quantized, status_sender, closing_receiver, cache_events);
+                let _ = ready.send((cairn_lm::device::ComputeDevice::current().as_str(), cache));
                 thread::run(worker, Answers::new(batching), &job_receiver);
             })
             .expect("the system starts a thread");
-        let device = ready_receiver.recv().unwrap_or("cpu");
-        let shared = Shared { jobs, status, closing, thread: Mutex::new(Some(thread)), device };
+        let (device, cache) = ready_receiver.recv().unwrap_or(("cpu", None));
+        let shared = Shared { jobs, status, closing, thread: Mutex::new(Some(thread)), device, cache };
         (Engine { shared: Arc::new(shared) }, cache_receiver)
     }
 
@@ -139,6 +141,36 @@ impl Engine {
         Generation { events, stop, has_ended: false }
     }
 
+    /// What a prompt-cache file holds, checked as thoroughly as for going on from it with the loaded model.
+    pub async fn inspect_prompt_file(&self, path: &Path) -> Result<PromptFileInfo, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Job::ReadPromptFile { path: path.to_owned(), import: None, reply }, answer).await
+    }
+
+    /// Puts what a prompt-cache file holds into the prompt cache, where it belongs to `import.owner` and is pinned.
+    pub async fn import_prompt_file(&self, path: &Path, import: Import) -> Result<PromptFileInfo, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Job::ReadPromptFile { path: path.to_owned(), import: Some(import), reply }, answer).await
+    }
+
+    /// Writes what an owner holds in the prompt cache to a file that mlx-lm reads.
+    pub async fn export_prompt(&self, request: ExportRequest) -> Result<CachedPrompt, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Job::ExportPrompt { request: Box::new(request), reply }, answer).await
+    }
+
+    /// Lets go of the conversations that are in memory as they were left; what was filed of them stays.
+    pub async fn forget_conversations(&self) {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.ask(Job::ForgetConversations { reply }, answer).await;
+    }
+
+    /// The texts of token ids, special tokens included.
+    pub async fn decode(&self, token_ids: Vec<Vec<u32>>) -> Result<Vec<String>, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Job::Decode { token_ids, reply }, answer).await
+    }
+
     /// The tokens of `text`, as [`PromptInput::Text`] has them.
     pub async fn tokenize(&self, text: &str) -> Result<Vec<u32>, EngineError> {
         let (reply, answer) = oneshot::channel();
@@ -156,9 +188,14 @@ impl Engine {
         self.shared.status.clone()
     }
 
-    /// Changes how many bytes stored prompt caches may take; what is over it is evicted at once.
-    pub fn set_cache_budget(&self, bytes: u64) {
-        let _ = self.shared.jobs.send(Job::SetCacheBudget { bytes });
+    /// Changes how many bytes stored prompt caches may take on disk and in memory; what is over it is evicted at once.
+    pub fn set_cache_budgets(&self, disk_bytes: u64, memory_bytes: u64) {
+        let _ = self.shared.jobs.send(Job::SetCacheBudgets { disk_bytes, memory_bytes });
+    }
+
+    /// What the prompt cache keeps; none where it is not stored. Never waits for answers.
+    pub fn cache(&self) -> Option<&CacheWindow> {
+        self.shared.cache.as_ref()
     }
 
     /// Waits until every prompt cache queued for filing is on disk.

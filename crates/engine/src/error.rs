@@ -47,6 +47,23 @@ pub enum EngineError {
         /// What the file calls its model.
         model: String,
     },
+    /// A prompt-cache file contradicts itself, or the model.
+    #[error("{path} cannot be imported: {what}")]
+    NotImportable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// There is nothing in the prompt cache to export.
+    #[error("there is nothing to export: {why}")]
+    NothingToExport {
+        /// Why.
+        why: String,
+    },
+    /// What a conversation begins with is gone, and cannot be computed again.
+    #[error("what this conversation begins with was imported without its tokens and is no longer kept: import the file again")]
+    BeginningLost,
     /// A prompt-cache file holds one model's keys and values, and a draft model would need its own.
     #[error("a draft model cannot continue a prompt-cache file, which holds only the main model's part: leave one of them out")]
     DraftWithFile,

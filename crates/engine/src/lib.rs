@@ -9,7 +9,7 @@
 //! Engine ──Job──▶ thread ("cairn-engine") ── answers ── answer ── worker ── lm
 //!    ▲                  │ chunks                     │ longest prefix
 //!    │                  ▼                            ▼
-//!  events          prompt_cache::filing ──────▶ prompt_cache::index        (thread "cairn-filing" writes files)
+//!  events          prompt_cache::filing ──────▶ prompt_cache::shelf        (thread "cairn-filing" writes files)
 //! ```
 //! The engine never sees a database: it is given the chunk index as plain [`ChunkRecord`]s and reports changes as [`CacheEvent`]s.
 
@@ -22,6 +22,7 @@ mod prompt_cache;
 mod prompt_file;
 mod records;
 mod request;
+mod sample;
 mod status;
 mod thread;
 mod worker;
@@ -30,8 +31,9 @@ pub use cairn_lm::cache::KvQuantization;
 pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
-pub use prompt_file::{CachePromptRequest, CachedPrompt};
-pub use records::{CacheEvent, CacheOptions, ChunkRecord};
+pub use prompt_cache::{CacheFigures, CacheNode, CacheView, CacheWindow, Holding};
+pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo, PromptKind};
+pub use records::{Anchor, CacheEvent, CacheOptions, ChunkKind, ChunkRecord, Lost, Space};
 pub use request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, ModelInfo, PromptInput, Score, TokenLogprob,
 };

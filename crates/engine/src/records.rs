@@ -7,10 +7,50 @@ use std::path::PathBuf;
 pub struct CacheOptions {
     /// The folder of chunk files.
     pub folder: PathBuf,
-    /// The most bytes that chunk files may take together.
-    pub budget_bytes: u64,
+    /// The most bytes that chunk files may take together; 0 keeps nothing on disk.
+    pub disk_budget_bytes: u64,
+    /// The most bytes that chunks in memory may take together, beside the conversation that ran last.
+    pub memory_budget_bytes: u64,
     /// What is known to be there. Files that no record names are removed.
     pub chunks: Vec<ChunkRecord>,
+    /// Who holds which place.
+    pub anchors: Vec<Anchor>,
+}
+
+/// What keys and values depend on beside their tokens.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Space {
+    /// The model that computed them.
+    pub fingerprint: String,
+    /// How they are kept where that is not as computed, such as "kv8g64", or what stands before their tokens without being known as
+    /// tokens, such as "file:<hash>"; empty otherwise.
+    pub variant: String,
+}
+
+impl Space {
+    /// What the variants of files begin with.
+    const FILE: &str = "file:";
+
+    /// What follows a file of this hash that does not say its tokens.
+    pub fn after_file(fingerprint: &str, hash: &str) -> Space {
+        Space { fingerprint: fingerprint.to_owned(), variant: format!("{}{hash}", Space::FILE) }
+    }
+
+    /// Whether its first tokens only stand for what a file held without saying.
+    pub fn is_opaque(&self) -> bool {
+        self.variant.starts_with(Space::FILE)
+    }
+}
+
+/// Whose words a chunk holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChunkKind {
+    /// The beginning that conversations with one system prompt share.
+    System,
+    /// A question, with all that a template puts around it.
+    User,
+    /// An answer.
+    Assistant,
 }
 
 /// What is known about a stored chunk: a row of whatever database the caller keeps.
@@ -20,18 +60,63 @@ pub struct ChunkRecord {
     pub key: String,
     /// The chunk that this one continues; none for the first of a conversation.
     pub parent_key: Option<String>,
-    /// The model that it was computed with.
-    pub fingerprint: String,
+    /// What else it depends on.
+    pub space: Space,
+    /// Whose words they are.
+    pub kind: ChunkKind,
     /// Position of its first token.
     pub start: usize,
     /// Its tokens.
     pub token_ids: Vec<u32>,
-    /// Length of the file.
+    /// The first token of which sliding-window layers still held keys and values; `start` where there are no such layers.
+    pub held_from: usize,
+    /// Whether it holds recurrent states behind its last token.
+    pub has_state: bool,
+    /// Length of the file; of the contents while there is none.
     pub bytes: u64,
-    /// BLAKE3 of the file, in hex.
+    /// BLAKE3 of the file, in hex; empty while there is none.
     pub file_hash: String,
+    /// How often it was read back.
+    pub hits: u64,
     /// When it was last read or written, in milliseconds since the Unix epoch.
     pub last_used_at_ms: i64,
+}
+
+impl ChunkRecord {
+    /// The position behind its last token.
+    pub fn stop(&self) -> usize {
+        self.start + self.token_ids.len()
+    }
+}
+
+/// A place in the stored prompt caches that somebody holds, such as the end of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Anchor {
+    /// Who: a name of the caller's choice.
+    pub owner: String,
+    /// Where its chunks belong.
+    pub space: Space,
+    /// The name under which the model was loaded.
+    pub model: String,
+    /// The last chunk before the place; none where nothing is left of them.
+    pub chunk_key: Option<String>,
+    /// The tokens up to that chunk's end.
+    pub num_tokens: usize,
+    /// Whether the chunks before it are kept whatever the budgets say.
+    pub is_pinned: bool,
+    /// What it had to give up since it was set.
+    pub lost: Option<Lost>,
+}
+
+/// What an anchor no longer has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// The tokens up to the place that it once held.
+    pub num_tokens: usize,
+    /// Why, in words.
+    pub reason: String,
+    /// When, in milliseconds since the Unix epoch.
+    pub at_ms: i64,
 }
 
 /// A change of the stored chunks, for the caller's database. Files come first: a chunk is on disk when `Filed` is sent.
@@ -41,7 +126,7 @@ pub enum CacheEvent {
     Filed(ChunkRecord),
     /// Chunks are gone, or can no longer be used.
     Removed {
-        /// Their keys.
+        /// Their keys. Some may never have been on disk.
         keys: Vec<String>,
         /// Why, in words.
         reason: String,
@@ -53,4 +138,6 @@ pub enum CacheEvent {
         /// When.
         at_ms: i64,
     },
+    /// An anchor was set, or has changed.
+    Anchored(Anchor),
 }

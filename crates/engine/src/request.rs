@@ -54,6 +54,8 @@ pub struct GenerateRequest {
     pub prefill_step_size: usize,
     /// Whether what earlier answers computed is read, and what this one computes is kept.
     pub use_prompt_cache: bool,
+    /// Whose conversation it is, by a name of the caller's choice: the [`crate::Anchor`] of that name moves to its end.
+    pub owner: Option<String>,
     /// Texts that end the answer; it stops before them.
     pub stop: Vec<String>,
     /// Tokens, by their text, that end an answer beside the model's own.
@@ -71,9 +73,10 @@ pub struct GenerateRequest {
 }
 
 impl GenerateRequest {
-    /// Whether the prompt cache is used: it holds keys and values of every token, as computed. Kits keep their own.
+    /// Whether the prompt cache is used. Caches that give up old tokens are not kept, and a draft model's kit keeps its own.
     pub(crate) fn uses_prompt_cache(&self) -> bool {
-        self.use_prompt_cache && self.kv_cache == KvCacheOptions::default() && self.prompt_cache_file.is_none() && !self.runs_alone()
+        let is_bounded = self.kv_cache.effective_max_size().is_some();
+        self.use_prompt_cache && !is_bounded && self.prompt_cache_file.is_none() && self.num_draft_tokens.is_none()
     }
 
     /// Whether this answer cannot share a batch with others.
@@ -89,6 +92,7 @@ impl GenerateRequest {
             max_tokens: 256,
             prefill_step_size: 2048,
             use_prompt_cache: true,
+            owner: None,
             stop: Vec::new(),
             extra_eos_tokens: Vec::new(),
             kv_cache: KvCacheOptions::default(),

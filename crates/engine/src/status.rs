@@ -48,6 +48,8 @@ pub enum EngineState {
 pub struct EngineStatus {
     /// What it is busy with.
     pub state: EngineState,
+    /// The fingerprint of the loaded model.
+    pub model_fingerprint: Option<String>,
     /// MLX memory in use, in bytes.
     pub mlx_active_bytes: u64,
     /// The most MLX memory in use since the last answer began, in bytes.
@@ -56,4 +58,6 @@ pub struct EngineStatus {
     pub mlx_cache_bytes: u64,
     /// Bytes of stored prompt caches on disk.
     pub cache_disk_bytes: u64,
+    /// Bytes of stored prompt caches in memory, beside those that MLX holds of the conversation that ran last.
+    pub cache_memory_bytes: u64,
 }

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::mpsc::Receiver;
 
+use cairn_chat::Encode;
 use cairn_lm::{LoadOptions, LoadedModel, check_vocabularies, memory};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::answer::GenerateJob;
 use crate::answers::{Answers, guarded};
-use crate::prompt_file::{self, CachePromptRequest, CachedPrompt};
+use crate::prompt_file::{self, CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 use crate::request::{ModelInfo, PromptInput, Score};
 use crate::worker::{Loaded, Worker};
 use crate::{EngineError, EngineState, answer};
@@ -41,6 +42,24 @@ pub(crate) enum Job {
         reply: oneshot::Sender<Result<(), EngineError>>,
     },
     Generate(GenerateJob),
+    /// Answers with what the file holds; files it for an owner where there is one.
+    ReadPromptFile {
+        path: PathBuf,
+        import: Option<Import>,
+        reply: oneshot::Sender<Result<PromptFileInfo, EngineError>>,
+    },
+    ExportPrompt {
+        request: Box<ExportRequest>,
+        reply: oneshot::Sender<Result<CachedPrompt, EngineError>>,
+    },
+    /// Lets go of the conversations that are in memory as they were left.
+    ForgetConversations {
+        reply: oneshot::Sender<Result<(), EngineError>>,
+    },
+    Decode {
+        token_ids: Vec<Vec<u32>>,
+        reply: oneshot::Sender<Result<Vec<String>, EngineError>>,
+    },
     Tokenize {
         text: String,
         reply: oneshot::Sender<Result<Vec<u32>, EngineError>>,
@@ -50,8 +69,9 @@ pub(crate) enum Job {
         num_top: usize,
         reply: oneshot::Sender<Result<Score, EngineError>>,
     },
-    SetCacheBudget {
-        bytes: u64,
+    SetCacheBudgets {
+        disk_bytes: u64,
+        memory_bytes: u64,
     },
     FlushCache {
         reply: oneshot::Sender<Result<(), EngineError>>,
@@ -99,8 +119,11 @@ fn may_begin(job: &Job, answers: &Answers) -> bool {
         Job::Load { .. } | Job::LoadDraft { .. } | Job::Unload { .. } | Job::UnloadDraft { .. } | Job::CachePrompt { .. } => {
             answers.is_empty()
         }
+        // They take memory of the size of a conversation, and a while.
+        Job::ReadPromptFile { .. } | Job::ExportPrompt { .. } => answers.is_empty(),
+        Job::ForgetConversations { .. } | Job::Decode { .. } => true,
         Job::Shutdown => true,
-        Job::Tokenize { .. } | Job::Score { .. } | Job::SetCacheBudget { .. } | Job::FlushCache { .. } => true,
+        Job::Tokenize { .. } | Job::Score { .. } | Job::SetCacheBudgets { .. } | Job::FlushCache { .. } => true,
     }
 }
 
@@ -139,6 +162,21 @@ fn begin(worker: &mut Worker, answers: &mut Answers, job: Job) {
             worker.publish(EngineState::Empty);
             let _ = reply.send(Ok(()));
         }
+        Job::ReadPromptFile { path, import, reply } => {
+            let _ = reply.send(guarded(worker, "reading a prompt cache", |worker| prompt_file::read(worker, &path, import.as_ref())));
+            worker.publish_idle();
+        }
+        Job::ExportPrompt { request, reply } => {
+            let _ = reply.send(guarded(worker, "exporting a prompt cache", |worker| prompt_file::export(worker, &request)));
+            worker.publish_idle();
+        }
+        Job::ForgetConversations { reply } => {
+            worker.forget_conversations();
+            let _ = reply.send(Ok(()));
+        }
+        Job::Decode { token_ids, reply } => {
+            let _ = reply.send(guarded(worker, "decoding", |worker| decode(worker, &token_ids)));
+        }
         Job::Tokenize { text, reply } => {
             let _ = reply.send(guarded(worker, "tokenizing", |worker| tokenize(worker, text)));
         }
@@ -149,7 +187,7 @@ fn begin(worker: &mut Worker, answers: &mut Answers, job: Job) {
             }
             let _ = reply.send(result);
         }
-        Job::SetCacheBudget { bytes } => worker.cache.set_budget(bytes),
+        Job::SetCacheBudgets { disk_bytes, memory_bytes } => worker.cache.set_budgets(disk_bytes, memory_bytes),
         Job::FlushCache { reply } => worker.cache.flush(reply),
         // Only wakes the loop, which looks at `closing`.
         Job::Shutdown => {}
@@ -193,6 +231,12 @@ fn load_draft(worker: &mut Worker, name: String, folder: &Path) -> Result<(), En
 fn tokenize(worker: &Worker, text: String) -> Result<Vec<u32>, EngineError> {
     let loaded = worker.loaded.as_ref().ok_or(EngineError::NoModel)?;
     Ok(answer::prompt_tokens(&loaded.model, &PromptInput::Text(text))?.tokens)
+}
+
+fn decode(worker: &Worker, token_ids: &[Vec<u32>]) -> Result<Vec<String>, EngineError> {
+    let loaded = worker.loaded.as_ref().ok_or(EngineError::NoModel)?;
+    let tokenizer = &loaded.model.tokenizer;
+    Ok(token_ids.iter().map(|ids| tokenizer.decode(ids)).collect::<Result<_, _>>()?)
 }
 
 fn score(worker: &Worker, prompt: PromptInput, num_top: usize) -> Result<Score, EngineError> {

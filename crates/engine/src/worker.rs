@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use cairn_lm::{LmError, LoadedModel, ModelKit, ModelKitOptions, ffi, memory};
 use tokio::sync::{mpsc, watch};
 
-use crate::prompt_cache::PromptCache;
+use crate::prompt_cache::{CacheWindow, PromptCache};
 use crate::records::{CacheEvent, CacheOptions};
 use crate::{EngineState, EngineStatus};
 
@@ -35,37 +35,33 @@ pub(crate) struct Loaded {
 const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Worker {
+    /// Also returns a way to look at the prompt cache, where it is stored.
     pub(crate) fn new(
         cache: Option<CacheOptions>,
         keep_quantized: bool,
         status: watch::Sender<EngineStatus>,
         closing: watch::Receiver<bool>,
         cache_events: mpsc::UnboundedSender<CacheEvent>,
-    ) -> Self {
-        Worker {
-            loaded: None,
-            draft: None,
-            kit: None,
-            cache: PromptCache::new(cache, cache_events, status.clone()),
-            closing,
-            status,
-            last_status: None,
-            keep_quantized,
-        }
+    ) -> (Self, Option<CacheWindow>) {
+        let (cache, window) = PromptCache::new(cache, cache_events, status.clone());
+        (Worker { loaded: None, draft: None, kit: None, cache, closing, status, last_status: None, keep_quantized }, window)
     }
 
     /// Publishes `state` with the memory figures of now.
     pub(crate) fn publish(&mut self, state: EngineState) {
         self.last_status = Some(Instant::now());
-        let cache = &self.cache;
+        let (cache, loaded) = (&self.cache, &self.loaded);
         self.status.send_modify(|status| {
+            let (cache_disk_bytes, cache_memory_bytes) = cache.bytes();
             *status = EngineStatus {
                 state,
+                model_fingerprint: loaded.as_ref().map(|loaded| loaded.model.fingerprint.clone()),
                 mlx_active_bytes: memory::active_bytes(),
                 mlx_peak_bytes: memory::peak_bytes(),
                 mlx_cache_bytes: memory::cache_bytes(),
                 // Asked while no one else can publish, so that an older figure never replaces a newer one.
-                cache_disk_bytes: cache.disk_bytes(),
+                cache_disk_bytes,
+                cache_memory_bytes,
             };
         });
     }
@@ -120,6 +116,7 @@ impl Worker {
         // Nothing may still run on arrays that are about to go.
         let _ = ffi::synchronize();
         self.forget_conversations();
+        self.cache.demote();
         self.loaded = None;
         self.draft = None;
         memory::clear_cache();

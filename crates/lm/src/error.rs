@@ -177,6 +177,12 @@ pub enum LmError {
         /// What the model has.
         expected: String,
     },
+    /// A part of a stored conversation cannot be cut out of its caches, or does not fit the other parts.
+    #[error("a part of a stored conversation cannot be used: {what}")]
+    CacheSpan {
+        /// What is wrong with it.
+        what: String,
+    },
     /// A request's caches do not hold the tokens that they are said to hold.
     #[error("the caches of a request hold {held} tokens, but {named} cached tokens were named")]
     CachedTokens {

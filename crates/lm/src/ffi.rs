@@ -79,6 +79,54 @@ pub fn array_from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Arr
     Ok(unsafe { Array::from_raw_data(bytes.as_ptr().cast(), shape, dtype) })
 }
 
+/// A new array whose bytes are filled in before anybody else sees it.
+#[derive(Debug)]
+pub struct ArrayBuffer(Filling);
+
+#[derive(Debug)]
+enum Filling {
+    /// Evaluated, row-major, with no other handle to it.
+    Array(Array),
+    /// Where the device does not see what the host writes later: copied when all is there.
+    Bytes(Vec<u8>, Vec<i32>, Dtype),
+}
+
+impl ArrayBuffer {
+    /// Zeros of `shape`.
+    pub fn zeros(shape: &[i32], dtype: Dtype) -> Result<Self> {
+        if computes_on_cuda() {
+            let num_elements: usize = shape.iter().map(|&length| length.max(0) as usize).product();
+            return Ok(ArrayBuffer(Filling::Bytes(vec![0; num_elements * item_size(dtype)], shape.to_vec(), dtype)));
+        }
+        let array = mlx_rs::ops::zeros_dtype(shape, dtype)?;
+        // Checks that it can be written as plain rows.
+        array_bytes(&array)?;
+        Ok(ArrayBuffer(Filling::Array(array)))
+    }
+
+    /// Its bytes, row-major in native order.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        match &mut self.0 {
+            // SAFETY: `zeros` evaluated the array and found it row-major, so the pointer is good for `nbytes` as long as it lives. No other
+            // handle to the array exists before `into_array`, so nobody reads or writes the bytes meanwhile; devices other than CUDA share
+            // the host's memory, and nothing that uses the array has been launched.
+            Filling::Array(array) => unsafe {
+                let data = mlx_sys::mlx_array_data_uint8(array.as_ptr()).cast_mut();
+                std::slice::from_raw_parts_mut(data, array.nbytes())
+            },
+            Filling::Bytes(bytes, ..) => bytes,
+        }
+    }
+
+    /// The array.
+    pub fn into_array(self) -> Result<Array> {
+        match self.0 {
+            Filling::Array(array) => Ok(array),
+            Filling::Bytes(bytes, shape, dtype) => array_from_bytes(&bytes, &shape, dtype),
+        }
+    }
+}
+
 /// The bytes of an evaluated, row-major array.
 pub fn array_bytes(array: &Array) -> Result<&[u8]> {
     array.eval()?;
@@ -329,7 +377,8 @@ unsafe fn arrays_of(list: mlx_sys::mlx_vector_array) -> Vec<Array> {
     }
 }
 
-fn item_size(dtype: Dtype) -> usize {
+/// Bytes of one number.
+pub fn item_size(dtype: Dtype) -> usize {
     match dtype {
         Dtype::Bool | Dtype::Uint8 | Dtype::Int8 => 1,
         Dtype::Uint16 | Dtype::Int16 | Dtype::Float16 | Dtype::Bfloat16 => 2,

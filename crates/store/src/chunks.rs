@@ -3,7 +3,30 @@
 use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row};
 
+use crate::error::unknown;
 use crate::{Store, StoreError, token_ids};
+
+/// Who wrote the tokens of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChunkKind {
+    /// The system prompt.
+    System,
+    /// The person.
+    User,
+    /// The model.
+    Assistant,
+}
+
+impl ChunkKind {
+    /// The name in the database.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ChunkKind::System => "system",
+            ChunkKind::User => "user",
+            ChunkKind::Assistant => "assistant",
+        }
+    }
+}
 
 /// One file of the prompt cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,8 +37,16 @@ pub struct ChunkRow {
     pub parent_key: Option<String>,
     /// The fingerprint of the model that read it, in hexadecimal.
     pub fingerprint: String,
+    /// What its contents depend on beside model and tokens; empty for plain keys and values.
+    pub variant: String,
+    /// Who wrote its tokens.
+    pub kind: ChunkKind,
     /// Position of its first token in the prompt.
     pub start: i64,
+    /// The first position whose keys and values it holds for sliding-window layers; `start` where it holds no earlier ones.
+    pub held_from: i64,
+    /// Whether it also holds the recurrent state at its end.
+    pub has_state: bool,
     /// The tokens it holds.
     pub token_ids: Vec<u32>,
     /// Size of its file.
@@ -26,6 +57,8 @@ pub struct ChunkRow {
     pub created_at_ms: i64,
     /// When a prompt last used it, in milliseconds since the Unix epoch.
     pub last_used_at_ms: i64,
+    /// How many prompts have used it.
+    pub hits: i64,
 }
 
 impl FromRow<'_, SqliteRow> for ChunkRow {
@@ -34,42 +67,65 @@ impl FromRow<'_, SqliteRow> for ChunkRow {
             key: row.try_get("key")?,
             parent_key: row.try_get("parent_key")?,
             fingerprint: row.try_get("fingerprint")?,
+            variant: row.try_get("variant")?,
+            kind: kind_named(row.try_get("kind")?)?,
             start: row.try_get("start")?,
-            token_ids: token_ids::from_row(row)?.unwrap_or_default(),
+            held_from: row.try_get("held_from")?,
+            has_state: row.try_get("has_state")?,
+            token_ids: token_ids::from_row(row, "token_ids")?.unwrap_or_default(),
             bytes: row.try_get("bytes")?,
             file_hash: row.try_get("file_hash")?,
             created_at_ms: row.try_get("created_at_ms")?,
             last_used_at_ms: row.try_get("last_used_at_ms")?,
+            hits: row.try_get("hits")?,
         })
     }
+}
+
+fn kind_named(name: &str) -> Result<ChunkKind, sqlx::Error> {
+    let kinds = [ChunkKind::System, ChunkKind::User, ChunkKind::Assistant];
+    kinds.into_iter().find(|kind| kind.as_str() == name).ok_or_else(|| unknown("kind", name))
 }
 
 impl Store {
     /// Every chunk, those that begin earlier in their prompt first, so that a chunk comes after the one it continues.
     pub async fn chunks(&self) -> Result<Vec<ChunkRow>, StoreError> {
-        sqlx::query_as("select * from chunks order by start, key").fetch_all(&self.readers).await.map_err(|error| self.failed(error))
+        let mut chunks: Vec<ChunkRow> =
+            sqlx::query_as("select * from chunks").fetch_all(&self.readers).await.map_err(|error| self.failed(error))?;
+        // Sorted here: SQLite would carry the token ids through its sorter.
+        chunks.sort_unstable_by(|a, b| (a.start, &a.key).cmp(&(b.start, &b.key)));
+        Ok(chunks)
     }
 
-    /// Notes a chunk whose file is complete. A chunk that is there already keeps its creation time and takes the rest from `chunk`.
+    /// Notes a chunk whose file is complete. A chunk that is there already keeps its creation time and its hits, and takes the rest
+    /// from `chunk`.
     pub async fn insert_chunk(&self, chunk: &ChunkRow) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         sqlx::query(
-            "insert into chunks (key, parent_key, fingerprint, start, token_ids, bytes, file_hash, created_at_ms, last_used_at_ms)
-             values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+            "insert into chunks
+                 (key, parent_key, fingerprint, variant, kind, start, held_from, has_state, token_ids, bytes, file_hash,
+                  created_at_ms, last_used_at_ms, hits)
+             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
              on conflict (key) do update set
-                 parent_key = excluded.parent_key, fingerprint = excluded.fingerprint, start = excluded.start,
+                 parent_key = excluded.parent_key, fingerprint = excluded.fingerprint, variant = excluded.variant,
+                 kind = excluded.kind, start = excluded.start, held_from = excluded.held_from, has_state = excluded.has_state,
                  token_ids = excluded.token_ids, bytes = excluded.bytes, file_hash = excluded.file_hash,
                  last_used_at_ms = excluded.last_used_at_ms",
         )
         .bind(&chunk.key)
         .bind(&chunk.parent_key)
         .bind(&chunk.fingerprint)
+        .bind(&chunk.variant)
+        .bind(chunk.kind.as_str())
         .bind(chunk.start)
+        .bind(chunk.held_from)
+        .bind(chunk.has_state)
         .bind(token_ids::to_blob(&chunk.token_ids))
         .bind(chunk.bytes)
         .bind(&chunk.file_hash)
         .bind(chunk.created_at_ms)
         .bind(chunk.last_used_at_ms)
+        .bind(chunk.hits)
         .execute(&mut *tx)
         .await
         .map_err(|error| self.failed(error))?;
@@ -87,10 +143,10 @@ impl Store {
         self.commit(tx).await
     }
 
-    /// Notes that a prompt used these chunks; keys that are not there do not matter.
+    /// Notes that a prompt used these chunks, one hit for each; keys that are not there do not matter.
     pub async fn touch_chunks(&self, keys: &[String], now_ms: i64) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
-        sqlx::query("update chunks set last_used_at_ms = ? where key in (select value from json_each(?))")
+        sqlx::query("update chunks set last_used_at_ms = ?, hits = hits + 1 where key in (select value from json_each(?))")
             .bind(now_ms)
             .bind(json_list(keys))
             .execute(&mut *tx)

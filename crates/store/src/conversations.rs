@@ -1,12 +1,13 @@
 //! The conversations table: what stands in the list, and where each conversation's branch ends.
 
-use sqlx::sqlite::SqliteQueryResult;
+use sqlx::sqlite::{SqliteQueryResult, SqliteRow};
+use sqlx::{FromRow, Row};
 use uuid::Uuid;
 
-use crate::{Store, StoreError};
+use crate::{NamedCacheKind, Store, StoreError, token_ids};
 
 /// A conversation, without its messages.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conversation {
     /// UUID v7.
     pub id: String,
@@ -22,28 +23,105 @@ pub struct Conversation {
     pub updated_at_ms: i64,
     /// Set while the deletion can still be undone.
     pub deleted_at_ms: Option<i64>,
+    /// The named prompt cache that it begins with.
+    pub prefix: Option<Prefix>,
+}
+
+/// The named prompt cache that a conversation begins with, as it was then: it may be renamed or deleted later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prefix {
+    /// The id of the named prompt cache.
+    pub named_id: String,
+    /// Its name.
+    pub name: String,
+    /// Where its tokens end.
+    pub kind: NamedCacheKind,
+    /// What its contents depend on beside model and tokens; see [`crate::ChunkRow::variant`].
+    pub variant: String,
+    /// How many tokens it holds.
+    pub num_tokens: i64,
+    /// Those tokens; none where an imported file did not say them, and in the list of [`Store::conversations`].
+    pub token_ids: Option<Vec<u32>>,
+    /// How its text begins, to show.
+    pub start_text: String,
+    /// How its text ends, to show.
+    pub end_text: String,
+    /// Whether it was imported from a file.
+    pub is_imported: bool,
+}
+
+impl FromRow<'_, SqliteRow> for Conversation {
+    fn from_row(row: &SqliteRow) -> Result<Conversation, sqlx::Error> {
+        Ok(Conversation {
+            id: row.try_get("id")?,
+            title: row.try_get("title")?,
+            system_prompt: row.try_get("system_prompt")?,
+            leaf_message_id: row.try_get("leaf_message_id")?,
+            created_at_ms: row.try_get("created_at_ms")?,
+            updated_at_ms: row.try_get("updated_at_ms")?,
+            deleted_at_ms: row.try_get("deleted_at_ms")?,
+            prefix: prefix_from_row(row)?,
+        })
+    }
+}
+
+fn prefix_from_row(row: &SqliteRow) -> Result<Option<Prefix>, sqlx::Error> {
+    let Some(named_id) = row.try_get("prefix_named_id")? else { return Ok(None) };
+    Ok(Some(Prefix {
+        named_id,
+        name: row.try_get("prefix_name")?,
+        kind: NamedCacheKind::named("prefix_kind", row.try_get("prefix_kind")?)?,
+        variant: row.try_get("prefix_variant")?,
+        num_tokens: row.try_get("prefix_num_tokens")?,
+        token_ids: token_ids::from_row(row, "prefix_token_ids")?,
+        start_text: row.try_get("prefix_start_text")?,
+        end_text: row.try_get("prefix_end_text")?,
+        is_imported: row.try_get("prefix_is_imported")?,
+    }))
 }
 
 impl Store {
     /// Makes an empty conversation.
     pub async fn create_conversation(&self, now_ms: i64) -> Result<Conversation, StoreError> {
+        self.insert_conversation(now_ms, None, "").await
+    }
+
+    /// Makes a conversation that begins with a named prompt cache. With an empty title the first turn names it.
+    pub async fn create_conversation_from(&self, now_ms: i64, prefix: &Prefix, title: &str) -> Result<Conversation, StoreError> {
+        self.insert_conversation(now_ms, Some(prefix), title).await
+    }
+
+    async fn insert_conversation(&self, now_ms: i64, prefix: Option<&Prefix>, title: &str) -> Result<Conversation, StoreError> {
         let conversation = Conversation {
             id: Uuid::now_v7().to_string(),
-            title: String::new(),
+            title: title.to_owned(),
             system_prompt: String::new(),
             leaf_message_id: None,
             created_at_ms: now_ms,
             updated_at_ms: now_ms,
             deleted_at_ms: None,
+            prefix: prefix.cloned(),
         };
         let mut tx = self.begin().await?;
         sqlx::query(
-            "insert into conversations (id, title, system_prompt, activity_seq, created_at_ms, updated_at_ms)
-             values (?, '', '', (select coalesce(max(activity_seq), 0) + 1 from conversations), ?, ?)",
+            "insert into conversations
+                 (id, title, system_prompt, activity_seq, created_at_ms, updated_at_ms, prefix_named_id, prefix_name, prefix_kind,
+                  prefix_variant, prefix_num_tokens, prefix_token_ids, prefix_start_text, prefix_end_text, prefix_is_imported)
+             values (?, ?, '', (select coalesce(max(activity_seq), 0) + 1 from conversations), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(&conversation.id)
+        .bind(title)
         .bind(now_ms)
         .bind(now_ms)
+        .bind(prefix.map(|prefix| &prefix.named_id))
+        .bind(prefix.map(|prefix| &prefix.name))
+        .bind(prefix.map(|prefix| prefix.kind.as_str()))
+        .bind(prefix.map(|prefix| &prefix.variant))
+        .bind(prefix.map(|prefix| prefix.num_tokens))
+        .bind(prefix.and_then(|prefix| prefix.token_ids.as_deref()).map(token_ids::to_blob))
+        .bind(prefix.map(|prefix| &prefix.start_text))
+        .bind(prefix.map(|prefix| &prefix.end_text))
+        .bind(prefix.map(|prefix| prefix.is_imported))
         .execute(&mut *tx)
         .await
         .map_err(|error| self.failed(error))?;
@@ -51,10 +129,13 @@ impl Store {
         Ok(conversation)
     }
 
-    /// The conversations that are not deleted, the one with the newest turn first.
+    /// The conversations that are not deleted, the one with the newest turn first. The token ids of their prefixes are left out: a
+    /// hundred conversations about one long document would otherwise carry it a hundred times.
     pub async fn conversations(&self) -> Result<Vec<Conversation>, StoreError> {
         sqlx::query_as(
-            "select id, title, system_prompt, leaf_message_id, created_at_ms, updated_at_ms, deleted_at_ms
+            "select id, title, system_prompt, leaf_message_id, created_at_ms, updated_at_ms, deleted_at_ms,
+                 prefix_named_id, prefix_name, prefix_kind, prefix_variant, prefix_num_tokens, null as prefix_token_ids,
+                 prefix_start_text, prefix_end_text, prefix_is_imported
              from conversations where deleted_at_ms is null order by activity_seq desc",
         )
         .fetch_all(&self.readers)
@@ -64,14 +145,11 @@ impl Store {
 
     /// One conversation, also when it is deleted but not purged yet.
     pub async fn conversation(&self, id: &str) -> Result<Option<Conversation>, StoreError> {
-        sqlx::query_as(
-            "select id, title, system_prompt, leaf_message_id, created_at_ms, updated_at_ms, deleted_at_ms
-             from conversations where id = ?",
-        )
-        .bind(id)
-        .fetch_optional(&self.readers)
-        .await
-        .map_err(|error| self.failed(error))
+        sqlx::query_as("select * from conversations where id = ?")
+            .bind(id)
+            .fetch_optional(&self.readers)
+            .await
+            .map_err(|error| self.failed(error))
     }
 
     /// Sets the title, verbatim. With an empty one the next turn names the conversation again.

@@ -62,6 +62,18 @@ pub enum StoreError {
         /// The id that was given.
         id: String,
     },
+    /// There is no such named prompt cache, or it is deleted.
+    #[error("there is no named prompt cache {id}")]
+    NoNamedCache {
+        /// The id that was given.
+        id: String,
+    },
+    /// Another named prompt cache has the name.
+    #[error("a prompt cache named {name:?} exists already: choose another name")]
+    NameInUse {
+        /// The name that was given.
+        name: String,
+    },
     /// An answer is still being written at the end of the conversation's branch.
     #[error("conversation {conversation_id} is still being answered")]
     AlreadyStreaming {
@@ -110,6 +122,11 @@ const CANTOPEN: i32 = 14;
 const NOTADB: i32 = 26;
 /// An extended code: the index of the write-ahead log could not grow, which SQLite does not report as `FULL`.
 const IOERR_SHMSIZE: i32 = 4874;
+
+/// A word in a column that no version of this program writes there.
+pub(crate) fn unknown(column: &str, name: &str) -> sqlx::Error {
+    sqlx::Error::ColumnDecode { index: column.to_owned(), source: format!("{name:?} is unknown").into() }
+}
 
 impl StoreError {
     pub(crate) fn from_sqlx(path: &Path, source: sqlx::Error) -> StoreError {

@@ -5,11 +5,13 @@
 //!
 //! ```text
 //! cairn.db                    SQLite, write-ahead log, every commit synced
-//! ├── conversations           a title, a system prompt, and the end of the branch on screen
+//! ├── conversations           a title, a system prompt, the end of the branch on screen, and the named prompt cache it begins with
 //! │   └── messages            a tree: each names the message it follows; ordered by number, never by time
 //! ├── models                  which model folders were used, newest last
 //! ├── settings                JSON texts by key
-//! └── chunks                  the files of the prompt cache: key, tokens, size, hash
+//! ├── chunks                  the files of the prompt cache: key, tokens, size, hash
+//! ├── anchors                 the chunk up to which a conversation or a named prompt cache is kept, and what was lost of it
+//! └── named_caches            prompt caches with a name, to begin conversations with
 //! cairn.db-wal, cairn.db-shm  SQLite's own, gone after a clean close
 //! cairn.db-runs/
 //! ├── opening                 locked while a program opens the database
@@ -18,8 +20,9 @@
 //!
 //! Several programs may have one file open (the app, and commands beside it). What a program does with rows that only it can finish,
 //! answers being written and deletions that can be undone, is marked with its run. When a program opens the file it tidies up after the
-//! runs whose lock nobody holds: their streaming messages become interrupted, with the text saved so far, and the conversations they
-//! deleted are purged. Runs that live are left alone.
+//! runs whose lock nobody holds: their streaming messages become interrupted, with the text saved so far, and the conversations and
+//! named prompt caches they deleted are purged. Runs that live are left alone. [`Store::changes_by_others`] says when to read again
+//! what another program may have changed.
 //!
 //! An answer goes through here like this: [`Store::begin_turn`] saves the question and an empty streaming answer,
 //! [`Store::save_progress`] its text now and then, [`Store::finish_turn`] closes it with the token ids of both. [`Store::branch`] reads
@@ -27,11 +30,14 @@
 //!
 //! Nothing outside this crate knows SQL. A file that cannot be used is refused with a [`StoreError`] that names it, and left alone.
 
+mod anchors;
+mod changes;
 mod chunks;
 mod conversations;
 mod error;
 mod messages;
 mod models;
+mod named_caches;
 mod run;
 mod settings;
 mod store;
@@ -41,8 +47,10 @@ mod token_ids;
 #[cfg(test)]
 mod tests;
 
-pub use chunks::ChunkRow;
-pub use conversations::Conversation;
+pub use anchors::AnchorRow;
+pub use chunks::{ChunkKind, ChunkRow};
+pub use conversations::{Conversation, Prefix};
 pub use error::StoreError;
 pub use messages::{FinishedMessage, Message, MessageStatus};
+pub use named_caches::{NamedCacheKind, NamedCacheRow};
 pub use store::Store;

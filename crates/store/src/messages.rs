@@ -5,6 +5,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
 use uuid::Uuid;
 
+use crate::error::unknown;
 use crate::title::title_from;
 use crate::{Store, StoreError, token_ids};
 
@@ -88,7 +89,7 @@ impl FromRow<'_, SqliteRow> for Message {
             role: role_named(row.try_get("role")?)?,
             status: status_named(row.try_get("status")?)?,
             text: row.try_get("text")?,
-            token_ids: token_ids::from_row(row)?,
+            token_ids: token_ids::from_row(row, "token_ids")?,
             error: row.try_get("error")?,
             // Figures that cannot be read (JSON has no NaN) are no reason to withhold the text they stand under.
             stats: stats.and_then(|stats| serde_json::from_str(stats).ok()),
@@ -107,10 +108,6 @@ fn status_named(name: &str) -> Result<MessageStatus, sqlx::Error> {
     use MessageStatus::{Complete, Failed, Interrupted, Stopped, Streaming};
     let statuses = [Streaming, Complete, Stopped, Interrupted, Failed];
     statuses.into_iter().find(|status| status.as_str() == name).ok_or_else(|| unknown("status", name))
-}
-
-fn unknown(column: &str, name: &str) -> sqlx::Error {
-    sqlx::Error::ColumnDecode { index: column.to_owned(), source: format!("{name:?} is unknown").into() }
 }
 
 /// The end of a conversation's branch, as far as a new message needs to know it.

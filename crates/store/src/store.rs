@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
@@ -10,9 +12,10 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePo
 use sqlx::{Connection, Sqlite, Transaction};
 
 use crate::StoreError;
+use crate::changes::Seen;
 use crate::run::{self, Run};
 
-static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_READERS: u32 = 4;
@@ -29,13 +32,15 @@ pub struct Store {
     pub(crate) writer: SqlitePool,
     pub(crate) readers: SqlitePool,
     pub(crate) run: Run,
+    pub(crate) seen: Seen,
 }
 
 impl Store {
     /// Opens the database at `path`, making it and its folder where they are missing, and brings it to this version.
     ///
-    /// Also tidies up after programs that are gone: the answers they were writing become interrupted, and the conversations they
-    /// deleted are purged.
+    /// Also tidies up after programs that are gone: the answers they were writing become interrupted, and the conversations and named
+    /// prompt caches they deleted are purged. What these held in the prompt cache is for the caller to purge: see
+    /// [`Store::orphan_anchors`].
     pub async fn open(path: &Path) -> Result<Store, StoreError> {
         let folder = run::folder_of(path);
         // Held to the end: programs open the file one after the other, so they neither migrate at once nor judge half-begun runs.
@@ -54,16 +59,22 @@ impl Store {
             // On macOS a plain fsync leaves data in the drive's own cache; elsewhere these two change nothing.
             .pragma("fullfsync", "on")
             .pragma("checkpoint_fullfsync", "on");
+        let seen = Seen::default();
+        let num_connections = Arc::clone(&seen.num_connections);
         let pool = || SqlitePoolOptions::new().max_lifetime(None).idle_timeout(None);
         let writer = pool()
             .max_connections(1)
             // SQLite ends a transaction by itself when the disk is full, and sqlx then counts it as open for ever. A connection that
             // comes back like that is replaced.
+            .after_connect(move |_, _| {
+                num_connections.fetch_add(1, Ordering::Relaxed);
+                Box::pin(async { Ok(()) })
+            })
             .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
             .connect_with(options.clone().create_if_missing(true).journal_mode(SqliteJournalMode::Wal))
             .await
             .map_err(|error| StoreError::from_sqlx(path, error))?;
-        let run = match prepare(path, &folder, &writer).await {
+        let run = match prepare(path, &folder, &writer, &seen).await {
             Ok(run) => run,
             Err(error) => {
                 // Waits for the connection to end, so that nothing of ours is left beside a file that is refused.
@@ -74,7 +85,7 @@ impl Store {
         drop(opening);
 
         let readers = pool().max_connections(MAX_READERS).connect_lazy_with(options.pragma("query_only", "on"));
-        Ok(Store { path: path.to_owned(), writer, readers, run })
+        Ok(Store { path: path.to_owned(), writer, readers, run, seen })
     }
 
     /// Writes the log back into the file and closes it. Later calls fail with [`StoreError::Closed`]; closing again does nothing.
@@ -111,11 +122,12 @@ impl Store {
 }
 
 /// Brings the file to this version and begins a run on it.
-async fn prepare(path: &Path, folder: &Path, writer: &SqlitePool) -> Result<Run, StoreError> {
+async fn prepare(path: &Path, folder: &Path, writer: &SqlitePool, seen: &Seen) -> Result<Run, StoreError> {
     refuse_newer(path, writer).await?;
     MIGRATIONS.run(writer).await.map_err(|error| StoreError::from_migrate(path, error))?;
     let run = Run::begin(folder).map_err(|error| StoreError::from_io(path, error))?;
     tidy(folder, writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
+    seen.look(writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
     run::sweep(folder);
     Ok(run)
 }
@@ -139,7 +151,8 @@ async fn tidy(folder: &Path, writer: &SqlitePool) -> Result<(), sqlx::Error> {
     let mut tx = writer.begin_with("begin immediate").await?;
     let runs: BTreeSet<String> = sqlx::query_scalar(
         "select run_id from messages where run_id is not null
-         union select deleted_by_run_id from conversations where deleted_by_run_id is not null",
+         union select deleted_by_run_id from conversations where deleted_by_run_id is not null
+         union select deleted_by_run_id from named_caches where deleted_by_run_id is not null",
     )
     .fetch_all(&mut *tx)
     .await?
@@ -148,6 +161,7 @@ async fn tidy(folder: &Path, writer: &SqlitePool) -> Result<(), sqlx::Error> {
     for run in runs.iter().filter(|run| !run::is_alive(folder, run)) {
         sqlx::query("update messages set status = 'interrupted', run_id = null where run_id = ?").bind(run).execute(&mut *tx).await?;
         sqlx::query("delete from conversations where deleted_by_run_id = ?").bind(run).execute(&mut *tx).await?;
+        sqlx::query("delete from named_caches where deleted_by_run_id = ?").bind(run).execute(&mut *tx).await?;
     }
     tx.commit().await
 }

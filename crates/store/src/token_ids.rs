@@ -7,13 +7,13 @@ pub(crate) fn to_blob(ids: &[u32]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()).collect()
 }
 
-/// Reads the column `token_ids` of a row; none where it is null.
-pub(crate) fn from_row(row: &SqliteRow) -> Result<Option<Vec<u32>>, Error> {
-    let Some(blob) = row.try_get::<Option<&[u8]>, _>("token_ids")? else { return Ok(None) };
+/// Reads a column of a row; none where it is null.
+pub(crate) fn from_row(row: &SqliteRow, column: &str) -> Result<Option<Vec<u32>>, Error> {
+    let Some(blob) = row.try_get::<Option<&[u8]>, _>(column)? else { return Ok(None) };
     let (ids, rest) = blob.as_chunks::<4>();
     if !rest.is_empty() {
         let source = format!("{} bytes are no whole number of token ids", blob.len()).into();
-        return Err(Error::ColumnDecode { index: "token_ids".into(), source });
+        return Err(Error::ColumnDecode { index: column.into(), source });
     }
     Ok(Some(ids.iter().map(|id| u32::from_le_bytes(*id)).collect()))
 }

@@ -71,6 +71,18 @@ export class ChatStore {
     this.numFocusRequests++;
   }
 
+  /** Opens a new conversation that begins with a named prompt cache; says whether it worked. */
+  async startFrom(named_id: string): Promise<boolean> {
+    try {
+      await this.#create({ type: 'new_conversation_from', named_id });
+      this.numFocusRequests++;
+      return true;
+    } catch (error) {
+      this.#options.report(error);
+      return false;
+    }
+  }
+
   select(id: string | null): void {
     this.selectedId = id;
     this.announcement = '';
@@ -165,8 +177,8 @@ export class ChatStore {
     });
   }
 
-  async #create(): Promise<string> {
-    const reply = await this.#options.platform.call({ type: 'new_conversation' });
+  async #create(command: Command = { type: 'new_conversation' }): Promise<string> {
+    const reply = await this.#options.platform.call(command);
     if (reply.type !== 'conversation' && reply.type !== 'sent') throw new Error('Cairn made no conversation.');
     const { conversation } = reply;
     this.list.put(conversation);

@@ -1,7 +1,8 @@
 // The HTTP door: requests, frames, failures, and coming back after the connection broke.
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
+import { preview } from '../testing/fake';
 import { HttpPlatform, reconnectWait } from './http';
-import { CallError, type Connection } from './platform';
+import { cacheFileName, CallError, type Connection } from './platform';
 import type { Event } from './wire';
 
 const encoder = new TextEncoder();
@@ -157,6 +158,78 @@ test('after stopping nothing is heard', async () => {
   });
   await body.cancel().catch(() => undefined);
   expect(heard).toEqual([]);
+});
+
+test('a prompt cache is saved under its name', async () => {
+  const saved: [string, string][] = [];
+  let asked: [RequestInfo | URL, RequestInit | undefined] | undefined;
+  const platform = new HttpPlatform('key', {
+    fetch: async (input, init) => {
+      asked = [input, init];
+      return answer(200, 'by', 'tes');
+    },
+    save: (content, name) => void content.text().then((text) => saved.push([text, name])),
+  });
+  expect(await platform.exportCache({ type: 'named', id: 'a&b' }, 'Notes.safetensors')).toBe(true);
+  await vi.waitFor(() => expect(saved).toEqual([['bytes', 'Notes.safetensors']]));
+  expect(asked?.[0]).toBe('/api/cache/export?type=named&id=a%26b');
+  expect(asked?.[1]).toMatchObject({ method: 'GET', headers: { authorization: 'Bearer key' } });
+});
+
+test('a file is sent as it is, with its name', async () => {
+  const file = new File(['x'], 'Grüße.safetensors');
+  let asked: [RequestInfo | URL, RequestInit | undefined] | undefined;
+  const heard: string[] = [];
+  const platform = new HttpPlatform('key', {
+    fetch: async (input, init) => {
+      asked = [input, init];
+      return answer(200, JSON.stringify({ reply: { type: 'import_preview', preview: preview() } }) + '\n');
+    },
+    pick: async () => file,
+  });
+  expect(await platform.importCache(undefined, (name) => heard.push(name))).toEqual(preview());
+  expect(asked?.[0]).toBe('/api/cache/import');
+  expect(asked?.[1]).toMatchObject({
+    method: 'POST',
+    headers: { authorization: 'Bearer key', 'x-file-name': 'Gr%C3%BC%C3%9Fe.safetensors' },
+    body: file,
+  });
+  expect(heard).toEqual(['Grüße.safetensors']);
+});
+
+test('without a file nothing is sent', async () => {
+  const platform = new HttpPlatform('key', {
+    fetch: async () => {
+      throw new Error('asked');
+    },
+    pick: async () => null,
+  });
+  expect(await platform.importCache()).toBeNull();
+});
+
+test.each<[string, Response | Error, string]>([
+  ['a failure', answer(404, '{"failure":{"code":"not_found","message":"Gone."}}\n'), 'not_found: Gone.'],
+  ['a refusal', answer(413), 'unreachable: Cairn could not be asked: status 413.'],
+  ['no server', new TypeError('failed'), 'unreachable: Cairn does not answer. Is it still running?'],
+])('files answered with %s', async (_, response, expected) => {
+  const fetch = async () => {
+    if (response instanceof Error) throw response;
+    return response.clone();
+  };
+  const platform = new HttpPlatform('key', { fetch, save: () => expect.unreachable() });
+  const why = (error: unknown) => (error instanceof CallError ? `${error.code}: ${error.message}` : `other ${error}`);
+  expect(await platform.exportCache({ type: 'named', id: 'a' }, 'n').catch(why)).toBe(expected);
+  expect(await platform.importCache(new File(['x'], 'n')).catch(why)).toBe(expected);
+});
+
+test.each<[name: string, expected: string]>([
+  ['Notes', 'Notes.safetensors'],
+  ['../../etc/passwd', 'etc passwd.safetensors'],
+  ['a\\b:c*d?e"f<g>h|i\nj', 'a b c d e f g h i j.safetensors'],
+  [' . ', 'prompt cache.safetensors'],
+  ['🪨'.repeat(100), `${'🪨'.repeat(60)}.safetensors`],
+])('the file of %j', (name, expected) => {
+  expect(cacheFileName(name)).toBe(expected);
 });
 
 test('waits double up to five seconds', () => {

@@ -1,12 +1,17 @@
-// The door to a core behind the loopback server: POST /api/call, answered with newline-delimited frames.
+// The door to a core behind the loopback server: POST /api/call, answered with newline-delimited frames. Files travel beside it.
+import { pickFile, saveFile } from './files';
 import { readFrames } from './frames';
 import { CallError, type Connection, type Platform } from './platform';
-import type { Command, Event, Reply } from './wire';
+import type { CacheSource, Command, Event, ImportPreview, Reply } from './wire';
 
 export interface HttpOptions {
   fetch?: typeof fetch;
   /** Waits before the next try to reconnect. */
   wait?: (milliseconds: number, signal: AbortSignal) => Promise<void>;
+  /** Asks for a file; null: the person changed their mind. */
+  pick?: () => Promise<File | null>;
+  /** Hands a file to the browser's downloads. */
+  save?: (content: Blob, name: string) => void;
 }
 
 const FIRST_WAIT_MS = 250;
@@ -21,33 +26,40 @@ export class HttpPlatform implements Platform {
   readonly #token: string | null;
   readonly #fetch: typeof fetch;
   readonly #wait: NonNullable<HttpOptions['wait']>;
+  readonly #pick: NonNullable<HttpOptions['pick']>;
+  readonly #save: NonNullable<HttpOptions['save']>;
 
   constructor(token: string | null, options: HttpOptions = {}) {
     this.#token = token;
     this.#fetch = options.fetch ?? ((input, init) => fetch(input, init));
     this.#wait = options.wait ?? pause;
+    this.#pick = options.pick ?? pickFile;
+    this.#save = options.save ?? saveFile;
   }
 
   async call(command: Command): Promise<Reply> {
-    let response: Response;
-    try {
-      response = await this.#post(command);
-    } catch {
-      throw new CallError('unreachable', 'Cairn does not answer. Is it still running?');
-    }
-    if (response.body) {
-      try {
-        for await (const frame of readFrames(response.body)) {
-          if ('reply' in frame) return frame.reply;
-          if ('failure' in frame) throw new CallError(frame.failure.code, frame.failure.message);
-        }
-      } catch (error) {
-        if (error instanceof CallError) throw error;
-        // Neither frames nor JSON: the status below says more than the parser would.
-      }
-    }
-    const why = response.ok ? 'the answer was cut short' : `status ${response.status}`;
-    throw new CallError('unreachable', `Cairn could not be asked: ${why}.`);
+    return replyOf(await asked(this.#post(command)));
+  }
+
+  async exportCache(source: CacheSource, suggestedName: string): Promise<boolean> {
+    const query = new URLSearchParams({ type: source.type, id: source.id });
+    const response = await asked(this.#send(`/api/cache/export?${query}`, { method: 'GET' }));
+    if (!response.ok) await replyOf(response);
+    const content = await response.blob().catch(() => {
+      throw new CallError('unreachable', 'The file was cut short on its way here.');
+    });
+    this.#save(content, suggestedName);
+    return true;
+  }
+
+  async importCache(given?: File, onChosen?: (fileName: string) => void): Promise<ImportPreview | null> {
+    const file = given ?? (await this.#pick());
+    if (!file) return null;
+    onChosen?.(file.name);
+    const headers = { 'content-type': 'application/octet-stream', 'x-file-name': encodeURIComponent(file.name) };
+    const reply = await replyOf(await asked(this.#send('/api/cache/import', { method: 'POST', headers, body: file })));
+    if (reply.type !== 'import_preview') throw new Error('Cairn did not answer with what the file holds.');
+    return reply.preview;
   }
 
   subscribe(onEvent: (event: Event) => void, onState: (state: Connection) => void): () => void {
@@ -83,15 +95,39 @@ export class HttpPlatform implements Platform {
   }
 
   #post(command: Command, signal?: AbortSignal): Promise<Response> {
-    return this.#fetch('/api/call', {
-      method: 'POST',
-      headers: { 'content-type': 'application/json', authorization: `Bearer ${this.#token ?? ''}` },
-      body: JSON.stringify(command),
-      credentials: 'omit',
-      cache: 'no-store',
-      signal: signal ?? null,
-    });
+    const headers = { 'content-type': 'application/json' };
+    return this.#send('/api/call', { method: 'POST', headers, body: JSON.stringify(command), signal: signal ?? null });
   }
+
+  #send(address: string, init: RequestInit): Promise<Response> {
+    const headers = { ...init.headers, authorization: `Bearer ${this.#token ?? ''}` };
+    return this.#fetch(address, { ...init, headers, credentials: 'omit', cache: 'no-store' });
+  }
+}
+
+async function asked(response: Promise<Response>): Promise<Response> {
+  try {
+    return await response;
+  } catch {
+    throw new CallError('unreachable', 'Cairn does not answer. Is it still running?');
+  }
+}
+
+/** The one reply of an answer. Anything else rejects with a {@link CallError}. */
+async function replyOf(response: Response): Promise<Reply> {
+  if (response.body) {
+    try {
+      for await (const frame of readFrames(response.body)) {
+        if ('reply' in frame) return frame.reply;
+        if ('failure' in frame) throw new CallError(frame.failure.code, frame.failure.message);
+      }
+    } catch (error) {
+      if (error instanceof CallError) throw error;
+      // Neither frames nor JSON: the status below says more than the parser would.
+    }
+  }
+  const why = response.ok ? 'the answer was cut short' : `status ${response.status}`;
+  throw new CallError('unreachable', `Cairn could not be asked: ${why}.`);
 }
 
 function pause(milliseconds: number, signal: AbortSignal): Promise<void> {

@@ -1,5 +1,5 @@
 // The one interface between the app and whatever runs its core: a desktop shell or a server on this machine.
-import type { Command, Event, FailureCode, Reply } from './wire';
+import type { CacheSource, Command, Event, FailureCode, ImportPreview, Reply } from './wire';
 
 /** Where the event stream stands. `refused`: the server does not know our token, trying again would not help. */
 export type Connection = 'connecting' | 'open' | 'reconnecting' | 'refused';
@@ -11,6 +11,15 @@ export interface Platform {
   subscribe(onEvent: (event: Event) => void, onState: (state: Connection) => void): () => void;
   /** Calls back when the menu-bar item asks for a new chat, where there is one. */
   onNewChat?(run: () => void): () => void;
+  /** Writes a prompt cache to a file of the person's choice; false: they changed their mind. Rejects with a {@link CallError}. */
+  exportCache(source: CacheSource, suggestedName: string): Promise<boolean>;
+  /**
+   * Looks into a prompt-cache file without keeping anything of it yet. Without a file it asks for one; null: the person changed their mind.
+   * `onChosen` hears the name as soon as it is known, where it is. Rejects with a {@link CallError}.
+   */
+  importCache(file?: File, onChosen?: (fileName: string) => void): Promise<ImportPreview | null>;
+  /** Calls back when files are dropped on the window, where the page itself is not told of them. `onHover`: files are held over it. */
+  onFileDrop?(run: (preview: Promise<ImportPreview>) => void, onHover: (isOver: boolean) => void): () => void;
 }
 
 /** A command that did not work; `message` is a sentence to show. `unreachable`: the core never answered. */
@@ -27,4 +36,13 @@ export class CallError extends Error {
 /** The sentence to show for anything that was thrown by a call. */
 export function sentenceOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
+}
+
+/** A copy of a file's name that every file system takes, with the ending of prompt-cache files. */
+export function cacheFileName(name: string): string {
+  const plain = name
+    .replaceAll(/[\p{Cc}\p{Cf}/\\:*?"<>|]+/gu, ' ')
+    .replaceAll(/\s+/g, ' ')
+    .replace(/^[ .]+/, '');
+  return `${[...plain].slice(0, 60).join('').trim() || 'prompt cache'}.safetensors`;
 }

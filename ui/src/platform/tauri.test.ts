@@ -1,6 +1,8 @@
 // The desktop door: one command, answered on its channel.
-import { clearMocks, mockIPC } from '@tauri-apps/api/mocks';
+import { emit } from '@tauri-apps/api/event';
+import { clearMocks, mockIPC, mockWindows } from '@tauri-apps/api/mocks';
 import { afterEach, expect, test, vi } from 'vitest';
+import { preview } from '../testing/fake';
 import { TauriPlatform } from './tauri';
 import type { Command, Frame } from './wire';
 
@@ -65,4 +67,57 @@ test('events come until the subscription ends; a failed one is tried again', asy
   stop();
   channels[1]?.onmessage({ event: { type: 'models', models: [] } });
   expect(heard).toEqual(['connecting', 'reconnecting', 'open', 'models']);
+});
+
+test('files are opened and saved by the shell', async () => {
+  const asked: [string, unknown][] = [];
+  mockIPC((name, payload) => {
+    asked.push([name, payload]);
+    return name === 'export_cache' ? false : preview();
+  });
+  const platform = new TauriPlatform();
+  expect(await platform.exportCache({ type: 'conversation', id: 'a' }, 'Notes.safetensors')).toBe(false);
+  expect(await platform.importCache()).toEqual(preview());
+  expect(asked).toEqual([
+    ['export_cache', { source: { type: 'conversation', id: 'a' }, suggestedName: 'Notes.safetensors' }],
+    ['import_cache', {}],
+  ]);
+});
+
+test.each<[name: string, thrown: unknown, code: string, message: string]>([
+  ['a failure', { code: 'storage', message: 'The disk is full.' }, 'storage', 'The disk is full.'],
+  ['a refusal', 'not allowed', 'unreachable', 'not allowed'],
+])('%s of the shell is told', async (_, thrown, code, message) => {
+  mockIPC(() => {
+    throw thrown;
+  });
+  await expect(new TauriPlatform().importCache()).rejects.toMatchObject({ code, message });
+});
+
+test('a dropped file is looked into, and hovering is told', async () => {
+  mockWindows('main');
+  const paths: unknown[] = [];
+  mockIPC(
+    (_, payload) => {
+      paths.push(payload);
+      return preview();
+    },
+    { shouldMockEvents: true },
+  );
+  const heard: unknown[] = [];
+  new TauriPlatform().onFileDrop(
+    (found) => heard.push(found),
+    (isOver) => heard.push(isOver),
+  );
+  // The shell is asked for one kind of event after the other.
+  const until = (kind: string, isThere: () => boolean) =>
+    vi.waitFor(async () => {
+      await emit(`tauri://drag-${kind}`, { paths: ['/a.safetensors'], position: { x: 0, y: 0 } });
+      expect(isThere()).toBe(true);
+    });
+  await until('enter', () => heard.at(-1) === true);
+  await until('drop', () => paths.length > 0);
+  expect(await heard.at(-1)).toEqual(preview());
+  expect(heard.at(-2)).toBe(false);
+  expect(paths[0]).toEqual({ path: '/a.safetensors' });
 });

@@ -1,8 +1,9 @@
-// The door to a core in the same process: the desktop shell's one command, answered on a channel.
+// The door to a core in the same process: the desktop shell's one command, answered on a channel, and its file dialogs.
 import { Channel, invoke } from '@tauri-apps/api/core';
 import { listen } from '@tauri-apps/api/event';
+import { getCurrentWebview } from '@tauri-apps/api/webview';
 import { CallError, sentenceOf, type Connection, type Platform } from './platform';
-import type { Command, Event, Frame, Reply } from './wire';
+import type { CacheSource, Command, Event, Failure, Frame, ImportPreview, Reply } from './wire';
 
 const RETRY_MS = 1000;
 
@@ -50,4 +51,35 @@ export class TauriPlatform implements Platform {
     const listening = listen('new-chat', run);
     return () => void listening.then((stop) => stop());
   }
+
+  exportCache(source: CacheSource, suggestedName: string): Promise<boolean> {
+    return ask('export_cache', { source, suggestedName });
+  }
+
+  importCache(): Promise<ImportPreview | null> {
+    return ask('import_cache', {});
+  }
+
+  onFileDrop(run: (preview: Promise<ImportPreview>) => void, onHover: (isOver: boolean) => void): () => void {
+    const listening = getCurrentWebview().onDragDropEvent(({ payload }) => {
+      onHover(payload.type === 'enter' || payload.type === 'over');
+      const path = payload.type === 'drop' ? payload.paths[0] : undefined;
+      if (path !== undefined) run(ask('import_cache', { path }));
+    });
+    return () => void listening.then((stop) => stop());
+  }
+}
+
+/** Invokes a command of the shell that opens or takes files. */
+async function ask<T>(command: string, values: Record<string, unknown>): Promise<T> {
+  try {
+    return await invoke<T>(command, values);
+  } catch (error) {
+    if (isFailure(error)) throw new CallError(error.code, error.message);
+    throw new CallError('unreachable', sentenceOf(error));
+  }
+}
+
+function isFailure(error: unknown): error is Failure {
+  return typeof error === 'object' && error !== null && 'code' in error && 'message' in error;
 }

@@ -18,7 +18,18 @@ export type Command = { "type": "bootstrap" }
   | { "type": "load_model", name: string, }
   | { "type": "unload_model" }
   | { "type": "update_settings", settings: Settings, }
-  | { "type": "get_status" };
+  | { "type": "get_status" }
+  | { "type": "get_cache" }
+  | { "type": "clear_cache" }
+  | { "type": "pin_conversation", id: string, is_pinned: boolean, }
+  | { "type": "purge_conversation", id: string, }
+  | { "type": "save_named_cache", conversation_id: string, name: string, }
+  | { "type": "rename_named_cache", id: string, name: string, }
+  | { "type": "delete_named_cache", id: string, }
+  | { "type": "restore_named_cache", id: string, }
+  | { "type": "new_conversation_from", named_id: string, }
+  | { "type": "confirm_import", token: string, name: string, check: boolean, }
+  | { "type": "cancel_import", token: string, };
 
 /**
  * The answer to a [`Command`] that worked.
@@ -29,7 +40,10 @@ export type Reply = { "type": "done" }
   | { "type": "sent", conversation: Conversation, messages: Array<Message>, }
   | { "type": "models", models: Array<Model>, }
   | { "type": "settings", settings: Settings, }
-  | { "type": "status", status: Status, };
+  | { "type": "status", status: Status, }
+  | { "type": "cache", cache: CacheOverview, }
+  | { "type": "named", named: NamedCache, }
+  | { "type": "import_preview", preview: ImportPreview, };
 
 /**
  * The answer to a [`Command`] that failed: one clear sentence, and a code where the interface acts on it.
@@ -52,7 +66,9 @@ export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "models", models: Array<Model>, }
   | { "type": "settings", settings: Settings, }
   | { "type": "status", status: Status, }
-  | { "type": "notice", level: NoticeLevel, text: string, };
+  | { "type": "notice", level: NoticeLevel, text: string, }
+  | { "type": "cache_changed" }
+  | { "type": "named_caches", named: Array<NamedCache>, };
 
 export type NoticeLevel = "info" | "warning" | "error";
 
@@ -71,7 +87,134 @@ system_prompt: string, created_at_ms: number, updated_at_ms: number,
 /**
  * An answer is being written.
  */
-is_streaming: boolean, };
+is_streaming: boolean,
+/**
+ * What is kept of it; none while nothing is.
+ */
+cache: ConversationCache | null,
+/**
+ * The named prompt cache that it begins with.
+ */
+prefix: ConversationPrefix | null, };
+
+/**
+ * What is kept of a conversation.
+ */
+export type ConversationCache = { kept_tokens: number, kept_bytes: number,
+/**
+ * Bytes that no other conversation or named cache shares.
+ */
+own_bytes: number, tier: CacheTier, is_pinned: boolean,
+/**
+ * Name of the model that read it.
+ */
+model: string,
+/**
+ * All of it is kept for the loaded model.
+ */
+resumes_instantly: boolean,
+/**
+ * Titles of other conversations and names of named caches with the same beginning, at most 5.
+ */
+shared_with: Array<string>,
+/**
+ * What was lost and why, in words.
+ */
+lost: string | null, };
+
+export type CacheTier = "memory" | "disk";
+
+/**
+ * The named prompt cache that a conversation was started from.
+ */
+export type ConversationPrefix = { name: string, tokens: number, start_text: string, end_text: string, is_imported: boolean, };
+
+/**
+ * A prompt cache that was saved under a name.
+ */
+export type NamedCache = { id: string, name: string, model: string, tokens: number, bytes: number,
+/**
+ * None: lost, it would be read anew.
+ */
+tier: CacheTier | null, start_text: string, end_text: string,
+/**
+ * File it was imported from.
+ */
+imported_from: string | null, is_for_loaded_model: boolean, created_at_ms: number, last_used_at_ms: number, num_conversations: number, problem: string | null, };
+
+/**
+ * A run of kept tokens without a branch.
+ */
+export type CacheNode = { key: string,
+/**
+ * Key of the node it continues.
+ */
+parent_key: string | null, start: number, tokens: number, bytes: number, kind: CacheKind, tier: CacheTier, hits: number, last_used_at_ms: number,
+/**
+ * Decoded, shortened; none where the loaded model is another.
+ */
+text: string | null, model: string,
+/**
+ * Ids of the conversations that end in it.
+ */
+conversations: Array<string>,
+/**
+ * Ids of the named caches that end in it.
+ */
+named: Array<string>, is_pinned: boolean, };
+
+/**
+ * Who wrote the tokens.
+ */
+export type CacheKind = "system" | "user" | "assistant";
+
+/**
+ * The cache page.
+ */
+export type CacheOverview = { disk_bytes: number, disk_budget_bytes: number, memory_bytes: number, memory_budget_bytes: number, num_chunks: number,
+/**
+ * Prompts looked up since start.
+ */
+lookups: number,
+/**
+ * Tokens of those prompts.
+ */
+prompt_tokens: number,
+/**
+ * How many of them were read from cache.
+ */
+cached_tokens: number,
+/**
+ * Depth first, runs of chunks without a branch merged, most recently used first among siblings, at most 500.
+ */
+nodes: Array<CacheNode>, num_hidden_nodes: number, named: Array<NamedCache>, };
+
+/**
+ * What a file holds, shown before it is imported.
+ */
+export type ImportPreview = { token: string, file_name: string, suggested_name: string, title: string | null, model: string,
+/**
+ * "prompt" or "conversation".
+ */
+kind: string, tokens: number, bytes: number, start_text: string | null, end_text: string | null, made_by: string | null, created_at_ms: number | null,
+/**
+ * Why it cannot be imported, one sentence.
+ */
+problem: string | null,
+/**
+ * What could not be checked, e.g. "it does not say its tokens: only shapes can be checked".
+ */
+warnings: Array<string>,
+/**
+ * Sample positions can be recomputed and compared.
+ */
+can_check: boolean, };
+
+/**
+ * What is exported.
+ */
+export type CacheSource = { "type": "conversation", id: string, }
+  | { "type": "named", id: string, };
 
 export type Role = "user" | "assistant";
 
@@ -160,7 +303,11 @@ seed: number | null,
 /**
  * Most bytes of prompt caches kept on disk.
  */
-cache_budget_bytes: number, appearance: Appearance, };
+cache_budget_bytes: number,
+/**
+ * Most bytes of prompt caches kept in memory.
+ */
+cache_ram_budget_bytes: number, appearance: Appearance, };
 
 export type Appearance = "system" | "light" | "dark";
 
@@ -185,7 +332,11 @@ device: string, process_bytes: number, process_peak_bytes: number, mlx_active_by
 /**
  * What the stored prompt caches hold on disk.
  */
-cache_disk_bytes: number, };
+cache_disk_bytes: number,
+/**
+ * What the stored prompt caches hold in memory.
+ */
+cache_ram_bytes: number, };
 
 /**
  * One line of the HTTP door's answer (newline-delimited JSON) and one message on the Tauri channel.

@@ -1,12 +1,18 @@
 // A platform without a core, for tests: answers from a table, events on demand.
 import type { Connection, Platform } from '../platform/platform';
 import type {
+  CacheNode,
+  CacheOverview,
+  CacheSource,
   Command,
   Conversation,
+  ConversationCache,
   Event,
+  ImportPreview,
   Message,
   MessageStats,
   Model,
+  NamedCache,
   Reply,
   Settings,
   Status,
@@ -19,6 +25,11 @@ export class FakePlatform implements Platform {
   readonly asked: Command[] = [];
   answers: Partial<Record<Command['type'], Answer>> = {};
   isStopped = false;
+  /** What was written to files: source and name. */
+  readonly exported: [CacheSource, string][] = [];
+  exportAnswer: boolean | Error = true;
+  /** What a file turns out to hold; null: no file was chosen. */
+  importAnswer: ImportPreview | null | Error | Promise<ImportPreview> = null;
   #onEvent: (event: Event) => void = () => undefined;
   #onState: (state: Connection) => void = () => undefined;
 
@@ -33,6 +44,18 @@ export class FakePlatform implements Platform {
     this.#onEvent = onEvent;
     this.#onState = onState;
     return () => (this.isStopped = true);
+  }
+
+  async exportCache(source: CacheSource, suggestedName: string): Promise<boolean> {
+    this.exported.push([source, suggestedName]);
+    if (this.exportAnswer instanceof Error) throw this.exportAnswer;
+    return this.exportAnswer;
+  }
+
+  async importCache(file?: File, onChosen?: (fileName: string) => void): Promise<ImportPreview | null> {
+    if (!file && this.importAnswer !== null) onChosen?.('chosen.safetensors');
+    if (this.importAnswer instanceof Error) throw this.importAnswer;
+    return this.importAnswer;
   }
 
   emit(...events: Event[]): void {
@@ -68,6 +91,101 @@ export function conversation(id: string, change: Partial<Conversation> = {}): Co
     created_at_ms: 1,
     updated_at_ms: 1,
     is_streaming: false,
+    cache: null,
+    prefix: null,
+    ...change,
+  };
+}
+
+export function kept(change: Partial<ConversationCache> = {}): ConversationCache {
+  return {
+    kept_tokens: 3120,
+    kept_bytes: 143e6,
+    own_bytes: 12e6,
+    tier: 'memory',
+    is_pinned: false,
+    model: 'owner/model',
+    resumes_instantly: true,
+    shared_with: [],
+    lost: null,
+    ...change,
+  };
+}
+
+export function named(id: string, change: Partial<NamedCache> = {}): NamedCache {
+  return {
+    id,
+    name: `Name ${id}`,
+    model: 'owner/model',
+    tokens: 2048,
+    bytes: 94e6,
+    tier: 'disk',
+    start_text: 'It begins',
+    end_text: 'and ends.',
+    imported_from: null,
+    is_for_loaded_model: true,
+    created_at_ms: 1,
+    last_used_at_ms: 1,
+    num_conversations: 0,
+    problem: null,
+    ...change,
+  };
+}
+
+export function node(key: string, change: Partial<CacheNode> = {}): CacheNode {
+  return {
+    key,
+    parent_key: null,
+    start: 0,
+    tokens: 256,
+    bytes: 12e6,
+    kind: 'user',
+    tier: 'disk',
+    hits: 0,
+    last_used_at_ms: 1,
+    text: `Text ${key}`,
+    model: 'owner/model',
+    conversations: [],
+    named: [],
+    is_pinned: false,
+    ...change,
+  };
+}
+
+export function overview(change: Partial<CacheOverview> = {}): CacheOverview {
+  return {
+    disk_bytes: 1.2e9,
+    disk_budget_bytes: 20e9,
+    memory_bytes: 143e6,
+    memory_budget_bytes: 1e9,
+    num_chunks: 12,
+    lookups: 3,
+    prompt_tokens: 4000,
+    cached_tokens: 3000,
+    nodes: [],
+    num_hidden_nodes: 0,
+    named: [],
+    ...change,
+  };
+}
+
+export function preview(change: Partial<ImportPreview> = {}): ImportPreview {
+  return {
+    token: 'token',
+    file_name: 'file.safetensors',
+    suggested_name: 'Suggested',
+    title: 'Title',
+    model: 'owner/model',
+    kind: 'prompt',
+    tokens: 2048,
+    bytes: 94e6,
+    start_text: 'It begins',
+    end_text: 'and ends.',
+    made_by: 'Cairn 0.1.0',
+    created_at_ms: null,
+    problem: null,
+    warnings: [],
+    can_check: true,
     ...change,
   };
 }
@@ -118,6 +236,7 @@ export const settings: Settings = {
   max_tokens: 1024,
   seed: null,
   cache_budget_bytes: 20e9,
+  cache_ram_budget_bytes: 1e9,
   appearance: 'system',
 };
 
@@ -130,6 +249,7 @@ export const status: Status = {
   mlx_peak_bytes: 402e6,
   mlx_cache_bytes: 0,
   cache_disk_bytes: 0,
+  cache_ram_bytes: 0,
 };
 
 export function bootstrap(change: Partial<Extract<Reply, { type: 'bootstrap' }>> = {}): Reply {

@@ -1,95 +1,121 @@
-//! A chunk as a safetensors file: `keys.<layer>` and `values.<layer>`, each `[1, H, tokens, D]`.
+//! What a chunk holds, free of MLX, and its file: safetensors with the tensors of [`cairn_lm::cache::span`].
 
-use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use cairn_lm::cache::KvCache;
-use cairn_lm::ffi;
-use mlx_rs::{Array, Dtype};
-use safetensors::tensor::{SafeTensors, View};
+use cairn_lm::cache::span::{CacheLayout, CutSpan, SpanTensor, TensorSlice};
+use mlx_rs::Dtype;
+use safetensors::tensor::{Metadata, SafeTensors, TensorInfo};
 
-use super::ChunkRecord;
-use super::index::PlannedChunk;
+use crate::records::ChunkRecord;
 
 /// Why a stored chunk cannot be used. Each displays as a reason for a person.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChunkError {
     #[error("a stored part cannot be read ({0})")]
-    Read(#[from] std::io::Error),
+    Read(#[from] io::Error),
     #[error("a stored part is damaged (its contents have changed since it was written)")]
     Damaged,
     #[error("a stored part is damaged ({0})")]
     Format(#[from] safetensors::SafeTensorError),
-    #[error("a stored part belongs to another model")]
-    Foreign,
     #[error("a stored part could not be brought back into memory ({0})")]
-    Mlx(#[from] cairn_lm::LmError),
+    Lm(#[from] cairn_lm::LmError),
+    #[error("a stored part holds numbers of a kind that no cache has")]
+    Dtype,
 }
 
-/// Copies of one layer's keys and values, free of MLX, so that another thread can write them.
-pub(super) struct LayerBytes {
-    keys: TensorBytes,
-    values: TensorBytes,
-}
-
-struct TensorBytes {
-    dtype: safetensors::Dtype,
-    shape: Vec<usize>,
+/// The tensors of a chunk. Immutable once made, so that memory tier, filing and restoring share it.
+#[derive(Debug)]
+pub(super) struct ChunkContents {
     bytes: Vec<u8>,
+    /// In the order of the bytes.
+    tensors: Vec<SpanTensor>,
+    by_name: HashMap<String, usize>,
 }
 
-impl LayerBytes {
-    /// Copies the tokens `start..stop` of a layer.
-    pub(super) fn copy(cache: &KvCache, start: usize, stop: usize) -> Result<Self, ChunkError> {
-        let (keys, values) = cache.span(start, stop).map_err(cairn_lm::LmError::from)?.ok_or(ChunkError::Foreign)?;
-        Ok(LayerBytes { keys: TensorBytes::copy(&keys)?, values: TensorBytes::copy(&values)? })
-    }
-}
-
-impl TensorBytes {
-    fn copy(array: &Array) -> Result<Self, ChunkError> {
-        let dtype = match array.dtype() {
-            Dtype::Float32 => safetensors::Dtype::F32,
-            Dtype::Float16 => safetensors::Dtype::F16,
-            Dtype::Bfloat16 => safetensors::Dtype::BF16,
-            _ => return Err(ChunkError::Foreign),
-        };
-        let bytes = ffi::array_bytes(array).map_err(cairn_lm::LmError::from)?.to_vec();
-        Ok(TensorBytes { dtype, shape: array.shape().iter().map(|&length| length as usize).collect(), bytes })
-    }
-}
-
-impl View for &TensorBytes {
-    fn dtype(&self) -> safetensors::Dtype {
-        self.dtype
+impl ChunkContents {
+    pub(super) fn new(span: CutSpan) -> Self {
+        let by_name = span.tensors.iter().enumerate().map(|(index, tensor)| (tensor.name.clone(), index)).collect();
+        ChunkContents { bytes: span.bytes, tensors: span.tensors, by_name }
     }
 
-    fn shape(&self) -> &[usize] {
-        &self.shape
+    pub(super) fn num_bytes(&self) -> u64 {
+        self.bytes.len() as u64
     }
 
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&self.bytes)
+    pub(super) fn tensor(&self, name: &str) -> Option<TensorSlice<'_>> {
+        let tensor = &self.tensors[*self.by_name.get(name)?];
+        Some(TensorSlice { dtype: tensor.dtype, shape: tensor.shape.clone(), bytes: &self.bytes[tensor.range.clone()] })
     }
 
-    fn data_len(&self) -> usize {
-        self.bytes.len()
+    /// Reads the file of `record`; it must be the one that was written.
+    pub(super) fn read(folder: &Path, record: &ChunkRecord) -> Result<Self, ChunkError> {
+        let file = File::open(path(folder, &record.space.fingerprint, &record.key))?;
+        // Not more than was written, whatever is there now; and whether it is longer shows too.
+        let mut bytes = Vec::with_capacity(record.bytes as usize + 1);
+        file.take(record.bytes + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 != record.bytes || blake3::hash(&bytes).to_hex().as_str() != record.file_hash {
+            return Err(ChunkError::Damaged);
+        }
+        // From here on the bytes are those that this program wrote; what they hold must still fit the model, which the joiner sees.
+        let (header_bytes, metadata) = SafeTensors::read_metadata(&bytes)?;
+        let start = header_bytes + size_of::<u64>();
+        let mut tensors = Vec::new();
+        for name in metadata.offset_keys() {
+            let Some(info) = metadata.info(&name) else { continue };
+            let range = start + info.data_offsets.0..start + info.data_offsets.1;
+            if range.end > bytes.len() {
+                return Err(ChunkError::Damaged);
+            }
+            tensors.push(SpanTensor { name, dtype: to_mlx(info.dtype)?, shape: info.shape.clone(), range });
+        }
+        Ok(ChunkContents::new(CutSpan { tensors, bytes, held_from: record.held_from, has_state: record.has_state }))
     }
-}
 
-/// The file of a chunk, as bytes.
-pub(super) fn encode(chunk: &PlannedChunk, layers: &[LayerBytes]) -> Result<Vec<u8>, ChunkError> {
-    let tensors = layers
-        .iter()
-        .enumerate()
-        .flat_map(|(index, layer)| [(format!("keys.{index}"), &layer.keys), (format!("values.{index}"), &layer.values)]);
-    let metadata = HashMap::from([
-        ("format".to_owned(), "cairn-chunk-1".to_owned()),
-        ("fingerprint".to_owned(), chunk.fingerprint.clone()),
-        ("key".to_owned(), chunk.key.clone()),
-    ]);
-    Ok(safetensors::serialize(tensors, Some(metadata))?)
+    /// The beginning of the file: everything before the bytes of the tensors. `layout` makes the file say what it is without a model.
+    pub(super) fn header(&self, record: &ChunkRecord, layout: &CacheLayout) -> Result<Vec<u8>, ChunkError> {
+        let infos = self.tensors.iter().map(|tensor| {
+            let data_offsets = (tensor.range.start, tensor.range.end);
+            Ok((tensor.name.clone(), TensorInfo { dtype: to_safetensors(tensor.dtype)?, shape: tensor.shape.clone(), data_offsets }))
+        });
+        let text = HashMap::from([
+            ("format".to_owned(), "cairn-chunk-1".to_owned()),
+            ("fingerprint".to_owned(), record.space.fingerprint.clone()),
+            ("variant".to_owned(), record.space.variant.clone()),
+            ("key".to_owned(), record.key.clone()),
+            ("start".to_owned(), record.start.to_string()),
+            ("layout".to_owned(), serde_json::to_string(layout).map_err(io::Error::from)?),
+        ]);
+        let metadata = Metadata::new(Some(text), infos.collect::<Result<_, ChunkError>>()?)?;
+        let mut json = serde_json::to_vec(&metadata).map_err(io::Error::from)?;
+        json.resize(json.len().next_multiple_of(8), b' ');
+        let mut header = (json.len() as u64).to_le_bytes().to_vec();
+        header.append(&mut json);
+        Ok(header)
+    }
+
+    /// Writes the file so that it is there whole or not at all: temporary name, fsync, rename, fsync of the folder. Returns its hash.
+    pub(super) fn write(&self, path: &Path, header: &[u8]) -> io::Result<String> {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        if !folder.exists() {
+            std::fs::create_dir_all(folder)?;
+            if let Some(parent) = folder.parent() {
+                File::open(parent)?.sync_all()?;
+            }
+        }
+        let mut hasher = blake3::Hasher::new();
+        let mut file = tempfile::Builder::new().prefix(".filing-").suffix(".tmp").tempfile_in(folder)?;
+        for part in [header, &self.bytes] {
+            file.write_all(part)?;
+            hasher.update(part);
+        }
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        File::open(folder)?.sync_all()?;
+        Ok(hasher.finalize().to_hex().to_string())
+    }
 }
 
 /// Where a chunk's file lies.
@@ -97,36 +123,41 @@ pub(super) fn path(folder: &Path, fingerprint: &str, key: &str) -> PathBuf {
     folder.join(fingerprint).join(format!("{key}.safetensors"))
 }
 
-/// Reads the first `num_tokens` tokens of a chunk: keys and values `[1, H, num_tokens, D]` per layer.
-pub(super) fn read(folder: &Path, record: &ChunkRecord, num_layers: usize, num_tokens: usize) -> Result<Vec<(Array, Array)>, ChunkError> {
-    let bytes = std::fs::read(path(folder, &record.fingerprint, &record.key))?;
-    if bytes.len() as u64 != record.bytes || blake3::hash(&bytes).to_hex().as_str() != record.file_hash {
+/// The layers that the chunk at `path` was cut from, as it says itself; none where it is from a version that did not.
+pub(super) fn layout(path: &Path) -> Result<Option<CacheLayout>, ChunkError> {
+    let mut file = File::open(path)?;
+    let mut length = [0; size_of::<u64>()];
+    file.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > MAX_HEADER_BYTES {
         return Err(ChunkError::Damaged);
     }
-    // From here on the bytes are those that this program wrote; what they hold must still fit the model that is loaded.
-    let tensors = SafeTensors::deserialize(&bytes)?;
-    if tensors.len() != 2 * num_layers {
-        return Err(ChunkError::Foreign);
-    }
-    let load = |name: String| -> Result<Array, ChunkError> {
-        let tensor = tensors.tensor(&name)?;
-        let dtype = match tensor.dtype() {
-            safetensors::Dtype::F32 => Dtype::Float32,
-            safetensors::Dtype::F16 => Dtype::Float16,
-            safetensors::Dtype::BF16 => Dtype::Bfloat16,
-            _ => return Err(ChunkError::Foreign),
-        };
-        let shape: Vec<i32> = tensor.shape().iter().map(|&length| length as i32).collect();
-        let [1, heads, stored, dimensions] = *shape else { return Err(ChunkError::Foreign) };
-        if stored as usize != record.token_ids.len() {
-            return Err(ChunkError::Foreign);
-        }
-        let array = ffi::array_from_bytes(tensor.data(), &shape, dtype).map_err(cairn_lm::LmError::from)?;
-        if stored as usize == num_tokens {
-            return Ok(array);
-        }
-        let stop = [1, heads, num_tokens as i32, dimensions];
-        Ok(ffi::slice(&array, &[0, 0, 0, 0], &stop).map_err(cairn_lm::LmError::from)?)
-    };
-    (0..num_layers).map(|layer| Ok((load(format!("keys.{layer}"))?, load(format!("values.{layer}"))?))).collect()
+    let mut json = vec![0; length as usize];
+    file.read_exact(&mut json)?;
+    let metadata: Metadata = serde_json::from_slice(&json).map_err(|_| ChunkError::Damaged)?;
+    let text = metadata.metadata().as_ref().and_then(|text| text.get("layout"));
+    text.map(|layout| serde_json::from_str(layout).map_err(|_| ChunkError::Damaged)).transpose()
+}
+
+/// Far more than the header of any chunk takes.
+const MAX_HEADER_BYTES: u64 = 8 << 20;
+
+fn to_safetensors(dtype: Dtype) -> Result<safetensors::Dtype, ChunkError> {
+    Ok(match dtype {
+        Dtype::Float32 => safetensors::Dtype::F32,
+        Dtype::Float16 => safetensors::Dtype::F16,
+        Dtype::Bfloat16 => safetensors::Dtype::BF16,
+        Dtype::Uint32 => safetensors::Dtype::U32,
+        _ => return Err(ChunkError::Dtype),
+    })
+}
+
+fn to_mlx(dtype: safetensors::Dtype) -> Result<Dtype, ChunkError> {
+    Ok(match dtype {
+        safetensors::Dtype::F32 => Dtype::Float32,
+        safetensors::Dtype::F16 => Dtype::Float16,
+        safetensors::Dtype::BF16 => Dtype::Bfloat16,
+        safetensors::Dtype::U32 => Dtype::Uint32,
+        _ => return Err(ChunkError::Dtype),
+    })
 }

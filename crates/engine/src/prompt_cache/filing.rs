@@ -1,49 +1,43 @@
 //! The thread that writes chunk files, evicts old ones and sweeps leftovers, so that no answer waits for the disk.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, mpsc as std_mpsc};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use cairn_lm::cache::span::CacheLayout;
+use tokio::sync::{oneshot, watch};
 
-use super::chunk_file::{self, ChunkError, LayerBytes};
-use super::index::{ChunkIndex, PlannedChunk};
-use super::{CacheEvent, ChunkRecord, lock, now_ms};
+use super::chunk_file;
+use super::eviction::DISK_BUDGET;
+use super::now_ms;
+use super::shelf::SharedShelf;
+use crate::records::CacheEvent;
 use crate::{EngineError, EngineStatus};
 
-/// A chunk with its contents, on its way to disk.
-pub(super) struct PendingChunk {
-    pub(super) chunk: PlannedChunk,
-    pub(super) layers: Vec<LayerBytes>,
-}
-
 enum Order {
-    File(PendingChunk),
-    SetBudget(u64),
+    /// Write a chunk that waits on the shelf.
+    File {
+        key: String,
+        bytes: u64,
+        layout: Arc<CacheLayout>,
+    },
+    /// Keep to budgets that have changed.
+    KeepToBudgets,
     Flush(oneshot::Sender<Result<(), EngineError>>),
 }
 
-/// Chunks that may wait at once. A full queue makes the engine wait between two answers, which bounds what waiting chunks hold.
-const QUEUE_LENGTH: usize = 8;
-
 /// The handle to the thread.
 pub(super) struct Filing {
-    orders: std_mpsc::SyncSender<Order>,
+    orders: std_mpsc::Sender<Order>,
     thread: JoinHandle<()>,
 }
 
 impl Filing {
-    pub(super) fn start(
-        folder: PathBuf,
-        index: Arc<Mutex<ChunkIndex>>,
-        events: mpsc::UnboundedSender<CacheEvent>,
-        status: watch::Sender<EngineStatus>,
-    ) -> Self {
-        let (orders, receiver) = std_mpsc::sync_channel(QUEUE_LENGTH);
-        let clerk = Clerk { folder, index, events, status };
+    pub(super) fn start(shelf: SharedShelf, status: watch::Sender<EngineStatus>) -> Self {
+        let (orders, receiver) = std_mpsc::channel();
+        let clerk = Clerk { shelf, status };
         let thread = std::thread::Builder::new()
             .name("cairn-filing".to_owned())
             .spawn(move || clerk.run(&receiver))
@@ -51,12 +45,12 @@ impl Filing {
         Filing { orders, thread }
     }
 
-    pub(super) fn file(&self, chunk: PendingChunk) {
-        let _ = self.orders.send(Order::File(chunk));
+    pub(super) fn file(&self, key: String, bytes: u64, layout: Arc<CacheLayout>) {
+        let _ = self.orders.send(Order::File { key, bytes, layout });
     }
 
-    pub(super) fn set_budget(&self, bytes: u64) {
-        let _ = self.orders.send(Order::SetBudget(bytes));
+    pub(super) fn keep_to_budgets(&self) {
+        let _ = self.orders.send(Order::KeepToBudgets);
     }
 
     pub(super) fn flush(&self, reply: oneshot::Sender<Result<(), EngineError>>) {
@@ -71,31 +65,31 @@ impl Filing {
 }
 
 struct Clerk {
-    folder: PathBuf,
-    index: Arc<Mutex<ChunkIndex>>,
-    events: mpsc::UnboundedSender<CacheEvent>,
+    shelf: SharedShelf,
     status: watch::Sender<EngineStatus>,
 }
 
 impl Clerk {
     fn run(self, orders: &std_mpsc::Receiver<Order>) {
         self.sweep();
-        self.evict_surplus();
-        self.publish();
+        self.keep_to_budgets();
         while let Ok(order) = orders.recv() {
             match order {
-                Order::File(pending) => {
-                    if let Err(error) = self.file(&pending) {
-                        // The chunk is simply not there next time; what continues it is not filed either.
-                        tracing::warn!(%error, "a prompt cache could not be stored");
+                Order::File { key, bytes, layout } => {
+                    let problem = self.file(&key, &layout).err();
+                    let mut shelf = self.shelf.lock();
+                    if let Some(problem) = &problem {
+                        // The chunk stays in memory; what continues it is not written either.
+                        tracing::warn!(%problem, "a prompt cache could not be stored");
                     }
+                    shelf.problem = problem;
+                    shelf.end_pending(&key, bytes);
+                    shelf.keep_to_memory_budget();
+                    drop(shelf);
+                    self.shelf.ring();
                     self.publish();
                 }
-                Order::SetBudget(bytes) => {
-                    lock(&self.index).set_budget(bytes);
-                    self.evict_surplus();
-                    self.publish();
-                }
+                Order::KeepToBudgets => self.keep_to_budgets(),
                 Order::Flush(reply) => {
                     let _ = reply.send(Ok(()));
                 }
@@ -103,70 +97,68 @@ impl Clerk {
         }
     }
 
-    fn file(&self, pending: &PendingChunk) -> Result<(), ChunkError> {
-        let chunk = &pending.chunk;
-        {
-            let index = lock(&self.index);
-            let is_orphan = chunk.parent_key.as_ref().is_some_and(|parent| !index.contains(parent));
-            if index.contains(&chunk.key) || is_orphan {
+    /// Writes one chunk. Fails in words; that there is no room is no failure.
+    fn file(&self, key: &str, layout: &CacheLayout) -> Result<(), String> {
+        let (record, contents, path) = {
+            let shelf = self.shelf.lock();
+            let Some(entry) = shelf.index.get(key).filter(|entry| !entry.is_on_disk) else { return Ok(()) };
+            let Some(contents) = shelf.contents.get(key) else { return Ok(()) };
+            if entry.record.parent_key.as_ref().is_some_and(|parent| !shelf.index.is_on_disk(parent)) {
                 return Ok(());
             }
+            let path = chunk_file::path(&shelf.folder, &entry.record.space.fingerprint, key);
+            (entry.record.clone(), Arc::clone(contents), path)
+        };
+        let header = contents.header(&record, layout).map_err(|error| error.to_string())?;
+        let bytes = header.len() as u64 + contents.num_bytes();
+        {
+            // Room is made before the file is there, so that the budget holds at every moment.
+            let mut shelf = self.shelf.lock();
+            match shelf.index.make_room_on_disk(bytes, record.parent_key.as_deref(), now_ms()) {
+                Some(removed) => shelf.discard(removed, DISK_BUDGET),
+                None => return Ok(()),
+            }
         }
-        let bytes = chunk_file::encode(chunk, &pending.layers)?;
-        // Room is made before the file is there, so that the budget holds at every moment.
-        let Some(evicted) = lock(&self.index).make_room(bytes.len() as u64, chunk.parent_key.as_deref()) else {
-            return Ok(());
-        };
-        self.delete_evicted(&evicted);
-        write(&chunk_file::path(&self.folder, &chunk.fingerprint, &chunk.key), &bytes)?;
-        let record = ChunkRecord {
-            key: chunk.key.clone(),
-            parent_key: chunk.parent_key.clone(),
-            fingerprint: chunk.fingerprint.clone(),
-            start: chunk.start,
-            token_ids: chunk.token_ids.clone(),
-            bytes: bytes.len() as u64,
-            file_hash: blake3::hash(&bytes).to_hex().to_string(),
-            last_used_at_ms: now_ms(),
-        };
-        lock(&self.index).insert(record.clone());
-        let _ = self.events.send(CacheEvent::Filed(record));
+        let file_hash = contents.write(&path, &header).map_err(|error| format!("the disk could not be written: {error}"))?;
+        let mut shelf = self.shelf.lock();
+        match shelf.index.filed(key, bytes, file_hash) {
+            Some(record) => shelf.tell(CacheEvent::Filed(record)),
+            // Removed while it was being written.
+            None => drop(fs::remove_file(&path)),
+        }
         Ok(())
+    }
+
+    fn keep_to_budgets(&self) {
+        let mut shelf = self.shelf.lock();
+        let removed = shelf.index.keep_to_disk_budget(now_ms());
+        shelf.discard(removed, DISK_BUDGET);
+        shelf.keep_to_memory_budget();
+        shelf.tell_anchors();
+        drop(shelf);
+        self.publish();
     }
 
     /// The engine's thread has published its status before the last answer's chunks are filed, and may be idle for hours then.
     fn publish(&self) {
+        let shelf = self.shelf.lock();
+        let bytes = (shelf.index.disk.bytes, shelf.index.memory.bytes);
+        drop(shelf);
         self.status.send_if_modified(|status| {
-            let bytes = lock(&self.index).total_bytes();
-            std::mem::replace(&mut status.cache_disk_bytes, bytes) != bytes
+            let before = std::mem::replace(&mut status.cache_disk_bytes, bytes.0);
+            std::mem::replace(&mut status.cache_memory_bytes, bytes.1) != bytes.1 || before != bytes.0
         });
-    }
-
-    fn evict_surplus(&self) {
-        let evicted = lock(&self.index).make_room(0, None).unwrap_or_default();
-        self.delete_evicted(&evicted);
-    }
-
-    fn delete_evicted(&self, evicted: &[ChunkRecord]) {
-        if evicted.is_empty() {
-            return;
-        }
-        for record in evicted {
-            self.delete(record);
-        }
-        let keys = evicted.iter().map(|record| record.key.clone()).collect();
-        let _ = self.events.send(CacheEvent::Removed { keys, reason: "evicted to keep to the disk budget".to_owned() });
-    }
-
-    fn delete(&self, record: &ChunkRecord) {
-        let _ = fs::remove_file(chunk_file::path(&self.folder, &record.fingerprint, &record.key));
     }
 
     /// Removes files that no record names: a crash between file and row leaves one, a crash while writing a temporary one.
     fn sweep(&self) {
-        let Ok(models) = fs::read_dir(&self.folder) else { return };
-        let path = |record: &ChunkRecord| chunk_file::path(&self.folder, &record.fingerprint, &record.key);
-        let known: HashSet<PathBuf> = lock(&self.index).records().map(path).collect();
+        let (folder, known) = {
+            let shelf = self.shelf.lock();
+            let path = |record: &crate::ChunkRecord| chunk_file::path(&shelf.folder, &record.space.fingerprint, &record.key);
+            let known: HashSet<PathBuf> = shelf.index.records().map(path).collect();
+            (shelf.folder.clone(), known)
+        };
+        let Ok(models) = fs::read_dir(&folder) else { return };
         for model in models.flatten() {
             let Ok(files) = fs::read_dir(model.path()) else { continue };
             for file in files.flatten().map(|file| file.path()) {
@@ -178,20 +170,4 @@ impl Clerk {
             let _ = fs::remove_dir(model.path());
         }
     }
-}
-
-/// Writes a file so that it is there whole or not at all: temporary name, fsync, rename, fsync of the folder.
-fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    if !folder.exists() {
-        fs::create_dir_all(folder)?;
-        if let Some(parent) = folder.parent() {
-            File::open(parent)?.sync_all()?;
-        }
-    }
-    let mut file = tempfile::Builder::new().prefix(".filing-").suffix(".tmp").tempfile_in(folder)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    File::open(folder)?.sync_all()
 }

@@ -1,20 +1,65 @@
-//! Which chunks there are, what they continue, and what to do with them: pure policy, no files.
+//! Which chunks there are, what they continue, and what a prompt can take from them: pure policy, no files.
+//!
+//! `eviction` decides what goes, `anchors` who holds which place; both are parts of the same index.
 
-use std::collections::{BTreeSet, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::ChunkRecord;
+use crate::records::{Anchor, ChunkKind, ChunkRecord, Space};
 
 /// The most tokens of one chunk.
 pub(super) const MAX_CHUNK_TOKENS: usize = 256;
 
-/// All stored chunks, as a forest by parent.
+/// All chunks, as a forest by parent.
+///
+/// - Every chunk is on disk, in memory, or both.
+/// - A chunk's parent is there as long as it is; on disk too where the chunk is.
+/// - `leaves` are the chunks that nothing continues, by kind; `in_memory` those whose contents are in memory.
+/// - An anchor's chunk is there, or the anchor has none.
 #[derive(Debug)]
 pub(super) struct ChunkIndex {
-    chunks: HashMap<String, ChunkRecord>,
-    /// Children by parent key; the roots of a model under its root key.
-    children: HashMap<String, BTreeSet<String>>,
-    total_bytes: u64,
-    budget_bytes: u64,
+    pub(super) entries: HashMap<String, Entry>,
+    /// Children by parent key; the roots of a space under its root key. By their first tokens, because ten thousand conversations may
+    /// continue one system prompt.
+    pub(super) children: HashMap<String, BTreeSet<Child>>,
+    pub(super) leaves: [BTreeSet<Rank>; 3],
+    pub(super) in_memory: BTreeSet<Rank>,
+    pub(super) anchors: BTreeMap<String, Anchor>,
+    /// Anchors that have changed since somebody asked.
+    pub(super) moved_anchors: Vec<Anchor>,
+    pub(super) disk: Tier,
+    pub(super) memory: Tier,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) record: ChunkRecord,
+    pub(super) is_on_disk: bool,
+    /// What its contents take in memory; none where they are not there.
+    pub(super) memory_bytes: Option<u64>,
+    /// It waits to be written, so its contents stay in memory.
+    pub(super) is_pending: bool,
+}
+
+/// How much of something is used, and may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tier {
+    pub(super) bytes: u64,
+    pub(super) budget: u64,
+}
+
+/// A chunk among those that continue another: its first token and its key.
+pub(super) type Child = (Option<u32>, String);
+
+pub(super) fn child(record: &ChunkRecord) -> Child {
+    (record.token_ids.first().copied(), record.key.clone())
+}
+
+/// Chunks in the order in which they may go: least recently used first, among equals the deepest, because beginnings are shared more.
+pub(super) type Rank = (i64, Reverse<usize>, String);
+
+pub(super) fn rank(record: &ChunkRecord) -> Rank {
+    (record.last_used_at_ms, Reverse(record.start), record.key.clone())
 }
 
 /// The longest stored beginning of a prompt.
@@ -29,174 +74,243 @@ pub(super) struct Prefix {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PrefixPart {
     pub(super) record: ChunkRecord,
+    pub(super) is_on_disk: bool,
     pub(super) num_tokens: usize,
 }
 
-/// A chunk that is to be written.
+/// What a model needs of chunks to go on behind them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Needs {
+    /// The tokens that the widest ring holds; none where every layer holds all.
+    pub(super) window: Option<usize>,
+    /// Recurrent states at exactly the place.
+    pub(super) state: bool,
+}
+
+impl Prefix {
+    /// The most tokens, at most `limit`, behind which a model with these needs can go on.
+    pub(super) fn num_restorable(&self, needs: Needs, limit: usize) -> usize {
+        let mut place = self.num_tokens.min(limit);
+        'places: while place > 0 {
+            if needs.state {
+                let last_state = self.parts.iter().filter(|part| part.record.has_state && part.is_whole()).map(|part| part.record.stop());
+                let Some(state) = last_state.filter(|&stop| stop <= place).max() else { return 0 };
+                place = state;
+            }
+            let Some(window) = needs.window else { return place };
+            let from = place.saturating_sub(window);
+            for part in self.parts.iter().rev() {
+                let record = &part.record;
+                let is_used = record.start < place && record.stop() > from;
+                if is_used && record.held_from > record.start.max(from) {
+                    // What is missing here is missing for every place that needs it, down to the chunk's own start.
+                    place = record.start;
+                    continue 'places;
+                }
+            }
+            return place;
+        }
+        0
+    }
+}
+
+impl PrefixPart {
+    fn is_whole(&self) -> bool {
+        self.num_tokens == self.record.token_ids.len()
+    }
+}
+
+/// A chunk that is to be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PlannedChunk {
     pub(super) key: String,
     pub(super) parent_key: Option<String>,
-    pub(super) fingerprint: String,
+    pub(super) kind: ChunkKind,
     pub(super) start: usize,
     pub(super) token_ids: Vec<u32>,
 }
 
 impl ChunkIndex {
-    pub(super) fn new(budget_bytes: u64, records: Vec<ChunkRecord>) -> Self {
-        let mut index = ChunkIndex { chunks: HashMap::new(), children: HashMap::new(), total_bytes: 0, budget_bytes };
+    /// The chunks that are on disk, and the anchors on them.
+    pub(super) fn new(disk_budget: u64, memory_budget: u64, records: Vec<ChunkRecord>, anchors: Vec<Anchor>) -> Self {
+        let mut index = ChunkIndex {
+            entries: HashMap::with_capacity(records.len()),
+            children: HashMap::new(),
+            leaves: Default::default(),
+            in_memory: BTreeSet::new(),
+            anchors: BTreeMap::new(),
+            moved_anchors: Vec::new(),
+            disk: Tier { bytes: 0, budget: disk_budget },
+            memory: Tier { bytes: 0, budget: memory_budget },
+        };
         for record in records {
-            index.insert(record);
+            index.insert(record, None);
+        }
+        for anchor in anchors {
+            index.restore_anchor(anchor);
         }
         index
     }
 
-    pub(super) fn total_bytes(&self) -> u64 {
-        self.total_bytes
+    pub(super) fn get(&self, key: &str) -> Option<&Entry> {
+        self.entries.get(key)
     }
 
-    /// Whether nothing may be stored at all.
-    pub(super) fn is_off(&self) -> bool {
-        self.budget_bytes == 0
+    pub(super) fn contains(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
+    pub(super) fn is_on_disk(&self, key: &str) -> bool {
+        self.entries.get(key).is_some_and(|entry| entry.is_on_disk)
     }
 
     /// Every chunk, in no order.
     pub(super) fn records(&self) -> impl Iterator<Item = &ChunkRecord> {
-        self.chunks.values()
+        self.entries.values().map(|entry| &entry.record)
     }
 
-    pub(super) fn set_budget(&mut self, budget_bytes: u64) {
-        self.budget_bytes = budget_bytes;
-    }
-
-    pub(super) fn contains(&self, key: &str) -> bool {
-        self.chunks.contains_key(key)
-    }
-
-    pub(super) fn insert(&mut self, record: ChunkRecord) {
-        self.children.entry(self.parent_of(&record)).or_default().insert(record.key.clone());
-        self.total_bytes += record.bytes;
-        if let Some(old) = self.chunks.insert(record.key.clone(), record) {
-            self.total_bytes -= old.bytes;
+    /// Adds a chunk: on disk, or with contents of `memory_bytes` that are yet to be written.
+    pub(super) fn insert(&mut self, record: ChunkRecord, memory_bytes: Option<u64>) {
+        if self.contains(&record.key) {
+            return;
         }
+        let parent = self.parent_of(&record);
+        if let Some(parent) = self.entries.get(&parent) {
+            self.leaves[parent.record.kind as usize].remove(&rank(&parent.record));
+        }
+        self.children.entry(parent).or_default().insert(child(&record));
+        // Rows may come in any order: children may be there already.
+        if self.children.get(&record.key).is_none_or(BTreeSet::is_empty) {
+            self.leaves[record.kind as usize].insert(rank(&record));
+        }
+        match memory_bytes {
+            Some(bytes) => {
+                self.memory.bytes += bytes;
+                self.in_memory.insert(rank(&record));
+            }
+            None => self.disk.bytes += record.bytes,
+        }
+        let (key, is_on_disk) = (record.key.clone(), memory_bytes.is_none());
+        self.entries.insert(key, Entry { record, is_on_disk, memory_bytes, is_pending: false });
+    }
+
+    /// Notes that a chunk is on its way to disk, or that it has not got there.
+    pub(super) fn set_pending(&mut self, key: &str, is_pending: bool) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.is_pending = is_pending;
+        }
+    }
+
+    /// Notes that a chunk's file of `bytes` is there, and returns its record; none if the chunk is gone meanwhile.
+    pub(super) fn filed(&mut self, key: &str, bytes: u64, file_hash: String) -> Option<ChunkRecord> {
+        let entry = self.entries.get_mut(key)?;
+        entry.is_pending = false;
+        if !entry.is_on_disk {
+            entry.is_on_disk = true;
+            entry.record.bytes = bytes;
+            entry.record.file_hash = file_hash;
+            self.disk.bytes += bytes;
+        }
+        Some(entry.record.clone())
     }
 
     /// The longest run of chunks that begins as `tokens` do; the last may match in part.
-    pub(super) fn longest_prefix(&self, fingerprint: &str, tokens: &[u32]) -> Prefix {
+    pub(super) fn longest_prefix(&self, space: &Space, tokens: &[u32]) -> Prefix {
         let mut prefix = Prefix { parts: Vec::new(), num_tokens: 0 };
-        let mut parent = root_key(fingerprint);
+        let mut parent = root_key(space);
         loop {
             let rest = &tokens[prefix.num_tokens..];
             let best = self
-                .children(&parent)
-                .map(|record| (super::common_prefix(&record.token_ids, rest), record))
-                .max_by_key(|(matched, record)| (*matched, *matched == record.token_ids.len()));
-            let Some((matched, record)) = best.filter(|(matched, _)| *matched > 0) else { return prefix };
-            prefix.parts.push(PrefixPart { record: record.clone(), num_tokens: matched });
+                .children_beginning_with(&parent, rest.first().copied())
+                .map(|entry| (super::common_prefix(&entry.record.token_ids, rest), entry))
+                .max_by_key(|(matched, entry)| (*matched, *matched == entry.record.token_ids.len()));
+            let Some((matched, entry)) = best.filter(|(matched, _)| *matched > 0) else { return prefix };
+            let record = entry.record.clone();
             prefix.num_tokens += matched;
-            if matched < record.token_ids.len() {
+            parent.clone_from(&record.key);
+            let is_whole = matched == record.token_ids.len();
+            prefix.parts.push(PrefixPart { record, is_on_disk: entry.is_on_disk, num_tokens: matched });
+            if !is_whole {
                 return prefix;
             }
-            parent = record.key.clone();
         }
     }
 
-    /// The chunks that `tokens` still need: after those already stored, cut at every boundary and at 256 tokens.
-    pub(super) fn plan(&self, fingerprint: &str, tokens: &[u32], boundaries: &[usize]) -> Vec<PlannedChunk> {
+    /// The chunks that `tokens` still need, after those already there: cut at every boundary, where whose words they are changes, and at
+    /// 256 tokens. What comes after the last boundary is the answer.
+    pub(super) fn plan(&self, space: &Space, tokens: &[u32], boundaries: &[(usize, ChunkKind)]) -> Vec<PlannedChunk> {
         let mut start = 0;
         let mut parent_key = None;
-        for part in self.longest_prefix(fingerprint, tokens).parts {
+        for part in self.longest_prefix(space, tokens).parts {
             // A chunk is never rewritten: one that matches in part gets a sibling that repeats the matching tokens.
-            if part.num_tokens == part.record.token_ids.len() {
+            if part.is_whole() {
                 start += part.num_tokens;
                 parent_key = Some(part.record.key);
             }
         }
         let mut planned = Vec::new();
         while start < tokens.len() {
-            let boundary = boundaries.iter().copied().find(|&boundary| boundary > start).unwrap_or(tokens.len());
+            let next = boundaries.iter().find(|(boundary, _)| *boundary > start);
+            let (boundary, kind) = next.copied().unwrap_or((tokens.len(), ChunkKind::Assistant));
             let stop = boundary.min(start + MAX_CHUNK_TOKENS).min(tokens.len());
             let token_ids = tokens[start..stop].to_vec();
-            let key = chunk_key(&parent_key.clone().unwrap_or_else(|| root_key(fingerprint)), &token_ids);
-            planned.push(PlannedChunk { key: key.clone(), parent_key, fingerprint: fingerprint.to_owned(), start, token_ids });
+            let key = chunk_key(&parent_key.clone().unwrap_or_else(|| root_key(space)), &token_ids);
+            planned.push(PlannedChunk { key: key.clone(), parent_key, kind, start, token_ids });
             parent_key = Some(key);
             start = stop;
         }
         planned
     }
 
+    /// Notes that chunks were read.
     pub(super) fn touch(&mut self, keys: &[String], at_ms: i64) {
         for key in keys {
-            if let Some(record) = self.chunks.get_mut(key) {
-                record.last_used_at_ms = at_ms;
-            }
-        }
-    }
-
-    /// Removes the least recently used chunks until `new_bytes` more fit the budget; none, and nothing is removed, if they never can.
-    ///
-    /// Only chunks without children go, so that no chunk loses the beginning it needs; `keep` and what it continues stay.
-    pub(super) fn make_room(&mut self, new_bytes: u64, keep: Option<&str>) -> Option<Vec<ChunkRecord>> {
-        if new_bytes > self.budget_bytes {
-            return None;
-        }
-        let mut removed = Vec::new();
-        while self.total_bytes + new_bytes > self.budget_bytes {
-            let leaf = self
-                .chunks
-                .values()
-                .filter(|record| self.children.get(&record.key).is_none_or(BTreeSet::is_empty) && Some(record.key.as_str()) != keep)
-                // Among equals the deepest goes first: beginnings are shared more.
-                .min_by_key(|record| (record.last_used_at_ms, std::cmp::Reverse(record.start), record.key.clone()))
-                .map(|record| record.key.clone());
-            let Some(leaf) = leaf else {
-                // Only what is being continued is left.
-                for record in removed {
-                    self.insert(record);
+            let Some(entry) = self.entries.get_mut(key) else { continue };
+            let before = rank(&entry.record);
+            entry.record.last_used_at_ms = at_ms;
+            entry.record.hits += 1;
+            let after = rank(&entry.record);
+            for set in [&mut self.leaves[entry.record.kind as usize], &mut self.in_memory] {
+                if set.remove(&before) {
+                    set.insert(after.clone());
                 }
-                return None;
-            };
-            removed.extend(self.remove(&leaf));
-        }
-        Some(removed)
-    }
-
-    /// Removes a chunk and everything that continues it, and returns them.
-    pub(super) fn remove_with_descendants(&mut self, key: &str) -> Vec<ChunkRecord> {
-        let mut pending = vec![key.to_owned()];
-        let mut removed = Vec::new();
-        while let Some(key) = pending.pop() {
-            pending.extend(self.children.get(&key).into_iter().flatten().cloned());
-            removed.extend(self.remove(&key));
-        }
-        removed
-    }
-
-    fn remove(&mut self, key: &str) -> Option<ChunkRecord> {
-        let record = self.chunks.remove(key)?;
-        self.total_bytes -= record.bytes;
-        let parent = self.parent_of(&record);
-        if let Some(siblings) = self.children.get_mut(&parent) {
-            siblings.remove(key);
-            if siblings.is_empty() {
-                self.children.remove(&parent);
             }
         }
-        Some(record)
     }
 
-    fn parent_of(&self, record: &ChunkRecord) -> String {
-        record.parent_key.clone().unwrap_or_else(|| root_key(&record.fingerprint))
+    /// The chunks from the first of a conversation to `key`.
+    pub(super) fn path(&self, key: &str) -> Vec<&Entry> {
+        let mut path = Vec::new();
+        let mut next = Some(key);
+        while let Some(entry) = next.and_then(|key| self.entries.get(key)) {
+            path.push(entry);
+            next = entry.record.parent_key.as_deref();
+        }
+        path.reverse();
+        path
     }
 
-    fn children(&self, parent: &str) -> impl Iterator<Item = &ChunkRecord> {
-        self.children.get(parent).into_iter().flatten().filter_map(|key| self.chunks.get(key))
+    pub(super) fn parent_of(&self, record: &ChunkRecord) -> String {
+        record.parent_key.clone().unwrap_or_else(|| root_key(&record.space))
+    }
+
+    pub(super) fn children_of(&self, parent: &str) -> impl Iterator<Item = &Entry> {
+        self.children.get(parent).into_iter().flatten().filter_map(|(_, key)| self.entries.get(key))
+    }
+
+    fn children_beginning_with(&self, parent: &str, token: Option<u32>) -> impl Iterator<Item = &Entry> {
+        let children = self.children.get(parent).map(|children| children.range((token, String::new())..));
+        let beginning = children.into_iter().flatten().take_while(move |(first, _)| *first == token);
+        beginning.filter_map(|(_, key)| self.entries.get(key))
     }
 }
 
-/// What the first chunks of a model's conversations continue.
-fn root_key(fingerprint: &str) -> String {
-    hash(b"cairn prompt cache 1", fingerprint.as_bytes())
+/// What the first chunks of a space's conversations continue.
+fn root_key(space: &Space) -> String {
+    match space.variant.as_str() {
+        "" => hash(b"cairn prompt cache 1", space.fingerprint.as_bytes()),
+        variant => hash(b"cairn prompt cache 1", format!("{}\n{variant}", space.fingerprint).as_bytes()),
+    }
 }
 
 /// The key of a chunk: everything that its keys and values depend on is in the parent's key or the token ids.
@@ -215,131 +329,5 @@ fn hash(first: &[u8], second: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MODEL: &str = "model";
-
-    fn index(budget_bytes: u64) -> ChunkIndex {
-        ChunkIndex::new(budget_bytes, Vec::new())
-    }
-
-    /// Files what a turn computed: one byte per token, used at `at_ms`.
-    fn file(index: &mut ChunkIndex, tokens: &[u32], boundaries: &[usize], at_ms: i64) -> usize {
-        let planned = index.plan(MODEL, tokens, boundaries);
-        for chunk in &planned {
-            index.insert(ChunkRecord {
-                key: chunk.key.clone(),
-                parent_key: chunk.parent_key.clone(),
-                fingerprint: chunk.fingerprint.clone(),
-                start: chunk.start,
-                bytes: chunk.token_ids.len() as u64,
-                token_ids: chunk.token_ids.clone(),
-                file_hash: String::new(),
-                last_used_at_ms: at_ms,
-            });
-        }
-        planned.len()
-    }
-
-    fn spans(index: &ChunkIndex, tokens: &[u32]) -> Vec<usize> {
-        index.longest_prefix(MODEL, tokens).parts.iter().map(|part| part.num_tokens).collect()
-    }
-
-    fn ids(from: u32, to: u32) -> Vec<u32> {
-        (from..to).collect()
-    }
-
-    #[test]
-    fn chunks_end_at_boundaries_and_at_256_tokens() {
-        let check = |length: u32, boundaries: &[usize], expected: &[usize]| {
-            let mut index = index(u64::MAX);
-            file(&mut index, &ids(0, length), boundaries, 0);
-            assert_eq!(spans(&index, &ids(0, length)), expected, "{length} tokens, {boundaries:?}");
-        };
-        check(10, &[], &[10]);
-        check(10, &[4], &[4, 6]);
-        check(10, &[4, 10], &[4, 6]);
-        check(600, &[], &[256, 256, 88]);
-        check(600, &[30, 300], &[30, 256, 14, 256, 44]);
-        check(10, &[4, 25], &[4, 6]);
-    }
-
-    #[test]
-    fn a_shared_beginning_is_kept_once() {
-        let mut index = index(u64::MAX);
-        let system = ids(0, 20);
-        let first: Vec<u32> = system.iter().copied().chain(ids(100, 110)).collect();
-        let second: Vec<u32> = system.iter().copied().chain(ids(200, 210)).collect();
-        assert_eq!(file(&mut index, &first, &[20], 0), 2);
-        assert_eq!(file(&mut index, &second, &[20], 0), 1, "only the new part");
-        assert_eq!(index.total_bytes(), 40);
-        assert_eq!(file(&mut index, &first, &[20], 0), 0, "nothing twice");
-    }
-
-    #[test]
-    fn a_prompt_matches_to_the_token_where_it_differs() {
-        let mut index = index(u64::MAX);
-        file(&mut index, &ids(0, 100), &[40], 0);
-        let mut edited = ids(0, 100);
-        edited[70] = 9999;
-        assert_eq!(spans(&index, &edited), [40, 30]);
-        // The longer of two branches wins.
-        file(&mut index, &edited, &[40], 0);
-        assert_eq!(spans(&index, &edited), [40, 60]);
-        assert_eq!(spans(&index, &ids(0, 100)), [40, 60]);
-        assert_eq!(spans(&index, &ids(1, 100)), Vec::<usize>::new());
-        assert!(index.longest_prefix("another model", &ids(0, 100)).parts.is_empty());
-    }
-
-    #[test]
-    fn eviction_takes_old_ends_first_and_keeps_to_the_budget() {
-        let mut index = index(100);
-        file(&mut index, &ids(0, 40), &[20], 1); // beginning and end, old
-        file(&mut index, &ids(1000, 1040), &[20], 2);
-        let removed = index.make_room(50, None).expect("fits");
-        assert_eq!(removed.iter().map(|record| (record.last_used_at_ms, record.start)).collect::<Vec<_>>(), [(1, 20), (1, 0)]);
-        assert_eq!(index.total_bytes(), 40);
-        assert!(index.make_room(101, None).is_none(), "larger than the whole budget");
-    }
-
-    #[test]
-    fn eviction_never_takes_what_is_being_continued() {
-        let mut index = index(30);
-        file(&mut index, &ids(0, 30), &[10], 1);
-        let leaf = index.longest_prefix(MODEL, &ids(0, 30)).parts[1].record.key.clone();
-        assert!(index.make_room(10, Some(&leaf)).is_none());
-        assert_eq!(index.total_bytes(), 30);
-    }
-
-    #[test]
-    fn nothing_is_evicted_for_a_chunk_that_cannot_fit() {
-        let mut index = index(100);
-        file(&mut index, &ids(0, 40), &[20], 2);
-        file(&mut index, &ids(1000, 1010), &[], 1);
-        let continued = index.longest_prefix(MODEL, &ids(0, 40)).parts[1].record.key.clone();
-        assert!(index.make_room(70, Some(&continued)).is_none());
-        assert_eq!(index.total_bytes(), 50);
-        assert_eq!(spans(&index, &ids(1000, 1010)), [10]);
-    }
-
-    #[test]
-    fn a_damaged_chunk_takes_its_descendants_along() {
-        let mut index = index(u64::MAX);
-        file(&mut index, &ids(0, 600), &[], 0);
-        let second = index.longest_prefix(MODEL, &ids(0, 600)).parts[1].record.key.clone();
-        assert_eq!(index.remove_with_descendants(&second).len(), 2);
-        assert_eq!(spans(&index, &ids(0, 600)), [256]);
-        assert_eq!(index.total_bytes(), 256);
-    }
-
-    #[test]
-    fn records_make_the_same_index_again() {
-        let mut first = index(u64::MAX);
-        file(&mut first, &ids(0, 600), &[30], 5);
-        let records = first.longest_prefix(MODEL, &ids(0, 600)).parts.into_iter().map(|part| part.record).rev().collect();
-        let second = ChunkIndex::new(u64::MAX, records);
-        assert_eq!(spans(&second, &ids(0, 600)), spans(&first, &ids(0, 600)));
-        assert_eq!(second.total_bytes(), first.total_bytes());
-    }
-}
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests;

@@ -4,33 +4,56 @@
 //! ```text
 //! <folder>/prompt-cache-v1/                 (given as CacheOptions::folder)
 //!   <model fingerprint>/
-//!     <chunk key>.safetensors               keys and values of at most 256 tokens, never rewritten
+//!     <chunk key>.safetensors               what at most 256 tokens left behind, never rewritten
 //! ```
-//! A chunk continues its parent; its key is a hash over the parent's key and its token ids, the root's over the model fingerprint. So
-//! equal beginnings have equal keys and are kept once. `index` decides (pure), `chunk_file` encodes, `filing` writes; this module is
-//! what the worker calls. The most recent conversation also stays in memory as it is.
+//! A chunk continues its parent; its key is a hash over the parent's key and its token ids, the root's over the model fingerprint and
+//! whatever else changes the numbers ([`Space`]). So equal beginnings have equal keys and are kept once. Conversations and named prompt
+//! caches stand at places among the chunks ([`Anchor`]).
+//!
+//! ```text
+//! index · eviction · anchors   what there is, what goes, who holds what: pure policy
+//! shelf                        the index with the contents in memory, shared by three threads
+//! chunk_file                   contents and their file
+//! filing                       the thread that writes, evicts and sweeps
+//! restore                      contents back into caches
+//! why                          what was not found, in words
+//! view                         the whole as people look at it
+//! ```
+//! This module is what the worker calls. The conversation that ran last also stays as it is, so that its next turn copies nothing.
 //!
 //! Invariants: a file is visible complete or not at all; whatever is read back was hashed when it was written and hashes the same; any
 //! failure is a miss with its reason, never an error and never a wrong token.
 
+mod anchors;
 mod chunk_file;
+mod eviction;
 mod filing;
 mod index;
+mod restore;
+mod shelf;
+mod view;
+mod why;
 
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cairn_chat::Prompt;
+use cairn_chat::{Prompt, Role};
 use cairn_lm::LoadedModel;
-use cairn_lm::cache::{KvCache, LayerCache};
-use cairn_lm::models::Model;
+use cairn_lm::cache::span::{CacheLayout, Capture, HeldLayers};
+use cairn_lm::cache::{KvQuantization, LayerCache, QuantizedKvCache};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::records::{CacheEvent, CacheOptions, ChunkRecord};
+use crate::records::{Anchor, CacheEvent, CacheOptions, ChunkKind, ChunkRecord, Space};
 use crate::{EngineError, EngineStatus};
-use filing::{Filing, PendingChunk};
-use index::ChunkIndex;
+use chunk_file::ChunkContents;
+use filing::Filing;
+use index::Needs;
+use restore::{Source, restore};
+use shelf::SharedShelf;
+
+pub use anchors::Holding;
+pub use shelf::CacheFigures;
+pub use view::{CacheNode, CacheView, CacheWindow};
 
 /// What could be reused of earlier work.
 pub(crate) struct Reuse {
@@ -41,15 +64,46 @@ pub(crate) struct Reuse {
     pub(crate) caches: Vec<LayerCache>,
 }
 
-impl Reuse {
-    pub(crate) fn nothing(model: &Model) -> Self {
-        Reuse { num_tokens: 0, note: None, caches: model.make_cache() }
-    }
+/// What is looked up.
+pub(crate) struct Query<'a> {
+    pub(crate) prompt: &'a Prompt,
+    /// The most tokens that are of use: at least one must be run, to have something to sample from.
+    pub(crate) limit: usize,
+    /// The name under which the model was loaded.
+    pub(crate) model_name: &'a str,
+    /// How keys and values are quantized, where they are.
+    pub(crate) quantization: Option<KvQuantization>,
+    /// Whose conversation it is.
+    pub(crate) owner: Option<&'a str>,
+}
+
+/// What an answer has computed.
+pub(crate) struct Computed<'a> {
+    pub(crate) model: &'a LoadedModel,
+    /// The name under which the model was loaded.
+    pub(crate) model_name: &'a str,
+    /// Prompt and answer, of which `caches` hold a beginning.
+    pub(crate) tokens: Vec<u32>,
+    /// Where the words of each end; what comes after is the answer's.
+    pub(crate) boundaries: Vec<(usize, ChunkKind)>,
+    /// Places on the way, in their order.
+    pub(crate) captures: Vec<Capture>,
+    pub(crate) caches: Vec<LayerCache>,
+    /// Whose conversation it is.
+    pub(crate) owner: Option<String>,
+}
+
+/// What an owner holds, to be written to a file.
+pub(crate) struct Exported {
+    pub(crate) anchor: Anchor,
+    /// Those that `caches` hold.
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) caches: Vec<LayerCache>,
 }
 
 /// The conversation that ran last, as it is in memory.
 struct Hot {
-    fingerprint: String,
+    space: Space,
     tokens: Vec<u32>, // exactly those that the caches hold
     caches: Vec<LayerCache>,
 }
@@ -61,11 +115,15 @@ pub(crate) struct PromptCache {
 }
 
 struct Stored {
-    folder: PathBuf,
-    index: Arc<Mutex<ChunkIndex>>,
+    shelf: SharedShelf,
     filing: Filing,
-    events: mpsc::UnboundedSender<CacheEvent>,
 }
+
+/// A chunk is kept up to this many tokens before the end of a prompt, for layers that remember only places: templates rewrite the end of
+/// a prompt when an answer follows. (As LM Studio's CacheWrapper.)
+const TAIL_TOKENS: usize = 11;
+/// More than this waits for the disk only if the memory budget allows it.
+const MIN_PENDING_BYTES: u64 = 256 << 20;
 
 impl PromptCache {
     /// What the disk holds is kept current in `status`, whichever thread changes it.
@@ -73,74 +131,177 @@ impl PromptCache {
         options: Option<CacheOptions>,
         events: mpsc::UnboundedSender<CacheEvent>,
         status: watch::Sender<EngineStatus>,
-    ) -> Self {
+    ) -> (Self, Option<CacheWindow>) {
         let stored = options.map(|options| {
-            let index = Arc::new(Mutex::new(ChunkIndex::new(options.budget_bytes, options.chunks)));
-            let filing = Filing::start(options.folder.clone(), Arc::clone(&index), events.clone(), status);
-            Stored { folder: options.folder, index, filing, events }
+            let shelf = SharedShelf::new(options, events);
+            Stored { filing: Filing::start(shelf.clone(), status), shelf }
         });
-        PromptCache { stored, hot: None }
+        let window = stored.as_ref().map(|stored| CacheWindow::new(stored.shelf.clone()));
+        (PromptCache { stored, hot: None }, window)
     }
 
-    /// The longest beginning of `prompt` that is in memory or on disk, at most `limit` tokens.
-    pub(crate) fn longest_prefix(&mut self, model: &LoadedModel, prompt: &Prompt, limit: usize) -> Reuse {
-        let hot = self.hot.take().filter(|hot| hot.fingerprint == model.fingerprint);
-        let num_hot = hot.as_ref().map_or(0, |hot| common_prefix(&hot.tokens, &prompt.tokens)).min(limit);
-        let mut problem = None;
-        if let Some(stored) = &self.stored {
-            let found = lock(&stored.index).longest_prefix(&model.fingerprint, &prompt.tokens);
+    /// The longest beginning of a prompt that is in memory or on disk.
+    pub(crate) fn longest_prefix(&mut self, model: &LoadedModel, query: &Query<'_>) -> Reuse {
+        let tokens = &query.prompt.tokens[..query.limit.min(query.prompt.tokens.len())];
+        let plain = space(model, &[]);
+        let own = Space { variant: query.quantization.map_or_else(String::new, variant), ..plain.clone() };
+        let (mut caches, mut num_tokens, mut problem) = (None, 0, None);
+        if let Some(hot) = self.hot.take().filter(|hot| hot.space == own) {
+            let matched = common_prefix(&hot.tokens, tokens);
             // Memory wins a tie: there is nothing to read.
-            if found.num_tokens.min(limit) > num_hot {
-                match stored.restore(&found, &model.model, limit) {
-                    // A damaged part can leave less than memory holds.
-                    Ok(restored) if restored.num_tokens < num_hot => problem = restored.problem,
-                    Ok(restored) => {
-                        let note = note(prompt, restored.num_tokens, limit, restored.problem);
-                        return Reuse { num_tokens: restored.num_tokens, note, caches: restored.caches };
-                    }
-                    Err(reason) => problem = Some(reason),
+            let num_stored = self.stored.as_ref().map_or(0, |stored| stored.num_restorable(&own, model, query.quantization, tokens));
+            if matched > 0 && matched >= num_stored {
+                caches = hot.go_back(matched);
+                num_tokens = matched;
+            }
+        }
+        if let (None, Some(stored)) = (&caches, &self.stored) {
+            // Until they are quantized, keys and values are those of a plain cache.
+            for space in if own == plain { vec![&own] } else { vec![&own, &plain] } {
+                let restored = stored.restore(space, model, query.quantization, tokens);
+                problem = problem.or(restored.problem);
+                if restored.num_tokens > 0 {
+                    (caches, num_tokens) = (Some(restored.caches), restored.num_tokens);
+                    break;
                 }
             }
         }
-        match hot {
-            Some(mut hot) if num_hot > 0 => {
-                let surplus = hot.tokens.len() - num_hot;
-                if hot.caches.iter_mut().all(|cache| cache.trim(surplus) == surplus) {
-                    return Reuse { num_tokens: num_hot, note: note(prompt, num_hot, limit, problem), caches: hot.caches };
-                }
-                Reuse { note: note(prompt, 0, limit, problem), ..Reuse::nothing(&model.model) }
-            }
-            _ => Reuse { note: note(prompt, 0, limit, problem), ..Reuse::nothing(&model.model) },
+        if caches.is_none() {
+            num_tokens = 0;
         }
+        let note = self.stored.as_ref().and_then(|stored| stored.explain(&own, query, num_tokens, problem));
+        Reuse { num_tokens, note, caches: caches.unwrap_or_else(|| model.model.make_cache()) }
+    }
+
+    /// Places in a prompt, after the first `num_cached` tokens, that have to be caught while it is read; none where every place can be
+    /// gone back to later.
+    pub(crate) fn places_to_catch(&self, model: &LoadedModel, prompt: &Prompt, num_cached: usize) -> Vec<usize> {
+        let needs_captures = CacheLayout::of(&model.model.make_cache()).is_some_and(|layout| layout.needs_captures());
+        if self.stored.is_none() || !needs_captures {
+            return Vec::new();
+        }
+        let last = prompt.tokens.len() - 1; // prompts are not empty
+        // The end of the system prompt, and near the end of the question: states are large, and others are not gone back to.
+        let system = prompt.boundaries.iter().zip(&prompt.roles).find(|(_, role)| **role == Role::System).map(|(end, _)| *end);
+        let mut places: Vec<usize> = system.into_iter().chain([prompt.tokens.len().saturating_sub(TAIL_TOKENS)]).collect();
+        places.retain(|place| (num_cached + 1..last).contains(place));
+        places.dedup();
+        places
     }
 
     /// Keeps what an answer has computed: in memory as it is, and on disk what is not there yet.
-    ///
-    /// `tokens` are the prompt and the sampled ones; `caches` hold a beginning of them.
-    pub(crate) fn keep(&mut self, fingerprint: &str, mut tokens: Vec<u32>, boundaries: &[usize], caches: Vec<LayerCache>) {
+    pub(crate) fn keep(&mut self, computed: Computed<'_>) {
+        let Computed { mut tokens, caches, .. } = computed;
         let num_held = caches.iter().map(LayerCache::offset).min().unwrap_or(0);
         if num_held == 0 || num_held > tokens.len() || caches.iter().any(|cache| cache.offset() != num_held) {
             return;
         }
         tokens.truncate(num_held);
+        let space = space(computed.model, &caches);
         if let Some(stored) = &self.stored {
-            stored.file(fingerprint, &tokens, boundaries, &caches);
+            let (captures, boundaries) = (computed.captures, computed.boundaries);
+            let kept = stored.keep(&space, &tokens, boundaries, &captures, &caches);
+            if let Err(error) = kept {
+                tracing::warn!(%error, "a prompt cache cannot be copied for keeping");
+            }
+            if let Some(owner) = computed.owner {
+                stored.anchor(owner, &space, computed.model_name, &tokens, false);
+            }
         }
-        self.hot = Some(Hot { fingerprint: fingerprint.to_owned(), tokens, caches });
+        self.hot = Some(Hot { space, tokens, caches });
     }
 
-    /// Drops what is in memory.
+    /// Puts what a file held on the shelf, pinned for `owner`. Fails in words where it is not there entirely afterwards.
+    pub(crate) fn import(
+        &mut self,
+        space: &Space,
+        model_name: &str,
+        tokens: Vec<u32>,
+        caches: &[LayerCache],
+        owner: &str,
+    ) -> Result<(), String> {
+        let stored = self.stored.as_ref().ok_or("this engine keeps no prompt caches")?;
+        if CacheLayout::of(caches).is_none() {
+            return Err("its kind of caches can only be continued from the file, as `cairn generate --prompt-cache-file` does".to_owned());
+        }
+        let boundaries = vec![(tokens.len(), ChunkKind::System)];
+        stored.keep(space, &tokens, boundaries, &[], caches).map_err(|error| error.to_string())?;
+        stored.anchor(owner.to_owned(), space, model_name, &tokens, true);
+        // Until the disk has it: only then a budget that is too small shows.
+        let (reply, answer) = oneshot::channel();
+        stored.filing.flush(reply);
+        let _ = answer.blocking_recv();
+        let shelf = stored.shelf.lock();
+        let anchor = shelf.index.anchors.get(owner);
+        let is_whole = anchor.is_some_and(|anchor| anchor.num_tokens == tokens.len());
+        let is_on_disk = anchor.and_then(|anchor| anchor.chunk_key.as_deref()).is_some_and(|key| shelf.index.is_on_disk(key));
+        let why = match (is_whole, is_on_disk, &shelf.problem) {
+            (true, true, _) => return Ok(()),
+            (.., Some(problem)) => problem.clone(),
+            _ => "the prompt cache's budget on disk has no room for it: raise it in the settings".to_owned(),
+        };
+        drop(shelf);
+        let window = CacheWindow::new(stored.shelf.clone());
+        window.purge(owner);
+        window.remove_anchor(owner);
+        Err(why)
+    }
+
+    /// What an owner holds, as caches. Fails in words.
+    pub(crate) fn export(&self, owner: &str, model: Option<&LoadedModel>) -> Result<Exported, String> {
+        let stored = self.stored.as_ref().ok_or("this engine keeps no prompt caches")?;
+        let (folder, anchor, sources) = {
+            let shelf = stored.shelf.lock();
+            let anchor = shelf.index.anchors.get(owner).filter(|anchor| anchor.num_tokens > 0).cloned();
+            let anchor = anchor.ok_or("nothing of it is kept")?;
+            let path = anchor.chunk_key.as_deref().map_or(Vec::new(), |key| shelf.index.path(key));
+            let source =
+                |entry: &index::Entry| Source { contents: shelf.contents.get(&entry.record.key).cloned(), record: entry.record.clone() };
+            let sources: Vec<Source> = path.into_iter().map(source).collect();
+            (shelf.folder.clone(), anchor, sources)
+        };
+        // The chunks say themselves what they are, so that no model has to be loaded for it.
+        let on_disk = sources.iter().find(|source| !source.record.file_hash.is_empty());
+        let written = on_disk.map(|source| chunk_file::layout(&chunk_file::path(&folder, &anchor.space.fingerprint, &source.record.key)));
+        let plain = model.filter(|model| model.fingerprint == anchor.space.fingerprint && !anchor.space.variant.starts_with("kv"));
+        let layout = match written {
+            Some(Ok(Some(layout))) => Some(layout),
+            _ => plain.and_then(|model| CacheLayout::of(&model.model.make_cache())),
+        };
+        let layout = layout.ok_or_else(|| format!("load its model first ({})", anchor.model))?;
+        let caches = restore(&folder, &sources, &layout, anchor.num_tokens).map_err(|unusable| unusable.error.to_string())?;
+        let tokens = sources.into_iter().flat_map(|source| source.record.token_ids).collect();
+        Ok(Exported { anchor, tokens, caches })
+    }
+
+    /// Drops what is in memory as it was left, and of the rest in memory what is on disk too.
+    pub(crate) fn demote(&mut self) {
+        self.forget_hot();
+        if let Some(stored) = &self.stored {
+            stored.shelf.lock().demote();
+        }
+    }
+
+    /// Drops the conversation that ran last.
     pub(crate) fn forget_hot(&mut self) {
         self.hot = None;
     }
 
-    pub(crate) fn disk_bytes(&self) -> u64 {
-        self.stored.as_ref().map_or(0, |stored| lock(&stored.index).total_bytes())
+    /// Bytes on disk, and in memory beside the conversation that ran last.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        self.stored.as_ref().map_or((0, 0), |stored| {
+            let shelf = stored.shelf.lock();
+            (shelf.index.disk.bytes, shelf.index.memory.bytes)
+        })
     }
 
-    pub(crate) fn set_budget(&mut self, bytes: u64) {
+    pub(crate) fn set_budgets(&mut self, disk_bytes: u64, memory_bytes: u64) {
         if let Some(stored) = &self.stored {
-            stored.filing.set_budget(bytes);
+            {
+                let mut shelf = stored.shelf.lock();
+                (shelf.index.disk.budget, shelf.index.memory.budget) = (disk_bytes, memory_bytes);
+            }
+            stored.filing.keep_to_budgets();
         }
     }
 
@@ -162,6 +323,15 @@ impl PromptCache {
     }
 }
 
+impl Hot {
+    /// Its caches with only the first `num_tokens`; none where they cannot go back.
+    fn go_back(mut self, num_tokens: usize) -> Option<Vec<LayerCache>> {
+        let surplus = self.tokens.len() - num_tokens;
+        let can = surplus == 0 || self.caches.iter().all(LayerCache::is_trimmable);
+        (can && self.caches.iter_mut().all(|cache| cache.trim(surplus) == surplus || surplus == 0)).then_some(self.caches)
+    }
+}
+
 struct Restored {
     num_tokens: usize,
     caches: Vec<LayerCache>,
@@ -169,117 +339,186 @@ struct Restored {
 }
 
 impl Stored {
-    /// Reads the chunks that were found. A chunk that cannot be used ends the prefix before it and is forgotten.
-    fn restore(&self, found: &index::Prefix, model: &Model, limit: usize) -> Result<Restored, String> {
-        let num_layers = model.make_cache().len();
-        let mut keys: Vec<Vec<_>> = (0..num_layers).map(|_| Vec::new()).collect();
-        let mut values: Vec<Vec<_>> = (0..num_layers).map(|_| Vec::new()).collect();
-        let mut num_tokens = 0;
+    fn num_restorable(&self, space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>, tokens: &[u32]) -> usize {
+        let Some(layout) = layout(space, model, quantization) else { return 0 };
+        self.shelf.lock().index.longest_prefix(space, tokens).num_restorable(needs(&layout), tokens.len())
+    }
+
+    /// Reads the longest beginning of `tokens` that can be gone on from. A chunk that cannot be used is forgotten, and what is before it
+    /// is tried.
+    fn restore(&self, space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>, tokens: &[u32]) -> Restored {
         let mut problem = None;
-        let mut touched = Vec::new();
-        for part in &found.parts {
-            let wanted = part.num_tokens.min(limit - num_tokens);
-            if wanted == 0 {
-                break;
+        let nothing = |problem| Restored { num_tokens: 0, caches: Vec::new(), problem };
+        let Some(layout) = layout(space, model, quantization) else { return nothing(None) };
+        loop {
+            let (folder, sources, num_tokens) = {
+                let shelf = self.shelf.lock();
+                let prefix = shelf.index.longest_prefix(space, tokens);
+                let num_tokens = prefix.num_restorable(needs(&layout), tokens.len());
+                let source =
+                    |part: index::PrefixPart| Source { contents: shelf.contents.get(&part.record.key).cloned(), record: part.record };
+                let sources: Vec<Source> = prefix.parts.into_iter().filter(|part| part.record.start < num_tokens).map(source).collect();
+                (shelf.folder.clone(), sources, num_tokens)
+            };
+            if num_tokens == 0 {
+                return nothing(problem);
             }
-            match chunk_file::read(&self.folder, &part.record, num_layers, wanted) {
-                Ok(layers) => {
-                    for (layer, (key, value)) in layers.into_iter().enumerate() {
-                        keys[layer].push(key);
-                        values[layer].push(value);
-                    }
-                    num_tokens += wanted;
-                    touched.push(part.record.key.clone());
+            match restore(&folder, &sources, &layout, num_tokens) {
+                Ok(caches) => {
+                    let keys: Vec<String> = sources.into_iter().map(|source| source.record.key).collect();
+                    let at_ms = now_ms();
+                    let mut shelf = self.shelf.lock();
+                    shelf.index.touch(&keys, at_ms);
+                    shelf.tell(CacheEvent::Touched { keys, at_ms });
+                    return Restored { num_tokens, caches, problem };
                 }
-                Err(error) => {
-                    let reason = error.to_string();
-                    tracing::warn!(chunk = %part.record.key, %reason, "a stored prompt cache cannot be used");
-                    let _ = self.events.send(CacheEvent::Removed { keys: self.discard(&part.record.key), reason: reason.clone() });
+                Err(unusable) => {
+                    let reason = unusable.error.to_string();
+                    tracing::warn!(chunk = %unusable.key, %reason, "a stored prompt cache cannot be used");
+                    self.shelf.lock().forget(&unusable.key, &reason);
                     problem = Some(reason);
-                    break;
                 }
             }
         }
-        if num_tokens == 0 {
-            return Err(problem.unwrap_or_else(|| "nothing was stored".to_owned()));
-        }
-        let mut caches = Vec::with_capacity(num_layers);
-        for (keys, values) in keys.iter().zip(&values) {
-            caches.push(LayerCache::Kv(KvCache::from_parts(keys, values).map_err(|error| error.to_string())?));
-        }
-        let at_ms = now_ms();
-        lock(&self.index).touch(&touched, at_ms);
-        let _ = self.events.send(CacheEvent::Touched { keys: touched, at_ms });
-        Ok(Restored { num_tokens, caches, problem })
     }
 
-    /// Forgets a chunk and what continues it, files included; returns the keys.
-    fn discard(&self, key: &str) -> Vec<String> {
-        let mut index = lock(&self.index);
-        let removed = index.remove_with_descendants(key);
-        // Under the lock: the filing thread must not take their room in the budget while they are there.
-        for record in &removed {
-            let _ = std::fs::remove_file(chunk_file::path(&self.folder, &record.fingerprint, &record.key));
-        }
-        removed.into_iter().map(|record| record.key).collect()
+    /// Why no more than `num_cached` tokens were taken.
+    fn explain(&self, space: &Space, query: &Query<'_>, num_cached: usize, problem: Option<String>) -> Option<String> {
+        let mut shelf = self.shelf.lock();
+        shelf.figures.num_lookups += 1;
+        shelf.figures.num_prompt_tokens += query.prompt.tokens.len() as u64;
+        shelf.figures.num_cached_tokens += num_cached as u64;
+        let anchor = query.owner.and_then(|owner| shelf.index.anchors.get(owner));
+        let tokens = |anchor: &Anchor| {
+            let path = anchor.chunk_key.as_deref().map_or(Vec::new(), |key| shelf.index.path(key));
+            path.iter().flat_map(|entry| entry.record.token_ids.iter().copied()).collect()
+        };
+        let lookup = why::Lookup {
+            prompt: query.prompt,
+            space,
+            model: query.model_name,
+            anchor: anchor.map(|anchor| (anchor, tokens(anchor))),
+            limit: query.limit,
+            not_written: shelf.problem.as_deref(),
+            now_ms: now_ms(),
+        };
+        why::note(&lookup, num_cached, problem)
     }
 
-    /// Queues the chunks of `tokens` that are not stored yet.
-    fn file(&self, fingerprint: &str, tokens: &[u32], boundaries: &[usize], caches: &[LayerCache]) {
-        if lock(&self.index).is_off() {
-            return;
+    /// Puts the chunks of `tokens` that are not there yet on the shelf, and queues them for the disk.
+    fn keep(
+        &self,
+        space: &Space,
+        tokens: &[u32],
+        mut boundaries: Vec<(usize, ChunkKind)>,
+        captures: &[Capture],
+        caches: &[LayerCache],
+    ) -> Result<(), cairn_lm::LmError> {
+        let Some(layout) = CacheLayout::of(caches).map(Arc::new) else { return Ok(()) };
+        // A place that was caught is of use only where a chunk ends.
+        for capture in captures {
+            let place = capture.num_tokens();
+            let at = boundaries.partition_point(|(boundary, _)| *boundary < place);
+            if boundaries.get(at).is_none_or(|(boundary, _)| *boundary != place) {
+                let kind = boundaries.get(at).map_or(ChunkKind::Assistant, |(_, kind)| *kind);
+                boundaries.insert(at, (place, kind));
+            }
         }
-        // Only keys and values of every token can be cut into chunks; what else a layer remembers stays in memory.
-        let kv_layers: Option<Vec<&KvCache>> =
-            caches.iter().map(|cache| if let LayerCache::Kv(cache) = cache { Some(cache) } else { None }).collect();
-        let Some(kv_layers) = kv_layers else { return };
-        let planned = lock(&self.index).plan(fingerprint, tokens, boundaries);
+        let (planned, is_filed) = {
+            let shelf = self.shelf.lock();
+            if shelf.index.disk.budget == 0 && shelf.index.memory.budget == 0 {
+                return Ok(());
+            }
+            (shelf.index.plan(space, tokens, &boundaries), shelf.index.disk.budget > 0)
+        };
+        if planned.is_empty() {
+            return Ok(());
+        }
+        let held = HeldLayers::of(caches)?;
+        let captures = captures.iter().map(HeldLayers::of_capture).collect::<Result<Vec<_>, _>>()?;
         for chunk in planned {
-            let layers =
-                kv_layers.iter().map(|cache| chunk_file::LayerBytes::copy(cache, chunk.start, chunk.start + chunk.token_ids.len()));
-            match layers.collect::<Result<Vec<_>, _>>() {
-                Ok(layers) => self.filing.file(PendingChunk { chunk, layers }),
-                Err(error) => {
-                    tracing::warn!(%error, "a prompt cache cannot be copied for filing");
-                    return;
-                }
+            let span = held.cut(&captures, chunk.start, chunk.start + chunk.token_ids.len())?;
+            let (held_from, has_state) = (span.held_from, span.has_state);
+            let contents = Arc::new(ChunkContents::new(span));
+            let bytes = contents.num_bytes();
+            let record = ChunkRecord {
+                key: chunk.key.clone(),
+                parent_key: chunk.parent_key,
+                space: space.clone(),
+                kind: chunk.kind,
+                start: chunk.start,
+                token_ids: chunk.token_ids,
+                held_from,
+                has_state,
+                bytes,
+                file_hash: String::new(),
+                hits: 0,
+                last_used_at_ms: now_ms(),
+            };
+            let most_pending = {
+                let mut shelf = self.shelf.lock();
+                shelf.add(record, contents, is_filed);
+                shelf.index.memory.budget.max(MIN_PENDING_BYTES)
+            };
+            if is_filed {
+                self.filing.file(chunk.key, bytes, Arc::clone(&layout));
+                self.shelf.wait_until_pending_is_at_most(most_pending);
             }
         }
+        self.shelf.lock().keep_to_memory_budget();
+        Ok(())
+    }
+
+    /// Moves the owner's anchor to the end of `tokens`, as far as they are kept.
+    fn anchor(&self, owner: String, space: &Space, model: &str, tokens: &[u32], is_pinned: bool) {
+        let mut shelf = self.shelf.lock();
+        let prefix = shelf.index.longest_prefix(space, tokens);
+        let whole = prefix.parts.iter().take_while(|part| part.num_tokens == part.record.token_ids.len());
+        let (chunk_key, num_tokens) = whole.last().map_or((None, 0), |part| (Some(part.record.key.clone()), part.record.stop()));
+        let is_pinned = is_pinned || shelf.index.anchors.get(&owner).is_some_and(|anchor| anchor.is_pinned);
+        let anchor = Anchor { owner, space: space.clone(), model: model.to_owned(), chunk_key, num_tokens, is_pinned, lost: None };
+        shelf.index.set_anchor(anchor);
+        shelf.tell_anchors();
     }
 }
 
-/// Why fewer tokens were read from cache than earlier turns had computed.
-fn note(prompt: &Prompt, num_cached: usize, limit: usize, problem: Option<String>) -> Option<String> {
-    let reread = |reason: &str| format!("re-read {} tokens: {reason}", group(limit + 1 - num_cached));
-    // `new_from` is how far earlier turns of this conversation agree with the prompt.
-    let expected = prompt.new_from.saturating_sub(1).min(limit);
-    match problem {
-        Some(problem) => Some(reread(&problem)),
-        None if num_cached < expected => Some(reread("the rest of this conversation was not stored for this model, or has been evicted")),
-        None => None,
-    }
+/// Where what `caches` hold belongs; no caches stand for plain ones.
+fn space(model: &LoadedModel, caches: &[LayerCache]) -> Space {
+    Space { fingerprint: model.fingerprint.clone(), variant: cache_variant(caches) }
 }
 
-/// 3100 as "3,100".
-fn group(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
+/// The [`Space::variant`] of what `caches` hold.
+pub(crate) fn cache_variant(caches: &[LayerCache]) -> String {
+    let quantized = caches.iter().find_map(|cache| if let LayerCache::Quantized(cache) = cache { Some(cache) } else { None });
+    quantized.map_or_else(String::new, |cache| quantized_variant(cache.bits(), cache.group_size()))
+}
+
+fn variant(quantization: KvQuantization) -> String {
+    quantized_variant(quantization.bits, quantization.group_size)
+}
+
+fn quantized_variant(bits: i32, group_size: i32) -> String {
+    format!("kv{bits}g{group_size}")
+}
+
+/// The layers of what is stored in `space` for a model; none where they cannot be stored.
+fn layout(space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>) -> Option<CacheLayout> {
+    let quantization = quantization.filter(|quantization| space.variant == variant(*quantization));
+    let quantized = |cache: LayerCache| match (cache, quantization) {
+        (LayerCache::Kv(_), Some(KvQuantization { bits, group_size, .. })) => {
+            QuantizedKvCache::new(group_size, bits).ok().map(LayerCache::Quantized)
         }
-        text.push(digit);
-    }
-    text
+        (cache, _) => Some(cache),
+    };
+    CacheLayout::of(&model.model.make_cache().into_iter().map(quantized).collect::<Option<Vec<_>>>()?)
+}
+
+fn needs(layout: &CacheLayout) -> Needs {
+    Needs { window: layout.window(), state: layout.has_state() }
 }
 
 fn common_prefix(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
-fn lock(index: &Mutex<ChunkIndex>) -> MutexGuard<'_, ChunkIndex> {
-    // A panic while the lock was held leaves at worst a stale entry, which reads as a miss.
-    index.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Milliseconds since the Unix epoch; only for "last used".

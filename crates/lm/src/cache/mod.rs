@@ -19,6 +19,7 @@ mod quantized;
 mod rotating;
 mod rows;
 mod snapshot;
+pub mod span;
 
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, ops};

@@ -1,7 +1,7 @@
 //! The list of conversations: order, names, deletion.
 
 use super::{Scratch, texts, turn};
-use crate::{Store, StoreError};
+use crate::{NamedCacheKind, Prefix, Store, StoreError};
 
 async fn titles(store: &Store) -> Vec<String> {
     store.conversations().await.unwrap().into_iter().map(|conversation| conversation.title).collect()
@@ -21,6 +21,39 @@ async fn a_conversation_comes_back_as_it_was_saved() {
     store.close().await.unwrap();
     let read = scratch.open().await.conversation(&made.id).await.unwrap().unwrap();
     assert_eq!((read.title.as_str(), read.system_prompt.as_str()), (odd, odd));
+}
+
+#[tokio::test]
+async fn a_conversation_keeps_the_prefix_that_it_began_with() {
+    async fn check(kind: NamedCacheKind, token_ids: Option<Vec<u32>>, title: &str, title_after_a_turn: &str) {
+        let scratch = Scratch::new();
+        let store = scratch.open().await;
+        let prefix = Prefix {
+            named_id: "n".into(),
+            name: "A long book".into(),
+            kind,
+            variant: "kv8g64".into(),
+            num_tokens: 3,
+            token_ids,
+            start_text: "It was".into(),
+            end_text: "".into(),
+            is_imported: true,
+        };
+        let made = store.create_conversation_from(7, &prefix, title).await.unwrap();
+        assert_eq!((made.title.as_str(), made.created_at_ms, made.prefix.as_ref()), (title, 7, Some(&prefix)));
+        assert_eq!(store.conversation(&made.id).await.unwrap(), Some(made.clone()));
+        assert_eq!(store.create_conversation(8).await.unwrap().prefix, None);
+
+        turn(&store, &made.id, "How does it end?", "…").await;
+        let [listed, _] = store.conversations().await.unwrap().try_into().unwrap();
+        assert_eq!(listed.prefix, Some(Prefix { token_ids: None, ..prefix.clone() }));
+        assert_eq!(listed.title, title_after_a_turn);
+        store.close().await.unwrap();
+        assert_eq!(scratch.open().await.conversation(&made.id).await.unwrap().unwrap().prefix, Some(prefix));
+    }
+    check(NamedCacheKind::Prompt, Some(vec![1, 70_000, u32::MAX]), "A long book", "A long book").await;
+    check(NamedCacheKind::Conversation, Some(vec![]), "", "How does it end?").await;
+    check(NamedCacheKind::Conversation, None, "Imported\0", "Imported\0").await;
 }
 
 #[tokio::test]

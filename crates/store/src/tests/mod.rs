@@ -1,15 +1,18 @@
 //! Behaviour of the store on real database files in temporary folders, by subject.
 #![allow(clippy::unwrap_used)]
 
+mod anchors;
+mod changes;
 mod conversations;
 mod faults;
+mod named_caches;
 mod opening;
 mod tables;
 mod turns;
 
 use std::path::PathBuf;
 
-use crate::{FinishedMessage, MessageStatus, Store};
+use crate::{FinishedMessage, MessageStatus, NamedCacheKind, NamedCacheRow, Store};
 
 /// A folder of its own for one test, gone with it.
 struct Scratch(tempfile::TempDir);
@@ -36,6 +39,26 @@ fn finished(status: MessageStatus, text: &str) -> FinishedMessage {
 async fn turn(store: &Store, conversation_id: &str, question: &str, answer: &str) {
     let (user, assistant) = store.begin_turn(conversation_id, question, 10).await.unwrap();
     store.finish_turn(&user.id, &[7], &assistant.id, &finished(MessageStatus::Complete, answer)).await.unwrap();
+}
+
+fn named_cache(id: &str, name: &str, last_used_at_ms: i64) -> NamedCacheRow {
+    NamedCacheRow {
+        id: id.into(),
+        name: name.into(),
+        model: "smol".into(),
+        fingerprint: "f00d".into(),
+        variant: "kv8g64".into(),
+        kind: NamedCacheKind::Prompt,
+        num_tokens: 3,
+        token_ids: Some(vec![1, 70_000, u32::MAX]),
+        title: "עברית\u{202e}\0".into(),
+        start_text: "It was".into(),
+        end_text: "the end.\n".into(),
+        imported_from: None,
+        created_at_ms: 5,
+        last_used_at_ms,
+        deleted_at_ms: None,
+    }
 }
 
 /// The texts of the current branch.

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use super::{Scratch, finished, texts, turn};
-use crate::{MessageStatus, Store, StoreError};
+use crate::store::MIGRATIONS;
+use crate::{ChunkKind, MessageStatus, Store, StoreError};
 
 async fn pragma(store: &Store, statement: &'static str) -> String {
     let value: sqlx::sqlite::SqliteRow = sqlx::query(statement).fetch_one(&store.writer).await.unwrap();
@@ -127,6 +128,36 @@ async fn programs_that_start_together_make_one_database() {
 }
 
 #[tokio::test]
+async fn a_file_of_the_first_version_keeps_its_rows() {
+    let scratch = Scratch::new();
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(scratch.database()).create_if_missing(true);
+    let old = sqlx::SqlitePool::connect_with(options).await.unwrap();
+    MIGRATIONS.run_to(1, &old).await.unwrap();
+    for statement in [
+        "insert into conversations values ('c', 'title', 'system', null, 1, 2, 3, null, null)",
+        "insert into chunks values ('aa', null, 'f00d', 0, x'01000000', 7, 'beef', 8, 9), ('bb', 'aa', 'f00d', 256, x'', 7, 'beef', 8, 9)",
+    ] {
+        sqlx::query(statement).execute(&old).await.unwrap();
+    }
+    old.close().await;
+
+    // Twice, because the first time changes the file.
+    for _ in 0..2 {
+        let store = scratch.open().await;
+        let chunks = store.chunks().await.unwrap();
+        let read: Vec<_> = chunks.iter().map(|chunk| (chunk.key.as_str(), chunk.start, chunk.held_from, chunk.token_ids.len())).collect();
+        assert_eq!(read, [("aa", 0, 0, 1), ("bb", 256, 256, 0)]);
+        for chunk in chunks {
+            assert_eq!((chunk.variant.as_str(), chunk.kind, chunk.has_state, chunk.hits), ("", ChunkKind::Assistant, false, 0));
+            assert_eq!((chunk.bytes, chunk.created_at_ms, chunk.last_used_at_ms), (7, 8, 9));
+        }
+        let conversation = store.conversation("c").await.unwrap().unwrap();
+        assert_eq!((conversation.title.as_str(), conversation.prefix), ("title", None));
+        store.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_newer_file_is_refused() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
@@ -139,7 +170,7 @@ async fn a_newer_file_is_refused() {
     store.close().await.unwrap();
     let before = fs::read(scratch.database()).unwrap();
     let refused = Store::open(&scratch.database()).await;
-    assert!(matches!(&refused, Err(StoreError::Newer { found: 9999, known: 1, .. })), "{refused:?}");
+    assert!(matches!(&refused, Err(StoreError::Newer { found: 9999, known: 2, .. })), "{refused:?}");
     assert_eq!(fs::read(scratch.database()).unwrap(), before);
 }
 

@@ -3,19 +3,24 @@
 use std::time::Instant;
 
 use super::Scratch;
-use crate::ChunkRow;
+use crate::{ChunkKind, ChunkRow};
 
 fn chunk(key: &str, parent_key: Option<&str>, start: i64) -> ChunkRow {
     ChunkRow {
         key: key.into(),
         parent_key: parent_key.map(str::to_owned),
         fingerprint: "f00d".into(),
+        variant: "kv8g64".into(),
+        kind: ChunkKind::User,
         start,
+        held_from: start - 100,
+        has_state: true,
         token_ids: vec![1, 70_000, u32::MAX],
         bytes: 1_000,
         file_hash: "beef".into(),
         created_at_ms: 5,
         last_used_at_ms: 6,
+        hits: 2,
     }
 }
 
@@ -52,14 +57,24 @@ async fn chunks_come_back_parents_first() {
     assert_eq!(store.chunks().await.unwrap(), [root.clone(), child.clone()]);
     assert_eq!(store.total_chunk_bytes().await.unwrap(), 2_000);
 
-    // Filed again, as after a crash: still one row, with the new file's size.
-    let again = ChunkRow { bytes: 1_500, created_at_ms: 99, last_used_at_ms: 99, ..root.clone() };
+    // Filed again, as after a crash: still one row, with what is said of the new file.
+    let again = ChunkRow {
+        variant: String::new(),
+        kind: ChunkKind::System,
+        held_from: 0,
+        has_state: false,
+        bytes: 1_500,
+        created_at_ms: 99,
+        last_used_at_ms: 99,
+        hits: 0,
+        ..root.clone()
+    };
     store.insert_chunk(&again).await.unwrap();
-    let root = ChunkRow { created_at_ms: 5, ..again };
+    let root = ChunkRow { created_at_ms: 5, hits: 2, ..again };
     assert_eq!(store.chunks().await.unwrap(), [root.clone(), child.clone()]);
 
-    store.touch_chunks(&["00".into(), "nothing".into()], 1_234).await.unwrap();
-    assert_eq!(store.chunks().await.unwrap(), [root.clone(), ChunkRow { last_used_at_ms: 1_234, ..child }]);
+    store.touch_chunks(&["00".into(), "nothing".into(), "00".into()], 1_234).await.unwrap();
+    assert_eq!(store.chunks().await.unwrap(), [root.clone(), ChunkRow { last_used_at_ms: 1_234, hits: 3, ..child }]);
     for _ in 0..2 {
         store.delete_chunks(&["00".into(), "nothing".into(), "\"quoted\"".into()]).await.unwrap();
         assert_eq!(store.chunks().await.unwrap(), std::slice::from_ref(&root));
@@ -74,7 +89,8 @@ async fn ten_thousand_chunks_are_read_at_once() {
     let store = scratch.open().await;
     sqlx::query(
         "with recursive n (i) as (select 0 union all select i + 1 from n where i < 9999)
-         insert into chunks select printf('%064x', i), printf('%064x', i - 1), printf('%064x', 7), i, zeroblob(1024), 1, printf('%064x', i), 0, 0 from n",
+         insert into chunks (key, parent_key, fingerprint, start, token_ids, bytes, file_hash, created_at_ms, last_used_at_ms)
+         select printf('%064x', i), printf('%064x', i - 1), printf('%064x', 7), i, zeroblob(1024), 1, printf('%064x', i), 0, 0 from n",
     )
     .execute(&store.writer)
     .await

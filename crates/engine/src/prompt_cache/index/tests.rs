@@ -1,0 +1,296 @@
+//! What is kept, what a prompt can take, what goes first, and who holds what. A chunk takes a byte a token here.
+
+use super::super::eviction::{DISK_BUDGET, PURGED};
+use super::*;
+use crate::records::Lost;
+use ChunkKind::{Assistant, System, User};
+
+fn space() -> Space {
+    Space { fingerprint: "model".to_owned(), variant: String::new() }
+}
+
+fn index(disk_budget: u64) -> ChunkIndex {
+    ChunkIndex::new(disk_budget, u64::MAX, Vec::new(), Vec::new())
+}
+
+fn ids(from: u32, to: u32) -> Vec<u32> {
+    (from..to).collect()
+}
+
+fn record(space: &Space, chunk: PlannedChunk, at_ms: i64) -> ChunkRecord {
+    ChunkRecord {
+        key: chunk.key,
+        parent_key: chunk.parent_key,
+        space: space.clone(),
+        kind: chunk.kind,
+        start: chunk.start,
+        held_from: chunk.start,
+        has_state: false,
+        bytes: chunk.token_ids.len() as u64,
+        token_ids: chunk.token_ids,
+        file_hash: "hash".to_owned(),
+        hits: 0,
+        last_used_at_ms: at_ms,
+    }
+}
+
+/// Files what a turn computed, used at `at_ms`; returns the last chunk's key.
+fn file(index: &mut ChunkIndex, tokens: &[u32], boundaries: &[(usize, ChunkKind)], at_ms: i64) -> String {
+    for chunk in index.plan(&space(), tokens, boundaries) {
+        index.insert(record(&space(), chunk, at_ms), None);
+    }
+    index.longest_prefix(&space(), tokens).parts.last().unwrap().record.key.clone()
+}
+
+fn spans(index: &ChunkIndex, tokens: &[u32]) -> Vec<usize> {
+    index.longest_prefix(&space(), tokens).parts.iter().map(|part| part.num_tokens).collect()
+}
+
+fn hold(index: &mut ChunkIndex, owner: &str, key: &str, is_pinned: bool) {
+    let num_tokens = index.get(key).unwrap().record.stop();
+    let chunk_key = Some(key.to_owned());
+    let anchor = Anchor { owner: owner.to_owned(), space: space(), model: "m".to_owned(), chunk_key, num_tokens, is_pinned, lost: None };
+    index.set_anchor(anchor);
+}
+
+fn starts(removed: &[ChunkRecord]) -> Vec<(i64, usize)> {
+    removed.iter().map(|record| (record.last_used_at_ms, record.start)).collect()
+}
+
+#[test]
+fn chunks_end_at_boundaries_and_at_256_tokens() {
+    let check = |length: u32, boundaries: &[(usize, ChunkKind)], expected: &[(usize, ChunkKind)]| {
+        let mut index = index(u64::MAX);
+        file(&mut index, &ids(0, length), boundaries, 0);
+        let parts = index.longest_prefix(&space(), &ids(0, length)).parts;
+        let found: Vec<_> = parts.iter().map(|part| (part.num_tokens, part.record.kind)).collect();
+        assert_eq!(found, expected, "{length} tokens, {boundaries:?}");
+    };
+    check(1, &[(1, User)], &[(1, User)]);
+    check(256, &[(256, User)], &[(256, User)]);
+    check(257, &[], &[(256, Assistant), (1, Assistant)]);
+    check(600, &[(40, System), (300, User)], &[(40, System), (256, User), (4, User), (256, Assistant), (44, Assistant)]);
+    check(40, &[(40, System), (300, User)], &[(40, System)]);
+}
+
+#[test]
+fn a_beginning_is_found_however_it_was_cut() {
+    let mut index = index(u64::MAX);
+    file(&mut index, &ids(0, 100), &[(40, System)], 0);
+    assert_eq!(spans(&index, &ids(0, 100)), [40, 60]);
+    assert_eq!(spans(&index, &ids(0, 70)), [40, 30]);
+    let mut edited = ids(0, 100);
+    edited[70] = 9999;
+    assert_eq!(spans(&index, &edited), [40, 30]);
+    // The longer of two branches wins.
+    file(&mut index, &edited, &[(40, System)], 0);
+    assert_eq!(spans(&index, &edited), [40, 60]);
+    assert_eq!(spans(&index, &ids(0, 100)), [40, 60]);
+    assert_eq!(spans(&index, &ids(1, 100)), Vec::<usize>::new());
+    for other in [Space { fingerprint: "other".to_owned(), ..space() }, Space { variant: "kv8g64".to_owned(), ..space() }] {
+        assert!(index.longest_prefix(&other, &ids(0, 100)).parts.is_empty(), "{other:?}");
+    }
+}
+
+#[test]
+fn what_is_shared_is_kept_once() {
+    let mut index = index(u64::MAX);
+    for conversation in 0..10_000 {
+        let mut tokens = ids(0, 2000);
+        tokens.extend([100_000 + conversation, 7, 8]);
+        file(&mut index, &tokens, &[(2000, System), (2003, User)], 0);
+    }
+    assert_eq!(index.disk.bytes, 2000 + 3 * 10_000);
+    assert_eq!(index.records().count(), 8 + 10_000);
+}
+
+#[test]
+fn models_with_windows_and_states_go_on_where_what_they_need_is_held() {
+    /// Chunks that end at `stop`, hold a window's tokens from `held_from`, and perhaps states.
+    fn check(chunks: &[(usize, usize, bool)], needs: Needs, limit: usize, expected: usize) {
+        let mut start = 0;
+        let parts = chunks.iter().map(|&(stop, held_from, has_state)| {
+            let token_ids = ids(start as u32, stop as u32);
+            let planned = PlannedChunk { key: stop.to_string(), parent_key: None, kind: User, start, token_ids };
+            let record = ChunkRecord { held_from, has_state, ..record(&space(), planned, 0) };
+            start = stop;
+            PrefixPart { num_tokens: record.token_ids.len(), record, is_on_disk: true }
+        });
+        let prefix = Prefix { parts: parts.collect(), num_tokens: chunks.last().map_or(0, |chunk| chunk.0) };
+        assert_eq!(prefix.num_restorable(needs, limit), expected, "{chunks:?} for {needs:?} up to {limit}");
+    }
+    let plain = Needs::default();
+    check(&[(10, 0, false), (20, 10, false)], plain, 100, 20);
+    check(&[(10, 0, false), (20, 10, false)], plain, 13, 13);
+    check(&[], plain, 13, 0);
+    let window = Needs { window: Some(4), state: false };
+    check(&[(10, 0, false), (20, 10, false)], window, 13, 13);
+    // Of the second chunk only the end was still held.
+    check(&[(10, 0, false), (20, 16, false)], window, 100, 20);
+    check(&[(10, 0, false), (20, 16, false)], window, 19, 10);
+    check(&[(10, 0, false), (20, 17, false)], window, 100, 10);
+    check(&[(10, 8, false), (20, 20, false), (30, 26, false)], window, 100, 30);
+    check(&[(10, 8, false), (20, 20, false), (30, 26, false)], window, 29, 0);
+    check(&[(3, 0, false), (20, 20, false)], window, 100, 3);
+    let state = Needs { window: None, state: true };
+    check(&[(10, 0, true), (20, 10, false), (30, 20, true)], state, 100, 30);
+    check(&[(10, 0, true), (20, 10, false), (30, 20, true)], state, 29, 10);
+    check(&[(10, 0, false), (20, 10, false)], state, 100, 0);
+    check(&[(10, 0, true), (20, 19, true)], Needs { window: Some(4), state: true }, 100, 10);
+}
+
+#[test]
+fn answers_go_before_questions_and_questions_before_system_prompts() {
+    let mut index = index(1000);
+    // Two conversations: a system prompt of 10, a question of 20, an answer of 5; the first is older.
+    for (from, at_ms) in [(0, 1), (1000, 2)] {
+        file(&mut index, &ids(from, from + 35), &[(10, System), (30, User)], at_ms);
+    }
+    index.disk.budget = 60;
+    assert_eq!(starts(&index.keep_to_disk_budget(9)), [(1, 30), (2, 30)]);
+    index.disk.budget = 45;
+    assert_eq!(starts(&index.keep_to_disk_budget(9)), [(1, 10)]);
+    // The question that is left is as many as the system prompt that is left.
+    index.disk.budget = 25;
+    assert_eq!(starts(&index.keep_to_disk_budget(9)), [(2, 10)]);
+    index.disk.budget = 10;
+    assert_eq!(starts(&index.keep_to_disk_budget(9)), [(1, 0)]);
+    assert_eq!(index.disk.bytes, 10);
+}
+
+#[test]
+fn nothing_is_evicted_for_a_chunk_that_cannot_fit() {
+    let mut index = index(100);
+    let continued = file(&mut index, &ids(0, 40), &[(20, User)], 2);
+    file(&mut index, &ids(1000, 1010), &[], 1);
+    assert_eq!(index.make_room_on_disk(101, None, 9), None, "larger than the whole budget");
+    assert_eq!(index.make_room_on_disk(70, Some(&continued), 9), None, "only what is being continued would be left");
+    assert_eq!(index.disk.bytes, 50);
+    assert_eq!(starts(&index.make_room_on_disk(60, Some(&continued), 9).unwrap()), [(1, 0)]);
+    assert_eq!(index.disk.bytes, 40);
+}
+
+#[test]
+fn pinned_places_stay() {
+    let mut index = index(u64::MAX);
+    let named = file(&mut index, &ids(0, 40), &[(20, User)], 1);
+    file(&mut index, &ids(1000, 1040), &[(20, User)], 2);
+    hold(&mut index, "named", &named, true);
+    index.disk.budget = 0;
+    assert_eq!(starts(&index.keep_to_disk_budget(9)), [(2, 20), (2, 0)]);
+    assert_eq!(spans(&index, &ids(0, 40)), [20, 20]);
+    assert!(index.clear(9).is_empty());
+    index.pin("named", false);
+    assert_eq!(index.clear(9).len(), 2);
+}
+
+#[test]
+fn an_anchor_falls_back_to_what_is_left_and_knows_what_it_lost() {
+    let mut index = index(u64::MAX);
+    let key = file(&mut index, &ids(0, 600), &[], 1);
+    hold(&mut index, "chat", &key, false);
+    index.take_moved_anchors();
+    let second = index.longest_prefix(&space(), &ids(0, 600)).parts[1].record.key.clone();
+    assert_eq!(index.remove_with_descendants(&second, "damaged", 7).len(), 2);
+    let moved = index.take_moved_anchors().pop().unwrap();
+    assert_eq!(
+        (moved.num_tokens, moved.chunk_key.clone()),
+        (256, index.get(moved.chunk_key.as_deref().unwrap()).map(|e| e.record.key.clone()))
+    );
+    assert_eq!(moved.lost, Some(Lost { num_tokens: 600, reason: "damaged".to_owned(), at_ms: 7 }));
+    index.disk.budget = 0;
+    index.keep_to_disk_budget(8);
+    let moved = index.take_moved_anchors().pop().unwrap();
+    assert_eq!((moved.num_tokens, moved.chunk_key), (0, None));
+    assert_eq!(moved.lost, Some(Lost { num_tokens: 600, reason: DISK_BUDGET.to_owned(), at_ms: 8 }));
+    // A row whose chunk is not there.
+    let anchor = Anchor { chunk_key: Some("gone".to_owned()), num_tokens: 50, lost: None, ..index.anchors["chat"].clone() };
+    let reopened = ChunkIndex::new(0, 0, Vec::new(), vec![anchor]);
+    assert_eq!(reopened.anchors["chat"].lost.as_ref().map(|lost| lost.num_tokens), Some(50));
+}
+
+#[test]
+fn a_purge_takes_what_nobody_else_holds() {
+    let mut index = index(u64::MAX);
+    let shared: Vec<u32> = ids(0, 100);
+    let branch = |from: u32| shared.iter().copied().chain(ids(from, from + 10)).collect::<Vec<u32>>();
+    let first = file(&mut index, &branch(1000), &[(100, System), (105, User)], 1);
+    let second = file(&mut index, &branch(2000), &[(100, System), (105, User)], 1);
+    // An earlier answer to the first one's question.
+    let mut sibling = branch(1000);
+    sibling.truncate(105);
+    sibling.extend(ids(3000, 3009));
+    file(&mut index, &sibling, &[(100, System), (105, User)], 1);
+    hold(&mut index, "first", &first, true);
+    hold(&mut index, "second", &second, false);
+
+    let holdings = index.holdings();
+    let held: Vec<_> =
+        holdings.iter().map(|held| (held.anchor.owner.as_str(), held.bytes, held.own_bytes, held.shared_with.clone())).collect();
+    let with = |owner: &str| vec![owner.to_owned()];
+    assert_eq!(held, [("first", 110, 10, with("second")), ("second", 110, 10, with("first"))]);
+
+    index.take_moved_anchors();
+    let removed = index.purge("first", 9);
+    assert_eq!(removed.iter().map(|record| record.bytes).sum::<u64>(), 5 + 5 + 9);
+    assert_eq!(spans(&index, &branch(2000)), [100, 5, 5]);
+    assert_eq!(index.anchors["first"].num_tokens, 100);
+    assert_eq!(index.anchors["first"].lost.as_ref().unwrap().reason, PURGED);
+    assert_eq!(index.purge("second", 9).len(), 2);
+    assert_eq!(index.purge("second", 9).len(), 0, "the rest is the first one's too");
+    index.remove_anchor("first");
+    assert_eq!(index.purge("second", 9).len(), 1);
+    assert_eq!(index.disk.bytes, 0);
+}
+
+#[test]
+fn memory_gives_up_what_the_disk_has_before_what_only_it_has() {
+    let mut index = ChunkIndex::new(u64::MAX, u64::MAX, Vec::new(), Vec::new());
+    for (from, at_ms) in [(0, 1), (1000, 2)] {
+        for chunk in index.plan(&space(), &ids(from, from + 20), &[(10, User)]) {
+            index.insert(record(&space(), chunk, at_ms), Some(10));
+        }
+    }
+    let newer: Vec<String> = index.longest_prefix(&space(), &ids(1000, 1020)).parts.into_iter().map(|part| part.record.key).collect();
+    let older: Vec<String> = index.longest_prefix(&space(), &ids(0, 20)).parts.into_iter().map(|part| part.record.key).collect();
+    for key in &newer {
+        index.filed(key, 11, "hash".to_owned());
+    }
+    assert_eq!((index.memory.bytes, index.disk.bytes), (40, 22));
+    index.memory.budget = 30;
+    let (dropped, removed) = index.make_room_in_memory(9);
+    assert_eq!((dropped, removed.len()), (vec![newer[1].clone()], 0));
+    // What waits to be written stays, also over the budget.
+    index.set_pending(&older[1], true);
+    index.memory.budget = 0;
+    let (dropped, removed) = index.make_room_in_memory(9);
+    assert_eq!((dropped, removed.len()), (vec![newer[0].clone()], 0));
+    assert_eq!(index.memory.bytes, 20);
+    index.set_pending(&older[1], false);
+    let (_, removed) = index.make_room_in_memory(9);
+    assert_eq!(removed.iter().map(|record| record.start).collect::<Vec<_>>(), [10, 0]);
+    assert_eq!((index.memory.bytes, index.disk.bytes, index.in_memory.len()), (0, 22, 0));
+}
+
+#[test]
+fn reading_is_counted_and_puts_off_eviction() {
+    let mut index = index(u64::MAX);
+    let first = file(&mut index, &ids(0, 10), &[], 1);
+    file(&mut index, &ids(1000, 1010), &[], 2);
+    index.touch(std::slice::from_ref(&first), 3);
+    assert_eq!(index.get(&first).unwrap().record.hits, 1);
+    index.disk.budget = 10;
+    assert_eq!(starts(&index.keep_to_disk_budget(9)), [(2, 0)]);
+}
+
+#[test]
+fn records_make_the_same_index_again() {
+    let mut first = index(u64::MAX);
+    file(&mut first, &ids(0, 600), &[(30, System)], 5);
+    let records = first.longest_prefix(&space(), &ids(0, 600)).parts.into_iter().map(|part| part.record).rev().collect();
+    let mut second = ChunkIndex::new(u64::MAX, 0, records, Vec::new());
+    assert_eq!(spans(&second, &ids(0, 600)), spans(&first, &ids(0, 600)));
+    assert_eq!(second.disk.bytes, first.disk.bytes);
+    assert_eq!(second.leaves, first.leaves);
+    assert_eq!(starts(&second.clear(9)), [(5, 542), (5, 286), (5, 30), (5, 0)]);
+}

@@ -1,0 +1,70 @@
+//! Stored chunks back into caches: read and checked on threads beside the engine's, which copies them to their places meanwhile.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+
+use cairn_lm::cache::LayerCache;
+use cairn_lm::cache::span::{CacheJoiner, CacheLayout};
+
+use super::chunk_file::{ChunkContents, ChunkError};
+use crate::records::ChunkRecord;
+
+/// A chunk to restore from: its contents, where they are in memory.
+pub(super) struct Source {
+    pub(super) record: ChunkRecord,
+    pub(super) contents: Option<Arc<ChunkContents>>,
+}
+
+/// A chunk that cannot be used, and why.
+#[derive(Debug)]
+pub(super) struct Unusable {
+    pub(super) key: String,
+    pub(super) error: ChunkError,
+}
+
+/// More readers would only wait for the disk, or for the memory that they fill.
+const MAX_READERS: usize = 4;
+
+/// Caches of the first `num_tokens` tokens of the conversation that `sources` hold, in order from its beginning.
+///
+/// No chunk is used before its contents have been checked against the hash that was taken when it was written. What is in memory has
+/// never left it.
+pub(super) fn restore(folder: &Path, sources: &[Source], layout: &CacheLayout, num_tokens: usize) -> Result<Vec<LayerCache>, Unusable> {
+    let wanted: Vec<&Source> = sources.iter().filter(|source| source.record.start < num_tokens).collect();
+    let mut joiner = CacheJoiner::new(layout, num_tokens);
+    let mut add = |source: &Source, contents: &ChunkContents| {
+        let added = joiner.add(source.record.start, source.record.stop(), |name| contents.tensor(name));
+        added.map_err(|error| Unusable { key: source.record.key.clone(), error: error.into() })
+    };
+    let on_disk: Vec<&Source> = wanted.iter().copied().filter(|source| source.contents.is_none()).collect();
+    let num_readers = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_READERS).min(on_disk.len());
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        // One chunk waits for each reader: what is read ahead stays small.
+        let (sender, contents) = mpsc::sync_channel(num_readers);
+        for _ in 0..num_readers {
+            let (sender, next, on_disk) = (sender.clone(), &next, &on_disk);
+            scope.spawn(move || {
+                while let Some(source) = on_disk.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if sender.send((*source, ChunkContents::read(folder, &source.record))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for source in &wanted {
+            if let Some(contents) = &source.contents {
+                add(source, contents)?;
+            }
+        }
+        for (source, contents) in contents {
+            let contents = contents.map_err(|error| Unusable { key: source.record.key.clone(), error })?;
+            add(source, &contents)?;
+        }
+        Ok(())
+    })?;
+    let last = wanted.last().map_or_else(String::new, |source| source.record.key.clone());
+    joiner.finish().map_err(|error| Unusable { key: last, error: error.into() })
+}

@@ -1,0 +1,138 @@
+//! What is kept, in memory and on disk: the index and the contents that it speaks of. Shared by the engine's thread, which takes from it
+//! and adds to it, the filing thread, which writes, and whoever looks in.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use tokio::sync::mpsc;
+
+use super::chunk_file::{self, ChunkContents};
+use super::index::ChunkIndex;
+use super::now_ms;
+use crate::records::{CacheEvent, CacheOptions, ChunkRecord};
+
+/// The index, the contents in memory, and how well it all serves.
+///
+/// - `contents` are there exactly for the chunks that the index says are in memory.
+/// - Files are removed while the shelf is locked: until then their room in the budget is not free.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    pub(super) folder: PathBuf,
+    pub(super) index: ChunkIndex,
+    pub(super) contents: HashMap<String, Arc<ChunkContents>>,
+    /// Bytes of chunks that wait to be written.
+    pub(super) pending_bytes: u64,
+    /// Why chunks could not be written lately.
+    pub(super) problem: Option<String>,
+    pub(super) figures: CacheFigures,
+    events: mpsc::UnboundedSender<CacheEvent>,
+}
+
+/// How well the prompt cache has served since the engine started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheFigures {
+    /// Prompts that were looked up.
+    pub num_lookups: u64,
+    /// Their tokens.
+    pub num_prompt_tokens: u64,
+    /// Those that did not have to be computed.
+    pub num_cached_tokens: u64,
+}
+
+/// The shelf, and a bell that rings when something has been written.
+#[derive(Debug, Clone)]
+pub(super) struct SharedShelf(Arc<(Mutex<Shelf>, Condvar)>);
+
+impl SharedShelf {
+    pub(super) fn new(options: CacheOptions, events: mpsc::UnboundedSender<CacheEvent>) -> Self {
+        let CacheOptions { folder, disk_budget_bytes, memory_budget_bytes, chunks, anchors } = options;
+        let index = ChunkIndex::new(disk_budget_bytes, memory_budget_bytes, chunks, anchors);
+        let (contents, figures) = (HashMap::new(), CacheFigures::default());
+        let shelf = Shelf { folder, index, contents, pending_bytes: 0, problem: None, figures, events };
+        SharedShelf(Arc::new((Mutex::new(shelf), Condvar::new())))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Shelf> {
+        // A panic while the lock was held leaves at worst a stale entry, which reads as a miss.
+        self.0.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Waits until at most `bytes` wait to be written.
+    pub(super) fn wait_until_pending_is_at_most(&self, bytes: u64) {
+        let shelf = self.0.1.wait_while(self.lock(), |shelf| shelf.pending_bytes > bytes);
+        drop(shelf.unwrap_or_else(|poisoned| poisoned.into_inner()));
+    }
+
+    pub(super) fn ring(&self) {
+        self.0.1.notify_all();
+    }
+}
+
+impl Shelf {
+    pub(super) fn tell(&mut self, event: CacheEvent) {
+        let _ = self.events.send(event);
+    }
+
+    /// Tells which anchors have changed.
+    pub(super) fn tell_anchors(&mut self) {
+        for anchor in self.index.take_moved_anchors() {
+            self.tell(CacheEvent::Anchored(anchor));
+        }
+    }
+
+    /// Adds a chunk whose contents are in memory and wait to be written, unless nothing is.
+    pub(super) fn add(&mut self, record: ChunkRecord, contents: Arc<ChunkContents>, is_pending: bool) {
+        let (key, bytes) = (record.key.clone(), contents.num_bytes());
+        self.index.insert(record, Some(bytes));
+        self.contents.insert(key.clone(), contents);
+        if is_pending {
+            self.index.set_pending(&key, true);
+            self.pending_bytes += bytes;
+        }
+    }
+
+    /// Ends the waiting of a chunk, whether it was written or not.
+    pub(super) fn end_pending(&mut self, key: &str, bytes: u64) {
+        self.index.set_pending(key, false);
+        self.pending_bytes -= bytes;
+    }
+
+    /// Lets go of what the index has just removed: contents, files, and tells so.
+    pub(super) fn discard(&mut self, removed: Vec<ChunkRecord>, reason: &str) {
+        if removed.is_empty() {
+            return;
+        }
+        for record in &removed {
+            self.contents.remove(&record.key);
+            if !record.file_hash.is_empty() {
+                let _ = std::fs::remove_file(chunk_file::path(&self.folder, &record.space.fingerprint, &record.key));
+            }
+        }
+        let keys = removed.into_iter().map(|record| record.key).collect();
+        self.tell(CacheEvent::Removed { keys, reason: reason.to_owned() });
+        self.tell_anchors();
+    }
+
+    /// Keeps to the memory budget, as far as what waits to be written allows.
+    pub(super) fn keep_to_memory_budget(&mut self) {
+        let (dropped, removed) = self.index.make_room_in_memory(now_ms());
+        for key in dropped {
+            self.contents.remove(&key);
+        }
+        self.discard(removed, super::eviction::MEMORY_BUDGET);
+    }
+
+    /// Gives up contents in memory that are on disk too.
+    pub(super) fn demote(&mut self) {
+        for key in self.index.demote() {
+            self.contents.remove(&key);
+        }
+    }
+
+    /// Forgets a chunk that cannot be used, and what continues it.
+    pub(super) fn forget(&mut self, key: &str, reason: &str) {
+        let removed = self.index.remove_with_descendants(key, reason, now_ms());
+        self.discard(removed, reason);
+    }
+}

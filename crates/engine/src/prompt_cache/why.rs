@@ -1,0 +1,167 @@
+//! Why a turn had to compute what earlier turns had computed already, in words.
+
+use cairn_chat::{Prompt, Role};
+
+use super::common_prefix;
+use crate::records::{Anchor, Space};
+
+/// What is known about a prompt that was looked up.
+pub(super) struct Lookup<'a> {
+    pub(super) prompt: &'a Prompt,
+    pub(super) space: &'a Space,
+    /// The name under which the model was loaded.
+    pub(super) model: &'a str,
+    /// Where the conversation stood before, and the tokens up to there.
+    pub(super) anchor: Option<(&'a Anchor, Vec<u32>)>,
+    /// The most tokens that could have been taken.
+    pub(super) limit: usize,
+    /// Why chunks could not be written lately.
+    pub(super) not_written: Option<&'a str>,
+    pub(super) now_ms: i64,
+}
+
+/// A place where caches are kept only near, so that a few tokens are always read again.
+const NEARBY: usize = 16;
+
+/// Why only `num_cached` tokens were taken; none where that is all that could be expected. `problem` is what was wrong with stored parts.
+pub(super) fn note(lookup: &Lookup<'_>, num_cached: usize, problem: Option<String>) -> Option<String> {
+    let reread = |reason: &str| Some(format!("re-read {} tokens: {reason}", group(lookup.limit + 1 - num_cached)));
+    if let Some(problem) = problem {
+        return reread(&problem);
+    }
+    // How far earlier turns of this conversation agree with the prompt.
+    let expected = lookup.prompt.new_from.saturating_sub(1).min(lookup.limit);
+    if num_cached + NEARBY >= expected {
+        return None;
+    }
+    let Some((anchor, tokens)) = &lookup.anchor else {
+        let reason = "the rest of this conversation was not stored for this model, or has been evicted";
+        return reread(lookup.not_written.unwrap_or(reason));
+    };
+    if anchor.space.fingerprint != lookup.space.fingerprint {
+        return match anchor.model == lookup.model {
+            true => reread("the model's files are of another revision than when it was read"),
+            false => reread(&format!("it was read by another model, {}", anchor.model)),
+        };
+    }
+    let common = common_prefix(tokens, &lookup.prompt.tokens);
+    if common < tokens.len() && common < lookup.prompt.tokens.len() && common <= num_cached + NEARBY {
+        let roles = lookup.prompt.boundaries.iter().zip(&lookup.prompt.roles);
+        let system_end = roles.clone().find(|(_, role)| **role == Role::System).map_or(0, |(end, _)| *end);
+        return match common < system_end {
+            true => reread(&format!("the system prompt changed at token {}", group(common))),
+            false => reread(&format!("an earlier message changed at token {}", group(common))),
+        };
+    }
+    match &anchor.lost {
+        Some(lost) => reread(&format!("{}, {}", lost.reason, ago(lookup.now_ms - lost.at_ms))),
+        None => reread(lookup.not_written.unwrap_or("what was read between was not kept")),
+    }
+}
+
+/// A stretch of time before now, as people say it.
+pub(super) fn ago(milliseconds: i64) -> String {
+    let minutes = milliseconds / 60_000;
+    let (count, unit) = match minutes {
+        ..1 => return "a moment ago".to_owned(),
+        1..60 => (minutes, "minute"),
+        60..1440 => (minutes / 60, "hour"),
+        _ => (minutes / 1440, "day"),
+    };
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {unit}{plural} ago")
+}
+
+/// 3100 as "3,100".
+fn group(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::Lost;
+
+    const DAY_MS: i64 = 86_400_000;
+
+    struct Case {
+        anchor: Option<Anchor>,
+        /// What was read before, and what is read now: equal up to `changed_at`.
+        changed_at: usize,
+        num_cached: usize,
+    }
+
+    fn anchor() -> Anchor {
+        let space = Space { fingerprint: "f".to_owned(), variant: String::new() };
+        Anchor { owner: "o".to_owned(), space, model: "m".to_owned(), chunk_key: None, num_tokens: 3000, is_pinned: false, lost: None }
+    }
+
+    fn check(case: Case, expected: Option<&str>) {
+        let read: Vec<u32> = (0..3000).collect();
+        let mut tokens: Vec<u32> = (0..3200).collect();
+        tokens.iter_mut().skip(case.changed_at).take(1).for_each(|token| *token += 10_000);
+        let prompt =
+            Prompt { tokens, new_from: 3001, boundaries: vec![100, 3200], roles: vec![Role::System, Role::User], text: String::new() };
+        let lookup = Lookup {
+            prompt: &prompt,
+            space: &Space { fingerprint: "f".to_owned(), variant: String::new() },
+            model: "m",
+            anchor: case.anchor.as_ref().map(|anchor| (anchor, read[..anchor.num_tokens].to_vec())),
+            limit: 3199,
+            not_written: None,
+            now_ms: 10 * DAY_MS,
+        };
+        assert_eq!(note(&lookup, case.num_cached, None).as_deref(), expected);
+    }
+
+    #[test]
+    fn what_was_read_again_is_explained() {
+        let lost = |num_tokens| Anchor {
+            num_tokens,
+            lost: Some(Lost { num_tokens: 3000, reason: "evicted to keep to the disk budget".to_owned(), at_ms: 8 * DAY_MS }),
+            ..anchor()
+        };
+        let of_model = |fingerprint: &str, model: &str| Anchor {
+            space: Space { fingerprint: fingerprint.to_owned(), variant: String::new() },
+            model: model.to_owned(),
+            ..anchor()
+        };
+        let case = |anchor, changed_at, num_cached| Case { anchor: Some(anchor), changed_at, num_cached };
+        check(case(anchor(), 5000, 3000), None);
+        check(case(anchor(), 12, 12), Some("re-read 3,188 tokens: the system prompt changed at token 12"));
+        check(case(anchor(), 1500, 1500), Some("re-read 1,700 tokens: an earlier message changed at token 1,500"));
+        check(case(lost(256), 5000, 256), Some("re-read 2,944 tokens: evicted to keep to the disk budget, 2 days ago"));
+        check(case(lost(0), 5000, 0), Some("re-read 3,200 tokens: evicted to keep to the disk budget, 2 days ago"));
+        check(
+            case(of_model("g", "m"), 5000, 0),
+            Some("re-read 3,200 tokens: the model's files are of another revision than when it was read"),
+        );
+        check(case(of_model("g", "n"), 5000, 0), Some("re-read 3,200 tokens: it was read by another model, n"));
+        check(Case { anchor: None, changed_at: 5000, num_cached: 2990 }, None);
+        let unknown = "re-read 3,200 tokens: the rest of this conversation was not stored for this model, or has been evicted";
+        check(Case { anchor: None, changed_at: 5000, num_cached: 0 }, Some(unknown));
+    }
+
+    #[test]
+    fn time_is_told_as_people_say_it() {
+        for (milliseconds, expected) in [
+            (-5, "a moment ago"),
+            (59_999, "a moment ago"),
+            (60_000, "1 minute ago"),
+            (3_599_999, "59 minutes ago"),
+            (2 * 3_600_000, "2 hours ago"),
+            (DAY_MS, "1 day ago"),
+            (9 * DAY_MS, "9 days ago"),
+        ] {
+            assert_eq!(ago(milliseconds), expected);
+        }
+    }
+}

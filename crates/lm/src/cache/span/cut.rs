@@ -1,0 +1,259 @@
+//! From caches to spans: copies of what layers hold of some tokens, free of MLX.
+
+use std::ops::Range;
+
+use mlx_rs::transforms::eval;
+use mlx_rs::{Array, Dtype};
+
+use super::{PLAIN, QUANTIZED, entry_path, state_name};
+use crate::cache::LayerCache;
+use crate::{LmError, ffi};
+
+/// Which part of a span's bytes is a tensor, in row-major order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpanTensor {
+    /// See [`crate::cache::span`].
+    pub name: String,
+    /// Its type.
+    pub dtype: Dtype,
+    /// Its axes.
+    pub shape: Vec<usize>,
+    /// Its bytes.
+    pub range: Range<usize>,
+}
+
+/// What the layers hold of a span of tokens.
+#[derive(Debug)]
+pub struct CutSpan {
+    /// In the order of the layers, each right behind the one before.
+    pub tensors: Vec<SpanTensor>,
+    /// All their bytes.
+    pub bytes: Vec<u8>,
+    /// The first token whose keys and values every layer still held; the span's end where a ring holds none of it.
+    pub held_from: usize,
+    /// Whether the recurrent states behind the span's last token are there; false where there are none.
+    pub has_state: bool,
+}
+
+/// What rings and recurrent states were at a place that the conversation went on from. The arrays are handles: nothing is copied, but rings
+/// that go on are.
+#[derive(Debug, Clone)]
+pub struct Capture {
+    num_tokens: usize,
+    layers: Vec<Option<LayerCache>>,
+}
+
+impl Capture {
+    /// Of `caches` behind their last token; none where every layer keeps all tokens anyway.
+    pub fn of(caches: Vec<LayerCache>) -> Option<Capture> {
+        let num_tokens = caches.iter().map(LayerCache::offset).max()?;
+        // A second handle to a buffer that only grows would make its next step a copy.
+        let layers: Vec<_> =
+            caches.into_iter().map(|cache| (!matches!(cache, LayerCache::Kv(_) | LayerCache::Quantized(_))).then_some(cache)).collect();
+        layers.iter().any(Option::is_some).then_some(Capture { num_tokens, layers })
+    }
+
+    /// Tokens read when it was taken.
+    pub fn num_tokens(&self) -> usize {
+        self.num_tokens
+    }
+}
+
+/// The evaluated arrays of all layers, to be cut.
+#[derive(Debug)]
+pub struct HeldLayers {
+    num_tokens: usize,
+    layers: Vec<Held>,
+}
+
+#[derive(Debug)]
+enum Held {
+    /// Keys and values `[1, H, capacity, …]`, row-major, of the tokens from `first` on.
+    Tokens {
+        arrays: Vec<(&'static str, Array)>,
+        first: usize,
+        is_window: bool,
+    },
+    State(Vec<Option<Array>>),
+    List(Vec<Held>),
+    /// Not part of a capture.
+    Elsewhere,
+}
+
+impl HeldLayers {
+    /// Of `caches`, each of which has read the same number of tokens. Evaluates them.
+    pub fn of(caches: &[LayerCache]) -> Result<HeldLayers, LmError> {
+        let layers = caches.iter().map(Held::of).collect::<Result<_, _>>()?;
+        HeldLayers { num_tokens: caches.iter().map(LayerCache::offset).max().unwrap_or(0), layers }.evaluated()
+    }
+
+    /// Of a capture.
+    pub fn of_capture(capture: &Capture) -> Result<HeldLayers, LmError> {
+        let layers = capture.layers.iter().map(|cache| cache.as_ref().map_or(Ok(Held::Elsewhere), Held::of));
+        HeldLayers { num_tokens: capture.num_tokens, layers: layers.collect::<Result<_, _>>()? }.evaluated()
+    }
+
+    fn evaluated(mut self) -> Result<HeldLayers, LmError> {
+        let mut arrays = Vec::new();
+        self.layers.iter_mut().for_each(|layer| layer.arrays_mut(&mut arrays));
+        eval(arrays.iter().map(|array| &**array))?;
+        for array in arrays {
+            if ffi::array_bytes(array).is_err() {
+                *array = array.contiguous()?;
+            }
+        }
+        Ok(self)
+    }
+
+    /// Copies the tokens `start..stop`. What these layers no longer hold is taken from `captures`, which are of the same conversation, in the
+    /// order in which they were taken.
+    pub fn cut(&self, captures: &[HeldLayers], start: usize, stop: usize) -> Result<CutSpan, LmError> {
+        let mut span = CutSpan { tensors: Vec::new(), bytes: Vec::new(), held_from: start, has_state: false };
+        let mut lacks_state = false;
+        for (index, layer) in self.layers.iter().enumerate() {
+            let path = index.to_string();
+            // The first place at or behind the span's end knows most of it.
+            let earlier = captures.iter().find(|capture| capture.num_tokens >= stop && capture.num_tokens < self.num_tokens);
+            let (source, num_tokens) = match earlier.map(|capture| (&capture.layers[index], capture.num_tokens)) {
+                Some((Held::Elsewhere, _)) | None => (layer, self.num_tokens),
+                Some(captured) => captured,
+            };
+            source.cut(&path, num_tokens, start, stop, &mut span, &mut lacks_state)?;
+        }
+        span.has_state &= !lacks_state;
+        Ok(span)
+    }
+}
+
+impl Held {
+    fn of(cache: &LayerCache) -> Result<Held, LmError> {
+        let refused = || LmError::CacheSpan { what: format!("a {} cannot be stored in parts", cache.kind()) };
+        Ok(match cache {
+            LayerCache::Kv(kv) => {
+                let (keys, values) = kv.settled()?.ok_or_else(refused)?;
+                Held::Tokens { arrays: PLAIN.into_iter().zip([keys, values]).collect(), first: 0, is_window: false }
+            }
+            LayerCache::Quantized(quantized) if !quantized.is_empty() => {
+                let arrays = QUANTIZED.into_iter().zip(quantized.arrays().into_iter().cloned()).collect();
+                Held::Tokens { arrays, first: 0, is_window: false }
+            }
+            LayerCache::Rotating(ring) => {
+                let (keys, values) = ring.temporal()?.ok_or_else(refused)?;
+                let first = ring.offset() - (keys.dim(2) as usize).min(ring.offset());
+                Held::Tokens { arrays: PLAIN.into_iter().zip([keys, values]).collect(), first, is_window: true }
+            }
+            LayerCache::Arrays(state) => Held::State((0..state.num_slots()).map(|slot| state.get(slot).cloned()).collect()),
+            LayerCache::List(list) => Held::List(list.entries().iter().map(Held::of).collect::<Result<_, _>>()?),
+            LayerCache::Quantized(_) | LayerCache::Chunked(_) | LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {
+                return Err(refused());
+            }
+        })
+    }
+
+    fn arrays_mut<'a>(&'a mut self, into: &mut Vec<&'a mut Array>) {
+        match self {
+            Held::Tokens { arrays, .. } => into.extend(arrays.iter_mut().map(|(_, array)| array)),
+            Held::State(slots) => into.extend(slots.iter_mut().flatten()),
+            Held::List(entries) => entries.iter_mut().for_each(|entry| entry.arrays_mut(into)),
+            Held::Elsewhere => {}
+        }
+    }
+
+    /// `num_tokens` have been read.
+    fn cut(
+        &self,
+        path: &str,
+        num_tokens: usize,
+        start: usize,
+        stop: usize,
+        span: &mut CutSpan,
+        lacks_state: &mut bool,
+    ) -> Result<(), LmError> {
+        match self {
+            Held::Tokens { arrays, first, is_window } => {
+                let from = start.max(*first).min(stop);
+                if *is_window {
+                    span.held_from = span.held_from.max(from);
+                }
+                if from == stop {
+                    return Ok(());
+                }
+                for (name, array) in arrays {
+                    span.push_tokens(format!("{name}.{path}"), array, from - first, stop - first)?;
+                }
+            }
+            Held::State(slots) if num_tokens == stop && slots.iter().all(Option::is_some) => {
+                span.has_state = true;
+                for (slot, array) in slots.iter().enumerate() {
+                    let Some(array) = array else { continue };
+                    let shape = array.shape().iter().map(|&length| length as usize).collect();
+                    let start = span.bytes.len();
+                    span.bytes.extend_from_slice(ffi::array_bytes(array)?);
+                    let range = start..span.bytes.len();
+                    span.tensors.push(SpanTensor { name: state_name(slot, path), dtype: array.dtype(), shape, range });
+                }
+            }
+            Held::State(_) => *lacks_state = true,
+            Held::List(entries) => {
+                for (index, entry) in entries.iter().enumerate() {
+                    entry.cut(&entry_path(path, index), num_tokens, start, stop, span, lacks_state)?;
+                }
+            }
+            Held::Elsewhere => return Err(LmError::CacheSpan { what: "a snapshot does not hold its keys and values".to_owned() }),
+        }
+        Ok(())
+    }
+}
+
+impl CutSpan {
+    /// Whether `other` holds the same tensors with nearly the same numbers: none is further off than `tolerance` of the largest in its
+    /// tensor.
+    pub fn is_close_to(&self, other: &CutSpan, tolerance: f32) -> Result<bool, LmError> {
+        if self.tensors.len() != other.tensors.len() {
+            return Ok(false);
+        }
+        for (tensor, other_tensor) in self.tensors.iter().zip(&other.tensors) {
+            if (&tensor.name, &tensor.shape, tensor.dtype) != (&other_tensor.name, &other_tensor.shape, other_tensor.dtype) {
+                return Ok(false);
+            }
+            // Packed numbers are close where their scales and biases are, as far as that can be said of them.
+            if tensor.dtype == Dtype::Uint32 {
+                continue;
+            }
+            let shape: Vec<i32> = tensor.shape.iter().map(|&length| length as i32).collect();
+            let numbers = |span: &CutSpan, range: &Range<usize>| {
+                ffi::array_from_bytes(&span.bytes[range.clone()], &shape, tensor.dtype)?.as_dtype(Dtype::Float32)
+            };
+            let (ours, theirs) = (numbers(self, &tensor.range)?, numbers(other, &other_tensor.range)?);
+            let largest_of =
+                |array: Array| Ok::<f32, LmError>(array.abs()?.max(None)?.try_as_slice::<f32>()?.first().copied().unwrap_or(0.0));
+            let (furthest, largest) = (largest_of(ours.subtract(&theirs)?)?, largest_of(theirs)?);
+            // Not the other way round: what is no number is not close to anything.
+            if !(furthest <= tolerance * largest.max(f32::MIN_POSITIVE)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Adds the tokens `start..stop` of `array` `[1, H, T, …]`.
+    fn push_tokens(&mut self, name: String, array: &Array, start: usize, stop: usize) -> Result<(), LmError> {
+        let [1, heads, held, width] = *array.shape() else {
+            return Err(LmError::CacheSpan { what: format!("{name} is {:?}, and not one row of keys or values", array.shape()) });
+        };
+        let (heads, held, width) = (heads as usize, held as usize, width as usize);
+        if stop > held {
+            return Err(LmError::CacheSpan { what: format!("{name} holds {held} tokens, not {stop}") });
+        }
+        let token_bytes = width * array.item_size();
+        let all = ffi::array_bytes(array)?;
+        let before = self.bytes.len();
+        for head in 0..heads {
+            let head = head * held;
+            self.bytes.extend_from_slice(&all[(head + start) * token_bytes..(head + stop) * token_bytes]);
+        }
+        let (shape, range) = (vec![1, heads, stop - start, width], before..self.bytes.len());
+        self.tensors.push(SpanTensor { name, dtype: array.dtype(), shape, range });
+        Ok(())
+    }
+}

@@ -1,0 +1,80 @@
+//! The anchors table: the places in the prompt cache that conversations and named prompt caches hold.
+
+use crate::{Store, StoreError};
+
+/// A place in the prompt cache, and what was lost of it.
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+pub struct AnchorRow {
+    /// Who holds it: `conversation/<id>` or `named/<id>`.
+    pub owner: String,
+    /// The fingerprint of the model that read it, in hexadecimal.
+    pub fingerprint: String,
+    /// What its contents depend on beside model and tokens; see [`crate::ChunkRow::variant`].
+    pub variant: String,
+    /// The name of the model that read it.
+    pub model: String,
+    /// The key of its last chunk; none when nothing is kept.
+    pub chunk_key: Option<String>,
+    /// How many tokens are kept, counted from the start of the prompt.
+    pub num_tokens: i64,
+    /// Whether its chunks are safe from eviction.
+    pub is_pinned: bool,
+    /// How many tokens were kept once and are not any more.
+    pub lost_tokens: i64,
+    /// Why they went, in words.
+    pub lost_reason: Option<String>,
+    /// When they went, in milliseconds since the Unix epoch.
+    pub lost_at_ms: Option<i64>,
+}
+
+impl Store {
+    /// Every anchor, ordered by owner.
+    pub async fn anchors(&self) -> Result<Vec<AnchorRow>, StoreError> {
+        sqlx::query_as("select * from anchors order by owner").fetch_all(&self.readers).await.map_err(|error| self.failed(error))
+    }
+
+    /// Saves an anchor, in place of the one that its owner had before.
+    pub async fn put_anchor(&self, anchor: &AnchorRow) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        sqlx::query(
+            "insert or replace into anchors
+                 (owner, fingerprint, variant, model, chunk_key, num_tokens, is_pinned, lost_tokens, lost_reason, lost_at_ms)
+             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )
+        .bind(&anchor.owner)
+        .bind(&anchor.fingerprint)
+        .bind(&anchor.variant)
+        .bind(&anchor.model)
+        .bind(&anchor.chunk_key)
+        .bind(anchor.num_tokens)
+        .bind(anchor.is_pinned)
+        .bind(anchor.lost_tokens)
+        .bind(&anchor.lost_reason)
+        .bind(anchor.lost_at_ms)
+        .execute(&mut *tx)
+        .await
+        .map_err(|error| self.failed(error))?;
+        self.commit(tx).await
+    }
+
+    /// Forgets an owner's anchor; an owner without one does not matter.
+    pub async fn delete_anchor(&self, owner: &str) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        sqlx::query("delete from anchors where owner = ?").bind(owner).execute(&mut *tx).await.map_err(|error| self.failed(error))?;
+        self.commit(tx).await
+    }
+
+    /// The owners of anchors whose conversation or named prompt cache is purged, ordered. One that is deleted but can still be
+    /// restored keeps its anchor.
+    pub async fn orphan_anchors(&self) -> Result<Vec<String>, StoreError> {
+        sqlx::query_scalar(
+            "select owner from anchors
+             where (owner glob 'conversation/*' and substr(owner, length('conversation/') + 1) not in (select id from conversations))
+                or (owner glob 'named/*' and substr(owner, length('named/') + 1) not in (select id from named_caches))
+             order by owner",
+        )
+        .fetch_all(&self.readers)
+        .await
+        .map_err(|error| self.failed(error))
+    }
+}

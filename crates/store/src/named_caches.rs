@@ -1,0 +1,217 @@
+//! The named_caches table: prompt caches that a person gave a name, and that conversations can begin with.
+
+use sqlx::sqlite::{SqliteConnection, SqliteQueryResult, SqliteRow};
+use sqlx::{FromRow, Row};
+
+use crate::error::unknown;
+use crate::{Store, StoreError, token_ids};
+
+/// Where the tokens of a named prompt cache end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NamedCacheKind {
+    /// In an open user turn.
+    Prompt,
+    /// After a closed assistant turn.
+    Conversation,
+}
+
+impl NamedCacheKind {
+    /// The name in the database, and in exported files.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            NamedCacheKind::Prompt => "prompt",
+            NamedCacheKind::Conversation => "conversation",
+        }
+    }
+
+    pub(crate) fn named(column: &str, name: &str) -> Result<NamedCacheKind, sqlx::Error> {
+        let kinds = [NamedCacheKind::Prompt, NamedCacheKind::Conversation];
+        kinds.into_iter().find(|kind| kind.as_str() == name).ok_or_else(|| unknown(column, name))
+    }
+}
+
+/// A prompt cache with a name. Its place in the cache is the anchor `named/<id>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedCacheRow {
+    /// UUID v7.
+    pub id: String,
+    /// No other that is not deleted has the same.
+    pub name: String,
+    /// The name of the model that read it.
+    pub model: String,
+    /// The fingerprint of that model, in hexadecimal.
+    pub fingerprint: String,
+    /// What its contents depend on beside model and tokens; see [`crate::ChunkRow::variant`].
+    pub variant: String,
+    /// Where its tokens end.
+    pub kind: NamedCacheKind,
+    /// How many tokens it holds.
+    pub num_tokens: i64,
+    /// Those tokens; none where an imported file did not say them.
+    pub token_ids: Option<Vec<u32>>,
+    /// The title that it had where it was made; may be empty.
+    pub title: String,
+    /// How its text begins, to show.
+    pub start_text: String,
+    /// How its text ends, to show.
+    pub end_text: String,
+    /// The name of the file it was imported from; none for one made here.
+    pub imported_from: Option<String>,
+    /// In milliseconds since the Unix epoch.
+    pub created_at_ms: i64,
+    /// When a conversation was last begun or continued with it, in milliseconds since the Unix epoch.
+    pub last_used_at_ms: i64,
+    /// Set while the deletion can still be undone.
+    pub deleted_at_ms: Option<i64>,
+}
+
+impl FromRow<'_, SqliteRow> for NamedCacheRow {
+    fn from_row(row: &SqliteRow) -> Result<NamedCacheRow, sqlx::Error> {
+        Ok(NamedCacheRow {
+            id: row.try_get("id")?,
+            name: row.try_get("name")?,
+            model: row.try_get("model")?,
+            fingerprint: row.try_get("fingerprint")?,
+            variant: row.try_get("variant")?,
+            kind: NamedCacheKind::named("kind", row.try_get("kind")?)?,
+            num_tokens: row.try_get("num_tokens")?,
+            token_ids: token_ids::from_row(row, "token_ids")?,
+            title: row.try_get("title")?,
+            start_text: row.try_get("start_text")?,
+            end_text: row.try_get("end_text")?,
+            imported_from: row.try_get("imported_from")?,
+            created_at_ms: row.try_get("created_at_ms")?,
+            last_used_at_ms: row.try_get("last_used_at_ms")?,
+            deleted_at_ms: row.try_get("deleted_at_ms")?,
+        })
+    }
+}
+
+impl Store {
+    /// The named prompt caches that are not deleted, the one used last first.
+    pub async fn named_caches(&self) -> Result<Vec<NamedCacheRow>, StoreError> {
+        sqlx::query_as("select * from named_caches where deleted_at_ms is null order by last_used_at_ms desc, id desc")
+            .fetch_all(&self.readers)
+            .await
+            .map_err(|error| self.failed(error))
+    }
+
+    /// One named prompt cache, also when it is deleted but not purged yet.
+    pub async fn named_cache(&self, id: &str) -> Result<Option<NamedCacheRow>, StoreError> {
+        sqlx::query_as("select * from named_caches where id = ?")
+            .bind(id)
+            .fetch_optional(&self.readers)
+            .await
+            .map_err(|error| self.failed(error))
+    }
+
+    /// Saves a new one. Its `deleted_at_ms` is not looked at; a name that another has is refused with [`StoreError::NameInUse`].
+    pub async fn create_named_cache(&self, cache: &NamedCacheRow) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        self.refuse_name_in_use(&mut tx, &cache.name, &cache.id).await?;
+        sqlx::query(
+            "insert into named_caches
+                 (id, name, model, fingerprint, variant, kind, num_tokens, token_ids, title, start_text, end_text, imported_from,
+                  created_at_ms, last_used_at_ms)
+             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )
+        .bind(&cache.id)
+        .bind(&cache.name)
+        .bind(&cache.model)
+        .bind(&cache.fingerprint)
+        .bind(&cache.variant)
+        .bind(cache.kind.as_str())
+        .bind(cache.num_tokens)
+        .bind(cache.token_ids.as_deref().map(token_ids::to_blob))
+        .bind(&cache.title)
+        .bind(&cache.start_text)
+        .bind(&cache.end_text)
+        .bind(&cache.imported_from)
+        .bind(cache.created_at_ms)
+        .bind(cache.last_used_at_ms)
+        .execute(&mut *tx)
+        .await
+        .map_err(|error| self.failed(error))?;
+        self.commit(tx).await
+    }
+
+    /// Gives one that is not deleted another name; one that another has is refused with [`StoreError::NameInUse`].
+    pub async fn rename_named_cache(&self, id: &str, name: &str) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        self.refuse_name_in_use(&mut tx, name, id).await?;
+        let done = sqlx::query("update named_caches set name = ? where id = ? and deleted_at_ms is null")
+            .bind(name)
+            .bind(id)
+            .execute(&mut *tx)
+            .await;
+        self.one_named_cache(done, id)?;
+        self.commit(tx).await
+    }
+
+    /// Takes one out of the list and gives its name free. It is purged when the file is opened after this program has closed it; until
+    /// then [`Store::restore_named_cache`] brings it back. Deleting it again changes nothing.
+    pub async fn delete_named_cache(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        let done = sqlx::query(
+            "update named_caches set
+                 deleted_at_ms = coalesce(deleted_at_ms, ?), deleted_by_run_id = coalesce(deleted_by_run_id, ?)
+             where id = ?",
+        )
+        .bind(now_ms)
+        .bind(&self.run.id)
+        .bind(id)
+        .execute(&mut *tx)
+        .await;
+        self.one_named_cache(done, id)?;
+        self.commit(tx).await
+    }
+
+    /// Undoes [`Store::delete_named_cache`]. Refused with [`StoreError::NameInUse`] when another has taken its name meanwhile.
+    pub async fn restore_named_cache(&self, id: &str) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        let name: Option<String> = sqlx::query_scalar("select name from named_caches where id = ?")
+            .bind(id)
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(|error| self.failed(error))?;
+        let name = name.ok_or_else(|| StoreError::NoNamedCache { id: id.to_owned() })?;
+        self.refuse_name_in_use(&mut tx, &name, id).await?;
+        sqlx::query("update named_caches set deleted_at_ms = null, deleted_by_run_id = null where id = ?")
+            .bind(id)
+            .execute(&mut *tx)
+            .await
+            .map_err(|error| self.failed(error))?;
+        self.commit(tx).await
+    }
+
+    /// Notes a use; one that is not there does not matter.
+    pub async fn touch_named_cache(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        sqlx::query("update named_caches set last_used_at_ms = ? where id = ?")
+            .bind(now_ms)
+            .bind(id)
+            .execute(&mut *tx)
+            .await
+            .map_err(|error| self.failed(error))?;
+        self.commit(tx).await
+    }
+
+    /// Asked before writing and not read from the index's error: that one does not say which rule was broken.
+    async fn refuse_name_in_use(&self, tx: &mut SqliteConnection, name: &str, id: &str) -> Result<(), StoreError> {
+        let is_in_use: bool =
+            sqlx::query_scalar("select exists (select 1 from named_caches where name = ? and deleted_at_ms is null and id <> ?)")
+                .bind(name)
+                .bind(id)
+                .fetch_one(tx)
+                .await
+                .map_err(|error| self.failed(error))?;
+        if is_in_use { Err(StoreError::NameInUse { name: name.to_owned() }) } else { Ok(()) }
+    }
+
+    fn one_named_cache(&self, done: Result<SqliteQueryResult, sqlx::Error>, id: &str) -> Result<(), StoreError> {
+        match done.map_err(|error| self.failed(error))?.rows_affected() {
+            0 => Err(StoreError::NoNamedCache { id: id.to_owned() }),
+            _ => Ok(()),
+        }
+    }
+}

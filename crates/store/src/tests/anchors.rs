@@ -1,0 +1,83 @@
+//! Anchors: one for each owner, and those whose owner is gone.
+
+use super::{Scratch, named_cache};
+use crate::AnchorRow;
+
+fn anchor(owner: &str) -> AnchorRow {
+    AnchorRow {
+        owner: owner.into(),
+        fingerprint: "f00d".into(),
+        variant: "kv8g64".into(),
+        model: "smol".into(),
+        chunk_key: Some("ff".into()),
+        num_tokens: 512,
+        is_pinned: true,
+        lost_tokens: 0,
+        lost_reason: None,
+        lost_at_ms: None,
+    }
+}
+
+#[tokio::test]
+async fn an_owner_has_one_anchor() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let (book, chat) = (anchor("named/n"), anchor("conversation/c"));
+    store.put_anchor(&book).await.unwrap();
+    store.put_anchor(&chat).await.unwrap();
+    assert_eq!(store.anchors().await.unwrap(), [chat.clone(), book.clone()]);
+
+    let fallen = AnchorRow {
+        chunk_key: None,
+        num_tokens: 0,
+        is_pinned: false,
+        lost_tokens: 512,
+        lost_reason: Some("evicted".into()),
+        lost_at_ms: Some(-1),
+        ..chat
+    };
+    store.put_anchor(&fallen).await.unwrap();
+    store.close().await.unwrap();
+    let store = scratch.open().await;
+    assert_eq!(store.anchors().await.unwrap(), [fallen, book.clone()]);
+    for _ in 0..2 {
+        store.delete_anchor("conversation/c").await.unwrap();
+        assert_eq!(store.anchors().await.unwrap(), std::slice::from_ref(&book));
+    }
+}
+
+#[tokio::test]
+async fn an_anchor_outlives_its_owner_until_it_is_deleted() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let kept = store.create_conversation(1).await.unwrap().id;
+    let gone = store.create_conversation(2).await.unwrap().id;
+    for (id, name) in [("kept", "one"), ("gone", "other")] {
+        store.create_named_cache(&named_cache(id, name, 1)).await.unwrap();
+    }
+    let of_gone = format!("conversation/{gone}");
+    // The last two have the ids of the other table, and so no owner.
+    let swapped = format!("named/{kept}");
+    for owner in [&format!("conversation/{kept}"), &of_gone, "named/kept", "named/gone", &swapped, "conversation/kept"] {
+        store.put_anchor(&anchor(owner)).await.unwrap();
+    }
+    let mut orphans = vec!["conversation/kept".to_owned(), swapped];
+    assert_eq!(store.orphan_anchors().await.unwrap(), orphans);
+
+    // What can still be restored keeps its anchor.
+    store.delete_conversation(&gone, 3).await.unwrap();
+    store.delete_named_cache("gone", 3).await.unwrap();
+    assert_eq!(store.orphan_anchors().await.unwrap(), orphans);
+    store.close().await.unwrap();
+
+    let store = scratch.open().await;
+    assert_eq!(store.anchors().await.unwrap().len(), 6);
+    orphans.extend([of_gone, "named/gone".to_owned()]);
+    orphans.sort();
+    assert_eq!(store.orphan_anchors().await.unwrap(), orphans);
+    for owner in &orphans {
+        store.delete_anchor(owner).await.unwrap();
+    }
+    assert_eq!(store.orphan_anchors().await.unwrap(), [""; 0]);
+    assert_eq!(store.anchors().await.unwrap().len(), 2);
+}

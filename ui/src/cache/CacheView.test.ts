@@ -1,0 +1,273 @@
+// The cache page, the panel and the dialogs as a person with a keyboard meets them.
+import { fireEvent, render, screen, within } from '@testing-library/svelte';
+import { tick } from 'svelte';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { App } from '../app.svelte';
+import Root from '../Root.svelte';
+import {
+  bootstrap,
+  conversation,
+  FakePlatform,
+  kept,
+  message,
+  named,
+  node,
+  overview,
+  preview,
+  settle,
+  stats,
+} from '../testing/fake';
+
+beforeEach(() => {
+  localStorage.clear();
+  vi.stubGlobal(
+    'ResizeObserver',
+    class {
+      observe() {}
+      disconnect() {}
+    },
+  );
+  HTMLElement.prototype.showPopover ??= () => undefined;
+  HTMLElement.prototype.hidePopover ??= () => undefined;
+  const matches = Element.prototype.matches;
+  vi.spyOn(Element.prototype, 'matches').mockImplementation(function (this: Element, selector: string) {
+    return selector === ':popover-open' ? false : matches.call(this, selector);
+  });
+});
+afterEach(() => vi.unstubAllGlobals());
+
+const prefix = { name: 'Manual', tokens: 2048, start_text: 'It begins', end_text: 'and ends.', is_imported: true };
+
+async function open(change: Parameters<typeof overview>[0] = {}) {
+  const platform = new FakePlatform();
+  const first = conversation('a', { cache: kept({ shared_with: ['Other'] }), prefix });
+  platform.answers = {
+    bootstrap: bootstrap({ conversations: [first, conversation('b', { updated_at_ms: 0 })] }),
+    get_conversation: {
+      type: 'conversation',
+      conversation: first,
+      messages: [message('m', { text: 'Yes.', stats: stats({ cache_note: 're-read 3,100 tokens: evicted' }) })],
+    },
+    get_cache: {
+      type: 'cache',
+      cache: overview({
+        named: [named('x', { imported_from: 'x.safetensors' })],
+        nodes: [
+          node('root', { kind: 'system', text: 'You are' }),
+          node('leaf', { parent_key: 'root', start: 256, conversations: ['b'], named: ['x'], is_pinned: true }),
+          node('foreign', { text: null, model: 'owner/other' }),
+        ],
+        ...change,
+      }),
+    },
+  };
+  const app = new App(platform, { storage: localStorage, nextFrame: (run) => run() });
+  render(Root, { app });
+  app.start();
+  platform.connect('open');
+  await settle();
+  await tick();
+  return { app, platform };
+}
+
+const button = (name: string | RegExp) => screen.getByRole('button', { name });
+const item = (name: RegExp) => screen.getByRole('treeitem', { name });
+
+async function openPage(change: Parameters<typeof overview>[0] = {}) {
+  const opened = await open(change);
+  await fireEvent.click(button('What is kept'));
+  await settle();
+  await tick();
+  return opened;
+}
+
+test('a row says what is kept of its conversation, beside its name', async () => {
+  await open();
+  const row = button('Title a');
+  const described = document.getElementById(row.getAttribute('aria-describedby') ?? '');
+  expect(described?.textContent).toBe('3,120 tokens kept (143 MB, in memory), resumes instantly');
+  expect(button('Title b').hasAttribute('aria-describedby')).toBe(false);
+});
+
+test('the thread shows what it begins with, and why an answer took longer', async () => {
+  await open();
+  const card = within(screen.getByRole('complementary', { name: 'Beginning' }));
+  for (const text of ['Manual', 'imported', '2,048 tokens']) expect(card.getByText(text)).toBeTruthy();
+  expect(screen.getByText('Why it took longer: re-read 3,100 tokens: evicted.')).toBeTruthy();
+});
+
+test('the panel says what is kept, pins, saves under a name and purges after a second press', async () => {
+  const { app, platform } = await open();
+  app.cache.isKeptOpen = true;
+  await tick();
+  const panel = within(screen.getByRole('dialog', { name: 'What is kept of this conversation', hidden: true }));
+  const press = (name: string) => fireEvent.click(panel.getByRole('button', { name, hidden: true }));
+  for (const text of ['Resumes instantly.', '3,120 tokens, in memory', 'Other'])
+    expect(panel.getByText(text)).toBeTruthy();
+
+  await press('Pin');
+  expect(platform.asked.at(-1)).toEqual({ type: 'pin_conversation', id: 'a', is_pinned: true });
+  await settle();
+  await press('Unpin');
+  expect(platform.asked.at(-1)).toEqual({ type: 'pin_conversation', id: 'a', is_pinned: false });
+
+  await press('Purge…');
+  expect(platform.askedTypes()).not.toContain('purge_conversation');
+  await press('Purge');
+  await settle();
+  expect(platform.asked).toContainEqual({ type: 'purge_conversation', id: 'a' });
+  expect(panel.getByText('Nothing is kept of this conversation now.')).toBeTruthy();
+});
+
+test('saving under a name suggests the title', async () => {
+  const { app, platform } = await open();
+  app.cache.askForName('a');
+  await tick();
+  const field = screen.getByRole<HTMLInputElement>('textbox', { name: 'Name' });
+  expect(field.value).toBe('Title a');
+  await fireEvent.input(field, { target: { value: 'Notes' } });
+  // News about the conversation leaves alone what was typed.
+  platform.emit({ type: 'conversation', conversation: conversation('a', { title: 'Changed' }) });
+  await tick();
+  await fireEvent.click(button('Save'));
+  await settle();
+  expect(platform.asked).toContainEqual({ type: 'save_named_cache', conversation_id: 'a', name: 'Notes' });
+});
+
+test('the page takes the place of the conversation; Escape leads back', async () => {
+  const { app } = await openPage();
+  expect(screen.getByRole('heading', { level: 1, name: 'What is kept' })).toBeTruthy();
+  expect(screen.queryByRole('textbox', { name: 'Message' })).toBeNull();
+  expect(screen.getByRole('meter', { name: 'Disk' }).getAttribute('aria-valuetext')).toBe('1.2 GB of 20.0 GB');
+  await fireEvent.keyDown(window, { key: 'Escape' });
+  await tick();
+  expect(app.page).toBe('chat');
+  expect(document.activeElement).toBe(screen.getByRole('textbox', { name: 'Message' }));
+});
+
+test('a conversation chosen in the list leads back as well', async () => {
+  const { app } = await openPage();
+  await fireEvent.click(button('Title b'));
+  expect([app.page, app.chat.selectedId]).toEqual(['chat', 'b']);
+});
+
+test('clearing asks first, and Escape takes that back without leaving the page', async () => {
+  const { app, platform } = await openPage();
+  await fireEvent.click(button('Clear…'));
+  await tick();
+  expect(document.activeElement).toBe(button('Cancel'));
+  await fireEvent.keyDown(button('Clear'), { key: 'Escape' });
+  await tick();
+  expect([app.page, screen.queryByRole('button', { name: 'Clear' })]).toEqual(['cache', null]);
+  await fireEvent.click(button('Clear…'));
+  await fireEvent.click(button('Clear'));
+  expect(platform.askedTypes()).toContain('clear_cache');
+});
+
+test('a named prompt cache can be renamed, exported, deleted and started from', async () => {
+  const { app, platform } = await openPage();
+  await fireEvent.click(button('Rename prompt cache Name x'));
+  await tick();
+  const field = screen.getByRole<HTMLInputElement>('textbox', { name: 'Name' });
+  field.value = 'Better';
+  await fireEvent.keyDown(field, { key: 'Enter' });
+  await settle();
+  await tick();
+  expect(document.activeElement).toBe(button('Rename prompt cache Better'));
+  expect(platform.asked).toContainEqual({ type: 'rename_named_cache', id: 'x', name: 'Better' });
+
+  await fireEvent.click(button('Export prompt cache Better'));
+  expect(platform.exported).toEqual([[{ type: 'named', id: 'x' }, 'Better.safetensors']]);
+
+  platform.answers.new_conversation_from = { type: 'conversation', conversation: conversation('n'), messages: [] };
+  await fireEvent.click(button('Start a conversation from Better'));
+  await settle();
+  expect([app.page, app.chat.selectedId]).toEqual(['chat', 'n']);
+});
+
+test('keys walk through the tree and open a row; what ends there can be visited', async () => {
+  const { app } = await openPage();
+  const root = item(/^System, tokens 1–256: You are/);
+  expect([root.getAttribute('aria-level'), root.getAttribute('aria-expanded'), root.tabIndex]).toEqual([
+    '1',
+    'true',
+    0,
+  ]);
+  expect(item(/Read by other/)).toBeTruthy();
+  root.focus();
+  await fireEvent.keyDown(root, { key: 'ArrowRight' });
+  await tick();
+  const leaf = item(/^You, tokens 257–512: Text leaf.*pinned, 2 end here$/);
+  expect([document.activeElement, leaf.getAttribute('aria-level')]).toEqual([leaf, '2']);
+
+  await fireEvent.keyDown(leaf, { key: 'Enter' });
+  const ends = within(within(leaf).getByRole('list', { name: 'Ends here' }));
+  await fireEvent.click(ends.getByRole('button', { name: 'Title b' }));
+  expect([app.page, app.chat.selectedId]).toEqual(['chat', 'b']);
+});
+
+test('folding a row hides what continues it', async () => {
+  await openPage();
+  const root = item(/You are/);
+  root.focus();
+  await fireEvent.keyDown(root, { key: 'ArrowLeft' });
+  await tick();
+  expect(screen.queryByRole('treeitem', { name: /Text leaf/ })).toBeNull();
+  expect(root.getAttribute('aria-expanded')).toBe('false');
+});
+
+test('an empty page says how it fills', async () => {
+  await openPage({ named: [], nodes: [] });
+  expect(screen.getByText('Nothing is kept yet. It begins with the first answer.')).toBeTruthy();
+  expect(screen.getByText(/^None yet\. Save a conversation/)).toBeTruthy();
+  expect(screen.queryByRole('button', { name: 'Start from…' })).toBeNull();
+});
+
+test('an import shows what the file holds, then points at what came of it', async () => {
+  const { platform } = await openPage();
+  platform.importAnswer = preview({ warnings: ['It does not say its tokens.'] });
+  platform.answers.confirm_import = { type: 'named', named: named('x', { name: 'Suggested' }) };
+  await fireEvent.click(button('Import…'));
+  await settle();
+  await tick();
+  const dialog = within(screen.getByRole('dialog', { name: 'Import a prompt cache' }));
+  for (const text of ['file.safetensors', 'It begins', 'It does not say its tokens.']) {
+    expect(dialog.getByText(text, { exact: false })).toBeTruthy();
+  }
+  await fireEvent.click(dialog.getByRole('checkbox', { name: /^Check sample positions/ }));
+  await fireEvent.click(dialog.getByRole('button', { name: 'Import' }));
+  await settle();
+  await tick();
+  expect(platform.asked).toContainEqual({ type: 'confirm_import', token: 'token', name: 'Suggested', check: true });
+  expect(screen.getByRole('listitem', { current: true }).textContent).toContain('imported');
+  expect(button('Start a conversation')).toBeTruthy();
+});
+
+test('a file that does not fit offers nothing but to close', async () => {
+  const { platform } = await openPage();
+  platform.importAnswer = preview({ problem: 'It was made by another model.' });
+  await fireEvent.click(button('Import…'));
+  await settle();
+  await tick();
+  const dialog = within(screen.getByRole('dialog', { name: 'This file cannot be imported' }));
+  expect(dialog.getByRole('alert').textContent).toBe('It was made by another model.');
+  expect(dialog.queryByRole('button', { name: 'Import' })).toBeNull();
+  expect(dialog.queryByRole('textbox')).toBeNull();
+});
+
+test('a file dropped anywhere is looked into', async () => {
+  const { app, platform } = await open();
+  platform.importAnswer = preview();
+  const dataTransfer = { types: ['Files'], files: [new File(['x'], 'dropped.safetensors')] };
+  await fireEvent.dragOver(window, { dataTransfer });
+  expect(screen.getByText('Drop a prompt-cache file to look into it')).toBeTruthy();
+  await fireEvent.drop(window, { dataTransfer });
+  await settle();
+  expect([app.imports.step, app.imports.isOver]).toEqual(['preview', false]);
+});
+
+test('text dragged over the window is nobody’s business', async () => {
+  const { app } = await open();
+  await fireEvent.dragOver(window, { dataTransfer: { types: ['text/plain'], files: [] } });
+  expect(app.imports.isOver).toBe(false);
+});

@@ -1,0 +1,205 @@
+// What a person does with what is kept, and when the page asks again.
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { App } from '../app.svelte';
+import { CallError } from '../platform/platform';
+import { bootstrap, conversation, FakePlatform, gate, kept, named, node, overview, settle } from '../testing/fake';
+import type { Reply } from '../platform/wire';
+
+beforeEach(() => {
+  localStorage.clear();
+  vi.useFakeTimers();
+});
+afterEach(() => vi.useRealTimers());
+
+async function start() {
+  const platform = new FakePlatform();
+  platform.answers = {
+    bootstrap: bootstrap({ conversations: [conversation('a', { cache: kept() }), conversation('b')] }),
+    get_conversation: { type: 'conversation', conversation: conversation('a'), messages: [] },
+    get_cache: { type: 'cache', cache: overview({ named: [named('x'), named('y')], nodes: [node('k')] }) },
+  };
+  const app = new App(platform, { storage: localStorage, nextFrame: (run) => run() });
+  app.start();
+  platform.connect('open');
+  await settle();
+  platform.asked.length = 0;
+  return {
+    app,
+    platform,
+    cache: app.cache,
+    names: () => app.cache.named.map(({ name }) => name),
+    toasts: () => app.toasts.items.map(({ text }) => text),
+    numAsked: () => platform.askedTypes().filter((type) => type === 'get_cache').length,
+  };
+}
+
+test('named prompt caches are known from the start and follow events', async () => {
+  const { names, platform } = await start();
+  expect(names()).toEqual(['Name x', 'Name y']);
+  platform.emit({ type: 'named_caches', named: [named('z')] });
+  expect(names()).toEqual(['Name z']);
+});
+
+test('changes are asked for at most once a second, and only while the page is open', async () => {
+  const { app, numAsked, platform } = await start();
+  vi.advanceTimersByTime(5000);
+  platform.emit({ type: 'cache_changed' });
+  await vi.advanceTimersByTimeAsync(5000);
+  expect(numAsked()).toBe(0);
+
+  app.openCache();
+  await settle();
+  expect(numAsked()).toBe(1);
+  for (let turn = 0; turn < 30; turn++) {
+    platform.emit({ type: 'cache_changed' });
+    await vi.advanceTimersByTimeAsync(100);
+  }
+  expect(numAsked()).toBe(4);
+
+  platform.emit({ type: 'cache_changed' });
+  app.closeCache();
+  await vi.advanceTimersByTimeAsync(5000);
+  expect(numAsked()).toBe(4);
+});
+
+test('a change while the answer is on its way is asked for afterwards', async () => {
+  const { app, cache, numAsked, platform } = await start();
+  const answer = gate<Reply>();
+  platform.answers.get_cache = answer.promise;
+  app.openCache();
+  platform.emit({ type: 'cache_changed' }, { type: 'cache_changed' });
+  await vi.advanceTimersByTimeAsync(3000);
+  expect(numAsked()).toBe(1);
+  platform.answers.get_cache = { type: 'cache', cache: overview({ num_chunks: 99 }) };
+  answer.open({ type: 'cache', cache: overview() });
+  await vi.advanceTimersByTimeAsync(0);
+  expect(numAsked()).toBe(2);
+  expect(cache.overview?.num_chunks).toBe(99);
+});
+
+test('an overview that cannot be had says why, and keeps the last one', async () => {
+  const { app, cache, platform } = await start();
+  platform.answers.get_cache = new CallError('storage', 'The disk is gone.');
+  app.openCache();
+  await settle();
+  expect([cache.problem, cache.named.length]).toEqual(['The disk is gone.', 2]);
+});
+
+test.each<[name: string, failure: CallError | null, isPinned: boolean]>([
+  ['a pin is shown at once', null, true],
+  ['a pin that did not hold is taken back', new CallError('storage', 'No.'), false],
+])('%s', async (_, failure, isPinned) => {
+  const { app, cache, platform } = await start();
+  if (failure) platform.answers.pin_conversation = failure;
+  const pinning = cache.pin('a', true);
+  expect(app.chat.list.get('a')?.cache?.is_pinned).toBe(true);
+  await pinning;
+  expect(app.chat.list.get('a')?.cache?.is_pinned).toBe(isPinned);
+  expect(platform.asked).toEqual([{ type: 'pin_conversation', id: 'a', is_pinned: true }]);
+});
+
+test('purging takes the mark away, not the conversation', async () => {
+  const { app, cache, platform, toasts } = await start();
+  await cache.purge('a');
+  expect(platform.asked).toEqual([{ type: 'purge_conversation', id: 'a' }]);
+  expect(app.chat.list.get('a')).toMatchObject({ title: 'Title a', cache: null });
+  expect(toasts()).toEqual(['Nothing is kept of “Title a” any more. Its messages are all there.']);
+});
+
+test('what could not be purged is still shown as kept', async () => {
+  const { app, cache, platform, toasts } = await start();
+  platform.answers.purge_conversation = new CallError('storage', 'No.');
+  await cache.purge('a');
+  expect(app.chat.list.get('a')?.cache).not.toBeNull();
+  expect(toasts()).toEqual(['No.']);
+});
+
+test('saving under a name closes the dialog; a name that is taken is said in it', async () => {
+  const { cache, names, platform, toasts } = await start();
+  cache.askForName('a');
+  platform.answers.save_named_cache = new CallError('invalid', 'There is one of this name.');
+  await cache.save(' Notes ');
+  expect([cache.savingId, cache.saveProblem, toasts()]).toEqual(['a', 'There is one of this name.', []]);
+  platform.answers.save_named_cache = { type: 'named', named: named('n', { name: 'Notes' }) };
+  await cache.save(' Notes ');
+  expect(platform.asked.at(-1)).toEqual({ type: 'save_named_cache', conversation_id: 'a', name: 'Notes' });
+  expect([cache.savingId, names()]).toEqual([null, ['Notes', 'Name x', 'Name y']]);
+});
+
+test.each<[name: string, typed: string, isAsked: boolean, expected: string]>([
+  ['a new name', ' New ', true, 'New'],
+  ['the same name', 'Name x', false, 'Name x'],
+  ['no name', ' ', false, 'Name x'],
+])('renaming to %s', async (_, typed, isAsked, expected) => {
+  const { cache, names, platform } = await start();
+  cache.renamingId = 'x';
+  await cache.rename('x', typed);
+  expect(platform.askedTypes().includes('rename_named_cache')).toBe(isAsked);
+  expect([names()[0], cache.renamingId]).toEqual([expected, null]);
+});
+
+test('a name that could not be saved is taken back', async () => {
+  const { cache, names, platform } = await start();
+  platform.answers.rename_named_cache = new CallError('invalid', 'There is one of this name.');
+  await cache.rename('x', 'Name y');
+  expect(names()).toEqual(['Name x', 'Name y']);
+});
+
+test('a deleted named cache is gone at once, and Undo brings it back', async () => {
+  const { app, cache, names, platform, toasts } = await start();
+  await cache.remove('x');
+  expect([names(), toasts()]).toEqual([['Name y'], ['Deleted “Name x”.']]);
+  app.toasts.act(app.toasts.items[0]?.id ?? 0);
+  await settle();
+  expect(platform.asked.at(-1)).toEqual({ type: 'restore_named_cache', id: 'x' });
+  expect(names()).toEqual(['Name x', 'Name y']);
+});
+
+test('a named cache that could not be deleted stays', async () => {
+  const { cache, names, platform, toasts } = await start();
+  platform.answers.delete_named_cache = new CallError('storage', 'The disk is full.');
+  await cache.remove('x');
+  expect([names(), toasts()]).toEqual([['Name x', 'Name y'], ['The disk is full.']]);
+});
+
+test('clearing asks for the page anew', async () => {
+  const { app, cache, platform } = await start();
+  app.openCache();
+  await settle();
+  await cache.clear();
+  expect(platform.askedTypes()).toEqual(['get_cache', 'clear_cache', 'get_cache']);
+});
+
+test.each<[name: string, answer: boolean | Error, toasts: string[]]>([
+  ['that worked', true, ['Exported “A/B: notes?”.']],
+  ['that the person gave up', false, []],
+  ['that failed', new CallError('storage', 'The disk is full.'), ['The disk is full.']],
+])('an export %s', async (_, answer, expected) => {
+  const { cache, platform, toasts } = await start();
+  platform.exportAnswer = answer;
+  const exporting = cache.export({ type: 'named', id: 'x' }, 'A/B: notes?');
+  expect(toasts()).toEqual(['Exporting “A/B: notes?”…']);
+  await exporting;
+  expect(platform.exported).toEqual([[{ type: 'named', id: 'x' }, 'A B notes.safetensors']]);
+  expect(toasts()).toEqual(expected);
+});
+
+test('a conversation from a named cache is opened in place of the page, with the draft in it', async () => {
+  const { app, platform } = await start();
+  app.newChat();
+  app.chat.draft = 'Hello';
+  app.openCache();
+  platform.answers.new_conversation_from = { type: 'conversation', conversation: conversation('new'), messages: [] };
+  await app.startFrom('x');
+  expect(platform.asked).toContainEqual({ type: 'new_conversation_from', named_id: 'x' });
+  expect([app.page, app.chat.selectedId, app.chat.draft, app.cache.isOpen]).toEqual(['chat', 'new', 'Hello', false]);
+  expect(platform.askedTypes()).not.toContain('get_conversation');
+});
+
+test('a conversation that could not be started leaves the page as it was', async () => {
+  const { app, platform, toasts } = await start();
+  app.openCache();
+  platform.answers.new_conversation_from = new CallError('engine', 'That model is not there.');
+  await app.startFrom('x');
+  expect([app.page, toasts(), app.cache.isStarting]).toEqual(['cache', ['That model is not there.'], false]);
+});

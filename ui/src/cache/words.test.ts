@@ -1,0 +1,167 @@
+// What is kept, as people read it.
+import { expect, test } from 'vitest';
+import { kept, named, overview, preview } from '../testing/fake';
+import {
+  agoWords,
+  extentOf,
+  hitWords,
+  keptWords,
+  namedWords,
+  noteWords,
+  previewRows,
+  purgeWords,
+  resumeWords,
+  spanWords,
+  startWords,
+  type Extent,
+} from './words';
+
+const LOST = 'evicted 2 days ago to make room';
+
+test.each<[name: string, change: Parameters<typeof kept>[0], loaded: string | null, words: string, extent: Extent]>([
+  ['all in memory', {}, 'owner/model', '3,120 tokens kept (143 MB, in memory), resumes instantly', 'memory'],
+  [
+    'all on disk and pinned',
+    { tier: 'disk', is_pinned: true },
+    'owner/model',
+    '3,120 tokens kept (143 MB, on disk), resumes instantly, pinned',
+    'disk',
+  ],
+  [
+    'a part',
+    { tier: 'disk', resumes_instantly: false, lost: LOST },
+    'owner/model',
+    '3,120 tokens kept (143 MB, on disk), the rest is read again',
+    'part',
+  ],
+  [
+    'another model',
+    { tier: 'disk', resumes_instantly: false, model: 'owner/other' },
+    'owner/model',
+    '3,120 tokens kept (143 MB, on disk), read by other',
+    'disk',
+  ],
+  [
+    'no model loaded',
+    { tier: 'disk', resumes_instantly: false },
+    null,
+    '3,120 tokens kept (143 MB, on disk), read by model',
+    'disk',
+  ],
+  [
+    'one token',
+    { kept_tokens: 1, kept_bytes: 46_080 },
+    'owner/model',
+    '1 token kept (46 kB, in memory), resumes instantly',
+    'memory',
+  ],
+])('the row of a conversation: %s', (_, change, loaded, words, extent) => {
+  expect(keptWords(kept(change), loaded)).toBe(words);
+  expect(extentOf(kept(change), loaded)).toBe(extent);
+});
+
+test.each<[name: string, change: Parameters<typeof kept>[0], loaded: string | null, words: string]>([
+  ['all of it', {}, 'owner/model', 'Resumes instantly.'],
+  ['no model', { resumes_instantly: false }, null, 'Resumes instantly once model is loaded.'],
+  [
+    'another model',
+    { resumes_instantly: false, model: 'owner/other' },
+    'owner/model',
+    'It was read by other. With model all of it is read again; load other to go on at once.',
+  ],
+  [
+    'a part',
+    { resumes_instantly: false },
+    'owner/model',
+    'Not all of it is kept: what is missing is read again with your next message.',
+  ],
+])('whether a conversation goes on at once: %s', (_, change, loaded, words) => {
+  expect(resumeWords(kept(change), loaded)).toBe(words);
+});
+
+test('purging speaks of others only where there are any', () => {
+  expect(purgeWords(kept())).not.toContain('others');
+  expect(purgeWords(kept({ shared_with: ['A'] }))).toContain('A beginning that others share stays with them.');
+});
+
+test.each<[name: string, change: Parameters<typeof named>[1], words: string, start: string]>([
+  ['on disk', {}, '2,048 tokens · 94 MB · on disk · used just now', '2,048 tokens · starts instantly'],
+  [
+    'used',
+    { tier: 'memory', num_conversations: 1 },
+    '2,048 tokens · 94 MB · in memory · 1 conversation · used just now',
+    '2,048 tokens · starts instantly',
+  ],
+  [
+    'lost',
+    { tier: null, num_conversations: 12 },
+    '2,048 tokens · not kept now, would be read again · 12 conversations · used just now',
+    '2,048 tokens · would be read again',
+  ],
+  [
+    'imported for another model',
+    { is_for_loaded_model: false, model: 'owner/other', imported_from: 'x.safetensors' },
+    '2,048 tokens · 94 MB · on disk · for other · used just now',
+    '2,048 tokens · for other · imported',
+  ],
+])('a named prompt cache: %s', (_, change, words, start) => {
+  expect(namedWords(named('a', change), 2).join(' · ')).toBe(words);
+  expect(startWords(named('a', change))).toBe(start);
+});
+
+test.each<[change: Parameters<typeof overview>[0], words: string]>([
+  [{ lookups: 0, prompt_tokens: 0, cached_tokens: 0 }, 'Nothing has been read since Cairn started.'],
+  [{}, '75% of what was needed since Cairn started came from here: 3,000 of 4,000 tokens in 3 prompts.'],
+  [
+    { lookups: 1, prompt_tokens: 4000, cached_tokens: 3999 },
+    '99% of what was needed since Cairn started came from here: 3,999 of 4,000 tokens in 1 prompt.',
+  ],
+])('the hit rate of %o', (change, words) => {
+  expect(hitWords(overview(change))).toBe(words);
+});
+
+test.each<[note: string, words: string]>([
+  ['re-read 3,100 tokens: evicted 2 days ago', 'Why it took longer: re-read 3,100 tokens: evicted 2 days ago.'],
+  ['re-read 12 tokens. ', 'Why it took longer: re-read 12 tokens.'],
+])('the note %j', (note, words) => {
+  expect(noteWords(note)).toBe(words);
+});
+
+test('a file about to be imported: only what it says', () => {
+  const bare = preview({ title: null, made_by: null, kind: 'conversation' });
+  expect(previewRows(bare).map(([name, value]) => `${name}: ${value}`)).toEqual([
+    'File: file.safetensors',
+    'Model: owner/model',
+    'Holds: a conversation',
+    'Length: 2,048 tokens',
+    'Size: 94 MB',
+  ]);
+  const noon = new Date(2026, 2, 10, 12).getTime();
+  expect(previewRows(preview({ created_at_ms: noon }))).toEqual(
+    expect.arrayContaining([
+      ['Title', 'Title'],
+      ['Holds', 'the beginning of a conversation'],
+      ['Made by', 'Cairn 0.1.0'],
+      ['Made on', 'Mar 10, 2026'],
+    ]),
+  );
+});
+
+test('positions are counted from 1', () => {
+  expect([spanWords(0, 256), spanWords(2047, 1), spanWords(0, 2048)]).toEqual(['1–256', '2,048', '1–2,048']);
+});
+
+test('how long ago', () => {
+  const now = new Date(2026, 2, 10, 12).getTime();
+  const ago = (minutes: number) => agoWords(now - minutes * 60_000, now);
+  expect([-1, 0.9, 1, 59, 60, 60 * 47, 60 * 48, 60 * 24 * 40].map(ago)).toEqual([
+    'just now',
+    'just now',
+    '1 minute ago',
+    '59 minutes ago',
+    '1 hour ago',
+    '1 day ago',
+    '2 days ago',
+    'on Jan 29, 2026',
+  ]);
+});

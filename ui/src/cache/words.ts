@@ -1,0 +1,140 @@
+// What is kept, in words.
+import type {
+  CacheKind,
+  CacheOverview,
+  CacheTier,
+  ConversationCache,
+  ImportPreview,
+  NamedCache,
+} from '../platform/wire';
+import { shortModelName } from '../status/words';
+import { formatBytes, formatCount } from '../ui/numbers';
+
+/** How much of a conversation is kept: all of it in memory, all of it on disk, or only a part. */
+export type Extent = CacheTier | 'part';
+
+/** `loaded`: the model in memory. What was read by another model is whole as far as anyone knows. */
+export function extentOf(cache: ConversationCache, loaded: string | null): Extent {
+  const isForOther = cache.model !== loaded && cache.lost === null;
+  return cache.resumes_instantly || isForOther ? cache.tier : 'part';
+}
+
+export function tokenWords(tokens: number): string {
+  return tokens === 1 ? '1 token' : `${formatCount(tokens)} tokens`;
+}
+
+export function tierWords(tier: CacheTier): string {
+  return tier === 'memory' ? 'in memory' : 'on disk';
+}
+
+/** The row of a conversation: what is kept of it and what that is good for. */
+export function keptWords(cache: ConversationCache, loaded: string | null): string {
+  const kept = `${tokenWords(cache.kept_tokens)} kept (${formatBytes(cache.kept_bytes)}, ${tierWords(cache.tier)})`;
+  const then = cache.resumes_instantly
+    ? 'resumes instantly'
+    : cache.model === loaded
+      ? 'the rest is read again'
+      : `read by ${shortModelName(cache.model)}`;
+  return `${kept}, ${then}${cache.is_pinned ? ', pinned' : ''}`;
+}
+
+/** Whether a conversation goes on at once, and why not. */
+export function resumeWords(cache: ConversationCache, loaded: string | null): string {
+  const model = shortModelName(cache.model);
+  if (cache.resumes_instantly) return 'Resumes instantly.';
+  if (loaded === null) return `Resumes instantly once ${model} is loaded.`;
+  if (cache.model !== loaded)
+    return `It was read by ${model}. With ${shortModelName(loaded)} all of it is read again; load ${model} to go on at once.`;
+  return 'Not all of it is kept: what is missing is read again with your next message.';
+}
+
+/** What purging does, before it is done. */
+export function purgeWords(cache: ConversationCache): string {
+  const shared = cache.shared_with.length > 0 ? ' A beginning that others share stays with them.' : '';
+  return `What the model keeps of this conversation is removed from memory and disk. The messages stay, but all of them are read again with your next one.${shared}`;
+}
+
+/** The line under a named prompt cache. */
+export function namedWords(named: NamedCache, now: number): string[] {
+  const words = [tokenWords(named.tokens)];
+  if (named.tier) words.push(formatBytes(named.bytes), tierWords(named.tier));
+  else words.push('not kept now, would be read again');
+  if (!named.is_for_loaded_model) words.push(`for ${shortModelName(named.model)}`);
+  if (named.num_conversations > 0)
+    words.push(
+      named.num_conversations === 1 ? '1 conversation' : `${formatCount(named.num_conversations)} conversations`,
+    );
+  return [...words, `used ${agoWords(named.last_used_at_ms, now)}`];
+}
+
+/** What starting from a named prompt cache spares, or costs. */
+export function startWords(named: NamedCache): string {
+  const words = [tokenWords(named.tokens)];
+  if (!named.is_for_loaded_model) words.push(`for ${shortModelName(named.model)}`);
+  else words.push(named.tier ? 'starts instantly' : 'would be read again');
+  if (named.imported_from !== null) words.push('imported');
+  return words.join(' · ');
+}
+
+/** Who wrote the tokens, in the words that stand above messages. */
+export function kindWords(kind: CacheKind): string {
+  return { system: 'System', user: 'You', assistant: 'Answer' }[kind];
+}
+
+/** How much the cache has spared since the start. */
+export function hitWords({ lookups, prompt_tokens, cached_tokens }: CacheOverview): string {
+  if (prompt_tokens === 0) return 'Nothing has been read since Cairn started.';
+  // Only all of it is 100 %.
+  const percent =
+    cached_tokens === prompt_tokens ? 100 : Math.min(99, Math.round((cached_tokens / prompt_tokens) * 100));
+  const prompts = lookups === 1 ? '1 prompt' : `${formatCount(lookups)} prompts`;
+  return `${percent}% of what was needed since Cairn started came from here: ${formatCount(cached_tokens)} of ${tokenWords(prompt_tokens)} in ${prompts}.`;
+}
+
+/** Why an answer took longer than it could have, as a sentence. */
+export function noteWords(note: string): string {
+  const sentence = note.trim();
+  return `Why it took longer: ${sentence}${/[.!?…]$/.test(sentence) ? '' : '.'}`;
+}
+
+/** The facts about a file that is about to be imported, as rows of a table. */
+export function previewRows(preview: ImportPreview): [name: string, value: string][] {
+  const rows: [string, string][] = [['File', preview.file_name]];
+  if (preview.title) rows.push(['Title', preview.title]);
+  rows.push(
+    ['Model', preview.model],
+    ['Holds', preview.kind === 'conversation' ? 'a conversation' : 'the beginning of a conversation'],
+    ['Length', tokenWords(preview.tokens)],
+    ['Size', formatBytes(preview.bytes)],
+  );
+  if (preview.made_by) rows.push(['Made by', preview.made_by]);
+  if (preview.created_at_ms !== null) rows.push(['Made on', dateWords(preview.created_at_ms)]);
+  return rows;
+}
+
+/** Position of the first and of the last token, counted from 1 as people do. */
+export function spanWords(start: number, tokens: number): string {
+  return tokens <= 1 ? formatCount(start + 1) : `${formatCount(start + 1)}–${formatCount(start + tokens)}`;
+}
+
+const MINUTE = 60_000;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+
+/** How long ago, roughly; the day itself after a month. */
+export function agoWords(milliseconds: number, now: number): string {
+  const age = now - milliseconds;
+  const count = (unit: number, name: string) => {
+    const number = Math.floor(age / unit);
+    return `${number} ${name}${number === 1 ? '' : 's'} ago`;
+  };
+  if (age < MINUTE) return 'just now';
+  if (age < HOUR) return count(MINUTE, 'minute');
+  if (age < DAY) return count(HOUR, 'hour');
+  if (age < 30 * DAY) return count(DAY, 'day');
+  return `on ${dateWords(milliseconds)}`;
+}
+
+function dateWords(milliseconds: number): string {
+  return new Date(milliseconds).toLocaleDateString('en-US', { day: 'numeric', month: 'short', year: 'numeric' });
+}
