@@ -102,7 +102,7 @@ prefix: ConversationPrefix | null, };
  */
 export type ConversationCache = { kept_tokens: number, kept_bytes: number,
 /**
- * Bytes that no other conversation or named cache shares.
+ * Bytes that no other conversation or named prompt cache shares.
  */
 own_bytes: number, tier: CacheTier, is_pinned: boolean,
 /**
@@ -114,7 +114,7 @@ model: string,
  */
 resumes_instantly: boolean,
 /**
- * Titles of other conversations and names of named caches with the same beginning, at most 5.
+ * Titles of other conversations and names of named prompt caches with the same beginning, at most 5.
  */
 shared_with: Array<string>,
 /**
@@ -125,7 +125,7 @@ lost: string | null, };
 export type CacheTier = "memory" | "disk";
 
 /**
- * The named prompt cache that a conversation was started from.
+ * The named prompt cache that a conversation begins with.
  */
 export type ConversationPrefix = { name: string, tokens: number, start_text: string, end_text: string, is_imported: boolean, };
 
@@ -140,7 +140,15 @@ tier: CacheTier | null, start_text: string, end_text: string,
 /**
  * File it was imported from.
  */
-imported_from: string | null, is_for_loaded_model: boolean, created_at_ms: number, last_used_at_ms: number, num_conversations: number, problem: string | null, };
+imported_from: string | null, is_for_loaded_model: boolean, created_at_ms: number, last_used_at_ms: number,
+/**
+ * Conversations that begin with it.
+ */
+num_conversations: number,
+/**
+ * What was lost and why, in words.
+ */
+problem: string | null, };
 
 /**
  * A run of kept tokens without a branch.
@@ -159,12 +167,12 @@ text: string | null, model: string,
  */
 conversations: Array<string>,
 /**
- * Ids of the named caches that end in it.
+ * Ids of the named prompt caches that end in it.
  */
 named: Array<string>, is_pinned: boolean, };
 
 /**
- * Who wrote the tokens.
+ * Whose words kept tokens are.
  */
 export type CacheKind = "system" | "user" | "assistant";
 
@@ -202,7 +210,7 @@ kind: string, tokens: number, bytes: number, start_text: string | null, end_text
  */
 problem: string | null,
 /**
- * What could not be checked, e.g. "it does not say its tokens: only shapes can be checked".
+ * What could not be checked.
  */
 warnings: Array<string>,
 /**
@@ -334,7 +342,7 @@ device: string, process_bytes: number, process_peak_bytes: number, mlx_active_by
  */
 cache_disk_bytes: number,
 /**
- * What the stored prompt caches hold in memory.
+ * What they hold in memory, beside the conversation that ran last.
  */
 cache_ram_bytes: number, };
 
