@@ -22,6 +22,8 @@ const SHOWN_TOKENS: usize = 80;
 const SHOWN_CHARS: usize = 240;
 /// What changes within this time is told together.
 const TOGETHER: Duration = Duration::from_millis(50);
+/// Between two looks at what other programs did.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// Between two reports of changes.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(950);
 
@@ -317,6 +319,26 @@ pub(crate) async fn tell_changes(app: Arc<App>, mut moves: UnboundedReceiver<Opt
             () = app.closing.cancelled() => return,
             () = tokio::time::sleep(CHANGE_INTERVAL) => {}
         }
+    }
+}
+
+/// Takes over what other programs, such as `cairn cache import`, do to the prompt cache, until the app closes.
+pub(crate) async fn follow_other_programs(app: Arc<App>) {
+    let Some(window) = app.engine.cache() else { return };
+    loop {
+        tokio::select! {
+            () = app.closing.cancelled() => return,
+            () = tokio::time::sleep(LOOK_INTERVAL) => {}
+        }
+        if !app.store.changes_by_others().await.unwrap_or(false) {
+            continue;
+        }
+        if let (Ok(chunks), Ok(anchors)) = (app.store.chunks().await, app.store.anchors().await) {
+            let chunks = chunks.into_iter().filter_map(convert::chunk_record).collect();
+            window.adopt(chunks, anchors.into_iter().filter_map(convert::anchor).collect());
+        }
+        tell_named(&app).await;
+        app.tell(Event::CacheChanged);
     }
 }
 

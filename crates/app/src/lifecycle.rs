@@ -49,6 +49,7 @@ impl App {
             memory_budget_bytes: settings.cache_ram_budget_bytes,
             chunks,
             anchors,
+            sweep_lock: sweep_lock(&places),
         };
         let (engine, cache_events) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
         let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
@@ -74,6 +75,7 @@ impl App {
         app.spawn(status::tell(app.clone()));
         app.spawn(caches::purge_orphans(app.clone()));
         app.spawn(caches::tell_changes(app.clone(), moves));
+        app.spawn(caches::follow_other_programs(app.clone()));
         if autoload {
             let app = app.clone();
             app.clone().spawn(async move {
@@ -146,6 +148,12 @@ fn lock(places: &Places) -> Result<File, OpenError> {
         Err(TryLockError::WouldBlock) => Err(OpenError::AlreadyRunning { folder: places.home().to_owned() }),
         Err(TryLockError::Error(error)) => Err(not_writable(&path, error)),
     }
+}
+
+/// A lock that says that no other program is adding files to the prompt cache; none while one is.
+fn sweep_lock(places: &Places) -> Option<File> {
+    let lock = File::options().create(true).append(true).open(places.prompt_cache_lock()).ok()?;
+    lock.try_lock().is_ok().then_some(lock)
 }
 
 fn not_writable(path: &Path, source: io::Error) -> OpenError {

@@ -62,6 +62,11 @@ impl Places {
         self.home.join("prompt-cache-v1")
     }
 
+    /// Held by programs that add files to the prompt cache, and by the one that removes leftovers from it.
+    pub fn prompt_cache_lock(&self) -> PathBuf {
+        self.prompt_cache().join(".lock")
+    }
+
     /// Imported models.
     pub fn models(&self) -> PathBuf {
         self.home.join("models")

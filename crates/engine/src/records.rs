@@ -1,5 +1,6 @@
 //! Stored prompt caches as a caller's database sees them: rows, and how they change.
 
+use std::fs::File;
 use std::path::PathBuf;
 
 /// The stored prompt caches at start.
@@ -11,10 +12,13 @@ pub struct CacheOptions {
     pub disk_budget_bytes: u64,
     /// The most bytes that chunks in memory may take together, beside the conversation that ran last.
     pub memory_budget_bytes: u64,
-    /// What is known to be there. Files that no record names are removed.
+    /// What is known to be there.
     pub chunks: Vec<ChunkRecord>,
     /// Who holds which place.
     pub anchors: Vec<Anchor>,
+    /// A lock that says that no other program is adding files: while it is held, at the start, files that no record names are removed.
+    /// None removes nothing.
+    pub sweep_lock: Option<File>,
 }
 
 /// What keys and values depend on beside their tokens.
@@ -126,7 +130,7 @@ pub enum CacheEvent {
     Filed(ChunkRecord),
     /// Chunks are gone, or can no longer be used.
     Removed {
-        /// Their keys. Some may never have been on disk.
+        /// Their keys.
         keys: Vec<String>,
         /// Why, in words.
         reason: String,

@@ -1,7 +1,7 @@
 //! The thread that writes chunk files, evicts old ones and sweeps leftovers, so that no answer waits for the disk.
 
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread::JoinHandle;
@@ -35,12 +35,18 @@ pub(super) struct Filing {
 }
 
 impl Filing {
-    pub(super) fn start(shelf: SharedShelf, status: watch::Sender<EngineStatus>) -> Self {
+    pub(super) fn start(shelf: SharedShelf, sweep_lock: Option<File>, status: watch::Sender<EngineStatus>) -> Self {
         let (orders, receiver) = std_mpsc::channel();
         let clerk = Clerk { shelf, status };
         let thread = std::thread::Builder::new()
             .name("cairn-filing".to_owned())
-            .spawn(move || clerk.run(&receiver))
+            .spawn(move || {
+                if let Some(lock) = sweep_lock {
+                    clerk.sweep();
+                    drop(lock);
+                }
+                clerk.run(&receiver);
+            })
             .expect("the system starts a thread");
         Filing { orders, thread }
     }
@@ -71,7 +77,6 @@ struct Clerk {
 
 impl Clerk {
     fn run(self, orders: &std_mpsc::Receiver<Order>) {
-        self.sweep();
         self.keep_to_budgets();
         while let Ok(order) = orders.recv() {
             match order {

@@ -132,9 +132,10 @@ impl PromptCache {
         events: mpsc::UnboundedSender<CacheEvent>,
         status: watch::Sender<EngineStatus>,
     ) -> (Self, Option<CacheWindow>) {
-        let stored = options.map(|options| {
+        let stored = options.map(|mut options| {
+            let sweep_lock = options.sweep_lock.take();
             let shelf = SharedShelf::new(options, events);
-            Stored { filing: Filing::start(shelf.clone(), status), shelf }
+            Stored { filing: Filing::start(shelf.clone(), sweep_lock, status), shelf }
         });
         let window = stored.as_ref().map(|stored| CacheWindow::new(stored.shelf.clone()));
         (PromptCache { stored, hot: None }, window)

@@ -46,7 +46,7 @@ pub(super) struct SharedShelf(Arc<(Mutex<Shelf>, Condvar)>);
 
 impl SharedShelf {
     pub(super) fn new(options: CacheOptions, events: mpsc::UnboundedSender<CacheEvent>) -> Self {
-        let CacheOptions { folder, disk_budget_bytes, memory_budget_bytes, chunks, anchors } = options;
+        let CacheOptions { folder, disk_budget_bytes, memory_budget_bytes, chunks, anchors, sweep_lock: _ } = options;
         let index = ChunkIndex::new(disk_budget_bytes, memory_budget_bytes, chunks, anchors);
         let (contents, figures) = (HashMap::new(), CacheFigures::default());
         let shelf = Shelf { folder, index, contents, pending_bytes: 0, problem: None, figures, events };
@@ -109,8 +109,11 @@ impl Shelf {
                 let _ = std::fs::remove_file(chunk_file::path(&self.folder, &record.space.fingerprint, &record.key));
             }
         }
-        let keys = removed.into_iter().map(|record| record.key).collect();
-        self.tell(CacheEvent::Removed { keys, reason: reason.to_owned() });
+        // What was never on disk has no row.
+        let keys: Vec<String> = removed.into_iter().filter(|record| !record.file_hash.is_empty()).map(|record| record.key).collect();
+        if !keys.is_empty() {
+            self.tell(CacheEvent::Removed { keys, reason: reason.to_owned() });
+        }
         self.tell_anchors();
     }
 

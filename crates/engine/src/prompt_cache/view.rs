@@ -1,8 +1,9 @@
 //! The prompt cache as people look at it: the tree of what is kept, who holds what, and how much of the budgets is used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::anchors::Holding;
+use super::chunk_file;
 use super::eviction::{CLEARED, PURGED};
 use super::index::{ChunkIndex, Entry};
 use super::now_ms;
@@ -142,6 +143,30 @@ impl CacheWindow {
         let bytes = removed.iter().map(|record| record.bytes).sum();
         shelf.discard(removed, PURGED);
         Some(bytes)
+    }
+
+    /// Takes over what another program did to the same folder: chunks and anchors that it added, and chunks that it removed, which are
+    /// those without a record and without a file.
+    pub fn adopt(&self, chunks: Vec<ChunkRecord>, anchors: Vec<Anchor>) {
+        let mut shelf = self.0.lock();
+        let known: HashSet<&str> = chunks.iter().map(|record| record.key.as_str()).collect();
+        let is_gone = |record: &&ChunkRecord| {
+            let path = || chunk_file::path(&shelf.folder, &record.space.fingerprint, &record.key);
+            shelf.index.is_on_disk(&record.key) && !known.contains(record.key.as_str()) && !path().exists()
+        };
+        let gone: Vec<String> = shelf.index.records().filter(is_gone).map(|record| record.key.clone()).collect();
+        for key in gone {
+            shelf.forget(&key, "removed by another program");
+        }
+        for record in chunks {
+            shelf.index.insert(record, None);
+        }
+        for anchor in anchors {
+            if !shelf.index.anchors.contains_key(&anchor.owner) {
+                shelf.index.restore_anchor(anchor);
+            }
+        }
+        shelf.tell_anchors();
     }
 
     /// Removes all that no pinned anchor holds; returns the bytes.
