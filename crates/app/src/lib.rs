@@ -30,6 +30,7 @@ mod lifecycle;
 mod models;
 mod places;
 mod platform;
+mod prefix;
 mod progress;
 mod prompt;
 mod settings;

@@ -18,6 +18,7 @@ mod answer;
 mod answers;
 mod engine;
 mod error;
+mod prompt;
 mod prompt_cache;
 mod prompt_file;
 mod records;
@@ -35,6 +36,7 @@ pub use prompt_cache::{CacheFigures, CacheNode, CacheView, CacheWindow, Holding}
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo, PromptKind};
 pub use records::{Anchor, CacheEvent, CacheOptions, ChunkKind, ChunkRecord, Lost, Space};
 pub use request::{
-    FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, ModelInfo, PromptInput, Score, TokenLogprob,
+    FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, ModelInfo, PromptInput, PromptPrefix, Score,
+    TokenLogprob,
 };
 pub use status::{EngineState, EngineStatus};
