@@ -6,6 +6,7 @@ mod client;
 mod detokenizer;
 mod jobs;
 mod kit;
+mod prefix;
 mod prompt_cache;
 mod prompt_file;
 mod scripted;

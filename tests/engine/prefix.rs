@@ -37,7 +37,7 @@ impl App {
 
     async fn restart(&mut self) {
         self.engine.shutdown().await;
-        while let Ok(event) = self.events.try_recv() {
+        while let Some(event) = self.events.recv().await {
             match event {
                 CacheEvent::Filed(record) => drop(self.chunks.insert(record.key.clone(), record)),
                 CacheEvent::Removed { keys, .. } => keys.iter().for_each(|key| drop(self.chunks.remove(key))),
@@ -147,24 +147,22 @@ async fn check_conversation(app: &mut App, tokens: &[u32], prefix: &PromptPrefix
 #[tokio::test]
 async fn answers_after_a_prefix_are_those_to_the_whole_prompt_and_every_turn_is_read_once() {
     let (_models, folders) = models();
+    let document = "A long text. ".repeat(40);
+    let closed = "Who?<|im_end|>\n<|im_start|>assistant\nA mason.";
+    let cases = [
+        (document.clone(), PromptKind::Prompt, ""),
+        (closed.to_owned(), PromptKind::Conversation, "<|im_end|>\n<|im_start|>user\n"),
+        (format!("{closed}<"), PromptKind::Conversation, "<|im_end|>\n<|im_start|>user\n"),
+        (format!("{closed}<|im_end|>"), PromptKind::Conversation, "\n<|im_start|>user\n"),
+        (format!("{closed}<|im_end|>\n"), PromptKind::Conversation, "<|im_start|>user\n"),
+    ];
     for model in &folders {
-        for restarts in [false, true] {
+        for (restarts, (text, kind, before)) in
+            [false, true].into_iter().flat_map(|restarts| cases.iter().map(move |case| (restarts, case)))
+        {
             let mut app = App::start(model).await;
-            let open = tokenize(&app.engine, &format!("<|im_start|>user\n{}", "A long text. ".repeat(40))).await;
-            check_conversation(&mut app, &open, &known(&open, PromptKind::Prompt), "", restarts).await;
-            for (end, before) in [
-                ("", "<|im_end|>\n<|im_start|>user\n"),
-                ("<", "<|im_end|>\n<|im_start|>user\n"),
-                ("<|im_end|>", "\n<|im_start|>user\n"),
-                ("<|im_end|>\n", "<|im_start|>user\n"),
-            ] {
-                let text = format!("<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\nA mason.{end}");
-                let closed = tokenize(&app.engine, &text).await;
-                check_conversation(&mut app, &closed, &known(&closed, PromptKind::Conversation), before, restarts).await;
-                app.restart().await;
-                app.engine.cache().expect("stored").clear();
-                app.chunks.clear();
-            }
+            let tokens = tokenize(&app.engine, &format!("<|im_start|>user\n{text}")).await;
+            check_conversation(&mut app, &tokens, &known(&tokens, *kind), before, restarts).await;
         }
     }
 }
@@ -238,7 +236,8 @@ async fn what_was_lost_and_cannot_be_computed_again_is_said() {
     let again = app.answer(asked.clone()).await.expect("an answer").finished;
     assert_eq!((again.token_ids, again.stats.num_cached_tokens > open.len()), (expected.clone(), true));
 
-    // Another file of as many tokens is another beginning.
+    // Another file of as many tokens is another beginning, and so is a conversation that begins with what stands for them.
+    app.answer(request(&vec![0; open.len() + 1], 1)).await.expect("an answer");
     let other = PromptPrefix { variant: "file:0".to_owned(), ..prefix.clone() };
     assert_eq!(app.answer(ask(&other, &question("And then?"))).await.err().expect("is lost").message, lost);
     for variant in ["", "kv8g64"] {

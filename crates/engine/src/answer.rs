@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use cairn_chat::{FinishReason, GenerationStats, Prompt, Role, StopStrings};
 use cairn_lm::cache::span::Capture;
-use cairn_lm::cache::{LayerCache, make_prompt_cache};
+use cairn_lm::cache::{LayerCache, QuantizedKvCache, make_prompt_cache};
 use cairn_lm::{Detokenizer, LmError, check_prefill_step_size, memory};
 use tokio::sync::{mpsc, watch};
 
@@ -74,6 +74,9 @@ impl Answer {
         let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
         request.sampling.validate()?;
         check_prefill_step_size(request.prefill_step_size)?;
+        if let Some(quantization) = request.kv_cache.quantization {
+            QuantizedKvCache::new(quantization.group_size, quantization.bits)?;
+        }
         let stop_strings = StopStrings::new(request.stop.clone())?;
         let prompt = prompt_tokens(&loaded.model, &request.prompt)?;
         let opaque = request.prompt.opaque_prefix();

@@ -152,7 +152,9 @@ impl PromptCache {
         let own_variant = query.opaque_variant.map_or_else(|| query.quantization.map_or_else(String::new, variant), str::to_owned);
         let own = Space { variant: own_variant, ..plain.clone() };
         let (mut caches, mut num_tokens, mut problem) = (None, 0, None);
-        if let Some(hot) = self.hot.take().filter(|hot| hot.space == own) {
+        // Until they are quantized, keys and values are those of a plain cache; but there zeros stand for nothing else.
+        let spaces = if own == plain || own.is_opaque() { vec![&own] } else { vec![&own, &plain] };
+        if let Some(hot) = self.hot.take().filter(|hot| spaces.contains(&&hot.space)) {
             let matched = common_prefix(&hot.tokens, tokens);
             // Memory wins a tie: there is nothing to read.
             let num_stored = self.stored.as_ref().map_or(0, |stored| stored.num_restorable(&own, model, query.quantization, tokens));
@@ -162,8 +164,7 @@ impl PromptCache {
             }
         }
         if let (None, Some(stored)) = (&caches, &self.stored) {
-            // Until they are quantized, keys and values are those of a plain cache.
-            for space in if own == plain || own.is_opaque() { vec![&own] } else { vec![&own, &plain] } {
+            for space in spaces {
                 let restored = stored.restore(space, model, query.quantization, tokens);
                 problem = problem.or(restored.problem);
                 if restored.num_tokens > 0 {
@@ -328,6 +329,7 @@ impl PromptCache {
     pub(crate) fn close(self) {
         if let Some(stored) = self.stored {
             stored.filing.close();
+            stored.shelf.lock().end_events();
         }
     }
 }
