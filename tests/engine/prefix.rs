@@ -182,17 +182,54 @@ async fn a_file_that_does_not_say_its_tokens_is_gone_on_with() {
     }
 }
 
+/// A golden that is tested with other tokens than text: of the tokenizer's ids those of digits are in its vocabulary.
+fn golden(case: &str) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    cairn_tests::copy_with_tokenizer(case, folder.path()).expect("copies");
+    let template =
+        "{% for m in messages %}{{ '(' if m.role == 'user' else '>' }}{{ m.content }}){% endfor %}{{ '>' if add_generation_prompt }}";
+    std::fs::write(folder.path().join("tokenizer_config.json"), json!({ "chat_template": template }).to_string()).expect("writes");
+    folder
+}
+
+#[tokio::test]
+async fn windows_and_states_are_gone_on_with() {
+    for case in ["gemma3_text/long-prompt", "qwen3_next/dense", "llama/dense-tied"] {
+        let folder = golden(case);
+        let mut app = App::start(folder.path()).await;
+        // Longer than the window, and than a chunk.
+        let open = tokenize(&app.engine, &format!("({}", "1 + 2 = 3. ".repeat(40))).await;
+        for prefix in [known(&open, PromptKind::Prompt), app.import(&open, KvCacheOptions::default()).await] {
+            let mut num_held = if prefix.token_ids.is_some() { 0 } else { open.len() };
+            let (mut messages, mut read) = (Vec::new(), open.clone());
+            for words in ["4?", "5 + 6?", "7"] {
+                messages.push(message(Role::User, words));
+                // The template shows nothing of how an answer ended.
+                let asked = GenerateRequest { ignore_eos: true, ..ask(&prefix, &messages) };
+                let Answer { text, finished, .. } = app.answer(asked).await.expect("an answer");
+                let prompt = [&read[..], &finished.new_prompt_ids].concat();
+                let whole = GenerateRequest { ignore_eos: true, use_prompt_cache: false, ..request(&prompt, 12) };
+                let expected = app.answer(whole).await.expect("an answer").finished;
+                assert_eq!(finished.token_ids, expected.token_ids, "{case}: {words}");
+                let stats = &finished.stats;
+                assert_eq!((stats.num_prompt_tokens, stats.num_cached_tokens), (prompt.len(), num_held), "{case}: {words}");
+                num_held = prompt.len() + 11;
+                read = [&prompt[..], &finished.token_ids].concat();
+                messages.last_mut().expect("a question").token_ids = Some(finished.new_prompt_ids);
+                messages.push(Message { token_ids: Some(finished.token_ids), ..message(Role::Assistant, &text) });
+                app.restart().await;
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn quantized_files_stay_quantized_and_are_gone_on_with() {
-    let folder = tempfile::tempdir().expect("a folder");
-    cairn_tests::copy_with_tokenizer("qwen3_moe/quant4", folder.path()).expect("copies");
-    // The tokenizer is another model's: of its ids those of letters are in the vocabulary.
-    let template = "{% for m in messages %}[{{ m.content }}]{% endfor %}{% if add_generation_prompt %}>{% endif %}";
-    std::fs::write(folder.path().join("tokenizer_config.json"), json!({ "chat_template": template }).to_string()).expect("writes");
+    let folder = golden("qwen3_moe/quant4");
     let kv_cache = KvCacheOptions { max_size: None, quantization: Some(KvQuantization { bits: 8, group_size: 32, start: 0 }) };
     for is_known in [true, false] {
         let mut app = App::start(folder.path()).await;
-        let open = tokenize(&app.engine, &format!("[{}", "A long text. ".repeat(30))).await;
+        let open = tokenize(&app.engine, &format!("({}", "1 + 2 = 3. ".repeat(30))).await;
         let file = app.folder.path().join(if is_known { "own" } else { "foreign" });
         let prefix = match is_known {
             true => {
@@ -202,16 +239,16 @@ async fn quantized_files_stay_quantized_and_are_gone_on_with() {
             false => app.import(&open, kv_cache).await,
         };
         assert_eq!((prefix.token_ids.is_some(), prefix.kv_cache().quantization.is_some()), (is_known, is_known));
-        let asked = ask(&prefix, &question("Why?"));
+        let asked = ask(&prefix, &question("4?"));
         let first = app.answer(asked.clone()).await.expect("an answer").finished;
-        assert_eq!(first.new_prompt_ids, text_ids("Why?]>"));
+        assert_eq!(first.new_prompt_ids, text_ids("4?)>"));
         assert_eq!(first.stats.num_cached_tokens, open.len());
-        let of_file = GenerateRequest { prompt_cache_file: Some(file), kv_cache, ..request(&text_ids("Why?]>"), 12) };
+        let of_file = GenerateRequest { prompt_cache_file: Some(file), kv_cache, ..request(&text_ids("4?)>"), 12) };
         assert_eq!(first.token_ids, app.answer(of_file).await.expect("an answer").finished.token_ids);
         app.restart().await;
         let second = app.answer(asked).await.expect("an answer").finished;
         assert_eq!(second.token_ids, first.token_ids);
-        assert_eq!(second.stats.num_cached_tokens, open.len() + "Why?]>".len() - 1, "all but what is sampled from");
+        assert_eq!(second.stats.num_cached_tokens, open.len() + "4?)>".len() - 1, "all but what is sampled from");
     }
 }
 
