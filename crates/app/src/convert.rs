@@ -189,6 +189,14 @@ pub(crate) fn status(engine: cairn_engine::EngineStatus, device: &str, memory: P
     }
 }
 
+pub(crate) fn cache_kind(kind: ChunkKind) -> wire::CacheKind {
+    match kind {
+        ChunkKind::System => wire::CacheKind::System,
+        ChunkKind::User => wire::CacheKind::User,
+        ChunkKind::Assistant => wire::CacheKind::Assistant,
+    }
+}
+
 /// A row as the engine wants it; none for one whose numbers cannot be (the file was changed by others).
 pub(crate) fn chunk_record(row: ChunkRow) -> Option<ChunkRecord> {
     Some(ChunkRecord {
