@@ -29,7 +29,15 @@ struct App {
 
 impl App {
     async fn start(model: &Path, folder: &Path, budget_bytes: u64, rows: Rows) -> App {
-        let cache = CacheOptions { folder: folder.to_owned(), budget_bytes, chunks: rows.values().cloned().collect() };
+        let cache = CacheOptions {
+            folder: folder.to_owned(),
+            disk_budget_bytes: budget_bytes,
+            // So that everything comes from disk, but for the conversation that ran last.
+            memory_budget_bytes: 0,
+            chunks: rows.values().cloned().collect(),
+            anchors: Vec::new(),
+            sweep_lock: Some(tempfile::tempfile().expect("a file")),
+        };
         let (engine, events) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
         engine.load("model", model).await.expect("loads");
         App { engine, events, rows, removed: Vec::new(), folder: folder.to_owned(), budget_bytes }
@@ -70,9 +78,13 @@ impl App {
             }
             CacheEvent::Touched { keys, at_ms } => {
                 for key in keys {
-                    self.rows.get_mut(&key).expect("a row").last_used_at_ms = at_ms;
+                    // One that is still being written comes with this use already counted.
+                    if let Some(row) = self.rows.get_mut(&key) {
+                        (row.last_used_at_ms, row.hits) = (at_ms, row.hits + 1);
+                    }
                 }
             }
+            CacheEvent::Anchored(anchor) => panic!("nobody owns these conversations: {anchor:?}"),
         }
     }
 
@@ -141,7 +153,7 @@ fn message(role: Role, content: &str, token_ids: Option<Vec<u32>>) -> Message {
 }
 
 fn file(folder: &Path, row: &ChunkRecord) -> PathBuf {
-    folder.join(&row.fingerprint).join(format!("{}.safetensors", row.key))
+    folder.join(&row.space.fingerprint).join(format!("{}.safetensors", row.key))
 }
 
 /// The files in the folders of a folder, with their lengths.
@@ -275,13 +287,12 @@ fn replace_by_text(path: &Path, row: &mut ChunkRecord) {
     replace(path, row, b"no tensors at all");
 }
 
-/// A file of another number of layers; the layers themselves would fit.
-fn add_a_layer(path: &Path, row: &mut ChunkRecord) {
+/// A file that lacks what the model's first layer needs.
+fn take_a_tensor(path: &Path, row: &mut ChunkRecord) {
     use mlx_rs::Array;
     let mut tensors = Array::load_safetensors(path).expect("the chunk");
-    for name in ["keys.1", "values.1"] {
-        tensors.insert(name.to_owned(), tensors["keys.0"].clone());
-    }
+    let keys = tensors.remove("keys.0").expect("keys");
+    tensors.insert("keys.1".to_owned(), keys);
     let other = path.with_extension("other.safetensors");
     Array::save_safetensors(&tensors, None, &other).expect("saved");
     let bytes = std::fs::read(&other).expect("read");
@@ -335,7 +346,7 @@ async fn a_chunk_that_cannot_be_used_is_a_miss_with_its_reason_and_is_stored_aga
         (empty, "a stored part is damaged (its contents have changed since it was written)"),
         (delete, "a stored part cannot be read"),
         (replace_by_text, "a stored part is damaged"),
-        (add_a_layer, "a stored part belongs to another model"),
+        (take_a_tensor, "a stored part could not be brought back into memory (a part of a stored conversation cannot be used: it lacks keys.0)"),
     ];
     for (damage, reason) in damages {
         for index in 0..3 {
@@ -410,7 +421,7 @@ async fn the_budget_holds_whatever_is_stored() {
         // Less from now on: `settle` compares with the folder.
         for budget_bytes in [budget_bytes / 2, budget_bytes / 3, 0] {
             app.budget_bytes = budget_bytes;
-            app.engine.set_cache_budget(budget_bytes);
+            app.engine.set_cache_budgets(budget_bytes, 0);
             app.settle().await;
         }
         assert!(app.removed.iter().all(|(_, reason)| reason == "evicted to keep to the disk budget"));
@@ -456,7 +467,7 @@ async fn what_was_used_longest_ago_is_evicted_first() {
     app.settle().await;
     let chunk_of: BTreeMap<String, (u32, usize)> = app.rows.values().map(|row| (row.key.clone(), (row.token_ids[0], row.start))).collect();
     app.budget_bytes = 0;
-    app.engine.set_cache_budget(0);
+    app.engine.set_cache_budgets(0, 0);
     app.settle().await;
     let order: Vec<_> = app.removed.iter().map(|(key, _)| chunk_of[key]).collect();
     assert_eq!(order, [(2, 256), (2, 0), (3, 256), (3, 0), (1, 256), (1, 0)], "ends before the beginnings they need");
@@ -472,7 +483,7 @@ async fn files_without_rows_are_swept_at_start() {
     let mut rows = app.close().await;
     // As after a crash: the rows of one conversation were not written, a file was being filed, a model is long gone.
     rows.retain(|_, row| row.token_ids[0] != 2);
-    let fingerprint = rows.values().next().expect("a row").fingerprint.clone();
+    let fingerprint = rows.values().next().expect("a row").space.fingerprint.clone();
     std::fs::write(folder.path().join(&fingerprint).join(".filing-x.tmp"), "half").expect("written");
     std::fs::create_dir(folder.path().join("gone")).expect("created");
     std::fs::write(folder.path().join("gone/stray.safetensors"), "whole").expect("written");

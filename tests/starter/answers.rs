@@ -73,7 +73,14 @@ async fn observe() -> Observed {
     let [turn, second] = turns();
     let folder = tempfile::tempdir().expect("a folder");
     let start = async |chunks: Vec<ChunkRecord>| {
-        let cache = CacheOptions { folder: folder.path().to_owned(), budget_bytes: 1 << 30, chunks };
+        let cache = CacheOptions {
+            folder: folder.path().to_owned(),
+            disk_budget_bytes: 1 << 30,
+            memory_budget_bytes: 0,
+            chunks,
+            anchors: Vec::new(),
+            sweep_lock: None,
+        };
         let (engine, events) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
         engine.load("starter", cairn_tests::starter_model()).await.expect("loads");
         (engine, events)

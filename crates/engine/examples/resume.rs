@@ -63,7 +63,14 @@ async fn main() -> Result<()> {
 }
 
 fn start(folder: &Path, chunks: Vec<ChunkRecord>) -> (Engine, tokio::sync::mpsc::UnboundedReceiver<CacheEvent>) {
-    let cache = CacheOptions { folder: folder.to_owned(), budget_bytes: BUDGET_BYTES, chunks };
+    let cache = CacheOptions {
+        folder: folder.to_owned(),
+        disk_budget_bytes: BUDGET_BYTES,
+        memory_budget_bytes: 0,
+        chunks,
+        anchors: Vec::new(),
+        sweep_lock: None,
+    };
     Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() })
 }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use cairn_chat::{ChatError, Encode, FinishReason, GenerationStats, Prompt, Role, StopStrings, assemble};
 use cairn_lm::cache::span::Capture;
-use cairn_lm::cache::{LayerCache, make_prompt_cache};
+use cairn_lm::cache::{LayerCache, QuantizedKvCache, make_prompt_cache};
 use cairn_lm::{Detokenizer, LmError, LoadedModel, check_prefill_step_size, memory};
 use tokio::sync::{mpsc, watch};
 
@@ -90,6 +90,9 @@ impl Answer {
         let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
         request.sampling.validate()?;
         check_prefill_step_size(request.prefill_step_size)?;
+        if let Some(quantization) = request.kv_cache.quantization {
+            QuantizedKvCache::new(quantization.group_size, quantization.bits)?;
+        }
         let stop_strings = StopStrings::new(request.stop.clone())?;
         let prompt = prompt_tokens(&loaded.model, &request.prompt)?;
         if prompt.tokens.is_empty() {

@@ -147,7 +147,8 @@ impl PromptCache {
         let plain = space(model, &[]);
         let own = Space { variant: query.quantization.map_or_else(String::new, variant), ..plain.clone() };
         let (mut caches, mut num_tokens, mut problem) = (None, 0, None);
-        if let Some(hot) = self.hot.take().filter(|hot| hot.space == own) {
+        // Until they are quantized, keys and values are those of a plain cache.
+        if let Some(hot) = self.hot.take().filter(|hot| hot.space == own || hot.space == plain) {
             let matched = common_prefix(&hot.tokens, tokens);
             // Memory wins a tie: there is nothing to read.
             let num_stored = self.stored.as_ref().map_or(0, |stored| stored.num_restorable(&own, model, query.quantization, tokens));
@@ -157,7 +158,6 @@ impl PromptCache {
             }
         }
         if let (None, Some(stored)) = (&caches, &self.stored) {
-            // Until they are quantized, keys and values are those of a plain cache.
             for space in if own == plain { vec![&own] } else { vec![&own, &plain] } {
                 let restored = stored.restore(space, model, query.quantization, tokens);
                 problem = problem.or(restored.problem);
@@ -320,6 +320,7 @@ impl PromptCache {
     pub(crate) fn close(self) {
         if let Some(stored) = self.stored {
             stored.filing.close();
+            stored.shelf.lock().end_events();
         }
     }
 }

@@ -26,7 +26,8 @@ pub(super) struct Shelf {
     /// Why chunks could not be written lately.
     pub(super) problem: Option<String>,
     pub(super) figures: CacheFigures,
-    events: mpsc::UnboundedSender<CacheEvent>,
+    /// None once the engine has shut down: whoever writes rows waits for the end of the events.
+    events: Option<mpsc::UnboundedSender<CacheEvent>>,
 }
 
 /// How well the prompt cache has served since the engine started.
@@ -49,7 +50,7 @@ impl SharedShelf {
         let CacheOptions { folder, disk_budget_bytes, memory_budget_bytes, chunks, anchors, sweep_lock: _ } = options;
         let index = ChunkIndex::new(disk_budget_bytes, memory_budget_bytes, chunks, anchors);
         let (contents, figures) = (HashMap::new(), CacheFigures::default());
-        let shelf = Shelf { folder, index, contents, pending_bytes: 0, problem: None, figures, events };
+        let shelf = Shelf { folder, index, contents, pending_bytes: 0, problem: None, figures, events: Some(events) };
         SharedShelf(Arc::new((Mutex::new(shelf), Condvar::new())))
     }
 
@@ -71,7 +72,14 @@ impl SharedShelf {
 
 impl Shelf {
     pub(super) fn tell(&mut self, event: CacheEvent) {
-        let _ = self.events.send(event);
+        if let Some(events) = &self.events {
+            let _ = events.send(event);
+        }
+    }
+
+    /// Tells nothing any more.
+    pub(super) fn end_events(&mut self) {
+        self.events = None;
     }
 
     /// Tells which anchors have changed.
