@@ -143,8 +143,21 @@ fn not_kept(error: std::io::Error) -> Failure {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_earlier_process_left_on_its_way_is_swept() {
+        let home = tempfile::tempdir().unwrap();
+        let places = Places::new(home.path());
+        places.create().unwrap();
+        std::fs::write(home.path().join("transfers").join("half"), "left").unwrap();
+        std::fs::write(home.path().join("cairn.db"), "stays").unwrap();
+        sweep(&places);
+        assert_eq!(std::fs::read_dir(places.transfers()).unwrap().count(), 0);
+        assert!(places.database().exists());
+    }
 
     #[test]
     fn files_come_in_as_long_as_they_are_not_huge_and_the_disk_has_room() {

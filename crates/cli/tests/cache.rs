@@ -26,6 +26,10 @@ struct Place {
 impl Place {
     /// With the tiny model and room for prompt caches, whatever the disk has.
     async fn new() -> Place {
+        Place::with_budget(1 << 30).await
+    }
+
+    async fn with_budget(cache_budget_bytes: u64) -> Place {
         let place = Place { folder: tempfile::tempdir().unwrap() };
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama").join(MODEL);
         let model = place.home().join("models").join(MODEL);
@@ -35,7 +39,7 @@ impl Place {
         }
         let app = place.open_app().await;
         let Reply::Bootstrap { settings, .. } = app.call(wire::Command::Bootstrap).await.unwrap() else { panic!("no settings") };
-        let settings = Settings { cache_budget_bytes: 1 << 30, ..settings };
+        let settings = Settings { cache_budget_bytes, ..settings };
         app.call(wire::Command::UpdateSettings { settings }).await.unwrap();
         app.close().await;
         place
@@ -169,6 +173,20 @@ async fn what_cannot_be_done_is_refused_in_one_line() {
     place.check_refused(&["cache", "import", &file, "--yes"], 1, "--model");
     assert_eq!(place.num_chunk_files(), 0);
     assert!(place.printed(&["cache", "import", &file, "--yes", "--model", "renamed"]).contains("kept as\ta"));
+}
+
+#[tokio::test]
+async fn the_budget_on_disk_holds_for_imports_too() {
+    let place = Place::with_budget(300_000).await;
+    let file = |name: &str, num_words: usize| place.prompt_file(name, &"stone ".repeat(num_words));
+    let (small, large) = (file("small.safetensors", 60), file("large.safetensors", 200));
+    let sizes = [&small, &large].map(|file| std::fs::metadata(file).unwrap().len());
+    assert!(sizes[0] < 300_000 && sizes.iter().sum::<u64>() > 300_000, "{sizes:?}");
+    place.printed(&["cache", "import", &small, "--yes"]);
+    let said = place.run(&["cache", "import", &large, "--yes"]);
+    assert!(said.code == Some(1) && said.stderr.contains("budget"), "{}", said.stderr);
+    let list = place.json(&["cache", "list", "--json"]);
+    assert!(list.as_array().unwrap().len() == 1 && list[0]["name"] == "small" && list[0]["lost"].is_null(), "{list}");
 }
 
 #[tokio::test]
