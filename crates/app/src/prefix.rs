@@ -35,7 +35,7 @@ async fn foreign_model(app: &App, conversation_id: &str, prefix: &Prefix) -> Res
     }
     // Other weights can read the tokens anew where they have the same vocabulary: the text shows it.
     if let Some(token_ids) = &prefix.token_ids {
-        let (start_text, end_text) = caches::ends(app, &loaded, token_ids).await;
+        let (start_text, end_text) = caches::ends(&app.engine, &loaded, token_ids).await;
         if !start_text.is_empty() && (start_text, end_text) == (prefix.start_text.clone(), prefix.end_text.clone()) {
             return Ok(None);
         }
