@@ -231,7 +231,11 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
         model: holding.anchor.model.clone(),
         fingerprint: holding.anchor.space.fingerprint.clone(),
         variant: holding.anchor.space.variant.clone(),
-        kind: NamedCacheKind::Conversation,
+        kind: match window.path(&owner).last().map(|record| record.kind) {
+            // Only the beginning is left of it: up to where the first question's words stand.
+            Some(cairn_engine::ChunkKind::System) => NamedCacheKind::Prompt,
+            _ => NamedCacheKind::Conversation,
+        },
         num_tokens: token_ids.len() as i64,
         token_ids: (!is_opaque).then_some(token_ids),
         title: conversation.title,
@@ -358,7 +362,8 @@ pub(crate) async fn ends(engine: &Engine, fingerprint: &str, token_ids: &[u32]) 
         return (String::new(), String::new());
     }
     let first = token_ids.iter().copied().take(SHOWN_TOKENS).collect();
-    let last = token_ids[token_ids.len().saturating_sub(SHOWN_TOKENS)..].to_vec();
+    // What the beginning shows already is not shown twice.
+    let last = token_ids[token_ids.len().saturating_sub(SHOWN_TOKENS).max(SHOWN_TOKENS.min(token_ids.len()))..].to_vec();
     let mut texts = engine.decode(vec![first, last]).await.unwrap_or_default().into_iter();
     let (first, last) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
     (beginning(&first), ending(&last))
