@@ -34,6 +34,7 @@ mod shelf;
 mod view;
 mod why;
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -147,18 +148,23 @@ impl PromptCache {
         let plain = space(model, &[]);
         let own = Space { variant: query.quantization.map_or_else(String::new, variant), ..plain.clone() };
         let (mut caches, mut num_tokens, mut problem) = (None, 0, None);
-        // Until they are quantized, keys and values are those of a plain cache.
+        // Until they are quantized, keys and values are those of a plain cache. Where more is stored comes first.
+        let mut spaces = vec![(0, &own)];
+        spaces.extend((own != plain).then_some((0, &plain)));
+        if let Some(stored) = &self.stored {
+            spaces.iter_mut().for_each(|(num_stored, space)| *num_stored = stored.num_restorable(space, model, query.quantization, tokens));
+            spaces.sort_by_key(|(num_stored, _)| Reverse(*num_stored));
+        }
         if let Some(hot) = self.hot.take().filter(|hot| hot.space == own || hot.space == plain) {
             let matched = common_prefix(&hot.tokens, tokens);
             // Memory wins a tie: there is nothing to read.
-            let num_stored = self.stored.as_ref().map_or(0, |stored| stored.num_restorable(&own, model, query.quantization, tokens));
-            if matched > 0 && matched >= num_stored {
+            if matched > 0 && matched >= spaces[0].0 {
                 caches = hot.go_back(matched);
                 num_tokens = matched;
             }
         }
         if let (None, Some(stored)) = (&caches, &self.stored) {
-            for space in if own == plain { vec![&own] } else { vec![&own, &plain] } {
+            for (_, space) in spaces {
                 let restored = stored.restore(space, model, query.quantization, tokens);
                 problem = problem.or(restored.problem);
                 if restored.num_tokens > 0 {
@@ -343,7 +349,7 @@ struct Restored {
 impl Stored {
     fn num_restorable(&self, space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>, tokens: &[u32]) -> usize {
         let Some(layout) = layout(space, model, quantization) else { return 0 };
-        self.shelf.lock().index.longest_prefix(space, tokens).num_restorable(needs(&layout), tokens.len())
+        self.shelf.lock().index.restorable_prefix(space, tokens, needs(&layout)).1
     }
 
     /// Reads the longest beginning of `tokens` that can be gone on from. A chunk that cannot be used is forgotten, and what is before it
@@ -355,8 +361,7 @@ impl Stored {
         loop {
             let (folder, sources, num_tokens) = {
                 let shelf = self.shelf.lock();
-                let prefix = shelf.index.longest_prefix(space, tokens);
-                let num_tokens = prefix.num_restorable(needs(&layout), tokens.len());
+                let (prefix, num_tokens) = shelf.index.restorable_prefix(space, tokens, needs(&layout));
                 let source =
                     |part: index::PrefixPart| Source { contents: shelf.contents.get(&part.record.key).cloned(), record: part.record };
                 let sources: Vec<Source> = prefix.parts.into_iter().filter(|part| part.record.start < num_tokens).map(source).collect();
@@ -459,6 +464,10 @@ impl Stored {
             };
             let most_pending = {
                 let mut shelf = self.shelf.lock();
+                // Evicted since it was planned on: what continues it could not be reached.
+                if record.parent_key.as_ref().is_some_and(|parent| !shelf.index.contains(parent)) {
+                    break;
+                }
                 shelf.add(record, contents, is_filed);
                 shelf.index.memory.budget.max(MIN_PENDING_BYTES)
             };
@@ -474,9 +483,8 @@ impl Stored {
     /// Moves the owner's anchor to the end of `tokens`, as far as they are kept.
     fn anchor(&self, owner: String, space: &Space, model: &str, tokens: &[u32], is_pinned: bool) {
         let mut shelf = self.shelf.lock();
-        let prefix = shelf.index.longest_prefix(space, tokens);
-        let whole = prefix.parts.iter().take_while(|part| part.num_tokens == part.record.token_ids.len());
-        let (chunk_key, num_tokens) = whole.last().map_or((None, 0), |part| (Some(part.record.key.clone()), part.record.stop()));
+        let mut whole = shelf.index.best_prefix(space, tokens, index::Prefix::num_whole).into_whole_parts();
+        let (chunk_key, num_tokens) = whole.pop().map_or((None, 0), |part| (Some(part.record.key.clone()), part.record.stop()));
         let is_pinned = is_pinned || shelf.index.anchors.get(&owner).is_some_and(|anchor| anchor.is_pinned);
         let anchor = Anchor { owner, space: space.clone(), model: model.to_owned(), chunk_key, num_tokens, is_pinned, lost: None };
         shelf.index.set_anchor(anchor);

@@ -93,6 +93,26 @@ fn a_beginning_is_found_however_it_was_cut() {
 }
 
 #[test]
+fn a_shorter_chunk_is_followed_where_more_comes_behind_it() {
+    let mut index = index(u64::MAX);
+    // A question, and its beginning with another answer that goes on as the question does for a while.
+    file(&mut index, &ids(0, 100), &[(40, System), (90, User)], 0);
+    let shorter: Vec<u32> = ids(0, 63).into_iter().chain(ids(1000, 1040)).collect();
+    file(&mut index, &shorter, &[(40, System), (60, User)], 0);
+    assert_eq!(spans(&index, &shorter), [40, 20, 43]);
+    assert_eq!(spans(&index, &ids(0, 100)), [40, 50, 10]);
+    assert_eq!(spans(&index, &ids(0, 80)), [40, 40]);
+    assert!(index.plan(&space(), &shorter, &[(40, System), (60, User)]).is_empty(), "nothing is missing");
+
+    // What a model can go on behind counts, not what matches furthest.
+    let end = index.longest_prefix(&space(), &shorter).parts[1].record.key.clone();
+    index.entries.get_mut(&end).unwrap().record.has_state = true;
+    let state = Needs { window: None, state: true };
+    assert_eq!(index.restorable_prefix(&space(), &ids(0, 100), state).1, 60);
+    assert_eq!(index.restorable_prefix(&space(), &ids(0, 100), Needs::default()).1, 100);
+}
+
+#[test]
 fn what_is_shared_is_kept_once() {
     let mut index = index(u64::MAX);
     for conversation in 0..10_000 {
@@ -114,7 +134,7 @@ fn models_with_windows_and_states_go_on_where_what_they_need_is_held() {
             let planned = PlannedChunk { key: stop.to_string(), parent_key: None, kind: User, start, token_ids };
             let record = ChunkRecord { held_from, has_state, ..record(&space(), planned, 0) };
             start = stop;
-            PrefixPart { num_tokens: record.token_ids.len(), record, is_on_disk: true }
+            PrefixPart { num_tokens: record.token_ids.len(), record }
         });
         let prefix = Prefix { parts: parts.collect(), num_tokens: chunks.last().map_or(0, |chunk| chunk.0) };
         assert_eq!(prefix.num_restorable(needs, limit), expected, "{chunks:?} for {needs:?} up to {limit}");
