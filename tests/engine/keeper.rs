@@ -143,7 +143,7 @@ const MAX_TOKENS: usize = 8;
 /// A greedy answer of a few tokens for an owner.
 pub fn ask(messages: Vec<Message>, owner: &str) -> GenerateRequest {
     let prompt = PromptInput::Messages(messages);
-    GenerateRequest { max_tokens: MAX_TOKENS, prefill_step_size: 64, owner: Some(owner.to_owned()), ..GenerateRequest::new(prompt) }
+    GenerateRequest { max_tokens: MAX_TOKENS, prefill_step_size: 128, owner: Some(owner.to_owned()), ..GenerateRequest::new(prompt) }
 }
 
 /// How many tokens the caches held behind an answer to [`ask`]: the last token under a limit is sampled and not run.
@@ -160,10 +160,19 @@ pub fn fresh_folder() -> TempDir {
 /// `model_type/case` of the goldens with a tokenizer of bytes and a chat template within its few token ids. What it is told must be too: of
 /// the capitals A to O, digits and blanks are in every vocabulary.
 pub fn talker(case: &str) -> TempDir {
+    talker_with_window(case, None)
+}
+
+/// As [`talker`], with another sliding window than its own.
+pub fn talker_with_window(case: &str, window: Option<usize>) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     cairn_tests::copy_with_tokenizer(case, folder.path()).expect("copies");
-    let config = std::fs::read(folder.path().join("config.json")).expect("config.json");
-    let config: serde_json::Value = serde_json::from_slice(&config).expect("JSON");
+    let file = folder.path().join("config.json");
+    let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).expect("config.json")).expect("JSON");
+    if let Some(window) = window {
+        config["sliding_window"] = json!(window);
+        std::fs::write(&file, config.to_string()).expect("config.json");
+    }
     // An answer ends with a control character, which is how a turn ends in the template.
     let end = char::from_u32(config["eos_token_id"].as_u64().expect("an id") as u32).expect("a character");
     let turn = format!("{{{{ names[turn['role']] + ':' + turn['content'] + '{end}\\n' }}}}");

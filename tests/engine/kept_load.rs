@@ -57,6 +57,7 @@ fn watch(window: &CacheWindow, folder: &Path, is_done: &AtomicBool) -> usize {
             assert_eq!(anchor.chunk_key.is_some(), anchor.num_tokens > 0 && holding.bytes > 0, "{anchor:?}");
         }
         looks += 1;
+        std::thread::yield_now();
     }
     looks
 }
@@ -64,7 +65,7 @@ fn watch(window: &CacheWindow, folder: &Path, is_done: &AtomicBool) -> usize {
 /// One short conversation, right to the token.
 async fn converse(engine: &Engine, random: &mut Random, owner: String) {
     let mut talk = Talk::new(SYSTEMS[random.below(SYSTEMS.len())]);
-    for _ in 0..=random.below(2) {
+    for _ in 0..=random.below(5) / 4 {
         let words = format!("{} {}", random.below(40), "stone ".repeat(1 + random.below(6)));
         let request = GenerateRequest { max_tokens: 1 + random.below(6), ..ask(talk.asking(&words), &owner) };
         let answer = finish(&mut engine.generate(request)).await.expect("an answer");
@@ -88,8 +89,8 @@ async fn budgets_hold_under_load_and_pinned_conversations_stay() {
     let place = fresh_folder();
     let mut keeper = Keeper::start(model.folder(), place.path(), BUDGETS, Kept::default()).await;
     let mut pinned = Vec::new();
-    for number in 0..3 {
-        let (mut talk, owner) = (Talk::new(SYSTEMS[number]), format!("pinned/{number}"));
+    for (number, system) in SYSTEMS[..3].iter().enumerate() {
+        let (mut talk, owner) = (Talk::new(system), format!("pinned/{number}"));
         let answer = keeper.answer(ask(talk.asking("What is a cairn?"), &owner)).await;
         talk.add("What is a cairn?", &answer);
         keeper.window().pin(&owner, true);

@@ -102,7 +102,8 @@ impl Clerk {
         }
     }
 
-    /// Writes a chunk, and before it what it continues and could not be written earlier. Fails in words; that there is no room is no failure.
+    /// Writes a chunk, and before it what it continues and could not be written earlier. Fails in words; that there is no room is no
+    /// failure.
     fn file(&self, key: &str, layout: &CacheLayout) -> Result<(), String> {
         let mut unwritten: Vec<String> = {
             let shelf = self.shelf.lock();

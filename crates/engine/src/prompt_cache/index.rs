@@ -87,15 +87,25 @@ pub(super) struct Needs {
 }
 
 impl Prefix {
-    /// Its chunks up to the last that matches whole.
-    pub(super) fn into_whole_parts(mut self) -> Vec<PrefixPart> {
-        self.parts.retain(PrefixPart::is_whole);
-        self.parts
+    /// The last of its chunks that match whole.
+    pub(super) fn last_whole(&self) -> Option<&ChunkRecord> {
+        self.parts.iter().rfind(|part| part.is_whole()).map(|part| &part.record)
     }
 
-    /// The tokens of the chunks that match whole.
-    pub(super) fn num_whole(&self) -> usize {
-        self.parts.iter().filter(|part| part.is_whole()).map(|part| part.num_tokens).sum()
+    /// The tokens of the first chunks that match whole and hide none of `places`: behind those that they reach, a model with these needs
+    /// can go on.
+    fn num_open(&self, needs: Needs, places: &[usize]) -> usize {
+        let whole: Vec<&ChunkRecord> = self.parts.iter().filter(|part| part.is_whole()).map(|part| &part.record).collect();
+        let mut open = whole.len();
+        for &place in places {
+            let hides = |record: &ChunkRecord| place < record.stop() || (place == record.stop() && needs.state && !record.has_state);
+            // Of the window before the place.
+            let from = place - needs.window.unwrap_or_default().min(place);
+            let lacks = |record: &ChunkRecord| record.stop() > from && record.held_from > record.start.max(from);
+            let mut before = whole.iter().take_while(|record| record.start < place);
+            open = before.position(|record| hides(record) || lacks(record)).map_or(open, |hiding| open.min(hiding));
+        }
+        whole[..open].last().map_or(0, |record| record.stop())
     }
 
     /// The most tokens, at most `limit`, behind which a model with these needs can go on.
@@ -237,11 +247,11 @@ impl ChunkIndex {
         (prefix, num_tokens)
     }
 
-    /// Of all runs of chunks that begin as `tokens` do the one that is worth most, among equals the longest. No run is worth more than it has
-    /// tokens.
+    /// Of all runs of chunks that begin as `tokens` do the one that is worth most, among equals the longest. No run is worth more than it
+    /// has tokens.
     ///
-    /// Chunks that continue the same one may begin alike and differ in length: the one that matches further may lead nowhere, while behind a
-    /// shorter one the conversation goes on, or a model can.
+    /// Chunks that continue the same one may begin alike and differ in length: the one that matches further may lead nowhere, while behind
+    /// a shorter one the conversation goes on, or a model can.
     pub(super) fn best_prefix(&self, space: &Space, tokens: &[u32], worth: impl Fn(&Prefix) -> usize) -> Prefix {
         let mut best = ((0, 0), Prefix::default());
         let consider = |best: &mut ((usize, usize), Prefix), run: &[(&Entry, usize)]| {
@@ -286,23 +296,32 @@ impl ChunkIndex {
     }
 
     /// The chunks that `tokens` still need, after those already there: cut at every boundary, where whose words they are changes, and at
-    /// 256 tokens. What comes after the last boundary is the answer.
-    pub(super) fn plan(&self, space: &Space, tokens: &[u32], boundaries: &[(usize, ChunkKind)]) -> Vec<PlannedChunk> {
-        let mut start = 0;
-        let mut parent_key = None;
-        // A chunk is never rewritten: one that matches in part gets a sibling that repeats the matching tokens.
-        for part in self.best_prefix(space, tokens, Prefix::num_whole).into_whole_parts() {
-            start += part.num_tokens;
-            parent_key = Some(part.record.key);
-        }
+    /// 256 tokens. What comes after the last boundary is the answer. Behind each of `places`, ascending, a model with these needs is to be
+    /// able to go on, which those already there may not allow.
+    pub(super) fn plan(
+        &self,
+        space: &Space,
+        tokens: &[u32],
+        boundaries: &[(usize, ChunkKind)],
+        (needs, places): (Needs, &[usize]),
+    ) -> Vec<PlannedChunk> {
+        let there = self.best_prefix(space, tokens, |prefix| prefix.num_open(needs, places));
+        let mut start = there.num_open(needs, places);
+        // A chunk is never rewritten: one that matches in part, or hides a place, gets a sibling that repeats its tokens.
+        let mut parent_key = there.parts.into_iter().map(|part| part.record).find(|record| record.stop() == start).map(|record| record.key);
         let mut planned = Vec::new();
         while start < tokens.len() {
             let next = boundaries.iter().find(|(boundary, _)| *boundary > start);
             let (boundary, kind) = next.copied().unwrap_or((tokens.len(), ChunkKind::Assistant));
-            let stop = boundary.min(start + MAX_CHUNK_TOKENS).min(tokens.len());
-            let token_ids = tokens[start..stop].to_vec();
-            let key = chunk_key(&parent_key.clone().unwrap_or_else(|| root_key(space)), &token_ids);
-            planned.push(PlannedChunk { key: key.clone(), parent_key, kind, start, token_ids });
+            let mut stop = boundary.min(start + MAX_CHUNK_TOKENS).min(tokens.len());
+            let parent = parent_key.clone().unwrap_or_else(|| root_key(space));
+            let mut key = chunk_key(&parent, &tokens[start..stop]);
+            // The sibling of a chunk that hides a place must end elsewhere.
+            while self.contains(&key) && stop - start > 1 {
+                stop -= 1;
+                key = chunk_key(&parent, &tokens[start..stop]);
+            }
+            planned.push(PlannedChunk { key: key.clone(), parent_key, kind, start, token_ids: tokens[start..stop].to_vec() });
             parent_key = Some(key);
             start = stop;
         }

@@ -48,7 +48,7 @@ use crate::records::{Anchor, CacheEvent, CacheOptions, ChunkKind, ChunkRecord, S
 use crate::{EngineError, EngineStatus};
 use chunk_file::ChunkContents;
 use filing::Filing;
-use index::Needs;
+use index::{Needs, Prefix, PrefixPart};
 use restore::{Source, restore};
 use shelf::SharedShelf;
 
@@ -212,7 +212,7 @@ impl PromptCache {
                 tracing::warn!(%error, "a prompt cache cannot be copied for keeping");
             }
             if let Some(owner) = computed.owner {
-                stored.anchor(owner, &space, computed.model_name, &tokens, false);
+                stored.anchor(owner, &space, computed.model_name, &tokens, &caches, false);
             }
         }
         self.hot = Some(Hot { space, tokens, caches });
@@ -233,7 +233,7 @@ impl PromptCache {
         }
         let boundaries = vec![(tokens.len(), ChunkKind::System)];
         stored.keep(space, &tokens, boundaries, &[], caches).map_err(|error| error.to_string())?;
-        stored.anchor(owner.to_owned(), space, model_name, &tokens, true);
+        stored.anchor(owner.to_owned(), space, model_name, &tokens, caches, true);
         // Until the disk has it: only then a budget that is too small shows.
         let (reply, answer) = oneshot::channel();
         stored.filing.flush(reply);
@@ -270,14 +270,21 @@ impl PromptCache {
         // The chunks say themselves what they are, so that no model has to be loaded for it.
         let on_disk = sources.iter().find(|source| !source.record.file_hash.is_empty());
         let written = on_disk.map(|source| chunk_file::layout(&chunk_file::path(&folder, &anchor.space.fingerprint, &source.record.key)));
-        let plain = model.filter(|model| model.fingerprint == anchor.space.fingerprint && !anchor.space.variant.starts_with("kv"));
+        let of_model = model.filter(|model| model.fingerprint == anchor.space.fingerprint);
         let layout = match written {
             Some(Ok(Some(layout))) => Some(layout),
-            _ => plain.and_then(|model| CacheLayout::of(&model.model.make_cache())),
+            _ => of_model.and_then(|model| layout(&anchor.space, model, quantization(&anchor.space.variant))),
         };
         let layout = layout.ok_or_else(|| format!("load its model first ({})", anchor.model))?;
-        let caches = restore(&folder, &sources, &layout, anchor.num_tokens).map_err(|unusable| unusable.error.to_string())?;
-        let tokens = sources.into_iter().flat_map(|source| source.record.token_ids).collect();
+        // After an eviction its place may be one that a model cannot go on from.
+        let parts = sources.iter().map(|source| PrefixPart { num_tokens: source.record.token_ids.len(), record: source.record.clone() });
+        let prefix = Prefix { parts: parts.collect(), num_tokens: anchor.num_tokens };
+        let num_tokens = prefix.num_restorable(needs(&layout), anchor.num_tokens);
+        if num_tokens == 0 {
+            return Err("a conversation cannot go on from what is left of it".to_owned());
+        }
+        let caches = restore(&folder, &sources, &layout, num_tokens).map_err(|unusable| unusable.error.to_string())?;
+        let tokens = sources.into_iter().flat_map(|source| source.record.token_ids).take(num_tokens).collect();
         Ok(Exported { anchor, tokens, caches })
     }
 
@@ -362,8 +369,7 @@ impl Stored {
             let (folder, sources, num_tokens) = {
                 let shelf = self.shelf.lock();
                 let (prefix, num_tokens) = shelf.index.restorable_prefix(space, tokens, needs(&layout));
-                let source =
-                    |part: index::PrefixPart| Source { contents: shelf.contents.get(&part.record.key).cloned(), record: part.record };
+                let source = |part: PrefixPart| Source { contents: shelf.contents.get(&part.record.key).cloned(), record: part.record };
                 let sources: Vec<Source> = prefix.parts.into_iter().filter(|part| part.record.start < num_tokens).map(source).collect();
                 (shelf.folder.clone(), sources, num_tokens)
             };
@@ -422,7 +428,10 @@ impl Stored {
         caches: &[LayerCache],
     ) -> Result<(), cairn_lm::LmError> {
         let Some(layout) = CacheLayout::of(caches).map(Arc::new) else { return Ok(()) };
-        // A place that was caught is of use only where a chunk ends.
+        // Behind these places the caches can go on, whatever they are. One that was caught is of use only where a chunk ends.
+        let needs = needs(&layout);
+        let end = layout.needs_captures().then_some(tokens.len());
+        let places: Vec<usize> = captures.iter().map(Capture::num_tokens).chain(end).collect();
         for capture in captures {
             let place = capture.num_tokens();
             let at = boundaries.partition_point(|(boundary, _)| *boundary < place);
@@ -436,7 +445,7 @@ impl Stored {
             if shelf.index.disk.budget == 0 && shelf.index.memory.budget == 0 {
                 return Ok(());
             }
-            (shelf.index.plan(space, tokens, &boundaries), shelf.index.disk.budget > 0)
+            (shelf.index.plan(space, tokens, &boundaries, (needs, &places)), shelf.index.disk.budget > 0)
         };
         if planned.is_empty() {
             return Ok(());
@@ -468,6 +477,10 @@ impl Stored {
                 if record.parent_key.as_ref().is_some_and(|parent| !shelf.index.contains(parent)) {
                     break;
                 }
+                // Another program's, or one that cannot be cut otherwise.
+                if shelf.index.contains(&record.key) {
+                    continue;
+                }
                 shelf.add(record, contents, is_filed);
                 shelf.index.memory.budget.max(MIN_PENDING_BYTES)
             };
@@ -481,10 +494,16 @@ impl Stored {
     }
 
     /// Moves the owner's anchor to the end of `tokens`, as far as they are kept.
-    fn anchor(&self, owner: String, space: &Space, model: &str, tokens: &[u32], is_pinned: bool) {
+    fn anchor(&self, owner: String, space: &Space, model: &str, tokens: &[u32], caches: &[LayerCache], is_pinned: bool) {
+        let needs = CacheLayout::of(caches).map_or_else(Needs::default, |layout| needs(&layout));
         let mut shelf = self.shelf.lock();
-        let mut whole = shelf.index.best_prefix(space, tokens, index::Prefix::num_whole).into_whole_parts();
-        let (chunk_key, num_tokens) = whole.pop().map_or((None, 0), |part| (Some(part.record.key.clone()), part.record.stop()));
+        // Of equal runs the one that can be gone on from.
+        let worth = |prefix: &Prefix| {
+            let num_whole = prefix.last_whole().map_or(0, ChunkRecord::stop);
+            num_whole - usize::from(prefix.num_restorable(needs, num_whole) < num_whole)
+        };
+        let prefix = shelf.index.best_prefix(space, tokens, worth);
+        let (chunk_key, num_tokens) = prefix.last_whole().map_or((None, 0), |record| (Some(record.key.clone()), record.stop()));
         let is_pinned = is_pinned || shelf.index.anchors.get(&owner).is_some_and(|anchor| anchor.is_pinned);
         let anchor = Anchor { owner, space: space.clone(), model: model.to_owned(), chunk_key, num_tokens, is_pinned, lost: None };
         shelf.index.set_anchor(anchor);
@@ -509,6 +528,12 @@ fn variant(quantization: KvQuantization) -> String {
 
 fn quantized_variant(bits: i32, group_size: i32) -> String {
     format!("kv{bits}g{group_size}")
+}
+
+/// What a variant says of quantization; from which token on it began it does not say.
+fn quantization(variant: &str) -> Option<KvQuantization> {
+    let (bits, group_size) = variant.strip_prefix("kv")?.split_once('g')?;
+    Some(KvQuantization { bits: bits.parse().ok()?, group_size: group_size.parse().ok()?, start: 0 })
 }
 
 /// The layers of what is stored in `space` for a model; none where they cannot be stored.

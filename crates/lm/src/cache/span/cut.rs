@@ -228,8 +228,8 @@ impl CutSpan {
             let largest_of =
                 |array: Array| Ok::<f32, LmError>(array.abs()?.max(None)?.try_as_slice::<f32>()?.first().copied().unwrap_or(0.0));
             let (furthest, largest) = (largest_of(ours.subtract(&theirs)?)?, largest_of(theirs)?);
-            // Not the other way round: what is no number is not close to anything.
-            if !(furthest <= tolerance * largest.max(f32::MIN_POSITIVE)) {
+            // What is no number is not close to anything.
+            if furthest.is_nan() || furthest > tolerance * largest.max(f32::MIN_POSITIVE) {
                 return Ok(false);
             }
         }
