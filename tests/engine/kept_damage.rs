@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use cairn_engine::{ChunkRecord, GenerateRequest};
 
-use crate::keeper::{Budgets, Keeper, Kept, ON_DISK, ROOMY, Random, Talk, ask, fresh_folder, num_held, talker};
+use crate::keeper::{Budgets, IN_MEMORY, Keeper, Kept, ON_DISK, ROOMY, Random, Talk, ask, fresh_folder, num_held, talker};
 use crate::scripted::Scripted;
 
 const OWNER: &str = "conversation/1";
@@ -154,6 +154,28 @@ async fn what_cannot_be_written_stays_in_memory_until_it_can() {
     let keeper = Keeper::start(model.folder(), &folder, ON_DISK, keeper.close().await).await;
     let next = keeper.answer(ask(talk.asking("GO ON"), OWNER)).await;
     assert_eq!((next.finished.stats.num_cached_tokens, next.finished.stats.cache_note), (num_held(&answer), None));
+}
+
+#[tokio::test]
+async fn what_only_memory_held_is_lost_with_its_reason() {
+    async fn check(folder: &Path, budgets: Budgets, expected: &str) {
+        let (model, place) = (Scripted::endless(), fresh_folder());
+        let keeper = Keeper::start(model.folder(), folder, budgets, Kept::default()).await;
+        let mut talk = Talk::new("AID ME");
+        let answer = keeper.answer(ask(talk.asking("FIND A MILE"), OWNER)).await;
+        talk.add("FIND A MILE", &answer);
+        let kept = keeper.close().await;
+        let keeper = Keeper::start(model.folder(), place.path(), ON_DISK, kept).await;
+        let stats = keeper.answer(ask(talk.asking("NO"), OWNER)).await.finished.stats;
+        let note = stats.cache_note.unwrap_or_default();
+        let start = format!("re-read {} tokens: it was not stored{expected}", stats.num_prompt_tokens);
+        assert!(note.starts_with(&start) && note.ends_with(", a moment ago"), "{note:?}");
+    }
+    let place = fresh_folder();
+    check(place.path(), IN_MEMORY, " on disk, only in memory").await;
+    let file = place.path().join("file");
+    std::fs::write(&file, "mine").expect("written");
+    check(&file.join("cache"), BOTH, ", because the disk could not be written: ").await;
 }
 
 #[tokio::test]

@@ -329,11 +329,18 @@ impl PromptCache {
         }
     }
 
-    /// Files what is queued and ends the filing thread.
+    /// Files what is queued and ends the filing thread. What only memory holds then is lost, and whoever holds a place in it hears why.
     pub(crate) fn close(self) {
         if let Some(stored) = self.stored {
             stored.filing.close();
-            stored.shelf.lock().end_events();
+            let mut shelf = stored.shelf.lock();
+            let reason = match &shelf.problem {
+                Some(problem) => format!("it was not stored, because {problem}"),
+                None => "it was not stored on disk, only in memory".to_owned(),
+            };
+            let removed = shelf.index.remove_unwritten(&reason, now_ms());
+            shelf.discard(removed, &reason);
+            shelf.end_events();
         }
     }
 }
