@@ -135,6 +135,13 @@ impl ChunkIndex {
         }
     }
 
+    /// Removes everything that is not on disk.
+    pub(super) fn remove_unwritten(&mut self, reason: &str, at_ms: i64) -> Vec<ChunkRecord> {
+        let unwritten = self.entries.values().filter(|entry| !entry.is_on_disk).map(|entry| entry.record.key.clone());
+        // What continues one of them is not on disk either.
+        unwritten.collect::<Vec<_>>().iter().flat_map(|key| self.remove_with_descendants(key, reason, at_ms)).collect()
+    }
+
     /// Removes everything that no pinned anchor holds.
     pub(super) fn clear(&mut self, at_ms: i64) -> Vec<ChunkRecord> {
         let mut removed = Vec::new();

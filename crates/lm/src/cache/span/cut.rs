@@ -229,8 +229,7 @@ impl CutSpan {
                 |array: Array| Ok::<f32, LmError>(array.abs()?.max(None)?.try_as_slice::<f32>()?.first().copied().unwrap_or(0.0));
             let (furthest, largest) = (largest_of(ours.subtract(&theirs)?)?, largest_of(theirs)?);
             // What is no number is not close to anything.
-            let is_close = furthest <= tolerance * largest.max(f32::MIN_POSITIVE);
-            if !is_close {
+            if furthest.is_nan() || furthest > tolerance * largest.max(f32::MIN_POSITIVE) {
                 return Ok(false);
             }
         }
