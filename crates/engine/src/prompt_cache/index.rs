@@ -4,6 +4,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use crate::records::{Anchor, ChunkKind, ChunkRecord, Space};
 
@@ -16,6 +17,7 @@ pub(super) const MAX_CHUNK_TOKENS: usize = 256;
 /// - A chunk's parent is there as long as it is; on disk too where the chunk is.
 /// - `leaves` are the chunks that nothing continues, by kind; `in_memory` those whose contents are in memory.
 /// - An anchor's chunk is there, or the anchor has none.
+/// - `holders` are the owners of the anchors at a chunk or behind it, for the chunks that have some.
 #[derive(Debug)]
 pub(super) struct ChunkIndex {
     pub(super) entries: HashMap<String, Entry>,
@@ -25,6 +27,8 @@ pub(super) struct ChunkIndex {
     pub(super) leaves: [BTreeSet<Rank>; 3],
     pub(super) in_memory: BTreeSet<Rank>,
     pub(super) anchors: BTreeMap<String, Anchor>,
+    /// Kept beside the anchors, so that looking at one of ten thousand does not take a walk over all.
+    pub(super) holders: HashMap<String, BTreeSet<Arc<str>>>,
     /// Anchors that have changed since somebody asked.
     pub(super) moved_anchors: Vec<Anchor>,
     pub(super) disk: Tier,
@@ -159,6 +163,7 @@ impl ChunkIndex {
             leaves: Default::default(),
             in_memory: BTreeSet::new(),
             anchors: BTreeMap::new(),
+            holders: HashMap::new(),
             moved_anchors: Vec::new(),
             disk: Tier { bytes: 0, budget: disk_budget },
             memory: Tier { bytes: 0, budget: memory_budget },
@@ -211,7 +216,11 @@ impl ChunkIndex {
             None => self.disk.bytes += record.bytes,
         }
         let (key, is_on_disk) = (record.key.clone(), memory_bytes.is_none());
-        self.entries.insert(key, Entry { record, is_on_disk, memory_bytes, is_pending: false });
+        self.entries.insert(key.clone(), Entry { record, is_on_disk, memory_bytes, is_pending: false });
+        // Who holds what continues it holds this one too.
+        let children = self.children.get(&key).into_iter().flatten();
+        let owners: BTreeSet<Arc<str>> = children.flat_map(|(_, child)| self.holders(child)).cloned().collect();
+        owners.iter().for_each(|owner| self.hold(owner, Some(key.clone())));
     }
 
     /// Notes that a chunk is on its way to disk, or that it has not got there.

@@ -297,6 +297,46 @@ fn a_purge_takes_what_nobody_else_holds() {
 }
 
 #[test]
+fn who_holds_a_chunk_is_known_whatever_has_happened() {
+    fn check(index: &ChunkIndex, after: &str) {
+        let mut expected: HashMap<String, BTreeSet<Arc<str>>> = HashMap::new();
+        for anchor in index.anchors.values() {
+            for entry in anchor.chunk_key.iter().flat_map(|key| index.path(key)) {
+                expected.entry(entry.record.key.clone()).or_default().insert(Arc::from(anchor.owner.as_str()));
+            }
+        }
+        assert_eq!(index.holders, expected, "{after}");
+    }
+    let mut index = index(u64::MAX);
+    let branch = |from: u32| ids(0, 300).into_iter().chain(ids(from, from + 10)).collect::<Vec<u32>>();
+    for (owner, from) in [("first", 1000), ("second", 2000), ("third", 3000)] {
+        let last = file(&mut index, &branch(from), &[(300, System), (305, User)], i64::from(from));
+        hold(&mut index, owner, &last, owner == "third");
+    }
+    check(&index, "three beginnings alike");
+    let shared = index.longest_prefix(&space(), &ids(0, 256)).parts.remove(0).record;
+    hold(&mut index, "second", &shared.key, false);
+    check(&index, "one goes back");
+    index.pin("first", true);
+    index.remove_anchor("third");
+    check(&index, "one lets go");
+    index.clear(9);
+    check(&index, "what nobody holds is gone");
+    assert_eq!(spans(&index, &branch(1000)), [256, 44, 5, 5]);
+    // Rows of broken times: a chunk without the one that it continues, which comes back later.
+    let anchors: Vec<Anchor> = index.anchors.values().cloned().collect();
+    let records: Vec<ChunkRecord> = index.records().filter(|record| record.key != shared.key).cloned().collect();
+    let mut broken = ChunkIndex::new(u64::MAX, u64::MAX, records, anchors);
+    check(&broken, "a beginning is missing");
+    broken.insert(shared.clone(), None);
+    check(&broken, "it is back");
+    assert!(broken.is_held_only_by("first", &shared.key));
+    index.remove_with_descendants(&shared.key, "damaged", 10);
+    check(&index, "nothing is left");
+    assert!(index.holders.is_empty());
+}
+
+#[test]
 fn memory_gives_up_what_the_disk_has_before_what_only_it_has() {
     let mut index = ChunkIndex::new(u64::MAX, u64::MAX, Vec::new(), Vec::new());
     for (from, at_ms) in [(0, 1), (1000, 2)] {
