@@ -4,6 +4,8 @@ mod answers;
 mod batch;
 mod client;
 mod detokenizer;
+mod file_parts;
+mod imports;
 mod jobs;
 mod kit;
 mod prompt_cache;
