@@ -4,6 +4,7 @@ mod answers;
 mod batch;
 mod client;
 mod detokenizer;
+mod exchange;
 mod file_parts;
 mod imports;
 mod jobs;
