@@ -1,7 +1,7 @@
-//! Embeds the configuration and the permissions: the interface may invoke `call` and nothing else of ours.
+//! Embeds the configuration and the permissions: the interface may invoke these commands and nothing else of ours.
 
 fn main() {
-    let manifest = tauri_build::AppManifest::new().commands(&["call"]);
+    let manifest = tauri_build::AppManifest::new().commands(&["call", "export_cache", "import_cache"]);
     if let Err(error) = tauri_build::try_build(tauri_build::Attributes::new().app_manifest(manifest)) {
         panic!("{error:#}");
     }

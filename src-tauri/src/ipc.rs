@@ -1,4 +1,4 @@
-//! The one command that the window may invoke, and the app behind it.
+//! The one command for all but files that the window may invoke, and the app behind it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -160,6 +160,7 @@ mod tests {
             mlx_peak_bytes: 0,
             mlx_cache_bytes: 0,
             cache_disk_bytes: 0,
+            cache_ram_bytes: 0,
         };
         assert_eq!(Lines::of(&status), Lines { state: state.to_owned(), model: model.to_owned() });
     }

@@ -89,6 +89,48 @@ try {
   await page.button('Delete How do I reverse a list in Python?').click({ force: true });
   await page.button('Undo').waitFor();
   await look('deleted');
+
+  await page.row('What is the capital of France\\?').click();
+  await page.button('Kept').click();
+  await page.dialog('What is kept of this conversation').waitFor();
+  await look('kept');
+  await look('kept-dark', { colorScheme: 'dark' });
+  await page.button('Save as named…').click();
+  await page.box('Name').fill('France');
+  await page.button('Save').click();
+  await page.shows('Saved as “France”');
+  await page.driver.keyboard.press('Escape');
+  await page.button('Start from…').click();
+  await look('start-from');
+  await page.button('Start from France').first().click();
+  await page.driver.getByRole('complementary', { name: 'Beginning' }).waitFor();
+  await page.ask('How large is it?');
+  await look('beginning');
+  await page.button('What is kept').click();
+  await page.driver.getByRole('treeitem').first().waitFor();
+  await look('cache');
+  await look('cache-dark', { colorScheme: 'dark' });
+  await look('cache-narrow', { size: NARROW });
+  await page.driver.setViewportSize(WIDE);
+  const [download] = await Promise.all([
+    page.driver.waitForEvent('download'),
+    page.button('Export prompt cache France').click(),
+  ]);
+  const file = join(home.folder, 'France.safetensors');
+  await download.saveAs(file);
+  const chosen = async (name) => {
+    const [chooser] = await Promise.all([page.driver.waitForEvent('filechooser'), page.button('Import…').click()]);
+    await chooser.setFiles(name);
+  };
+  await chosen(file);
+  await page.dialog('Import a prompt cache').waitFor();
+  await look('import');
+  await look('import-narrow', { size: NARROW, colorScheme: 'dark' });
+  await page.driver.setViewportSize(WIDE);
+  await page.driver.keyboard.press('Escape');
+  await chosen(join(home.modelFolder('SmolLM2-135M-Instruct'), 'config.json'));
+  await page.dialog('This file cannot be imported').waitFor();
+  await look('import-refused');
 } finally {
   await browser.close();
   await home.remove();

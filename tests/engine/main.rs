@@ -9,6 +9,7 @@ mod file_parts;
 mod imports;
 mod jobs;
 mod kit;
+mod prefix;
 mod prompt_cache;
 mod prompt_file;
 mod scripted;

@@ -346,7 +346,10 @@ async fn a_chunk_that_cannot_be_used_is_a_miss_with_its_reason_and_is_stored_aga
         (empty, "a stored part is damaged (its contents have changed since it was written)"),
         (delete, "a stored part cannot be read"),
         (replace_by_text, "a stored part is damaged"),
-        (take_a_tensor, "a stored part could not be brought back into memory (a part of a stored conversation cannot be used: it lacks keys.0)"),
+        (
+            take_a_tensor,
+            "a stored part could not be brought back into memory (a part of a stored conversation cannot be used: it lacks keys.0)",
+        ),
     ];
     for (damage, reason) in damages {
         for index in 0..3 {

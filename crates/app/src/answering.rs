@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cairn_chat::{FinishReason, GenerationStats, SamplingParams};
-use cairn_engine::{GenerateEvent, GenerateRequest, PromptInput};
+use cairn_engine::{GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput};
 use cairn_store::{FinishedMessage, MessageStatus, StoreError};
 use tokio::task::JoinHandle;
 
 use crate::answers::Running;
 use crate::app::App;
 use crate::progress::{Delta, Prefill, Progress, utf16_length};
-use crate::wire::{Event, NoticeLevel};
-use crate::{caches, convert, models, platform, prompt};
+use crate::wire::{Event, Failure, NoticeLevel};
+use crate::{caches, convert, models, platform, prefix, prompt};
 
 /// How long an answer may take to stop when the app closes; then what is there is saved.
 const CLOSING_GRACE: Duration = Duration::from_millis(700);
@@ -113,7 +113,7 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
     }
     let request = match request(app, turn).await {
         Ok(request) => request,
-        Err(error) => return Outcome::failed(error, progress),
+        Err(failure) => return Outcome::failed(failure.message, progress),
     };
     let mut generation = app.engine.generate(request);
     let give_up = async {
@@ -182,9 +182,18 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
     outcome
 }
 
-async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, StoreError> {
-    let system_prompt = app.store.conversation(&turn.conversation_id).await?.map(|row| row.system_prompt).unwrap_or_default();
+async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, Failure> {
+    let row = app.store.conversation(&turn.conversation_id).await?;
     let branch = app.store.branch(&turn.conversation_id).await?;
+    let (system_prompt, prefix) = row.map(|row| (row.system_prompt, row.prefix)).unwrap_or_default();
+    let (prompt, kv_cache) = match prefix {
+        Some(prefix) => {
+            let prefix = prefix::checked(app, &turn.conversation_id, prefix).await?;
+            let kv_cache = prefix.kv_cache();
+            (PromptInput::After { prefix, messages: prompt::messages_for("", &branch) }, kv_cache)
+        }
+        None => (PromptInput::Messages(prompt::messages_for(&system_prompt, &branch)), KvCacheOptions::default()),
+    };
     let settings = app.settings();
     Ok(GenerateRequest {
         // The settings are within range, and single precision is what models are sampled with.
@@ -197,7 +206,8 @@ async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, StoreError> 
         max_tokens: settings.max_tokens as usize,
         prefill_step_size: app.engine.interactive_prefill_step_size(),
         owner: Some(caches::conversation_owner(&turn.conversation_id)),
-        ..GenerateRequest::new(PromptInput::Messages(prompt::messages_for(&system_prompt, &branch)))
+        kv_cache,
+        ..GenerateRequest::new(prompt)
     })
 }
 

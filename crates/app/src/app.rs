@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cairn_engine::{Engine, EngineState};
+use cairn_engine::Engine;
 use cairn_hub::{CacheVariables, ModelFolders};
 use cairn_store::Store;
 use tokio::sync::broadcast;
@@ -98,16 +98,6 @@ impl App {
             let cache = caches::of_conversation(self, id).await;
             let conversation = convert::conversation(row, self.answers.is_streaming(id), cache);
             self.tell(Event::Conversation { conversation });
-        }
-    }
-
-    /// The name under which the loaded model was loaded.
-    pub(crate) fn loaded_model_name(&self) -> Option<String> {
-        match &self.engine.status().borrow().state {
-            EngineState::Ready { model } | EngineState::Prefilling { model, .. } | EngineState::Generating { model, .. } => {
-                Some(model.clone())
-            }
-            EngineState::Empty | EngineState::Loading { .. } | EngineState::Failed { .. } => None,
         }
     }
 

@@ -25,7 +25,7 @@ pub(crate) async fn keep(store: Arc<Store>, mut events: UnboundedReceiver<CacheE
     }
 }
 
-async fn write(store: &Store, event: CacheEvent) -> Result<(), StoreError> {
+pub(crate) async fn write(store: &Store, event: CacheEvent) -> Result<(), StoreError> {
     match event {
         CacheEvent::Filed(record) => store.insert_chunk(&convert::chunk_row(record, now_ms())).await,
         CacheEvent::Touched { keys, at_ms } => store.touch_chunks(&keys, at_ms).await,

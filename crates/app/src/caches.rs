@@ -4,14 +4,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_engine::{CacheWindow, ChunkKind, Holding};
+use cairn_engine::{CacheWindow, Engine, Holding};
 use cairn_store::{NamedCacheKind, NamedCacheRow, Prefix, StoreError};
 use tokio::sync::mpsc::UnboundedReceiver;
 use uuid::Uuid;
 
 use crate::app::{App, now_ms};
 use crate::convert::{self, tokens};
-use crate::wire::{CacheKind, CacheNode, CacheOverview, CacheTier, ConversationCache, Event, Failure, FailureCode, NamedCache, Reply};
+use crate::wire::{CacheNode, CacheOverview, CacheTier, ConversationCache, Event, Failure, FailureCode, NamedCache, Reply};
 
 /// More rows than anybody scrolls through.
 const MAX_NODES: usize = 500;
@@ -114,11 +114,7 @@ pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
             start: tokens(node.start),
             tokens: tokens(node.token_ids.len()),
             bytes: node.bytes,
-            kind: match node.kind {
-                ChunkKind::System => CacheKind::System,
-                ChunkKind::User => CacheKind::User,
-                ChunkKind::Assistant => CacheKind::Assistant,
-            },
+            kind: convert::cache_kind(node.kind),
             tier: tier(node.is_in_memory),
             hits: u32::try_from(node.hits).unwrap_or(u32::MAX),
             last_used_at_ms: node.last_used_at_ms,
@@ -226,7 +222,8 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
     };
     let token_ids = window.tokens(&owner);
     let is_opaque = holding.anchor.space.is_opaque();
-    let ends = if is_opaque { (String::new(), String::new()) } else { ends(app, &holding.anchor.space.fingerprint, &token_ids).await };
+    let ends =
+        if is_opaque { (String::new(), String::new()) } else { ends(&app.engine, &holding.anchor.space.fingerprint, &token_ids).await };
     let id = Uuid::now_v7().to_string();
     let row = NamedCacheRow {
         id: id.clone(),
@@ -355,14 +352,14 @@ pub(crate) async fn purge_orphans(app: Arc<App>) {
 }
 
 /// The beginning and the end of a text, to show; empty where the loaded model is another.
-pub(crate) async fn ends(app: &App, fingerprint: &str, token_ids: &[u32]) -> (String, String) {
-    let is_loaded = app.engine.status().borrow().model_fingerprint.as_deref() == Some(fingerprint);
+pub(crate) async fn ends(engine: &Engine, fingerprint: &str, token_ids: &[u32]) -> (String, String) {
+    let is_loaded = engine.status().borrow().model_fingerprint.as_deref() == Some(fingerprint);
     if !is_loaded {
         return (String::new(), String::new());
     }
     let first = token_ids.iter().copied().take(SHOWN_TOKENS).collect();
     let last = token_ids[token_ids.len().saturating_sub(SHOWN_TOKENS)..].to_vec();
-    let mut texts = app.engine.decode(vec![first, last]).await.unwrap_or_default().into_iter();
+    let mut texts = engine.decode(vec![first, last]).await.unwrap_or_default().into_iter();
     let (first, last) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
     (beginning(&first), ending(&last))
 }

@@ -189,6 +189,14 @@ pub(crate) fn status(engine: cairn_engine::EngineStatus, device: &str, memory: P
     }
 }
 
+pub(crate) fn cache_kind(kind: ChunkKind) -> wire::CacheKind {
+    match kind {
+        ChunkKind::System => wire::CacheKind::System,
+        ChunkKind::User => wire::CacheKind::User,
+        ChunkKind::Assistant => wire::CacheKind::Assistant,
+    }
+}
+
 /// A row as the engine wants it; none for one whose numbers cannot be (the file was changed by others).
 pub(crate) fn chunk_record(row: ChunkRow) -> Option<ChunkRecord> {
     Some(ChunkRecord {
@@ -330,11 +338,15 @@ mod tests {
         let record = ChunkRecord {
             key: "b".to_owned(),
             parent_key: Some("a".to_owned()),
-            fingerprint: "f".to_owned(),
+            space: Space { fingerprint: "f".to_owned(), variant: "kv8g64".to_owned() },
+            kind: ChunkKind::User,
             start: 256,
             token_ids: vec![1, 2, 3],
+            held_from: 200,
+            has_state: true,
             bytes: 4096,
             file_hash: "h".to_owned(),
+            hits: 6,
             last_used_at_ms: 5,
         };
         let row = chunk_row(record.clone(), 7);

@@ -12,6 +12,7 @@
 //! - [`wire`] is the whole surface: plain data, of which the TypeScript twin is generated ([`typescript`]).
 //! - [`App`] owns the store, the engine, the settings and the list of running answers, and the lock on the data folder.
 //! - [`Places`] says where things lie. One process at a time owns a data folder.
+//! - [`OfflineCaches`] are its prompt caches for other processes, also while it is owned.
 //!
 //! The engine never sees the database: it is given the rows of the prompt cache at start and tells what became of its files;
 //! `cache_rows.rs` writes that down.
@@ -28,12 +29,15 @@ mod error;
 mod imports;
 mod lifecycle;
 mod models;
+mod offline_caches;
 mod places;
 mod platform;
+mod prefix;
 mod progress;
 mod prompt;
 mod settings;
 mod status;
+mod transfers;
 #[expect(missing_docs, reason = "many variants and fields say by their names what they hold")]
 pub mod wire;
 
@@ -41,4 +45,6 @@ pub use app::{App, Options};
 pub use bindings::typescript;
 pub use cairn_hub::CacheVariables;
 pub use error::OpenError;
+pub use offline_caches::{Kept, KeptCache, KeptChunk, OfflineCaches, OfflineImport};
 pub use places::Places;
+pub use transfers::{Download, OwnFile, Upload};

@@ -17,7 +17,7 @@ use crate::answers::Answers;
 use crate::app::{App, Options};
 use crate::imports::Imports;
 use crate::wire::{Command, Failure, FailureCode, Reply};
-use crate::{OpenError, Places, cache_rows, caches, commands, convert, models, platform, settings, status};
+use crate::{OpenError, Places, cache_rows, caches, commands, convert, models, platform, settings, status, transfers};
 
 /// Events that a subscriber may be behind before it misses some: half a minute of one answer.
 const EVENT_CAPACITY: usize = 1024;
@@ -32,6 +32,9 @@ impl App {
         let Options { places, hub_variables, autoload } = options;
         places.create()?;
         let lock = lock(&places)?;
+        transfers::sweep(&places);
+        // Before the rows are read: files that come between the two would belong to none of them.
+        let sweep_lock = sweep_lock(&places);
         let store = Arc::new(Store::open(&places.database()).await?);
 
         let chunks = store.chunks().await.unwrap_or_else(|error| {
@@ -49,7 +52,7 @@ impl App {
             memory_budget_bytes: settings.cache_ram_budget_bytes,
             chunks,
             anchors,
-            sweep_lock: sweep_lock(&places),
+            sweep_lock,
         };
         let (engine, cache_events) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
         let (moved, moves) = tokio::sync::mpsc::unbounded_channel();

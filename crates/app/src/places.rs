@@ -13,6 +13,7 @@ use crate::{OpenError, platform};
 /// ├── cairn.db           conversations, settings, the index of the prompt cache
 /// ├── prompt-cache-v1/   the files of the prompt cache
 /// ├── models/            imported models
+/// ├── transfers/         prompt-cache files on their way in or out; empty unless something is
 /// └── logs/
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +42,7 @@ impl Places {
 
     /// Makes the folders that are missing, readable by their owner only.
     pub fn create(&self) -> Result<(), OpenError> {
-        for folder in [self.home(), &self.models(), &self.logs(), &self.prompt_cache()] {
+        for folder in [self.home(), &self.models(), &self.logs(), &self.prompt_cache(), &self.transfers()] {
             platform::create_private_folder(folder).map_err(|source| OpenError::NotWritable { path: folder.to_owned(), source })?;
         }
         Ok(())
@@ -70,6 +71,11 @@ impl Places {
     /// Imported models.
     pub fn models(&self) -> PathBuf {
         self.home.join("models")
+    }
+
+    /// Prompt-cache files on their way in or out through shells that carry bytes, not paths.
+    pub fn transfers(&self) -> PathBuf {
+        self.home.join("transfers")
     }
 
     /// Log files.

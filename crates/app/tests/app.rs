@@ -460,3 +460,69 @@ async fn an_answer_that_cannot_be_saved_is_kept_and_saved_later() {
     assert_eq!(messages(&app, &id).await[1], answer);
     app.close().await;
 }
+
+/// Adds the tiny model once more under another name, with one of its files changed.
+fn add_model(home: &TempDir, name: &str, changed_file: &str, from: &str, to: &str) {
+    let models = home.path().join("models");
+    std::fs::create_dir_all(models.join(name)).unwrap();
+    for entry in std::fs::read_dir(models.join(MODEL)).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), models.join(name).join(entry.file_name())).unwrap();
+    }
+    // Other weights, as far as caches can know.
+    for (file, from, to) in [("config.json", "1e-05", "2e-05"), (changed_file, from, to)] {
+        let file = models.join(name).join(file);
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.contains(from), "{from} should be in {file:?}");
+        std::fs::write(&file, text.replace(from, to)).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_begins_with_a_named_prompt_cache_and_goes_on_from_it() {
+    let home = home_with_model();
+    add_model(&home, "sibling", "config.json", "10000.0", "20000.0");
+    add_model(&home, "stranger", "tokenizer.json", "<|im_start|>", "<|im_begin|>");
+    let app = open_greedy(&home, 8).await;
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    let id = new_conversation(&app).await;
+    answered(&app, &id, "One").await;
+    let save = Command::SaveNamedCache { conversation_id: id.clone(), name: "Notes".to_owned() };
+    let Reply::Named { named } = app.call(save).await.unwrap() else { panic!() };
+    let begin = Command::NewConversationFrom { named_id: named.id.clone() };
+    let Reply::Conversation { conversation, .. } = app.call(begin).await.unwrap() else { panic!() };
+    let id = conversation.id;
+    check_failure(&app, Command::SetSystemPrompt { id: id.clone(), system_prompt: "x".to_owned() }, FailureCode::Invalid, "begins with")
+        .await;
+
+    let stats = |answer: Message| {
+        assert_eq!(answer.status, MessageStatus::Complete, "{:?}", answer.error);
+        answer.stats.unwrap()
+    };
+    let first = stats(answered(&app, &id, "Two").await);
+    assert_eq!((first.cached_tokens, first.cache_note), (named.tokens, None));
+    assert!(first.prompt_tokens > named.tokens);
+    let second = stats(answered(&app, &id, "Three").await);
+    // The last token of an answer under the limit is not run.
+    assert!(second.cached_tokens >= first.prompt_tokens + 7, "{second:?}");
+
+    // Without the name, and after a restart.
+    app.call(Command::DeleteNamedCache { id: named.id }).await.unwrap();
+    app.close().await;
+    drop(app);
+    let app = open(&home).await;
+    let third = stats(answered(&app, &id, "Four").await);
+    assert!(third.cached_tokens >= second.prompt_tokens + 7, "{third:?}");
+
+    // Another model reads its tokens anew, if they say the same to it.
+    app.call(Command::LoadModel { name: "sibling".to_owned() }).await.unwrap();
+    let fourth = stats(answered(&app, &id, "Five").await);
+    assert!(fourth.cached_tokens == 0 && fourth.prompt_tokens > third.prompt_tokens, "{fourth:?}");
+    app.call(Command::LoadModel { name: "stranger".to_owned() }).await.unwrap();
+    let refused = answered(&app, &id, "Six").await;
+    let error = refused.error.unwrap();
+    assert_eq!(error, "This conversation begins with what sibling has read: choose that model to go on.");
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    assert_eq!(stats(answered(&app, &id, "Seven").await).model, MODEL);
+    app.close().await;
+}

@@ -63,6 +63,9 @@ pub enum ChatError {
     /// A turn cannot be left open or continued where the template does not show the last message as it is.
     #[error("the chat template does not show the last message's words, or there are none: use a plain prompt (--ignore-chat-template)")]
     WordsNotRendered,
+    /// A conversation cannot go on after tokens that are read already, where the template does not lay the messages out one by one.
+    #[error("the chat template cannot go on after a kept prompt, because it does not show each message where it stands: start a new chat")]
+    NotContinuable,
     /// The tokenizer could not encode a text.
     #[error("the tokenizer cannot encode the text: {reason}")]
     Encode {

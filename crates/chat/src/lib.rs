@@ -6,14 +6,15 @@
 //!
 //! 1. The caller has the conversation as [`Message`]s and a model's [`ChatTemplate`], parsed once when the model was loaded.
 //! 2. [`assemble`] renders the template and turns the text into a [`Prompt`]. Token ids that an earlier turn was made of are reused
-//!    wherever the text still agrees, because text that a model sampled often encodes differently. [`Encode`] is the tokenizer as this
-//!    crate sees it.
+//!    wherever the text still agrees, because text that a model sampled often encodes differently. [`assemble_after`] does the same for
+//!    messages that follow tokens which are read already. [`Encode`] is the tokenizer as this crate sees it.
 //! 3. The engine reads the prompt, chooses tokens as [`SamplingParams`] say until [`StopTokens`] or [`StopStrings`] end the answer, and
 //!    closes with a [`FinishReason`] and [`GenerationStats`].
 //!
 //! Templates are programs from strangers. They run in a sandbox without files or clock, with limits on their length, their steps and
 //! their output; see [`ChatTemplate`].
 
+mod after;
 mod builtins;
 mod date;
 mod error;
@@ -26,6 +27,7 @@ mod stop;
 mod stop_tokens;
 mod template;
 
+pub use after::{Ending, assemble_after};
 pub use date::Date;
 pub use error::ChatError;
 pub use message::{FinishReason, GenerationStats, Message, Role};

@@ -43,9 +43,22 @@ pub struct Prompt {
 ///
 /// The tokens never say anything but the text: where reused ids would, the text is encoded anew.
 pub fn assemble<E: Encode + ?Sized>(template: &ChatTemplate, messages: &[Message], encoder: &E) -> Result<Prompt, ChatError> {
-    let text = template.render(messages, true)?;
+    let render = |messages: &[Message]| template.render(messages, true);
+    lay_out(&Rendering { render: &render, has_beginning: true }, messages, encoder)
+}
+
+/// How messages become text.
+pub(crate) struct Rendering<'a> {
+    pub(crate) render: &'a dyn Fn(&[Message]) -> Result<String, ChatError>,
+    /// Whether the text begins where the model's input does, with words that other conversations may share.
+    pub(crate) has_beginning: bool,
+}
+
+/// The rendered messages as tokens; see [`assemble`].
+pub(crate) fn lay_out<E: Encode + ?Sized>(rendering: &Rendering<'_>, messages: &[Message], encoder: &E) -> Result<Prompt, ChatError> {
+    let text = (rendering.render)(messages)?;
     let specials = Specials::new(encoder.special_tokens());
-    let places = Places::find(template, messages, &text, &specials)?;
+    let places = Places::find(rendering, messages, &text, &specials);
     let layout = Layout { encoder, text: &text, ordinary: places.special_tokens_as_words(&text, &specials), specials: &specials };
 
     let mut reused = layout.pieces_with_stored_ids(messages, &places)?;
@@ -62,7 +75,7 @@ pub fn assemble<E: Encode + ?Sized>(template: &ChatTemplate, messages: &[Message
         reused.push(Piece { ids: layout.encode(0..text.len())?, start: 0, stored_by: None });
     }
 
-    let shared_end = places.shared_end(messages, &text);
+    let shared_end = if rendering.has_beginning { places.shared_end(messages, &text) } else { 0 };
     let mut tokens = Vec::new();
     let mut new_from = 0;
     let mut boundaries = Vec::new();
@@ -196,7 +209,7 @@ fn find_around(text: &str, pos: usize, stored: &str, words: &Range<usize>) -> Op
 }
 
 /// The special tokens of a tokenizer, ready to be found in a text.
-struct Specials<'a> {
+pub(crate) struct Specials<'a> {
     ids: HashMap<&'a str, u32>,
     /// For each first byte the lengths of the tokens that begin with it, longest first. Some tokenizers have thousands of special
     /// tokens with one first byte and few lengths.
@@ -204,7 +217,7 @@ struct Specials<'a> {
 }
 
 impl<'a> Specials<'a> {
-    fn new(tokens: &'a [(String, u32)]) -> Specials<'a> {
+    pub(crate) fn new(tokens: &'a [(String, u32)]) -> Specials<'a> {
         let mut lengths = vec![Vec::new(); 256];
         for first_and_length in tokens.iter().filter_map(|(text, _)| Some((text.bytes().next()?, text.len()))) {
             lengths[usize::from(first_and_length.0)].push(first_and_length.1);
@@ -223,7 +236,7 @@ impl<'a> Specials<'a> {
     }
 
     /// The special tokens in a stretch of a text, without those for which `skip` holds.
-    fn find(&self, text: &str, stretch: Range<usize>, skip: impl Fn(&Range<usize>) -> bool) -> Vec<(Range<usize>, u32)> {
+    pub(crate) fn find(&self, text: &str, stretch: Range<usize>, skip: impl Fn(&Range<usize>) -> bool) -> Vec<(Range<usize>, u32)> {
         let mut found = Vec::new();
         let mut pos = stretch.start;
         while pos < stretch.end {
@@ -259,7 +272,7 @@ const END: char = '\u{F8A2}';
 const SPLIT: char = '\u{F8A3}';
 
 impl Places {
-    fn find(template: &ChatTemplate, messages: &[Message], text: &str, specials: &Specials<'_>) -> Result<Places, ChatError> {
+    fn find(rendering: &Rendering<'_>, messages: &[Message], text: &str, specials: &Specials<'_>) -> Places {
         let mut spelled_tokens = Vec::new();
         let mut marked = messages.to_vec();
         for (index, message) in marked.iter_mut().enumerate() {
@@ -283,13 +296,13 @@ impl Places {
         }
         let mut places = Places { words: vec![None; messages.len()], spelled: None, spelled_tokens };
         if text.contains([START, BEGUN, END, SPLIT]) {
-            return Ok(places);
+            return places;
         }
         // A template that cannot bear the marks gives no places; its error for the real words was already seen.
-        if let Ok(marked_text) = template.render(&marked, true) {
+        if let Ok(marked_text) = (rendering.render)(&marked) {
             places.read_marks(&marked_text, text);
         }
-        Ok(places)
+        places
     }
 
     fn read_marks(&mut self, marked_text: &str, text: &str) {

@@ -25,6 +25,9 @@ pub enum Command {
     Chat(Chat),
     /// Read a prompt once and keep its keys and values in a file
     CachePrompt(CachePrompt),
+    /// List, look into, export, import and delete the stored prompt caches
+    #[command(subcommand)]
+    Cache(Cache),
     /// Log-probability of each token of a text, and of the next
     Score(Score),
     /// List, import and look into models
@@ -271,6 +274,55 @@ pub struct CachePrompt {
     pub prefill_step_size: u32,
     #[command(flatten)]
     pub kv: KvFlags,
+}
+
+#[derive(Subcommand)]
+pub enum Cache {
+    /// What is kept under names and of conversations
+    List {
+        /// Print an array of {"kind", "name" | "title", "id", "tokens", "bytes", "model", "last_used_at_ms", ...}
+        #[arg(long)]
+        json: bool,
+    },
+    /// The chunks of one of them
+    Show {
+        /// A name, an id, or the key of a chunk
+        key: String,
+    },
+    /// Write one of them to a file that mlx-lm reads too
+    Export {
+        /// A name, or the id of a conversation
+        source: String,
+        /// Where to write it
+        #[arg(value_name = "OUT.safetensors")]
+        file: PathBuf,
+    },
+    /// Keep a prompt-cache file under a name, after a look at what it holds
+    Import(ImportCache),
+    /// Remove some of them, files included
+    Delete {
+        /// Names, ids, or keys of chunks
+        #[arg(required = true, value_name = "KEY")]
+        keys: Vec<String>,
+    },
+}
+
+#[derive(Args)]
+pub struct ImportCache {
+    /// A file of `cairn cache export`, `cairn cache-prompt` or mlx_lm.cache_prompt
+    pub file: PathBuf,
+    /// The model that it was made with; without it the one that the file names
+    #[arg(short, long)]
+    pub model: Option<String>,
+    /// The name to keep it under; without it that of the file
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Import without asking
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Compute sample positions again first, and compare
+    #[arg(long)]
+    pub check: bool,
 }
 
 #[derive(Args)]

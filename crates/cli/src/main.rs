@@ -6,6 +6,7 @@ mod answer;
 mod arguments;
 mod batch;
 mod bench;
+mod cache;
 mod cache_prompt;
 mod chat;
 mod generate;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         match arguments.command {
             Command::Generate(arguments) => generate::run(*arguments).await,
             Command::Batch(arguments) => batch::run(arguments).await,
+            Command::Cache(command) => cache::run(command).await,
             Command::CachePrompt(arguments) => cache_prompt::run(arguments).await,
             Command::Chat(arguments) => chat::run(arguments).await,
             Command::Score(arguments) => score::run(arguments).await,

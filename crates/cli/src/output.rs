@@ -26,8 +26,20 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
         }
     }
     eprintln!("cairn: {}", line.replace('\n', " "));
-    ExitCode::from(1)
+    ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
 }
+
+/// What is asked for cannot be done in this way of calling.
+#[derive(Debug)]
+pub struct Usage(pub &'static str);
+
+impl Display for Usage {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.0)
+    }
+}
+
+impl Error for Usage {}
 
 /// Prints a result, followed by a newline. Unlike `println!` a reader that went away (`cairn … | head`) is an error, not a panic.
 pub fn line(result: impl Display) -> Result<()> {
@@ -45,6 +57,23 @@ pub fn text_or_stdin(text: String) -> Result<String> {
     let text = if text == "-" { stdin().context("cannot read the prompt from stdin")? } else { text };
     ensure!(!text.is_empty(), "the prompt is empty");
     Ok(text)
+}
+
+/// Asks on the terminal; only a yes is one.
+pub fn confirm(question: &str) -> Result<bool> {
+    eprint!("{question} [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).context("cannot read from the terminal")?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+/// Bytes as people read them.
+pub fn size(bytes: u64) -> String {
+    match bytes as f64 {
+        bytes if bytes >= 1e9 => format!("{:.2} GB", bytes / 1e9),
+        bytes if bytes >= 1e6 => format!("{:.1} MB", bytes / 1e6),
+        bytes => format!("{:.1} kB", bytes / 1e3),
+    }
 }
 
 /// All of stdin.

@@ -1,109 +1,183 @@
-//! Measures what a stored prompt cache saves: `cargo run --release -p cairn-engine --example resume -- MODEL_FOLDER [HISTORY_TOKENS]`.
+//! Measures what a stored prompt cache saves, and costs:
+//! `cargo run --release -p cairn-engine --example resume -- MODEL_FOLDER [HISTORY_TOKENS]...`
 //!
-//! Prints one JSON object of milliseconds to the first token, the median of several runs each:
-//! `cold` computes the whole history; `restored_1` and `restored_24` read it from disk in a fresh engine (as after a restart) and compute
-//! 1 or 24 new tokens; `ram_24` computes the same 24 tokens with the keys and values still in memory.
+//! Prints one JSON object for each length of history, in milliseconds to the first token, medians of several runs: `cold` computes the
+//! history; `disk_1` and `disk_24` read it from disk in a fresh engine (as after a restart) and compute 1 or 24 new tokens; `memory_1` reads
+//! it from the memory tier after another conversation ran; `ram_24` computes 24 tokens behind caches that are still where they were.
+//! `bytes_per_token` is what lies on disk, `kv_bytes_per_token` what the keys and values take.
+//!
+//! Then one object about filing: `filing_over_idle` is the decode speed of an answer while the chunks of another are being written, over
+//! that of the same answer alone.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use cairn_engine::{CacheEvent, CacheOptions, ChunkRecord, Engine, EngineOptions, GenerateEvent, GenerateRequest, PromptInput};
+use cairn_engine::{
+    CacheEvent, CacheOptions, ChunkRecord, Engine, EngineOptions, FinishedGeneration, GenerateEvent, GenerateRequest, PromptInput,
+};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 const RUNS: usize = 5;
-const BUDGET_BYTES: u64 = 8 << 30;
+const BUDGET_BYTES: u64 = 64 << 30;
+const FILING_PAIRS: usize = 5;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let model = PathBuf::from(arguments.next().context("usage: resume MODEL_FOLDER [HISTORY_TOKENS]")?);
-    let history: u32 = arguments.next().map_or(Ok(1000), |text| text.parse())?;
-    let folder = tempfile::tempdir()?;
-    let tokens = |count: u32| (0..count).map(|index| index * 7919 % 40_000 + 20).collect::<Vec<u32>>();
-
-    let mut cold = Vec::new();
-    for _ in 0..3 {
-        let (engine, _) = Engine::start(EngineOptions::default());
-        engine.load("model", &model).await?;
-        first_token_ms(&engine, tokens(20), 0).await?; // warms up what is only done once
-        cold.push(first_token_ms(&engine, tokens(history + 1), 0).await?);
-        engine.shutdown().await;
+    let model = PathBuf::from(arguments.next().context("usage: resume MODEL_FOLDER [HISTORY_TOKENS]...")?);
+    let mut lengths = arguments.map(|text| Ok(text.parse()?)).collect::<Result<Vec<u32>>>()?;
+    if lengths.is_empty() {
+        lengths.push(1000);
     }
+    for &length in &lengths {
+        resume(&model, length).await?;
+    }
+    filing(&model).await
+}
 
-    // One engine files the history and is shut down.
-    let (engine, mut events) = start(folder.path(), Vec::new());
-    engine.load("model", &model).await?;
-    first_token_ms(&engine, tokens(history), 0).await?;
-    engine.flush_cache().await;
+fn tokens(count: u32) -> Vec<u32> {
+    (0..count).map(|index| index * 7919 % 40_000 + 20).collect()
+}
+
+async fn resume(model: &Path, history: u32) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    // A long history takes its time, and little of it is chance.
+    let num_cold = if history > 2000 { 1 } else { 3 };
+    let mut cold = Vec::new();
+    let mut records = Vec::new();
+    for run in 0..num_cold {
+        let (engine, mut events) = start(if run == 0 { Some(folder.path()) } else { None }, 0, Vec::new());
+        engine.load("model", model).await?;
+        warm_up(&engine).await?;
+        cold.push(answer(&engine, tokens(history + 1), 0).await?);
+        engine.flush_cache().await;
+        engine.shutdown().await;
+        records.extend(filed(&mut events));
+    }
+    let (mut disk_1, mut disk_24, mut memory_1, mut ram_24) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        for (times, new) in [(&mut disk_1, 1), (&mut disk_24, 24)] {
+            let (engine, _events) = start(Some(folder.path()), 0, records.clone());
+            engine.load("model", model).await?;
+            warm_up(&engine).await?;
+            times.push(answer(&engine, tokens(history + new), history).await?);
+            engine.shutdown().await;
+        }
+    }
+    let (engine, _events) = start(Some(folder.path()), BUDGET_BYTES, records.clone());
+    engine.load("model", model).await?;
+    // Restored from disk, then filed anew as a conversation of its own, whose contents stay in memory.
+    let mut other = tokens(history + 24);
+    other[0] = 7;
+    answer(&engine, other.clone(), 0).await?;
+    for _ in 0..RUNS {
+        answer(&engine, tokens(history + 1), history).await?;
+        memory_1.push(answer(&engine, other[..history as usize + 1].to_vec(), history).await?);
+        answer(&engine, other[..history as usize].to_vec(), 0).await?;
+        // A turn that nobody has asked yet.
+        other[history as usize] += 1;
+        ram_24.push(answer(&engine, other.clone(), history).await?);
+    }
     engine.shutdown().await;
+
+    let file_bytes: u64 = records.iter().map(|record| record.bytes).sum();
+    let num_tokens: usize = records.iter().map(|record| record.token_ids.len()).sum();
+    let (cold, disk_1, disk_24) = (median(cold), median(disk_1), median(disk_24));
+    let (memory_1, ram_24) = (median(memory_1), median(ram_24));
+    println!(
+        "{{\"history_tokens\": {history}, \"cold\": {cold:.1}, \"disk_1\": {disk_1:.1}, \"disk_24\": {disk_24:.1}, \
+         \"memory_1\": {memory_1:.1}, \"ram_24\": {ram_24:.1}, \"cold_over_disk_1\": {:.1}, \"cold_over_memory_1\": {:.1}, \
+         \"disk_24_over_ram_24\": {:.3}, \"bytes_per_token\": {:.0}, \"kv_bytes_per_token\": {}}}",
+        cold / disk_1,
+        cold / memory_1,
+        disk_24 / ram_24,
+        file_bytes as f64 / num_tokens as f64,
+        kv_bytes_per_token(folder.path(), &records)?,
+    );
+    Ok(())
+}
+
+/// Decodes with and without chunks of another conversation being written meanwhile, in turns.
+async fn filing(model: &Path) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (engine, _events) = start(Some(folder.path()), 0, Vec::new());
+    engine.load("model", model).await?;
+    warm_up(&engine).await?;
+    let mut ratios = Vec::new();
+    for pair in 0..FILING_PAIRS as u32 {
+        let mut speeds = [0.0; 2];
+        for (speed, files) in speeds.iter_mut().zip([false, true]) {
+            let mut long = tokens(600);
+            long[0] = 100 + pair;
+            let mut before = GenerateRequest::new(PromptInput::Tokens(long));
+            (before.max_tokens, before.use_prompt_cache) = (1, files);
+            drain(&engine, before).await?;
+            let mut request = GenerateRequest::new(PromptInput::Tokens(tokens(16)));
+            (request.max_tokens, request.ignore_eos, request.use_prompt_cache) = (48, true, false);
+            *speed = drain(&engine, request).await?.stats.generation_tps;
+            engine.flush_cache().await;
+        }
+        ratios.push(speeds[1] / speeds[0]);
+    }
+    engine.shutdown().await;
+    println!("{{\"filing_over_idle\": {:.3}}}", median(ratios));
+    Ok(())
+}
+
+/// Keys and values of a token, from a chunk's own header.
+fn kv_bytes_per_token(folder: &Path, records: &[ChunkRecord]) -> Result<u64> {
+    let record = records.iter().max_by_key(|record| record.token_ids.len()).context("nothing was filed")?;
+    let path = folder.join(&record.space.fingerprint).join(format!("{}.safetensors", record.key));
+    let bytes = std::fs::read(path)?;
+    let header = u64::from_le_bytes(bytes[..8].try_into()?);
+    Ok((bytes.len() as u64 - 8 - header) / record.token_ids.len() as u64)
+}
+
+fn start(folder: Option<&Path>, memory_budget_bytes: u64, chunks: Vec<ChunkRecord>) -> (Engine, UnboundedReceiver<CacheEvent>) {
+    let cache = folder.map(|folder| CacheOptions {
+        folder: folder.to_owned(),
+        disk_budget_bytes: BUDGET_BYTES,
+        memory_budget_bytes,
+        chunks,
+        anchors: Vec::new(),
+        sweep_lock: None,
+    });
+    Engine::start(EngineOptions { cache, ..EngineOptions::default() })
+}
+
+fn filed(events: &mut UnboundedReceiver<CacheEvent>) -> Vec<ChunkRecord> {
     let mut records = Vec::new();
     while let Ok(event) = events.try_recv() {
         if let CacheEvent::Filed(record) = event {
             records.push(record);
         }
     }
-
-    let (mut restored_1, mut restored_24, mut ram_24) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..RUNS {
-        restored_1.push(restored(folder.path(), &records, &model, tokens(history + 1), history).await?);
-        restored_24.push(restored(folder.path(), &records, &model, tokens(history + 24), history).await?);
-        let (engine, _) = Engine::start(EngineOptions::default());
-        engine.load("model", &model).await?;
-        first_token_ms(&engine, tokens(history), 0).await?;
-        ram_24.push(first_token_ms(&engine, tokens(history + 24), history).await?);
-        engine.shutdown().await;
-    }
-    let (cold, restored_1, restored_24, ram_24) = (median(cold), median(restored_1), median(restored_24), median(ram_24));
-    println!(
-        "{{\"history_tokens\": {history}, \"cold\": {cold:.1}, \"restored_1\": {restored_1:.1}, \"restored_24\": {restored_24:.1}, \
-         \"ram_24\": {ram_24:.1}, \"cold_over_restored_1\": {:.1}, \"restored_24_over_ram_24\": {:.3}}}",
-        cold / restored_1,
-        restored_24 / ram_24
-    );
-    Ok(())
+    records
 }
 
-fn start(folder: &Path, chunks: Vec<ChunkRecord>) -> (Engine, tokio::sync::mpsc::UnboundedReceiver<CacheEvent>) {
-    let cache = CacheOptions {
-        folder: folder.to_owned(),
-        disk_budget_bytes: BUDGET_BYTES,
-        memory_budget_bytes: 0,
-        chunks,
-        anchors: Vec::new(),
-        sweep_lock: None,
-    };
-    Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() })
-}
-
-async fn restored(folder: &Path, records: &[ChunkRecord], model: &Path, prompt: Vec<u32>, history: u32) -> Result<f64> {
-    // A copy of the index only: what this run files itself is not offered to the next one.
-    let (engine, _events) = start(folder, records.to_vec());
-    engine.load("model", model).await?;
-    let mut warm_up = GenerateRequest::new(PromptInput::Tokens((0..20).collect()));
-    warm_up.max_tokens = 1;
-    warm_up.use_prompt_cache = false;
-    drain(&engine, warm_up).await?;
-    let milliseconds = first_token_ms(&engine, prompt, history).await?;
-    engine.shutdown().await;
-    Ok(milliseconds)
+/// What is only done once is done.
+async fn warm_up(engine: &Engine) -> Result<()> {
+    let mut request = GenerateRequest::new(PromptInput::Tokens((0..20).collect()));
+    (request.max_tokens, request.use_prompt_cache) = (1, false);
+    drain(engine, request).await.map(drop)
 }
 
 /// Milliseconds to the first token; fails unless at least `expected_cached` prompt tokens (less the one that must be run) came from cache.
-async fn first_token_ms(engine: &Engine, tokens: Vec<u32>, expected_cached: u32) -> Result<f64> {
+async fn answer(engine: &Engine, tokens: Vec<u32>, expected_cached: u32) -> Result<f64> {
     let mut request = GenerateRequest::new(PromptInput::Tokens(tokens));
-    request.max_tokens = 1;
-    request.ignore_eos = true;
-    let (milliseconds, num_cached) = drain(engine, request).await?;
-    if num_cached + 1 < expected_cached as usize {
-        bail!("only {num_cached} tokens came from cache, expected {expected_cached}");
+    (request.max_tokens, request.ignore_eos) = (1, true);
+    let stats = drain(engine, request).await?.stats;
+    if stats.num_cached_tokens + 1 < expected_cached as usize {
+        bail!("only {} tokens came from cache, expected {expected_cached}", stats.num_cached_tokens);
     }
-    Ok(milliseconds)
+    Ok(stats.time_to_first_token_ms)
 }
 
-async fn drain(engine: &Engine, request: GenerateRequest) -> Result<(f64, usize)> {
+async fn drain(engine: &Engine, request: GenerateRequest) -> Result<FinishedGeneration> {
     let mut generation = engine.generate(request);
     while let Some(event) = generation.recv().await {
         match event {
-            GenerateEvent::Finished(finished) => return Ok((finished.stats.time_to_first_token_ms, finished.stats.num_cached_tokens)),
+            GenerateEvent::Finished(finished) => return Ok(*finished),
             GenerateEvent::Failed(error) => return Err(error.into()),
             _ => {}
         }

@@ -4,17 +4,18 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Instant;
 
-use cairn_chat::{ChatError, Encode, FinishReason, GenerationStats, Prompt, Role, StopStrings, assemble};
+use cairn_chat::{FinishReason, GenerationStats, Prompt, Role, StopStrings};
 use cairn_lm::cache::span::Capture;
 use cairn_lm::cache::{LayerCache, QuantizedKvCache, make_prompt_cache};
-use cairn_lm::{Detokenizer, LmError, LoadedModel, check_prefill_step_size, memory};
+use cairn_lm::{Detokenizer, LmError, check_prefill_step_size, memory};
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
+use crate::prompt::prompt_tokens;
 use crate::prompt_cache::{Computed, Query, Reuse};
 use crate::prompt_file::{self, Beginning};
 use crate::records::ChunkKind;
-use crate::request::{FinishedGeneration, GenerateEvent, GenerateRequest, PromptInput, TokenLogprob};
+use crate::request::{FinishedGeneration, GenerateEvent, GenerateRequest, TokenLogprob};
 use crate::worker::{Loaded, Worker};
 
 /// A request for an answer, with the way back to whoever asked.
@@ -34,23 +35,6 @@ impl GenerateJob {
 
     pub(crate) fn fail(&self, error: EngineError) {
         let _ = self.events.send(GenerateEvent::Failed(error));
-    }
-}
-
-/// The tokens of a prompt, with where cached chunks should end.
-pub(crate) fn prompt_tokens(model: &LoadedModel, prompt: &PromptInput) -> Result<Prompt, EngineError> {
-    let plain =
-        |tokens: Vec<u32>| Prompt { new_from: 0, boundaries: vec![tokens.len()], roles: vec![Role::User], tokens, text: String::new() };
-    let tokenizer = model.tokenizer.as_ref();
-    let template = || tokenizer.chat_template().ok_or(ChatError::NoTemplate);
-    match prompt {
-        PromptInput::Messages(messages) => Ok(assemble(template()?, messages, tokenizer)?),
-        // Templates write the beginning-of-sequence token themselves.
-        PromptInput::OpenTurn(messages) => Ok(plain(tokenizer.encode(&template()?.render_open(messages)?, false)?)),
-        PromptInput::Continuation(messages) => Ok(plain(tokenizer.encode(&template()?.render_continuation(messages)?, false)?)),
-        PromptInput::Text(text) => Ok(plain(tokenizer.encode_prompt(text)?)),
-        PromptInput::MoreText(text) => Ok(plain(tokenizer.encode(text, false)?)),
-        PromptInput::Tokens(tokens) => Ok(plain(tokens.clone())),
     }
 }
 
@@ -95,6 +79,10 @@ impl Answer {
         }
         let stop_strings = StopStrings::new(request.stop.clone())?;
         let prompt = prompt_tokens(&loaded.model, &request.prompt)?;
+        let opaque = request.prompt.opaque_prefix();
+        if opaque.is_some() && request.num_draft_tokens.is_some() {
+            return Err(EngineError::DraftWithFile);
+        }
         if prompt.tokens.is_empty() {
             return Err(LmError::EmptyPrompt.into());
         }
@@ -111,12 +99,14 @@ impl Answer {
         let (reuse, tokens_in_file) = match file {
             Some(Beginning { num_tokens, token_ids, caches }) => (Reuse { num_tokens, note: None, caches }, token_ids),
             // At least one token must be run, to have something to sample from.
-            None if request.uses_prompt_cache() => {
+            // What is not known as tokens is only there.
+            None if request.uses_prompt_cache() || opaque.is_some() => {
                 let query = Query {
                     prompt: &prompt,
                     limit: total - 1,
                     model_name: &loaded.name,
                     quantization: request.kv_cache.quantization,
+                    opaque_variant: opaque.map(|prefix| prefix.variant.as_str()),
                     owner: request.owner.as_deref(),
                 };
                 (worker.cache.longest_prefix(&loaded.model, &query), Vec::new())
@@ -130,6 +120,9 @@ impl Answer {
                 (Reuse { num_tokens: 0, note: None, caches }, Vec::new())
             }
         };
+        if opaque.is_some_and(|prefix| reuse.num_tokens < prefix.num_tokens) {
+            return Err(EngineError::BeginningLost);
+        }
         let places_to_catch = match request.uses_prompt_cache() {
             true => worker.cache.places_to_catch(&loaded.model, &prompt, reuse.num_tokens),
             false => Vec::new(),
@@ -158,15 +151,18 @@ impl Answer {
         Ok((answer, reuse.caches))
     }
 
-    /// The tokens that the caches held, as far as they are known, and those that are to be read.
+    /// The tokens that the caches held, as far as they are known as tokens, and those that are to be read.
     pub(crate) fn cached_and_uncached(&self) -> (Vec<u32>, Vec<u32>) {
         let (cached, uncached) = self.prompt.tokens.split_at(self.num_cached - self.num_in_file);
+        if self.job.request.prompt.opaque_prefix().is_some() {
+            return (Vec::new(), uncached.to_vec());
+        }
         (self.tokens_in_file.iter().chain(cached).copied().collect(), uncached.to_vec())
     }
 
-    /// Everything that is to be read to begin anew: none where a file's part is only known as keys and values.
+    /// Everything that is to be read to begin anew: none where a part is only known as keys and values.
     pub(crate) fn all_tokens(&self) -> Option<Vec<u32>> {
-        let is_known = self.tokens_in_file.len() == self.num_in_file;
+        let is_known = self.tokens_in_file.len() == self.num_in_file && self.job.request.prompt.opaque_prefix().is_none();
         is_known.then(|| self.tokens_in_file.iter().chain(&self.prompt.tokens).chain(&self.sampled).copied().collect())
     }
 
@@ -274,7 +270,11 @@ impl Answer {
         };
         // The answer is given first; filing its cache must not make anyone wait.
         let _ = self.job.events.send(GenerateEvent::Finished(Box::new(finished)));
-        if self.job.request.uses_prompt_cache() {
+        let opaque = self.job.request.prompt.opaque_prefix();
+        // What follows a file is kept as the file is, and not quantized halfway.
+        let is_quantized_on_the_way = opaque.is_some() && self.job.request.kv_cache.quantization.is_some();
+        if self.job.request.uses_prompt_cache() && !is_quantized_on_the_way {
+            let opaque_variant = opaque.map(|prefix| prefix.variant.clone());
             let mut tokens = self.prompt.tokens;
             tokens.extend(&self.sampled);
             let kind = |role: Role| match role {
@@ -290,6 +290,7 @@ impl Answer {
                 boundaries,
                 captures: self.captures,
                 caches,
+                opaque_variant,
                 owner: self.job.request.owner,
             });
         }

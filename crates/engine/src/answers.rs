@@ -48,7 +48,9 @@ impl Answers {
         let events = job.events.clone();
         let begun = guarded(worker, "beginning an answer", |worker| {
             let (mut answer, caches) = Answer::begin(worker, job)?;
-            if answer.max_tokens > 0 && answer.job.request.runs_alone() {
+            // A file that was imported may be quantized without anyone having asked for that.
+            let is_quantized = caches.iter().any(|cache| matches!(cache, LayerCache::Quantized(_)));
+            if answer.max_tokens > 0 && (is_quantized || answer.job.request.runs_alone()) {
                 return alone::run(worker, answer, caches);
             }
             answer.prefilled(0);
@@ -233,7 +235,7 @@ impl Answers {
         while let Some(answer) = self.suspects.pop_front() {
             let events = answer.job.events.clone();
             let Some(prompt) = answer.all_tokens() else {
-                // What stood in the file is lost with the caches.
+                // What stood in a file is lost with the caches.
                 answer.job.fail(EngineError::Interrupted);
                 continue;
             };

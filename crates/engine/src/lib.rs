@@ -19,6 +19,7 @@ mod answers;
 mod engine;
 mod error;
 mod imprint;
+mod prompt;
 mod prompt_cache;
 mod prompt_file;
 mod records;
@@ -37,6 +38,7 @@ pub use prompt_cache::{CacheFigures, CacheNode, CacheView, CacheWindow, Holding}
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 pub use records::{Anchor, CacheEvent, CacheOptions, ChunkKind, ChunkRecord, Lost, Space};
 pub use request::{
-    FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, ModelInfo, PromptInput, Score, TokenLogprob,
+    FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, ModelInfo, PromptInput, PromptPrefix, Score,
+    TokenLogprob,
 };
 pub use status::{EngineState, EngineStatus};

@@ -8,8 +8,8 @@ use cairn_lm::cache::{LayerCache, PromptFile, QuantizedKvCache, check_writable, 
 use cairn_lm::{GenerateOptions, LmError, LoadedModel, Sampler, check_length, generate_step};
 
 use crate::EngineError;
-use crate::answer::prompt_tokens;
 use crate::imprint::{Imprint, Origin, Parts, PromptKind};
+use crate::prompt::known_tokens;
 use crate::prompt_cache::{Exported, cache_variant};
 use crate::records::Space;
 use crate::request::{KvCacheOptions, PromptInput};
@@ -110,7 +110,7 @@ pub(crate) fn write(
     check_writable(&request.file)?;
     let loaded = worker.loaded.as_ref().ok_or(EngineError::NoModel)?;
     let model = &loaded.model.model;
-    let tokens = prompt_tokens(&loaded.model, &request.prompt)?.tokens;
+    let tokens = known_tokens(&loaded.model, &request.prompt)?;
     check_length(tokens.len(), model)?;
     let mut caches = make_prompt_cache(model, request.kv_cache.effective_max_size())?;
     let options = GenerateOptions {

@@ -7,12 +7,21 @@ use cairn_lm::cache::KvQuantization;
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
+use crate::imprint::PromptKind;
+use crate::prompt_cache::named_quantization;
 
 /// What an answer is to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PromptInput {
     /// A conversation, rendered with the model's chat template.
     Messages(Vec<Message>),
+    /// What follows a named prompt cache: its tokens as they are, then the messages, of which the first is a user's.
+    After {
+        /// What stands before the messages.
+        prefix: PromptPrefix,
+        /// What follows.
+        messages: Vec<Message>,
+    },
     /// A conversation whose last message stays open, for a prompt cache that a [`PromptInput::Continuation`] goes on with.
     OpenTurn(Vec<Message>),
     /// The rest of a conversation from its last message's words on, after a prompt cache that ends in an open turn.
@@ -23,6 +32,37 @@ pub enum PromptInput {
     MoreText(String),
     /// Token ids as they stand.
     Tokens(Vec<u32>),
+}
+
+/// The tokens that a conversation begins with, where it was started from a prompt cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PromptPrefix {
+    /// The tokens. None where the file that they came from did not say them: then they must be in the prompt cache still, or the answer
+    /// fails with [`EngineError::BeginningLost`].
+    pub token_ids: Option<Vec<u32>>,
+    /// How many there are.
+    pub num_tokens: usize,
+    /// Where they end.
+    pub kind: PromptKind,
+    /// The [`crate::Space::variant`] in which they are kept.
+    pub variant: String,
+}
+
+impl PromptPrefix {
+    /// How an answer must keep its keys and values to find these.
+    pub fn kv_cache(&self) -> KvCacheOptions {
+        KvCacheOptions { quantization: named_quantization(&self.variant), ..KvCacheOptions::default() }
+    }
+}
+
+impl PromptInput {
+    /// What it begins with, where that is only known as keys and values.
+    pub(crate) fn opaque_prefix(&self) -> Option<&PromptPrefix> {
+        match self {
+            PromptInput::After { prefix, .. } if prefix.token_ids.is_none() => Some(prefix),
+            _ => None,
+        }
+    }
 }
 
 /// How an answer's keys and values are kept.

@@ -12,10 +12,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::answer::GenerateJob;
 use crate::answers::{Answers, guarded};
+use crate::prompt::known_tokens;
 use crate::prompt_file::{self, CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 use crate::request::{ModelInfo, PromptInput, Score};
 use crate::worker::{Loaded, Worker};
-use crate::{EngineError, EngineState, answer};
+use crate::{EngineError, EngineState};
 
 /// What the thread can be asked. The set is closed: it could as well be a pipe's messages.
 #[derive(Debug)]
@@ -230,7 +231,7 @@ fn load_draft(worker: &mut Worker, name: String, folder: &Path) -> Result<(), En
 
 fn tokenize(worker: &Worker, text: String) -> Result<Vec<u32>, EngineError> {
     let loaded = worker.loaded.as_ref().ok_or(EngineError::NoModel)?;
-    Ok(answer::prompt_tokens(&loaded.model, &PromptInput::Text(text))?.tokens)
+    known_tokens(&loaded.model, &PromptInput::Text(text))
 }
 
 fn decode(worker: &Worker, token_ids: &[Vec<u32>]) -> Result<Vec<String>, EngineError> {
@@ -241,7 +242,7 @@ fn decode(worker: &Worker, token_ids: &[Vec<u32>]) -> Result<Vec<String>, Engine
 
 fn score(worker: &Worker, prompt: PromptInput, num_top: usize) -> Result<Score, EngineError> {
     let loaded = worker.loaded.as_ref().ok_or(EngineError::NoModel)?;
-    let tokens = answer::prompt_tokens(&loaded.model, &prompt)?.tokens;
+    let tokens = known_tokens(&loaded.model, &prompt)?;
     let (logprobs, next) = cairn_lm::score(&loaded.model.model, &tokens, num_top)?;
     Ok(Score { tokens, logprobs, next })
 }

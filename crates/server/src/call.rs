@@ -29,8 +29,8 @@ pub(crate) async fn call(State(shared): State<Arc<Shared>>, request: Request) ->
     match serde_json::from_slice(&body) {
         Ok(Command::Subscribe) => subscribe(&shared),
         Ok(command) => match shared.app.call(command).await {
-            Ok(reply) => frames(StatusCode::OK, Body::from(line(&Frame::Reply(reply)))),
-            Err(failure) => fail(status_of(failure.code), failure),
+            Ok(reply) => done(reply),
+            Err(failure) => failed(failure),
         },
         Err(error) => refuse(StatusCode::BAD_REQUEST, &format!("This is no command: {error}.")),
     }
@@ -39,6 +39,16 @@ pub(crate) async fn call(State(shared): State<Arc<Shared>>, request: Request) ->
 /// The answer to a request that asks for nothing Cairn can do.
 pub(crate) fn refuse(status: StatusCode, sentence: &str) -> Response {
     fail(status, Failure { code: FailureCode::Invalid, message: sentence.to_owned() })
+}
+
+/// The answer to what Cairn could not do.
+pub(crate) fn failed(failure: Failure) -> Response {
+    fail(status_of(failure.code), failure)
+}
+
+/// The answer to what Cairn did.
+pub(crate) fn done(reply: Reply) -> Response {
+    frames(StatusCode::OK, Body::from(line(&Frame::Reply(reply))))
 }
 
 fn fail(status: StatusCode, failure: Failure) -> Response {

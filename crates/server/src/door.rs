@@ -66,13 +66,19 @@ impl Door {
         Ok(())
     }
 
-    /// What holds for commands besides.
-    pub(crate) fn check_command(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    /// What holds for files besides: a header that no plain form and no picture can send.
+    pub(crate) fn check_token(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let authorization = only(headers, header::AUTHORIZATION).unwrap_or_default();
         let (scheme, token) = authorization.split_once(' ').unwrap_or_default();
         if !scheme.eq_ignore_ascii_case("bearer") || !constant_time_eq(token.as_bytes(), self.token.as_bytes()) {
             return Err(Refusal::Token);
         }
+        Ok(())
+    }
+
+    /// What holds for commands besides.
+    pub(crate) fn check_command(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        self.check_token(headers)?;
         let content_type = only(headers, header::CONTENT_TYPE).unwrap_or_default();
         let essence = content_type.split(';').next().unwrap_or_default().trim();
         if !essence.eq_ignore_ascii_case("application/json") {
@@ -100,7 +106,7 @@ impl Door {
 }
 
 /// The value of a header that occurs once and is text; two values are how one check is made to see another than the next.
-fn only(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+pub(crate) fn only(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?;
     values.next().is_none().then(|| value.to_str().ok()).flatten()

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::door::Door;
 use crate::shared::Shared;
-use crate::{call, interface};
+use crate::{cache, call, interface};
 
 const TOKEN_BYTES: usize = 32;
 const MAX_TOKEN_LENGTH: usize = 256;
@@ -125,6 +125,8 @@ impl Server {
         let closing = shared.closing.clone();
         let router = Router::new()
             .route("/api/call", post(call::call))
+            .route("/api/cache/export", get(cache::export))
+            .route("/api/cache/import", post(cache::import))
             .fallback(get(interface::file))
             .layer(middleware::from_fn_with_state(shared.clone(), check))
             .with_state(shared);

@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_app::wire::{Event, FailureCode, Frame, Reply};
+use cairn_app::wire::{CacheOverview, Command, Event, FailureCode, Frame, ImportPreview, MessageStatus, NamedCache, Reply, Settings};
 use cairn_app::{App, CacheVariables, Options, Places};
 use cairn_server::{ServeError, ServeOptions, Server};
 use tempfile::TempDir;
@@ -18,7 +19,7 @@ use tokio::task::JoinHandle;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Running {
-    _home: TempDir,
+    home: TempDir,
     app: Arc<App>,
     address: SocketAddr,
     token: String,
@@ -41,7 +42,7 @@ async fn start(ui: bool) -> Running {
     let server = tokio::spawn(server.run(async {
         let _ = stopped.await;
     }));
-    Running { _home: home, app, address, token, url, stop, server }
+    Running { home, app, address, token, url, stop, server }
 }
 
 impl Running {
@@ -53,18 +54,39 @@ impl Running {
 
     /// Sends a request as it stands and returns status, headers (lower case) and body. `HOST` and `TOKEN` are filled in.
     async fn send(&self, head: &str, body: &[u8]) -> (u16, String, String) {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let head = head.replace("HOST", &self.address.to_string()).replace("PORT", &self.address.port().to_string());
-        let head = format!("{}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", head.replace("TOKEN", &self.token), body.len());
-        stream.write_all(head.as_bytes()).await.unwrap();
+        let (status, headers, answer) = self.send_bytes(head, body.len() as u64, body).await;
+        (status, headers, String::from_utf8(answer).unwrap())
+    }
+
+    /// As [`Running::send`], with a length that need not be true, and an answer that need not be text.
+    async fn send_bytes(&self, head: &str, content_length: u64, body: &[u8]) -> (u16, String, Vec<u8>) {
+        let mut stream = self.begin(head, content_length).await;
         // The server may refuse and leave while a large body is still on its way.
         let _ = stream.write_all(body).await;
         let mut answer = Vec::new();
         let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server answers");
-        let answer = String::from_utf8(answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+        let head = String::from_utf8(answer[..end].to_vec()).unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, head.to_lowercase(), body.to_owned())
+        (status, head.to_lowercase(), answer[end + 4..].to_vec())
+    }
+
+    /// Sends the head of a request.
+    async fn begin(&self, head: &str, content_length: u64) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let head = head.replace("HOST", &self.address.to_string()).replace("PORT", &self.address.port().to_string());
+        let head = format!("{}\r\nconnection: close\r\ncontent-length: {content_length}\r\n\r\n", head.replace("TOKEN", &self.token));
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream
+    }
+
+    async fn ask(&self, command: Command) -> Reply {
+        self.app.call(command).await.unwrap()
+    }
+
+    /// How many files are on their way in or out.
+    fn num_transfers(&self) -> usize {
+        std::fs::read_dir(self.home.path().join("transfers")).unwrap().count()
     }
 }
 
@@ -228,4 +250,124 @@ async fn an_address_or_token_that_would_be_unsafe_is_refused() {
     let error = Server::bind(app.clone(), taken).await.unwrap_err().to_string();
     assert!(error.contains(&first.address().to_string()), "{error}");
     app.close().await;
+}
+
+const EXPORT: &str = "GET /api/cache/export?type=named&id=ID HTTP/1.1\r\nhost: HOST\r\nauthorization: Bearer TOKEN";
+const IMPORT: &str = "POST /api/cache/import HTTP/1.1\r\nhost: HOST\r\nauthorization: Bearer TOKEN\r\nx-file-name: Caf%C3%A9.safetensors";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_pass_the_same_checks_as_commands() {
+    let running = start(false).await;
+    let check = async |head: &str, content_length: u64, body: &[u8], expected: u16, code: FailureCode| {
+        let (status, headers, answer) = running.send_bytes(head, content_length, body).await;
+        let answer = String::from_utf8(answer).unwrap();
+        assert_eq!(status, expected, "{head}\n{answer}");
+        assert!(headers.contains("x-content-type-options: nosniff") && !headers.contains("access-control-allow"), "{headers}");
+        match frames(&answer).as_slice() {
+            [Frame::Failure(failure)] => assert_eq!(failure.code, code, "{failure:?}"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(running.num_transfers(), 0, "{head}");
+    };
+    for head in [EXPORT, IMPORT] {
+        check(&head.replace("host: HOST", "host: evil.test:PORT"), 0, b"", 403, FailureCode::Invalid).await;
+        check(&head.replace("host: HOST", "host: HOST\r\norigin: http://evil.test"), 0, b"", 403, FailureCode::Invalid).await;
+        check(&head.replace("Bearer TOKEN", "Bearer TOKENx"), 0, b"", 401, FailureCode::Invalid).await;
+        check(&head.replace("\r\nauthorization: Bearer TOKEN", ""), 0, b"", 401, FailureCode::Invalid).await;
+    }
+    check(EXPORT, 0, b"", 404, FailureCode::NotFound).await;
+    check(&EXPORT.replace("named", "conversation"), 0, b"", 404, FailureCode::NotFound).await;
+    check(&EXPORT.replace("named", "all"), 0, b"", 400, FailureCode::Invalid).await;
+    check(&EXPORT.replace("?type=named&id=ID", ""), 0, b"", 400, FailureCode::Invalid).await;
+    check(&IMPORT.replace("x-file-name: ", "x-other: "), 1, b"x", 400, FailureCode::Invalid).await;
+    check(&IMPORT.replace("Caf%C3%A9", "Caf%C3"), 1, b"x", 400, FailureCode::Invalid).await;
+    check(IMPORT, (64 << 30) + 1, b"", 400, FailureCode::Invalid).await;
+    let (status, ..) = running.send(&EXPORT.replace("GET", "POST"), b"").await;
+    assert_eq!(status, 405);
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_leaves_in_the_middle_leaves_no_file() {
+    let running = start(false).await;
+    let mut stream = running.begin(IMPORT, 1 << 20).await;
+    stream.write_all(&[0; 1 << 16]).await.unwrap();
+    let until = async |num_transfers: usize| {
+        while running.num_transfers() != num_transfers {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, until(1)).await.expect("the file is being received");
+    drop(stream);
+    tokio::time::timeout(PATIENCE, until(0)).await.expect("the file is removed");
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_cache_goes_out_as_a_file_and_comes_back() {
+    let running = start(false).await;
+    let named = named_cache(&running).await;
+    let head = EXPORT.replace("ID", &named.id);
+    let (status, headers, file) = running.send_bytes(&head, 0, b"").await;
+    assert_eq!(status, 200, "{}", String::from_utf8_lossy(&file));
+    assert!(
+        headers.contains("content-type: application/octet-stream") && headers.contains("content-disposition: attachment;"),
+        "{headers}"
+    );
+    assert!(headers.contains(&format!("content-length: {}", file.len())) && !file.is_empty(), "{headers}");
+
+    let preview = preview(&running, &file).await;
+    assert_eq!((preview.problem.as_deref(), preview.file_name.as_str(), preview.tokens), (None, "Café.safetensors", named.tokens));
+    assert_eq!((preview.title.as_deref(), preview.bytes), (Some("Stones"), file.len() as u64));
+    assert_eq!(running.num_transfers(), 1, "the file waits for the decision");
+    running.ask(Command::DeleteNamedCache { id: named.id }).await;
+    let command = Command::ConfirmImport { token: preview.token, name: preview.suggested_name, check: true };
+    let Reply::Named { named: again } = running.ask(command).await else { panic!("no prompt cache") };
+    assert_eq!((again.name.as_str(), again.tokens, again.imported_from.as_deref()), ("Stones", named.tokens, Some("Café.safetensors")));
+    assert_eq!(running.num_transfers(), 0, "the import is over");
+
+    for damaged in [&file[..file.len() / 2], b"", b"no prompt cache at all"] {
+        let preview = self::preview(&running, damaged).await;
+        assert!(preview.problem.is_some_and(|problem| problem.contains("Café.safetensors")), "{} bytes", damaged.len());
+        running.ask(Command::CancelImport { token: preview.token }).await;
+        assert_eq!(running.num_transfers(), 0);
+    }
+    running.end().await;
+}
+
+async fn preview(running: &Running, file: &[u8]) -> ImportPreview {
+    let (status, _, answer) = running.send(IMPORT, file).await;
+    match (status, frames(&answer).pop()) {
+        (200, Some(Frame::Reply(Reply::ImportPreview { preview }))) => preview,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Loads the tiny model, asks it something, and keeps what it has read under a name.
+async fn named_cache(running: &Running) -> NamedCache {
+    const MODEL: &str = "tiny-chat";
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama").join(MODEL);
+    let folder = running.home.path().join("models").join(MODEL);
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(source.join(name), folder.join(name)).unwrap();
+    }
+    let Reply::Bootstrap { settings, .. } = running.ask(Command::Bootstrap).await else { panic!("no settings") };
+    let settings = Settings { max_tokens: 8, cache_budget_bytes: 1 << 30, ..settings };
+    running.ask(Command::UpdateSettings { settings }).await;
+    running.ask(Command::LoadModel { name: MODEL.to_owned() }).await;
+    let Reply::Conversation { conversation, .. } = running.ask(Command::NewConversation).await else { panic!("no conversation") };
+    let mut events = running.app.subscribe();
+    running.ask(Command::SendMessage { conversation_id: conversation.id.clone(), text: "Hello, stones".to_owned() }).await;
+    let ends = async {
+        let is_end =
+            |event| matches!(event, Event::Message { message } if message.status == MessageStatus::Complete && message.stats.is_some());
+        while !is_end(events.recv().await.unwrap()) {}
+    };
+    tokio::time::timeout(PATIENCE, ends).await.expect("an answer");
+    let Reply::Cache { cache: CacheOverview { num_chunks, .. } } = running.ask(Command::GetCache).await else { panic!("no cache") };
+    assert!(num_chunks > 0, "what was read is kept");
+    let command = Command::SaveNamedCache { conversation_id: conversation.id, name: "Stones".to_owned() };
+    let Reply::Named { named } = running.ask(command).await else { panic!("no prompt cache") };
+    named
 }

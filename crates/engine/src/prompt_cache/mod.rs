@@ -73,6 +73,8 @@ pub(crate) struct Query<'a> {
     pub(crate) model_name: &'a str,
     /// How keys and values are quantized, where they are.
     pub(crate) quantization: Option<KvQuantization>,
+    /// The [`Space::variant`] where what the prompt begins with is not known as tokens.
+    pub(crate) opaque_variant: Option<&'a str>,
     /// Whose conversation it is.
     pub(crate) owner: Option<&'a str>,
 }
@@ -89,6 +91,8 @@ pub(crate) struct Computed<'a> {
     /// Places on the way, in their order.
     pub(crate) captures: Vec<Capture>,
     pub(crate) caches: Vec<LayerCache>,
+    /// The [`Space::variant`] where what the tokens begin with is not known.
+    pub(crate) opaque_variant: Option<String>,
     /// Whose conversation it is.
     pub(crate) owner: Option<String>,
 }
@@ -145,10 +149,12 @@ impl PromptCache {
     pub(crate) fn longest_prefix(&mut self, model: &LoadedModel, query: &Query<'_>) -> Reuse {
         let tokens = &query.prompt.tokens[..query.limit.min(query.prompt.tokens.len())];
         let plain = space(model, &[]);
-        let own = Space { variant: query.quantization.map_or_else(String::new, variant), ..plain.clone() };
+        let own_variant = query.opaque_variant.map_or_else(|| query.quantization.map_or_else(String::new, variant), str::to_owned);
+        let own = Space { variant: own_variant, ..plain.clone() };
         let (mut caches, mut num_tokens, mut problem) = (None, 0, None);
-        // Until they are quantized, keys and values are those of a plain cache.
-        if let Some(hot) = self.hot.take().filter(|hot| hot.space == own || hot.space == plain) {
+        // Until they are quantized, keys and values are those of a plain cache; but there zeros stand for nothing else.
+        let spaces = if own == plain || own.is_opaque() { vec![&own] } else { vec![&own, &plain] };
+        if let Some(hot) = self.hot.take().filter(|hot| spaces.contains(&&hot.space)) {
             let matched = common_prefix(&hot.tokens, tokens);
             // Memory wins a tie: there is nothing to read.
             let num_stored = self.stored.as_ref().map_or(0, |stored| stored.num_restorable(&own, model, query.quantization, tokens));
@@ -158,7 +164,7 @@ impl PromptCache {
             }
         }
         if let (None, Some(stored)) = (&caches, &self.stored) {
-            for space in if own == plain { vec![&own] } else { vec![&own, &plain] } {
+            for space in spaces {
                 let restored = stored.restore(space, model, query.quantization, tokens);
                 problem = problem.or(restored.problem);
                 if restored.num_tokens > 0 {
@@ -198,7 +204,10 @@ impl PromptCache {
             return;
         }
         tokens.truncate(num_held);
-        let space = space(computed.model, &caches);
+        let space = match computed.opaque_variant {
+            Some(variant) => Space { fingerprint: computed.model.fingerprint.clone(), variant },
+            None => space(computed.model, &caches),
+        };
         if let Some(stored) = &self.stored {
             let (captures, boundaries) = (computed.captures, computed.boundaries);
             let kept = stored.keep(&space, &tokens, boundaries, &captures, &caches);
@@ -341,8 +350,22 @@ struct Restored {
 }
 
 impl Stored {
+    /// The layers of what is stored in `space` of `tokens`; none where they cannot be stored.
+    fn layout(&self, space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>, tokens: &[u32]) -> Option<CacheLayout> {
+        if !space.is_opaque() {
+            return layout(space, model, quantization);
+        }
+        // The file may have been quantized in a way of its own, which its chunks tell.
+        let path = {
+            let shelf = self.shelf.lock();
+            let on_disk = shelf.index.longest_prefix(space, tokens).parts.into_iter().find(|part| part.is_on_disk)?;
+            chunk_file::path(&shelf.folder, &space.fingerprint, &on_disk.record.key)
+        };
+        chunk_file::layout(&path).ok().flatten().or_else(|| layout(space, model, None))
+    }
+
     fn num_restorable(&self, space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>, tokens: &[u32]) -> usize {
-        let Some(layout) = layout(space, model, quantization) else { return 0 };
+        let Some(layout) = self.layout(space, model, quantization, tokens) else { return 0 };
         self.shelf.lock().index.longest_prefix(space, tokens).num_restorable(needs(&layout), tokens.len())
     }
 
@@ -351,7 +374,7 @@ impl Stored {
     fn restore(&self, space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>, tokens: &[u32]) -> Restored {
         let mut problem = None;
         let nothing = |problem| Restored { num_tokens: 0, caches: Vec::new(), problem };
-        let Some(layout) = layout(space, model, quantization) else { return nothing(None) };
+        let Some(layout) = self.layout(space, model, quantization, tokens) else { return nothing(None) };
         loop {
             let (folder, sources, num_tokens) = {
                 let shelf = self.shelf.lock();
@@ -501,6 +524,12 @@ fn variant(quantization: KvQuantization) -> String {
 
 fn quantized_variant(bits: i32, group_size: i32) -> String {
     format!("kv{bits}g{group_size}")
+}
+
+/// The quantization that a [`Space::variant`] names.
+pub(crate) fn named_quantization(variant: &str) -> Option<KvQuantization> {
+    let (bits, group_size) = variant.strip_prefix("kv")?.split_once('g')?;
+    Some(KvQuantization { bits: bits.parse().ok()?, group_size: group_size.parse().ok()?, start: 0 })
 }
 
 /// The layers of what is stored in `space` for a model; none where they cannot be stored.

@@ -1,0 +1,216 @@
+//! `cairn cache`: the stored prompt caches, also while the app is running.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, anyhow, bail};
+use cairn_app::wire::{CacheKind, CacheSource, Failure, ImportPreview};
+use cairn_app::{Kept, KeptCache, OfflineCaches, Places};
+use cairn_lm::safetensors_header::{Limits, SafetensorsFile};
+use serde_json::{Value, json};
+
+use crate::arguments::{Cache, ImportCache};
+use crate::output;
+use crate::session::{find_model, model_folders};
+
+pub async fn run(command: Cache) -> Result<()> {
+    if let Cache::Import(ImportCache { yes: false, .. }) = command
+        && !std::io::stdin().is_terminal()
+    {
+        let why = "there is no terminal to ask on: add --yes to import without being asked";
+        return Err(output::Usage(why).into());
+    }
+    let caches = OfflineCaches::open(Places::from_environment()?).await?;
+    let done = match command {
+        Cache::List { json } => list(&caches, json).await,
+        Cache::Show { key } => show(&caches, &key).await,
+        Cache::Export { source, file } => export(&caches, &source, &file).await,
+        Cache::Import(arguments) => import(&caches, arguments).await,
+        Cache::Delete { keys } => delete(&caches, &keys).await,
+    };
+    caches.close().await;
+    done
+}
+
+async fn list(caches: &OfflineCaches, json: bool) -> Result<()> {
+    let kept = caches.list().await.map_err(why)?;
+    if json {
+        return output::line(kept.iter().map(object).collect::<Value>());
+    }
+    if kept.is_empty() {
+        eprintln!("Nothing is kept yet. `cairn cache import FILE` brings a prompt cache in.");
+    }
+    for kept in kept {
+        let pinned = if kept.is_pinned { "\tpinned" } else { "" };
+        output::line(format_args!(
+            "{}\t{}\t{} tokens\t{}\t{}\t{}\t{}{pinned}",
+            kind(&kept.source),
+            title(&kept),
+            kept.tokens,
+            output::size(kept.bytes),
+            kept.model,
+            ago(kept.last_used_at_ms),
+            kept.id(),
+        ))?;
+    }
+    // Less than the sum: what several share is there once.
+    output::line(format_args!("total\t{}", output::size(caches.total_bytes().await.map_err(why)?)))
+}
+
+async fn show(caches: &OfflineCaches, key: &str) -> Result<()> {
+    let found = caches.find(key).await.map_err(why)?;
+    if let Kept::Source(source) = &found
+        && let Some(kept) = caches.list().await.map_err(why)?.into_iter().find(|kept| kept.source == *source)
+    {
+        output::line(format_args!("{}\t{}\nid\t{}\nmodel\t{}", kind(source), title(&kept), kept.id(), kept.model))?;
+        output::line(format_args!("tokens\t{}\nbytes\t{}", kept.tokens, kept.bytes))?;
+        for (name, value) in [("imported from", kept.imported_from), ("lost", kept.lost)] {
+            if let Some(value) = value {
+                output::line(format_args!("{name}\t{value}"))?;
+            }
+        }
+        if let Some((start, end)) = kept.ends {
+            output::line(format_args!("begins\t{start:?}\nends\t{end:?}"))?;
+        }
+    }
+    for chunk in caches.chunks(&found).await.map_err(why)? {
+        let kind = match chunk.kind {
+            CacheKind::System => "system",
+            CacheKind::User => "user",
+            CacheKind::Assistant => "assistant",
+        };
+        let (from, to) = (chunk.start, chunk.start + chunk.tokens);
+        output::line(format_args!("{from}..{to}\t{kind}\t{}\t{} hits\t{}", output::size(chunk.bytes), chunk.hits, chunk.key))?;
+    }
+    Ok(())
+}
+
+async fn export(caches: &OfflineCaches, source: &str, file: &Path) -> Result<()> {
+    let cannot = || format!("cannot export {source}");
+    match caches.find(source).await.map_err(why).with_context(cannot)? {
+        Kept::Source(source) => caches.export(&source, file).await.map_err(why).with_context(cannot)?,
+        Kept::Chunk { .. } => {
+            bail!("cannot export {source}: it is a chunk, and only named prompt caches and conversations can be exported")
+        }
+    }
+    output::line(file.display())
+}
+
+async fn import(caches: &OfflineCaches, arguments: ImportCache) -> Result<()> {
+    let file = &arguments.file;
+    let cannot = || format!("cannot import {}", file.display());
+    let (model, folder) = model_for(file, arguments.model).with_context(cannot)?;
+    let spinner = output::spinner(format!("loading {model}"));
+    let import = caches.begin_import(file, &model, &folder).await;
+    spinner.finish_and_clear();
+    let import = import.map_err(why).with_context(cannot)?;
+    if let Some(problem) = &import.preview.problem {
+        bail!(problem.trim_end_matches('.').to_owned());
+    }
+    print(&import.preview)?;
+    let name = arguments.name.unwrap_or_else(|| import.preview.suggested_name.clone());
+    if !arguments.yes && !output::confirm(&format!("Keep it as “{name}”?"))? {
+        eprintln!("Nothing was imported.");
+        return Ok(());
+    }
+    let kept = import.confirm(&name, arguments.check).await.map_err(why)?;
+    output::line(format_args!("kept as\t{}\nid\t{}", kept.title, kept.id()))
+}
+
+async fn delete(caches: &OfflineCaches, keys: &[String]) -> Result<()> {
+    let mut found = Vec::new();
+    for key in keys {
+        // All are looked up before the first goes.
+        found.push(caches.find(key).await.map_err(why).context("nothing was deleted")?);
+    }
+    let freed = caches.delete(&found).await.map_err(why)?;
+    for (key, bytes) in keys.iter().zip(freed) {
+        output::line(format_args!("{key}\t{}", output::size(bytes)))?;
+    }
+    Ok(())
+}
+
+fn print(preview: &ImportPreview) -> Result<()> {
+    let size = output::size(preview.bytes);
+    output::line(format_args!("title\t{}", preview.title.as_deref().unwrap_or(&preview.file_name)))?;
+    output::line(format_args!("model\t{}\nkind\t{}\ntokens\t{}\nsize\t{size}", preview.model, preview.kind, preview.tokens))?;
+    if let (Some(start), Some(end)) = (&preview.start_text, &preview.end_text) {
+        // Quoted, so that no control character of the file reaches the terminal.
+        output::line(format_args!("begins\t{start:?}\nends\t{end:?}"))?;
+    }
+    if let Some(made_by) = &preview.made_by {
+        output::line(format_args!("made by\t{made_by}"))?;
+    }
+    if let Some(at_ms) = preview.created_at_ms {
+        output::line(format_args!("made\t{}", ago(at_ms)))?;
+    }
+    for warning in &preview.warnings {
+        output::line(format_args!("note\t{warning}"))?;
+    }
+    Ok(())
+}
+
+/// Name and folder of the model that made a file: the one named on the command line, or the one on this machine that the file names.
+fn model_for(file: &Path, named: Option<String>) -> Result<(String, PathBuf)> {
+    if let Some(name) = named {
+        let folder = find_model(&name)?;
+        return Ok((name, folder));
+    }
+    let header = SafetensorsFile::open(file, Limits::CACHE)?;
+    // User metadata stands under 0 since mlx-lm 0.32, and stood under 1 before.
+    let written = ["0.model", "1.model"].iter().find_map(|key| header.metadata().get(*key)).cloned();
+    let written = written.ok_or_else(|| anyhow!("it does not say by which model it was made: name that one with --model"))?;
+    // Only among the models of this machine: a file must not choose a folder to load from.
+    let found = model_folders()?.list().into_iter().find(|model| model.name == written || model.path == Path::new(&written));
+    let found = found.ok_or_else(|| anyhow!("it was made with {written:?}, which is not on this machine: name the model with --model"))?;
+    Ok((found.name, found.path))
+}
+
+fn object(kept: &KeptCache) -> Value {
+    let name_or_title = if is_named(&kept.source) { "name" } else { "title" };
+    let mut object = json!({
+        "kind": kind(&kept.source),
+        name_or_title: kept.title,
+        "id": kept.id(),
+        "tokens": kept.tokens,
+        "bytes": kept.bytes,
+        "model": kept.model,
+        "last_used_at_ms": kept.last_used_at_ms,
+        "is_pinned": kept.is_pinned,
+        "lost": kept.lost,
+    });
+    if is_named(&kept.source) {
+        object["imported_from"] = kept.imported_from.clone().into();
+    }
+    object
+}
+
+fn is_named(source: &CacheSource) -> bool {
+    matches!(source, CacheSource::Named { .. })
+}
+
+fn kind(source: &CacheSource) -> &'static str {
+    if is_named(source) { "named" } else { "conversation" }
+}
+
+fn title(kept: &KeptCache) -> &str {
+    if kept.title.is_empty() { "New chat" } else { &kept.title }
+}
+
+/// How long a time is past, roughly.
+fn ago(at_ms: i64) -> String {
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64);
+    let minutes = now_ms.saturating_sub(at_ms) / 60_000;
+    match minutes {
+        ..2 => "just now".to_owned(),
+        2..120 => format!("{minutes} minutes ago"),
+        120..2880 => format!("{} hours ago", minutes / 60),
+        _ => format!("{} days ago", minutes / 1440),
+    }
+}
+
+/// A failure as a command tells it: without a full stop.
+fn why(failure: Failure) -> anyhow::Error {
+    anyhow!(failure.message.trim_end_matches('.').to_owned())
+}

@@ -1,0 +1,145 @@
+//! `GET /api/cache/export` and `POST /api/cache/import`: prompt caches as files.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use cairn_app::Download;
+use cairn_app::wire::{CacheSource, Reply};
+use futures_util::{StreamExt, stream};
+use percent_encoding::percent_decode_str;
+use tokio_util::io::ReaderStream;
+
+use crate::call::{done, failed, refuse};
+use crate::door::only;
+use crate::shared::Shared;
+
+const FILE_NAME: HeaderName = HeaderName::from_static("x-file-name");
+/// What file systems allow, roughly.
+const MAX_NAME_CHARS: usize = 255;
+const READ_BYTES: usize = 256 << 10;
+
+/// Sends what is kept of a conversation or under a name.
+pub(crate) async fn export(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    if let Err(refusal) = shared.door.check_token(request.headers()) {
+        return refuse(refusal.status(), refusal.sentence());
+    }
+    let Some(source) = source(request.uri().query().unwrap_or_default()) else {
+        return refuse(StatusCode::BAD_REQUEST, "Say what to export: type=conversation or type=named, and its id.");
+    };
+    match shared.app.download(source).await {
+        Ok(download) => send(download),
+        Err(failure) => failed(failure),
+    }
+}
+
+/// Receives a file and tells what it holds.
+pub(crate) async fn import(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    if let Err(refusal) = shared.door.check_token(&parts.headers) {
+        return refuse(refusal.status(), refusal.sentence());
+    }
+    let Some(name) = file_name(&parts.headers) else {
+        return refuse(StatusCode::BAD_REQUEST, "Say the file's name in the header x-file-name, percent-encoded.");
+    };
+    let num_bytes = only(&parts.headers, header::CONTENT_LENGTH).and_then(|length| length.parse().ok());
+    let mut upload = match shared.app.start_upload(num_bytes).await {
+        Ok(upload) => upload,
+        Err(failure) => return failed(failure),
+    };
+    let mut body = body.into_data_stream();
+    while let Some(bytes) = body.next().await {
+        let Ok(bytes) = bytes else {
+            return refuse(StatusCode::BAD_REQUEST, "The file was cut short on its way here.");
+        };
+        if let Err(failure) = upload.write(&bytes).await {
+            return failed(failure);
+        }
+    }
+    match shared.app.finish_upload(upload, &name).await {
+        Ok(preview) => done(Reply::ImportPreview { preview }),
+        Err(failure) => failed(failure),
+    }
+}
+
+fn send(download: Download) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::CONTENT_LENGTH, download.num_bytes.to_string()),
+        // The interface names the file itself; this is for other callers.
+        (header::CONTENT_DISPOSITION, "attachment; filename=\"prompt-cache.safetensors\"".to_owned()),
+        (header::CACHE_CONTROL, "no-store".to_owned()),
+    ];
+    // The place goes along: the file is removed with it.
+    let Download { file, place, .. } = download;
+    let pieces = stream::unfold((ReaderStream::with_capacity(file, READ_BYTES), place), |(mut pieces, place)| async move {
+        let piece = pieces.next().await?;
+        Some((piece, (pieces, place)))
+    });
+    (headers, Body::from_stream(pieces)).into_response()
+}
+
+/// What is asked for in a query such as `type=named&id=…`.
+fn source(query: &str) -> Option<CacheSource> {
+    let value = |name: &str| {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let (_, value) = pairs.find(|(key, _)| *key == name)?;
+        Some(percent_decode_str(value).decode_utf8().ok()?.into_owned())
+    };
+    let id = value("id").filter(|id| !id.is_empty())?;
+    match value("type")?.as_str() {
+        "conversation" => Some(CacheSource::Conversation { id }),
+        "named" => Some(CacheSource::Named { id }),
+        _ => None,
+    }
+}
+
+/// The name under which a person knows the file: no folders, one line.
+fn file_name(headers: &HeaderMap) -> Option<String> {
+    let name = percent_decode_str(only(headers, FILE_NAME)?).decode_utf8().ok()?;
+    let name = name.rsplit(['/', '\\']).next().unwrap_or_default();
+    let name: String = name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
+    (!name.trim().is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_names_what_to_export() {
+        fn check(query: &str, expected: Option<CacheSource>) {
+            assert_eq!(source(query), expected, "for {query:?}");
+        }
+        let named = |id: &str| Some(CacheSource::Named { id: id.to_owned() });
+        check("type=named&id=a", named("a"));
+        check("id=a%2Fb&type=named", named("a/b"));
+        check("type=conversation&id=c&x", Some(CacheSource::Conversation { id: "c".to_owned() }));
+        check("", None);
+        check("type=named", None);
+        check("type=named&id=", None);
+        check("type=all&id=a", None);
+        check("type=named&id=%ff", None);
+    }
+
+    #[test]
+    fn a_file_name_is_one_line_without_folders() {
+        fn check(header: &str, expected: Option<&str>) {
+            let headers = HeaderMap::from_iter([(FILE_NAME, header.parse().unwrap())]);
+            assert_eq!(file_name(&headers).as_deref(), expected, "for {header:?}");
+        }
+        check("My%20book.safetensors", Some("My book.safetensors"));
+        check("%E2%82%AC.safetensors", Some("€.safetensors"));
+        check("..%2F..%2Fetc%2Fpasswd", Some("passwd"));
+        check("C:%5Cbook", Some("book"));
+        check("a%0Ab%1B%5B0m", Some("ab[0m"));
+        check("%ff", None);
+        check("%20", None);
+        check("a%2F", None);
+        check(&"x".repeat(300), Some(&"x".repeat(255)));
+        assert_eq!(file_name(&HeaderMap::new()), None);
+    }
+}

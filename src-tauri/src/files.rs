@@ -1,0 +1,107 @@
+//! Prompt caches as files: saved and opened by native dialogs, or dropped on the window.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cairn_app::App;
+use cairn_app::wire::{CacheSource, Failure, FailureCode, ImportPreview};
+use tauri::{State, WebviewWindow};
+use tauri_plugin_dialog::{DialogExt, FileDialogBuilder, FilePath};
+use tokio::sync::oneshot;
+
+use crate::ipc::Core;
+
+const EXTENSION: &str = "safetensors";
+const MAX_NAME_CHARS: usize = 200;
+
+/// Asks where to, and writes what is kept there. False: the person changed their mind.
+///
+/// # Errors
+/// What the interface shows.
+#[tauri::command]
+pub async fn export_cache(
+    source: CacheSource,
+    suggested_name: String,
+    window: WebviewWindow,
+    core: State<'_, Core>,
+) -> Result<bool, Failure> {
+    let app = app(&core)?;
+    let dialog = dialog(&window).set_title("Export prompt cache").set_file_name(file_name(&suggested_name));
+    let Some(path) = chosen(|answer| dialog.save_file(answer)).await? else { return Ok(false) };
+    app.export_cache(&source, &path).await?;
+    Ok(true)
+}
+
+/// Looks at the file at `path`, or else at one that the person is asked for. None: they changed their mind.
+///
+/// # Errors
+/// What the interface shows.
+#[tauri::command]
+pub async fn import_cache(path: Option<PathBuf>, window: WebviewWindow, core: State<'_, Core>) -> Result<Option<ImportPreview>, Failure> {
+    let app = app(&core)?;
+    let path = match path {
+        Some(path) => path,
+        None => {
+            let dialog = dialog(&window).set_title("Import prompt cache");
+            match chosen(|answer| dialog.pick_file(answer)).await? {
+                Some(path) => path,
+                None => return Ok(None),
+            }
+        }
+    };
+    let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
+    app.preview_import(path, &name, false).await.map(Some)
+}
+
+fn app(core: &Core) -> Result<Arc<App>, Failure> {
+    core.app().map(Arc::clone).map_err(Failure::clone)
+}
+
+fn dialog(window: &WebviewWindow) -> FileDialogBuilder<tauri::Wry> {
+    window.dialog().file().set_parent(window).add_filter("Prompt cache", &[EXTENSION])
+}
+
+/// The path that a dialog is answered with; none where it was closed.
+async fn chosen(open: impl FnOnce(Box<dyn FnOnce(Option<FilePath>) + Send>)) -> Result<Option<PathBuf>, Failure> {
+    let (sender, answer) = oneshot::channel();
+    open(Box::new(move |path| {
+        // Nobody waits any more where the window is gone.
+        let _ = sender.send(path);
+    }));
+    let unusable = |why: String| Failure { code: FailureCode::Storage, message: format!("The file cannot be used: {why}.") };
+    match answer.await {
+        Ok(Some(path)) => path.into_path().map(Some).map_err(|error| unusable(error.to_string())),
+        // The app is closing.
+        Ok(None) | Err(_) => Ok(None),
+    }
+}
+
+/// A name that file systems take, from one that a page suggests.
+fn file_name(suggested: &str) -> String {
+    let stem = suggested.strip_suffix(".safetensors").unwrap_or(suggested);
+    let is_allowed = |char: &char| !char.is_control() && !r#"/\:*?"<>|"#.contains(*char);
+    let stem: String = stem.chars().filter(is_allowed).take(MAX_NAME_CHARS).collect();
+    let stem = stem.trim().trim_start_matches('.');
+    format!("{}.{EXTENSION}", if stem.is_empty() { "prompt-cache" } else { stem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(suggested: &str, expected: &str) {
+        assert_eq!(file_name(suggested), expected, "{suggested:?}");
+    }
+
+    #[test]
+    fn a_suggested_name_becomes_one_that_file_systems_take() {
+        check("My book.safetensors", "My book.safetensors");
+        check("My book", "My book.safetensors");
+        check("../../etc/passwd", "etcpasswd.safetensors");
+        check("a\nb: c?", "ab c.safetensors");
+        check(" ", "prompt-cache.safetensors");
+        check(".safetensors", "prompt-cache.safetensors");
+        check(&"ä".repeat(300), &format!("{}.safetensors", "ä".repeat(200)));
+    }
+}
