@@ -93,7 +93,7 @@ async fn a_file_that_does_not_fit_is_refused() {
 
     engine.load("other", &cairn_tests::golden("tiny-chat")).await.expect("loads");
     let message = continued(&engine, &file, request(&[4], 5)).await.err().expect("is refused").message;
-    assert!(message.contains("was made with another model or another precision (model)"), "{message}");
+    assert!(message.contains("was made with another model (model; other is loaded): load that one, or make the file anew"), "{message}");
     assert_eq!(finish(&mut engine.generate(request(&[1], 3))).await.expect("the engine goes on").finished.token_ids.len(), 3);
 }
 

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use cairn_chat::SamplingParams;
-use cairn_lm::cache::{KvQuantization, LayerCache, check_fit, load_prompt_cache, save_prompt_cache};
+use cairn_lm::cache::{KvQuantization, LayerCache, PromptFile, save_prompt_cache};
 use cairn_lm::{GenerateOptions, Input, LmError, LogitsProcessors, Sampler, Sampling, generate_step};
 use mlx_rs::{Array, ops};
 
@@ -83,8 +83,9 @@ fn an_answer_continues_from_the_caches_of_the_one_before_and_from_their_file() {
             let sequence = [golden.prompt.as_slice(), &first].concat();
             let held = offset(&caches);
             save_prompt_cache(&file, &caches, &BTreeMap::new()).expect("saves");
-            let (mut loaded, _) = load_prompt_cache(&file).expect("loads");
-            check_fit(&golden.model, &loaded).expect("fits");
+            let saved = PromptFile::open(&file).expect("opens");
+            saved.check_fit(&golden.model, true).expect("fits");
+            let mut loaded = saved.read().expect("reads");
             for (caches, place) in [(&mut caches, "memory"), (&mut loaded, "a file")] {
                 let mut stream = start(&golden.model, &sequence[held..], caches, Sampler::Greedy, options(12 - num_first)).expect("start");
                 assert_eq!([first.clone(), rest(&mut stream)].concat(), whole, "{name} after {num_first}, from {place}");

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use crate::EngineError;
 use crate::prompt::prompt_tokens;
 use crate::prompt_cache::{Computed, Query, Reuse};
-use crate::prompt_file::{self, PromptFile};
+use crate::prompt_file::{self, Beginning};
 use crate::records::ChunkKind;
 use crate::request::{FinishedGeneration, GenerateEvent, GenerateRequest, TokenLogprob};
 use crate::worker::{Loaded, Worker};
@@ -88,7 +88,7 @@ impl Answer {
         }
         let model = &loaded.model.model;
         let file = match &request.prompt_cache_file {
-            Some(path) => Some(prompt_file::load(path, &loaded.model)?),
+            Some(path) => Some(prompt_file::load(path, &loaded)?),
             None => None,
         };
         let total = file.as_ref().map_or(0, |file| file.num_tokens) + prompt.tokens.len();
@@ -97,7 +97,7 @@ impl Answer {
             return Err(LmError::PromptTooLong { num_tokens: total, context_length }.into());
         }
         let (reuse, tokens_in_file) = match file {
-            Some(PromptFile { num_tokens, token_ids, caches, .. }) => (Reuse { num_tokens, note: None, caches }, token_ids),
+            Some(Beginning { num_tokens, token_ids, caches }) => (Reuse { num_tokens, note: None, caches }, token_ids),
             // At least one token must be run, to have something to sample from.
             // What is not known as tokens is only there.
             None if request.uses_prompt_cache() || opaque.is_some() => {

@@ -40,15 +40,15 @@ pub enum EngineError {
         source: LmError,
     },
     /// A prompt-cache file was made with another model.
-    #[error("{path} was made with another model or another precision ({model}): choose that one, or make the file anew")]
+    #[error("{path} does not fit: {what}")]
     OtherModel {
         /// The file.
         path: PathBuf,
-        /// What the file calls its model.
-        model: String,
+        /// What differs, and what to do.
+        what: String,
     },
     /// A prompt-cache file contradicts itself, or the model.
-    #[error("{path} cannot be imported: {what}")]
+    #[error("{path} cannot be used: {what}")]
     NotImportable {
         /// The file.
         path: PathBuf,
@@ -98,6 +98,9 @@ impl From<LmError> for EngineError {
             | LmError::ParameterToken { .. }
             | LmError::CacheSetting { .. }
             | LmError::CacheLayers { .. }
+            | LmError::CacheFit { .. }
+            | LmError::CachePrecision { .. }
+            | LmError::CacheOffsets { .. }
             | LmError::PromptFile { .. }
             | LmError::Write { .. }
             | LmError::DraftVocabulary { .. }

@@ -18,6 +18,7 @@ mod answer;
 mod answers;
 mod engine;
 mod error;
+mod imprint;
 mod prompt;
 mod prompt_cache;
 mod prompt_file;
@@ -32,8 +33,9 @@ pub use cairn_lm::cache::KvQuantization;
 pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
+pub use imprint::PromptKind;
 pub use prompt_cache::{CacheFigures, CacheNode, CacheView, CacheWindow, Holding};
-pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo, PromptKind};
+pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 pub use records::{Anchor, CacheEvent, CacheOptions, ChunkKind, ChunkRecord, Lost, Space};
 pub use request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, ModelInfo, PromptInput, PromptPrefix, Score,

@@ -4,7 +4,7 @@ use cairn_chat::{ChatError, Encode, Ending, Message, Prompt, Role, assemble, ass
 use cairn_lm::{LmError, LoadedModel};
 
 use crate::EngineError;
-use crate::prompt_file::PromptKind;
+use crate::imprint::PromptKind;
 use crate::records::Space;
 use crate::request::{PromptInput, PromptPrefix};
 

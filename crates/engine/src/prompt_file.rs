@@ -1,19 +1,20 @@
 //! Prompt-cache files: a prompt's keys and values, read once and kept for answers that continue it.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use cairn_lm::cache::{LayerCache, check_fit, check_writable, load_prompt_cache, make_prompt_cache, save_prompt_cache};
-use cairn_lm::{GenerateOptions, LoadedModel, Sampler, check_length, generate_step};
+use cairn_lm::cache::span::CacheLayout;
+use cairn_lm::cache::{LayerCache, PromptFile, QuantizedKvCache, check_writable, make_prompt_cache, save_prompt_cache};
+use cairn_lm::{GenerateOptions, LmError, LoadedModel, Sampler, check_length, generate_step};
 
 use crate::EngineError;
+use crate::imprint::{Imprint, Origin, Parts, PromptKind};
 use crate::prompt::known_tokens;
 use crate::prompt_cache::{Exported, cache_variant};
 use crate::records::Space;
 use crate::request::{KvCacheOptions, PromptInput};
 use crate::sample;
-use crate::worker::Worker;
+use crate::worker::{Loaded, Worker};
 
 /// A prompt to read and keep.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,33 +40,12 @@ pub struct CachedPrompt {
     pub num_bytes: u64,
 }
 
-/// What a file holds.
-pub(crate) struct PromptFile {
+/// What a file holds, for an answer that goes on from it.
+pub(crate) struct Beginning {
     pub(crate) num_tokens: usize,
     /// Empty where the file does not name them.
     pub(crate) token_ids: Vec<u32>,
     pub(crate) caches: Vec<LayerCache>,
-    /// What was stored beside them.
-    metadata: BTreeMap<String, String>,
-}
-
-/// Where the tokens of a prompt-cache file end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PromptKind {
-    /// In an open user turn.
-    Prompt,
-    /// After an assistant's turn.
-    Conversation,
-}
-
-impl PromptKind {
-    /// Its name in files.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            PromptKind::Prompt => "prompt",
-            PromptKind::Conversation => "conversation",
-        }
-    }
 }
 
 /// What a prompt-cache file holds.
@@ -121,16 +101,6 @@ pub struct ExportRequest {
     pub created_at_ms: i64,
 }
 
-// Flat names: mlx-lm takes a dot for a level of its own.
-const FORMAT: &str = "cairn_format";
-const KIND: &str = "cairn_kind";
-const FINGERPRINT: &str = "cairn_model_fingerprint";
-const TOKEN_IDS: &str = "cairn_token_ids";
-const TOKEN_COUNT: &str = "cairn_token_count";
-const TITLE: &str = "cairn_title";
-const MADE_BY: &str = "cairn_made_by";
-const CREATED_AT_MS: &str = "cairn_created_at_ms";
-
 /// Reads a prompt and writes the file; `on_progress(processed, total)` may break it off.
 pub(crate) fn write(
     worker: &Worker,
@@ -150,81 +120,115 @@ pub(crate) fn write(
         ..GenerateOptions::default()
     };
     let caches = generate_step(model, &tokens, &mut caches, Sampler::Greedy, options, on_progress)?.into_caches()?;
-    let metadata = BTreeMap::from([
-        ("model".to_owned(), request.model_name.clone()),
-        ("tokenizer_config".to_owned(), "{}".to_owned()),
-        (FORMAT.to_owned(), "1".to_owned()),
-        (KIND.to_owned(), "prompt".to_owned()),
-        (FINGERPRINT.to_owned(), loaded.model.fingerprint.clone()),
-        (TOKEN_COUNT.to_owned(), tokens.len().to_string()),
-        (TOKEN_IDS.to_owned(), joined(&tokens)),
-    ]);
+    let imprint = Imprint {
+        model: request.model_name.clone(),
+        kind: PromptKind::Prompt,
+        token_ids: Some(tokens.clone()),
+        title: None,
+        made_by: None,
+        created_at_ms: None,
+        origin: Some(origin(&loaded.model)),
+    };
+    let metadata = imprint.to_metadata(tokens.len());
     save_prompt_cache(&request.file, &caches, &metadata)?;
     let num_bytes = std::fs::metadata(&request.file).map_or(0, |metadata| metadata.len());
     Ok(CachedPrompt { num_tokens: tokens.len(), num_bytes })
 }
 
-/// Reads a file for `model`.
-pub(crate) fn load(path: &Path, model: &LoadedModel) -> Result<PromptFile, EngineError> {
-    let loaded = load_prompt_cache(path).map_err(|source| EngineError::PromptFile { path: path.to_owned(), source });
-    let (caches, metadata) = loaded?;
-    if metadata.get(FINGERPRINT).is_some_and(|fingerprint| *fingerprint != model.fingerprint) {
-        let name = metadata.get("model").cloned().unwrap_or_default();
-        return Err(EngineError::OtherModel { path: path.to_owned(), model: name });
+/// Reads a file for an answer.
+pub(crate) fn load(path: &Path, loaded: &Loaded) -> Result<Beginning, EngineError> {
+    let unusable = |source| EngineError::PromptFile { path: path.to_owned(), source };
+    let file = PromptFile::open(path).map_err(unusable)?;
+    let imprint = check(path, &file, loaded, &unusable)?;
+    let caches = file.read_for(&loaded.model.model).map_err(unusable)?;
+    Ok(Beginning { num_tokens: file.num_tokens(), token_ids: imprint.token_ids.unwrap_or_default(), caches })
+}
+
+/// Checks everything about a file that can be checked before its arrays are read: what it asks for in memory is then no more than what
+/// the model would take for as many tokens. `unusable` puts what does not fit into words.
+fn check(path: &Path, file: &PromptFile, loaded: &Loaded, unusable: &dyn Fn(LmError) -> EngineError) -> Result<Imprint, EngineError> {
+    let Loaded { name, model } = loaded;
+    let refuse = |what: String| EngineError::NotImportable { path: path.to_owned(), what };
+    let imprint = Imprint::parse(file.metadata(), file.num_tokens(), model.model.vocab_size());
+    // Of another model much else is wrong too: that it is another one says most.
+    let (origin_of_file, name_in_file) = match &imprint {
+        Ok(imprint) => (imprint.origin.clone(), imprint.model.clone()),
+        Err(_) => Imprint::origin_of(file.metadata()),
+    };
+    if let Some(what) = origin_of_file.as_ref().and_then(|file| file.difference(&name_in_file, &origin(model), name)) {
+        return Err(EngineError::OtherModel { path: path.to_owned(), what });
     }
-    check_fit(&model.model, &caches).map_err(|source| EngineError::PromptFile { path: path.to_owned(), source })?;
-    let num_tokens = caches.iter().map(LayerCache::offset).max().unwrap_or(0);
-    let token_ids: Option<Vec<u32>> = metadata.get(TOKEN_IDS).and_then(|ids| ids.split(',').map(|id| id.parse().ok()).collect());
-    let vocab_size = model.model.vocab_size();
-    let is_plausible = |ids: &Vec<u32>| ids.len() == num_tokens && ids.iter().all(|&id| (id as usize) < vocab_size);
-    Ok(PromptFile { num_tokens, token_ids: token_ids.filter(is_plausible).unwrap_or_default(), caches, metadata })
+    file.check_fit(&model.model, origin_of_file.is_some()).map_err(unusable)?;
+    let imprint = imprint.map_err(refuse)?;
+    let (num_tokens, context_length) = (file.num_tokens(), model.model.context_length());
+    if num_tokens == 0 {
+        return Err(refuse("it holds no tokens: make the file anew".to_owned()));
+    }
+    if num_tokens >= context_length {
+        return Err(refuse(format!(
+            "its {num_tokens} tokens leave no room in the {context_length} that the model can read: make a shorter one"
+        )));
+    }
+    Ok(imprint)
+}
+
+fn origin(model: &LoadedModel) -> Origin {
+    let identity = &model.identity;
+    let parts = Parts {
+        config: identity.config.clone(),
+        weights: identity.weights.clone(),
+        tokenizer: identity.tokenizer.clone(),
+        template: identity.template.clone(),
+        precision: identity.precision.clone(),
+    };
+    Origin { fingerprint: model.fingerprint.clone(), parts: Some(parts) }
 }
 
 /// Reads a file for the loaded model, and puts it into the prompt cache where that is asked for.
 pub(crate) fn read(worker: &mut Worker, path: &Path, import: Option<&Import>) -> Result<PromptFileInfo, EngineError> {
     let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
-    let PromptFile { num_tokens, token_ids, caches, metadata } = load(path, &loaded.model)?;
+    let model = &loaded.model.model;
     let refuse = |what: String| EngineError::NotImportable { path: path.to_owned(), what };
-    if num_tokens == 0 {
-        return Err(refuse("it holds no tokens".to_owned()));
-    }
-    if num_tokens >= loaded.model.model.context_length() {
-        return Err(refuse(format!("its {num_tokens} tokens leave no room in the model's {}", loaded.model.model.context_length())));
-    }
-    let token_ids = match (metadata.contains_key(TOKEN_IDS), token_ids.is_empty()) {
-        (false, _) => None,
-        (true, false) => Some(token_ids),
-        (true, true) => return Err(refuse(format!("the token ids that it names are not {num_tokens} of the model's"))),
+    let unusable = |source: LmError| match source {
+        // Which name the file themselves.
+        LmError::PromptFile { .. } | LmError::Weights(_) => EngineError::Refused(source),
+        source => refuse(source.to_string()),
     };
-    if metadata.get(TOKEN_COUNT).is_some_and(|count| count.parse() != Ok(num_tokens)) {
-        return Err(refuse(format!("it says that it has {} tokens, but it holds {num_tokens}", metadata[TOKEN_COUNT])));
+    let file = PromptFile::open(path).map_err(unusable)?;
+    let imprint = check(path, &file, &loaded, &unusable)?;
+    let num_tokens = file.num_tokens();
+    let caches = file.read_for(model).map_err(unusable)?;
+    if !is_of_own_kind(&caches, &model.make_cache()) {
+        let what = "its layers are not kept as this model's are (a bounded or partly quantized cache): it can only be continued from the \
+                    file, as `cairn generate --prompt-cache-file` does";
+        return Err(refuse(what.to_owned()));
     }
-    let kind = match metadata.get(KIND).map(String::as_str) {
-        None | Some("prompt") => PromptKind::Prompt,
-        Some("conversation") => PromptKind::Conversation,
-        Some(_) => return Err(refuse("it is neither a prompt nor a conversation".to_owned())),
-    };
     let fingerprint = &loaded.model.fingerprint;
-    let space = match &token_ids {
+    let space = match &imprint.token_ids {
         Some(_) => Space { variant: cache_variant(&caches), fingerprint: fingerprint.clone() },
-        None => Space::after_file(fingerprint, &hash(path)?),
+        None => Space::after_file(fingerprint, &file.hash().map_err(unusable)?),
     };
     let info = PromptFileInfo {
-        model: metadata.get("model").cloned().unwrap_or_default(),
+        model: imprint.model,
         space,
-        kind,
+        kind: imprint.kind,
         num_tokens,
-        num_bytes: std::fs::metadata(path).map_or(0, |metadata| metadata.len()),
-        title: metadata.get(TITLE).filter(|title| !title.is_empty()).cloned(),
-        made_by: metadata.get(MADE_BY).cloned(),
-        created_at_ms: metadata.get(CREATED_AT_MS).and_then(|at_ms| at_ms.parse().ok()),
-        is_model_proven: metadata.contains_key(FINGERPRINT),
-        can_check: token_ids.is_some(),
-        token_ids,
+        num_bytes: file.num_bytes().map_err(unusable)?,
+        title: imprint.title,
+        made_by: imprint.made_by,
+        created_at_ms: imprint.created_at_ms,
+        is_model_proven: imprint.origin.is_some(),
+        can_check: imprint.token_ids.is_some(),
+        token_ids: imprint.token_ids,
     };
     if let Some(import) = import {
         if import.check {
-            check_sample(&loaded.model, &info, &caches).map_err(refuse)?;
+            let Some(tokens) = &info.token_ids else {
+                return Err(refuse(
+                    "it does not say its tokens, so nothing of it can be computed again: import it without the check".to_owned(),
+                ));
+            };
+            sample::check(model, tokens, &caches).map_err(refuse)?;
         }
         let tokens = info.token_ids.clone().unwrap_or_else(|| vec![0; num_tokens]);
         let is_kept = worker.cache.import(&info.space, &loaded.name, tokens, &caches, &import.owner);
@@ -233,45 +237,37 @@ pub(crate) fn read(worker: &mut Worker, path: &Path, import: Option<&Import>) ->
     Ok(info)
 }
 
+/// Whether `caches` are those that the model makes itself, with keys and values as computed or all quantized alike: only these can be put
+/// together again from parts.
+fn is_of_own_kind(caches: &[LayerCache], own: &[LayerCache]) -> bool {
+    let quantized = caches.iter().find_map(|cache| if let LayerCache::Quantized(cache) = cache { Some(cache) } else { None });
+    let like = |own: &LayerCache| match (own, quantized) {
+        (LayerCache::Kv(_), Some(cache)) => QuantizedKvCache::new(cache.group_size(), cache.bits()).ok().map(LayerCache::Quantized),
+        _ => Some(own.clone()),
+    };
+    let own: Option<Vec<LayerCache>> = own.iter().map(like).collect();
+    let layout = CacheLayout::of(caches);
+    layout.is_some() && layout == own.and_then(|own| CacheLayout::of(&own))
+}
+
 /// Writes what an owner holds.
 pub(crate) fn export(worker: &mut Worker, request: &ExportRequest) -> Result<CachedPrompt, EngineError> {
     check_writable(&request.file)?;
     let loaded = worker.loaded.clone();
     let exported = worker.cache.export(&request.owner, loaded.as_ref().map(|loaded| &*loaded.model));
     let Exported { anchor, tokens, caches } = exported.map_err(|why| EngineError::NothingToExport { why })?;
-    let mut metadata = BTreeMap::from([
-        ("model".to_owned(), anchor.model),
-        ("tokenizer_config".to_owned(), "{}".to_owned()),
-        (FORMAT.to_owned(), "1".to_owned()),
-        (KIND.to_owned(), request.kind.as_str().to_owned()),
-        (FINGERPRINT.to_owned(), anchor.space.fingerprint.clone()),
-        (TOKEN_COUNT.to_owned(), tokens.len().to_string()),
-        (TITLE.to_owned(), request.title.clone()),
-        (MADE_BY.to_owned(), request.made_by.clone()),
-        (CREATED_AT_MS.to_owned(), request.created_at_ms.to_string()),
-    ]);
-    if !anchor.space.is_opaque() {
-        metadata.insert(TOKEN_IDS.to_owned(), joined(&tokens));
-    }
+    let parts = loaded.filter(|loaded| loaded.model.fingerprint == anchor.space.fingerprint).and_then(|loaded| origin(&loaded.model).parts);
+    let imprint = Imprint {
+        token_ids: (!anchor.space.is_opaque()).then(|| tokens.clone()),
+        model: anchor.model,
+        kind: request.kind,
+        title: Some(request.title.clone()),
+        made_by: Some(request.made_by.clone()),
+        created_at_ms: Some(request.created_at_ms),
+        origin: Some(Origin { fingerprint: anchor.space.fingerprint, parts }),
+    };
+    let metadata = imprint.to_metadata(tokens.len());
     save_prompt_cache(&request.file, &caches, &metadata)?;
     let num_bytes = std::fs::metadata(&request.file).map_or(0, |metadata| metadata.len());
     Ok(CachedPrompt { num_tokens: tokens.len(), num_bytes })
-}
-
-fn joined(token_ids: &[u32]) -> String {
-    token_ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
-}
-
-/// BLAKE3 of a file, in hex.
-fn hash(path: &Path) -> Result<String, EngineError> {
-    let mut hasher = blake3::Hasher::new();
-    let hashed = std::fs::File::open(path).and_then(|file| hasher.update_reader(file).map(drop));
-    hashed.map_err(|error| EngineError::NotImportable { path: path.to_owned(), what: error.to_string() })?;
-    Ok(hasher.finalize().to_hex().to_string())
-}
-
-/// Computes some positions again from the tokens and what the file holds before them, and compares. Fails in words.
-fn check_sample(model: &LoadedModel, info: &PromptFileInfo, caches: &[LayerCache]) -> Result<(), String> {
-    let Some(tokens) = &info.token_ids else { return Err("without its tokens nothing can be computed again".to_owned()) };
-    sample::check(&model.model, tokens, caches)
 }

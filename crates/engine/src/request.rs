@@ -7,8 +7,8 @@ use cairn_lm::cache::KvQuantization;
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
+use crate::imprint::PromptKind;
 use crate::prompt_cache::named_quantization;
-use crate::prompt_file::PromptKind;
 
 /// What an answer is to continue.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,51 +1,64 @@
-//! Whether keys and values from elsewhere are those of their tokens: some positions are computed again and compared.
+//! Whether keys and values from elsewhere are those of their tokens: they are computed again and compared, all of them or samples.
 
-use cairn_lm::cache::LayerCache;
-use cairn_lm::cache::span::HeldLayers;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::Range;
+
+use cairn_lm::cache::{Difference, LayerCache, first_difference};
 use cairn_lm::models::Model;
 use mlx_rs::Array;
+use mlx_rs::transforms::eval;
 
-/// Positions that are looked at, spread over all of them. What was altered before one of them shows in it too, because it attends to all.
-const NUM_SAMPLES: usize = 8;
-/// How far two computations of the same number may be apart, of the largest there: kernels for one and for many tokens add in other orders.
-const TOLERANCE: f32 = 0.02;
+/// Up to this many tokens everything is computed again: it takes as long as reading them.
+const MAX_WHOLE_TOKENS: usize = 2048;
+/// Beyond it, as many spans of so many tokens are, spread over all of them. What was altered before a span shows in it too, as far as its
+/// tokens attend to that.
+const NUM_SPANS: usize = 8;
+const SPAN_TOKENS: usize = 64;
+/// Tokens run at once.
+const STEP_TOKENS: usize = 512;
 
-/// Computes the keys and values of some of `tokens` again, each from what `caches` hold of the tokens before it. Fails in words where they
-/// differ.
+/// Computes keys, values and states of `tokens` again and compares them with what `caches` hold. Fails in words where they differ.
 ///
-/// Caches that cannot go back are computed from the beginning, and compared at their end.
+/// Rings and recurrent states cannot go back to the middle: with them everything is computed again.
 pub(crate) fn check(model: &Model, tokens: &[u32], caches: &[LayerCache]) -> Result<(), String> {
-    let failed = |error: &dyn std::fmt::Display| format!("its sample positions could not be computed ({error})");
-    let held = HeldLayers::of(caches).map_err(|error| failed(&error))?;
-    let can_go_back = caches.iter().all(LayerCache::is_trimmable);
-    let last = tokens.len() - 1;
-    let positions: Vec<usize> = match can_go_back {
-        true => (1..=NUM_SAMPLES).map(|sample| last * sample / NUM_SAMPLES).collect(),
-        false => vec![last],
-    };
-    for position in positions {
-        let (start, mut again) = match can_go_back {
-            true => {
-                let mut before = caches.to_vec();
-                let surplus = tokens.len() - position;
-                for cache in &mut before {
-                    cache.trim(surplus);
-                }
-                (position, before)
-            }
-            false => (0, model.make_cache()),
+    let failed = |error: &dyn std::fmt::Display| format!("it could not be computed again ({error}): import it without the check");
+    let is_whole = tokens.len() <= MAX_WHOLE_TOKENS || !caches.iter().all(LayerCache::is_trimmable);
+    let spans = if is_whole { std::iter::once(0..tokens.len()).collect() } else { sample_spans(tokens.len()) };
+    for span in spans {
+        let mut again = match span.start {
+            0 => model.make_cache(),
+            start => trimmed(caches, tokens.len() - start),
         };
-        // Whole steps at a time, as a prompt is read.
-        for step in tokens[start..=position].chunks(512) {
+        for step in tokens[span.clone()].chunks(STEP_TOKENS) {
             let input = Array::from_slice(step, &[1, step.len() as i32]);
             model.forward(&input, &mut again).map_err(|error| failed(&error))?;
+            // Step by step, as a prompt is read: all of them at once would take their activations at once.
+            eval(again.iter().flat_map(LayerCache::arrays)).map_err(|error| failed(&error))?;
         }
-        let again = HeldLayers::of(&again).map_err(|error| failed(&error))?;
-        let expected = again.cut(&[], position, position + 1).map_err(|error| failed(&error))?;
-        let found = held.cut(&[], position, position + 1).map_err(|error| failed(&error))?;
-        if !found.is_close_to(&expected, TOLERANCE).map_err(|error| failed(&error))? {
-            return Err(format!("its contents are not what the model computes from its tokens (token {position} differs)"));
+        if let Some(Difference { layer, token }) = first_difference(caches, &again, span).map_err(|error| failed(&error))? {
+            let at = token.map_or_else(String::new, |token| format!("token {token}, "));
+            return Err(format!("its contents are not what the model computes from its tokens ({at}layer {layer}): do not use it"));
         }
     }
     Ok(())
+}
+
+fn trimmed(caches: &[LayerCache], surplus: usize) -> Vec<LayerCache> {
+    let mut caches = caches.to_vec();
+    for cache in &mut caches {
+        cache.trim(surplus);
+    }
+    caches
+}
+
+/// One span in each part of equal length, at a place that whoever made the file cannot know, and the last tokens.
+fn sample_spans(num_tokens: usize) -> Vec<Range<usize>> {
+    let part = num_tokens / NUM_SPANS;
+    let random = |index: usize| {
+        let mut hasher = RandomState::new().build_hasher();
+        hasher.write_usize(index);
+        hasher.finish() as usize
+    };
+    let starts = (0..NUM_SPANS).map(|index| index * part + random(index) % (part - SPAN_TOKENS));
+    starts.chain([num_tokens - SPAN_TOKENS]).map(|start| start..start + SPAN_TOKENS).collect()
 }

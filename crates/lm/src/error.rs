@@ -56,7 +56,7 @@ pub enum LmError {
         allowed: String,
     },
     /// A file is no prompt cache, or one that cannot be used.
-    #[error("{path} is not a usable prompt cache: {what}, but {allowed}")]
+    #[error("{path} is not a usable prompt cache: {what}, but {allowed}; make the file anew")]
     PromptFile {
         /// The file.
         path: PathBuf,
@@ -160,11 +160,31 @@ pub enum LmError {
     #[error("only caches of one model, one kind and one size can be rows of a batch")]
     MixedCaches,
     /// A request's caches belong to another model.
-    #[error("the caches of a request are for {found} layers, but the model has {expected}")]
+    #[error("the caches of a request are for {found} layers, but the model has {expected}: choose the model that they were made with")]
     CacheLayers {
         /// Caches given.
         found: usize,
         /// Layers of the model.
+        expected: usize,
+    },
+    /// A layer's numbers are of another type than the model's.
+    #[error("its layer {layer} holds {found} numbers, but the model computes with {expected}: make the file anew")]
+    CachePrecision {
+        /// The first layer that does not fit, counted from 0.
+        layer: usize,
+        /// Their type.
+        found: String,
+        /// The model's.
+        expected: String,
+    },
+    /// Layers have read different numbers of tokens.
+    #[error("its layer {layer} has read {found} tokens, but others {expected}: make the file anew")]
+    CacheOffsets {
+        /// The first layer that differs, counted from 0.
+        layer: usize,
+        /// What it has read.
+        found: usize,
+        /// What most have.
         expected: usize,
     },
     /// A layer's cache is of another kind or shape than the model's.

@@ -50,7 +50,7 @@ pub use generate::{
     SpeculativeStream, Stops, StreamRequest, TokenScore, TokenStream, check_length, check_prefill_step_size, check_vocabularies, generate,
     generate_step, score, speculative_generate_step, stream_generate,
 };
-pub use load::LoadedModel;
+pub use load::{LoadedModel, ModelIdentity};
 pub use model_kit::{
     GenerateParams, GenerationResult, GenerationStream, ModelKit, ModelKitOptions, PromptProgress, PromptProgressReporter, ResultToken,
     StopCondition, StopReason,

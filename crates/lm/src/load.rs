@@ -8,7 +8,7 @@ use crate::device::ComputeDevice;
 use crate::error::{read_file, read_json};
 use crate::models::Model;
 use crate::safetensors_header::check_weight_files;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer};
 use crate::weights::LoadOptions;
 use crate::{LmError, config};
 
@@ -27,6 +27,23 @@ pub struct LoadedModel {
     pub weight_bytes: u64,
     /// Identifies what key/value caches depend on: configuration, weights and the precision they are computed in.
     pub fingerprint: String,
+    /// The same in parts, for files that come from other computers.
+    pub identity: ModelIdentity,
+}
+
+/// What identifies a model wherever it lies: hashes of its parts, in hex. What differs between two of them can be named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelIdentity {
+    /// Of config.json.
+    pub config: String,
+    /// Of the weights: every tensor's name, type and shape, and samples of its numbers.
+    pub weights: String,
+    /// Of tokenizer.json.
+    pub tokenizer: String,
+    /// Of the chat template's source; of nothing where there is none.
+    pub template: String,
+    /// What it is computed in, such as "float32"; "as stored" where that is the weights' own type.
+    pub precision: String,
 }
 
 impl LoadedModel {
@@ -40,6 +57,7 @@ impl LoadedModel {
         let model_type = config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default().to_owned();
         Ok(LoadedModel {
             fingerprint: fingerprint(folder, options, weight_bytes)?,
+            identity: identity(folder, options, weight_bytes)?,
             model,
             tokenizer,
             eos_token_ids,
@@ -104,6 +122,59 @@ fn fingerprint(folder: &Path, options: LoadOptions, weight_bytes: u64) -> Result
             sample.clear();
             file.by_ref().take(SAMPLE_BYTES).read_to_end(&mut sample).map_err(read)?;
             part(&sample);
+        }
+    }
+    Ok(hasher.finalize().to_hex()[..32].to_owned())
+}
+
+/// Beginning and middle of a tensor that are hashed.
+const TENSOR_SAMPLE_BYTES: u64 = 2 << 10;
+/// Beyond this many tensors only some are sampled: all are still hashed by name, type and shape.
+const MAX_SAMPLED_TENSORS: usize = 4096;
+
+fn identity(folder: &Path, options: LoadOptions, weight_bytes: u64) -> Result<ModelIdentity, LmError> {
+    let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex()[..32].to_owned();
+    let optional = |name: &str| match folder.join(name) {
+        path if path.exists() => read_file(&path, MAX_TOKENIZER_BYTES),
+        _ => Ok(Vec::new()),
+    };
+    let template = match optional("chat_template.jinja")? {
+        // Older folders have it in here, among little else.
+        source if source.is_empty() => optional("tokenizer_config.json")?,
+        source => source,
+    };
+    let dtype = ComputeDevice::current().compute_dtype();
+    let precision = match (dtype, options.keep_quantized) {
+        (Some(dtype), false) => format!("{dtype:?}").to_lowercase(),
+        (Some(dtype), true) => format!("{dtype:?} on quantized weights").to_lowercase(),
+        (None, _) => "as stored".to_owned(),
+    };
+    Ok(ModelIdentity {
+        config: hash(&read_file(&folder.join("config.json"), 1 << 20)?),
+        weights: weights_hash(folder, weight_bytes)?,
+        tokenizer: hash(&optional("tokenizer.json")?),
+        template: hash(&template),
+        precision,
+    })
+}
+
+/// The same for the same tensors, however they are spread over files.
+fn weights_hash(folder: &Path, weight_bytes: u64) -> Result<String, LmError> {
+    let files = if weight_bytes == 0 { Vec::new() } else { check_weight_files(folder)? };
+    let mut tensors: Vec<_> = files.iter().flat_map(|file| file.tensors().iter().map(move |tensor| (file, tensor))).collect();
+    tensors.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+    let stride = tensors.len().div_ceil(MAX_SAMPLED_TENSORS).max(1);
+    let mut hasher = blake3::Hasher::new();
+    let mut sample = Vec::new();
+    for (index, (file, tensor)) in tensors.into_iter().enumerate() {
+        hasher.update(format!("{:?} {} {:?}\n", tensor.name, tensor.dtype.name(), tensor.shape).as_bytes());
+        if index % stride == 0 {
+            let length = tensor.bytes.end - tensor.bytes.start;
+            for start in [0, length / 2] {
+                sample.resize(TENSOR_SAMPLE_BYTES.min(length - start) as usize, 0);
+                file.read_at(&mut sample, tensor.bytes.start + start)?;
+                hasher.update(&sample);
+            }
         }
     }
     Ok(hasher.finalize().to_hex()[..32].to_owned())

@@ -40,7 +40,7 @@ impl Limits {
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     /// The operating system refused.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("{path} cannot be read: {source}", path = path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -48,7 +48,7 @@ pub enum CheckError {
         source: io::Error,
     },
     /// A folder, a pipe or a device stands where a file should.
-    #[error("{path} is not a regular file", path = path.display())]
+    #[error("{path} is not a regular file: choose another", path = path.display())]
     NotAFile {
         /// The offending path.
         path: PathBuf,
@@ -84,7 +84,7 @@ pub enum CheckError {
         allowed_bytes: u64,
     },
     /// The header (or the index beside the shards) is not the JSON it should be.
-    #[error("{path} has an unreadable header: {source}; download or import it again", path = path.display())]
+    #[error("{path} has an unreadable header: {source}; download or import it again", path = path.display(), source = brief(source))]
     Json {
         /// The file.
         path: PathBuf,
@@ -92,7 +92,7 @@ pub enum CheckError {
         source: serde_json::Error,
     },
     /// A tensor name or metadata key occurs twice in one file.
-    #[error("{path}: the name {name:?} occurs twice", path = path.display())]
+    #[error("{path}: the name {name:?} occurs twice; download or import it again", path = path.display())]
     DuplicateName {
         /// The file.
         path: PathBuf,
@@ -110,7 +110,7 @@ pub enum CheckError {
         second: PathBuf,
     },
     /// A dtype outside the list.
-    #[error("{path}: tensor {name:?} has dtype {found:?}; allowed are {allowed}", path = path.display(), allowed = Dtype::names())]
+    #[error("{path}: tensor {name:?} has dtype {found:?}; allowed are {allowed}; download or import it again", path = path.display(), allowed = Dtype::names())]
     UnknownDtype {
         /// The file.
         path: PathBuf,
@@ -120,7 +120,7 @@ pub enum CheckError {
         found: String,
     },
     /// A dimension is zero or beyond `i32::MAX`, there are too many, or their product overflows.
-    #[error("{path}: tensor {name:?} has shape {shape:?}; each dimension must be from {least} to {max}, with {MAX_RANK} dimensions at most", path = path.display(), max = i32::MAX)]
+    #[error("{path}: tensor {name:?} has shape {shape:?}; each dimension must be from {least} to {max}, with {MAX_RANK} dimensions at most; download or import it again", path = path.display(), max = i32::MAX)]
     BadShape {
         /// The file.
         path: PathBuf,
@@ -132,7 +132,7 @@ pub enum CheckError {
         least: u64,
     },
     /// The offsets do not continue where the tensor before ended, or do not fit the shape.
-    #[error("{path}: tensor {name:?} lies at bytes {found:?}, expected {expected:?}", path = path.display())]
+    #[error("{path}: tensor {name:?} lies at bytes {found:?}, expected {expected:?}; download or import it again", path = path.display())]
     BadOffsets {
         /// The file.
         path: PathBuf,
@@ -238,7 +238,7 @@ impl SafetensorsFile {
         let data_start = LENGTH_BYTES + header.len() as u64;
         let parsed: Header = serde_json::from_slice(&header).map_err(|source| CheckError::Json { path: path.into(), source })?;
         if let Some(name) = parsed.duplicate {
-            return Err(CheckError::DuplicateName { path: path.into(), name });
+            return Err(CheckError::DuplicateName { path: path.into(), name: brief(name) });
         }
         let tensors = check_tensors(path, parsed.tensors, data_start, limits.least_dimension)?;
         let expected_bytes = tensors.last().map_or(data_start, |last| last.bytes.end);
@@ -251,7 +251,7 @@ impl SafetensorsFile {
         let mut position = HashMap::with_capacity(tensors.len());
         for (i, tensor) in tensors.iter().enumerate() {
             if position.insert(tensor.name.clone(), i).is_some() {
-                return Err(CheckError::DuplicateName { path: path.into(), name: tensor.name.clone() });
+                return Err(CheckError::DuplicateName { path: path.into(), name: brief(&tensor.name) });
             }
         }
         Ok(SafetensorsFile { path: path.into(), file, tensors, position, metadata: parsed.metadata })
@@ -292,8 +292,13 @@ impl SafetensorsFile {
         let entry = self.tensor(name).ok_or_else(|| CheckError::NoSuchTensor { path: self.path.clone(), name: name.into() })?;
         // The length was checked against the file's size, so this allocates no more than the file holds.
         let mut bytes = vec![0; (entry.bytes.end - entry.bytes.start) as usize];
-        self.file.read_exact_at(&mut bytes, entry.bytes.start).map_err(|source| CheckError::Io { path: self.path.clone(), source })?;
+        self.read_at(&mut bytes, entry.bytes.start)?;
         Ok(bytes)
+    }
+
+    /// Fills `bytes` from the file's byte `position` on.
+    pub fn read_at(&self, bytes: &mut [u8], position: u64) -> Result<(), CheckError> {
+        self.file.read_exact_at(bytes, position).map_err(|source| CheckError::Io { path: self.path.clone(), source })
     }
 }
 
@@ -317,7 +322,7 @@ pub fn check_weight_files(folder: &Path) -> Result<Vec<SafetensorsFile>, CheckEr
         for file in shards_in_index(&index)? {
             let is_plain = !file.contains(['/', '\\', '\0']) && file.ends_with(".safetensors");
             if !is_plain || !folder.join(&file).is_file() {
-                return Err(CheckError::MissingShard { index, file });
+                return Err(CheckError::MissingShard { index, file: brief(file) });
             }
             names.insert(file);
         }
@@ -332,7 +337,7 @@ pub fn check_weight_files(folder: &Path) -> Result<Vec<SafetensorsFile>, CheckEr
         let file = SafetensorsFile::open(&folder.join(name), Limits::MODEL)?;
         for tensor in file.tensors() {
             if let Some(first) = holder.insert(tensor.name.clone(), file.path.clone()) {
-                return Err(CheckError::DuplicateTensor { name: tensor.name.clone(), first, second: file.path });
+                return Err(CheckError::DuplicateTensor { name: brief(&tensor.name), first, second: file.path });
             }
         }
         files.push(file);
@@ -402,7 +407,7 @@ fn check_tensors(
     let mut tensors = Vec::with_capacity(raw.len());
     for (name, tensor) in raw {
         let Some(dtype) = Dtype::parse(&tensor.dtype) else {
-            return Err(CheckError::UnknownDtype { path: path.into(), name, found: tensor.dtype });
+            return Err(CheckError::UnknownDtype { path: path.into(), name: brief(name), found: brief(tensor.dtype) });
         };
         // The file's offsets are added to `data_start` below; what fits an i64 cannot overflow there.
         let size_bytes = size_of_shape(&tensor.shape, least_dimension)
@@ -410,17 +415,27 @@ fn check_tensors(
             .filter(|size| end.checked_add(*size).is_some_and(|end| end <= i64::MAX as u64 / 2));
         let Some(size_bytes) = size_bytes else {
             let shape = tensor.shape.into_iter().take(MAX_RANK + 1).collect();
-            return Err(CheckError::BadShape { path: path.into(), name, shape, least: least_dimension });
+            return Err(CheckError::BadShape { path: path.into(), name: brief(name), shape, least: least_dimension });
         };
         let expected = (end, end + size_bytes);
         if tensor.data_offsets != expected {
-            return Err(CheckError::BadOffsets { path: path.into(), name, found: tensor.data_offsets, expected });
+            return Err(CheckError::BadOffsets { path: path.into(), name: brief(name), found: tensor.data_offsets, expected });
         }
         end = expected.1;
         let shape = tensor.shape.into_iter().map(|dim| dim as usize).collect();
         tensors.push(TensorEntry { name, dtype, shape, bytes: data_start + expected.0..data_start + expected.1 });
     }
     Ok(tensors)
+}
+
+/// A file's own words, short enough to be repeated in an error: a hostile name can be megabytes long.
+fn brief(text: impl fmt::Display) -> String {
+    const MAX_CHARS: usize = 120;
+    let text = text.to_string();
+    match text.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
 }
 
 /// The number of elements, if every dimension is allowed and the product fits.

@@ -10,7 +10,7 @@ use crate::LmError;
 use crate::error::{read_file, read_json};
 
 /// Vocabularies of 256k tokens with their merges stay below this.
-const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
+pub(crate) const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
 
 /// Tokens of one line that are decoded together with each new one.
 const MAX_TAIL_TOKENS: usize = 64;

@@ -1,23 +1,49 @@
-//! Whether caches from elsewhere are of the shapes that a model's own have. Checked at the door, because MLX would say so in terms of its arrays.
+//! Whether caches in a file are of the shapes that a model's own have. Checked at the door and before they are read, because a shape is also
+//! how much memory a file asks for, and because MLX would say so in terms of its arrays.
 
 use std::fmt::{self, Display};
 
-use mlx_rs::Array;
+use mlx_rs::{Array, Dtype};
 
+use super::prompt_file::{Class, LayerState, Rows};
 use super::quantized::check_head_dim;
 use super::{KvQuantization, LayerCache};
 use crate::LmError;
 use crate::models::Model;
+use crate::safetensors_header::TensorEntry;
+use crate::weights::mlx_dtype;
 
-/// Fails unless `model` can continue `caches`: as many layers, each of a kind that stands for the model's own, with its heads and sizes.
-///
-/// Caches that hold nothing yet fit by their kind.
-pub fn check_fit(model: &Model, caches: &[LayerCache]) -> Result<(), LmError> {
+/// Fails unless `model` can continue what a file holds: as many layers, each of a kind that stands for the model's own, with its heads and
+/// sizes, and all after the same number of tokens. `has_its_types`: whether they must also be of the model's own floating-point types.
+pub(super) fn check_fit(model: &Model, layers: &[LayerState], has_its_types: bool) -> Result<(), LmError> {
     let own = own_caches(model)?;
-    if caches.len() != own.len() {
-        return Err(LmError::CacheLayers { found: caches.len(), expected: own.len() });
+    if layers.len() != own.len() {
+        return Err(LmError::CacheLayers { found: layers.len(), expected: own.len() });
     }
-    own.iter().zip(caches).enumerate().try_for_each(|(layer, (own, given))| check_layer(layer, own, given))
+    for (layer, (own, given)) in own.iter().zip(layers).enumerate() {
+        let (own, given) = (Form::of_cache(own), Form::of_state(given));
+        if !own.admits(&given) {
+            return Err(LmError::CacheFit { layer, found: given.to_string(), expected: own.to_string() });
+        }
+        if let Some((found, expected)) = own.other_type(&given).filter(|_| has_its_types) {
+            return Err(LmError::CachePrecision { layer, found: name(found), expected: name(expected) });
+        }
+    }
+    let num_tokens = layers.iter().map(LayerState::offset).max().unwrap_or(0);
+    let differs = |(_, layer): &(usize, &LayerState)| !has_read(layer, num_tokens);
+    match layers.iter().enumerate().find(differs) {
+        Some((index, layer)) => Err(LmError::CacheOffsets { layer: index, found: layer.offset(), expected: num_tokens }),
+        None => Ok(()),
+    }
+}
+
+fn has_read(layer: &LayerState, num_tokens: usize) -> bool {
+    match layer {
+        // Which does not say.
+        LayerState::Arrays(_) => true,
+        LayerState::List(entries) => entries.iter().all(|entry| has_read(entry, num_tokens)),
+        _ => layer.offset() == num_tokens,
+    }
 }
 
 impl KvQuantization {
@@ -31,58 +57,147 @@ impl KvQuantization {
 }
 
 /// The model's caches as they would be after a token: their shapes are known, nothing is computed.
-fn own_caches(model: &Model) -> Result<Vec<LayerCache>, LmError> {
+pub(super) fn own_caches(model: &Model) -> Result<Vec<LayerCache>, LmError> {
     let mut caches = model.make_cache();
     model.forward(&Array::from_slice(&[0u32], &[1, 1]), &mut caches)?;
     Ok(caches)
 }
 
-fn check_layer(layer: usize, own: &LayerCache, given: &LayerCache) -> Result<(), LmError> {
-    let fits = match (own, given) {
-        (LayerCache::List(own), LayerCache::List(given)) if own.entries().len() == given.entries().len() => {
-            return own.entries().iter().zip(given.entries()).try_for_each(|(own, given)| check_layer(layer, own, given));
-        }
-        (LayerCache::Rotating(own), LayerCache::Rotating(given)) if own.max_size() != given.max_size() => false,
-        (LayerCache::Kv(_), LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_))
-        | (LayerCache::Rotating(_), LayerCache::Rotating(_))
-        | (LayerCache::Chunked(_), LayerCache::Chunked(_)) => given.is_empty() || heads(own) == heads(given),
-        (LayerCache::Arrays(own), LayerCache::Arrays(given)) => {
-            let shapes = |arrays: Vec<&Array>| arrays.into_iter().map(|array| array.shape().to_vec()).collect::<Vec<_>>();
-            given.arrays().is_empty() || shapes(own.arrays()) == shapes(given.arrays())
-        }
-        _ => false,
-    };
-    let tell = |cache: &LayerCache| Contents(cache).to_string();
-    if fits { Ok(()) } else { Err(LmError::CacheFit { layer, found: tell(given), expected: tell(own) }) }
+/// What of a layer's cache does not depend on its tokens.
+#[derive(Debug)]
+struct Form {
+    class: Option<Class>, // none of a batch, which no file holds
+    kind: &'static str,
+    /// Tokens of a ring, and how many first ones it keeps.
+    ring: Option<(usize, usize)>,
+    /// Of keys, then of values: rows, heads and numbers a head. Of a recurrent state its arrays' axes. Nothing where nothing is held.
+    shapes: Vec<Vec<usize>>,
+    types: Vec<Dtype>,
+    entries: Vec<Form>,
 }
 
-/// Rows, heads and numbers a head: of keys, then of values. Equal where they fit, whatever the number of tokens.
-fn heads(cache: &LayerCache) -> Vec<[i32; 3]> {
-    let arrays = cache.arrays();
-    match cache {
-        // Packed numbers, scales and biases of each: a scale stands for a group.
-        LayerCache::Quantized(quantized) => {
-            arrays.chunks(3).map(|of| [of[0].dim(0), of[0].dim(1), of[1].dim(-1) * quantized.group_size()]).collect()
+impl Form {
+    fn of_cache(cache: &LayerCache) -> Form {
+        let arrays = cache.arrays();
+        let axes = |array: &Array| -> Vec<usize> { array.shape().iter().map(|&length| length as usize).collect() };
+        let mut form = Form { class: None, kind: cache.kind(), ring: None, shapes: Vec::new(), types: Vec::new(), entries: Vec::new() };
+        match cache {
+            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Chunked(_) => {
+                // Behind keys and values a plain cache may have a few tokens more of each.
+                for array in arrays.into_iter().take(2) {
+                    form.add_tokens(&axes(array), 1, array.dtype());
+                }
+            }
+            LayerCache::Arrays(_) => {
+                (form.shapes, form.types) = arrays.into_iter().map(|array| (axes(array), array.dtype())).unzip();
+            }
+            LayerCache::List(list) => form.entries = list.entries().iter().map(Form::of_cache).collect(),
+            // No model makes one.
+            LayerCache::Quantized(_) | LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => return form,
         }
-        // Behind keys and values a plain cache may have a few tokens more of each.
-        _ => arrays.into_iter().take(2).map(|array| [array.dim(0), array.dim(1), array.dim(-1)]).collect(),
+        form.class = Some(match cache {
+            LayerCache::Rotating(ring) => {
+                form.ring = Some((ring.max_size(), ring.keep()));
+                Class::Rotating
+            }
+            LayerCache::Chunked(_) => Class::Chunked,
+            LayerCache::Arrays(_) => Class::Arrays,
+            LayerCache::List(_) => Class::List,
+            _ => Class::Kv,
+        });
+        form
+    }
+
+    fn of_state(state: &LayerState) -> Form {
+        let empty = |class: Class| Form {
+            class: Some(class),
+            kind: class.kind(),
+            ring: None,
+            shapes: Vec::new(),
+            types: Vec::new(),
+            entries: Vec::new(),
+        };
+        let tokens = |mut form: Form, held: &Option<[Rows; 2]>| {
+            for Rows { tensor, .. } in held.iter().flatten() {
+                form.add_tokens(&tensor.shape, 1, mlx_dtype(tensor.dtype));
+            }
+            form
+        };
+        match state {
+            LayerState::Kv { held, .. } => tokens(empty(Class::Kv), held),
+            LayerState::Chunked { held, .. } => tokens(empty(Class::Chunked), held),
+            LayerState::Rotating { held, max_size, keep, .. } => {
+                tokens(Form { ring: Some((*max_size, *keep)), ..empty(Class::Rotating) }, held)
+            }
+            LayerState::Quantized { held, group_size, .. } => {
+                let mut form = empty(Class::Quantized);
+                for [_, scales, _] in held.iter().flat_map(|held| held.iter()) {
+                    // A scale stands for a group.
+                    form.add_tokens(&scales.tensor.shape, *group_size as usize, mlx_dtype(scales.tensor.dtype));
+                }
+                form
+            }
+            LayerState::Arrays(slots) => {
+                let slots = slots.iter().flatten().map(|TensorEntry { shape, dtype, .. }| (shape.clone(), mlx_dtype(*dtype)));
+                let (shapes, types) = slots.unzip();
+                Form { shapes, types, ..empty(Class::Arrays) }
+            }
+            LayerState::List(entries) => Form { entries: entries.iter().map(Form::of_state).collect(), ..empty(Class::List) },
+        }
+    }
+
+    /// Adds keys or values of these axes; each number of the last stands for `group_size`.
+    fn add_tokens(&mut self, axes: &[usize], group_size: usize, dtype: Dtype) {
+        if let &[rows, heads, _, width] = axes {
+            self.shapes.push(vec![rows, heads, width * group_size]);
+            self.types.push(dtype);
+        }
+    }
+
+    /// Whether a model whose own cache is this one can go on from a `given` one. What holds nothing yet fits by its kind.
+    fn admits(&self, given: &Form) -> bool {
+        let is_kind = match (self.class, given.class) {
+            (Some(Class::Rotating), Some(Class::Rotating)) => self.ring == given.ring,
+            (Some(Class::Kv), Some(Class::Kv | Class::Rotating | Class::Quantized)) => true,
+            (Some(own), Some(given)) => own == given,
+            _ => false,
+        };
+        let are_floats = given.types.iter().all(|dtype| dtype.is_float());
+        let fit = |(own, given): (&Form, &Form)| own.admits(given);
+        is_kind
+            && are_floats
+            && (given.shapes.is_empty() || self.shapes == given.shapes)
+            && self.entries.len() == given.entries.len()
+            && self.entries.iter().zip(&given.entries).all(fit)
+    }
+
+    /// The first type that differs: what is given, and this one's.
+    fn other_type(&self, given: &Form) -> Option<(Dtype, Dtype)> {
+        let own = self.types.iter().zip(&given.types).find(|(own, given)| own != given).map(|(own, given)| (*given, *own));
+        own.or_else(|| self.entries.iter().zip(&given.entries).find_map(|(own, given)| own.other_type(given)))
     }
 }
 
-struct Contents<'a>(&'a LayerCache);
+fn name(dtype: Dtype) -> String {
+    format!("{dtype:?}").to_lowercase()
+}
 
-impl Display for Contents<'_> {
+impl Display for Form {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "a {}", self.0.kind())?;
-        match self.0 {
-            LayerCache::Rotating(cache) => write!(out, " of {} tokens", cache.max_size())?,
-            LayerCache::List(list) => write!(out, " of {}", list.entries().len())?,
-            _ => {}
+        write!(out, "a {}", self.kind)?;
+        match self.ring {
+            Some((max_size, 0)) => write!(out, " of {max_size} tokens")?,
+            Some((max_size, keep)) => write!(out, " of {max_size} tokens that keeps the first {keep}")?,
+            None if !self.entries.is_empty() => write!(out, " of {}", self.entries.len())?,
+            None => {}
         }
-        match (self.0, heads(self.0).as_slice()) {
-            (LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Chunked(_) | LayerCache::Quantized(_), [[_, heads, size], ..]) => {
-                write!(out, " with {heads} heads of {size} numbers")
-            }
+        match (self.class, self.shapes.as_slice()) {
+            (Some(Class::Arrays), shapes) if !shapes.is_empty() => write!(out, " of {shapes:?}"),
+            (_, [keys, values]) => match (keys.as_slice(), values.as_slice()) {
+                ([_, heads, size], [_, _, other]) if size == other => write!(out, " with {heads} heads of {size} numbers"),
+                ([_, heads, size], [_, _, other]) => write!(out, " with {heads} heads of {size} and {other} numbers"),
+                _ => Ok(()),
+            },
             _ => Ok(()),
         }
     }

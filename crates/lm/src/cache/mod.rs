@@ -10,6 +10,7 @@ mod batch_kv;
 mod batch_rotating;
 mod buffer;
 mod chunked;
+mod compare;
 mod fit;
 mod kv;
 mod list;
@@ -28,18 +29,19 @@ pub use arrays::ArraysCache;
 pub use batch_kv::BatchKvCache;
 pub use batch_rotating::BatchRotatingKvCache;
 pub use chunked::ChunkedKvCache;
-pub use fit::check_fit;
+pub use compare::{Difference, first_difference};
 pub use kv::KvCache;
 pub use list::CacheList;
 pub use prompt::{KvQuantization, can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache};
-pub use prompt_file::{check_writable, load_prompt_cache, save_prompt_cache};
+use prompt_file::Class;
+pub use prompt_file::{PromptFile, check_writable, load_prompt_cache, save_prompt_cache};
 pub use quantized::{QuantizedArray, QuantizedKvCache};
 pub use rotating::RotatingKvCache;
 pub(crate) use rows::row_indices;
 pub use snapshot::CacheSnapshot;
 
 /// No position is above this, so that sums of two fit an i32 on the host and in MLX.
-pub(crate) const MAX_TOKENS: i32 = 1 << 30;
+pub(crate) const MAX_TOKENS: i32 = prompt_file::MAX_TOKENS as i32;
 
 /// A layer's memory. The set is closed, so that whatever stores caches handles every kind.
 #[derive(Debug, Clone)]
@@ -131,12 +133,12 @@ impl LayerCache {
     /// What kind it is, in words.
     pub fn kind(&self) -> &'static str {
         match self {
-            LayerCache::Kv(_) => "cache of keys and values",
-            LayerCache::Rotating(_) => "rotating cache",
-            LayerCache::Quantized(_) => "quantized cache",
-            LayerCache::Chunked(_) => "chunked cache",
-            LayerCache::Arrays(_) => "recurrent state",
-            LayerCache::List(_) => "list of caches",
+            LayerCache::Kv(_) => Class::Kv.kind(),
+            LayerCache::Rotating(_) => Class::Rotating.kind(),
+            LayerCache::Quantized(_) => Class::Quantized.kind(),
+            LayerCache::Chunked(_) => Class::Chunked.kind(),
+            LayerCache::Arrays(_) => Class::Arrays.kind(),
+            LayerCache::List(_) => Class::List.kind(),
             LayerCache::BatchKv(_) => "batch of caches of keys and values",
             LayerCache::BatchRotating(_) => "batch of rotating caches",
         }

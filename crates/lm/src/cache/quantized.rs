@@ -5,6 +5,7 @@ use mlx_rs::{Array, ops};
 
 use super::AttentionStep;
 use super::buffer::{append, front};
+use super::prompt_file::{KV_BITS, KV_GROUP_SIZES};
 use crate::LmError;
 
 /// An array quantized in groups along its last axis (MLX's affine mode).
@@ -30,9 +31,9 @@ pub struct QuantizedKvCache {
 
 impl QuantizedKvCache {
     /// Bits a value that MLX quantizes keys and values to.
-    pub const BITS: [i32; 5] = [2, 3, 4, 6, 8];
+    pub const BITS: [i32; 5] = KV_BITS;
     /// How many values may share a scale.
-    pub const GROUP_SIZES: [i32; 3] = [32, 64, 128];
+    pub const GROUP_SIZES: [i32; 3] = KV_GROUP_SIZES;
 
     /// An empty cache. Fails on settings outside [`Self::GROUP_SIZES`] and [`Self::BITS`].
     pub fn new(group_size: i32, bits: i32) -> std::result::Result<Self, LmError> {

@@ -20,43 +20,13 @@
 //! Two things that both layouts leave out: a recurrent state does not say how many tokens it has read, so it is given the number that the
 //! other layers say; and mlx-lm's loader takes the dots in a user's key for nesting, so keys are better without.
 
+mod checked;
 mod load;
 mod save;
 
-pub use load::load_prompt_cache;
+pub(crate) use checked::{Class, KV_BITS, KV_GROUP_SIZES, LayerState, MAX_TOKENS, Rows};
+pub use load::{PromptFile, load_prompt_cache};
 pub use save::{check_writable, save_prompt_cache};
-
-/// mlx-lm's names of the kinds that files may hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
-    Kv,
-    Rotating,
-    Quantized,
-    Chunked,
-    Arrays,
-    List,
-}
-
-impl Class {
-    const ALL: [Class; 6] = [Class::Kv, Class::Rotating, Class::Quantized, Class::Chunked, Class::Arrays, Class::List];
-
-    fn parse(name: &str) -> Option<Class> {
-        // What 0.30.4 called an ArraysCache of two.
-        let name = if name == "MambaCache" { "ArraysCache" } else { name };
-        Class::ALL.into_iter().find(|class| class.name() == name)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Class::Kv => "KVCache",
-            Class::Rotating => "RotatingKVCache",
-            Class::Quantized => "QuantizedKVCache",
-            Class::Chunked => "ChunkedKVCache",
-            Class::Arrays => "ArraysCache",
-            Class::List => "CacheList",
-        }
-    }
-}
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report

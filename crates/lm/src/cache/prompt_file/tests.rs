@@ -204,7 +204,7 @@ fn numbers_that_no_cache_has_are_refused() {
     refused("rotating", |file| file.number("4.2", 1), "layer 4 has offset = 1, but it must be from 0 to 0");
     refused("chunked", |file| file.number("1.3", 0), "layer 1 has chunk_size = 0");
     refused("chunked", |file| file.number("1.4", 9), "layer 1 has offset = 8, but it must be from 9 to");
-    refused("quantized", |file| file.number("0.4", 5), "in layer 0, kv_bits = 5, but it must be one of [2, 3, 4, 6, 8], but these are");
+    refused("quantized", |file| file.number("0.4", 5), "in layer 0, kv_bits = 5, but it must be one of [2, 3, 4, 6, 8], which MLX has");
     refused("quantized", |file| file.number("0.3", 16), "in layer 0, kv_group_size = 16, but it must be one of [32, 64, 128]");
     refused("quantized", |file| file.number("0.4", 8), "but they must be those of one array, quantized in groups of 32 to 8 bits");
     refused("quantized", |file| file.number("0.2", 300), "layer 0 has offset = 300, but it must be from 0 to 256");
@@ -223,8 +223,8 @@ fn tensors_that_do_not_fit_are_refused() {
     let shapes = "but both need four axes, the first three of the same lengths";
     refused("kv", |file| file.zeros("0.0", "F32", &[1, 2, 255, 2]), shapes);
     refused("kv", |file| file.zeros("0.0", "F32", &[2, 256, 2]), shapes);
-    refused("kv", |file| file.zeros("0.0", "F16", &[1, 2, 256, 2]), "keys of Float16 and values of Float32, but both must be of one");
-    refused("kv", |file| file.zeros("0.0", "U32", &[1, 2, 256, 2]), "keys of Uint32");
+    refused("kv", |file| file.zeros("0.0", "F16", &[1, 2, 256, 2]), "keys of F16 and values of F32, but both must be of one");
+    refused("kv", |file| file.zeros("0.0", "U32", &[1, 2, 256, 2]), "keys of U32");
     refused("kv", |file| file.zeros("0.0", "F32", &[1, 2, 0, 2]), "tensor \"0.0\" is no array, but its layer needs one there");
     refused("kv", |file| file.tensors.retain(|tensor| tensor.0 != "0.1"), "it lacks the tensor \"0.1\", but its layer needs it");
     refused("kv", |file| file.tensor("0.1").0 = "7.1".into(), "it lacks the tensor \"0.1\"");
@@ -296,4 +296,97 @@ fn a_file_that_cannot_be_written_leaves_the_old_one() {
     let nowhere = folder.path().join("nowhere").join("a.safetensors");
     let error = save_prompt_cache(&nowhere, &caches, &user).unwrap_err().to_string();
     assert!(error.starts_with("cannot write ") && error.contains("nowhere"), "{error}");
+}
+
+/// Numbers without meaning, the same every time.
+struct Random(u64);
+
+impl Random {
+    /// Below `limit`.
+    fn next(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % limit.max(1)
+    }
+}
+
+/// Spoils a file's parts in one of the ways that keep its header readable.
+fn mutate(parts: &mut Parts, random: &mut Random) {
+    const NUMBERS: [&str; 9] = ["0", "1", "-1", "5", "257", "2147483647", "9223372036854775808", "x", ""];
+    const CLASSES: [&str; 7] = ["KVCache", "RotatingKVCache", "QuantizedKVCache", "ChunkedKVCache", "ArraysCache", "CacheList", "Other"];
+    let (key, index) = (random.next(parts.metadata.len()), random.next(parts.tensors.len()));
+    let key = parts.metadata.keys().nth(key).cloned().unwrap_or_default();
+    match random.next(9) {
+        0 => drop(parts.metadata.remove(&key)),
+        1 => drop(parts.metadata.insert(key, NUMBERS[random.next(NUMBERS.len())].to_owned())),
+        2 => drop(parts.metadata.insert(key, CLASSES[random.next(CLASSES.len())].to_owned())),
+        3 => drop(parts.metadata.insert(key, ["scalar", "string", "none"][random.next(3)].to_owned())),
+        4 => drop(parts.tensors.remove(index)),
+        5 => {
+            let tensor = &mut parts.tensors[index];
+            let (dtype, axis) = (["F32", "F16", "BF16", "U32", "I32", "I64", "BOOL"][random.next(7)], random.next(tensor.2.len()));
+            let length = [0, 1, 2, 5, 8, 256, 257][random.next(7)];
+            tensor.2.get_mut(axis).into_iter().for_each(|axis| *axis = length);
+            let item_bytes = match dtype {
+                "BOOL" => 1,
+                "F16" | "BF16" => 2,
+                "I64" => 8,
+                _ => 4,
+            };
+            (tensor.1, tensor.3) = (dtype, vec![random.next(256) as u8; tensor.2.iter().product::<usize>() * item_bytes]);
+        }
+        6 => {
+            let other = random.next(parts.tensors.len());
+            let name = parts.tensors[other].0.clone();
+            parts.tensors[other].0 = std::mem::replace(&mut parts.tensors[index].0, name);
+        }
+        7 => {
+            let bytes = &mut parts.tensors[index].3;
+            let at = random.next(bytes.len());
+            bytes.get_mut(at).into_iter().for_each(|byte| *byte = random.next(256) as u8);
+        }
+        _ => {
+            let last = &mut parts.tensors[index].3;
+            last.iter_mut().take(4).for_each(|byte| *byte = [0, 1, 8, 0xff][random.next(4)]);
+        }
+    }
+}
+
+#[test]
+fn thousands_of_spoilt_files_are_refused_in_a_sentence_or_read_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("spoilt.safetensors");
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let (mut num_read, mut num_refused) = (0, 0);
+    for round in 0..3000 {
+        let case = CASES[round % CASES.len()];
+        let mut parts = Parts::read(case);
+        for _ in 0..1 + random.next(3) {
+            mutate(&mut parts, &mut random);
+            if parts.tensors.is_empty() || parts.metadata.is_empty() {
+                break;
+            }
+        }
+        let mut bytes = parts.bytes();
+        // Sometimes the bytes themselves, mostly those of the header.
+        for _ in 0..[0, 0, 0, 2][random.next(4)] {
+            let at = random.next(bytes.len().min(2000));
+            bytes[at] = random.next(256) as u8;
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        match load_prompt_cache(&path) {
+            Ok((caches, _)) => {
+                num_read += 1;
+                caches.iter().flat_map(LayerCache::arrays).for_each(|array| array.eval().unwrap());
+            }
+            Err(error) => {
+                num_refused += 1;
+                let message = error.to_string();
+                assert!(message.contains("spoilt.safetensors") && message.len() < 2000, "{case}, round {round}: {message:?}");
+                assert!(!message.chars().any(char::is_control), "{case}, round {round}: {message:?}");
+            }
+        }
+    }
+    assert!(num_read > 100 && num_refused > 1000, "{num_read} were read, {num_refused} refused: that tests little");
 }

@@ -206,36 +206,6 @@ impl Held {
 }
 
 impl CutSpan {
-    /// Whether `other` holds the same tensors with nearly the same numbers: none is further off than `tolerance` of the largest in its
-    /// tensor.
-    pub fn is_close_to(&self, other: &CutSpan, tolerance: f32) -> Result<bool, LmError> {
-        if self.tensors.len() != other.tensors.len() {
-            return Ok(false);
-        }
-        for (tensor, other_tensor) in self.tensors.iter().zip(&other.tensors) {
-            if (&tensor.name, &tensor.shape, tensor.dtype) != (&other_tensor.name, &other_tensor.shape, other_tensor.dtype) {
-                return Ok(false);
-            }
-            // Packed numbers are close where their scales and biases are, as far as that can be said of them.
-            if tensor.dtype == Dtype::Uint32 {
-                continue;
-            }
-            let shape: Vec<i32> = tensor.shape.iter().map(|&length| length as i32).collect();
-            let numbers = |span: &CutSpan, range: &Range<usize>| {
-                ffi::array_from_bytes(&span.bytes[range.clone()], &shape, tensor.dtype)?.as_dtype(Dtype::Float32)
-            };
-            let (ours, theirs) = (numbers(self, &tensor.range)?, numbers(other, &other_tensor.range)?);
-            let largest_of =
-                |array: Array| Ok::<f32, LmError>(array.abs()?.max(None)?.try_as_slice::<f32>()?.first().copied().unwrap_or(0.0));
-            let (furthest, largest) = (largest_of(ours.subtract(&theirs)?)?, largest_of(theirs)?);
-            // What is no number is not close to anything.
-            if furthest.is_nan() || furthest > tolerance * largest.max(f32::MIN_POSITIVE) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     /// Adds the tokens `start..stop` of `array` `[1, H, T, …]`.
     fn push_tokens(&mut self, name: String, array: &Array, start: usize, stop: usize) -> Result<(), LmError> {
         let [1, heads, held, width] = *array.shape() else {

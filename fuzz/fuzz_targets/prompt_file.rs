@@ -1,0 +1,151 @@
+//! Prompt-cache files from anywhere: header, layers and what a file says of itself, as an import reads them before any array is made.
+//!
+//! ```text
+//! cargo install cargo-fuzz && cargo +nightly fuzz run prompt_file fuzz/corpus/prompt_file fuzz/seeds/prompt_file tests/goldens/caches -- -max_len=70000
+//! ```
+//! An input that begins with `{` is a header, and behind a NUL the bytes of its tensors; offsets and lengths are put right, so that what is
+//! mutated reaches the checks behind them. Any other input is a file as it stands.
+#![no_main]
+#![allow(dead_code)] // of the modules only what an import calls is used
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use serde_json::{Map, Value, json};
+
+#[path = "../../crates/lm/src/cache/prompt_file/checked.rs"]
+mod checked;
+#[path = "../../crates/engine/src/imprint.rs"]
+mod imprint;
+#[path = "../../crates/lm/src/safetensors_header.rs"]
+mod safetensors_header;
+
+use checked::{CheckedFile, LayerState, Rows};
+use imprint::{Imprint, Origin};
+
+/// What is made of a header is at most this long.
+const MAX_DATA_BYTES: u64 = 1 << 20;
+const VOCAB_SIZE: usize = 259;
+
+static FILE: LazyLock<(PathBuf, File)> = LazyLock::new(|| {
+    let folder = if cfg!(target_os = "linux") { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
+    let path = folder.join(format!("cairn-fuzz-{}.safetensors", std::process::id()));
+    let file = File::create(&path).expect("a file");
+    (path, file)
+});
+
+fuzz_target!(|data: &[u8]| {
+    let (path, file) = &*FILE;
+    let made = data.starts_with(b"{").then(|| file_of(data)).flatten();
+    let bytes = made.as_deref().unwrap_or(data);
+    file.set_len(0).expect("shortens");
+    file.write_all_at(bytes, 0).expect("writes");
+    match CheckedFile::open(path) {
+        Ok(checked) => use_all_of(&checked),
+        Err(refusal) => check_words(&refusal.to_string()),
+    }
+});
+
+/// The file of a header and bytes; none where the header is not even JSON.
+fn file_of(data: &[u8]) -> Option<Vec<u8>> {
+    let end = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
+    let (header, tail) = (&data[..end], data.get(end + 1..).unwrap_or_default());
+    let Value::Object(entries) = serde_json::from_slice(header).ok()? else { return None };
+    let mut position = 0;
+    let entries: Map<String, Value> = entries
+        .into_iter()
+        .map(|(name, mut entry)| {
+            if let (Some(size), Some(fields)) = (size_of(&entry), entry.as_object_mut()) {
+                fields.insert("data_offsets".to_owned(), json!([position, position + size]));
+                position += size;
+            }
+            (name, entry)
+        })
+        .collect();
+    let header = Value::Object(entries).to_string();
+    let mut bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), tail].concat();
+    bytes.resize(8 + header.len() + position.min(MAX_DATA_BYTES) as usize, 0);
+    Some(bytes)
+}
+
+fn size_of(entry: &Value) -> Option<u64> {
+    let item_bytes = match entry.get("dtype")?.as_str()? {
+        "F32" | "U32" | "I32" => 4,
+        "F16" | "BF16" | "U16" | "I16" => 2,
+        "I64" | "U64" => 8,
+        _ => 1,
+    };
+    let shape = entry.get("shape")?.as_array()?;
+    let size = shape.iter().try_fold(item_bytes, |size: u64, length| size.checked_mul(length.as_u64()?))?;
+    Some(size).filter(|size| *size <= MAX_DATA_BYTES)
+}
+
+/// Reads all that an import reads.
+fn use_all_of(file: &CheckedFile) {
+    let num_tokens = file.num_tokens();
+    for layer in &file.layers {
+        read(file, layer);
+    }
+    match Imprint::parse(&file.metadata, num_tokens, VOCAB_SIZE) {
+        Ok(imprint) => {
+            assert!(
+                imprint.token_ids.as_ref().is_none_or(|ids| ids.len() == num_tokens && ids.iter().all(|id| (*id as usize) < VOCAB_SIZE))
+            );
+            for text in [&imprint.title, &imprint.made_by, &Some(imprint.model.clone())].into_iter().flatten() {
+                check_words(text);
+            }
+            // What was read is written, and read alike.
+            let again = Imprint::parse(&imprint.to_metadata(num_tokens), num_tokens, VOCAB_SIZE);
+            assert_eq!(again.as_ref(), Ok(&imprint));
+        }
+        Err(words) => check_words(&words),
+    }
+    let (origin, model) = Imprint::origin_of(&file.metadata);
+    let loaded = Origin { fingerprint: "loaded".to_owned(), parts: None };
+    if let Some(words) = origin.and_then(|origin| origin.difference(&model, &loaded, "org/model")) {
+        check_words(&words);
+    }
+}
+
+fn read(file: &CheckedFile, layer: &LayerState) {
+    let rows = |rows: &Rows| {
+        let shape = rows.shape();
+        assert!(rows.num_used >= 1 && rows.num_used <= rows.tensor.shape[2], "{rows:?}");
+        match file.read_rows(rows) {
+            Ok(bytes) => assert_eq!(bytes.len(), shape.iter().product::<usize>() * rows.tensor.dtype.size_bytes() as usize),
+            Err(refusal) => check_words(&refusal.to_string()),
+        }
+    };
+    match layer {
+        LayerState::Kv { held, offset } => {
+            assert!(held.as_ref().map_or(*offset == 0, |[keys, _]| keys.num_used == *offset));
+            held.iter().flatten().for_each(rows);
+        }
+        LayerState::Rotating { held, offset, keep, max_size, index } => {
+            assert!(keep < max_size && held.as_ref().is_none_or(|[keys, _]| keys.num_used <= *offset && index <= &keys.num_used));
+            held.iter().flatten().for_each(rows);
+        }
+        LayerState::Chunked { held, offset, start, .. } => {
+            assert!(start <= offset);
+            held.iter().flatten().for_each(rows);
+        }
+        LayerState::Quantized { held, .. } => held.iter().flat_map(|held| held.iter()).flatten().for_each(rows),
+        LayerState::Arrays(slots) => {
+            for tensor in slots.iter().flatten() {
+                if let Err(refusal) = file.read(tensor) {
+                    check_words(&refusal.to_string());
+                }
+            }
+        }
+        LayerState::List(entries) => entries.iter().for_each(|entry| read(file, entry)),
+    }
+}
+
+/// One line that a person can read.
+fn check_words(words: &str) {
+    assert!(words.len() < 4000, "{} bytes of words", words.len());
+    assert!(!words.chars().any(|char| char.is_control()), "{words:?}");
+}

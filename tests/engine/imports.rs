@@ -1,0 +1,487 @@
+//! Prompt-cache files from anywhere: whatever is wrong with one is said in one sentence, and nothing of it stays.
+
+use std::path::{Path, PathBuf};
+
+use cairn_engine::{CacheOptions, CachePromptRequest, Engine, EngineOptions, Import, KvCacheOptions, KvQuantization, PromptInput};
+use tempfile::TempDir;
+
+use crate::client::{finish, request};
+use crate::file_parts::{Parts, with_header};
+
+const ROOMY: u64 = 1 << 30;
+const OWNER: &str = "named/import";
+
+/// An engine with stored caches, a model, and a file that this model made of `tokens`.
+struct Place {
+    engine: Engine,
+    folder: TempDir,
+    file: PathBuf,
+    tokens: Vec<u32>,
+    /// Of the honest file.
+    parts: Parts,
+}
+
+impl Place {
+    async fn of(case: &str, num_tokens: u32, kv_cache: KvCacheOptions) -> Place {
+        let folder = tempfile::tempdir().expect("a folder");
+        let model = folder.path().join("model");
+        std::fs::create_dir(&model).expect("a folder");
+        match case.strip_prefix("llama/tiny-chat") {
+            Some(_) => cairn_tests::copy_model("tiny-chat", &model),
+            None => cairn_tests::copy_with_tokenizer(case, &model),
+        }
+        .expect("copies");
+        let cache = CacheOptions {
+            folder: folder.path().join("stored"),
+            disk_budget_bytes: ROOMY,
+            memory_budget_bytes: 0,
+            chunks: Vec::new(),
+            anchors: Vec::new(),
+            sweep_lock: None,
+        };
+        let (engine, _) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
+        engine.load("org/model", &model).await.expect("loads");
+        // Not one token over and over.
+        let tokens: Vec<u32> = (0..num_tokens).map(|index| 2 + index * 37 % 71).collect();
+        let file = folder.path().join("file.safetensors");
+        let request = CachePromptRequest {
+            prompt: PromptInput::Tokens(tokens.clone()),
+            kv_cache,
+            prefill_step_size: 16,
+            file: file.clone(),
+            model_name: "org/model".to_owned(),
+        };
+        engine.cache_prompt(request, |_, _| {}).await.expect("written");
+        let parts = Parts::read(&file);
+        Place { engine, folder, file, tokens, parts }
+    }
+
+    async fn import(&self, check: bool) -> Result<usize, String> {
+        let import = Import { owner: OWNER.to_owned(), check };
+        self.engine.import_prompt_file(&self.file, import).await.map(|info| info.num_tokens).map_err(|error| error.to_string())
+    }
+
+    /// Nothing is kept, and nothing was left on disk.
+    async fn check_is_empty(&self, what: &str) {
+        self.engine.flush_cache().await;
+        let window = self.engine.cache().expect("caches are stored");
+        assert_eq!((window.view(10).num_chunks, window.holdings().len()), (0, 0), "{what} leaves something behind");
+        let stored = self.folder.path().join("stored");
+        let files = std::fs::read_dir(stored).into_iter().flatten().flatten().flat_map(|model| std::fs::read_dir(model.path()));
+        assert_eq!(files.flatten().count(), 0, "{what} leaves files behind");
+    }
+
+    /// The file is refused, looked at or imported, with one sentence that says `expected`.
+    async fn check_refused(&self, expected: &str) {
+        let seen = self.engine.inspect_prompt_file(&self.file).await.err().map(|error| error.to_string());
+        assert_sentence(seen.unwrap_or_else(|| format!("it is shown, but should be refused: {expected}")), expected);
+        assert_sentence(self.import(false).await.err().unwrap_or_else(|| format!("it is imported: {expected}")), expected);
+        self.check_is_empty(expected).await;
+    }
+
+    /// The same of a file of these bytes.
+    async fn check_bytes(&self, bytes: impl AsRef<[u8]>, expected: &str) {
+        std::fs::write(&self.file, bytes).expect("written");
+        self.check_refused(expected).await;
+    }
+
+    /// The same of the honest file, spoilt.
+    async fn check_spoilt(&self, spoil: impl FnOnce(&mut Parts), expected: &str) {
+        let mut parts = self.parts.clone();
+        spoil(&mut parts);
+        self.check_bytes(parts.bytes(), expected).await;
+    }
+}
+
+fn assert_sentence(message: String, expected: &str) {
+    assert!(message.contains(expected), "expected {expected:?}, found {message:?}");
+    assert!(message.contains("file.safetensors"), "{message:?} names no file");
+    assert!(message.len() < 700 && !message.chars().any(char::is_control), "{message:?} is no sentence");
+    let advice = [
+        "make the file anew",
+        "make a shorter one",
+        "load that one",
+        "download or import it again",
+        "choose",
+        "cannot be read",
+        "update Cairn",
+        "as `cairn generate",
+    ];
+    assert!(advice.iter().any(|advice| message.contains(advice)), "{message:?} does not say what to do");
+}
+
+fn plain() -> KvCacheOptions {
+    KvCacheOptions::default()
+}
+
+fn quantized(bits: i32, group_size: i32) -> KvCacheOptions {
+    KvCacheOptions { max_size: None, quantization: Some(KvQuantization { bits, group_size, start: 0 }) }
+}
+
+#[tokio::test]
+async fn files_of_another_model_are_refused_by_what_differs() {
+    let place = Place::of("llama/tiny-chat", 30, plain()).await;
+    let other_revision = |parts: &mut Parts| {
+        parts.say("cairn_model_fingerprint", "0".repeat(32));
+        parts.say("cairn_weights_hash", "1".repeat(32));
+    };
+    place.check_spoilt(other_revision, "made with another revision of org/model (its weights differ)").await;
+    let renamed = |parts: &mut Parts| {
+        other_revision(parts);
+        parts.say("model", "org/other\u{202e}\n-1B");
+    };
+    place.check_spoilt(renamed, "made with another model (org/other -1B; org/model is loaded)").await;
+    let precision = |parts: &mut Parts| {
+        parts.say("cairn_model_fingerprint", "0".repeat(32));
+        parts.say("cairn_precision", "bfloat16");
+    };
+    place.check_spoilt(precision, "made in another precision (bfloat16; here the model is computed in float32)").await;
+    let halves = |parts: &mut Parts| {
+        for name in ["0.0", "0.1", "1.0", "1.1"] {
+            parts.tensor(name).zeros("F16", &[1, 2, 30, 16]);
+        }
+    };
+    place.check_spoilt(halves, "its layer 0 holds float16 numbers, but the model computes with float32").await;
+
+    let shapes = [("0.0", [1, 2, 30, 32]), ("0.1", [1, 2, 30, 32])];
+    let resize = |parts: &mut Parts| shapes.iter().for_each(|(name, shape)| parts.tensor(name).zeros("F32", shape));
+    let expected =
+        "its layer 0 is a cache of keys and values with 2 heads of 32 numbers, but the model's is a cache of keys and values with 2";
+    place.check_spoilt(resize, expected).await;
+    let heads = |parts: &mut Parts| {
+        for name in ["0.0", "0.1"] {
+            parts.tensor(name).zeros("F32", &[1, 1, 30, 16]);
+        }
+    };
+    place.check_spoilt(heads, "its layer 0 is a cache of keys and values with 1 heads of 16 numbers").await;
+    let batch = |parts: &mut Parts| {
+        for name in ["0.0", "0.1", "1.0", "1.1"] {
+            parts.tensor(name).zeros("F32", &[2, 2, 30, 16]);
+        }
+    };
+    place.check_spoilt(batch, "its layer 0 is a cache of keys and values").await;
+    let shorter = |parts: &mut Parts| {
+        parts.metadata.remove("1.1");
+        parts.tensors.retain(|tensor| !tensor.name.starts_with("1."));
+    };
+    place.check_spoilt(shorter, "are for 1 layers, but the model has 2").await;
+    let uneven = |parts: &mut Parts| parts.number("1.2", 29);
+    place.check_spoilt(uneven, "its layer 1 has read 29 tokens, but others 30").await;
+    let longer = |parts: &mut Parts| {
+        for layer in 0..2 {
+            for part in 0..2 {
+                parts.tensor(&format!("{layer}.{part}")).zeros("F32", &[1, 2, 4096, 16]);
+            }
+            parts.number(&format!("{layer}.2"), 4096);
+        }
+        parts.say_nothing();
+    };
+    place.check_spoilt(longer, "its 4096 tokens leave no room in the 4096 that the model can read").await;
+
+    // The same weights elsewhere are the same model, though their files are younger.
+    let mut elsewhere = place.parts.clone();
+    elsewhere.say("cairn_model_fingerprint", "0".repeat(32));
+    elsewhere.say("cairn_template_hash", "1".repeat(32));
+    elsewhere.say("model", "/home/somebody/models/model");
+    elsewhere.write(&place.file);
+    assert_eq!(place.import(true).await, Ok(30));
+}
+
+#[tokio::test]
+async fn metadata_that_lies_is_refused() {
+    let place = Place::of("llama/tiny-chat", 30, plain()).await;
+    let metadata = async |key: &str, value: String, expected: &str| {
+        place.check_spoilt(|parts| parts.say(key, value), expected).await;
+    };
+    for class in ["BatchKVCache", "os.system", "__class__", ""] {
+        place.check_spoilt(|parts| drop(parts.metadata.insert("1.0".to_owned(), class.to_owned())), "only KVCache, RotatingKVCache").await;
+    }
+    place.check_spoilt(|parts| drop(parts.metadata.insert("1.0".to_owned(), "x".repeat(1 << 20))), "layer 0 is a \"xxx").await;
+    place
+        .check_spoilt(
+            |parts| drop(parts.metadata.insert("1.0".to_owned(), "ArraysCache".to_owned())),
+            "layer 0 is the padded state of a batch",
+        )
+        .await;
+    place.check_spoilt(|parts| parts.number("0.2", 31), "layer 0 has offset = 31, but it must be from 0 to 30").await;
+    place.check_spoilt(|parts| parts.number("0.2", -1), "layer 0 has offset = -1").await;
+    place.check_spoilt(|parts| parts.number("0.2", i32::MAX), "layer 0 has offset = 2147483647").await;
+    let nothing = |parts: &mut Parts| {
+        parts.number("0.2", 0);
+        parts.number("1.2", 0);
+        parts.say_nothing();
+    };
+    place.check_spoilt(nothing, "it holds no tokens").await;
+
+    metadata("cairn_format", "7".to_owned(), "it is of format \"7\"").await;
+    metadata("cairn_kind", "\u{202e}novel".to_owned(), "it is a \"novel\"").await;
+    for count in ["31", "-1", "0", "thirty", "1e9", ""] {
+        metadata("cairn_token_count", count.to_owned(), "but it holds 30").await;
+    }
+    let ids = |last: &str| [vec!["1"; 29], vec![last]].concat().join(",");
+    for id in ["259", "4294967295"] {
+        metadata("cairn_token_ids", ids(id), &format!("is {id}, but the model's vocabulary has 259")).await;
+    }
+    for id in ["4294967296", "-1", "1.5", "x", "", " 1"] {
+        metadata("cairn_token_ids", ids(id), "which is no number").await;
+    }
+    metadata("cairn_token_ids", "1,2,3".to_owned(), "it names 3 token ids, but it holds 30 tokens").await;
+    metadata("cairn_token_ids", String::new(), "it names 0 token ids").await;
+    metadata("cairn_token_ids", "1,".repeat(2 << 20), "it names 2097153 token ids").await;
+    metadata("note", "x".repeat(9 << 20), "at most 8388608 are allowed").await;
+
+    let layers = |parts: &mut Parts| parts.metadata.extend((2..100_000).map(|layer| (format!("1.{layer}"), "KVCache".to_owned())));
+    place.check_spoilt(layers, "it names 100000 layers, but there must be from 1 to 1024").await;
+    place.check_spoilt(|parts| parts.metadata.clear(), "it names 0 layers").await;
+}
+
+#[tokio::test]
+async fn tensors_that_lie_are_refused() {
+    let place = Place::of("llama/tiny-chat", 30, plain()).await;
+    for (what, number) in [("NaN", f32::NAN), ("infinite", f32::INFINITY), ("infinite", f32::NEG_INFINITY)] {
+        for (name, at) in [("0.0", 0), ("1.1", 959)] {
+            place.check_spoilt(|parts| parts.tensor(name).edit(|numbers| numbers[at] = number), what).await;
+        }
+    }
+    place.check_spoilt(|parts| parts.tensor("0.0").dtype = "I32".to_owned(), "layer 0 has keys of I32").await;
+    place.check_spoilt(|parts| parts.tensor("0.0").dtype = "F64".to_owned(), "has dtype \"F64\"").await;
+    place.check_spoilt(|parts| parts.tensor("0.0").shape = vec![1, 2, 30, 17], "lies at bytes").await;
+    place.check_spoilt(|parts| parts.tensor("0.0").shape = vec![1, 60, 16], "both need four axes").await;
+    place.check_spoilt(|parts| parts.tensor("0.0").shape = vec![1, 2, 16, 30], "both need four axes").await;
+    place.check_spoilt(|parts| parts.tensor("0.0").shape = vec![4_294_967_297], "each dimension must be").await;
+    let empty = |shape: &'static [u64]| {
+        move |parts: &mut Parts| {
+            let tensor = parts.tensor("0.0");
+            (tensor.shape, tensor.bytes) = (shape.to_vec(), Vec::new());
+        }
+    };
+    place.check_spoilt(empty(&[0, 1 << 62]), "each dimension must be").await;
+    place.check_spoilt(empty(&[1, 2, 0, 16]), "tensor \"0.0\" is no array").await;
+    place.check_spoilt(|parts| parts.tensor("0.0").name = "0.9".to_owned(), "it lacks the tensor \"0.0\"").await;
+    let stranger = |parts: &mut Parts| {
+        let mut tensor = parts.tensor("0.0").clone();
+        tensor.name = "\u{202e}".repeat(1 << 16);
+        parts.tensors.push(tensor);
+    };
+    place.check_spoilt(stranger, "no layer uses its tensor").await;
+
+    let header = |text: &str| with_header(text, &[0; 4]);
+    let tensor = |start: u64| format!(r#""a":{{"dtype":"F32","shape":[1],"data_offsets":[{start},{}]}}"#, start + 4);
+    place.check_bytes(with_header(&format!("{{{},{}}}", tensor(0), tensor(4)), &[0; 8]), "the name \"a\" occurs twice").await;
+    place.check_bytes(header(r#"{"__metadata__":{"1.0":"KVCache","1.0":"KVCache"}}"#), "the name \"1.0\" occurs twice").await;
+    place.check_bytes(header(&format!(r#"{{"a":{{"dtype":"{}","shape":[1],"data_offsets":[0,4]}}}}"#, "x".repeat(1 << 20))), "dtype").await;
+    place.check_bytes(header(&format!(r#"{{"a":{{"dtype":"F32","shape":"{}"}}}}"#, "x".repeat(1 << 20))), "unreadable header").await;
+    place.check_bytes(header(&"[".repeat(1 << 20)), "unreadable header").await;
+    let names: Vec<String> = (0..100_000).map(|index| format!(r#""{index}":{{"dtype":"F32","shape":[],"data_offsets":[0,4]}}"#)).collect();
+    place.check_bytes(header(&format!("{{{}}}", names.join(","))), "lies at bytes").await;
+}
+
+#[tokio::test]
+async fn files_that_end_too_soon_or_too_late_or_are_none_are_refused() {
+    let place = Place::of("llama/tiny-chat", 30, plain()).await;
+    let honest = place.parts.bytes();
+    for part in 0..64 {
+        place.check_bytes(&honest[..honest.len() * part / 64], "is incomplete").await;
+    }
+    place.check_bytes([&honest[..], &[0]].concat(), "is damaged").await;
+    for length in [u64::MAX, 99_000_000, 8_388_609] {
+        place.check_bytes([&length.to_le_bytes()[..], &honest[8..]].concat(), "at most 8388608 are allowed").await;
+    }
+    for length in [0_u64, 1, 8, 100] {
+        place.check_bytes([&length.to_le_bytes()[..], &honest[8..]].concat(), "unreadable header").await;
+    }
+    place.check_bytes("", "is incomplete").await;
+    place.check_bytes("a text and no prompt cache at all", "is damaged or no safetensors file").await;
+
+    std::fs::remove_file(&place.file).expect("removed");
+    place.check_refused("cannot be read").await; // it vanished
+    std::fs::create_dir(&place.file).expect("a folder");
+    place.check_refused("is not a regular file").await;
+    std::fs::remove_dir(&place.file).expect("removed");
+    for (target, expected) in [(Path::new("/dev/zero"), "is not a regular file"), (&place.file, "cannot be read")] {
+        std::os::unix::fs::symlink(target, &place.file).expect("links");
+        place.check_refused(expected).await;
+        std::fs::remove_file(&place.file).expect("removed");
+    }
+}
+
+#[tokio::test]
+async fn no_memory_is_taken_for_what_a_file_only_claims() {
+    let place = Place::of("llama/tiny-chat", 30, plain()).await;
+    // Room for a quarter of a billion tokens, of which the disk holds nothing, and thirty that are in use.
+    let parts = &place.parts;
+    let mut header = serde_json::Map::new();
+    header.insert("__metadata__".to_owned(), serde_json::json!(parts.metadata));
+    let (mut end, mut numbers) = (0_u64, Vec::new());
+    for tensor in &parts.tensors {
+        let shape = if tensor.shape.len() == 4 { vec![1, 2, 1 << 28, 16] } else { tensor.shape.clone() };
+        let bytes = shape.iter().product::<u64>() * 4;
+        header
+            .insert(tensor.name.clone(), serde_json::json!({ "dtype": tensor.dtype, "shape": shape, "data_offsets": [end, end + bytes] }));
+        if tensor.shape.len() != 4 {
+            numbers.push((end, tensor.bytes.clone()));
+        }
+        end += bytes;
+    }
+    let header = with_header(&serde_json::Value::Object(header).to_string(), &[]);
+    std::fs::write(&place.file, &header).expect("written");
+    let file = std::fs::File::options().write(true).open(&place.file).expect("opens");
+    file.set_len(header.len() as u64 + end).expect("grows");
+    for (start, bytes) in numbers {
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes, header.len() as u64 + start).expect("written");
+    }
+    let before = peak_resident_bytes();
+    assert_eq!(place.import(false).await, Ok(30));
+    assert!(place.import(true).await.is_err_and(|message| message.contains("not what the model computes")), "zeros are no keys");
+    let grown = peak_resident_bytes() - before;
+    assert!(grown < 256 << 20, "{grown} bytes were taken");
+}
+
+/// The most that this process has held at once; nothing where the system does not tell so.
+fn peak_resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()).unwrap_or(0) << 10
+}
+
+#[tokio::test]
+async fn what_is_shown_of_a_file_is_short_and_plain() {
+    let place = Place::of("llama/tiny-chat", 30, plain()).await;
+    let mut parts = place.parts.clone();
+    parts.say("cairn_title", format!("\u{202e}evil\u{7}\n{}", "x".repeat(1 << 20)));
+    parts.say("cairn_made_by", "\u{1b}[31m<script>");
+    parts.say("model", "m\u{0}\u{2066}o");
+    parts.say("cairn_created_at_ms", "99999999999999999999999");
+    parts.write(&place.file);
+    let info = place.engine.inspect_prompt_file(&place.file).await.expect("is shown");
+    let title = info.title.expect("a title");
+    assert!(title.starts_with("evil  xxx") && title.len() == 200, "{title}");
+    assert_eq!((info.made_by.as_deref(), info.model.as_str(), info.created_at_ms), (Some("[31m<script>"), "m o", None));
+    assert_eq!((info.token_ids.as_ref(), info.is_model_proven, info.can_check), (Some(&place.tokens), true, true));
+}
+
+#[tokio::test]
+async fn kinds_that_the_model_does_not_keep_are_refused_and_the_rest_fits() {
+    let ring = KvCacheOptions { max_size: Some(16), quantization: None };
+    let place = Place::of("llama/tiny-chat", 30, ring).await;
+    place.check_refused("as `cairn generate --prompt-cache-file` does").await;
+    let gemma = Place::of("gemma3_text/long-prompt", 30, plain()).await;
+    let window = |parts: &mut Parts| {
+        for name in ["0.0", "0.1"] {
+            parts.tensor(name).zeros("F32", &[1, 2, 6, 8]);
+        }
+        parts.number("0.4", 6);
+        parts.number("0.5", 6);
+    };
+    gemma.check_spoilt(window, "is a rotating cache of 6 tokens with 2 heads of 8 numbers, but the model's").await;
+    gemma.check_spoilt(|parts| parts.number("0.5", 0), "no sequence of tokens leads there").await;
+    let keep = |parts: &mut Parts| {
+        parts.number("0.3", 1);
+        parts.number("0.5", 5);
+    };
+    gemma.check_spoilt(keep, "that keeps the first 1").await;
+    let next = Place::of("qwen3_next/dense", 30, plain()).await;
+    let slot = |parts: &mut Parts| {
+        let state = parts.tensor("0.0.0");
+        let item_bytes = state.bytes.len() as u64 / state.shape.iter().product::<u64>();
+        state.shape = vec![1, state.bytes.len() as u64 / item_bytes];
+    };
+    next.check_spoilt(slot, "its layer 0 is a recurrent state").await;
+    let moe = Place::of("qwen3_moe/quant4", 30, quantized(8, 32)).await;
+    moe.check_spoilt(|parts| parts.number("0.4", 7), "kv_bits = 7, but it must be one of [2, 3, 4, 6, 8]").await;
+    moe.check_spoilt(|parts| parts.number("0.4", 4), "quantized in groups of 32 to 4 bits").await;
+    moe.check_spoilt(|parts| parts.tensor("0.0.1").edit(|scales| scales[0] = f32::NAN), "NaN or infinite").await;
+}
+
+/// An honest file passes the check and can be gone on from; each spoilt one does not, and without the check is none of its business.
+async fn check_sampled(case: &str, num_tokens: u32, kv_cache: KvCacheOptions) {
+    let place = Place::of(case, num_tokens, kv_cache).await;
+    let other = Place::of(case, num_tokens + 1, kv_cache).await;
+    assert_eq!(place.import(true).await, Ok(num_tokens as usize), "{case}, honest");
+    let prompt = [&place.tokens[..], &[5, 6, 7]].concat();
+    let ask = |use_prompt_cache| cairn_engine::GenerateRequest { kv_cache, use_prompt_cache, ignore_eos: true, ..request(&prompt, 8) };
+    let found = finish(&mut place.engine.generate(ask(true))).await.expect("an answer").finished;
+    assert_eq!(found.stats.num_cached_tokens, num_tokens as usize, "{case}: {:?}", found.stats.cache_note);
+    if kv_cache == plain() {
+        let cold = finish(&mut place.engine.generate(ask(false))).await.expect("an answer").finished;
+        assert_eq!(found.token_ids, cold.token_ids, "{case}: the answer after an import");
+    }
+    let window = place.engine.cache().expect("caches are stored");
+    place.engine.forget_conversations().await;
+    window.purge(OWNER);
+    window.remove_anchor(OWNER);
+    window.clear();
+    place.check_is_empty("what was purged").await;
+
+    // Every array of the first and the last layer that holds numbers, by name.
+    let arrays: Vec<String> = place.parts.tensors.iter().filter(|tensor| tensor.dtype == "F32").map(|tensor| tensor.name.clone()).collect();
+    for name in &arrays {
+        let mut altered = place.parts.clone();
+        altered.tensor(name).edit(|numbers| numbers.reverse());
+        check_caught(&place, altered, &format!("{case}: all of {name}")).await;
+        // In quantized caches behind the first layer, one number of one token is within what rounding can do.
+        if kv_cache != plain() && !name.starts_with("0.") {
+            continue;
+        }
+        let mut altered = place.parts.clone();
+        altered.tensor(name).edit(|numbers| {
+            let (middle, largest) = (numbers.len() / 2, numbers.iter().fold(0.0_f32, |largest, number| largest.max(number.abs())));
+            numbers[middle] += largest;
+        });
+        check_caught(&place, altered, &format!("{case}: one number of {name}")).await;
+    }
+    let mut swapped = place.parts.clone();
+    let mut tokens = place.tokens.clone();
+    tokens.swap(1, num_tokens as usize - 2);
+    swapped.say("cairn_token_ids", tokens.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
+    check_caught(&place, swapped, &format!("{case}: tokens swapped")).await;
+    // Another prompt's contents under these tokens.
+    let mut foreign = Place::of(case, num_tokens, kv_cache).await.parts;
+    let ids: Vec<String> = other.tokens[1..].iter().map(ToString::to_string).collect();
+    foreign.say("cairn_token_ids", ids.join(","));
+    check_caught(&place, foreign, &format!("{case}: another prompt")).await;
+}
+
+async fn check_caught(place: &Place, parts: Parts, what: &str) {
+    parts.write(&place.file);
+    let message = place.import(true).await.err().unwrap_or_else(|| panic!("{what} is not noticed"));
+    assert!(message.contains("its contents are not what the model computes from its tokens"), "{what}: {message}");
+    place.check_is_empty(what).await;
+}
+
+#[tokio::test]
+async fn the_check_finds_what_was_altered_in_keys_and_values() {
+    check_sampled("llama/tiny-chat", 40, plain()).await;
+    check_sampled("llama/dense-bf16", 40, plain()).await;
+    check_sampled("llama/quant4-tied", 40, plain()).await;
+}
+
+#[tokio::test]
+async fn the_check_finds_what_was_altered_in_rings_and_states() {
+    // Past the window, and within it.
+    check_sampled("gemma3_text/long-prompt", 40, plain()).await;
+    check_sampled("gemma3_text/long-prompt", 5, plain()).await;
+    check_sampled("qwen3_next/dense", 40, plain()).await;
+}
+
+#[tokio::test]
+async fn the_check_finds_what_was_altered_in_quantized_keys_and_values() {
+    check_sampled("qwen3_moe/quant4", 40, quantized(8, 32)).await;
+    check_sampled("qwen3_moe/quant4", 40, quantized(4, 32)).await;
+}
+
+#[tokio::test]
+async fn a_long_file_is_sampled() {
+    let place = Place::of("llama/tiny-chat", 3000, plain()).await;
+    assert_eq!(place.import(true).await, Ok(3000));
+    let window = place.engine.cache().expect("caches are stored");
+    window.purge(OWNER);
+    window.remove_anchor(OWNER);
+    window.clear();
+    let mut altered = place.parts.clone();
+    altered.tensor("1.1").edit(|numbers| numbers.reverse());
+    check_caught(&place, altered, "a layer of a long prompt").await;
+    let mut altered = place.parts.clone();
+    altered.tensor("0.0").edit(|numbers| numbers.rotate_left(16));
+    check_caught(&place, altered, "every token's place").await;
+}
