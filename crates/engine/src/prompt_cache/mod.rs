@@ -378,7 +378,8 @@ impl Stored {
         // The file may have been quantized in a way of its own, which its chunks tell.
         let path = {
             let shelf = self.shelf.lock();
-            let on_disk = shelf.index.restorable_prefix(space, tokens, Needs::default()).0.parts.into_iter().find(|part| !part.record.file_hash.is_empty())?;
+            let (prefix, _) = shelf.index.restorable_prefix(space, tokens, Needs::default());
+            let on_disk = prefix.parts.into_iter().find(|part| !part.record.file_hash.is_empty())?;
             chunk_file::path(&shelf.folder, &space.fingerprint, &on_disk.record.key)
         };
         chunk_file::layout(&path).ok().flatten().or_else(|| layout(space, model, None))
