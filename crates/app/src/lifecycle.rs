@@ -37,7 +37,8 @@ impl App {
         let sweep_lock = sweep_lock(&places);
         let store = Arc::new(Store::open(&places.database()).await?);
 
-        let chunks = store.chunks().await.unwrap_or_else(|error| {
+        let (chunks, anchors) = tokio::join!(store.chunks(), store.anchors());
+        let chunks = chunks.unwrap_or_else(|error| {
             tracing::warn!("the prompt cache starts empty: {error}");
             Vec::new()
         });
@@ -45,7 +46,7 @@ impl App {
         let cache_bytes: u64 = chunks.iter().map(|chunk| chunk.bytes).sum();
         let disk_bytes = platform::free_disk_bytes(places.home()).unwrap_or(0).saturating_add(cache_bytes);
         let settings = settings::load(&store, disk_bytes).await;
-        let anchors = store.anchors().await.unwrap_or_default().into_iter().filter_map(convert::anchor).collect();
+        let anchors = anchors.unwrap_or_default().into_iter().filter_map(convert::anchor).collect();
         let cache = CacheOptions {
             folder: places.prompt_cache(),
             disk_budget_bytes: settings.cache_budget_bytes,

@@ -45,31 +45,34 @@ impl ChunkIndex {
     /// Lets go of an anchor; its chunks stay until they are evicted.
     pub(super) fn remove_anchor(&mut self, owner: &str) {
         let Some(anchor) = self.anchors.remove(owner) else { return };
-        for key in self.keys_before(anchor.chunk_key) {
-            if let Some(owners) = self.holders.get_mut(&key) {
+        let mut next = anchor.chunk_key.as_deref();
+        while let Some(record) = next.and_then(|key| self.entries.get(key)).map(|entry| &entry.record) {
+            if let Some(owners) = self.holders.get_mut(&record.key) {
                 owners.remove(owner);
                 if owners.is_empty() {
-                    self.holders.remove(&key);
+                    self.holders.remove(&record.key);
                 }
             }
+            next = record.parent_key.as_deref();
         }
     }
 
     fn place(&mut self, anchor: Anchor) {
         self.remove_anchor(&anchor.owner);
-        self.hold(&Arc::from(anchor.owner.as_str()), anchor.chunk_key.clone());
+        self.hold(&Arc::from(anchor.owner.as_str()), anchor.chunk_key.as_deref());
         self.anchors.insert(anchor.owner.clone(), anchor);
     }
 
     /// Notes that `owner` holds a chunk and all before it.
-    pub(super) fn hold(&mut self, owner: &Arc<str>, chunk_key: Option<String>) {
-        for key in self.keys_before(chunk_key) {
-            self.holders.entry(key).or_default().insert(Arc::clone(owner));
+    pub(super) fn hold(&mut self, owner: &Arc<str>, chunk_key: Option<&str>) {
+        let mut next = chunk_key;
+        while let Some(record) = next.and_then(|key| self.entries.get(key)).map(|entry| &entry.record) {
+            match self.holders.get_mut(&record.key) {
+                Some(owners) => drop(owners.insert(Arc::clone(owner))),
+                None => drop(self.holders.insert(record.key.clone(), BTreeSet::from([Arc::clone(owner)]))),
+            }
+            next = record.parent_key.as_deref();
         }
-    }
-
-    fn keys_before(&self, chunk_key: Option<String>) -> Vec<String> {
-        chunk_key.map_or(Vec::new(), |key| self.path(&key).into_iter().map(|entry| entry.record.key.clone()).collect())
     }
 
     /// Who holds a chunk, because their anchor stands at it or behind it.

@@ -159,7 +159,7 @@ impl ChunkIndex {
     pub(super) fn new(disk_budget: u64, memory_budget: u64, records: Vec<ChunkRecord>, anchors: Vec<Anchor>) -> Self {
         let mut index = ChunkIndex {
             entries: HashMap::with_capacity(records.len()),
-            children: HashMap::new(),
+            children: HashMap::with_capacity(records.len()),
             leaves: Default::default(),
             in_memory: BTreeSet::new(),
             anchors: BTreeMap::new(),
@@ -168,8 +168,15 @@ impl ChunkIndex {
             disk: Tier { bytes: 0, budget: disk_budget },
             memory: Tier { bytes: 0, budget: memory_budget },
         };
+        // As `insert` would, but quicker for ten thousand: what becomes a leaf is known at the end.
         for record in records {
-            index.insert(record, None);
+            index.disk.bytes += record.bytes;
+            index.children.entry(index.parent_of(&record)).or_default().insert(child(&record));
+            let entry = Entry { is_on_disk: true, memory_bytes: None, is_pending: false, record };
+            index.entries.insert(entry.record.key.clone(), entry);
+        }
+        for Entry { record, .. } in index.entries.values().filter(|entry| !index.children.contains_key(&entry.record.key)) {
+            index.leaves[record.kind as usize].insert(rank(record));
         }
         for anchor in anchors {
             index.restore_anchor(anchor);
@@ -220,7 +227,7 @@ impl ChunkIndex {
         // Who holds what continues it holds this one too.
         let children = self.children.get(&key).into_iter().flatten();
         let owners: BTreeSet<Arc<str>> = children.flat_map(|(_, child)| self.holders(child)).cloned().collect();
-        owners.iter().for_each(|owner| self.hold(owner, Some(key.clone())));
+        owners.iter().for_each(|owner| self.hold(owner, Some(&key)));
     }
 
     /// Notes that a chunk is on its way to disk, or that it has not got there.
