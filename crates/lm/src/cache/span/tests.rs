@@ -21,7 +21,7 @@ fn read(cache: &mut LayerCache, length: i32) -> Vec<Vec<u8>> {
         LayerCache::List(list) => list.entries_mut().iter_mut().flat_map(|entry| read(entry, length)).collect(),
         LayerCache::Arrays(state) => {
             let before = state.get(0).map_or(0.0, |sum| sum.sum(None).unwrap().item_exact::<f32>());
-            state.set(0, Array::from_slice(&[before + length as f32, 1.0], &[1, 2]));
+            state.set(0, Array::from_slice(&[before + length as f32, 0.0], &[1, 2]));
             state.advance(length as usize);
             vec![bits(state.get(0).unwrap()), state.offset().to_le_bytes().to_vec()]
         }
