@@ -4,6 +4,7 @@
 //! crash_victim HOME answer CONVERSATION MAX_TOKENS QUESTION      asks the question again and again
 //! crash_victim HOME file CONVERSATION MAX_TOKENS QUESTION        asks it once
 //! crash_victim HOME rows CONVERSATION MAX_TOKENS QUESTION        asks it once, then watches the rows of the prompt cache
+//! crash_victim HOME steps CONVERSATION MAX_TOKENS QUESTION       waits for a line on stdin, asks it once and closes the app
 //! crash_victim HOME own                                          says whether it owns the folder, and holds it until stdin ends
 //! ```
 //! A line is a JSON array of texts:
@@ -27,20 +28,27 @@ async fn main() -> anyhow::Result<()> {
     let options = Options { places: places.clone(), hub_variables: CacheVariables::default(), autoload: false };
     match arguments[1..] {
         ["own"] => own(options).await,
-        [work @ ("answer" | "file" | "rows"), conversation, max_tokens, question] => {
+        [work @ ("answer" | "file" | "rows" | "steps"), conversation, max_tokens, question] => {
             let app = App::open(options).await?;
             let mut victim = Victim { conversation: conversation.to_owned(), app };
             victim.prepare(max_tokens.parse()?).await?;
+            if work == "steps" {
+                tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
+            }
             loop {
                 victim.answer(question).await?;
                 match work {
+                    "steps" => {
+                        victim.app.close().await;
+                        return Ok(());
+                    }
                     "file" => std::future::pending().await,
                     "rows" => victim.watch_rows(&places).await?,
                     _ => {}
                 }
             }
         }
-        _ => bail!("the second argument is answer, file or rows, with a conversation, a number and a question after it, or own"),
+        _ => bail!("the second argument is answer, file, rows or steps, with a conversation, a number and a question after it, or own"),
     }
 }
 

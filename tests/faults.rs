@@ -410,6 +410,7 @@ async fn a_prompt_cache_without_room_costs_time_and_nothing_else() {
             if path.is_dir() { fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect() } else { vec![path] }
         })
         .collect();
+    let left: Vec<_> = left.into_iter().filter(|path| !path.ends_with(".lock")).collect();
     assert_eq!(left, [places.prompt_cache().join("filler")], "no part of a chunk is left");
 
     disk.make_room();

@@ -1,6 +1,6 @@
 //! What a caller of the engine does: asks, and follows the events to the end.
 
-use cairn_engine::{FinishedGeneration, GenerateEvent, GenerateRequest, Generation, PromptInput};
+use cairn_engine::{FinishedGeneration, GenerateEvent, GenerateRequest, Generation, PromptInput, TokenLogprob};
 
 /// An answer that ended well.
 pub struct Answer {
@@ -8,6 +8,8 @@ pub struct Answer {
     pub prefill: Vec<(usize, usize, usize)>,
     /// The tokens that came one by one.
     pub tokens: Vec<u32>,
+    /// Their log-probabilities, where they were asked for.
+    pub logprobs: Vec<TokenLogprob>,
     /// Their texts and the final one, joined.
     pub text: String,
     pub finished: FinishedGeneration,
@@ -27,7 +29,7 @@ pub fn request(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
 
 /// Receives the events to the end, checking their order.
 pub async fn finish(generation: &mut Generation) -> Result<Answer, Failure> {
-    let (mut prefill, mut tokens, mut text) = (Vec::<(usize, usize, usize)>::new(), Vec::new(), String::new());
+    let (mut prefill, mut tokens, mut logprobs, mut text) = (Vec::<(usize, usize, usize)>::new(), Vec::new(), Vec::new(), String::new());
     loop {
         match generation.recv().await.expect("an answer ends with Finished or Failed") {
             GenerateEvent::Prefill { processed, total, cached } => {
@@ -35,14 +37,15 @@ pub async fn finish(generation: &mut Generation) -> Result<Answer, Failure> {
                 assert!(prefill.last().is_none_or(|&(before, ..)| before < processed), "the prefill goes on");
                 prefill.push((processed, total, cached));
             }
-            GenerateEvent::Delta { text: piece, token, .. } => {
+            GenerateEvent::Delta { text: piece, token, logprob } => {
+                logprobs.extend(logprob);
                 text.push_str(&piece);
                 tokens.push(token);
             }
             GenerateEvent::Finished(finished) => {
                 assert!(generation.recv().await.is_none(), "nothing comes after Finished");
                 text.push_str(&finished.text);
-                return Ok(Answer { prefill, tokens, text, finished: *finished });
+                return Ok(Answer { prefill, tokens, logprobs, text, finished: *finished });
             }
             GenerateEvent::Failed(error) => {
                 assert!(generation.recv().await.is_none(), "nothing comes after Failed");

@@ -50,18 +50,19 @@ def one_batch(model, vocab_size, batch):
     return seconds
 
 
-for name in sys.argv[1:] or SHAPES:
-    shape = SHAPES[name]
-    model = random_model(shape)
-    prompt = mx.random.randint(0, shape["vocab_size"], (PROMPT_TOKENS,))
-    # The first run compiles kernels and does not count, here and on the other side.
-    mx.reset_peak_memory()
-    rate, first = max([one_run(model, prompt) for _ in range(RUNS + 1)][1:])
-    print(json.dumps({"model": name, "bits": 4, "decode_tps": round(rate, 1), "ttft_ms": round(first, 2), "peak_gb": round(mx.get_peak_memory() / 1e9, 3)}), flush=True)
-    for batch in BATCHES if shape["hidden_size"] < BATCH_MAX_HIDDEN else ():
+if __name__ == "__main__":
+    for name in sys.argv[1:] or SHAPES:
+        shape = SHAPES[name]
+        model = random_model(shape)
+        prompt = mx.random.randint(0, shape["vocab_size"], (PROMPT_TOKENS,))
+        # The first run compiles kernels and does not count, here and on the other side.
         mx.reset_peak_memory()
-        seconds = min([one_batch(model, shape["vocab_size"], batch) for _ in range(3)][1:])
-        rate, peak = round(batch * BATCH_ANSWER_TOKENS / seconds, 1), round(mx.get_peak_memory() / 1e9, 3)
-        print(json.dumps({"model": name, "bits": 4, "batch": batch, "aggregate_tps": rate, "peak_gb": peak}), flush=True)
-    del model
-    mx.clear_cache()
+        rate, first = max([one_run(model, prompt) for _ in range(RUNS + 1)][1:])
+        print(json.dumps({"model": name, "bits": 4, "decode_tps": round(rate, 1), "ttft_ms": round(first, 2), "peak_gb": round(mx.get_peak_memory() / 1e9, 3)}), flush=True)
+        for batch in BATCHES if shape["hidden_size"] < BATCH_MAX_HIDDEN else ():
+            mx.reset_peak_memory()
+            seconds = min([one_batch(model, shape["vocab_size"], batch) for _ in range(3)][1:])
+            rate, peak = round(batch * BATCH_ANSWER_TOKENS / seconds, 1), round(mx.get_peak_memory() / 1e9, 3)
+            print(json.dumps({"model": name, "bits": 4, "batch": batch, "aggregate_tps": rate, "peak_gb": peak}), flush=True)
+        del model
+        mx.clear_cache()

@@ -108,21 +108,31 @@ impl Drop for Side {
 }
 
 fn resume(model: &Path) -> Result<()> {
-    let text = process::output(Command::new(root().join("target/release/examples/resume")).arg(model))?;
-    let times: Value = serde_json::from_str(&text)?;
-    let ms = |key: &str| times[key].as_f64().unwrap_or(f64::NAN);
-    row(
-        "1,000 tokens of history after a restart, 1 new: first token",
-        format!("{:.0} ms", ms("restored_1")),
-        format!("cold {:.0} ms", ms("cold")),
-        ms("cold") / ms("restored_1"),
-    );
-    row(
-        "the same, 24 new tokens: first token",
-        format!("{:.0} ms", ms("restored_24")),
-        format!("KV still in RAM {:.0} ms", ms("ram_24")),
-        ms("restored_24") / ms("ram_24"),
-    );
+    let program = root().join("target/release/examples/resume");
+    let text = process::output(Command::new(program).arg(model).args(["1000", "4000", "8000"]))?;
+    for line in text.lines() {
+        let times: Value = serde_json::from_str(line)?;
+        let number = |key: &str| times[key].as_f64().unwrap_or(f64::NAN);
+        if let Some(ratio) = times["filing_over_idle"].as_f64() {
+            row("decode while another conversation is filed", format!("{:.1} %", ratio * 100.0), "not filing 100 %".to_owned(), ratio);
+            continue;
+        }
+        let ms = |key: &str| format!("{:.0} ms", number(key));
+        let history = format!("{} tokens of history", number("history_tokens"));
+        for (what, key) in [("from disk after a restart", "disk_1"), ("from the memory tier", "memory_1")] {
+            let against = format!("cold {}", ms("cold"));
+            row(&format!("{history} {what}, 1 new: first token"), ms(key), against, number("cold") / number(key));
+        }
+        let against = format!("KV still in place {}", ms("ram_24"));
+        row(&format!("{history} from disk, 24 new: first token"), ms("disk_24"), against, number("disk_24") / number("ram_24"));
+        let (bytes, kv_bytes) = (number("bytes_per_token"), number("kv_bytes_per_token"));
+        row(
+            &format!("{history}: bytes on disk a token"),
+            format!("{bytes:.0}"),
+            format!("keys and values {kv_bytes:.0}"),
+            bytes / kv_bytes,
+        );
+    }
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_engine::{CacheWindow, Engine, Holding};
-use cairn_store::{NamedCacheKind, NamedCacheRow, Prefix, StoreError};
+use cairn_store::{Conversation, NamedCacheKind, NamedCacheRow, Prefix, StoreError};
 use tokio::sync::mpsc::UnboundedReceiver;
 use uuid::Uuid;
 
@@ -37,25 +37,36 @@ pub(crate) fn named_owner(id: &str) -> String {
     format!("named/{id}")
 }
 
-/// What is kept of every conversation, by its id.
-pub(crate) async fn of_conversations(app: &App) -> HashMap<String, ConversationCache> {
+/// What is kept of every conversation, by its id. `conversations` are those in the list.
+pub(crate) async fn of_conversations(app: &App, conversations: &[Conversation]) -> HashMap<String, ConversationCache> {
     let Some(window) = app.engine.cache() else { return HashMap::new() };
     let holdings = window.holdings();
-    let names = names(app, &holdings).await;
+    let named = app.store.named_caches().await.unwrap_or_default();
+    let titles = conversations.iter().map(|row| (conversation_owner(&row.id), title(row.title.clone())));
+    let names: HashMap<String, String> = titles.chain(named.into_iter().map(|row| (named_owner(&row.id), row.name))).collect();
     let loaded = app.engine.status().borrow().model_fingerprint.clone();
     let of_conversation = |holding: &Holding| {
         let id = holding.anchor.owner.strip_prefix("conversation/")?;
-        Some((id.to_owned(), conversation_cache(holding, &names, loaded.as_deref())?))
+        let shared_with = holding.shared_with.iter().filter_map(|owner| names.get(owner).cloned()).take(MAX_SHARED_WITH);
+        Some((id.to_owned(), conversation_cache(holding, shared_with.collect(), loaded.as_deref())?))
     };
     holdings.iter().filter_map(of_conversation).collect()
 }
 
-/// What is kept of one conversation.
+/// What is kept of one conversation. Asked at each of its changes, so it looks at no others than those that it names.
 pub(crate) async fn of_conversation(app: &App, id: &str) -> Option<ConversationCache> {
-    of_conversations(app).await.remove(id)
+    let holding = app.engine.cache()?.holding(&conversation_owner(id))?;
+    let mut shared_with = Vec::new();
+    for owner in &holding.shared_with {
+        if shared_with.len() < MAX_SHARED_WITH {
+            shared_with.extend(name(app, owner).await);
+        }
+    }
+    let loaded = app.engine.status().borrow().model_fingerprint.clone();
+    conversation_cache(&holding, shared_with, loaded.as_deref())
 }
 
-fn conversation_cache(holding: &Holding, names: &HashMap<String, String>, loaded: Option<&str>) -> Option<ConversationCache> {
+fn conversation_cache(holding: &Holding, shared_with: Vec<String>, loaded: Option<&str>) -> Option<ConversationCache> {
     let anchor = &holding.anchor;
     if anchor.num_tokens == 0 && anchor.lost.is_none() {
         return None;
@@ -69,21 +80,23 @@ fn conversation_cache(holding: &Holding, names: &HashMap<String, String>, loaded
         is_pinned: anchor.is_pinned,
         model: anchor.model.clone(),
         resumes_instantly: anchor.num_tokens > 0 && lost.is_none() && loaded == Some(anchor.space.fingerprint.as_str()),
-        shared_with: holding.shared_with.iter().filter_map(|owner| names.get(owner).cloned()).take(MAX_SHARED_WITH).collect(),
+        shared_with,
         lost: lost.map(|lost| format!("{} tokens: {}", lost.num_tokens - anchor.num_tokens, lost.reason)),
     })
 }
 
-/// What the owners of anchors are called.
-async fn names(app: &App, holdings: &[Holding]) -> HashMap<String, String> {
-    if holdings.iter().all(|holding| holding.shared_with.is_empty()) {
-        return HashMap::new();
+/// What the owner of an anchor is called; none where it is deleted.
+async fn name(app: &App, owner: &str) -> Option<String> {
+    if let Some(id) = owner.strip_prefix("conversation/") {
+        return app.store.conversation_title(id).await.ok()?.map(title);
     }
-    let conversations = app.store.conversations().await.unwrap_or_default();
-    let named = app.store.named_caches().await.unwrap_or_default();
-    let title = |title: String| if title.is_empty() { "New chat".to_owned() } else { title };
-    let conversations = conversations.into_iter().map(|row| (conversation_owner(&row.id), title(row.title)));
-    conversations.chain(named.into_iter().map(|row| (named_owner(&row.id), row.name))).collect()
+    let named = app.store.named_cache(owner.strip_prefix("named/")?).await.ok()??;
+    named.deleted_at_ms.is_none().then_some(named.name)
+}
+
+/// A conversation's title as the list shows it.
+fn title(title: String) -> String {
+    if title.is_empty() { "New chat".to_owned() } else { title }
 }
 
 /// The whole of it.
@@ -93,8 +106,6 @@ pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
     let status = app.engine.status().borrow().clone();
     let loaded = status.model_fingerprint;
     let named = named(app).await?;
-    let models: HashMap<String, String> =
-        window.holdings().into_iter().map(|holding| (holding.anchor.space.fingerprint, holding.anchor.model)).collect();
     let shown: Vec<Vec<u32>> = view
         .nodes
         .iter()
@@ -119,7 +130,7 @@ pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
             hits: u32::try_from(node.hits).unwrap_or(u32::MAX),
             last_used_at_ms: node.last_used_at_ms,
             text: (!text.is_empty()).then(|| beginning(&text)),
-            model: models.get(&node.fingerprint).cloned().unwrap_or_default(),
+            model: view.models.get(&node.fingerprint).cloned().unwrap_or_default(),
             conversations: owned("conversation"),
             named: owned("named"),
             is_pinned: node.is_pinned,
@@ -145,14 +156,11 @@ pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
 pub(crate) async fn named(app: &App) -> Result<Vec<NamedCache>, Failure> {
     let rows = app.store.named_caches().await?;
     let conversations = app.store.conversations().await?;
-    let holdings: HashMap<String, Holding> = match app.engine.cache() {
-        Some(window) => window.holdings().into_iter().map(|holding| (holding.anchor.owner.clone(), holding)).collect(),
-        None => HashMap::new(),
-    };
     let loaded = app.engine.status().borrow().model_fingerprint.clone();
     let wire = |row: NamedCacheRow| {
-        let holding = holdings.get(&named_owner(&row.id));
-        let begins_with = |conversation: &&cairn_store::Conversation| conversation.prefix.as_ref().is_some_and(|p| p.named_id == row.id);
+        let held = app.engine.cache().and_then(|window| window.holding(&named_owner(&row.id)));
+        let holding = held.as_ref();
+        let begins_with = |conversation: &&Conversation| conversation.prefix.as_ref().is_some_and(|p| p.named_id == row.id);
         let is_whole = holding.is_some_and(|holding| holding.anchor.num_tokens as i64 >= row.num_tokens);
         NamedCache {
             num_conversations: tokens(conversations.iter().filter(begins_with).count()),
@@ -216,8 +224,7 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
     let row = app.store.conversation(conversation_id).await?.filter(|row| row.deleted_at_ms.is_none());
     let conversation = row.ok_or_else(|| StoreError::NoConversation { id: conversation_id.to_owned() })?;
     let owner = conversation_owner(conversation_id);
-    let holding = window.holdings().into_iter().find(|holding| holding.anchor.owner == owner && holding.anchor.num_tokens > 0);
-    let Some(holding) = holding else {
+    let Some(holding) = window.holding(&owner).filter(|holding| holding.anchor.num_tokens > 0) else {
         return Err(Failure::invalid("Nothing of this conversation is kept yet: ask something first."));
     };
     let token_ids = window.tokens(&owner);
@@ -231,7 +238,11 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
         model: holding.anchor.model.clone(),
         fingerprint: holding.anchor.space.fingerprint.clone(),
         variant: holding.anchor.space.variant.clone(),
-        kind: NamedCacheKind::Conversation,
+        kind: match window.path(&owner).last().map(|record| record.kind) {
+            // Only the beginning is left of it: up to where the first question's words stand.
+            Some(cairn_engine::ChunkKind::System) => NamedCacheKind::Prompt,
+            _ => NamedCacheKind::Conversation,
+        },
         num_tokens: token_ids.len() as i64,
         token_ids: (!is_opaque).then_some(token_ids),
         title: conversation.title,
@@ -358,7 +369,8 @@ pub(crate) async fn ends(engine: &Engine, fingerprint: &str, token_ids: &[u32]) 
         return (String::new(), String::new());
     }
     let first = token_ids.iter().copied().take(SHOWN_TOKENS).collect();
-    let last = token_ids[token_ids.len().saturating_sub(SHOWN_TOKENS)..].to_vec();
+    // What the beginning shows already is not shown twice.
+    let last = token_ids[token_ids.len().saturating_sub(SHOWN_TOKENS).max(SHOWN_TOKENS.min(token_ids.len()))..].to_vec();
     let mut texts = engine.decode(vec![first, last]).await.unwrap_or_default().into_iter();
     let (first, last) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
     (beginning(&first), ending(&last))

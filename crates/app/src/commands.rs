@@ -97,7 +97,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
 
 async fn conversations(app: &App) -> Result<Vec<Conversation>, Failure> {
     let rows = app.store.conversations().await?;
-    let mut kept = caches::of_conversations(app).await;
+    let mut kept = caches::of_conversations(app, &rows).await;
     let convert = |row: cairn_store::Conversation| {
         let (is_streaming, cache) = (app.answers.is_streaming(&row.id), kept.remove(&row.id));
         convert::conversation(row, is_streaming, cache)

@@ -45,7 +45,6 @@ async fn foreign_model(app: &App, conversation_id: &str, prefix: &Prefix) -> Res
 
 /// The fingerprint and the name of the model that read a conversation last.
 fn last_reader(app: &App, conversation_id: &str) -> Option<(String, String)> {
-    let owner = caches::conversation_owner(conversation_id);
-    let holding = app.engine.cache()?.holdings().into_iter().find(|holding| holding.anchor.owner == owner)?;
+    let holding = app.engine.cache()?.holding(&caches::conversation_owner(conversation_id))?;
     Some((holding.anchor.space.fingerprint, holding.anchor.model))
 }

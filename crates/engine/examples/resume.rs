@@ -4,7 +4,7 @@
 //! Prints one JSON object for each length of history, in milliseconds to the first token, medians of several runs: `cold` computes the
 //! history; `disk_1` and `disk_24` read it from disk in a fresh engine (as after a restart) and compute 1 or 24 new tokens; `memory_1` reads
 //! it from the memory tier after another conversation ran; `ram_24` computes 24 tokens behind caches that are still where they were.
-//! `bytes_per_token` is what lies on disk, `kv_bytes_per_token` what the keys and values take.
+//! `read_copy` is what reading those files and copying their bytes once takes one thread. `bytes_per_token` is what lies on disk, `kv_bytes_per_token` what the keys and values take.
 //!
 //! Then one object about filing: `filing_over_idle` is the decode speed of an answer while the chunks of another are being written, over
 //! that of the same answer alone.
@@ -80,13 +80,15 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
     }
     engine.shutdown().await;
 
+    let read_copy = (0..RUNS).map(|_| read_and_copy(folder.path(), &records)).collect::<Result<Vec<f64>>>()?;
+    let read_copy = median(read_copy);
     let file_bytes: u64 = records.iter().map(|record| record.bytes).sum();
     let num_tokens: usize = records.iter().map(|record| record.token_ids.len()).sum();
     let (cold, disk_1, disk_24) = (median(cold), median(disk_1), median(disk_24));
     let (memory_1, ram_24) = (median(memory_1), median(ram_24));
     println!(
         "{{\"history_tokens\": {history}, \"cold\": {cold:.1}, \"disk_1\": {disk_1:.1}, \"disk_24\": {disk_24:.1}, \
-         \"memory_1\": {memory_1:.1}, \"ram_24\": {ram_24:.1}, \"cold_over_disk_1\": {:.1}, \"cold_over_memory_1\": {:.1}, \
+         \"memory_1\": {memory_1:.1}, \"ram_24\": {ram_24:.1}, \"read_copy\": {read_copy:.1}, \"cold_over_disk_1\": {:.1}, \"cold_over_memory_1\": {:.1}, \
          \"disk_24_over_ram_24\": {:.3}, \"bytes_per_token\": {:.0}, \"kv_bytes_per_token\": {}}}",
         cold / disk_1,
         cold / memory_1,
@@ -122,6 +124,18 @@ async fn filing(model: &Path) -> Result<()> {
     engine.shutdown().await;
     println!("{{\"filing_over_idle\": {:.3}}}", median(ratios));
     Ok(())
+}
+
+/// Milliseconds to read all files and copy their bytes.
+fn read_and_copy(folder: &Path, records: &[ChunkRecord]) -> Result<f64> {
+    let start = std::time::Instant::now();
+    let mut copies = Vec::new();
+    for record in records {
+        let path = folder.join(&record.space.fingerprint).join(format!("{}.safetensors", record.key));
+        copies.push(std::hint::black_box(std::fs::read(path)?).clone());
+    }
+    std::hint::black_box(&copies);
+    Ok(start.elapsed().as_secs_f64() * 1e3)
 }
 
 /// Keys and values of a token, from a chunk's own header.

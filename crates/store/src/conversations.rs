@@ -152,6 +152,15 @@ impl Store {
             .map_err(|error| self.failed(error))
     }
 
+    /// The title of one conversation, unless it is deleted.
+    pub async fn conversation_title(&self, id: &str) -> Result<Option<String>, StoreError> {
+        sqlx::query_scalar("select title from conversations where id = ? and deleted_at_ms is null")
+            .bind(id)
+            .fetch_optional(&self.readers)
+            .await
+            .map_err(|error| self.failed(error))
+    }
+
     /// Sets the title, verbatim. With an empty one the next turn names the conversation again.
     pub async fn rename_conversation(&self, id: &str, title: &str) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;

@@ -1,6 +1,7 @@
 //! Who holds which place among the chunks, and what they share.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::index::ChunkIndex;
 use crate::records::{Anchor, Lost};
@@ -26,7 +27,7 @@ impl ChunkIndex {
     /// Moves an anchor, or makes it. What it lost is forgotten: whoever sets it has what there is.
     pub(super) fn set_anchor(&mut self, anchor: Anchor) {
         self.moved_anchors.push(anchor.clone());
-        self.anchors.insert(anchor.owner.clone(), anchor);
+        self.place(anchor);
     }
 
     /// An anchor from a caller's rows. A chunk that is not there was lost while nobody looked.
@@ -38,12 +39,47 @@ impl ChunkIndex {
             (anchor.chunk_key, anchor.num_tokens) = (None, 0);
             self.moved_anchors.push(anchor.clone());
         }
-        self.anchors.insert(anchor.owner.clone(), anchor);
+        self.place(anchor);
     }
 
     /// Lets go of an anchor; its chunks stay until they are evicted.
     pub(super) fn remove_anchor(&mut self, owner: &str) {
-        self.anchors.remove(owner);
+        let Some(anchor) = self.anchors.remove(owner) else { return };
+        for key in self.keys_before(anchor.chunk_key) {
+            if let Some(owners) = self.holders.get_mut(&key) {
+                owners.remove(owner);
+                if owners.is_empty() {
+                    self.holders.remove(&key);
+                }
+            }
+        }
+    }
+
+    fn place(&mut self, anchor: Anchor) {
+        self.remove_anchor(&anchor.owner);
+        self.hold(&Arc::from(anchor.owner.as_str()), anchor.chunk_key.clone());
+        self.anchors.insert(anchor.owner.clone(), anchor);
+    }
+
+    /// Notes that `owner` holds a chunk and all before it.
+    pub(super) fn hold(&mut self, owner: &Arc<str>, chunk_key: Option<String>) {
+        for key in self.keys_before(chunk_key) {
+            self.holders.entry(key).or_default().insert(Arc::clone(owner));
+        }
+    }
+
+    fn keys_before(&self, chunk_key: Option<String>) -> Vec<String> {
+        chunk_key.map_or(Vec::new(), |key| self.path(&key).into_iter().map(|entry| entry.record.key.clone()).collect())
+    }
+
+    /// Who holds a chunk, because their anchor stands at it or behind it.
+    pub(super) fn holders(&self, key: &str) -> impl Iterator<Item = &Arc<str>> {
+        self.holders.get(key).into_iter().flatten()
+    }
+
+    /// Whether nobody but `owner` holds a chunk.
+    pub(super) fn is_held_only_by(&self, owner: &str, key: &str) -> bool {
+        self.holders(key).all(|holder| &**holder == owner)
     }
 
     /// Keeps an anchor's chunks whatever the budgets say, or no longer.
@@ -56,9 +92,9 @@ impl ChunkIndex {
         }
     }
 
-    /// Whether a pinned anchor stands right behind this chunk. Those further up are safe because something continues them.
+    /// Whether a pinned anchor holds this chunk.
     pub(super) fn is_pinned(&self, key: &str) -> bool {
-        self.anchors.values().any(|anchor| anchor.is_pinned && anchor.chunk_key.as_deref() == Some(key))
+        self.holders(key).any(|owner| self.anchors.get(&**owner).is_some_and(|anchor| anchor.is_pinned))
     }
 
     /// The anchors that have changed since the last call.
@@ -68,36 +104,30 @@ impl ChunkIndex {
 
     /// What every anchor holds.
     pub(super) fn holdings(&self) -> Vec<Holding> {
-        let mut owners: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for anchor in self.anchors.values() {
-            for entry in anchor.chunk_key.iter().flat_map(|key| self.path(key)) {
-                owners.entry(&entry.record.key).or_default().push(&anchor.owner);
-            }
+        self.anchors.values().map(|anchor| self.held_by(anchor)).collect()
+    }
+
+    /// What one anchor holds.
+    pub(super) fn holding(&self, owner: &str) -> Option<Holding> {
+        self.anchors.get(owner).map(|anchor| self.held_by(anchor))
+    }
+
+    fn held_by(&self, anchor: &Anchor) -> Holding {
+        let path = anchor.chunk_key.as_deref().map_or(Vec::new(), |key| self.path(key));
+        // Who shares more stands first: all that share a chunk share those before it.
+        let mut known = BTreeSet::new();
+        let others = path.iter().rev().flat_map(|entry| self.holders(&entry.record.key));
+        let others = others.filter(|owner| ***owner != anchor.owner && known.insert(Arc::clone(owner)));
+        let shared_with = others.take(MAX_SHARED_WITH).map(|owner| owner.to_string()).collect();
+        let own = path.iter().filter(|entry| self.is_held_only_by(&anchor.owner, &entry.record.key));
+        Holding {
+            anchor: anchor.clone(),
+            bytes: path.iter().map(|entry| entry.record.bytes).sum(),
+            own_bytes: own.map(|entry| entry.record.bytes).sum(),
+            is_in_memory: !path.is_empty() && path.iter().all(|entry| entry.memory_bytes.is_some()),
+            shared_with,
+            last_used_at_ms: path.last().map_or(0, |entry| entry.record.last_used_at_ms),
         }
-        let holding = |anchor: &Anchor| {
-            let path = anchor.chunk_key.as_deref().map_or(Vec::new(), |key| self.path(key));
-            let others = |key: &str| owners.get(key).into_iter().flatten().filter(|owner| **owner != anchor.owner);
-            let is_own = |key: &str| others(key).next().is_none();
-            // Who shares more stands first: all that share a chunk share those before it.
-            let mut shared_with: Vec<String> = Vec::new();
-            for owner in path.iter().rev().flat_map(|entry| others(&entry.record.key)) {
-                if shared_with.len() == MAX_SHARED_WITH {
-                    break;
-                }
-                if !shared_with.iter().any(|known| known == owner) {
-                    shared_with.push((*owner).to_owned());
-                }
-            }
-            Holding {
-                anchor: anchor.clone(),
-                bytes: path.iter().map(|entry| entry.record.bytes).sum(),
-                own_bytes: path.iter().filter(|entry| is_own(&entry.record.key)).map(|entry| entry.record.bytes).sum(),
-                is_in_memory: !path.is_empty() && path.iter().all(|entry| entry.memory_bytes.is_some()),
-                shared_with,
-                last_used_at_ms: path.last().map_or(0, |entry| entry.record.last_used_at_ms),
-            }
-        };
-        self.anchors.values().map(holding).collect()
     }
 }
 

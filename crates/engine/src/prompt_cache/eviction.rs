@@ -120,19 +120,19 @@ impl ChunkIndex {
 
     /// Removes everything that only `owner` holds, branches beside its place included; its anchor falls back to what others share.
     pub(super) fn purge(&mut self, owner: &str, at_ms: i64) -> Vec<ChunkRecord> {
-        let Some(key) = self.anchors.get(owner).and_then(|anchor| anchor.chunk_key.clone()) else { return Vec::new() };
-        let path: Vec<String> = self.path(&key).iter().map(|entry| entry.record.key.clone()).collect();
-        let shared: HashSet<&str> = self
-            .anchors
-            .values()
-            .filter(|anchor| anchor.owner != owner)
-            .filter_map(|anchor| anchor.chunk_key.as_deref())
-            .flat_map(|key| self.path(key).into_iter().map(|entry| entry.record.key.as_str()))
-            .collect();
-        match path.iter().find(|key| !shared.contains(key.as_str())).cloned() {
+        let Some(key) = self.anchors.get(owner).and_then(|anchor| anchor.chunk_key.as_deref()) else { return Vec::new() };
+        let mut path = self.path(key).into_iter().map(|entry| entry.record.key.as_str());
+        match path.find(|key| self.is_held_only_by(owner, key)).map(str::to_owned) {
             Some(first) => self.remove_with_descendants(&first, PURGED, at_ms),
             None => Vec::new(),
         }
+    }
+
+    /// Removes everything that is not on disk.
+    pub(super) fn remove_unwritten(&mut self, reason: &str, at_ms: i64) -> Vec<ChunkRecord> {
+        let unwritten = self.entries.values().filter(|entry| !entry.is_on_disk).map(|entry| entry.record.key.clone());
+        // What continues one of them is not on disk either.
+        unwritten.collect::<Vec<_>>().iter().flat_map(|key| self.remove_with_descendants(key, reason, at_ms)).collect()
     }
 
     /// Removes everything that no pinned anchor holds.
@@ -162,7 +162,9 @@ impl ChunkIndex {
                 }
             }
         }
-        for anchor in self.anchors.values_mut().filter(|anchor| anchor.chunk_key.as_deref() == Some(key)) {
+        // Nothing continues it, so whoever holds it stands right behind it.
+        for owner in self.holders.remove(key).into_iter().flatten() {
+            let Some(anchor) = self.anchors.get_mut(&*owner) else { continue };
             let num_tokens = anchor.lost.as_ref().map_or(anchor.num_tokens, |lost| lost.num_tokens);
             anchor.lost = Some(Lost { num_tokens, reason: reason.to_owned(), at_ms });
             anchor.chunk_key.clone_from(&record.parent_key);

@@ -81,13 +81,13 @@ impl Clerk {
         while let Ok(order) = orders.recv() {
             match order {
                 Order::File { key, bytes, layout } => {
-                    let problem = self.file(&key, &layout).err();
+                    let filed = self.file(&key, &layout);
                     let mut shelf = self.shelf.lock();
-                    if let Some(problem) = &problem {
-                        // The chunk stays in memory; what continues it is not written either.
+                    if let Err(problem) = filed {
+                        // The chunk stays in memory, and is tried again with the next that continues it.
                         tracing::warn!(%problem, "a prompt cache could not be stored");
+                        shelf.problem = Some(problem);
                     }
-                    shelf.problem = problem;
                     shelf.end_pending(&key, bytes);
                     shelf.keep_to_memory_budget();
                     drop(shelf);
@@ -102,14 +102,32 @@ impl Clerk {
         }
     }
 
-    /// Writes one chunk. Fails in words; that there is no room is no failure.
+    /// Writes a chunk, and before it what it continues and could not be written earlier. Fails in words; that there is no room is no
+    /// failure.
     fn file(&self, key: &str, layout: &CacheLayout) -> Result<(), String> {
+        let mut unwritten: Vec<String> = {
+            let shelf = self.shelf.lock();
+            let path = shelf.index.path(key);
+            path.iter().filter(|entry| !entry.is_on_disk).map(|entry| entry.record.key.clone()).collect()
+        };
+        unwritten.reverse();
+        while let Some(key) = unwritten.pop() {
+            match self.file_one(&key, layout)? {
+                true => self.shelf.lock().problem = None,
+                false => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one chunk; false where it has gone, or there is no room for it.
+    fn file_one(&self, key: &str, layout: &CacheLayout) -> Result<bool, String> {
         let (record, contents, path) = {
             let shelf = self.shelf.lock();
-            let Some(entry) = shelf.index.get(key).filter(|entry| !entry.is_on_disk) else { return Ok(()) };
-            let Some(contents) = shelf.contents.get(key) else { return Ok(()) };
+            let Some(entry) = shelf.index.get(key).filter(|entry| !entry.is_on_disk) else { return Ok(false) };
+            let Some(contents) = shelf.contents.get(key) else { return Ok(false) };
             if entry.record.parent_key.as_ref().is_some_and(|parent| !shelf.index.is_on_disk(parent)) {
-                return Ok(());
+                return Ok(false);
             }
             let path = chunk_file::path(&shelf.folder, &entry.record.space.fingerprint, key);
             (entry.record.clone(), Arc::clone(contents), path)
@@ -121,7 +139,7 @@ impl Clerk {
             let mut shelf = self.shelf.lock();
             match shelf.index.make_room_on_disk(bytes, record.parent_key.as_deref(), now_ms()) {
                 Some(removed) => shelf.discard(removed, DISK_BUDGET),
-                None => return Ok(()),
+                None => return Ok(false),
             }
         }
         let file_hash = contents.write(&path, &header).map_err(|error| format!("the disk could not be written: {error}"))?;
@@ -131,7 +149,7 @@ impl Clerk {
             // Removed while it was being written.
             None => drop(fs::remove_file(&path)),
         }
-        Ok(())
+        Ok(true)
     }
 
     fn keep_to_budgets(&self) {

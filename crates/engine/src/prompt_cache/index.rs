@@ -4,6 +4,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use crate::records::{Anchor, ChunkKind, ChunkRecord, Space};
 
@@ -16,6 +17,7 @@ pub(super) const MAX_CHUNK_TOKENS: usize = 256;
 /// - A chunk's parent is there as long as it is; on disk too where the chunk is.
 /// - `leaves` are the chunks that nothing continues, by kind; `in_memory` those whose contents are in memory.
 /// - An anchor's chunk is there, or the anchor has none.
+/// - `holders` are the owners of the anchors at a chunk or behind it, for the chunks that have some.
 #[derive(Debug)]
 pub(super) struct ChunkIndex {
     pub(super) entries: HashMap<String, Entry>,
@@ -25,6 +27,8 @@ pub(super) struct ChunkIndex {
     pub(super) leaves: [BTreeSet<Rank>; 3],
     pub(super) in_memory: BTreeSet<Rank>,
     pub(super) anchors: BTreeMap<String, Anchor>,
+    /// Kept beside the anchors, so that looking at one of ten thousand does not take a walk over all.
+    pub(super) holders: HashMap<String, BTreeSet<Arc<str>>>,
     /// Anchors that have changed since somebody asked.
     pub(super) moved_anchors: Vec<Anchor>,
     pub(super) disk: Tier,
@@ -63,7 +67,7 @@ pub(super) fn rank(record: &ChunkRecord) -> Rank {
 }
 
 /// The longest stored beginning of a prompt.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Prefix {
     /// The chunks in order; of the last one perhaps only the first tokens.
     pub(super) parts: Vec<PrefixPart>,
@@ -71,10 +75,9 @@ pub(super) struct Prefix {
     pub(super) num_tokens: usize,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PrefixPart {
     pub(super) record: ChunkRecord,
-    pub(super) is_on_disk: bool,
     pub(super) num_tokens: usize,
 }
 
@@ -88,6 +91,27 @@ pub(super) struct Needs {
 }
 
 impl Prefix {
+    /// The last of its chunks that match whole.
+    pub(super) fn last_whole(&self) -> Option<&ChunkRecord> {
+        self.parts.iter().rfind(|part| part.is_whole()).map(|part| &part.record)
+    }
+
+    /// The tokens of the first chunks that match whole and hide none of `places`: behind those that they reach, a model with these needs
+    /// can go on.
+    fn num_open(&self, needs: Needs, places: &[usize]) -> usize {
+        let whole: Vec<&ChunkRecord> = self.parts.iter().filter(|part| part.is_whole()).map(|part| &part.record).collect();
+        let mut open = whole.len();
+        for &place in places {
+            let hides = |record: &ChunkRecord| place < record.stop() || (place == record.stop() && needs.state && !record.has_state);
+            // Of the window before the place.
+            let from = place - needs.window.unwrap_or_default().min(place);
+            let lacks = |record: &ChunkRecord| record.stop() > from && record.held_from > record.start.max(from);
+            let mut before = whole.iter().take_while(|record| record.start < place);
+            open = before.position(|record| hides(record) || lacks(record)).map_or(open, |hiding| open.min(hiding));
+        }
+        whole[..open].last().map_or(0, |record| record.stop())
+    }
+
     /// The most tokens, at most `limit`, behind which a model with these needs can go on.
     pub(super) fn num_restorable(&self, needs: Needs, limit: usize) -> usize {
         let mut place = self.num_tokens.min(limit);
@@ -139,6 +163,7 @@ impl ChunkIndex {
             leaves: Default::default(),
             in_memory: BTreeSet::new(),
             anchors: BTreeMap::new(),
+            holders: HashMap::new(),
             moved_anchors: Vec::new(),
             disk: Tier { bytes: 0, budget: disk_budget },
             memory: Tier { bytes: 0, budget: memory_budget },
@@ -191,7 +216,11 @@ impl ChunkIndex {
             None => self.disk.bytes += record.bytes,
         }
         let (key, is_on_disk) = (record.key.clone(), memory_bytes.is_none());
-        self.entries.insert(key, Entry { record, is_on_disk, memory_bytes, is_pending: false });
+        self.entries.insert(key.clone(), Entry { record, is_on_disk, memory_bytes, is_pending: false });
+        // Who holds what continues it holds this one too.
+        let children = self.children.get(&key).into_iter().flatten();
+        let owners: BTreeSet<Arc<str>> = children.flat_map(|(_, child)| self.holders(child)).cloned().collect();
+        owners.iter().for_each(|owner| self.hold(owner, Some(key.clone())));
     }
 
     /// Notes that a chunk is on its way to disk, or that it has not got there.
@@ -215,47 +244,93 @@ impl ChunkIndex {
     }
 
     /// The longest run of chunks that begins as `tokens` do; the last may match in part.
+    #[cfg(test)]
     pub(super) fn longest_prefix(&self, space: &Space, tokens: &[u32]) -> Prefix {
-        let mut prefix = Prefix { parts: Vec::new(), num_tokens: 0 };
-        let mut parent = root_key(space);
+        self.best_prefix(space, tokens, |prefix| prefix.num_tokens)
+    }
+
+    /// The chunks that let a model with these needs go on behind the most of `tokens`, and behind how many.
+    pub(super) fn restorable_prefix(&self, space: &Space, tokens: &[u32], needs: Needs) -> (Prefix, usize) {
+        let prefix = self.best_prefix(space, tokens, |prefix| prefix.num_restorable(needs, tokens.len()));
+        let num_tokens = prefix.num_restorable(needs, tokens.len());
+        (prefix, num_tokens)
+    }
+
+    /// Of all runs of chunks that begin as `tokens` do the one that is worth most, among equals the longest. No run is worth more than it
+    /// has tokens.
+    ///
+    /// Chunks that continue the same one may begin alike and differ in length: the one that matches further may lead nowhere, while behind
+    /// a shorter one the conversation goes on, or a model can.
+    pub(super) fn best_prefix(&self, space: &Space, tokens: &[u32], worth: impl Fn(&Prefix) -> usize) -> Prefix {
+        let mut best = ((0, 0), Prefix::default());
+        let consider = |best: &mut ((usize, usize), Prefix), run: &[(&Entry, usize)]| {
+            let num_tokens = run.iter().map(|(_, matched)| matched).sum();
+            if (num_tokens, num_tokens) > best.0 {
+                let part = |&(entry, num_tokens): &(&Entry, usize)| PrefixPart { record: entry.record.clone(), num_tokens };
+                let prefix = Prefix { parts: run.iter().map(part).collect(), num_tokens };
+                let worth = (worth(&prefix), num_tokens);
+                if worth > best.0 {
+                    *best = (worth, prefix);
+                }
+            }
+        };
+        let (mut parent, mut num_tokens) = (root_key(space), 0);
+        let mut run: Vec<(&Entry, usize)> = Vec::new();
+        // Chunks that continue the run's first ones, with how much of them matches; the last is taken first.
+        let mut pending: Vec<(usize, &Entry, usize)> = Vec::new();
+        let is_whole = |entry: &Entry, matched: usize| entry.record.token_ids.len() == matched;
         loop {
-            let rest = &tokens[prefix.num_tokens..];
-            let best = self
-                .children_beginning_with(&parent, rest.first().copied())
-                .map(|entry| (super::common_prefix(&entry.record.token_ids, rest), entry))
-                .max_by_key(|(matched, entry)| (*matched, *matched == entry.record.token_ids.len()));
-            let Some((matched, entry)) = best.filter(|(matched, _)| *matched > 0) else { return prefix };
-            let record = entry.record.clone();
-            prefix.num_tokens += matched;
-            parent.clone_from(&record.key);
-            let is_whole = matched == record.token_ids.len();
-            prefix.parts.push(PrefixPart { record, is_on_disk: entry.is_on_disk, num_tokens: matched });
-            if !is_whole {
-                return prefix;
+            let rest = &tokens[num_tokens..];
+            let children = self.children_beginning_with(&parent, rest.first().copied());
+            let matches = children.map(|entry| (entry, super::common_prefix(&entry.record.token_ids, rest)));
+            let mut next: Vec<(&Entry, usize)> = matches.filter(|(_, matched)| *matched > 0).collect();
+            // Those that match in part end the run: the others are more likely the best, and spare a look at them.
+            next.sort_by_key(|&(entry, matched)| (is_whole(entry, matched), matched));
+            if next.is_empty() {
+                consider(&mut best, &run);
+            }
+            pending.extend(next.into_iter().map(|(entry, matched)| (run.len(), entry, matched)));
+            loop {
+                let Some((depth, entry, matched)) = pending.pop() else { return best.1 };
+                run.truncate(depth);
+                run.push((entry, matched));
+                if is_whole(entry, matched) {
+                    parent.clone_from(&entry.record.key);
+                    num_tokens = entry.record.start + matched;
+                    break;
+                }
+                consider(&mut best, &run);
             }
         }
     }
 
     /// The chunks that `tokens` still need, after those already there: cut at every boundary, where whose words they are changes, and at
-    /// 256 tokens. What comes after the last boundary is the answer.
-    pub(super) fn plan(&self, space: &Space, tokens: &[u32], boundaries: &[(usize, ChunkKind)]) -> Vec<PlannedChunk> {
-        let mut start = 0;
-        let mut parent_key = None;
-        for part in self.longest_prefix(space, tokens).parts {
-            // A chunk is never rewritten: one that matches in part gets a sibling that repeats the matching tokens.
-            if part.is_whole() {
-                start += part.num_tokens;
-                parent_key = Some(part.record.key);
-            }
-        }
+    /// 256 tokens. What comes after the last boundary is the answer. Behind each of `places`, ascending, a model with these needs is to be
+    /// able to go on, which those already there may not allow.
+    pub(super) fn plan(
+        &self,
+        space: &Space,
+        tokens: &[u32],
+        boundaries: &[(usize, ChunkKind)],
+        (needs, places): (Needs, &[usize]),
+    ) -> Vec<PlannedChunk> {
+        let there = self.best_prefix(space, tokens, |prefix| prefix.num_open(needs, places));
+        let mut start = there.num_open(needs, places);
+        // A chunk is never rewritten: one that matches in part, or hides a place, gets a sibling that repeats its tokens.
+        let mut parent_key = there.parts.into_iter().map(|part| part.record).find(|record| record.stop() == start).map(|record| record.key);
         let mut planned = Vec::new();
         while start < tokens.len() {
             let next = boundaries.iter().find(|(boundary, _)| *boundary > start);
             let (boundary, kind) = next.copied().unwrap_or((tokens.len(), ChunkKind::Assistant));
-            let stop = boundary.min(start + MAX_CHUNK_TOKENS).min(tokens.len());
-            let token_ids = tokens[start..stop].to_vec();
-            let key = chunk_key(&parent_key.clone().unwrap_or_else(|| root_key(space)), &token_ids);
-            planned.push(PlannedChunk { key: key.clone(), parent_key, kind, start, token_ids });
+            let mut stop = boundary.min(start + MAX_CHUNK_TOKENS).min(tokens.len());
+            let parent = parent_key.clone().unwrap_or_else(|| root_key(space));
+            let mut key = chunk_key(&parent, &tokens[start..stop]);
+            // The sibling of a chunk that hides a place must end elsewhere.
+            while self.contains(&key) && stop - start > 1 {
+                stop -= 1;
+                key = chunk_key(&parent, &tokens[start..stop]);
+            }
+            planned.push(PlannedChunk { key: key.clone(), parent_key, kind, start, token_ids: tokens[start..stop].to_vec() });
             parent_key = Some(key);
             start = stop;
         }

@@ -34,6 +34,7 @@ mod shelf;
 mod view;
 mod why;
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -47,7 +48,7 @@ use crate::records::{Anchor, CacheEvent, CacheOptions, ChunkKind, ChunkRecord, S
 use crate::{EngineError, EngineStatus};
 use chunk_file::ChunkContents;
 use filing::Filing;
-use index::Needs;
+use index::{Needs, Prefix, PrefixPart};
 use restore::{Source, restore};
 use shelf::SharedShelf;
 
@@ -152,19 +153,24 @@ impl PromptCache {
         let own_variant = query.opaque_variant.map_or_else(|| query.quantization.map_or_else(String::new, variant), str::to_owned);
         let own = Space { variant: own_variant, ..plain.clone() };
         let (mut caches, mut num_tokens, mut problem) = (None, 0, None);
-        // Until they are quantized, keys and values are those of a plain cache; but there zeros stand for nothing else.
-        let spaces = if own == plain || own.is_opaque() { vec![&own] } else { vec![&own, &plain] };
-        if let Some(hot) = self.hot.take().filter(|hot| spaces.contains(&&hot.space)) {
+        // Until they are quantized, keys and values are those of a plain cache; but there zeros stand for nothing else. Where more is stored
+        // comes first.
+        let mut spaces = vec![(0, &own)];
+        spaces.extend((own != plain && !own.is_opaque()).then_some((0, &plain)));
+        if let Some(stored) = &self.stored {
+            spaces.iter_mut().for_each(|(num_stored, space)| *num_stored = stored.num_restorable(space, model, query.quantization, tokens));
+            spaces.sort_by_key(|(num_stored, _)| Reverse(*num_stored));
+        }
+        if let Some(hot) = self.hot.take().filter(|hot| spaces.iter().any(|(_, space)| **space == hot.space)) {
             let matched = common_prefix(&hot.tokens, tokens);
             // Memory wins a tie: there is nothing to read.
-            let num_stored = self.stored.as_ref().map_or(0, |stored| stored.num_restorable(&own, model, query.quantization, tokens));
-            if matched > 0 && matched >= num_stored {
+            if matched > 0 && matched >= spaces[0].0 {
                 caches = hot.go_back(matched);
                 num_tokens = matched;
             }
         }
         if let (None, Some(stored)) = (&caches, &self.stored) {
-            for space in spaces {
+            for (_, space) in spaces {
                 let restored = stored.restore(space, model, query.quantization, tokens);
                 problem = problem.or(restored.problem);
                 if restored.num_tokens > 0 {
@@ -215,7 +221,7 @@ impl PromptCache {
                 tracing::warn!(%error, "a prompt cache cannot be copied for keeping");
             }
             if let Some(owner) = computed.owner {
-                stored.anchor(owner, &space, computed.model_name, &tokens, false);
+                stored.anchor(owner, &space, computed.model_name, &tokens, &caches, false);
             }
         }
         self.hot = Some(Hot { space, tokens, caches });
@@ -236,7 +242,7 @@ impl PromptCache {
         }
         let boundaries = vec![(tokens.len(), ChunkKind::System)];
         stored.keep(space, &tokens, boundaries, &[], caches).map_err(|error| error.to_string())?;
-        stored.anchor(owner.to_owned(), space, model_name, &tokens, true);
+        stored.anchor(owner.to_owned(), space, model_name, &tokens, caches, true);
         // Until the disk has it: only then a budget that is too small shows.
         let (reply, answer) = oneshot::channel();
         stored.filing.flush(reply);
@@ -273,14 +279,21 @@ impl PromptCache {
         // The chunks say themselves what they are, so that no model has to be loaded for it.
         let on_disk = sources.iter().find(|source| !source.record.file_hash.is_empty());
         let written = on_disk.map(|source| chunk_file::layout(&chunk_file::path(&folder, &anchor.space.fingerprint, &source.record.key)));
-        let plain = model.filter(|model| model.fingerprint == anchor.space.fingerprint && !anchor.space.variant.starts_with("kv"));
+        let of_model = model.filter(|model| model.fingerprint == anchor.space.fingerprint);
         let layout = match written {
             Some(Ok(Some(layout))) => Some(layout),
-            _ => plain.and_then(|model| CacheLayout::of(&model.model.make_cache())),
+            _ => of_model.and_then(|model| layout(&anchor.space, model, named_quantization(&anchor.space.variant))),
         };
         let layout = layout.ok_or_else(|| format!("load its model first ({})", anchor.model))?;
-        let caches = restore(&folder, &sources, &layout, anchor.num_tokens).map_err(|unusable| unusable.error.to_string())?;
-        let tokens = sources.into_iter().flat_map(|source| source.record.token_ids).collect();
+        // After an eviction its place may be one that a model cannot go on from.
+        let parts = sources.iter().map(|source| PrefixPart { num_tokens: source.record.token_ids.len(), record: source.record.clone() });
+        let prefix = Prefix { parts: parts.collect(), num_tokens: anchor.num_tokens };
+        let num_tokens = prefix.num_restorable(needs(&layout), anchor.num_tokens);
+        if num_tokens == 0 {
+            return Err("a conversation cannot go on from what is left of it".to_owned());
+        }
+        let caches = restore(&folder, &sources, &layout, num_tokens).map_err(|unusable| unusable.error.to_string())?;
+        let tokens = sources.into_iter().flat_map(|source| source.record.token_ids).take(num_tokens).collect();
         Ok(Exported { anchor, tokens, caches })
     }
 
@@ -325,11 +338,18 @@ impl PromptCache {
         }
     }
 
-    /// Files what is queued and ends the filing thread.
+    /// Files what is queued and ends the filing thread. What only memory holds then is lost, and whoever holds a place in it hears why.
     pub(crate) fn close(self) {
         if let Some(stored) = self.stored {
             stored.filing.close();
-            stored.shelf.lock().end_events();
+            let mut shelf = stored.shelf.lock();
+            let reason = match &shelf.problem {
+                Some(problem) => format!("it was not stored, because {problem}"),
+                None => "it was not stored on disk, only in memory".to_owned(),
+            };
+            let removed = shelf.index.remove_unwritten(&reason, now_ms());
+            shelf.discard(removed, &reason);
+            shelf.end_events();
         }
     }
 }
@@ -358,7 +378,7 @@ impl Stored {
         // The file may have been quantized in a way of its own, which its chunks tell.
         let path = {
             let shelf = self.shelf.lock();
-            let on_disk = shelf.index.longest_prefix(space, tokens).parts.into_iter().find(|part| part.is_on_disk)?;
+            let on_disk = shelf.index.restorable_prefix(space, tokens, Needs::default()).0.parts.into_iter().find(|part| !part.record.file_hash.is_empty())?;
             chunk_file::path(&shelf.folder, &space.fingerprint, &on_disk.record.key)
         };
         chunk_file::layout(&path).ok().flatten().or_else(|| layout(space, model, None))
@@ -366,7 +386,7 @@ impl Stored {
 
     fn num_restorable(&self, space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>, tokens: &[u32]) -> usize {
         let Some(layout) = self.layout(space, model, quantization, tokens) else { return 0 };
-        self.shelf.lock().index.longest_prefix(space, tokens).num_restorable(needs(&layout), tokens.len())
+        self.shelf.lock().index.restorable_prefix(space, tokens, needs(&layout)).1
     }
 
     /// Reads the longest beginning of `tokens` that can be gone on from. A chunk that cannot be used is forgotten, and what is before it
@@ -378,10 +398,8 @@ impl Stored {
         loop {
             let (folder, sources, num_tokens) = {
                 let shelf = self.shelf.lock();
-                let prefix = shelf.index.longest_prefix(space, tokens);
-                let num_tokens = prefix.num_restorable(needs(&layout), tokens.len());
-                let source =
-                    |part: index::PrefixPart| Source { contents: shelf.contents.get(&part.record.key).cloned(), record: part.record };
+                let (prefix, num_tokens) = shelf.index.restorable_prefix(space, tokens, needs(&layout));
+                let source = |part: PrefixPart| Source { contents: shelf.contents.get(&part.record.key).cloned(), record: part.record };
                 let sources: Vec<Source> = prefix.parts.into_iter().filter(|part| part.record.start < num_tokens).map(source).collect();
                 (shelf.folder.clone(), sources, num_tokens)
             };
@@ -440,7 +458,10 @@ impl Stored {
         caches: &[LayerCache],
     ) -> Result<(), cairn_lm::LmError> {
         let Some(layout) = CacheLayout::of(caches).map(Arc::new) else { return Ok(()) };
-        // A place that was caught is of use only where a chunk ends.
+        // Behind these places the caches can go on, whatever they are. One that was caught is of use only where a chunk ends.
+        let needs = needs(&layout);
+        let end = layout.needs_captures().then_some(tokens.len());
+        let places: Vec<usize> = captures.iter().map(Capture::num_tokens).chain(end).collect();
         for capture in captures {
             let place = capture.num_tokens();
             let at = boundaries.partition_point(|(boundary, _)| *boundary < place);
@@ -454,7 +475,7 @@ impl Stored {
             if shelf.index.disk.budget == 0 && shelf.index.memory.budget == 0 {
                 return Ok(());
             }
-            (shelf.index.plan(space, tokens, &boundaries), shelf.index.disk.budget > 0)
+            (shelf.index.plan(space, tokens, &boundaries, (needs, &places)), shelf.index.disk.budget > 0)
         };
         if planned.is_empty() {
             return Ok(());
@@ -482,6 +503,14 @@ impl Stored {
             };
             let most_pending = {
                 let mut shelf = self.shelf.lock();
+                // Evicted since it was planned on: what continues it could not be reached.
+                if record.parent_key.as_ref().is_some_and(|parent| !shelf.index.contains(parent)) {
+                    break;
+                }
+                // Another program's, or one that cannot be cut otherwise.
+                if shelf.index.contains(&record.key) {
+                    continue;
+                }
                 shelf.add(record, contents, is_filed);
                 shelf.index.memory.budget.max(MIN_PENDING_BYTES)
             };
@@ -495,11 +524,16 @@ impl Stored {
     }
 
     /// Moves the owner's anchor to the end of `tokens`, as far as they are kept.
-    fn anchor(&self, owner: String, space: &Space, model: &str, tokens: &[u32], is_pinned: bool) {
+    fn anchor(&self, owner: String, space: &Space, model: &str, tokens: &[u32], caches: &[LayerCache], is_pinned: bool) {
+        let needs = CacheLayout::of(caches).map_or_else(Needs::default, |layout| needs(&layout));
         let mut shelf = self.shelf.lock();
-        let prefix = shelf.index.longest_prefix(space, tokens);
-        let whole = prefix.parts.iter().take_while(|part| part.num_tokens == part.record.token_ids.len());
-        let (chunk_key, num_tokens) = whole.last().map_or((None, 0), |part| (Some(part.record.key.clone()), part.record.stop()));
+        // Of equal runs the one that can be gone on from.
+        let worth = |prefix: &Prefix| {
+            let num_whole = prefix.last_whole().map_or(0, ChunkRecord::stop);
+            num_whole - usize::from(prefix.num_restorable(needs, num_whole) < num_whole)
+        };
+        let prefix = shelf.index.best_prefix(space, tokens, worth);
+        let (chunk_key, num_tokens) = prefix.last_whole().map_or((None, 0), |record| (Some(record.key.clone()), record.stop()));
         let is_pinned = is_pinned || shelf.index.anchors.get(&owner).is_some_and(|anchor| anchor.is_pinned);
         let anchor = Anchor { owner, space: space.clone(), model: model.to_owned(), chunk_key, num_tokens, is_pinned, lost: None };
         shelf.index.set_anchor(anchor);
@@ -526,7 +560,7 @@ fn quantized_variant(bits: i32, group_size: i32) -> String {
     format!("kv{bits}g{group_size}")
 }
 
-/// The quantization that a [`Space::variant`] names.
+/// The quantization that a [`Space::variant`] names; from which token on it began it does not say.
 pub(crate) fn named_quantization(variant: &str) -> Option<KvQuantization> {
     let (bits, group_size) = variant.strip_prefix("kv")?.split_once('g')?;
     Some(KvQuantization { bits: bits.parse().ok()?, group_size: group_size.parse().ok()?, start: 0 })

@@ -54,6 +54,8 @@ pub struct CacheView {
     pub nodes: Vec<CacheNode>,
     /// Nodes left out because there are too many.
     pub num_hidden_nodes: usize,
+    /// The names of the models that read it, by their fingerprints.
+    pub models: BTreeMap<String, String>,
     /// How well it has served.
     pub figures: CacheFigures,
     /// Why chunks could not be written lately.
@@ -76,7 +78,9 @@ impl CacheWindow {
         let mut nodes = nodes(index);
         let num_hidden_nodes = nodes.len().saturating_sub(max_nodes);
         nodes.truncate(max_nodes);
+        let model = |anchor: &Anchor| (anchor.space.fingerprint.clone(), anchor.model.clone());
         CacheView {
+            models: index.anchors.values().map(model).collect(),
             disk: (index.disk.bytes, index.disk.budget),
             memory: (index.memory.bytes, index.memory.budget),
             num_chunks: index.entries.len(),
@@ -90,6 +94,11 @@ impl CacheWindow {
     /// What every anchor holds.
     pub fn holdings(&self) -> Vec<Holding> {
         self.0.lock().index.holdings()
+    }
+
+    /// What one owner's anchor holds; costs the same however many others there are.
+    pub fn holding(&self, owner: &str) -> Option<Holding> {
+        self.0.lock().index.holding(owner)
     }
 
     /// The tokens before an anchor's place, as far as they are kept.

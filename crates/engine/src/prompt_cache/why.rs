@@ -45,7 +45,8 @@ pub(super) fn note(lookup: &Lookup<'_>, num_cached: usize, problem: Option<Strin
         };
     }
     let common = common_prefix(tokens, &lookup.prompt.tokens);
-    if common < tokens.len() && common < lookup.prompt.tokens.len() && common <= num_cached + NEARBY {
+    // Also where a model can only go on from far before the change: it is the change that sends it there.
+    if common < tokens.len() && common < lookup.prompt.tokens.len() {
         let roles = lookup.prompt.boundaries.iter().zip(&lookup.prompt.roles);
         let system_end = roles.clone().find(|(_, role)| **role == Role::System).map_or(0, |(end, _)| *end);
         return match common < system_end {
@@ -138,6 +139,7 @@ mod tests {
         check(case(anchor(), 5000, 3000), None);
         check(case(anchor(), 12, 12), Some("re-read 3,188 tokens: the system prompt changed at token 12"));
         check(case(anchor(), 1500, 1500), Some("re-read 1,700 tokens: an earlier message changed at token 1,500"));
+        check(case(anchor(), 1500, 100), Some("re-read 3,100 tokens: an earlier message changed at token 1,500"));
         check(case(lost(256), 5000, 256), Some("re-read 2,944 tokens: evicted to keep to the disk budget, 2 days ago"));
         check(case(lost(0), 5000, 0), Some("re-read 3,200 tokens: evicted to keep to the disk budget, 2 days ago"));
         check(

@@ -21,6 +21,10 @@ async fn a_conversation_comes_back_as_it_was_saved() {
     store.close().await.unwrap();
     let read = scratch.open().await.conversation(&made.id).await.unwrap().unwrap();
     assert_eq!((read.title.as_str(), read.system_prompt.as_str()), (odd, odd));
+    let store = scratch.open().await;
+    assert_eq!(store.conversation_title(&made.id).await.unwrap().as_deref(), Some(odd));
+    store.delete_conversation(&made.id, 2_000).await.unwrap();
+    assert_eq!(store.conversation_title(&made.id).await.unwrap(), None);
 }
 
 #[tokio::test]

@@ -9,6 +9,9 @@ fn space() -> Space {
     Space { fingerprint: "model".to_owned(), variant: String::new() }
 }
 
+/// Of a model that can go on behind every token.
+const ANYWHERE: (Needs, &[usize]) = (Needs { window: None, state: false }, &[]);
+
 fn index(disk_budget: u64) -> ChunkIndex {
     ChunkIndex::new(disk_budget, u64::MAX, Vec::new(), Vec::new())
 }
@@ -36,7 +39,7 @@ fn record(space: &Space, chunk: PlannedChunk, at_ms: i64) -> ChunkRecord {
 
 /// Files what a turn computed, used at `at_ms`; returns the last chunk's key.
 fn file(index: &mut ChunkIndex, tokens: &[u32], boundaries: &[(usize, ChunkKind)], at_ms: i64) -> String {
-    for chunk in index.plan(&space(), tokens, boundaries) {
+    for chunk in index.plan(&space(), tokens, boundaries, ANYWHERE) {
         index.insert(record(&space(), chunk, at_ms), None);
     }
     index.longest_prefix(&space(), tokens).parts.last().unwrap().record.key.clone()
@@ -93,6 +96,56 @@ fn a_beginning_is_found_however_it_was_cut() {
 }
 
 #[test]
+fn a_shorter_chunk_is_followed_where_more_comes_behind_it() {
+    let mut index = index(u64::MAX);
+    // A question, and its beginning with another answer that goes on as the question does for a while.
+    file(&mut index, &ids(0, 100), &[(40, System), (90, User)], 0);
+    let shorter: Vec<u32> = ids(0, 63).into_iter().chain(ids(1000, 1040)).collect();
+    file(&mut index, &shorter, &[(40, System), (60, User)], 0);
+    assert_eq!(spans(&index, &shorter), [40, 20, 43]);
+    assert_eq!(spans(&index, &ids(0, 100)), [40, 50, 10]);
+    assert_eq!(spans(&index, &ids(0, 80)), [40, 40]);
+    assert!(index.plan(&space(), &shorter, &[(40, System), (60, User)], ANYWHERE).is_empty(), "nothing is missing");
+
+    // What a model can go on behind counts, not what matches furthest.
+    let end = index.longest_prefix(&space(), &shorter).parts[1].record.key.clone();
+    index.entries.get_mut(&end).unwrap().record.has_state = true;
+    let state = Needs { window: None, state: true };
+    assert_eq!(index.restorable_prefix(&space(), &ids(0, 100), state).1, 60);
+    assert_eq!(index.restorable_prefix(&space(), &ids(0, 100), Needs::default()).1, 100);
+}
+
+#[test]
+fn a_place_that_a_chunk_hides_gets_chunks_of_its_own() {
+    /// Tokens 0 to 40 in chunks of ten, the first with what a model needs behind it; then what is planned for a place.
+    fn check(tokens: std::ops::Range<u32>, place: usize, needs: Needs, expected: &[(usize, usize)]) {
+        let mut index = index(u64::MAX);
+        for chunk in index.plan(&space(), &ids(0, 40), &[(10, System), (20, User), (30, User)], ANYWHERE) {
+            let (held_from, has_state) = if chunk.start == 0 { (0, true) } else { (chunk.start + 10, false) };
+            index.insert(ChunkRecord { held_from, has_state, ..record(&space(), chunk, 0) }, None);
+        }
+        let tokens = ids(tokens.start, tokens.end);
+        let planned = index.plan(&space(), &tokens, &[(10, System), (20, User), (place, User)], (needs, &[place]));
+        let spans: Vec<_> = planned.iter().map(|chunk| (chunk.start, chunk.start + chunk.token_ids.len())).collect();
+        assert_eq!(spans, expected, "{place} for {needs:?}");
+        // Once they are there nothing is missing.
+        for chunk in planned {
+            index.insert(ChunkRecord { has_state: true, ..record(&space(), chunk, 0) }, None);
+        }
+        assert_eq!(index.restorable_prefix(&space(), &tokens, needs).1, tokens.len());
+        assert!(index.plan(&space(), &tokens, &[(10, System), (20, User), (place, User)], (needs, &[place])).is_empty());
+    }
+    let state = Needs { window: None, state: true };
+    let window = |window| Needs { window: Some(window), state: false };
+    check(0..10, 10, state, &[]);
+    check(0..25, 25, state, &[(20, 25)]);
+    check(0..30, 30, state, &[(20, 29), (29, 30)]);
+    check(0..30, 30, window(4), &[(20, 29), (29, 30)]);
+    // What the window holds of the chunk before is missing too.
+    check(0..23, 23, window(4), &[(10, 19), (19, 20), (20, 23)]);
+}
+
+#[test]
 fn what_is_shared_is_kept_once() {
     let mut index = index(u64::MAX);
     for conversation in 0..10_000 {
@@ -114,7 +167,7 @@ fn models_with_windows_and_states_go_on_where_what_they_need_is_held() {
             let planned = PlannedChunk { key: stop.to_string(), parent_key: None, kind: User, start, token_ids };
             let record = ChunkRecord { held_from, has_state, ..record(&space(), planned, 0) };
             start = stop;
-            PrefixPart { num_tokens: record.token_ids.len(), record, is_on_disk: true }
+            PrefixPart { num_tokens: record.token_ids.len(), record }
         });
         let prefix = Prefix { parts: parts.collect(), num_tokens: chunks.last().map_or(0, |chunk| chunk.0) };
         assert_eq!(prefix.num_restorable(needs, limit), expected, "{chunks:?} for {needs:?} up to {limit}");
@@ -244,10 +297,50 @@ fn a_purge_takes_what_nobody_else_holds() {
 }
 
 #[test]
+fn who_holds_a_chunk_is_known_whatever_has_happened() {
+    fn check(index: &ChunkIndex, after: &str) {
+        let mut expected: HashMap<String, BTreeSet<Arc<str>>> = HashMap::new();
+        for anchor in index.anchors.values() {
+            for entry in anchor.chunk_key.iter().flat_map(|key| index.path(key)) {
+                expected.entry(entry.record.key.clone()).or_default().insert(Arc::from(anchor.owner.as_str()));
+            }
+        }
+        assert_eq!(index.holders, expected, "{after}");
+    }
+    let mut index = index(u64::MAX);
+    let branch = |from: u32| ids(0, 300).into_iter().chain(ids(from, from + 10)).collect::<Vec<u32>>();
+    for (owner, from) in [("first", 1000), ("second", 2000), ("third", 3000)] {
+        let last = file(&mut index, &branch(from), &[(300, System), (305, User)], i64::from(from));
+        hold(&mut index, owner, &last, owner == "third");
+    }
+    check(&index, "three beginnings alike");
+    let shared = index.longest_prefix(&space(), &ids(0, 256)).parts.remove(0).record;
+    hold(&mut index, "second", &shared.key, false);
+    check(&index, "one goes back");
+    index.pin("first", true);
+    index.remove_anchor("third");
+    check(&index, "one lets go");
+    index.clear(9);
+    check(&index, "what nobody holds is gone");
+    assert_eq!(spans(&index, &branch(1000)), [256, 44, 5, 5]);
+    // Rows of broken times: a chunk without the one that it continues, which comes back later.
+    let anchors: Vec<Anchor> = index.anchors.values().cloned().collect();
+    let records: Vec<ChunkRecord> = index.records().filter(|record| record.key != shared.key).cloned().collect();
+    let mut broken = ChunkIndex::new(u64::MAX, u64::MAX, records, anchors);
+    check(&broken, "a beginning is missing");
+    broken.insert(shared.clone(), None);
+    check(&broken, "it is back");
+    assert!(broken.is_held_only_by("first", &shared.key));
+    index.remove_with_descendants(&shared.key, "damaged", 10);
+    check(&index, "nothing is left");
+    assert!(index.holders.is_empty());
+}
+
+#[test]
 fn memory_gives_up_what_the_disk_has_before_what_only_it_has() {
     let mut index = ChunkIndex::new(u64::MAX, u64::MAX, Vec::new(), Vec::new());
     for (from, at_ms) in [(0, 1), (1000, 2)] {
-        for chunk in index.plan(&space(), &ids(from, from + 20), &[(10, User)]) {
+        for chunk in index.plan(&space(), &ids(from, from + 20), &[(10, User)], ANYWHERE) {
             index.insert(record(&space(), chunk, at_ms), Some(10));
         }
     }

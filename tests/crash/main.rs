@@ -2,12 +2,16 @@
 //!
 //! A victim process works on a data folder; see `crash_victim.rs` for what it prints. It is killed at an event, never at a time: at a
 //! line that it has printed, a row or a file that has appeared. Which event comes from a fixed sequence of pseudo-random numbers. The
-//! folder is kept from kill to kill, so that each one meets what the ones before have left.
+//! folder is kept from kill to kill, so that each one meets what the ones before have left. `steps.rs` kills at each single system call
+//! of filing instead.
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
+
+#[cfg(target_os = "linux")]
+mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -124,38 +128,54 @@ fn a_kill_while_chunks_are_filed_leaves_whole_files_and_true_rows() {
             Turn::note(turns, &line);
         }
 
-        let left = desk.chunk_files();
-        for file in &left.whole {
-            check_name(file);
-        }
-        desk.run(async {
-            let store = Store::open(&desk.places().database()).await.unwrap();
-            let rows = store.chunks().await.unwrap();
-            store.close().await.unwrap();
-            rows.iter().for_each(|row| check_row(&desk, row));
-            num_left_behind += left.temporary.len() + left.whole.len() - rows.len();
-            let end = |row: &ChunkRow| row.start as usize + row.token_ids.len();
-            let num_stored = rows.iter().filter(|row| !known.contains(&row.key)).map(end).max().unwrap_or(0);
-
-            let app = desk.open().await;
-            assert_eq!(desk.integrity().await, "ok", "kill {round}");
-            facts.check(&app).await;
-            let (turn, num_cached) = next_turn(&app, &conversation).await;
-            facts.0.get_mut(&conversation).unwrap().push(turn);
-            // A byte is a token. Of the answer, which may be half a character at the end, nothing is asked.
-            let expected = num_stored.min(question.len());
-            assert!(num_cached >= expected, "kill {round}: {num_cached} tokens were read back, {expected} stand in files with rows");
-            app.close().await;
-
-            let store = Store::open(&desk.places().database()).await.unwrap();
-            known = store.chunks().await.unwrap().iter().map(|row| row.key.clone()).collect();
-            let rows: BTreeSet<PathBuf> = store.chunks().await.unwrap().iter().map(|row| desk.chunk_file(row)).collect();
-            store.close().await.unwrap();
-            let files = desk.chunk_files();
-            assert_eq!((rows, BTreeSet::new()), (files.whole, files.temporary), "kill {round}: files and rows are the same again");
-        });
+        num_left_behind += check_what_is_left(&desk, &mut facts, &conversation, &question, &mut known, &format!("kill {round}"));
     }
     assert!(num_left_behind >= 10, "only {num_left_behind} files were met without their row");
+}
+
+/// Whatever a kill met while chunks were filed: files under their final names are whole, rows are true, the next start removes what has no
+/// row, nothing of any conversation is lost, and the one that asked `question` goes on with what was stored.
+///
+/// `known` are the chunks from before; those of now come back in it. Returns how many files were left without a row.
+fn check_what_is_left(
+    desk: &Desk,
+    facts: &mut Facts,
+    conversation: &str,
+    question: &str,
+    known: &mut BTreeSet<String>,
+    kill: &str,
+) -> usize {
+    let left = desk.chunk_files();
+    for file in &left.whole {
+        check_name(file);
+    }
+    desk.run(async {
+        let store = Store::open(&desk.places().database()).await.unwrap();
+        let rows = store.chunks().await.unwrap();
+        store.close().await.unwrap();
+        rows.iter().for_each(|row| check_row(desk, row));
+        let end = |row: &ChunkRow| row.start as usize + row.token_ids.len();
+        let num_stored = rows.iter().filter(|row| !known.contains(&row.key)).map(end).max().unwrap_or(0);
+
+        let app = desk.open().await;
+        assert_eq!(desk.integrity().await, "ok", "{kill}");
+        facts.check(&app).await;
+        let (turn, num_cached) = next_turn(&app, conversation).await;
+        facts.0.get_mut(conversation).unwrap().push(turn);
+        // A byte is a token. Of the answer, which may be half a character at the end, nothing is asked.
+        let expected = num_stored.min(question.len());
+        assert!(num_cached >= expected, "{kill}: {num_cached} tokens were read back, {expected} stand in files with rows");
+        app.close().await;
+
+        let store = Store::open(&desk.places().database()).await.unwrap();
+        let rows_now = store.chunks().await.unwrap();
+        store.close().await.unwrap();
+        *known = rows_now.iter().map(|row| row.key.clone()).collect();
+        let named: BTreeSet<PathBuf> = rows_now.iter().map(|row| desk.chunk_file(row)).collect();
+        let files = desk.chunk_files();
+        assert_eq!((named, BTreeSet::new()), (files.whole, files.temporary), "{kill}: files and rows are the same again");
+        left.temporary.len() + left.whole.len() - rows.len()
+    })
 }
 
 /// Pulls until something is as wanted; a victim that never gets there fails the test.
@@ -213,7 +233,7 @@ impl Victim {
         let mut child = Command::new(env!("CARGO_BIN_EXE_crash_victim"))
             .arg(home)
             .args([work, conversation, &max_tokens.to_string(), question])
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -238,6 +258,11 @@ impl Victim {
             Err(RecvTimeoutError::Disconnected) => None,
             Err(RecvTimeoutError::Timeout) => panic!("the victim does nothing"),
         }
+    }
+
+    /// Lets a victim begin that waits for it.
+    fn begin(&mut self) {
+        self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
     }
 
     /// Kills it; the lines that it had written and nobody has read yet.

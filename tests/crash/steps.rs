@@ -1,0 +1,116 @@
+//! SIGKILL at every write, fsync and rename with which a chunk is filed: the kernel kills the victim as its filing thread enters the n-th of
+//! them, for every n until one is never reached. strace says so to the kernel.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+
+use super::{Desk, Facts, Line, Turn, Victim, check_what_is_left};
+
+/// Far more than filing a few chunks takes.
+const MAX_RUNS: usize = 60;
+
+#[test]
+fn a_kill_at_any_write_of_filing_leaves_whole_files_and_true_rows() {
+    // Twice for each chunk: its header, and its tensors.
+    check("write", 6);
+}
+
+#[test]
+fn a_kill_at_any_fsync_of_filing_leaves_whole_files_and_true_rows() {
+    // Once for the model's new folder, then for each chunk its file and its folder.
+    check("fsync,fdatasync", 7);
+}
+
+#[test]
+fn a_kill_at_any_rename_of_filing_leaves_whole_files_and_true_rows() {
+    check("?rename,renameat,renameat2", 3);
+}
+
+/// Kills at each of the `calls` that concern the prompt cache, of which there are at least `num_least`.
+fn check(calls: &str, num_least: usize) {
+    let mut met = BTreeSet::new();
+    let mut when = 1;
+    for _ in 0..MAX_RUNS {
+        let (num_done, is_killed) = run(calls, when);
+        let wanted = (0..).find(|place| !met.contains(place)).unwrap_or(0);
+        if !is_killed && num_done <= wanted {
+            assert!(num_done >= num_least, "only {num_done} of {calls} were met");
+            return;
+        }
+        if is_killed {
+            met.insert(num_done);
+        }
+        // The thread also writes to wake others, now and then. Such a call counts for strace, so a place may have been passed over.
+        when = if is_killed && num_done <= wanted { when + 1 } else { when - 1 };
+    }
+    panic!("not every one of {calls} was met in {MAX_RUNS} runs, only those after {met:?} others");
+}
+
+/// Lets a victim file the chunks of a conversation in a fresh folder, to be killed as it enters the n-th of `calls`, and checks what is
+/// left. Returns how many of them that concern the prompt cache were done, and whether it was killed.
+fn run(calls: &str, when: usize) -> (usize, bool) {
+    let desk = Desk::new();
+    let question = "granite, basalt, slate and marble; ".repeat(8);
+    let mut victim = Victim::start(desk.home(), "steps", "new", 8, &question);
+    let Some(Line::Conversation(conversation)) = victim.next() else { panic!("the victim names its conversation") };
+    let log = desk.home().join("strace.log");
+    let mut strace = attach(
+        filing_thread(&victim),
+        &[
+            "-e".to_owned(),
+            format!("trace={calls}"),
+            "-e".to_owned(),
+            format!("inject={calls}:signal=SIGKILL:when={when}"),
+            "-o".to_owned(),
+            log.to_str().unwrap().to_owned(),
+        ],
+    );
+    victim.begin();
+    let mut facts = Facts::default();
+    let turns = facts.0.entry(conversation.clone()).or_default();
+    while let Some(line) = victim.next() {
+        Turn::note(turns, &line);
+    }
+    let status = victim.child.wait().unwrap();
+    strace.wait().unwrap();
+    let is_killed = status.signal() == Some(9);
+    assert!(is_killed || status.success(), "the victim ended with {status}");
+
+    let log = fs::read_to_string(log).unwrap();
+    let folder = desk.places().prompt_cache();
+    let name = folder.file_name().unwrap().to_str().unwrap();
+    let is_done = |line: &&str| line.contains(name) && !line.ends_with("= ?");
+    let num_done = log.lines().filter(is_done).count();
+    let kill = format!("a kill at {calls} number {when}, after {num_done} of the prompt cache");
+    let num_left = check_what_is_left(&desk, &mut facts, &conversation, &question, &mut BTreeSet::new(), &kill);
+    assert!(is_killed || num_left == 0, "who closes the app leaves no file without a row");
+    (num_done, is_killed)
+}
+
+/// The thread that writes the victim's chunk files.
+fn filing_thread(victim: &Victim) -> String {
+    let tasks = fs::read_dir(format!("/proc/{}/task", victim.child.id())).unwrap();
+    let mut tasks = tasks.map(|task| task.unwrap().path());
+    let is_filing = |comm: String| comm.trim_end() == "cairn-filing";
+    let task = tasks.find(|task| fs::read_to_string(task.join("comm")).is_ok_and(is_filing)).expect("the app has a filing thread");
+    task.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+/// Starts strace, and waits until it follows the thread.
+fn attach(thread: String, arguments: &[String]) -> Child {
+    let mut command = Command::new("strace");
+    command.args(["-y", "-s", "0", "-p", &thread]).args(arguments).stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut strace = command.spawn().unwrap_or_else(|error| panic!("this test needs strace (`apt-get install strace`): {error}"));
+    let mut said = String::new();
+    let mut stderr = BufReader::new(strace.stderr.take().unwrap());
+    while !said.contains(" attached") {
+        let num_read = stderr.read_line(&mut said).unwrap();
+        assert!(num_read > 0, "this test needs the right to trace its own processes (ptrace), which this system refuses: {said}");
+    }
+    // What it says later must not stop it.
+    std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
+    strace
+}

@@ -1,0 +1,201 @@
+//! An engine that keeps conversations for owners, the rows that its caller has of them, and tiny real models that can talk.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use cairn_chat::{Message, Role};
+use cairn_engine::{Anchor, CacheEvent, CacheOptions, CacheWindow, ChunkRecord, Engine, EngineOptions, GenerateRequest, PromptInput};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::client::{Answer, finish};
+
+/// The most bytes on disk and in memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Budgets {
+    pub disk: u64,
+    pub memory: u64,
+}
+
+pub const ROOMY: u64 = 1 << 30;
+pub const ON_DISK: Budgets = Budgets { disk: ROOMY, memory: 0 };
+pub const IN_MEMORY: Budgets = Budgets { disk: 0, memory: ROOMY };
+
+/// What an app knows of the prompt cache between two starts.
+#[derive(Debug, Default, Clone)]
+pub struct Kept {
+    pub rows: BTreeMap<String, ChunkRecord>,
+    pub anchors: BTreeMap<String, Anchor>,
+}
+
+pub struct Keeper {
+    pub engine: Engine,
+    events: UnboundedReceiver<CacheEvent>,
+    pub kept: Kept,
+    /// The most bytes that the rows ever told of together.
+    pub most_bytes: u64,
+    /// Why chunks were removed, in the order in which it was told.
+    pub reasons: Vec<String>,
+}
+
+impl Keeper {
+    pub async fn start(model: &Path, folder: &Path, budgets: Budgets, kept: Kept) -> Keeper {
+        let cache = CacheOptions {
+            folder: folder.to_owned(),
+            disk_budget_bytes: budgets.disk,
+            memory_budget_bytes: budgets.memory,
+            chunks: kept.rows.values().cloned().collect(),
+            anchors: kept.anchors.values().cloned().collect(),
+            sweep_lock: Some(tempfile::tempfile().expect("a file")),
+        };
+        let (engine, events) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
+        engine.load("model", model).await.expect("loads");
+        Keeper { engine, events, kept, most_bytes: 0, reasons: Vec::new() }
+    }
+
+    pub async fn close(mut self) -> Kept {
+        self.engine.shutdown().await;
+        while let Some(event) = self.events.recv().await {
+            self.apply(event);
+        }
+        self.kept
+    }
+
+    /// Waits for the filing, and brings the rows up to date.
+    pub async fn settle(&mut self) {
+        self.engine.flush_cache().await;
+        while let Ok(event) = self.events.try_recv() {
+            self.apply(event);
+        }
+    }
+
+    fn apply(&mut self, event: CacheEvent) {
+        match event {
+            CacheEvent::Filed(record) => {
+                assert!(
+                    record.parent_key.as_ref().is_none_or(|parent| self.kept.rows.contains_key(parent)),
+                    "a chunk without its beginning"
+                );
+                self.kept.rows.insert(record.key.clone(), record);
+                self.most_bytes = self.most_bytes.max(self.kept.rows.values().map(|row| row.bytes).sum());
+            }
+            CacheEvent::Removed { keys, reason } => {
+                keys.iter().for_each(|key| drop(self.kept.rows.remove(key)));
+                self.reasons.push(reason);
+            }
+            CacheEvent::Touched { keys, at_ms } => {
+                for key in keys {
+                    if let Some(row) = self.kept.rows.get_mut(&key) {
+                        row.last_used_at_ms = at_ms;
+                    }
+                }
+            }
+            CacheEvent::Anchored(anchor) => drop(self.kept.anchors.insert(anchor.owner.clone(), anchor)),
+        }
+    }
+
+    pub fn window(&self) -> &CacheWindow {
+        self.engine.cache().expect("prompt caches are kept")
+    }
+
+    pub async fn answer(&self, request: GenerateRequest) -> Answer {
+        finish(&mut self.engine.generate(request)).await.expect("an answer")
+    }
+
+    /// Something else takes the place of the conversation that ran last.
+    pub async fn turn_away(&self) {
+        let tokens = PromptInput::Tokens(vec![7; 40]);
+        self.answer(GenerateRequest { max_tokens: 2, ..GenerateRequest::new(tokens) }).await;
+    }
+}
+
+/// A conversation as an app stores it.
+#[derive(Debug, Clone)]
+pub struct Talk(pub Vec<Message>);
+
+impl Talk {
+    pub fn new(system: &str) -> Talk {
+        Talk(vec![message(Role::System, system, None)])
+    }
+
+    /// It with one more question.
+    pub fn asking(&self, words: &str) -> Vec<Message> {
+        let mut messages = self.0.clone();
+        messages.push(message(Role::User, words, None));
+        messages
+    }
+
+    /// Adds a question and its answer with their token ids.
+    pub fn add(&mut self, words: &str, answer: &Answer) {
+        self.0.push(message(Role::User, words, Some(answer.finished.new_prompt_ids.clone())));
+        self.0.push(message(Role::Assistant, &answer.text, Some(answer.finished.token_ids.clone())));
+    }
+}
+
+fn message(role: Role, content: &str, token_ids: Option<Vec<u32>>) -> Message {
+    Message { role, content: content.to_owned(), token_ids }
+}
+
+/// Of the answers to [`ask`].
+const MAX_TOKENS: usize = 8;
+
+/// A greedy answer of a few tokens for an owner.
+pub fn ask(messages: Vec<Message>, owner: &str) -> GenerateRequest {
+    let prompt = PromptInput::Messages(messages);
+    GenerateRequest { max_tokens: MAX_TOKENS, prefill_step_size: 128, owner: Some(owner.to_owned()), ..GenerateRequest::new(prompt) }
+}
+
+/// How many tokens the caches held behind an answer to [`ask`]: the last token under a limit is sampled and not run.
+pub fn num_held(answer: &Answer) -> usize {
+    answer.finished.stats.num_prompt_tokens + answer.finished.token_ids.len().min(MAX_TOKENS - 1)
+}
+
+/// A folder that costs no writes, where the system has a disk in memory.
+pub fn fresh_folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a folder")
+}
+
+/// `model_type/case` of the goldens with a tokenizer of bytes and a chat template within its few token ids. What it is told must be too: of
+/// the capitals A to O, digits and blanks are in every vocabulary.
+pub fn talker(case: &str) -> TempDir {
+    talker_with_window(case, None)
+}
+
+/// As [`talker`], with another sliding window than its own.
+pub fn talker_with_window(case: &str, window: Option<usize>) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    cairn_tests::copy_with_tokenizer(case, folder.path()).expect("copies");
+    let file = folder.path().join("config.json");
+    let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).expect("config.json")).expect("JSON");
+    if let Some(window) = window {
+        config["sliding_window"] = json!(window);
+        std::fs::write(&file, config.to_string()).expect("config.json");
+    }
+    // An answer ends with a control character, which is how a turn ends in the template.
+    let end = char::from_u32(config["eos_token_id"].as_u64().expect("an id") as u32).expect("a character");
+    let turn = format!("{{{{ names[turn['role']] + ':' + turn['content'] + '{end}\\n' }}}}");
+    let names = "{%- set names = {'system': '0', 'user': '1', 'assistant': '2'} -%}";
+    let template =
+        format!("{names}{{%- for turn in messages -%}}{turn}{{%- endfor -%}}{{%- if add_generation_prompt -%}}2:{{%- endif -%}}");
+    let tokenizer = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template });
+    std::fs::write(folder.path().join("tokenizer_config.json"), tokenizer.to_string()).expect("tokenizer_config.json");
+    folder
+}
+
+/// The same numbers every time (Steele and Vigna's SplitMix).
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
+    }
+}
