@@ -248,7 +248,7 @@ flow('a system prompt is read first and kept', { maxTokens: 20 }, async ({ core,
   await page.ask('Hello');
   const changed = await page.cached();
   assert.ok(changed.cached < without.prompt, 'what stands after another system prompt must be read anew');
-  await page.shows(/^Why it took longer: re-read .* the system prompt changed at token/);
+  await page.shows('Why it took longer');
 
   await page.button('New chat').click();
   await page.button('System prompt').click();
