@@ -2,9 +2,9 @@
 
 use cairn_chat::{FinishReason, GenerationStats, Role};
 use cairn_engine::SUPPORTED_MODEL_TYPES;
-use cairn_engine::{Anchor, ChunkKind, ChunkRecord, EngineError, Lost, Space};
+use cairn_engine::{Anchor, ChunkKind, ChunkRecord, EngineError, Lost, PromptKind, Space};
 use cairn_hub::{HubError, ModelFolder};
-use cairn_store::{AnchorRow, ChunkRow, MessageStatus, StoreError};
+use cairn_store::{AnchorRow, ChunkRow, MessageStatus, NamedCacheKind, StoreError};
 
 use crate::platform::ProcessMemory;
 use crate::wire;
@@ -247,6 +247,14 @@ pub(crate) fn anchor_row(anchor: Anchor) -> AnchorRow {
         lost_tokens: number(lost_tokens),
         lost_reason,
         lost_at_ms,
+    }
+}
+
+/// Where the tokens of a named prompt cache end, as the engine says it.
+pub(crate) fn prompt_kind(kind: NamedCacheKind) -> PromptKind {
+    match kind {
+        NamedCacheKind::Prompt => PromptKind::Prompt,
+        NamedCacheKind::Conversation => PromptKind::Conversation,
     }
 }
 

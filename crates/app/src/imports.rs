@@ -90,11 +90,7 @@ pub(crate) async fn export_request(store: &Store, source: &CacheSource, file: &P
         CacheSource::Named { id } => {
             let row = store.named_cache(id).await?.filter(|row| row.deleted_at_ms.is_none());
             let row = row.ok_or_else(|| StoreError::NoNamedCache { id: id.clone() })?;
-            let kind = match row.kind {
-                NamedCacheKind::Prompt => PromptKind::Prompt,
-                NamedCacheKind::Conversation => PromptKind::Conversation,
-            };
-            (named_owner(id), kind, row.name)
+            (named_owner(id), convert::prompt_kind(row.kind), row.name)
         }
     };
     let made_by = format!("Cairn {}", env!("CARGO_PKG_VERSION"));

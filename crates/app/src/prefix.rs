@@ -1,11 +1,11 @@
 //! What a conversation begins with that was started from a named prompt cache, as the engine is asked to go on after it.
 
-use cairn_engine::{PromptKind, PromptPrefix};
-use cairn_store::{NamedCacheKind, Prefix};
+use cairn_engine::PromptPrefix;
+use cairn_store::Prefix;
 
 use crate::app::App;
-use crate::caches;
 use crate::wire::Failure;
+use crate::{caches, convert};
 
 /// A conversation's prefix, for the loaded model. Tokens say something else to a model with another vocabulary: it is refused, by name
 /// of the model that read them.
@@ -15,10 +15,7 @@ pub(crate) async fn checked(app: &App, conversation_id: &str, prefix: Prefix) ->
     }
     Ok(PromptPrefix {
         num_tokens: usize::try_from(prefix.num_tokens).unwrap_or(0),
-        kind: match prefix.kind {
-            NamedCacheKind::Prompt => PromptKind::Prompt,
-            NamedCacheKind::Conversation => PromptKind::Conversation,
-        },
+        kind: convert::prompt_kind(prefix.kind),
         variant: prefix.variant,
         token_ids: prefix.token_ids,
     })

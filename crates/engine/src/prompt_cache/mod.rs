@@ -271,9 +271,7 @@ impl PromptCache {
             let anchor = shelf.index.anchors.get(owner).filter(|anchor| anchor.num_tokens > 0).cloned();
             let anchor = anchor.ok_or("nothing of it is kept")?;
             let path = anchor.chunk_key.as_deref().map_or(Vec::new(), |key| shelf.index.path(key));
-            let source =
-                |entry: &index::Entry| Source { contents: shelf.contents.get(&entry.record.key).cloned(), record: entry.record.clone() };
-            let sources: Vec<Source> = path.into_iter().map(source).collect();
+            let sources: Vec<Source> = path.into_iter().map(|entry| shelf.source(entry.record.clone())).collect();
             (shelf.folder.clone(), anchor, sources)
         };
         // The chunks say themselves what they are, so that no model has to be loaded for it.
@@ -400,8 +398,8 @@ impl Stored {
             let (folder, sources, num_tokens) = {
                 let shelf = self.shelf.lock();
                 let (prefix, num_tokens) = shelf.index.restorable_prefix(space, tokens, needs(&layout));
-                let source = |part: PrefixPart| Source { contents: shelf.contents.get(&part.record.key).cloned(), record: part.record };
-                let sources: Vec<Source> = prefix.parts.into_iter().filter(|part| part.record.start < num_tokens).map(source).collect();
+                let wanted = prefix.parts.into_iter().map(|part| part.record).filter(|record| record.start < num_tokens);
+                let sources: Vec<Source> = wanted.map(|record| shelf.source(record)).collect();
                 (shelf.folder.clone(), sources, num_tokens)
             };
             if num_tokens == 0 {

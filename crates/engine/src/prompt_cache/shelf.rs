@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use super::chunk_file::{self, ChunkContents};
 use super::index::ChunkIndex;
 use super::now_ms;
+use super::restore::Source;
 use crate::records::{CacheEvent, CacheOptions, ChunkRecord};
 
 /// The index, the contents in memory, and how well it all serves.
@@ -87,6 +88,11 @@ impl Shelf {
         for anchor in self.index.take_moved_anchors() {
             self.tell(CacheEvent::Anchored(anchor));
         }
+    }
+
+    /// A chunk to restore from.
+    pub(super) fn source(&self, record: ChunkRecord) -> Source {
+        Source { contents: self.contents.get(&record.key).cloned(), record }
     }
 
     /// Adds a chunk whose contents are in memory and wait to be written, unless nothing is.
