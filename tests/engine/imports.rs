@@ -2,7 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use cairn_engine::{CacheOptions, CachePromptRequest, Engine, EngineOptions, Import, KvCacheOptions, KvQuantization, PromptInput};
+use cairn_chat::{Message, Role};
+use cairn_engine::{
+    CacheOptions, CachePromptRequest, Engine, EngineOptions, GenerateRequest, Import, KvCacheOptions, KvQuantization, PromptFileInfo,
+    PromptInput, PromptPrefix,
+};
 use tempfile::TempDir;
 
 use crate::client::{finish, request};
@@ -399,7 +403,7 @@ async fn check_sampled(case: &str, num_tokens: u32, kv_cache: KvCacheOptions) {
     let other = Place::of(case, num_tokens + 1, kv_cache).await;
     assert_eq!(place.import(true).await, Ok(num_tokens as usize), "{case}, honest");
     let prompt = [&place.tokens[..], &[5, 6, 7]].concat();
-    let ask = |use_prompt_cache| cairn_engine::GenerateRequest { kv_cache, use_prompt_cache, ignore_eos: true, ..request(&prompt, 8) };
+    let ask = |use_prompt_cache| GenerateRequest { kv_cache, use_prompt_cache, ignore_eos: true, ..request(&prompt, 8) };
     let found = finish(&mut place.engine.generate(ask(true))).await.expect("an answer").finished;
     assert_eq!(found.stats.num_cached_tokens, num_tokens as usize, "{case}: {:?}", found.stats.cache_note);
     if kv_cache == plain() {
@@ -447,6 +451,55 @@ async fn check_caught(place: &Place, parts: Parts, what: &str) {
     let message = place.import(true).await.err().unwrap_or_else(|| panic!("{what} is not noticed"));
     assert!(message.contains("its contents are not what the model computes from its tokens"), "{what}: {message}");
     place.check_is_empty(what).await;
+}
+
+/// Who asks for the same tokens without the import finds what was computed here, or nothing; who goes on after it finds what the file held.
+async fn check_apart(case: &str, kv_cache: KvCacheOptions) -> (Place, PromptFileInfo) {
+    let place = Place::of(case, 40, kv_cache).await;
+    let prompt = [&place.tokens[..], &[5, 6, 7]].concat();
+    let ask = |use_prompt_cache| GenerateRequest { kv_cache, use_prompt_cache, ignore_eos: true, ..request(&prompt, 8) };
+    let expected = finish(&mut place.engine.generate(ask(false))).await.expect("an answer").finished;
+    let mut altered = place.parts.clone();
+    let arrays: Vec<String> = place.parts.tensors.iter().filter(|tensor| tensor.dtype == "F32").map(|tensor| tensor.name.clone()).collect();
+    arrays.iter().for_each(|name| altered.tensor(name).edit(|numbers| numbers.reverse()));
+    altered.write(&place.file);
+    let import = Import { owner: OWNER.to_owned(), check: false };
+    let imported = place.engine.import_prompt_file(&place.file, import).await.expect("imports");
+    assert!(imported.space.variant.contains('@'), "{case}: {:?}", imported.space);
+    for turn in 0..2 {
+        place.engine.forget_conversations().await;
+        let found = finish(&mut place.engine.generate(ask(true))).await.expect("an answer").finished;
+        assert_eq!(found.stats.num_cached_tokens, turn * (prompt.len() - 1), "{case}, {turn}");
+        assert_eq!(found.token_ids, expected.token_ids, "{case}, {turn}");
+    }
+    (place, imported)
+}
+
+/// A conversation goes on after what was imported, and again after its own first turn.
+async fn check_after(place: &Place, imported: PromptFileInfo) {
+    let question = Message { role: Role::User, content: "AND".to_owned(), token_ids: None };
+    let prefix = PromptPrefix {
+        num_tokens: imported.num_tokens,
+        token_ids: imported.token_ids,
+        kind: imported.kind,
+        variant: imported.space.variant,
+    };
+    let after = PromptInput::After { prefix, messages: vec![question] };
+    let mut held = imported.num_tokens;
+    for turn in 0..2 {
+        place.engine.forget_conversations().await;
+        let ask = GenerateRequest { max_tokens: 4, ignore_eos: true, ..GenerateRequest::new(after.clone()) };
+        let found = finish(&mut place.engine.generate(ask)).await.expect("an answer").finished;
+        assert_eq!(found.stats.num_cached_tokens, held, "turn {turn}: {:?}", found.stats.cache_note);
+        held = found.stats.num_prompt_tokens - 1;
+    }
+}
+
+#[tokio::test]
+async fn what_nobody_has_checked_is_found_only_by_those_that_go_on_after_it() {
+    let (place, imported) = check_apart("llama/tiny-chat", plain()).await;
+    check_after(&place, imported).await;
+    check_apart("qwen3_moe/quant4", quantized(8, 32)).await;
 }
 
 #[tokio::test]

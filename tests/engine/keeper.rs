@@ -103,10 +103,9 @@ impl Keeper {
         finish(&mut self.engine.generate(request)).await.expect("an answer")
     }
 
-    /// Something else takes the place of the conversation that ran last.
-    pub async fn turn_away(&self) {
-        let tokens = PromptInput::Tokens(vec![7; 40]);
-        self.answer(GenerateRequest { max_tokens: 2, ..GenerateRequest::new(tokens) }).await;
+    /// Nothing stays as it was left: what is needed comes from contents.
+    pub async fn forget_in_place(&self) {
+        self.engine.forget_conversations().await;
     }
 }
 

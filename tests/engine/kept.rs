@@ -96,6 +96,7 @@ fn check_same(found: &Answer, expected: &Answer, what: &str) {
 /// Where the conversation is taken from when the next turn comes.
 #[derive(Debug, Clone, Copy)]
 enum Way {
+    InPlace,
     Memory,
     Disk,
     Export,
@@ -107,7 +108,13 @@ enum Way {
 async fn between(way: Way, case: &Case, model: &Path, folder: &Path, mut keeper: Keeper) -> Keeper {
     match way {
         Way::Memory => {
-            keeper.turn_away().await;
+            keeper.forget_in_place().await;
+            keeper
+        }
+        Way::InPlace => {
+            // One that begins alike, and one that does not.
+            keeper.answer(case.ask(&Talk::new(&system()), "NO MAN CAN", NEIGHBOUR)).await;
+            keeper.answer(case.ask(&Talk::new("KNEEL"), "NO MAN CAN", "conversation/3")).await;
             keeper
         }
         Way::Disk => Keeper::start(model, folder, ON_DISK, keeper.close().await).await,
@@ -156,7 +163,7 @@ async fn move_by_file(case: &Case, model: &Path, folder: &Path, keeper: Keeper) 
     keeper.close().await;
     let _ = std::fs::remove_dir_all(folder);
     let keeper = Keeper::start(model, folder, ON_DISK, Kept::default()).await;
-    let import = Import { owner: "named/1".to_owned(), check: case.quantization.is_none() };
+    let import = Import { owner: "named/1".to_owned(), check: true };
     let imported = keeper.engine.import_prompt_file(&file, import).await.expect("imports");
     assert_eq!(imported.num_tokens, exported.num_tokens);
     (keeper, exported.num_tokens)
@@ -166,7 +173,7 @@ async fn check_restored(way: Way, case: &Case, model: &Path, reference: &[Answer
     let place = fresh_folder();
     let folder = place.path().join("cache");
     // The first turn of those that are exported is in memory alone.
-    let budgets = if matches!(way, Way::Memory | Way::Export) { IN_MEMORY } else { ON_DISK };
+    let budgets = if matches!(way, Way::InPlace | Way::Memory | Way::Export) { IN_MEMORY } else { ON_DISK };
     let mut keeper = Keeper::start(model, &folder, budgets, Kept::default()).await;
     let mut talk = Talk::new(&system());
     let mut held = 0;
@@ -187,7 +194,7 @@ async fn what_is_restored_is_what_was_computed() {
     for case in cases() {
         let model = case.talker();
         let reference = reference(&case, model.path()).await;
-        for way in [Way::Memory, Way::Disk, Way::Export, Way::NeighbourPurged, Way::NeighbourEvicted] {
+        for way in [Way::InPlace, Way::Memory, Way::Disk, Way::Export, Way::NeighbourPurged, Way::NeighbourEvicted] {
             check_restored(way, &case, model.path(), &reference).await;
         }
     }
@@ -204,7 +211,7 @@ async fn a_repeated_question_and_another_one_read_what_they_share() {
             let mut talk = Talk::new(&system());
             keeper.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
             for turn in 0..2 {
-                keeper.turn_away().await;
+                keeper.forget_in_place().await;
                 let what = format!("{}, {budgets:?}, turn {turn}", case.name());
                 let again = keeper.answer(case.ask(&talk, QUESTIONS[turn], OWNER)).await;
                 let stats = &again.finished.stats;
@@ -214,7 +221,7 @@ async fn a_repeated_question_and_another_one_read_what_they_share() {
                     check_same(&again, &reference[turn], &what);
                 }
                 // Another question after the same beginning: the system prompt with what the template puts around it.
-                keeper.turn_away().await;
+                keeper.forget_in_place().await;
                 let other = keeper.answer(case.ask(&Talk::new(&system()), "KNEEL", NEIGHBOUR)).await;
                 let shared = "0:".len() + system().len() + ".\n1:".len();
                 let expected = if turn == 0 || !case.can_go_back { shared } else { other.finished.stats.num_prompt_tokens - 1 };
@@ -222,7 +229,7 @@ async fn a_repeated_question_and_another_one_read_what_they_share() {
                 let fits = if turn == 0 { cached == expected } else { cached + 11 > expected };
                 assert!(fits, "{what}: {cached} tokens of {expected}");
                 talk.add(QUESTIONS[turn], &again);
-                keeper.turn_away().await;
+                keeper.forget_in_place().await;
                 let next = keeper.answer(case.ask(&talk, QUESTIONS[turn + 1], OWNER)).await;
                 assert_eq!(next.finished.stats.num_cached_tokens, num_held(&again), "{what}");
             }
@@ -239,13 +246,13 @@ async fn a_shorter_question_keeps_its_place_beside_a_longer_one_that_begins_alik
         keeper.answer(case.ask(&Talk::new(&system()), "LEAD ME HOME IN A CALM LAND, A MILE NO MAN CAN FIND", NEIGHBOUR)).await;
         let mut talk = Talk::new(&system());
         let shorter = keeper.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", OWNER)).await;
-        keeper.turn_away().await;
+        keeper.forget_in_place().await;
         let again = keeper.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", OWNER)).await;
         let stats = &again.finished.stats;
         assert!(stats.num_prompt_tokens - stats.num_cached_tokens <= 11, "{}: {} tokens", case.name(), stats.num_cached_tokens);
         check_same(&again, &shorter, &case.name());
         talk.add("LEAD ME HOME IN A CALM LAND", &shorter);
-        keeper.turn_away().await;
+        keeper.forget_in_place().await;
         let next = keeper.answer(case.ask(&talk, "AND", OWNER)).await;
         assert_eq!(next.finished.stats.num_cached_tokens, num_held(&shorter), "{}", case.name());
         assert_eq!(next.finished.stats.cache_note, None, "{}", case.name());
@@ -267,13 +274,13 @@ async fn an_earlier_answer_can_be_made_again_where_everything_was_read_at_once()
         // All three turns at once, as after a change of the model.
         keeper.answer(case.ask(&talk, "ONE MAN", OWNER)).await;
         for turn in [1, 2, 0] {
-            keeper.turn_away().await;
+            keeper.forget_in_place().await;
             keeper.answer(case.ask(&before[turn], QUESTIONS[turn], OWNER)).await;
         }
         keeper.settle().await;
         let num_chunks = keeper.kept.rows.len();
         for turn in [0, 1, 2] {
-            keeper.turn_away().await;
+            keeper.forget_in_place().await;
             let again = keeper.answer(case.ask(&before[turn], QUESTIONS[turn], OWNER)).await;
             check_same(&again, &reference[turn], &case.name());
             let held = num_held(&again);

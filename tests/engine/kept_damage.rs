@@ -130,7 +130,7 @@ async fn check_unwritten(keeper: &mut Keeper, expected: &str) -> (Talk, usize) {
         keeper.settle().await;
         let view = keeper.window().view(10);
         assert!(view.problem.as_ref().is_some_and(|problem| problem.contains(expected)), "{:?}", view.problem);
-        keeper.turn_away().await;
+        keeper.forget_in_place().await;
     }
     (talk, held)
 }

@@ -127,7 +127,7 @@ async fn budgets_hold_under_load_and_pinned_conversations_stay() {
     for (talk, owner, held) in &pinned {
         let anchor = &keeper.kept.anchors[owner];
         assert_eq!((anchor.num_tokens, &anchor.lost, anchor.is_pinned), (*held, &None, true));
-        keeper.turn_away().await;
+        keeper.forget_in_place().await;
         let next = keeper.answer(ask(talk.asking("Who builds them?"), owner)).await;
         assert_eq!((next.finished.stats.num_cached_tokens, next.finished.stats.cache_note), (*held, None));
     }

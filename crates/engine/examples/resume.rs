@@ -2,8 +2,9 @@
 //! `cargo run --release -p cairn-engine --example resume -- MODEL_FOLDER [HISTORY_TOKENS]...`
 //!
 //! Prints one JSON object for each length of history, in milliseconds to the first token, medians of several runs: `cold` computes the
-//! history; `disk_1` and `disk_24` read it from disk in a fresh engine (as after a restart) and compute 1 or 24 new tokens; `memory_1` reads
-//! it from the memory tier after another conversation ran; `ram_24` computes 24 tokens behind caches that are still where they were.
+//! history; `disk_1` and `disk_24` read it from disk in a fresh engine (as after a restart) and compute 1 or 24 new tokens; `memory_1` goes
+//! on with it after another conversation ran, both kept in memory; `contents_1` puts it together from chunks in memory; `ram_24` computes
+//! 24 tokens behind caches that are still where they were.
 //! `read_copy` is what reading those files and copying their bytes once takes one thread. `bytes_per_token` is what lies on disk, `kv_bytes_per_token` what the keys and values take.
 //!
 //! Then one object about filing: `filing_over_idle` is the decode speed of an answer while the chunks of another are being written, over
@@ -54,7 +55,8 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
         engine.shutdown().await;
         records.extend(filed(&mut events));
     }
-    let (mut disk_1, mut disk_24, mut memory_1, mut ram_24) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut disk_1, mut disk_24) = (Vec::new(), Vec::new());
+    let (mut memory_1, mut contents_1, mut ram_24) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..RUNS {
         for (times, new) in [(&mut disk_1, 1), (&mut disk_24, 24)] {
             let (engine, _events) = start(Some(folder.path()), 0, records.clone());
@@ -73,6 +75,8 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
     for _ in 0..RUNS {
         answer(&engine, tokens(history + 1), history).await?;
         memory_1.push(answer(&engine, other[..history as usize + 1].to_vec(), history).await?);
+        engine.forget_conversations().await;
+        contents_1.push(answer(&engine, other[..history as usize + 1].to_vec(), history).await?);
         answer(&engine, other[..history as usize].to_vec(), 0).await?;
         // A turn that nobody has asked yet.
         other[history as usize] += 1;
@@ -85,10 +89,10 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
     let file_bytes: u64 = records.iter().map(|record| record.bytes).sum();
     let num_tokens: usize = records.iter().map(|record| record.token_ids.len()).sum();
     let (cold, disk_1, disk_24) = (median(cold), median(disk_1), median(disk_24));
-    let (memory_1, ram_24) = (median(memory_1), median(ram_24));
+    let (memory_1, contents_1, ram_24) = (median(memory_1), median(contents_1), median(ram_24));
     println!(
         "{{\"history_tokens\": {history}, \"cold\": {cold:.1}, \"disk_1\": {disk_1:.1}, \"disk_24\": {disk_24:.1}, \
-         \"memory_1\": {memory_1:.1}, \"ram_24\": {ram_24:.1}, \"read_copy\": {read_copy:.1}, \"cold_over_disk_1\": {:.1}, \"cold_over_memory_1\": {:.1}, \
+         \"memory_1\": {memory_1:.1}, \"contents_1\": {contents_1:.1}, \"ram_24\": {ram_24:.1}, \"read_copy\": {read_copy:.1}, \"cold_over_disk_1\": {:.1}, \"cold_over_memory_1\": {:.1}, \
          \"disk_24_over_ram_24\": {:.3}, \"bytes_per_token\": {:.0}, \"kv_bytes_per_token\": {}}}",
         cold / disk_1,
         cold / memory_1,

@@ -106,7 +106,7 @@ impl Answer {
                     limit: total - 1,
                     model_name: &loaded.name,
                     quantization: request.kv_cache.quantization,
-                    opaque_variant: opaque.map(|prefix| prefix.variant.as_str()),
+                    prefix_variant: request.prompt.prefix_variant(),
                     owner: request.owner.as_deref(),
                 };
                 (worker.cache.longest_prefix(&loaded.model, &query), Vec::new())
@@ -274,7 +274,6 @@ impl Answer {
         // What follows a file is kept as the file is, and not quantized halfway.
         let is_quantized_on_the_way = opaque.is_some() && self.job.request.kv_cache.quantization.is_some();
         if self.job.request.uses_prompt_cache() && !is_quantized_on_the_way {
-            let opaque_variant = opaque.map(|prefix| prefix.variant.clone());
             let mut tokens = self.prompt.tokens;
             tokens.extend(&self.sampled);
             let kind = |role: Role| match role {
@@ -290,7 +289,7 @@ impl Answer {
                 boundaries,
                 captures: self.captures,
                 caches,
-                opaque_variant,
+                prefix_variant: self.job.request.prompt.prefix_variant(),
                 owner: self.job.request.owner,
             });
         }

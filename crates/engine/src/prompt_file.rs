@@ -53,7 +53,7 @@ pub(crate) struct Beginning {
 pub struct PromptFileInfo {
     /// What it calls its model.
     pub model: String,
-    /// Where its tokens belong in the prompt cache.
+    /// Where its tokens belong in the prompt cache: apart, where they are imported without the check.
     pub space: Space,
     /// Where its tokens end; a file that does not say is taken as a prompt.
     pub kind: PromptKind,
@@ -203,10 +203,14 @@ pub(crate) fn read(worker: &mut Worker, path: &Path, import: Option<&Import>) ->
                     file, as `cairn generate --prompt-cache-file` does";
         return Err(refuse(what.to_owned()));
     }
-    let fingerprint = &loaded.model.fingerprint;
+    let fingerprint = loaded.model.fingerprint.clone();
     let space = match &imprint.token_ids {
-        Some(_) => Space { variant: cache_variant(&caches), fingerprint: fingerprint.clone() },
-        None => Space::after_file(fingerprint, &file.hash().map_err(unusable)?),
+        None => Space::after_file(&fingerprint, &file.hash().map_err(unusable)?),
+        Some(_) => {
+            let space = Space { variant: cache_variant(&caches), fingerprint };
+            // Other conversations that begin alike must not come upon what nobody has checked.
+            if import.is_some_and(|import| !import.check) { space.apart(&file.hash().map_err(unusable)?) } else { space }
+        }
     };
     let info = PromptFileInfo {
         model: imprint.model,

@@ -26,24 +26,53 @@ pub struct CacheOptions {
 pub struct Space {
     /// The model that computed them.
     pub fingerprint: String,
-    /// How they are kept where that is not as computed, such as "kv8g64", or what stands before their tokens without being known as
-    /// tokens, such as "file:<hash>"; empty otherwise.
+    /// How they are kept where that is not as computed, such as "kv8g64", and where they come from where nobody has checked it, such as
+    /// "kv8g64@<hash>" of the file; or "file:<hash>" where what a file holds is not known as tokens. Empty otherwise.
     pub variant: String,
 }
 
 impl Space {
     /// What the variants of files begin with.
     const FILE: &str = "file:";
+    /// Between how they are kept and the hash of a file.
+    const APART: char = '@';
 
     /// What follows a file of this hash that does not say its tokens.
     pub fn after_file(fingerprint: &str, hash: &str) -> Space {
         Space { fingerprint: fingerprint.to_owned(), variant: format!("{}{hash}", Space::FILE) }
     }
 
+    /// The same, apart: for what came from a file of this hash, or follows it, and was never computed here. Nothing else that begins with
+    /// the same tokens comes upon it.
+    pub fn apart(&self, hash: &str) -> Space {
+        Space { variant: format!("{}{}{hash}", self.variant, Space::APART), ..self.clone() }
+    }
+
     /// Whether its first tokens only stand for what a file held without saying.
     pub fn is_opaque(&self) -> bool {
-        self.variant.starts_with(Space::FILE)
+        is_opaque(&self.variant)
     }
+
+    /// The part of [`Space::variant`] that says how keys and values are kept.
+    pub(crate) fn kept_as(variant: &str) -> &str {
+        if is_opaque(variant) { "" } else { variant.split(Space::APART).next().unwrap_or_default() }
+    }
+
+    /// Where what follows a prefix of `prefix_variant` belongs that is kept as this space says.
+    pub(crate) fn following(self, prefix_variant: Option<&str>) -> Space {
+        match prefix_variant {
+            Some(variant) if is_opaque(variant) => Space { variant: variant.to_owned(), ..self },
+            Some(variant) => match variant.split_once(Space::APART) {
+                Some((_, hash)) => self.apart(hash),
+                None => self,
+            },
+            None => self,
+        }
+    }
+}
+
+fn is_opaque(variant: &str) -> bool {
+    variant.starts_with(Space::FILE)
 }
 
 /// Whose words a chunk holds.

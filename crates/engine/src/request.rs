@@ -56,6 +56,14 @@ impl PromptPrefix {
 }
 
 impl PromptInput {
+    /// Where what it begins with belongs, as [`PromptPrefix::variant`] says.
+    pub(crate) fn prefix_variant(&self) -> Option<&str> {
+        match self {
+            PromptInput::After { prefix, .. } => Some(&prefix.variant),
+            _ => None,
+        }
+    }
+
     /// What it begins with, where that is only known as keys and values.
     pub(crate) fn opaque_prefix(&self) -> Option<&PromptPrefix> {
         match self {

@@ -107,7 +107,7 @@ impl Worker {
 
     /// Drops the conversations that are kept in memory.
     pub(crate) fn forget_conversations(&mut self) {
-        self.cache.forget_hot();
+        self.cache.forget_conversations();
         self.kit = None;
     }
 

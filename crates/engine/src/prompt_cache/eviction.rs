@@ -64,7 +64,7 @@ impl ChunkIndex {
     /// contents and the removed chunks.
     pub(super) fn make_room_in_memory(&mut self, at_ms: i64) -> (Vec<String>, Vec<ChunkRecord>) {
         let (mut dropped, mut removed) = (Vec::new(), Vec::new());
-        while self.memory.bytes > self.memory.budget {
+        while self.bytes_in_memory() > self.memory.budget {
             let spare = self.in_memory.iter().map(|(.., key)| key).find(|key| self.is_on_disk(key)).cloned();
             if let Some(key) = spare {
                 self.forget_contents(&key);

@@ -32,7 +32,10 @@ pub(super) struct ChunkIndex {
     /// Anchors that have changed since somebody asked.
     pub(super) moved_anchors: Vec<Anchor>,
     pub(super) disk: Tier,
+    /// Contents.
     pub(super) memory: Tier,
+    /// What conversations in place take of the memory budget.
+    pub(super) in_place_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -167,6 +170,7 @@ impl ChunkIndex {
             moved_anchors: Vec::new(),
             disk: Tier { bytes: 0, budget: disk_budget },
             memory: Tier { bytes: 0, budget: memory_budget },
+            in_place_bytes: 0,
         };
         // As `insert` would, but quicker for ten thousand: what becomes a leaf is known at the end.
         for record in records {
@@ -194,6 +198,11 @@ impl ChunkIndex {
 
     pub(super) fn is_on_disk(&self, key: &str) -> bool {
         self.entries.get(key).is_some_and(|entry| entry.is_on_disk)
+    }
+
+    /// What counts against the memory budget.
+    pub(super) fn bytes_in_memory(&self) -> u64 {
+        self.memory.bytes + self.in_place_bytes
     }
 
     /// Every chunk, in no order.

@@ -12,6 +12,7 @@
 //!
 //! ```text
 //! index · eviction · anchors   what there is, what goes, who holds what: pure policy
+//! in_place                     conversations as their last answers left them, on the engine's thread
 //! shelf                        the index with the contents in memory, shared by three threads
 //! chunk_file                   contents and their file
 //! filing                       the thread that writes, evicts and sweeps
@@ -19,7 +20,7 @@
 //! why                          what was not found, in words
 //! view                         the whole as people look at it
 //! ```
-//! This module is what the worker calls. The conversation that ran last also stays as it is, so that its next turn copies nothing.
+//! This module is what the worker calls.
 //!
 //! Invariants: a file is visible complete or not at all; whatever is read back was hashed when it was written and hashes the same; any
 //! failure is a miss with its reason, never an error and never a wrong token.
@@ -28,6 +29,7 @@ mod anchors;
 mod chunk_file;
 mod eviction;
 mod filing;
+mod in_place;
 mod index;
 mod restore;
 mod shelf;
@@ -42,12 +44,14 @@ use cairn_chat::{Prompt, Role};
 use cairn_lm::LoadedModel;
 use cairn_lm::cache::span::{CacheLayout, Capture, HeldLayers};
 use cairn_lm::cache::{KvQuantization, LayerCache, QuantizedKvCache};
+use mlx_rs::transforms::eval;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::records::{Anchor, CacheEvent, CacheOptions, ChunkKind, ChunkRecord, Space};
 use crate::{EngineError, EngineStatus};
 use chunk_file::ChunkContents;
 use filing::Filing;
+use in_place::{Conversation, InPlace};
 use index::{Needs, Prefix, PrefixPart};
 use restore::{Source, restore};
 use shelf::SharedShelf;
@@ -74,8 +78,8 @@ pub(crate) struct Query<'a> {
     pub(crate) model_name: &'a str,
     /// How keys and values are quantized, where they are.
     pub(crate) quantization: Option<KvQuantization>,
-    /// The [`Space::variant`] where what the prompt begins with is not known as tokens.
-    pub(crate) opaque_variant: Option<&'a str>,
+    /// The [`Space::variant`] of what the prompt begins with, where that has one of its own.
+    pub(crate) prefix_variant: Option<&'a str>,
     /// Whose conversation it is.
     pub(crate) owner: Option<&'a str>,
 }
@@ -92,8 +96,8 @@ pub(crate) struct Computed<'a> {
     /// Places on the way, in their order.
     pub(crate) captures: Vec<Capture>,
     pub(crate) caches: Vec<LayerCache>,
-    /// The [`Space::variant`] where what the tokens begin with is not known.
-    pub(crate) opaque_variant: Option<String>,
+    /// The [`Space::variant`] of what the tokens begin with, where that has one of its own.
+    pub(crate) prefix_variant: Option<&'a str>,
     /// Whose conversation it is.
     pub(crate) owner: Option<String>,
 }
@@ -106,17 +110,10 @@ pub(crate) struct Exported {
     pub(crate) caches: Vec<LayerCache>,
 }
 
-/// The conversation that ran last, as it is in memory.
-struct Hot {
-    space: Space,
-    tokens: Vec<u32>, // exactly those that the caches hold
-    caches: Vec<LayerCache>,
-}
-
 /// The prompt cache as the worker sees it. Owned by the engine's thread.
 pub(crate) struct PromptCache {
     stored: Option<Stored>,
-    hot: Option<Hot>,
+    in_place: InPlace,
 }
 
 struct Stored {
@@ -127,6 +124,9 @@ struct Stored {
 /// A chunk is kept up to this many tokens before the end of a prompt, for layers that remember only places: templates rewrite the end of
 /// a prompt when an answer follows. (As LM Studio's CacheWrapper.)
 const TAIL_TOKENS: usize = 11;
+/// Conversations in place take at most one part in so many of the memory budget: the rest is for contents, which others can share and which
+/// are smaller.
+const IN_PLACE_PART: u64 = 2;
 /// More than this waits for the disk only if the memory budget allows it.
 const MIN_PENDING_BYTES: u64 = 256 << 20;
 
@@ -143,31 +143,29 @@ impl PromptCache {
             Stored { filing: Filing::start(shelf.clone(), sweep_lock, status), shelf }
         });
         let window = stored.as_ref().map(|stored| CacheWindow::new(stored.shelf.clone()));
-        (PromptCache { stored, hot: None }, window)
+        (PromptCache { stored, in_place: InPlace::default() }, window)
     }
 
     /// The longest beginning of a prompt that is in memory or on disk.
     pub(crate) fn longest_prefix(&mut self, model: &LoadedModel, query: &Query<'_>) -> Reuse {
         let tokens = &query.prompt.tokens[..query.limit.min(query.prompt.tokens.len())];
-        let plain = space(model, &[]);
-        let own_variant = query.opaque_variant.map_or_else(|| query.quantization.map_or_else(String::new, variant), str::to_owned);
-        let own = Space { variant: own_variant, ..plain.clone() };
+        let plain = space(model, &[]).following(query.prefix_variant);
+        let kept_as = query.quantization.map_or_else(String::new, variant);
+        let own = Space { variant: kept_as, ..plain.clone() }.following(query.prefix_variant);
         let (mut caches, mut num_tokens, mut problem) = (None, 0, None);
         // Until they are quantized, keys and values are those of a plain cache; but there zeros stand for nothing else. Where more is stored
         // comes first.
         let mut spaces = vec![(0, &own)];
-        spaces.extend((own != plain && !own.is_opaque()).then_some((0, &plain)));
+        spaces.extend((own != plain).then_some((0, &plain)));
         if let Some(stored) = &self.stored {
             spaces.iter_mut().for_each(|(num_stored, space)| *num_stored = stored.num_restorable(space, model, query.quantization, tokens));
             spaces.sort_by_key(|(num_stored, _)| Reverse(*num_stored));
         }
-        if let Some(hot) = self.hot.take().filter(|hot| spaces.iter().any(|(_, space)| **space == hot.space)) {
-            let matched = common_prefix(&hot.tokens, tokens);
-            // Memory wins a tie: there is nothing to read.
-            if matched > 0 && matched >= spaces[0].0 {
-                caches = hot.go_back(matched);
-                num_tokens = matched;
-            }
+        // Memory wins a tie: there is nothing to read.
+        let in_which: Vec<&Space> = spaces.iter().map(|(_, space)| *space).collect();
+        if let Some((num_held, held)) = self.in_place.take(&in_which, tokens, spaces[0].0, query.owner) {
+            (caches, num_tokens) = (Some(held), num_held);
+            self.keep_to_memory_budget();
         }
         if let (None, Some(stored)) = (&caches, &self.stored) {
             for (_, space) in spaces {
@@ -178,9 +176,6 @@ impl PromptCache {
                     break;
                 }
             }
-        }
-        if caches.is_none() {
-            num_tokens = 0;
         }
         let note = self.stored.as_ref().and_then(|stored| stored.explain(&own, query, num_tokens, problem));
         Reuse { num_tokens, note, caches: caches.unwrap_or_else(|| model.model.make_cache()) }
@@ -210,21 +205,33 @@ impl PromptCache {
             return;
         }
         tokens.truncate(num_held);
-        let space = match computed.opaque_variant {
-            Some(variant) => Space { fingerprint: computed.model.fingerprint.clone(), variant },
-            None => space(computed.model, &caches),
-        };
+        let space = space(computed.model, &caches).following(computed.prefix_variant);
         if let Some(stored) = &self.stored {
             let (captures, boundaries) = (computed.captures, computed.boundaries);
             let kept = stored.keep(&space, &tokens, boundaries, &captures, &caches);
             if let Err(error) = kept {
                 tracing::warn!(%error, "a prompt cache cannot be copied for keeping");
             }
-            if let Some(owner) = computed.owner {
-                stored.anchor(owner, &space, computed.model_name, &tokens, &caches, false);
+            if let Some(owner) = &computed.owner {
+                stored.anchor(owner.clone(), &space, computed.model_name, &tokens, &caches, false);
             }
         }
-        self.hot = Some(Hot { space, tokens, caches });
+        // What is yet to be computed holds on to what it is computed from, such as the caches of a whole batch.
+        if let Err(error) = eval(caches.iter().flat_map(LayerCache::arrays)) {
+            tracing::warn!(%error, "a conversation cannot stay in memory");
+            return;
+        }
+        self.in_place.put(Conversation { space, tokens, caches, owner: computed.owner });
+        self.keep_to_memory_budget();
+    }
+
+    /// Keeps to the memory budget, which conversations in place and contents share. The conversation that ran last stays whatever it takes.
+    fn keep_to_memory_budget(&mut self) {
+        let Some(stored) = &self.stored else { return self.in_place.keep_to(0) };
+        let mut shelf = stored.shelf.lock();
+        self.in_place.keep_to(shelf.index.memory.budget / IN_PLACE_PART);
+        shelf.index.in_place_bytes = self.in_place.bytes_beside_last();
+        shelf.keep_to_memory_budget();
     }
 
     /// Puts what a file held on the shelf, pinned for `owner`. Fails in words where it is not there entirely afterwards.
@@ -297,22 +304,23 @@ impl PromptCache {
 
     /// Drops what is in memory as it was left, and of the rest in memory what is on disk too.
     pub(crate) fn demote(&mut self) {
-        self.forget_hot();
+        self.forget_conversations();
         if let Some(stored) = &self.stored {
             stored.shelf.lock().demote();
         }
     }
 
-    /// Drops the conversation that ran last.
-    pub(crate) fn forget_hot(&mut self) {
-        self.hot = None;
+    /// Drops the conversations that are in memory as they were left.
+    pub(crate) fn forget_conversations(&mut self) {
+        self.in_place.clear();
+        self.keep_to_memory_budget();
     }
 
     /// Bytes on disk, and in memory beside the conversation that ran last.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         self.stored.as_ref().map_or((0, 0), |stored| {
             let shelf = stored.shelf.lock();
-            (shelf.index.disk.bytes, shelf.index.memory.bytes)
+            (shelf.index.disk.bytes, shelf.index.bytes_in_memory())
         })
     }
 
@@ -324,6 +332,7 @@ impl PromptCache {
             }
             stored.filing.keep_to_budgets();
         }
+        self.keep_to_memory_budget();
     }
 
     /// Answers when everything queued until now is on disk.
@@ -349,15 +358,6 @@ impl PromptCache {
             shelf.discard(removed, &reason);
             shelf.end_events();
         }
-    }
-}
-
-impl Hot {
-    /// Its caches with only the first `num_tokens`; none where they cannot go back.
-    fn go_back(mut self, num_tokens: usize) -> Option<Vec<LayerCache>> {
-        let surplus = self.tokens.len() - num_tokens;
-        let can = surplus == 0 || self.caches.iter().all(LayerCache::is_trimmable);
-        (can && self.caches.iter_mut().all(|cache| cache.trim(surplus) == surplus || surplus == 0)).then_some(self.caches)
     }
 }
 
@@ -561,13 +561,13 @@ fn quantized_variant(bits: i32, group_size: i32) -> String {
 
 /// The quantization that a [`Space::variant`] names; from which token on it began it does not say.
 pub(crate) fn named_quantization(variant: &str) -> Option<KvQuantization> {
-    let (bits, group_size) = variant.strip_prefix("kv")?.split_once('g')?;
+    let (bits, group_size) = Space::kept_as(variant).strip_prefix("kv")?.split_once('g')?;
     Some(KvQuantization { bits: bits.parse().ok()?, group_size: group_size.parse().ok()?, start: 0 })
 }
 
 /// The layers of what is stored in `space` for a model; none where they cannot be stored.
 fn layout(space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>) -> Option<CacheLayout> {
-    let quantization = quantization.filter(|quantization| space.variant == variant(*quantization));
+    let quantization = quantization.filter(|quantization| Space::kept_as(&space.variant) == variant(*quantization));
     let quantized = |cache: LayerCache| match (cache, quantization) {
         (LayerCache::Kv(_), Some(KvQuantization { bits, group_size, .. })) => {
             QuantizedKvCache::new(group_size, bits).ok().map(LayerCache::Quantized)

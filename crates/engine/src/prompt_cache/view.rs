@@ -46,7 +46,7 @@ pub struct CacheNode {
 pub struct CacheView {
     /// Bytes on disk, and the most that may be there.
     pub disk: (u64, u64),
-    /// Bytes of contents in memory, and the most that may be there.
+    /// Bytes in memory beside the conversation that ran last, and the most that may be there.
     pub memory: (u64, u64),
     /// How many chunks there are.
     pub num_chunks: usize,
@@ -82,7 +82,7 @@ impl CacheWindow {
         CacheView {
             models: index.anchors.values().map(model).collect(),
             disk: (index.disk.bytes, index.disk.budget),
-            memory: (index.memory.bytes, index.memory.budget),
+            memory: (index.bytes_in_memory(), index.memory.budget),
             num_chunks: index.entries.len(),
             nodes,
             num_hidden_nodes,
