@@ -50,6 +50,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::records::{Anchor, CacheEvent, CacheOptions, ChunkKind, ChunkRecord, Space};
 use crate::{EngineError, EngineStatus};
 use chunk_file::ChunkContents;
+use eviction::NO_ROOM;
 use filing::Filing;
 use in_place::{Conversation, InPlace};
 use index::{Needs, Prefix, PrefixPart};
@@ -139,8 +140,8 @@ impl PromptCache {
     ) -> (Self, Option<CacheWindow>) {
         let stored = options.map(|mut options| {
             let sweep_lock = options.sweep_lock.take();
-            let shelf = SharedShelf::new(options, events);
-            Stored { filing: Filing::start(shelf.clone(), sweep_lock, status), shelf }
+            let shelf = SharedShelf::new(options, events, status);
+            Stored { filing: Filing::start(shelf.clone(), sweep_lock), shelf }
         });
         let window = stored.as_ref().map(|stored| CacheWindow::new(stored.shelf.clone()));
         (PromptCache { stored, in_place: InPlace::default() }, window)
@@ -192,6 +193,7 @@ impl PromptCache {
         // The end of the system prompt, and near the end of the question: states are large, and others are not gone back to.
         let system = prompt.boundaries.iter().zip(&prompt.roles).find(|(_, role)| **role == Role::System).map(|(end, _)| *end);
         let mut places: Vec<usize> = system.into_iter().chain([prompt.tokens.len().saturating_sub(TAIL_TOKENS)]).collect();
+        places.sort_unstable();
         places.retain(|place| (num_cached + 1..last).contains(place));
         places.dedup();
         places
@@ -247,26 +249,29 @@ impl PromptCache {
         if CacheLayout::of(caches).is_none() {
             return Err("its kind of caches can only be continued from the file, as `cairn generate --prompt-cache-file` does".to_owned());
         }
+        let num_bytes: usize = caches.iter().map(LayerCache::nbytes).sum();
+        if !stored.shelf.lock().index.has_room_on_disk(num_bytes as u64) {
+            return Err(NO_ROOM.to_owned());
+        }
         let boundaries = vec![(tokens.len(), ChunkKind::System)];
-        stored.keep(space, &tokens, boundaries, &[], caches).map_err(|error| error.to_string())?;
+        let kept = stored.keep(space, &tokens, boundaries, &[], caches);
         stored.anchor(owner.to_owned(), space, model_name, &tokens, caches, true);
         // Until the disk has it: only then a budget that is too small shows.
         let (reply, answer) = oneshot::channel();
         stored.filing.flush(reply);
         let _ = answer.blocking_recv();
-        let shelf = stored.shelf.lock();
-        let anchor = shelf.index.anchors.get(owner);
-        let is_whole = anchor.is_some_and(|anchor| anchor.num_tokens == tokens.len());
-        let is_on_disk = anchor.and_then(|anchor| anchor.chunk_key.as_deref()).is_some_and(|key| shelf.index.is_on_disk(key));
-        let why = match (is_whole, is_on_disk, &shelf.problem) {
-            (true, true, _) => return Ok(()),
-            (.., Some(problem)) => problem.clone(),
-            _ => "the prompt cache's budget on disk has no room for it: raise it in the settings".to_owned(),
+        let why = {
+            let shelf = stored.shelf.lock();
+            let anchor = shelf.index.anchors.get(owner).filter(|anchor| anchor.num_tokens == tokens.len());
+            let is_there = anchor.and_then(|anchor| anchor.chunk_key.as_deref()).is_some_and(|key| shelf.index.is_on_disk(key));
+            match (kept, is_there, &shelf.problem) {
+                (Ok(()), true, _) => return Ok(()),
+                (Err(error), ..) => error.to_string(),
+                (.., Some(problem)) => problem.clone(),
+                _ => NO_ROOM.to_owned(),
+            }
         };
-        drop(shelf);
-        let window = CacheWindow::new(stored.shelf.clone());
-        window.purge(owner);
-        window.remove_anchor(owner);
+        CacheWindow::new(stored.shelf.clone()).release(owner);
         Err(why)
     }
 
@@ -318,10 +323,7 @@ impl PromptCache {
 
     /// Bytes on disk, and in memory beside the conversation that ran last.
     pub(crate) fn bytes(&self) -> (u64, u64) {
-        self.stored.as_ref().map_or((0, 0), |stored| {
-            let shelf = stored.shelf.lock();
-            (shelf.index.disk.bytes, shelf.index.bytes_in_memory())
-        })
+        self.stored.as_ref().map_or((0, 0), |stored| stored.shelf.lock().bytes())
     }
 
     pub(crate) fn set_budgets(&mut self, disk_bytes: u64, memory_bytes: u64) {
@@ -417,6 +419,9 @@ impl Stored {
                 Err(unusable) => {
                     let reason = unusable.error.to_string();
                     tracing::warn!(chunk = %unusable.key, %reason, "a stored prompt cache cannot be used");
+                    if !unusable.error.is_lasting() {
+                        return nothing(Some(reason));
+                    }
                     self.shelf.lock().forget(&unusable.key, &reason);
                     problem = Some(reason);
                 }
