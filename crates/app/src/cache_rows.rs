@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use cairn_engine::CacheEvent;
+use cairn_engine::{Anchor, CacheEvent};
 use cairn_store::{CacheChange, Store};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
@@ -39,7 +39,7 @@ pub(crate) async fn keep(store: Arc<Store>, mut events: UnboundedReceiver<CacheE
 /// Whose anchor has moved.
 fn owner(event: &CacheEvent) -> Option<String> {
     match event {
-        CacheEvent::Anchored(anchor) => Some(anchor.owner.clone()),
+        CacheEvent::Anchored(Anchor { owner, .. }) | CacheEvent::Released { owner } => Some(owner.clone()),
         CacheEvent::Filed(_) | CacheEvent::Removed { .. } | CacheEvent::Touched { .. } => None,
     }
 }
@@ -63,6 +63,7 @@ fn change(event: CacheEvent) -> CacheChange {
         CacheEvent::Filed(record) => CacheChange::Filed(convert::chunk_row(record, now_ms())),
         CacheEvent::Touched { keys, at_ms } => CacheChange::Touched { keys, at_ms },
         CacheEvent::Anchored(anchor) => CacheChange::Anchored(convert::anchor_row(anchor)),
+        CacheEvent::Released { owner } => CacheChange::Released { owner },
         CacheEvent::Removed { keys, reason } => {
             tracing::info!("{} chunks left the prompt cache: {reason}", keys.len());
             CacheChange::Removed { keys }
@@ -72,7 +73,7 @@ fn change(event: CacheEvent) -> CacheChange {
 
 #[cfg(test)]
 mod tests {
-    use cairn_engine::{Anchor, Space};
+    use cairn_engine::Space;
 
     use super::*;
 
