@@ -53,6 +53,8 @@ pub struct App {
     pub(crate) imports: Imports,
     /// Held while a turn begins or a conversation is deleted, so that neither meets the other half done.
     pub(crate) turns: tokio::sync::Mutex<()>,
+    /// Held while a named prompt cache has a place and not yet a row, so that none is taken for one that another program has deleted.
+    pub(crate) naming: tokio::sync::Mutex<()>,
     /// Held while a model is chosen and loaded.
     pub(crate) loading: tokio::sync::Mutex<()>,
     /// Cancelled when the app closes.

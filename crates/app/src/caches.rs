@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_engine::{CacheWindow, Engine, Holding};
-use cairn_store::{CacheChange, Conversation, ListedNamedCache, NamedCacheRow, Prefix, StoreError};
+use cairn_engine::{Anchor, CacheWindow, Engine, Holding};
+use cairn_store::{Conversation, ListedNamedCache, NamedCacheRow, Prefix, StoreError};
 use tokio::sync::mpsc::UnboundedReceiver;
 use uuid::Uuid;
 
@@ -235,22 +235,26 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
     let name = checked_name(name)?;
     let window = window(app)?;
     let conversation = app.store.listed_conversation(conversation_id).await?;
-    let owner = conversation_owner(conversation_id);
-    let Some(holding) = window.holding(&owner).filter(|holding| holding.anchor.num_tokens > 0) else {
+    let _naming = app.naming.lock().await;
+    let id = Uuid::now_v7().to_string();
+    let owner = named_owner(&id);
+    // Held before it is looked at: the conversation may go on meanwhile, and what it had may be evicted.
+    let path = window.copy_anchor(&conversation_owner(conversation_id), &owner, true);
+    let Some((path, holding)) = path.zip(window.holding(&owner)) else {
         return Err(Failure::invalid("Nothing of this conversation is kept yet: ask something first."));
     };
-    let token_ids = window.tokens(&owner);
-    let is_opaque = holding.anchor.space.is_opaque();
-    let ends =
-        if is_opaque { (String::new(), String::new()) } else { ends(&app.engine, &holding.anchor.space.fingerprint, &token_ids).await };
-    let id = Uuid::now_v7().to_string();
+    let Anchor { space, model, .. } = holding.anchor;
+    let kind = prefix::ending(conversation.prefix.as_ref(), &path);
+    let token_ids: Vec<u32> = path.into_iter().flat_map(|record| record.token_ids).collect();
+    let is_opaque = space.is_opaque();
+    let ends = if is_opaque { Default::default() } else { ends(&app.engine, &space.fingerprint, &token_ids).await };
     let row = NamedCacheRow {
         id: id.clone(),
         name,
-        model: holding.anchor.model.clone(),
-        fingerprint: holding.anchor.space.fingerprint.clone(),
-        variant: holding.anchor.space.variant.clone(),
-        kind: prefix::ending(conversation.prefix.as_ref(), &window.path(&owner)),
+        model,
+        fingerprint: space.fingerprint,
+        variant: space.variant,
+        kind,
         num_tokens: token_ids.len() as i64,
         token_ids: (!is_opaque).then_some(token_ids),
         title: conversation.title,
@@ -261,8 +265,10 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
         last_used_at_ms: now_ms(),
         deleted_at_ms: None,
     };
-    app.store.create_named_cache(&row).await?;
-    window.copy_anchor(&owner, &named_owner(&id), true);
+    if let Err(error) = app.store.create_named_cache(&row).await {
+        window.release(&owner);
+        return Err(error.into());
+    }
     tell_new(app, &id).await
 }
 
@@ -288,6 +294,11 @@ pub(crate) async fn restore(app: &App, id: &str) -> Result<Reply, Failure> {
 /// A conversation that begins with a named prompt cache.
 pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failure> {
     let row = app.store.listed_named_cache(named_id).await?;
+    // Where it was saved while another model was loaded, its texts are first known now.
+    let (start_text, end_text) = match &row.token_ids {
+        Some(token_ids) if row.start_text.is_empty() => ends(&app.engine, &row.fingerprint, token_ids).await,
+        _ => (row.start_text, row.end_text),
+    };
     let prefix = Prefix {
         named_id: row.id,
         name: row.name,
@@ -295,8 +306,8 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
         variant: row.variant,
         num_tokens: row.num_tokens,
         token_ids: row.token_ids,
-        start_text: row.start_text,
-        end_text: row.end_text,
+        start_text,
+        end_text,
         is_imported: row.imported_from.is_some(),
     };
     let conversation = app.store.create_conversation_from(now_ms(), &prefix, "").await?;
@@ -324,6 +335,8 @@ pub(crate) async fn tell_changes(app: Arc<App>, mut moves: UnboundedReceiver<Opt
         while let Ok(next) = moves.try_recv() {
             owners.extend(next);
         }
+        // Where they were before changes nothing of what is told about them.
+        owners.retain(|owner| !owner.contains('#'));
         for id in owners.iter().filter_map(|owner| owner.strip_prefix("conversation/")) {
             app.tell_conversation(id).await;
         }
@@ -341,32 +354,48 @@ pub(crate) async fn tell_changes(app: Arc<App>, mut moves: UnboundedReceiver<Opt
 /// Takes over what other programs, such as `cairn cache import`, do to the prompt cache, until the app closes.
 pub(crate) async fn follow_other_programs(app: Arc<App>) {
     let Some(window) = app.engine.cache() else { return };
+    let mut is_behind = false;
     loop {
         tokio::select! {
             () = app.closing.cancelled() => return,
             () = tokio::time::sleep(LOOK_INTERVAL) => {}
         }
-        if !app.store.changes_by_others().await.unwrap_or(false) {
+        // Each change is told of once: where the rows cannot be read then, they are read later.
+        is_behind |= app.store.changes_by_others().await.unwrap_or(false);
+        if !is_behind {
             continue;
         }
-        if let (Ok(chunks), Ok(anchors)) = (app.store.chunks().await, app.store.anchors().await) {
-            let chunks = chunks.into_iter().filter_map(convert::chunk_record).collect();
-            window.adopt(chunks, anchors.into_iter().filter_map(convert::anchor).collect());
+        if adopt_rows(&app, window).await.is_ok() {
+            is_behind = false;
+            tell_named(&app).await;
+            app.tell(Event::CacheChanged);
         }
-        tell_named(&app).await;
-        app.tell(Event::CacheChanged);
     }
+}
+
+/// Takes over what the rows say.
+async fn adopt_rows(app: &App, window: &CacheWindow) -> Result<(), StoreError> {
+    let _naming = app.naming.lock().await;
+    // Anchors first: what they stand on was written before them.
+    let anchors = app.store.anchors().await?;
+    let (chunks, named) = tokio::try_join!(app.store.chunks(), app.store.named_caches())?;
+    // Whoever deletes a name for good takes its anchor's row along; who may still restore it leaves that.
+    let with_row = anchors.iter().map(|row| row.owner.clone());
+    let held: BTreeSet<String> = with_row.chain(named.into_iter().map(|named| named_owner(&named.row.id))).collect();
+    let chunks = chunks.into_iter().filter_map(convert::chunk_record).collect();
+    window.adopt(chunks, anchors.into_iter().filter_map(convert::anchor).collect());
+    let owners = window.holdings().into_iter().map(|holding| holding.anchor.owner);
+    for gone in owners.filter(|owner| owner.starts_with("named/") && !held.contains(owner)) {
+        window.release(&gone);
+    }
+    Ok(())
 }
 
 /// Removes what only purged conversations and prompt caches held.
 pub(crate) async fn purge_orphans(app: Arc<App>) {
     let Some(window) = app.engine.cache() else { return };
     for owner in app.store.orphan_anchors().await.unwrap_or_default() {
-        window.purge(&owner);
-        window.remove_anchor(&owner);
-        if let Err(error) = app.store.change_cache(&[CacheChange::Released { owner }]).await {
-            tracing::warn!("an anchor of something that is gone stays: {error}");
-        }
+        window.release(&owner);
     }
 }
 

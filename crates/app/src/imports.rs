@@ -162,15 +162,14 @@ pub(crate) async fn confirm(app: &App, token: &str, name: &str, check: bool) -> 
     let gone = || Failure::new(FailureCode::NotFound, "This import was given up: choose the file again.");
     let previewed = previewed.ok_or_else(gone)?;
     refuse_name_in_use(&app.store, &name).await?;
+    let _naming = app.naming.lock().await;
     let id = Uuid::now_v7().to_string();
     let owner = named_owner(&id);
     let imported = app.engine.import_prompt_file(&previewed.file, Import { owner: owner.clone(), check }).await;
     let info = imported.map_err(|error| Failure::invalid(about(&error, &previewed.file, &previewed.file_name)))?;
     let row = named_row(&app.engine, info, &id, name, &previewed.file_name).await;
     if let Err(error) = app.store.create_named_cache(&row).await {
-        let window = caches::window(app)?;
-        window.purge(&owner);
-        window.remove_anchor(&owner);
+        caches::window(app)?.release(&owner);
         return Err(error.into());
     }
     app.imports.end(token);

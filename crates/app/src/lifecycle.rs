@@ -71,6 +71,7 @@ impl App {
             answers: Answers::default(),
             imports: Imports::default(),
             turns: tokio::sync::Mutex::default(),
+            naming: tokio::sync::Mutex::default(),
             loading: tokio::sync::Mutex::default(),
             closing: CancellationToken::new(),
             settings: Mutex::new(settings),

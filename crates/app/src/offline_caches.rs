@@ -9,7 +9,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use cairn_engine::{Anchor, CacheEvent, CacheOptions, CacheWindow, ChunkRecord, Engine, EngineOptions, Import};
-use cairn_store::{CacheChange, ListedNamedCache, Store};
+use cairn_store::{ListedNamedCache, Store};
 use tokio::sync::mpsc::UnboundedReceiver;
 use uuid::Uuid;
 
@@ -212,7 +212,8 @@ impl OfflineCaches {
         let mut freed = Vec::new();
         for kept in kept {
             freed.push(match kept {
-                Kept::Source(source) => bench.window.purge(&owner(source)),
+                Kept::Source(source @ CacheSource::Conversation { .. }) => bench.window.purge(&owner(source)),
+                Kept::Source(source @ CacheSource::Named { .. }) => bench.window.release(&owner(source)),
                 // It may have gone with one before.
                 Kept::Chunk { key } => bench.window.remove(key).unwrap_or(0),
             });
@@ -223,11 +224,6 @@ impl OfflineCaches {
         let events = bench.events().await;
         bench.engine.shutdown().await;
         self.write(events).await?;
-        let released = kept.iter().filter_map(|kept| match kept {
-            Kept::Source(source @ CacheSource::Named { .. }) => Some(CacheChange::Released { owner: owner(source) }),
-            _ => None,
-        });
-        self.store.change_cache(&released.collect::<Vec<_>>()).await?;
         Ok(freed)
     }
 
@@ -294,7 +290,9 @@ impl OfflineImport<'_> {
         // Held until the rows are written, so that no app that starts meanwhile takes the files for leftovers.
         let _lock = lock_files(places).await?;
         let Rows { chunks, anchors } = self.caches.rows().await?;
-        self.bench.window.adopt(chunks.into_values().collect(), anchors.into_values().collect());
+        // What was pinned while the model was loaded and the question was open is not to go.
+        self.bench.window.take_over(chunks.into_values().collect(), anchors.into_values().collect());
+        self.bench.events().await;
         let budget = self.caches.budget_for(self.preview.bytes).await?;
         self.bench.engine.set_cache_budgets(budget, 0);
 

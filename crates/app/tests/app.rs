@@ -9,7 +9,7 @@ use cairn_app::wire::{
     CacheOverview, CacheSource, Command, Conversation, Event, Failure, FailureCode, Message, MessageStatus, Model, NamedCache, Reply, Role,
     Settings,
 };
-use cairn_app::{App, CacheVariables, OpenError, Options, Places};
+use cairn_app::{App, CacheVariables, OfflineCaches, OpenError, Options, Places};
 use tempfile::TempDir;
 use tokio::sync::broadcast::Receiver;
 
@@ -681,4 +681,78 @@ async fn a_named_prompt_cache_that_was_lost_is_read_again() {
     let again = answered(&app, &begun, "Two").await;
     assert_eq!(again.status, MessageStatus::Complete, "{:?}", again.error);
     app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_program_deletes_is_let_go_of() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let id = new_conversation(&app).await;
+    answered(&app, &id, "One").await;
+    let notes = saved(&app, &id, "Notes").await;
+    saved(&app, &id, "Undone").await;
+    let undone = overview(&app).await.named.into_iter().find(|named| named.name == "Undone").unwrap();
+    app.call(Command::DeleteNamedCache { id: undone.id.clone() }).await.unwrap();
+
+    let mut events = app.subscribe();
+    let caches = OfflineCaches::open(Places::new(home.path())).await.unwrap();
+    let kept = caches.find("Notes").await.unwrap();
+    caches.delete(&[kept]).await.unwrap();
+    caches.close().await;
+    let is_followed = |event| matches!(event, Event::NamedCaches { named } if named.is_empty());
+    while !is_followed(next(&mut events).await) {}
+    while !matches!(next(&mut events).await, Event::CacheChanged) {}
+    let holders: Vec<String> = overview(&app).await.nodes.into_iter().flat_map(|node| node.named).collect();
+    assert_eq!(holders, [undone.id], "{} is gone, and what can be restored is not", notes.id);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_beside_the_app_spares_what_was_pinned_meanwhile() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let (old, new) = (new_conversation(&app).await, new_conversation(&app).await);
+    for (id, text) in [(&old, "One"), (&new, "Two")] {
+        answered(&app, id, text).await;
+    }
+    let file = home.path().join("old.safetensors");
+    app.export_cache(&CacheSource::Conversation { id: old.clone() }, &file).await.unwrap();
+
+    let caches = OfflineCaches::open(Places::new(home.path())).await.unwrap();
+    let folder = home.path().join("models").join(MODEL);
+    let import = caches.begin_import(&file, MODEL, &folder).await.unwrap();
+    app.call(Command::PinConversation { id: old.clone(), is_pinned: true }).await.unwrap();
+    let is_written = async || caches.list().await.unwrap().iter().any(|kept| kept.is_pinned);
+    while !is_written().await {
+        tokio::task::yield_now().await;
+    }
+    let cache_budget_bytes = caches.total_bytes().await.unwrap() + std::fs::metadata(&file).unwrap().len() / 2;
+    let settings = Settings { cache_budget_bytes, ..bootstrap(&app).await.1 };
+    app.call(Command::UpdateSettings { settings }).await.unwrap();
+    import.confirm("Copy", false).await.unwrap();
+    let lost: Vec<(String, bool)> = caches.list().await.unwrap().iter().map(|kept| (kept.id().to_owned(), kept.lost.is_some())).collect();
+    assert!(lost.contains(&(old, false)) && lost.contains(&(new, true)), "{lost:?}");
+    caches.close().await;
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_conversation_that_is_gone_nothing_stays() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let id = new_conversation(&app).await;
+    answered(&app, &id, "One").await;
+    app.call(Command::DeleteConversation { id }).await.unwrap();
+    app.close().await;
+    drop(app);
+    let app = open(&home).await;
+    let mut events = app.subscribe();
+    while overview(&app).await.num_chunks > 0 {
+        next(&mut events).await;
+    }
+    app.close().await;
+    let database = database(&home).await;
+    let count = async |statement: &'static str| sqlx::query_scalar::<_, i64>(statement).fetch_one(&database).await.unwrap();
+    assert_eq!((count("select count(*) from anchors").await, count("select count(*) from chunks").await), (0, 0));
+    assert_eq!(chunk_files(&home), Vec::<PathBuf>::new());
 }
