@@ -3,6 +3,7 @@ import { fireEvent, render, screen, within } from '@testing-library/svelte';
 import { tick } from 'svelte';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { App } from '../app.svelte';
+import { CallError } from '../platform/platform';
 import Root from '../Root.svelte';
 import {
   bootstrap,
@@ -234,7 +235,9 @@ test('an import shows what the file holds, then points at what came of it', asyn
   for (const text of ['file.safetensors', 'It begins', 'It does not say its tokens.']) {
     expect(dialog.getByText(text, { exact: false })).toBeTruthy();
   }
-  await fireEvent.click(dialog.getByRole('checkbox', { name: /^Check sample positions/ }));
+  await fireEvent.click(
+    dialog.getByRole('checkbox', { name: /^Check sample positions.*every chat that begins alike/ }),
+  );
   await fireEvent.click(dialog.getByRole('button', { name: 'Import' }));
   await settle();
   await tick();
@@ -253,6 +256,18 @@ test('a file that does not fit offers nothing but to close', async () => {
   expect(dialog.getByRole('alert').textContent).toBe('It was made by another model.');
   expect(dialog.queryByRole('button', { name: 'Import' })).toBeNull();
   expect(dialog.queryByRole('textbox')).toBeNull();
+});
+
+test('a file that never got here is told in the same place', async () => {
+  const { app, platform } = await openPage();
+  platform.importAnswer = new CallError('invalid', 'It is a film.');
+  await fireEvent.click(button('Import…'));
+  await settle();
+  await tick();
+  const dialog = within(screen.getByRole('dialog', { name: 'This file cannot be imported' }));
+  expect(dialog.getByRole('alert').textContent).toBe('It is a film.');
+  await fireEvent.click(dialog.getAllByRole('button', { name: 'Close' }).at(-1) as HTMLElement);
+  expect(app.imports.step).toBeNull();
 });
 
 test('a file dropped anywhere is looked into', async () => {
