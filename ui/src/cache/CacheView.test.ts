@@ -270,6 +270,18 @@ test('a file that never got here is told in the same place', async () => {
   expect(app.imports.step).toBeNull();
 });
 
+test('special tokens are signs between the words; the text itself is a tooltip and opens with the row', async () => {
+  const text = '<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nWhy?';
+  await openPage({ nodes: [node('root', { kind: 'system', text })], named: [named('x', { start_text: text })] });
+  const row = item(/^System, tokens 1–256: Be kind\. You: Why\?\. /);
+  const line = row.querySelector('code');
+  expect([line?.textContent?.trim(), line?.title]).toEqual(['Be kind. You: Why?', text]);
+  const excerpt = document.querySelector<HTMLElement>('p[title]');
+  expect([excerpt?.textContent, excerpt?.title]).toEqual(['Begins:  Be kind. You: Why?', text]);
+  await fireEvent.click(row);
+  expect(row.querySelector('pre')?.textContent).toBe(text);
+});
+
 test('a file dropped anywhere is looked into', async () => {
   const { app, platform } = await open();
   platform.importAnswer = preview();
