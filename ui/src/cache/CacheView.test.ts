@@ -282,6 +282,11 @@ test('special tokens are signs between the words; the text itself is a tooltip a
   expect(row.querySelector('pre')?.textContent).toBe(text);
 });
 
+test('what is not shown of the tree is only counted', async () => {
+  await openPage({ num_hidden_nodes: 1200 });
+  expect(screen.getByText('And 1,200 more.')).toBeTruthy();
+});
+
 test('a file dropped anywhere is looked into', async () => {
   const { app, platform } = await open();
   platform.importAnswer = preview();
