@@ -287,6 +287,15 @@ test('what is not shown of the tree is only counted', async () => {
   expect(screen.getByText('And 1,200 more.')).toBeTruthy();
 });
 
+test('beside New chat stands, in words, what else a conversation can start from', async () => {
+  await open();
+  const start = button('Start from…');
+  expect([start.textContent?.trim(), start.title]).toEqual([
+    'Start from…',
+    'Start a conversation from a named prompt cache',
+  ]);
+});
+
 test('a file dropped anywhere is looked into', async () => {
   const { app, platform } = await open();
   platform.importAnswer = preview();
