@@ -43,7 +43,11 @@ export class App {
     this.settings = new SettingsStore(platform, report);
     this.chat = new ChatStore({ platform, toasts: this.toasts, report, ...options });
     this.cache = new CacheStore({ platform, chat: this.chat, toasts: this.toasts, report });
-    this.imports = new ImportStore({ platform, report, onImported: (named) => this.#imported(named) });
+    this.imports = new ImportStore({
+      platform,
+      toasts: this.toasts,
+      onImported: (named, isHidden) => this.#imported(named, isHidden),
+    });
   }
 
   /** Connects; the returned function disconnects. */
@@ -138,8 +142,9 @@ export class App {
     this.cache.close();
   }
 
-  #imported(named: NamedCache): void {
-    this.openCache(named.id);
+  #imported(named: NamedCache, isHidden: boolean): void {
+    // Whoever closed the dialog is busy with something else by now.
+    if (!isHidden) this.openCache(named.id);
     this.toasts.show('info', `Imported “${named.name}”.`, {
       milliseconds: OFFER_MS,
       action: { label: 'Start a conversation', run: () => void this.startFrom(named.id) },

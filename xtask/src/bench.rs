@@ -119,7 +119,9 @@ fn resume(model: &Path) -> Result<()> {
         }
         let ms = |key: &str| format!("{:.0} ms", number(key));
         let history = format!("{} tokens of history", number("history_tokens"));
-        for (what, key) in [("from disk after a restart", "disk_1"), ("from the memory tier", "memory_1")] {
+        let tiers =
+            [("from disk after a restart", "disk_1"), ("from chunks in memory", "contents_1"), ("behind another conversation", "memory_1")];
+        for (what, key) in tiers {
             let against = format!("cold {}", ms("cold"));
             row(&format!("{history} {what}, 1 new: first token"), ms(key), against, number("cold") / number(key));
         }

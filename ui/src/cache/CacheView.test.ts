@@ -3,6 +3,7 @@ import { fireEvent, render, screen, within } from '@testing-library/svelte';
 import { tick } from 'svelte';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { App } from '../app.svelte';
+import { CallError } from '../platform/platform';
 import Root from '../Root.svelte';
 import {
   bootstrap,
@@ -252,7 +253,9 @@ test('an import shows what the file holds, then points at what came of it', asyn
   for (const text of ['file.safetensors', 'It begins', 'It does not say its tokens.']) {
     expect(dialog.getByText(text, { exact: false })).toBeTruthy();
   }
-  await fireEvent.click(dialog.getByRole('checkbox', { name: /^Check sample positions/ }));
+  await fireEvent.click(
+    dialog.getByRole('checkbox', { name: /^Check sample positions.*every chat that begins alike/ }),
+  );
   await fireEvent.click(dialog.getByRole('button', { name: 'Import' }));
   await settle();
   await tick();
@@ -271,6 +274,44 @@ test('a file that does not fit offers nothing but to close', async () => {
   expect(dialog.getByRole('alert').textContent).toBe('It was made by another model.');
   expect(dialog.queryByRole('button', { name: 'Import' })).toBeNull();
   expect(dialog.queryByRole('textbox')).toBeNull();
+});
+
+test('a file that never got here is told in the same place', async () => {
+  const { app, platform } = await openPage();
+  platform.importAnswer = new CallError('invalid', 'It is a film.');
+  await fireEvent.click(button('Import…'));
+  await settle();
+  await tick();
+  const dialog = within(screen.getByRole('dialog', { name: 'This file cannot be imported' }));
+  expect(dialog.getByRole('alert').textContent).toBe('It is a film.');
+  await fireEvent.click(dialog.getAllByRole('button', { name: 'Close' }).at(-1) as HTMLElement);
+  expect(app.imports.step).toBeNull();
+});
+
+test('special tokens are signs between the words; the text itself is a tooltip and opens with the row', async () => {
+  const text = '<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nWhy?';
+  await openPage({ nodes: [node('root', { kind: 'system', text })], named: [named('x', { start_text: text })] });
+  const row = item(/^System, tokens 1–256: Be kind\. You: Why\?\. /);
+  const line = row.querySelector('code');
+  expect([line?.textContent?.trim(), line?.title]).toEqual(['Be kind. You: Why?', text]);
+  const excerpt = document.querySelector<HTMLElement>('p[title]');
+  expect([excerpt?.textContent, excerpt?.title]).toEqual(['Begins:  Be kind. You: Why?', text]);
+  await fireEvent.click(row);
+  expect(row.querySelector('pre')?.textContent).toBe(text);
+});
+
+test('what is not shown of the tree is only counted', async () => {
+  await openPage({ num_hidden_nodes: 1200 });
+  expect(screen.getByText('And 1,200 more.')).toBeTruthy();
+});
+
+test('beside New chat stands, in words, what else a conversation can start from', async () => {
+  await open();
+  const start = button('Start from…');
+  expect([start.textContent?.trim(), start.title]).toEqual([
+    'Start from…',
+    'Start a conversation from a named prompt cache',
+  ]);
 });
 
 test('a file dropped anywhere is looked into', async () => {

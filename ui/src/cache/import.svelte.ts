@@ -1,14 +1,16 @@
 // The way of a file into Cairn: chosen or dropped, looked at, imported under a name.
 import { sentenceOf, type Platform } from '../platform/platform';
 import type { ImportPreview, NamedCache } from '../platform/wire';
+import type { Toasts } from '../ui/toasts.svelte';
 
-/** `reading`: the file is on its way; `preview`: the person decides; `importing`: it is being filed. */
-export type ImportStep = 'reading' | 'preview' | 'importing';
+/** `reading`: the file is on its way; `refused`: it did not get here; `preview`: the person decides; `importing`: it is being filed. */
+export type ImportStep = 'reading' | 'refused' | 'preview' | 'importing';
 
-export interface ImportOptions {
+export interface ImportStoreOptions {
   platform: Platform;
-  report: (error: unknown) => void;
-  onImported: (named: NamedCache) => void;
+  toasts: Toasts;
+  /** `isHidden`: the dialog was closed meanwhile. */
+  onImported: (named: NamedCache, isHidden: boolean) => void;
 }
 
 /** Owns the one import there can be at a time. */
@@ -30,32 +32,33 @@ export class ImportStore {
   /** Whether the dialog is shown. */
   readonly isOpen = $derived(this.step !== null && !this.isHidden);
 
-  readonly #options: ImportOptions;
-  /** The dialog was closed while the file was being read. */
-  #isGivenUp = false;
+  readonly #options: ImportStoreOptions;
+  /** Stops the file that was asked for last on its way here. */
+  #reading = new AbortController();
 
-  constructor(options: ImportOptions) {
+  constructor(options: ImportStoreOptions) {
     this.#options = options;
   }
 
   /** Asks for a file. */
   async choose(): Promise<void> {
-    if (this.isBusy || this.step !== null) return;
-    await this.#take(this.#options.platform.importCache(undefined, (fileName) => this.#read(fileName)));
+    if (!this.#isFree()) return;
+    const onChosen = (fileName: string) => this.#read(fileName);
+    await this.#take((signal) => this.#options.platform.importCache(undefined, { onChosen, signal }));
   }
 
   /** Takes a file that was dropped on the page. */
   async drop(file: File): Promise<void> {
     this.isOver = false;
-    if (this.isBusy || this.step !== null) return;
+    if (!this.#isFree()) return;
     this.#read(file.name);
-    await this.#take(this.#options.platform.importCache(file));
+    await this.#take((signal) => this.#options.platform.importCache(file, { signal }));
   }
 
   /** Takes what the shell found in a file that was dropped on the window. */
   async dropped(preview: Promise<ImportPreview>): Promise<void> {
     this.isOver = false;
-    if (!this.isBusy && this.step === null) return this.#take(preview);
+    if (this.#isFree()) return this.#take(() => preview);
     // Nobody will decide about this one.
     const refused = await preview.catch(() => null);
     if (refused) this.#forget(refused);
@@ -63,53 +66,65 @@ export class ImportStore {
 
   async confirm(): Promise<void> {
     const { preview } = this;
-    if (!preview || preview.problem !== null || this.step !== 'preview' || this.name.trim() === '') return;
+    const name = this.name.trim();
+    if (!preview || preview.problem !== null || this.step !== 'preview' || name === '') return;
     this.step = 'importing';
-    this.isHidden = false;
     this.problem = null;
     try {
-      const reply = await this.#options.platform.call({
-        type: 'confirm_import',
-        token: preview.token,
-        name: this.name.trim(),
-        check: preview.can_check && this.isChecking,
-      });
+      const check = preview.can_check && this.isChecking;
+      const reply = await this.#options.platform.call({ type: 'confirm_import', token: preview.token, name, check });
       if (reply.type !== 'named') throw new Error('Cairn did not say what became of the file.');
+      const { isHidden } = this;
       this.#end();
-      this.#options.onImported(reply.named);
+      this.#options.onImported(reply.named, isHidden);
     } catch (error) {
       this.step = 'preview';
-      this.isHidden = false;
       this.problem = sentenceOf(error);
+      if (!this.isHidden) return;
+      // A dialog over what the person does by now would take their keys.
+      this.#options.toasts.show('error', `“${name}” was not imported. ${this.problem}`, {
+        action: { label: 'Show', run: () => (this.isHidden = false) },
+      });
     }
   }
 
-  /** Lets the file go. What is already being filed is seen through. */
+  /** Lets the file go, also on its way here. What is already being filed is seen through. */
   cancel(): void {
+    // Closing by itself is told by the dialog as well.
+    if (!this.isOpen) return;
     if (this.step === 'importing') return void (this.isHidden = true);
-    this.#isGivenUp = this.step === 'reading';
+    if (this.step === 'reading') this.#reading.abort();
     if (this.preview) this.#forget(this.preview);
+    this.isBusy = false;
     this.#end();
   }
 
-  async #take(asked: Promise<ImportPreview | null>): Promise<void> {
+  /** Whether another file can be taken. Where not, the dialog of the one that is under way is shown again. */
+  #isFree(): boolean {
+    this.isHidden = false;
+    return !this.isBusy && this.step === null;
+  }
+
+  async #take(ask: (signal: AbortSignal) => Promise<ImportPreview | null>): Promise<void> {
+    this.#reading = new AbortController();
+    const { signal } = this.#reading;
     this.isBusy = true;
-    this.#isGivenUp = false;
     try {
-      const preview = await asked;
+      const preview = await ask(signal);
+      if (signal.aborted) return preview ? this.#forget(preview) : undefined;
       if (!preview) return this.#end();
-      if (this.#isGivenUp) return this.#forget(preview);
       this.preview = preview;
       this.fileName = preview.file_name;
       this.name = preview.suggested_name;
       this.isChecking = false;
-      this.problem = null;
       this.step = 'preview';
     } catch (error) {
-      this.#end();
-      if (!this.#isGivenUp) this.#options.report(error);
+      if (signal.aborted) return;
+      this.problem = sentenceOf(error);
+      this.step = 'refused';
     } finally {
-      this.isBusy = false;
+      // By then another file may be on its way.
+      if (!signal.aborted) this.isBusy = false;
     }
   }
 
@@ -121,7 +136,9 @@ export class ImportStore {
   #end(): void {
     this.step = null;
     this.preview = null;
+    this.problem = null;
     this.fileName = '';
+    this.isHidden = false;
   }
 
   #forget(preview: ImportPreview): void {

@@ -3,7 +3,17 @@ import { beforeEach, expect, test } from 'vitest';
 import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
 import type { ImportPreview, Reply } from '../platform/wire';
-import { bootstrap, conversation, FakePlatform, gate, named, overview, preview, settle } from '../testing/fake';
+import {
+  bootstrap,
+  cacheFile,
+  conversation,
+  FakePlatform,
+  gate,
+  named,
+  overview,
+  preview,
+  settle,
+} from '../testing/fake';
 
 beforeEach(() => localStorage.clear());
 
@@ -22,7 +32,7 @@ async function start() {
   return { app, platform, imports: app.imports, toasts: () => app.toasts.items.map(({ text }) => text) };
 }
 
-const file = new File(['x'], 'dropped.safetensors');
+const file = cacheFile('dropped.safetensors');
 
 test('a chosen file is shown first, then imported under the name that was typed', async () => {
   const { app, imports, platform, toasts } = await start();
@@ -59,11 +69,13 @@ test('a file that is refused can only be let go', async () => {
   expect([imports.step, platform.asked]).toEqual([null, [{ type: 'cancel_import', token: 'token' }]]);
 });
 
-test('a file that could not be read says why', async () => {
-  const { imports, platform, toasts } = await start();
+test('a file that could not be read says why, until it is let go', async () => {
+  const { imports, platform } = await start();
   platform.importAnswer = new CallError('invalid', 'This is no safetensors file.');
   await imports.drop(file);
-  expect([imports.step, toasts()]).toEqual([null, ['This is no safetensors file.']]);
+  expect([imports.step, imports.isOpen, imports.problem]).toEqual(['refused', true, 'This is no safetensors file.']);
+  imports.cancel();
+  expect([imports.step, imports.problem, imports.isBusy]).toEqual([null, null, false]);
 });
 
 test.each<[name: string, typed: string, canCheck: boolean, asked: object[]]>([
@@ -93,34 +105,73 @@ test('an import that fails can be tried again', async () => {
   expect([imports.step, imports.problem, imports.isOpen]).toEqual(['preview', 'There is one of this name.', true]);
 });
 
-test('closing the dialog while a file is read lets the file go', async () => {
+test('closing the dialog while a file is read stops it and leaves room for another at once', async () => {
   const { imports, platform } = await start();
   const found = gate<ImportPreview>();
   platform.importAnswer = found.promise;
   const dropping = imports.drop(file);
   expect([imports.step, imports.fileName]).toEqual(['reading', 'dropped.safetensors']);
+  const signal = platform.importSignal;
   imports.cancel();
+  expect([signal?.aborted, imports.isBusy, imports.step]).toEqual([true, false, null]);
+
+  platform.importAnswer = preview({ token: 'second' });
+  await imports.drop(file);
+  // What the first one held, where it could not be stopped, comes too late.
   found.open(preview());
   await dropping;
-  expect([imports.step, platform.asked]).toEqual([null, [{ type: 'cancel_import', token: 'token' }]]);
+  expect([imports.step, imports.preview?.token]).toEqual(['preview', 'second']);
+  expect(platform.asked).toEqual([{ type: 'cancel_import', token: 'token' }]);
 });
 
-test.each<
-  [name: string, ends: (answer: (reply: Reply) => void, fail: (error: Error) => void) => void, isOpen: boolean]
->([
-  ['is seen through', (answer) => answer({ type: 'named', named: named('n') }), false],
-  ['comes back when it fails', (_, fail) => fail(new CallError('storage', 'The disk is full.')), true],
-])('closing the dialog while a file is filed: it %s', async (_, ends, isOpen) => {
-  const { imports, platform } = await start();
+/** An import whose dialog was closed while it is filed; `ends` says how that ends. */
+async function hide() {
+  const started = await start();
+  const { imports, platform } = started;
   platform.importAnswer = preview();
   await imports.choose();
-  platform.answers.confirm_import = new Promise<Reply>((resolve, reject) => setTimeout(() => ends(resolve, reject)));
+  const filed = gate<Reply | Error>();
+  platform.answers.confirm_import = filed.promise.then((answer) => {
+    if (answer instanceof Error) throw answer;
+    return answer;
+  });
   const confirming = imports.confirm();
   imports.cancel();
   expect([imports.step, imports.isOpen]).toEqual(['importing', false]);
-  await confirming;
-  expect(imports.isOpen).toBe(isOpen);
+  const ends = async (answer: Reply | Error) => {
+    filed.open(answer);
+    await confirming;
+  };
+  return { ...started, ends };
+}
+
+test('an import whose dialog was closed is seen through, and only a message tells', async () => {
+  const { app, platform, imports, toasts, ends } = await hide();
+  await ends({ type: 'named', named: named('n', { name: 'Mine' }) });
+  expect([imports.step, imports.isOpen, app.page]).toEqual([null, false, 'chat']);
+  expect(toasts()).toEqual(['Imported “Mine”.']);
   expect(platform.askedTypes()).not.toContain('cancel_import');
+});
+
+test('an import whose dialog was closed tells that it failed, and comes back when asked', async () => {
+  const { app, imports, toasts, ends } = await hide();
+  await ends(new CallError('storage', 'The disk is full.'));
+  expect([imports.step, imports.isOpen]).toEqual(['preview', false]);
+  expect(toasts()).toEqual(['“Suggested” was not imported. The disk is full.']);
+  app.toasts.act(app.toasts.items[0]?.id ?? 0);
+  expect([imports.isOpen, imports.problem]).toEqual([true, 'The disk is full.']);
+});
+
+test.each<[name: string, ask: (imports: App['imports']) => Promise<void>]>([
+  ['choosing', (imports) => imports.choose()],
+  ['dropping', (imports) => imports.drop(file)],
+  ['dropping on the window', (imports) => imports.dropped(Promise.resolve(preview()))],
+])('%s a file shows the import that is under way', async (_, ask) => {
+  const { imports, ends } = await hide();
+  await ask(imports);
+  expect([imports.step, imports.isOpen]).toEqual(['importing', true]);
+  await ends({ type: 'named', named: named('n') });
+  expect([imports.step, imports.isOpen]).toEqual([null, false]);
 });
 
 test('a second file is not looked at while the first is being decided on', async () => {

@@ -12,6 +12,27 @@ export function pickFile(): Promise<File | null> {
   });
 }
 
+/** The longest header of a prompt-cache file that the core reads, in bytes. */
+const MAX_HEADER_BYTES = 8 * 2 ** 20;
+/** Such a file begins with the length of its header: a little-endian 64-bit number. */
+const LENGTH_BYTES = 8;
+
+/** Why a file is surely no prompt-cache file, by its name and first bytes, as a sentence; null: it may be one. */
+export async function whyNoCacheFile(file: File): Promise<string | null> {
+  if (!/\.safetensors$/i.test(file.name)) {
+    return `“${file.name}” is no prompt-cache file: their names end in .safetensors.`;
+  }
+  const first = await file
+    .slice(0, LENGTH_BYTES)
+    .arrayBuffer()
+    .catch(() => null);
+  if (first === null) return `“${file.name}” cannot be read. Is it still where it was?`;
+  const headerBytes = first.byteLength === LENGTH_BYTES ? new DataView(first).getBigUint64(0, true) : 0n;
+  // The shortest header is {}.
+  const isPlausible = headerBytes >= 2n && headerBytes <= Math.min(MAX_HEADER_BYTES, file.size - LENGTH_BYTES);
+  return isPlausible ? null : `“${file.name}” is damaged or no prompt-cache file: it does not begin like one.`;
+}
+
 /** Hands a file to the browser's downloads. */
 export function saveFile(content: Blob, name: string): void {
   const link = document.createElement('a');

@@ -1,6 +1,6 @@
 // The HTTP door: requests, frames, failures, and coming back after the connection broke.
 import { expect, test, vi } from 'vitest';
-import { preview } from '../testing/fake';
+import { cacheFile, preview } from '../testing/fake';
 import { HttpPlatform, reconnectWait } from './http';
 import { cacheFileName, CallError, type Connection } from './platform';
 import type { Event } from './wire';
@@ -177,7 +177,7 @@ test('a prompt cache is saved under its name', async () => {
 });
 
 test('a file is sent as it is, with its name', async () => {
-  const file = new File(['x'], 'Grüße.safetensors');
+  const file = cacheFile('Grüße.safetensors');
   let asked: [RequestInfo | URL, RequestInit | undefined] | undefined;
   const heard: string[] = [];
   const platform = new HttpPlatform('key', {
@@ -187,7 +187,7 @@ test('a file is sent as it is, with its name', async () => {
     },
     pick: async () => file,
   });
-  expect(await platform.importCache(undefined, (name) => heard.push(name))).toEqual(preview());
+  expect(await platform.importCache(undefined, { onChosen: (name) => heard.push(name) })).toEqual(preview());
   expect(asked?.[0]).toBe('/api/cache/import');
   expect(asked?.[1]).toMatchObject({
     method: 'POST',
@@ -207,6 +207,51 @@ test('without a file nothing is sent', async () => {
   expect(await platform.importCache()).toBeNull();
 });
 
+test('a file on its way is stopped', async () => {
+  const stop = new AbortController();
+  const platform = new HttpPlatform('key', {
+    fetch: (_, init) =>
+      new Promise((_, reject) => {
+        init?.signal?.addEventListener('abort', () => reject(new DOMException('stopped', 'AbortError')));
+        stop.abort();
+      }),
+  });
+  expect(await platform.importCache(cacheFile(), { signal: stop.signal })).toBeNull();
+});
+
+const begins = (...bytes: number[]) => new Uint8Array(bytes);
+const rest = (length: number) => ' '.repeat(length);
+const other = '“a.safetensors” is damaged or no prompt-cache file: it does not begin like one.';
+
+test.each<[name: string, parts: BlobPart[], fileName: string, why: string | null]>([
+  ['the shortest header', [begins(2, 0, 0, 0, 0, 0, 0, 0), '{}'], 'A.SafeTensors', null],
+  ['a longer header', [begins(44, 1, 0, 0, 0, 0, 0, 0), rest(300)], 'a.safetensors', null],
+  ['another name', [rest(9)], 'film.mp4', '“film.mp4” is no prompt-cache file: their names end in .safetensors.'],
+  ['nothing in it', [], 'a.safetensors', other],
+  ['seven bytes', [begins(2, 0, 0, 0, 0, 0, 0)], 'a.safetensors', other],
+  ['no header', [begins(0, 0, 0, 0, 0, 0, 0, 0), rest(300)], 'a.safetensors', other],
+  ['a header longer than the file', [begins(45, 1, 0, 0, 0, 0, 0, 0), rest(300)], 'a.safetensors', other],
+  ['a header longer than any', [begins(1, 0, 128, 0, 0, 0, 0, 0), rest(2 ** 23 + 1)], 'a.safetensors', other],
+  ['text', [rest(300)], 'a.safetensors', other],
+])('a file with %s is looked at before it is sent', async (_, parts, fileName, why) => {
+  let isSent = false;
+  const platform = new HttpPlatform('key', {
+    fetch: async () => {
+      isSent = true;
+      return answer(200, JSON.stringify({ reply: { type: 'import_preview', preview: preview() } }) + '\n');
+    },
+  });
+  const found = await platform.importCache(new File(parts, fileName)).catch((error: unknown) => error);
+  expect([isSent, found]).toEqual(why === null ? [true, preview()] : [false, new CallError('invalid', why)]);
+});
+
+test('a file that is gone is told', async () => {
+  const file = cacheFile();
+  file.slice = () => Object.assign(new Blob(), { arrayBuffer: () => Promise.reject(new Error('gone')) });
+  const platform = new HttpPlatform('key', { fetch: () => expect.unreachable() });
+  await expect(platform.importCache(file)).rejects.toThrow('“file.safetensors” cannot be read.');
+});
+
 test.each<[string, Response | Error, string]>([
   ['a failure', answer(404, '{"failure":{"code":"not_found","message":"Gone."}}\n'), 'not_found: Gone.'],
   ['a refusal', answer(413), 'unreachable: Cairn could not be asked: status 413.'],
@@ -219,7 +264,7 @@ test.each<[string, Response | Error, string]>([
   const platform = new HttpPlatform('key', { fetch, save: () => expect.unreachable() });
   const why = (error: unknown) => (error instanceof CallError ? `${error.code}: ${error.message}` : `other ${error}`);
   expect(await platform.exportCache({ type: 'named', id: 'a' }, 'n').catch(why)).toBe(expected);
-  expect(await platform.importCache(new File(['x'], 'n')).catch(why)).toBe(expected);
+  expect(await platform.importCache(cacheFile()).catch(why)).toBe(expected);
 });
 
 test.each<[name: string, expected: string]>([

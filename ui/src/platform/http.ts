@@ -1,7 +1,7 @@
 // The door to a core behind the loopback server: POST /api/call, answered with newline-delimited frames. Files travel beside it.
-import { pickFile, saveFile } from './files';
+import { pickFile, saveFile, whyNoCacheFile } from './files';
 import { readFrames } from './frames';
-import { CallError, type Connection, type Platform } from './platform';
+import { CallError, type Connection, type ImportOptions, type Platform } from './platform';
 import type { CacheSource, Command, Event, ImportPreview, Reply } from './wire';
 
 export interface HttpOptions {
@@ -52,14 +52,23 @@ export class HttpPlatform implements Platform {
     return true;
   }
 
-  async importCache(given?: File, onChosen?: (fileName: string) => void): Promise<ImportPreview | null> {
+  async importCache(given?: File, { onChosen, signal }: ImportOptions = {}): Promise<ImportPreview | null> {
     const file = given ?? (await this.#pick());
     if (!file) return null;
     onChosen?.(file.name);
+    // The core would refuse it as well, but only after all of it has been sent.
+    const problem = await whyNoCacheFile(file);
+    if (problem !== null) throw new CallError('invalid', problem);
     const headers = { 'content-type': 'application/octet-stream', 'x-file-name': encodeURIComponent(file.name) };
-    const reply = await replyOf(await asked(this.#send('/api/cache/import', { method: 'POST', headers, body: file })));
-    if (reply.type !== 'import_preview') throw new Error('Cairn did not answer with what the file holds.');
-    return reply.preview;
+    const init = { method: 'POST', headers, body: file, signal: signal ?? null };
+    try {
+      const reply = await replyOf(await asked(this.#send('/api/cache/import', init)));
+      if (reply.type !== 'import_preview') throw new Error('Cairn did not answer with what the file holds.');
+      return reply.preview;
+    } catch (error) {
+      if (signal?.aborted) return null;
+      throw error;
+    }
   }
 
   subscribe(onEvent: (event: Event) => void, onState: (state: Connection) => void): () => void {

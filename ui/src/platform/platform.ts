@@ -4,6 +4,14 @@ import type { CacheSource, Command, Event, FailureCode, ImportPreview, Reply } f
 /** Where the event stream stands. `refused`: the server does not know our token, trying again would not help. */
 export type Connection = 'connecting' | 'open' | 'reconnecting' | 'refused';
 
+/** What may happen while a file is looked into. */
+export interface ImportOptions {
+  /** Hears the file's name as soon as it is known, where it is. */
+  onChosen?: (fileName: string) => void;
+  /** Aborted: the person changed their mind, and what is still on its way need not arrive. */
+  signal?: AbortSignal;
+}
+
 export interface Platform {
   /** Runs one command. Rejects with a {@link CallError}. */
   call(command: Command): Promise<Reply>;
@@ -15,9 +23,9 @@ export interface Platform {
   exportCache(source: CacheSource, suggestedName: string): Promise<boolean>;
   /**
    * Looks into a prompt-cache file without keeping anything of it yet. Without a file it asks for one; null: the person changed their mind.
-   * `onChosen` hears the name as soon as it is known, where it is. Rejects with a {@link CallError}.
+   * Rejects with a {@link CallError}.
    */
-  importCache(file?: File, onChosen?: (fileName: string) => void): Promise<ImportPreview | null>;
+  importCache(file?: File, options?: ImportOptions): Promise<ImportPreview | null>;
   /** Calls back when files are dropped on the window, where the page itself is not told of them. `onHover`: files are held over it. */
   onFileDrop?(run: (preview: Promise<ImportPreview>) => void, onHover: (isOver: boolean) => void): () => void;
 }

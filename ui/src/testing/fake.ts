@@ -1,5 +1,5 @@
 // A platform without a core, for tests: answers from a table, events on demand.
-import type { Connection, Platform } from '../platform/platform';
+import type { Connection, ImportOptions, Platform } from '../platform/platform';
 import type {
   CacheNode,
   CacheOverview,
@@ -30,6 +30,8 @@ export class FakePlatform implements Platform {
   exportAnswer: boolean | Error = true;
   /** What a file turns out to hold; null: no file was chosen. */
   importAnswer: ImportPreview | null | Error | Promise<ImportPreview> = null;
+  /** Of the file that was asked for last. */
+  importSignal: AbortSignal | undefined;
   #onEvent: (event: Event) => void = () => undefined;
   #onState: (state: Connection) => void = () => undefined;
 
@@ -52,7 +54,8 @@ export class FakePlatform implements Platform {
     return this.exportAnswer;
   }
 
-  async importCache(file?: File, onChosen?: (fileName: string) => void): Promise<ImportPreview | null> {
+  async importCache(file?: File, { onChosen, signal }: ImportOptions = {}): Promise<ImportPreview | null> {
+    this.importSignal = signal;
     if (!file && this.importAnswer !== null) onChosen?.('chosen.safetensors');
     if (this.importAnswer instanceof Error) throw this.importAnswer;
     return this.importAnswer;
@@ -69,6 +72,11 @@ export class FakePlatform implements Platform {
   askedTypes(): string[] {
     return this.asked.map((command) => command.type);
   }
+}
+
+/** A file that begins as prompt-cache files do: the length of a header, and a header of that length. */
+export function cacheFile(name = 'file.safetensors'): File {
+  return new File([new Uint8Array([2, 0, 0, 0, 0, 0, 0, 0]), '{}'], name);
 }
 
 /** A promise that a test settles by hand. */

@@ -1,0 +1,63 @@
+// Decoded tokens as a person reads them: between the words, the tokens that open and close turns are signs, not text.
+
+export interface TextPart {
+  /** As it was decoded. All of them make the whole text. */
+  raw: string;
+  /** What is read: of special tokens only whose turn they open, or a dot; empty at both ends of the text, where there is any. */
+  words: string;
+  isToken: boolean;
+}
+
+const SPEAKERS: Record<string, string> = {
+  system: 'System:',
+  developer: 'System:',
+  user: 'You:',
+  assistant: 'Answer:',
+  model: 'Answer:',
+  tool: 'Tool:',
+};
+const roles = Object.keys(SPEAKERS).join('|');
+const token = [
+  // The chat templates of Qwen, Llama 3, gpt-oss and Gemma write a role right behind the token that opens a turn.
+  String.raw`(?:<\|(?:im_start|start_header_id|start)\|>|<start_of_turn>)(?:${roles})\b`,
+  String.raw`<\|[^<>|\s]{1,64}\|>`,
+  // DeepSeek's bars are wide ones.
+  String.raw`<｜[^<>｜\n]{1,64}｜>`,
+  // Elsewhere it strikes out words in HTML.
+  String.raw`^<s>|</s>`,
+  String.raw`<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>`,
+  String.raw`\[/?INST\]|<</?SYS>>`,
+  // Texts are cut to so many characters, inside a token as well.
+  String.raw`^\w{0,64}\|>(?:(?:${roles})\b)?|<\|\w{0,64}\|?$`,
+].join('|');
+
+/** A text, cut where special tokens begin and end; neighbours are one part, with the space between them. */
+export function textParts(text: string): TextPart[] {
+  const parts: TextPart[] = [];
+  const add = (from: number, to: number, isToken: boolean) => {
+    const raw = text.slice(from, to);
+    if (raw === '') return;
+    const [before, after] = [text.slice(0, from).trim(), text.slice(to).trim()];
+    const isSign = isToken && before + after !== '';
+    parts.push({ raw, words: !isSign ? raw.trim() : before && after ? sign(raw) : '', isToken });
+  };
+  let end = 0;
+  for (const found of text.matchAll(new RegExp(`(?:${token})(?:\\s*(?:${token}))*`, 'g'))) {
+    add(end, found.index, false);
+    end = found.index + found[0].length;
+    add(found.index, end, true);
+  }
+  add(end, text.length, false);
+  return parts;
+}
+
+/** The words of a text on one line, for where nothing can be dimmed. */
+export function plainWords(text: string): string {
+  const words = textParts(text).map(({ words }) => words);
+  return words.filter(Boolean).join(' ');
+}
+
+function sign(tokens: string): string {
+  const role = [...tokens.matchAll(new RegExp(`[|>｜](${roles})\\b`, 'gi'))].at(-1)?.[1];
+  return SPEAKERS[role?.toLowerCase() ?? ''] ?? '·';
+}
