@@ -524,6 +524,35 @@ async fn the_check_finds_what_was_altered_in_quantized_keys_and_values() {
 }
 
 #[tokio::test]
+async fn the_check_passes_what_rounding_does_and_nothing_that_is_another_token_s() {
+    async fn check(case: &str, num_tokens: u32, kv_cache: KvCacheOptions) {
+        let place = Place::of(case, num_tokens, kv_cache).await;
+        assert_eq!(place.import(true).await, Ok(num_tokens as usize), "{case}, honest");
+        let window = place.engine.cache().expect("caches are stored");
+        window.purge(OWNER);
+        window.remove_anchor(OWNER);
+        window.clear();
+        // Of one token among so many, and only behind the first layer, where a few may be off.
+        let mut altered = place.parts.clone();
+        let is_row = |parts: &Parts, index: usize| {
+            let tensor = &parts.tensors[index];
+            !tensor.name.starts_with("0.") && tensor.shape.len() == 4 && tensor.shape[2] == u64::from(num_tokens)
+        };
+        let rows: Vec<usize> = (0..altered.tensors.len()).filter(|&index| is_row(&place.parts, index)).collect();
+        assert!(rows.len() >= 2, "{case}");
+        for index in rows {
+            altered.tensors[index].copy_token(7, num_tokens as usize - 9);
+        }
+        check_caught(&place, altered, &format!("{case}, {kv_cache:?}: one token of {num_tokens}")).await;
+    }
+    check("llama/tiny-chat", 400, plain()).await;
+    check("llama/dense-bf16", 100, plain()).await;
+    check("qwen3_moe/dense", 400, plain()).await;
+    check("qwen3_moe/quant4", 100, quantized(8, 32)).await;
+    check("qwen3_moe/quant4", 100, quantized(4, 32)).await;
+}
+
+#[tokio::test]
 async fn a_long_file_is_sampled() {
     let place = Place::of("llama/tiny-chat", 3000, plain()).await;
     assert_eq!(place.import(true).await, Ok(3000));
