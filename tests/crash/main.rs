@@ -151,9 +151,12 @@ fn check_what_is_left(
     }
     desk.run(async {
         let store = Store::open(&desk.places().database()).await.unwrap();
-        let rows = store.chunks().await.unwrap();
+        let (rows, anchors) = (store.chunks().await.unwrap(), store.anchors().await.unwrap());
         store.close().await.unwrap();
         rows.iter().for_each(|row| check_row(desk, row));
+        for key in anchors.iter().filter_map(|anchor| anchor.chunk_key.as_ref()) {
+            assert!(rows.iter().any(|row| row.key == *key), "{kill}: a conversation's place is behind a chunk without a row");
+        }
         let end = |row: &ChunkRow| row.start as usize + row.token_ids.len();
         let num_stored = rows.iter().filter(|row| !known.contains(&row.key)).map(end).max().unwrap_or(0);
 

@@ -92,6 +92,7 @@ impl Keeper {
                 }
             }
             CacheEvent::Anchored(anchor) => drop(self.kept.anchors.insert(anchor.owner.clone(), anchor)),
+            CacheEvent::Released { owner } => drop(self.kept.anchors.remove(&owner)),
         }
     }
 

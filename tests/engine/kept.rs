@@ -120,7 +120,7 @@ async fn between(way: Way, case: &Case, model: &Path, folder: &Path, mut keeper:
         Way::Disk => Keeper::start(model, folder, ON_DISK, keeper.close().await).await,
         Way::Export => {
             keeper.settle().await;
-            move_by_file(case, model, folder, keeper).await.0
+            move_by_file(model, folder, keeper).await.0
         }
         Way::NeighbourPurged | Way::NeighbourEvicted => {
             let mut neighbour = Talk::new(&system());
@@ -148,7 +148,7 @@ async fn between(way: Way, case: &Case, model: &Path, folder: &Path, mut keeper:
 }
 
 /// Exports the conversation, and imports it where nothing else is; returns also how many tokens went over.
-async fn move_by_file(case: &Case, model: &Path, folder: &Path, keeper: Keeper) -> (Keeper, usize) {
+async fn move_by_file(model: &Path, folder: &Path, keeper: Keeper) -> (Keeper, usize) {
     let place = fresh_folder();
     let file = place.path().join("kept.safetensors");
     let request = ExportRequest {
@@ -305,7 +305,7 @@ async fn what_is_left_after_an_eviction_can_be_taken_elsewhere() {
         keeper.settle().await;
         let end = keeper.window().path(OWNER).pop().expect("a chunk").key;
         assert!(keeper.window().remove(&end).is_some());
-        let (keeper, num_tokens) = move_by_file(&case, model.path(), &folder, keeper).await;
+        let (keeper, num_tokens) = move_by_file(model.path(), &folder, keeper).await;
         let again = keeper.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
         check_same(&again, &first, &case.name());
         let stats = again.finished.stats;

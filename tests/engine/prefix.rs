@@ -42,6 +42,7 @@ impl App {
                 CacheEvent::Filed(record) => drop(self.chunks.insert(record.key.clone(), record)),
                 CacheEvent::Removed { keys, .. } => keys.iter().for_each(|key| drop(self.chunks.remove(key))),
                 CacheEvent::Anchored(anchor) => drop(self.anchors.insert(anchor.owner.clone(), anchor)),
+                CacheEvent::Released { owner } => drop(self.anchors.remove(&owner)),
                 CacheEvent::Touched { .. } => {}
             }
         }

@@ -84,7 +84,7 @@ impl App {
                     }
                 }
             }
-            CacheEvent::Anchored(anchor) => panic!("nobody owns these conversations: {anchor:?}"),
+            event => panic!("nobody owns these conversations: {event:?}"),
         }
     }
 

@@ -17,6 +17,7 @@ pub(crate) async fn keep(store: Arc<Store>, mut events: UnboundedReceiver<CacheE
     while let Some(event) = events.recv().await {
         let _ = moved.send(match &event {
             CacheEvent::Anchored(anchor) => Some(anchor.owner.clone()),
+            CacheEvent::Released { owner } => Some(owner.clone()),
             CacheEvent::Filed(_) | CacheEvent::Removed { .. } | CacheEvent::Touched { .. } => None,
         });
         if let Err(error) = write(&store, event).await {
@@ -30,6 +31,7 @@ pub(crate) async fn write(store: &Store, event: CacheEvent) -> Result<(), StoreE
         CacheEvent::Filed(record) => store.insert_chunk(&convert::chunk_row(record, now_ms())).await,
         CacheEvent::Touched { keys, at_ms } => store.touch_chunks(&keys, at_ms).await,
         CacheEvent::Anchored(anchor) => store.put_anchor(&convert::anchor_row(anchor)).await,
+        CacheEvent::Released { owner } => store.delete_anchor(&owner).await,
         CacheEvent::Removed { keys, reason } => {
             tracing::info!("{} chunks left the prompt cache: {reason}", keys.len());
             store.delete_chunks(&keys).await

@@ -254,7 +254,7 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
         deleted_at_ms: None,
     };
     app.store.create_named_cache(&row).await?;
-    window.copy_anchor(&owner, &named_owner(&id), true);
+    let _ = window.copy_anchor(&owner, &named_owner(&id), true);
     tell_named(app).await;
     Ok(Reply::Named { named: one_named(app, &id).await? })
 }
@@ -295,7 +295,7 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
     };
     let conversation = app.store.create_conversation_from(now_ms(), &prefix, "").await?;
     app.store.touch_named_cache(named_id, now_ms()).await?;
-    window(app)?.copy_anchor(&named_owner(named_id), &conversation_owner(&conversation.id), false);
+    let _ = window(app)?.copy_anchor(&named_owner(named_id), &conversation_owner(&conversation.id), false);
     let cache = of_conversation(app, &conversation.id).await;
     let conversation = convert::conversation(conversation, false, cache);
     app.tell(Event::Conversation { conversation: conversation.clone() });

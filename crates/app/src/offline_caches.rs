@@ -269,7 +269,8 @@ impl OfflineCaches {
 
     /// Writes down what has become of chunks, then where anchors stand now.
     async fn write(&self, events: Vec<CacheEvent>) -> Result<(), Failure> {
-        let (anchored, chunks): (Vec<_>, Vec<_>) = events.into_iter().partition(|event| matches!(event, CacheEvent::Anchored(_)));
+        let (anchored, chunks): (Vec<_>, Vec<_>) =
+            events.into_iter().partition(|event| matches!(event, CacheEvent::Anchored(_) | CacheEvent::Released { .. }));
         for event in chunks.into_iter().chain(anchored) {
             cache_rows::write(&self.store, event).await?;
         }

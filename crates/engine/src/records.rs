@@ -173,4 +173,9 @@ pub enum CacheEvent {
     },
     /// An anchor was set, or has changed.
     Anchored(Anchor),
+    /// An anchor is gone.
+    Released {
+        /// Whose it was.
+        owner: String,
+    },
 }

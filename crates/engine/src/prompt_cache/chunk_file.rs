@@ -26,6 +26,17 @@ pub(super) enum ChunkError {
     Dtype,
 }
 
+impl ChunkError {
+    /// Whether it will be there next time too: then the chunk is of no use any more.
+    pub(super) fn is_lasting(&self) -> bool {
+        match self {
+            ChunkError::Read(error) => error.kind() == io::ErrorKind::NotFound,
+            ChunkError::Lm(error) => matches!(error, cairn_lm::LmError::CacheSpan { .. }),
+            ChunkError::Damaged | ChunkError::Format(_) | ChunkError::Dtype => true,
+        }
+    }
+}
+
 /// The tensors of a chunk. Immutable once made, so that memory tier, filing and restoring share it.
 #[derive(Debug)]
 pub(super) struct ChunkContents {
@@ -113,7 +124,11 @@ impl ChunkContents {
         }
         file.as_file().sync_all()?;
         file.persist(path)?;
-        File::open(folder)?.sync_all()?;
+        if let Err(error) = File::open(folder).and_then(|folder| folder.sync_all()) {
+            // It counts as not written: nobody would remove it later.
+            let _ = std::fs::remove_file(path);
+            return Err(error);
+        }
         Ok(hasher.finalize().to_hex().to_string())
     }
 }

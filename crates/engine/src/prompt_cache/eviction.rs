@@ -8,11 +8,13 @@
 use std::collections::HashSet;
 
 use super::index::{ChunkIndex, Entry, child, rank};
-use crate::records::{ChunkKind, ChunkRecord, Lost};
+use crate::records::{ChunkKind, ChunkRecord};
 
+/// Why something is not stored.
+pub(super) const NO_ROOM: &str = "the disk budget of the prompt cache has no room for it beside what is pinned: raise it in the settings";
 /// The reasons that people read.
 pub(super) const DISK_BUDGET: &str = "evicted to keep to the disk budget";
-pub(super) const MEMORY_BUDGET: &str = "evicted to keep to the memory budget, and the disk keeps nothing";
+pub(super) const MEMORY_BUDGET: &str = "evicted to keep to the memory budget, and it was not on disk";
 pub(super) const PURGED: &str = "removed by hand";
 pub(super) const CLEARED: &str = "the cache was cleared";
 
@@ -28,6 +30,12 @@ impl ChunkIndex {
         Some(self.free_on_disk(surplus, keep, at_ms))
     }
 
+    /// Whether there is room on disk for `bytes` more, perhaps after an eviction.
+    pub(super) fn has_room_on_disk(&self, bytes: u64) -> bool {
+        let surplus = (self.disk.bytes + bytes).saturating_sub(self.disk.budget);
+        bytes <= self.disk.budget && (surplus == 0 || self.can_free(surplus, None))
+    }
+
     /// Removes chunks until those on disk are within the budget, as far as pinned ones allow.
     pub(super) fn keep_to_disk_budget(&mut self, at_ms: i64) -> Vec<ChunkRecord> {
         self.free_on_disk(self.disk.bytes.saturating_sub(self.disk.budget), None, at_ms)
@@ -36,20 +44,29 @@ impl ChunkIndex {
     fn free_on_disk(&mut self, surplus: u64, keep: Option<&str>, at_ms: i64) -> Vec<ChunkRecord> {
         let (mut freed, mut removed) = (0, Vec::new());
         while freed < surplus {
-            let Some(leaf) = self.next_leaf(|entry| entry.is_on_disk && Some(entry.record.key.as_str()) != keep) else { break };
+            let may_go = |entry: &Entry| entry.is_on_disk || self.stands_in_the_way(entry);
+            let Some(leaf) = self.next_leaf(|entry| may_go(entry) && Some(entry.record.key.as_str()) != keep) else { break };
+            let is_on_disk = self.is_on_disk(&leaf);
             let Some(record) = self.remove(&leaf, DISK_BUDGET, at_ms) else { break };
-            freed += record.bytes;
+            freed += if is_on_disk { record.bytes } else { 0 };
             removed.push(record);
         }
         removed
+    }
+
+    /// Whether a chunk could not be written but continues some that were, which cannot go before it.
+    fn stands_in_the_way(&self, entry: &Entry) -> bool {
+        !entry.is_on_disk && !entry.is_pending && self.path(&entry.record.key).first().is_some_and(|first| first.is_on_disk)
     }
 
     /// Whether leaves, and what becomes a leaf without them, take `surplus` bytes on disk.
     fn can_free(&self, surplus: u64, keep: Option<&str>) -> bool {
         let mut held: HashSet<&str> = HashSet::new();
         let pinned = self.anchors.values().filter(|anchor| anchor.is_pinned).filter_map(|anchor| anchor.chunk_key.as_deref());
-        let unwritten = self.entries.values().filter(|entry| !entry.is_on_disk).map(|entry| entry.record.key.as_str());
-        for key in pinned.chain(unwritten).chain(keep) {
+        // Whatever is not on disk is in memory.
+        let in_memory = self.in_memory.iter().filter_map(|(.., key)| self.get(key));
+        let pending = in_memory.filter(|entry| entry.is_pending).map(|entry| entry.record.key.as_str());
+        for key in pinned.chain(pending).chain(keep) {
             let mut next = Some(key);
             while let Some(entry) = next.filter(|key| held.insert(key)).and_then(|key| self.get(key)) {
                 next = entry.record.parent_key.as_deref();
@@ -118,14 +135,20 @@ impl ChunkIndex {
         order.iter().rev().filter_map(|key| self.remove(key, reason, at_ms)).collect()
     }
 
-    /// Removes everything that only `owner` holds, branches beside its place included; its anchor falls back to what others share.
+    /// Removes everything that only `owner` holds, at its place, beside it and where it was before; its anchor falls back to what others
+    /// share.
     pub(super) fn purge(&mut self, owner: &str, at_ms: i64) -> Vec<ChunkRecord> {
-        let Some(key) = self.anchors.get(owner).and_then(|anchor| anchor.chunk_key.as_deref()) else { return Vec::new() };
-        let mut path = self.path(key).into_iter().map(|entry| entry.record.key.as_str());
-        match path.find(|key| self.is_held_only_by(owner, key)).map(str::to_owned) {
-            Some(first) => self.remove_with_descendants(&first, PURGED, at_ms),
-            None => Vec::new(),
+        let mut removed = Vec::new();
+        let left = self.left_by(owner);
+        for place in left.iter().map(String::as_str).chain([owner]) {
+            let Some(key) = self.anchors.get(place).and_then(|anchor| anchor.chunk_key.as_deref()) else { continue };
+            let mut path = self.path(key).into_iter().map(|entry| entry.record.key.as_str());
+            if let Some(first) = path.find(|key| self.is_held_only_by(owner, key)).map(str::to_owned) {
+                removed.extend(self.remove_with_descendants(&first, PURGED, at_ms));
+            }
         }
+        left.iter().for_each(|left| self.remove_anchor(left));
+        removed
     }
 
     /// Removes everything that is not on disk.
@@ -164,12 +187,7 @@ impl ChunkIndex {
         }
         // Nothing continues it, so whoever holds it stands right behind it.
         for owner in self.holders.remove(key).into_iter().flatten() {
-            let Some(anchor) = self.anchors.get_mut(&*owner) else { continue };
-            let num_tokens = anchor.lost.as_ref().map_or(anchor.num_tokens, |lost| lost.num_tokens);
-            anchor.lost = Some(Lost { num_tokens, reason: reason.to_owned(), at_ms });
-            anchor.chunk_key.clone_from(&record.parent_key);
-            anchor.num_tokens = record.start;
-            self.moved_anchors.push(anchor.clone());
+            self.fall_back(&owner, (record.parent_key.as_deref(), record.start), reason, at_ms);
         }
         Some(record)
     }

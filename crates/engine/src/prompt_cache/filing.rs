@@ -7,14 +7,14 @@ use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 
 use cairn_lm::cache::span::CacheLayout;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use super::chunk_file;
-use super::eviction::DISK_BUDGET;
+use super::eviction::{DISK_BUDGET, NO_ROOM};
 use super::now_ms;
 use super::shelf::SharedShelf;
+use crate::EngineError;
 use crate::records::CacheEvent;
-use crate::{EngineError, EngineStatus};
 
 enum Order {
     /// Write a chunk that waits on the shelf.
@@ -35,13 +35,14 @@ pub(super) struct Filing {
 }
 
 impl Filing {
-    pub(super) fn start(shelf: SharedShelf, sweep_lock: Option<File>, status: watch::Sender<EngineStatus>) -> Self {
+    pub(super) fn start(shelf: SharedShelf, sweep_lock: Option<File>) -> Self {
         let (orders, receiver) = std_mpsc::channel();
-        let clerk = Clerk { shelf, status };
+        let clerk = Clerk { shelf };
         let thread = std::thread::Builder::new()
             .name("cairn-filing".to_owned())
             .spawn(move || {
                 if let Some(lock) = sweep_lock {
+                    clerk.shelf.lock().discard_cut_off();
                     clerk.sweep();
                     drop(lock);
                 }
@@ -72,7 +73,6 @@ impl Filing {
 
 struct Clerk {
     shelf: SharedShelf,
-    status: watch::Sender<EngineStatus>,
 }
 
 impl Clerk {
@@ -92,7 +92,7 @@ impl Clerk {
                     shelf.keep_to_memory_budget();
                     drop(shelf);
                     self.shelf.ring();
-                    self.publish();
+                    self.shelf.publish();
                 }
                 Order::KeepToBudgets => self.keep_to_budgets(),
                 Order::Flush(reply) => {
@@ -102,8 +102,7 @@ impl Clerk {
         }
     }
 
-    /// Writes a chunk, and before it what it continues and could not be written earlier. Fails in words; that there is no room is no
-    /// failure.
+    /// Writes a chunk, and before it what it continues and could not be written earlier. Fails in words.
     fn file(&self, key: &str, layout: &CacheLayout) -> Result<(), String> {
         let mut unwritten: Vec<String> = {
             let shelf = self.shelf.lock();
@@ -120,7 +119,7 @@ impl Clerk {
         Ok(())
     }
 
-    /// Writes one chunk; false where it has gone, or there is no room for it.
+    /// Writes one chunk; false where it has gone. Fails in words, also where there is no room for it.
     fn file_one(&self, key: &str, layout: &CacheLayout) -> Result<bool, String> {
         let (record, contents, path) = {
             let shelf = self.shelf.lock();
@@ -139,13 +138,16 @@ impl Clerk {
             let mut shelf = self.shelf.lock();
             match shelf.index.make_room_on_disk(bytes, record.parent_key.as_deref(), now_ms()) {
                 Some(removed) => shelf.discard(removed, DISK_BUDGET),
-                None => return Ok(false),
+                None => return Err(NO_ROOM.to_owned()),
             }
         }
         let file_hash = contents.write(&path, &header).map_err(|error| format!("the disk could not be written: {error}"))?;
         let mut shelf = self.shelf.lock();
         match shelf.index.filed(key, bytes, file_hash) {
-            Some(record) => shelf.tell(CacheEvent::Filed(record)),
+            Some(record) => {
+                shelf.tell(CacheEvent::Filed(record));
+                shelf.tell_anchors();
+            }
             // Removed while it was being written.
             None => drop(fs::remove_file(&path)),
         }
@@ -153,24 +155,8 @@ impl Clerk {
     }
 
     fn keep_to_budgets(&self) {
-        let mut shelf = self.shelf.lock();
-        let removed = shelf.index.keep_to_disk_budget(now_ms());
-        shelf.discard(removed, DISK_BUDGET);
-        shelf.keep_to_memory_budget();
-        shelf.tell_anchors();
-        drop(shelf);
-        self.publish();
-    }
-
-    /// The engine's thread has published its status before the last answer's chunks are filed, and may be idle for hours then.
-    fn publish(&self) {
-        let shelf = self.shelf.lock();
-        let bytes = (shelf.index.disk.bytes, shelf.index.memory.bytes);
-        drop(shelf);
-        self.status.send_if_modified(|status| {
-            let before = std::mem::replace(&mut status.cache_disk_bytes, bytes.0);
-            std::mem::replace(&mut status.cache_memory_bytes, bytes.1) != bytes.1 || before != bytes.0
-        });
+        self.shelf.lock().keep_to_budgets();
+        self.shelf.publish();
     }
 
     /// Removes files that no record names: a crash between file and row leaves one, a crash while writing a temporary one.

@@ -3,7 +3,7 @@
 //! `eviction` decides what goes, `anchors` who holds which place; both are parts of the same index.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::records::{Anchor, ChunkKind, ChunkRecord, Space};
@@ -29,11 +29,13 @@ pub(super) struct ChunkIndex {
     pub(super) anchors: BTreeMap<String, Anchor>,
     /// Kept beside the anchors, so that looking at one of ten thousand does not take a walk over all.
     pub(super) holders: HashMap<String, BTreeSet<Arc<str>>>,
-    /// Anchors that have changed since somebody asked.
-    pub(super) moved_anchors: Vec<Anchor>,
+    /// Owners of anchors that have changed since somebody asked.
+    pub(super) moved_anchors: BTreeSet<String>,
     pub(super) disk: Tier,
     /// Contents.
     pub(super) memory: Tier,
+    /// Chunks from the caller's rows that nothing leads to; for whoever can remove them.
+    pub(super) cut_off: Vec<ChunkRecord>,
     /// What conversations in place take of the memory budget.
     pub(super) in_place_bytes: u64,
 }
@@ -158,7 +160,7 @@ pub(super) struct PlannedChunk {
 }
 
 impl ChunkIndex {
-    /// The chunks that are on disk, and the anchors on them.
+    /// The chunks that are on disk, and the anchors on them. Those that continue a chunk that is not there are [`ChunkIndex::cut_off`].
     pub(super) fn new(disk_budget: u64, memory_budget: u64, records: Vec<ChunkRecord>, anchors: Vec<Anchor>) -> Self {
         let mut index = ChunkIndex {
             entries: HashMap::with_capacity(records.len()),
@@ -167,10 +169,11 @@ impl ChunkIndex {
             in_memory: BTreeSet::new(),
             anchors: BTreeMap::new(),
             holders: HashMap::new(),
-            moved_anchors: Vec::new(),
+            moved_anchors: BTreeSet::new(),
             disk: Tier { bytes: 0, budget: disk_budget },
             memory: Tier { bytes: 0, budget: memory_budget },
             in_place_bytes: 0,
+            cut_off: Vec::new(),
         };
         // As `insert` would, but quicker for ten thousand: what becomes a leaf is known at the end.
         for record in records {
@@ -179,6 +182,7 @@ impl ChunkIndex {
             let entry = Entry { is_on_disk: true, memory_bytes: None, is_pending: false, record };
             index.entries.insert(entry.record.key.clone(), entry);
         }
+        index.drop_cut_off();
         for Entry { record, .. } in index.entries.values().filter(|entry| !index.children.contains_key(&entry.record.key)) {
             index.leaves[record.kind as usize].insert(rank(record));
         }
@@ -186,6 +190,27 @@ impl ChunkIndex {
             index.restore_anchor(anchor);
         }
         index
+    }
+
+    fn drop_cut_off(&mut self) {
+        let roots = self.entries.values().map(|entry| &entry.record).filter(|record| record.parent_key.is_none());
+        let mut reached: HashSet<String> = HashSet::with_capacity(self.entries.len());
+        let mut pending: Vec<String> = roots.map(|root| root.key.clone()).collect();
+        while let Some(key) = pending.pop() {
+            pending.extend(self.children_of(&key).map(|child| child.record.key.clone()));
+            reached.insert(key);
+        }
+        if reached.len() == self.entries.len() {
+            return;
+        }
+        for (_, Entry { record, .. }) in self.entries.extract_if(|key, _| !reached.contains(key)) {
+            self.disk.bytes -= record.bytes;
+            self.cut_off.push(record);
+        }
+        // None of them continues one that is there.
+        for record in &self.cut_off {
+            self.children.remove(&self.parent_of(record));
+        }
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&Entry> {
@@ -210,7 +235,7 @@ impl ChunkIndex {
         self.entries.values().map(|entry| &entry.record)
     }
 
-    /// Adds a chunk: on disk, or with contents of `memory_bytes` that are yet to be written.
+    /// Adds a chunk that continues one that is there, or none: on disk, or with contents of `memory_bytes` that are yet to be written.
     pub(super) fn insert(&mut self, record: ChunkRecord, memory_bytes: Option<u64>) {
         if self.contains(&record.key) {
             return;
@@ -220,10 +245,7 @@ impl ChunkIndex {
             self.leaves[parent.record.kind as usize].remove(&rank(&parent.record));
         }
         self.children.entry(parent).or_default().insert(child(&record));
-        // Rows may come in any order: children may be there already.
-        if self.children.get(&record.key).is_none_or(BTreeSet::is_empty) {
-            self.leaves[record.kind as usize].insert(rank(&record));
-        }
+        self.leaves[record.kind as usize].insert(rank(&record));
         match memory_bytes {
             Some(bytes) => {
                 self.memory.bytes += bytes;
@@ -231,12 +253,8 @@ impl ChunkIndex {
             }
             None => self.disk.bytes += record.bytes,
         }
-        let (key, is_on_disk) = (record.key.clone(), memory_bytes.is_none());
-        self.entries.insert(key.clone(), Entry { record, is_on_disk, memory_bytes, is_pending: false });
-        // Who holds what continues it holds this one too.
-        let children = self.children.get(&key).into_iter().flatten();
-        let owners: BTreeSet<Arc<str>> = children.flat_map(|(_, child)| self.holders(child)).cloned().collect();
-        owners.iter().for_each(|owner| self.hold(owner, Some(&key)));
+        let entry = Entry { is_on_disk: memory_bytes.is_none(), memory_bytes, is_pending: false, record };
+        self.entries.insert(entry.record.key.clone(), entry);
     }
 
     /// Notes that a chunk is on its way to disk, or that it has not got there.
@@ -256,7 +274,9 @@ impl ChunkIndex {
             entry.record.file_hash = file_hash;
             self.disk.bytes += bytes;
         }
-        Some(entry.record.clone())
+        let record = entry.record.clone();
+        self.tell_those_at(key);
+        Some(record)
     }
 
     /// The longest run of chunks that begins as `tokens` do; the last may match in part.

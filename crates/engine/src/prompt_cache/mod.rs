@@ -18,6 +18,7 @@
 //! filing                       the thread that writes, evicts and sweeps
 //! restore                      contents back into caches
 //! why                          what was not found, in words
+//! stored, space                what the engine's thread takes and adds; where caches belong by how they are kept
 //! view                         the whole as people look at it
 //! ```
 //! This module is what the worker calls.
@@ -33,31 +34,35 @@ mod in_place;
 mod index;
 mod restore;
 mod shelf;
+mod space;
+mod stored;
 mod view;
 mod why;
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cairn_chat::{Prompt, Role};
 use cairn_lm::LoadedModel;
-use cairn_lm::cache::span::{CacheLayout, Capture, HeldLayers};
-use cairn_lm::cache::{KvQuantization, LayerCache, QuantizedKvCache};
+use cairn_lm::cache::span::{CacheLayout, Capture};
+use cairn_lm::cache::{KvQuantization, LayerCache};
 use mlx_rs::transforms::eval;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::records::{Anchor, CacheEvent, CacheOptions, ChunkKind, ChunkRecord, Space};
+use crate::records::{Anchor, CacheEvent, CacheOptions, ChunkKind, Space};
 use crate::{EngineError, EngineStatus};
-use chunk_file::ChunkContents;
+use eviction::NO_ROOM;
 use filing::Filing;
 use in_place::{Conversation, InPlace};
-use index::{Needs, Prefix, PrefixPart};
+use index::{Prefix, PrefixPart};
 use restore::{Source, restore};
 use shelf::SharedShelf;
+use space::{layout, needs, space, variant};
+use stored::Stored;
 
 pub use anchors::Holding;
 pub use shelf::CacheFigures;
+pub(crate) use space::{cache_variant, named_quantization};
 pub use view::{CacheNode, CacheView, CacheWindow};
 
 /// What could be reused of earlier work.
@@ -116,20 +121,12 @@ pub(crate) struct PromptCache {
     in_place: InPlace,
 }
 
-struct Stored {
-    shelf: SharedShelf,
-    filing: Filing,
-}
-
 /// A chunk is kept up to this many tokens before the end of a prompt, for layers that remember only places: templates rewrite the end of
 /// a prompt when an answer follows. (As LM Studio's CacheWrapper.)
 const TAIL_TOKENS: usize = 11;
 /// Conversations in place take at most one part in so many of the memory budget: the rest is for contents, which others can share and which
 /// are smaller.
 const IN_PLACE_PART: u64 = 2;
-/// More than this waits for the disk only if the memory budget allows it.
-const MIN_PENDING_BYTES: u64 = 256 << 20;
-
 impl PromptCache {
     /// What the disk holds is kept current in `status`, whichever thread changes it.
     pub(crate) fn new(
@@ -139,8 +136,8 @@ impl PromptCache {
     ) -> (Self, Option<CacheWindow>) {
         let stored = options.map(|mut options| {
             let sweep_lock = options.sweep_lock.take();
-            let shelf = SharedShelf::new(options, events);
-            Stored { filing: Filing::start(shelf.clone(), sweep_lock, status), shelf }
+            let shelf = SharedShelf::new(options, events, status);
+            Stored { filing: Filing::start(shelf.clone(), sweep_lock), shelf }
         });
         let window = stored.as_ref().map(|stored| CacheWindow::new(stored.shelf.clone()));
         (PromptCache { stored, in_place: InPlace::default() }, window)
@@ -192,6 +189,7 @@ impl PromptCache {
         // The end of the system prompt, and near the end of the question: states are large, and others are not gone back to.
         let system = prompt.boundaries.iter().zip(&prompt.roles).find(|(_, role)| **role == Role::System).map(|(end, _)| *end);
         let mut places: Vec<usize> = system.into_iter().chain([prompt.tokens.len().saturating_sub(TAIL_TOKENS)]).collect();
+        places.sort_unstable();
         places.retain(|place| (num_cached + 1..last).contains(place));
         places.dedup();
         places
@@ -247,26 +245,29 @@ impl PromptCache {
         if CacheLayout::of(caches).is_none() {
             return Err("its kind of caches can only be continued from the file, as `cairn generate --prompt-cache-file` does".to_owned());
         }
+        let num_bytes: usize = caches.iter().map(LayerCache::nbytes).sum();
+        if !stored.shelf.lock().index.has_room_on_disk(num_bytes as u64) {
+            return Err(NO_ROOM.to_owned());
+        }
         let boundaries = vec![(tokens.len(), ChunkKind::System)];
-        stored.keep(space, &tokens, boundaries, &[], caches).map_err(|error| error.to_string())?;
+        let kept = stored.keep(space, &tokens, boundaries, &[], caches);
         stored.anchor(owner.to_owned(), space, model_name, &tokens, caches, true);
         // Until the disk has it: only then a budget that is too small shows.
         let (reply, answer) = oneshot::channel();
         stored.filing.flush(reply);
         let _ = answer.blocking_recv();
-        let shelf = stored.shelf.lock();
-        let anchor = shelf.index.anchors.get(owner);
-        let is_whole = anchor.is_some_and(|anchor| anchor.num_tokens == tokens.len());
-        let is_on_disk = anchor.and_then(|anchor| anchor.chunk_key.as_deref()).is_some_and(|key| shelf.index.is_on_disk(key));
-        let why = match (is_whole, is_on_disk, &shelf.problem) {
-            (true, true, _) => return Ok(()),
-            (.., Some(problem)) => problem.clone(),
-            _ => "the prompt cache's budget on disk has no room for it: raise it in the settings".to_owned(),
+        let why = {
+            let shelf = stored.shelf.lock();
+            let anchor = shelf.index.anchors.get(owner).filter(|anchor| anchor.num_tokens == tokens.len());
+            let is_there = anchor.and_then(|anchor| anchor.chunk_key.as_deref()).is_some_and(|key| shelf.index.is_on_disk(key));
+            match (kept, is_there, &shelf.problem) {
+                (Ok(()), true, _) => return Ok(()),
+                (Err(error), ..) => error.to_string(),
+                (.., Some(problem)) => problem.clone(),
+                _ => NO_ROOM.to_owned(),
+            }
         };
-        drop(shelf);
-        let window = CacheWindow::new(stored.shelf.clone());
-        window.purge(owner);
-        window.remove_anchor(owner);
+        CacheWindow::new(stored.shelf.clone()).release(owner);
         Err(why)
     }
 
@@ -318,10 +319,7 @@ impl PromptCache {
 
     /// Bytes on disk, and in memory beside the conversation that ran last.
     pub(crate) fn bytes(&self) -> (u64, u64) {
-        self.stored.as_ref().map_or((0, 0), |stored| {
-            let shelf = stored.shelf.lock();
-            (shelf.index.disk.bytes, shelf.index.bytes_in_memory())
-        })
+        self.stored.as_ref().map_or((0, 0), |stored| stored.shelf.lock().bytes())
     }
 
     pub(crate) fn set_budgets(&mut self, disk_bytes: u64, memory_bytes: u64) {
@@ -359,226 +357,6 @@ impl PromptCache {
             shelf.end_events();
         }
     }
-}
-
-struct Restored {
-    num_tokens: usize,
-    caches: Vec<LayerCache>,
-    problem: Option<String>,
-}
-
-impl Stored {
-    /// The layers of what is stored in `space` of `tokens`; none where they cannot be stored.
-    fn layout(&self, space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>, tokens: &[u32]) -> Option<CacheLayout> {
-        if !space.is_opaque() {
-            return layout(space, model, quantization);
-        }
-        // The file may have been quantized in a way of its own, which its chunks tell.
-        let path = {
-            let shelf = self.shelf.lock();
-            let (prefix, _) = shelf.index.restorable_prefix(space, tokens, Needs::default());
-            let on_disk = prefix.parts.into_iter().find(|part| !part.record.file_hash.is_empty())?;
-            chunk_file::path(&shelf.folder, &space.fingerprint, &on_disk.record.key)
-        };
-        chunk_file::layout(&path).ok().flatten().or_else(|| layout(space, model, None))
-    }
-
-    fn num_restorable(&self, space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>, tokens: &[u32]) -> usize {
-        let Some(layout) = self.layout(space, model, quantization, tokens) else { return 0 };
-        self.shelf.lock().index.restorable_prefix(space, tokens, needs(&layout)).1
-    }
-
-    /// Reads the longest beginning of `tokens` that can be gone on from. A chunk that cannot be used is forgotten, and what is before it
-    /// is tried.
-    fn restore(&self, space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>, tokens: &[u32]) -> Restored {
-        let mut problem = None;
-        let nothing = |problem| Restored { num_tokens: 0, caches: Vec::new(), problem };
-        let Some(layout) = self.layout(space, model, quantization, tokens) else { return nothing(None) };
-        loop {
-            let (folder, sources, num_tokens) = {
-                let shelf = self.shelf.lock();
-                let (prefix, num_tokens) = shelf.index.restorable_prefix(space, tokens, needs(&layout));
-                let wanted = prefix.parts.into_iter().map(|part| part.record).filter(|record| record.start < num_tokens);
-                let sources: Vec<Source> = wanted.map(|record| shelf.source(record)).collect();
-                (shelf.folder.clone(), sources, num_tokens)
-            };
-            if num_tokens == 0 {
-                return nothing(problem);
-            }
-            match restore(&folder, &sources, &layout, num_tokens) {
-                Ok(caches) => {
-                    let keys: Vec<String> = sources.into_iter().map(|source| source.record.key).collect();
-                    let at_ms = now_ms();
-                    let mut shelf = self.shelf.lock();
-                    shelf.index.touch(&keys, at_ms);
-                    shelf.tell(CacheEvent::Touched { keys, at_ms });
-                    return Restored { num_tokens, caches, problem };
-                }
-                Err(unusable) => {
-                    let reason = unusable.error.to_string();
-                    tracing::warn!(chunk = %unusable.key, %reason, "a stored prompt cache cannot be used");
-                    self.shelf.lock().forget(&unusable.key, &reason);
-                    problem = Some(reason);
-                }
-            }
-        }
-    }
-
-    /// Why no more than `num_cached` tokens were taken.
-    fn explain(&self, space: &Space, query: &Query<'_>, num_cached: usize, problem: Option<String>) -> Option<String> {
-        let mut shelf = self.shelf.lock();
-        shelf.figures.num_lookups += 1;
-        shelf.figures.num_prompt_tokens += query.prompt.tokens.len() as u64;
-        shelf.figures.num_cached_tokens += num_cached as u64;
-        let anchor = query.owner.and_then(|owner| shelf.index.anchors.get(owner));
-        let tokens = |anchor: &Anchor| {
-            let path = anchor.chunk_key.as_deref().map_or(Vec::new(), |key| shelf.index.path(key));
-            path.iter().flat_map(|entry| entry.record.token_ids.iter().copied()).collect()
-        };
-        let lookup = why::Lookup {
-            prompt: query.prompt,
-            space,
-            model: query.model_name,
-            anchor: anchor.map(|anchor| (anchor, tokens(anchor))),
-            limit: query.limit,
-            not_written: shelf.problem.as_deref(),
-            now_ms: now_ms(),
-        };
-        why::note(&lookup, num_cached, problem)
-    }
-
-    /// Puts the chunks of `tokens` that are not there yet on the shelf, and queues them for the disk.
-    fn keep(
-        &self,
-        space: &Space,
-        tokens: &[u32],
-        mut boundaries: Vec<(usize, ChunkKind)>,
-        captures: &[Capture],
-        caches: &[LayerCache],
-    ) -> Result<(), cairn_lm::LmError> {
-        let Some(layout) = CacheLayout::of(caches).map(Arc::new) else { return Ok(()) };
-        // Behind these places the caches can go on, whatever they are. One that was caught is of use only where a chunk ends.
-        let needs = needs(&layout);
-        let end = layout.needs_captures().then_some(tokens.len());
-        let places: Vec<usize> = captures.iter().map(Capture::num_tokens).chain(end).collect();
-        for capture in captures {
-            let place = capture.num_tokens();
-            let at = boundaries.partition_point(|(boundary, _)| *boundary < place);
-            if boundaries.get(at).is_none_or(|(boundary, _)| *boundary != place) {
-                let kind = boundaries.get(at).map_or(ChunkKind::Assistant, |(_, kind)| *kind);
-                boundaries.insert(at, (place, kind));
-            }
-        }
-        let (planned, is_filed) = {
-            let shelf = self.shelf.lock();
-            if shelf.index.disk.budget == 0 && shelf.index.memory.budget == 0 {
-                return Ok(());
-            }
-            (shelf.index.plan(space, tokens, &boundaries, (needs, &places)), shelf.index.disk.budget > 0)
-        };
-        if planned.is_empty() {
-            return Ok(());
-        }
-        let held = HeldLayers::of(caches)?;
-        let captures = captures.iter().map(HeldLayers::of_capture).collect::<Result<Vec<_>, _>>()?;
-        for chunk in planned {
-            let span = held.cut(&captures, chunk.start, chunk.start + chunk.token_ids.len())?;
-            let (held_from, has_state) = (span.held_from, span.has_state);
-            let contents = Arc::new(ChunkContents::new(span));
-            let bytes = contents.num_bytes();
-            let record = ChunkRecord {
-                key: chunk.key.clone(),
-                parent_key: chunk.parent_key,
-                space: space.clone(),
-                kind: chunk.kind,
-                start: chunk.start,
-                token_ids: chunk.token_ids,
-                held_from,
-                has_state,
-                bytes,
-                file_hash: String::new(),
-                hits: 0,
-                last_used_at_ms: now_ms(),
-            };
-            let most_pending = {
-                let mut shelf = self.shelf.lock();
-                // Evicted since it was planned on: what continues it could not be reached.
-                if record.parent_key.as_ref().is_some_and(|parent| !shelf.index.contains(parent)) {
-                    break;
-                }
-                // Another program's, or one that cannot be cut otherwise.
-                if shelf.index.contains(&record.key) {
-                    continue;
-                }
-                shelf.add(record, contents, is_filed);
-                shelf.index.memory.budget.max(MIN_PENDING_BYTES)
-            };
-            if is_filed {
-                self.filing.file(chunk.key, bytes, Arc::clone(&layout));
-                self.shelf.wait_until_pending_is_at_most(most_pending);
-            }
-        }
-        self.shelf.lock().keep_to_memory_budget();
-        Ok(())
-    }
-
-    /// Moves the owner's anchor to the end of `tokens`, as far as they are kept.
-    fn anchor(&self, owner: String, space: &Space, model: &str, tokens: &[u32], caches: &[LayerCache], is_pinned: bool) {
-        let needs = CacheLayout::of(caches).map_or_else(Needs::default, |layout| needs(&layout));
-        let mut shelf = self.shelf.lock();
-        // Of equal runs the one that can be gone on from.
-        let worth = |prefix: &Prefix| {
-            let num_whole = prefix.last_whole().map_or(0, ChunkRecord::stop);
-            num_whole - usize::from(prefix.num_restorable(needs, num_whole) < num_whole)
-        };
-        let prefix = shelf.index.best_prefix(space, tokens, worth);
-        let (chunk_key, num_tokens) = prefix.last_whole().map_or((None, 0), |record| (Some(record.key.clone()), record.stop()));
-        let is_pinned = is_pinned || shelf.index.anchors.get(&owner).is_some_and(|anchor| anchor.is_pinned);
-        let anchor = Anchor { owner, space: space.clone(), model: model.to_owned(), chunk_key, num_tokens, is_pinned, lost: None };
-        shelf.index.set_anchor(anchor);
-        shelf.tell_anchors();
-    }
-}
-
-/// Where what `caches` hold belongs; no caches stand for plain ones.
-fn space(model: &LoadedModel, caches: &[LayerCache]) -> Space {
-    Space { fingerprint: model.fingerprint.clone(), variant: cache_variant(caches) }
-}
-
-/// The [`Space::variant`] of what `caches` hold.
-pub(crate) fn cache_variant(caches: &[LayerCache]) -> String {
-    let quantized = caches.iter().find_map(|cache| if let LayerCache::Quantized(cache) = cache { Some(cache) } else { None });
-    quantized.map_or_else(String::new, |cache| quantized_variant(cache.bits(), cache.group_size()))
-}
-
-fn variant(quantization: KvQuantization) -> String {
-    quantized_variant(quantization.bits, quantization.group_size)
-}
-
-fn quantized_variant(bits: i32, group_size: i32) -> String {
-    format!("kv{bits}g{group_size}")
-}
-
-/// The quantization that a [`Space::variant`] names; from which token on it began it does not say.
-pub(crate) fn named_quantization(variant: &str) -> Option<KvQuantization> {
-    let (bits, group_size) = Space::kept_as(variant).strip_prefix("kv")?.split_once('g')?;
-    Some(KvQuantization { bits: bits.parse().ok()?, group_size: group_size.parse().ok()?, start: 0 })
-}
-
-/// The layers of what is stored in `space` for a model; none where they cannot be stored.
-fn layout(space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>) -> Option<CacheLayout> {
-    let quantization = quantization.filter(|quantization| Space::kept_as(&space.variant) == variant(*quantization));
-    let quantized = |cache: LayerCache| match (cache, quantization) {
-        (LayerCache::Kv(_), Some(KvQuantization { bits, group_size, .. })) => {
-            QuantizedKvCache::new(group_size, bits).ok().map(LayerCache::Quantized)
-        }
-        (cache, _) => Some(cache),
-    };
-    CacheLayout::of(&model.model.make_cache().into_iter().map(quantized).collect::<Option<Vec<_>>>()?)
-}
-
-fn needs(layout: &CacheLayout) -> Needs {
-    Needs { window: layout.window(), state: layout.has_state() }
 }
 
 fn common_prefix(a: &[u32], b: &[u32]) -> usize {

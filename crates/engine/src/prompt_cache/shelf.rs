@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::chunk_file::{self, ChunkContents};
 use super::index::ChunkIndex;
 use super::now_ms;
 use super::restore::Source;
+use crate::EngineStatus;
 use crate::records::{CacheEvent, CacheOptions, ChunkRecord};
 
 /// The index, the contents in memory, and how well it all serves.
@@ -42,17 +43,17 @@ pub struct CacheFigures {
     pub num_cached_tokens: u64,
 }
 
-/// The shelf, and a bell that rings when something has been written.
+/// The shelf, a bell that rings when something has been written, and where everybody sees how much there is.
 #[derive(Debug, Clone)]
-pub(super) struct SharedShelf(Arc<(Mutex<Shelf>, Condvar)>);
+pub(super) struct SharedShelf(Arc<(Mutex<Shelf>, Condvar, watch::Sender<EngineStatus>)>);
 
 impl SharedShelf {
-    pub(super) fn new(options: CacheOptions, events: mpsc::UnboundedSender<CacheEvent>) -> Self {
+    pub(super) fn new(options: CacheOptions, events: mpsc::UnboundedSender<CacheEvent>, status: watch::Sender<EngineStatus>) -> Self {
         let CacheOptions { folder, disk_budget_bytes, memory_budget_bytes, chunks, anchors, sweep_lock: _ } = options;
         let index = ChunkIndex::new(disk_budget_bytes, memory_budget_bytes, chunks, anchors);
         let (contents, figures) = (HashMap::new(), CacheFigures::default());
         let shelf = Shelf { folder, index, contents, pending_bytes: 0, problem: None, figures, events: Some(events) };
-        SharedShelf(Arc::new((Mutex::new(shelf), Condvar::new())))
+        SharedShelf(Arc::new((Mutex::new(shelf), Condvar::new(), status)))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Shelf> {
@@ -64,6 +65,16 @@ impl SharedShelf {
     pub(super) fn wait_until_pending_is_at_most(&self, bytes: u64) {
         let shelf = self.0.1.wait_while(self.lock(), |shelf| shelf.pending_bytes > bytes);
         drop(shelf.unwrap_or_else(|poisoned| poisoned.into_inner()));
+    }
+
+    /// Publishes how much there is: the engine's thread does with every answer, but others change it while that one is idle.
+    pub(super) fn publish(&self) {
+        self.0.2.send_if_modified(|status| {
+            // Asked while no one else can publish, so that an older figure never replaces a newer one.
+            let (disk, memory) = self.lock().bytes();
+            let before = (std::mem::replace(&mut status.cache_disk_bytes, disk), std::mem::replace(&mut status.cache_memory_bytes, memory));
+            before != (disk, memory)
+        });
     }
 
     pub(super) fn ring(&self) {
@@ -85,8 +96,8 @@ impl Shelf {
 
     /// Tells which anchors have changed.
     pub(super) fn tell_anchors(&mut self) {
-        for anchor in self.index.take_moved_anchors() {
-            self.tell(CacheEvent::Anchored(anchor));
+        for event in self.index.take_moved_anchors() {
+            self.tell(event);
         }
     }
 
@@ -128,6 +139,25 @@ impl Shelf {
         if !keys.is_empty() {
             self.tell(CacheEvent::Removed { keys, reason: reason.to_owned() });
         }
+        self.tell_anchors();
+    }
+
+    /// Bytes on disk, and in memory beside the conversation that ran last.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        (self.index.disk.bytes, self.index.bytes_in_memory())
+    }
+
+    /// Removes what the caller's rows name and nothing leads to.
+    pub(super) fn discard_cut_off(&mut self) {
+        let cut_off = std::mem::take(&mut self.index.cut_off);
+        self.discard(cut_off, "what it continues was not there any more");
+    }
+
+    /// Keeps to both budgets, as far as what is pinned or waits to be written allows.
+    pub(super) fn keep_to_budgets(&mut self) {
+        self.keep_to_memory_budget();
+        let removed = self.index.keep_to_disk_budget(now_ms());
+        self.discard(removed, super::eviction::DISK_BUDGET);
         self.tell_anchors();
     }
 

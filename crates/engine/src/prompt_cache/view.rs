@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::anchors::Holding;
+use super::anchors::{Holding, whose};
 use super::chunk_file;
 use super::eviction::{CLEARED, PURGED};
 use super::index::{ChunkIndex, Entry};
@@ -75,9 +75,7 @@ impl CacheWindow {
     pub fn view(&self, max_nodes: usize) -> CacheView {
         let shelf = self.0.lock();
         let index = &shelf.index;
-        let mut nodes = nodes(index);
-        let num_hidden_nodes = nodes.len().saturating_sub(max_nodes);
-        nodes.truncate(max_nodes);
+        let (nodes, num_hidden_nodes) = nodes(index, max_nodes);
         let model = |anchor: &Anchor| (anchor.space.fingerprint.clone(), anchor.model.clone());
         CacheView {
             models: index.anchors.values().map(model).collect(),
@@ -113,14 +111,16 @@ impl CacheWindow {
         key.map_or(Vec::new(), |key| shelf.index.path(&key).into_iter().map(|entry| entry.record.clone()).collect())
     }
 
-    /// Lets `owner` hold the same place as `other`, pinned or not; false where `other` holds nothing.
-    pub fn copy_anchor(&self, other: &str, owner: &str, is_pinned: bool) -> bool {
+    /// Lets `owner` hold the same place as `other`, pinned or not. Returns the chunks before it, from the first on; none where `other` holds
+    /// nothing.
+    pub fn copy_anchor(&self, other: &str, owner: &str, is_pinned: bool) -> Option<Vec<ChunkRecord>> {
         let mut shelf = self.0.lock();
-        let Some(anchor) = shelf.index.anchors.get(other).filter(|anchor| anchor.chunk_key.is_some()) else { return false };
+        let anchor = shelf.index.anchors.get(other)?;
+        let path = shelf.index.path(anchor.chunk_key.as_deref()?).into_iter().map(|entry| entry.record.clone()).collect();
         let anchor = Anchor { owner: owner.to_owned(), is_pinned, lost: None, ..anchor.clone() };
         shelf.index.set_anchor(anchor);
         shelf.tell_anchors();
-        true
+        Some(path)
     }
 
     /// Keeps what an anchor holds whatever the budgets say, or no longer.
@@ -132,31 +132,32 @@ impl CacheWindow {
 
     /// Forgets an anchor; what it held stays until it is evicted.
     pub fn remove_anchor(&self, owner: &str) {
-        self.0.lock().index.remove_anchor(owner);
+        let mut shelf = self.0.lock();
+        shelf.index.left_by(owner).iter().map(String::as_str).chain([owner]).for_each(|owner| shelf.index.remove_anchor(owner));
+        shelf.tell_anchors();
     }
 
-    /// Removes what only `owner` holds, files included; returns the bytes.
+    /// Removes what only `owner` holds, files included, also where its place was before; returns the bytes.
     pub fn purge(&self, owner: &str) -> u64 {
-        let mut shelf = self.0.lock();
-        let removed = shelf.index.purge(owner, now_ms());
-        let bytes = removed.iter().map(|record| record.bytes).sum();
-        shelf.discard(removed, PURGED);
+        self.discard(PURGED, |index| index.purge(owner, now_ms()))
+    }
+
+    /// Removes what only `owner` holds, and its anchor; returns the bytes.
+    pub fn release(&self, owner: &str) -> u64 {
+        let bytes = self.purge(owner);
+        self.remove_anchor(owner);
         bytes
     }
 
     /// Removes a node, as [`CacheNode::key`] names it, and what continues it; returns the bytes, none where there is no such node.
     pub fn remove(&self, key: &str) -> Option<u64> {
-        let mut shelf = self.0.lock();
-        shelf.index.get(key)?;
-        let removed = shelf.index.remove_with_descendants(key, PURGED, now_ms());
-        let bytes = removed.iter().map(|record| record.bytes).sum();
-        shelf.discard(removed, PURGED);
-        Some(bytes)
+        self.0.lock().index.get(key)?;
+        Some(self.discard(PURGED, |index| index.remove_with_descendants(key, PURGED, now_ms())))
     }
 
     /// Takes over what another program did to the same folder: chunks and anchors that it added, and chunks that it removed, which are
     /// those without a record and without a file.
-    pub fn adopt(&self, chunks: Vec<ChunkRecord>, anchors: Vec<Anchor>) {
+    pub fn adopt(&self, mut chunks: Vec<ChunkRecord>, anchors: Vec<Anchor>) {
         let mut shelf = self.0.lock();
         let known: HashSet<&str> = chunks.iter().map(|record| record.key.as_str()).collect();
         let is_gone = |record: &&ChunkRecord| {
@@ -167,29 +168,62 @@ impl CacheWindow {
         for key in gone {
             shelf.forget(&key, "removed by another program");
         }
+        // Beginnings first. What has gone since the rows were read is not there, nor is what continues it.
+        chunks.sort_by_key(|record| record.start);
         for record in chunks {
-            shelf.index.insert(record, None);
+            let is_led_to = record.parent_key.as_ref().is_none_or(|parent| shelf.index.is_on_disk(parent));
+            let path = || chunk_file::path(&shelf.folder, &record.space.fingerprint, &record.key);
+            if !shelf.index.contains(&record.key) && is_led_to && path().exists() {
+                shelf.index.insert(record, None);
+            }
         }
         for anchor in anchors {
             if !shelf.index.anchors.contains_key(&anchor.owner) {
                 shelf.index.restore_anchor(anchor);
             }
         }
-        shelf.tell_anchors();
+        shelf.keep_to_budgets();
+        drop(shelf);
+        self.0.publish();
+    }
+
+    /// As [`CacheWindow::adopt`], for a program that only looks on: places, pins and times of use become those of the rows.
+    pub fn take_over(&self, chunks: Vec<ChunkRecord>, anchors: Vec<Anchor>) {
+        {
+            let mut shelf = self.0.lock();
+            anchors.iter().for_each(|anchor| {
+                shelf.index.let_go(&anchor.owner);
+            });
+            let is_newer = |record: &&ChunkRecord| {
+                shelf.index.get(&record.key).is_some_and(|entry| entry.record.last_used_at_ms < record.last_used_at_ms)
+            };
+            let used: Vec<(String, i64)> =
+                chunks.iter().filter(is_newer).map(|record| (record.key.clone(), record.last_used_at_ms)).collect();
+            used.into_iter().for_each(|(key, at_ms)| shelf.index.touch(&[key], at_ms));
+        }
+        self.adopt(chunks, anchors);
     }
 
     /// Removes all that no pinned anchor holds; returns the bytes.
     pub fn clear(&self) -> u64 {
+        self.discard(CLEARED, |index| index.clear(now_ms()))
+    }
+
+    /// Lets go of what `remove` removes; returns the bytes.
+    fn discard(&self, reason: &str, remove: impl FnOnce(&mut ChunkIndex) -> Vec<ChunkRecord>) -> u64 {
         let mut shelf = self.0.lock();
-        let removed = shelf.index.clear(now_ms());
+        let removed = remove(&mut shelf.index);
         let bytes = removed.iter().map(|record| record.bytes).sum();
-        shelf.discard(removed, CLEARED);
+        shelf.discard(removed, reason);
+        shelf.tell_anchors();
+        drop(shelf);
+        self.0.publish();
         bytes
     }
 }
 
-/// All nodes, depth first.
-fn nodes(index: &ChunkIndex) -> Vec<CacheNode> {
+/// The first nodes, depth first, and how many there are beside them.
+fn nodes(index: &ChunkIndex, max_nodes: usize) -> (Vec<CacheNode>, usize) {
     let mut owners: BTreeMap<&str, Vec<&Anchor>> = BTreeMap::new();
     for anchor in index.anchors.values() {
         if let Some(key) = &anchor.chunk_key {
@@ -201,7 +235,7 @@ fn nodes(index: &ChunkIndex) -> Vec<CacheNode> {
     roots.sort_by_key(by_use);
     // The last one is taken first.
     let mut pending: Vec<(&Entry, Option<String>)> = roots.into_iter().map(|root| (root, None)).collect();
-    let mut nodes = Vec::new();
+    let (mut nodes, mut num_hidden) = (Vec::new(), 0);
     while let Some((first, parent_key)) = pending.pop() {
         let mut node = CacheNode {
             key: first.record.key.clone(),
@@ -222,7 +256,10 @@ fn nodes(index: &ChunkIndex) -> Vec<CacheNode> {
         let children = loop {
             let record = &entry.record;
             node.key.clone_from(&record.key);
-            node.token_ids.extend(&record.token_ids);
+            // What is not shown is not copied: whoever computes waits for the shelf.
+            if nodes.len() < max_nodes {
+                node.token_ids.extend(&record.token_ids);
+            }
             node.bytes += record.bytes;
             node.is_in_memory &= entry.memory_bytes.is_some();
             (node.hits, node.last_used_at_ms) = (record.hits, record.last_used_at_ms);
@@ -237,9 +274,14 @@ fn nodes(index: &ChunkIndex) -> Vec<CacheNode> {
         };
         let anchors = owners.get(node.key.as_str()).into_iter().flatten();
         node.is_pinned = anchors.clone().any(|anchor| anchor.is_pinned);
-        node.owners = anchors.map(|anchor| anchor.owner.clone()).collect();
+        node.owners = anchors.map(|anchor| whose(&anchor.owner).to_owned()).collect();
+        node.owners.dedup();
         pending.extend(children.into_iter().map(|child| (child, Some(node.key.clone()))));
-        nodes.push(node);
+        if nodes.len() < max_nodes {
+            nodes.push(node);
+        } else {
+            num_hidden += 1;
+        }
     }
-    nodes
+    (nodes, num_hidden)
 }

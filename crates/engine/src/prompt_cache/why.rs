@@ -2,7 +2,7 @@
 
 use cairn_chat::{Prompt, Role};
 
-use super::common_prefix;
+use super::{common_prefix, named_quantization};
 use crate::records::{Anchor, Space};
 
 /// What is known about a prompt that was looked up.
@@ -44,6 +44,13 @@ pub(super) fn note(lookup: &Lookup<'_>, num_cached: usize, problem: Option<Strin
             false => reread(&format!("it was read by another model, {}", anchor.model)),
         };
     }
+    if anchor.space.variant != lookup.space.variant && anchor.lost.is_none() {
+        let (before, now) = (kept_as(&anchor.space), kept_as(lookup.space));
+        return match before == now {
+            true => reread("what it follows has been imported anew"),
+            false => reread(&format!("it was kept {before} before, and is kept {now} now")),
+        };
+    }
     let common = common_prefix(tokens, &lookup.prompt.tokens);
     // Also where a model can only go on from far before the change: it is the change that sends it there.
     if common < tokens.len() && common < lookup.prompt.tokens.len() {
@@ -58,6 +65,11 @@ pub(super) fn note(lookup: &Lookup<'_>, num_cached: usize, problem: Option<Strin
         Some(lost) => reread(&format!("{}, {}", lost.reason, ago(lookup.now_ms - lost.at_ms))),
         None => reread(lookup.not_written.unwrap_or("what was read between was not kept")),
     }
+}
+
+/// How keys and values are kept, in words.
+fn kept_as(space: &Space) -> String {
+    named_quantization(&space.variant).map_or_else(|| "as computed".to_owned(), |quantization| format!("in {} bits", quantization.bits))
 }
 
 /// A stretch of time before now, as people say it.
@@ -147,6 +159,9 @@ mod tests {
             Some("re-read 3,200 tokens: the model's files are of another revision than when it was read"),
         );
         check(case(of_model("g", "n"), 5000, 0), Some("re-read 3,200 tokens: it was read by another model, n"));
+        let kept_as = |variant: &str| Anchor { space: Space { fingerprint: "f".to_owned(), variant: variant.to_owned() }, ..anchor() };
+        check(case(kept_as("kv8g64"), 5000, 0), Some("re-read 3,200 tokens: it was kept in 8 bits before, and is kept as computed now"));
+        check(case(kept_as("@hash"), 5000, 0), Some("re-read 3,200 tokens: what it follows has been imported anew"));
         check(Case { anchor: None, changed_at: 5000, num_cached: 2990 }, None);
         let unknown = "re-read 3,200 tokens: the rest of this conversation was not stored for this model, or has been evicted";
         check(Case { anchor: None, changed_at: 5000, num_cached: 0 }, Some(unknown));

@@ -2,7 +2,7 @@
 
 use super::super::eviction::{DISK_BUDGET, PURGED};
 use super::*;
-use crate::records::Lost;
+use crate::records::{CacheEvent, Lost};
 use ChunkKind::{Assistant, System, User};
 
 fn space() -> Space {
@@ -54,6 +54,19 @@ fn hold(index: &mut ChunkIndex, owner: &str, key: &str, is_pinned: bool) {
     let chunk_key = Some(key.to_owned());
     let anchor = Anchor { owner: owner.to_owned(), space: space(), model: "m".to_owned(), chunk_key, num_tokens, is_pinned, lost: None };
     index.set_anchor(anchor);
+}
+
+/// The anchors that have changed since the last call, and the owners of those that are gone.
+fn moved(index: &mut ChunkIndex) -> (Vec<Anchor>, Vec<String>) {
+    let (mut anchors, mut released) = (Vec::new(), Vec::new());
+    for event in index.take_moved_anchors() {
+        match event {
+            CacheEvent::Anchored(anchor) => anchors.push(anchor),
+            CacheEvent::Released { owner } => released.push(owner),
+            event => panic!("no anchor: {event:?}"),
+        }
+    }
+    (anchors, released)
 }
 
 fn starts(removed: &[ChunkRecord]) -> Vec<(i64, usize)> {
@@ -245,17 +258,17 @@ fn an_anchor_falls_back_to_what_is_left_and_knows_what_it_lost() {
     index.take_moved_anchors();
     let second = index.longest_prefix(&space(), &ids(0, 600)).parts[1].record.key.clone();
     assert_eq!(index.remove_with_descendants(&second, "damaged", 7).len(), 2);
-    let moved = index.take_moved_anchors().pop().unwrap();
+    let fallen = moved(&mut index).0.pop().unwrap();
     assert_eq!(
-        (moved.num_tokens, moved.chunk_key.clone()),
-        (256, index.get(moved.chunk_key.as_deref().unwrap()).map(|e| e.record.key.clone()))
+        (fallen.num_tokens, fallen.chunk_key.clone()),
+        (256, index.get(fallen.chunk_key.as_deref().unwrap()).map(|e| e.record.key.clone()))
     );
-    assert_eq!(moved.lost, Some(Lost { num_tokens: 600, reason: "damaged".to_owned(), at_ms: 7 }));
+    assert_eq!(fallen.lost, Some(Lost { num_tokens: 600, reason: "damaged".to_owned(), at_ms: 7 }));
     index.disk.budget = 0;
     index.keep_to_disk_budget(8);
-    let moved = index.take_moved_anchors().pop().unwrap();
-    assert_eq!((moved.num_tokens, moved.chunk_key), (0, None));
-    assert_eq!(moved.lost, Some(Lost { num_tokens: 600, reason: DISK_BUDGET.to_owned(), at_ms: 8 }));
+    let fallen = moved(&mut index).0.pop().unwrap();
+    assert_eq!((fallen.num_tokens, fallen.chunk_key), (0, None));
+    assert_eq!(fallen.lost, Some(Lost { num_tokens: 600, reason: DISK_BUDGET.to_owned(), at_ms: 8 }));
     // A row whose chunk is not there.
     let anchor = Anchor { chunk_key: Some("gone".to_owned()), num_tokens: 50, lost: None, ..index.anchors["chat"].clone() };
     let reopened = ChunkIndex::new(0, 0, Vec::new(), vec![anchor]);
@@ -297,6 +310,95 @@ fn a_purge_takes_what_nobody_else_holds() {
 }
 
 #[test]
+fn a_purge_takes_what_its_owner_has_left_too() {
+    let mut index = index(u64::MAX);
+    let shared = ids(0, 100);
+    let branch = |from: u32| shared.iter().copied().chain(ids(from, from + 10)).collect::<Vec<u32>>();
+    let boundaries = [(100, System)];
+    let other = file(&mut index, &branch(9000), &boundaries, 1);
+    hold(&mut index, "other", &other, false);
+    // An edited first question, then one that begins anew, and back to the first, which goes on.
+    let first = file(&mut index, &branch(1000), &boundaries, 1);
+    hold(&mut index, "chat", &first, true);
+    for tokens in [branch(2000), ids(5000, 5020), [branch(1000), ids(1010, 1020)].concat()] {
+        let last = file(&mut index, &tokens, &boundaries, 2);
+        hold(&mut index, "chat", &last, true);
+    }
+    let (anchors, released) = moved(&mut index);
+    assert_eq!((anchors.len(), released.len()), (4, 1), "other, chat, and two that it has left; the first was come back to: {anchors:?}");
+    // Nobody sees them, and they pin nothing.
+    assert_eq!(index.holdings().iter().map(|held| held.anchor.owner.as_str()).collect::<Vec<_>>(), ["chat", "other"]);
+    assert_eq!(index.holding("other").unwrap().shared_with, ["chat"]);
+    assert_eq!(index.clear(9).iter().map(|record| record.bytes).sum::<u64>(), 10 + 10 + 20);
+    assert_eq!(moved(&mut index).1.len(), 2, "nothing is left of what was left");
+    // As rows they come back after a start.
+    let last = file(&mut index, &branch(3000), &boundaries, 3);
+    hold(&mut index, "chat", &last, false);
+    let (records, anchors) = (index.records().cloned().collect(), index.anchors.values().cloned().collect());
+    let mut index = ChunkIndex::new(u64::MAX, 0, records, anchors);
+    assert_eq!(index.purge("chat", 9).iter().map(|record| record.bytes).sum::<u64>(), 10 + 10 + 10);
+    assert_eq!(index.anchors.keys().collect::<Vec<_>>(), ["chat", "other"]);
+    assert_eq!(spans(&index, &branch(9000)), [100]);
+}
+
+#[test]
+fn an_anchor_is_told_where_it_stands_on_disk() {
+    let mut index = index(u64::MAX);
+    let tokens = ids(0, 30);
+    let keys: Vec<String> = index
+        .plan(&space(), &tokens, &[(10, System), (20, User)], ANYWHERE)
+        .into_iter()
+        .map(|chunk| {
+            let key = chunk.key.clone();
+            index.insert(record(&space(), chunk, 1), Some(10));
+            key
+        })
+        .collect();
+    hold(&mut index, "chat", &keys[2], false);
+    let told = |index: &mut ChunkIndex| moved(index).0.iter().map(|anchor| (anchor.num_tokens, anchor.chunk_key.clone())).next();
+    assert_eq!(told(&mut index), Some((0, None)));
+    index.filed(&keys[0], 10, "hash".to_owned());
+    index.filed(&keys[1], 10, "hash".to_owned());
+    assert_eq!(told(&mut index), None, "it is told again when all of it is there");
+    index.filed(&keys[2], 10, "hash".to_owned());
+    assert_eq!(told(&mut index), Some((30, Some(keys[2].clone()))));
+}
+
+#[test]
+fn rows_that_nothing_leads_to_are_cut_off() {
+    let mut whole = index(u64::MAX);
+    let last = file(&mut whole, &ids(0, 600), &[(30, System)], 5);
+    hold(&mut whole, "chat", &last, false);
+    file(&mut whole, &ids(1000, 1010), &[], 6);
+    let anchors: Vec<Anchor> = whole.anchors.values().cloned().collect();
+    let records: Vec<ChunkRecord> = whole.records().filter(|record| record.start != 30).cloned().collect();
+    let mut index = ChunkIndex::new(u64::MAX, 0, records, anchors);
+    assert_eq!(index.cut_off.iter().map(|record| record.start).collect::<BTreeSet<_>>(), BTreeSet::from([286, 542]));
+    assert_eq!((spans(&index, &ids(0, 600)), spans(&index, &ids(1000, 1010)), index.disk.bytes), (vec![30], vec![10], 40));
+    assert_eq!(index.anchors["chat"].chunk_key, None);
+    // What takes the place of the lost ones is filed as if they had never been there.
+    file(&mut index, &ids(0, 600), &[(30, System)], 7);
+    assert_eq!(spans(&index, &ids(0, 600)), [30, 256, 256, 58]);
+    assert_eq!(index.clear(9).len(), 5);
+    assert_eq!((index.disk.bytes, index.leaves.iter().map(BTreeSet::len).sum::<usize>(), index.children.len()), (0, 0, 0));
+}
+
+#[test]
+fn what_could_not_be_written_gives_way_to_the_budget() {
+    let mut index = index(u64::MAX);
+    let on_disk = file(&mut index, &ids(0, 20), &[], 1);
+    for chunk in index.plan(&space(), &ids(0, 30), &[], ANYWHERE) {
+        index.insert(record(&space(), chunk, 2), Some(10));
+    }
+    let elsewhere = index.plan(&space(), &ids(1000, 1010), &[], ANYWHERE).remove(0);
+    index.insert(record(&space(), elsewhere, 1), Some(10));
+    index.disk.budget = 0;
+    assert_eq!(starts(&index.keep_to_disk_budget(9)), [(2, 20), (1, 0)]);
+    assert!(!index.contains(&on_disk));
+    assert_eq!(spans(&index, &ids(1000, 1010)), [10], "it takes no room on disk, and stands in nobody's way");
+}
+
+#[test]
 fn who_holds_a_chunk_is_known_whatever_has_happened() {
     fn check(index: &ChunkIndex, after: &str) {
         let mut expected: HashMap<String, BTreeSet<Arc<str>>> = HashMap::new();
@@ -323,14 +425,6 @@ fn who_holds_a_chunk_is_known_whatever_has_happened() {
     index.clear(9);
     check(&index, "what nobody holds is gone");
     assert_eq!(spans(&index, &branch(1000)), [256, 44, 5, 5]);
-    // Rows of broken times: a chunk without the one that it continues, which comes back later.
-    let anchors: Vec<Anchor> = index.anchors.values().cloned().collect();
-    let records: Vec<ChunkRecord> = index.records().filter(|record| record.key != shared.key).cloned().collect();
-    let mut broken = ChunkIndex::new(u64::MAX, u64::MAX, records, anchors);
-    check(&broken, "a beginning is missing");
-    broken.insert(shared.clone(), None);
-    check(&broken, "it is back");
-    assert!(broken.is_held_only_by("first", &shared.key));
     index.remove_with_descendants(&shared.key, "damaged", 10);
     check(&index, "nothing is left");
     assert!(index.holders.is_empty());
