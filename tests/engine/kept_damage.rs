@@ -191,6 +191,9 @@ impl Forger {
     }
 }
 
+/// Another shape from heads, tokens and numbers a head.
+type Reshape = fn(u64, u64, u64) -> Vec<u64>;
+
 #[tokio::test]
 async fn a_chunk_with_the_right_hash_is_refused_by_what_it_holds() {
     let plain = Forger::new("llama/dense-tied", KvCacheOptions::default()).await;
@@ -200,7 +203,7 @@ async fn a_chunk_with_the_right_hash_is_refused_by_what_it_holds() {
     for dtype in ["I32", "U32", "F16", "BOOL", "F99"] {
         plain.check_parts(|parts| parts.tensor(name).dtype = dtype.to_owned(), dtype).await;
     }
-    let shapes: [fn(u64, u64, u64) -> Vec<u64>; 7] = [
+    let shapes: [Reshape; 7] = [
         |heads, tokens, width| vec![heads, tokens, width],
         |heads, tokens, width| vec![heads, 1, tokens, width],
         |heads, tokens, width| vec![1, tokens, heads, width],

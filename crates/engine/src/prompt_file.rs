@@ -4,12 +4,12 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use cairn_lm::cache::span::{CacheLayout, LayerLayout};
-use cairn_lm::cache::{LayerCache, PromptFile, QuantizedKvCache, check_writable, make_prompt_cache, save_prompt_cache};
+use cairn_lm::cache::{KvQuantization, LayerCache, PromptFile, check_writable, make_prompt_cache, save_prompt_cache};
 use cairn_lm::{GenerateOptions, LmError, LoadedModel, Sampler, check_length, generate_step};
 
 use crate::imprint::{Imprint, Origin, Parts, PromptKind};
 use crate::prompt::known_tokens;
-use crate::prompt_cache::{Exported, cache_variant};
+use crate::prompt_cache::{Exported, cache_variant, quantized_like};
 use crate::records::Space;
 use crate::request::{KvCacheOptions, PromptInput};
 use crate::sample;
@@ -284,15 +284,11 @@ fn put(
 /// The [`Space::variant`] of a file whose layers are those that the model makes itself (`own`), with keys and values as computed or all
 /// quantized alike: only these can be put together again from parts. None of another.
 fn own_variant(layout: &CacheLayout, own: Vec<LayerCache>) -> Option<String> {
-    let quantized = layout.layers().iter().find_map(|layer| match layer {
-        LayerLayout::Quantized { group_size, bits } => Some((*group_size, *bits)),
+    let quantization = layout.layers().iter().find_map(|layer| match *layer {
+        LayerLayout::Quantized { group_size, bits } => Some(KvQuantization { bits, group_size, start: 0 }),
         _ => None,
     });
-    let like = |own: LayerCache| match (own, quantized) {
-        (LayerCache::Kv(_), Some((group_size, bits))) => QuantizedKvCache::new(group_size, bits).ok().map(LayerCache::Quantized),
-        (own, _) => Some(own),
-    };
-    let own = own.into_iter().map(like).collect::<Option<Vec<_>>>()?;
+    let own = quantized_like(own, quantization)?;
     (CacheLayout::of(&own)? == *layout).then(|| cache_variant(&own))
 }
 
