@@ -238,11 +238,17 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
     let _naming = app.naming.lock().await;
     let id = Uuid::now_v7().to_string();
     let owner = named_owner(&id);
+    app.engine.flush_cache().await;
     // Held before it is looked at: the conversation may go on meanwhile, and what it had may be evicted.
     let path = window.copy_anchor(&conversation_owner(conversation_id), &owner, true);
     let Some((path, holding)) = path.zip(window.holding(&owner)) else {
         return Err(Failure::invalid("Nothing of this conversation is kept yet: ask something first."));
     };
+    if path.iter().any(|record| record.file_hash.is_empty()) {
+        window.release(&owner);
+        let why = "This would only last until Cairn closes: the budget on disk has no room for it. Raise it in the settings.";
+        return Err(Failure::new(FailureCode::Storage, why));
+    }
     let Anchor { space, model, .. } = holding.anchor;
     let kind = prefix::ending(conversation.prefix.as_ref(), &path);
     let token_ids: Vec<u32> = path.into_iter().flat_map(|record| record.token_ids).collect();

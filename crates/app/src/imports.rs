@@ -222,7 +222,9 @@ pub(crate) fn cancel(app: &App, token: &str) -> Result<Reply, Failure> {
 pub(crate) fn about(error: &EngineError, file: &Path, file_name: &str) -> String {
     let text = error.to_string().replace(&file.display().to_string(), file_name);
     // Errors quote what files say of themselves.
-    convert::sentence(text.replace(char::is_control, " "))
+    let text = text.replace(char::is_control, " ");
+    // A name stays as it is written.
+    if text.starts_with(file_name) { format!("{text}.") } else { convert::sentence(text) }
 }
 
 /// The name under which the loaded model was loaded.

@@ -547,6 +547,21 @@ async fn saved(app: &Arc<App>, id: &str, name: &str) -> NamedCache {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_only_memory_holds_is_not_kept_under_a_name() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    let settings = Settings { cache_budget_bytes: 0, ..bootstrap(&app).await.1 };
+    app.call(Command::UpdateSettings { settings }).await.unwrap();
+    let id = new_conversation(&app).await;
+    answered(&app, &id, "One").await;
+    let save = Command::SaveNamedCache { conversation_id: id, name: "Notes".to_owned() };
+    check_failure(&app, save, FailureCode::Storage, "only last until Cairn closes").await;
+    assert!(overview(&app).await.named.is_empty());
+    app.close().await;
+}
+
 async fn begun_from(app: &Arc<App>, named_id: &str) -> String {
     match app.call(Command::NewConversationFrom { named_id: named_id.to_owned() }).await.unwrap() {
         Reply::Conversation { conversation, .. } => conversation.id,

@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 #[derive(Parser)]
 #[command(name = "cairn", version, about = "Local language models on MLX", propagate_version = true, args_override_self = true)]
+#[command(after_help = "Conversations, stored prompt caches and imported models lie in the folder that CAIRN_HOME names.")]
 pub struct Arguments {
     #[command(subcommand)]
     pub command: Command,
@@ -21,7 +22,7 @@ pub enum Command {
     Generate(Box<Generate>),
     /// Answer many prompts of a file at once
     Batch(Batch),
-    /// Chat in the terminal
+    /// Chat in the terminal; what is said is not kept
     Chat(Chat),
     /// Read a prompt once and keep its keys and values in a file
     CachePrompt(CachePrompt),

@@ -42,9 +42,10 @@ async fn list(caches: &OfflineCaches, json: bool) -> Result<()> {
         eprintln!("Nothing is kept yet. `cairn cache import FILE` brings a prompt cache in.");
     }
     for kept in kept {
-        let pinned = if kept.is_pinned { "\tpinned" } else { "" };
+        let marks = [("pinned", kept.is_pinned), ("imported", kept.imported_from.is_some())];
+        let marks: String = marks.iter().filter(|(_, is_so)| *is_so).map(|(mark, _)| format!("\t{mark}")).collect();
         output::line(format_args!(
-            "{}\t{}\t{} tokens\t{}\t{}\t{}\t{}{pinned}",
+            "{}\t{}\t{} tokens\t{}\t{}\t{}\t{}{marks}",
             kind(&kept.source),
             title(&kept),
             kept.tokens,
@@ -106,7 +107,10 @@ async fn import(caches: &OfflineCaches, arguments: ImportCache) -> Result<()> {
     spinner.finish_and_clear();
     let import = import.map_err(why).with_context(cannot)?;
     if let Some(problem) = &import.preview.problem {
-        return Err(anyhow!(problem.trim_end_matches('.').to_owned())).with_context(cannot);
+        // The file is named already.
+        let problem = problem.trim_end_matches('.');
+        let rest = problem.strip_prefix(&import.preview.file_name).map(|rest| format!("it{rest}"));
+        return Err(anyhow!(rest.unwrap_or_else(|| problem.to_owned()))).with_context(cannot);
     }
     print(&import.preview)?;
     let name = arguments.name.unwrap_or_else(|| import.preview.suggested_name.clone());
@@ -115,7 +119,8 @@ async fn import(caches: &OfflineCaches, arguments: ImportCache) -> Result<()> {
         return Ok(());
     }
     let kept = import.confirm(&name, arguments.check).await.map_err(why).with_context(cannot)?;
-    output::line(format_args!("kept as\t{}\nid\t{}", kept.title, kept.id()))
+    let checked = if arguments.check { "\nchecked\tsample positions are what the model computes" } else { "" };
+    output::line(format_args!("kept as\t{}\nid\t{}{checked}", kept.title, kept.id()))
 }
 
 async fn delete(caches: &OfflineCaches, keys: &[String]) -> Result<()> {
@@ -126,7 +131,8 @@ async fn delete(caches: &OfflineCaches, keys: &[String]) -> Result<()> {
     }
     let freed = caches.delete(&found).await.map_err(why)?;
     for (key, bytes) in keys.iter().zip(freed) {
-        output::line(format_args!("{key}\t{}", output::size(bytes)))?;
+        let shared = if bytes == 0 { "\twhat it held, others hold too" } else { "" };
+        output::line(format_args!("{key}\tfreed {}{shared}", output::size(bytes)))?;
     }
     Ok(())
 }

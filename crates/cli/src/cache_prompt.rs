@@ -31,6 +31,8 @@ pub async fn run(arguments: CachePrompt) -> Result<()> {
     let saved = saved.await?;
     bar.finish_and_clear();
     session.engine.shutdown().await;
-    eprintln!("kept {} tokens in {} ({:.1} MB)", saved.num_tokens, arguments.prompt_cache_file.display(), saved.num_bytes as f64 / 1e6);
+    let file = arguments.prompt_cache_file.display();
+    eprintln!("kept {} tokens in {file} ({:.1} MB)", saved.num_tokens, saved.num_bytes as f64 / 1e6);
+    eprintln!("Continue it with `cairn generate --prompt-cache-file {file}`, or start chats from it after `cairn cache import {file}`.");
     Ok(())
 }
