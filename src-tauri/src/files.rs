@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 use crate::ipc::Core;
 
 const EXTENSION: &str = "safetensors";
-const MAX_NAME_CHARS: usize = 200;
+/// What file systems take.
+const MAX_NAME_BYTES: usize = 255;
 
 /// Asks where to, and writes what is kept there. False: the person changed their mind.
 ///
@@ -49,8 +50,7 @@ pub async fn import_cache(path: Option<PathBuf>, window: WebviewWindow, core: St
             }
         }
     };
-    let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
-    app.preview_import(path, &name, false).await.map(Some)
+    Ok(Some(app.preview_import(path).await))
 }
 
 fn app(core: &Core) -> Result<Arc<App>, Failure> {
@@ -80,8 +80,9 @@ async fn chosen(open: impl FnOnce(Box<dyn FnOnce(Option<FilePath>) + Send>)) -> 
 fn file_name(suggested: &str) -> String {
     let stem = suggested.strip_suffix(".safetensors").unwrap_or(suggested);
     let is_allowed = |char: &char| !char.is_control() && !r#"/\:*?"<>|"#.contains(*char);
-    let stem: String = stem.chars().filter(is_allowed).take(MAX_NAME_CHARS).collect();
+    let stem: String = stem.chars().filter(is_allowed).collect();
     let stem = stem.trim().trim_start_matches('.');
+    let stem = &stem[..stem.floor_char_boundary(MAX_NAME_BYTES - ".".len() - EXTENSION.len())];
     format!("{}.{EXTENSION}", if stem.is_empty() { "prompt-cache" } else { stem })
 }
 
@@ -102,6 +103,7 @@ mod tests {
         check("a\nb: c?", "ab c.safetensors");
         check(" ", "prompt-cache.safetensors");
         check(".safetensors", "prompt-cache.safetensors");
-        check(&"ä".repeat(300), &format!("{}.safetensors", "ä".repeat(200)));
+        check(&"x".repeat(300), &format!("{}.safetensors", "x".repeat(243)));
+        check(&"ä".repeat(300), &format!("{}.safetensors", "ä".repeat(121)));
     }
 }

@@ -153,6 +153,7 @@ mod tests {
     fn check(engine: EngineState, state: &str, model: &str) {
         let status = Status {
             engine,
+            model_fingerprint: None,
             device: "cpu".to_owned(),
             process_bytes: 0,
             process_peak_bytes: 0,

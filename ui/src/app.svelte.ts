@@ -84,7 +84,8 @@ export class App {
       this.chat.start(reply.conversations, !this.isReady);
       this.isReady = true;
       this.problem = null;
-      void this.cache.refresh();
+      this.cache.receive({ type: 'named_caches', named: reply.named });
+      if (this.cache.isOpen) void this.cache.refresh();
     } catch (error) {
       this.problem = sentenceOf(error);
     } finally {

@@ -47,10 +47,14 @@ pub struct App {
     pub(crate) model_folders: ModelFolders,
     pub(crate) store: Arc<Store>,
     pub(crate) engine: Engine,
+    /// Why there are no stored prompt caches in this run.
+    pub(crate) cache_problem: Option<String>,
     pub(crate) answers: Answers,
     pub(crate) imports: Imports,
     /// Held while a turn begins or a conversation is deleted, so that neither meets the other half done.
     pub(crate) turns: tokio::sync::Mutex<()>,
+    /// Held while a named prompt cache has a place and not yet a row, so that none is taken for one that another program has deleted.
+    pub(crate) naming: tokio::sync::Mutex<()>,
     /// Held while a model is chosen and loaded.
     pub(crate) loading: tokio::sync::Mutex<()>,
     /// Cancelled when the app closes.
@@ -92,9 +96,7 @@ impl App {
 
     /// Sends a conversation's row as it is now, unless it is gone or cannot be read.
     pub(crate) async fn tell_conversation(&self, id: &str) {
-        if let Ok(Some(row)) = self.store.conversation(id).await
-            && row.deleted_at_ms.is_none()
-        {
+        if let Ok(row) = self.store.listed_conversation(id).await {
             let cache = caches::of_conversation(self, id).await;
             let conversation = convert::conversation(row, self.answers.is_streaming(id), cache);
             self.tell(Event::Conversation { conversation });

@@ -4,14 +4,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_engine::{CacheWindow, Engine, Holding};
-use cairn_store::{Conversation, NamedCacheKind, NamedCacheRow, Prefix, StoreError};
+use cairn_engine::{Anchor, CacheWindow, Engine, Holding};
+use cairn_store::{Conversation, ListedNamedCache, NamedCacheRow, Prefix, StoreError};
 use tokio::sync::mpsc::UnboundedReceiver;
 use uuid::Uuid;
 
 use crate::app::{App, now_ms};
 use crate::convert::{self, tokens};
-use crate::wire::{CacheNode, CacheOverview, CacheTier, ConversationCache, Event, Failure, FailureCode, NamedCache, Reply};
+use crate::prefix;
+use crate::wire::{CacheNode, CacheOverview, CacheSource, CacheTier, ConversationCache, Event, Failure, FailureCode, NamedCache, Reply};
 
 /// More rows than anybody scrolls through.
 const MAX_NODES: usize = 500;
@@ -37,18 +38,26 @@ pub(crate) fn named_owner(id: &str) -> String {
     format!("named/{id}")
 }
 
+/// The owner of the anchor.
+pub(crate) fn owner(source: &CacheSource) -> String {
+    match source {
+        CacheSource::Conversation { id } => conversation_owner(id),
+        CacheSource::Named { id } => named_owner(id),
+    }
+}
+
 /// What is kept of every conversation, by its id. `conversations` are those in the list.
 pub(crate) async fn of_conversations(app: &App, conversations: &[Conversation]) -> HashMap<String, ConversationCache> {
     let Some(window) = app.engine.cache() else { return HashMap::new() };
     let holdings = window.holdings();
     let named = app.store.named_caches().await.unwrap_or_default();
     let titles = conversations.iter().map(|row| (conversation_owner(&row.id), title(row.title.clone())));
-    let names: HashMap<String, String> = titles.chain(named.into_iter().map(|row| (named_owner(&row.id), row.name))).collect();
-    let loaded = app.engine.status().borrow().model_fingerprint.clone();
+    let names: HashMap<String, String> =
+        titles.chain(named.into_iter().map(|named| (named_owner(&named.row.id), named.row.name))).collect();
     let of_conversation = |holding: &Holding| {
         let id = holding.anchor.owner.strip_prefix("conversation/")?;
         let shared_with = holding.shared_with.iter().filter_map(|owner| names.get(owner).cloned()).take(MAX_SHARED_WITH);
-        Some((id.to_owned(), conversation_cache(holding, shared_with.collect(), loaded.as_deref())?))
+        Some((id.to_owned(), conversation_cache(holding, shared_with.collect())?))
     };
     holdings.iter().filter_map(of_conversation).collect()
 }
@@ -62,11 +71,10 @@ pub(crate) async fn of_conversation(app: &App, id: &str) -> Option<ConversationC
             shared_with.extend(name(app, owner).await);
         }
     }
-    let loaded = app.engine.status().borrow().model_fingerprint.clone();
-    conversation_cache(&holding, shared_with, loaded.as_deref())
+    conversation_cache(&holding, shared_with)
 }
 
-fn conversation_cache(holding: &Holding, shared_with: Vec<String>, loaded: Option<&str>) -> Option<ConversationCache> {
+fn conversation_cache(holding: &Holding, shared_with: Vec<String>) -> Option<ConversationCache> {
     let anchor = &holding.anchor;
     if anchor.num_tokens == 0 && anchor.lost.is_none() {
         return None;
@@ -79,7 +87,8 @@ fn conversation_cache(holding: &Holding, shared_with: Vec<String>, loaded: Optio
         tier: tier(holding.is_in_memory),
         is_pinned: anchor.is_pinned,
         model: anchor.model.clone(),
-        resumes_instantly: anchor.num_tokens > 0 && lost.is_none() && loaded == Some(anchor.space.fingerprint.as_str()),
+        fingerprint: anchor.space.fingerprint.clone(),
+        is_whole: anchor.num_tokens > 0 && lost.is_none(),
         shared_with,
         lost: lost.map(|lost| format!("{} tokens: {}", lost.num_tokens - anchor.num_tokens, lost.reason)),
     })
@@ -90,8 +99,7 @@ async fn name(app: &App, owner: &str) -> Option<String> {
     if let Some(id) = owner.strip_prefix("conversation/") {
         return app.store.conversation_title(id).await.ok()?.map(title);
     }
-    let named = app.store.named_cache(owner.strip_prefix("named/")?).await.ok()??;
-    named.deleted_at_ms.is_none().then_some(named.name)
+    app.store.listed_named_cache(owner.strip_prefix("named/")?).await.ok().map(|row| row.name)
 }
 
 /// A conversation's title as the list shows it.
@@ -103,8 +111,7 @@ fn title(title: String) -> String {
 pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
     let window = window(app)?;
     let view = window.view(MAX_NODES);
-    let status = app.engine.status().borrow().clone();
-    let loaded = status.model_fingerprint;
+    let loaded = app.engine.status().borrow().model_fingerprint.clone();
     let named = named(app).await?;
     let shown: Vec<Vec<u32>> = view
         .nodes
@@ -114,7 +121,10 @@ pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
             false => Vec::new(),
         })
         .collect();
-    let texts = app.engine.decode(shown.clone()).await.unwrap_or_else(|_| vec![String::new(); shown.len()]);
+    let no_texts = vec![String::new(); shown.len()];
+    // The engine's thread may be loading a model: it is waited for only where there is something to decode.
+    let has_something = shown.iter().any(|token_ids| !token_ids.is_empty());
+    let texts = if has_something { app.engine.decode(shown).await.unwrap_or(no_texts) } else { no_texts };
     let nodes = view.nodes.into_iter().zip(texts).map(|(node, text)| {
         let owned = |kind: &str| {
             let ids = node.owners.iter().filter_map(|owner| owner.strip_prefix(kind)?.strip_prefix('/').map(str::to_owned));
@@ -149,29 +159,28 @@ pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
         nodes: nodes.collect(),
         num_hidden_nodes: tokens(view.num_hidden_nodes),
         named,
+        problem: view.problem.map(convert::sentence),
     })
 }
 
 /// The named prompt caches.
 pub(crate) async fn named(app: &App) -> Result<Vec<NamedCache>, Failure> {
-    let rows = app.store.named_caches().await?;
-    let conversations = app.store.conversations().await?;
-    let loaded = app.engine.status().borrow().model_fingerprint.clone();
-    let wire = |row: NamedCacheRow| {
+    let wire = |ListedNamedCache { row, has_token_ids, num_conversations }| {
         let held = app.engine.cache().and_then(|window| window.holding(&named_owner(&row.id)));
         let holding = held.as_ref();
-        let begins_with = |conversation: &&Conversation| conversation.prefix.as_ref().is_some_and(|p| p.named_id == row.id);
+        let lost = holding.and_then(|holding| Some(holding.anchor.lost.as_ref()?.reason.as_str()));
         let is_whole = holding.is_some_and(|holding| holding.anchor.num_tokens as i64 >= row.num_tokens);
         NamedCache {
-            num_conversations: tokens(conversations.iter().filter(begins_with).count()),
+            num_conversations: u32::try_from(num_conversations).unwrap_or(u32::MAX),
             bytes: holding.map_or(0, |holding| holding.bytes),
             tier: holding.filter(|_| is_whole).map(|holding| tier(holding.is_in_memory)),
-            is_for_loaded_model: loaded.as_ref() == Some(&row.fingerprint),
-            problem: holding.and_then(|holding| Some(convert::sentence(&holding.anchor.lost.as_ref()?.reason))),
+            // What is lost of tokens that are known is read again.
+            problem: (!is_whole && !has_token_ids).then(|| convert::sentence(lost.unwrap_or("it is not kept any more"))),
             tokens: u32::try_from(row.num_tokens).unwrap_or(0),
             id: row.id,
             name: row.name,
             model: row.model,
+            fingerprint: row.fingerprint,
             start_text: row.start_text,
             end_text: row.end_text,
             imported_from: row.imported_from,
@@ -179,13 +188,15 @@ pub(crate) async fn named(app: &App) -> Result<Vec<NamedCache>, Failure> {
             last_used_at_ms: row.last_used_at_ms,
         }
     };
-    Ok(rows.into_iter().map(wire).collect())
+    Ok(app.store.named_caches().await?.into_iter().map(wire).collect())
 }
 
-/// One of them, as it is now.
-pub(crate) async fn one_named(app: &App, id: &str) -> Result<NamedCache, Failure> {
-    let found = named(app).await?.into_iter().find(|named| named.id == id);
-    found.ok_or_else(|| StoreError::NoNamedCache { id: id.to_owned() }.into())
+/// Tells of a new named prompt cache, and answers with it.
+pub(crate) async fn tell_new(app: &App, id: &str) -> Result<Reply, Failure> {
+    let all = named(app).await?;
+    let found = all.iter().find(|named| named.id == id).cloned();
+    app.tell(Event::NamedCaches { named: all });
+    Ok(Reply::Named { named: found.ok_or_else(|| StoreError::NoNamedCache { id: id.to_owned() })? })
 }
 
 /// Sends the list of named prompt caches as it is now.
@@ -202,8 +213,10 @@ pub(crate) async fn pin(app: &App, id: &str, is_pinned: bool) -> Result<Reply, F
 }
 
 pub(crate) async fn purge(app: &App, id: &str) -> Result<Reply, Failure> {
+    // Held to the end: no answer begins between the look and what it is for.
+    let _turn = app.turns.lock().await;
     if app.answers.is_streaming(id) {
-        return Err(Failure::invalid("This conversation is still being answered: wait or stop the answer first."));
+        return Err(StoreError::AlreadyStreaming { conversation_id: id.to_owned() }.into());
     }
     app.engine.forget_conversations().await;
     window(app)?.purge(&conversation_owner(id));
@@ -221,42 +234,42 @@ pub(crate) async fn clear(app: &App) -> Result<Reply, Failure> {
 pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result<Reply, Failure> {
     let name = checked_name(name)?;
     let window = window(app)?;
-    let row = app.store.conversation(conversation_id).await?.filter(|row| row.deleted_at_ms.is_none());
-    let conversation = row.ok_or_else(|| StoreError::NoConversation { id: conversation_id.to_owned() })?;
-    let owner = conversation_owner(conversation_id);
-    let Some(holding) = window.holding(&owner).filter(|holding| holding.anchor.num_tokens > 0) else {
+    let conversation = app.store.listed_conversation(conversation_id).await?;
+    let _naming = app.naming.lock().await;
+    let id = Uuid::now_v7().to_string();
+    let owner = named_owner(&id);
+    // Held before it is looked at: the conversation may go on meanwhile, and what it had may be evicted.
+    let path = window.copy_anchor(&conversation_owner(conversation_id), &owner, true);
+    let Some((path, holding)) = path.zip(window.holding(&owner)) else {
         return Err(Failure::invalid("Nothing of this conversation is kept yet: ask something first."));
     };
-    let token_ids = window.tokens(&owner);
-    let is_opaque = holding.anchor.space.is_opaque();
-    let ends =
-        if is_opaque { (String::new(), String::new()) } else { ends(&app.engine, &holding.anchor.space.fingerprint, &token_ids).await };
-    let id = Uuid::now_v7().to_string();
+    let Anchor { space, model, .. } = holding.anchor;
+    let kind = prefix::ending(conversation.prefix.as_ref(), &path);
+    let token_ids: Vec<u32> = path.into_iter().flat_map(|record| record.token_ids).collect();
+    let is_opaque = space.is_opaque();
+    let ends = if is_opaque { Default::default() } else { ends(&app.engine, &space.fingerprint, &token_ids).await };
     let row = NamedCacheRow {
         id: id.clone(),
         name,
-        model: holding.anchor.model.clone(),
-        fingerprint: holding.anchor.space.fingerprint.clone(),
-        variant: holding.anchor.space.variant.clone(),
-        kind: match window.path(&owner).last().map(|record| record.kind) {
-            // Only the beginning is left of it: up to where the first question's words stand.
-            Some(cairn_engine::ChunkKind::System) => NamedCacheKind::Prompt,
-            _ => NamedCacheKind::Conversation,
-        },
+        model,
+        fingerprint: space.fingerprint,
+        variant: space.variant,
+        kind,
         num_tokens: token_ids.len() as i64,
         token_ids: (!is_opaque).then_some(token_ids),
         title: conversation.title,
         start_text: ends.0,
         end_text: ends.1,
-        imported_from: None,
+        imported_from: prefix::imported_from(app, conversation.prefix.as_ref()).await,
         created_at_ms: now_ms(),
         last_used_at_ms: now_ms(),
         deleted_at_ms: None,
     };
-    app.store.create_named_cache(&row).await?;
-    let _ = window.copy_anchor(&owner, &named_owner(&id), true);
-    tell_named(app).await;
-    Ok(Reply::Named { named: one_named(app, &id).await? })
+    if let Err(error) = app.store.create_named_cache(&row).await {
+        window.release(&owner);
+        return Err(error.into());
+    }
+    tell_new(app, &id).await
 }
 
 pub(crate) async fn rename(app: &App, id: &str, name: &str) -> Result<Reply, Failure> {
@@ -280,8 +293,12 @@ pub(crate) async fn restore(app: &App, id: &str) -> Result<Reply, Failure> {
 
 /// A conversation that begins with a named prompt cache.
 pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failure> {
-    let row = app.store.named_cache(named_id).await?.filter(|row| row.deleted_at_ms.is_none());
-    let row = row.ok_or_else(|| StoreError::NoNamedCache { id: named_id.to_owned() })?;
+    let row = app.store.listed_named_cache(named_id).await?;
+    // Where it was saved while another model was loaded, its texts are first known now.
+    let (start_text, end_text) = match &row.token_ids {
+        Some(token_ids) if row.start_text.is_empty() => ends(&app.engine, &row.fingerprint, token_ids).await,
+        _ => (row.start_text, row.end_text),
+    };
     let prefix = Prefix {
         named_id: row.id,
         name: row.name,
@@ -289,13 +306,15 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
         variant: row.variant,
         num_tokens: row.num_tokens,
         token_ids: row.token_ids,
-        start_text: row.start_text,
-        end_text: row.end_text,
+        start_text,
+        end_text,
         is_imported: row.imported_from.is_some(),
     };
     let conversation = app.store.create_conversation_from(now_ms(), &prefix, "").await?;
     app.store.touch_named_cache(named_id, now_ms()).await?;
-    let _ = window(app)?.copy_anchor(&named_owner(named_id), &conversation_owner(&conversation.id), false);
+    if let Some(window) = app.engine.cache() {
+        window.copy_anchor(&named_owner(named_id), &conversation_owner(&conversation.id), false);
+    }
     let cache = of_conversation(app, &conversation.id).await;
     let conversation = convert::conversation(conversation, false, cache);
     app.tell(Event::Conversation { conversation: conversation.clone() });
@@ -316,6 +335,8 @@ pub(crate) async fn tell_changes(app: Arc<App>, mut moves: UnboundedReceiver<Opt
         while let Ok(next) = moves.try_recv() {
             owners.extend(next);
         }
+        // Where they were before changes nothing of what is told about them.
+        owners.retain(|owner| !owner.contains('#'));
         for id in owners.iter().filter_map(|owner| owner.strip_prefix("conversation/")) {
             app.tell_conversation(id).await;
         }
@@ -333,32 +354,48 @@ pub(crate) async fn tell_changes(app: Arc<App>, mut moves: UnboundedReceiver<Opt
 /// Takes over what other programs, such as `cairn cache import`, do to the prompt cache, until the app closes.
 pub(crate) async fn follow_other_programs(app: Arc<App>) {
     let Some(window) = app.engine.cache() else { return };
+    let mut is_behind = false;
     loop {
         tokio::select! {
             () = app.closing.cancelled() => return,
             () = tokio::time::sleep(LOOK_INTERVAL) => {}
         }
-        if !app.store.changes_by_others().await.unwrap_or(false) {
+        // Each change is told of once: where the rows cannot be read then, they are read later.
+        is_behind |= app.store.changes_by_others().await.unwrap_or(false);
+        if !is_behind {
             continue;
         }
-        if let (Ok(chunks), Ok(anchors)) = (app.store.chunks().await, app.store.anchors().await) {
-            let chunks = chunks.into_iter().filter_map(convert::chunk_record).collect();
-            window.adopt(chunks, anchors.into_iter().filter_map(convert::anchor).collect());
+        if adopt_rows(&app, window).await.is_ok() {
+            is_behind = false;
+            tell_named(&app).await;
+            app.tell(Event::CacheChanged);
         }
-        tell_named(&app).await;
-        app.tell(Event::CacheChanged);
     }
+}
+
+/// Takes over what the rows say.
+async fn adopt_rows(app: &App, window: &CacheWindow) -> Result<(), StoreError> {
+    let _naming = app.naming.lock().await;
+    // Anchors first: what they stand on was written before them.
+    let anchors = app.store.anchors().await?;
+    let (chunks, named) = tokio::try_join!(app.store.chunks(), app.store.named_caches())?;
+    // Whoever deletes a name for good takes its anchor's row along; who may still restore it leaves that.
+    let with_row = anchors.iter().map(|row| row.owner.clone());
+    let held: BTreeSet<String> = with_row.chain(named.into_iter().map(|named| named_owner(&named.row.id))).collect();
+    let chunks = chunks.into_iter().filter_map(convert::chunk_record).collect();
+    window.adopt(chunks, anchors.into_iter().filter_map(convert::anchor).collect());
+    let owners = window.holdings().into_iter().map(|holding| holding.anchor.owner);
+    for gone in owners.filter(|owner| owner.starts_with("named/") && !held.contains(owner)) {
+        window.release(&gone);
+    }
+    Ok(())
 }
 
 /// Removes what only purged conversations and prompt caches held.
 pub(crate) async fn purge_orphans(app: Arc<App>) {
     let Some(window) = app.engine.cache() else { return };
     for owner in app.store.orphan_anchors().await.unwrap_or_default() {
-        window.purge(&owner);
-        window.remove_anchor(&owner);
-        if let Err(error) = app.store.delete_anchor(&owner).await {
-            tracing::warn!("an anchor of something that is gone stays: {error}");
-        }
+        window.release(&owner);
     }
 }
 
@@ -389,7 +426,10 @@ pub(crate) fn checked_name(name: &str) -> Result<String, Failure> {
 }
 
 pub(crate) fn window(app: &App) -> Result<&CacheWindow, Failure> {
-    app.engine.cache().ok_or_else(|| Failure::new(FailureCode::Engine, "This engine keeps no prompt caches."))
+    app.engine.cache().ok_or_else(|| {
+        let why = app.cache_problem.as_deref().unwrap_or("the engine keeps none");
+        Failure::new(FailureCode::Storage, format!("Nothing is kept in this run: {why}. What was kept before is left alone."))
+    })
 }
 
 fn tier(is_in_memory: bool) -> CacheTier {

@@ -17,8 +17,8 @@ const MAX_TITLE_CHARS: usize = 500;
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
     match command {
         Command::Bootstrap => {
-            let (conversations, models) = (conversations(app).await?, models::list(app).await);
-            Ok(Reply::Bootstrap { conversations, models, settings: app.settings(), status: status::now(app) })
+            let (conversations, models, named) = (conversations(app).await?, models::list(app).await, caches::named(app).await?);
+            Ok(Reply::Bootstrap { conversations, models, settings: app.settings(), status: status::now(app), named })
         }
         Command::Subscribe => Ok(Reply::Done),
         Command::GetConversation { id } => {
@@ -107,8 +107,7 @@ async fn conversations(app: &App) -> Result<Vec<Conversation>, Failure> {
 
 async fn conversation(app: &App, id: &str) -> Result<(Conversation, Vec<Message>), Failure> {
     let messages = messages(app, id).await?;
-    let row = app.store.conversation(id).await?.filter(|row| row.deleted_at_ms.is_none());
-    let row = row.ok_or_else(|| cairn_store::StoreError::NoConversation { id: id.to_owned() })?;
+    let row = app.store.listed_conversation(id).await?;
     let cache = caches::of_conversation(app, id).await;
     Ok((convert::conversation(row, app.answers.is_streaming(id), cache), messages))
 }

@@ -178,6 +178,7 @@ pub(crate) fn engine_state(state: cairn_engine::EngineState) -> wire::EngineStat
 pub(crate) fn status(engine: cairn_engine::EngineStatus, device: &str, memory: ProcessMemory) -> wire::Status {
     wire::Status {
         engine: engine_state(engine.state),
+        model_fingerprint: engine.model_fingerprint,
         device: device.to_owned(),
         process_bytes: memory.now,
         process_peak_bytes: memory.peak,

@@ -4,18 +4,20 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cairn_engine::{Engine, EngineError, EngineState, ExportRequest, Import, PromptFileInfo, PromptKind};
+use cairn_engine::{CacheWindow, Engine, EngineError, EngineState, ExportRequest, Import, PromptFileInfo, PromptKind};
 use cairn_store::{NamedCacheKind, NamedCacheRow, Store, StoreError};
 use uuid::Uuid;
 
 use crate::app::{App, now_ms};
-use crate::caches::{self, checked_name, conversation_owner, named_owner};
-use crate::convert;
+use crate::caches::{self, checked_name, named_owner};
 use crate::transfers::OwnFile;
 use crate::wire::{CacheSource, Failure, FailureCode, ImportPreview, Reply};
+use crate::{convert, prefix};
 
 /// More files than anybody looks at before deciding; each may be a copy on the disk.
 const MAX_PREVIEWS: usize = 16;
+/// What file systems allow, roughly.
+const MAX_FILE_NAME_CHARS: usize = 255;
 
 /// The files that have been previewed and are neither imported nor given up, the oldest first. Owned by [`crate::App`].
 #[derive(Debug, Default)]
@@ -33,7 +35,7 @@ pub(crate) struct Previewed {
 impl Previewed {
     /// A copy that Cairn made and removes when nobody needs it any more.
     pub(crate) fn own(own: OwnFile, file_name: &str) -> Self {
-        Previewed { file: own.path().to_owned(), file_name: file_name.to_owned(), _own: Some(Arc::new(own)) }
+        Previewed { file: own.path().to_owned(), file_name: shown_name(file_name), _own: Some(Arc::new(own)) }
     }
 }
 
@@ -58,11 +60,10 @@ impl Imports {
 }
 
 impl App {
-    /// What a prompt-cache file holds and whether it can be imported, for a person to decide. `is_temporary` files are removed when that is
-    /// done.
-    pub async fn preview_import(&self, file: PathBuf, file_name: &str, is_temporary: bool) -> Result<ImportPreview, Failure> {
-        let own = is_temporary.then(|| Arc::new(OwnFile::new(file.clone())));
-        Ok(self.preview(Previewed { file, file_name: file_name.to_owned(), _own: own }).await)
+    /// What a person's prompt-cache file holds and whether it can be imported, for them to decide.
+    pub async fn preview_import(&self, file: PathBuf) -> ImportPreview {
+        let file_name = file_name(&file);
+        self.preview(Previewed { file, file_name, _own: None }).await
     }
 
     pub(crate) async fn preview(&self, previewed: Previewed) -> ImportPreview {
@@ -74,27 +75,32 @@ impl App {
 
     /// Writes what is kept of a conversation, or a named prompt cache, to a file that mlx-lm reads too.
     pub async fn export_cache(&self, source: &CacheSource, file: &Path) -> Result<(), Failure> {
-        self.engine.export_prompt(export_request(&self.store, source, file).await?).await?;
+        let request = export_request(&self.store, caches::window(self)?, source, file).await?;
+        self.engine.export_prompt(request).await?;
         Ok(())
     }
 }
 
 /// How a conversation or a named prompt cache is written to a file.
-pub(crate) async fn export_request(store: &Store, source: &CacheSource, file: &Path) -> Result<ExportRequest, Failure> {
-    let (owner, kind, title) = match source {
+pub(crate) async fn export_request(
+    store: &Store,
+    window: &CacheWindow,
+    source: &CacheSource,
+    file: &Path,
+) -> Result<ExportRequest, Failure> {
+    let owner = caches::owner(source);
+    let (kind, title) = match source {
         CacheSource::Conversation { id } => {
-            let row = store.conversation(id).await?.filter(|row| row.deleted_at_ms.is_none());
-            let row = row.ok_or_else(|| StoreError::NoConversation { id: id.clone() })?;
-            (conversation_owner(id), PromptKind::Conversation, row.title)
+            let row = store.listed_conversation(id).await?;
+            (prefix::ending(row.prefix.as_ref(), &window.path(&owner)), row.title)
         }
         CacheSource::Named { id } => {
-            let row = store.named_cache(id).await?.filter(|row| row.deleted_at_ms.is_none());
-            let row = row.ok_or_else(|| StoreError::NoNamedCache { id: id.clone() })?;
-            (named_owner(id), convert::prompt_kind(row.kind), row.name)
+            let row = store.listed_named_cache(id).await?;
+            (row.kind, row.name)
         }
     };
     let made_by = format!("Cairn {}", env!("CARGO_PKG_VERSION"));
-    Ok(ExportRequest { owner, file: file.to_owned(), kind, title, made_by, created_at_ms: now_ms() })
+    Ok(ExportRequest { owner, file: file.to_owned(), kind: convert::prompt_kind(kind), title, made_by, created_at_ms: now_ms() })
 }
 
 /// What a file holds, as far as the loaded model can tell, under a new token.
@@ -102,7 +108,7 @@ pub(crate) async fn preview(engine: &Engine, file: &Path, file_name: &str) -> Im
     let mut preview = ImportPreview {
         token: Uuid::now_v7().to_string(),
         file_name: file_name.to_owned(),
-        suggested_name: one_line(file_name.strip_suffix(".safetensors").unwrap_or(file_name)),
+        suggested_name: file_name.strip_suffix(".safetensors").unwrap_or(file_name).to_owned(),
         title: None,
         model: String::new(),
         kind: PromptKind::Prompt.as_str().to_owned(),
@@ -138,13 +144,13 @@ async fn describe(engine: &Engine, preview: &mut ImportPreview, info: PromptFile
         preview.warnings.push("It does not say by which version of the model it was made.".to_owned());
     }
     if let Some(title) = &info.title {
-        preview.suggested_name = one_line(title);
+        preview.suggested_name.clone_from(title);
     }
-    preview.title = info.title.as_deref().map(one_line);
-    preview.model = one_line(&info.model);
+    preview.title = info.title;
+    preview.model = info.model;
     preview.kind = info.kind.as_str().to_owned();
     preview.tokens = convert::tokens(info.num_tokens);
-    preview.made_by = info.made_by.as_deref().map(one_line);
+    preview.made_by = info.made_by;
     preview.created_at_ms = info.created_at_ms;
     preview.can_check = info.can_check;
 }
@@ -156,24 +162,22 @@ pub(crate) async fn confirm(app: &App, token: &str, name: &str, check: bool) -> 
     let gone = || Failure::new(FailureCode::NotFound, "This import was given up: choose the file again.");
     let previewed = previewed.ok_or_else(gone)?;
     refuse_name_in_use(&app.store, &name).await?;
+    let _naming = app.naming.lock().await;
     let id = Uuid::now_v7().to_string();
     let owner = named_owner(&id);
     let imported = app.engine.import_prompt_file(&previewed.file, Import { owner: owner.clone(), check }).await;
     let info = imported.map_err(|error| Failure::invalid(about(&error, &previewed.file, &previewed.file_name)))?;
     let row = named_row(&app.engine, info, &id, name, &previewed.file_name).await;
     if let Err(error) = app.store.create_named_cache(&row).await {
-        let window = caches::window(app)?;
-        window.purge(&owner);
-        window.remove_anchor(&owner);
+        caches::window(app)?.release(&owner);
         return Err(error.into());
     }
     app.imports.end(token);
-    caches::tell_named(app).await;
-    Ok(Reply::Named { named: caches::one_named(app, &id).await? })
+    caches::tell_new(app, &id).await
 }
 
 pub(crate) async fn refuse_name_in_use(store: &Store, name: &str) -> Result<(), Failure> {
-    match store.named_caches().await?.iter().any(|row| row.name == name) {
+    match store.named_caches().await?.iter().any(|named| named.row.name == name) {
         true => Err(StoreError::NameInUse { name: name.to_owned() }.into()),
         false => Ok(()),
     }
@@ -198,7 +202,7 @@ pub(crate) async fn named_row(engine: &Engine, info: PromptFileInfo, id: &str, n
         },
         num_tokens: info.num_tokens as i64,
         token_ids: info.token_ids,
-        title: info.title.as_deref().map(one_line).unwrap_or_default(),
+        title: info.title.unwrap_or_default(),
         start_text,
         end_text,
         imported_from: Some(file_name.to_owned()),
@@ -229,7 +233,12 @@ fn loaded_model_name(engine: &Engine) -> Option<String> {
     }
 }
 
-/// Texts of a file that are shown as one line.
-fn one_line(text: &str) -> String {
-    text.chars().map(|char| if char.is_control() { ' ' } else { char }).take(200).collect()
+/// The name under which a person knows a file, as it is shown.
+pub(crate) fn file_name(file: &Path) -> String {
+    shown_name(&file.file_name().unwrap_or(file.as_os_str()).to_string_lossy())
+}
+
+/// A file's name as one line: it goes to terminals, too.
+fn shown_name(file_name: &str) -> String {
+    file_name.chars().map(|char| if char.is_control() { ' ' } else { char }).take(MAX_FILE_NAME_CHARS).collect()
 }

@@ -37,16 +37,17 @@ impl App {
         let sweep_lock = sweep_lock(&places);
         let store = Arc::new(Store::open(&places.database()).await?);
 
-        let (chunks, anchors) = tokio::join!(store.chunks(), store.anchors());
-        let chunks = chunks.unwrap_or_else(|error| {
-            tracing::warn!("the prompt cache starts empty: {error}");
-            Vec::new()
-        });
+        let rows = tokio::try_join!(store.chunks(), store.anchors());
+        let cache_problem = rows.as_ref().err().map(ToString::to_string);
+        if let Some(problem) = &cache_problem {
+            tracing::warn!("the stored prompt caches are left alone: {problem}");
+        }
+        let (chunks, anchors) = rows.unwrap_or_default();
         let chunks: Vec<_> = chunks.into_iter().filter_map(convert::chunk_record).collect();
         let cache_bytes: u64 = chunks.iter().map(|chunk| chunk.bytes).sum();
         let disk_bytes = platform::free_disk_bytes(places.home()).unwrap_or(0).saturating_add(cache_bytes);
         let settings = settings::load(&store, disk_bytes).await;
-        let anchors = anchors.unwrap_or_default().into_iter().filter_map(convert::anchor).collect();
+        let anchors = anchors.into_iter().filter_map(convert::anchor).collect();
         let cache = CacheOptions {
             folder: places.prompt_cache(),
             disk_budget_bytes: settings.cache_budget_bytes,
@@ -55,7 +56,9 @@ impl App {
             anchors,
             sweep_lock,
         };
-        let (engine, cache_events) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
+        // Without the rows every file would be a leftover, and what is pinned could go.
+        let cache = cache_problem.is_none().then_some(cache);
+        let (engine, cache_events) = Engine::start(EngineOptions { cache, ..EngineOptions::default() });
         let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
         let cache_rows = tokio::spawn(cache_rows::keep(store.clone(), cache_events, moved));
 
@@ -64,9 +67,11 @@ impl App {
             places,
             store,
             engine,
+            cache_problem,
             answers: Answers::default(),
             imports: Imports::default(),
             turns: tokio::sync::Mutex::default(),
+            naming: tokio::sync::Mutex::default(),
             loading: tokio::sync::Mutex::default(),
             closing: CancellationToken::new(),
             settings: Mutex::new(settings),

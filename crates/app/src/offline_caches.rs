@@ -9,12 +9,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use cairn_engine::{Anchor, CacheEvent, CacheOptions, CacheWindow, ChunkRecord, Engine, EngineOptions, Import};
-use cairn_store::Store;
+use cairn_store::{ListedNamedCache, Store};
 use tokio::sync::mpsc::UnboundedReceiver;
 use uuid::Uuid;
 
 use crate::app::now_ms;
-use crate::caches::{checked_name, conversation_owner, named_owner};
+use crate::caches::{checked_name, conversation_owner, named_owner, owner};
 use crate::convert::{self, tokens};
 use crate::wire::{CacheKind, CacheSource, Failure, FailureCode, ImportPreview};
 use crate::{OpenError, Places, cache_rows, imports, platform, settings};
@@ -132,8 +132,8 @@ impl OfflineCaches {
     pub async fn list(&self) -> Result<Vec<KeptCache>, Failure> {
         let rows = self.rows().await?;
         let mut kept = Vec::new();
-        for row in self.store.named_caches().await? {
-            let ends = row.token_ids.is_some().then_some((row.start_text, row.end_text));
+        for ListedNamedCache { row, has_token_ids, .. } in self.store.named_caches().await? {
+            let ends = has_token_ids.then_some((row.start_text, row.end_text));
             let seen = KeptCache {
                 title: row.name,
                 model: row.model,
@@ -162,11 +162,11 @@ impl OfflineCaches {
     /// What a person means by a name or an id of [`OfflineCaches::list`], or by the key of a chunk.
     pub async fn find(&self, word: &str) -> Result<Kept, Failure> {
         let named = self.store.named_caches().await?;
-        let by_id = named.iter().find(|row| row.id == word);
-        if let Some(row) = by_id.or_else(|| named.iter().find(|row| row.name == word)) {
-            return Ok(Kept::Source(CacheSource::Named { id: row.id.clone() }));
+        let by_id = named.iter().find(|named| named.row.id == word);
+        if let Some(named) = by_id.or_else(|| named.iter().find(|named| named.row.name == word)) {
+            return Ok(Kept::Source(CacheSource::Named { id: named.row.id.clone() }));
         }
-        if self.store.conversation(word).await?.is_some_and(|row| row.deleted_at_ms.is_none()) {
+        if self.store.conversation_title(word).await?.is_some() {
             return Ok(Kept::Source(CacheSource::Conversation { id: word.to_owned() }));
         }
         if self.rows().await?.chunks.contains_key(word) {
@@ -196,12 +196,13 @@ impl OfflineCaches {
 
     /// Writes what is kept to a file that mlx-lm reads too. Needs no model.
     pub async fn export(&self, source: &CacheSource, file: &Path) -> Result<(), Failure> {
-        let request = imports::export_request(&self.store, source, file).await?;
         let bench = self.bench().await?;
-        let exported = bench.engine.export_prompt(request).await;
+        let exported = match imports::export_request(&self.store, &bench.window, source, file).await {
+            Ok(request) => bench.engine.export_prompt(request).await.map(drop).map_err(Failure::from),
+            Err(failure) => Err(failure),
+        };
         bench.engine.shutdown().await;
-        exported?;
-        Ok(())
+        exported
     }
 
     /// Removes what is kept, files included: of a conversation what only it holds, a name with what only it holds, a chunk with all that
@@ -211,7 +212,8 @@ impl OfflineCaches {
         let mut freed = Vec::new();
         for kept in kept {
             freed.push(match kept {
-                Kept::Source(source) => bench.window.purge(&owner(source)),
+                Kept::Source(source @ CacheSource::Conversation { .. }) => bench.window.purge(&owner(source)),
+                Kept::Source(source @ CacheSource::Named { .. }) => bench.window.release(&owner(source)),
                 // It may have gone with one before.
                 Kept::Chunk { key } => bench.window.remove(key).unwrap_or(0),
             });
@@ -222,11 +224,6 @@ impl OfflineCaches {
         let events = bench.events().await;
         bench.engine.shutdown().await;
         self.write(events).await?;
-        for kept in kept {
-            if let Kept::Source(source @ CacheSource::Named { .. }) = kept {
-                self.store.delete_anchor(&owner(source)).await?;
-            }
-        }
         Ok(freed)
     }
 
@@ -234,8 +231,7 @@ impl OfflineCaches {
     pub async fn begin_import(&self, file: &Path, model: &str, model_folder: &Path) -> Result<OfflineImport<'_>, Failure> {
         let bench = self.bench().await?;
         bench.engine.load(model, model_folder).await?;
-        let file_name = file.file_name().map_or_else(|| file.display().to_string(), |name| name.to_string_lossy().into_owned());
-        let preview = imports::preview(&bench.engine, file, &file_name).await;
+        let preview = imports::preview(&bench.engine, file, &imports::file_name(file)).await;
         Ok(OfflineImport { caches: self, bench, file: file.to_owned(), preview })
     }
 
@@ -267,14 +263,8 @@ impl OfflineCaches {
         Ok(bench)
     }
 
-    /// Writes down what has become of chunks, then where anchors stand now.
     async fn write(&self, events: Vec<CacheEvent>) -> Result<(), Failure> {
-        let (anchored, chunks): (Vec<_>, Vec<_>) =
-            events.into_iter().partition(|event| matches!(event, CacheEvent::Anchored(_) | CacheEvent::Released { .. }));
-        for event in chunks.into_iter().chain(anchored) {
-            cache_rows::write(&self.store, event).await?;
-        }
-        Ok(())
+        Ok(self.store.change_cache(&cache_rows::changes(events)).await?)
     }
 
     /// The app's budget on disk. Refuses a file for which it has no room beside what is pinned.
@@ -300,7 +290,9 @@ impl OfflineImport<'_> {
         // Held until the rows are written, so that no app that starts meanwhile takes the files for leftovers.
         let _lock = lock_files(places).await?;
         let Rows { chunks, anchors } = self.caches.rows().await?;
-        self.bench.window.adopt(chunks.into_values().collect(), anchors.into_values().collect());
+        // What was pinned while the model was loaded and the question was open is not to go.
+        self.bench.window.take_over(chunks.into_values().collect(), anchors.into_values().collect());
+        self.bench.events().await;
         let budget = self.caches.budget_for(self.preview.bytes).await?;
         self.bench.engine.set_cache_budgets(budget, 0);
 
@@ -378,14 +370,6 @@ impl Rows {
         let pinned = self.anchors.values().filter(|anchor| anchor.is_pinned).filter_map(|anchor| anchor.chunk_key.as_deref());
         let mut seen = HashSet::new();
         pinned.flat_map(|key| self.path(key)).filter(|record| seen.insert(&record.key)).map(|record| record.bytes).sum()
-    }
-}
-
-/// The owner of the anchor.
-fn owner(source: &CacheSource) -> String {
-    match source {
-        CacheSource::Conversation { id } => conversation_owner(id),
-        CacheSource::Named { id } => named_owner(id),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a conversation begins with that was started from a named prompt cache, as the engine is asked to go on after it.
 
-use cairn_engine::PromptPrefix;
-use cairn_store::Prefix;
+use cairn_engine::{ChunkKind, ChunkRecord, PromptPrefix};
+use cairn_store::{NamedCacheKind, Prefix};
 
 use crate::app::App;
 use crate::wire::Failure;
@@ -44,4 +44,71 @@ async fn foreign_model(app: &App, conversation_id: &str, prefix: &Prefix) -> Res
 fn last_reader(app: &App, conversation_id: &str) -> Option<(String, String)> {
     let holding = app.engine.cache()?.holding(&caches::conversation_owner(conversation_id))?;
     Some((holding.anchor.space.fingerprint, holding.anchor.model))
+}
+
+/// Where the tokens of what is kept of a conversation end; `path` are its chunks.
+pub(crate) fn ending(prefix: Option<&Prefix>, path: &[ChunkRecord]) -> NamedCacheKind {
+    let Some(last) = path.last() else { return NamedCacheKind::Prompt };
+    match prefix {
+        // All its chunks are of one kind, whoever wrote its words.
+        Some(prefix) if last.stop() as i64 <= prefix.num_tokens => prefix.kind,
+        // Up to where the first question's words stand.
+        None if last.kind == ChunkKind::System => NamedCacheKind::Prompt,
+        _ => NamedCacheKind::Conversation,
+    }
+}
+
+/// The file from which the beginning of a conversation was imported: what goes on from it can be no more trusted than that.
+pub(crate) async fn imported_from(app: &App, prefix: Option<&Prefix>) -> Option<String> {
+    let prefix = prefix.filter(|prefix| prefix.is_imported)?;
+    let named = app.store.named_cache(&prefix.named_id).await.ok().flatten();
+    Some(named.and_then(|row| row.imported_from).unwrap_or_else(|| prefix.name.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_ends_where_its_prefix_does_unless_more_is_kept() {
+        use ChunkKind::{Assistant, System, User};
+        use NamedCacheKind::{Conversation, Prompt};
+        fn check(prefix: Option<(NamedCacheKind, i64)>, chunks: &[(ChunkKind, usize)], expected: NamedCacheKind) {
+            let prefix = prefix.map(|(kind, num_tokens)| Prefix {
+                named_id: String::new(),
+                name: String::new(),
+                kind,
+                variant: String::new(),
+                num_tokens,
+                token_ids: None,
+                start_text: String::new(),
+                end_text: String::new(),
+                is_imported: true,
+            });
+            let chunk = |&(kind, start): &(ChunkKind, usize)| ChunkRecord {
+                key: String::new(),
+                parent_key: None,
+                space: cairn_engine::Space { fingerprint: String::new(), variant: String::new() },
+                kind,
+                start,
+                token_ids: vec![0; 10],
+                held_from: start,
+                has_state: false,
+                bytes: 0,
+                file_hash: String::new(),
+                hits: 0,
+                last_used_at_ms: 0,
+            };
+            let path: Vec<ChunkRecord> = chunks.iter().map(chunk).collect();
+            assert_eq!(ending(prefix.as_ref(), &path), expected, "{prefix:?} before {chunks:?}");
+        }
+        check(None, &[(System, 0)], Prompt);
+        check(None, &[(System, 0), (User, 10)], Conversation);
+        check(None, &[(System, 0), (User, 10), (Assistant, 20)], Conversation);
+        for kind in [Prompt, Conversation] {
+            check(Some((kind, 20)), &[(System, 0), (System, 10)], kind);
+            check(Some((kind, 20)), &[(System, 0)], kind);
+            check(Some((kind, 10)), &[(System, 0), (User, 10), (Assistant, 20)], Conversation);
+        }
+    }
 }

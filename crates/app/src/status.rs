@@ -51,6 +51,7 @@ fn interval(told: &EngineState, state: &EngineState) -> Duration {
 fn is_news(told: &Status, status: &Status) -> bool {
     let has_moved = |a: u64, b: u64| a.abs_diff(b) >= MEMORY_STEP_BYTES;
     told.engine != status.engine
+        || told.model_fingerprint != status.model_fingerprint
         || told.device != status.device
         || has_moved(told.process_bytes, status.process_bytes)
         || has_moved(told.process_peak_bytes, status.process_peak_bytes)
@@ -95,6 +96,7 @@ mod tests {
         check(|s| s.process_bytes -= 1 << 20, true);
         check(|s| s.mlx_peak_bytes += 2 << 20, true);
         check(|s| s.cache_disk_bytes += 1, true);
+        check(|s| s.model_fingerprint = Some("f".to_owned()), true);
         check(|s| s.engine = EngineState::Loading { model: "m".to_owned() }, true);
     }
 }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::app::App;
 use crate::imports::Previewed;
 use crate::wire::{CacheSource, Failure, FailureCode, ImportPreview};
-use crate::{Places, platform};
+use crate::{Places, caches, platform};
 
 /// More than any model's keys and values.
 const MAX_UPLOAD_BYTES: u64 = 64 << 30;
@@ -25,10 +25,6 @@ const LOOK_INTERVAL_BYTES: u64 = 64 << 20;
 pub struct OwnFile(PathBuf);
 
 impl OwnFile {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        OwnFile(path)
-    }
-
     fn on_its_way(places: &Places) -> Self {
         OwnFile(places.transfers().join(format!("{}.safetensors", Uuid::now_v7())))
     }
@@ -110,6 +106,8 @@ impl App {
     pub async fn download(self: &Arc<Self>, source: CacheSource) -> Result<Download, Failure> {
         let app = self.clone();
         let place = OwnFile::on_its_way(&self.places);
+        let held_bytes = caches::window(self)?.holding(&caches::owner(&source)).map_or(0, |holding| holding.bytes);
+        check_free(held_bytes, platform::free_disk_bytes(folder(&place)))?;
         // Goes on where the caller leaves: only then the file is there to be removed.
         let export = self.spawn(async move { app.export_cache(&source, place.path()).await.map(|()| place) });
         let exported = export.await;
@@ -127,6 +125,11 @@ fn check_room(received_bytes: u64, coming_bytes: u64, free_bytes: Option<u64>) -
     if received_bytes.saturating_add(coming_bytes) > MAX_UPLOAD_BYTES {
         return Err(Failure::invalid("A prompt cache of more than 64 GiB cannot be imported."));
     }
+    check_free(coming_bytes, free_bytes)
+}
+
+/// Whether the disk has room for `coming_bytes` more, as far as that is known.
+fn check_free(coming_bytes: u64, free_bytes: Option<u64>) -> Result<(), Failure> {
     if free_bytes.is_some_and(|free| free < coming_bytes.saturating_add(RESERVE_BYTES)) {
         return Err(Failure::new(FailureCode::Storage, "The disk has no room for this file: 1 GiB must stay free."));
     }

@@ -11,7 +11,7 @@ use ts_rs::TS;
 #[derive(Debug, Clone, Serialize, Deserialize, TS)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum Command {
-    /// The state to draw first: conversations, models, settings, status.
+    /// The state to draw first: conversations, models, settings, status, named prompt caches.
     Bootstrap,
     /// Sends every [`Event`] from now on, until the caller goes away. Answers [`Reply::Done`] first, and once more whenever events were
     /// lost to a slow caller, who then asks for everything again.
@@ -78,6 +78,7 @@ pub enum Reply {
         models: Vec<Model>,
         settings: Settings,
         status: Status,
+        named: Vec<NamedCache>,
     },
     Conversation {
         conversation: Conversation,
@@ -227,8 +228,10 @@ pub struct ConversationCache {
     pub is_pinned: bool,
     /// Name of the model that read it.
     pub model: String,
-    /// All of it is kept for the loaded model.
-    pub resumes_instantly: bool,
+    /// That model itself: with this one loaded (`Status::model_fingerprint`) what is kept is of use.
+    pub fingerprint: String,
+    /// Nothing of what was read is missing.
+    pub is_whole: bool,
     /// Titles of other conversations and names of named prompt caches with the same beginning, at most 5.
     pub shared_with: Vec<String>,
     /// What was lost and why, in words.
@@ -267,14 +270,15 @@ pub struct NamedCache {
     pub end_text: String,
     /// File it was imported from.
     pub imported_from: Option<String>,
-    pub is_for_loaded_model: bool,
+    /// The model that read it, as in `ConversationCache`.
+    pub fingerprint: String,
     #[ts(type = "number")]
     pub created_at_ms: i64,
     #[ts(type = "number")]
     pub last_used_at_ms: i64,
     /// Conversations that begin with it.
     pub num_conversations: u32,
-    /// What was lost and why, in words.
+    /// Why no conversation can begin with it: something was lost that cannot be read again.
     pub problem: Option<String>,
 }
 
@@ -336,6 +340,8 @@ pub struct CacheOverview {
     pub nodes: Vec<CacheNode>,
     pub num_hidden_nodes: u32,
     pub named: Vec<NamedCache>,
+    /// Why something could not be written to disk lately.
+    pub problem: Option<String>,
 }
 
 /// What a file holds, shown before it is imported.
@@ -520,6 +526,8 @@ pub enum EngineState {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct Status {
     pub engine: EngineState,
+    /// Which model is loaded, whatever it is called; none while none is.
+    pub model_fingerprint: Option<String>,
     /// "cpu" or "gpu".
     pub device: String,
     #[ts(type = "number")]

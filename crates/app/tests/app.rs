@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_app::wire::{Command, Conversation, Event, Failure, FailureCode, Message, MessageStatus, Model, Reply, Role, Settings};
-use cairn_app::{App, CacheVariables, OpenError, Options, Places};
+use cairn_app::wire::{
+    CacheOverview, CacheSource, Command, Conversation, Event, Failure, FailureCode, Message, MessageStatus, Model, NamedCache, Reply, Role,
+    Settings,
+};
+use cairn_app::{App, CacheVariables, OfflineCaches, OpenError, Options, Places};
 use tempfile::TempDir;
 use tokio::sync::broadcast::Receiver;
 
@@ -525,4 +528,231 @@ async fn a_conversation_begins_with_a_named_prompt_cache_and_goes_on_from_it() {
     app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
     assert_eq!(stats(answered(&app, &id, "Seven").await).model, MODEL);
     app.close().await;
+}
+
+async fn overview(app: &Arc<App>) -> CacheOverview {
+    match app.call(Command::GetCache).await.unwrap() {
+        Reply::Cache { cache } => cache,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Keeps a conversation under a name.
+async fn saved(app: &Arc<App>, id: &str, name: &str) -> NamedCache {
+    let save = Command::SaveNamedCache { conversation_id: id.to_owned(), name: name.to_owned() };
+    match app.call(save).await.unwrap() {
+        Reply::Named { named } => named,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn begun_from(app: &Arc<App>, named_id: &str) -> String {
+    match app.call(Command::NewConversationFrom { named_id: named_id.to_owned() }).await.unwrap() {
+        Reply::Conversation { conversation, .. } => conversation.id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The files of chunks.
+fn chunk_files(home: &TempDir) -> Vec<PathBuf> {
+    let folders = std::fs::read_dir(home.path().join("prompt-cache-v1")).unwrap().map(|entry| entry.unwrap().path());
+    let files = folders.filter(|path| path.is_dir()).flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    files.map(|entry| entry.unwrap().path()).collect()
+}
+
+async fn database(home: &TempDir) -> sqlx::SqlitePool {
+    sqlx::SqlitePool::connect(&format!("sqlite://{}", home.path().join("cairn.db").display())).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_kept_outlives_rows_that_cannot_be_read() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let id = new_conversation(&app).await;
+    answered(&app, &id, "One").await;
+    saved(&app, &id, "Notes").await;
+    app.close().await;
+    drop(app);
+    let files = chunk_files(&home);
+    let change = async |statement: &'static str| {
+        let database = database(&home).await;
+        sqlx::raw_sql(statement).execute(&database).await.unwrap();
+        database.close().await;
+    };
+    for (damage, repair) in [
+        ("pragma ignore_check_constraints = on; update chunks set kind = 'x' || kind", "update chunks set kind = substr(kind, 2)"),
+        ("alter table anchors rename column model to other", "alter table anchors rename column other to model"),
+    ] {
+        change(damage).await;
+        let app = open(&home).await;
+        check_failure(&app, Command::GetCache, FailureCode::Storage, "cairn.db").await;
+        assert_eq!(answered(&app, &id, "Two").await.status, MessageStatus::Complete);
+        app.close().await;
+        drop(app);
+        change(repair).await;
+        assert_eq!(chunk_files(&home).len(), files.len(), "after {damage}");
+    }
+    let app = open(&home).await;
+    let named = overview(&app).await.named;
+    assert!(named[0].tier.is_some(), "{named:?}");
+    assert!(answered(&app, &id, "Three").await.stats.unwrap().cached_tokens > 0);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_say_by_which_model_they_were_read_before_one_is_loaded() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let id = new_conversation(&app).await;
+    answered(&app, &id, "One").await;
+    saved(&app, &id, "Notes").await;
+    app.close().await;
+    drop(app);
+
+    let app = open(&home).await;
+    let Reply::Bootstrap { conversations, named, status, .. } = app.call(Command::Bootstrap).await.unwrap() else { panic!() };
+    let cache = conversations[0].cache.clone().unwrap();
+    assert!(cache.is_whole && status.model_fingerprint.is_none() && overview(&app).await.nodes[0].text.is_none(), "{cache:?}");
+    assert_eq!(named.iter().map(|named| (named.name.as_str(), &named.fingerprint)).collect::<Vec<_>>(), [("Notes", &cache.fingerprint)]);
+    let mut events = app.subscribe();
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    let told = async {
+        loop {
+            if let Event::Status { status } = next(&mut events).await
+                && status.model_fingerprint.is_some()
+            {
+                return status.model_fingerprint;
+            }
+        }
+    };
+    assert_eq!(told.await, Some(cache.fingerprint));
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_saved_or_exported_of_a_prefix_stays_what_it_was() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    let id = new_conversation(&app).await;
+    answered(&app, &id, "One").await;
+    let notes = saved(&app, &id, "Notes").await;
+    let file = home.path().join("book\u{1b}[0m.safetensors");
+    app.export_cache(&CacheSource::Named { id: notes.id.clone() }, &file).await.unwrap();
+    // So that nothing of the file is known here as anything else.
+    app.call(Command::DeleteConversation { id }).await.unwrap();
+    app.call(Command::DeleteNamedCache { id: notes.id }).await.unwrap();
+
+    let preview = app.preview_import(file).await;
+    assert_eq!((preview.problem, preview.kind.as_str(), preview.file_name.as_str()), (None, "conversation", "book [0m.safetensors"));
+    let import = Command::ConfirmImport { token: preview.token, name: "Book".to_owned(), check: false };
+    let Reply::Named { named: book } = app.call(import).await.unwrap() else { panic!() };
+    let id = begun_from(&app, &book.id).await;
+    let again = saved(&app, &id, "Again").await;
+    assert_eq!((again.tokens, again.imported_from.as_deref()), (book.tokens, Some("book [0m.safetensors")));
+    for source in [CacheSource::Conversation { id }, CacheSource::Named { id: again.id }] {
+        let file = home.path().join("again.safetensors");
+        app.export_cache(&source, &file).await.unwrap();
+        let preview = app.preview_import(file).await;
+        assert_eq!((preview.kind.as_str(), preview.tokens), ("conversation", book.tokens), "{source:?}");
+    }
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_named_prompt_cache_that_was_lost_is_read_again() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let id = new_conversation(&app).await;
+    answered(&app, &id, "One").await;
+    let notes = saved(&app, &id, "Notes").await;
+    app.close().await;
+    drop(app);
+    for file in chunk_files(&home) {
+        std::fs::remove_file(file).unwrap();
+    }
+    let app = open(&home).await;
+    // Only looking finds out.
+    let begun = begun_from(&app, &notes.id).await;
+    answered(&app, &begun, "Two").await;
+    let named = &overview(&app).await.named[0];
+    assert_eq!((named.tier, named.problem.as_deref(), named.num_conversations), (None, None, 1));
+    let begun = begun_from(&app, &notes.id).await;
+    let again = answered(&app, &begun, "Two").await;
+    assert_eq!(again.status, MessageStatus::Complete, "{:?}", again.error);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_program_deletes_is_let_go_of() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let id = new_conversation(&app).await;
+    answered(&app, &id, "One").await;
+    let notes = saved(&app, &id, "Notes").await;
+    saved(&app, &id, "Undone").await;
+    let undone = overview(&app).await.named.into_iter().find(|named| named.name == "Undone").unwrap();
+    app.call(Command::DeleteNamedCache { id: undone.id.clone() }).await.unwrap();
+
+    let mut events = app.subscribe();
+    let caches = OfflineCaches::open(Places::new(home.path())).await.unwrap();
+    let kept = caches.find("Notes").await.unwrap();
+    caches.delete(&[kept]).await.unwrap();
+    caches.close().await;
+    let is_followed = |event| matches!(event, Event::NamedCaches { named } if named.is_empty());
+    while !is_followed(next(&mut events).await) {}
+    while !matches!(next(&mut events).await, Event::CacheChanged) {}
+    let holders: Vec<String> = overview(&app).await.nodes.into_iter().flat_map(|node| node.named).collect();
+    assert_eq!(holders, [undone.id], "{} is gone, and what can be restored is not", notes.id);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_beside_the_app_spares_what_was_pinned_meanwhile() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let (old, new) = (new_conversation(&app).await, new_conversation(&app).await);
+    for (id, text) in [(&old, "One"), (&new, "Two")] {
+        answered(&app, id, text).await;
+    }
+    let file = home.path().join("old.safetensors");
+    app.export_cache(&CacheSource::Conversation { id: old.clone() }, &file).await.unwrap();
+
+    let caches = OfflineCaches::open(Places::new(home.path())).await.unwrap();
+    let folder = home.path().join("models").join(MODEL);
+    let import = caches.begin_import(&file, MODEL, &folder).await.unwrap();
+    app.call(Command::PinConversation { id: old.clone(), is_pinned: true }).await.unwrap();
+    let is_written = async || caches.list().await.unwrap().iter().any(|kept| kept.is_pinned);
+    while !is_written().await {
+        tokio::task::yield_now().await;
+    }
+    let cache_budget_bytes = caches.total_bytes().await.unwrap() + std::fs::metadata(&file).unwrap().len() / 2;
+    let settings = Settings { cache_budget_bytes, ..bootstrap(&app).await.1 };
+    app.call(Command::UpdateSettings { settings }).await.unwrap();
+    import.confirm("Copy", false).await.unwrap();
+    let lost: Vec<(String, bool)> = caches.list().await.unwrap().iter().map(|kept| (kept.id().to_owned(), kept.lost.is_some())).collect();
+    assert!(lost.contains(&(old, false)) && lost.contains(&(new, true)), "{lost:?}");
+    caches.close().await;
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_conversation_that_is_gone_nothing_stays() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let id = new_conversation(&app).await;
+    answered(&app, &id, "One").await;
+    app.call(Command::DeleteConversation { id }).await.unwrap();
+    app.close().await;
+    drop(app);
+    let app = open(&home).await;
+    let mut events = app.subscribe();
+    while overview(&app).await.num_chunks > 0 {
+        next(&mut events).await;
+    }
+    app.close().await;
+    let database = database(&home).await;
+    let count = async |statement: &'static str| sqlx::query_scalar::<_, i64>(statement).fetch_one(&database).await.unwrap();
+    assert_eq!((count("select count(*) from anchors").await, count("select count(*) from chunks").await), (0, 0));
+    assert_eq!(chunk_files(&home), Vec::<PathBuf>::new());
 }

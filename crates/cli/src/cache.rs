@@ -106,7 +106,7 @@ async fn import(caches: &OfflineCaches, arguments: ImportCache) -> Result<()> {
     spinner.finish_and_clear();
     let import = import.map_err(why).with_context(cannot)?;
     if let Some(problem) = &import.preview.problem {
-        bail!(problem.trim_end_matches('.').to_owned());
+        return Err(anyhow!(problem.trim_end_matches('.').to_owned())).with_context(cannot);
     }
     print(&import.preview)?;
     let name = arguments.name.unwrap_or_else(|| import.preview.suggested_name.clone());
@@ -114,7 +114,7 @@ async fn import(caches: &OfflineCaches, arguments: ImportCache) -> Result<()> {
         eprintln!("Nothing was imported.");
         return Ok(());
     }
-    let kept = import.confirm(&name, arguments.check).await.map_err(why)?;
+    let kept = import.confirm(&name, arguments.check).await.map_err(why).with_context(cannot)?;
     output::line(format_args!("kept as\t{}\nid\t{}", kept.title, kept.id()))
 }
 

@@ -1,11 +1,13 @@
 //! The anchors table: the places in the prompt cache that conversations and named prompt caches hold.
 
+use sqlx::sqlite::SqliteConnection;
+
 use crate::{Store, StoreError};
 
 /// A place in the prompt cache, and what was lost of it.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct AnchorRow {
-    /// Who holds it: `conversation/<id>` or `named/<id>`.
+    /// Who holds it: `conversation/<id>` or `named/<id>`, for a place that it has left with `#` and something more behind it.
     pub owner: String,
     /// The fingerprint of the model that read it, in hexadecimal.
     pub fingerprint: String,
@@ -33,48 +35,43 @@ impl Store {
         sqlx::query_as("select * from anchors order by owner").fetch_all(&self.readers).await.map_err(|error| self.failed(error))
     }
 
-    /// Saves an anchor, in place of the one that its owner had before.
-    pub async fn put_anchor(&self, anchor: &AnchorRow) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        sqlx::query(
-            "insert or replace into anchors
-                 (owner, fingerprint, variant, model, chunk_key, num_tokens, is_pinned, lost_tokens, lost_reason, lost_at_ms)
-             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        )
-        .bind(&anchor.owner)
-        .bind(&anchor.fingerprint)
-        .bind(&anchor.variant)
-        .bind(&anchor.model)
-        .bind(&anchor.chunk_key)
-        .bind(anchor.num_tokens)
-        .bind(anchor.is_pinned)
-        .bind(anchor.lost_tokens)
-        .bind(&anchor.lost_reason)
-        .bind(anchor.lost_at_ms)
-        .execute(&mut *tx)
-        .await
-        .map_err(|error| self.failed(error))?;
-        self.commit(tx).await
-    }
-
-    /// Forgets an owner's anchor; an owner without one does not matter.
-    pub async fn delete_anchor(&self, owner: &str) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        sqlx::query("delete from anchors where owner = ?").bind(owner).execute(&mut *tx).await.map_err(|error| self.failed(error))?;
-        self.commit(tx).await
-    }
-
-    /// The owners of anchors whose conversation or named prompt cache is purged, ordered. One that is deleted but can still be
-    /// restored keeps its anchor.
+    /// The conversations and named prompt caches that are purged and still have anchors, ordered, as `conversation/<id>` and
+    /// `named/<id>`. One that is deleted but can still be restored keeps its anchors.
     pub async fn orphan_anchors(&self) -> Result<Vec<String>, StoreError> {
         sqlx::query_scalar(
-            "select owner from anchors
-             where (owner glob 'conversation/*' and substr(owner, length('conversation/') + 1) not in (select id from conversations))
-                or (owner glob 'named/*' and substr(owner, length('named/') + 1) not in (select id from named_caches))
-             order by owner",
+            "with holders (holder) as (select distinct substr(owner, 1, instr(owner || '#', '#') - 1) from anchors)
+             select holder from holders
+             where (holder glob 'conversation/*' and substr(holder, length('conversation/') + 1) not in (select id from conversations))
+                or (holder glob 'named/*' and substr(holder, length('named/') + 1) not in (select id from named_caches))
+             order by holder",
         )
         .fetch_all(&self.readers)
         .await
         .map_err(|error| self.failed(error))
     }
+}
+
+pub(crate) async fn put(tx: &mut SqliteConnection, anchor: &AnchorRow) -> Result<(), sqlx::Error> {
+    let done = sqlx::query(
+        "insert or replace into anchors
+             (owner, fingerprint, variant, model, chunk_key, num_tokens, is_pinned, lost_tokens, lost_reason, lost_at_ms)
+         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(&anchor.owner)
+    .bind(&anchor.fingerprint)
+    .bind(&anchor.variant)
+    .bind(&anchor.model)
+    .bind(&anchor.chunk_key)
+    .bind(anchor.num_tokens)
+    .bind(anchor.is_pinned)
+    .bind(anchor.lost_tokens)
+    .bind(&anchor.lost_reason)
+    .bind(anchor.lost_at_ms)
+    .execute(tx)
+    .await;
+    done.map(drop)
+}
+
+pub(crate) async fn delete(tx: &mut SqliteConnection, owner: &str) -> Result<(), sqlx::Error> {
+    sqlx::query("delete from anchors where owner = ?").bind(owner).execute(tx).await.map(drop)
 }

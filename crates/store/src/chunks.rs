@@ -1,6 +1,6 @@
 //! The chunks table: the index of the prompt cache's files. The file is written first, its row second.
 
-use sqlx::sqlite::SqliteRow;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
 
 use crate::error::unknown;
@@ -97,68 +97,51 @@ impl Store {
         Ok(chunks)
     }
 
-    /// Notes a chunk whose file is complete. A chunk that is there already keeps its creation time and its hits, and takes the rest
-    /// from `chunk`.
-    pub async fn insert_chunk(&self, chunk: &ChunkRow) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        sqlx::query(
-            "insert into chunks
-                 (key, parent_key, fingerprint, variant, kind, start, held_from, has_state, token_ids, bytes, file_hash,
-                  created_at_ms, last_used_at_ms, hits)
-             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-             on conflict (key) do update set
-                 parent_key = excluded.parent_key, fingerprint = excluded.fingerprint, variant = excluded.variant,
-                 kind = excluded.kind, start = excluded.start, held_from = excluded.held_from, has_state = excluded.has_state,
-                 token_ids = excluded.token_ids, bytes = excluded.bytes, file_hash = excluded.file_hash,
-                 last_used_at_ms = excluded.last_used_at_ms",
-        )
-        .bind(&chunk.key)
-        .bind(&chunk.parent_key)
-        .bind(&chunk.fingerprint)
-        .bind(&chunk.variant)
-        .bind(chunk.kind.as_str())
-        .bind(chunk.start)
-        .bind(chunk.held_from)
-        .bind(chunk.has_state)
-        .bind(token_ids::to_blob(&chunk.token_ids))
-        .bind(chunk.bytes)
-        .bind(&chunk.file_hash)
-        .bind(chunk.created_at_ms)
-        .bind(chunk.last_used_at_ms)
-        .bind(chunk.hits)
-        .execute(&mut *tx)
-        .await
-        .map_err(|error| self.failed(error))?;
-        self.commit(tx).await
-    }
-
-    /// Forgets chunks, all of them or none; keys that are not there do not matter.
-    pub async fn delete_chunks(&self, keys: &[String]) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        sqlx::query("delete from chunks where key in (select value from json_each(?))")
-            .bind(json_list(keys))
-            .execute(&mut *tx)
-            .await
-            .map_err(|error| self.failed(error))?;
-        self.commit(tx).await
-    }
-
-    /// Notes that a prompt used these chunks, one hit for each; keys that are not there do not matter.
-    pub async fn touch_chunks(&self, keys: &[String], now_ms: i64) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        sqlx::query("update chunks set last_used_at_ms = ?, hits = hits + 1 where key in (select value from json_each(?))")
-            .bind(now_ms)
-            .bind(json_list(keys))
-            .execute(&mut *tx)
-            .await
-            .map_err(|error| self.failed(error))?;
-        self.commit(tx).await
-    }
-
     /// What the files of all chunks hold together.
     pub async fn total_chunk_bytes(&self) -> Result<i64, StoreError> {
         sqlx::query_scalar("select coalesce(sum(bytes), 0) from chunks").fetch_one(&self.readers).await.map_err(|error| self.failed(error))
     }
+}
+
+pub(crate) async fn insert(tx: &mut SqliteConnection, chunk: &ChunkRow) -> Result<(), sqlx::Error> {
+    let done = sqlx::query(
+        "insert into chunks
+             (key, parent_key, fingerprint, variant, kind, start, held_from, has_state, token_ids, bytes, file_hash,
+              created_at_ms, last_used_at_ms, hits)
+         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+         on conflict (key) do update set
+             parent_key = excluded.parent_key, fingerprint = excluded.fingerprint, variant = excluded.variant,
+             kind = excluded.kind, start = excluded.start, held_from = excluded.held_from, has_state = excluded.has_state,
+             token_ids = excluded.token_ids, bytes = excluded.bytes, file_hash = excluded.file_hash,
+             last_used_at_ms = excluded.last_used_at_ms",
+    )
+    .bind(&chunk.key)
+    .bind(&chunk.parent_key)
+    .bind(&chunk.fingerprint)
+    .bind(&chunk.variant)
+    .bind(chunk.kind.as_str())
+    .bind(chunk.start)
+    .bind(chunk.held_from)
+    .bind(chunk.has_state)
+    .bind(token_ids::to_blob(&chunk.token_ids))
+    .bind(chunk.bytes)
+    .bind(&chunk.file_hash)
+    .bind(chunk.created_at_ms)
+    .bind(chunk.last_used_at_ms)
+    .bind(chunk.hits)
+    .execute(tx)
+    .await;
+    done.map(drop)
+}
+
+pub(crate) async fn delete(tx: &mut SqliteConnection, keys: &[String]) -> Result<(), sqlx::Error> {
+    let delete = sqlx::query("delete from chunks where key in (select value from json_each(?))");
+    delete.bind(json_list(keys)).execute(tx).await.map(drop)
+}
+
+pub(crate) async fn touch(tx: &mut SqliteConnection, keys: &[String], at_ms: i64) -> Result<(), sqlx::Error> {
+    let touch = sqlx::query("update chunks set last_used_at_ms = ?, hits = hits + 1 where key in (select value from json_each(?))");
+    touch.bind(at_ms).bind(json_list(keys)).execute(tx).await.map(drop)
 }
 
 /// A list as one parameter: SQLite has no arrays, and one statement for any number of keys is one round trip.

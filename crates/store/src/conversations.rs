@@ -152,6 +152,12 @@ impl Store {
             .map_err(|error| self.failed(error))
     }
 
+    /// One that is not deleted; [`StoreError::NoConversation`] where there is none.
+    pub async fn listed_conversation(&self, id: &str) -> Result<Conversation, StoreError> {
+        let row = self.conversation(id).await?.filter(|row| row.deleted_at_ms.is_none());
+        row.ok_or_else(|| StoreError::NoConversation { id: id.to_owned() })
+    }
+
     /// The title of one conversation, unless it is deleted.
     pub async fn conversation_title(&self, id: &str) -> Result<Option<String>, StoreError> {
         sqlx::query_scalar("select title from conversations where id = ? and deleted_at_ms is null")

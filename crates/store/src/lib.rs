@@ -31,6 +31,7 @@
 //! Nothing outside this crate knows SQL. A file that cannot be used is refused with a [`StoreError`] that names it, and left alone.
 
 mod anchors;
+mod cache_changes;
 mod changes;
 mod chunks;
 mod conversations;
@@ -48,9 +49,10 @@ mod token_ids;
 mod tests;
 
 pub use anchors::AnchorRow;
+pub use cache_changes::CacheChange;
 pub use chunks::{ChunkKind, ChunkRow};
 pub use conversations::{Conversation, Prefix};
 pub use error::StoreError;
 pub use messages::{FinishedMessage, Message, MessageStatus};
-pub use named_caches::{NamedCacheKind, NamedCacheRow};
+pub use named_caches::{ListedNamedCache, NamedCacheKind, NamedCacheRow};
 pub use store::Store;

@@ -47,7 +47,7 @@ pub struct NamedCacheRow {
     pub kind: NamedCacheKind,
     /// How many tokens it holds.
     pub num_tokens: i64,
-    /// Those tokens; none where an imported file did not say them.
+    /// Those tokens; none where an imported file did not say them, and in the list of [`Store::named_caches`].
     pub token_ids: Option<Vec<u32>>,
     /// The title that it had where it was made; may be empty.
     pub title: String,
@@ -63,6 +63,27 @@ pub struct NamedCacheRow {
     pub last_used_at_ms: i64,
     /// Set while the deletion can still be undone.
     pub deleted_at_ms: Option<i64>,
+}
+
+/// A named prompt cache in the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedNamedCache {
+    /// Its row, without the tokens.
+    pub row: NamedCacheRow,
+    /// Whether its tokens are known.
+    pub has_token_ids: bool,
+    /// How many conversations that are not deleted begin with it.
+    pub num_conversations: i64,
+}
+
+impl FromRow<'_, SqliteRow> for ListedNamedCache {
+    fn from_row(row: &SqliteRow) -> Result<ListedNamedCache, sqlx::Error> {
+        Ok(ListedNamedCache {
+            row: NamedCacheRow::from_row(row)?,
+            has_token_ids: row.try_get("has_token_ids")?,
+            num_conversations: row.try_get("num_conversations")?,
+        })
+    }
 }
 
 impl FromRow<'_, SqliteRow> for NamedCacheRow {
@@ -88,12 +109,27 @@ impl FromRow<'_, SqliteRow> for NamedCacheRow {
 }
 
 impl Store {
-    /// The named prompt caches that are not deleted, the one used last first.
-    pub async fn named_caches(&self) -> Result<Vec<NamedCacheRow>, StoreError> {
-        sqlx::query_as("select * from named_caches where deleted_at_ms is null order by last_used_at_ms desc, id desc")
-            .fetch_all(&self.readers)
-            .await
-            .map_err(|error| self.failed(error))
+    /// The named prompt caches that are not deleted, the one used last first. Their token ids, perhaps of whole books, are left out.
+    pub async fn named_caches(&self) -> Result<Vec<ListedNamedCache>, StoreError> {
+        sqlx::query_as(
+            "select id, name, model, fingerprint, variant, kind, num_tokens, title, start_text, end_text, imported_from,
+                 created_at_ms, last_used_at_ms, deleted_at_ms, null as token_ids, token_ids is not null as has_token_ids,
+                 coalesce(begun.num_conversations, 0) as num_conversations
+             from named_caches left join (
+                 select prefix_named_id, count(*) as num_conversations from conversations
+                 where prefix_named_id is not null and deleted_at_ms is null group by prefix_named_id
+             ) as begun on begun.prefix_named_id = id
+             where deleted_at_ms is null order by last_used_at_ms desc, id desc",
+        )
+        .fetch_all(&self.readers)
+        .await
+        .map_err(|error| self.failed(error))
+    }
+
+    /// One that is not deleted; [`StoreError::NoNamedCache`] where there is none.
+    pub async fn listed_named_cache(&self, id: &str) -> Result<NamedCacheRow, StoreError> {
+        let row = self.named_cache(id).await?.filter(|row| row.deleted_at_ms.is_none());
+        row.ok_or_else(|| StoreError::NoNamedCache { id: id.to_owned() })
     }
 
     /// One named prompt cache, also when it is deleted but not purged yet.

@@ -43,7 +43,10 @@ async function open(change: Parameters<typeof overview>[0] = {}) {
   const platform = new FakePlatform();
   const first = conversation('a', { cache: kept({ shared_with: ['Other'] }), prefix });
   platform.answers = {
-    bootstrap: bootstrap({ conversations: [first, conversation('b', { updated_at_ms: 0 })] }),
+    bootstrap: bootstrap({
+      conversations: [first, conversation('b', { updated_at_ms: 0 })],
+      named: [named('x', { imported_from: 'x.safetensors' })],
+    }),
     get_conversation: {
       type: 'conversation',
       conversation: first,

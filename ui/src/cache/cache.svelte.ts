@@ -69,7 +69,7 @@ export class CacheStore {
     else if (this.isOpen) this.#refreshSoon();
   }
 
-  /** Asks for everything now. Once at the start as well, for the named ones. */
+  /** Asks for everything now. */
   async refresh(): Promise<void> {
     if (this.#isAsking) return void (this.#isStale = true);
     clearTimeout(this.#timer);

@@ -14,7 +14,10 @@ afterEach(() => vi.useRealTimers());
 async function start() {
   const platform = new FakePlatform();
   platform.answers = {
-    bootstrap: bootstrap({ conversations: [conversation('a', { cache: kept() }), conversation('b')] }),
+    bootstrap: bootstrap({
+      conversations: [conversation('a', { cache: kept() }), conversation('b')],
+      named: [named('x'), named('y')],
+    }),
     get_conversation: { type: 'conversation', conversation: conversation('a'), messages: [] },
     get_cache: { type: 'cache', cache: overview({ named: [named('x'), named('y')], nodes: [node('k')] }) },
   };

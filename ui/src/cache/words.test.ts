@@ -16,63 +16,72 @@ import {
   type Extent,
 } from './words';
 
+const LOADED = { name: 'owner/model', fingerprint: 'f' };
 const LOST = 'evicted 2 days ago to make room';
 
-test.each<[name: string, change: Parameters<typeof kept>[0], loaded: string | null, words: string, extent: Extent]>([
-  ['all in memory', {}, 'owner/model', '3,120 tokens kept (143 MB, in memory), resumes instantly', 'memory'],
+test.each<
+  [name: string, change: Parameters<typeof kept>[0], loaded: typeof LOADED | null, words: string, extent: Extent]
+>([
+  ['all in memory', {}, LOADED, '3,120 tokens kept (143 MB, in memory), resumes instantly', 'memory'],
   [
     'all on disk and pinned',
     { tier: 'disk', is_pinned: true },
-    'owner/model',
+    LOADED,
     '3,120 tokens kept (143 MB, on disk), resumes instantly, pinned',
     'disk',
   ],
   [
     'a part',
-    { tier: 'disk', resumes_instantly: false, lost: LOST },
-    'owner/model',
+    { tier: 'disk', is_whole: false, lost: LOST },
+    LOADED,
     '3,120 tokens kept (143 MB, on disk), the rest is read again',
     'part',
   ],
   [
     'another model',
-    { tier: 'disk', resumes_instantly: false, model: 'owner/other' },
-    'owner/model',
+    { tier: 'disk', fingerprint: 'g', model: 'owner/other' },
+    LOADED,
     '3,120 tokens kept (143 MB, on disk), read by other',
     'disk',
   ],
-  [
-    'no model loaded',
-    { tier: 'disk', resumes_instantly: false },
-    null,
-    '3,120 tokens kept (143 MB, on disk), read by model',
-    'disk',
-  ],
+  ['no model loaded', { tier: 'disk' }, null, '3,120 tokens kept (143 MB, on disk), read by model', 'disk'],
   [
     'one token',
     { kept_tokens: 1, kept_bytes: 46_080 },
-    'owner/model',
+    LOADED,
     '1 token kept (46 kB, in memory), resumes instantly',
     'memory',
   ],
 ])('the row of a conversation: %s', (_, change, loaded, words, extent) => {
   expect(keptWords(kept(change), loaded)).toBe(words);
-  expect(extentOf(kept(change), loaded)).toBe(extent);
+  expect(extentOf(kept(change))).toBe(extent);
 });
 
-test.each<[name: string, change: Parameters<typeof kept>[0], loaded: string | null, words: string]>([
-  ['all of it', {}, 'owner/model', 'Resumes instantly.'],
-  ['no model', { resumes_instantly: false }, null, 'Resumes instantly once model is loaded.'],
+test.each<[name: string, change: Parameters<typeof kept>[0], loaded: typeof LOADED | null, words: string]>([
+  ['all of it', {}, LOADED, 'Resumes instantly.'],
+  ['no model', {}, null, 'Resumes instantly once model is loaded.'],
   [
     'another model',
-    { resumes_instantly: false, model: 'owner/other' },
-    'owner/model',
+    { fingerprint: 'g', model: 'owner/other' },
+    LOADED,
     'It was read by other. With model all of it is read again; load other to go on at once.',
   ],
   [
+    'another model of the same name',
+    { fingerprint: 'g' },
+    LOADED,
+    'It was read by another version of model: all of it is read again.',
+  ],
+  [
+    'a part without a model',
+    { is_whole: false },
+    null,
+    'Not all of it is kept: what is missing is read again with your next message.',
+  ],
+  [
     'a part',
-    { resumes_instantly: false },
-    'owner/model',
+    { is_whole: false },
+    LOADED,
     'Not all of it is kept: what is missing is read again with your next message.',
   ],
 ])('whether a conversation goes on at once: %s', (_, change, loaded, words) => {
@@ -94,19 +103,25 @@ test.each<[name: string, change: Parameters<typeof named>[1], words: string, sta
   ],
   [
     'lost',
-    { tier: null, num_conversations: 12 },
+    { tier: null, bytes: 0, num_conversations: 12 },
     '2,048 tokens · not kept now, would be read again · 12 conversations · used just now',
     '2,048 tokens · would be read again',
   ],
   [
+    'lost in part',
+    { tier: null },
+    '2,048 tokens · only partly kept, the rest would be read again · used just now',
+    '2,048 tokens · would be read again',
+  ],
+  [
     'imported for another model',
-    { is_for_loaded_model: false, model: 'owner/other', imported_from: 'x.safetensors' },
+    { fingerprint: 'g', model: 'owner/other', imported_from: 'x.safetensors' },
     '2,048 tokens · 94 MB · on disk · for other · used just now',
     '2,048 tokens · for other · imported',
   ],
 ])('a named prompt cache: %s', (_, change, words, start) => {
-  expect(namedWords(named('a', change), 2).join(' · ')).toBe(words);
-  expect(startWords(named('a', change))).toBe(start);
+  expect(namedWords(named('a', change), LOADED, 2).join(' · ')).toBe(words);
+  expect(startWords(named('a', change), LOADED)).toBe(start);
 });
 
 test.each<[change: Parameters<typeof overview>[0], words: string]>([

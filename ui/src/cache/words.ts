@@ -7,16 +7,15 @@ import type {
   ImportPreview,
   NamedCache,
 } from '../platform/wire';
+import type { LoadedModel } from '../status/status.svelte';
 import { shortModelName } from '../status/words';
 import { formatBytes, formatCount } from '../ui/numbers';
 
 /** How much of a conversation is kept: all of it in memory, all of it on disk, or only a part. */
 export type Extent = CacheTier | 'part';
 
-/** `loaded`: the model in memory. What was read by another model is whole as far as anyone knows. */
-export function extentOf(cache: ConversationCache, loaded: string | null): Extent {
-  const isForOther = cache.model !== loaded && cache.lost === null;
-  return cache.resumes_instantly || isForOther ? cache.tier : 'part';
+export function extentOf(cache: ConversationCache): Extent {
+  return cache.is_whole ? cache.tier : 'part';
 }
 
 export function tokenWords(tokens: number): string {
@@ -28,24 +27,27 @@ export function tierWords(tier: CacheTier): string {
 }
 
 /** The row of a conversation: what is kept of it and what that is good for. */
-export function keptWords(cache: ConversationCache, loaded: string | null): string {
+export function keptWords(cache: ConversationCache, loaded: LoadedModel | null): string {
   const kept = `${tokenWords(cache.kept_tokens)} kept (${formatBytes(cache.kept_bytes)}, ${tierWords(cache.tier)})`;
-  const then = cache.resumes_instantly
-    ? 'resumes instantly'
-    : cache.model === loaded
-      ? 'the rest is read again'
-      : `read by ${shortModelName(cache.model)}`;
+  const then =
+    cache.fingerprint !== loaded?.fingerprint
+      ? `read by ${shortModelName(cache.model)}`
+      : cache.is_whole
+        ? 'resumes instantly'
+        : 'the rest is read again';
   return `${kept}, ${then}${cache.is_pinned ? ', pinned' : ''}`;
 }
 
 /** Whether a conversation goes on at once, and why not. */
-export function resumeWords(cache: ConversationCache, loaded: string | null): string {
+export function resumeWords(cache: ConversationCache, loaded: LoadedModel | null): string {
   const model = shortModelName(cache.model);
-  if (cache.resumes_instantly) return 'Resumes instantly.';
-  if (loaded === null) return `Resumes instantly once ${model} is loaded.`;
-  if (cache.model !== loaded)
-    return `It was read by ${model}. With ${shortModelName(loaded)} all of it is read again; load ${model} to go on at once.`;
-  return 'Not all of it is kept: what is missing is read again with your next message.';
+  if (loaded && cache.fingerprint !== loaded.fingerprint) {
+    // The same name for other weights: there is nothing to load.
+    if (cache.model === loaded.name) return `It was read by another version of ${model}: all of it is read again.`;
+    return `It was read by ${model}. With ${shortModelName(loaded.name)} all of it is read again; load ${model} to go on at once.`;
+  }
+  if (!cache.is_whole) return 'Not all of it is kept: what is missing is read again with your next message.';
+  return loaded ? 'Resumes instantly.' : `Resumes instantly once ${model} is loaded.`;
 }
 
 /** What purging does, before it is done. */
@@ -55,11 +57,14 @@ export function purgeWords(cache: ConversationCache): string {
 }
 
 /** The line under a named prompt cache. */
-export function namedWords(named: NamedCache, now: number): string[] {
+export function namedWords(named: NamedCache, loaded: LoadedModel | null, now: number): string[] {
   const words = [tokenWords(named.tokens)];
   if (named.tier) words.push(formatBytes(named.bytes), tierWords(named.tier));
-  else words.push('not kept now, would be read again');
-  if (!named.is_for_loaded_model) words.push(`for ${shortModelName(named.model)}`);
+  else
+    words.push(
+      named.bytes > 0 ? 'only partly kept, the rest would be read again' : 'not kept now, would be read again',
+    );
+  if (named.fingerprint !== loaded?.fingerprint) words.push(`for ${shortModelName(named.model)}`);
   if (named.num_conversations > 0)
     words.push(
       named.num_conversations === 1 ? '1 conversation' : `${formatCount(named.num_conversations)} conversations`,
@@ -68,9 +73,9 @@ export function namedWords(named: NamedCache, now: number): string[] {
 }
 
 /** What starting from a named prompt cache spares, or costs. */
-export function startWords(named: NamedCache): string {
+export function startWords(named: NamedCache, loaded: LoadedModel | null): string {
   const words = [tokenWords(named.tokens)];
-  if (!named.is_for_loaded_model) words.push(`for ${shortModelName(named.model)}`);
+  if (named.fingerprint !== loaded?.fingerprint) words.push(`for ${shortModelName(named.model)}`);
   else words.push(named.tier ? 'starts instantly' : 'would be read again');
   if (named.imported_from !== null) words.push('imported');
   return words.join(' · ');

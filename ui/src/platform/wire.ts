@@ -35,7 +35,7 @@ export type Command = { "type": "bootstrap" }
  * The answer to a [`Command`] that worked.
  */
 export type Reply = { "type": "done" }
-  | { "type": "bootstrap", conversations: Array<Conversation>, models: Array<Model>, settings: Settings, status: Status, }
+  | { "type": "bootstrap", conversations: Array<Conversation>, models: Array<Model>, settings: Settings, status: Status, named: Array<NamedCache>, }
   | { "type": "conversation", conversation: Conversation, messages: Array<Message>, }
   | { "type": "sent", conversation: Conversation, messages: Array<Message>, }
   | { "type": "models", models: Array<Model>, }
@@ -110,9 +110,13 @@ own_bytes: number, tier: CacheTier, is_pinned: boolean,
  */
 model: string,
 /**
- * All of it is kept for the loaded model.
+ * That model itself: with this one loaded (`Status::model_fingerprint`) what is kept is of use.
  */
-resumes_instantly: boolean,
+fingerprint: string,
+/**
+ * Nothing of what was read is missing.
+ */
+is_whole: boolean,
 /**
  * Titles of other conversations and names of named prompt caches with the same beginning, at most 5.
  */
@@ -140,13 +144,17 @@ tier: CacheTier | null, start_text: string, end_text: string,
 /**
  * File it was imported from.
  */
-imported_from: string | null, is_for_loaded_model: boolean, created_at_ms: number, last_used_at_ms: number,
+imported_from: string | null,
+/**
+ * The model that read it, as in `ConversationCache`.
+ */
+fingerprint: string, created_at_ms: number, last_used_at_ms: number,
 /**
  * Conversations that begin with it.
  */
 num_conversations: number,
 /**
- * What was lost and why, in words.
+ * Why no conversation can begin with it: something was lost that cannot be read again.
  */
 problem: string | null, };
 
@@ -195,7 +203,11 @@ cached_tokens: number,
 /**
  * Depth first, runs of chunks without a branch merged, most recently used first among siblings, at most 500.
  */
-nodes: Array<CacheNode>, num_hidden_nodes: number, named: Array<NamedCache>, };
+nodes: Array<CacheNode>, num_hidden_nodes: number, named: Array<NamedCache>,
+/**
+ * Why something could not be written to disk lately.
+ */
+problem: string | null, };
 
 /**
  * What a file holds, shown before it is imported.
@@ -333,6 +345,10 @@ export type EngineState = { "state": "empty" }
  * The status bar and the menu-bar item.
  */
 export type Status = { engine: EngineState,
+/**
+ * Which model is loaded, whatever it is called; none while none is.
+ */
+model_fingerprint: string | null,
 /**
  * "cpu" or "gpu".
  */

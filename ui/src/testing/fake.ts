@@ -113,7 +113,8 @@ export function kept(change: Partial<ConversationCache> = {}): ConversationCache
     tier: 'memory',
     is_pinned: false,
     model: 'owner/model',
-    resumes_instantly: true,
+    fingerprint: 'f',
+    is_whole: true,
     shared_with: [],
     lost: null,
     ...change,
@@ -131,7 +132,7 @@ export function named(id: string, change: Partial<NamedCache> = {}): NamedCache 
     start_text: 'It begins',
     end_text: 'and ends.',
     imported_from: null,
-    is_for_loaded_model: true,
+    fingerprint: 'f',
     created_at_ms: 1,
     last_used_at_ms: 1,
     num_conversations: 0,
@@ -173,6 +174,7 @@ export function overview(change: Partial<CacheOverview> = {}): CacheOverview {
     nodes: [],
     num_hidden_nodes: 0,
     named: [],
+    problem: null,
     ...change,
   };
 }
@@ -250,6 +252,7 @@ export const settings: Settings = {
 
 export const status: Status = {
   engine: { state: 'ready', model: 'owner/model' },
+  model_fingerprint: 'f',
   device: 'cpu',
   process_bytes: 512e6,
   process_peak_bytes: 648e6,
@@ -261,5 +264,13 @@ export const status: Status = {
 };
 
 export function bootstrap(change: Partial<Extract<Reply, { type: 'bootstrap' }>> = {}): Reply {
-  return { type: 'bootstrap', conversations: [], models: [model('owner/model')], settings, status, ...change };
+  return {
+    type: 'bootstrap',
+    conversations: [],
+    models: [model('owner/model')],
+    settings,
+    status,
+    named: [],
+    ...change,
+  };
 }

@@ -2,6 +2,7 @@
 
 use super::{Scratch, named_cache};
 use crate::AnchorRow;
+use crate::CacheChange::{Anchored, Released};
 
 fn anchor(owner: &str) -> AnchorRow {
     AnchorRow {
@@ -23,8 +24,7 @@ async fn an_owner_has_one_anchor() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let (book, chat) = (anchor("named/n"), anchor("conversation/c"));
-    store.put_anchor(&book).await.unwrap();
-    store.put_anchor(&chat).await.unwrap();
+    store.change_cache(&[Anchored(book.clone()), Anchored(chat.clone())]).await.unwrap();
     assert_eq!(store.anchors().await.unwrap(), [chat.clone(), book.clone()]);
 
     let fallen = AnchorRow {
@@ -36,12 +36,12 @@ async fn an_owner_has_one_anchor() {
         lost_at_ms: Some(-1),
         ..chat
     };
-    store.put_anchor(&fallen).await.unwrap();
+    store.change_cache(&[Anchored(fallen.clone())]).await.unwrap();
     store.close().await.unwrap();
     let store = scratch.open().await;
     assert_eq!(store.anchors().await.unwrap(), [fallen, book.clone()]);
     for _ in 0..2 {
-        store.delete_anchor("conversation/c").await.unwrap();
+        store.change_cache(&[Released { owner: "conversation/c".into() }]).await.unwrap();
         assert_eq!(store.anchors().await.unwrap(), std::slice::from_ref(&book));
     }
 }
@@ -58,9 +58,12 @@ async fn an_anchor_outlives_its_owner_until_it_is_deleted() {
     let of_gone = format!("conversation/{gone}");
     // The last two have the ids of the other table, and so no owner.
     let swapped = format!("named/{kept}");
-    for owner in [&format!("conversation/{kept}"), &of_gone, "named/kept", "named/gone", &swapped, "conversation/kept"] {
-        store.put_anchor(&anchor(owner)).await.unwrap();
-    }
+    let left = |owner: &str| format!("{owner}#00");
+    let kept = format!("conversation/{kept}");
+    // What a conversation has left is its own, too.
+    let owners =
+        [&kept, &left(&kept), &left(&of_gone), "named/kept", "named/gone", &swapped, "conversation/kept", &left("conversation/kept")];
+    store.change_cache(&owners.map(|owner| Anchored(anchor(owner)))).await.unwrap();
     let mut orphans = vec!["conversation/kept".to_owned(), swapped];
     assert_eq!(store.orphan_anchors().await.unwrap(), orphans);
 
@@ -71,13 +74,12 @@ async fn an_anchor_outlives_its_owner_until_it_is_deleted() {
     store.close().await.unwrap();
 
     let store = scratch.open().await;
-    assert_eq!(store.anchors().await.unwrap().len(), 6);
+    assert_eq!(store.anchors().await.unwrap().len(), 8);
     orphans.extend([of_gone, "named/gone".to_owned()]);
     orphans.sort();
     assert_eq!(store.orphan_anchors().await.unwrap(), orphans);
-    for owner in &orphans {
-        store.delete_anchor(owner).await.unwrap();
-    }
+    let released = orphans.iter().flat_map(|owner| [owner.clone(), left(owner)]).map(|owner| Released { owner });
+    store.change_cache(&released.collect::<Vec<_>>()).await.unwrap();
     assert_eq!(store.orphan_anchors().await.unwrap(), [""; 0]);
-    assert_eq!(store.anchors().await.unwrap().len(), 2);
+    assert_eq!(store.anchors().await.unwrap().len(), 3);
 }

@@ -1,10 +1,10 @@
 //! Named prompt caches: order, names, deletion.
 
 use super::{Scratch, named_cache};
-use crate::{NamedCacheKind, NamedCacheRow, Store, StoreError};
+use crate::{ListedNamedCache, NamedCacheKind, NamedCacheRow, Prefix, Store, StoreError};
 
 async fn names(store: &Store) -> Vec<String> {
-    store.named_caches().await.unwrap().into_iter().map(|cache| cache.name).collect()
+    store.named_caches().await.unwrap().into_iter().map(|cache| cache.row.name).collect()
 }
 
 #[tokio::test]
@@ -16,7 +16,9 @@ async fn a_named_cache_comes_back_as_it_was_saved() {
         store.close().await.unwrap();
         let store = scratch.open().await;
         assert_eq!(store.named_cache(&cache.id).await.unwrap(), Some(cache.clone()));
-        assert_eq!(store.named_caches().await.unwrap(), [cache]);
+        let has_token_ids = cache.token_ids.is_some();
+        let listed = ListedNamedCache { row: NamedCacheRow { token_ids: None, ..cache }, has_token_ids, num_conversations: 0 };
+        assert_eq!(store.named_caches().await.unwrap(), [listed]);
         assert_eq!(store.named_cache("nobody").await.unwrap(), None);
     }
     let made = named_cache("n", "A long book", 6);
@@ -104,4 +106,35 @@ async fn a_named_cache_that_is_not_there_is_named() {
     store.create_named_cache(&named_cache("deleted", "y", 1)).await.unwrap();
     store.delete_named_cache("deleted", 1).await.unwrap();
     check("rename of a deleted one", "deleted", store.rename_named_cache("deleted", "x").await);
+}
+
+#[tokio::test]
+async fn the_conversations_that_begin_with_one_are_counted() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    for id in ["both", "none"] {
+        store.create_named_cache(&named_cache(id, id, 1)).await.unwrap();
+    }
+    store.create_conversation(1).await.unwrap();
+    let row = store.listed_named_cache("both").await.unwrap();
+    let prefix = Prefix {
+        named_id: row.id,
+        name: row.name,
+        kind: row.kind,
+        variant: row.variant,
+        num_tokens: row.num_tokens,
+        token_ids: row.token_ids,
+        start_text: row.start_text,
+        end_text: row.end_text,
+        is_imported: false,
+    };
+    let check = async |expected: [(&str, i64); 2]| {
+        let listed = store.named_caches().await.unwrap();
+        assert_eq!(listed.iter().map(|cache| (cache.row.id.as_str(), cache.num_conversations)).collect::<Vec<_>>(), expected);
+    };
+    let first = store.create_conversation_from(1, &prefix, "").await.unwrap();
+    store.create_conversation_from(2, &prefix, "").await.unwrap();
+    check([("none", 0), ("both", 2)]).await;
+    store.delete_conversation(&first.id, 3).await.unwrap();
+    check([("none", 0), ("both", 1)]).await;
 }

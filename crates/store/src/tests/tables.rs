@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Scratch;
+use crate::CacheChange::{Filed, Removed, Touched};
 use crate::{ChunkKind, ChunkRow};
 
 fn chunk(key: &str, parent_key: Option<&str>, start: i64) -> ChunkRow {
@@ -52,8 +53,7 @@ async fn chunks_come_back_parents_first() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let (root, child) = (chunk("ff", None, 0), chunk("00", Some("ff"), 3));
-    store.insert_chunk(&child).await.unwrap();
-    store.insert_chunk(&root).await.unwrap();
+    store.change_cache(&[Filed(child.clone()), Filed(root.clone())]).await.unwrap();
     assert_eq!(store.chunks().await.unwrap(), [root.clone(), child.clone()]);
     assert_eq!(store.total_chunk_bytes().await.unwrap(), 2_000);
 
@@ -69,17 +69,19 @@ async fn chunks_come_back_parents_first() {
         hits: 0,
         ..root.clone()
     };
-    store.insert_chunk(&again).await.unwrap();
+    store.change_cache(&[Filed(again.clone())]).await.unwrap();
     let root = ChunkRow { created_at_ms: 5, hits: 2, ..again };
     assert_eq!(store.chunks().await.unwrap(), [root.clone(), child.clone()]);
 
-    store.touch_chunks(&["00".into(), "nothing".into(), "00".into()], 1_234).await.unwrap();
+    let keys = vec!["00".into(), "nothing".into(), "00".into()];
+    store.change_cache(&[Touched { keys, at_ms: 1_234 }]).await.unwrap();
     assert_eq!(store.chunks().await.unwrap(), [root.clone(), ChunkRow { last_used_at_ms: 1_234, hits: 3, ..child }]);
     for _ in 0..2 {
-        store.delete_chunks(&["00".into(), "nothing".into(), "\"quoted\"".into()]).await.unwrap();
+        let keys = vec!["00".into(), "nothing".into(), "\"quoted\"".into()];
+        store.change_cache(&[Removed { keys }]).await.unwrap();
         assert_eq!(store.chunks().await.unwrap(), std::slice::from_ref(&root));
     }
-    store.delete_chunks(&[]).await.unwrap();
+    store.change_cache(&[Removed { keys: Vec::new() }]).await.unwrap();
     assert_eq!(store.total_chunk_bytes().await.unwrap(), 1_500);
 }
 
@@ -101,6 +103,6 @@ async fn ten_thousand_chunks_are_read_at_once() {
     assert_eq!((chunks.len(), chunks[9_999].start, chunks[9_999].token_ids.len()), (10_000, 9_999, 256));
 
     let keys: Vec<String> = chunks.into_iter().map(|chunk| chunk.key).collect();
-    store.delete_chunks(&keys).await.unwrap();
+    store.change_cache(&[Removed { keys }]).await.unwrap();
     assert_eq!(store.total_chunk_bytes().await.unwrap(), 0);
 }

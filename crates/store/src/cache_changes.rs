@@ -1,0 +1,47 @@
+//! What becomes of the prompt cache's index: several changes in one transaction, because every commit waits for the disk.
+
+use crate::{AnchorRow, ChunkRow, Store, StoreError, anchors, chunks};
+
+/// A change of the chunks and anchors tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CacheChange {
+    /// The file of a chunk is complete. A row that is there already keeps its creation time and its hits, and takes the rest from this.
+    Filed(ChunkRow),
+    /// A prompt used chunks, one hit for each; keys that are not there do not matter.
+    Touched {
+        /// Their keys.
+        keys: Vec<String>,
+        /// When, in milliseconds since the Unix epoch.
+        at_ms: i64,
+    },
+    /// Chunks are gone; keys that are not there do not matter.
+    Removed {
+        /// Their keys.
+        keys: Vec<String>,
+    },
+    /// An anchor, in place of the one that its owner had before.
+    Anchored(AnchorRow),
+    /// An owner has no anchor any more; one that had none does not matter.
+    Released {
+        /// The owner.
+        owner: String,
+    },
+}
+
+impl Store {
+    /// Writes changes down in their order, all of them or none.
+    pub async fn change_cache(&self, changes: &[CacheChange]) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        for change in changes {
+            let changed = match change {
+                CacheChange::Filed(chunk) => chunks::insert(&mut tx, chunk).await,
+                CacheChange::Touched { keys, at_ms } => chunks::touch(&mut tx, keys, *at_ms).await,
+                CacheChange::Removed { keys } => chunks::delete(&mut tx, keys).await,
+                CacheChange::Anchored(anchor) => anchors::put(&mut tx, anchor).await,
+                CacheChange::Released { owner } => anchors::delete(&mut tx, owner).await,
+            };
+            changed.map_err(|error| self.failed(error))?;
+        }
+        self.commit(tx).await
+    }
+}
