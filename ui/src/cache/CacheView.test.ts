@@ -19,6 +19,7 @@ import {
   preview,
   settle,
   stats,
+  status,
 } from '../testing/fake';
 
 beforeEach(() => {
@@ -93,6 +94,20 @@ test('a row says what is kept of its conversation, beside its name', async () =>
   const described = document.getElementById(row.getAttribute('aria-describedby') ?? '');
   expect(described?.textContent).toBe('3,120 tokens kept (143 MB, in memory), resumes instantly');
   expect(button('Title b').hasAttribute('aria-describedby')).toBe(false);
+});
+
+test('rows follow the model that is loaded', async () => {
+  const { platform } = await open();
+  const engine = { state: 'ready', model: 'owner/other' } as const;
+  platform.emit({ type: 'status', status: { ...status, engine, model_fingerprint: 'g' } });
+  await tick();
+  const described = document.getElementById(button('Title a').getAttribute('aria-describedby') ?? '');
+  expect(described?.textContent).toBe('3,120 tokens kept (143 MB, in memory), read by model');
+});
+
+test('the page says why something could not be kept on disk', async () => {
+  await openPage({ problem: 'The disk is full.' });
+  expect(screen.getByText('Not everything could be kept on disk lately. The disk is full.')).toBeTruthy();
 });
 
 test('the thread shows what it begins with, and why an answer took longer', async () => {
