@@ -1,510 +1,370 @@
 // What a person does in Cairn's chat, in Chromium against a real core: first run, answers, restarts, crashes, the list, narrow windows.
-import assert from "node:assert/strict";
-import { test } from "node:test";
-import { Home, program, run } from "./core.mjs";
-import { flow } from "./flow.mjs";
-import { asSeen } from "./page.mjs";
-import { until } from "./until.mjs";
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { Home, program, run } from './core.mjs';
+import { flow } from './flow.mjs';
+import { asSeen } from './page.mjs';
+import { until } from './until.mjs';
 
 /** What a browser says of its own accord when a server goes away. */
 const GONE =
   /net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE|SOCKET_NOT_CONNECTED)/;
 
 flow(
-  "without a model the first page says what to do, and goes on once there is one",
+  'without a model the first page says what to do, and goes on once there is one',
   { models: [] },
   async ({ home, page }) => {
-    await page.driver
-      .getByRole("heading", { name: "Cairn needs a model" })
-      .waitFor();
-    await page.shows("cairn models import");
+    await page.driver.getByRole('heading', { name: 'Cairn needs a model' }).waitFor();
+    await page.shows('cairn models import');
     assert.equal(await page.message.isDisabled(), true);
-    assert.equal(
-      await page.status("engine-state").innerText(),
-      "No model loaded",
-    );
+    assert.equal(await page.status('engine-state').innerText(), 'No model loaded');
 
-    await home.addGolden("tiny-chat");
-    await page.button("Look again").click();
-    await page.driver
-      .getByRole("heading", { name: "A conversation keeps its place" })
-      .waitFor();
-    await page.ask("hello");
-    assert.equal(await page.button("Model: tiny-chat").isVisible(), true);
+    await home.addGolden('tiny-chat');
+    await page.button('Look again').click();
+    await page.driver.getByRole('heading', { name: 'A conversation keeps its place' }).waitFor();
+    await page.ask('hello');
+    assert.equal(await page.button('Model: tiny-chat').isVisible(), true);
   },
 );
 
-flow(
-  "a message is answered word by word, with its figures",
-  { maxTokens: 1000 },
-  async ({ core, page }) => {
-    const lengths = await page.watch("article .markdown");
-    const states = await page.watch("[data-testid=engine-state]");
-    await page.button("Model: tiny-chat").waitFor();
-    const answer = await page.ask("How are you?");
+flow('a message is answered word by word, with its figures', { maxTokens: 1000 }, async ({ core, page }) => {
+  const lengths = await page.watch('article .markdown');
+  const states = await page.watch('[data-testid=engine-state]');
+  await page.button('Model: tiny-chat').waitFor();
+  const answer = await page.ask('How are you?');
 
-    const [{ messages }] = await core.conversations();
-    assert.equal(answer, asSeen(messages[1].text));
-    const numSteps = (await lengths()).length;
-    assert.ok(numSteps >= 4, `the text came in ${numSteps} steps`);
-    assert.deepEqual(await page.questionTexts(), ["How are you?"]);
+  const [{ messages }] = await core.conversations();
+  assert.equal(answer, asSeen(messages[1].text));
+  const numSteps = (await lengths()).length;
+  assert.ok(numSteps >= 4, `the text came in ${numSteps} steps`);
+  assert.deepEqual(await page.questionTexts(), ['How are you?']);
 
-    const figures = await page.answer.locator("summary").innerText();
-    assert.match(figures, /\d tok\/s/);
-    assert.match(figures, /first token [\d.]+ m?s/);
-    assert.match(figures, /0 of \d+ tokens read from cache/);
-    assert.match(figures, /app \d+ MB, MLX \d+ [kM]B/);
-    await page.answer.locator("summary").click();
-    await page.shows(/1,000 tokens at [\d.]+ tok\/s/);
-    await page.shows("This answer reached its limit of 1,000 tokens.");
+  const figures = await page.answer.locator('summary').innerText();
+  assert.match(figures, /\d tok\/s/);
+  assert.match(figures, /first token [\d.]+ m?s/);
+  assert.match(figures, /0 of \d+ tokens read from cache/);
+  assert.match(figures, /app \d+ MB, MLX \d+ [kM]B/);
+  await page.answer.locator('summary').click();
+  await page.shows(/1,000 tokens at [\d.]+ tok\/s/);
+  await page.shows('This answer reached its limit of 1,000 tokens.');
 
-    await until(
-      "the engine is ready again",
-      async () => (await states()).at(-1) === "Ready",
-    );
-    assert.ok(
-      (await states()).includes("Writing"),
-      `the status bar went through ${await states()}`,
-    );
-    assert.match(await page.status("rate").innerText(), /^[\d.]+ tok\/s$/);
-    assert.match(await page.status("process-memory").innerText(), /App \d+ MB/);
-    assert.match(await page.status("mlx-memory").innerText(), /MLX \d+ [kM]B/);
-    assert.equal(await page.status("device").innerText(), "CPU");
-    await until(
-      "something is kept on disk",
-      async () =>
-        !/Kept 0 MB/.test(await page.status("cache-disk").innerText()),
-    );
+  await until('the engine is ready again', async () => (await states()).at(-1) === 'Ready');
+  assert.ok((await states()).includes('Writing'), `the status bar went through ${await states()}`);
+  assert.match(await page.status('rate').innerText(), /^[\d.]+ tok\/s$/);
+  assert.match(await page.status('process-memory').innerText(), /App \d+ MB/);
+  assert.match(await page.status('mlx-memory').innerText(), /MLX \d+ [kM]B/);
+  assert.equal(await page.status('device').innerText(), 'CPU');
+  await until('something is kept on disk', async () => !/Kept 0 MB/.test(await page.status('cache-disk').innerText()));
 
-    await page.button("Copy answer").click();
-    await page.button("Copied").waitFor();
-    assert.equal(
-      await page.driver.evaluate(() => navigator.clipboard.readText()),
-      messages[1].text,
-    );
-  },
-);
+  await page.button('Copy answer').click();
+  await page.button('Copied').waitFor();
+  assert.equal(await page.driver.evaluate(() => navigator.clipboard.readText()), messages[1].text);
+});
 
-flow(
-  "Stop ends an answer, keeps its text and says so",
-  { maxTokens: 3000 },
-  async ({ core, page }) => {
-    await page.send("Go on and on");
-    await page.written(30);
-    await page.stop.click();
-    await page.finished();
-    await page.shows(
-      "You stopped this answer. Regenerate to have it written again.",
-    );
-    const text = await page.answerText();
-    assert.ok(
-      text.length >= 30 && text.length < 3000,
-      `${text.length} letters are left`,
-    );
-    const [{ messages }] = await core.conversations();
-    assert.deepEqual(
-      messages.map(({ status, text }) => [status, asSeen(text)]),
-      [
-        ["complete", "Go on and on"],
-        ["stopped", text],
-      ],
-    );
+flow('Stop ends an answer, keeps its text and says so', { maxTokens: 3000 }, async ({ core, page }) => {
+  await page.send('Go on and on');
+  await page.written(30);
+  await page.stop.click();
+  await page.finished();
+  await page.shows('You stopped this answer. Regenerate to have it written again.');
+  const text = await page.answerText();
+  assert.ok(text.length >= 30 && text.length < 3000, `${text.length} letters are left`);
+  const [{ messages }] = await core.conversations();
+  assert.deepEqual(
+    messages.map(({ status, text }) => [status, asSeen(text)]),
+    [
+      ['complete', 'Go on and on'],
+      ['stopped', text],
+    ],
+  );
 
-    await core.set({ max_tokens: 50 });
-    await page.button("Regenerate").click();
-    await page.shows("This answer reached its limit of 50 tokens.");
-    assert.equal(await page.answers.count(), 1);
-    assert.equal(await page.answerText(), text.slice(0, 50));
+  await core.set({ max_tokens: 50 });
+  await page.button('Regenerate').click();
+  await page.shows('This answer reached its limit of 50 tokens.');
+  assert.equal(await page.answers.count(), 1);
+  assert.equal(await page.answerText(), text.slice(0, 50));
 
-    await core.set({ max_tokens: 3000 });
-    await page.send("Again");
-    await page.written(30);
-    await page.driver.keyboard.press("Escape");
-    await page.finished();
-    await page.shows("You stopped this answer.");
-  },
-);
+  await core.set({ max_tokens: 3000 });
+  await page.send('Again');
+  await page.written(30);
+  await page.driver.keyboard.press('Escape');
+  await page.finished();
+  await page.shows('You stopped this answer.');
+});
 
-flow(
-  "a long question shows how far it is read",
-  { maxTokens: 20 },
-  async ({ page }) => {
-    const readings = await page.watch("[role=progressbar]");
-    await page.ask("word ".repeat(600));
-    const counts = (await readings()).filter((words) =>
-      /^Reading [\d,]+ of 3,0\d\d tokens$/.test(words),
-    );
-    assert.ok(counts.length > 0, `the page showed ${await readings()}`);
-    assert.equal(await page.driver.getByRole("progressbar").count(), 0);
-  },
-);
+flow('a long question shows how far it is read', { maxTokens: 20 }, async ({ page }) => {
+  const readings = await page.watch('[role=progressbar]');
+  await page.ask('word '.repeat(600));
+  const counts = (await readings()).filter((words) => /^Reading [\d,]+ of 3,0\d\d tokens$/.test(words));
+  assert.ok(counts.length > 0, `the page showed ${await readings()}`);
+  assert.equal(await page.driver.getByRole('progressbar').count(), 0);
+});
+
+flow('a page that is reloaded goes on with the answer being written', { maxTokens: 3000 }, async ({ core, page }) => {
+  await page.send('Go on');
+  await page.written(30);
+  await page.driver.reload();
+  const before = await page.answerText();
+  await page.written(before.length + 1);
+  await page.stop.click();
+  await page.finished();
+  const [{ messages }] = await core.conversations();
+  assert.equal(await page.answerText(), asSeen(messages[1].text));
+});
+
+flow('the second turn does not read the first one again', {}, async ({ page }) => {
+  await page.ask('One');
+  const first = await page.cached();
+  await page.ask('Two');
+  const second = await page.cached();
+  assert.equal(first.cached, 0);
+  // The question and the answer before, all but the letter that was sampled last and never read.
+  assert.ok(second.cached >= first.prompt + 199, `${second.cached} of ${second.prompt} came from the cache`);
+});
 
 flow(
-  "a page that is reloaded goes on with the answer being written",
-  { maxTokens: 3000 },
-  async ({ core, page }) => {
-    await page.send("Go on");
-    await page.written(30);
-    await page.driver.reload();
-    const before = await page.answerText();
-    await page.written(before.length + 1);
-    await page.stop.click();
-    await page.finished();
-    const [{ messages }] = await core.conversations();
-    assert.equal(await page.answerText(), asSeen(messages[1].text));
-  },
-);
-
-flow(
-  "the second turn does not read the first one again",
-  {},
-  async ({ page }) => {
-    await page.ask("One");
-    const first = await page.cached();
-    await page.ask("Two");
-    const second = await page.cached();
-    assert.equal(first.cached, 0);
-    // The question and the answer before, all but the letter that was sampled last and never read.
-    assert.ok(
-      second.cached >= first.prompt + 199,
-      `${second.cached} of ${second.prompt} came from the cache`,
-    );
-  },
-);
-
-flow(
-  "a conversation and its place in the cache survive a restart",
+  'a conversation and its place in the cache survive a restart',
   { expected: GONE },
   async ({ home, core, page }) => {
-    await page.ask("Do you remember?");
+    await page.ask('Do you remember?');
     const first = await page.cached();
-    await page.ask("And this?");
+    await page.ask('And this?');
     const texts = await page.answers.allInnerTexts();
-    assert.equal(await core.end("SIGTERM"), 0);
-    await page.shows("Lost the connection to Cairn.");
+    assert.equal(await core.end('SIGTERM'), 0);
+    await page.shows('Lost the connection to Cairn.');
 
     const again = await home.start(core);
-    await page.driver
-      .getByText("Lost the connection to Cairn.")
-      .waitFor({ state: "detached" });
+    await page.driver.getByText('Lost the connection to Cairn.').waitFor({ state: 'detached' });
     await page.driver.reload();
-    await until(
-      "the conversation is back",
-      async () => (await page.answers.count()) === 2,
-    );
+    await until('the conversation is back', async () => (await page.answers.count()) === 2);
     assert.deepEqual(await page.answers.allInnerTexts(), texts);
-    assert.equal(
-      await page.row("Do you remember\\?").getAttribute("aria-current"),
-      "true",
-    );
-    await page.button("Kept").click();
-    await page
-      .dialog("What is kept of this conversation")
-      .getByText("Resumes instantly.")
-      .waitFor();
-    await page.driver.keyboard.press("Escape");
+    assert.equal(await page.row('Do you remember\\?').getAttribute('aria-current'), 'true');
+    await page.button('Kept').click();
+    await page.dialog('What is kept of this conversation').getByText('Resumes instantly.').waitFor();
+    await page.driver.keyboard.press('Escape');
 
-    await page.ask("And now?");
+    await page.ask('And now?');
     const third = await page.cached();
-    assert.ok(
-      third.cached >= first.prompt + 2 * 199,
-      `${third.cached} of ${third.prompt} came from the disk`,
-    );
-    assert.equal(await again.end("SIGTERM"), 0);
+    assert.ok(third.cached >= first.prompt + 2 * 199, `${third.cached} of ${third.prompt} came from the disk`);
+    assert.equal(await again.end('SIGTERM'), 0);
   },
 );
 
 flow(
-  "an answer cut off by a crash keeps its text and can be had again",
+  'an answer cut off by a crash keeps its text and can be had again',
   { maxTokens: 3000, expected: GONE },
   async ({ home, core, page }) => {
-    await page.send("Tell me everything");
+    await page.send('Tell me everything');
     await page.written(150);
-    await core.end("SIGKILL");
+    await core.end('SIGKILL');
 
     const again = await home.start(core);
     await page.driver.reload();
-    await page.shows(
-      "Cairn was closed while this was written. Regenerate to have it written anew.",
-    );
+    await page.shows('Cairn was closed while this was written. Regenerate to have it written anew.');
     const text = await page.answerText();
     assert.ok(text.length >= 64, `only ${text.length} letters of 150 are left`);
 
     await again.set({ temperature: 0, max_tokens: 400 });
-    await page.button("Regenerate").click();
-    await page.shows("This answer reached its limit of 400 tokens.");
+    await page.button('Regenerate').click();
+    await page.shows('This answer reached its limit of 400 tokens.');
     const whole = await page.answerText();
-    assert.equal(
-      whole.slice(0, Math.min(text.length, 400)),
-      text.slice(0, 400),
-    );
+    assert.equal(whole.slice(0, Math.min(text.length, 400)), text.slice(0, 400));
     assert.equal(await page.answers.count(), 1);
   },
 );
 
 flow(
-  "conversations are renamed, deleted, brought back and gone for good",
+  'conversations are renamed, deleted, brought back and gone for good',
   { maxTokens: 20, expected: GONE },
   async ({ home, core, page }) => {
-    await page.ask("First question");
-    await page.button("New chat").click();
-    await page.ask("Second question");
-    await page.row("Second question").hover();
-    await page.button("Rename Second question").click();
-    await page.box("Title").fill("Better name");
-    await page.box("Title").press("Enter");
-    await page.driver.getByRole("heading", { name: "Better name" }).waitFor();
+    await page.ask('First question');
+    await page.button('New chat').click();
+    await page.ask('Second question');
+    await page.row('Second question').hover();
+    await page.button('Rename Second question').click();
+    await page.box('Title').fill('Better name');
+    await page.box('Title').press('Enter');
+    await page.driver.getByRole('heading', { name: 'Better name' }).waitFor();
 
-    await page.row("Better name").hover();
-    await page.button("Delete Better name").click();
-    await page.row("Better name").waitFor({ state: "detached" });
-    assert.equal(
-      await page.row("First question").getAttribute("aria-current"),
-      "true",
-    );
-    await page
-      .region("Notifications")
-      .getByRole("button", { name: "Undo" })
-      .click();
-    await page.row("Better name").waitFor();
-    assert.equal(
-      await page.row("Better name").getAttribute("aria-current"),
-      "true",
-    );
-    await until(
-      "its messages are back",
-      async () => (await page.questionTexts()).join() === "Second question",
-    );
+    await page.row('Better name').hover();
+    await page.button('Delete Better name').click();
+    await page.row('Better name').waitFor({ state: 'detached' });
+    assert.equal(await page.row('First question').getAttribute('aria-current'), 'true');
+    await page.region('Notifications').getByRole('button', { name: 'Undo' }).click();
+    await page.row('Better name').waitFor();
+    assert.equal(await page.row('Better name').getAttribute('aria-current'), 'true');
+    await until('its messages are back', async () => (await page.questionTexts()).join() === 'Second question');
 
-    await page.row("First question").click();
-    await page.row("First question").press("Delete");
-    await page.row("First question").waitFor({ state: "detached" });
-    await core.end("SIGTERM");
+    await page.row('First question').click();
+    await page.row('First question').press('Delete');
+    await page.row('First question').waitFor({ state: 'detached' });
+    await core.end('SIGTERM');
     await home.start(core);
     await page.driver.reload();
-    await page.row("Better name").waitFor();
-    assert.equal(await page.row("First question").count(), 0);
+    await page.row('Better name').waitFor();
+    assert.equal(await page.row('First question').count(), 0);
   },
 );
 
-flow(
-  "an answer goes on while another conversation is looked at",
-  { maxTokens: 1500 },
-  async ({ core, page }) => {
-    await core.set({ max_tokens: 20 });
-    await page.ask("Short one");
-    await core.set({ max_tokens: 1500 });
-    await page.button("New chat").click();
-    await page.send("Long one");
-    await page.written(30);
-    await page.row("Short one").click();
-    await until(
-      "the other one is shown",
-      async () => (await page.questionTexts()).join() === "Short one",
-    );
-    assert.equal(await page.button("Send").isVisible(), true);
-    await page.row("Long one").click();
-    const before = (await page.answerText()).length;
-    await page.written(before + 1);
-    await page.finished();
-    const long = (await core.conversations()).find(
-      ({ conversation }) => conversation.title === "Long one",
-    );
-    assert.equal(long.messages[1].stats.generation_tokens, 1500);
-    assert.equal(await page.answerText(), asSeen(long.messages[1].text));
-  },
-);
+flow('an answer goes on while another conversation is looked at', { maxTokens: 1500 }, async ({ core, page }) => {
+  await core.set({ max_tokens: 20 });
+  await page.ask('Short one');
+  await core.set({ max_tokens: 1500 });
+  await page.button('New chat').click();
+  await page.send('Long one');
+  await page.written(30);
+  await page.row('Short one').click();
+  await until('the other one is shown', async () => (await page.questionTexts()).join() === 'Short one');
+  assert.equal(await page.button('Send').isVisible(), true);
+  await page.row('Long one').click();
+  const before = (await page.answerText()).length;
+  await page.written(before + 1);
+  await page.finished();
+  const long = (await core.conversations()).find(({ conversation }) => conversation.title === 'Long one');
+  assert.equal(long.messages[1].stats.generation_tokens, 1500);
+  assert.equal(await page.answerText(), asSeen(long.messages[1].text));
+});
+
+flow('two conversations are answered at once', { maxTokens: 400 }, async ({ core, page }) => {
+  await page.send('Left');
+  await page.button('New chat').click();
+  await page.ask('Right');
+  await page.row('Left').click();
+  await page.finished();
+  const answers = (await core.conversations()).map(({ messages }) => messages[1]);
+  assert.deepEqual(
+    answers.map(({ status, stats }) => [status, stats.generation_tokens]),
+    [
+      ['complete', 400],
+      ['complete', 400],
+    ],
+  );
+});
+
+flow('a system prompt is read first and kept', { maxTokens: 20 }, async ({ core, page }) => {
+  await page.ask('Hello');
+  const without = await page.cached();
+  await page.button('System prompt').click();
+  await page.box('System prompt').fill('Answer in short sentences.');
+  await page.button('Save').click();
+  await page.dialog('System prompt').waitFor({ state: 'hidden' });
+  await page.ask('Hello');
+  const changed = await page.cached();
+  assert.ok(changed.cached < without.prompt, 'what stands after another system prompt must be read anew');
+  await page.shows('Why it took longer');
+
+  await page.button('New chat').click();
+  await page.button('System prompt').click();
+  await page.box('System prompt').fill('Answer in long sentences.');
+  await page.button('Save').click();
+  await page.dialog('System prompt').waitFor({ state: 'hidden' });
+  await page.ask('Hello');
+  assert.ok((await page.cached()).prompt > without.prompt + 20);
+
+  await page.driver.reload();
+  await page.button('System prompt').click();
+  await until(
+    'the text is back',
+    async () => (await page.box('System prompt').inputValue()) === 'Answer in long sentences.',
+  );
+  await page.driver.keyboard.press('Escape');
+  const [{ conversation }] = await core.conversations();
+  assert.equal(conversation.system_prompt, 'Answer in long sentences.');
+});
 
 flow(
-  "two conversations are answered at once",
-  { maxTokens: 400 },
-  async ({ core, page }) => {
-    await page.send("Left");
-    await page.button("New chat").click();
-    await page.ask("Right");
-    await page.row("Left").click();
-    await page.finished();
-    const answers = (await core.conversations()).map(
-      ({ messages }) => messages[1],
-    );
-    assert.deepEqual(
-      answers.map(({ status, stats }) => [status, stats.generation_tokens]),
-      [
-        ["complete", 400],
-        ["complete", 400],
-      ],
-    );
-  },
-);
-
-flow(
-  "a system prompt is read first and kept",
-  { maxTokens: 20 },
-  async ({ core, page }) => {
-    await page.ask("Hello");
-    const without = await page.cached();
-    await page.button("System prompt").click();
-    await page.box("System prompt").fill("Answer in short sentences.");
-    await page.button("Save").click();
-    await page.dialog("System prompt").waitFor({ state: "hidden" });
-    await page.ask("Hello");
-    const changed = await page.cached();
-    assert.ok(
-      changed.cached < without.prompt,
-      "what stands after another system prompt must be read anew",
-    );
-    await page.shows("Why it took longer");
-
-    await page.button("New chat").click();
-    await page.button("System prompt").click();
-    await page.box("System prompt").fill("Answer in long sentences.");
-    await page.button("Save").click();
-    await page.dialog("System prompt").waitFor({ state: "hidden" });
-    await page.ask("Hello");
-    assert.ok((await page.cached()).prompt > without.prompt + 20);
-
-    await page.driver.reload();
-    await page.button("System prompt").click();
-    await until(
-      "the text is back",
-      async () =>
-        (await page.box("System prompt").inputValue()) ===
-        "Answer in long sentences.",
-    );
-    await page.driver.keyboard.press("Escape");
-    const [{ conversation }] = await core.conversations();
-    assert.equal(conversation.system_prompt, "Answer in long sentences.");
-  },
-);
-
-flow(
-  "a model is chosen, let go, and one that cannot be loaded says why",
-  { prepare: (home) => home.addBroken("half-a-model") },
+  'a model is chosen, let go, and one that cannot be loaded says why',
+  { prepare: (home) => home.addBroken('half-a-model') },
   async ({ page }) => {
-    await page.button("Model: tiny-chat").click();
-    const models = page.dialog("Models");
-    assert.equal(
-      await models
-        .getByRole("button", { name: "Load half-a-model" })
-        .isDisabled(),
-      true,
-    );
-    assert.match(
-      await models.innerText(),
-      /half-a-model\s+1 kB · llama\s+no \.safetensors file is there/,
-    );
-    await models.getByRole("button", { name: "Unload tiny-chat" }).click();
-    await page.button("Model: Choose a model").waitFor();
-    assert.equal(
-      await page.status("engine-state").innerText(),
-      "No model loaded",
-    );
-    await models.getByRole("button", { name: "Load tiny-chat" }).click();
-    await page.button("Model: tiny-chat").waitFor();
-    await models.waitFor({ state: "hidden" });
+    await page.button('Model: tiny-chat').click();
+    const models = page.dialog('Models');
+    assert.equal(await models.getByRole('button', { name: 'Load half-a-model' }).isDisabled(), true);
+    assert.match(await models.innerText(), /half-a-model\s+1 kB · llama\s+no \.safetensors file is there/);
+    await models.getByRole('button', { name: 'Unload tiny-chat' }).click();
+    await page.button('Model: Choose a model').waitFor();
+    assert.equal(await page.status('engine-state').innerText(), 'No model loaded');
+    await models.getByRole('button', { name: 'Load tiny-chat' }).click();
+    await page.button('Model: tiny-chat').waitFor();
+    await models.waitFor({ state: 'hidden' });
   },
 );
 
 flow(
-  "settings count at once, and what is not allowed says what is",
+  'settings count at once, and what is not allowed says what is',
   { expected: GONE },
   async ({ home, core, page }) => {
-    await page.button("Settings").click();
-    await page.box("Longest answer").fill("7");
-    await page.box("Temperature").fill("9");
-    await page.box("Temperature").press("Tab");
-    await page.shows("Enter a number from 0 to 2.");
-    await page.driver.keyboard.press("Escape");
-    assert.equal((await page.ask("Hello")).length, 7);
-    await page.shows("This answer reached its limit of 7 tokens.");
-    await core.end("SIGTERM");
-    const { settings } = await (
-      await home.start(core)
-    ).call({ type: "bootstrap" });
+    await page.button('Settings').click();
+    await page.box('Longest answer').fill('7');
+    await page.box('Temperature').fill('9');
+    await page.box('Temperature').press('Tab');
+    await page.shows('Enter a number from 0 to 2.');
+    await page.driver.keyboard.press('Escape');
+    assert.equal((await page.ask('Hello')).length, 7);
+    await page.shows('This answer reached its limit of 7 tokens.');
+    await core.end('SIGTERM');
+    const { settings } = await (await home.start(core)).call({ type: 'bootstrap' });
     assert.deepEqual([settings.max_tokens, settings.temperature], [7, 0]);
   },
 );
 
 flow(
-  "a narrow window has the list in a drawer and nothing sticks out",
+  'a narrow window has the list in a drawer and nothing sticks out',
   { viewport: { width: 380, height: 640 } },
   async ({ page }) => {
-    const sticksOut = () =>
-      page.driver.evaluate(
-        () => document.documentElement.scrollWidth - innerWidth,
-      );
-    const list = page.driver.getByRole("navigation", { name: "Conversations" });
-    await page.ask(
-      "A question that is much longer than this narrow window is wide",
-    );
+    const sticksOut = () => page.driver.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    const list = page.driver.getByRole('navigation', { name: 'Conversations' });
+    await page.ask('A question that is much longer than this narrow window is wide');
     assert.equal(await sticksOut(), 0);
     assert.equal(await list.isVisible(), false);
-    await page.button("Show conversations").click();
+    await page.button('Show conversations').click();
     await list.waitFor();
     assert.equal(await sticksOut(), 0);
-    await page.button("New chat").click();
-    await list.waitFor({ state: "hidden" });
-    await page.driver
-      .getByRole("heading", { name: "A conversation keeps its place" })
-      .waitFor();
+    await page.button('New chat').click();
+    await list.waitFor({ state: 'hidden' });
+    await page.driver.getByRole('heading', { name: 'A conversation keeps its place' }).waitFor();
     assert.equal(await page.message.isVisible(), true);
 
     // A window that grows has no drawer left to close.
-    await page.button("Show conversations").click();
+    await page.button('Show conversations').click();
     await list.waitFor();
     await page.driver.setViewportSize({ width: 1000, height: 640 });
     await page.message.click();
-    await page.ask("Wide again");
+    await page.ask('Wide again');
   },
 );
 
 flow(
-  "a page without the key, or with a wrong one, says where the key is",
+  'a page without the key, or with a wrong one, says where the key is',
   { expected: /status of 401/ },
   async ({ core, page }) => {
-    await page.driver.goto(new URL("/#token=wrong", core.url).href);
-    await page.driver
-      .getByRole("heading", { name: "This page has no key to Cairn" })
-      .waitFor();
+    await page.driver.goto(new URL('/#token=wrong', core.url).href);
+    await page.driver.getByRole('heading', { name: 'This page has no key to Cairn' }).waitFor();
     await page.driver.goto(core.url.href);
     await page.message.waitFor();
-    assert.equal(
-      new URL(page.driver.url()).hash,
-      "",
-      "the key must not stay in the address bar",
-    );
+    assert.equal(new URL(page.driver.url()).hash, '', 'the key must not stay in the address bar');
     await page.driver.evaluate(() => sessionStorage.clear());
     await page.driver.reload();
-    await page.driver
-      .getByRole("heading", { name: "This page has no key to Cairn" })
-      .waitFor();
+    await page.driver.getByRole('heading', { name: 'This page has no key to Cairn' }).waitFor();
   },
 );
 
 flow(
-  "the real starter model knows the capital of France",
+  'the real starter model knows the capital of France',
   { models: [], maxTokens: 60, prepare: (home) => home.addStarter() },
   async ({ page }) => {
-    await page.button("Model: SmolLM2-135M-Instruct").waitFor();
-    assert.match(await page.ask("What is the capital of France?"), /Paris/);
-    assert.match(await page.answer.locator("summary").innerText(), /tok\/s/);
-    await page.ask("And what is it known for?");
+    await page.button('Model: SmolLM2-135M-Instruct').waitFor();
+    assert.match(await page.ask('What is the capital of France?'), /Paris/);
+    assert.match(await page.answer.locator('summary').innerText(), /tok\/s/);
+    await page.ask('And what is it known for?');
     assert.ok((await page.cached()).cached > 0);
   },
 );
 
-test("a data folder that is in use is refused in one sentence", async (t) => {
+test('a data folder that is in use is refused in one sentence', async (t) => {
   const home = await Home.make(t);
   await home.start();
-  const { code, stdout, stderr } = await run(
-    program("cairn"),
-    ["serve", "--ui", "--port", "0"],
-    home.env,
-  );
+  const { code, stdout, stderr } = await run(program('cairn'), ['serve', '--ui', '--port', '0'], home.env);
   assert.equal(code, 1);
-  assert.equal(stdout, "");
-  assert.match(
-    stderr,
-    /^cairn: Cairn is already running with the data folder [^\n]+\n$/,
-  );
+  assert.equal(stdout, '');
+  assert.match(stderr, /^cairn: Cairn is already running with the data folder [^\n]+\n$/);
 });

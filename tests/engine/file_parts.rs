@@ -76,6 +76,14 @@ impl Tensor {
         self.bytes = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
     }
 
+    /// Puts what it holds of a token in another one's place; `[1, H, T, D]`.
+    pub fn copy_token(&mut self, from: usize, to: usize) {
+        let (num_tokens, width) = (self.shape[2] as usize, self.bytes.len() / (self.shape[1] * self.shape[2]) as usize);
+        for head in self.bytes.chunks_mut(num_tokens * width) {
+            head.copy_within(from * width..(from + 1) * width, to * width);
+        }
+    }
+
     /// Zeros of another type or shape.
     pub fn zeros(&mut self, dtype: &str, shape: &[u64]) {
         let item_bytes = if matches!(dtype, "F32" | "U32" | "I32") { 4 } else { 2 };

@@ -79,6 +79,19 @@ impl Place {
     async fn check_refused(&self, expected: &str) {
         let seen = self.engine.inspect_prompt_file(&self.file).await.err().map(|error| error.to_string());
         assert_sentence(seen.unwrap_or_else(|| format!("it is shown, but should be refused: {expected}")), expected);
+        self.check_not_imported(expected).await;
+    }
+
+    /// The same of a file whose header is sound: its numbers are looked at when it is imported.
+    async fn check_numbers(&self, spoil: impl FnOnce(&mut Parts), expected: &str) {
+        let mut parts = self.parts.clone();
+        spoil(&mut parts);
+        parts.write(&self.file);
+        self.engine.inspect_prompt_file(&self.file).await.expect("a header says nothing of numbers");
+        self.check_not_imported(expected).await;
+    }
+
+    async fn check_not_imported(&self, expected: &str) {
         assert_sentence(self.import(false).await.err().unwrap_or_else(|| format!("it is imported: {expected}")), expected);
         self.check_is_empty(expected).await;
     }
@@ -244,7 +257,7 @@ async fn tensors_that_lie_are_refused() {
     let place = Place::of("llama/tiny-chat", 30, plain()).await;
     for (what, number) in [("NaN", f32::NAN), ("infinite", f32::INFINITY), ("infinite", f32::NEG_INFINITY)] {
         for (name, at) in [("0.0", 0), ("1.1", 959)] {
-            place.check_spoilt(|parts| parts.tensor(name).edit(|numbers| numbers[at] = number), what).await;
+            place.check_numbers(|parts| parts.tensor(name).edit(|numbers| numbers[at] = number), what).await;
         }
     }
     place.check_spoilt(|parts| parts.tensor("0.0").dtype = "I32".to_owned(), "layer 0 has keys of I32").await;
@@ -394,7 +407,7 @@ async fn kinds_that_the_model_does_not_keep_are_refused_and_the_rest_fits() {
     let moe = Place::of("qwen3_moe/quant4", 30, quantized(8, 32)).await;
     moe.check_spoilt(|parts| parts.number("0.4", 7), "kv_bits = 7, but it must be one of [2, 3, 4, 6, 8]").await;
     moe.check_spoilt(|parts| parts.number("0.4", 4), "quantized in groups of 32 to 4 bits").await;
-    moe.check_spoilt(|parts| parts.tensor("0.0.1").edit(|scales| scales[0] = f32::NAN), "NaN or infinite").await;
+    moe.check_numbers(|parts| parts.tensor("0.0.1").edit(|scales| scales[0] = f32::NAN), "NaN or infinite").await;
 }
 
 /// An honest file passes the check and can be gone on from; each spoilt one does not, and without the check is none of its business.
@@ -521,6 +534,83 @@ async fn the_check_finds_what_was_altered_in_rings_and_states() {
 async fn the_check_finds_what_was_altered_in_quantized_keys_and_values() {
     check_sampled("qwen3_moe/quant4", 40, quantized(8, 32)).await;
     check_sampled("qwen3_moe/quant4", 40, quantized(4, 32)).await;
+}
+
+#[tokio::test]
+async fn the_check_passes_what_rounding_does_and_nothing_that_is_another_token_s() {
+    async fn check(case: &str, num_tokens: u32, kv_cache: KvCacheOptions) {
+        let place = Place::of(case, num_tokens, kv_cache).await;
+        assert_eq!(place.import(true).await, Ok(num_tokens as usize), "{case}, honest");
+        let window = place.engine.cache().expect("caches are stored");
+        window.purge(OWNER);
+        window.remove_anchor(OWNER);
+        window.clear();
+        // Of one token among so many, and only behind the first layer, where a few may be off.
+        let mut altered = place.parts.clone();
+        let is_row = |parts: &Parts, index: usize| {
+            let tensor = &parts.tensors[index];
+            !tensor.name.starts_with("0.") && tensor.shape.len() == 4 && tensor.shape[2] == u64::from(num_tokens)
+        };
+        let rows: Vec<usize> = (0..altered.tensors.len()).filter(|&index| is_row(&place.parts, index)).collect();
+        assert!(rows.len() >= 2, "{case}");
+        for index in rows {
+            altered.tensors[index].copy_token(7, num_tokens as usize - 9);
+        }
+        check_caught(&place, altered, &format!("{case}, {kv_cache:?}: one token of {num_tokens}")).await;
+    }
+    check("llama/tiny-chat", 400, plain()).await;
+    check("llama/dense-bf16", 100, plain()).await;
+    check("qwen3_moe/dense", 400, plain()).await;
+    check("qwen3_moe/quant4", 100, quantized(8, 32)).await;
+}
+
+#[tokio::test]
+async fn a_check_that_nobody_waits_for_ends_and_imports_nothing() {
+    // With a recurrent state all tokens are computed again.
+    let place = Place::of("qwen3_next/dense", 1500, plain()).await;
+    let import = Import { owner: OWNER.to_owned(), check: true };
+    tokio::select! {
+        biased;
+        imported = place.engine.import_prompt_file(&place.file, import) => panic!("it has not even begun: {imported:?}"),
+        () = std::future::ready(()) => {}
+    }
+    place.check_is_empty("an import that was given up").await;
+    assert_eq!(place.import(true).await, Ok(1500));
+}
+
+#[tokio::test]
+async fn what_was_imported_unchecked_is_named_by_its_contents() {
+    let place = Place::of("llama/tiny-chat", 30, plain()).await;
+    let variant = async |parts: &Parts| {
+        parts.write(&place.file);
+        let import = Import { owner: OWNER.to_owned(), check: false };
+        place.engine.import_prompt_file(&place.file, import).await.expect("imports").space.variant
+    };
+    for says_tokens in [true, false] {
+        let mut honest = place.parts.clone();
+        if !says_tokens {
+            honest.say_nothing();
+        }
+        let name = variant(&honest).await;
+        let mut roomy = honest.clone();
+        for tensor in roomy.tensors.iter_mut().filter(|tensor| tensor.shape.len() == 4) {
+            let head = tensor.bytes.len() / 2;
+            tensor.bytes = tensor.bytes.chunks(head).flat_map(|head| [head, &[1; 5 * 16 * 4]].concat()).collect();
+            tensor.shape[2] += 5;
+        }
+        assert_eq!(variant(&roomy).await, name, "the room for more is not part of it");
+        let mut titled = honest.clone();
+        titled.say("cairn_title", "Another");
+        assert_ne!(variant(&titled).await, name);
+        let mut altered = honest.clone();
+        altered.tensor("1.1").edit(|numbers| numbers[5] += 1.0);
+        assert_ne!(variant(&altered).await, name);
+        let mut swapped = honest.clone();
+        let keys = swapped.tensor("0.0").bytes.clone();
+        let values = std::mem::replace(&mut swapped.tensor("0.1").bytes, keys);
+        swapped.tensor("0.0").bytes = values;
+        assert_ne!(variant(&swapped).await, name);
+    }
 }
 
 #[tokio::test]

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use cairn_engine::{ChunkRecord, GenerateRequest};
+use cairn_engine::{ChunkRecord, GenerateRequest, KvCacheOptions, KvQuantization};
+use tempfile::TempDir;
 
+use crate::file_parts::{Parts, with_header};
 use crate::keeper::{Budgets, IN_MEMORY, Keeper, Kept, ON_DISK, ROOMY, Random, Talk, ask, fresh_folder, num_held, talker};
 use crate::scripted::Scripted;
 
@@ -115,6 +117,149 @@ async fn a_flipped_bit_is_a_miss_where_windows_and_states_are_kept() {
         let (model, folder) = (talker(case), fresh_folder());
         Victim::new(model.path(), folder.path(), false).await.check_flips(60, 2).await;
     }
+}
+
+/// A chunk of which only the hash is right: what it holds is refused by itself, and the answer is the same.
+struct Forger {
+    model: TempDir,
+    folder: TempDir,
+    kept: Kept,
+    next: GenerateRequest,
+    expected: Vec<u32>,
+}
+
+impl Forger {
+    async fn new(case: &str, kv_cache: KvCacheOptions) -> Forger {
+        let (model, folder) = (talker(case), fresh_folder());
+        let keeper = Keeper::start(model.path(), folder.path(), ON_DISK, Kept::default()).await;
+        let mut talk = Talk::new("AID ME AND LEAD ME HOME");
+        let first = keeper.answer(GenerateRequest { kv_cache, ..ask(talk.asking("FIND A MILE"), OWNER) }).await;
+        talk.add("FIND A MILE", &first);
+        let kept = keeper.close().await;
+        let next = GenerateRequest { max_tokens: 4, kv_cache, ..ask(talk.asking("AND A CALM LAND"), OWNER) };
+        let elsewhere = fresh_folder();
+        let keeper = Keeper::start(model.path(), elsewhere.path(), ON_DISK, Kept::default()).await;
+        let answer = keeper.answer(next.clone()).await;
+        keeper.close().await;
+        Forger { model, folder, kept, next, expected: answer.finished.token_ids }
+    }
+
+    /// Forges the chunk behind the first one.
+    async fn check(&self, forge: impl FnOnce(&Path) -> Vec<u8>, what: &str) {
+        let (place, mut kept) = (fresh_folder(), self.kept.clone());
+        let file = |folder: &Path, row: &ChunkRecord| folder.join(&row.space.fingerprint).join(format!("{}.safetensors", row.key));
+        for row in kept.rows.values() {
+            let copy = file(place.path(), row);
+            std::fs::create_dir_all(copy.parent().expect("a folder")).expect("a folder");
+            std::fs::copy(file(self.folder.path(), row), copy).expect("copies");
+        }
+        let row = kept.rows.values_mut().filter(|row| row.start > 0).min_by_key(|row| row.start).expect("a second chunk");
+        let bytes = forge(&file(place.path(), row));
+        (row.bytes, row.file_hash) = (bytes.len() as u64, blake3::hash(&bytes).to_hex().to_string());
+        std::fs::write(file(place.path(), row), bytes).expect("written");
+        let keeper = Keeper::start(self.model.path(), place.path(), ON_DISK, kept).await;
+        let answer = keeper.answer(self.next.clone()).await.finished;
+        assert_eq!(answer.token_ids, self.expected, "{what}");
+        let note = answer.stats.cache_note.unwrap_or_default();
+        assert!(
+            note.starts_with("re-read ") && note.contains("a stored part ") && !note.contains("since it was written"),
+            "{what}: {note:?}"
+        );
+        keeper.close().await;
+    }
+
+    async fn check_parts(&self, forge: impl FnOnce(&mut Parts), what: &str) {
+        let forge = |path: &Path| {
+            let mut parts = Parts::read(path);
+            forge(&mut parts);
+            parts.bytes()
+        };
+        self.check(forge, what).await;
+    }
+
+    /// The header as JSON, with these words instead of those.
+    async fn check_words(&self, from: &str, to: &str) {
+        let forge = |path: &Path| {
+            let bytes = std::fs::read(path).expect("the chunk");
+            let (length, rest) = bytes.split_first_chunk::<8>().expect("a length");
+            let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+            let header = std::str::from_utf8(header).expect("JSON");
+            assert!(header.contains(from), "{header}");
+            with_header(&header.replacen(from, to, 1), data)
+        };
+        self.check(forge, &format!("{to} instead of {from}")).await;
+    }
+}
+
+/// Another shape from heads, tokens and numbers a head.
+type Reshape = fn(u64, u64, u64) -> Vec<u64>;
+
+#[tokio::test]
+async fn a_chunk_with_the_right_hash_is_refused_by_what_it_holds() {
+    let plain = Forger::new("llama/dense-tied", KvCacheOptions::default()).await;
+    let name = "keys.0";
+    plain.check_parts(|parts| parts.tensor(name).name = "keys.9".to_owned(), "a name").await;
+    plain.check_parts(|parts| parts.tensors.clear(), "nothing").await;
+    for dtype in ["I32", "U32", "F16", "BOOL", "F99"] {
+        plain.check_parts(|parts| parts.tensor(name).dtype = dtype.to_owned(), dtype).await;
+    }
+    let shapes: [Reshape; 7] = [
+        |heads, tokens, width| vec![heads, tokens, width],
+        |heads, tokens, width| vec![heads, 1, tokens, width],
+        |heads, tokens, width| vec![1, tokens, heads, width],
+        |heads, tokens, width| vec![1, heads * 2, tokens, width / 2],
+        |heads, tokens, width| vec![1, heads / 2, tokens, width * 2],
+        |heads, tokens, width| vec![1, heads, tokens * 2, width / 2],
+        |heads, tokens, width| vec![1, heads, tokens, width, u64::MAX],
+    ];
+    for shape in shapes {
+        let forge = |parts: &mut Parts| {
+            let tensor = parts.tensor(name);
+            tensor.shape = shape(tensor.shape[1], tensor.shape[2], tensor.shape[3]);
+        };
+        plain.check_parts(forge, &format!("{:?}", shape(2, 3, 5))).await;
+    }
+    let resize = |edit: fn(&mut Vec<u64>)| {
+        move |parts: &mut Parts| {
+            let tensor = parts.tensor(name);
+            let mut shape = tensor.shape.clone();
+            edit(&mut shape);
+            tensor.zeros("F32", &shape);
+        }
+    };
+    plain.check_parts(resize(|shape| shape[2] -= 1), "a token less").await;
+    plain.check_parts(resize(|shape| shape[2] += 1), "a token more").await;
+    plain.check_parts(resize(|shape| shape[2] = 0), "no token").await;
+    plain.check_parts(resize(|shape| shape[3] -= 1), "a number less").await;
+    plain.check_parts(|parts| parts.tensor(name).bytes.truncate(4), "fewer bytes").await;
+    for (from, to) in [
+        ("\"data_offsets\":[0,", "\"data_offsets\":[4,"),
+        ("\"data_offsets\":[0,", "\"data_offsets\":[18446744073709551615,"),
+        ("\"data_offsets\":[0,", "\"data_offsets\":[-1,"),
+        ("\"data_offsets\":[0,", "\"data_offsets\":[0,9"),
+        ("\"shape\":[1,", "\"shape\":[18446744073709551615,"),
+        ("\"shape\":[1,", "\"shape\":[-1,"),
+        ("\"dtype\":", "\"type\":"),
+        ("{", "["),
+    ] {
+        plain.check_words(from, to).await;
+    }
+    for length in [0, 1, 8, 1 << 20, 1 << 40, u64::MAX] {
+        let forge = |path: &Path| [&u64::to_le_bytes(length)[..], &std::fs::read(path).expect("the chunk")[8..]].concat();
+        plain.check(forge, &format!("a header of {length} bytes")).await;
+    }
+    for length in [0, 7, 8, 100] {
+        plain.check(|path| std::fs::read(path).expect("the chunk")[..length].to_vec(), &format!("{length} bytes")).await;
+    }
+
+    let quantization = Some(KvQuantization { bits: 8, group_size: 32, start: 0 });
+    let quantized = Forger::new("qwen3_moe/quant4", KvCacheOptions { max_size: None, quantization }).await;
+    for name in ["keys_packed.0", "values_scales.1"] {
+        quantized.check_parts(|parts| parts.tensor(name).name = "keys.0".to_owned(), "a name").await;
+        quantized.check_parts(|parts| parts.tensor(name).shape.swap(1, 2), "a shape").await;
+    }
+    quantized.check_parts(|parts| parts.tensor("keys_packed.0").dtype = "F32".to_owned(), "packed floats").await;
+    quantized.check_parts(|parts| parts.tensor("keys_scales.0").dtype = "U32".to_owned(), "whole scales").await;
 }
 
 /// Two turns that cannot be written, with the reason; the second is answered from memory. Returns the conversation and its tokens.

@@ -1,6 +1,7 @@
 //! Answers that cannot share a batch: with a draft model or quantized keys and values, and what the next of them finds.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use cairn_chat::{FinishReason, SamplingParams};
 use cairn_engine::{Engine, EngineOptions, GenerateRequest, KvCacheOptions, KvQuantization, PromptInput};
@@ -8,6 +9,8 @@ use cairn_lm::{GenerateOptions, LoadOptions, LoadedModel, Sampler, generate_step
 use serde_json::json;
 
 use crate::client::{Answer, finish, request};
+use crate::file_parts::Parts;
+use crate::keeper::{Keeper, Kept, ON_DISK, Talk, ask, fresh_folder, talker};
 use crate::scripted::{Scripted, text_ids};
 
 async fn engine(model: &Scripted) -> Engine {
@@ -247,4 +250,38 @@ async fn text_becomes_the_tokens_that_a_prompt_of_it_has() {
         let of_text = answer(&engine, GenerateRequest { max_tokens: 1, ..GenerateRequest::new(PromptInput::Text(text.to_owned())) }).await;
         assert_eq!(tokens, of_text.finished.new_prompt_ids);
     }
+}
+
+/// Makes one head of two, so that a group of 32 fits.
+fn widen_head(model: &Path) {
+    let path = model.join("config.json");
+    let config = std::fs::read_to_string(&path).expect("config.json");
+    let config = config.replace("\"num_attention_heads\": 2", "\"num_attention_heads\": 1");
+    let config = config.replace("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 1");
+    std::fs::write(path, config.replace("\"head_dim\": 16", "\"head_dim\": 32")).expect("config.json");
+    let path = model.join("model.safetensors");
+    let mut weights = Parts::read(&path);
+    for norm in weights.tensors.iter_mut().filter(|tensor| tensor.name.ends_with("q_norm.weight") || tensor.name.ends_with("k_norm.weight"))
+    {
+        (norm.shape, norm.bytes) = (vec![32], norm.bytes.repeat(2));
+    }
+    weights.write(&path);
+}
+
+#[tokio::test]
+async fn an_answer_with_quantized_keys_is_made_again_from_its_question_where_a_state_was_caught_there() {
+    let (model, place) = (talker("qwen3_next/equal-heads"), fresh_folder());
+    widen_head(model.path());
+    let keeper = Keeper::start(model.path(), place.path(), ON_DISK, Kept::default()).await;
+    let talk = Talk::new(&"AID ME AND LEAD ME HOME. ".repeat(4));
+    let question = || GenerateRequest { kv_cache: quantized(0), ..ask(talk.asking("FIND A MILE AND A CALM LAND"), "conversation/1") };
+    let first = keeper.answer(question()).await;
+    keeper.forget_in_place().await;
+    let again = keeper.answer(question()).await;
+    let (stats, expected) = (&again.finished.stats, first.finished.stats.num_prompt_tokens);
+    assert!(stats.num_cached_tokens < expected && stats.num_cached_tokens + 20 > expected, "{stats:?}");
+    assert_eq!(again.finished.token_ids, first.finished.token_ids);
+    // Another question finds the system prompt.
+    let other = keeper.answer(GenerateRequest { kv_cache: quantized(0), ..ask(talk.asking("NO"), "conversation/2") }).await;
+    assert!(other.finished.stats.num_cached_tokens >= 100, "{:?}", other.finished.stats);
 }

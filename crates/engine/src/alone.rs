@@ -8,8 +8,8 @@ use std::rc::Rc;
 use cairn_chat::FinishReason;
 use cairn_lm::cache::LayerCache;
 use cairn_lm::{
-    GenerateOptions, GenerateParams, GenerationResponse, Input, LmError, ModelKitOptions, PromptProgress, Sampling, Stops, StreamRequest,
-    stream_generate,
+    GenerateOptions, GenerateParams, GenerationResponse, Input, LmError, ModelKitOptions, PromptProgress, Sampler, Sampling, Stops,
+    StreamRequest, generate_step, stream_generate,
 };
 
 use crate::answer::Answer;
@@ -87,18 +87,24 @@ fn with_caches(
     };
     let sampling = Sampling::new(&request.sampling, &loaded.model)?;
     let stops = Stops { eos_token_ids: answer.eos_token_ids()?, ..Stops::default() };
-    let (cached_tokens, tokens) = answer.cached_and_uncached();
+    let (mut cached_tokens, tokens) = answer.cached_and_uncached();
     answer.prefilled(0);
+    let num_read = match read_to_places(worker, answer, &mut caches, &tokens, &options) {
+        Err(LmError::Cancelled) => return Ok((FinishReason::Cancelled, caches)),
+        read => read?,
+    };
+    let (read, tokens) = tokens.split_at(num_read);
+    cached_tokens.extend(read);
     let mut on_progress = |processed, _| {
         if processed > 0 {
-            answer.prefilled(processed);
+            answer.prefilled(num_read + processed);
         }
         after_chunk(worker, answer)
     };
     let started = stream_generate(
         &loaded.model,
         StreamRequest {
-            input: Input { tokens: &tokens, cached_tokens: &cached_tokens, embeddings: None },
+            input: Input { tokens, cached_tokens: &cached_tokens, embeddings: None },
             sampling,
             stops,
             options,
@@ -115,6 +121,32 @@ fn with_caches(
     // Waits for the step that was launched ahead.
     let (caches, _) = stream.into_caches()?;
     Ok((reason, caches))
+}
+
+/// Reads up to each place that has to be caught, and catches it. Returns how many of `tokens` have been read.
+fn read_to_places(
+    worker: &mut Worker,
+    answer: &mut Answer,
+    caches: &mut Vec<LayerCache>,
+    tokens: &[u32],
+    options: &GenerateOptions,
+) -> Result<usize, LmError> {
+    let loaded = Rc::clone(&answer.loaded);
+    let mut num_read = 0;
+    for place in answer.uncached_places_to_catch() {
+        let options = GenerateOptions { max_tokens: 0, num_top_logprobs: None, ..options.clone() };
+        let mut on_progress = |processed, _| {
+            if processed > 0 {
+                answer.prefilled(num_read + processed);
+            }
+            after_chunk(worker, answer)
+        };
+        let stream = generate_step(&loaded.model.model, &tokens[num_read..place], caches, Sampler::Greedy, options, &mut on_progress)?;
+        *caches = stream.into_caches()?;
+        num_read = place;
+        answer.catch(caches.clone());
+    }
+    Ok(num_read)
 }
 
 /// Shows how much of the prompt has been read, and breaks where the answer is to end.

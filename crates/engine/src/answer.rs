@@ -98,11 +98,11 @@ impl Answer {
         }
         let (reuse, tokens_in_file) = match file {
             Some(Beginning { num_tokens, token_ids, caches }) => (Reuse { num_tokens, note: None, caches }, token_ids),
-            // At least one token must be run, to have something to sample from.
             // What is not known as tokens is only there.
             None if request.uses_prompt_cache() || opaque.is_some() => {
                 let query = Query {
                     prompt: &prompt,
+                    // At least one token must be run, to have something to sample from.
                     limit: total - 1,
                     model_name: &loaded.name,
                     quantization: request.kv_cache.quantization,

@@ -141,13 +141,15 @@ impl Engine {
         Generation { events, stop, has_ended: false }
     }
 
-    /// What a prompt-cache file holds, checked as thoroughly as for going on from it with the loaded model.
+    /// What a prompt-cache file holds, and whether the loaded model could go on from it, by all that its header says. Its numbers are read
+    /// only when it is imported.
     pub async fn inspect_prompt_file(&self, path: &Path) -> Result<PromptFileInfo, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Job::ReadPromptFile { path: path.to_owned(), import: None, reply }, answer).await
     }
 
-    /// Puts what a prompt-cache file holds into the prompt cache, where it belongs to `import.owner` and is pinned.
+    /// Puts what a prompt-cache file holds into the prompt cache, where it belongs to `import.owner` and is pinned. The status tells how far
+    /// the check is; dropping the future ends it, and then nothing is imported.
     pub async fn import_prompt_file(&self, path: &Path, import: Import) -> Result<PromptFileInfo, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Job::ReadPromptFile { path: path.to_owned(), import: Some(import), reply }, answer).await

@@ -3,18 +3,18 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use cairn_lm::cache::span::CacheLayout;
-use cairn_lm::cache::{LayerCache, PromptFile, QuantizedKvCache, check_writable, make_prompt_cache, save_prompt_cache};
+use cairn_lm::cache::span::{CacheLayout, LayerLayout};
+use cairn_lm::cache::{KvQuantization, LayerCache, PromptFile, check_writable, make_prompt_cache, save_prompt_cache};
 use cairn_lm::{GenerateOptions, LmError, LoadedModel, Sampler, check_length, generate_step};
 
-use crate::EngineError;
 use crate::imprint::{Imprint, Origin, Parts, PromptKind};
 use crate::prompt::known_tokens;
-use crate::prompt_cache::{Exported, cache_variant};
+use crate::prompt_cache::{Exported, cache_variant, quantized_like};
 use crate::records::Space;
 use crate::request::{KvCacheOptions, PromptInput};
 use crate::sample;
 use crate::worker::{Loaded, Worker};
+use crate::{EngineError, EngineState};
 
 /// A prompt to read and keep.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,7 +53,7 @@ pub(crate) struct Beginning {
 pub struct PromptFileInfo {
     /// What it calls its model.
     pub model: String,
-    /// Where its tokens belong in the prompt cache: apart, where they are imported without the check.
+    /// Where its tokens belong in the prompt cache: apart, once they have been imported without the check.
     pub space: Space,
     /// Where its tokens end; a file that does not say is taken as a prompt.
     pub kind: PromptKind,
@@ -69,7 +69,7 @@ pub struct PromptFileInfo {
     pub made_by: Option<String>,
     /// When it was made, in milliseconds since the Unix epoch.
     pub created_at_ms: Option<i64>,
-    /// Whether it says by which weights it was made, and these are the loaded ones.
+    /// Whether it says by which weights it was made, and these are the loaded ones as far as samples of them tell.
     pub is_model_proven: bool,
     /// Whether sample positions can be computed again.
     pub can_check: bool,
@@ -184,10 +184,15 @@ fn origin(model: &LoadedModel) -> Origin {
     Origin { fingerprint: model.fingerprint.clone(), parts: Some(parts) }
 }
 
-/// Reads a file for the loaded model, and puts it into the prompt cache where that is asked for.
-pub(crate) fn read(worker: &mut Worker, path: &Path, import: Option<&Import>) -> Result<PromptFileInfo, EngineError> {
+/// Looks at a file for the loaded model, and reads it and puts it into the prompt cache where that is asked for. Without an import no array
+/// is read. `is_cancelled` ends the check.
+pub(crate) fn read(
+    worker: &mut Worker,
+    path: &Path,
+    import: Option<&Import>,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<PromptFileInfo, EngineError> {
     let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
-    let model = &loaded.model.model;
     let refuse = |what: String| EngineError::NotImportable { path: path.to_owned(), what };
     let unusable = |source: LmError| match source {
         // Which name the file themselves.
@@ -196,27 +201,17 @@ pub(crate) fn read(worker: &mut Worker, path: &Path, import: Option<&Import>) ->
     };
     let file = PromptFile::open(path).map_err(unusable)?;
     let imprint = check(path, &file, &loaded, &unusable)?;
-    let num_tokens = file.num_tokens();
-    let caches = file.read_for(model).map_err(unusable)?;
-    if !is_of_own_kind(&caches, &model.make_cache()) {
+    let variant = file.layout().and_then(|layout| own_variant(&layout, loaded.model.model.make_cache()));
+    let variant = variant.ok_or_else(|| {
         let what = "its layers are not kept as this model's are (a bounded or partly quantized cache): it can only be continued from the \
                     file, as `cairn generate --prompt-cache-file` does";
-        return Err(refuse(what.to_owned()));
-    }
-    let fingerprint = loaded.model.fingerprint.clone();
-    let space = match &imprint.token_ids {
-        None => Space::after_file(&fingerprint, &file.hash().map_err(unusable)?),
-        Some(_) => {
-            let space = Space { variant: cache_variant(&caches), fingerprint };
-            // Other conversations that begin alike must not come upon what nobody has checked.
-            if import.is_some_and(|import| !import.check) { space.apart(&file.hash().map_err(unusable)?) } else { space }
-        }
-    };
-    let info = PromptFileInfo {
+        refuse(what.to_owned())
+    })?;
+    let mut info = PromptFileInfo {
         model: imprint.model,
-        space,
+        space: Space { variant, fingerprint: loaded.model.fingerprint.clone() },
         kind: imprint.kind,
-        num_tokens,
+        num_tokens: file.num_tokens(),
         num_bytes: file.num_bytes().map_err(unusable)?,
         title: imprint.title,
         made_by: imprint.made_by,
@@ -226,32 +221,75 @@ pub(crate) fn read(worker: &mut Worker, path: &Path, import: Option<&Import>) ->
         token_ids: imprint.token_ids,
     };
     if let Some(import) = import {
-        if import.check {
-            let Some(tokens) = &info.token_ids else {
-                return Err(refuse(
-                    "it does not say its tokens, so nothing of it can be computed again: import it without the check".to_owned(),
-                ));
-            };
-            sample::check(model, tokens, &caches).map_err(refuse)?;
-        }
-        let tokens = info.token_ids.clone().unwrap_or_else(|| vec![0; num_tokens]);
-        let is_kept = worker.cache.import(&info.space, &loaded.name, tokens, &caches, &import.owner);
-        is_kept.map_err(refuse)?;
+        put(worker, &loaded, &file, import, &mut info, is_cancelled).map_err(|failure| match failure {
+            NotPut::Unusable(source) => unusable(source),
+            NotPut::Refused(what) => refuse(what),
+            NotPut::Cancelled => LmError::Cancelled.into(),
+        })?;
     }
     Ok(info)
 }
 
-/// Whether `caches` are those that the model makes itself, with keys and values as computed or all quantized alike: only these can be put
-/// together again from parts.
-fn is_of_own_kind(caches: &[LayerCache], own: &[LayerCache]) -> bool {
-    let quantized = caches.iter().find_map(|cache| if let LayerCache::Quantized(cache) = cache { Some(cache) } else { None });
-    let like = |own: &LayerCache| match (own, quantized) {
-        (LayerCache::Kv(_), Some(cache)) => QuantizedKvCache::new(cache.group_size(), cache.bits()).ok().map(LayerCache::Quantized),
-        _ => Some(own.clone()),
+/// Why a file was not imported.
+enum NotPut {
+    Unusable(LmError),
+    Refused(String),
+    Cancelled,
+}
+
+/// Puts what `file` holds into the prompt cache, and says in `info` where.
+fn put(
+    worker: &mut Worker,
+    loaded: &Loaded,
+    file: &PromptFile,
+    import: &Import,
+    info: &mut PromptFileInfo,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<(), NotPut> {
+    let model = &loaded.model.model;
+    let caches = match (&info.token_ids, import.check) {
+        (Some(tokens), true) => {
+            let caches = file.read_for(model).map_err(NotPut::Unusable)?;
+            let on_progress = |processed_tokens, total_tokens| {
+                worker.publish_progress(|| EngineState::Prefilling { model: loaded.name.clone(), processed_tokens, total_tokens });
+                if is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            match sample::check(model, tokens, &caches, on_progress) {
+                Ok(None) => caches,
+                Ok(Some(difference)) => return Err(NotPut::Refused(difference)),
+                Err(LmError::Cancelled) => return Err(NotPut::Cancelled),
+                Err(error) => {
+                    return Err(NotPut::Refused(format!("it could not be computed again ({error}): import it without the check")));
+                }
+            }
+        }
+        (None, true) => {
+            let what = "it does not say its tokens, so nothing of it can be computed again: import it without the check";
+            return Err(NotPut::Refused(what.to_owned()));
+        }
+        (token_ids, false) => {
+            let (caches, hash) = file.read_and_hash_for(model).map_err(NotPut::Unusable)?;
+            info.space = match token_ids {
+                None => Space::after_file(&info.space.fingerprint, &hash),
+                // Other conversations that begin alike must not come upon what nobody has checked.
+                Some(_) => info.space.apart(&hash),
+            };
+            caches
+        }
     };
-    let own: Option<Vec<LayerCache>> = own.iter().map(like).collect();
-    let layout = CacheLayout::of(caches);
-    layout.is_some() && layout == own.and_then(|own| CacheLayout::of(&own))
+    let tokens = info.token_ids.clone().unwrap_or_else(|| vec![0; info.num_tokens]);
+    worker.cache.import(&info.space, &loaded.name, tokens, &caches, &import.owner).map_err(NotPut::Refused)
+}
+
+/// The [`Space::variant`] of a file whose layers are those that the model makes itself (`own`), with keys and values as computed or all
+/// quantized alike: only these can be put together again from parts. None of another.
+fn own_variant(layout: &CacheLayout, own: Vec<LayerCache>) -> Option<String> {
+    let quantization = layout.layers().iter().find_map(|layer| match *layer {
+        LayerLayout::Quantized { group_size, bits } => Some(KvQuantization { bits, group_size, start: 0 }),
+        _ => None,
+    });
+    let own = quantized_like(own, quantization)?;
+    (CacheLayout::of(&own)? == *layout).then(|| cache_variant(&own))
 }
 
 /// Writes what an owner holds.

@@ -1,8 +1,9 @@
 //! Whether keys and values from elsewhere are those of their tokens: they are computed again and compared, all of them or samples.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
+use cairn_lm::LmError;
 use cairn_lm::cache::{Difference, LayerCache, first_difference};
 use cairn_lm::models::Model;
 use mlx_rs::Array;
@@ -14,33 +15,45 @@ const MAX_WHOLE_TOKENS: usize = 2048;
 /// tokens attend to that.
 const NUM_SPANS: usize = 8;
 const SPAN_TOKENS: usize = 64;
-/// Tokens run at once.
-const STEP_TOKENS: usize = 512;
+/// Tokens run at once: on a CPU a second or two, for which whoever stops it waits.
+const STEP_TOKENS: usize = 256;
 
-/// Computes keys, values and states of `tokens` again and compares them with what `caches` hold. Fails in words where they differ.
+/// Computes keys, values and states of `tokens` again and compares them with what `caches` hold; returns where they differ first, in words.
+/// `on_progress(processed, total)` counts the tokens that are computed; breaking is [`LmError::Cancelled`].
 ///
 /// Rings and recurrent states cannot go back to the middle: with them everything is computed again.
-pub(crate) fn check(model: &Model, tokens: &[u32], caches: &[LayerCache]) -> Result<(), String> {
-    let failed = |error: &dyn std::fmt::Display| format!("it could not be computed again ({error}): import it without the check");
+pub(crate) fn check(
+    model: &Model,
+    tokens: &[u32],
+    caches: &[LayerCache],
+    mut on_progress: impl FnMut(usize, usize) -> ControlFlow<()>,
+) -> Result<Option<String>, LmError> {
     let is_whole = tokens.len() <= MAX_WHOLE_TOKENS || !caches.iter().all(LayerCache::is_trimmable);
-    let spans = if is_whole { std::iter::once(0..tokens.len()).collect() } else { sample_spans(tokens.len()) };
+    let spans: Vec<Range<usize>> = if is_whole { std::iter::once(0..tokens.len()).collect() } else { sample_spans(tokens.len()) };
+    let total = spans.iter().map(ExactSizeIterator::len).sum();
+    let mut processed = 0;
     for span in spans {
         let mut again = match span.start {
             0 => model.make_cache(),
             start => trimmed(caches, tokens.len() - start),
         };
         for step in tokens[span.clone()].chunks(STEP_TOKENS) {
+            if on_progress(processed, total).is_break() {
+                return Err(LmError::Cancelled);
+            }
             let input = Array::from_slice(step, &[1, step.len() as i32]);
-            model.forward(&input, &mut again).map_err(|error| failed(&error))?;
+            model.forward(&input, &mut again)?;
             // Step by step, as a prompt is read: all of them at once would take their activations at once.
-            eval(again.iter().flat_map(LayerCache::arrays)).map_err(|error| failed(&error))?;
+            eval(again.iter().flat_map(LayerCache::arrays))?;
+            processed += step.len();
         }
-        if let Some(Difference { layer, token }) = first_difference(caches, &again, span).map_err(|error| failed(&error))? {
+        if let Some(Difference { layer, token }) = first_difference(caches, &again, span)? {
             let at = token.map_or_else(String::new, |token| format!("token {token}, "));
-            return Err(format!("its contents are not what the model computes from its tokens ({at}layer {layer}): do not use it"));
+            return Ok(Some(format!("its contents are not what the model computes from its tokens ({at}layer {layer}): do not use it")));
         }
     }
-    Ok(())
+    // Nothing is imported for someone who has gone.
+    if on_progress(total, total).is_break() { Err(LmError::Cancelled) } else { Ok(None) }
 }
 
 fn trimmed(caches: &[LayerCache], surplus: usize) -> Vec<LayerCache> {

@@ -164,7 +164,11 @@ fn begin(worker: &mut Worker, answers: &mut Answers, job: Job) {
             let _ = reply.send(Ok(()));
         }
         Job::ReadPromptFile { path, import, reply } => {
-            let _ = reply.send(guarded(worker, "reading a prompt cache", |worker| prompt_file::read(worker, &path, import.as_ref())));
+            let closing = worker.closing.clone();
+            let is_cancelled = || reply.is_closed() || *closing.borrow();
+            let read = |worker: &mut Worker| prompt_file::read(worker, &path, import.as_ref(), &is_cancelled);
+            let result = guarded(worker, "reading a prompt cache", read);
+            let _ = reply.send(result);
             worker.publish_idle();
         }
         Job::ExportPrompt { request, reply } => {

@@ -36,7 +36,8 @@ pub struct LoadedModel {
 pub struct ModelIdentity {
     /// Of config.json.
     pub config: String,
-    /// Of the weights: every tensor's name, type and shape, and samples of its numbers.
+    /// Of the weights: every tensor's name, type and shape, and samples of its numbers. Where two differ, so do the weights; where they are
+    /// equal, the weights may still differ in what was not sampled.
     pub weights: String,
     /// Of tokenizer.json.
     pub tokenizer: String,

@@ -62,7 +62,7 @@ use stored::Stored;
 
 pub use anchors::Holding;
 pub use shelf::CacheFigures;
-pub(crate) use space::{cache_variant, named_quantization};
+pub(crate) use space::{cache_variant, named_quantization, quantized_like};
 pub use view::{CacheNode, CacheView, CacheWindow};
 
 /// What could be reused of earlier work.

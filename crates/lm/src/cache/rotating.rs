@@ -196,6 +196,14 @@ impl RotatingKvCache {
         Ok(Some((gathered(keys, &held, None)?, gathered(values, &held, None)?)))
     }
 
+    /// The token of the first of what [`RotatingKvCache::temporal`] gives, counted back from the newest. Where the first tokens are kept,
+    /// they stand in the place of that one and of those behind it.
+    pub fn first_held(&self) -> usize {
+        let capacity = self.keys.as_ref().map_or(0, |keys| keys.dim(2));
+        let num_held: i32 = self.temporal_spans(capacity).iter().map(|span| span.end - span.start).sum();
+        (self.offset - num_held).max(0) as usize
+    }
+
     /// The arrays behind it.
     pub fn arrays(&self) -> Vec<&Array> {
         self.keys.iter().chain(&self.values).collect()

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
 
-use super::checked::{CheckedFile, LayerState, QuantizedRows, Refusal, Rows};
+use super::checked::{CheckedFile, Class, LayerState, QuantizedRows, Refusal, Rows};
 use crate::LmError;
 use crate::cache::fit::{check_fit, own_caches};
+use crate::cache::span::CacheLayout;
 use crate::cache::{ArraysCache, CacheList, ChunkedKvCache, KvCache, LayerCache, QuantizedArray, QuantizedKvCache, RotatingKvCache};
 use crate::ffi;
 use crate::models::Model;
@@ -48,26 +49,9 @@ impl PromptFile {
         self.0.file.file().metadata().map(|metadata| metadata.len()).map_err(|source| self.unreadable(source))
     }
 
-    /// BLAKE3 of its contents, in hex: of what is in use, because the room for more can be of any length.
-    pub fn hash(&self) -> Result<String, LmError> {
-        fn bytes<'a>(file: &'a CheckedFile, layer: &'a LayerState) -> Box<dyn Iterator<Item = Result<Vec<u8>, Refusal>> + 'a> {
-            match layer {
-                LayerState::Kv { held, .. } | LayerState::Rotating { held, .. } | LayerState::Chunked { held, .. } => {
-                    Box::new(held.iter().flatten().map(|rows| file.read_rows(rows)))
-                }
-                LayerState::Quantized { held, .. } => {
-                    Box::new(held.iter().flat_map(|held| held.iter()).flatten().map(|rows| file.read_rows(rows)))
-                }
-                LayerState::Arrays(slots) => Box::new(slots.iter().flatten().map(|tensor| file.read(tensor))),
-                LayerState::List(entries) => Box::new(entries.iter().flat_map(|entry| bytes(file, entry))),
-            }
-        }
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(format!("{:?} {:?}", self.0.metadata, self.0.layers).as_bytes());
-        for bytes in self.0.layers.iter().flat_map(|layer| bytes(&self.0, layer)) {
-            hasher.update(&bytes.map_err(|refusal| error(self.0.file.path(), refusal))?);
-        }
-        Ok(hasher.finalize().to_hex().to_string())
+    /// How its layers are kept, by what its header says; none where they could not be put together again from spans.
+    pub fn layout(&self) -> Option<CacheLayout> {
+        CacheLayout::of_states(&self.0.layers)
     }
 
     /// Fails unless `model` can continue it; nothing is read for that. Where `is_its_own` says that this very model made it, its numbers
@@ -78,18 +62,32 @@ impl PromptFile {
 
     /// Its caches. Only what is in use is read, not the room that other programs leave for more tokens.
     pub fn read(&self) -> Result<Vec<LayerCache>, LmError> {
-        self.read_like(None)
+        self.read_with(&mut Reading { file: &self.0, hasher: None }, None)
     }
 
     /// Its caches, with their numbers in the types that `model` computes with. They must fit.
     pub fn read_for(&self, model: &Model) -> Result<Vec<LayerCache>, LmError> {
-        self.read_like(Some(&own_caches(model)?))
+        self.read_with(&mut Reading { file: &self.0, hasher: None }, Some(&own_caches(model)?))
     }
 
-    fn read_like(&self, own: Option<&[LayerCache]>) -> Result<Vec<LayerCache>, LmError> {
-        let read = Reading(&self.0);
+    /// As [`PromptFile::read_for`], with a BLAKE3 hash of what was read and of the metadata, in hex. It is the same for the same contents,
+    /// whatever room the file has for more.
+    pub fn read_and_hash_for(&self, model: &Model) -> Result<(Vec<LayerCache>, String), LmError> {
+        // What is hashed names what is stored: it must not change. Texts and numbers each have a length or an end of their own.
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(b"cairn prompt file 1\n");
+        for text in self.metadata().iter().flat_map(|(key, value)| [key, value]) {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
+        let mut reading = Reading { file: &self.0, hasher: Some(hasher) };
+        let caches = self.read_with(&mut reading, Some(&own_caches(model)?))?;
+        Ok((caches, reading.hasher.unwrap_or_default().finalize().to_hex().to_string()))
+    }
+
+    fn read_with(&self, reading: &mut Reading<'_>, own: Option<&[LayerCache]>) -> Result<Vec<LayerCache>, LmError> {
         let layers = self.0.layers.iter().enumerate();
-        let layers = layers.map(|(index, layer)| read.cache(layer, own.and_then(|own| own.get(index))));
+        let layers = layers.map(|(index, layer)| reading.cache(layer, own.and_then(|own| own.get(index))));
         let mut caches = layers.collect::<Result<Vec<_>, _>>()?;
         let num_tokens = self.num_tokens();
         caches.iter_mut().for_each(|cache| count_as_read(cache, num_tokens));
@@ -118,20 +116,28 @@ fn count_as_read(cache: &mut LayerCache, num_tokens: usize) {
     }
 }
 
-struct Reading<'a>(&'a CheckedFile);
+struct Reading<'a> {
+    file: &'a CheckedFile,
+    /// Of everything that is read, in its order; none where nobody asks.
+    hasher: Option<blake3::Hasher>,
+}
 
 // Lengths and numbers are below 2^31 from here on: the header check and the numbers' own saw to that.
 impl Reading<'_> {
     /// With numbers in the types of `own`, where that is given.
-    fn cache(&self, layer: &LayerState, own: Option<&LayerCache>) -> Result<LayerCache, LmError> {
+    fn cache(&mut self, layer: &LayerState, own: Option<&LayerCache>) -> Result<LayerCache, LmError> {
         let types: Vec<Dtype> = own.map_or(Vec::new(), |own| own.arrays().into_iter().map(Array::dtype).collect());
         let dtype = types.first().copied();
         Ok(match layer {
-            LayerState::Kv { held, offset } => LayerCache::Kv(match held {
-                Some([keys, values]) => KvCache::from_buffers(self.rows(keys, dtype)?, self.rows(values, dtype)?, *offset as i32),
-                None => KvCache::new(),
-            }),
+            LayerState::Kv { held, offset } => {
+                self.note(Class::Kv, &[*offset]);
+                LayerCache::Kv(match held {
+                    Some([keys, values]) => KvCache::from_buffers(self.rows(keys, dtype)?, self.rows(values, dtype)?, *offset as i32),
+                    None => KvCache::new(),
+                })
+            }
             LayerState::Rotating { held, offset, keep, max_size, index } => {
+                self.note(Class::Rotating, &[*offset, *keep, *max_size, *index]);
                 let (max_size, keep) = (*max_size as i32, *keep as i32);
                 LayerCache::Rotating(match held {
                     Some([keys, values]) => {
@@ -142,6 +148,7 @@ impl Reading<'_> {
                 })
             }
             LayerState::Quantized { held, offset, group_size, bits } => {
+                self.note(Class::Quantized, &[*offset, *group_size as usize, *bits as usize]);
                 let cache = QuantizedKvCache::new(*group_size, *bits)?;
                 LayerCache::Quantized(match held {
                     Some(held) => {
@@ -151,20 +158,25 @@ impl Reading<'_> {
                     None => cache,
                 })
             }
-            LayerState::Chunked { held, offset, chunk_size, start } => LayerCache::Chunked(match held {
-                Some([keys, values]) => {
-                    let (keys, values) = (self.rows(keys, dtype)?, self.rows(values, dtype)?);
-                    ChunkedKvCache::from_buffers(*chunk_size as i32, keys, values, *start as i32, *offset as i32)
-                }
-                None => ChunkedKvCache::new(*chunk_size as i32),
-            }),
+            LayerState::Chunked { held, offset, chunk_size, start } => {
+                self.note(Class::Chunked, &[*offset, *chunk_size, *start]);
+                LayerCache::Chunked(match held {
+                    Some([keys, values]) => {
+                        let (keys, values) = (self.rows(keys, dtype)?, self.rows(values, dtype)?);
+                        ChunkedKvCache::from_buffers(*chunk_size as i32, keys, values, *start as i32, *offset as i32)
+                    }
+                    None => ChunkedKvCache::new(*chunk_size as i32),
+                })
+            }
             LayerState::Arrays(slots) => {
+                self.note(Class::Arrays, &[slots.len()]);
                 let array = |(slot, tensor): (usize, &Option<TensorEntry>)| {
                     tensor.as_ref().map(|tensor| self.array(tensor, types.get(slot).copied())).transpose()
                 };
                 LayerCache::Arrays(ArraysCache::from_slots(slots.iter().enumerate().map(array).collect::<Result<_, _>>()?))
             }
             LayerState::List(entries) => {
+                self.note(Class::List, &[entries.len()]);
                 let own = |index: usize| if let Some(LayerCache::List(own)) = own { own.entries().get(index) } else { None };
                 let entries = entries.iter().enumerate().map(|(index, entry)| self.cache(entry, own(index)));
                 LayerCache::List(CacheList::new(entries.collect::<Result<_, _>>()?))
@@ -172,18 +184,34 @@ impl Reading<'_> {
         })
     }
 
-    fn quantized(&self, [packed, scales, biases]: &QuantizedRows, dtype: Option<Dtype>) -> Result<QuantizedArray, LmError> {
+    fn quantized(&mut self, [packed, scales, biases]: &QuantizedRows, dtype: Option<Dtype>) -> Result<QuantizedArray, LmError> {
         Ok(QuantizedArray { packed: self.rows(packed, None)?, scales: self.rows(scales, dtype)?, biases: self.rows(biases, dtype)? })
     }
 
-    fn rows(&self, rows: &Rows, dtype: Option<Dtype>) -> Result<Array, LmError> {
-        let bytes = self.0.read_rows(rows).map_err(|refusal| error(self.0.file.path(), refusal))?;
-        array_of(&bytes, &rows.shape(), mlx_dtype(rows.tensor.dtype), dtype)
+    fn rows(&mut self, rows: &Rows, dtype: Option<Dtype>) -> Result<Array, LmError> {
+        let bytes = self.file.read_rows(rows).map_err(|refusal| error(self.file.file.path(), refusal))?;
+        self.array_of(&bytes, &rows.tensor, &rows.shape(), dtype)
     }
 
-    fn array(&self, tensor: &TensorEntry, dtype: Option<Dtype>) -> Result<Array, LmError> {
-        let bytes = self.0.read(tensor).map_err(|refusal| error(self.0.file.path(), refusal))?;
-        array_of(&bytes, &tensor.shape, mlx_dtype(tensor.dtype), dtype)
+    fn array(&mut self, tensor: &TensorEntry, dtype: Option<Dtype>) -> Result<Array, LmError> {
+        let bytes = self.file.read(tensor).map_err(|refusal| error(self.file.file.path(), refusal))?;
+        self.array_of(&bytes, tensor, &tensor.shape, dtype)
+    }
+
+    fn array_of(&mut self, bytes: &[u8], tensor: &TensorEntry, shape: &[usize], wanted: Option<Dtype>) -> Result<Array, LmError> {
+        if let Some(hasher) = &mut self.hasher {
+            // The name says which of a layer's arrays it is.
+            hasher.update(format!("{} {} {shape:?}\n", tensor.name, tensor.dtype.name()).as_bytes());
+            hasher.update(bytes);
+        }
+        array_of(bytes, shape, mlx_dtype(tensor.dtype), wanted)
+    }
+
+    /// Hashes which kind of cache comes next, and its numbers.
+    fn note(&mut self, class: Class, numbers: &[usize]) {
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(format!("{} {numbers:?}\n", class.name()).as_bytes());
+        }
     }
 }
 

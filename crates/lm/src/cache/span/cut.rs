@@ -139,8 +139,7 @@ impl Held {
             }
             LayerCache::Rotating(ring) => {
                 let (keys, values) = ring.temporal()?.ok_or_else(refused)?;
-                let first = ring.offset() - (keys.dim(2) as usize).min(ring.offset());
-                Held::Tokens { arrays: PLAIN.into_iter().zip([keys, values]).collect(), first, is_window: true }
+                Held::Tokens { arrays: PLAIN.into_iter().zip([keys, values]).collect(), first: ring.first_held(), is_window: true }
             }
             LayerCache::Arrays(state) => Held::State((0..state.num_slots()).map(|slot| state.get(slot).cloned()).collect()),
             LayerCache::List(list) => Held::List(list.entries().iter().map(Held::of).collect::<Result<_, _>>()?),

@@ -106,12 +106,16 @@ impl Joining {
                 if from >= to {
                     return Ok(());
                 }
-                for (name, rows) in names.iter().zip(rows) {
+                for (index, (name, rows)) in names.iter().zip(rows).enumerate() {
                     let name = format!("{name}.{path}");
                     let part = tensor(&name).ok_or_else(|| refused(format!("it lacks {name}")))?;
                     let [1, heads, held, width] = *part.shape else {
                         return Err(refused(format!("{name} is {:?}, and not one row of keys or values", part.shape)));
                     };
+                    let is_packed = matches!(kind, Tokens::Quantized { .. }) && index % 3 == 0; // scales and biases follow
+                    if is_packed != (part.dtype == Dtype::Uint32) {
+                        return Err(refused(format!("{name} holds {:?} numbers", part.dtype)));
+                    }
                     // A ring may have given up the first tokens of the span.
                     let held_from = stop.checked_sub(held).filter(|&held_from| (start..=from).contains(&held_from));
                     let held_from = held_from.ok_or_else(|| refused(format!("{name} holds {held} tokens of {start} to {stop}")))?;

@@ -20,6 +20,7 @@ pub use cut::{Capture, CutSpan, HeldLayers, SpanTensor};
 pub use join::{CacheJoiner, TensorSlice};
 
 use super::LayerCache;
+use super::prompt_file::LayerState;
 
 /// What has to be known of a layer's cache to put one together from spans.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +59,11 @@ impl CacheLayout {
         caches.iter().map(LayerLayout::of).collect::<Option<_>>().map(CacheLayout)
     }
 
+    /// That of the caches in a file, by its header alone.
+    pub(super) fn of_states(layers: &[LayerState]) -> Option<CacheLayout> {
+        layers.iter().map(LayerLayout::of_state).collect::<Option<_>>().map(CacheLayout)
+    }
+
     /// Its layers.
     pub fn layers(&self) -> &[LayerLayout] {
         &self.0
@@ -92,6 +98,17 @@ impl LayerLayout {
             | LayerCache::Arrays(_)
             | LayerCache::BatchKv(_)
             | LayerCache::BatchRotating(_) => return None,
+        })
+    }
+
+    fn of_state(state: &LayerState) -> Option<LayerLayout> {
+        Some(match state {
+            LayerState::Kv { .. } => LayerLayout::Kv,
+            LayerState::Rotating { keep: 0, max_size, .. } => LayerLayout::Rotating { max_size: *max_size },
+            LayerState::Quantized { group_size, bits, .. } => LayerLayout::Quantized { group_size: *group_size, bits: *bits },
+            LayerState::Arrays(slots) => LayerLayout::Arrays { num_slots: slots.len() },
+            LayerState::List(entries) => LayerLayout::List(entries.iter().map(LayerLayout::of_state).collect::<Option<_>>()?),
+            LayerState::Rotating { .. } | LayerState::Chunked { .. } => return None,
         })
     }
 
