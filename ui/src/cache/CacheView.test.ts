@@ -4,11 +4,13 @@ import { tick } from 'svelte';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
+import type { Reply } from '../platform/wire';
 import Root from '../Root.svelte';
 import {
   bootstrap,
   conversation,
   FakePlatform,
+  gate,
   kept,
   message,
   named,
@@ -204,6 +206,104 @@ test('a named prompt cache can be renamed, exported, deleted and started from', 
   expect([app.page, app.chat.selectedId]).toEqual(['chat', 'n']);
 });
 
+test('a name that is taken leaves the field as it was typed, and says so under it', async () => {
+  const { platform } = await openPage();
+  platform.answers.rename_named_cache = new CallError('invalid', 'There is one of this name.');
+  await fireEvent.click(button('Rename prompt cache Name x'));
+  const field = screen.getByRole<HTMLInputElement>('textbox', { name: 'Name' });
+  field.value = 'Taken';
+  await fireEvent.keyDown(field, { key: 'Enter' });
+  await settle();
+  await tick();
+  expect([field.value, field.isConnected, document.activeElement]).toEqual(['Taken', true, field]);
+  expect(document.getElementById(field.getAttribute('aria-describedby') ?? '')?.textContent).toBe(
+    'There is one of this name.',
+  );
+  await fireEvent.input(field);
+  expect(field.getAttribute('aria-invalid')).toBe('false');
+});
+
+test('the focus goes to the neighbour of a deleted row, to the heading after the last, and back with Undo', async () => {
+  const { app } = await openPage({ named: [named('x'), named('y')] });
+  const remove = async (name: string) => {
+    button(`Delete prompt cache ${name}`).focus();
+    await fireEvent.click(button(`Delete prompt cache ${name}`));
+    await settle();
+    await tick();
+  };
+  await remove('Name x');
+  expect(document.activeElement).toBe(button('Rename prompt cache Name y'));
+  await remove('Name y');
+  expect(document.activeElement).toBe(screen.getByRole('heading', { name: 'Named prompt caches' }));
+
+  const undo = screen.getAllByRole('button', { name: 'Undo' }).at(-1) as HTMLElement;
+  undo.focus();
+  await fireEvent.click(undo);
+  await settle();
+  await tick();
+  expect(document.activeElement).toBe(button('Rename prompt cache Name y'));
+  expect(app.cache.focus).toBeNull();
+});
+
+test('the panel closes while what has the focus is in it, so that the browser gives the focus back', async () => {
+  const { app } = await open();
+  app.cache.isKeptOpen = true;
+  await tick();
+  const save = screen.getByRole('button', { name: 'Save as named…', hidden: true });
+  save.focus();
+  vi.mocked(Element.prototype.matches).mockImplementation(() => true);
+  const focused: boolean[] = [];
+  vi.spyOn(HTMLElement.prototype, 'hidePopover').mockImplementation(function (this: HTMLElement) {
+    focused.push(this.contains(save) && document.activeElement === save);
+  });
+  app.cache.askForName('a');
+  await tick();
+  expect(focused[0]).toBe(true);
+});
+
+test('where nothing is left, nothing is offered but to unpin', async () => {
+  const { app, platform } = await open();
+  app.cache.isKeptOpen = true;
+  const cache = kept({ kept_tokens: 0, kept_bytes: 0, is_whole: false, is_pinned: true });
+  platform.emit({ type: 'conversation', conversation: conversation('a', { cache }) });
+  await tick();
+  const panel = within(screen.getByRole('dialog', { name: 'What is kept of this conversation', hidden: true }));
+  expect(panel.getByText('Nothing is kept of it; its messages are read again with the next one.')).toBeTruthy();
+  expect(panel.getAllByRole('button', { hidden: true }).map(({ textContent }) => textContent)).toEqual(['Unpin']);
+});
+
+test('what goes beyond a limit says so, and fills its bar', async () => {
+  await openPage({ disk_bytes: 55e6, disk_budget_bytes: 0 });
+  const meter = screen.getByRole('meter', { name: 'Disk' });
+  expect([meter.getAttribute('aria-valuenow'), meter.getAttribute('aria-valuetext')]).toEqual([
+    '100',
+    '55 MB, above the limit of 0 MB',
+  ]);
+  expect(screen.getByText('What is named, pinned or in use stays, also above a limit.')).toBeTruthy();
+});
+
+test('a beginning that another model has read says which one to choose', async () => {
+  const { platform } = await open();
+  const cache = kept({ fingerprint: 'g', model: 'owner/other' });
+  platform.emit({ type: 'conversation', conversation: conversation('a', { cache, prefix }) });
+  await tick();
+  const card = within(screen.getByRole('complementary', { name: 'Beginning' }));
+  expect(card.getByText('Read by other: choose that model to go on.')).toBeTruthy();
+});
+
+test('an empty tree is not called empty before it has been looked at', async () => {
+  const { platform } = await openPage({ nodes: [] });
+  await fireEvent.click(button('Title b'));
+  const answer = gate<Reply>();
+  platform.answers.get_cache = answer.promise;
+  await fireEvent.click(button('What is kept'));
+  expect(screen.getByText('Loading…')).toBeTruthy();
+  answer.open({ type: 'cache', cache: overview() });
+  await settle();
+  await tick();
+  expect(screen.getByText('Nothing is kept yet. It begins with the first answer.')).toBeTruthy();
+});
+
 test('keys walk through the tree and open a row; what ends there can be visited', async () => {
   const { app } = await openPage();
   const root = item(/^System, tokens 1–256: You are/);
@@ -220,7 +320,7 @@ test('keys walk through the tree and open a row; what ends there can be visited'
   expect([document.activeElement, leaf.getAttribute('aria-level')]).toEqual([leaf, '2']);
 
   await fireEvent.keyDown(leaf, { key: 'Enter' });
-  const ends = within(within(leaf).getByRole('list', { name: 'Ends here' }));
+  const ends = within(within(leaf).getByRole('list', { name: '2 end here:' }));
   await fireEvent.click(ends.getByRole('button', { name: 'Title b' }));
   expect([app.page, app.chat.selectedId]).toEqual(['chat', 'b']);
 });
@@ -295,7 +395,7 @@ test('special tokens are signs between the words; the text itself is a tooltip a
   const line = row.querySelector('code');
   expect([line?.textContent?.trim(), line?.title]).toEqual(['Be kind. You: Why?', text]);
   const excerpt = document.querySelector<HTMLElement>('p[title]');
-  expect([excerpt?.textContent, excerpt?.title]).toEqual(['Begins:  Be kind. You: Why?', text]);
+  expect([excerpt?.textContent, excerpt?.title]).toEqual(['Begins:  Why?', text]);
   await fireEvent.click(row);
   expect(row.querySelector('pre')?.textContent).toBe(text);
 });

@@ -5,6 +5,7 @@ import { cacheFileName, sentenceOf, type Platform } from '../platform/platform';
 import type { CacheOverview, CacheSource, Command, Event, NamedCache } from '../platform/wire';
 import type { Toasts } from '../ui/toasts.svelte';
 import { TreeState } from './tree.svelte';
+import { purgedWords } from './words';
 
 const REFRESH_MS = 1000;
 const UNDO_MS = 8000;
@@ -29,6 +30,12 @@ export class CacheStore {
   /** The named cache that was just imported. */
   highlightedId = $state<string | null>(null);
   renamingId = $state<string | null>(null);
+  /** Why the name that was typed is not to be had. */
+  renameProblem = $state<string | null>(null);
+  /** The row that takes the focus which another one took along, or none: the heading. */
+  focus = $state.raw<{ id: string | null } | null>(null);
+  /** The page has been opened, and what it shows may be old. */
+  isLoading = $state(false);
 
   /** Panels that hang on buttons. */
   isKeptOpen = $state(false);
@@ -41,6 +48,7 @@ export class CacheStore {
 
   readonly #options: CacheOptions;
   #isAsking = false;
+  #isRenaming = false;
   #isStale = false;
   #lastAsked = -Infinity;
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -53,13 +61,15 @@ export class CacheStore {
   open(highlightedId: string | null = null): void {
     this.isOpen = true;
     this.highlightedId = highlightedId;
+    this.isLoading = true;
     void this.refresh();
   }
 
   close(): void {
     this.isOpen = false;
     this.highlightedId = null;
-    this.renamingId = null;
+    this.focus = null;
+    this.askForRename(null);
     clearTimeout(this.#timer);
     this.#timer = undefined;
   }
@@ -89,6 +99,7 @@ export class CacheStore {
       this.problem = sentenceOf(error);
     } finally {
       this.#isAsking = false;
+      this.isLoading = false;
       if (this.#isStale && this.isOpen) this.#refreshSoon();
     }
   }
@@ -114,11 +125,13 @@ export class CacheStore {
   /** Removes what is kept of a conversation; its messages stay. */
   async purge(id: string): Promise<void> {
     const { chat, toasts } = this.#options;
+    const before = chat.list.get(id)?.cache;
     if (!(await this.#run({ type: 'purge_conversation', id }))) return;
     const conversation = chat.list.get(id);
-    if (!conversation) return;
-    chat.list.put({ ...conversation, cache: null });
-    toasts.show('info', `Nothing is kept of “${titleOf(conversation)}” any more. Its messages are all there.`);
+    if (!conversation || !before) return;
+    // What is still kept may have been told meanwhile.
+    if (conversation.cache === before) chat.list.put({ ...conversation, cache: null });
+    toasts.show('info', purgedWords(titleOf(conversation), before));
   }
 
   /** Removes everything but what is named or pinned. */
@@ -150,12 +163,30 @@ export class CacheStore {
     }
   }
 
-  async rename(id: string, name: string): Promise<void> {
-    this.renamingId = null;
-    const before = this.#get(id);
-    if (!before || name.trim() === '' || name.trim() === before.name) return;
-    this.#put({ ...before, name: name.trim() });
-    if (!(await this.#run({ type: 'rename_named_cache', id, name: name.trim() }))) this.#put(before);
+  /** Shows the field for the name of a named cache; null: hides it. */
+  askForRename(id: string | null): void {
+    this.renamingId = id;
+    this.renameProblem = null;
+  }
+
+  /** The field stays until the name is saved; one that is not free is said where it was typed. */
+  async rename(id: string, typed: string): Promise<void> {
+    const name = typed.trim();
+    // Leaving the field saves as well.
+    if (this.#isRenaming) return;
+    if (name === '' || name === this.#get(id)?.name) return this.askForRename(null);
+    this.#isRenaming = true;
+    try {
+      await this.#options.platform.call({ type: 'rename_named_cache', id, name });
+      const named = this.#get(id);
+      if (named) this.#put({ ...named, name });
+      if (this.renamingId === id) this.askForRename(null);
+    } catch (error) {
+      if (this.renamingId === id) this.renameProblem = sentenceOf(error);
+      else this.#options.report(error);
+    } finally {
+      this.#isRenaming = false;
+    }
   }
 
   /** Hides a named cache at once and offers to bring it back. */
@@ -163,8 +194,13 @@ export class CacheStore {
     const before = this.named;
     const named = this.#get(id);
     if (!named) return;
+    const index = before.indexOf(named);
+    this.focus = { id: (before[index + 1] ?? before[index - 1])?.id ?? null };
     this.named = before.filter((row) => row.id !== id);
-    if (!(await this.#run({ type: 'delete_named_cache', id }))) return void (this.named = before);
+    if (!(await this.#run({ type: 'delete_named_cache', id }))) {
+      this.focus = { id };
+      return void (this.named = before);
+    }
     this.#options.toasts.show('info', `Deleted “${named.name}”.`, {
       milliseconds: UNDO_MS,
       action: { label: 'Undo', run: () => void this.#restore(named) },
@@ -172,7 +208,9 @@ export class CacheStore {
   }
 
   async #restore(named: NamedCache): Promise<void> {
-    if (await this.#run({ type: 'restore_named_cache', id: named.id })) this.#put(this.#get(named.id) ?? named);
+    if (!(await this.#run({ type: 'restore_named_cache', id: named.id }))) return;
+    this.#put(this.#get(named.id) ?? named);
+    if (this.isOpen) this.focus = { id: named.id };
   }
 
   /** Opens a new conversation that begins with a named cache; says whether it worked. */

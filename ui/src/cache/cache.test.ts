@@ -106,7 +106,18 @@ test('purging takes the mark away, not the conversation', async () => {
   await cache.purge('a');
   expect(platform.asked).toEqual([{ type: 'purge_conversation', id: 'a' }]);
   expect(app.chat.list.get('a')).toMatchObject({ title: 'Title a', cache: null });
-  expect(toasts()).toEqual(['Nothing is kept of “Title a” any more. Its messages are all there.']);
+  expect(toasts()).toEqual(['Only what it shares with others is kept of “Title a”. Its messages are all there.']);
+});
+
+test('what is still kept after purging is shown, whenever it is told', async () => {
+  const { app, cache, platform } = await start();
+  const left = kept({ kept_tokens: 24, own_bytes: 0 });
+  platform.answers.purge_conversation = () => {
+    platform.emit({ type: 'conversation', conversation: conversation('a', { cache: left }) });
+    return { type: 'done' };
+  };
+  await cache.purge('a');
+  expect(app.chat.list.get('a')?.cache).toEqual(left);
 });
 
 test('what could not be purged is still shown as kept', async () => {
@@ -141,11 +152,25 @@ test.each<[name: string, typed: string, isAsked: boolean, expected: string]>([
   expect([names()[0], cache.renamingId]).toEqual([expected, null]);
 });
 
-test('a name that could not be saved is taken back', async () => {
-  const { cache, names, platform } = await start();
+test('a name that is taken is said where it was typed', async () => {
+  const { cache, names, platform, toasts } = await start();
   platform.answers.rename_named_cache = new CallError('invalid', 'There is one of this name.');
+  cache.askForRename('x');
   await cache.rename('x', 'Name y');
   expect(names()).toEqual(['Name x', 'Name y']);
+  expect([cache.renamingId, cache.renameProblem, toasts()]).toEqual(['x', 'There is one of this name.', []]);
+  cache.askForRename(null);
+  expect(cache.renameProblem).toBeNull();
+});
+
+test('a name that is refused when another is being typed is told in a message', async () => {
+  const { cache, platform, toasts } = await start();
+  platform.answers.rename_named_cache = new CallError('invalid', 'There is one of this name.');
+  cache.askForRename('x');
+  const renaming = cache.rename('x', 'Name y');
+  cache.askForRename('y');
+  await renaming;
+  expect([cache.renamingId, cache.renameProblem, toasts()]).toEqual(['y', null, ['There is one of this name.']]);
 });
 
 test('a deleted named cache is gone at once, and Undo brings it back', async () => {

@@ -1,6 +1,6 @@
 // Special tokens in decoded text.
 import { expect, test } from 'vitest';
-import { plainWords, textParts } from './decoded';
+import { fromFirstMessage, plainWords, textParts } from './decoded';
 
 test.each<[text: string, words: string]>([
   ['', ''],
@@ -37,4 +37,15 @@ test('neighbouring tokens are one part, which is not read as text', () => {
     { raw: '<|im_end|>\n<|im_start|>user', words: 'You:', isToken: true },
     { raw: '\nB', words: 'B', isToken: false },
   ]);
+});
+
+test.each<[text: string, expected: string]>([
+  [
+    '<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n',
+    '<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n',
+  ],
+  ['<|im_start|>system\nBe kind.', '<|im_start|>system\nBe kind.'],
+  ['Only words.', 'Only words.'],
+])('the first message of %j begins with %j', (text, expected) => {
+  expect(fromFirstMessage(text)).toBe(expected);
 });

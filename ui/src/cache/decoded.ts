@@ -51,6 +51,16 @@ export function textParts(text: string): TextPart[] {
   return parts;
 }
 
+/** A text from the first message of a person on, where it has one: most conversations begin alike before it. */
+export function fromFirstMessage(text: string): string {
+  const parts = textParts(text);
+  const index = parts.findIndex(({ words, isToken }) => isToken && words === SPEAKERS.user);
+  return parts
+    .slice(Math.max(0, index))
+    .map(({ raw }) => raw)
+    .join('');
+}
+
 /** The words of a text on one line, for where nothing can be dimmed. */
 export function plainWords(text: string): string {
   const words = textParts(text).map(({ words }) => words);

@@ -9,8 +9,10 @@ import {
   namedWords,
   noteWords,
   previewRows,
+  purgedWords,
   purgeWords,
   resumeWords,
+  roomWords,
   spanWords,
   startWords,
   type Extent,
@@ -45,6 +47,13 @@ test.each<
     'disk',
   ],
   ['no model loaded', { tier: 'disk' }, null, '3,120 tokens kept (143 MB, on disk), read by model', 'disk'],
+  [
+    'nothing but a pin',
+    { kept_tokens: 0, kept_bytes: 0, is_whole: false, is_pinned: true },
+    LOADED,
+    'Nothing is kept of this conversation now, pinned',
+    'part',
+  ],
   [
     'one token',
     { kept_tokens: 1, kept_bytes: 46_080 },
@@ -83,6 +92,12 @@ test.each<[name: string, change: Parameters<typeof kept>[0], loaded: typeof LOAD
     { is_whole: false },
     LOADED,
     'Not all of it is kept: what is missing is read again with your next message.',
+  ],
+  [
+    'nothing is kept',
+    { kept_tokens: 0, fingerprint: 'g', is_whole: false },
+    LOADED,
+    'Nothing is kept of it; its messages are read again with the next one.',
   ],
 ])('whether a conversation goes on at once: %s', (_, change, loaded, words) => {
   expect(resumeWords(kept(change), loaded)).toBe(words);
@@ -140,6 +155,29 @@ test.each<[note: string, words: string]>([
   ['re-read 12 tokens. ', 'Why it took longer: re-read 12 tokens.'],
 ])('the note %j', (note, words) => {
   expect(noteWords(note)).toBe(words);
+});
+
+test.each<[own_bytes: number, words: string]>([
+  [12e6, 'Only what it shares with others is kept of “A”. Its messages are all there.'],
+  [143e6, 'Nothing is kept of “A” any more. Its messages are all there.'],
+])('what is left when %d of 143 MB were its own', (own_bytes, words) => {
+  expect(purgedWords('A', kept({ own_bytes }))).toBe(words);
+});
+
+test.each<[bytes: number, budget: number, words: string]>([
+  [55e6, 20e9, '55 MB of 20.0 GB'],
+  [0, 0, '0 MB of 0 MB'],
+  [55e6, 0, '55 MB, above the limit of 0 MB'],
+])('%d bytes of a budget of %d', (bytes, budget, words) => {
+  expect(roomWords(bytes, budget)).toBe(words);
+});
+
+test('of a file that could not be read only its name and size are known', () => {
+  const unread = preview({ title: null, made_by: null, model: '', tokens: 0, bytes: 0, problem: 'It is a text.' });
+  expect(previewRows(unread)).toEqual([
+    ['File', 'file.safetensors'],
+    ['Size', '0 MB'],
+  ]);
 });
 
 test('a file about to be imported: only what it says', () => {

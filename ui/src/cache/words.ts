@@ -26,8 +26,12 @@ export function tierWords(tier: CacheTier): string {
   return tier === 'memory' ? 'in memory' : 'on disk';
 }
 
+/** Of a conversation. */
+export const NOTHING_KEPT = 'Nothing is kept of this conversation now';
+
 /** The row of a conversation: what is kept of it and what that is good for. */
 export function keptWords(cache: ConversationCache, loaded: LoadedModel | null): string {
+  if (cache.kept_tokens === 0) return `${NOTHING_KEPT}${cache.is_pinned ? ', pinned' : ''}`;
   const kept = `${tokenWords(cache.kept_tokens)} kept (${formatBytes(cache.kept_bytes)}, ${tierWords(cache.tier)})`;
   const then =
     cache.fingerprint !== loaded?.fingerprint
@@ -40,6 +44,7 @@ export function keptWords(cache: ConversationCache, loaded: LoadedModel | null):
 
 /** Whether a conversation goes on at once, and why not. */
 export function resumeWords(cache: ConversationCache, loaded: LoadedModel | null): string {
+  if (cache.kept_tokens === 0) return 'Nothing is kept of it; its messages are read again with the next one.';
   const model = shortModelName(cache.model);
   if (loaded && cache.fingerprint !== loaded.fingerprint) {
     // The same name for other weights: there is nothing to load.
@@ -54,6 +59,15 @@ export function resumeWords(cache: ConversationCache, loaded: LoadedModel | null
 export function purgeWords(cache: ConversationCache): string {
   const shared = cache.shared_with.length > 0 ? ' A beginning that others share stays with them.' : '';
   return `What the model keeps of this conversation is removed from memory and disk. The messages stay, but all of them are read again with your next one.${shared}`;
+}
+
+/** What purging has done. `before`: what was kept until then. */
+export function purgedWords(title: string, before: ConversationCache): string {
+  const isShared = before.kept_bytes > before.own_bytes;
+  const kept = isShared
+    ? `Only what it shares with others is kept of “${title}”.`
+    : `Nothing is kept of “${title}” any more.`;
+  return `${kept} Its messages are all there.`;
 }
 
 /** The line under a named prompt cache. */
@@ -86,6 +100,12 @@ export function kindWords(kind: CacheKind): string {
   return { system: 'System', user: 'You', assistant: 'Answer' }[kind];
 }
 
+/** How much of a budget is taken. What is named, pinned or in use stays beyond it. */
+export function roomWords(bytes: number, budget: number): string {
+  if (bytes > budget) return `${formatBytes(bytes)}, above the limit of ${formatBytes(budget)}`;
+  return `${formatBytes(bytes)} of ${formatBytes(budget)}`;
+}
+
 /** How much the cache has spared since the start. */
 export function hitWords({ lookups, prompt_tokens, cached_tokens }: CacheOverview): string {
   if (prompt_tokens === 0) return 'Nothing has been read since Cairn started.';
@@ -102,16 +122,18 @@ export function noteWords(note: string): string {
   return `Why it took longer: ${sentence}${/[.!?…]$/.test(sentence) ? '' : '.'}`;
 }
 
-/** The facts about a file that is about to be imported, as rows of a table. */
+/** The facts about a file that is about to be imported, as rows of a table: those that are known. */
 export function previewRows(preview: ImportPreview): [name: string, value: string][] {
   const rows: [string, string][] = [['File', preview.file_name]];
   if (preview.title) rows.push(['Title', preview.title]);
-  rows.push(
-    ['Model', preview.model],
-    ['Holds', preview.kind === 'conversation' ? 'a conversation' : 'the beginning of a conversation'],
-    ['Length', tokenWords(preview.tokens)],
-    ['Size', formatBytes(preview.bytes)],
-  );
+  if (preview.model) rows.push(['Model', preview.model]);
+  // A file that could not be read holds none.
+  if (preview.tokens > 0)
+    rows.push(
+      ['Holds', preview.kind === 'conversation' ? 'a conversation' : 'the beginning of a conversation'],
+      ['Length', tokenWords(preview.tokens)],
+    );
+  rows.push(['Size', formatBytes(preview.bytes)]);
   if (preview.made_by) rows.push(['Made by', preview.made_by]);
   if (preview.created_at_ms !== null) rows.push(['Made on', dateWords(preview.created_at_ms)]);
   return rows;
