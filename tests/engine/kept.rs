@@ -187,6 +187,11 @@ async fn check_restored(way: Way, case: &Case, model: &Path, reference: &[Answer
         talk.add(words, &answer);
         keeper = between(way, case, model, &folder, keeper).await;
     }
+    if matches!(way, Way::InPlace) {
+        // What was not read back counts as used too, or it would be evicted as if nobody came back to it.
+        let hits = keeper.window().view(1).nodes[0].hits;
+        assert!(hits >= QUESTIONS.len() as u64 - 1, "{}: its beginning was used {hits} times", case.name());
+    }
 }
 
 #[tokio::test]

@@ -109,9 +109,9 @@ pub struct ChunkRecord {
     pub bytes: u64,
     /// BLAKE3 of the file, in hex; empty while there is none.
     pub file_hash: String,
-    /// How often it was read back.
+    /// How often a conversation went on from it.
     pub hits: u64,
-    /// When it was last read or written, in milliseconds since the Unix epoch.
+    /// When it was last used or written, in milliseconds since the Unix epoch.
     pub last_used_at_ms: i64,
 }
 
@@ -164,7 +164,7 @@ pub enum CacheEvent {
         /// Why, in words.
         reason: String,
     },
-    /// Chunks were read.
+    /// Chunks were used.
     Touched {
         /// Their keys.
         keys: Vec<String>,

@@ -18,19 +18,20 @@ pub(super) struct Conversation {
     pub(super) owner: Option<String>,
 }
 
+/// The beginning of a prompt, as a conversation held it.
+pub(super) struct Taken {
+    pub(super) space: Space,
+    pub(super) num_tokens: usize,
+    pub(super) caches: Vec<LayerCache>,
+}
+
 impl InPlace {
     /// Caches of the longest beginning of `tokens` that a conversation in one of `spaces` holds, and its length; none where it has fewer
     /// than `at_least` tokens.
     ///
     /// They leave, unless that would take from another conversation what it has beyond them: then they are a snapshot, which shares its
     /// arrays until the first write.
-    pub(super) fn take(
-        &mut self,
-        spaces: &[&Space],
-        tokens: &[u32],
-        at_least: usize,
-        owner: Option<&str>,
-    ) -> Option<(usize, Vec<LayerCache>)> {
+    pub(super) fn take(&mut self, spaces: &[&Space], tokens: &[u32], at_least: usize, owner: Option<&str>) -> Option<Taken> {
         let held = |(index, conversation): (usize, &Conversation)| Some((conversation.num_shared(spaces, tokens)?, index));
         let (num_tokens, index) = self.0.iter().enumerate().filter_map(held).max()?;
         if num_tokens < at_least.max(1) {
@@ -42,10 +43,11 @@ impl InPlace {
             // Nobody says whose it is: what shares most of its tokens is most likely its next turn, or the same again.
             _ => num_tokens > conversation.tokens.len() / 2,
         };
-        let surplus = conversation.tokens.len() - num_tokens;
+        let (surplus, space) = (conversation.tokens.len() - num_tokens, conversation.space.clone());
         let mut caches = if leaves { self.0.remove(index).caches } else { conversation.caches.clone() };
         // A cache that said it can be trimmed and is not cannot be used, nor can it be left behind.
-        caches.iter_mut().all(|cache| surplus == 0 || cache.trim(surplus) == surplus).then_some((num_tokens, caches))
+        let is_trimmed = caches.iter_mut().all(|cache| surplus == 0 || cache.trim(surplus) == surplus);
+        is_trimmed.then_some(Taken { space, num_tokens, caches })
     }
 
     /// Adds the conversation that ran last, instead of what it was before.
@@ -125,8 +127,8 @@ mod tests {
         let whole = kept.tokens.len();
         let mut in_place = in_place(vec![kept]);
         let taken = in_place.take(&[&space("")], tokens, 0, owner);
-        assert_eq!(taken.as_ref().map(|(num_tokens, _)| *num_tokens), expected, "{case}");
-        if let Some((num_tokens, caches)) = taken {
+        assert_eq!(taken.as_ref().map(|taken| taken.num_tokens), expected, "{case}");
+        if let Some(Taken { num_tokens, caches, .. }) = taken {
             assert!(caches.iter().all(|cache| cache.offset() == num_tokens), "{case}");
         }
         assert_eq!(in_place.0.len(), usize::from(stays), "{case}");
@@ -167,7 +169,7 @@ mod tests {
         ]);
         let owners: Vec<_> = in_place.0.iter().map(|kept| (kept.owner.clone().unwrap(), kept.tokens.len())).collect();
         assert_eq!(owners, [("b".to_owned(), 6), ("c".to_owned(), 3)]);
-        assert_eq!(in_place.take(&[&space("")], &TOKENS, 0, Some("d")).unwrap().0, 6);
+        assert_eq!(in_place.take(&[&space("")], &TOKENS, 0, Some("d")).unwrap().num_tokens, 6);
     }
 
     #[test]

@@ -160,8 +160,11 @@ impl PromptCache {
         }
         // Memory wins a tie: there is nothing to read.
         let in_which: Vec<&Space> = spaces.iter().map(|(_, space)| *space).collect();
-        if let Some((num_held, held)) = self.in_place.take(&in_which, tokens, spaces[0].0, query.owner) {
-            (caches, num_tokens) = (Some(held), num_held);
+        if let Some(taken) = self.in_place.take(&in_which, tokens, spaces[0].0, query.owner) {
+            if let Some(stored) = &self.stored {
+                stored.touch(&taken.space, &tokens[..taken.num_tokens]);
+            }
+            (caches, num_tokens) = (Some(taken.caches), taken.num_tokens);
             self.keep_to_memory_budget();
         }
         if let (None, Some(stored)) = (&caches, &self.stored) {

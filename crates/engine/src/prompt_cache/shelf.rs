@@ -101,6 +101,13 @@ impl Shelf {
         }
     }
 
+    /// Notes that chunks were used now.
+    pub(super) fn touch(&mut self, keys: Vec<String>) {
+        let at_ms = now_ms();
+        self.index.touch(&keys, at_ms);
+        self.tell(CacheEvent::Touched { keys, at_ms });
+    }
+
     /// A chunk to restore from.
     pub(super) fn source(&self, record: ChunkRecord) -> Source {
         Source { contents: self.contents.get(&record.key).cloned(), record }

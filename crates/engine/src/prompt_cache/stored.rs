@@ -13,7 +13,7 @@ use super::restore::{Source, restore};
 use super::shelf::SharedShelf;
 use super::space::{layout, needs};
 use super::{Query, now_ms, why};
-use crate::records::{Anchor, CacheEvent, ChunkKind, ChunkRecord, Space};
+use crate::records::{Anchor, ChunkKind, ChunkRecord, Space};
 
 /// More than this waits for the disk only if the memory budget allows it.
 const MIN_PENDING_BYTES: u64 = 256 << 20;
@@ -72,11 +72,7 @@ impl Stored {
             }
             match restore(&folder, &sources, &layout, num_tokens) {
                 Ok(caches) => {
-                    let keys: Vec<String> = sources.into_iter().map(|source| source.record.key).collect();
-                    let at_ms = now_ms();
-                    let mut shelf = self.shelf.lock();
-                    shelf.index.touch(&keys, at_ms);
-                    shelf.tell(CacheEvent::Touched { keys, at_ms });
+                    self.shelf.lock().touch(sources.into_iter().map(|source| source.record.key).collect());
                     return Restored { num_tokens, caches, problem };
                 }
                 Err(unusable) => {
@@ -90,6 +86,13 @@ impl Stored {
                 }
             }
         }
+    }
+
+    /// Notes that the beginning `tokens` was used, though not from here.
+    pub(super) fn touch(&self, space: &Space, tokens: &[u32]) {
+        let mut shelf = self.shelf.lock();
+        let prefix = shelf.index.best_prefix(space, tokens, |prefix| prefix.num_tokens);
+        shelf.touch(prefix.parts.into_iter().map(|part| part.record.key).collect());
     }
 
     /// Why no more than `num_cached` tokens were taken.

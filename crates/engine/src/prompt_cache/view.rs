@@ -31,7 +31,7 @@ pub struct CacheNode {
     pub kind: ChunkKind,
     /// Whether the contents of all its chunks are in memory.
     pub is_in_memory: bool,
-    /// How often its last chunk was read back.
+    /// How often a conversation went on behind its last chunk, or from it.
     pub hits: u64,
     /// When that was last, in milliseconds since the Unix epoch.
     pub last_used_at_ms: i64,
