@@ -487,10 +487,7 @@ async fn a_conversation_begins_with_a_named_prompt_cache_and_goes_on_from_it() {
     let home = home_with_model();
     add_model(&home, "sibling", "config.json", "10000.0", "20000.0");
     add_model(&home, "stranger", "tokenizer.json", "<|im_start|>", "<|im_begin|>");
-    let app = open_greedy(&home, 8).await;
-    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
-    let id = new_conversation(&app).await;
-    answered(&app, &id, "One").await;
+    let (app, id) = begun(&home).await;
     let save = Command::SaveNamedCache { conversation_id: id.clone(), name: "Notes".to_owned() };
     let Reply::Named { named } = app.call(save).await.unwrap() else { panic!() };
     let begin = Command::NewConversationFrom { named_id: named.id.clone() };
@@ -529,6 +526,15 @@ async fn a_conversation_begins_with_a_named_prompt_cache_and_goes_on_from_it() {
     app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
     assert_eq!(stats(answered(&app, &id, "Seven").await).model, MODEL);
     app.close().await;
+}
+
+/// The app and a conversation of one turn.
+async fn begun(home: &TempDir) -> (Arc<App>, String) {
+    let app = open_greedy(home, 8).await;
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    let id = new_conversation(&app).await;
+    answered(&app, &id, "One").await;
+    (app, id)
 }
 
 async fn overview(app: &Arc<App>) -> CacheOverview {
@@ -583,9 +589,7 @@ async fn database(home: &TempDir) -> sqlx::SqlitePool {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_kept_outlives_rows_that_cannot_be_read() {
     let home = home_with_model();
-    let app = open_greedy(&home, 8).await;
-    let id = new_conversation(&app).await;
-    answered(&app, &id, "One").await;
+    let (app, id) = begun(&home).await;
     saved(&app, &id, "Notes").await;
     app.close().await;
     drop(app);
@@ -618,9 +622,7 @@ async fn what_is_kept_outlives_rows_that_cannot_be_read() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_say_by_which_model_they_were_read_before_one_is_loaded() {
     let home = home_with_model();
-    let app = open_greedy(&home, 8).await;
-    let id = new_conversation(&app).await;
-    answered(&app, &id, "One").await;
+    let (app, id) = begun(&home).await;
     saved(&app, &id, "Notes").await;
     app.close().await;
     drop(app);
@@ -648,10 +650,7 @@ async fn rows_say_by_which_model_they_were_read_before_one_is_loaded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_saved_or_exported_of_a_prefix_stays_what_it_was() {
     let home = home_with_model();
-    let app = open_greedy(&home, 8).await;
-    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
-    let id = new_conversation(&app).await;
-    answered(&app, &id, "One").await;
+    let (app, id) = begun(&home).await;
     let notes = saved(&app, &id, "Notes").await;
     let file = home.path().join("book\u{1b}[0m.safetensors");
     app.export_cache(&CacheSource::Named { id: notes.id.clone() }, &file).await.unwrap();
@@ -678,9 +677,7 @@ async fn what_is_saved_or_exported_of_a_prefix_stays_what_it_was() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_named_prompt_cache_that_was_lost_is_read_again() {
     let home = home_with_model();
-    let app = open_greedy(&home, 8).await;
-    let id = new_conversation(&app).await;
-    answered(&app, &id, "One").await;
+    let (app, id) = begun(&home).await;
     let notes = saved(&app, &id, "Notes").await;
     app.close().await;
     drop(app);
@@ -702,9 +699,7 @@ async fn a_named_prompt_cache_that_was_lost_is_read_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_another_program_deletes_is_let_go_of() {
     let home = home_with_model();
-    let app = open_greedy(&home, 8).await;
-    let id = new_conversation(&app).await;
-    answered(&app, &id, "One").await;
+    let (app, id) = begun(&home).await;
     let notes = saved(&app, &id, "Notes").await;
     saved(&app, &id, "Undone").await;
     let undone = overview(&app).await.named.into_iter().find(|named| named.name == "Undone").unwrap();
@@ -755,9 +750,7 @@ async fn an_import_beside_the_app_spares_what_was_pinned_meanwhile() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_conversation_that_is_gone_nothing_stays() {
     let home = home_with_model();
-    let app = open_greedy(&home, 8).await;
-    let id = new_conversation(&app).await;
-    answered(&app, &id, "One").await;
+    let (app, id) = begun(&home).await;
     app.call(Command::DeleteConversation { id }).await.unwrap();
     app.close().await;
     drop(app);
