@@ -83,6 +83,9 @@ async fn a_purge_removes_what_only_its_owner_holds() {
     let (cached, note) = scene.next().await;
     assert_eq!(cached, scene.shared);
     assert!(note.is_some_and(|note| note.ends_with(" tokens: removed by hand, a moment ago")));
+    // It ran last, and is in memory as it was left.
+    assert!(scene.keeper.window().purge(OWNER) > 0);
+    assert_eq!(scene.next().await.0, scene.shared);
 }
 
 #[tokio::test]

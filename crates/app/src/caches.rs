@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_engine::{Anchor, CacheWindow, Engine, Holding};
+use cairn_engine::{Anchor, CacheWindow, Engine, Holding, whose};
 use cairn_store::{Conversation, ListedNamedCache, NamedCacheRow, Prefix, StoreError};
 use tokio::sync::mpsc::UnboundedReceiver;
 use uuid::Uuid;
@@ -213,12 +213,16 @@ pub(crate) async fn pin(app: &App, id: &str, is_pinned: bool) -> Result<Reply, F
 }
 
 pub(crate) async fn purge(app: &App, id: &str) -> Result<Reply, Failure> {
+    let refuse_while_streaming = || match app.answers.is_streaming(id) {
+        true => Err(StoreError::AlreadyStreaming { conversation_id: id.to_owned() }),
+        false => Ok(()),
+    };
+    refuse_while_streaming()?;
+    // Waits for whatever the engine's thread does, so nothing else may wait for it.
+    app.engine.forget_conversations().await;
     // Held to the end: no answer begins between the look and what it is for.
     let _turn = app.turns.lock().await;
-    if app.answers.is_streaming(id) {
-        return Err(StoreError::AlreadyStreaming { conversation_id: id.to_owned() }.into());
-    }
-    app.engine.forget_conversations().await;
+    refuse_while_streaming()?;
     window(app)?.purge(&conversation_owner(id));
     app.tell_conversation(id).await;
     Ok(Reply::Done)
@@ -238,16 +242,18 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
     let _naming = app.naming.lock().await;
     let id = Uuid::now_v7().to_string();
     let owner = named_owner(&id);
-    app.engine.flush_cache().await;
     // Held before it is looked at: the conversation may go on meanwhile, and what it had may be evicted.
-    let path = window.copy_anchor(&conversation_owner(conversation_id), &owner, true);
-    let Some((path, holding)) = path.zip(window.holding(&owner)) else {
+    let copied = window.copy_anchor(&conversation_owner(conversation_id), &owner, true);
+    // The last answer may be on its way to the disk.
+    app.engine.flush_cache().await;
+    let path = window.path(&owner);
+    let Some(holding) = copied.and(window.holding(&owner)) else {
         return Err(Failure::invalid("Nothing of this conversation is kept yet: ask something first."));
     };
     if path.iter().any(|record| record.file_hash.is_empty()) {
         window.release(&owner);
-        let why = "This would only last until Cairn closes: the budget on disk has no room for it. Raise it in the settings.";
-        return Err(Failure::new(FailureCode::Storage, why));
+        let why = window.problem().unwrap_or_else(|| "nothing is kept on disk".to_owned());
+        return Err(Failure::new(FailureCode::Storage, format!("This would only last until Cairn closes: {why}.")));
     }
     let Anchor { space, model, .. } = holding.anchor;
     let kind = prefix::ending(conversation.prefix.as_ref(), &path);
@@ -342,7 +348,7 @@ pub(crate) async fn tell_changes(app: Arc<App>, mut moves: UnboundedReceiver<Opt
             owners.extend(next);
         }
         // Where they were before changes nothing of what is told about them.
-        owners.retain(|owner| !owner.contains('#'));
+        owners.retain(|owner| whose(owner) == owner);
         for id in owners.iter().filter_map(|owner| owner.strip_prefix("conversation/")) {
             app.tell_conversation(id).await;
         }

@@ -34,7 +34,7 @@ pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
 pub use imprint::PromptKind;
-pub use prompt_cache::{CacheFigures, CacheNode, CacheView, CacheWindow, Holding};
+pub use prompt_cache::{CacheFigures, CacheNode, CacheView, CacheWindow, Holding, whose};
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 pub use records::{Anchor, CacheEvent, CacheOptions, ChunkKind, ChunkRecord, Lost, Space};
 pub use request::{

@@ -10,8 +10,9 @@ use crate::records::{Anchor, CacheEvent, Lost};
 /// of it. Anchors of such names let it be found again when all of the owner's is to go. Nobody outside sees them but as rows.
 const LEFT: &str = "#left:";
 
-/// Whose an anchor is, that of a place that was left included.
-pub(super) fn whose(owner: &str) -> &str {
+/// Whose an anchor is by its owner's name, which says more where the owner has left the place: such anchors are rows like others, and
+/// nothing else.
+pub fn whose(owner: &str) -> &str {
     owner.split(LEFT).next().unwrap_or(owner)
 }
 
@@ -72,6 +73,8 @@ impl ChunkIndex {
         if anchor.chunk_key.is_some() || whose(&anchor.owner) == anchor.owner {
             self.hold(&Arc::from(anchor.owner.as_str()), anchor.chunk_key.as_deref());
             self.anchors.insert(anchor.owner.clone(), anchor);
+        } else {
+            self.moved_anchors.insert(anchor.owner);
         }
     }
 

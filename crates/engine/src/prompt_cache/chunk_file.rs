@@ -108,6 +108,8 @@ impl ChunkContents {
     }
 
     /// Writes the file so that it is there whole or not at all: temporary name, fsync, rename, fsync of the folder. Returns its hash.
+    ///
+    /// Where another program has written this chunk meanwhile, its file stays: that program knows it by its hash.
     pub(super) fn write(&self, path: &Path, header: &[u8]) -> io::Result<String> {
         let folder = path.parent().unwrap_or(Path::new("."));
         if !folder.exists() {
@@ -115,6 +117,12 @@ impl ChunkContents {
             if let Some(parent) = folder.parent() {
                 File::open(parent)?.sync_all()?;
             }
+        }
+        let num_bytes = (header.len() + self.bytes.len()) as u64;
+        if std::fs::metadata(path).is_ok_and(|there| there.len() == num_bytes) {
+            let there = std::fs::read(path)?;
+            File::open(folder)?.sync_all()?;
+            return Ok(blake3::hash(&there).to_hex().to_string());
         }
         let mut hasher = blake3::Hasher::new();
         let mut file = tempfile::Builder::new().prefix(".filing-").suffix(".tmp").tempfile_in(folder)?;
@@ -175,4 +183,33 @@ fn to_mlx(dtype: safetensors::Dtype) -> Result<Dtype, ChunkError> {
         safetensors::Dtype::U32 => Dtype::Uint32,
         _ => return Err(ChunkError::Dtype),
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+
+    fn contents(bytes: &[u8]) -> ChunkContents {
+        let tensor = SpanTensor { name: "keys.0".to_owned(), dtype: Dtype::Uint8, shape: vec![bytes.len()], range: 0..bytes.len() };
+        ChunkContents::new(CutSpan { tensors: vec![tensor], bytes: bytes.to_vec(), held_from: 0, has_state: false })
+    }
+
+    /// Writes a chunk where there is a file already; what is there afterwards, by whose hash it is known.
+    fn check(there: &[u8], written: &[u8], expected: &[u8]) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model/key.safetensors");
+        contents(there).write(&path, b"header").unwrap();
+        let hash = contents(written).write(&path, b"header").unwrap();
+        let found = std::fs::read(&path).unwrap();
+        assert_eq!(found, [b"header", expected].concat());
+        assert_eq!(hash, blake3::hash(&found).to_hex().to_string());
+    }
+
+    #[test]
+    fn a_chunk_that_another_program_has_written_stays_as_that_one_knows_it() {
+        check(b"theirs", b"ours..", b"theirs");
+        // Of another length it is none of this chunk.
+        check(b"torn", b"ours..", b"ours..");
+    }
 }

@@ -69,6 +69,11 @@ impl InPlace {
         self.0[..others].iter().flat_map(|conversation| &conversation.caches).map(|cache| cache.nbytes() as u64).sum()
     }
 
+    /// Lets go of what an owner has.
+    pub(super) fn forget(&mut self, owner: &str) {
+        self.0.retain(|conversation| conversation.owner.as_deref() != Some(owner));
+    }
+
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

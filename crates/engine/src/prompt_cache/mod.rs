@@ -60,7 +60,7 @@ use shelf::SharedShelf;
 use space::{layout, needs, space, variant};
 use stored::Stored;
 
-pub use anchors::Holding;
+pub use anchors::{Holding, whose};
 pub use shelf::CacheFigures;
 pub(crate) use space::{cache_variant, named_quantization, quantized_like};
 pub use view::{CacheNode, CacheView, CacheWindow};
@@ -127,6 +127,7 @@ const TAIL_TOKENS: usize = 11;
 /// Conversations in place take at most one part in so many of the memory budget: the rest is for contents, which others can share and which
 /// are smaller.
 const IN_PLACE_PART: u64 = 2;
+
 impl PromptCache {
     /// What the disk holds is kept current in `status`, whichever thread changes it.
     pub(crate) fn new(
@@ -145,6 +146,7 @@ impl PromptCache {
 
     /// The longest beginning of a prompt that is in memory or on disk.
     pub(crate) fn longest_prefix(&mut self, model: &LoadedModel, query: &Query<'_>) -> Reuse {
+        self.forget_purged();
         let tokens = &query.prompt.tokens[..query.limit.min(query.prompt.tokens.len())];
         let plain = space(model, &[]).following(query.prefix_variant);
         let kept_as = query.quantization.map_or_else(String::new, variant);
@@ -200,6 +202,10 @@ impl PromptCache {
 
     /// Keeps what an answer has computed: in memory as it is, and on disk what is not there yet.
     pub(crate) fn keep(&mut self, computed: Computed<'_>) {
+        // Purged since it was answered.
+        if self.forget_purged().iter().any(|owner| Some(owner) == computed.owner.as_ref()) {
+            return;
+        }
         let Computed { mut tokens, caches, .. } = computed;
         let num_held = caches.iter().map(LayerCache::offset).min().unwrap_or(0);
         if num_held == 0 || num_held > tokens.len() || caches.iter().any(|cache| cache.offset() != num_held) {
@@ -224,6 +230,13 @@ impl PromptCache {
         }
         self.in_place.put(Conversation { space, tokens, caches, owner: computed.owner });
         self.keep_to_memory_budget();
+    }
+
+    /// Drops what the owners have in place that were purged since the last call, and returns them.
+    fn forget_purged(&mut self) -> Vec<String> {
+        let purged = self.stored.as_ref().map_or(Vec::new(), |stored| std::mem::take(&mut stored.shelf.lock().purged));
+        purged.iter().for_each(|owner| self.in_place.forget(owner));
+        purged
     }
 
     /// Keeps to the memory budget, which conversations in place and contents share. The conversation that ran last stays whatever it takes.
@@ -330,6 +343,8 @@ impl PromptCache {
             {
                 let mut shelf = stored.shelf.lock();
                 (shelf.index.disk.budget, shelf.index.memory.budget) = (disk_bytes, memory_bytes);
+                // It may have been the budget.
+                shelf.problem = None;
             }
             stored.filing.keep_to_budgets();
         }

@@ -27,6 +27,8 @@ pub(super) struct Shelf {
     pub(super) pending_bytes: u64,
     /// Why chunks could not be written lately.
     pub(super) problem: Option<String>,
+    /// Owners of conversations that are not to stay in place, for the engine's thread.
+    pub(super) purged: Vec<String>,
     pub(super) figures: CacheFigures,
     /// None once the engine has shut down: whoever writes rows waits for the end of the events.
     events: Option<mpsc::UnboundedSender<CacheEvent>>,
@@ -43,33 +45,42 @@ pub struct CacheFigures {
     pub num_cached_tokens: u64,
 }
 
-/// The shelf, a bell that rings when something has been written, and where everybody sees how much there is.
+/// The shelf with whoever waits for it or looks at it.
 #[derive(Debug, Clone)]
-pub(super) struct SharedShelf(Arc<(Mutex<Shelf>, Condvar, watch::Sender<EngineStatus>)>);
+pub(super) struct SharedShelf(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    shelf: Mutex<Shelf>,
+    /// Rings when something has been written.
+    written: Condvar,
+    /// Where everybody sees how much there is.
+    status: watch::Sender<EngineStatus>,
+}
 
 impl SharedShelf {
     pub(super) fn new(options: CacheOptions, events: mpsc::UnboundedSender<CacheEvent>, status: watch::Sender<EngineStatus>) -> Self {
         let CacheOptions { folder, disk_budget_bytes, memory_budget_bytes, chunks, anchors, sweep_lock: _ } = options;
         let index = ChunkIndex::new(disk_budget_bytes, memory_budget_bytes, chunks, anchors);
         let (contents, figures) = (HashMap::new(), CacheFigures::default());
-        let shelf = Shelf { folder, index, contents, pending_bytes: 0, problem: None, figures, events: Some(events) };
-        SharedShelf(Arc::new((Mutex::new(shelf), Condvar::new(), status)))
+        let shelf = Shelf { folder, index, contents, pending_bytes: 0, problem: None, purged: Vec::new(), figures, events: Some(events) };
+        SharedShelf(Arc::new(Shared { shelf: Mutex::new(shelf), written: Condvar::new(), status }))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Shelf> {
         // A panic while the lock was held leaves at worst a stale entry, which reads as a miss.
-        self.0.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.0.shelf.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Waits until at most `bytes` wait to be written.
     pub(super) fn wait_until_pending_is_at_most(&self, bytes: u64) {
-        let shelf = self.0.1.wait_while(self.lock(), |shelf| shelf.pending_bytes > bytes);
+        let shelf = self.0.written.wait_while(self.lock(), |shelf| shelf.pending_bytes > bytes);
         drop(shelf.unwrap_or_else(|poisoned| poisoned.into_inner()));
     }
 
     /// Publishes how much there is: the engine's thread does with every answer, but others change it while that one is idle.
     pub(super) fn publish(&self) {
-        self.0.2.send_if_modified(|status| {
+        self.0.status.send_if_modified(|status| {
             // Asked while no one else can publish, so that an older figure never replaces a newer one.
             let (disk, memory) = self.lock().bytes();
             let before = (std::mem::replace(&mut status.cache_disk_bytes, disk), std::mem::replace(&mut status.cache_memory_bytes, memory));
@@ -78,7 +89,7 @@ impl SharedShelf {
     }
 
     pub(super) fn ring(&self) {
-        self.0.1.notify_all();
+        self.0.written.notify_all();
     }
 }
 

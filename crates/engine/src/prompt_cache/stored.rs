@@ -45,7 +45,12 @@ impl Stored {
             let on_disk = prefix.parts.into_iter().find(|part| !part.record.file_hash.is_empty())?;
             chunk_file::path(&shelf.folder, &space.fingerprint, &on_disk.record.key)
         };
-        chunk_file::layout(&path).ok().flatten().or_else(|| layout(space, model, None))
+        match chunk_file::layout(&path) {
+            Ok(Some(layout)) => Some(layout),
+            // Whoever reads it with another layout would take it for damaged.
+            Err(error) if !error.is_lasting() => None,
+            Ok(None) | Err(_) => layout(space, model, None),
+        }
     }
 
     pub(super) fn num_restorable(&self, space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>, tokens: &[u32]) -> usize {

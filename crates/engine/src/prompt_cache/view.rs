@@ -89,6 +89,11 @@ impl CacheWindow {
         }
     }
 
+    /// Why chunks could not be written lately.
+    pub fn problem(&self) -> Option<String> {
+        self.0.lock().problem.clone()
+    }
+
     /// What every anchor holds.
     pub fn holdings(&self) -> Vec<Holding> {
         self.0.lock().index.holdings()
@@ -139,6 +144,7 @@ impl CacheWindow {
 
     /// Removes what only `owner` holds, files included, also where its place was before; returns the bytes.
     pub fn purge(&self, owner: &str) -> u64 {
+        self.0.lock().purged.push(owner.to_owned());
         self.discard(PURGED, |index| index.purge(owner, now_ms()))
     }
 

@@ -44,7 +44,9 @@ pub(super) fn note(lookup: &Lookup<'_>, num_cached: usize, problem: Option<Strin
             false => reread(&format!("it was read by another model, {}", anchor.model)),
         };
     }
-    if anchor.space.variant != lookup.space.variant && anchor.lost.is_none() {
+    // What is to be quantized is looked for as computed too, since it may not have been long enough yet.
+    let variants = [lookup.space.variant.as_str(), lookup.space.variant.trim_start_matches(Space::kept_as(&lookup.space.variant))];
+    if !variants.contains(&anchor.space.variant.as_str()) && anchor.lost.is_none() {
         let (before, now) = (kept_as(&anchor.space), kept_as(lookup.space));
         return match before == now {
             true => reread("what it follows has been imported anew"),
