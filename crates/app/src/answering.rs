@@ -10,9 +10,10 @@ use tokio::task::JoinHandle;
 
 use crate::answers::Running;
 use crate::app::App;
+use crate::owners::conversation_owner;
 use crate::progress::{Delta, Prefill, Progress, utf16_length};
 use crate::wire::{Event, Failure, NoticeLevel};
-use crate::{caches, convert, models, platform, prefix, prompt};
+use crate::{convert, models, platform, prefix, prompt};
 
 /// How long an answer may take to stop when the app closes; then what is there is saved.
 const CLOSING_GRACE: Duration = Duration::from_millis(700);
@@ -205,7 +206,7 @@ async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, Failure> {
         },
         max_tokens: settings.max_tokens as usize,
         prefill_step_size: app.engine.interactive_prefill_step_size(),
-        owner: Some(caches::conversation_owner(&turn.conversation_id)),
+        owner: Some(conversation_owner(&turn.conversation_id)),
         kv_cache,
         ..GenerateRequest::new(prompt)
     })

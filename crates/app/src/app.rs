@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::answers::Answers;
-use crate::imports::Imports;
+use crate::previews::Imports;
 use crate::wire::{Event, Settings};
-use crate::{OpenError, Places, caches, convert};
+use crate::{OpenError, Places, convert, kept};
 
 /// How to open the app.
 #[derive(Debug, Clone)]
@@ -97,7 +97,7 @@ impl App {
     /// Sends a conversation's row as it is now, unless it is gone or cannot be read.
     pub(crate) async fn tell_conversation(&self, id: &str) {
         if let Ok(row) = self.store.listed_conversation(id).await {
-            let cache = caches::of_conversation(self, id).await;
+            let cache = kept::of_conversation(&self.engine, &self.store, id).await;
             let conversation = convert::conversation(row, self.answers.is_streaming(id), cache);
             self.tell(Event::Conversation { conversation });
         }

@@ -1,111 +1,20 @@
-//! What is kept of conversations, and the named prompt caches: the commands of the cache page and of a conversation's row.
+//! The commands of the cache page and of a conversation's row: what is kept, and the named prompt caches.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
-use std::time::Duration;
-
-use cairn_engine::{Anchor, CacheWindow, Engine, Holding, whose};
-use cairn_store::{Conversation, ListedNamedCache, NamedCacheRow, Prefix, StoreError};
-use tokio::sync::mpsc::UnboundedReceiver;
+use cairn_engine::{Anchor, CacheWindow};
+use cairn_store::{ListedNamedCache, NamedCacheRow, Prefix, StoreError};
 use uuid::Uuid;
 
 use crate::app::{App, now_ms};
 use crate::convert::{self, tokens};
+use crate::excerpts::{SHOWN_TOKENS, beginning, ends};
+use crate::kept::{self, tier};
+use crate::owners::{conversation_owner, named_owner};
 use crate::prefix;
-use crate::wire::{CacheNode, CacheOverview, CacheSource, CacheTier, ConversationCache, Event, Failure, FailureCode, NamedCache, Reply};
+use crate::wire::{CacheNode, CacheOverview, Event, Failure, FailureCode, NamedCache, Reply};
 
 /// More rows than anybody scrolls through.
 const MAX_NODES: usize = 500;
-const MAX_SHARED_WITH: usize = 5;
 const MAX_NAME_CHARS: usize = 200;
-/// Tokens that are decoded to show a text's beginning or end.
-const SHOWN_TOKENS: usize = 80;
-const SHOWN_CHARS: usize = 240;
-/// What changes within this time is told together.
-const TOGETHER: Duration = Duration::from_millis(50);
-/// Between two looks at what other programs did.
-const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-/// Between two reports of changes.
-const CHANGE_INTERVAL: Duration = Duration::from_millis(950);
-
-/// The owner of a conversation's anchor.
-pub(crate) fn conversation_owner(id: &str) -> String {
-    format!("conversation/{id}")
-}
-
-/// The owner of a named prompt cache's anchor.
-pub(crate) fn named_owner(id: &str) -> String {
-    format!("named/{id}")
-}
-
-/// The owner of the anchor.
-pub(crate) fn owner(source: &CacheSource) -> String {
-    match source {
-        CacheSource::Conversation { id } => conversation_owner(id),
-        CacheSource::Named { id } => named_owner(id),
-    }
-}
-
-/// What is kept of every conversation, by its id. `conversations` are those in the list.
-pub(crate) async fn of_conversations(app: &App, conversations: &[Conversation]) -> HashMap<String, ConversationCache> {
-    let Some(window) = app.engine.cache() else { return HashMap::new() };
-    let holdings = window.holdings();
-    let named = app.store.named_caches().await.unwrap_or_default();
-    let titles = conversations.iter().map(|row| (conversation_owner(&row.id), title(row.title.clone())));
-    let names: HashMap<String, String> =
-        titles.chain(named.into_iter().map(|named| (named_owner(&named.row.id), named.row.name))).collect();
-    let of_conversation = |holding: &Holding| {
-        let id = holding.anchor.owner.strip_prefix("conversation/")?;
-        let shared_with = holding.shared_with.iter().filter_map(|owner| names.get(owner).cloned()).take(MAX_SHARED_WITH);
-        Some((id.to_owned(), conversation_cache(holding, shared_with.collect())?))
-    };
-    holdings.iter().filter_map(of_conversation).collect()
-}
-
-/// What is kept of one conversation. Asked at each of its changes, so it looks at no others than those that it names.
-pub(crate) async fn of_conversation(app: &App, id: &str) -> Option<ConversationCache> {
-    let holding = app.engine.cache()?.holding(&conversation_owner(id))?;
-    let mut shared_with = Vec::new();
-    for owner in &holding.shared_with {
-        if shared_with.len() < MAX_SHARED_WITH {
-            shared_with.extend(name(app, owner).await);
-        }
-    }
-    conversation_cache(&holding, shared_with)
-}
-
-fn conversation_cache(holding: &Holding, shared_with: Vec<String>) -> Option<ConversationCache> {
-    let anchor = &holding.anchor;
-    if anchor.num_tokens == 0 && anchor.lost.is_none() {
-        return None;
-    }
-    let lost = anchor.lost.as_ref().filter(|lost| lost.num_tokens > anchor.num_tokens);
-    Some(ConversationCache {
-        kept_tokens: tokens(anchor.num_tokens),
-        kept_bytes: holding.bytes,
-        own_bytes: holding.own_bytes,
-        tier: tier(holding.is_in_memory),
-        is_pinned: anchor.is_pinned,
-        model: anchor.model.clone(),
-        fingerprint: anchor.space.fingerprint.clone(),
-        is_whole: anchor.num_tokens > 0 && lost.is_none(),
-        shared_with,
-        lost: lost.map(|lost| format!("{} tokens: {}", lost.num_tokens - anchor.num_tokens, lost.reason)),
-    })
-}
-
-/// What the owner of an anchor is called; none where it is deleted.
-async fn name(app: &App, owner: &str) -> Option<String> {
-    if let Some(id) = owner.strip_prefix("conversation/") {
-        return app.store.conversation_title(id).await.ok()?.map(title);
-    }
-    app.store.listed_named_cache(owner.strip_prefix("named/")?).await.ok().map(|row| row.name)
-}
-
-/// A conversation's title as the list shows it.
-fn title(title: String) -> String {
-    if title.is_empty() { "New chat".to_owned() } else { title }
-}
 
 /// The whole of it.
 pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
@@ -327,102 +236,11 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
     if let Some(window) = app.engine.cache() {
         window.copy_anchor(&named_owner(named_id), &conversation_owner(&conversation.id), false);
     }
-    let cache = of_conversation(app, &conversation.id).await;
+    let cache = kept::of_conversation(&app.engine, &app.store, &conversation.id).await;
     let conversation = convert::conversation(conversation, false, cache);
     app.tell(Event::Conversation { conversation: conversation.clone() });
     tell_named(app).await;
     Ok(Reply::Conversation { conversation, messages: Vec::new() })
-}
-
-/// Tells about changes of what is kept, at most once a second, until the engine has shut down. `moves` are the owners of anchors that have
-/// moved, and nothing for other changes.
-pub(crate) async fn tell_changes(app: Arc<App>, mut moves: UnboundedReceiver<Option<String>>) {
-    while let Some(first) = moves.recv().await {
-        // What comes in a burst is told once, and soon.
-        tokio::select! {
-            () = app.closing.cancelled() => return,
-            () = tokio::time::sleep(TOGETHER) => {}
-        }
-        let mut owners: BTreeSet<String> = first.into_iter().collect();
-        while let Ok(next) = moves.try_recv() {
-            owners.extend(next);
-        }
-        // Where they were before changes nothing of what is told about them.
-        owners.retain(|owner| whose(owner) == owner);
-        for id in owners.iter().filter_map(|owner| owner.strip_prefix("conversation/")) {
-            app.tell_conversation(id).await;
-        }
-        if owners.iter().any(|owner| owner.starts_with("named/")) {
-            tell_named(&app).await;
-        }
-        app.tell(Event::CacheChanged);
-        tokio::select! {
-            () = app.closing.cancelled() => return,
-            () = tokio::time::sleep(CHANGE_INTERVAL) => {}
-        }
-    }
-}
-
-/// Takes over what other programs, such as `cairn cache import`, do to the prompt cache, until the app closes.
-pub(crate) async fn follow_other_programs(app: Arc<App>) {
-    let Some(window) = app.engine.cache() else { return };
-    let mut is_behind = false;
-    loop {
-        tokio::select! {
-            () = app.closing.cancelled() => return,
-            () = tokio::time::sleep(LOOK_INTERVAL) => {}
-        }
-        // Each change is told of once: where the rows cannot be read then, they are read later.
-        is_behind |= app.store.changes_by_others().await.unwrap_or(false);
-        if !is_behind {
-            continue;
-        }
-        if adopt_rows(&app, window).await.is_ok() {
-            is_behind = false;
-            tell_named(&app).await;
-            app.tell(Event::CacheChanged);
-        }
-    }
-}
-
-/// Takes over what the rows say.
-async fn adopt_rows(app: &App, window: &CacheWindow) -> Result<(), StoreError> {
-    let _naming = app.naming.lock().await;
-    // Anchors first: what they stand on was written before them.
-    let anchors = app.store.anchors().await?;
-    let (chunks, named) = tokio::try_join!(app.store.chunks(), app.store.named_caches())?;
-    // Whoever deletes a name for good takes its anchor's row along; who may still restore it leaves that.
-    let with_row = anchors.iter().map(|row| row.owner.clone());
-    let held: BTreeSet<String> = with_row.chain(named.into_iter().map(|named| named_owner(&named.row.id))).collect();
-    let chunks = chunks.into_iter().filter_map(convert::chunk_record).collect();
-    window.adopt(chunks, anchors.into_iter().filter_map(convert::anchor).collect());
-    let owners = window.holdings().into_iter().map(|holding| holding.anchor.owner);
-    for gone in owners.filter(|owner| owner.starts_with("named/") && !held.contains(owner)) {
-        window.release(&gone);
-    }
-    Ok(())
-}
-
-/// Removes what only purged conversations and prompt caches held.
-pub(crate) async fn purge_orphans(app: Arc<App>) {
-    let Some(window) = app.engine.cache() else { return };
-    for owner in app.store.orphan_anchors().await.unwrap_or_default() {
-        window.release(&owner);
-    }
-}
-
-/// The beginning and the end of a text, to show; empty where the loaded model is another.
-pub(crate) async fn ends(engine: &Engine, fingerprint: &str, token_ids: &[u32]) -> (String, String) {
-    let is_loaded = engine.status().borrow().model_fingerprint.as_deref() == Some(fingerprint);
-    if !is_loaded {
-        return (String::new(), String::new());
-    }
-    let first = token_ids.iter().copied().take(SHOWN_TOKENS).collect();
-    // What the beginning shows already is not shown twice.
-    let last = token_ids[token_ids.len().saturating_sub(SHOWN_TOKENS).max(SHOWN_TOKENS.min(token_ids.len()))..].to_vec();
-    let mut texts = engine.decode(vec![first, last]).await.unwrap_or_default().into_iter();
-    let (first, last) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
-    (beginning(&first), ending(&last))
 }
 
 /// A name as it is kept, or why it is none.
@@ -444,22 +262,6 @@ pub(crate) fn window(app: &App) -> Result<&CacheWindow, Failure> {
     })
 }
 
-fn tier(is_in_memory: bool) -> CacheTier {
-    if is_in_memory { CacheTier::Memory } else { CacheTier::Disk }
-}
-
-/// The first characters, without half ones.
-fn beginning(text: &str) -> String {
-    text.trim_end_matches('\u{FFFD}').chars().take(SHOWN_CHARS).collect()
-}
-
-/// The last characters, without half ones.
-fn ending(text: &str) -> String {
-    let text = text.trim_start_matches('\u{FFFD}');
-    let num_chars = text.chars().count();
-    text.chars().skip(num_chars.saturating_sub(SHOWN_CHARS)).collect()
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
@@ -476,13 +278,5 @@ mod tests {
         check("a\nb", None);
         check(&"x".repeat(200), Some(&"x".repeat(200)));
         check(&"x".repeat(201), None);
-    }
-
-    #[test]
-    fn texts_are_shown_without_half_characters() {
-        assert_eq!(beginning("abc\u{FFFD}"), "abc");
-        assert_eq!(ending("\u{FFFD}\u{FFFD}abc"), "abc");
-        assert_eq!(beginning(&"é".repeat(500)).chars().count(), SHOWN_CHARS);
-        assert_eq!(ending(&("x".repeat(500) + "end")).chars().rev().take(3).collect::<String>(), "dne");
     }
 }

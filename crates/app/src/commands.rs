@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::answering::{self, Turn};
 use crate::app::{App, now_ms};
 use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply, Settings};
-use crate::{caches, convert, imports, models, settings, status};
+use crate::{caches, convert, imports, kept, models, settings, status};
 
 /// How long deleting waits for the conversation's answer to stop. After that the answer ends unseen.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
@@ -97,7 +97,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
 
 async fn conversations(app: &App) -> Result<Vec<Conversation>, Failure> {
     let rows = app.store.conversations().await?;
-    let mut kept = caches::of_conversations(app, &rows).await;
+    let mut kept = kept::of_conversations(&app.engine, &app.store, &rows).await;
     let convert = |row: cairn_store::Conversation| {
         let (is_streaming, cache) = (app.answers.is_streaming(&row.id), kept.remove(&row.id));
         convert::conversation(row, is_streaming, cache)
@@ -108,7 +108,7 @@ async fn conversations(app: &App) -> Result<Vec<Conversation>, Failure> {
 async fn conversation(app: &App, id: &str) -> Result<(Conversation, Vec<Message>), Failure> {
     let messages = messages(app, id).await?;
     let row = app.store.listed_conversation(id).await?;
-    let cache = caches::of_conversation(app, id).await;
+    let cache = kept::of_conversation(&app.engine, &app.store, id).await;
     Ok((convert::conversation(row, app.answers.is_streaming(id), cache), messages))
 }
 
@@ -189,7 +189,7 @@ async fn begin_answer(app: &Arc<App>, user: Option<cairn_store::Message>, assist
     let row = app.store.conversation(&conversation_id).await;
     app.spawn(answering::answer(app.clone(), running, turn));
     let row = row?.ok_or(cairn_store::StoreError::NoConversation { id: conversation_id })?;
-    let cache = caches::of_conversation(app, &row.id).await;
+    let cache = kept::of_conversation(&app.engine, &app.store, &row.id).await;
     Ok(Reply::Sent { conversation: convert::conversation(row, true, cache), messages })
 }
 

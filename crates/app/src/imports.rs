@@ -1,69 +1,23 @@
 //! Prompt caches that leave as files and come in as files: preview first, then the import that a person confirms.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cairn_engine::{CacheWindow, Engine, EngineError, EngineState, ExportRequest, Import, PromptFileInfo, PromptKind};
 use cairn_store::{NamedCacheKind, NamedCacheRow, Store, StoreError};
 use uuid::Uuid;
 
 use crate::app::{App, now_ms};
-use crate::caches::{self, checked_name, named_owner};
-use crate::transfers::OwnFile;
+use crate::caches::{self, checked_name};
+use crate::excerpts::ends;
+use crate::owners::{named_owner, owner};
+use crate::previews::Previewed;
 use crate::wire::{CacheSource, Failure, FailureCode, ImportPreview, Reply};
 use crate::{convert, prefix};
-
-/// More files than anybody looks at before deciding; each may be a copy on the disk.
-const MAX_PREVIEWS: usize = 16;
-/// What file systems allow, roughly.
-const MAX_FILE_NAME_CHARS: usize = 255;
-
-/// The files that have been previewed and are neither imported nor given up, the oldest first. Owned by [`crate::App`].
-#[derive(Debug, Default)]
-pub(crate) struct Imports(Mutex<BTreeMap<String, Previewed>>);
-
-/// A file that is looked at, or has been.
-#[derive(Debug, Clone)]
-pub(crate) struct Previewed {
-    file: PathBuf,
-    file_name: String,
-    /// Removes a copy that Cairn made.
-    _own: Option<Arc<OwnFile>>,
-}
-
-impl Previewed {
-    /// A copy that Cairn made and removes when nobody needs it any more.
-    pub(crate) fn own(own: OwnFile, file_name: &str) -> Self {
-        Previewed { file: own.path().to_owned(), file_name: shown_name(file_name), _own: Some(Arc::new(own)) }
-    }
-}
-
-impl Imports {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Previewed>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Remembers one under its token. Tokens are UUIDs v7, so the first is the oldest.
-    fn begin(&self, token: String, previewed: Previewed) {
-        let mut previews = self.lock();
-        previews.insert(token, previewed);
-        if previews.len() > MAX_PREVIEWS {
-            previews.pop_first();
-        }
-    }
-
-    /// Forgets one.
-    fn end(&self, token: &str) {
-        self.lock().remove(token);
-    }
-}
 
 impl App {
     /// What a person's prompt-cache file holds and whether it can be imported, for them to decide.
     pub async fn preview_import(&self, file: PathBuf) -> ImportPreview {
-        let file_name = file_name(&file);
-        self.preview(Previewed { file, file_name, _own: None }).await
+        self.preview(Previewed::of(file)).await
     }
 
     pub(crate) async fn preview(&self, previewed: Previewed) -> ImportPreview {
@@ -88,7 +42,7 @@ pub(crate) async fn export_request(
     source: &CacheSource,
     file: &Path,
 ) -> Result<ExportRequest, Failure> {
-    let owner = caches::owner(source);
+    let owner = owner(source);
     let (kind, title) = match source {
         CacheSource::Conversation { id } => {
             let row = store.listed_conversation(id).await?;
@@ -135,7 +89,7 @@ pub(crate) async fn preview(engine: &Engine, file: &Path, file_name: &str) -> Im
 
 async fn describe(engine: &Engine, preview: &mut ImportPreview, info: PromptFileInfo) {
     if let Some(ids) = &info.token_ids {
-        let (start, end) = caches::ends(engine, &info.space.fingerprint, ids).await;
+        let (start, end) = ends(engine, &info.space.fingerprint, ids).await;
         (preview.start_text, preview.end_text) = (Some(start), Some(end));
     } else {
         preview.warnings.push("It does not say its tokens, so its text cannot be shown and only its shapes were checked.".to_owned());
@@ -158,7 +112,7 @@ async fn describe(engine: &Engine, preview: &mut ImportPreview, info: PromptFile
 /// Imports a previewed file under a name.
 pub(crate) async fn confirm(app: &App, token: &str, name: &str, check: bool) -> Result<Reply, Failure> {
     let name = checked_name(name)?;
-    let previewed = app.imports.lock().get(token).cloned();
+    let previewed = app.imports.find(token);
     let gone = || Failure::new(FailureCode::NotFound, "This import was given up: choose the file again.");
     let previewed = previewed.ok_or_else(gone)?;
     refuse_name_in_use(&app.store, &name).await?;
@@ -186,7 +140,7 @@ pub(crate) async fn refuse_name_in_use(store: &Store, name: &str) -> Result<(), 
 /// The row of a file that has been imported for the loaded model.
 pub(crate) async fn named_row(engine: &Engine, info: PromptFileInfo, id: &str, name: String, file_name: &str) -> NamedCacheRow {
     let (start_text, end_text) = match &info.token_ids {
-        Some(ids) => caches::ends(engine, &info.space.fingerprint, ids).await,
+        Some(ids) => ends(engine, &info.space.fingerprint, ids).await,
         None => Default::default(),
     };
     NamedCacheRow {
@@ -233,14 +187,4 @@ fn loaded_model_name(engine: &Engine) -> Option<String> {
         EngineState::Ready { model } | EngineState::Prefilling { model, .. } | EngineState::Generating { model, .. } => Some(model.clone()),
         EngineState::Empty | EngineState::Loading { .. } | EngineState::Failed { .. } => None,
     }
-}
-
-/// The name under which a person knows a file, as it is shown.
-pub(crate) fn file_name(file: &Path) -> String {
-    shown_name(&file.file_name().unwrap_or(file.as_os_str()).to_string_lossy())
-}
-
-/// A file's name as one line: it goes to terminals, too.
-fn shown_name(file_name: &str) -> String {
-    file_name.chars().map(|char| if char.is_control() { ' ' } else { char }).take(MAX_FILE_NAME_CHARS).collect()
 }

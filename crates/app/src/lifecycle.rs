@@ -15,9 +15,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::answers::Answers;
 use crate::app::{App, Options};
-use crate::imports::Imports;
+use crate::previews::Imports;
 use crate::wire::{Command, Failure, FailureCode, Reply};
-use crate::{OpenError, Places, cache_rows, caches, commands, convert, models, platform, settings, status, transfers};
+use crate::{OpenError, Places, cache_followers, cache_rows, commands, convert, models, platform, settings, status, transfers};
 
 /// Events that a subscriber may be behind before it misses some: half a minute of one answer.
 const EVENT_CAPACITY: usize = 1024;
@@ -82,9 +82,9 @@ impl App {
             lock: Mutex::new(Some(lock)),
         });
         app.spawn(status::tell(app.clone()));
-        app.spawn(caches::purge_orphans(app.clone()));
-        app.spawn(caches::tell_changes(app.clone(), moves));
-        app.spawn(caches::follow_other_programs(app.clone()));
+        app.spawn(cache_followers::purge_orphans(app.clone()));
+        app.spawn(cache_followers::tell_changes(app.clone(), moves));
+        app.spawn(cache_followers::follow_other_programs(app.clone()));
         if autoload {
             let app = app.clone();
             app.clone().spawn(async move {

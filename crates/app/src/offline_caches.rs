@@ -14,8 +14,10 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use uuid::Uuid;
 
 use crate::app::now_ms;
-use crate::caches::{checked_name, conversation_owner, named_owner, owner};
+use crate::caches::checked_name;
 use crate::convert::{self, tokens};
+use crate::owners::{conversation_owner, named_owner, owner};
+use crate::previews::file_name;
 use crate::wire::{CacheKind, CacheSource, Failure, FailureCode, ImportPreview};
 use crate::{OpenError, Places, cache_rows, imports, platform, settings};
 
@@ -231,7 +233,7 @@ impl OfflineCaches {
     pub async fn begin_import(&self, file: &Path, model: &str, model_folder: &Path) -> Result<OfflineImport<'_>, Failure> {
         let bench = self.bench().await?;
         bench.engine.load(model, model_folder).await?;
-        let preview = imports::preview(&bench.engine, file, &imports::file_name(file)).await;
+        let preview = imports::preview(&bench.engine, file, &file_name(file)).await;
         Ok(OfflineImport { caches: self, bench, file: file.to_owned(), preview })
     }
 

@@ -4,8 +4,10 @@ use cairn_engine::{ChunkKind, ChunkRecord, PromptPrefix};
 use cairn_store::{NamedCacheKind, Prefix};
 
 use crate::app::App;
+use crate::convert;
+use crate::excerpts::ends;
+use crate::owners::conversation_owner;
 use crate::wire::Failure;
-use crate::{caches, convert};
 
 /// A conversation's prefix, for the loaded model. Tokens say something else to a model with another vocabulary: it is refused, by name
 /// of the model that read them.
@@ -32,7 +34,7 @@ async fn foreign_model(app: &App, conversation_id: &str, prefix: &Prefix) -> Res
     }
     // Other weights can read the tokens anew where they have the same vocabulary: the text shows it.
     if let Some(token_ids) = &prefix.token_ids {
-        let (start_text, end_text) = caches::ends(&app.engine, &loaded, token_ids).await;
+        let (start_text, end_text) = ends(&app.engine, &loaded, token_ids).await;
         if !start_text.is_empty() && (start_text, end_text) == (prefix.start_text.clone(), prefix.end_text.clone()) {
             return Ok(None);
         }
@@ -42,7 +44,7 @@ async fn foreign_model(app: &App, conversation_id: &str, prefix: &Prefix) -> Res
 
 /// The fingerprint and the name of the model that read a conversation last.
 fn last_reader(app: &App, conversation_id: &str) -> Option<(String, String)> {
-    let holding = app.engine.cache()?.holding(&caches::conversation_owner(conversation_id))?;
+    let holding = app.engine.cache()?.holding(&conversation_owner(conversation_id))?;
     Some((holding.anchor.space.fingerprint, holding.anchor.model))
 }
 

@@ -1,15 +1,15 @@
 //! Prompt-cache files on their way in and out through shells that carry bytes, not paths. Each lies in the data folder for as long as it
 //! travels.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
-use uuid::Uuid;
 
 use crate::app::App;
-use crate::imports::Previewed;
+use crate::owners::owner;
+use crate::previews::{OwnFile, Previewed};
 use crate::wire::{CacheSource, Failure, FailureCode, ImportPreview};
 use crate::{Places, caches, platform};
 
@@ -19,28 +19,6 @@ const MAX_UPLOAD_BYTES: u64 = 64 << 30;
 const RESERVE_BYTES: u64 = 1 << 30;
 /// The disk is looked at again after so many bytes.
 const LOOK_INTERVAL_BYTES: u64 = 64 << 20;
-
-/// The path of a file of Cairn's own, which is removed when this is dropped.
-#[derive(Debug)]
-pub struct OwnFile(PathBuf);
-
-impl OwnFile {
-    fn on_its_way(places: &Places) -> Self {
-        OwnFile(places.transfers().join(format!("{}.safetensors", Uuid::now_v7())))
-    }
-
-    /// The path.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for OwnFile {
-    fn drop(&mut self) {
-        // What stays is swept at the next start.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 /// Removes what an earlier process left. Called while this one owns the data folder.
 pub(crate) fn sweep(places: &Places) {
@@ -106,7 +84,7 @@ impl App {
     pub async fn download(self: &Arc<Self>, source: CacheSource) -> Result<Download, Failure> {
         let app = self.clone();
         let place = OwnFile::on_its_way(&self.places);
-        let held_bytes = caches::window(self)?.holding(&caches::owner(&source)).map_or(0, |holding| holding.bytes);
+        let held_bytes = caches::window(self)?.holding(&owner(&source)).map_or(0, |holding| holding.bytes);
         check_free(held_bytes, platform::free_disk_bytes(folder(&place)))?;
         // Goes on where the caller leaves: only then the file is there to be removed.
         let export = self.spawn(async move { app.export_cache(&source, place.path()).await.map(|()| place) });
