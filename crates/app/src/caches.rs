@@ -152,11 +152,11 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
     let id = Uuid::now_v7().to_string();
     let owner = named_owner(&id);
     // Held before it is looked at: the conversation may go on meanwhile, and what it had may be evicted.
-    let copied = window.copy_anchor(&conversation_owner(conversation_id), &owner, true);
+    let is_held = window.copy_anchor(&conversation_owner(conversation_id), &owner, true);
     // The last answer may be on its way to the disk.
     app.engine.flush_cache().await;
     let path = window.path(&owner);
-    let Some(holding) = copied.and(window.holding(&owner)) else {
+    let Some(holding) = window.holding(&owner).filter(|_| is_held) else {
         return Err(Failure::invalid("Nothing of this conversation is kept yet: ask something first."));
     };
     if path.iter().any(|record| record.file_hash.is_empty()) {

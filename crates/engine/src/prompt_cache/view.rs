@@ -116,16 +116,14 @@ impl CacheWindow {
         key.map_or(Vec::new(), |key| shelf.index.path(&key).into_iter().map(|entry| entry.record.clone()).collect())
     }
 
-    /// Lets `owner` hold the same place as `other`, pinned or not. Returns the chunks before it, from the first on; none where `other` holds
-    /// nothing.
-    pub fn copy_anchor(&self, other: &str, owner: &str, is_pinned: bool) -> Option<Vec<ChunkRecord>> {
+    /// Lets `owner` hold the same place as `other`, pinned or not; false where `other` holds nothing.
+    pub fn copy_anchor(&self, other: &str, owner: &str, is_pinned: bool) -> bool {
         let mut shelf = self.0.lock();
-        let anchor = shelf.index.anchors.get(other)?;
-        let path = shelf.index.path(anchor.chunk_key.as_deref()?).into_iter().map(|entry| entry.record.clone()).collect();
+        let Some(anchor) = shelf.index.anchors.get(other).filter(|anchor| anchor.chunk_key.is_some()) else { return false };
         let anchor = Anchor { owner: owner.to_owned(), is_pinned, lost: None, ..anchor.clone() };
         shelf.index.set_anchor(anchor);
         shelf.tell_anchors();
-        Some(path)
+        true
     }
 
     /// Keeps what an anchor holds whatever the budgets say, or no longer.
