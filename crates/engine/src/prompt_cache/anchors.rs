@@ -46,10 +46,7 @@ impl ChunkIndex {
         }
         // Those that the owner has come back to, or that stand on the way to another.
         for left in self.left_by(&owner) {
-            let key = self.anchors[&left].chunk_key.clone();
-            if key.is_none_or(|key| self.holders(&key).any(|holder| **holder != left && whose(holder) == owner)) {
-                self.remove_anchor(&left);
-            }
+            self.remove_if_needless(&left);
         }
     }
 
@@ -142,10 +139,16 @@ impl ChunkIndex {
         anchor.lost = Some(Lost { num_tokens, reason: reason.to_owned(), at_ms });
         (anchor.chunk_key, anchor.num_tokens) = (to.0.map(str::to_owned), to.1);
         self.moved_anchors.insert(owner.to_owned());
-        // The rest of a place that was left is somebody's only as long as nothing else of theirs holds it.
-        let of = whose(owner);
-        if of != owner && to.0.is_none_or(|key| self.holders(key).any(|holder| **holder != *owner && whose(holder) == of)) {
-            self.remove_anchor(owner);
+        if whose(owner) != owner {
+            self.remove_if_needless(owner);
+        }
+    }
+
+    /// Forgets the anchor of a place that was left where nothing is left of it, or something else of its owner's holds it.
+    fn remove_if_needless(&mut self, left: &str) {
+        let key = self.anchors.get(left).and_then(|anchor| anchor.chunk_key.as_deref());
+        if key.is_none_or(|key| self.holders(key).any(|holder| **holder != *left && whose(holder) == whose(left))) {
+            self.remove_anchor(left);
         }
     }
 
