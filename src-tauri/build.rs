@@ -1,8 +1,12 @@
-//! Embeds the configuration and the permissions: the interface may invoke these commands and nothing else of ours.
+//! Embeds the configuration and the permissions: the interface may invoke these commands and
+//! nothing else of ours.
 
 fn main() {
-    let manifest = tauri_build::AppManifest::new().commands(&["call", "export_cache", "import_cache"]);
-    if let Err(error) = tauri_build::try_build(tauri_build::Attributes::new().app_manifest(manifest)) {
+    let manifest =
+        tauri_build::AppManifest::new().commands(&["call", "export_cache", "import_cache"]);
+    if let Err(error) =
+        tauri_build::try_build(tauri_build::Attributes::new().app_manifest(manifest))
+    {
         panic!("{error:#}");
     }
 }

@@ -4,12 +4,18 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use cairn_chat::{FinishReason, SamplingParams};
-use cairn_lm::batch::{BatchAnswer, BatchGenerator, BatchOptions, BatchRequest, RequestId, batch_generate};
+use cairn_lm::batch::{
+    BatchAnswer, BatchGenerator, BatchOptions, BatchRequest, RequestId, batch_generate,
+};
 use cairn_lm::models::Model;
-use cairn_lm::{GenerateOptions, LmError, LoadOptions, LogitsProcessor, LogitsProcessors, Sampled, Sampler, generate_step};
+use cairn_lm::{
+    GenerateOptions, LmError, LoadOptions, LogitsProcessor, LogitsProcessors, Sampled, Sampler,
+    generate_step,
+};
 use mlx_rs::{Array, ops};
 
-/// Checkpoints, each of an architecture or a kind of cache of its own, that every test of equality runs on.
+/// Checkpoints, each of an architecture or a kind of cache of its own, that every test of equality
+/// runs on.
 const MODELS: &[&str] = &[
     "llama/dense-tied",
     "llama/gqa",
@@ -29,7 +35,9 @@ const TOLERANCE: f32 = 1e-4;
 
 fn model(case: &str) -> Model {
     let folder = cairn_tests::goldens().join(case);
-    Model::load(&folder, LoadOptions { keep_quantized: true }).unwrap_or_else(|error| panic!("{case}: {error}")).0
+    Model::load(&folder, LoadOptions { keep_quantized: true })
+        .unwrap_or_else(|error| panic!("{case}: {error}"))
+        .0
 }
 
 /// Numbers that are the same in every run.
@@ -37,7 +45,8 @@ struct Numbers(u64);
 
 impl Numbers {
     fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % limit
     }
 
@@ -48,10 +57,13 @@ impl Numbers {
 
 /// The greedy answer of a request that runs alone, with log-probabilities.
 fn alone(model: &Model, prompt: &[u32], max_tokens: usize) -> Vec<Sampled> {
-    let options = GenerateOptions { max_tokens, num_top_logprobs: Some(2), ..GenerateOptions::default() };
+    let options =
+        GenerateOptions { max_tokens, num_top_logprobs: Some(2), ..GenerateOptions::default() };
     let mut caches = model.make_cache();
     let mut on_progress = |_, _| ControlFlow::Continue(());
-    let mut stream = generate_step(model, prompt, &mut caches, Sampler::Greedy, options, &mut on_progress).expect("start");
+    let mut stream =
+        generate_step(model, prompt, &mut caches, Sampler::Greedy, options, &mut on_progress)
+            .expect("start");
     std::iter::from_fn(|| stream.next_token().expect("step")).collect()
 }
 
@@ -73,9 +85,17 @@ fn assert_equal(case: &str, answer: &BatchAnswer, expected: &[Sampled]) {
     assert_eq!(answer.logprobs.len(), expected.len(), "{case}");
     for (found, expected) in answer.logprobs.iter().zip(expected) {
         let expected = expected.logprobs.as_ref().expect("log-probabilities");
-        assert!((found.0 - expected.own).abs() < TOLERANCE, "{case}: {} instead of {}", found.0, expected.own);
+        assert!(
+            (found.0 - expected.own).abs() < TOLERANCE,
+            "{case}: {} instead of {}",
+            found.0,
+            expected.own
+        );
         for (found, expected) in found.1.iter().zip(&expected.top) {
-            assert!((found.1 - expected.1).abs() < TOLERANCE, "{case}: {found:?} instead of {expected:?}");
+            assert!(
+                (found.1 - expected.1).abs() < TOLERANCE,
+                "{case}: {found:?} instead of {expected:?}"
+            );
         }
     }
 }
@@ -84,9 +104,14 @@ fn assert_equal(case: &str, answer: &BatchAnswer, expected: &[Sampled]) {
 fn check(case: &str, lengths: &[usize], max_tokens: &[usize], options: &BatchOptions) {
     let model = model(case);
     let mut numbers = Numbers(lengths.len() as u64);
-    let prompts: Vec<Vec<u32>> = lengths.iter().map(|&length| numbers.tokens(&model, length)).collect();
+    let prompts: Vec<Vec<u32>> =
+        lengths.iter().map(|&length| numbers.tokens(&model, length)).collect();
     let limits = max_tokens.iter().copied().cycle();
-    let requests = prompts.iter().zip(limits.clone()).map(|(prompt, limit)| with_logprobs(prompt, limit)).collect();
+    let requests = prompts
+        .iter()
+        .zip(limits.clone())
+        .map(|(prompt, limit)| with_logprobs(prompt, limit))
+        .collect();
     let answers = answers(&model, requests, options.clone());
     for ((answer, prompt), limit) in answers.iter().zip(&prompts).zip(limits) {
         assert_equal(case, answer, &alone(&model, prompt, limit));
@@ -100,20 +125,32 @@ fn a_batch_answers_as_each_request_alone() {
         check(case, &[12, 5, 9], &[10], &BatchOptions::default());
         check(case, &[7], &[10], &BatchOptions::default());
         check(case, &[1, 40, 3, 1], &[6], &BatchOptions::default());
-        check(case, &[30, 4, 77], &[8, 1, 3], &BatchOptions { prefill_step_size: 8, ..BatchOptions::default() });
+        check(
+            case,
+            &[30, 4, 77],
+            &[8, 1, 3],
+            &BatchOptions { prefill_step_size: 8, ..BatchOptions::default() },
+        );
     }
 }
 
 #[test]
 fn more_requests_than_slots_are_all_answered() {
-    let options = BatchOptions { completion_batch_size: 3, prefill_batch_size: 2, ..BatchOptions::default() };
+    let options =
+        BatchOptions { completion_batch_size: 3, prefill_batch_size: 2, ..BatchOptions::default() };
     for case in MODELS {
         check(case, &[5, 9, 2, 14, 3, 3, 21, 6], &[4, 9, 2, 7], &options);
-        check(case, &[5, 9, 2, 14, 3], &[4, 9, 2, 7], &BatchOptions { prefer_prefill_when_pending: true, ..options.clone() });
+        check(
+            case,
+            &[5, 9, 2, 14, 3],
+            &[4, 9, 2, 7],
+            &BatchOptions { prefer_prefill_when_pending: true, ..options.clone() },
+        );
     }
 }
 
-/// Random requests join, leave and are cancelled; whatever the schedule, the tokens are those of each request alone.
+/// Random requests join, leave and are cancelled; whatever the schedule, the tokens are those of
+/// each request alone.
 fn random_schedule(case: &str, seed: u64) {
     let model = model(case);
     let mut numbers = Numbers(seed);
@@ -136,7 +173,12 @@ fn random_schedule(case: &str, seed: u64) {
             let prompt = numbers.tokens(&model, count);
             let max_tokens = 1 + numbers.below(12);
             let boundaries = vec![numbers.below(count + 1)];
-            let id = batch.insert(BatchRequest { boundaries, ..BatchRequest::new(prompt.clone(), max_tokens) }).expect("insert");
+            let id = batch
+                .insert(BatchRequest {
+                    boundaries,
+                    ..BatchRequest::new(prompt.clone(), max_tokens)
+                })
+                .expect("insert");
             expected.insert(id, tokens(&alone(&model, &prompt, max_tokens)));
             found.insert(id, Vec::new());
         }
@@ -146,10 +188,17 @@ fn random_schedule(case: &str, seed: u64) {
                 // What was computed until then is right too: it continues to the same tokens.
                 let sampled = &found[&id];
                 let whole = &expected[&id];
-                if row.tokens.len() >= sampled.len() && !sampled.is_empty() && sampled.len() < whole.len() {
+                if row.tokens.len() >= sampled.len()
+                    && !sampled.is_empty()
+                    && sampled.len() < whole.len()
+                {
                     assert!(row.tokens.ends_with(sampled), "{described}");
                     assert_eq!(row.caches[0].offset(), row.tokens.len(), "{described}");
-                    let request = BatchRequest { caches: Some(row.caches), cached_tokens: row.tokens, ..BatchRequest::new(vec![], 3) };
+                    let request = BatchRequest {
+                        caches: Some(row.caches),
+                        cached_tokens: row.tokens,
+                        ..BatchRequest::new(vec![], 3)
+                    };
                     let rest = answers(&model, vec![request], BatchOptions::default());
                     let goes_on = &whole[sampled.len()..whole.len().min(sampled.len() + 3)];
                     assert!(rest[0].tokens.starts_with(goes_on), "{described}");
@@ -186,7 +235,8 @@ fn conversations_go_on_from_their_caches() {
         let model = model(case);
         let mut numbers = Numbers(3);
         let mut histories: Vec<Vec<u32>> = vec![Vec::new(); 3];
-        let mut caches: Vec<Option<(Vec<cairn_lm::cache::LayerCache>, Vec<u32>)>> = vec![None, None, None];
+        let mut caches: Vec<Option<(Vec<cairn_lm::cache::LayerCache>, Vec<u32>)>> =
+            vec![None, None, None];
         for round in 0..3 {
             let mut requests = Vec::new();
             for (history, caches) in histories.iter_mut().zip(&mut caches) {
@@ -197,12 +247,21 @@ fn conversations_go_on_from_their_caches() {
                 let prompt = history[cached_tokens.len()..].to_vec();
                 requests.push(BatchRequest { caches, cached_tokens, ..with_logprobs(&prompt, 5) });
             }
-            for ((answer, history), caches) in
-                answers(&model, requests, BatchOptions::default()).into_iter().zip(&mut histories).zip(&mut caches)
+            for ((answer, history), caches) in answers(&model, requests, BatchOptions::default())
+                .into_iter()
+                .zip(&mut histories)
+                .zip(&mut caches)
             {
-                assert_equal(&format!("{case}, round {round}"), &answer, &alone(&model, history, 5));
+                assert_equal(
+                    &format!("{case}, round {round}"),
+                    &answer,
+                    &alone(&model, history, 5),
+                );
                 history.extend(&answer.tokens);
-                assert!(history.starts_with(&answer.finish.tokens), "{case}: the tokens are those that the caches hold");
+                assert!(
+                    history.starts_with(&answer.finish.tokens),
+                    "{case}: the tokens are those that the caches hold"
+                );
                 *caches = Some((answer.finish.caches, answer.finish.tokens));
             }
         }
@@ -220,8 +279,16 @@ fn a_prompt_that_is_cached_to_its_end_is_answered() {
         let row = batch.remove(id).expect("remove").expect("a row");
         let expected = tokens(&alone(&model, &row.tokens, 4));
         for caches in [Some(row.caches), None] {
-            let request = BatchRequest { caches, cached_tokens: row.tokens.clone(), ..BatchRequest::new(Vec::new(), 4) };
-            assert_eq!(answers(&model, vec![request], BatchOptions::default())[0].tokens, expected, "{case}");
+            let request = BatchRequest {
+                caches,
+                cached_tokens: row.tokens.clone(),
+                ..BatchRequest::new(Vec::new(), 4)
+            };
+            assert_eq!(
+                answers(&model, vec![request], BatchOptions::default())[0].tokens,
+                expected,
+                "{case}"
+            );
         }
     }
 }
@@ -229,19 +296,34 @@ fn a_prompt_that_is_cached_to_its_end_is_answered() {
 #[test]
 fn stop_sequences_end_their_answers_before_the_length_does() {
     let model = model("llama/dense-tied");
-    let prompts: Vec<Vec<u32>> = [6, 11, 4].iter().map(|&length| Numbers(length).tokens(&model, length as usize)).collect();
-    let whole: Vec<Vec<u32>> = prompts.iter().map(|prompt| tokens(&alone(&model, prompt, 6))).collect();
-    // The first row stops at its third token, the second at a pair that ends with its last, the third at nothing.
-    let stops = [vec![vec![whole[0][2]]], vec![whole[1][4..6].to_vec()], vec![vec![], vec![whole[2][0], whole[2][0] ^ 1]]];
-    let request = |(prompt, stop): (&Vec<u32>, &Vec<Vec<u32>>)| BatchRequest { stop: stop.clone(), ..BatchRequest::new(prompt.clone(), 6) };
-    let answers = answers(&model, prompts.iter().zip(&stops).map(request).collect(), BatchOptions::default());
+    let prompts: Vec<Vec<u32>> =
+        [6, 11, 4].iter().map(|&length| Numbers(length).tokens(&model, length as usize)).collect();
+    let whole: Vec<Vec<u32>> =
+        prompts.iter().map(|prompt| tokens(&alone(&model, prompt, 6))).collect();
+    // The first row stops at its third token, the second at a pair that ends with its last, the
+    // third at nothing.
+    let stops = [
+        vec![vec![whole[0][2]]],
+        vec![whole[1][4..6].to_vec()],
+        vec![vec![], vec![whole[2][0], whole[2][0] ^ 1]],
+    ];
+    let request = |(prompt, stop): (&Vec<u32>, &Vec<Vec<u32>>)| BatchRequest {
+        stop: stop.clone(),
+        ..BatchRequest::new(prompt.clone(), 6)
+    };
+    let answers =
+        answers(&model, prompts.iter().zip(&stops).map(request).collect(), BatchOptions::default());
     let first = whole[0].iter().position(|token| *token == whole[0][2]).expect("third token");
-    assert_eq!((answers[0].finish.reason, &answers[0].tokens[..]), (FinishReason::Stop, &whole[0][..first]));
+    assert_eq!(
+        (answers[0].finish.reason, &answers[0].tokens[..]),
+        (FinishReason::Stop, &whole[0][..first])
+    );
     assert_eq!(answers[1].finish.reason, FinishReason::Stop);
     assert_eq!((answers[2].finish.reason, &answers[2].tokens), (FinishReason::Length, &whole[2]));
     // A stop sequence of the options holds for all.
     let options = BatchOptions { stop: vec![vec![whole[2][1]]], ..BatchOptions::default() };
-    let (all, _) = batch_generate(&model, vec![BatchRequest::new(prompts[2].clone(), 6)], options).expect("batch");
+    let (all, _) = batch_generate(&model, vec![BatchRequest::new(prompts[2].clone(), 6)], options)
+        .expect("batch");
     assert_eq!(all[0].as_ref().expect("answer").finish.reason, FinishReason::Stop);
 }
 
@@ -249,14 +331,29 @@ fn stop_sequences_end_their_answers_before_the_length_does() {
 fn what_cannot_be_answered_is_refused_at_once() {
     let model = model("llama/dense-tied");
     let mut batch = BatchGenerator::new(model.clone(), BatchOptions::default());
-    let refused = |batch: &mut BatchGenerator, request| batch.insert(request).expect_err("refused").to_string();
+    let refused = |batch: &mut BatchGenerator, request| {
+        batch.insert(request).expect_err("refused").to_string()
+    };
     assert_eq!(refused(&mut batch, BatchRequest::new(vec![], 3)), "the prompt is empty");
-    assert_eq!(refused(&mut batch, BatchRequest::new(vec![1], 0)), "max_tokens is 0, but an answer has at least 1 token");
-    assert!(refused(&mut batch, BatchRequest::new(vec![1, 1 << 30], 3)).contains("outside the vocabulary"));
+    assert_eq!(
+        refused(&mut batch, BatchRequest::new(vec![1], 0)),
+        "max_tokens is 0, but an answer has at least 1 token"
+    );
+    assert!(
+        refused(&mut batch, BatchRequest::new(vec![1, 1 << 30], 3))
+            .contains("outside the vocabulary")
+    );
     let caches = BatchRequest { caches: Some(Vec::new()), ..BatchRequest::new(vec![1], 3) };
     assert!(refused(&mut batch, caches).contains("the caches of a request are for 0 layers"));
-    let cached = BatchRequest { caches: Some(model.make_cache()), cached_tokens: vec![1, 2], ..BatchRequest::new(vec![1], 3) };
-    assert_eq!(refused(&mut batch, cached), "the caches of a request hold 0 tokens, but 2 cached tokens were named");
+    let cached = BatchRequest {
+        caches: Some(model.make_cache()),
+        cached_tokens: vec![1, 2],
+        ..BatchRequest::new(vec![1], 3)
+    };
+    assert_eq!(
+        refused(&mut batch, cached),
+        "the caches of a request hold 0 tokens, but 2 cached tokens were named"
+    );
     assert!(!batch.has_work());
     let step = batch.next().expect("an empty round");
     assert!(step.tokens.is_empty() && step.prompts.is_empty() && step.failed.is_empty());
@@ -266,10 +363,17 @@ fn what_cannot_be_answered_is_refused_at_once() {
 #[test]
 fn requests_leave_at_once_wherever_they_are() {
     let model = model("llama/dense-tied");
-    let options = BatchOptions { prefill_batch_size: 2, completion_batch_size: 2, prefill_step_size: 4, ..BatchOptions::default() };
+    let options = BatchOptions {
+        prefill_batch_size: 2,
+        completion_batch_size: 2,
+        prefill_step_size: 4,
+        ..BatchOptions::default()
+    };
     let mut batch = BatchGenerator::new(model.clone(), options);
     let prompt = Numbers(5).tokens(&model, 10);
-    let ids: Vec<RequestId> = (0..3).map(|_| batch.insert(BatchRequest::new(prompt.clone(), 5)).expect("insert")).collect();
+    let ids: Vec<RequestId> = (0..3)
+        .map(|_| batch.insert(BatchRequest::new(prompt.clone(), 5)).expect("insert"))
+        .collect();
     batch.next().expect("step");
     assert_eq!((batch.num_pending(), batch.num_prefilling(), batch.num_decoding()), (1, 2, 0));
     let row = batch.extract_cache(ids[0]).expect("extract").expect("a row");
@@ -279,7 +383,10 @@ fn requests_leave_at_once_wherever_they_are() {
     assert!(batch.remove(ids[2]).expect("remove").is_none());
     while batch.next().expect("step").tokens.is_empty() {}
     assert_eq!((batch.num_pending(), batch.num_prefilling(), batch.num_decoding()), (0, 0, 1));
-    assert_eq!(batch.remove(ids[1]).expect("remove").expect("a row").tokens.len(), prompt.len() + 1);
+    assert_eq!(
+        batch.remove(ids[1]).expect("remove").expect("a row").tokens.len(),
+        prompt.len() + 1
+    );
     assert!(!batch.has_work());
     assert!(batch.extract_cache(ids[1]).expect("extract").is_none());
     batch.close();
@@ -291,22 +398,42 @@ fn progress_names_segments_and_the_end() {
     let options = BatchOptions { prefill_step_size: 4, ..BatchOptions::default() };
     let mut batch = BatchGenerator::new(model.clone(), options);
     let prompt = Numbers(6).tokens(&model, 12);
-    batch.insert(BatchRequest { boundaries: vec![6, 12, 90], ..BatchRequest::new(prompt, 1) }).expect("insert");
+    batch
+        .insert(BatchRequest { boundaries: vec![6, 12, 90], ..BatchRequest::new(prompt, 1) })
+        .expect("insert");
     let mut seen = Vec::new();
     while batch.has_work() {
         let step = batch.next().expect("step");
-        seen.extend(step.prompts.iter().map(|step| (step.processed, step.total, step.end_of_segment, step.end_of_prompt)));
+        seen.extend(
+            step.prompts
+                .iter()
+                .map(|step| (step.processed, step.total, step.end_of_segment, step.end_of_prompt)),
+        );
     }
-    let expected = [(4, 12, false, false), (6, 12, true, false), (10, 12, false, false), (11, 12, true, false), (12, 12, true, true)];
+    let expected = [
+        (4, 12, false, false),
+        (6, 12, true, false),
+        (10, 12, false, false),
+        (11, 12, true, false),
+        (12, 12, true, true),
+    ];
     assert_eq!(seen, expected);
 }
 
 #[test]
 fn requests_are_admitted_in_order_and_answers_go_on_meanwhile() {
     let model = model("llama/dense-tied");
-    let options = BatchOptions { prefill_batch_size: 1, completion_batch_size: 4, prefill_step_size: 4, ..BatchOptions::default() };
+    let options = BatchOptions {
+        prefill_batch_size: 1,
+        completion_batch_size: 4,
+        prefill_step_size: 4,
+        ..BatchOptions::default()
+    };
     for prefer in [false, true] {
-        let mut batch = BatchGenerator::new(model.clone(), BatchOptions { prefer_prefill_when_pending: prefer, ..options.clone() });
+        let mut batch = BatchGenerator::new(
+            model.clone(),
+            BatchOptions { prefer_prefill_when_pending: prefer, ..options.clone() },
+        );
         let mut numbers = Numbers(7);
         let first = batch.insert(BatchRequest::new(numbers.tokens(&model, 2), 30)).expect("insert");
         while batch.next().expect("step").tokens.is_empty() {}
@@ -316,10 +443,19 @@ fn requests_are_admitted_in_order_and_answers_go_on_meanwhile() {
         while order.len() < 2 {
             let step = batch.next().expect("step");
             num_meanwhile += step.tokens.iter().filter(|token| token.id == first).count();
-            order.extend(step.prompts.iter().filter(|progress| progress.end_of_prompt).map(|progress| progress.id));
+            order.extend(
+                step.prompts
+                    .iter()
+                    .filter(|progress| progress.end_of_prompt)
+                    .map(|progress| progress.id),
+            );
         }
         assert_eq!(order, [long, short], "a long prompt is not overtaken");
-        if prefer { assert_eq!(num_meanwhile, 0) } else { assert!(num_meanwhile >= 10, "{num_meanwhile}") }
+        if prefer {
+            assert_eq!(num_meanwhile, 0)
+        } else {
+            assert!(num_meanwhile >= 10, "{num_meanwhile}")
+        }
     }
 }
 
@@ -327,14 +463,27 @@ fn requests_are_admitted_in_order_and_answers_go_on_meanwhile() {
 fn a_bounded_memory_holds_only_the_last_tokens() {
     let model = model("llama/dense-tied");
     let options = BatchOptions { max_kv_size: Some(8), ..BatchOptions::default() };
-    let prompts: Vec<Vec<u32>> = [20, 3, 8].iter().map(|&length| Numbers(length).tokens(&model, length as usize)).collect();
-    let together = answers(&model, prompts.iter().map(|prompt| with_logprobs(prompt, 12)).collect(), options.clone());
+    let prompts: Vec<Vec<u32>> =
+        [20, 3, 8].iter().map(|&length| Numbers(length).tokens(&model, length as usize)).collect();
+    let together = answers(
+        &model,
+        prompts.iter().map(|prompt| with_logprobs(prompt, 12)).collect(),
+        options.clone(),
+    );
     let huge = BatchOptions { max_kv_size: Some(usize::MAX), ..BatchOptions::default() };
-    assert_eq!(answers(&model, vec![BatchRequest::new(vec![1, 2], 4)], huge)[0].tokens, tokens(&alone(&model, &[1, 2], 4)));
+    assert_eq!(
+        answers(&model, vec![BatchRequest::new(vec![1, 2], 4)], huge)[0].tokens,
+        tokens(&alone(&model, &[1, 2], 4))
+    );
     for (prompt, together) in prompts.iter().zip(together) {
         let alone = answers(&model, vec![with_logprobs(prompt, 12)], options.clone()).remove(0);
         assert_eq!(together.tokens, alone.tokens);
-        let held = together.finish.caches[0].arrays().iter().map(|array| array.dim(2)).max().expect("arrays");
+        let held = together.finish.caches[0]
+            .arrays()
+            .iter()
+            .map(|array| array.dim(2))
+            .max()
+            .expect("arrays");
         assert!(held <= 8, "{held}");
     }
 }
@@ -344,14 +493,23 @@ fn caches_without_a_batched_form_are_answered_too() {
     let model = model("llama/dense-tied");
     let kept = || -> Vec<_> {
         let ring = cairn_lm::cache::RotatingKvCache::new(64, 4);
-        model.make_cache().iter().map(|_| cairn_lm::cache::LayerCache::Rotating(ring.clone())).collect()
+        model
+            .make_cache()
+            .iter()
+            .map(|_| cairn_lm::cache::LayerCache::Rotating(ring.clone()))
+            .collect()
     };
-    let prompts: Vec<Vec<u32>> = [6, 11, 4, 9].iter().map(|&length| Numbers(length).tokens(&model, length as usize)).collect();
+    let prompts: Vec<Vec<u32>> = [6, 11, 4, 9]
+        .iter()
+        .map(|&length| Numbers(length).tokens(&model, length as usize))
+        .collect();
     let requests = prompts.iter().enumerate().map(|(index, prompt)| {
         let caches = (index % 2 == 0).then(kept);
         BatchRequest { caches, ..BatchRequest::new(prompt.clone(), 8) }
     });
-    for (answer, prompt) in answers(&model, requests.collect(), BatchOptions::default()).iter().zip(&prompts) {
+    for (answer, prompt) in
+        answers(&model, requests.collect(), BatchOptions::default()).iter().zip(&prompts)
+    {
         assert_eq!(answer.tokens, tokens(&alone(&model, prompt, 8)));
     }
 }
@@ -359,17 +517,28 @@ fn caches_without_a_batched_form_are_answered_too() {
 #[test]
 fn figures_count_what_was_done() {
     let model = model("llama/dense-tied");
-    let requests = [5, 9].map(|length| BatchRequest::new(Numbers(1).tokens(&model, length), 4)).into();
-    let (answers, stats) = batch_generate(&model, requests, BatchOptions::default()).expect("batch");
-    assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer.logprobs.is_empty())), "none unless asked for");
+    let requests =
+        [5, 9].map(|length| BatchRequest::new(Numbers(1).tokens(&model, length), 4)).into();
+    let (answers, stats) =
+        batch_generate(&model, requests, BatchOptions::default()).expect("batch");
+    assert!(
+        answers.iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer.logprobs.is_empty())),
+        "none unless asked for"
+    );
     assert_eq!((stats.prompt_tokens, stats.generation_tokens), (14, 8));
-    assert!(stats.prompt_tps() > 0.0 && stats.generation_tps() > 0.0 && stats.peak_memory_bytes > 0);
+    assert!(
+        stats.prompt_tps() > 0.0 && stats.generation_tps() > 0.0 && stats.peak_memory_bytes > 0
+    );
 }
 
 #[test]
 fn a_request_that_fails_leaves_the_others_alone() {
     let model = model("llama/dense-tied");
-    let requests = vec![BatchRequest::new(vec![1, 2], 3), BatchRequest::new(vec![], 3), BatchRequest::new(vec![3], 3)];
+    let requests = vec![
+        BatchRequest::new(vec![1, 2], 3),
+        BatchRequest::new(vec![], 3),
+        BatchRequest::new(vec![3], 3),
+    ];
     let (answers, _) = batch_generate(&model, requests, BatchOptions::default()).expect("batch");
     assert!(matches!(answers[1], Err(LmError::EmptyPrompt)));
     for (answer, prompt) in [(&answers[0], vec![1, 2]), (&answers[2], vec![3])] {
@@ -387,7 +556,9 @@ fn processors(function: LogitsProcessor) -> LogitsProcessors {
 /// Makes `token` certain.
 fn only(token: u32) -> LogitsProcessors {
     processors(Box::new(move |_, logits| {
-        let row: Vec<f32> = (0..logits.dim(1)).map(|id| if id == token as i32 { 0.0 } else { f32::NEG_INFINITY }).collect();
+        let row: Vec<f32> = (0..logits.dim(1))
+            .map(|id| if id == token as i32 { 0.0 } else { f32::NEG_INFINITY })
+            .collect();
         Ok(ops::add(&logits, Array::from_slice(&row, &[1, logits.dim(1)]))?)
     }))
 }
@@ -395,7 +566,8 @@ fn only(token: u32) -> LogitsProcessors {
 #[test]
 fn each_row_has_its_own_processors() {
     let model = model("llama/dense-tied");
-    let prompts: Vec<Vec<u32>> = [5, 9, 3].map(|length| Numbers(length).tokens(&model, length as usize)).into();
+    let prompts: Vec<Vec<u32>> =
+        [5, 9, 3].map(|length| Numbers(length).tokens(&model, length as usize)).into();
     let requests = vec![
         BatchRequest { processors: only(7), ..BatchRequest::new(prompts[0].clone(), 4) },
         BatchRequest::new(prompts[1].clone(), 4),
@@ -422,12 +594,18 @@ fn a_processor_sees_cached_tokens_the_prompt_and_the_answer() {
     let mut caches = model.make_cache();
     model.forward(&Array::from_slice(&cached, &[1, 4]), &mut caches).expect("forward");
     let requests = vec![
-        BatchRequest { caches: Some(caches), cached_tokens: cached, processors: processors(function), ..BatchRequest::new(vec![8, 9], 3) },
+        BatchRequest {
+            caches: Some(caches),
+            cached_tokens: cached,
+            processors: processors(function),
+            ..BatchRequest::new(vec![8, 9], 3)
+        },
         BatchRequest::new(vec![1, 2, 3], 5),
     ];
     let answers = answers(&model, requests, BatchOptions::default());
     let whole = [&[4, 5, 6, 7, 8, 9][..], &answers[0].tokens].concat();
-    let expected: Vec<Vec<u32>> = (6..whole.len().max(7)).map(|length| whole[..length].to_vec()).collect();
+    let expected: Vec<Vec<u32>> =
+        (6..whole.len().max(7)).map(|length| whole[..length].to_vec()).collect();
     assert_eq!(seen.borrow()[..expected.len()], expected);
 }
 
@@ -438,18 +616,32 @@ fn a_processor_that_fails_ends_its_request_only() {
         let mut calls = 0;
         let failing: LogitsProcessor = Box::new(move |_, logits| {
             calls += 1;
-            if calls < 3 { Ok(logits) } else { Err(mlx_rs::error::Exception::custom("no more".to_owned()).into()) }
+            if calls < 3 {
+                Ok(logits)
+            } else {
+                Err(mlx_rs::error::Exception::custom("no more".to_owned()).into())
+            }
         });
-        let mut requests = vec![BatchRequest { processors: processors(failing), ..BatchRequest::new(vec![1, 2], 9) }];
+        let mut requests = vec![BatchRequest {
+            processors: processors(failing),
+            ..BatchRequest::new(vec![1, 2], 9)
+        }];
         requests.extend((1..together).map(|id| BatchRequest::new(vec![id, id], 6)));
-        let (answers, _) = batch_generate(&model, requests, BatchOptions::default()).expect("batch");
+        let (answers, _) =
+            batch_generate(&model, requests, BatchOptions::default()).expect("batch");
         assert!(answers[0].as_ref().expect_err("failed").to_string().contains("no more"));
         for (id, answer) in (1..together).zip(&answers[1..]) {
-            assert_eq!(answer.as_ref().expect("answer").tokens, tokens(&alone(&model, &[id, id], 6)));
+            assert_eq!(
+                answer.as_ref().expect("answer").tokens,
+                tokens(&alone(&model, &[id, id], 6))
+            );
         }
     }
     let short: LogitsProcessor = Box::new(|_, logits| Ok(logits.sum_axis(-1, true)?));
-    let requests = vec![BatchRequest { processors: processors(short), ..BatchRequest::new(vec![1], 2) }, BatchRequest::new(vec![2], 2)];
+    let requests = vec![
+        BatchRequest { processors: processors(short), ..BatchRequest::new(vec![1], 2) },
+        BatchRequest::new(vec![2], 2),
+    ];
     let (answers, _) = batch_generate(&model, requests, BatchOptions::default()).expect("batch");
     assert!(matches!(answers[0], Err(LmError::ProcessedShape { .. })) && answers[1].is_ok());
 }
@@ -457,11 +649,15 @@ fn a_processor_that_fails_ends_its_request_only() {
 #[test]
 fn an_answer_that_ends_as_its_pass_fails_is_whole_but_leaves_no_caches() {
     let folder = tempfile::tempdir().expect("a folder");
-    let config = r#"{"model_type": "scripted", "vocab_size": 8, "script": [5, 6, 7], "fail_at": 3}"#;
+    let config =
+        r#"{"model_type": "scripted", "vocab_size": 8, "script": [5, 6, 7], "fail_at": 3}"#;
     std::fs::write(folder.path().join("config.json"), config).expect("config.json");
-    let (model, _) = Model::load(folder.path(), LoadOptions { keep_quantized: true }).expect("a model");
+    let (model, _) =
+        Model::load(folder.path(), LoadOptions { keep_quantized: true }).expect("a model");
     // The second token sampled is at position 3: its pass fails while it ends the answer.
-    let (whole, _) = batch_generate(&model, vec![BatchRequest::new(vec![3, 3], 2)], BatchOptions::default()).expect("batch");
+    let (whole, _) =
+        batch_generate(&model, vec![BatchRequest::new(vec![3, 3], 2)], BatchOptions::default())
+            .expect("batch");
     let sampled = &whole[0].as_ref().expect("answer").tokens;
     let request = BatchRequest { stop: vec![sampled.clone()], ..BatchRequest::new(vec![3, 3], 9) };
     let mut batch = BatchGenerator::new(model, BatchOptions::default());
@@ -473,23 +669,43 @@ fn an_answer_that_ends_as_its_pass_fails_is_whole_but_leaves_no_caches() {
         finish = step.tokens.into_iter().find_map(|token| token.finish).or(finish);
     }
     let finish = finish.expect("an end");
-    assert_eq!((finish.reason, finish.caches.len(), finish.tokens), (FinishReason::Stop, 0, Vec::new()));
+    assert_eq!(
+        (finish.reason, finish.caches.len(), finish.tokens),
+        (FinishReason::Stop, 0, Vec::new())
+    );
 }
 
 #[test]
 fn a_seed_gives_the_same_answer_alone_and_in_company() {
     let model = model("llama/dense-tied");
-    let params = |seed, top_k| SamplingParams { temperature: 1.0, top_p: 0.9, top_k, seed: Some(seed), ..SamplingParams::default() };
-    let sampled = |seed, top_k| BatchRequest { sampler: Sampler::new(&params(seed, top_k), &[]), ..BatchRequest::new(vec![1, 2, 3], 12) };
+    let params = |seed, top_k| SamplingParams {
+        temperature: 1.0,
+        top_p: 0.9,
+        top_k,
+        seed: Some(seed),
+        ..SamplingParams::default()
+    };
+    let sampled = |seed, top_k| BatchRequest {
+        sampler: Sampler::new(&params(seed, top_k), &[]),
+        ..BatchRequest::new(vec![1, 2, 3], 12)
+    };
     // Rows with the same settings share filters, others do not; neither changes what a row draws.
-    for (settings, has_greedy) in [([(1, 4), (2, 4), (3, 4)], false), ([(1, 0), (2, 0), (3, 0)], true), ([(1, 0), (2, 5), (3, 9)], true)] {
-        let mut requests: Vec<BatchRequest> = settings.iter().map(|&(seed, top_k)| sampled(seed, top_k)).collect();
+    for (settings, has_greedy) in [
+        ([(1, 4), (2, 4), (3, 4)], false),
+        ([(1, 0), (2, 0), (3, 0)], true),
+        ([(1, 0), (2, 5), (3, 9)], true),
+    ] {
+        let mut requests: Vec<BatchRequest> =
+            settings.iter().map(|&(seed, top_k)| sampled(seed, top_k)).collect();
         if has_greedy {
             requests.push(BatchRequest::new(vec![4, 5], 12));
         }
         let together = answers(&model, requests, BatchOptions::default());
         for (answer, (seed, top_k)) in together.iter().zip(settings) {
-            assert_eq!(answer.tokens, answers(&model, vec![sampled(seed, top_k)], BatchOptions::default())[0].tokens);
+            assert_eq!(
+                answer.tokens,
+                answers(&model, vec![sampled(seed, top_k)], BatchOptions::default())[0].tokens
+            );
         }
         assert_ne!(together[0].tokens, together[1].tokens);
         if has_greedy {

@@ -1,4 +1,5 @@
-//! The program that crash tests kill: opens the app, does as it is told, and prints one line for each thing that has happened.
+//! The program that crash tests kill: opens the app, does as it is told, and prints one line for
+//! each thing that has happened.
 //!
 //! ```text
 //! crash_victim HOME answer CONVERSATION MAX_TOKENS QUESTION      asks the question again and again
@@ -7,10 +8,10 @@
 //! crash_victim HOME steps CONVERSATION MAX_TOKENS QUESTION       waits for a line on stdin, asks it once and closes the app
 //! crash_victim HOME own                                          says whether it owns the folder, and holds it until stdin ends
 //! ```
-//! A line is a JSON array of texts:
-//! `["conversation", id]`, `["sent", question id, question, answer id]` (both rows are saved), `["delta", answer id, text]`,
-//! `["complete", answer id, text]` (the answer is saved), `["rows", number of chunks that have a row]`, `["owner"]`,
-//! `["refused", sentence]`. With CONVERSATION `new` it makes one.
+//! A line is a JSON array of texts: `["conversation", id]`, `["sent", question id, question, answer
+//! id]` (both rows are saved), `["delta", answer id, text]`, `["complete", answer id, text]` (the
+//! answer is saved), `["rows", number of chunks that have a row]`, `["owner"]`, `["refused",
+//! sentence]`. With CONVERSATION `new` it makes one.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -25,7 +26,11 @@ async fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let places = Places::new(arguments.first().context("the first argument is the data folder")?);
-    let options = Options { places: places.clone(), hub_variables: CacheVariables::default(), autoload: false };
+    let options = Options {
+        places: places.clone(),
+        hub_variables: CacheVariables::default(),
+        autoload: false,
+    };
     match arguments[1..] {
         ["own"] => own(options).await,
         [work @ ("answer" | "file" | "rows" | "steps"), conversation, max_tokens, question] => {
@@ -33,7 +38,8 @@ async fn main() -> anyhow::Result<()> {
             let mut victim = Victim { conversation: conversation.to_owned(), app };
             victim.prepare(max_tokens.parse()?).await?;
             if work == "steps" {
-                tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
+                tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()))
+                    .await??;
             }
             loop {
                 victim.answer(question).await?;
@@ -48,7 +54,9 @@ async fn main() -> anyhow::Result<()> {
                 }
             }
         }
-        _ => bail!("the second argument is answer, file, rows or steps, with a conversation, a number and a question after it, or own"),
+        _ => bail!(
+            "the second argument is answer, file, rows or steps, with a conversation, a number and a question after it, or own"
+        ),
     }
 }
 
@@ -56,7 +64,10 @@ async fn own(options: Options) -> anyhow::Result<()> {
     match App::open(options).await {
         Ok(app) => {
             say(&["owner"]);
-            tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink())).await??;
+            tokio::task::spawn_blocking(|| {
+                std::io::copy(&mut std::io::stdin(), &mut std::io::sink())
+            })
+            .await??;
             app.close().await;
         }
         Err(error) => say(&["refused", &error.to_string()]),
@@ -72,11 +83,18 @@ struct Victim {
 impl Victim {
     /// Greedy answers of so many tokens, in a conversation that is there.
     async fn prepare(&mut self, max_tokens: u32) -> anyhow::Result<()> {
-        let Reply::Bootstrap { settings, .. } = self.call(Command::Bootstrap).await? else { bail!("no settings") };
-        let settings = Settings { temperature: 0.0, max_tokens, cache_budget_bytes: 1 << 30, ..settings };
+        let Reply::Bootstrap { settings, .. } = self.call(Command::Bootstrap).await? else {
+            bail!("no settings")
+        };
+        let settings =
+            Settings { temperature: 0.0, max_tokens, cache_budget_bytes: 1 << 30, ..settings };
         self.call(Command::UpdateSettings { settings }).await?;
         if self.conversation == "new" {
-            let Reply::Conversation { conversation, .. } = self.call(Command::NewConversation).await? else { bail!("no conversation") };
+            let Reply::Conversation { conversation, .. } =
+                self.call(Command::NewConversation).await?
+            else {
+                bail!("no conversation")
+            };
             self.conversation = conversation.id;
         }
         say(&["conversation", &self.conversation]);
@@ -85,14 +103,23 @@ impl Victim {
 
     async fn answer(&self, question: &str) -> anyhow::Result<()> {
         let mut events = self.app.subscribe();
-        let send = Command::SendMessage { conversation_id: self.conversation.clone(), text: question.to_owned() };
-        let Reply::Sent { messages, .. } = self.call(send).await? else { bail!("nothing was sent") };
+        let send = Command::SendMessage {
+            conversation_id: self.conversation.clone(),
+            text: question.to_owned(),
+        };
+        let Reply::Sent { messages, .. } = self.call(send).await? else {
+            bail!("nothing was sent")
+        };
         let [question, answer] = &messages[..] else { bail!("{messages:?}") };
         say(&["sent", &question.id, &question.text, &answer.id]);
         loop {
             match events.recv().await? {
-                Event::Delta { message_id, text, .. } if message_id == answer.id => say(&["delta", &message_id, &text]),
-                Event::Message { message } if message.id == answer.id && message.status != MessageStatus::Streaming => {
+                Event::Delta { message_id, text, .. } if message_id == answer.id => {
+                    say(&["delta", &message_id, &text])
+                }
+                Event::Message { message }
+                    if message.id == answer.id && message.status != MessageStatus::Streaming =>
+                {
                     ensure!(message.status == MessageStatus::Complete, "{message:?}");
                     say(&["complete", &message.id, &message.text]);
                     return Ok(());
@@ -124,5 +151,8 @@ impl Victim {
 fn say(words: &[&str]) {
     let line = format!("{}\n", serde_json::Value::from(words));
     let mut stdout = std::io::stdout().lock();
-    stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()).expect("someone reads what is said");
+    stdout
+        .write_all(line.as_bytes())
+        .and_then(|()| stdout.flush())
+        .expect("someone reads what is said");
 }

@@ -1,7 +1,9 @@
-//! Bad input and bad luck, met through the app: one clear sentence each, nothing lost, and the app goes on.
+//! Bad input and bad luck, met through the app: one clear sentence each, nothing lost, and the app
+//! goes on.
 //!
-//! A full disk is a small tmpfs that the test mounts, which takes the rights to mount; where they are missing, those tests say so and
-//! leave the matter to the store's own tests, which limit the pages of the database.
+//! A full disk is a small tmpfs that the test mounts, which takes the rights to mount; where they
+//! are missing, those tests say so and leave the matter to the store's own tests, which limit the
+//! pages of the database.
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 use std::fs::{self, File};
@@ -11,7 +13,9 @@ use std::process::{Child, Command as Process, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_app::wire::{Command, Event, Failure, FailureCode, Message, MessageStatus, NoticeLevel, Reply, Settings};
+use cairn_app::wire::{
+    Command, Event, Failure, FailureCode, Message, MessageStatus, NoticeLevel, Reply, Settings,
+};
 use cairn_app::{App, CacheVariables, OpenError, Options, Places};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
@@ -64,18 +68,26 @@ impl Desk {
     }
 
     async fn set_max_tokens(&self, max_tokens: u32) {
-        let Reply::Bootstrap { settings, .. } = self.call(Command::Bootstrap).await else { panic!("no settings") };
-        let settings = Settings { temperature: 0.0, max_tokens, cache_budget_bytes: 1 << 30, ..settings };
+        let Reply::Bootstrap { settings, .. } = self.call(Command::Bootstrap).await else {
+            panic!("no settings")
+        };
+        let settings =
+            Settings { temperature: 0.0, max_tokens, cache_budget_bytes: 1 << 30, ..settings };
         self.call(Command::UpdateSettings { settings }).await;
     }
 
     async fn new_conversation(&mut self) {
-        let Reply::Conversation { conversation, .. } = self.call(Command::NewConversation).await else { panic!("no conversation") };
+        let Reply::Conversation { conversation, .. } = self.call(Command::NewConversation).await
+        else {
+            panic!("no conversation")
+        };
         self.conversation = conversation.id;
     }
 
     async fn messages(&self) -> Vec<Message> {
-        let Reply::Conversation { messages, .. } = self.call(Command::GetConversation { id: self.conversation.clone() }).await else {
+        let Reply::Conversation { messages, .. } =
+            self.call(Command::GetConversation { id: self.conversation.clone() }).await
+        else {
             panic!("no conversation")
         };
         messages
@@ -87,7 +99,9 @@ impl Desk {
 
     /// Asks, and returns the id of the answer that has begun.
     async fn ask(&self, text: &str) -> String {
-        let Reply::Sent { messages, .. } = self.call(self.send(text)).await else { panic!("nothing was sent") };
+        let Reply::Sent { messages, .. } = self.call(self.send(text)).await else {
+            panic!("nothing was sent")
+        };
         messages.last().unwrap().id.clone()
     }
 
@@ -110,10 +124,18 @@ async fn next(events: &mut Receiver<Event>) -> Event {
 }
 
 /// Listens until the answer has ended; collects the notices on the way.
-async fn ended(events: &mut Receiver<Event>, id: &str, notices: &mut Vec<(NoticeLevel, String)>) -> Message {
+async fn ended(
+    events: &mut Receiver<Event>,
+    id: &str,
+    notices: &mut Vec<(NoticeLevel, String)>,
+) -> Message {
     loop {
         match next(events).await {
-            Event::Message { message } if message.id == id && message.status != MessageStatus::Streaming => return message,
+            Event::Message { message }
+                if message.id == id && message.status != MessageStatus::Streaming =>
+            {
+                return message;
+            }
             Event::Notice { level, text } => notices.push((level, text)),
             _ => {}
         }
@@ -127,8 +149,22 @@ fn check_sentence(message: &str, named: &[&str]) {
         assert!(message.contains(name), "{message:?} should name {name:?}");
     }
     assert!(message.len() <= 420, "{message:?} is long");
-    assert!(!message.contains('\n') && !message.contains(". "), "{message:?} is more than one sentence");
-    for word in ["Error", "error returned", "panic", "bug", "unwrap", "Some(", "None", "Err(", "sqlx", "serde"] {
+    assert!(
+        !message.contains('\n') && !message.contains(". "),
+        "{message:?} is more than one sentence"
+    );
+    for word in [
+        "Error",
+        "error returned",
+        "panic",
+        "bug",
+        "unwrap",
+        "Some(",
+        "None",
+        "Err(",
+        "sqlx",
+        "serde",
+    ] {
         assert!(!message.contains(word), "{message:?} speaks of {word:?}");
     }
 }
@@ -143,16 +179,23 @@ fn set(path: &Path, fields: &Value) {
 }
 
 /// Writes the weights anew, with the tensors changed.
-fn change_tensors(folder: &Path, change: impl FnOnce(&mut Vec<(String, Dtype, Vec<usize>, Vec<u8>)>)) {
+fn change_tensors(
+    folder: &Path,
+    change: impl FnOnce(&mut Vec<(String, Dtype, Vec<usize>, Vec<u8>)>),
+) {
     let path = folder.join("model.safetensors");
     let bytes = fs::read(&path).unwrap();
     let mut tensors: Vec<_> = SafeTensors::deserialize(&bytes)
         .unwrap()
         .iter()
-        .map(|(name, tensor)| (name.to_owned(), tensor.dtype(), tensor.shape().to_vec(), tensor.data().to_vec()))
+        .map(|(name, tensor)| {
+            (name.to_owned(), tensor.dtype(), tensor.shape().to_vec(), tensor.data().to_vec())
+        })
         .collect();
     change(&mut tensors);
-    let views = tensors.iter().map(|(name, dtype, shape, data)| (name, TensorView::new(*dtype, shape.clone(), data).unwrap()));
+    let views = tensors.iter().map(|(name, dtype, shape, data)| {
+        (name, TensorView::new(*dtype, shape.clone(), data).unwrap())
+    });
     fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
 }
 
@@ -164,7 +207,9 @@ async fn a_model_that_cannot_be_used_is_refused_and_another_one_answers() {
     let mut num_messages = 0;
     /// Breaks a copy of the model, and what the sentence names.
     type Case<'a> = (Box<dyn FnOnce(&Path)>, &'a [&'a str]);
-    let remove = |name: &'static str| Box::new(move |folder: &Path| fs::remove_file(folder.join(name)).unwrap());
+    let remove = |name: &'static str| {
+        Box::new(move |folder: &Path| fs::remove_file(folder.join(name)).unwrap())
+    };
     let write = |name: &'static str, text: &str| {
         let text = text.to_owned();
         Box::new(move |folder: &Path| fs::write(folder.join(name), text).unwrap())
@@ -175,8 +220,13 @@ async fn a_model_that_cannot_be_used_is_refused_and_another_one_answers() {
             file.set_len(length).unwrap();
         })
     };
-    let config = |fields: Value| Box::new(move |folder: &Path| set(&folder.join("config.json"), &fields));
-    let deep = format!(r#"{{"model_type": "llama", "x": {}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
+    let config =
+        |fields: Value| Box::new(move |folder: &Path| set(&folder.join("config.json"), &fields));
+    let deep = format!(
+        r#"{{"model_type": "llama", "x": {}{}}}"#,
+        "[".repeat(100_000),
+        "]".repeat(100_000)
+    );
     let padded = format!(r#"{{"model_type": "llama", "x": "{}"}}"#, "x".repeat(2 << 20));
     let cases: Vec<Case> = vec![
         // Files that are missing or cut.
@@ -190,20 +240,33 @@ async fn a_model_that_cannot_be_used_is_refused_and_another_one_answers() {
         (cut(50_000), &[BROKEN, "model.safetensors", "incomplete", "50000", "again"]),
         (cut(93_987), &[BROKEN, "model.safetensors", "incomplete", "93987", "93988", "again"]),
         (cut(93_989), &[BROKEN, "model.safetensors", "93989", "93988", "again"]),
-        (write("model.safetensors", "<!DOCTYPE html><html>not found</html>"), &[BROKEN, "model.safetensors", "again"]),
+        (
+            write("model.safetensors", "<!DOCTYPE html><html>not found</html>"),
+            &[BROKEN, "model.safetensors", "again"],
+        ),
         // Tensors of another model.
         (
-            Box::new(|folder| change_tensors(folder, |tensors| tensors.iter_mut().for_each(|tensor| tensor.2.reverse()))),
+            Box::new(|folder| {
+                change_tensors(folder, |tensors| {
+                    tensors.iter_mut().for_each(|tensor| tensor.2.reverse())
+                })
+            }),
             &[BROKEN, "shape", "model.embed_tokens", "config.json"],
         ),
         (
-            Box::new(|folder| change_tensors(folder, |tensors| tensors.retain(|tensor| !tensor.0.starts_with("model.layers.1.mlp.up")))),
+            Box::new(|folder| {
+                change_tensors(folder, |tensors| {
+                    tensors.retain(|tensor| !tensor.0.starts_with("model.layers.1.mlp.up"))
+                })
+            }),
             &[BROKEN, "model.layers.1.mlp.up_proj", "again"],
         ),
         (
             Box::new(|folder| {
                 let stranger = |name: &str| (name.to_owned(), Dtype::F32, vec![1], vec![0; 4]);
-                change_tensors(folder, |tensors| tensors.extend([stranger("model.layers.0.moe.gate"), stranger("vision.w")]));
+                change_tensors(folder, |tensors| {
+                    tensors.extend([stranger("model.layers.0.moe.gate"), stranger("vision.w")])
+                });
             }),
             &[BROKEN, "2 tensors", "model.layers.0.moe.gate", "llama"],
         ),
@@ -212,10 +275,22 @@ async fn a_model_that_cannot_be_used_is_refused_and_another_one_answers() {
         // A config.json that makes no sense.
         (config(json!({ "model_type": "mamba9" })), &[BROKEN, "mamba9", "llama"]),
         (config(json!({ "model_type": null })), &[BROKEN, "model_type"]),
-        (config(json!({ "hidden_size": 1_000_000_000 })), &[BROKEN, "config.json", "hidden_size", "1000000000"]),
-        (config(json!({ "num_hidden_layers": -1 })), &[BROKEN, "config.json", "num_hidden_layers", "-1"]),
-        (config(json!({ "num_attention_heads": 0 })), &[BROKEN, "config.json", "num_attention_heads"]),
-        (config(json!({ "num_key_value_heads": 3 })), &[BROKEN, "config.json", "num_key_value_heads"]),
+        (
+            config(json!({ "hidden_size": 1_000_000_000 })),
+            &[BROKEN, "config.json", "hidden_size", "1000000000"],
+        ),
+        (
+            config(json!({ "num_hidden_layers": -1 })),
+            &[BROKEN, "config.json", "num_hidden_layers", "-1"],
+        ),
+        (
+            config(json!({ "num_attention_heads": 0 })),
+            &[BROKEN, "config.json", "num_attention_heads"],
+        ),
+        (
+            config(json!({ "num_key_value_heads": 3 })),
+            &[BROKEN, "config.json", "num_key_value_heads"],
+        ),
         (config(json!({ "vocab_size": i64::MAX })), &[BROKEN, "config.json", "vocab_size"]),
         (config(json!({ "vocab_size": 1e300 })), &[BROKEN, "config.json", "again"]),
         (config(json!({ "intermediate_size": u64::MAX })), &[BROKEN, "config.json", "again"]),
@@ -224,10 +299,22 @@ async fn a_model_that_cannot_be_used_is_refused_and_another_one_answers() {
         (config(json!({ "rms_norm_eps": null })), &[BROKEN, "config.json"]),
         (config(json!({ "rope_theta": 1e300 })), &[BROKEN, "config.json", "rope_theta"]),
         (config(json!({ "rope_theta": -1 })), &[BROKEN, "config.json", "rope_theta"]),
-        (config(json!({ "max_position_embeddings": 0 })), &[BROKEN, "config.json", "max_position_embeddings"]),
-        (config(json!({ "quantization": { "group_size": 7, "bits": 99 } })), &[BROKEN, "config.json", "quantization", "group_size"]),
-        (config(json!({ "rope_scaling": { "type": "yarn" } })), &[BROKEN, "config.json", "rope_scaling"]),
-        (write("config.json", r#"{"model_type": "llama", "rms_norm_eps": NaN}"#), &[BROKEN, "config.json", "again"]),
+        (
+            config(json!({ "max_position_embeddings": 0 })),
+            &[BROKEN, "config.json", "max_position_embeddings"],
+        ),
+        (
+            config(json!({ "quantization": { "group_size": 7, "bits": 99 } })),
+            &[BROKEN, "config.json", "quantization", "group_size"],
+        ),
+        (
+            config(json!({ "rope_scaling": { "type": "yarn" } })),
+            &[BROKEN, "config.json", "rope_scaling"],
+        ),
+        (
+            write("config.json", r#"{"model_type": "llama", "rms_norm_eps": NaN}"#),
+            &[BROKEN, "config.json", "again"],
+        ),
         (write("config.json", r#"{"model_type": "llama", "#), &[BROKEN, "config.json", "again"]),
         (write("config.json", "[]"), &[BROKEN, "config.json", "again"]),
         (write("config.json", ""), &[BROKEN, "config.json", "again"]),
@@ -235,13 +322,27 @@ async fn a_model_that_cannot_be_used_is_refused_and_another_one_answers() {
         (write("config.json", &padded), &[BROKEN, "config.json", "1048576"]),
         // The files beside it.
         (write("tokenizer.json", "{"), &[BROKEN, "tokenizer.json", "again"]),
-        (write("tokenizer.json", r#"{"model": {"type": "BPE"}}"#), &[BROKEN, "tokenizer.json", "again"]),
-        (write("tokenizer_config.json", "{]"), &[BROKEN, "tokenizer_config.json", "again"]),
-        (write("generation_config.json", r#"{"eos_token_id": "#), &[BROKEN, "generation_config.json", "again"]),
-        (write("chat_template.jinja", "{% for message in messages %}{{ message.content "), &[BROKEN, "chat template:1"]),
-        (write("chat_template.jinja", "{{ messages | no_such_filter }"), &[BROKEN, "chat template"]),
         (
-            Box::new(|folder| set(&folder.join("tokenizer_config.json"), &json!({ "chat_template": "{% if %}" }))),
+            write("tokenizer.json", r#"{"model": {"type": "BPE"}}"#),
+            &[BROKEN, "tokenizer.json", "again"],
+        ),
+        (write("tokenizer_config.json", "{]"), &[BROKEN, "tokenizer_config.json", "again"]),
+        (
+            write("generation_config.json", r#"{"eos_token_id": "#),
+            &[BROKEN, "generation_config.json", "again"],
+        ),
+        (
+            write("chat_template.jinja", "{% for message in messages %}{{ message.content "),
+            &[BROKEN, "chat template:1"],
+        ),
+        (
+            write("chat_template.jinja", "{{ messages | no_such_filter }"),
+            &[BROKEN, "chat template"],
+        ),
+        (
+            Box::new(|folder| {
+                set(&folder.join("tokenizer_config.json"), &json!({ "chat_template": "{% if %}" }))
+            }),
             &[BROKEN, "chat template"],
         ),
     ];
@@ -269,8 +370,18 @@ async fn an_answer_that_cannot_be_made_says_why_and_the_next_one_comes() {
     /// Changes a copy of the model, the question, and what the sentence names.
     type Case<'a> = (&'a str, &'a str, String, &'a [&'a str]);
     let cases: [Case; 4] = [
-        ("generation_config.json", "{}", "long ".repeat(1_000), &["prompt", "4096", "new conversation"]),
-        ("chat_template.jinja", "{{ raise_exception('only poems') }}", "Hi".to_owned(), &["chat template", "only poems"]),
+        (
+            "generation_config.json",
+            "{}",
+            "long ".repeat(1_000),
+            &["prompt", "4096", "new conversation"],
+        ),
+        (
+            "chat_template.jinja",
+            "{{ raise_exception('only poems') }}",
+            "Hi".to_owned(),
+            &["chat template", "only poems"],
+        ),
         ("chat_template.jinja", "{{ messages.nothing.here }}", "Hi".to_owned(), &["chat template"]),
         ("tokenizer_config.json", "{}", "Hi".to_owned(), &["chat template", "another model"]),
     ];
@@ -283,7 +394,11 @@ async fn an_answer_that_cannot_be_made_says_why_and_the_next_one_comes() {
         assert_eq!(failed.status, MessageStatus::Failed, "{failed:?}");
         check_sentence(failed.error.as_deref().unwrap(), named);
         let messages = desk.messages().await;
-        assert_eq!((messages[0].text.as_str(), &messages[1]), (question.as_str(), &failed), "the question is kept");
+        assert_eq!(
+            (messages[0].text.as_str(), &messages[1]),
+            (question.as_str(), &failed),
+            "the question is kept"
+        );
         fs::remove_dir_all(&folder).unwrap();
 
         desk.call(Command::LoadModel { name: GOOD.to_owned() }).await;
@@ -303,7 +418,11 @@ impl SmallDisk {
     /// Mounted over a folder that exists; none where this process may not mount.
     fn mount(folder: &Path, bytes: u64) -> Option<SmallDisk> {
         let size = format!("size={bytes}");
-        let mount = Process::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder).stderr(Stdio::null()).status();
+        let mount = Process::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
+            .arg(folder)
+            .stderr(Stdio::null())
+            .status();
         if !mount.is_ok_and(|status| status.success()) {
             println!("this process may not mount a tmpfs, so a full disk is not tried here");
             return None;
@@ -323,7 +442,8 @@ impl SmallDisk {
     }
 
     fn make_read_only(&self) {
-        let remount = Process::new("mount").args(["-o", "remount,ro"]).arg(&self.folder).status().unwrap();
+        let remount =
+            Process::new("mount").args(["-o", "remount,ro"]).arg(&self.folder).status().unwrap();
         assert!(remount.success());
     }
 }
@@ -407,7 +527,11 @@ async fn a_prompt_cache_without_room_costs_time_and_nothing_else() {
         .unwrap()
         .flat_map(|entry| {
             let path = entry.unwrap().path();
-            if path.is_dir() { fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect() } else { vec![path] }
+            if path.is_dir() {
+                fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect()
+            } else {
+                vec![path]
+            }
         })
         .collect();
     let left: Vec<_> = left.into_iter().filter(|path| !path.ends_with(".lock")).collect();
@@ -416,7 +540,10 @@ async fn a_prompt_cache_without_room_costs_time_and_nothing_else() {
     disk.make_room();
     let mut cached = Vec::new();
     for _ in 0..2 {
-        let desk = Desk { app: App::open(options(home.path())).await.unwrap(), conversation: conversation.clone() };
+        let desk = Desk {
+            app: App::open(options(home.path())).await.unwrap(),
+            conversation: conversation.clone(),
+        };
         assert_eq!(desk.messages().await[..before.len()], before);
         let stats = desk.complete_answer("And?").await.stats.unwrap();
         cached.push((stats.cached_tokens > 800, stats.cache_note));
@@ -474,7 +601,10 @@ async fn a_damaged_database_is_refused_and_left_as_it_is() {
         fs::write(&database, &damaged).unwrap();
         let opened = App::open(options(home.path())).await;
         let Err(OpenError::Store(error)) = opened else { panic!("{:?}", opened.map(|_| ())) };
-        check_sentence(&error.to_string(), &[database.to_str().unwrap(), "damaged", "left as it is", "copy"]);
+        check_sentence(
+            &error.to_string(),
+            &[database.to_str().unwrap(), "damaged", "left as it is", "copy"],
+        );
         assert!(fs::read(&database).unwrap() == damaged, "the file was changed");
     };
     check(&|bytes| bytes.truncate(bytes.len() / 2)).await;
@@ -504,7 +634,13 @@ fn of_twenty_processes_that_start_together_one_owns_the_folder() {
     let home = tempfile::tempdir().unwrap();
     let start = || {
         let mut process = Process::new(env!("CARGO_BIN_EXE_crash_victim"));
-        process.arg(home.path()).arg("own").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        process
+            .arg(home.path())
+            .arg("own")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
     };
     let mut children: Vec<Child> = (0..20).map(|_| start()).collect();
     let mut num_owners = 0;
@@ -513,7 +649,9 @@ fn of_twenty_processes_that_start_together_one_owns_the_folder() {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         match &serde_json::from_str::<Vec<String>>(&line).unwrap()[..] {
             [word] if word == "owner" => num_owners += 1,
-            [word, sentence] if word == "refused" => check_sentence(sentence, &["already running", home.path().to_str().unwrap()]),
+            [word, sentence] if word == "refused" => {
+                check_sentence(sentence, &["already running", home.path().to_str().unwrap()])
+            }
             _ => panic!("{line}"),
         }
     }

@@ -18,7 +18,11 @@ pub fn goldens() -> PathBuf {
 /// The starter model's GGUF file. Panics where it has not been fetched.
 pub fn starter_gguf() -> PathBuf {
     let file = starter_folder().join("SmolLM2-135M-Instruct.Q4_1.gguf");
-    assert!(file.exists(), "the starter model is not there: run `cargo xtask starter` first, it fetches {}", file.display());
+    assert!(
+        file.exists(),
+        "the starter model is not there: run `cargo xtask starter` first, it fetches {}",
+        file.display()
+    );
     file
 }
 
@@ -44,16 +48,24 @@ fn starter_folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/starter")
 }
 
-/// Copies what makes a tiny checkpoint a model folder, and not what it is tested with, to a folder that is made.
+/// Copies what makes a tiny checkpoint a model folder, and not what it is tested with, to a folder
+/// that is made.
 pub fn copy_model(case: &str, folder: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
-    for name in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+    for name in [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ] {
         std::fs::copy(golden(case).join(name), folder.join(name))?;
     }
     Ok(())
 }
 
-/// Copies any golden, `model_type/case`, to a folder that is there, with a tokenizer that is not its own: ids below 128 are bytes.
+/// Copies any golden, `model_type/case`, to a folder that is there, with a tokenizer that is not
+/// its own: ids below 128 are bytes.
 pub fn copy_with_tokenizer(case: &str, folder: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(goldens().join(case))? {
         let entry = entry?;

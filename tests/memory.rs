@@ -1,4 +1,5 @@
-//! Memory over many requests: what an answer took is given back when it has ended. A process of its own: MLX counts for all threads.
+//! Memory over many requests: what an answer took is given back when it has ended. A process of its
+//! own: MLX counts for all threads.
 
 use cairn_engine::{Engine, EngineOptions, GenerateEvent, GenerateRequest, PromptInput};
 
@@ -6,7 +7,8 @@ use cairn_engine::{Engine, EngineOptions, GenerateEvent, GenerateRequest, Prompt
 async fn answer(engine: &Engine, count: usize) {
     let mut running = Vec::new();
     for number in 0..count {
-        let prompt = (0..1 + number * 7 % 40).map(|index| (index * 31 + number) as u32 % 256).collect();
+        let prompt =
+            (0..1 + number * 7 % 40).map(|index| (index * 31 + number) as u32 % 256).collect();
         let mut request = GenerateRequest::new(PromptInput::Tokens(prompt));
         request.max_tokens = 1 + number * 3 % 17;
         request.use_prompt_cache = false;

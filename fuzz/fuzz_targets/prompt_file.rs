@@ -1,10 +1,12 @@
-//! Prompt-cache files from anywhere: header, layers and what a file says of itself, as an import reads them before any array is made.
+//! Prompt-cache files from anywhere: header, layers and what a file says of itself, as an import
+//! reads them before any array is made.
 //!
 //! ```text
 //! cargo install cargo-fuzz && cargo +nightly fuzz run prompt_file fuzz/corpus/prompt_file fuzz/seeds/prompt_file tests/goldens/caches -- -max_len=70000
 //! ```
-//! An input that begins with `{` is a header, and behind a NUL the bytes of its tensors; offsets and lengths are put right, so that what is
-//! mutated reaches the checks behind them. Any other input is a file as it stands.
+//! An input that begins with `{` is a header, and behind a NUL the bytes of its tensors; offsets
+//! and lengths are put right, so that what is mutated reaches the checks behind them. Any other
+//! input is a file as it stands.
 #![no_main]
 #![allow(dead_code)] // of the modules only what an import calls is used
 
@@ -31,7 +33,8 @@ const MAX_DATA_BYTES: u64 = 1 << 20;
 const VOCAB_SIZE: usize = 259;
 
 static FILE: LazyLock<(PathBuf, File)> = LazyLock::new(|| {
-    let folder = if cfg!(target_os = "linux") { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
+    let folder =
+        if cfg!(target_os = "linux") { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
     let path = folder.join(format!("cairn-fuzz-{}.safetensors", std::process::id()));
     let file = File::create(&path).expect("a file");
     (path, file)
@@ -79,7 +82,9 @@ fn size_of(entry: &Value) -> Option<u64> {
         _ => 1,
     };
     let shape = entry.get("shape")?.as_array()?;
-    let size = shape.iter().try_fold(item_bytes, |size: u64, length| size.checked_mul(length.as_u64()?))?;
+    let size = shape
+        .iter()
+        .try_fold(item_bytes, |size: u64, length| size.checked_mul(length.as_u64()?))?;
     Some(size).filter(|size| *size <= MAX_DATA_BYTES)
 }
 
@@ -92,9 +97,13 @@ fn use_all_of(file: &CheckedFile) {
     match Imprint::parse(&file.metadata, num_tokens, VOCAB_SIZE) {
         Ok(imprint) => {
             assert!(
-                imprint.token_ids.as_ref().is_none_or(|ids| ids.len() == num_tokens && ids.iter().all(|id| (*id as usize) < VOCAB_SIZE))
+                imprint.token_ids.as_ref().is_none_or(|ids| ids.len() == num_tokens
+                    && ids.iter().all(|id| (*id as usize) < VOCAB_SIZE))
             );
-            for text in [&imprint.title, &imprint.made_by, &Some(imprint.model.clone())].into_iter().flatten() {
+            for text in [&imprint.title, &imprint.made_by, &Some(imprint.model.clone())]
+                .into_iter()
+                .flatten()
+            {
                 check_words(text);
             }
             // What was read is written, and read alike.
@@ -115,7 +124,10 @@ fn read(file: &CheckedFile, layer: &LayerState) {
         let shape = rows.shape();
         assert!(rows.num_used >= 1 && rows.num_used <= rows.tensor.shape[2], "{rows:?}");
         match file.read_rows(rows) {
-            Ok(bytes) => assert_eq!(bytes.len(), shape.iter().product::<usize>() * rows.tensor.dtype.size_bytes() as usize),
+            Ok(bytes) => assert_eq!(
+                bytes.len(),
+                shape.iter().product::<usize>() * rows.tensor.dtype.size_bytes() as usize
+            ),
             Err(refusal) => check_words(&refusal.to_string()),
         }
     };
@@ -132,7 +144,9 @@ fn read(file: &CheckedFile, layer: &LayerState) {
             assert!(start <= offset);
             held.iter().flatten().for_each(rows);
         }
-        LayerState::Quantized { held, .. } => held.iter().flat_map(|held| held.iter()).flatten().for_each(rows),
+        LayerState::Quantized { held, .. } => {
+            held.iter().flat_map(|held| held.iter()).flatten().for_each(rows)
+        }
         LayerState::Arrays(slots) => {
             for tensor in slots.iter().flatten() {
                 if let Err(refusal) = file.read(tensor) {

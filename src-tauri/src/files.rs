@@ -27,18 +27,24 @@ pub async fn export_cache(
     core: State<'_, Core>,
 ) -> Result<bool, Failure> {
     let app = app(&core)?;
-    let dialog = dialog(&window).set_title("Export prompt cache").set_file_name(file_name(&suggested_name));
+    let dialog =
+        dialog(&window).set_title("Export prompt cache").set_file_name(file_name(&suggested_name));
     let Some(path) = chosen(|answer| dialog.save_file(answer)).await? else { return Ok(false) };
     app.export_cache(&source, &path).await?;
     Ok(true)
 }
 
-/// Looks at the file at `path`, or else at one that the person is asked for. None: they changed their mind.
+/// Looks at the file at `path`, or else at one that the person is asked for. None: they changed
+/// their mind.
 ///
 /// # Errors
 /// What the interface shows.
 #[tauri::command]
-pub async fn import_cache(path: Option<PathBuf>, window: WebviewWindow, core: State<'_, Core>) -> Result<Option<ImportPreview>, Failure> {
+pub async fn import_cache(
+    path: Option<PathBuf>,
+    window: WebviewWindow,
+    core: State<'_, Core>,
+) -> Result<Option<ImportPreview>, Failure> {
     let app = app(&core)?;
     let path = match path {
         Some(path) => path,
@@ -62,13 +68,18 @@ fn dialog(window: &WebviewWindow) -> FileDialogBuilder<tauri::Wry> {
 }
 
 /// The path that a dialog is answered with; none where it was closed.
-async fn chosen(open: impl FnOnce(Box<dyn FnOnce(Option<FilePath>) + Send>)) -> Result<Option<PathBuf>, Failure> {
+async fn chosen(
+    open: impl FnOnce(Box<dyn FnOnce(Option<FilePath>) + Send>),
+) -> Result<Option<PathBuf>, Failure> {
     let (sender, answer) = oneshot::channel();
     open(Box::new(move |path| {
         // Nobody waits any more where the window is gone.
         let _ = sender.send(path);
     }));
-    let unusable = |why: String| Failure { code: FailureCode::Storage, message: format!("The file cannot be used: {why}.") };
+    let unusable = |why: String| Failure {
+        code: FailureCode::Storage,
+        message: format!("The file cannot be used: {why}."),
+    };
     match answer.await {
         Ok(Some(path)) => path.into_path().map(Some).map_err(|error| unusable(error.to_string())),
         // The app is closing.

@@ -9,7 +9,8 @@ use tauri::async_runtime::JoinHandle;
 use tauri::ipc::Channel;
 use tokio::sync::broadcast::error::RecvError;
 
-/// What the shell is built around: the app, or why it could not be opened (every command is then answered with that).
+/// What the shell is built around: the app, or why it could not be opened (every command is then
+/// answered with that).
 pub struct Core {
     app: Result<Arc<App>, Failure>,
     subscription: Mutex<Option<JoinHandle<()>>>,
@@ -18,7 +19,9 @@ pub struct Core {
 impl Core {
     /// Opens the app on the default data folder.
     pub async fn open() -> Self {
-        let app = open().await.map_err(|error| Failure { code: FailureCode::Storage, message: error.to_string() });
+        let app = open()
+            .await
+            .map_err(|error| Failure { code: FailureCode::Storage, message: error.to_string() });
         Self { app, subscription: Mutex::new(None) }
     }
 
@@ -32,23 +35,29 @@ impl Core {
         self.app.as_ref().err()
     }
 
-    /// Sends every event to `channel` from now on. A page subscribes once, so a second subscription is that of a reloaded page, and
-    /// the channel of the page before leads nowhere.
+    /// Sends every event to `channel` from now on. A page subscribes once, so a second subscription
+    /// is that of a reloaded page, and the channel of the page before leads nowhere.
     fn subscribe(&self, app: &Arc<App>, channel: Channel<Frame>) {
         let task = tauri::async_runtime::spawn(forward(app.clone(), channel));
-        let earlier = self.subscription.lock().unwrap_or_else(PoisonError::into_inner).replace(task);
+        let earlier =
+            self.subscription.lock().unwrap_or_else(PoisonError::into_inner).replace(task);
         if let Some(earlier) = earlier {
             earlier.abort();
         }
     }
 }
 
-/// Carries out `command`. The reply or failure is the first frame on `channel`; after `Subscribe`, events follow.
+/// Carries out `command`. The reply or failure is the first frame on `channel`; after `Subscribe`,
+/// events follow.
 ///
 /// # Errors
 /// Only when the window is gone and nobody can be told anything.
 #[tauri::command]
-pub async fn call(command: Command, channel: Channel<Frame>, core: State<'_, Core>) -> tauri::Result<()> {
+pub async fn call(
+    command: Command,
+    channel: Channel<Frame>,
+    core: State<'_, Core>,
+) -> tauri::Result<()> {
     let app = match core.app() {
         Ok(app) => app,
         Err(failure) => return channel.send(Frame::Failure(failure.clone())),

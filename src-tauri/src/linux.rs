@@ -15,13 +15,17 @@ const TRAY_LIBRARIES: [&str; 2] = ["libayatana-appindicator3.so.1", "libappindic
 /// Longer than a panel that works takes to answer; a panel that hangs must not hang us.
 const BUS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Whether building a tray icon can work at all. Asked of the linker's cache: loading a library to see whether it loads would be unsafe,
-/// and a library that the cache does not know is only a menu less.
+/// Whether building a tray icon can work at all. Asked of the linker's cache: loading a library to
+/// see whether it loads would be unsafe, and a library that the cache does not know is only a menu
+/// less.
 pub fn can_build_tray() -> bool {
-    ["ldconfig", "/sbin/ldconfig"].iter().find_map(|program| Command::new(program).arg("-p").output().ok()).is_some_and(|output| {
-        let known = String::from_utf8_lossy(&output.stdout);
-        TRAY_LIBRARIES.iter().any(|name| known.contains(name))
-    })
+    ["ldconfig", "/sbin/ldconfig"]
+        .iter()
+        .find_map(|program| Command::new(program).arg("-p").output().ok())
+        .is_some_and(|output| {
+            let known = String::from_utf8_lossy(&output.stdout);
+            TRAY_LIBRARIES.iter().any(|name| known.contains(name))
+        })
 }
 
 /// Whether a panel shows our icon now: without one, a hidden window could never be found again.
@@ -30,9 +34,11 @@ pub fn is_tray_shown(app: &AppHandle) -> bool {
 }
 
 fn is_tray_host_registered() -> zbus::Result<bool> {
-    let bus = zbus::blocking::connection::Builder::session()?.method_timeout(BUS_TIMEOUT).build()?;
+    let bus =
+        zbus::blocking::connection::Builder::session()?.method_timeout(BUS_TIMEOUT).build()?;
     let watcher = "org.kde.StatusNotifierWatcher";
-    // Read by hand, not through a proxy: a proxy would also follow the name and cache the properties.
+    // Read by hand, not through a proxy: a proxy would also follow the name and cache the
+    // properties.
     let reply = bus.call_method(
         Some(watcher),
         "/StatusNotifierWatcher",

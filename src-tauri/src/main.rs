@@ -30,14 +30,23 @@ use crate::ipc::Core;
 fn main() -> Result<()> {
     let filter = EnvFilter::try_from_env("CAIRN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let stderr = std::io::stderr;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_ansi(stderr().is_terminal()).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(stderr)
+        .with_ansi(stderr().is_terminal())
+        .init();
 
     tauri::Builder::default()
         // First, so that a second launch ends before it touches anything.
         .plugin(tauri_plugin_single_instance::init(|app, _arguments, _folder| window::show(app)))
-        // For its dialogs, which files.rs opens; the window has no permission for the plugin's own commands.
+        // For its dialogs, which files.rs opens; the window has no permission for the plugin's own
+        // commands.
         .plugin(tauri_plugin_dialog::init())
-        .invoke_handler(tauri::generate_handler![ipc::call, files::export_cache, files::import_cache])
+        .invoke_handler(tauri::generate_handler![
+            ipc::call,
+            files::export_cache,
+            files::import_cache
+        ])
         .setup(|app| Ok(set_up(app.handle())?))
         .build(tauri::generate_context!())
         .context("cairn-app: cannot start")?

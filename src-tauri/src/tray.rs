@@ -38,7 +38,10 @@ pub fn build(app: &AppHandle) -> Result<()> {
     let new_chat = MenuItem::with_id(app, "new-chat", "New Chat", true, None::<&str>)?;
     let quit = MenuItem::with_id(app, "quit", "Quit Cairn", true, None::<&str>)?;
     let separators = [PredefinedMenuItem::separator(app)?, PredefinedMenuItem::separator(app)?];
-    let menu = Menu::with_items(app, &[&state, &model, &separators[0], &open, &new_chat, &separators[1], &quit])?;
+    let menu = Menu::with_items(
+        app,
+        &[&state, &model, &separators[0], &open, &new_chat, &separators[1], &quit],
+    )?;
     TrayIconBuilder::with_id("cairn")
         .icon(system::TRAY_ICON)
         .icon_as_template(true)
@@ -128,10 +131,15 @@ impl Lines {
                 let percent = u64::from(*processed_tokens) * 100 / u64::from(*total_tokens).max(1);
                 (format!("Reading · {percent} %"), Some(model))
             }
-            EngineState::Generating { model, generation_tps, .. } => (format!("Writing · {generation_tps:.0} tok/s"), Some(model)),
+            EngineState::Generating { model, generation_tps, .. } => {
+                (format!("Writing · {generation_tps:.0} tok/s"), Some(model))
+            }
             EngineState::Failed { model, .. } => (format!("Could not load {}", short(model)), None),
         };
-        Self { state, model: model.map_or("No model".to_owned(), |model| format!("Model: {}", short(model))) }
+        Self {
+            state,
+            model: model.map_or("No model".to_owned(), |model| format!("Model: {}", short(model))),
+        }
     }
 }
 
@@ -170,9 +178,21 @@ mod tests {
     fn the_lines_say_what_the_engine_does() {
         let model = || "HuggingFaceTB/SmolLM2-135M-Instruct".to_owned();
         check(EngineState::Empty, "No model is loaded", "No model");
-        check(EngineState::Loading { model: model() }, "Loading · SmolLM2-135M-Instruct", "No model");
-        check(EngineState::Ready { model: model() }, "Ready · SmolLM2-135M-Instruct", "Model: SmolLM2-135M-Instruct");
-        let reading = |processed_tokens, total_tokens| EngineState::Prefilling { model: model(), processed_tokens, total_tokens };
+        check(
+            EngineState::Loading { model: model() },
+            "Loading · SmolLM2-135M-Instruct",
+            "No model",
+        );
+        check(
+            EngineState::Ready { model: model() },
+            "Ready · SmolLM2-135M-Instruct",
+            "Model: SmolLM2-135M-Instruct",
+        );
+        let reading = |processed_tokens, total_tokens| EngineState::Prefilling {
+            model: model(),
+            processed_tokens,
+            total_tokens,
+        };
         check(reading(0, 0), "Reading · 0 %", "Model: SmolLM2-135M-Instruct");
         check(reading(512, 2048), "Reading · 25 %", "Model: SmolLM2-135M-Instruct");
         check(reading(u32::MAX, u32::MAX), "Reading · 100 %", "Model: SmolLM2-135M-Instruct");
@@ -181,13 +201,25 @@ mod tests {
             "Writing · 17 tok/s",
             "Model: SmolLM2-135M-Instruct",
         );
-        check(EngineState::Failed { model: model(), message: "no".to_owned() }, "Could not load SmolLM2-135M-Instruct", "No model");
+        check(
+            EngineState::Failed { model: model(), message: "no".to_owned() },
+            "Could not load SmolLM2-135M-Instruct",
+            "No model",
+        );
     }
 
     #[test]
     fn long_names_are_cut_and_folders_are_left_out() {
         let long = "ä".repeat(50);
-        check(EngineState::Ready { model: long.clone() }, &format!("Ready · {}…", "ä".repeat(39)), &format!("Model: {}…", "ä".repeat(39)));
-        check(EngineState::Ready { model: "/models/tiny/".to_owned() }, "Ready · tiny", "Model: tiny");
+        check(
+            EngineState::Ready { model: long.clone() },
+            &format!("Ready · {}…", "ä".repeat(39)),
+            &format!("Model: {}…", "ä".repeat(39)),
+        );
+        check(
+            EngineState::Ready { model: "/models/tiny/".to_owned() },
+            "Ready · tiny",
+            "Model: tiny",
+        );
     }
 }

@@ -1,9 +1,11 @@
-//! SIGKILL while an answer is written and while its prompt cache is filed: whatever was acknowledged is there afterwards, whole.
+//! SIGKILL while an answer is written and while its prompt cache is filed: whatever was
+//! acknowledged is there afterwards, whole.
 //!
-//! A victim process works on a data folder; see `crash_victim.rs` for what it prints. It is killed at an event, never at a time: at a
-//! line that it has printed, a row or a file that has appeared. Which event comes from a fixed sequence of pseudo-random numbers. The
-//! folder is kept from kill to kill, so that each one meets what the ones before have left. `steps.rs` kills at each single system call
-//! of filing instead.
+//! A victim process works on a data folder; see `crash_victim.rs` for what it prints. It is killed
+//! at an event, never at a time: at a line that it has printed, a row or a file that has appeared.
+//! Which event comes from a fixed sequence of pseudo-random numbers. The folder is kept from kill
+//! to kill, so that each one meets what the ones before have left. `steps.rs` kills at each single
+//! system call of filing instead.
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 #[cfg(target_os = "linux")]
@@ -41,8 +43,11 @@ fn an_answer_that_is_killed_loses_nothing_that_was_acknowledged() {
         if round % 4 == 0 {
             conversation = "new".to_owned();
         }
-        let victim = Victim::start(desk.home(), "answer", &conversation, 500, "Tell me about stones.");
-        let Some(Line::Conversation(id)) = victim.next() else { panic!("the victim names its conversation") };
+        let victim =
+            Victim::start(desk.home(), "answer", &conversation, 500, "Tell me about stones.");
+        let Some(Line::Conversation(id)) = victim.next() else {
+            panic!("the victim names its conversation")
+        };
         conversation = id;
         let turns = facts.0.entry(conversation.clone()).or_default();
         let mut listen = || {
@@ -66,7 +71,8 @@ fn an_answer_that_is_killed_loses_nothing_that_was_acknowledged() {
                 _ => false,
             }),
         }
-        let seen = turns.last().map(|turn| (turn.answer_id.clone(), desk.saved_text(&turn.answer_id)));
+        let seen =
+            turns.last().map(|turn| (turn.answer_id.clone(), desk.saved_text(&turn.answer_id)));
         for line in victim.kill() {
             Turn::note(turns, &line);
         }
@@ -85,7 +91,10 @@ fn an_answer_that_is_killed_loses_nothing_that_was_acknowledged() {
             app.close().await;
         });
     }
-    assert!(num_interrupted_with_text >= 10, "only {num_interrupted_with_text} answers were met halfway");
+    assert!(
+        num_interrupted_with_text >= 10,
+        "only {num_interrupted_with_text} answers were met halfway"
+    );
 }
 
 #[test]
@@ -96,11 +105,20 @@ fn a_kill_while_chunks_are_filed_leaves_whole_files_and_true_rows() {
     let mut known = BTreeSet::new();
     let mut num_left_behind = 0;
     for round in 0..NUM_KILLS {
-        // Nine chunks and more, none of them known: the conversations differ from their first word on.
+        // Nine chunks and more, none of them known: the conversations differ from their first word
+        // on.
         let question = format!("{round}: {}", "granite, basalt, slate and marble; ".repeat(60));
         let event = random.below(4);
-        let victim = Victim::start(desk.home(), if event == 1 { "rows" } else { "file" }, "new", 16, &question);
-        let Some(Line::Conversation(conversation)) = victim.next() else { panic!("the victim names its conversation") };
+        let victim = Victim::start(
+            desk.home(),
+            if event == 1 { "rows" } else { "file" },
+            "new",
+            16,
+            &question,
+        );
+        let Some(Line::Conversation(conversation)) = victim.next() else {
+            panic!("the victim names its conversation")
+        };
         let turns = facts.0.entry(conversation.clone()).or_default();
         let mut listen = || {
             let line = victim.next().expect("the victim goes on");
@@ -111,16 +129,20 @@ fn a_kill_while_chunks_are_filed_leaves_whole_files_and_true_rows() {
         let num_enough = known.len() + num_more;
         match event {
             0 => until(&mut listen, |line| matches!(line, Line::Complete(..))),
-            1 => until(&mut listen, |line| matches!(line, Line::Rows(count) if *count >= num_enough)),
+            1 => {
+                until(&mut listen, |line| matches!(line, Line::Rows(count) if *count >= num_enough))
+            }
             2 => {
                 until(&mut listen, |line| matches!(line, Line::Sent { .. }));
                 until(&mut || desk.chunk_files(), |files| files.whole.len() >= num_enough);
             }
             _ => {
                 until(&mut listen, |line| matches!(line, Line::Sent { .. }));
-                // One that is just being written, after some others; should none be met, the last ones will do.
+                // One that is just being written, after some others; should none be met, the last
+                // ones will do.
                 until(&mut || desk.chunk_files(), |files| {
-                    (files.whole.len() >= num_enough && !files.temporary.is_empty()) || files.whole.len() >= known.len() + 9
+                    (files.whole.len() >= num_enough && !files.temporary.is_empty())
+                        || files.whole.len() >= known.len() + 9
                 });
             }
         }
@@ -128,15 +150,24 @@ fn a_kill_while_chunks_are_filed_leaves_whole_files_and_true_rows() {
             Turn::note(turns, &line);
         }
 
-        num_left_behind += check_what_is_left(&desk, &mut facts, &conversation, &question, &mut known, &format!("kill {round}"));
+        num_left_behind += check_what_is_left(
+            &desk,
+            &mut facts,
+            &conversation,
+            &question,
+            &mut known,
+            &format!("kill {round}"),
+        );
     }
     assert!(num_left_behind >= 10, "only {num_left_behind} files were met without their row");
 }
 
-/// Whatever a kill met while chunks were filed: files under their final names are whole, rows are true, the next start removes what has no
-/// row, nothing of any conversation is lost, and the one that asked `question` goes on with what was stored.
+/// Whatever a kill met while chunks were filed: files under their final names are whole, rows are
+/// true, the next start removes what has no row, nothing of any conversation is lost, and the one
+/// that asked `question` goes on with what was stored.
 ///
-/// `known` are the chunks from before; those of now come back in it. Returns how many files were left without a row.
+/// `known` are the chunks from before; those of now come back in it. Returns how many files were
+/// left without a row.
 fn check_what_is_left(
     desk: &Desk,
     facts: &mut Facts,
@@ -155,10 +186,14 @@ fn check_what_is_left(
         store.close().await.unwrap();
         rows.iter().for_each(|row| check_row(desk, row));
         for key in anchors.iter().filter_map(|anchor| anchor.chunk_key.as_ref()) {
-            assert!(rows.iter().any(|row| row.key == *key), "{kill}: a conversation's place is behind a chunk without a row");
+            assert!(
+                rows.iter().any(|row| row.key == *key),
+                "{kill}: a conversation's place is behind a chunk without a row"
+            );
         }
         let end = |row: &ChunkRow| row.start as usize + row.token_ids.len();
-        let num_stored = rows.iter().filter(|row| !known.contains(&row.key)).map(end).max().unwrap_or(0);
+        let num_stored =
+            rows.iter().filter(|row| !known.contains(&row.key)).map(end).max().unwrap_or(0);
 
         let app = desk.open().await;
         assert_eq!(desk.integrity().await, "ok", "{kill}");
@@ -167,15 +202,23 @@ fn check_what_is_left(
         // Nothing was asked, so the start was all that happened.
         let named: BTreeSet<PathBuf> = rows.iter().map(|row| desk.chunk_file(row)).collect();
         let files = desk.chunk_files();
-        let odd: Vec<&PathBuf> = files.whole.union(&files.temporary).filter(|file| !named.contains(*file)).collect();
-        assert!(odd.is_empty() && files.whole.len() == named.len(), "{kill}: the next start leaves {odd:?} without a row");
+        let odd: Vec<&PathBuf> =
+            files.whole.union(&files.temporary).filter(|file| !named.contains(*file)).collect();
+        assert!(
+            odd.is_empty() && files.whole.len() == named.len(),
+            "{kill}: the next start leaves {odd:?} without a row"
+        );
 
         let app = desk.open().await;
         let (turn, num_cached) = next_turn(&app, conversation).await;
         facts.0.get_mut(conversation).unwrap().push(turn);
-        // A byte is a token. Of the answer, which may be half a character at the end, nothing is asked.
+        // A byte is a token. Of the answer, which may be half a character at the end, nothing is
+        // asked.
         let expected = num_stored.min(question.len());
-        assert!(num_cached >= expected, "{kill}: {num_cached} tokens were read back, {expected} stand in files with rows");
+        assert!(
+            num_cached >= expected,
+            "{kill}: {num_cached} tokens were read back, {expected} stand in files with rows"
+        );
         app.close().await;
 
         let store = Store::open(&desk.places().database()).await.unwrap();
@@ -236,7 +279,13 @@ struct Victim {
 }
 
 impl Victim {
-    fn start(home: &Path, work: &str, conversation: &str, max_tokens: u32, question: &str) -> Victim {
+    fn start(
+        home: &Path,
+        work: &str,
+        conversation: &str,
+        max_tokens: u32,
+        question: &str,
+    ) -> Victim {
         let mut child = Command::new(env!("CARGO_BIN_EXE_crash_victim"))
             .arg(home)
             .args([work, conversation, &max_tokens.to_string(), question])
@@ -303,7 +352,14 @@ struct Turn {
 
 impl Turn {
     fn new(question_id: String, question: String, answer_id: String) -> Turn {
-        Turn { question_id, question, answer_id, told: String::new(), seen_saved: String::new(), complete: None }
+        Turn {
+            question_id,
+            question,
+            answer_id,
+            told: String::new(),
+            seen_saved: String::new(),
+            complete: None,
+        }
     }
 
     fn note(turns: &mut Vec<Turn>, line: &Line) {
@@ -318,22 +374,37 @@ impl Turn {
     }
 
     fn last<'a>(turns: &'a mut [Turn], answer_id: &str) -> &'a mut Turn {
-        turns.last_mut().filter(|turn| turn.answer_id == answer_id).expect("an answer that was sent")
+        turns
+            .last_mut()
+            .filter(|turn| turn.answer_id == answer_id)
+            .expect("an answer that was sent")
     }
 
     /// Whether the answer was met halfway, with text.
     fn check(&self, messages: &BTreeMap<String, Message>) -> bool {
-        let message = |id: &String| messages.get(id).unwrap_or_else(|| panic!("the message {id} was acknowledged and is gone"));
+        let message = |id: &String| {
+            messages
+                .get(id)
+                .unwrap_or_else(|| panic!("the message {id} was acknowledged and is gone"))
+        };
         let (question, answer) = (message(&self.question_id), message(&self.answer_id));
         assert_eq!((question.status, &question.text), (MessageStatus::Complete, &self.question));
         let text = &answer.text;
         match (&self.complete, answer.status) {
-            (Some(complete), status) => assert_eq!((status, text), (MessageStatus::Complete, complete)),
+            (Some(complete), status) => {
+                assert_eq!((status, text), (MessageStatus::Complete, complete))
+            }
             // It was saved; the kill came before the line.
-            (None, MessageStatus::Complete) => assert!(text.starts_with(&self.told), "{text:?} is not {:?}", self.told),
+            (None, MessageStatus::Complete) => {
+                assert!(text.starts_with(&self.told), "{text:?} is not {:?}", self.told)
+            }
             // Saving and telling run side by side, so either may be ahead.
             (None, MessageStatus::Interrupted) => {
-                assert!(text.starts_with(&self.told) || self.told.starts_with(text), "{text:?} is not {:?}", self.told);
+                assert!(
+                    text.starts_with(&self.told) || self.told.starts_with(text),
+                    "{text:?} is not {:?}",
+                    self.told
+                );
                 assert!(text.starts_with(&self.seen_saved), "{text:?} was {:?}", self.seen_saved);
                 return !text.is_empty();
             }
@@ -348,15 +419,22 @@ impl Turn {
 struct Facts(BTreeMap<String, Vec<Turn>>);
 
 impl Facts {
-    /// Finds everything in the app; returns how many of the newest answers were met halfway, with text.
+    /// Finds everything in the app; returns how many of the newest answers were met halfway, with
+    /// text.
     async fn check(&self, app: &Arc<App>) -> usize {
         let mut num_halfway = 0;
         for (id, turns) in &self.0 {
-            let Reply::Conversation { messages, .. } = call(app, wire::Command::GetConversation { id: id.clone() }).await else {
+            let Reply::Conversation { messages, .. } =
+                call(app, wire::Command::GetConversation { id: id.clone() }).await
+            else {
                 panic!("no conversation")
             };
-            let messages: BTreeMap<String, Message> = messages.into_iter().map(|message| (message.id.clone(), message)).collect();
-            assert!(messages.values().all(|message| message.status != MessageStatus::Streaming), "nobody writes any more: {messages:?}");
+            let messages: BTreeMap<String, Message> =
+                messages.into_iter().map(|message| (message.id.clone(), message)).collect();
+            assert!(
+                messages.values().all(|message| message.status != MessageStatus::Streaming),
+                "nobody writes any more: {messages:?}"
+            );
             let halfway: Vec<bool> = turns.iter().map(|turn| turn.check(&messages)).collect();
             num_halfway += usize::from(halfway.last() == Some(&true));
         }
@@ -364,17 +442,28 @@ impl Facts {
     }
 }
 
-/// A short question and its answer in this process, and how much of the prompt was read from the cache.
+/// A short question and its answer in this process, and how much of the prompt was read from the
+/// cache.
 async fn next_turn(app: &Arc<App>, conversation: &str) -> (Turn, usize) {
-    let Reply::Bootstrap { settings, .. } = call(app, wire::Command::Bootstrap).await else { panic!("no settings") };
-    call(app, wire::Command::UpdateSettings { settings: Settings { max_tokens: 8, ..settings } }).await;
+    let Reply::Bootstrap { settings, .. } = call(app, wire::Command::Bootstrap).await else {
+        panic!("no settings")
+    };
+    call(app, wire::Command::UpdateSettings { settings: Settings { max_tokens: 8, ..settings } })
+        .await;
     let mut events = app.subscribe();
-    let send = wire::Command::SendMessage { conversation_id: conversation.to_owned(), text: "Go on.".to_owned() };
+    let send = wire::Command::SendMessage {
+        conversation_id: conversation.to_owned(),
+        text: "Go on.".to_owned(),
+    };
     let Reply::Sent { messages, .. } = call(app, send).await else { panic!("nothing was sent") };
     let [question, answer] = &messages[..] else { panic!("{messages:?}") };
     let ended = loop {
         match tokio::time::timeout(PATIENCE, events.recv()).await.expect("an event").unwrap() {
-            Event::Message { message } if message.id == answer.id && message.status != MessageStatus::Streaming => break message,
+            Event::Message { message }
+                if message.id == answer.id && message.status != MessageStatus::Streaming =>
+            {
+                break message;
+            }
             _ => {}
         }
     };
@@ -408,7 +497,8 @@ impl Desk {
         cairn_tests::copy_model("tiny-chat", &model).unwrap();
         // Conversations grow from kill to kill.
         let config = fs::read_to_string(model.join("config.json")).unwrap();
-        let roomy = config.replace(r#""max_position_embeddings": 4096"#, r#""max_position_embeddings": 1000000"#);
+        let roomy = config
+            .replace(r#""max_position_embeddings": 4096"#, r#""max_position_embeddings": 1000000"#);
         assert_ne!(roomy, config);
         fs::write(model.join("config.json"), roomy).unwrap();
         Desk { folder, runtime: tokio::runtime::Runtime::new().unwrap() }
@@ -427,21 +517,31 @@ impl Desk {
     }
 
     async fn open(&self) -> Arc<App> {
-        App::open(Options { places: self.places(), hub_variables: CacheVariables::default(), autoload: false }).await.unwrap()
+        App::open(Options {
+            places: self.places(),
+            hub_variables: CacheVariables::default(),
+            autoload: false,
+        })
+        .await
+        .unwrap()
     }
 
     async fn query(&self, statement: &'static str, id: &str) -> Option<String> {
-        let options = SqliteConnectOptions::new().filename(self.places().database()).read_only(true);
+        let options =
+            SqliteConnectOptions::new().filename(self.places().database()).read_only(true);
         let mut connection = options.connect().await.unwrap();
-        let found = sqlx::query_scalar(statement).bind(id).fetch_optional(&mut connection).await.unwrap();
-        // Closed before the next kill: a reader that stays open would spare the next program its recovery.
+        let found =
+            sqlx::query_scalar(statement).bind(id).fetch_optional(&mut connection).await.unwrap();
+        // Closed before the next kill: a reader that stays open would spare the next program its
+        // recovery.
         connection.close().await.unwrap();
         found
     }
 
     /// What the database holds of an answer at this moment.
     fn saved_text(&self, message_id: &str) -> String {
-        self.run(self.query("select text from messages where id = ?", message_id)).unwrap_or_default()
+        self.run(self.query("select text from messages where id = ?", message_id))
+            .unwrap_or_default()
     }
 
     async fn integrity(&self) -> String {
@@ -453,9 +553,18 @@ impl Desk {
     }
 
     fn chunk_files(&self) -> ChunkFiles {
-        let paths = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
-        let files = paths(&self.places().prompt_cache()).into_iter().flat_map(|model| paths(&model));
-        let (whole, temporary) = files.partition(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
+        let paths = |folder: &Path| {
+            fs::read_dir(folder)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path())
+                .collect::<Vec<_>>()
+        };
+        let files =
+            paths(&self.places().prompt_cache()).into_iter().flat_map(|model| paths(&model));
+        let (whole, temporary) = files
+            .partition(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
         ChunkFiles { whole, temporary }
     }
 }
@@ -467,14 +576,23 @@ fn check_name(path: &Path) {
     let (_, header) = whole.unwrap_or_else(|error| panic!("{} is torn: {error}", path.display()));
     let metadata = header.metadata().as_ref().unwrap();
     assert_eq!(metadata["key"], path.file_stem().unwrap().to_str().unwrap());
-    assert_eq!(metadata["fingerprint"], path.parent().unwrap().file_name().unwrap().to_str().unwrap());
+    assert_eq!(
+        metadata["fingerprint"],
+        path.parent().unwrap().file_name().unwrap().to_str().unwrap()
+    );
 }
 
 /// The file of a row is there and is the one that was written.
 fn check_row(desk: &Desk, row: &ChunkRow) {
     let path = desk.chunk_file(row);
-    let bytes = fs::read(&path).unwrap_or_else(|error| panic!("a row names {}: {error}", path.display()));
-    assert_eq!((bytes.len() as i64, blake3::hash(&bytes).to_hex().as_str()), (row.bytes, row.file_hash.as_str()), "{}", path.display());
+    let bytes =
+        fs::read(&path).unwrap_or_else(|error| panic!("a row names {}: {error}", path.display()));
+    assert_eq!(
+        (bytes.len() as i64, blake3::hash(&bytes).to_hex().as_str()),
+        (row.bytes, row.file_hash.as_str()),
+        "{}",
+        path.display()
+    );
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     for (name, tensor) in tensors.tensors() {
         assert_eq!(tensor.shape()[2], row.token_ids.len(), "{} in {}", name, path.display());

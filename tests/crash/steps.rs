@@ -1,5 +1,6 @@
-//! SIGKILL at every write, fsync and rename with which a chunk is filed, and at every fsync of the database meanwhile: the kernel kills the
-//! victim as the thread that does it enters the n-th of them, for every n until one is never reached. strace says so to the kernel.
+//! SIGKILL at every write, fsync and rename with which a chunk is filed, and at every fsync of the
+//! database meanwhile: the kernel kills the victim as the thread that does it enters the n-th of
+//! them, for every n until one is never reached. strace says so to the kernel.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +22,8 @@ struct Place {
 }
 
 const FILING: Place = Place { thread: "cairn-filing", files: "prompt-cache-v1" };
-/// The first of the database's threads is the one that writes. The kernel keeps fifteen letters of a name.
+/// The first of the database's threads is the one that writes. The kernel keeps fifteen letters of
+/// a name.
 const DATABASE: Place = Place { thread: "sqlx-sqlite-wor", files: "cairn.db" };
 
 #[test]
@@ -62,19 +64,23 @@ fn check(place: Place, calls: &str, num_least: usize) {
         if is_killed {
             met.insert(num_done);
         }
-        // The thread also writes to wake others, now and then. strace counts such a call too, so that one of ours may be passed over.
+        // The thread also writes to wake others, now and then. strace counts such a call too, so
+        // that one of ours may be passed over.
         when = if is_killed && num_done <= wanted { when + 1 } else { when - 1 };
     }
     panic!("not every one of {calls} was met in {MAX_RUNS} runs, only those after {met:?} others");
 }
 
-/// Lets a victim file the chunks of a conversation in a fresh folder, to be killed as it enters the n-th of `calls`, and checks what is
-/// left. Returns how many of those at the place were done, and whether it was killed.
+/// Lets a victim file the chunks of a conversation in a fresh folder, to be killed as it enters the
+/// n-th of `calls`, and checks what is left. Returns how many of those at the place were done, and
+/// whether it was killed.
 fn run(place: Place, calls: &str, when: usize) -> (usize, bool) {
     let desk = Desk::new();
     let question = "granite, basalt, slate and marble; ".repeat(8);
     let mut victim = Victim::start(desk.home(), "steps", "new", 8, &question);
-    let Some(Line::Conversation(conversation)) = victim.next() else { panic!("the victim names its conversation") };
+    let Some(Line::Conversation(conversation)) = victim.next() else {
+        panic!("the victim names its conversation")
+    };
     let log = desk.home().join("strace.log");
     let mut strace = attach(
         thread(&victim, place.thread),
@@ -110,7 +116,9 @@ fn run(place: Place, calls: &str, when: usize) -> (usize, bool) {
 fn thread(victim: &Victim, name: &str) -> String {
     let tasks = fs::read_dir(format!("/proc/{}/task", victim.child.id())).unwrap();
     let tasks = tasks.map(|task| task.unwrap().path());
-    let ids = tasks.filter(|task| fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name));
+    let ids = tasks.filter(|task| {
+        fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+    });
     let ids = ids.map(|task| task.file_name().unwrap().to_str().unwrap().parse::<u32>().unwrap());
     ids.min().unwrap_or_else(|| panic!("the victim has no thread {name}")).to_string()
 }
@@ -118,13 +126,22 @@ fn thread(victim: &Victim, name: &str) -> String {
 /// Starts strace, and waits until it follows the thread.
 fn attach(thread: String, arguments: &[String]) -> Child {
     let mut command = Command::new("strace");
-    command.args(["-y", "-s", "0", "-p", &thread]).args(arguments).stdin(Stdio::null()).stderr(Stdio::piped());
-    let mut strace = command.spawn().unwrap_or_else(|error| panic!("this test needs strace (`apt-get install strace`): {error}"));
+    command
+        .args(["-y", "-s", "0", "-p", &thread])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut strace = command.spawn().unwrap_or_else(|error| {
+        panic!("this test needs strace (`apt-get install strace`): {error}")
+    });
     let mut said = String::new();
     let mut stderr = BufReader::new(strace.stderr.take().unwrap());
     while !said.contains(" attached") {
         let num_read = stderr.read_line(&mut said).unwrap();
-        assert!(num_read > 0, "this test needs the right to trace its own processes (ptrace), which this system refuses: {said}");
+        assert!(
+            num_read > 0,
+            "this test needs the right to trace its own processes (ptrace), which this system refuses: {said}"
+        );
     }
     // What it says later must not stop it.
     std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));

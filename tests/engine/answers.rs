@@ -18,14 +18,18 @@ async fn an_answer_is_what_its_tokens_decode_to() {
     async fn check(script: &[u32], prompt: &[u32], max_tokens: usize) {
         let model = Scripted::new(script);
         let engine = engine(&model).await;
-        let answer = finish(&mut engine.generate(request(prompt, max_tokens))).await.expect("an answer");
+        let answer =
+            finish(&mut engine.generate(request(prompt, max_tokens))).await.expect("an answer");
         let expected = model.answer(prompt, max_tokens);
         assert_eq!(answer.finished.token_ids, expected, "{script:?}");
         assert_eq!(answer.tokens, expected.strip_suffix(&[EOS]).unwrap_or(&expected), "{script:?}");
         assert_eq!(answer.text, text_of(&expected), "{script:?}");
         assert_eq!(answer.finished.new_prompt_ids, prompt);
         let stats = &answer.finished.stats;
-        assert_eq!((stats.num_prompt_tokens, stats.num_generation_tokens), (prompt.len(), answer.tokens.len()));
+        assert_eq!(
+            (stats.num_prompt_tokens, stats.num_generation_tokens),
+            (prompt.len(), answer.tokens.len())
+        );
         assert_eq!(stats.model, "scripted");
     }
     check(&text_ids("plain words, "), &[1, 2, 3], 50).await;
@@ -46,7 +50,8 @@ async fn the_prefill_tells_how_far_it_is() {
         let prompt: Vec<u32> = (0..prompt_len).collect();
         let request = GenerateRequest { prefill_step_size, ..request(&prompt, 1) };
         let answer = finish(&mut engine.generate(request)).await.expect("an answer");
-        let steps: Vec<_> = expected.iter().map(|&processed| (processed, prompt.len(), 0)).collect();
+        let steps: Vec<_> =
+            expected.iter().map(|&processed| (processed, prompt.len(), 0)).collect();
         assert_eq!(answer.prefill, steps, "{prompt_len} tokens, {prefill_step_size} at once");
         assert_eq!(answer.finished.token_ids, model.answer(&prompt, 1));
     }
@@ -72,7 +77,9 @@ async fn an_answer_ends_at_the_limit_the_context_or_an_end_of_sequence() {
     async fn check(script: &[u32], max_tokens: usize, expected: (FinishReason, usize, usize)) {
         let model = Scripted::with(script, json!({ "max_position_embeddings": 20 }));
         let engine = engine(&model).await;
-        let answer = finish(&mut engine.generate(request(&[1, 1, 1, 1], max_tokens))).await.expect("an answer");
+        let answer = finish(&mut engine.generate(request(&[1, 1, 1, 1], max_tokens)))
+            .await
+            .expect("an answer");
         let stats = answer.finished.stats;
         assert_eq!(
             (stats.finish_reason, stats.num_generation_tokens, answer.finished.token_ids.len()),
@@ -85,7 +92,8 @@ async fn an_answer_ends_at_the_limit_the_context_or_an_end_of_sequence() {
     check(&[65], 7, (FinishReason::Length, 7, 7)).await;
     check(&[65], 1000, (FinishReason::Length, 16, 16)).await;
     check(&[EOS], 0, (FinishReason::Length, 0, 0)).await;
-    // The end-of-sequence token belongs to the ids, which the next turn continues, and not to the count.
+    // The end-of-sequence token belongs to the ids, which the next turn continues, and not to the
+    // count.
     check(&[EOS], 10, (FinishReason::Stop, 0, 1)).await;
     check(&[EOS], 1, (FinishReason::Stop, 0, 1)).await;
     check(&[65, EOS], 10, (FinishReason::Stop, 1, 2)).await;
@@ -97,7 +105,10 @@ async fn measurements_go_on_after_an_end_of_sequence() {
     let engine = engine(&model).await;
     let request = GenerateRequest { ignore_eos: true, ..request(&[1], 5) };
     let answer = finish(&mut engine.generate(request)).await.expect("an answer");
-    assert_eq!((answer.finished.token_ids, answer.finished.stats.num_generation_tokens), (vec![EOS; 5], 5));
+    assert_eq!(
+        (answer.finished.token_ids, answer.finished.stats.num_generation_tokens),
+        (vec![EOS; 5], 5)
+    );
 }
 
 #[tokio::test]
@@ -107,27 +118,47 @@ async fn the_same_request_gives_the_same_answer() {
         let engine = engine(&model).await;
         let mut answers = Vec::new();
         for use_prompt_cache in [false, false, true, true] {
-            let request = GenerateRequest { sampling: sampling.clone(), use_prompt_cache, ..request(&[3, 1, 4], 80) };
-            answers.push(finish(&mut engine.generate(request)).await.expect("an answer").finished.token_ids);
+            let request = GenerateRequest {
+                sampling: sampling.clone(),
+                use_prompt_cache,
+                ..request(&[3, 1, 4], 80)
+            };
+            answers.push(
+                finish(&mut engine.generate(request)).await.expect("an answer").finished.token_ids,
+            );
         }
         assert!(answers.iter().all(|answer| *answer == answers[0]), "{sampling:?}: {answers:?}");
     }
     check(SamplingParams::default()).await;
-    check(SamplingParams { temperature: 2.0, top_p: 0.95, seed: Some(7), ..SamplingParams::default() }).await;
+    check(SamplingParams {
+        temperature: 2.0,
+        top_p: 0.95,
+        seed: Some(7),
+        ..SamplingParams::default()
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn logprobs_come_with_each_token_where_asked_for() {
     let model = Scripted::endless();
     let engine = engine(&model).await;
-    let mut generation = engine.generate(GenerateRequest { num_top_logprobs: Some(3), ..request(&[1, 2], 4) });
+    let mut generation =
+        engine.generate(GenerateRequest { num_top_logprobs: Some(3), ..request(&[1, 2], 4) });
     let mut count = 0;
     while let Some(event) = generation.recv().await {
         let GenerateEvent::Delta { token, logprob, .. } = event else { continue };
         let logprob = logprob.expect("asked for");
-        assert_eq!((logprob.token, logprob.top.len(), logprob.top[0]), (token, 3, (token, logprob.logprob)));
+        assert_eq!(
+            (logprob.token, logprob.top.len(), logprob.top[0]),
+            (token, 3, (token, logprob.logprob))
+        );
         // One logit of 10 among 258 of 0.
-        assert!((logprob.logprob + (1.0 + 258.0 * (-10f32).exp()).ln()).abs() < 1e-4, "{}", logprob.logprob);
+        assert!(
+            (logprob.logprob + (1.0 + 258.0 * (-10f32).exp()).ln()).abs() < 1e-4,
+            "{}",
+            logprob.logprob
+        );
         count += 1;
     }
     assert_eq!(count, 4);
@@ -141,17 +172,29 @@ async fn a_request_that_cannot_be_served_says_why() {
         let unservable = GenerateRequest { sampling, ..GenerateRequest::new(prompt) };
         let failure = finish(&mut engine.generate(unservable)).await.err().expect("fails");
         assert!(failure.message.contains(expected), "{} does not say {expected}", failure.message);
-        let after = finish(&mut engine.generate(request(&[1], 1))).await.expect("the engine goes on");
+        let after =
+            finish(&mut engine.generate(request(&[1], 1))).await.expect("the engine goes on");
         assert_eq!(after.finished.token_ids, [65]);
     }
     let tokens = |ids: &[u32]| PromptInput::Tokens(ids.to_vec());
     let greedy = SamplingParams::default;
     check(tokens(&[]), greedy(), "the prompt is empty").await;
     check(PromptInput::Text(String::new()), greedy(), "the prompt is empty").await;
-    check(tokens(&[1; 20]), greedy(), "the prompt has 20 tokens, but the model's context ends at 20").await;
-    check(tokens(&[1; 21]), greedy(), "the prompt has 21 tokens, but the model's context ends at 20").await;
+    check(
+        tokens(&[1; 20]),
+        greedy(),
+        "the prompt has 20 tokens, but the model's context ends at 20",
+    )
+    .await;
+    check(
+        tokens(&[1; 21]),
+        greedy(),
+        "the prompt has 21 tokens, but the model's context ends at 20",
+    )
+    .await;
     check(tokens(&[1, 259]), greedy(), "token id 259 is outside the vocabulary of 259").await;
-    check(tokens(&[u32::MAX, 1]), greedy(), "token id 4294967295 is outside the vocabulary of 259").await;
+    check(tokens(&[u32::MAX, 1]), greedy(), "token id 4294967295 is outside the vocabulary of 259")
+        .await;
     check(tokens(&[1]), SamplingParams { temperature: -1.0, ..greedy() }, "temperature").await;
     check(tokens(&[1]), SamplingParams { top_p: 1.5, ..greedy() }, "top_p").await;
 }

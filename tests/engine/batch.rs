@@ -1,4 +1,5 @@
-//! Answers beside each other: each is what it is alone, whatever the others ask for, and whether they are stopped or fail.
+//! Answers beside each other: each is what it is alone, whatever the others ask for, and whether
+//! they are stopped or fail.
 
 use std::time::Duration;
 
@@ -17,20 +18,38 @@ const ENDLESSLY: usize = 5_000_000;
 async fn check_together(engine: &Engine, requests: &[GenerateRequest]) {
     let mut alone = Vec::new();
     for request in requests {
-        alone.push(finish(&mut engine.generate(request.clone())).await.expect("an answer").finished.token_ids);
+        alone.push(
+            finish(&mut engine.generate(request.clone()))
+                .await
+                .expect("an answer")
+                .finished
+                .token_ids,
+        );
     }
-    let together: Vec<Generation> = requests.iter().map(|request| engine.generate(request.clone())).collect();
+    let together: Vec<Generation> =
+        requests.iter().map(|request| engine.generate(request.clone())).collect();
     for ((mut generation, expected), request) in together.into_iter().zip(alone).zip(requests) {
-        assert_eq!(finish(&mut generation).await.expect("an answer").finished.token_ids, expected, "{request:?}");
+        assert_eq!(
+            finish(&mut generation).await.expect("an answer").finished.token_ids,
+            expected,
+            "{request:?}"
+        );
     }
 }
 
 fn requests(sampling: &[SamplingParams]) -> Vec<GenerateRequest> {
     let request = |(index, sampling): (usize, &SamplingParams)| {
-        let prompt: Vec<u32> = (0..3 + 5 * index as u32).map(|position| (60 + 7 * position) % 90).collect();
+        let prompt: Vec<u32> =
+            (0..3 + 5 * index as u32).map(|position| (60 + 7 * position) % 90).collect();
         let num_top_logprobs = index.is_multiple_of(2).then_some(index);
         let request = request(&prompt, 30 + index);
-        GenerateRequest { sampling: sampling.clone(), use_prompt_cache: false, ignore_eos: true, num_top_logprobs, ..request }
+        GenerateRequest {
+            sampling: sampling.clone(),
+            use_prompt_cache: false,
+            ignore_eos: true,
+            num_top_logprobs,
+            ..request
+        }
     };
     sampling.iter().enumerate().map(request).collect()
 }
@@ -43,7 +62,11 @@ async fn each_answer_has_sampling_of_its_own() {
         SamplingParams { logit_bias: [(70, 2000.0)].into(), ..greedy() },
         SamplingParams { repetition_penalty: Some(1.7), ..greedy() },
         SamplingParams { presence_penalty: Some(1.5), frequency_penalty: Some(0.7), ..greedy() },
-        SamplingParams { logit_bias: [(70, -4.0), (75, 3.0)].into(), repetition_penalty: Some(1.3), ..greedy() },
+        SamplingParams {
+            logit_bias: [(70, -4.0), (75, 3.0)].into(),
+            repetition_penalty: Some(1.3),
+            ..greedy()
+        },
     ];
     let seeded = |seed| SamplingParams { temperature: 3.0, seed: Some(seed), ..greedy() };
     let drawn = [
@@ -78,7 +101,11 @@ async fn a_failure_ends_one_answer_of_five() {
         let requests: Vec<GenerateRequest> = (0..5)
             .map(|index| {
                 let prompt = vec![index as u32 + 1; if index == failing { 30 } else { 3 + index }];
-                GenerateRequest { sampling: sampling.clone(), use_prompt_cache: false, ..request(&prompt, 25) }
+                GenerateRequest {
+                    sampling: sampling.clone(),
+                    use_prompt_cache: false,
+                    ..request(&prompt, 25)
+                }
             })
             .collect();
         engine.load("calm", calm.folder()).await.expect("loads");
@@ -87,14 +114,21 @@ async fn a_failure_ends_one_answer_of_five() {
             expected.push(finish(&mut engine.generate(request.clone())).await.expect("an answer"));
         }
         engine.load("brittle", brittle.folder()).await.expect("loads");
-        let generations: Vec<Generation> = requests.iter().map(|request| engine.generate(request.clone())).collect();
+        let generations: Vec<Generation> =
+            requests.iter().map(|request| engine.generate(request.clone())).collect();
         for (index, mut generation) in generations.into_iter().enumerate() {
             let result = tokio::time::timeout(SOON, finish(&mut generation)).await.expect("ends");
             match result {
                 Ok(answer) => {
                     assert_ne!(index, failing);
-                    assert_eq!(answer.finished.token_ids, expected[index].finished.token_ids, "answer {index} beside {failing}");
-                    assert_eq!((answer.tokens, answer.text), (expected[index].tokens.clone(), expected[index].text.clone()));
+                    assert_eq!(
+                        answer.finished.token_ids, expected[index].finished.token_ids,
+                        "answer {index} beside {failing}"
+                    );
+                    assert_eq!(
+                        (answer.tokens, answer.text),
+                        (expected[index].tokens.clone(), expected[index].text.clone())
+                    );
                 }
                 Err(failure) => assert_eq!(index, failing, "{failure:?}"),
             }
@@ -111,7 +145,10 @@ async fn a_failure_ends_one_answer_of_five() {
 /// Waits until `generation` has read a part of its prompt, or written a first token.
 async fn until(generation: &mut Generation, is_reached: impl Fn(&GenerateEvent) -> bool) {
     loop {
-        let event = tokio::time::timeout(SOON, generation.recv()).await.expect("comes soon").expect("an event");
+        let event = tokio::time::timeout(SOON, generation.recv())
+            .await
+            .expect("comes soon")
+            .expect("an event");
         if is_reached(&event) {
             return;
         }
@@ -121,27 +158,45 @@ async fn until(generation: &mut Generation, is_reached: impl Fn(&GenerateEvent) 
 #[tokio::test]
 async fn stopped_answers_make_room_while_others_go_on() {
     let model = Scripted::endless();
-    let options = EngineOptions { completion_batch_size: 2, prefill_batch_size: 2, ..EngineOptions::default() };
+    let options = EngineOptions {
+        completion_batch_size: 2,
+        prefill_batch_size: 2,
+        ..EngineOptions::default()
+    };
     let (engine, _) = Engine::start(options);
     engine.load("endless", model.folder()).await.expect("loads");
-    let one_at_a_time = |prompt: &[u32]| GenerateRequest { prefill_step_size: 1, ..request(prompt, ENDLESSLY) };
+    let one_at_a_time =
+        |prompt: &[u32]| GenerateRequest { prefill_step_size: 1, ..request(prompt, ENDLESSLY) };
     let mut going_on = engine.generate(one_at_a_time(&[1, 2, 3]));
     until(&mut going_on, |event| matches!(event, GenerateEvent::Delta { .. })).await;
-    let is_reading = |event: &GenerateEvent| matches!(event, GenerateEvent::Prefill { processed: 3.., .. });
+    let is_reading =
+        |event: &GenerateEvent| matches!(event, GenerateEvent::Prefill { processed: 3.., .. });
     let is_writing = |event: &GenerateEvent| matches!(event, GenerateEvent::Delta { .. });
     for (number, is_dropped) in [(4, true), (5, false)] {
         for is_in_prompt in [true, false] {
             // Too long to be read before it is stopped, or soon read.
-            let mut stopped = engine.generate(one_at_a_time(&vec![7; if is_in_prompt { 100_000 } else { 4 }]));
+            let mut stopped =
+                engine.generate(one_at_a_time(&vec![7; if is_in_prompt { 100_000 } else { 4 }]));
             let mut waiting = engine.generate(request(&[8, number], 12));
-            until(&mut stopped, if is_in_prompt { &is_reading as &dyn Fn(&GenerateEvent) -> bool } else { &is_writing }).await;
+            until(
+                &mut stopped,
+                if is_in_prompt {
+                    &is_reading as &dyn Fn(&GenerateEvent) -> bool
+                } else {
+                    &is_writing
+                },
+            )
+            .await;
             if is_dropped {
                 drop(stopped);
             } else {
                 stopped.stop();
                 until(&mut stopped, |event| matches!(event, GenerateEvent::Finished(_))).await;
             }
-            let answer = tokio::time::timeout(SOON, finish(&mut waiting)).await.expect("has room").expect("an answer");
+            let answer = tokio::time::timeout(SOON, finish(&mut waiting))
+                .await
+                .expect("has room")
+                .expect("an answer");
             assert_eq!(answer.finished.token_ids, model.answer(&[8, number], 12));
         }
     }

@@ -1,6 +1,8 @@
 //! What a caller of the engine does: asks, and follows the events to the end.
 
-use cairn_engine::{FinishedGeneration, GenerateEvent, GenerateRequest, Generation, PromptInput, TokenLogprob};
+use cairn_engine::{
+    FinishedGeneration, GenerateEvent, GenerateRequest, Generation, PromptInput, TokenLogprob,
+};
 
 /// An answer that ended well.
 pub struct Answer {
@@ -29,12 +31,16 @@ pub fn request(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
 
 /// Receives the events to the end, checking their order.
 pub async fn finish(generation: &mut Generation) -> Result<Answer, Failure> {
-    let (mut prefill, mut tokens, mut logprobs, mut text) = (Vec::<(usize, usize, usize)>::new(), Vec::new(), Vec::new(), String::new());
+    let (mut prefill, mut tokens, mut logprobs, mut text) =
+        (Vec::<(usize, usize, usize)>::new(), Vec::new(), Vec::new(), String::new());
     loop {
         match generation.recv().await.expect("an answer ends with Finished or Failed") {
             GenerateEvent::Prefill { processed, total, cached } => {
                 assert!(tokens.is_empty(), "the prompt is read before tokens come");
-                assert!(prefill.last().is_none_or(|&(before, ..)| before < processed), "the prefill goes on");
+                assert!(
+                    prefill.last().is_none_or(|&(before, ..)| before < processed),
+                    "the prefill goes on"
+                );
                 prefill.push((processed, total, cached));
             }
             GenerateEvent::Delta { text: piece, token, logprob } => {

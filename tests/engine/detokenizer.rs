@@ -12,9 +12,11 @@ fn byte_level() -> Rc<Tokenizer> {
     Rc::new(Tokenizer::load(&cairn_tests::golden("tiny-chat")).expect("the tokenizer"))
 }
 
-/// A tokenizer as Llama 2 has it: words begin with "▁", and bytes that no token holds are tokens of their own. `<0xHH>` has id HH.
+/// A tokenizer as Llama 2 has it: words begin with "▁", and bytes that no token holds are tokens of
+/// their own. `<0xHH>` has id HH.
 fn byte_fallback() -> Rc<Tokenizer> {
-    let mut vocab: serde_json::Map<_, _> = (0..256).map(|byte| (format!("<0x{byte:02X}>"), json!(byte))).collect();
+    let mut vocab: serde_json::Map<_, _> =
+        (0..256).map(|byte| (format!("<0x{byte:02X}>"), json!(byte))).collect();
     for (index, piece) in ["<unk>", "▁", "a", "▁b"].iter().enumerate() {
         vocab.insert((*piece).to_owned(), json!(256 + index));
     }
@@ -29,7 +31,8 @@ fn byte_fallback() -> Rc<Tokenizer> {
             "fuse_unk": true, "byte_fallback": true, "ignore_merges": false, "vocab": vocab, "merges": [] },
     });
     let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).expect("tokenizer.json");
+    std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string())
+        .expect("tokenizer.json");
     Rc::new(Tokenizer::load(folder.path()).expect("the tokenizer"))
 }
 
@@ -60,7 +63,8 @@ fn pieces_of_any_bytes_join_to_the_decoded_text() {
     // Numbers of a linear congruential generator: any fixed variety serves.
     let mut state = 11_u64;
     let mut next = move |below: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % below
     };
     let tokenizer = byte_level();
@@ -74,14 +78,23 @@ fn pieces_of_any_bytes_join_to_the_decoded_text() {
         };
         let pieces = pieces(&tokenizer, &ids);
         assert_eq!(pieces.concat(), text_of(&ids), "{ids:?}");
-        assert!(pieces.iter().rev().skip(1).all(|piece| !piece.ends_with('\u{fffd}')), "{ids:?} gave half a character");
+        assert!(
+            pieces.iter().rev().skip(1).all(|piece| !piece.ends_with('\u{fffd}')),
+            "{ids:?} gave half a character"
+        );
     }
 }
 
 #[test]
 fn long_lines_and_many_lines_join_to_the_decoded_text() {
     let tokenizer = byte_level();
-    for text in ["word ".repeat(600), "line\n".repeat(600), "\n".repeat(600), "長い行".repeat(200), "👩‍👧".repeat(100)] {
+    for text in [
+        "word ".repeat(600),
+        "line\n".repeat(600),
+        "\n".repeat(600),
+        "長い行".repeat(200),
+        "👩‍👧".repeat(100),
+    ] {
         assert_eq!(pieces(&tokenizer, &text_ids(&text)).concat(), text);
     }
     // "▁b", and "€" in bytes, which must not be parted.

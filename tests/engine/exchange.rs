@@ -1,9 +1,11 @@
-//! Files of mlx-lm, committed in goldens/prompts: continued where they lie, imported, and exported again, always to the answer that mlx-lm
-//! gave.
+//! Files of mlx-lm, committed in goldens/prompts: continued where they lie, imported, and exported
+//! again, always to the answer that mlx-lm gave.
 
 use std::path::{Path, PathBuf};
 
-use cairn_engine::{CacheOptions, Engine, EngineOptions, ExportRequest, GenerateRequest, Import, PromptKind};
+use cairn_engine::{
+    CacheOptions, Engine, EngineOptions, ExportRequest, GenerateRequest, Import, PromptKind,
+};
 use serde::Deserialize;
 
 use crate::client::{finish, request};
@@ -39,7 +41,8 @@ impl Exchange {
             anchors: Vec::new(),
             sweep_lock: None,
         };
-        let (engine, _) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
+        let (engine, _) =
+            Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
         engine.load("goldens/model", &place).await.expect("loads");
         let expected = std::fs::read(golden(&format!("{case}.json"))).expect("the golden");
         Exchange { engine, folder, expected: serde_json::from_slice(&expected).expect("reads") }
@@ -47,14 +50,26 @@ impl Exchange {
 
     /// What is said after a file, or after a prompt that the prompt cache knows.
     async fn check_answer(&self, request: GenerateRequest, what: &str) {
-        let request = GenerateRequest { max_tokens: self.expected.greedy.len(), ignore_eos: true, ..request };
-        let found = finish(&mut self.engine.generate(request)).await.unwrap_or_else(|failure| panic!("{what}: {}", failure.message));
+        let request =
+            GenerateRequest { max_tokens: self.expected.greedy.len(), ignore_eos: true, ..request };
+        let found = finish(&mut self.engine.generate(request))
+            .await
+            .unwrap_or_else(|failure| panic!("{what}: {}", failure.message));
         assert_eq!(found.finished.token_ids, self.expected.greedy, "{what}");
-        assert_eq!(found.finished.stats.num_cached_tokens, self.expected.prompt.len(), "{what}: {:?}", found.finished.stats.cache_note);
+        assert_eq!(
+            found.finished.stats.num_cached_tokens,
+            self.expected.prompt.len(),
+            "{what}: {:?}",
+            found.finished.stats.cache_note
+        );
     }
 
     fn after_file(&self, file: &Path) -> GenerateRequest {
-        GenerateRequest { prompt_cache_file: Some(file.to_owned()), use_prompt_cache: false, ..request(&self.expected.more, 1) }
+        GenerateRequest {
+            prompt_cache_file: Some(file.to_owned()),
+            use_prompt_cache: false,
+            ..request(&self.expected.more, 1)
+        }
     }
 
     /// Continues `file`, imports it, continues that, exports it and continues the export.
@@ -64,12 +79,24 @@ impl Exchange {
         self.check_answer(self.after_file(file), &what).await;
 
         let import = Import { owner: OWNER.to_owned(), check: says_tokens };
-        let info = self.engine.import_prompt_file(file, import).await.unwrap_or_else(|error| panic!("{what}: {error}"));
-        assert_eq!((info.num_tokens, info.token_ids.is_some(), info.can_check), (prompt.len(), says_tokens, says_tokens), "{what}");
+        let info = self
+            .engine
+            .import_prompt_file(file, import)
+            .await
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(
+            (info.num_tokens, info.token_ids.is_some(), info.can_check),
+            (prompt.len(), says_tokens, says_tokens),
+            "{what}"
+        );
         if says_tokens {
             assert_eq!(info.token_ids.as_ref(), Some(prompt), "{what}");
             self.engine.forget_conversations().await;
-            self.check_answer(request(&[&prompt[..], more].concat(), 1), &format!("{what}, imported")).await;
+            self.check_answer(
+                request(&[&prompt[..], more].concat(), 1),
+                &format!("{what}, imported"),
+            )
+            .await;
         }
 
         let exported = self.folder.path().join("exported.safetensors");
@@ -86,11 +113,20 @@ impl Exchange {
         let metadata = Parts::read(&exported).metadata;
         let get = |key: &str| metadata.get(&format!("0.{key}")).map(String::as_str);
         // Which mlx-lm asks for.
-        assert_eq!((get("model"), get("tokenizer_config")), (Some("goldens/model"), Some("{}")), "{what}");
+        assert_eq!(
+            (get("model"), get("tokenizer_config")),
+            (Some("goldens/model"), Some("{}")),
+            "{what}"
+        );
         assert_eq!(get("cairn_token_ids").is_some(), says_tokens, "{what}");
         assert_eq!(get("cairn_kind"), Some(info.kind.as_str()), "{what}");
         let again = self.engine.inspect_prompt_file(&exported).await.expect("is one of ours");
-        assert!(again.is_model_proven && again.title.as_deref() == Some("A title") && again.created_at_ms == Some(7), "{again:?}");
+        assert!(
+            again.is_model_proven
+                && again.title.as_deref() == Some("A title")
+                && again.created_at_ms == Some(7),
+            "{again:?}"
+        );
 
         let window = self.engine.cache().expect("caches are stored");
         self.engine.forget_conversations().await;
@@ -114,14 +150,21 @@ async fn files_of_mlx_lm_are_gone_on_from_as_mlx_lm_does() {
         let exchange = Exchange::of(model, case).await;
         let plain = golden(&format!("{case}.safetensors"));
         let info = exchange.engine.inspect_prompt_file(&plain).await.expect("is read");
-        assert_eq!((info.kind, info.is_model_proven, info.title), (PromptKind::Prompt, false, None), "what says nothing is a prompt");
+        assert_eq!(
+            (info.kind, info.is_model_proven, info.title),
+            (PromptKind::Prompt, false, None),
+            "what says nothing is a prompt"
+        );
         assert_eq!(info.model, format!("goldens/{case}"));
         exchange.check(&plain, false).await;
 
         let told = golden(&format!("{case}-told.safetensors"));
         let info = exchange.engine.inspect_prompt_file(&told).await.expect("is read");
         assert_eq!(info.kind, PromptKind::Conversation);
-        assert_eq!((info.title, info.made_by.as_deref()), (Some(format!("What {case} was told")), Some("mlx-lm 0.32.0")));
+        assert_eq!(
+            (info.title, info.made_by.as_deref()),
+            (Some(format!("What {case} was told")), Some("mlx-lm 0.32.0"))
+        );
         exchange.check(&told, true).await;
 
         if has_old {

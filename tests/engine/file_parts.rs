@@ -71,14 +71,16 @@ impl Tensor {
     /// Its numbers, where they are f32.
     pub fn edit(&mut self, edit: impl FnOnce(&mut [f32])) {
         assert_eq!(self.dtype, "F32", "{}", self.name);
-        let mut numbers: Vec<f32> = self.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let mut numbers: Vec<f32> =
+            self.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
         edit(&mut numbers);
         self.bytes = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
     }
 
     /// Puts what it holds of a token in another one's place; `[1, H, T, D]`.
     pub fn copy_token(&mut self, from: usize, to: usize) {
-        let (num_tokens, width) = (self.shape[2] as usize, self.bytes.len() / (self.shape[1] * self.shape[2]) as usize);
+        let (num_tokens, width) =
+            (self.shape[2] as usize, self.bytes.len() / (self.shape[1] * self.shape[2]) as usize);
         for head in self.bytes.chunks_mut(num_tokens * width) {
             head.copy_within(from * width..(from + 1) * width, to * width);
         }

@@ -1,11 +1,12 @@
-//! Prompt-cache files from anywhere: whatever is wrong with one is said in one sentence, and nothing of it stays.
+//! Prompt-cache files from anywhere: whatever is wrong with one is said in one sentence, and
+//! nothing of it stays.
 
 use std::path::{Path, PathBuf};
 
 use cairn_chat::{Message, Role};
 use cairn_engine::{
-    CacheOptions, CachePromptRequest, Engine, EngineOptions, GenerateRequest, Import, KvCacheOptions, KvQuantization, PromptFileInfo,
-    PromptInput, PromptPrefix,
+    CacheOptions, CachePromptRequest, Engine, EngineOptions, GenerateRequest, Import,
+    KvCacheOptions, KvQuantization, PromptFileInfo, PromptInput, PromptPrefix,
 };
 use tempfile::TempDir;
 
@@ -43,7 +44,8 @@ impl Place {
             anchors: Vec::new(),
             sweep_lock: None,
         };
-        let (engine, _) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
+        let (engine, _) =
+            Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
         engine.load("org/model", &model).await.expect("loads");
         // Not one token over and over.
         let tokens: Vec<u32> = (0..num_tokens).map(|index| 2 + index * 37 % 71).collect();
@@ -62,23 +64,39 @@ impl Place {
 
     async fn import(&self, check: bool) -> Result<usize, String> {
         let import = Import { owner: OWNER.to_owned(), check };
-        self.engine.import_prompt_file(&self.file, import).await.map(|info| info.num_tokens).map_err(|error| error.to_string())
+        self.engine
+            .import_prompt_file(&self.file, import)
+            .await
+            .map(|info| info.num_tokens)
+            .map_err(|error| error.to_string())
     }
 
     /// Nothing is kept, and nothing was left on disk.
     async fn check_is_empty(&self, what: &str) {
         self.engine.flush_cache().await;
         let window = self.engine.cache().expect("caches are stored");
-        assert_eq!((window.view(10).num_chunks, window.holdings().len()), (0, 0), "{what} leaves something behind");
+        assert_eq!(
+            (window.view(10).num_chunks, window.holdings().len()),
+            (0, 0),
+            "{what} leaves something behind"
+        );
         let stored = self.folder.path().join("stored");
-        let files = std::fs::read_dir(stored).into_iter().flatten().flatten().flat_map(|model| std::fs::read_dir(model.path()));
+        let files = std::fs::read_dir(stored)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .flat_map(|model| std::fs::read_dir(model.path()));
         assert_eq!(files.flatten().count(), 0, "{what} leaves files behind");
     }
 
     /// The file is refused, looked at or imported, with one sentence that says `expected`.
     async fn check_refused(&self, expected: &str) {
-        let seen = self.engine.inspect_prompt_file(&self.file).await.err().map(|error| error.to_string());
-        assert_sentence(seen.unwrap_or_else(|| format!("it is shown, but should be refused: {expected}")), expected);
+        let seen =
+            self.engine.inspect_prompt_file(&self.file).await.err().map(|error| error.to_string());
+        assert_sentence(
+            seen.unwrap_or_else(|| format!("it is shown, but should be refused: {expected}")),
+            expected,
+        );
         self.check_not_imported(expected).await;
     }
 
@@ -87,12 +105,18 @@ impl Place {
         let mut parts = self.parts.clone();
         spoil(&mut parts);
         parts.write(&self.file);
-        self.engine.inspect_prompt_file(&self.file).await.expect("a header says nothing of numbers");
+        self.engine
+            .inspect_prompt_file(&self.file)
+            .await
+            .expect("a header says nothing of numbers");
         self.check_not_imported(expected).await;
     }
 
     async fn check_not_imported(&self, expected: &str) {
-        assert_sentence(self.import(false).await.err().unwrap_or_else(|| format!("it is imported: {expected}")), expected);
+        assert_sentence(
+            self.import(false).await.err().unwrap_or_else(|| format!("it is imported: {expected}")),
+            expected,
+        );
         self.check_is_empty(expected).await;
     }
 
@@ -113,7 +137,10 @@ impl Place {
 fn assert_sentence(message: String, expected: &str) {
     assert!(message.contains(expected), "expected {expected:?}, found {message:?}");
     assert!(message.contains("file.safetensors"), "{message:?} names no file");
-    assert!(message.len() < 700 && !message.chars().any(char::is_control), "{message:?} is no sentence");
+    assert!(
+        message.len() < 700 && !message.chars().any(char::is_control),
+        "{message:?} is no sentence"
+    );
     let advice = [
         "make the file anew",
         "make a shorter one",
@@ -124,7 +151,10 @@ fn assert_sentence(message: String, expected: &str) {
         "update Cairn",
         "as `cairn generate",
     ];
-    assert!(advice.iter().any(|advice| message.contains(advice)), "{message:?} does not say what to do");
+    assert!(
+        advice.iter().any(|advice| message.contains(advice)),
+        "{message:?} does not say what to do"
+    );
 }
 
 fn plain() -> KvCacheOptions {
@@ -132,7 +162,10 @@ fn plain() -> KvCacheOptions {
 }
 
 fn quantized(bits: i32, group_size: i32) -> KvCacheOptions {
-    KvCacheOptions { max_size: None, quantization: Some(KvQuantization { bits, group_size, start: 0 }) }
+    KvCacheOptions {
+        max_size: None,
+        quantization: Some(KvQuantization { bits, group_size, start: 0 }),
+    }
 }
 
 #[tokio::test]
@@ -142,35 +175,55 @@ async fn files_of_another_model_are_refused_by_what_differs() {
         parts.say("cairn_model_fingerprint", "0".repeat(32));
         parts.say("cairn_weights_hash", "1".repeat(32));
     };
-    place.check_spoilt(other_revision, "made with another revision of org/model (its weights differ)").await;
+    place
+        .check_spoilt(
+            other_revision,
+            "made with another revision of org/model (its weights differ)",
+        )
+        .await;
     let renamed = |parts: &mut Parts| {
         other_revision(parts);
         parts.say("model", "org/other\u{202e}\n-1B");
     };
-    place.check_spoilt(renamed, "made with another model (org/other -1B; org/model is loaded)").await;
+    place
+        .check_spoilt(renamed, "made with another model (org/other -1B; org/model is loaded)")
+        .await;
     let precision = |parts: &mut Parts| {
         parts.say("cairn_model_fingerprint", "0".repeat(32));
         parts.say("cairn_precision", "bfloat16");
     };
-    place.check_spoilt(precision, "made in another precision (bfloat16; here the model is computed in float32)").await;
+    place
+        .check_spoilt(
+            precision,
+            "made in another precision (bfloat16; here the model is computed in float32)",
+        )
+        .await;
     let halves = |parts: &mut Parts| {
         for name in ["0.0", "0.1", "1.0", "1.1"] {
             parts.tensor(name).zeros("F16", &[1, 2, 30, 16]);
         }
     };
-    place.check_spoilt(halves, "its layer 0 holds float16 numbers, but the model computes with float32").await;
+    place
+        .check_spoilt(
+            halves,
+            "its layer 0 holds float16 numbers, but the model computes with float32",
+        )
+        .await;
 
     let shapes = [("0.0", [1, 2, 30, 32]), ("0.1", [1, 2, 30, 32])];
-    let resize = |parts: &mut Parts| shapes.iter().for_each(|(name, shape)| parts.tensor(name).zeros("F32", shape));
-    let expected =
-        "its layer 0 is a cache of keys and values with 2 heads of 32 numbers, but the model's is a cache of keys and values with 2";
+    let resize = |parts: &mut Parts| {
+        shapes.iter().for_each(|(name, shape)| parts.tensor(name).zeros("F32", shape))
+    };
+    let expected = "its layer 0 is a cache of keys and values with 2 heads of 32 numbers, but the model's is a cache of keys and values with 2";
     place.check_spoilt(resize, expected).await;
     let heads = |parts: &mut Parts| {
         for name in ["0.0", "0.1"] {
             parts.tensor(name).zeros("F32", &[1, 1, 30, 16]);
         }
     };
-    place.check_spoilt(heads, "its layer 0 is a cache of keys and values with 1 heads of 16 numbers").await;
+    place
+        .check_spoilt(heads, "its layer 0 is a cache of keys and values with 1 heads of 16 numbers")
+        .await;
     let batch = |parts: &mut Parts| {
         for name in ["0.0", "0.1", "1.0", "1.1"] {
             parts.tensor(name).zeros("F32", &[2, 2, 30, 16]);
@@ -193,7 +246,9 @@ async fn files_of_another_model_are_refused_by_what_differs() {
         }
         parts.say_nothing();
     };
-    place.check_spoilt(longer, "its 4096 tokens leave no room in the 4096 that the model can read").await;
+    place
+        .check_spoilt(longer, "its 4096 tokens leave no room in the 4096 that the model can read")
+        .await;
 
     // The same weights elsewhere are the same model, though their files are younger.
     let mut elsewhere = place.parts.clone();
@@ -211,18 +266,35 @@ async fn metadata_that_lies_is_refused() {
         place.check_spoilt(|parts| parts.say(key, value), expected).await;
     };
     for class in ["BatchKVCache", "os.system", "__class__", ""] {
-        place.check_spoilt(|parts| drop(parts.metadata.insert("1.0".to_owned(), class.to_owned())), "only KVCache, RotatingKVCache").await;
+        place
+            .check_spoilt(
+                |parts| drop(parts.metadata.insert("1.0".to_owned(), class.to_owned())),
+                "only KVCache, RotatingKVCache",
+            )
+            .await;
     }
-    place.check_spoilt(|parts| drop(parts.metadata.insert("1.0".to_owned(), "x".repeat(1 << 20))), "layer 0 is a \"xxx").await;
+    place
+        .check_spoilt(
+            |parts| drop(parts.metadata.insert("1.0".to_owned(), "x".repeat(1 << 20))),
+            "layer 0 is a \"xxx",
+        )
+        .await;
     place
         .check_spoilt(
             |parts| drop(parts.metadata.insert("1.0".to_owned(), "ArraysCache".to_owned())),
             "layer 0 is the padded state of a batch",
         )
         .await;
-    place.check_spoilt(|parts| parts.number("0.2", 31), "layer 0 has offset = 31, but it must be from 0 to 30").await;
+    place
+        .check_spoilt(
+            |parts| parts.number("0.2", 31),
+            "layer 0 has offset = 31, but it must be from 0 to 30",
+        )
+        .await;
     place.check_spoilt(|parts| parts.number("0.2", -1), "layer 0 has offset = -1").await;
-    place.check_spoilt(|parts| parts.number("0.2", i32::MAX), "layer 0 has offset = 2147483647").await;
+    place
+        .check_spoilt(|parts| parts.number("0.2", i32::MAX), "layer 0 has offset = 2147483647")
+        .await;
     let nothing = |parts: &mut Parts| {
         parts.number("0.2", 0);
         parts.number("1.2", 0);
@@ -237,17 +309,27 @@ async fn metadata_that_lies_is_refused() {
     }
     let ids = |last: &str| [vec!["1"; 29], vec![last]].concat().join(",");
     for id in ["259", "4294967295"] {
-        metadata("cairn_token_ids", ids(id), &format!("is {id}, but the model's vocabulary has 259")).await;
+        metadata(
+            "cairn_token_ids",
+            ids(id),
+            &format!("is {id}, but the model's vocabulary has 259"),
+        )
+        .await;
     }
     for id in ["4294967296", "-1", "1.5", "x", "", " 1"] {
         metadata("cairn_token_ids", ids(id), "which is no number").await;
     }
-    metadata("cairn_token_ids", "1,2,3".to_owned(), "it names 3 token ids, but it holds 30 tokens").await;
+    metadata("cairn_token_ids", "1,2,3".to_owned(), "it names 3 token ids, but it holds 30 tokens")
+        .await;
     metadata("cairn_token_ids", String::new(), "it names 0 token ids").await;
     metadata("cairn_token_ids", "1,".repeat(2 << 20), "it names 2097153 token ids").await;
     metadata("note", "x".repeat(9 << 20), "at most 8388608 are allowed").await;
 
-    let layers = |parts: &mut Parts| parts.metadata.extend((2..100_000).map(|layer| (format!("1.{layer}"), "KVCache".to_owned())));
+    let layers = |parts: &mut Parts| {
+        parts
+            .metadata
+            .extend((2..100_000).map(|layer| (format!("1.{layer}"), "KVCache".to_owned())))
+    };
     place.check_spoilt(layers, "it names 100000 layers, but there must be from 1 to 1024").await;
     place.check_spoilt(|parts| parts.metadata.clear(), "it names 0 layers").await;
 }
@@ -255,17 +337,42 @@ async fn metadata_that_lies_is_refused() {
 #[tokio::test]
 async fn tensors_that_lie_are_refused() {
     let place = Place::of("llama/tiny-chat", 30, plain()).await;
-    for (what, number) in [("NaN", f32::NAN), ("infinite", f32::INFINITY), ("infinite", f32::NEG_INFINITY)] {
+    for (what, number) in
+        [("NaN", f32::NAN), ("infinite", f32::INFINITY), ("infinite", f32::NEG_INFINITY)]
+    {
         for (name, at) in [("0.0", 0), ("1.1", 959)] {
-            place.check_numbers(|parts| parts.tensor(name).edit(|numbers| numbers[at] = number), what).await;
+            place
+                .check_numbers(
+                    |parts| parts.tensor(name).edit(|numbers| numbers[at] = number),
+                    what,
+                )
+                .await;
         }
     }
-    place.check_spoilt(|parts| parts.tensor("0.0").dtype = "I32".to_owned(), "layer 0 has keys of I32").await;
-    place.check_spoilt(|parts| parts.tensor("0.0").dtype = "F64".to_owned(), "has dtype \"F64\"").await;
-    place.check_spoilt(|parts| parts.tensor("0.0").shape = vec![1, 2, 30, 17], "lies at bytes").await;
-    place.check_spoilt(|parts| parts.tensor("0.0").shape = vec![1, 60, 16], "both need four axes").await;
-    place.check_spoilt(|parts| parts.tensor("0.0").shape = vec![1, 2, 16, 30], "both need four axes").await;
-    place.check_spoilt(|parts| parts.tensor("0.0").shape = vec![4_294_967_297], "each dimension must be").await;
+    place
+        .check_spoilt(
+            |parts| parts.tensor("0.0").dtype = "I32".to_owned(),
+            "layer 0 has keys of I32",
+        )
+        .await;
+    place
+        .check_spoilt(|parts| parts.tensor("0.0").dtype = "F64".to_owned(), "has dtype \"F64\"")
+        .await;
+    place
+        .check_spoilt(|parts| parts.tensor("0.0").shape = vec![1, 2, 30, 17], "lies at bytes")
+        .await;
+    place
+        .check_spoilt(|parts| parts.tensor("0.0").shape = vec![1, 60, 16], "both need four axes")
+        .await;
+    place
+        .check_spoilt(|parts| parts.tensor("0.0").shape = vec![1, 2, 16, 30], "both need four axes")
+        .await;
+    place
+        .check_spoilt(
+            |parts| parts.tensor("0.0").shape = vec![4_294_967_297],
+            "each dimension must be",
+        )
+        .await;
     let empty = |shape: &'static [u64]| {
         move |parts: &mut Parts| {
             let tensor = parts.tensor("0.0");
@@ -274,7 +381,12 @@ async fn tensors_that_lie_are_refused() {
     };
     place.check_spoilt(empty(&[0, 1 << 62]), "each dimension must be").await;
     place.check_spoilt(empty(&[1, 2, 0, 16]), "tensor \"0.0\" is no array").await;
-    place.check_spoilt(|parts| parts.tensor("0.0").name = "0.9".to_owned(), "it lacks the tensor \"0.0\"").await;
+    place
+        .check_spoilt(
+            |parts| parts.tensor("0.0").name = "0.9".to_owned(),
+            "it lacks the tensor \"0.0\"",
+        )
+        .await;
     let stranger = |parts: &mut Parts| {
         let mut tensor = parts.tensor("0.0").clone();
         tensor.name = "\u{202e}".repeat(1 << 16);
@@ -283,13 +395,40 @@ async fn tensors_that_lie_are_refused() {
     place.check_spoilt(stranger, "no layer uses its tensor").await;
 
     let header = |text: &str| with_header(text, &[0; 4]);
-    let tensor = |start: u64| format!(r#""a":{{"dtype":"F32","shape":[1],"data_offsets":[{start},{}]}}"#, start + 4);
-    place.check_bytes(with_header(&format!("{{{},{}}}", tensor(0), tensor(4)), &[0; 8]), "the name \"a\" occurs twice").await;
-    place.check_bytes(header(r#"{"__metadata__":{"1.0":"KVCache","1.0":"KVCache"}}"#), "the name \"1.0\" occurs twice").await;
-    place.check_bytes(header(&format!(r#"{{"a":{{"dtype":"{}","shape":[1],"data_offsets":[0,4]}}}}"#, "x".repeat(1 << 20))), "dtype").await;
-    place.check_bytes(header(&format!(r#"{{"a":{{"dtype":"F32","shape":"{}"}}}}"#, "x".repeat(1 << 20))), "unreadable header").await;
+    let tensor = |start: u64| {
+        format!(r#""a":{{"dtype":"F32","shape":[1],"data_offsets":[{start},{}]}}"#, start + 4)
+    };
+    place
+        .check_bytes(
+            with_header(&format!("{{{},{}}}", tensor(0), tensor(4)), &[0; 8]),
+            "the name \"a\" occurs twice",
+        )
+        .await;
+    place
+        .check_bytes(
+            header(r#"{"__metadata__":{"1.0":"KVCache","1.0":"KVCache"}}"#),
+            "the name \"1.0\" occurs twice",
+        )
+        .await;
+    place
+        .check_bytes(
+            header(&format!(
+                r#"{{"a":{{"dtype":"{}","shape":[1],"data_offsets":[0,4]}}}}"#,
+                "x".repeat(1 << 20)
+            )),
+            "dtype",
+        )
+        .await;
+    place
+        .check_bytes(
+            header(&format!(r#"{{"a":{{"dtype":"F32","shape":"{}"}}}}"#, "x".repeat(1 << 20))),
+            "unreadable header",
+        )
+        .await;
     place.check_bytes(header(&"[".repeat(1 << 20)), "unreadable header").await;
-    let names: Vec<String> = (0..100_000).map(|index| format!(r#""{index}":{{"dtype":"F32","shape":[],"data_offsets":[0,4]}}"#)).collect();
+    let names: Vec<String> = (0..100_000)
+        .map(|index| format!(r#""{index}":{{"dtype":"F32","shape":[],"data_offsets":[0,4]}}"#))
+        .collect();
     place.check_bytes(header(&format!("{{{}}}", names.join(","))), "lies at bytes").await;
 }
 
@@ -302,20 +441,31 @@ async fn files_that_end_too_soon_or_too_late_or_are_none_are_refused() {
     }
     place.check_bytes([&honest[..], &[0]].concat(), "is damaged").await;
     for length in [u64::MAX, 99_000_000, 8_388_609] {
-        place.check_bytes([&length.to_le_bytes()[..], &honest[8..]].concat(), "at most 8388608 are allowed").await;
+        place
+            .check_bytes(
+                [&length.to_le_bytes()[..], &honest[8..]].concat(),
+                "at most 8388608 are allowed",
+            )
+            .await;
     }
     for length in [0_u64, 1, 8, 100] {
-        place.check_bytes([&length.to_le_bytes()[..], &honest[8..]].concat(), "unreadable header").await;
+        place
+            .check_bytes([&length.to_le_bytes()[..], &honest[8..]].concat(), "unreadable header")
+            .await;
     }
     place.check_bytes("", "is incomplete").await;
-    place.check_bytes("a text and no prompt cache at all", "is damaged or no safetensors file").await;
+    place
+        .check_bytes("a text and no prompt cache at all", "is damaged or no safetensors file")
+        .await;
 
     std::fs::remove_file(&place.file).expect("removed");
     place.check_refused("cannot be read").await; // it vanished
     std::fs::create_dir(&place.file).expect("a folder");
     place.check_refused("is not a regular file").await;
     std::fs::remove_dir(&place.file).expect("removed");
-    for (target, expected) in [(Path::new("/dev/zero"), "is not a regular file"), (&place.file, "cannot be read")] {
+    for (target, expected) in
+        [(Path::new("/dev/zero"), "is not a regular file"), (&place.file, "cannot be read")]
+    {
         std::os::unix::fs::symlink(target, &place.file).expect("links");
         place.check_refused(expected).await;
         std::fs::remove_file(&place.file).expect("removed");
@@ -325,13 +475,15 @@ async fn files_that_end_too_soon_or_too_late_or_are_none_are_refused() {
 #[tokio::test]
 async fn no_memory_is_taken_for_what_a_file_only_claims() {
     let place = Place::of("llama/tiny-chat", 30, plain()).await;
-    // Room for a quarter of a billion tokens, of which the disk holds nothing, and thirty that are in use.
+    // Room for a quarter of a billion tokens, of which the disk holds nothing, and thirty that are
+    // in use.
     let parts = &place.parts;
     let mut header = serde_json::Map::new();
     header.insert("__metadata__".to_owned(), serde_json::json!(parts.metadata));
     let (mut end, mut numbers) = (0_u64, Vec::new());
     for tensor in &parts.tensors {
-        let shape = if tensor.shape.len() == 4 { vec![1, 2, 1 << 28, 16] } else { tensor.shape.clone() };
+        let shape =
+            if tensor.shape.len() == 4 { vec![1, 2, 1 << 28, 16] } else { tensor.shape.clone() };
         let bytes = shape.iter().product::<u64>() * 4;
         header
             .insert(tensor.name.clone(), serde_json::json!({ "dtype": tensor.dtype, "shape": shape, "data_offsets": [end, end + bytes] }));
@@ -345,11 +497,18 @@ async fn no_memory_is_taken_for_what_a_file_only_claims() {
     let file = std::fs::File::options().write(true).open(&place.file).expect("opens");
     file.set_len(header.len() as u64 + end).expect("grows");
     for (start, bytes) in numbers {
-        std::os::unix::fs::FileExt::write_all_at(&file, &bytes, header.len() as u64 + start).expect("written");
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes, header.len() as u64 + start)
+            .expect("written");
     }
     let before = peak_resident_bytes();
     assert_eq!(place.import(false).await, Ok(30));
-    assert!(place.import(true).await.is_err_and(|message| message.contains("not what the model computes")), "zeros are no keys");
+    assert!(
+        place
+            .import(true)
+            .await
+            .is_err_and(|message| message.contains("not what the model computes")),
+        "zeros are no keys"
+    );
     let grown = peak_resident_bytes() - before;
     assert!(grown < 256 << 20, "{grown} bytes were taken");
 }
@@ -358,7 +517,8 @@ async fn no_memory_is_taken_for_what_a_file_only_claims() {
 fn peak_resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()).unwrap_or(0) << 10
+    line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()).unwrap_or(0)
+        << 10
 }
 
 #[tokio::test]
@@ -373,8 +533,14 @@ async fn what_is_shown_of_a_file_is_short_and_plain() {
     let info = place.engine.inspect_prompt_file(&place.file).await.expect("is shown");
     let title = info.title.expect("a title");
     assert!(title.starts_with("evil  xxx") && title.len() == 200, "{title}");
-    assert_eq!((info.made_by.as_deref(), info.model.as_str(), info.created_at_ms), (Some("[31m<script>"), "m o", None));
-    assert_eq!((info.token_ids.as_ref(), info.is_model_proven, info.can_check), (Some(&place.tokens), true, true));
+    assert_eq!(
+        (info.made_by.as_deref(), info.model.as_str(), info.created_at_ms),
+        (Some("[31m<script>"), "m o", None)
+    );
+    assert_eq!(
+        (info.token_ids.as_ref(), info.is_model_proven, info.can_check),
+        (Some(&place.tokens), true, true)
+    );
 }
 
 #[tokio::test]
@@ -390,7 +556,12 @@ async fn kinds_that_the_model_does_not_keep_are_refused_and_the_rest_fits() {
         parts.number("0.4", 6);
         parts.number("0.5", 6);
     };
-    gemma.check_spoilt(window, "is a rotating cache of 6 tokens with 2 heads of 8 numbers, but the model's").await;
+    gemma
+        .check_spoilt(
+            window,
+            "is a rotating cache of 6 tokens with 2 heads of 8 numbers, but the model's",
+        )
+        .await;
     gemma.check_spoilt(|parts| parts.number("0.5", 0), "no sequence of tokens leads there").await;
     let keep = |parts: &mut Parts| {
         parts.number("0.3", 1);
@@ -405,22 +576,41 @@ async fn kinds_that_the_model_does_not_keep_are_refused_and_the_rest_fits() {
     };
     next.check_spoilt(slot, "its layer 0 is a recurrent state").await;
     let moe = Place::of("qwen3_moe/quant4", 30, quantized(8, 32)).await;
-    moe.check_spoilt(|parts| parts.number("0.4", 7), "kv_bits = 7, but it must be one of [2, 3, 4, 6, 8]").await;
+    moe.check_spoilt(
+        |parts| parts.number("0.4", 7),
+        "kv_bits = 7, but it must be one of [2, 3, 4, 6, 8]",
+    )
+    .await;
     moe.check_spoilt(|parts| parts.number("0.4", 4), "quantized in groups of 32 to 4 bits").await;
-    moe.check_numbers(|parts| parts.tensor("0.0.1").edit(|scales| scales[0] = f32::NAN), "NaN or infinite").await;
+    moe.check_numbers(
+        |parts| parts.tensor("0.0.1").edit(|scales| scales[0] = f32::NAN),
+        "NaN or infinite",
+    )
+    .await;
 }
 
-/// An honest file passes the check and can be gone on from; each spoilt one does not, and without the check is none of its business.
+/// An honest file passes the check and can be gone on from; each spoilt one does not, and without
+/// the check is none of its business.
 async fn check_sampled(case: &str, num_tokens: u32, kv_cache: KvCacheOptions) {
     let place = Place::of(case, num_tokens, kv_cache).await;
     let other = Place::of(case, num_tokens + 1, kv_cache).await;
     assert_eq!(place.import(true).await, Ok(num_tokens as usize), "{case}, honest");
     let prompt = [&place.tokens[..], &[5, 6, 7]].concat();
-    let ask = |use_prompt_cache| GenerateRequest { kv_cache, use_prompt_cache, ignore_eos: true, ..request(&prompt, 8) };
+    let ask = |use_prompt_cache| GenerateRequest {
+        kv_cache,
+        use_prompt_cache,
+        ignore_eos: true,
+        ..request(&prompt, 8)
+    };
     let found = finish(&mut place.engine.generate(ask(true))).await.expect("an answer").finished;
-    assert_eq!(found.stats.num_cached_tokens, num_tokens as usize, "{case}: {:?}", found.stats.cache_note);
+    assert_eq!(
+        found.stats.num_cached_tokens, num_tokens as usize,
+        "{case}: {:?}",
+        found.stats.cache_note
+    );
     if kv_cache == plain() {
-        let cold = finish(&mut place.engine.generate(ask(false))).await.expect("an answer").finished;
+        let cold =
+            finish(&mut place.engine.generate(ask(false))).await.expect("an answer").finished;
         assert_eq!(found.token_ids, cold.token_ids, "{case}: the answer after an import");
     }
     let window = place.engine.cache().expect("caches are stored");
@@ -431,18 +621,28 @@ async fn check_sampled(case: &str, num_tokens: u32, kv_cache: KvCacheOptions) {
     place.check_is_empty("what was purged").await;
 
     // Every array of the first and the last layer that holds numbers, by name.
-    let arrays: Vec<String> = place.parts.tensors.iter().filter(|tensor| tensor.dtype == "F32").map(|tensor| tensor.name.clone()).collect();
+    let arrays: Vec<String> = place
+        .parts
+        .tensors
+        .iter()
+        .filter(|tensor| tensor.dtype == "F32")
+        .map(|tensor| tensor.name.clone())
+        .collect();
     for name in &arrays {
         let mut altered = place.parts.clone();
         altered.tensor(name).edit(|numbers| numbers.reverse());
         check_caught(&place, altered, &format!("{case}: all of {name}")).await;
-        // In quantized caches behind the first layer, one number of one token is within what rounding can do.
+        // In quantized caches behind the first layer, one number of one token is within what
+        // rounding can do.
         if kv_cache != plain() && !name.starts_with("0.") {
             continue;
         }
         let mut altered = place.parts.clone();
         altered.tensor(name).edit(|numbers| {
-            let (middle, largest) = (numbers.len() / 2, numbers.iter().fold(0.0_f32, |largest, number| largest.max(number.abs())));
+            let (middle, largest) = (
+                numbers.len() / 2,
+                numbers.iter().fold(0.0_f32, |largest, number| largest.max(number.abs())),
+            );
             numbers[middle] += largest;
         });
         check_caught(&place, altered, &format!("{case}: one number of {name}")).await;
@@ -450,7 +650,10 @@ async fn check_sampled(case: &str, num_tokens: u32, kv_cache: KvCacheOptions) {
     let mut swapped = place.parts.clone();
     let mut tokens = place.tokens.clone();
     tokens.swap(1, num_tokens as usize - 2);
-    swapped.say("cairn_token_ids", tokens.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
+    swapped.say(
+        "cairn_token_ids",
+        tokens.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+    );
     check_caught(&place, swapped, &format!("{case}: tokens swapped")).await;
     // Another prompt's contents under these tokens.
     let mut foreign = Place::of(case, num_tokens, kv_cache).await.parts;
@@ -462,18 +665,34 @@ async fn check_sampled(case: &str, num_tokens: u32, kv_cache: KvCacheOptions) {
 async fn check_caught(place: &Place, parts: Parts, what: &str) {
     parts.write(&place.file);
     let message = place.import(true).await.err().unwrap_or_else(|| panic!("{what} is not noticed"));
-    assert!(message.contains("its contents are not what the model computes from its tokens"), "{what}: {message}");
+    assert!(
+        message.contains("its contents are not what the model computes from its tokens"),
+        "{what}: {message}"
+    );
     place.check_is_empty(what).await;
 }
 
-/// Who asks for the same tokens without the import finds what was computed here, or nothing; who goes on after it finds what the file held.
+/// Who asks for the same tokens without the import finds what was computed here, or nothing; who
+/// goes on after it finds what the file held.
 async fn check_apart(case: &str, kv_cache: KvCacheOptions) -> (Place, PromptFileInfo) {
     let place = Place::of(case, 40, kv_cache).await;
     let prompt = [&place.tokens[..], &[5, 6, 7]].concat();
-    let ask = |use_prompt_cache| GenerateRequest { kv_cache, use_prompt_cache, ignore_eos: true, ..request(&prompt, 8) };
-    let expected = finish(&mut place.engine.generate(ask(false))).await.expect("an answer").finished;
+    let ask = |use_prompt_cache| GenerateRequest {
+        kv_cache,
+        use_prompt_cache,
+        ignore_eos: true,
+        ..request(&prompt, 8)
+    };
+    let expected =
+        finish(&mut place.engine.generate(ask(false))).await.expect("an answer").finished;
     let mut altered = place.parts.clone();
-    let arrays: Vec<String> = place.parts.tensors.iter().filter(|tensor| tensor.dtype == "F32").map(|tensor| tensor.name.clone()).collect();
+    let arrays: Vec<String> = place
+        .parts
+        .tensors
+        .iter()
+        .filter(|tensor| tensor.dtype == "F32")
+        .map(|tensor| tensor.name.clone())
+        .collect();
     arrays.iter().for_each(|name| altered.tensor(name).edit(|numbers| numbers.reverse()));
     altered.write(&place.file);
     let import = Import { owner: OWNER.to_owned(), check: false };
@@ -481,7 +700,8 @@ async fn check_apart(case: &str, kv_cache: KvCacheOptions) -> (Place, PromptFile
     assert!(imported.space.variant.contains('@'), "{case}: {:?}", imported.space);
     for turn in 0..2 {
         place.engine.forget_conversations().await;
-        let found = finish(&mut place.engine.generate(ask(true))).await.expect("an answer").finished;
+        let found =
+            finish(&mut place.engine.generate(ask(true))).await.expect("an answer").finished;
         assert_eq!(found.stats.num_cached_tokens, turn * (prompt.len() - 1), "{case}, {turn}");
         assert_eq!(found.token_ids, expected.token_ids, "{case}, {turn}");
     }
@@ -501,9 +721,17 @@ async fn check_after(place: &Place, imported: PromptFileInfo) {
     let mut held = imported.num_tokens;
     for turn in 0..2 {
         place.engine.forget_conversations().await;
-        let ask = GenerateRequest { max_tokens: 4, ignore_eos: true, ..GenerateRequest::new(after.clone()) };
+        let ask = GenerateRequest {
+            max_tokens: 4,
+            ignore_eos: true,
+            ..GenerateRequest::new(after.clone())
+        };
         let found = finish(&mut place.engine.generate(ask)).await.expect("an answer").finished;
-        assert_eq!(found.stats.num_cached_tokens, held, "turn {turn}: {:?}", found.stats.cache_note);
+        assert_eq!(
+            found.stats.num_cached_tokens, held,
+            "turn {turn}: {:?}",
+            found.stats.cache_note
+        );
         held = found.stats.num_prompt_tokens - 1;
     }
 }
@@ -549,14 +777,18 @@ async fn the_check_passes_what_rounding_does_and_nothing_that_is_another_token_s
         let mut altered = place.parts.clone();
         let is_row = |parts: &Parts, index: usize| {
             let tensor = &parts.tensors[index];
-            !tensor.name.starts_with("0.") && tensor.shape.len() == 4 && tensor.shape[2] == u64::from(num_tokens)
+            !tensor.name.starts_with("0.")
+                && tensor.shape.len() == 4
+                && tensor.shape[2] == u64::from(num_tokens)
         };
-        let rows: Vec<usize> = (0..altered.tensors.len()).filter(|&index| is_row(&place.parts, index)).collect();
+        let rows: Vec<usize> =
+            (0..altered.tensors.len()).filter(|&index| is_row(&place.parts, index)).collect();
         assert!(rows.len() >= 2, "{case}");
         for index in rows {
             altered.tensors[index].copy_token(7, num_tokens as usize - 9);
         }
-        check_caught(&place, altered, &format!("{case}, {kv_cache:?}: one token of {num_tokens}")).await;
+        check_caught(&place, altered, &format!("{case}, {kv_cache:?}: one token of {num_tokens}"))
+            .await;
     }
     check("llama/tiny-chat", 400, plain()).await;
     check("llama/dense-bf16", 100, plain()).await;
@@ -595,7 +827,11 @@ async fn what_was_imported_unchecked_is_named_by_its_contents() {
         let mut roomy = honest.clone();
         for tensor in roomy.tensors.iter_mut().filter(|tensor| tensor.shape.len() == 4) {
             let head = tensor.bytes.len() / 2;
-            tensor.bytes = tensor.bytes.chunks(head).flat_map(|head| [head, &[1; 5 * 16 * 4]].concat()).collect();
+            tensor.bytes = tensor
+                .bytes
+                .chunks(head)
+                .flat_map(|head| [head, &[1; 5 * 16 * 4]].concat())
+                .collect();
             tensor.shape[2] += 5;
         }
         assert_eq!(variant(&roomy).await, name, "the room for more is not part of it");

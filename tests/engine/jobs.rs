@@ -20,7 +20,12 @@ fn start() -> Engine {
 }
 
 fn one_at_a_time() -> Engine {
-    Engine::start(EngineOptions { completion_batch_size: 1, prefill_batch_size: 1, ..EngineOptions::default() }).0
+    Engine::start(EngineOptions {
+        completion_batch_size: 1,
+        prefill_batch_size: 1,
+        ..EngineOptions::default()
+    })
+    .0
 }
 
 /// Waits until the answer is being written.
@@ -46,7 +51,10 @@ async fn a_dropped_answer_is_cancelled_and_the_next_one_served() {
         }
         drop(generation);
         let mut next = engine.generate(request(&[9, 8], 20));
-        let answer = tokio::time::timeout(SOON, finish(&mut next)).await.expect("the dropped answer has ended").expect("an answer");
+        let answer = tokio::time::timeout(SOON, finish(&mut next))
+            .await
+            .expect("the dropped answer has ended")
+            .expect("an answer");
         assert_eq!(answer.finished.token_ids, model.answer(&[9, 8], 20));
     }
 }
@@ -84,7 +92,12 @@ async fn what_a_stopped_answer_computed_stays_in_memory() {
     assert_eq!(engine.status().borrow().state, EngineState::Ready { model: "endless".to_owned() });
     prompt.push(5);
     let next = finish(&mut engine.generate(request(&prompt, 4))).await.expect("an answer");
-    assert!(next.finished.stats.num_cached_tokens >= prompt.len() - 3, "{} of {}", next.finished.stats.num_cached_tokens, prompt.len());
+    assert!(
+        next.finished.stats.num_cached_tokens >= prompt.len() - 3,
+        "{} of {}",
+        next.finished.stats.num_cached_tokens,
+        prompt.len()
+    );
     assert_eq!(next.finished.token_ids, model.answer(&prompt, 4));
 }
 
@@ -98,7 +111,8 @@ async fn an_answer_stopped_before_its_first_token_invents_no_figures() {
     let mut waiting = engine.generate(request(&[1, 2, 3], ENDLESSLY));
     waiting.stop();
     drop(busy);
-    let answer = tokio::time::timeout(SOON, finish(&mut waiting)).await.expect("stops").expect("an answer");
+    let answer =
+        tokio::time::timeout(SOON, finish(&mut waiting)).await.expect("stops").expect("an answer");
     let stats = answer.finished.stats;
     assert_eq!(stats.finish_reason, FinishReason::Cancelled);
     assert_eq!((stats.num_generation_tokens, stats.time_to_first_token_ms), (0, 0.0));
@@ -115,16 +129,28 @@ async fn a_failure_or_panic_ends_its_own_job_only() {
         let mut during_answer = engine.generate(request(&[1; 7], 50));
         let mut during_prefill = engine.generate(request(&[1; 30], 50));
         let mut after = engine.generate(request(&[1, 2], 5));
-        let score = engine.score(PromptInput::Tokens(vec![1; 30]), 1).await.expect_err("fails").to_string();
+        let score =
+            engine.score(PromptInput::Tokens(vec![1; 30]), 1).await.expect_err("fails").to_string();
         let failure = finish(&mut during_answer).await.err().expect("fails");
-        // Tokens 1 to 3 stand at positions 7 to 9; the fourth is sampled, and lost when running it fails.
+        // Tokens 1 to 3 stand at positions 7 to 9; the fourth is sampled, and lost when running it
+        // fails.
         assert_eq!(failure.num_tokens, 3);
-        let messages = [failure.message, finish(&mut during_prefill).await.err().expect("fails").message, score];
+        let messages = [
+            failure.message,
+            finish(&mut during_prefill).await.err().expect("fails").message,
+            score,
+        ];
         assert!(messages.iter().all(|message| message.contains(expected)), "{messages:?}");
-        assert_eq!(finish(&mut after).await.expect("an answer").finished.token_ids, model.answer(&[1, 2], 5));
+        assert_eq!(
+            finish(&mut after).await.expect("an answer").finished.token_ids,
+            model.answer(&[1, 2], 5)
+        );
         // Answered by a job after it, so that the state published after the answer is seen.
         engine.flush_cache().await;
-        assert_eq!(engine.status().borrow().state, EngineState::Ready { model: "brittle".to_owned() });
+        assert_eq!(
+            engine.status().borrow().state,
+            EngineState::Ready { model: "brittle".to_owned() }
+        );
     }
     check(json!({ "fail_at": 10 }), "the model failed: the script fails").await;
     check(json!({ "panic_at": 10 }), "the engine hit a bug while").await;
@@ -138,24 +164,41 @@ async fn a_model_that_cannot_be_loaded_leaves_an_engine_that_can() {
     engine.load("first", good.folder()).await.expect("loads");
 
     let error = engine.load("broken", broken.folder()).await.expect_err("fails").to_string();
-    assert!(error.starts_with("cannot load broken: the architecture 'unheard-of' is not supported"), "{error}");
+    assert!(
+        error.starts_with("cannot load broken: the architecture 'unheard-of' is not supported"),
+        "{error}"
+    );
     for _ in 0..2 {
-        let failure = finish(&mut engine.generate(request(&[1], 1))).await.err().expect("nothing is loaded");
+        let failure =
+            finish(&mut engine.generate(request(&[1], 1))).await.err().expect("nothing is loaded");
         assert_eq!(failure.message, "no model is loaded: choose one first");
         // Read by a job after it, so that the state published after the answer is seen.
         engine.flush_cache().await;
         let state = engine.status().borrow().state.clone();
-        assert_eq!(state, EngineState::Failed { model: "broken".to_owned(), message: error.clone() });
+        assert_eq!(
+            state,
+            EngineState::Failed { model: "broken".to_owned(), message: error.clone() }
+        );
     }
 
     let info = engine.load("good", good.folder()).await.expect("loads");
-    assert_eq!((info.name.as_str(), info.model_type.as_str(), info.vocab_size), ("good", "scripted", 259));
+    assert_eq!(
+        (info.name.as_str(), info.model_type.as_str(), info.vocab_size),
+        ("good", "scripted", 259)
+    );
     assert_eq!(engine.status().borrow().state, EngineState::Ready { model: "good".to_owned() });
-    assert_eq!(finish(&mut engine.generate(request(&[1], 1))).await.expect("an answer").finished.token_ids, [65]);
+    assert_eq!(
+        finish(&mut engine.generate(request(&[1], 1))).await.expect("an answer").finished.token_ids,
+        [65]
+    );
 
     engine.unload().await.expect("unloads");
     assert_eq!(engine.status().borrow().state, EngineState::Empty);
-    let error = engine.score(PromptInput::Tokens(vec![1]), 1).await.expect_err("nothing is loaded").to_string();
+    let error = engine
+        .score(PromptInput::Tokens(vec![1]), 1)
+        .await
+        .expect_err("nothing is loaded")
+        .to_string();
     assert_eq!(error, "no model is loaded: choose one first");
 }
 
@@ -169,11 +212,21 @@ async fn a_broken_folder_is_refused_with_its_reason() {
             None => std::fs::remove_file(&path).expect("removed"),
         }
         let error = start().load("m", model.folder()).await.expect_err("fails").to_string();
-        assert!(error.starts_with("cannot load m: ") && error.contains(file) && error.contains(expected), "{file}: {error}");
+        assert!(
+            error.starts_with("cannot load m: ")
+                && error.contains(file)
+                && error.contains(expected),
+            "{file}: {error}"
+        );
     }
     check("config.json", None, "cannot read").await;
     check("config.json", Some("{"), "is not valid").await;
-    check("config.json", Some(r#"{"model_type": "scripted", "vocab_size": 9, "script": [9]}"#), "script = [9]").await;
+    check(
+        "config.json",
+        Some(r#"{"model_type": "scripted", "vocab_size": 9, "script": [9]}"#),
+        "script = [9]",
+    )
+    .await;
     check("config.json", Some(r#"{"model_type": "scripted"}"#), "vocab_size").await;
     check("tokenizer.json", None, "cannot read").await;
     check("tokenizer.json", Some("{}"), "is not a usable tokenizer").await;
@@ -187,13 +240,22 @@ async fn a_short_answer_does_not_wait_for_a_long_one() {
     engine.load("endless", model.folder()).await.expect("loads");
     let mut long = engine.generate(request(&[1, 2, 3], ENDLESSLY));
     first_token(&mut long).await;
-    let mut short: Vec<_> = (0..5).map(|number| (number, engine.generate(request(&[7, number], 12)))).collect();
+    let mut short: Vec<_> =
+        (0..5).map(|number| (number, engine.generate(request(&[7, number], 12)))).collect();
     for (number, generation) in &mut short {
-        let answer = tokio::time::timeout(SOON, finish(generation)).await.expect("ends first").expect("an answer");
+        let answer = tokio::time::timeout(SOON, finish(generation))
+            .await
+            .expect("ends first")
+            .expect("an answer");
         assert_eq!(answer.finished.token_ids, model.answer(&[7, *number], 12));
     }
     long.stop();
-    let sampled = tokio::time::timeout(SOON, finish(&mut long)).await.expect("stops").expect("an answer").finished.token_ids;
+    let sampled = tokio::time::timeout(SOON, finish(&mut long))
+        .await
+        .expect("stops")
+        .expect("an answer")
+        .finished
+        .token_ids;
     assert_eq!(sampled, model.answer(&[1, 2, 3], sampled.len()));
 }
 
@@ -202,7 +264,8 @@ async fn requests_without_room_wait_in_order() {
     let model = Scripted::endless();
     let engine = one_at_a_time();
     engine.load("endless", model.folder()).await.expect("loads");
-    // Each request continues the one before: what it finds in memory tells that that one was served just before it.
+    // Each request continues the one before: what it finds in memory tells that that one was served
+    // just before it.
     let mut prompt = vec![1, 2, 3];
     let mut expected_cached = 0;
     let mut waiting = Vec::new();
@@ -230,7 +293,10 @@ async fn shutting_down_ends_what_runs_and_refuses_what_waits() {
     let answer = finish(&mut running).await.expect("an answer");
     assert_eq!(answer.finished.stats.finish_reason, FinishReason::Cancelled);
     for generation in [&mut waiting, &mut engine.generate(request(&[1], 1))] {
-        assert_eq!(finish(generation).await.err().expect("refused").message, "the engine has been shut down");
+        assert_eq!(
+            finish(generation).await.err().expect("refused").message,
+            "the engine has been shut down"
+        );
     }
     let error = engine.load("endless", model.folder()).await.expect_err("refused").to_string();
     assert_eq!(error, "the engine has been shut down");
@@ -242,7 +308,10 @@ fn dropping_the_last_handle_ends_the_thread() {
     let model = Scripted::endless();
     let engine = start();
     let mut generation = engine.generate(request(&[1], 1));
-    assert!(matches!(generation.blocking_recv(), Some(GenerateEvent::Failed(_))), "nothing is loaded yet");
+    assert!(
+        matches!(generation.blocking_recv(), Some(GenerateEvent::Failed(_))),
+        "nothing is loaded yet"
+    );
     let status = engine.status();
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(engine.load("endless", model.folder())).expect("loads");

@@ -1,10 +1,14 @@
-//! An engine that keeps conversations for owners, the rows that its caller has of them, and tiny real models that can talk.
+//! An engine that keeps conversations for owners, the rows that its caller has of them, and tiny
+//! real models that can talk.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use cairn_chat::{Message, Role};
-use cairn_engine::{Anchor, CacheEvent, CacheOptions, CacheWindow, ChunkRecord, Engine, EngineOptions, GenerateRequest, PromptInput};
+use cairn_engine::{
+    Anchor, CacheEvent, CacheOptions, CacheWindow, ChunkRecord, Engine, EngineOptions,
+    GenerateRequest, PromptInput,
+};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -49,7 +53,8 @@ impl Keeper {
             anchors: kept.anchors.values().cloned().collect(),
             sweep_lock: Some(tempfile::tempfile().expect("a file")),
         };
-        let (engine, events) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
+        let (engine, events) =
+            Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
         engine.load("model", model).await.expect("loads");
         Keeper { engine, events, kept, most_bytes: 0, reasons: Vec::new() }
     }
@@ -74,11 +79,15 @@ impl Keeper {
         match event {
             CacheEvent::Filed(record) => {
                 assert!(
-                    record.parent_key.as_ref().is_none_or(|parent| self.kept.rows.contains_key(parent)),
+                    record
+                        .parent_key
+                        .as_ref()
+                        .is_none_or(|parent| self.kept.rows.contains_key(parent)),
                     "a chunk without its beginning"
                 );
                 self.kept.rows.insert(record.key.clone(), record);
-                self.most_bytes = self.most_bytes.max(self.kept.rows.values().map(|row| row.bytes).sum());
+                self.most_bytes =
+                    self.most_bytes.max(self.kept.rows.values().map(|row| row.bytes).sum());
             }
             CacheEvent::Removed { keys, reason } => {
                 keys.iter().for_each(|key| drop(self.kept.rows.remove(key)));
@@ -91,7 +100,9 @@ impl Keeper {
                     }
                 }
             }
-            CacheEvent::Anchored(anchor) => drop(self.kept.anchors.insert(anchor.owner.clone(), anchor)),
+            CacheEvent::Anchored(anchor) => {
+                drop(self.kept.anchors.insert(anchor.owner.clone(), anchor))
+            }
             CacheEvent::Released { owner } => drop(self.kept.anchors.remove(&owner)),
         }
     }
@@ -129,7 +140,11 @@ impl Talk {
     /// Adds a question and its answer with their token ids.
     pub fn add(&mut self, words: &str, answer: &Answer) {
         self.0.push(message(Role::User, words, Some(answer.finished.new_prompt_ids.clone())));
-        self.0.push(message(Role::Assistant, &answer.text, Some(answer.finished.token_ids.clone())));
+        self.0.push(message(
+            Role::Assistant,
+            &answer.text,
+            Some(answer.finished.token_ids.clone()),
+        ));
     }
 }
 
@@ -143,10 +158,16 @@ const MAX_TOKENS: usize = 8;
 /// A greedy answer of a few tokens for an owner.
 pub fn ask(messages: Vec<Message>, owner: &str) -> GenerateRequest {
     let prompt = PromptInput::Messages(messages);
-    GenerateRequest { max_tokens: MAX_TOKENS, prefill_step_size: 128, owner: Some(owner.to_owned()), ..GenerateRequest::new(prompt) }
+    GenerateRequest {
+        max_tokens: MAX_TOKENS,
+        prefill_step_size: 128,
+        owner: Some(owner.to_owned()),
+        ..GenerateRequest::new(prompt)
+    }
 }
 
-/// How many tokens the caches held behind an answer to [`ask`]: the last token under a limit is sampled and not run.
+/// How many tokens the caches held behind an answer to [`ask`]: the last token under a limit is
+/// sampled and not run.
 pub fn num_held(answer: &Answer) -> usize {
     answer.finished.stats.num_prompt_tokens + answer.finished.token_ids.len().min(MAX_TOKENS - 1)
 }
@@ -154,11 +175,13 @@ pub fn num_held(answer: &Answer) -> usize {
 /// A folder that costs no writes, where the system has a disk in memory.
 pub fn fresh_folder() -> TempDir {
     let memory = Path::new("/dev/shm");
-    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a folder")
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
+        .expect("a folder")
 }
 
-/// `model_type/case` of the goldens with a tokenizer of bytes and a chat template within its few token ids. What it is told must be too: of
-/// the capitals A to O, digits and blanks are in every vocabulary.
+/// `model_type/case` of the goldens with a tokenizer of bytes and a chat template within its few
+/// token ids. What it is told must be too: of the capitals A to O, digits and blanks are in every
+/// vocabulary.
 pub fn talker(case: &str) -> TempDir {
     talker_with_window(case, None)
 }
@@ -168,19 +191,24 @@ pub fn talker_with_window(case: &str, window: Option<usize>) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     cairn_tests::copy_with_tokenizer(case, folder.path()).expect("copies");
     let file = folder.path().join("config.json");
-    let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).expect("config.json")).expect("JSON");
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&file).expect("config.json")).expect("JSON");
     if let Some(window) = window {
         config["sliding_window"] = json!(window);
         std::fs::write(&file, config.to_string()).expect("config.json");
     }
     // An answer ends with a control character, which is how a turn ends in the template.
-    let end = char::from_u32(config["eos_token_id"].as_u64().expect("an id") as u32).expect("a character");
+    let end = char::from_u32(config["eos_token_id"].as_u64().expect("an id") as u32)
+        .expect("a character");
     let turn = format!("{{{{ names[turn['role']] + ':' + turn['content'] + '{end}\\n' }}}}");
     let names = "{%- set names = {'system': '0', 'user': '1', 'assistant': '2'} -%}";
-    let template =
-        format!("{names}{{%- for turn in messages -%}}{turn}{{%- endfor -%}}{{%- if add_generation_prompt -%}}2:{{%- endif -%}}");
-    let tokenizer = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template });
-    std::fs::write(folder.path().join("tokenizer_config.json"), tokenizer.to_string()).expect("tokenizer_config.json");
+    let template = format!(
+        "{names}{{%- for turn in messages -%}}{turn}{{%- endfor -%}}{{%- if add_generation_prompt -%}}2:{{%- endif -%}}"
+    );
+    let tokenizer =
+        json!({ "tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template });
+    std::fs::write(folder.path().join("tokenizer_config.json"), tokenizer.to_string())
+        .expect("tokenizer_config.json");
     folder
 }
 

@@ -1,14 +1,20 @@
-//! What is kept of a conversation is what was computed for it: the same tokens with the same log-probabilities, wherever it comes from, and
-//! all of it.
+//! What is kept of a conversation is what was computed for it: the same tokens with the same
+//! log-probabilities, wherever it comes from, and all of it.
 
 use std::path::Path;
 
 use cairn_chat::SamplingParams;
-use cairn_engine::{Engine, EngineOptions, ExportRequest, GenerateRequest, Import, KvCacheOptions, KvQuantization, PromptKind};
+use cairn_engine::{
+    Engine, EngineOptions, ExportRequest, GenerateRequest, Import, KvCacheOptions, KvQuantization,
+    PromptKind,
+};
 use tempfile::TempDir;
 
 use crate::client::{Answer, finish};
-use crate::keeper::{Budgets, IN_MEMORY, Keeper, Kept, ON_DISK, ROOMY, Talk, ask, fresh_folder, num_held, talker, talker_with_window};
+use crate::keeper::{
+    Budgets, IN_MEMORY, Keeper, Kept, ON_DISK, ROOMY, Talk, ask, fresh_folder, num_held, talker,
+    talker_with_window,
+};
 
 const OWNER: &str = "conversation/1";
 const NEIGHBOUR: &str = "conversation/2";
@@ -39,7 +45,12 @@ impl Case {
     }
 
     fn name(&self) -> String {
-        format!("{} {:?} {:?}", self.model, self.window, self.quantization.map(|quantization| quantization.start))
+        format!(
+            "{} {:?} {:?}",
+            self.model,
+            self.window,
+            self.quantization.map(|quantization| quantization.start)
+        )
     }
 }
 
@@ -64,15 +75,18 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// The answers of an engine that keeps nothing but what it is at: computed anew each time, or, since quantizing changes what follows, gone
-/// on with as they are.
+/// The answers of an engine that keeps nothing but what it is at: computed anew each time, or,
+/// since quantizing changes what follows, gone on with as they are.
 async fn reference(case: &Case, model: &Path) -> Vec<Answer> {
     let (engine, _) = Engine::start(EngineOptions::default());
     engine.load("model", model).await.expect("loads");
     let mut talk = Talk::new(&system());
     let mut answers = Vec::new();
     for words in QUESTIONS {
-        let request = GenerateRequest { use_prompt_cache: case.quantization.is_some(), ..case.ask(&talk, words, OWNER) };
+        let request = GenerateRequest {
+            use_prompt_cache: case.quantization.is_some(),
+            ..case.ask(&talk, words, OWNER)
+        };
         let answer = finish(&mut engine.generate(request)).await.expect("an answer");
         talk.add(words, &answer);
         answers.push(answer);
@@ -85,7 +99,9 @@ fn check_same(found: &Answer, expected: &Answer, what: &str) {
     assert_eq!(found.logprobs.len(), expected.logprobs.len(), "{what}");
     for (found, expected) in found.logprobs.iter().zip(&expected.logprobs) {
         let numbers = |token: &cairn_engine::TokenLogprob| -> Vec<f32> {
-            std::iter::once(token.logprob).chain(token.top.iter().map(|(_, logprob)| *logprob)).collect()
+            std::iter::once(token.logprob)
+                .chain(token.top.iter().map(|(_, logprob)| *logprob))
+                .collect()
         };
         for (found, expected) in numbers(found).into_iter().zip(numbers(expected)) {
             assert!((found - expected).abs() <= 1e-4, "{what}: {found} is not {expected}");
@@ -141,13 +157,17 @@ async fn between(way: Way, case: &Case, model: &Path, folder: &Path, mut keeper:
             }
             keeper.settle().await;
             let anchor = &keeper.kept.anchors[NEIGHBOUR];
-            assert!(anchor.lost.is_some() && anchor.num_tokens < anchor.lost.as_ref().map_or(0, |lost| lost.num_tokens));
+            assert!(
+                anchor.lost.is_some()
+                    && anchor.num_tokens < anchor.lost.as_ref().map_or(0, |lost| lost.num_tokens)
+            );
             keeper
         }
     }
 }
 
-/// Exports the conversation, and imports it where nothing else is; returns also how many tokens went over.
+/// Exports the conversation, and imports it where nothing else is; returns also how many tokens
+/// went over.
 async fn move_by_file(model: &Path, folder: &Path, keeper: Keeper) -> (Keeper, usize) {
     let place = fresh_folder();
     let file = place.path().join("kept.safetensors");
@@ -173,7 +193,8 @@ async fn check_restored(way: Way, case: &Case, model: &Path, reference: &[Answer
     let place = fresh_folder();
     let folder = place.path().join("cache");
     // The first turn of those that are exported is in memory alone.
-    let budgets = if matches!(way, Way::InPlace | Way::Memory | Way::Export) { IN_MEMORY } else { ON_DISK };
+    let budgets =
+        if matches!(way, Way::InPlace | Way::Memory | Way::Export) { IN_MEMORY } else { ON_DISK };
     let mut keeper = Keeper::start(model, &folder, budgets, Kept::default()).await;
     let mut talk = Talk::new(&system());
     let mut held = 0;
@@ -188,9 +209,14 @@ async fn check_restored(way: Way, case: &Case, model: &Path, reference: &[Answer
         keeper = between(way, case, model, &folder, keeper).await;
     }
     if matches!(way, Way::InPlace) {
-        // What was not read back counts as used too, or it would be evicted as if nobody came back to it.
+        // What was not read back counts as used too, or it would be evicted as if nobody came back
+        // to it.
         let hits = keeper.window().view(1).nodes[0].hits;
-        assert!(hits >= QUESTIONS.len() as u64 - 1, "{}: its beginning was used {hits} times", case.name());
+        assert!(
+            hits >= QUESTIONS.len() as u64 - 1,
+            "{}: its beginning was used {hits} times",
+            case.name()
+        );
     }
 }
 
@@ -199,7 +225,14 @@ async fn what_is_restored_is_what_was_computed() {
     for case in cases() {
         let model = case.talker();
         let reference = reference(&case, model.path()).await;
-        for way in [Way::InPlace, Way::Memory, Way::Disk, Way::Export, Way::NeighbourPurged, Way::NeighbourEvicted] {
+        for way in [
+            Way::InPlace,
+            Way::Memory,
+            Way::Disk,
+            Way::Export,
+            Way::NeighbourPurged,
+            Way::NeighbourEvicted,
+        ] {
             check_restored(way, &case, model.path(), &reference).await;
         }
     }
@@ -221,15 +254,24 @@ async fn a_repeated_question_and_another_one_read_what_they_share() {
                 let again = keeper.answer(case.ask(&talk, QUESTIONS[turn], OWNER)).await;
                 let stats = &again.finished.stats;
                 let left = stats.num_prompt_tokens - stats.num_cached_tokens;
-                assert!(left <= if case.can_go_back { 1 } else { 11 }, "{what}: {left} tokens were read again");
+                assert!(
+                    left <= if case.can_go_back { 1 } else { 11 },
+                    "{what}: {left} tokens were read again"
+                );
                 if case.quantization.is_none() {
                     check_same(&again, &reference[turn], &what);
                 }
-                // Another question after the same beginning: the system prompt with what the template puts around it.
+                // Another question after the same beginning: the system prompt with what the
+                // template puts around it.
                 keeper.forget_in_place().await;
-                let other = keeper.answer(case.ask(&Talk::new(&system()), "KNEEL", NEIGHBOUR)).await;
+                let other =
+                    keeper.answer(case.ask(&Talk::new(&system()), "KNEEL", NEIGHBOUR)).await;
                 let shared = "0:".len() + system().len() + ".\n1:".len();
-                let expected = if turn == 0 || !case.can_go_back { shared } else { other.finished.stats.num_prompt_tokens - 1 };
+                let expected = if turn == 0 || !case.can_go_back {
+                    shared
+                } else {
+                    other.finished.stats.num_prompt_tokens - 1
+                };
                 let cached = other.finished.stats.num_cached_tokens;
                 let fits = if turn == 0 { cached == expected } else { cached + 11 > expected };
                 assert!(fits, "{what}: {cached} tokens of {expected}");
@@ -248,13 +290,24 @@ async fn a_shorter_question_keeps_its_place_beside_a_longer_one_that_begins_alik
         let model = case.talker();
         let place = fresh_folder();
         let keeper = Keeper::start(model.path(), place.path(), ON_DISK, Kept::default()).await;
-        keeper.answer(case.ask(&Talk::new(&system()), "LEAD ME HOME IN A CALM LAND, A MILE NO MAN CAN FIND", NEIGHBOUR)).await;
+        keeper
+            .answer(case.ask(
+                &Talk::new(&system()),
+                "LEAD ME HOME IN A CALM LAND, A MILE NO MAN CAN FIND",
+                NEIGHBOUR,
+            ))
+            .await;
         let mut talk = Talk::new(&system());
         let shorter = keeper.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", OWNER)).await;
         keeper.forget_in_place().await;
         let again = keeper.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", OWNER)).await;
         let stats = &again.finished.stats;
-        assert!(stats.num_prompt_tokens - stats.num_cached_tokens <= 11, "{}: {} tokens", case.name(), stats.num_cached_tokens);
+        assert!(
+            stats.num_prompt_tokens - stats.num_cached_tokens <= 11,
+            "{}: {} tokens",
+            case.name(),
+            stats.num_cached_tokens
+        );
         check_same(&again, &shorter, &case.name());
         talk.add("LEAD ME HOME IN A CALM LAND", &shorter);
         keeper.forget_in_place().await;
@@ -291,7 +344,11 @@ async fn an_earlier_answer_can_be_made_again_where_everything_was_read_at_once()
             let held = num_held(&again);
             let stats = again.finished.stats;
             let left = stats.num_prompt_tokens - stats.num_cached_tokens;
-            assert!(left <= if case.can_go_back { 1 } else { 11 }, "{} turn {turn}: {left} tokens were read again", case.name());
+            assert!(
+                left <= if case.can_go_back { 1 } else { 11 },
+                "{} turn {turn}: {left} tokens were read again",
+                case.name()
+            );
             keeper.settle().await;
             assert_eq!(keeper.kept.anchors[OWNER].num_tokens, held, "{}", case.name());
         }
@@ -315,8 +372,17 @@ async fn what_is_left_after_an_eviction_can_be_taken_elsewhere() {
         check_same(&again, &first, &case.name());
         let stats = again.finished.stats;
         let left = stats.num_prompt_tokens - num_tokens;
-        assert!(left <= if case.can_go_back { 0 } else { 11 }, "{}: {num_tokens} tokens", case.name());
-        assert_eq!(stats.num_cached_tokens, num_tokens.min(stats.num_prompt_tokens - 1), "{}", case.name());
+        assert!(
+            left <= if case.can_go_back { 0 } else { 11 },
+            "{}: {num_tokens} tokens",
+            case.name()
+        );
+        assert_eq!(
+            stats.num_cached_tokens,
+            num_tokens.min(stats.num_prompt_tokens - 1),
+            "{}",
+            case.name()
+        );
     }
 }
 
@@ -332,16 +398,27 @@ async fn answers_made_beside_each_other_are_kept_apart() {
             // Each asks something else at the same time, and finds all that it was told before.
             let asked: Vec<&str> = (0..3).map(|number| QUESTIONS[(number + turn) % 3]).collect();
             let request = |number: usize| case.ask(&talks[number], asked[number], &names[number]);
-            let mut answers: Vec<_> = (0..3).map(|number| keeper.engine.generate(request(number))).collect();
+            let mut answers: Vec<_> =
+                (0..3).map(|number| keeper.engine.generate(request(number))).collect();
             for (number, generation) in answers.iter_mut().enumerate() {
                 let answer = finish(generation).await.expect("an answer");
-                let alone = keeper.answer(GenerateRequest { use_prompt_cache: false, ..case.ask(&talks[number], asked[number], "") }).await;
+                let alone = keeper
+                    .answer(GenerateRequest {
+                        use_prompt_cache: false,
+                        ..case.ask(&talks[number], asked[number], "")
+                    })
+                    .await;
                 let what = format!("{} turn {turn} of {number}", case.name());
                 check_same(&answer, &alone, &what);
                 let stats = &answer.finished.stats;
                 // A row that ends while others go on has run its last token too.
                 let expected = held[number]..=held[number] + 1;
-                assert!(turn == 0 || expected.contains(&stats.num_cached_tokens) && stats.cache_note.is_none(), "{what}: {stats:?}");
+                assert!(
+                    turn == 0
+                        || expected.contains(&stats.num_cached_tokens)
+                            && stats.cache_note.is_none(),
+                    "{what}: {stats:?}"
+                );
                 held[number] = num_held(&answer);
                 talks[number].add(asked[number], &answer);
             }
@@ -352,7 +429,13 @@ async fn answers_made_beside_each_other_are_kept_apart() {
 /// Sampled turns, in memory as they were left, or dropped from it every third time.
 async fn check_sampled(model: &Path, logit_bias: &[(u32, f32)], num_turns: usize) {
     let place = fresh_folder();
-    let mut keeper = Keeper::start(model, place.path(), Budgets { disk: ROOMY, memory: 1 << 16 }, Kept::default()).await;
+    let mut keeper = Keeper::start(
+        model,
+        place.path(),
+        Budgets { disk: ROOMY, memory: 1 << 16 },
+        Kept::default(),
+    )
+    .await;
     let mut talk = Talk::new("AID ME AND LEAD ME HOME");
     let mut held = 0;
     for turn in 0..num_turns {
@@ -363,7 +446,8 @@ async fn check_sampled(model: &Path, logit_bias: &[(u32, f32)], num_turns: usize
             logit_bias: logit_bias.iter().copied().collect(),
             ..SamplingParams::default()
         };
-        let answer = keeper.answer(GenerateRequest { sampling, ..ask(talk.asking(words), OWNER) }).await;
+        let answer =
+            keeper.answer(GenerateRequest { sampling, ..ask(talk.asking(words), OWNER) }).await;
         let stats = &answer.finished.stats;
         let what = format!("{} turn {turn}: {:?}", model.display(), answer.text);
         assert_eq!((stats.num_cached_tokens, &stats.cache_note), (held, &None), "{what}");

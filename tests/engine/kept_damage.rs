@@ -1,4 +1,5 @@
-//! What is kept meets bad luck: damaged files, a disk that cannot be written. Answers stay the same, and the reason is told.
+//! What is kept meets bad luck: damaged files, a disk that cannot be written. Answers stay the
+//! same, and the reason is told.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,7 +8,10 @@ use cairn_engine::{ChunkRecord, GenerateRequest, KvCacheOptions, KvQuantization}
 use tempfile::TempDir;
 
 use crate::file_parts::{Parts, with_header};
-use crate::keeper::{Budgets, IN_MEMORY, Keeper, Kept, ON_DISK, ROOMY, Random, Talk, ask, fresh_folder, num_held, talker};
+use crate::keeper::{
+    Budgets, IN_MEMORY, Keeper, Kept, ON_DISK, ROOMY, Random, Talk, ask, fresh_folder, num_held,
+    talker,
+};
 use crate::scripted::Scripted;
 
 const OWNER: &str = "conversation/1";
@@ -33,12 +37,14 @@ impl Victim {
         talk.add("FIND A MILE", &first);
         let next = GenerateRequest { max_tokens: 4, ..ask(talk.asking("AND A CALM LAND"), OWNER) };
         let answer = keeper.answer(next.clone()).await;
-        let (limit, expected) = (answer.finished.stats.num_prompt_tokens - 1, answer.finished.token_ids);
+        let (limit, expected) =
+            (answer.finished.stats.num_prompt_tokens - 1, answer.finished.token_ids);
         keeper.engine.flush_cache().await;
         Victim { keeper, next, limit, expected, folder: folder.to_owned(), can_go_back }
     }
 
-    /// Its chunks with the next question's and that one's answer. They are cut anew where they were lost.
+    /// Its chunks with the next question's and that one's answer. They are cut anew where they were
+    /// lost.
     fn chunks(&self) -> Vec<ChunkRecord> {
         self.keeper.window().path(OWNER)
     }
@@ -47,7 +53,8 @@ impl Victim {
         self.folder.join(&record.space.fingerprint).join(format!("{}.safetensors", record.key))
     }
 
-    /// Asks with a damaged file: a miss with its reason, or a hit that does not need it, and the same answer.
+    /// Asks with a damaged file: a miss with its reason, or a hit that does not need it, and the
+    /// same answer.
     async fn check(&mut self, index: usize, damage: impl FnOnce(&mut Vec<u8>), what: &str) {
         self.keeper.engine.forget_conversations().await;
         let record = self.chunks().swap_remove(index);
@@ -62,19 +69,35 @@ impl Victim {
         let (cached, note) = (answer.stats.num_cached_tokens, answer.stats.cache_note);
         match note {
             Some(note) => {
-                assert!(note.starts_with("re-read ") && note.contains("a stored part is damaged"), "{what}: {note:?}");
-                assert!(cached == record.start || (cached < record.start && !self.can_go_back), "{what}: {cached} tokens");
+                assert!(
+                    note.starts_with("re-read ") && note.contains("a stored part is damaged"),
+                    "{what}: {note:?}"
+                );
+                assert!(
+                    cached == record.start || (cached < record.start && !self.can_go_back),
+                    "{what}: {cached} tokens"
+                );
             }
             None => {
                 // It was not needed, and nobody has noticed.
-                assert!(cached <= record.start && (record.start >= self.limit || !self.can_go_back), "{what}: {cached} tokens");
+                assert!(
+                    cached <= record.start && (record.start >= self.limit || !self.can_go_back),
+                    "{what}: {cached} tokens"
+                );
                 std::fs::write(&path, &whole).expect("written");
             }
         }
         self.keeper.settle().await;
-        assert!(self.chunks().last().is_some_and(|record| record.stop() > self.limit), "{what}: what was lost is stored again");
+        assert!(
+            self.chunks().last().is_some_and(|record| record.stop() > self.limit),
+            "{what}: what was lost is stored again"
+        );
         for record in self.chunks() {
-            assert_eq!(self.file(&record).metadata().map_or(0, |file| file.len()), record.bytes, "{what}");
+            assert_eq!(
+                self.file(&record).metadata().map_or(0, |file| file.len()),
+                record.bytes,
+                "{what}"
+            );
         }
     }
 
@@ -84,7 +107,12 @@ impl Victim {
             let chunks = self.chunks();
             let index = random.below(chunks.len());
             let bit = random.below(chunks[index].bytes as usize * 8);
-            self.check(index, |bytes| bytes[bit / 8] ^= 1 << (bit % 8), &format!("flip {flip} at bit {bit}")).await;
+            self.check(
+                index,
+                |bytes| bytes[bit / 8] ^= 1 << (bit % 8),
+                &format!("flip {flip} at bit {bit}"),
+            )
+            .await;
         }
     }
 }
@@ -119,7 +147,8 @@ async fn a_flipped_bit_is_a_miss_where_windows_and_states_are_kept() {
     }
 }
 
-/// A chunk of which only the hash is right: what it holds is refused by itself, and the answer is the same.
+/// A chunk of which only the hash is right: what it holds is refused by itself, and the answer is
+/// the same.
 struct Forger {
     model: TempDir,
     folder: TempDir,
@@ -133,10 +162,16 @@ impl Forger {
         let (model, folder) = (talker(case), fresh_folder());
         let keeper = Keeper::start(model.path(), folder.path(), ON_DISK, Kept::default()).await;
         let mut talk = Talk::new("AID ME AND LEAD ME HOME");
-        let first = keeper.answer(GenerateRequest { kv_cache, ..ask(talk.asking("FIND A MILE"), OWNER) }).await;
+        let first = keeper
+            .answer(GenerateRequest { kv_cache, ..ask(talk.asking("FIND A MILE"), OWNER) })
+            .await;
         talk.add("FIND A MILE", &first);
         let kept = keeper.close().await;
-        let next = GenerateRequest { max_tokens: 4, kv_cache, ..ask(talk.asking("AND A CALM LAND"), OWNER) };
+        let next = GenerateRequest {
+            max_tokens: 4,
+            kv_cache,
+            ..ask(talk.asking("AND A CALM LAND"), OWNER)
+        };
         let elsewhere = fresh_folder();
         let keeper = Keeper::start(model.path(), elsewhere.path(), ON_DISK, Kept::default()).await;
         let answer = keeper.answer(next.clone()).await;
@@ -147,22 +182,32 @@ impl Forger {
     /// Forges the chunk behind the first one.
     async fn check(&self, forge: impl FnOnce(&Path) -> Vec<u8>, what: &str) {
         let (place, mut kept) = (fresh_folder(), self.kept.clone());
-        let file = |folder: &Path, row: &ChunkRecord| folder.join(&row.space.fingerprint).join(format!("{}.safetensors", row.key));
+        let file = |folder: &Path, row: &ChunkRecord| {
+            folder.join(&row.space.fingerprint).join(format!("{}.safetensors", row.key))
+        };
         for row in kept.rows.values() {
             let copy = file(place.path(), row);
             std::fs::create_dir_all(copy.parent().expect("a folder")).expect("a folder");
             std::fs::copy(file(self.folder.path(), row), copy).expect("copies");
         }
-        let row = kept.rows.values_mut().filter(|row| row.start > 0).min_by_key(|row| row.start).expect("a second chunk");
+        let row = kept
+            .rows
+            .values_mut()
+            .filter(|row| row.start > 0)
+            .min_by_key(|row| row.start)
+            .expect("a second chunk");
         let bytes = forge(&file(place.path(), row));
-        (row.bytes, row.file_hash) = (bytes.len() as u64, blake3::hash(&bytes).to_hex().to_string());
+        (row.bytes, row.file_hash) =
+            (bytes.len() as u64, blake3::hash(&bytes).to_hex().to_string());
         std::fs::write(file(place.path(), row), bytes).expect("written");
         let keeper = Keeper::start(self.model.path(), place.path(), ON_DISK, kept).await;
         let answer = keeper.answer(self.next.clone()).await.finished;
         assert_eq!(answer.token_ids, self.expected, "{what}");
         let note = answer.stats.cache_note.unwrap_or_default();
         assert!(
-            note.starts_with("re-read ") && note.contains("a stored part ") && !note.contains("since it was written"),
+            note.starts_with("re-read ")
+                && note.contains("a stored part ")
+                && !note.contains("since it was written"),
             "{what}: {note:?}"
         );
         keeper.close().await;
@@ -245,36 +290,61 @@ async fn a_chunk_with_the_right_hash_is_refused_by_what_it_holds() {
         plain.check_words(from, to).await;
     }
     for length in [0, 1, 8, 1 << 20, 1 << 40, u64::MAX] {
-        let forge = |path: &Path| [&u64::to_le_bytes(length)[..], &std::fs::read(path).expect("the chunk")[8..]].concat();
+        let forge = |path: &Path| {
+            [&u64::to_le_bytes(length)[..], &std::fs::read(path).expect("the chunk")[8..]].concat()
+        };
         plain.check(forge, &format!("a header of {length} bytes")).await;
     }
     for length in [0, 7, 8, 100] {
-        plain.check(|path| std::fs::read(path).expect("the chunk")[..length].to_vec(), &format!("{length} bytes")).await;
+        plain
+            .check(
+                |path| std::fs::read(path).expect("the chunk")[..length].to_vec(),
+                &format!("{length} bytes"),
+            )
+            .await;
     }
 
     let quantization = Some(KvQuantization { bits: 8, group_size: 32, start: 0 });
-    let quantized = Forger::new("qwen3_moe/quant4", KvCacheOptions { max_size: None, quantization }).await;
+    let quantized =
+        Forger::new("qwen3_moe/quant4", KvCacheOptions { max_size: None, quantization }).await;
     for name in ["keys_packed.0", "values_scales.1"] {
-        quantized.check_parts(|parts| parts.tensor(name).name = "keys.0".to_owned(), "a name").await;
+        quantized
+            .check_parts(|parts| parts.tensor(name).name = "keys.0".to_owned(), "a name")
+            .await;
         quantized.check_parts(|parts| parts.tensor(name).shape.swap(1, 2), "a shape").await;
     }
-    quantized.check_parts(|parts| parts.tensor("keys_packed.0").dtype = "F32".to_owned(), "packed floats").await;
-    quantized.check_parts(|parts| parts.tensor("keys_scales.0").dtype = "U32".to_owned(), "whole scales").await;
+    quantized
+        .check_parts(
+            |parts| parts.tensor("keys_packed.0").dtype = "F32".to_owned(),
+            "packed floats",
+        )
+        .await;
+    quantized
+        .check_parts(|parts| parts.tensor("keys_scales.0").dtype = "U32".to_owned(), "whole scales")
+        .await;
 }
 
-/// Two turns that cannot be written, with the reason; the second is answered from memory. Returns the conversation and its tokens.
+/// Two turns that cannot be written, with the reason; the second is answered from memory. Returns
+/// the conversation and its tokens.
 async fn check_unwritten(keeper: &mut Keeper, expected: &str) -> (Talk, usize) {
     // More than a chunk: what continues one that is not written is not written either.
     let mut talk = Talk::new(&"AID ME AND LEAD ME HOME. ".repeat(20));
     let mut held = 0;
     for words in ["FIND A MILE", "AND A CALM LAND"] {
         let answer = keeper.answer(ask(talk.asking(words), OWNER)).await;
-        assert_eq!((answer.finished.stats.num_cached_tokens, &answer.finished.stats.cache_note), (held, &None));
+        assert_eq!(
+            (answer.finished.stats.num_cached_tokens, &answer.finished.stats.cache_note),
+            (held, &None)
+        );
         held = num_held(&answer);
         talk.add(words, &answer);
         keeper.settle().await;
         let view = keeper.window().view(10);
-        assert!(view.problem.as_ref().is_some_and(|problem| problem.contains(expected)), "{:?}", view.problem);
+        assert!(
+            view.problem.as_ref().is_some_and(|problem| problem.contains(expected)),
+            "{:?}",
+            view.problem
+        );
         keeper.forget_in_place().await;
     }
     (talk, held)
@@ -288,7 +358,9 @@ async fn what_cannot_be_written_stays_in_memory_until_it_can() {
     let folder = blocked.join("cache");
     let mut keeper = Keeper::start(model.folder(), &folder, BOTH, Kept::default()).await;
     let (mut talk, _) = check_unwritten(&mut keeper, "the disk could not be written").await;
-    assert!(keeper.kept.rows.is_empty() && std::fs::read(&blocked).is_ok_and(|bytes| bytes == b"mine"));
+    assert!(
+        keeper.kept.rows.is_empty() && std::fs::read(&blocked).is_ok_and(|bytes| bytes == b"mine")
+    );
 
     // The disk is whole again: the next turn brings all of the conversation to it.
     std::fs::remove_file(&blocked).expect("removed");
@@ -298,7 +370,10 @@ async fn what_cannot_be_written_stays_in_memory_until_it_can() {
     assert_eq!(keeper.window().view(10).problem, None);
     let keeper = Keeper::start(model.folder(), &folder, ON_DISK, keeper.close().await).await;
     let next = keeper.answer(ask(talk.asking("GO ON"), OWNER)).await;
-    assert_eq!((next.finished.stats.num_cached_tokens, next.finished.stats.cache_note), (num_held(&answer), None));
+    assert_eq!(
+        (next.finished.stats.num_cached_tokens, next.finished.stats.cache_note),
+        (num_held(&answer), None)
+    );
 }
 
 #[tokio::test]
@@ -313,7 +388,8 @@ async fn what_only_memory_held_is_lost_with_its_reason() {
         let keeper = Keeper::start(model.folder(), place.path(), ON_DISK, kept).await;
         let stats = keeper.answer(ask(talk.asking("NO"), OWNER)).await.finished.stats;
         let note = stats.cache_note.unwrap_or_default();
-        let start = format!("re-read {} tokens: it was not stored{expected}", stats.num_prompt_tokens);
+        let start =
+            format!("re-read {} tokens: it was not stored{expected}", stats.num_prompt_tokens);
         assert!(note.starts_with(&start) && note.ends_with(", a moment ago"), "{note:?}");
     }
     let place = fresh_folder();
@@ -327,7 +403,11 @@ async fn what_only_memory_held_is_lost_with_its_reason() {
 async fn a_full_disk_is_told_and_costs_no_answer() {
     let (model, place) = (Scripted::endless(), fresh_folder());
     let size = "size=80k";
-    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(place.path()).stderr(Stdio::null()).status();
+    let mount = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", size, "tmpfs"])
+        .arg(place.path())
+        .stderr(Stdio::null())
+        .status();
     if !mount.is_ok_and(|status| status.success()) {
         println!("this process may not mount a tmpfs, so a full disk is not tried here");
         return;
@@ -335,8 +415,14 @@ async fn a_full_disk_is_told_and_costs_no_answer() {
     let mut keeper = Keeper::start(model.folder(), place.path(), BOTH, Kept::default()).await;
     check_unwritten(&mut keeper, "No space left").await;
     assert!(!keeper.kept.rows.is_empty(), "what had room is there");
-    let left = std::fs::read_dir(place.path()).expect("the folder").flatten().flat_map(|model| std::fs::read_dir(model.path()));
-    let left = left.flatten().flatten().filter(|file| file.path().extension().is_some_and(|extension| extension != "safetensors"));
+    let left = std::fs::read_dir(place.path())
+        .expect("the folder")
+        .flatten()
+        .flat_map(|model| std::fs::read_dir(model.path()));
+    let left = left
+        .flatten()
+        .flatten()
+        .filter(|file| file.path().extension().is_some_and(|extension| extension != "safetensors"));
     assert_eq!(left.count(), 0, "no part of a chunk is left");
     keeper.close().await;
     let _ = Command::new("umount").arg("-l").arg(place.path()).status();

@@ -1,4 +1,5 @@
-//! Many conversations at once over budgets that hold few of them: the budgets hold at every moment, and what is promised stays.
+//! Many conversations at once over budgets that hold few of them: the budgets hold at every moment,
+//! and what is promised stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,10 +30,14 @@ const SYSTEMS: [&str; 5] = [
 
 /// The files of all models, with what tells one version of a file from another.
 fn files(folder: &Path) -> BTreeMap<(PathBuf, SystemTime), u64> {
-    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let entries = |folder: &Path| {
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+    };
     let files = entries(folder).flat_map(|model| entries(&model).collect::<Vec<_>>());
     // One that is gone meanwhile is not there.
-    let described = files.filter_map(|path| path.metadata().ok().and_then(|file| Some(((path, file.modified().ok()?), file.len()))));
+    let described = files.filter_map(|path| {
+        path.metadata().ok().and_then(|file| Some(((path, file.modified().ok()?), file.len())))
+    });
     described.collect()
 }
 
@@ -54,7 +59,11 @@ fn watch(window: &CacheWindow, folder: &Path, is_done: &AtomicBool) -> usize {
         // They are many, and everybody waits while they are listed.
         for holding in if looks % 50 == 0 { window.holdings() } else { Vec::new() } {
             let anchor = &holding.anchor;
-            assert_eq!(anchor.chunk_key.is_some(), anchor.num_tokens > 0 && holding.bytes > 0, "{anchor:?}");
+            assert_eq!(
+                anchor.chunk_key.is_some(),
+                anchor.num_tokens > 0 && holding.bytes > 0,
+                "{anchor:?}"
+            );
         }
         looks += 1;
         std::thread::yield_now();
@@ -67,7 +76,8 @@ async fn converse(engine: &Engine, random: &mut Random, owner: String) {
     let mut talk = Talk::new(SYSTEMS[random.below(SYSTEMS.len())]);
     for _ in 0..=random.below(5) / 4 {
         let words = format!("{} {}", random.below(40), "stone ".repeat(1 + random.below(6)));
-        let request = GenerateRequest { max_tokens: 1 + random.below(6), ..ask(talk.asking(&words), &owner) };
+        let request =
+            GenerateRequest { max_tokens: 1 + random.below(6), ..ask(talk.asking(&words), &owner) };
         let answer = finish(&mut engine.generate(request)).await.expect("an answer");
         talk.add(&words, &answer);
     }
@@ -79,7 +89,12 @@ fn check_places(keeper: &Keeper) {
         let path = keeper.window().path(&anchor.owner);
         let end = path.last().map(|record| (record.key.clone(), record.stop()));
         assert_eq!(end, anchor.chunk_key.map(|key| (key, anchor.num_tokens)), "{}", anchor.owner);
-        assert_eq!(path.iter().map(|record| record.token_ids.len()).sum::<usize>(), anchor.num_tokens, "{}", anchor.owner);
+        assert_eq!(
+            path.iter().map(|record| record.token_ids.len()).sum::<usize>(),
+            anchor.num_tokens,
+            "{}",
+            anchor.owner
+        );
     }
 }
 
@@ -99,7 +114,8 @@ async fn budgets_hold_under_load_and_pinned_conversations_stay() {
 
     let is_done = Arc::new(AtomicBool::new(false));
     let watcher = {
-        let (window, folder, is_done) = (keeper.window().clone(), place.path().to_owned(), Arc::clone(&is_done));
+        let (window, folder, is_done) =
+            (keeper.window().clone(), place.path().to_owned(), Arc::clone(&is_done));
         std::thread::spawn(move || watch(&window, &folder, &is_done))
     };
     let mut writers = JoinSet::new();
@@ -129,7 +145,10 @@ async fn budgets_hold_under_load_and_pinned_conversations_stay() {
         assert_eq!((anchor.num_tokens, &anchor.lost, anchor.is_pinned), (*held, &None, true));
         keeper.forget_in_place().await;
         let next = keeper.answer(ask(talk.asking("Who builds them?"), owner)).await;
-        assert_eq!((next.finished.stats.num_cached_tokens, next.finished.stats.cache_note), (*held, None));
+        assert_eq!(
+            (next.finished.stats.num_cached_tokens, next.finished.stats.cache_note),
+            (*held, None)
+        );
     }
 
     // Less room than the pinned ones take: they stay, and nothing else.
@@ -137,7 +156,10 @@ async fn budgets_hold_under_load_and_pinned_conversations_stay() {
     keeper.engine.set_cache_budgets(0, 0);
     keeper.settle().await;
     check_places(&keeper);
-    let promised = pinned.iter().flat_map(|(_, owner, _)| keeper.window().path(owner)).map(|record| record.key);
+    let promised = pinned
+        .iter()
+        .flat_map(|(_, owner, _)| keeper.window().path(owner))
+        .map(|record| record.key);
     assert_eq!(keeper.kept.rows.keys().cloned().collect::<BTreeSet<_>>(), promised.collect());
     assert!(pinned.iter().all(|(_, owner, held)| keeper.kept.anchors[owner].num_tokens > *held));
 }
@@ -146,23 +168,35 @@ async fn budgets_hold_under_load_and_pinned_conversations_stay() {
 async fn a_prompt_larger_than_the_budgets_leaves_nothing_behind_that_nobody_reaches() {
     let model = Scripted::endless();
     let place = fresh_folder();
-    for (disk, memory) in [(100_000, 0), (100_000, 70_000), (10_000, 100_000), (0, 100_000), (0, 10_000)] {
+    for (disk, memory) in
+        [(100_000, 0), (100_000, 70_000), (10_000, 100_000), (0, 100_000), (0, 10_000)]
+    {
         let budgets = Budgets { disk, memory };
-        let mut keeper = Keeper::start(model.folder(), place.path(), budgets, Kept::default()).await;
+        let mut keeper =
+            Keeper::start(model.folder(), place.path(), budgets, Kept::default()).await;
         for first in 1..5 {
             let prompt: Vec<u32> = (0..1200).map(|token| (token * first) % 250).collect();
-            let request = GenerateRequest { max_tokens: 3, ..GenerateRequest::new(PromptInput::Tokens(prompt.clone())) };
+            let request = GenerateRequest {
+                max_tokens: 3,
+                ..GenerateRequest::new(PromptInput::Tokens(prompt.clone()))
+            };
             let owner = Some(format!("conversation/{first}"));
             let answer = keeper.answer(GenerateRequest { owner, ..request }).await;
             assert_eq!(answer.finished.token_ids, model.answer(&prompt, 3));
             keeper.settle().await;
             check_places(&keeper);
             let view = keeper.window().view(usize::MAX);
-            assert!(view.memory.0 <= view.memory.1 && view.disk.0 <= view.disk.1, "{budgets:?}: {view:?}");
+            assert!(
+                view.memory.0 <= view.memory.1 && view.disk.0 <= view.disk.1,
+                "{budgets:?}: {view:?}"
+            );
             // What is in both tiers counts once in the tree.
             let reached: u64 = view.nodes.iter().map(|node| node.bytes).sum();
             let kept = view.disk.0.max(view.memory.0)..=view.disk.0 + view.memory.0;
-            assert!(kept.contains(&reached), "{budgets:?}: {reached} bytes are reached of {kept:?}");
+            assert!(
+                kept.contains(&reached),
+                "{budgets:?}: {reached} bytes are reached of {kept:?}"
+            );
         }
         keeper.close().await;
         std::fs::remove_dir_all(place.path()).expect("removed");

@@ -1,10 +1,13 @@
-//! Who holds a place keeps it; who lets go of it does not; and what had to be read again is explained at the next turn.
+//! Who holds a place keeps it; who lets go of it does not; and what had to be read again is
+//! explained at the next turn.
 
 use cairn_chat::Message;
 use cairn_engine::{CacheNode, GenerateRequest};
 use tempfile::TempDir;
 
-use crate::keeper::{Budgets, Keeper, Kept, ON_DISK, ROOMY, Talk, ask, fresh_folder, num_held, talker};
+use crate::keeper::{
+    Budgets, Keeper, Kept, ON_DISK, ROOMY, Talk, ask, fresh_folder, num_held, talker,
+};
 use crate::scripted::{Scripted, text_ids};
 
 const OWNER: &str = "conversation/1";
@@ -36,7 +39,16 @@ async fn scene() -> Scene {
     other.add("Tell me who builds them.", &second);
     keeper.settle().await;
     let shared = second.finished.stats.num_cached_tokens;
-    Scene { keeper, talk, held: num_held(&first), other, other_held: num_held(&second), shared, _place: place, model }
+    Scene {
+        keeper,
+        talk,
+        held: num_held(&first),
+        other,
+        other_held: num_held(&second),
+        shared,
+        _place: place,
+        model,
+    }
 }
 
 impl Scene {
@@ -59,7 +71,10 @@ async fn a_pinned_conversation_stays_whatever_the_budget() {
     scene.keeper.engine.set_cache_budgets(0, 0);
     scene.keeper.settle().await;
     assert!(scene.keeper.kept.anchors[OWNER].is_pinned);
-    assert_eq!((scene.keeper.kept.anchors[OWNER].num_tokens, &scene.keeper.kept.anchors[OWNER].lost), (scene.held, &None));
+    assert_eq!(
+        (scene.keeper.kept.anchors[OWNER].num_tokens, &scene.keeper.kept.anchors[OWNER].lost),
+        (scene.held, &None)
+    );
     assert_eq!(scene.keeper.kept.anchors[OTHER].num_tokens, scene.shared);
     assert_eq!(scene.keeper.window().tokens(OWNER).len(), scene.held);
     assert_eq!(scene.next().await, (scene.held, None));
@@ -101,7 +116,10 @@ async fn a_name_keeps_what_a_conversation_was_when_it_was_saved() {
     assert_eq!(scene.keeper.kept.anchors[OWNER].num_tokens, num_held(&next));
     assert!(scene.keeper.window().purge(OWNER) > 0);
     scene.keeper.settle().await;
-    assert_eq!((scene.keeper.kept.anchors[NAMED].num_tokens, scene.keeper.kept.anchors[OWNER].num_tokens), (scene.held, scene.held));
+    assert_eq!(
+        (scene.keeper.kept.anchors[NAMED].num_tokens, scene.keeper.kept.anchors[OWNER].num_tokens),
+        (scene.held, scene.held)
+    );
     // Clearing and budgets go round it.
     assert!(scene.keeper.window().clear() > 0);
     scene.keeper.engine.set_cache_budgets(0, 0);
@@ -127,7 +145,14 @@ async fn a_removed_node_takes_what_continues_it() {
     assert_eq!(scene.keeper.window().remove(&shared.key), Some(all));
     scene.keeper.settle().await;
     assert!(scene.keeper.kept.rows.is_empty());
-    assert!(scene.keeper.kept.anchors.values().all(|anchor| anchor.chunk_key.is_none() && anchor.lost.is_some()));
+    assert!(
+        scene
+            .keeper
+            .kept
+            .anchors
+            .values()
+            .all(|anchor| anchor.chunk_key.is_none() && anchor.lost.is_some())
+    );
 }
 
 #[tokio::test]
@@ -137,16 +162,23 @@ async fn what_was_read_again_is_told_with_its_reason() {
     scene.keeper.window().clear();
     let (cached, note) = scene.next().await;
     assert_eq!(cached, 0);
-    assert!(note.is_some_and(|note| note.starts_with("re-read ") && note.ends_with(" tokens: the cache was cleared, a moment ago")));
+    assert!(note.is_some_and(|note| note.starts_with("re-read ")
+        && note.ends_with(" tokens: the cache was cleared, a moment ago")));
     scene.keeper.engine.set_cache_budgets(0, 0);
     scene.keeper.settle().await;
     let Scene { keeper, talk, model, _place: place, .. } = scene;
     let mut kept = keeper.close().await;
-    kept.anchors.values_mut().filter_map(|anchor| anchor.lost.as_mut()).for_each(|lost| lost.at_ms -= 2 * 86_400_000);
+    kept.anchors
+        .values_mut()
+        .filter_map(|anchor| anchor.lost.as_mut())
+        .for_each(|lost| lost.at_ms -= 2 * 86_400_000);
     let mut keeper = Keeper::start(model.folder(), place.path(), ON_DISK, kept).await;
     let next = keeper.answer(ask(talk.asking("And then?"), OWNER)).await;
     let stats = &next.finished.stats;
-    let expected = format!("re-read {} tokens: evicted to keep to the disk budget, 2 days ago", stats.num_prompt_tokens);
+    let expected = format!(
+        "re-read {} tokens: evicted to keep to the disk budget, 2 days ago",
+        stats.num_prompt_tokens
+    );
     assert_eq!((stats.num_cached_tokens, stats.cache_note.clone()), (0, Some(expected)));
 
     // The system prompt is another: as long as both agree, it is read from the cache.
@@ -157,9 +189,15 @@ async fn what_was_read_again_is_told_with_its_reason() {
     keeper.engine.forget_conversations().await;
     let answer = keeper.answer(ask(messages, OWNER)).await;
     let stats = &answer.finished.stats;
-    let place_of_change = "<|im_start|>system\n".len() - "<|im_start|>".len() + 1 + "YOU ANSWER ".len();
+    let place_of_change =
+        "<|im_start|>system\n".len() - "<|im_start|>".len() + 1 + "YOU ANSWER ".len();
     let reread = stats.num_prompt_tokens - place_of_change;
-    assert_eq!(stats.cache_note, Some(format!("re-read {reread} tokens: the system prompt changed at token {place_of_change}")));
+    assert_eq!(
+        stats.cache_note,
+        Some(format!(
+            "re-read {reread} tokens: the system prompt changed at token {place_of_change}"
+        ))
+    );
 
     // Files have changed.
     keeper.settle().await;
@@ -168,7 +206,10 @@ async fn what_was_read_again_is_told_with_its_reason() {
     let keeper = Keeper::start(model.folder(), place.path(), ON_DISK, kept).await;
     let stats = keeper.answer(ask(talk.asking("And then?"), OWNER)).await.finished.stats;
     let reason = "a stored part is damaged (its contents have changed since it was written)";
-    assert_eq!(stats.cache_note, Some(format!("re-read {} tokens: {reason}", stats.num_prompt_tokens)));
+    assert_eq!(
+        stats.cache_note,
+        Some(format!("re-read {} tokens: {reason}", stats.num_prompt_tokens))
+    );
 }
 
 #[tokio::test]
@@ -181,7 +222,10 @@ async fn a_changed_system_prompt_is_told_where_models_cannot_go_back_to_it() {
         talk.add("FIND A MILE", &first);
         talk.0[0].content.replace_range(120..121, "N");
         let changed = keeper.answer(ask(talk.asking("NO"), OWNER)).await.finished.stats;
-        let expected = format!("re-read {} tokens: the system prompt changed at token 122", changed.num_prompt_tokens);
+        let expected = format!(
+            "re-read {} tokens: the system prompt changed at token 122",
+            changed.num_prompt_tokens
+        );
         assert_eq!((changed.num_cached_tokens, changed.cache_note), (0, Some(expected)), "{case}");
     }
 }
@@ -189,7 +233,11 @@ async fn a_changed_system_prompt_is_told_where_models_cannot_go_back_to_it() {
 #[tokio::test]
 async fn another_model_starts_anew_and_the_first_one_resumes() {
     for memory in [0, ROOMY] {
-        let (one, two, three) = (Scripted::endless(), Scripted::new(&text_ids("gfedcba")), Scripted::new(&text_ids("gabcdef")));
+        let (one, two, three) = (
+            Scripted::endless(),
+            Scripted::new(&text_ids("gfedcba")),
+            Scripted::new(&text_ids("gabcdef")),
+        );
         let place = fresh_folder();
         let budgets = Budgets { disk: ROOMY, memory };
         let mut keeper = Keeper::start(one.folder(), place.path(), budgets, Kept::default()).await;
@@ -201,9 +249,19 @@ async fn another_model_starts_anew_and_the_first_one_resumes() {
 
         keeper.engine.load("other", two.folder()).await.expect("loads");
         let view = keeper.window().view(0);
-        assert!(view.memory.0 == 0 && view.disk.0 > 0, "a model that goes leaves its conversations on disk: {view:?}");
-        let other = keeper.answer(GenerateRequest { max_tokens: 3, ..ask(talk.asking("And then?"), OWNER) }).await.finished.stats;
-        let expected = format!("re-read {} tokens: it was read by another model, model", other.num_prompt_tokens);
+        assert!(
+            view.memory.0 == 0 && view.disk.0 > 0,
+            "a model that goes leaves its conversations on disk: {view:?}"
+        );
+        let other = keeper
+            .answer(GenerateRequest { max_tokens: 3, ..ask(talk.asking("And then?"), OWNER) })
+            .await
+            .finished
+            .stats;
+        let expected = format!(
+            "re-read {} tokens: it was read by another model, model",
+            other.num_prompt_tokens
+        );
         assert_eq!((other.num_cached_tokens, other.cache_note), (0, Some(expected)));
 
         keeper.engine.load("model", one.folder()).await.expect("loads");
@@ -214,6 +272,8 @@ async fn another_model_starts_anew_and_the_first_one_resumes() {
         keeper.settle().await;
         keeper.engine.load("model", three.folder()).await.expect("loads");
         let revised = keeper.answer(ask(talk.asking("And then?"), OWNER)).await.finished.stats;
-        assert!(revised.cache_note.is_some_and(|note| note.ends_with("the model's files are of another revision than when it was read")));
+        assert!(revised.cache_note.is_some_and(|note| {
+            note.ends_with("the model's files are of another revision than when it was read")
+        }));
     }
 }

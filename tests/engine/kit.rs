@@ -1,10 +1,13 @@
-//! Answers that cannot share a batch: with a draft model or quantized keys and values, and what the next of them finds.
+//! Answers that cannot share a batch: with a draft model or quantized keys and values, and what the
+//! next of them finds.
 
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use cairn_chat::{FinishReason, SamplingParams};
-use cairn_engine::{Engine, EngineOptions, GenerateRequest, KvCacheOptions, KvQuantization, PromptInput};
+use cairn_engine::{
+    Engine, EngineOptions, GenerateRequest, KvCacheOptions, KvQuantization, PromptInput,
+};
 use cairn_lm::{GenerateOptions, LoadOptions, LoadedModel, Sampler, generate_step};
 use serde_json::json;
 
@@ -24,7 +27,10 @@ fn drafted(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
 }
 
 fn quantized(start: usize) -> KvCacheOptions {
-    KvCacheOptions { max_size: None, quantization: Some(KvQuantization { bits: 8, group_size: 32, start }) }
+    KvCacheOptions {
+        max_size: None,
+        quantization: Some(KvQuantization { bits: 8, group_size: 32, start }),
+    }
 }
 
 async fn answer(engine: &Engine, request: GenerateRequest) -> Answer {
@@ -67,11 +73,18 @@ async fn a_real_draft_model_changes_no_token() {
     engine.load_draft("itself", &folder).await.expect("loads");
     let prompt = engine.tokenize("What is a cairn?").await.expect("tokens");
     let plain = answer(&engine, request(&prompt, 40)).await;
-    assert_eq!(answer(&engine, drafted(&prompt, 40)).await.finished.token_ids, plain.finished.token_ids);
+    assert_eq!(
+        answer(&engine, drafted(&prompt, 40)).await.finished.token_ids,
+        plain.finished.token_ids
+    );
 }
 
 /// What a second turn finds of the first.
-async fn check_second_turn(first: GenerateRequest, second: impl Fn(&[u32]) -> GenerateRequest, expected_cached: impl Fn(usize) -> usize) {
+async fn check_second_turn(
+    first: GenerateRequest,
+    second: impl Fn(&[u32]) -> GenerateRequest,
+    expected_cached: impl Fn(usize) -> usize,
+) {
     let model = Scripted::endless();
     let engine = engine(&model).await;
     engine.load_draft("draft", model.folder()).await.expect("loads");
@@ -94,9 +107,12 @@ async fn the_next_turn_finds_what_the_last_one_read() {
         kv_cache: KvCacheOptions { max_size: Some(500), ..KvCacheOptions::default() },
         ..drafted(prompt, 20)
     };
-    // Quantization that begins later than the conversation ends: the script does not read quantized ids.
-    let undrafted = |prompt: &[u32]| GenerateRequest { kv_cache: quantized(5000), ..request(prompt, 20) };
-    let forgetful = |prompt: &[u32]| GenerateRequest { use_prompt_cache: false, ..drafted(prompt, 20) };
+    // Quantization that begins later than the conversation ends: the script does not read quantized
+    // ids.
+    let undrafted =
+        |prompt: &[u32]| GenerateRequest { kv_cache: quantized(5000), ..request(prompt, 20) };
+    let forgetful =
+        |prompt: &[u32]| GenerateRequest { use_prompt_cache: false, ..drafted(prompt, 20) };
     // The last token of an answer is not read: nothing follows it.
     let all_but_last = |length| length - 1;
     check_second_turn(drafted(&prompt, 20), |prompt| drafted(prompt, 20), all_but_last).await;
@@ -117,12 +133,18 @@ async fn a_forgetful_answer_leaves_the_kept_conversation_alone() {
     answer(&engine, drafted(&[1, 2, 3], 5)).await;
     answer(&engine, GenerateRequest { use_prompt_cache: false, ..drafted(&[7, 8, 9], 5) }).await;
     answer(&engine, request(&[4, 5, 6], 5)).await;
-    assert_eq!(answer(&engine, drafted(&[1, 2, 3, 4], 5)).await.finished.stats.num_cached_tokens, 3);
+    assert_eq!(
+        answer(&engine, drafted(&[1, 2, 3, 4], 5)).await.finished.stats.num_cached_tokens,
+        3
+    );
 }
 
 #[tokio::test]
 async fn a_stopped_or_failed_answer_leaves_the_next_one_right() {
-    for (fields, expected) in [(json!({ "fail_at": 30 }), "the script fails"), (json!({ "panic_at": 30 }), "the script panics")] {
+    for (fields, expected) in [
+        (json!({ "fail_at": 30 }), "the script fails"),
+        (json!({ "panic_at": 30 }), "the script panics"),
+    ] {
         let model = Scripted::with(&text_ids("abcdefg"), fields);
         let engine = engine(&model).await;
         engine.load_draft("draft", model.folder()).await.expect("loads");
@@ -133,7 +155,10 @@ async fn a_stopped_or_failed_answer_leaves_the_next_one_right() {
             assert!(message.contains(expected), "{message}");
             let after = answer(&engine, drafted(&[1, 2, 3], 5)).await;
             assert_eq!(after.finished.token_ids, model.answer(&[1, 2, 3], 5));
-            assert_eq!(after.finished.stats.num_cached_tokens, 0, "what a failure left behind is not used");
+            assert_eq!(
+                after.finished.stats.num_cached_tokens, 0,
+                "what a failure left behind is not used"
+            );
         }
     }
     let endless = Scripted::endless();
@@ -157,9 +182,13 @@ async fn a_stopped_or_failed_answer_leaves_the_next_one_right() {
 }
 
 /// The end of an answer whose first events have been received already.
-async fn finish_late(generation: &mut cairn_engine::Generation) -> cairn_engine::FinishedGeneration {
+async fn finish_late(
+    generation: &mut cairn_engine::Generation,
+) -> cairn_engine::FinishedGeneration {
     loop {
-        if let cairn_engine::GenerateEvent::Finished(finished) = generation.recv().await.expect("an event") {
+        if let cairn_engine::GenerateEvent::Finished(finished) =
+            generation.recv().await.expect("an event")
+        {
             return *finished;
         }
     }
@@ -174,9 +203,17 @@ async fn draft_models_come_and_go() {
 
     let folder = tempfile::tempdir().expect("folder");
     cairn_tests::copy_with_tokenizer("llama/dense-tied", folder.path()).expect("copies");
-    let message = engine.load_draft("other", folder.path()).await.expect_err("is refused").to_string();
-    assert!(message.contains("259") && message.contains("128") && !message.contains('\n'), "{message}");
-    let message = engine.load_draft("nowhere", &folder.path().join("nowhere")).await.expect_err("is refused").to_string();
+    let message =
+        engine.load_draft("other", folder.path()).await.expect_err("is refused").to_string();
+    assert!(
+        message.contains("259") && message.contains("128") && !message.contains('\n'),
+        "{message}"
+    );
+    let message = engine
+        .load_draft("nowhere", &folder.path().join("nowhere"))
+        .await
+        .expect_err("is refused")
+        .to_string();
     assert!(message.starts_with("cannot load nowhere"), "{message}");
     assert_eq!(refusal(&engine, drafted(&[1], 1)).await, none);
 
@@ -196,15 +233,34 @@ async fn quantized_answers_are_those_of_the_model_with_such_caches() {
     cairn_tests::copy_with_tokenizer("qwen3_moe/quant4", folder.path()).expect("copies");
     let (engine, _) = Engine::start(EngineOptions::default());
     engine.load("moe", folder.path()).await.expect("loads");
-    let loaded = LoadedModel::load(folder.path(), LoadOptions { keep_quantized: false }).expect("loads");
+    let loaded =
+        LoadedModel::load(folder.path(), LoadOptions { keep_quantized: false }).expect("loads");
     let prompt: Vec<u32> = (40..70).collect();
     for start in [0, 35] {
         let KvCacheOptions { quantization, .. } = quantized(start);
-        let options = GenerateOptions { max_tokens: 20, kv_quantization: quantization, ..GenerateOptions::default() };
+        let options = GenerateOptions {
+            max_tokens: 20,
+            kv_quantization: quantization,
+            ..GenerateOptions::default()
+        };
         let mut go_on = |_, _| ControlFlow::Continue(());
-        let mut stream = generate_step(&loaded.model, &prompt, &mut Vec::new(), Sampler::Greedy, options, &mut go_on).expect("starts");
-        let expected: Vec<u32> = std::iter::from_fn(|| stream.next_token().expect("step")).map(|sampled| sampled.token).collect();
-        let request = GenerateRequest { kv_cache: quantized(start), ignore_eos: true, ..request(&prompt, 20) };
+        let mut stream = generate_step(
+            &loaded.model,
+            &prompt,
+            &mut Vec::new(),
+            Sampler::Greedy,
+            options,
+            &mut go_on,
+        )
+        .expect("starts");
+        let expected: Vec<u32> = std::iter::from_fn(|| stream.next_token().expect("step"))
+            .map(|sampled| sampled.token)
+            .collect();
+        let request = GenerateRequest {
+            kv_cache: quantized(start),
+            ignore_eos: true,
+            ..request(&prompt, 20)
+        };
         assert_eq!(answer(&engine, request).await.finished.token_ids, expected, "from {start} on");
     }
 }
@@ -214,7 +270,10 @@ async fn what_a_kit_cannot_do_is_refused_by_name() {
     let model = Scripted::endless();
     let engine = engine(&model).await;
     engine.load_draft("draft", model.folder()).await.expect("loads");
-    let kv_cache = |bits, group_size| KvCacheOptions { max_size: None, quantization: Some(KvQuantization { bits, group_size, start: 0 }) };
+    let kv_cache = |bits, group_size| KvCacheOptions {
+        max_size: None,
+        quantization: Some(KvQuantization { bits, group_size, start: 0 }),
+    };
     let mut cases = Vec::new();
     for bits in [0, 1, 5, 7, 16] {
         cases.push((
@@ -222,9 +281,18 @@ async fn what_a_kit_cannot_do_is_refused_by_name() {
             format!("kv_bits = {bits}, but it must be one of [2, 3, 4, 6, 8]"),
         ));
     }
-    cases.push((GenerateRequest { kv_cache: kv_cache(8, 48), ..request(&[1], 1) }, "kv_group_size = 48".to_owned()));
-    cases.push((GenerateRequest { num_top_logprobs: Some(11), ..drafted(&[1], 1) }, "top_logprobs is 11".to_owned()));
-    cases.push((GenerateRequest { prefill_step_size: 0, ..drafted(&[1], 1) }, "prefill_step_size is 0".to_owned()));
+    cases.push((
+        GenerateRequest { kv_cache: kv_cache(8, 48), ..request(&[1], 1) },
+        "kv_group_size = 48".to_owned(),
+    ));
+    cases.push((
+        GenerateRequest { num_top_logprobs: Some(11), ..drafted(&[1], 1) },
+        "top_logprobs is 11".to_owned(),
+    ));
+    cases.push((
+        GenerateRequest { prefill_step_size: 0, ..drafted(&[1], 1) },
+        "prefill_step_size is 0".to_owned(),
+    ));
     let sampling = SamplingParams { top_p: 2.0, ..SamplingParams::default() };
     cases.push((GenerateRequest { sampling, ..drafted(&[1], 1) }, "top_p is 2".to_owned()));
     for (request, expected) in cases {
@@ -247,7 +315,14 @@ async fn text_becomes_the_tokens_that_a_prompt_of_it_has() {
             assert!(tokens.is_empty());
             continue;
         }
-        let of_text = answer(&engine, GenerateRequest { max_tokens: 1, ..GenerateRequest::new(PromptInput::Text(text.to_owned())) }).await;
+        let of_text = answer(
+            &engine,
+            GenerateRequest {
+                max_tokens: 1,
+                ..GenerateRequest::new(PromptInput::Text(text.to_owned()))
+            },
+        )
+        .await;
         assert_eq!(tokens, of_text.finished.new_prompt_ids);
     }
 }
@@ -258,30 +333,44 @@ fn widen_head(model: &Path) {
     let config = std::fs::read_to_string(&path).expect("config.json");
     let config = config.replace("\"num_attention_heads\": 2", "\"num_attention_heads\": 1");
     let config = config.replace("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 1");
-    std::fs::write(path, config.replace("\"head_dim\": 16", "\"head_dim\": 32")).expect("config.json");
+    std::fs::write(path, config.replace("\"head_dim\": 16", "\"head_dim\": 32"))
+        .expect("config.json");
     let path = model.join("model.safetensors");
     let mut weights = Parts::read(&path);
-    for norm in weights.tensors.iter_mut().filter(|tensor| tensor.name.ends_with("q_norm.weight") || tensor.name.ends_with("k_norm.weight"))
-    {
+    for norm in weights.tensors.iter_mut().filter(|tensor| {
+        tensor.name.ends_with("q_norm.weight") || tensor.name.ends_with("k_norm.weight")
+    }) {
         (norm.shape, norm.bytes) = (vec![32], norm.bytes.repeat(2));
     }
     weights.write(&path);
 }
 
 #[tokio::test]
-async fn an_answer_with_quantized_keys_is_made_again_from_its_question_where_a_state_was_caught_there() {
+async fn an_answer_with_quantized_keys_is_made_again_from_its_question_where_a_state_was_caught_there()
+ {
     let (model, place) = (talker("qwen3_next/equal-heads"), fresh_folder());
     widen_head(model.path());
     let keeper = Keeper::start(model.path(), place.path(), ON_DISK, Kept::default()).await;
     let talk = Talk::new(&"AID ME AND LEAD ME HOME. ".repeat(4));
-    let question = || GenerateRequest { kv_cache: quantized(0), ..ask(talk.asking("FIND A MILE AND A CALM LAND"), "conversation/1") };
+    let question = || GenerateRequest {
+        kv_cache: quantized(0),
+        ..ask(talk.asking("FIND A MILE AND A CALM LAND"), "conversation/1")
+    };
     let first = keeper.answer(question()).await;
     keeper.forget_in_place().await;
     let again = keeper.answer(question()).await;
     let (stats, expected) = (&again.finished.stats, first.finished.stats.num_prompt_tokens);
-    assert!(stats.num_cached_tokens < expected && stats.num_cached_tokens + 20 > expected, "{stats:?}");
+    assert!(
+        stats.num_cached_tokens < expected && stats.num_cached_tokens + 20 > expected,
+        "{stats:?}"
+    );
     assert_eq!(again.finished.token_ids, first.finished.token_ids);
     // Another question finds the system prompt.
-    let other = keeper.answer(GenerateRequest { kv_cache: quantized(0), ..ask(talk.asking("NO"), "conversation/2") }).await;
+    let other = keeper
+        .answer(GenerateRequest {
+            kv_cache: quantized(0),
+            ..ask(talk.asking("NO"), "conversation/2")
+        })
+        .await;
     assert!(other.finished.stats.num_cached_tokens >= 100, "{:?}", other.finished.stats);
 }

@@ -1,12 +1,13 @@
-//! Conversations that go on after a prompt cache: each answer is that to the whole prompt, and what was read stays read.
+//! Conversations that go on after a prompt cache: each answer is that to the whole prompt, and what
+//! was read stays read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cairn_chat::{Message, Role};
 use cairn_engine::{
-    Anchor, CacheEvent, CacheOptions, CachePromptRequest, ChunkRecord, Engine, EngineOptions, GenerateRequest, Import, KvCacheOptions,
-    KvQuantization, PromptInput, PromptKind, PromptPrefix,
+    Anchor, CacheEvent, CacheOptions, CachePromptRequest, ChunkRecord, Engine, EngineOptions,
+    GenerateRequest, Import, KvCacheOptions, KvQuantization, PromptInput, PromptKind, PromptPrefix,
 };
 use cairn_lm::cache::{load_prompt_cache, save_prompt_cache};
 use serde_json::json;
@@ -32,7 +33,14 @@ impl App {
     async fn start(model: &Path) -> App {
         let folder = tempfile::tempdir().expect("a folder");
         let (engine, events) = start(model, folder.path(), Vec::new(), Vec::new()).await;
-        App { engine, events, model: model.to_owned(), folder, chunks: BTreeMap::new(), anchors: BTreeMap::new() }
+        App {
+            engine,
+            events,
+            model: model.to_owned(),
+            folder,
+            chunks: BTreeMap::new(),
+            anchors: BTreeMap::new(),
+        }
     }
 
     async fn restart(&mut self) {
@@ -40,13 +48,18 @@ impl App {
         while let Some(event) = self.events.recv().await {
             match event {
                 CacheEvent::Filed(record) => drop(self.chunks.insert(record.key.clone(), record)),
-                CacheEvent::Removed { keys, .. } => keys.iter().for_each(|key| drop(self.chunks.remove(key))),
-                CacheEvent::Anchored(anchor) => drop(self.anchors.insert(anchor.owner.clone(), anchor)),
+                CacheEvent::Removed { keys, .. } => {
+                    keys.iter().for_each(|key| drop(self.chunks.remove(key)))
+                }
+                CacheEvent::Anchored(anchor) => {
+                    drop(self.anchors.insert(anchor.owner.clone(), anchor))
+                }
                 CacheEvent::Released { owner } => drop(self.anchors.remove(&owner)),
                 CacheEvent::Touched { .. } => {}
             }
         }
-        let (chunks, anchors) = (self.chunks.values().cloned().collect(), self.anchors.values().cloned().collect());
+        let (chunks, anchors) =
+            (self.chunks.values().cloned().collect(), self.anchors.values().cloned().collect());
         (self.engine, self.events) = start(&self.model, self.folder.path(), chunks, anchors).await;
     }
 
@@ -65,20 +78,48 @@ impl App {
 
     async fn cache_prompt(&self, tokens: &[u32], kv_cache: KvCacheOptions, file: &Path) {
         let prompt = PromptInput::Tokens(tokens.to_vec());
-        let request = CachePromptRequest { prompt, kv_cache, prefill_step_size: 64, file: file.to_owned(), model_name: "model".to_owned() };
+        let request = CachePromptRequest {
+            prompt,
+            kv_cache,
+            prefill_step_size: 64,
+            file: file.to_owned(),
+            model_name: "model".to_owned(),
+        };
         self.engine.cache_prompt(request, |_, _| {}).await.expect("written");
     }
 
     async fn import_file(&self, file: &Path) -> PromptPrefix {
-        let info = self.engine.import_prompt_file(file, Import { owner: "named/1".to_owned(), check: false }).await.expect("imports");
-        PromptPrefix { token_ids: info.token_ids, num_tokens: info.num_tokens, kind: info.kind, variant: info.space.variant }
+        let info = self
+            .engine
+            .import_prompt_file(file, Import { owner: "named/1".to_owned(), check: false })
+            .await
+            .expect("imports");
+        PromptPrefix {
+            token_ids: info.token_ids,
+            num_tokens: info.num_tokens,
+            kind: info.kind,
+            variant: info.space.variant,
+        }
     }
 }
 
-async fn start(model: &Path, folder: &Path, chunks: Vec<ChunkRecord>, anchors: Vec<Anchor>) -> (Engine, UnboundedReceiver<CacheEvent>) {
+async fn start(
+    model: &Path,
+    folder: &Path,
+    chunks: Vec<ChunkRecord>,
+    anchors: Vec<Anchor>,
+) -> (Engine, UnboundedReceiver<CacheEvent>) {
     let folder = folder.join("cache");
-    let cache = CacheOptions { folder, disk_budget_bytes: ROOMY, memory_budget_bytes: ROOMY, chunks, anchors, sweep_lock: None };
-    let (engine, events) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
+    let cache = CacheOptions {
+        folder,
+        disk_budget_bytes: ROOMY,
+        memory_budget_bytes: ROOMY,
+        chunks,
+        anchors,
+        sweep_lock: None,
+    };
+    let (engine, events) =
+        Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
     engine.load("model", model).await.expect("loads");
     (engine, events)
 }
@@ -97,7 +138,12 @@ fn question(words: &str) -> Vec<Message> {
 }
 
 fn known(token_ids: &[u32], kind: PromptKind) -> PromptPrefix {
-    PromptPrefix { num_tokens: token_ids.len(), token_ids: Some(token_ids.to_vec()), kind, variant: String::new() }
+    PromptPrefix {
+        num_tokens: token_ids.len(),
+        token_ids: Some(token_ids.to_vec()),
+        kind,
+        variant: String::new(),
+    }
 }
 
 async fn tokenize(engine: &Engine, text: &str) -> Vec<u32> {
@@ -108,34 +154,58 @@ async fn tokenize(engine: &Engine, text: &str) -> Vec<u32> {
 fn models() -> (Vec<Scripted>, Vec<PathBuf>) {
     let script: Vec<u32> = text_ids("abcdefghijklmnop").into_iter().chain([EOS]).collect();
     let models = vec![Scripted::new(&script), Scripted::endless()];
-    let folders = models.iter().map(|model| model.folder().to_owned()).chain([cairn_tests::golden("tiny-chat")]).collect();
+    let folders = models
+        .iter()
+        .map(|model| model.folder().to_owned())
+        .chain([cairn_tests::golden("tiny-chat")])
+        .collect();
     (models, folders)
 }
 
-/// Asks four questions after `tokens`, of which `prefix` may not say any; `before` stands between them and the first question.
-async fn check_conversation(app: &mut App, tokens: &[u32], prefix: &PromptPrefix, before: &str, restarts: bool) {
+/// Asks four questions after `tokens`, of which `prefix` may not say any; `before` stands between
+/// them and the first question.
+async fn check_conversation(
+    app: &mut App,
+    tokens: &[u32],
+    prefix: &PromptPrefix,
+    before: &str,
+    restarts: bool,
+) {
     let is_opaque = prefix.token_ids.is_none();
     let mut messages = Vec::new();
     let (mut read, mut num_held) = (tokens.to_vec(), if is_opaque { tokens.len() } else { 0 });
     for words in ["And then?", " Why? ", "<|im_end|>", &"again ".repeat(80)] {
         messages.push(message(Role::User, words));
-        let Answer { text, finished, .. } = app.answer(ask(prefix, &messages)).await.expect("an answer");
+        let Answer { text, finished, .. } =
+            app.answer(ask(prefix, &messages)).await.expect("an answer");
         let prompt = [&read[..], &finished.new_prompt_ids].concat();
         let whole = GenerateRequest { use_prompt_cache: false, ..request(&prompt, 12) };
         let expected = app.answer(whole).await.expect("an answer").finished;
         assert_eq!(finished.token_ids, expected.token_ids, "{words}");
-        assert_eq!((finished.stats.num_prompt_tokens, finished.stats.num_cached_tokens), (prompt.len(), num_held), "{words}");
+        assert_eq!(
+            (finished.stats.num_prompt_tokens, finished.stats.num_cached_tokens),
+            (prompt.len(), num_held),
+            "{words}"
+        );
         // A prefix that is not kept any more is read again, and that is said.
         assert_eq!(finished.stats.cache_note.is_some(), num_held == 0, "{words}");
         if messages.len() == 1 {
-            let new = app.engine.decode(vec![finished.new_prompt_ids.clone()]).await.expect("a text").remove(0);
+            let new = app
+                .engine
+                .decode(vec![finished.new_prompt_ids.clone()])
+                .await
+                .expect("a text")
+                .remove(0);
             assert_eq!(new, format!("{before}{words}<|im_end|>\n<|im_start|>assistant\n"));
         }
         // The last token under a limit is sampled and not run.
         num_held = prompt.len() + finished.token_ids.len().min(11);
         read = [&prompt[..], &finished.token_ids].concat();
         messages.last_mut().expect("a question").token_ids = Some(finished.new_prompt_ids);
-        messages.push(Message { token_ids: Some(finished.token_ids), ..message(Role::Assistant, &text) });
+        messages.push(Message {
+            token_ids: Some(finished.token_ids),
+            ..message(Role::Assistant, &text)
+        });
         if restarts {
             app.restart().await;
         } else if is_opaque {
@@ -158,8 +228,9 @@ async fn answers_after_a_prefix_are_those_to_the_whole_prompt_and_every_turn_is_
         (format!("{closed}<|im_end|>\n"), PromptKind::Conversation, "<|im_start|>user\n"),
     ];
     for model in &folders {
-        for (restarts, (text, kind, before)) in
-            [false, true].into_iter().flat_map(|restarts| cases.iter().map(move |case| (restarts, case)))
+        for (restarts, (text, kind, before)) in [false, true]
+            .into_iter()
+            .flat_map(|restarts| cases.iter().map(move |case| (restarts, case)))
         {
             let mut app = App::start(model).await;
             let tokens = tokenize(&app.engine, &format!("<|im_start|>user\n{text}")).await;
@@ -175,21 +246,30 @@ async fn a_file_that_does_not_say_its_tokens_is_gone_on_with() {
         for restarts in [false, true] {
             let mut app = App::start(model).await;
             // Longer than a chunk.
-            let open = tokenize(&app.engine, &format!("<|im_start|>user\n{}", "A long text. ".repeat(40))).await;
+            let open =
+                tokenize(&app.engine, &format!("<|im_start|>user\n{}", "A long text. ".repeat(40)))
+                    .await;
             let prefix = app.import(&open, KvCacheOptions::default()).await;
-            assert_eq!((prefix.token_ids.as_ref(), prefix.num_tokens, prefix.kind), (None, open.len(), PromptKind::Prompt));
+            assert_eq!(
+                (prefix.token_ids.as_ref(), prefix.num_tokens, prefix.kind),
+                (None, open.len(), PromptKind::Prompt)
+            );
             check_conversation(&mut app, &open, &prefix, "", restarts).await;
         }
     }
 }
 
-/// A golden that is tested with other tokens than text: of the tokenizer's ids those of digits are in its vocabulary.
+/// A golden that is tested with other tokens than text: of the tokenizer's ids those of digits are
+/// in its vocabulary.
 fn golden(case: &str) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     cairn_tests::copy_with_tokenizer(case, folder.path()).expect("copies");
-    let template =
-        "{% for m in messages %}{{ '(' if m.role == 'user' else '>' }}{{ m.content }}){% endfor %}{{ '>' if add_generation_prompt }}";
-    std::fs::write(folder.path().join("tokenizer_config.json"), json!({ "chat_template": template }).to_string()).expect("writes");
+    let template = "{% for m in messages %}{{ '(' if m.role == 'user' else '>' }}{{ m.content }}){% endfor %}{{ '>' if add_generation_prompt }}";
+    std::fs::write(
+        folder.path().join("tokenizer_config.json"),
+        json!({ "chat_template": template }).to_string(),
+    )
+    .expect("writes");
     folder
 }
 
@@ -200,7 +280,9 @@ async fn windows_and_states_are_gone_on_with() {
         let mut app = App::start(folder.path()).await;
         // Longer than the window, and than a chunk.
         let open = tokenize(&app.engine, &format!("({}", "1 + 2 = 3. ".repeat(40))).await;
-        for prefix in [known(&open, PromptKind::Prompt), app.import(&open, KvCacheOptions::default()).await] {
+        for prefix in
+            [known(&open, PromptKind::Prompt), app.import(&open, KvCacheOptions::default()).await]
+        {
             let mut num_held = if prefix.token_ids.is_some() { 0 } else { open.len() };
             let (mut messages, mut read) = (Vec::new(), open.clone());
             for words in ["4?", "5 + 6?", "7"] {
@@ -209,15 +291,26 @@ async fn windows_and_states_are_gone_on_with() {
                 let asked = GenerateRequest { ignore_eos: true, ..ask(&prefix, &messages) };
                 let Answer { text, finished, .. } = app.answer(asked).await.expect("an answer");
                 let prompt = [&read[..], &finished.new_prompt_ids].concat();
-                let whole = GenerateRequest { ignore_eos: true, use_prompt_cache: false, ..request(&prompt, 12) };
+                let whole = GenerateRequest {
+                    ignore_eos: true,
+                    use_prompt_cache: false,
+                    ..request(&prompt, 12)
+                };
                 let expected = app.answer(whole).await.expect("an answer").finished;
                 assert_eq!(finished.token_ids, expected.token_ids, "{case}: {words}");
                 let stats = &finished.stats;
-                assert_eq!((stats.num_prompt_tokens, stats.num_cached_tokens), (prompt.len(), num_held), "{case}: {words}");
+                assert_eq!(
+                    (stats.num_prompt_tokens, stats.num_cached_tokens),
+                    (prompt.len(), num_held),
+                    "{case}: {words}"
+                );
                 num_held = prompt.len() + 11;
                 read = [&prompt[..], &finished.token_ids].concat();
                 messages.last_mut().expect("a question").token_ids = Some(finished.new_prompt_ids);
-                messages.push(Message { token_ids: Some(finished.token_ids), ..message(Role::Assistant, &text) });
+                messages.push(Message {
+                    token_ids: Some(finished.token_ids),
+                    ..message(Role::Assistant, &text)
+                });
                 app.restart().await;
             }
         }
@@ -227,7 +320,10 @@ async fn windows_and_states_are_gone_on_with() {
 #[tokio::test]
 async fn quantized_files_stay_quantized_and_are_gone_on_with() {
     let folder = golden("qwen3_moe/quant4");
-    let kv_cache = KvCacheOptions { max_size: None, quantization: Some(KvQuantization { bits: 8, group_size: 32, start: 0 }) };
+    let kv_cache = KvCacheOptions {
+        max_size: None,
+        quantization: Some(KvQuantization { bits: 8, group_size: 32, start: 0 }),
+    };
     for is_known in [true, false] {
         let mut app = App::start(folder.path()).await;
         let open = tokenize(&app.engine, &format!("({}", "1 + 2 = 3. ".repeat(30))).await;
@@ -239,17 +335,31 @@ async fn quantized_files_stay_quantized_and_are_gone_on_with() {
             }
             false => app.import(&open, kv_cache).await,
         };
-        assert_eq!((prefix.token_ids.is_some(), prefix.kv_cache().quantization.is_some()), (is_known, is_known));
+        assert_eq!(
+            (prefix.token_ids.is_some(), prefix.kv_cache().quantization.is_some()),
+            (is_known, is_known)
+        );
         let asked = ask(&prefix, &question("4?"));
         let first = app.answer(asked.clone()).await.expect("an answer").finished;
         assert_eq!(first.new_prompt_ids, text_ids("4?)>"));
         assert_eq!(first.stats.num_cached_tokens, open.len());
-        let of_file = GenerateRequest { prompt_cache_file: Some(file), kv_cache, ..request(&text_ids("4?)>"), 12) };
-        assert_eq!(first.token_ids, app.answer(of_file).await.expect("an answer").finished.token_ids);
+        let of_file = GenerateRequest {
+            prompt_cache_file: Some(file),
+            kv_cache,
+            ..request(&text_ids("4?)>"), 12)
+        };
+        assert_eq!(
+            first.token_ids,
+            app.answer(of_file).await.expect("an answer").finished.token_ids
+        );
         app.restart().await;
         let second = app.answer(asked).await.expect("an answer").finished;
         assert_eq!(second.token_ids, first.token_ids);
-        assert_eq!(second.stats.num_cached_tokens, open.len() + "4?)>".len() - 1, "all but what is sampled from");
+        assert_eq!(
+            second.stats.num_cached_tokens,
+            open.len() + "4?)>".len() - 1,
+            "all but what is sampled from"
+        );
     }
 }
 
@@ -263,27 +373,49 @@ async fn what_was_lost_and_cannot_be_computed_again_is_said() {
     let asked = ask(&prefix, &question("And then?"));
     let expected = app.answer(asked.clone()).await.expect("an answer").finished.token_ids;
 
-    // Whoever keeps nothing, or keeps it otherwise, still finds what was kept, and leaves it as it was.
+    // Whoever keeps nothing, or keeps it otherwise, still finds what was kept, and leaves it as it
+    // was.
     let forgetful = GenerateRequest { use_prompt_cache: false, ..asked.clone() };
     assert_eq!(app.answer(forgetful).await.expect("an answer").finished.token_ids, expected);
     let draft = GenerateRequest { num_draft_tokens: Some(2), ..asked.clone() };
-    assert!(app.answer(draft).await.err().expect("is refused").message.contains("a draft model cannot continue"));
-    let score = app.engine.score(asked.prompt.clone(), 1).await.expect_err("is refused").to_string();
+    assert!(
+        app.answer(draft)
+            .await
+            .err()
+            .expect("is refused")
+            .message
+            .contains("a draft model cannot continue")
+    );
+    let score =
+        app.engine.score(asked.prompt.clone(), 1).await.expect_err("is refused").to_string();
     assert_eq!(score, lost);
     app.restart().await;
     let again = app.answer(asked.clone()).await.expect("an answer").finished;
-    assert_eq!((again.token_ids, again.stats.num_cached_tokens > open.len()), (expected.clone(), true));
+    assert_eq!(
+        (again.token_ids, again.stats.num_cached_tokens > open.len()),
+        (expected.clone(), true)
+    );
 
-    // Another file of as many tokens is another beginning, and so is a conversation that begins with what stands for them.
+    // Another file of as many tokens is another beginning, and so is a conversation that begins
+    // with what stands for them.
     app.answer(request(&vec![0; open.len() + 1], 1)).await.expect("an answer");
     let other = PromptPrefix { variant: "file:0".to_owned(), ..prefix.clone() };
-    assert_eq!(app.answer(ask(&other, &question("And then?"))).await.err().expect("is lost").message, lost);
+    assert_eq!(
+        app.answer(ask(&other, &question("And then?"))).await.err().expect("is lost").message,
+        lost
+    );
     for variant in ["", "kv8g64"] {
         let unnamed = PromptPrefix { variant: variant.to_owned(), ..prefix.clone() };
-        assert_eq!(app.answer(ask(&unnamed, &question("And then?"))).await.err().expect("is lost").message, lost);
+        assert_eq!(
+            app.answer(ask(&unnamed, &question("And then?"))).await.err().expect("is lost").message,
+            lost
+        );
     }
     let endless = PromptPrefix { num_tokens: usize::MAX, ..prefix.clone() };
-    assert_eq!(app.answer(ask(&endless, &question("And then?"))).await.err().expect("is lost").message, lost);
+    assert_eq!(
+        app.answer(ask(&endless, &question("And then?"))).await.err().expect("is lost").message,
+        lost
+    );
 
     app.engine.forget_conversations().await;
     let window = app.engine.cache().expect("stored");
@@ -292,7 +424,10 @@ async fn what_was_lost_and_cannot_be_computed_again_is_said() {
     window.clear();
     assert_eq!(app.answer(asked).await.err().expect("is lost").message, lost);
     // Tokens that are known are only read again.
-    let known = app.answer(ask(&known(&open, PromptKind::Prompt), &question("And then?"))).await.expect("an answer");
+    let known = app
+        .answer(ask(&known(&open, PromptKind::Prompt), &question("And then?")))
+        .await
+        .expect("an answer");
     assert_eq!((known.finished.token_ids, known.finished.stats.num_cached_tokens), (expected, 0));
 }
 

@@ -1,10 +1,13 @@
-//! The prompt cache: what is read back and from where, and that whatever is wrong with it changes no answer.
+//! The prompt cache: what is read back and from where, and that whatever is wrong with it changes
+//! no answer.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cairn_chat::{Message, Role};
-use cairn_engine::{CacheEvent, CacheOptions, ChunkRecord, Engine, EngineOptions, GenerateRequest, PromptInput};
+use cairn_engine::{
+    CacheEvent, CacheOptions, ChunkRecord, Engine, EngineOptions, GenerateRequest, PromptInput,
+};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -38,7 +41,8 @@ impl App {
             anchors: Vec::new(),
             sweep_lock: Some(tempfile::tempfile().expect("a file")),
         };
-        let (engine, events) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
+        let (engine, events) =
+            Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
         engine.load("model", model).await.expect("loads");
         App { engine, events, rows, removed: Vec::new(), folder: folder.to_owned(), budget_bytes }
     }
@@ -50,7 +54,11 @@ impl App {
             self.apply(event);
         }
         self.check_folder();
-        assert_eq!(self.engine.status().borrow().cache_disk_bytes, self.num_bytes(), "the status tells what is stored");
+        assert_eq!(
+            self.engine.status().borrow().cache_disk_bytes,
+            self.num_bytes(),
+            "the status tells what is stored"
+        );
     }
 
     async fn close(mut self) -> Rows {
@@ -65,10 +73,18 @@ impl App {
     fn apply(&mut self, event: CacheEvent) {
         match event {
             CacheEvent::Filed(record) => {
-                assert!(record.parent_key.as_ref().is_none_or(|parent| self.rows.contains_key(parent)), "a chunk without its beginning");
+                assert!(
+                    record.parent_key.as_ref().is_none_or(|parent| self.rows.contains_key(parent)),
+                    "a chunk without its beginning"
+                );
                 self.rows.insert(record.key.clone(), record);
                 // Only filing adds, and what is evicted for it is told before.
-                assert!(self.num_bytes() <= self.budget_bytes, "{} bytes are stored, {} allowed", self.num_bytes(), self.budget_bytes);
+                assert!(
+                    self.num_bytes() <= self.budget_bytes,
+                    "{} bytes are stored, {} allowed",
+                    self.num_bytes(),
+                    self.budget_bytes
+                );
             }
             CacheEvent::Removed { keys, reason } => {
                 for key in keys {
@@ -94,7 +110,8 @@ impl App {
 
     /// Exactly the files that the rows name are there.
     fn check_folder(&self) {
-        let expected: BTreeMap<PathBuf, u64> = self.rows.values().map(|row| (file(&self.folder, row), row.bytes)).collect();
+        let expected: BTreeMap<PathBuf, u64> =
+            self.rows.values().map(|row| (file(&self.folder, row), row.bytes)).collect();
         assert_eq!(files(&self.folder), expected);
         assert!(expected.values().sum::<u64>() <= self.budget_bytes);
     }
@@ -109,22 +126,45 @@ impl App {
         messages.push(message(Role::User, words, None));
         let ask = |use_prompt_cache| {
             let prompt = PromptInput::Messages(messages.clone());
-            GenerateRequest { max_tokens: 12, prefill_step_size: 64, use_prompt_cache, ..GenerateRequest::new(prompt) }
+            GenerateRequest {
+                max_tokens: 12,
+                prefill_step_size: 64,
+                use_prompt_cache,
+                ..GenerateRequest::new(prompt)
+            }
         };
         let cold = self.answer(ask(false)).await;
         let Answer { text, finished, .. } = self.answer(ask(true)).await;
         assert_eq!(finished.token_ids, cold.finished.token_ids, "an answer from an empty cache");
-        assert_eq!((cold.finished.stats.num_cached_tokens, &cold.finished.stats.cache_note), (0, &None));
+        assert_eq!(
+            (cold.finished.stats.num_cached_tokens, &cold.finished.stats.cache_note),
+            (0, &None)
+        );
 
-        let mut prompt: Vec<u32> = conversation.0.iter().filter_map(|message| message.token_ids.clone()).flatten().collect();
+        let mut prompt: Vec<u32> = conversation
+            .0
+            .iter()
+            .filter_map(|message| message.token_ids.clone())
+            .flatten()
+            .collect();
         prompt.extend(&finished.new_prompt_ids);
-        assert_eq!(prompt.len(), finished.stats.num_prompt_tokens, "stored ids are used (an answer without words has none that could be)");
+        assert_eq!(
+            prompt.len(),
+            finished.stats.num_prompt_tokens,
+            "stored ids are used (an answer without words has none that could be)"
+        );
         conversation.0.push(message(Role::User, words, Some(finished.new_prompt_ids)));
         conversation.0.push(message(Role::Assistant, &text, Some(finished.token_ids.clone())));
         // The last token under a limit is sampled and not run.
         let num_held = prompt.len() + finished.token_ids.len().min(11);
         let (num_cached, note) = (finished.stats.num_cached_tokens, finished.stats.cache_note);
-        Turn { tokens: prompt.iter().chain(&finished.token_ids).copied().collect(), num_prompt: prompt.len(), num_held, num_cached, note }
+        Turn {
+            tokens: prompt.iter().chain(&finished.token_ids).copied().collect(),
+            num_prompt: prompt.len(),
+            num_held,
+            num_cached,
+            note,
+        }
     }
 }
 
@@ -158,7 +198,9 @@ fn file(folder: &Path, row: &ChunkRecord) -> PathBuf {
 
 /// The files in the folders of a folder, with their lengths.
 fn files(folder: &Path) -> BTreeMap<PathBuf, u64> {
-    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().map(|entry| entry.expect("an entry").path());
+    let entries = |folder: &Path| {
+        std::fs::read_dir(folder).into_iter().flatten().map(|entry| entry.expect("an entry").path())
+    };
     let files = entries(folder).flat_map(|model| entries(&model).collect::<Vec<_>>());
     files.map(|path| (path.clone(), path.metadata().expect("a file").len())).collect()
 }
@@ -179,7 +221,11 @@ fn models() -> [Scripted; 2] {
 
 /// The scripted models and a network of two layers.
 fn model_folders(models: &[Scripted]) -> Vec<PathBuf> {
-    models.iter().map(|model| model.folder().to_owned()).chain([cairn_tests::golden("tiny-chat")]).collect()
+    models
+        .iter()
+        .map(|model| model.folder().to_owned())
+        .chain([cairn_tests::golden("tiny-chat")])
+        .collect()
 }
 
 #[tokio::test]
@@ -195,8 +241,16 @@ async fn the_second_turn_reads_everything_before_it_from_memory_or_disk() {
                 app = App::start(model, folder.path(), ROOMY, app.close().await).await;
             }
             let turn = app.turn(&mut conversation, question).await;
-            assert_eq!((turn.num_cached, &turn.note), (before.num_held, &None), "{model:?}, restarts: {restarts}");
-            assert_eq!(common_prefix(&turn.tokens, &before.tokens), before.tokens.len(), "stored ids are continued");
+            assert_eq!(
+                (turn.num_cached, &turn.note),
+                (before.num_held, &None),
+                "{model:?}, restarts: {restarts}"
+            );
+            assert_eq!(
+                common_prefix(&turn.tokens, &before.tokens),
+                before.tokens.len(),
+                "stored ids are continued"
+            );
             app.settle().await;
             before = turn;
         }
@@ -219,14 +273,22 @@ async fn conversations_with_the_same_system_prompt_share_it() {
         let mut app = App::start(&model, folder.path(), ROOMY, Rows::new()).await;
         let first = app.turn(&mut Conversation::new(), "Tell me about stones.").await;
         app.settle().await;
-        let num_shared = app.rows.values().find(|row| row.start == 0).map_or(0, |row| row.token_ids.len());
+        let num_shared =
+            app.rows.values().find(|row| row.start == 0).map_or(0, |row| row.token_ids.len());
         // Something else takes the place in memory.
         app.answer(request(&[7; 40], 3)).await;
         let second = app.turn(&mut Conversation::new(), "And cairns?").await;
-        assert_eq!((second.num_cached, second.note), (common_prefix(&first.tokens, &second.tokens), None));
+        assert_eq!(
+            (second.num_cached, second.note),
+            (common_prefix(&first.tokens, &second.tokens), None)
+        );
         assert!(num_shared > 0 && second.num_cached >= num_shared);
         app.settle().await;
-        let beginnings = app.rows.values().filter(|row| row.start == 0 && row.token_ids == first.tokens[..num_shared]).count();
+        let beginnings = app
+            .rows
+            .values()
+            .filter(|row| row.start == 0 && row.token_ids == first.tokens[..num_shared])
+            .count();
         assert_eq!(beginnings, 1, "the shared part is stored once");
         app.close().await;
     }
@@ -247,7 +309,11 @@ async fn an_edited_message_is_read_again_from_the_edit() {
                 app = App::start(&model, folder.path(), ROOMY, app.close().await).await;
             }
             let turn = app.turn(&mut edited, "Who loves them?").await;
-            assert_eq!((turn.num_cached, &turn.note), (common_prefix(&before.tokens, &turn.tokens), &None), "{model:?}, {restarts}");
+            assert_eq!(
+                (turn.num_cached, &turn.note),
+                (common_prefix(&before.tokens, &turn.tokens), &None),
+                "{model:?}, {restarts}"
+            );
             assert!(turn.num_cached < turn.num_prompt - 1);
             app.settle().await;
             // Both branches are stored now.
@@ -316,7 +382,8 @@ async fn a_chunk_that_cannot_be_used_is_a_miss_with_its_reason_and_is_stored_aga
         app.turn(&mut conversation, "What is a cairn?").await;
         let mut rows = app.close().await;
 
-        let mut keys: Vec<(usize, String)> = rows.values().map(|row| (row.start, row.key.clone())).collect();
+        let mut keys: Vec<(usize, String)> =
+            rows.values().map(|row| (row.start, row.key.clone())).collect();
         keys.sort();
         assert_eq!(keys.len(), 3, "system prompt, question, answer");
         let (start, key) = keys[index].clone();
@@ -326,7 +393,11 @@ async fn a_chunk_that_cannot_be_used_is_a_miss_with_its_reason_and_is_stored_aga
         let turn = app.turn(&mut conversation.clone(), "Who builds them?").await;
         let note = format!("re-read {} tokens: {reason}", turn.num_prompt - start);
         assert_eq!(turn.num_cached, start, "{reason}, chunk {index}");
-        assert!(turn.note.as_ref().is_some_and(|found| found.starts_with(&note)), "{:?} does not begin with {note}", turn.note);
+        assert!(
+            turn.note.as_ref().is_some_and(|found| found.starts_with(&note)),
+            "{:?} does not begin with {note}",
+            turn.note
+        );
         app.settle().await;
         let mut removed: Vec<&String> = app.removed.iter().map(|(key, _)| key).collect();
         let mut expected: Vec<&String> = keys[index..].iter().map(|(_, key)| key).collect();
@@ -337,7 +408,11 @@ async fn a_chunk_that_cannot_be_used_is_a_miss_with_its_reason_and_is_stored_aga
 
         let app = App::start(model.folder(), folder.path(), ROOMY, app.close().await).await;
         let again = app.turn(&mut conversation, "Who builds them?").await;
-        assert_eq!((again.num_cached, again.note), (again.num_prompt - 1, None), "everything is stored again");
+        assert_eq!(
+            (again.num_cached, again.note),
+            (again.num_prompt - 1, None),
+            "everything is stored again"
+        );
         app.close().await;
     }
     let damages: [(Damage, &str); 6] = [
@@ -368,7 +443,8 @@ async fn a_chunk_that_cannot_be_used_leaves_no_files_behind() {
     for row in rows.clone().values_mut().filter(|row| row.start > 0) {
         flip_a_byte(&file(folder.path(), row), row);
     }
-    // Another question finds the damage in the words that the two share, and stores neither the old question nor its answer again.
+    // Another question finds the damage in the words that the two share, and stores neither the old
+    // question nor its answer again.
     let mut app = App::start(model.folder(), folder.path(), ROOMY, rows).await;
     app.turn(&mut Conversation::new(), "What is a stone?").await;
     app.settle().await;
@@ -404,7 +480,10 @@ async fn a_cache_of_another_model_is_not_used() {
     app.engine.load("other", other.folder()).await.expect("loads");
     let turn = app.turn(&mut conversation.clone(), "Who builds them?").await;
     let reason = "the rest of this conversation was not stored for this model, or has been evicted";
-    assert_eq!((turn.num_cached, turn.note), (0, Some(format!("re-read {} tokens: {reason}", turn.num_prompt))));
+    assert_eq!(
+        (turn.num_cached, turn.note),
+        (0, Some(format!("re-read {} tokens: {reason}", turn.num_prompt)))
+    );
     app.engine.load("one", one.folder()).await.expect("loads");
     assert_eq!(app.turn(&mut conversation, "Who builds them?").await.num_cached, first.num_held);
     app.close().await;
@@ -427,10 +506,14 @@ async fn the_budget_holds_whatever_is_stored() {
             app.engine.set_cache_budgets(budget_bytes, 0);
             app.settle().await;
         }
-        assert!(app.removed.iter().all(|(_, reason)| reason == "evicted to keep to the disk budget"));
+        assert!(
+            app.removed.iter().all(|(_, reason)| reason == "evicted to keep to the disk budget")
+        );
     }
     // A chunk of 256 tokens takes 65,536 bytes and a header.
-    for (budget_bytes, expects_chunks) in [(0, false), (100, false), (70_000, true), (150_000, true), (500_000, true), (ROOMY, true)] {
+    for (budget_bytes, expects_chunks) in
+        [(0, false), (100, false), (70_000, true), (150_000, true), (500_000, true), (ROOMY, true)]
+    {
         check(budget_bytes, expects_chunks).await;
     }
 }
@@ -468,12 +551,17 @@ async fn what_was_used_longest_ago_is_evicted_first() {
     let answer = app.answer(request(&prompts[0], 1)).await;
     assert_eq!(answer.finished.stats.num_cached_tokens, 299);
     app.settle().await;
-    let chunk_of: BTreeMap<String, (u32, usize)> = app.rows.values().map(|row| (row.key.clone(), (row.token_ids[0], row.start))).collect();
+    let chunk_of: BTreeMap<String, (u32, usize)> =
+        app.rows.values().map(|row| (row.key.clone(), (row.token_ids[0], row.start))).collect();
     app.budget_bytes = 0;
     app.engine.set_cache_budgets(0, 0);
     app.settle().await;
     let order: Vec<_> = app.removed.iter().map(|(key, _)| chunk_of[key]).collect();
-    assert_eq!(order, [(2, 256), (2, 0), (3, 256), (3, 0), (1, 256), (1, 0)], "ends before the beginnings they need");
+    assert_eq!(
+        order,
+        [(2, 256), (2, 0), (3, 256), (3, 0), (1, 256), (1, 0)],
+        "ends before the beginnings they need"
+    );
 }
 
 #[tokio::test]
@@ -484,10 +572,12 @@ async fn files_without_rows_are_swept_at_start() {
     app.answer(request(&[1; 300], 5)).await;
     app.answer(request(&[2; 300], 5)).await;
     let mut rows = app.close().await;
-    // As after a crash: the rows of one conversation were not written, a file was being filed, a model is long gone.
+    // As after a crash: the rows of one conversation were not written, a file was being filed, a
+    // model is long gone.
     rows.retain(|_, row| row.token_ids[0] != 2);
     let fingerprint = rows.values().next().expect("a row").space.fingerprint.clone();
-    std::fs::write(folder.path().join(&fingerprint).join(".filing-x.tmp"), "half").expect("written");
+    std::fs::write(folder.path().join(&fingerprint).join(".filing-x.tmp"), "half")
+        .expect("written");
     std::fs::create_dir(folder.path().join("gone")).expect("created");
     std::fs::write(folder.path().join("gone/stray.safetensors"), "whole").expect("written");
 
@@ -532,10 +622,15 @@ async fn a_failed_answer_stores_nothing_and_spoils_nothing() {
     app.settle().await;
     let mut touched = app.rows.clone();
     // It went on from them all the same.
-    touched.values_mut().for_each(|row| (row.last_used_at_ms, row.hits) = (rows[&row.key].last_used_at_ms, rows[&row.key].hits));
+    touched.values_mut().for_each(|row| {
+        (row.last_used_at_ms, row.hits) = (rows[&row.key].last_used_at_ms, rows[&row.key].hits)
+    });
     assert_eq!(touched, rows);
     let answer = app.answer(request(&[1; 300], 5)).await;
-    assert_eq!((answer.finished.stats.num_cached_tokens, answer.finished.token_ids), (299, model.answer(&[1; 300], 5)));
+    assert_eq!(
+        (answer.finished.stats.num_cached_tokens, answer.finished.token_ids),
+        (299, model.answer(&[1; 300], 5))
+    );
 }
 
 #[tokio::test]
@@ -552,6 +647,9 @@ async fn what_a_cancelled_answer_computed_is_stored_too() {
     prompt.extend([5, 6]);
     let app = App::start(model.folder(), folder.path(), ROOMY, rows).await;
     let answer = app.answer(request(&prompt, 3)).await;
-    assert_eq!((answer.finished.stats.num_cached_tokens, answer.finished.token_ids), (num_computed, model.answer(&prompt, 3)));
+    assert_eq!(
+        (answer.finished.stats.num_cached_tokens, answer.finished.token_ids),
+        (num_computed, model.answer(&prompt, 3))
+    );
     app.close().await;
 }

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use cairn_engine::{CachePromptRequest, Engine, EngineOptions, GenerateRequest, KvCacheOptions, KvQuantization, PromptInput};
+use cairn_engine::{
+    CachePromptRequest, Engine, EngineOptions, GenerateRequest, KvCacheOptions, KvQuantization,
+    PromptInput,
+};
 use cairn_lm::cache::{load_prompt_cache, save_prompt_cache};
 
 use crate::client::{Answer, Failure, finish, request};
@@ -25,11 +28,20 @@ fn to_file(prompt: &[u32], kv_cache: KvCacheOptions, file: &Path) -> CachePrompt
     }
 }
 
-async fn continued(engine: &Engine, file: &Path, request: GenerateRequest) -> Result<Answer, Failure> {
-    finish(&mut engine.generate(GenerateRequest { prompt_cache_file: Some(file.to_owned()), ..request })).await
+async fn continued(
+    engine: &Engine,
+    file: &Path,
+    request: GenerateRequest,
+) -> Result<Answer, Failure> {
+    finish(
+        &mut engine
+            .generate(GenerateRequest { prompt_cache_file: Some(file.to_owned()), ..request }),
+    )
+    .await
 }
 
-/// `is_exact`: whether the answer to the whole prompt must be the same; keys that are dropped or quantized at other places change numbers.
+/// `is_exact`: whether the answer to the whole prompt must be the same; keys that are dropped or
+/// quantized at other places change numbers.
 async fn check(folder: &Path, kv_cache: KvCacheOptions, is_exact: bool) {
     let engine = engine(folder).await;
     let place = tempfile::tempdir().expect("folder");
@@ -38,21 +50,36 @@ async fn check(folder: &Path, kv_cache: KvCacheOptions, is_exact: bool) {
     for num_in_file in [1, 4, 29] {
         let (cached, rest) = prompt.split_at(num_in_file);
         let mut steps = Vec::new();
-        let written = engine.cache_prompt(to_file(cached, kv_cache, &file), |processed, total| steps.push((processed, total))).await;
+        let written = engine
+            .cache_prompt(to_file(cached, kv_cache, &file), |processed, total| {
+                steps.push((processed, total))
+            })
+            .await;
         assert_eq!(written.expect("written").num_tokens, num_in_file);
         assert!(steps.iter().all(|&(_, total)| total == num_in_file));
         let bytes = std::fs::read(&file).expect("the file");
 
-        let request = |prompt: &[u32]| GenerateRequest { kv_cache, ignore_eos: true, use_prompt_cache: false, ..request(prompt, 12) };
+        let request = |prompt: &[u32]| GenerateRequest {
+            kv_cache,
+            ignore_eos: true,
+            use_prompt_cache: false,
+            ..request(prompt, 12)
+        };
         let whole = finish(&mut engine.generate(request(&prompt))).await.expect("an answer");
         for _ in 0..2 {
             let found = continued(&engine, &file, request(rest)).await.expect("an answer");
             assert_eq!(found.finished.token_ids.len(), 12);
             if is_exact {
-                assert_eq!(found.finished.token_ids, whole.finished.token_ids, "{num_in_file} tokens in the file, {kv_cache:?}");
+                assert_eq!(
+                    found.finished.token_ids, whole.finished.token_ids,
+                    "{num_in_file} tokens in the file, {kv_cache:?}"
+                );
             }
             let stats = &found.finished.stats;
-            assert_eq!((stats.num_cached_tokens, stats.num_prompt_tokens), (num_in_file, prompt.len()));
+            assert_eq!(
+                (stats.num_cached_tokens, stats.num_prompt_tokens),
+                (num_in_file, prompt.len())
+            );
             assert_eq!(found.prefill.first(), Some(&(num_in_file, prompt.len(), num_in_file)));
             assert_eq!(found.prefill.last(), Some(&(prompt.len(), prompt.len(), num_in_file)));
             assert_eq!(found.finished.new_prompt_ids, rest);
@@ -67,7 +94,10 @@ async fn an_answer_after_a_file_is_that_to_the_whole_prompt() {
     check(&cairn_tests::golden("tiny-chat"), KvCacheOptions::default(), true).await;
     let moe = tempfile::tempdir().expect("folder");
     cairn_tests::copy_with_tokenizer("qwen3_moe/quant4", moe.path()).expect("copies");
-    let quantized = |start| KvCacheOptions { max_size: None, quantization: Some(KvQuantization { bits: 8, group_size: 32, start }) };
+    let quantized = |start| KvCacheOptions {
+        max_size: None,
+        quantization: Some(KvQuantization { bits: 8, group_size: 32, start }),
+    };
     check(moe.path(), KvCacheOptions::default(), true).await;
     check(moe.path(), quantized(0), false).await;
     check(moe.path(), quantized(1000), true).await;
@@ -81,43 +111,86 @@ async fn a_file_that_does_not_fit_is_refused() {
     let engine = engine(model.folder()).await;
     let place = tempfile::tempdir().expect("folder");
     let file = place.path().join("prompt.safetensors");
-    engine.cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), &file), |_, _| {}).await.expect("written");
+    engine
+        .cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), &file), |_, _| {})
+        .await
+        .expect("written");
 
     engine.load_draft("draft", model.folder()).await.expect("loads");
     let drafted = GenerateRequest { num_draft_tokens: Some(2), ..request(&[4], 5) };
     let message = continued(&engine, &file, drafted).await.err().expect("is refused").message;
     assert!(message.starts_with("a draft model cannot continue a prompt-cache file"), "{message}");
 
-    let message = continued(&engine, &place.path().join("nowhere"), request(&[4], 5)).await.err().expect("is refused").message;
+    let message = continued(&engine, &place.path().join("nowhere"), request(&[4], 5))
+        .await
+        .err()
+        .expect("is refused")
+        .message;
     assert!(message.contains("nowhere"), "{message}");
 
     engine.load("other", &cairn_tests::golden("tiny-chat")).await.expect("loads");
-    let message = continued(&engine, &file, request(&[4], 5)).await.err().expect("is refused").message;
+    let message =
+        continued(&engine, &file, request(&[4], 5)).await.err().expect("is refused").message;
     assert!(message.contains("was made with another model (model; other is loaded): load that one, or make the file anew"), "{message}");
-    assert_eq!(finish(&mut engine.generate(request(&[1], 3))).await.expect("the engine goes on").finished.token_ids.len(), 3);
+    assert_eq!(
+        finish(&mut engine.generate(request(&[1], 3)))
+            .await
+            .expect("the engine goes on")
+            .finished
+            .token_ids
+            .len(),
+        3
+    );
 }
 
-/// A file of `written`'s model, without the names that Cairn gives it, is refused by `reader`'s with one sentence.
+/// A file of `written`'s model, without the names that Cairn gives it, is refused by `reader`'s
+/// with one sentence.
 async fn check_foreign(written: &str, reader: &str, expected: &str) {
     let (from, to) = (tempfile::tempdir().expect("folder"), tempfile::tempdir().expect("folder"));
     cairn_tests::copy_with_tokenizer(written, from.path()).expect("copies");
     cairn_tests::copy_with_tokenizer(reader, to.path()).expect("copies");
     let place = tempfile::tempdir().expect("folder");
-    let (own, foreign) = (place.path().join("own.safetensors"), place.path().join("foreign.safetensors"));
+    let (own, foreign) =
+        (place.path().join("own.safetensors"), place.path().join("foreign.safetensors"));
     let writer = engine(from.path()).await;
-    writer.cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), &own), |_, _| {}).await.expect("written");
+    writer
+        .cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), &own), |_, _| {})
+        .await
+        .expect("written");
     writer.shutdown().await;
     let (caches, _) = load_prompt_cache(&own).expect("reads");
     save_prompt_cache(&foreign, &caches, &BTreeMap::new()).expect("saves");
-    let message = continued(&engine(to.path()).await, &foreign, request(&[4], 5)).await.err().expect("is refused").message;
-    assert!(message.starts_with("cannot continue the prompt cache") && message.contains(expected), "{written} for {reader}: {message}");
+    let message = continued(&engine(to.path()).await, &foreign, request(&[4], 5))
+        .await
+        .err()
+        .expect("is refused")
+        .message;
+    assert!(
+        message.starts_with("cannot continue the prompt cache") && message.contains(expected),
+        "{written} for {reader}: {message}"
+    );
 }
 
 #[tokio::test]
 async fn keys_and_values_of_another_model_are_refused_by_their_shape() {
-    check_foreign("llama/dense-tied", "qwen3_next/dense", "its layer 0 is a cache of keys and values").await;
-    check_foreign("gemma3_text/long-prompt", "llama/dense-tied", "are for 3 layers, but the model has 2").await;
-    check_foreign("llama/gqa", "llama/dense-tied", "but the model's is a cache of keys and values with").await;
+    check_foreign(
+        "llama/dense-tied",
+        "qwen3_next/dense",
+        "its layer 0 is a cache of keys and values",
+    )
+    .await;
+    check_foreign(
+        "gemma3_text/long-prompt",
+        "llama/dense-tied",
+        "are for 3 layers, but the model has 2",
+    )
+    .await;
+    check_foreign(
+        "llama/gqa",
+        "llama/dense-tied",
+        "but the model's is a cache of keys and values with",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -128,10 +201,19 @@ async fn what_cannot_be_replaced_is_refused_before_the_prompt_is_read() {
     let (link, behind) = (place.path().join("link"), place.path().join("behind"));
     std::fs::write(&behind, "older").expect("writes");
     std::os::unix::fs::symlink(&behind, &link).expect("links");
-    engine.cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), &link), |_, _| {}).await.expect("written");
+    engine
+        .cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), &link), |_, _| {})
+        .await
+        .expect("written");
     assert!(link.is_symlink() && load_prompt_cache(&behind).is_ok());
-    for (file, expected) in [(Path::new("/dev/null"), "it is no regular file"), (place.path(), "it is no regular file")] {
-        let written = engine.cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), file), |_, _| panic!("nothing is read")).await;
+    for (file, expected) in
+        [(Path::new("/dev/null"), "it is no regular file"), (place.path(), "it is no regular file")]
+    {
+        let written = engine
+            .cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), file), |_, _| {
+                panic!("nothing is read")
+            })
+            .await;
         let message = written.expect_err("is refused").to_string();
         assert!(message.starts_with("cannot write") && message.ends_with(expected), "{message}");
     }
@@ -141,8 +223,19 @@ async fn what_cannot_be_replaced_is_refused_before_the_prompt_is_read() {
 async fn groups_that_do_not_divide_the_heads_are_refused_at_the_start() {
     let model = Scripted::endless();
     let engine = engine(model.folder()).await;
-    let kv_cache = KvCacheOptions { max_size: None, quantization: Some(KvQuantization { bits: 8, group_size: 128, start: 5000 }) };
-    let answer = finish(&mut engine.generate(GenerateRequest { kv_cache, use_prompt_cache: false, ..request(&[1], 3) })).await;
+    let kv_cache = KvCacheOptions {
+        max_size: None,
+        quantization: Some(KvQuantization { bits: 8, group_size: 128, start: 5000 }),
+    };
+    let answer = finish(&mut engine.generate(GenerateRequest {
+        kv_cache,
+        use_prompt_cache: false,
+        ..request(&[1], 3)
+    }))
+    .await;
     let message = answer.err().expect("is refused").message;
-    assert!(message.contains("kv_group_size = 128, but it must divide the model's head size"), "{message}");
+    assert!(
+        message.contains("kv_group_size = 128, but it must divide the model's head size"),
+        "{message}"
+    );
 }

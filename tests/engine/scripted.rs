@@ -28,14 +28,18 @@ impl Scripted {
         }
         std::fs::write(folder.path().join("config.json"), config.to_string()).expect("config.json");
         for file in ["tokenizer.json", "tokenizer_config.json"] {
-            std::fs::copy(cairn_tests::golden("tiny-chat").join(file), folder.path().join(file)).expect(file);
+            std::fs::copy(cairn_tests::golden("tiny-chat").join(file), folder.path().join(file))
+                .expect(file);
         }
         Scripted { folder, script: script.to_vec() }
     }
 
     /// A script that never ends an answer.
     pub fn endless() -> Self {
-        Scripted::with(&text_ids("abcdefghijklmnopq rstuvwxyz,."), json!({ "max_position_embeddings": 10_000_000 }))
+        Scripted::with(
+            &text_ids("abcdefghijklmnopq rstuvwxyz,."),
+            json!({ "max_position_embeddings": 10_000_000 }),
+        )
     }
 
     pub fn folder(&self) -> &Path {

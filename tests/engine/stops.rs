@@ -1,4 +1,5 @@
-//! Where answers end: stop strings wherever tokens are cut, tokens that end an answer beside the model's own. In a batch and with a kit.
+//! Where answers end: stop strings wherever tokens are cut, tokens that end an answer beside the
+//! model's own. In a batch and with a kit.
 
 use cairn_chat::FinishReason;
 use cairn_engine::{Engine, EngineOptions, GenerateRequest};
@@ -31,13 +32,25 @@ async fn a_stop_string_ends_the_text_before_it() {
             let stats = &answer.finished.stats;
             assert_eq!(answer.finished.stop_string.as_deref(), expected, "{stops:?}");
             let Some(stop) = expected else {
-                assert_eq!((answer.text.as_str(), stats.finish_reason), (whole.as_str(), FinishReason::Length), "{stops:?}");
+                assert_eq!(
+                    (answer.text.as_str(), stats.finish_reason),
+                    (whole.as_str(), FinishReason::Length),
+                    "{stops:?}"
+                );
                 continue;
             };
             let end = whole.find(stop).expect("a part");
-            assert_eq!((answer.text.as_str(), stats.finish_reason), (&whole[..end], FinishReason::Stop), "{stops:?}");
+            assert_eq!(
+                (answer.text.as_str(), stats.finish_reason),
+                (&whole[..end], FinishReason::Stop),
+                "{stops:?}"
+            );
             // Each token is a byte: those of the stop string are sampled, and no more.
-            assert_eq!(answer.finished.token_ids, model.answer(PROMPT, end + stop.len()), "{stops:?}");
+            assert_eq!(
+                answer.finished.token_ids,
+                model.answer(PROMPT, end + stop.len()),
+                "{stops:?}"
+            );
         }
     };
     let part = |start: usize, stop: usize| whole[start..stop].to_owned();
@@ -59,7 +72,10 @@ async fn a_stop_string_is_found_in_characters_that_tokens_cut() {
     let start = whole.find('é').expect("both bytes in order");
     for request in ways(GenerateRequest { stop: vec!["é".to_owned()], ..request(PROMPT, 40) }) {
         let answer = finish(&mut engine.generate(request)).await.expect("an answer");
-        assert_eq!((answer.text.as_str(), answer.finished.stop_string.as_deref()), (&whole[..start], Some("é")));
+        assert_eq!(
+            (answer.text.as_str(), answer.finished.stop_string.as_deref()),
+            (&whole[..start], Some("é"))
+        );
     }
 }
 
@@ -67,10 +83,14 @@ async fn a_stop_string_is_found_in_characters_that_tokens_cut() {
 async fn text_held_back_for_a_stop_string_comes_at_the_end() {
     let model = Scripted::new(&[u32::from(b'<')]);
     let engine = engine(&model).await;
-    for request in ways(GenerateRequest { stop: vec!["<|end|>".to_owned()], ..request(PROMPT, 5) }) {
+    for request in ways(GenerateRequest { stop: vec!["<|end|>".to_owned()], ..request(PROMPT, 5) })
+    {
         let answer = finish(&mut engine.generate(request)).await.expect("an answer");
         assert_eq!((answer.text.as_str(), answer.finished.text.as_str()), ("<<<<<", "<"));
-        assert_eq!((answer.finished.stop_string, answer.finished.stats.finish_reason), (None, FinishReason::Length));
+        assert_eq!(
+            (answer.finished.stop_string, answer.finished.stats.finish_reason),
+            (None, FinishReason::Length)
+        );
     }
 }
 
@@ -81,7 +101,9 @@ async fn extra_tokens_end_an_answer() {
     let whole = model.answer(PROMPT, 100);
     let check = async |extra: &[&str], ids: &[u32]| {
         let extra_eos_tokens: Vec<String> = extra.iter().map(|&token| token.to_owned()).collect();
-        for request in ways(GenerateRequest { extra_eos_tokens, ignore_eos: true, ..request(PROMPT, 100) }) {
+        for request in
+            ways(GenerateRequest { extra_eos_tokens, ignore_eos: true, ..request(PROMPT, 100) })
+        {
             let answer = finish(&mut engine.generate(request)).await.expect("an answer");
             let end = whole.iter().position(|id| ids.contains(id)).map(|place| place + 1);
             assert_eq!(answer.finished.token_ids, whole[..end.unwrap_or(100)], "{extra:?}");
@@ -90,7 +112,11 @@ async fn extra_tokens_end_an_answer() {
                 None => (FinishReason::Length, 100),
             };
             let stats = answer.finished.stats;
-            assert_eq!((stats.finish_reason, stats.num_generation_tokens), (reason, num_in_text), "{extra:?}");
+            assert_eq!(
+                (stats.finish_reason, stats.num_generation_tokens),
+                (reason, num_in_text),
+                "{extra:?}"
+            );
             assert_eq!(answer.tokens, whole[..num_in_text], "{extra:?}");
             assert_eq!(answer.text, text_of(&answer.tokens), "{extra:?}");
         }
@@ -101,8 +127,15 @@ async fn extra_tokens_end_an_answer() {
     check(&["<|im_start|>", "B"], &[257, 66]).await;
     check(&["<|im_end|>"], &[EOS]).await;
 
-    for request in ways(GenerateRequest { extra_eos_tokens: vec!["<|unheard-of|>".to_owned()], ..request(PROMPT, 5) }) {
-        let message = finish(&mut engine.generate(request)).await.err().expect("is refused").message;
-        assert_eq!(message, "the model's vocabulary has no token '<|unheard-of|>', which should end the answer");
+    for request in ways(GenerateRequest {
+        extra_eos_tokens: vec!["<|unheard-of|>".to_owned()],
+        ..request(PROMPT, 5)
+    }) {
+        let message =
+            finish(&mut engine.generate(request)).await.err().expect("is refused").message;
+        assert_eq!(
+            message,
+            "the model's vocabulary has no token '<|unheard-of|>', which should end the answer"
+        );
     }
 }

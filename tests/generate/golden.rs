@@ -6,7 +6,10 @@ use std::rc::Rc;
 
 use cairn_lm::cache::LayerCache;
 use cairn_lm::models::Model;
-use cairn_lm::{GenerateOptions, Input, LmError, LoadOptions, LoadedModel, Sampler, Sampling, TokenStream, generate_step};
+use cairn_lm::{
+    GenerateOptions, Input, LmError, LoadOptions, LoadedModel, Sampler, Sampling, TokenStream,
+    generate_step,
+};
 use mlx_rs::Array;
 
 /// A checkpoint and its prompt, to which greedy answers have no near ties.
@@ -17,13 +20,22 @@ pub struct Golden {
     pub prompt: Vec<u32>,
 }
 
-/// One case of each kind of cache and layer: plain, windows narrower than the prompt, experts, recurrent state.
-pub const KINDS: &[&str] = &["llama/dense-tied", "llama/quant4-untied", "gemma3_text/long-prompt", "qwen3_moe/dense", "qwen3_next/dense"];
+/// One case of each kind of cache and layer: plain, windows narrower than the prompt, experts,
+/// recurrent state.
+pub const KINDS: &[&str] = &[
+    "llama/dense-tied",
+    "llama/quant4-untied",
+    "gemma3_text/long-prompt",
+    "qwen3_moe/dense",
+    "qwen3_next/dense",
+];
 
 pub fn golden(name: &str) -> Golden {
     let folder = cairn_tests::goldens().join(name);
-    let (model, _) = Model::load(&folder, LoadOptions { keep_quantized: true }).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let expected = Array::load_safetensors(folder.join("expected.safetensors")).expect("expected.safetensors");
+    let (model, _) = Model::load(&folder, LoadOptions { keep_quantized: true })
+        .unwrap_or_else(|error| panic!("{name}: {error}"));
+    let expected =
+        Array::load_safetensors(folder.join("expected.safetensors")).expect("expected.safetensors");
     let prompt = expected["tokens"].as_slice::<i32>().iter().map(|&id| id as u32).collect();
     Golden { name: name.to_owned(), model, prompt }
 }
@@ -32,8 +44,12 @@ pub fn golden(name: &str) -> Golden {
 pub fn all() -> Vec<Golden> {
     let mut names = Vec::new();
     for architecture in folders(&cairn_tests::goldens()) {
-        for case in folders(&architecture).into_iter().filter(|case| case.join("expected.safetensors").exists()) {
-            let parts: Vec<String> = case.iter().rev().take(2).map(|part| part.to_string_lossy().into_owned()).collect();
+        for case in folders(&architecture)
+            .into_iter()
+            .filter(|case| case.join("expected.safetensors").exists())
+        {
+            let parts: Vec<String> =
+                case.iter().rev().take(2).map(|part| part.to_string_lossy().into_owned()).collect();
             names.push(format!("{}/{}", parts[1], parts[0]));
         }
     }
@@ -48,10 +64,12 @@ fn folders(parent: &Path) -> Vec<PathBuf> {
 
 /// The tiny model to chat with: bytes for tokens, and answers of lower-case letters and spaces.
 pub fn chat() -> LoadedModel {
-    LoadedModel::load(&cairn_tests::golden("tiny-chat"), LoadOptions { keep_quantized: true }).expect("tiny-chat")
+    LoadedModel::load(&cairn_tests::golden("tiny-chat"), LoadOptions { keep_quantized: true })
+        .expect("tiny-chat")
 }
 
-/// A checkpoint with a tokenizer that is not its own, where ids below 128 are bytes, and answers that end at their limit only.
+/// A checkpoint with a tokenizer that is not its own, where ids below 128 are bytes, and answers
+/// that end at their limit only.
 pub fn loaded(name: &str) -> Rc<LoadedModel> {
     let folder = tempfile::tempdir().expect("folder");
     cairn_tests::copy_with_tokenizer(name, folder.path()).expect("copies");

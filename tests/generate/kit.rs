@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use cairn_chat::SamplingParams;
 use cairn_lm::{
-    GenerateParams, GenerationResult, LoadOptions, ModelKit, ModelKitOptions, PromptProgress, PromptProgressReporter, StopCondition,
-    StopReason,
+    GenerateParams, GenerationResult, LoadOptions, ModelKit, ModelKitOptions, PromptProgress,
+    PromptProgressReporter, StopCondition, StopReason,
 };
 
 use crate::golden::{chat, loaded};
@@ -27,7 +27,10 @@ fn quiet(_: PromptProgress) -> ControlFlow<()> {
 
 fn results(kit: &mut ModelKit, text: &str, params: &GenerateParams) -> Vec<GenerationResult> {
     let prompt = kit.tokenize(text).expect("tokenize");
-    kit.generate(&prompt, params, &mut quiet).expect("start").map(|result| result.expect("result")).collect()
+    kit.generate(&prompt, params, &mut quiet)
+        .expect("start")
+        .map(|result| result.expect("result"))
+        .collect()
 }
 
 fn text(results: &[GenerationResult]) -> String {
@@ -44,20 +47,35 @@ fn condition(results: &[GenerationResult]) -> &StopCondition {
 fn every_answer_says_why_it_ended() {
     let mut kit = kit();
     let limited = results(&mut kit, "Hello", &params(30));
-    assert_eq!((condition(&limited).stop_reason, condition(&limited).stop_reason.as_str()), (StopReason::TokenLimit, "token_limit"));
+    assert_eq!(
+        (condition(&limited).stop_reason, condition(&limited).stop_reason.as_str()),
+        (StopReason::TokenLimit, "token_limit")
+    );
     let whole = text(&limited);
 
     let stop = &whole[12..17];
-    let stopped = results(&mut kit, "Hello", &GenerateParams { stop_strings: vec![stop.to_owned()], ..params(30) });
+    let stopped = results(
+        &mut kit,
+        "Hello",
+        &GenerateParams { stop_strings: vec![stop.to_owned()], ..params(30) },
+    );
     assert_eq!(text(&stopped), whole[..whole.find(stop).expect("part")]);
-    assert_eq!((condition(&stopped).stop_reason, condition(&stopped).stop_string.as_str()), (StopReason::StopString, stop));
+    assert_eq!(
+        (condition(&stopped).stop_reason, condition(&stopped).stop_string.as_str()),
+        (StopReason::StopString, stop)
+    );
     assert!(!condition(&stopped).stop_tokens.is_empty());
 
     let eos = 258;
-    let sampling = SamplingParams { logit_bias: [(eos, 2000.0)].into(), ..SamplingParams::default() };
+    let sampling =
+        SamplingParams { logit_bias: [(eos, 2000.0)].into(), ..SamplingParams::default() };
     let ended = results(&mut kit, "Hello", &GenerateParams { sampling, ..params(30) });
     assert_eq!(text(&ended), "");
-    let expected = StopCondition { stop_reason: StopReason::EosToken, stop_string: "<|im_end|>".to_owned(), stop_tokens: vec![eos] };
+    let expected = StopCondition {
+        stop_reason: StopReason::EosToken,
+        stop_string: "<|im_end|>".to_owned(),
+        stop_tokens: vec![eos],
+    };
     assert_eq!(condition(&ended), &expected);
     assert_eq!(ended[0].tokens.len(), 1);
 }
@@ -68,11 +86,15 @@ fn a_cancelled_answer_ends_with_one_more_result() {
     let whole = text(&results(&mut kit, "Hello", &params(30)));
     let prompt = kit.tokenize("Hello").expect("tokenize");
     let mut stream = kit.generate(&prompt, &params(30), &mut quiet).expect("start");
-    let mut found: Vec<GenerationResult> = stream.by_ref().take(3).map(|result| result.expect("result")).collect();
+    let mut found: Vec<GenerationResult> =
+        stream.by_ref().take(3).map(|result| result.expect("result")).collect();
     stream.cancel();
     found.push(stream.next().expect("a last result").expect("result"));
     assert!(stream.next().is_none());
-    assert_eq!((condition(&found).stop_reason, text(&found).as_str()), (StopReason::UserCancelled, &whole[..3]));
+    assert_eq!(
+        (condition(&found).stop_reason, text(&found).as_str()),
+        (StopReason::UserCancelled, &whole[..3])
+    );
 }
 
 #[test]
@@ -80,12 +102,18 @@ fn results_bring_tokens_and_alternatives() {
     let mut kit = kit();
     for top_logprobs in [0, 1, 10] {
         let results = results(&mut kit, "Hello", &GenerateParams { top_logprobs, ..params(8) });
-        for (token, top) in results.iter().flat_map(|result| result.tokens.iter().zip(&result.top_logprobs)) {
+        for (token, top) in
+            results.iter().flat_map(|result| result.tokens.iter().zip(&result.top_logprobs))
+        {
             assert_eq!(top.len(), top_logprobs);
             assert!(token.logprob <= 0.0 && !token.from_draft && token.text.len() == 1);
             assert!(top.windows(2).all(|pair| pair[0].logprob >= pair[1].logprob));
             if let Some(best) = top.first() {
-                assert_eq!((best.id, best.logprob), (token.id, token.logprob), "greedy answers take the best");
+                assert_eq!(
+                    (best.id, best.logprob),
+                    (token.id, token.logprob),
+                    "greedy answers take the best"
+                );
             }
         }
         assert_eq!(results.iter().map(|result| result.tokens.len()).sum::<usize>(), 8);
@@ -103,7 +131,8 @@ fn an_empty_text_is_a_space() {
 fn parameters_out_of_range_are_refused_by_name() {
     let mut kit = kit();
     let mut check = |prompt: &[u32], params: GenerateParams, expected: &str| {
-        let refusal = kit.generate(prompt, &params, &mut quiet).expect_err("is refused").to_string();
+        let refusal =
+            kit.generate(prompt, &params, &mut quiet).expect_err("is refused").to_string();
         assert!(refusal.contains(expected), "{refusal}");
     };
     check(&[1], GenerateParams { top_logprobs: 11, ..params(1) }, "top_logprobs is 11");
@@ -121,7 +150,8 @@ fn parameters_out_of_range_are_refused_by_name() {
 fn a_seed_repeats_an_answer() {
     let mut kit = kit();
     let mut draw = |seed| {
-        let sampling = SamplingParams { temperature: 1.0, seed: Some(seed), ..SamplingParams::default() };
+        let sampling =
+            SamplingParams { temperature: 1.0, seed: Some(seed), ..SamplingParams::default() };
         text(&results(&mut kit, "Hello", &GenerateParams { sampling, ..params(20) }))
     };
     assert_eq!(draw(7), draw(7));
@@ -138,17 +168,29 @@ fn draft_models_come_and_go() {
     let folder = cairn_tests::golden("tiny-chat");
     assert!(kit.is_draft_model_compatible(&folder).expect("config"));
     kit.load_draft_model(&folder, LOAD).expect("draft");
-    for (speculative_decoding, drafted) in [(None, true), (Some(true), true), (Some(false), false), (None, true)] {
-        let params = GenerateParams { speculative_decoding, num_draft_tokens: Some(2), ..params(30) };
+    for (speculative_decoding, drafted) in
+        [(None, true), (Some(true), true), (Some(false), false), (None, true)]
+    {
+        let params =
+            GenerateParams { speculative_decoding, num_draft_tokens: Some(2), ..params(30) };
         let results = results(&mut kit, "Hello", &params);
         assert_eq!(text(&results), plain);
-        let num_drafted = results.iter().flat_map(|result| &result.tokens).filter(|token| token.from_draft).count();
+        let num_drafted = results
+            .iter()
+            .flat_map(|result| &result.tokens)
+            .filter(|token| token.from_draft)
+            .count();
         assert_eq!(num_drafted, if drafted { 20 } else { 0 }, "{speculative_decoding:?}");
     }
 
     let other = cairn_tests::golden("dense-tied");
     assert!(!kit.is_draft_model_compatible(&other).expect("config"));
-    assert!(kit.set_draft_model(loaded("llama/dense-tied")).expect_err("is refused").to_string().contains("vocabulary"));
+    assert!(
+        kit.set_draft_model(loaded("llama/dense-tied"))
+            .expect_err("is refused")
+            .to_string()
+            .contains("vocabulary")
+    );
     assert!(kit.draft_model().is_some(), "the one that was there stays");
     kit.unload_draft_model();
     assert!(kit.draft_model().is_none());
@@ -170,10 +212,28 @@ fn progress_tells_of_both_models_and_what_was_cached() {
         events
     };
     let prompt: Vec<u32> = (65..75).collect();
-    let begin = |is_draft, cached_tokens| PromptProgress::Begin { is_draft, cached_tokens, total_prompt_tokens: 10 };
-    let update = |is_draft, prefill_tokens_processed| PromptProgress::Update { is_draft, prefill_tokens_processed };
-    let finish = |is_draft, prefill_tokens_processed| PromptProgress::Finish { is_draft, prefill_tokens_processed };
-    let read = |is_draft| [begin(is_draft, 0), update(is_draft, 4), update(is_draft, 8), update(is_draft, 9), finish(is_draft, 9)];
+    let begin = |is_draft, cached_tokens| PromptProgress::Begin {
+        is_draft,
+        cached_tokens,
+        total_prompt_tokens: 10,
+    };
+    let update = |is_draft, prefill_tokens_processed| PromptProgress::Update {
+        is_draft,
+        prefill_tokens_processed,
+    };
+    let finish = |is_draft, prefill_tokens_processed| PromptProgress::Finish {
+        is_draft,
+        prefill_tokens_processed,
+    };
+    let read = |is_draft| {
+        [
+            begin(is_draft, 0),
+            update(is_draft, 4),
+            update(is_draft, 8),
+            update(is_draft, 9),
+            finish(is_draft, 9),
+        ]
+    };
     assert_eq!(events(&mut kit, &prompt), [read(true), read(false)].concat());
     let held = |is_draft| [begin(is_draft, 9), finish(is_draft, 0)];
     assert_eq!(events(&mut kit, &prompt), [held(true), held(false)].concat());

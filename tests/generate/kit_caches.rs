@@ -1,15 +1,22 @@
-//! What a kit keeps between prompts: answers are those of a kit that has read nothing before, and no token is read twice.
+//! What a kit keeps between prompts: answers are those of a kit that has read nothing before, and
+//! no token is read twice.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use cairn_lm::{GenerateParams, LoadedModel, ModelKit, ModelKitOptions, PromptProgress, StopReason};
+use cairn_lm::{
+    GenerateParams, LoadedModel, ModelKit, ModelKitOptions, PromptProgress, StopReason,
+};
 
 use crate::golden::{KINDS, golden, loaded};
 
 const NUM_TOKENS: usize = 12;
 
-fn kit(loaded: &Rc<LoadedModel>, options: &ModelKitOptions, draft: Option<&Rc<LoadedModel>>) -> ModelKit {
+fn kit(
+    loaded: &Rc<LoadedModel>,
+    options: &ModelKitOptions,
+    draft: Option<&Rc<LoadedModel>>,
+) -> ModelKit {
     let mut kit = ModelKit::new(Rc::clone(loaded), options.clone()).expect("kit");
     if let Some(draft) = draft {
         kit.set_draft_model(Rc::clone(draft)).expect("draft");
@@ -28,11 +35,13 @@ fn answer(kit: &mut ModelKit, prompt: &[u32]) -> (Vec<u32>, usize) {
     };
     let params = GenerateParams { max_tokens: NUM_TOKENS, ..GenerateParams::default() };
     let results = kit.generate(prompt, &params, &mut on_progress).expect("start");
-    let tokens = results.flat_map(|result| result.expect("result").tokens).map(|token| token.id).collect();
+    let tokens =
+        results.flat_map(|result| result.expect("result").tokens).map(|token| token.id).collect();
     (tokens, cached)
 }
 
-/// Prompts that follow on `prompt` and its answer in every way: the same, a shorter one, another ending, the conversation going on.
+/// Prompts that follow on `prompt` and its answer in every way: the same, a shorter one, another
+/// ending, the conversation going on.
 fn prompts(prompt: &[u32], answer: &[u32]) -> Vec<Vec<u32>> {
     let last = prompt.len() - 1;
     let whole = [prompt, answer].concat();
@@ -54,7 +63,8 @@ fn prompts(prompt: &[u32], answer: &[u32]) -> Vec<Vec<u32>> {
     ]
 }
 
-/// `is_exact`: where a cache is bounded or quantized, what was read in which chunk changes numbers, and only that there is an answer counts.
+/// `is_exact`: where a cache is bounded or quantized, what was read in which chunk changes numbers,
+/// and only that there is an answer counts.
 fn check(name: &str, options: &ModelKitOptions, with_draft: bool, is_exact: bool) {
     let loaded = loaded(name);
     let draft = with_draft.then_some(&loaded);
@@ -76,7 +86,12 @@ fn answers_do_not_depend_on_what_was_asked_before() {
     for name in KINDS {
         for with_draft in [false, true] {
             check(name, &ModelKitOptions::default(), with_draft, true);
-            check(name, &ModelKitOptions { prefill_step_size: Some(4), ..ModelKitOptions::default() }, with_draft, true);
+            check(
+                name,
+                &ModelKitOptions { prefill_step_size: Some(4), ..ModelKitOptions::default() },
+                with_draft,
+                true,
+            );
         }
     }
 }
@@ -85,19 +100,32 @@ fn answers_do_not_depend_on_what_was_asked_before() {
 fn bounded_and_quantized_kits_answer_whatever_was_asked_before() {
     for with_draft in [false, true] {
         for max_kv_size in [6, 20, 1000] {
-            let options = ModelKitOptions { max_kv_size: Some(max_kv_size), ..ModelKitOptions::default() };
+            let options =
+                ModelKitOptions { max_kv_size: Some(max_kv_size), ..ModelKitOptions::default() };
             check("llama/dense-tied", &options, with_draft, max_kv_size == 1000);
         }
         for start in [0, 20] {
-            let quantized = ModelKitOptions { kv_bits: Some(8), kv_group_size: Some(32), ..ModelKitOptions::default() };
-            let options = ModelKitOptions { quantized_kv_start: Some(start), max_kv_size: Some(6), ..quantized };
+            let quantized = ModelKitOptions {
+                kv_bits: Some(8),
+                kv_group_size: Some(32),
+                ..ModelKitOptions::default()
+            };
+            let options = ModelKitOptions {
+                quantized_kv_start: Some(start),
+                max_kv_size: Some(6),
+                ..quantized
+            };
             check("qwen3_moe/quant4", &options, with_draft, false);
         }
     }
 }
 
 /// How many tokens of the second prompt are held after the first.
-fn check_cached(name: &str, second: impl Fn(&[u32], &[u32]) -> Vec<u32>, expected: impl Fn(usize) -> usize) {
+fn check_cached(
+    name: &str,
+    second: impl Fn(&[u32], &[u32]) -> Vec<u32>,
+    expected: impl Fn(usize) -> usize,
+) {
     let loaded = loaded(name);
     let prompt = golden(name).prompt;
     let mut kit = kit(&loaded, &ModelKitOptions::default(), None);
@@ -122,7 +150,11 @@ fn no_token_is_read_twice_where_caches_can_go_back() {
     for name in ["gemma3_text/long-prompt", "qwen3_next/dense"] {
         // They cannot be trimmed, but there is a point to go back to.
         check_cached(name, |prompt, _| prompt.to_vec(), |length| length - 11);
-        check_cached(name, |prompt, _| [&prompt[..prompt.len() - 3], &[1, 2]].concat(), |length| length - 11);
+        check_cached(
+            name,
+            |prompt, _| [&prompt[..prompt.len() - 3], &[1, 2]].concat(),
+            |length| length - 11,
+        );
         check_cached(name, |prompt, _| prompt[..5].to_vec(), |_| 0);
     }
 }
@@ -141,12 +173,17 @@ fn a_cancelled_prompt_is_gone_on_with() {
                 count += 1;
                 if count < num_events { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             };
-            let mut results = kit.generate(&prompt, &GenerateParams::default(), &mut on_progress).expect("start");
+            let mut results =
+                kit.generate(&prompt, &GenerateParams::default(), &mut on_progress).expect("start");
             let result = results.next().expect("one result").expect("result");
             assert_eq!(result.stop_condition.expect("why").stop_reason, StopReason::UserCancelled);
             assert!(result.text.is_empty() && result.tokens.is_empty() && results.next().is_none());
             drop(results);
-            assert_eq!(answer(&mut kit, &prompt), (expected.clone(), (num_events - 1) * 4), "{name} after {num_events} events");
+            assert_eq!(
+                answer(&mut kit, &prompt),
+                (expected.clone(), (num_events - 1) * 4),
+                "{name} after {num_events} events"
+            );
         }
     }
 }
@@ -157,17 +194,23 @@ fn whoever_stops_listening_leaves_good_caches() {
         let loaded = loaded(name);
         let prompt = golden(name).prompt;
         for draft in [None, Some(&loaded)] {
-            let (expected, _) = answer(&mut kit(&loaded, &ModelKitOptions::default(), draft), &prompt);
+            let (expected, _) =
+                answer(&mut kit(&loaded, &ModelKitOptions::default(), draft), &prompt);
             for num_taken in 0..5 {
                 let mut kit = kit(&loaded, &ModelKitOptions::default(), draft);
-                let mut results = kit.generate(&prompt, &GenerateParams::default(), &mut |_| ControlFlow::Continue(())).expect("start");
+                let mut results = kit
+                    .generate(&prompt, &GenerateParams::default(), &mut |_| {
+                        ControlFlow::Continue(())
+                    })
+                    .expect("start");
                 for _ in 0..num_taken {
                     results.next().expect("a result").expect("result");
                 }
                 drop(results);
                 assert_eq!(answer(&mut kit, &prompt).0, expected, "{name} after {num_taken}");
                 let whole = [&prompt, &expected[..]].concat();
-                let (fresh, _) = answer(&mut self::kit(&loaded, &ModelKitOptions::default(), draft), &whole);
+                let (fresh, _) =
+                    answer(&mut self::kit(&loaded, &ModelKitOptions::default(), draft), &whole);
                 assert_eq!(answer(&mut kit, &whole).0, fresh, "{name}");
             }
         }

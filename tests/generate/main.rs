@@ -1,4 +1,5 @@
-//! Generation as its callers see it: tokens, text, drafts and kits, on tiny checkpoints of every architecture.
+//! Generation as its callers see it: tokens, text, drafts and kits, on tiny checkpoints of every
+//! architecture.
 
 mod golden;
 mod kit;

@@ -1,4 +1,5 @@
-//! Decoding with a draft model: the same answer as without, whatever the draft model says and whatever the caches are.
+//! Decoding with a draft model: the same answer as without, whatever the draft model says and
+//! whatever the caches are.
 
 use std::ops::ControlFlow;
 
@@ -6,15 +7,23 @@ use cairn_chat::SamplingParams;
 use cairn_lm::cache::KvQuantization;
 use cairn_lm::models::Model;
 use cairn_lm::{
-    Acceptance, Draft, GenerateOptions, Input, LogitsProcessors, Sampled, Sampler, Sampling, SpeculativeStream, speculative_generate_step,
+    Acceptance, Draft, GenerateOptions, Input, LogitsProcessors, Sampled, Sampler, Sampling,
+    SpeculativeStream, speculative_generate_step,
 };
 use mlx_rs::ops;
 
 use crate::golden::{Golden, KINDS, all, go_on, golden, offset, options, plain, rest, start};
 
-fn begin(model: &Model, draft: &Model, prompt: &[u32], sampling: impl Into<Sampling>, options: GenerateOptions) -> SpeculativeStream {
+fn begin(
+    model: &Model,
+    draft: &Model,
+    prompt: &[u32],
+    sampling: impl Into<Sampling>,
+    options: GenerateOptions,
+) -> SpeculativeStream {
     let draft = Draft { model: draft, caches: &mut Vec::new() };
-    speculative_generate_step(model, draft, prompt, &mut Vec::new(), sampling, options, &mut go_on).expect("start")
+    speculative_generate_step(model, draft, prompt, &mut Vec::new(), sampling, options, &mut go_on)
+        .expect("start")
 }
 
 fn collect(stream: &mut SpeculativeStream) -> Vec<Sampled> {
@@ -31,12 +40,17 @@ fn tokens(sampled: &[Sampled]) -> Vec<u32> {
 
 /// The draft's answer is the plain one; returns how often the draft was right.
 fn check(golden: &Golden, draft: &Golden, options: &GenerateOptions) -> Acceptance {
-    let mut stream = begin(&golden.model, &draft.model, &golden.prompt, Sampler::Greedy, options.clone());
+    let mut stream =
+        begin(&golden.model, &draft.model, &golden.prompt, Sampler::Greedy, options.clone());
     let sampled = collect(&mut stream);
     let case = format!("{} with {} as its draft, {options:?}", golden.name, draft.name);
     assert_eq!(tokens(&sampled), plain(&golden.model, &golden.prompt, options.clone()), "{case}");
     let acceptance = stream.acceptance();
-    assert_eq!(acceptance.num_accepted, sampled.iter().filter(|step| step.from_draft).count(), "{case}");
+    assert_eq!(
+        acceptance.num_accepted,
+        sampled.iter().filter(|step| step.from_draft).count(),
+        "{case}"
+    );
     assert!(acceptance.num_accepted <= acceptance.num_drafted, "{case}");
     acceptance
 }
@@ -45,14 +59,18 @@ fn check(golden: &Golden, draft: &Golden, options: &GenerateOptions) -> Acceptan
 fn greedy_answers_are_those_of_the_model_alone() {
     let all = all();
     for (index, golden) in all.iter().enumerate() {
-        let numbers: &[usize] = if KINDS.contains(&golden.name.as_str()) { &[1, 2, 3, 20] } else { &[3] };
+        let numbers: &[usize] =
+            if KINDS.contains(&golden.name.as_str()) { &[1, 2, 3, 20] } else { &[3] };
         for &num_draft_tokens in numbers {
             let options = GenerateOptions { num_draft_tokens, ..options(16) };
             let itself = check(golden, golden, &options);
             // The draft model is always right about itself.
             assert_eq!(itself.num_drafted, itself.num_accepted, "{}", golden.name);
             let others = all[index + 1..].iter().chain(&all[..index]);
-            if let Some(other) = others.into_iter().find(|other| other.model.vocab_size() == golden.model.vocab_size()) {
+            if let Some(other) = others
+                .into_iter()
+                .find(|other| other.model.vocab_size() == golden.model.vocab_size())
+            {
                 check(golden, other, &options);
             }
         }
@@ -61,7 +79,8 @@ fn greedy_answers_are_those_of_the_model_alone() {
 
 #[test]
 fn greedy_answers_are_the_same_when_caches_are_bounded_or_quantized() {
-    let (tied, untied, gqa) = (golden("llama/dense-tied"), golden("llama/dense-untied"), golden("llama/gqa"));
+    let (tied, untied, gqa) =
+        (golden("llama/dense-tied"), golden("llama/dense-untied"), golden("llama/gqa"));
     for max_kv_size in [5, 16, 30, 64] {
         let options = GenerateOptions { max_kv_size: Some(max_kv_size), ..options(20) };
         check(&tied, &untied, &options);
@@ -77,13 +96,25 @@ fn greedy_answers_are_the_same_when_caches_are_bounded_or_quantized() {
 #[test]
 fn the_first_two_of_three_tokens_are_drafted() {
     let golden = golden("llama/dense-tied");
-    let with_logprobs = GenerateOptions { num_draft_tokens: 2, num_top_logprobs: Some(2), ..options(5) };
-    let sampled = collect(&mut begin(&golden.model, &golden.model, &golden.prompt, Sampler::Greedy, with_logprobs.clone()));
+    let with_logprobs =
+        GenerateOptions { num_draft_tokens: 2, num_top_logprobs: Some(2), ..options(5) };
+    let sampled = collect(&mut begin(
+        &golden.model,
+        &golden.model,
+        &golden.prompt,
+        Sampler::Greedy,
+        with_logprobs.clone(),
+    ));
     let from_draft: Vec<bool> = sampled.iter().map(|step| step.from_draft).collect();
     assert_eq!(from_draft, [true, true, false, true, true]);
-    let mut alone = start(&golden.model, &golden.prompt, &mut Vec::new(), Sampler::Greedy, with_logprobs).expect("start");
+    let mut alone =
+        start(&golden.model, &golden.prompt, &mut Vec::new(), Sampler::Greedy, with_logprobs)
+            .expect("start");
     for step in &sampled {
-        let (found, expected) = (step.logprobs.as_ref().expect("asked for"), alone.next_token().expect("step").expect("token").logprobs);
+        let (found, expected) = (
+            step.logprobs.as_ref().expect("asked for"),
+            alone.next_token().expect("step").expect("token").logprobs,
+        );
         let expected = expected.expect("asked for");
         // Several rows at once take other kernels than one; the last bits differ.
         assert!((found.own - expected.own).abs() < 1e-4);
@@ -97,7 +128,8 @@ fn check_stop(golden: &Golden, draft: &Golden, max_kv_size: Option<usize>, num_t
     let options = GenerateOptions { max_kv_size, ..options(16) };
     let case = format!("{} with {}, {max_kv_size:?}, after {num_taken}", golden.name, draft.name);
     let whole = plain(&golden.model, &golden.prompt, options.clone());
-    let mut stream = begin(&golden.model, &draft.model, &golden.prompt, Sampler::Greedy, options.clone());
+    let mut stream =
+        begin(&golden.model, &draft.model, &golden.prompt, Sampler::Greedy, options.clone());
     for expected in &whole[..num_taken] {
         assert_eq!(stream.next_token().expect("step").expect("token").token, *expected, "{case}");
     }
@@ -110,12 +142,24 @@ fn check_stop(golden: &Golden, draft: &Golden, max_kv_size: Option<usize>, num_t
         assert_eq!(held, sequence.len() - 1, "{case}");
     }
     let options = GenerateOptions { max_tokens: 16 - num_taken, ..options };
-    let mut main = start(&golden.model, &sequence[held..], &mut caches, Sampler::Greedy, options.clone()).expect("start");
+    let mut main =
+        start(&golden.model, &sequence[held..], &mut caches, Sampler::Greedy, options.clone())
+            .expect("start");
     assert_eq!(rest(&mut main), whole[num_taken..], "{case}");
     if max_kv_size.is_none() {
-        let drafted = start(&draft.model, &sequence[draft_held..], &mut draft_caches, Sampler::Greedy, options.clone());
+        let drafted = start(
+            &draft.model,
+            &sequence[draft_held..],
+            &mut draft_caches,
+            Sampler::Greedy,
+            options.clone(),
+        );
         let mut rest_of_draft = drafted.expect("start");
-        assert_eq!(rest(&mut rest_of_draft), plain(&draft.model, &sequence, options), "{case}, the draft model");
+        assert_eq!(
+            rest(&mut rest_of_draft),
+            plain(&draft.model, &sequence, options),
+            "{case}, the draft model"
+        );
     }
 }
 
@@ -127,7 +171,9 @@ fn whoever_stops_early_gets_caches_without_refused_tokens() {
         for num_taken in 0..=9 {
             check_stop(&golden, &golden, None, num_taken);
         }
-        let other = others.iter().find(|other| other.name != *name && other.model.vocab_size() == golden.model.vocab_size());
+        let other = others.iter().find(|other| {
+            other.name != *name && other.model.vocab_size() == golden.model.vocab_size()
+        });
         for num_taken in 0..=9 {
             check_stop(&golden, other.expect("another of its vocabulary"), None, num_taken);
         }
@@ -142,8 +188,19 @@ fn whoever_stops_early_gets_caches_without_refused_tokens() {
 fn sampled_answers_repeat_with_their_seed() {
     let golden = golden("llama/dense-tied");
     let draw = |seed| {
-        let params = SamplingParams { temperature: 1.0, top_p: 0.9, seed: Some(seed), ..SamplingParams::default() };
-        tokens(&collect(&mut begin(&golden.model, &golden.model, &golden.prompt, Sampler::new(&params, &[]), options(30))))
+        let params = SamplingParams {
+            temperature: 1.0,
+            top_p: 0.9,
+            seed: Some(seed),
+            ..SamplingParams::default()
+        };
+        tokens(&collect(&mut begin(
+            &golden.model,
+            &golden.model,
+            &golden.prompt,
+            Sampler::new(&params, &[]),
+            options(30),
+        )))
     };
     assert_eq!(draw(7).len(), 30);
     assert_eq!(draw(7), draw(7));
@@ -159,14 +216,31 @@ fn processors_work_on_both_models() {
             sampler: Sampler::Greedy,
             processors: LogitsProcessors::new(params, vocab_size).expect("processors"),
         };
-        let penalty = SamplingParams { repetition_penalty: Some(1.5), presence_penalty: Some(0.5), ..SamplingParams::default() };
-        let mut alone = start(&golden.model, &golden.prompt, &mut Vec::new(), penalised(&penalty), options(16)).expect("start");
-        let mut stream = begin(&golden.model, &golden.model, &golden.prompt, penalised(&penalty), options(16));
+        let penalty = SamplingParams {
+            repetition_penalty: Some(1.5),
+            presence_penalty: Some(0.5),
+            ..SamplingParams::default()
+        };
+        let mut alone =
+            start(&golden.model, &golden.prompt, &mut Vec::new(), penalised(&penalty), options(16))
+                .expect("start");
+        let mut stream =
+            begin(&golden.model, &golden.model, &golden.prompt, penalised(&penalty), options(16));
         assert_eq!(tokens(&collect(&mut stream)), rest(&mut alone), "{name}");
-        assert_eq!(stream.acceptance().num_accepted, 12, "{name}: the draft model sees the same history");
+        assert_eq!(
+            stream.acceptance().num_accepted,
+            12,
+            "{name}: the draft model sees the same history"
+        );
 
         let bias = SamplingParams { logit_bias: [(5, 2000.0)].into(), ..SamplingParams::default() };
-        let sampled = collect(&mut begin(&golden.model, &golden.model, &golden.prompt, penalised(&bias), options(5)));
+        let sampled = collect(&mut begin(
+            &golden.model,
+            &golden.model,
+            &golden.prompt,
+            penalised(&bias),
+            options(5),
+        ));
         assert_eq!(tokens(&sampled), [5; 5], "{name}");
     }
 }
@@ -182,7 +256,16 @@ fn progress_counts_the_main_model() {
     let options = GenerateOptions { prefill_step_size: 3, ..options(1) };
     let draft = Draft { model: &golden.model, caches: &mut Vec::new() };
     let prompt = &golden.prompt[..6];
-    speculative_generate_step(&golden.model, draft, prompt, &mut Vec::new(), Sampler::Greedy, options, &mut on_progress).expect("start");
+    speculative_generate_step(
+        &golden.model,
+        draft,
+        prompt,
+        &mut Vec::new(),
+        Sampler::Greedy,
+        options,
+        &mut on_progress,
+    )
+    .expect("start");
     assert_eq!(calls, [(0, 6), (0, 6), (0, 6), (0, 6), (3, 6), (5, 6)]);
 }
 
@@ -191,12 +274,21 @@ fn models_that_do_not_fit_together_are_refused() {
     let (small, chat) = (golden("llama/dense-tied"), golden("llama/tiny-chat"));
     let refusal = |draft: &Model, input: Input<'_>| {
         let draft = Draft { model: draft, caches: &mut Vec::new() };
-        let stream = speculative_generate_step(&small.model, draft, input, &mut Vec::new(), Sampler::Greedy, options(1), &mut go_on);
+        let stream = speculative_generate_step(
+            &small.model,
+            draft,
+            input,
+            &mut Vec::new(),
+            Sampler::Greedy,
+            options(1),
+            &mut go_on,
+        );
         stream.expect_err("is refused").to_string()
     };
     let message = refusal(&chat.model, Input::from(&small.prompt));
     assert!(message.contains("259") && message.contains("128"), "{message}");
     let embeddings = ops::zeros::<f32>(&[3, 32]).expect("zeros");
-    let message = refusal(&small.model, Input { embeddings: Some(&embeddings), ..Input::default() });
+    let message =
+        refusal(&small.model, Input { embeddings: Some(&embeddings), ..Input::default() });
     assert!(message.contains("input_embeddings"), "{message}");
 }

@@ -1,12 +1,13 @@
-//! Answers, prompts and log-probabilities against `goldens/starter.json`, made by mlx-lm; with the KV cache empty, in memory and on disk.
+//! Answers, prompts and log-probabilities against `goldens/starter.json`, made by mlx-lm; with the
+//! KV cache empty, in memory and on disk.
 
 use std::rc::Rc;
 use std::sync::OnceLock;
 
 use cairn_chat::{Message, Role, assemble};
 use cairn_engine::{
-    CacheEvent, CacheOptions, ChunkRecord, Engine, EngineOptions, FinishedGeneration, GenerateEvent, GenerateRequest, PromptInput, Score,
-    TokenLogprob,
+    CacheEvent, CacheOptions, ChunkRecord, Engine, EngineOptions, FinishedGeneration,
+    GenerateEvent, GenerateRequest, PromptInput, Score, TokenLogprob,
 };
 use cairn_lm::Tokenizer;
 use serde_json::Value;
@@ -27,20 +28,28 @@ struct Turn {
 fn turns() -> [Turn; 2] {
     let json = std::fs::read(cairn_tests::goldens().join("starter.json")).expect("starter.json");
     let json: Value = serde_json::from_slice(&json).expect("JSON");
-    let ids = |value: &Value| value.as_array().expect("ids").iter().map(|id| id.as_u64().expect("an id") as u32).collect();
+    let ids = |value: &Value| {
+        value.as_array().expect("ids").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+    };
     [0, 1].map(|index| {
         let turn = &json["turns"][index];
-        let messages = turn["messages"].as_array().expect("messages").iter().map(|message| Message {
-            role: if message["role"] == "user" { Role::User } else { Role::Assistant },
-            content: message["content"].as_str().expect("words").to_owned(),
-            token_ids: None,
-        });
+        let messages =
+            turn["messages"].as_array().expect("messages").iter().map(|message| Message {
+                role: if message["role"] == "user" { Role::User } else { Role::Assistant },
+                content: message["content"].as_str().expect("words").to_owned(),
+                token_ids: None,
+            });
         Turn {
             messages: messages.collect(),
             prompt_tokens: ids(&turn["prompt_tokens"]),
             tokens: ids(&turn["tokens"]),
             text: turn["text"].as_str().expect("text").to_owned(),
-            gaps: turn["gaps"].as_array().expect("gaps").iter().map(|gap| gap.as_f64().expect("a number") as f32).collect(),
+            gaps: turn["gaps"]
+                .as_array()
+                .expect("gaps")
+                .iter()
+                .map(|gap| gap.as_f64().expect("a number") as f32)
+                .collect(),
         }
     })
 }
@@ -66,7 +75,12 @@ struct Observed {
 
 fn observed() -> &'static Observed {
     static OBSERVED: OnceLock<Observed> = OnceLock::new();
-    OBSERVED.get_or_init(|| tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(observe()))
+    OBSERVED.get_or_init(|| {
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime")
+            .block_on(observe())
+    })
 }
 
 async fn observe() -> Observed {
@@ -81,7 +95,8 @@ async fn observe() -> Observed {
             anchors: Vec::new(),
             sweep_lock: None,
         };
-        let (engine, events) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
+        let (engine, events) =
+            Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
         engine.load("starter", cairn_tests::starter_model()).await.expect("loads");
         (engine, events)
     };
@@ -103,7 +118,9 @@ async fn observe() -> Observed {
     // The second turn's files have no rows here, as if the app had crashed after the first.
     let (engine, _events) = start(rows).await;
     let from_disk = answer(&engine, &messages, second.tokens.len()).await;
-    let score = async |tokens: Vec<u32>| engine.score(PromptInput::Tokens(tokens), 2).await.expect("a score");
+    let score = async |tokens: Vec<u32>| {
+        engine.score(PromptInput::Tokens(tokens), 2).await.expect("a score")
+    };
     let prompt_score = score(turn.prompt_tokens.clone()).await;
     let score = score([turn.prompt_tokens, turn.tokens].concat()).await;
     engine.shutdown().await;
@@ -112,7 +129,11 @@ async fn observe() -> Observed {
 
 async fn answer(engine: &Engine, messages: &[Message], max_tokens: usize) -> Answer {
     let prompt = PromptInput::Messages(messages.to_vec());
-    let mut generation = engine.generate(GenerateRequest { max_tokens, num_top_logprobs: Some(2), ..GenerateRequest::new(prompt) });
+    let mut generation = engine.generate(GenerateRequest {
+        max_tokens,
+        num_top_logprobs: Some(2),
+        ..GenerateRequest::new(prompt)
+    });
     let (mut text, mut logprobs) = (String::new(), Vec::new());
     loop {
         match generation.recv().await.expect("an event") {
@@ -130,7 +151,8 @@ async fn answer(engine: &Engine, messages: &[Message], max_tokens: usize) -> Ans
     }
 }
 
-/// An answer's tokens, text and lead of each token are the golden's; `num_cached` tokens of its prompt were not computed.
+/// An answer's tokens, text and lead of each token are the golden's; `num_cached` tokens of its
+/// prompt were not computed.
 fn check(answer: &Answer, turn: &Turn, num_cached: usize) {
     assert_eq!(answer.finished.token_ids, turn.tokens);
     assert_eq!(answer.text, turn.text);
@@ -141,7 +163,10 @@ fn check(answer: &Answer, turn: &Turn, num_cached: usize) {
         assert!((found - gap).abs() < TOLERANCE, "token {index} leads by {found}, not {gap}");
     }
     let stats = &answer.finished.stats;
-    assert_eq!((stats.num_prompt_tokens, stats.num_cached_tokens, &stats.cache_note), (turn.prompt_tokens.len(), num_cached, &None));
+    assert_eq!(
+        (stats.num_prompt_tokens, stats.num_cached_tokens, &stats.cache_note),
+        (turn.prompt_tokens.len(), num_cached, &None)
+    );
 }
 
 #[test]
@@ -193,15 +218,26 @@ fn scores_are_finite_and_agree_with_the_answer() {
     let num_prompt = turn.prompt_tokens.len();
     assert_eq!(score.tokens[num_prompt..], turn.tokens);
     assert_eq!((score.logprobs.len(), score.logprobs[0]), (score.tokens.len(), None));
-    assert!(score.logprobs[1..].iter().all(|logprob| logprob.is_some_and(|logprob| logprob.is_finite() && logprob <= 0.0)));
+    assert!(
+        score.logprobs[1..]
+            .iter()
+            .all(|logprob| logprob.is_some_and(|logprob| logprob.is_finite() && logprob <= 0.0))
+    );
     for (scored, sampled) in score.logprobs[num_prompt..].iter().zip(&first.logprobs) {
         let scored = scored.expect("a number");
-        assert!((scored - sampled.logprob).abs() < TOLERANCE, "{scored} scored, {} sampled", sampled.logprob);
+        assert!(
+            (scored - sampled.logprob).abs() < TOLERANCE,
+            "{scored} scored, {} sampled",
+            sampled.logprob
+        );
     }
     assert_eq!(prompt_score.next.len(), 2);
     assert_eq!((prompt_score.next[0].0, first.logprobs[0].token), (turn.tokens[0], turn.tokens[0]));
     assert!((prompt_score.next[0].1 - first.logprobs[0].logprob).abs() < TOLERANCE);
     for (alone, within) in prompt_score.logprobs.iter().zip(&score.logprobs).skip(1) {
-        assert!((alone.expect("a number") - within.expect("a number")).abs() < TOLERANCE, "{alone:?} alone, {within:?} within");
+        assert!(
+            (alone.expect("a number") - within.expect("a number")).abs() < TOLERANCE,
+            "{alone:?} alone, {within:?} within"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! A second reader of GGUF, written from the format's description to check the first: version 3; F32, Q4_1 and Q8_0.
+//! A second reader of GGUF, written from the format's description to check the first: version 3;
+//! F32, Q4_1 and Q8_0.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -76,7 +77,10 @@ impl Gguf {
             // Innermost first.
             let shape: Vec<usize> = (0..cursor.u32()).map(|_| cursor.size()).collect();
             let (type_id, start) = (cursor.u32(), cursor.size());
-            tensors.insert(name, Tensor { columns: shape[0], num_elements: shape.iter().product(), type_id, start });
+            tensors.insert(
+                name,
+                Tensor { columns: shape[0], num_elements: shape.iter().product(), type_id, start },
+            );
         }
         let data = cursor.position.next_multiple_of(32);
         for tensor in tensors.values_mut() {
@@ -108,7 +112,8 @@ impl Gguf {
     pub fn values(&self, name: &str) -> Vec<f32> {
         let Tensor { num_elements, start, .. } = self.tensors[name];
         let blocks = |block_bytes: usize, block_elements: usize| {
-            self.bytes[start..start + num_elements / block_elements * block_bytes].chunks_exact(block_bytes)
+            self.bytes[start..start + num_elements / block_elements * block_bytes]
+                .chunks_exact(block_bytes)
         };
         let mut values = Vec::with_capacity(num_elements);
         match self.format(name) {
@@ -125,7 +130,9 @@ impl Gguf {
                     values.extend(block[2..].iter().map(|&byte| d * f32::from(byte as i8)));
                 }
             }
-            _ => values.extend(blocks(4, 1).map(|bytes| f32::from_le_bytes(bytes.try_into().expect("4 bytes")))),
+            _ => values.extend(
+                blocks(4, 1).map(|bytes| f32::from_le_bytes(bytes.try_into().expect("4 bytes"))),
+            ),
         }
         values
     }
@@ -136,6 +143,10 @@ fn half(bytes: &[u8]) -> f32 {
     let bits = u16::from_le_bytes([bytes[0], bytes[1]]);
     let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f32::from(bits & 1023));
     assert_ne!(exponent, 31, "not finite");
-    let magnitude = if exponent == 0 { mantissa * 2f32.powi(-24) } else { (1024.0 + mantissa) * 2f32.powi(exponent - 25) };
+    let magnitude = if exponent == 0 {
+        mantissa * 2f32.powi(-24)
+    } else {
+        (1024.0 + mantissa) * 2f32.powi(exponent - 25)
+    };
     if bits >> 15 == 1 { -magnitude } else { magnitude }
 }

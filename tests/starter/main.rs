@@ -1,4 +1,5 @@
-//! The starter model, SmolLM2-135M-Instruct: imported without changing a weight, and answering as mlx-lm does.
+//! The starter model, SmolLM2-135M-Instruct: imported without changing a weight, and answering as
+//! mlx-lm does.
 
 mod answers;
 mod gguf;

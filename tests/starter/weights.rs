@@ -1,4 +1,5 @@
-//! The import changes no weight: what MLX unpacks from the imported folder is what GGUF says, bit for bit.
+//! The import changes no weight: what MLX unpacks from the imported folder is what GGUF says, bit
+//! for bit.
 
 use std::collections::HashMap;
 
@@ -14,7 +15,10 @@ const GROUP_SIZE: usize = 32;
 /// The weights of a module as MLX computes them.
 fn imported(tensors: &HashMap<String, Array>, module: &str, columns: usize) -> Vec<f32> {
     let weight = &tensors[&format!("{module}.weight")];
-    let values = match (tensors.get(&format!("{module}.scales")), tensors.get(&format!("{module}.biases"))) {
+    let values = match (
+        tensors.get(&format!("{module}.scales")),
+        tensors.get(&format!("{module}.biases")),
+    ) {
         (Some(scales), Some(biases)) => {
             assert_eq!(scales.dim(1) as usize, columns / GROUP_SIZE, "{module}");
             let bits = weight.dim(1) * 32 / columns as i32;
@@ -26,7 +30,8 @@ fn imported(tensors: &HashMap<String, Array>, module: &str, columns: usize) -> V
     values.as_slice::<f32>().to_vec()
 }
 
-/// The rows of query and key heads in the checkpoint's order: GGUF has the two halves of a head interleaved.
+/// The rows of query and key heads in the checkpoint's order: GGUF has the two halves of a head
+/// interleaved.
 fn checkpoint_order(values: &[f32], columns: usize) -> Vec<f32> {
     let rows: Vec<&[f32]> = values.chunks_exact(columns).collect();
     let row_in_gguf = |row: usize| {
@@ -40,8 +45,10 @@ fn checkpoint_order(values: &[f32], columns: usize) -> Vec<f32> {
 #[test]
 fn every_kind_of_weight_is_the_same_as_in_the_gguf_file() {
     // Imported anew: the folder that other tests share may be older than the importer.
-    let models = tempfile::tempdir_in(cairn_tests::starter_gguf().parent().expect("a folder")).expect("a folder");
-    let folder = import_gguf(&cairn_tests::starter_gguf(), models.path(), None, &mut |_, _| {}).expect("imports");
+    let models = tempfile::tempdir_in(cairn_tests::starter_gguf().parent().expect("a folder"))
+        .expect("a folder");
+    let folder = import_gguf(&cairn_tests::starter_gguf(), models.path(), None, &mut |_, _| {})
+        .expect("imports");
     let tensors = Array::load_safetensors(folder.join("model.safetensors")).expect("loads");
     let gguf = Gguf::open(&cairn_tests::starter_gguf());
 
@@ -55,7 +62,10 @@ fn every_kind_of_weight_is_the_same_as_in_the_gguf_file() {
         let found = imported(&tensors, module, columns);
         assert_eq!(found.len(), expected.len(), "{name}");
         // Adding zero turns -0 into 0: the sign of a zero is all that may differ.
-        let differing = found.iter().zip(&expected).position(|(a, b)| (a + 0.0).to_bits() != (b + 0.0).to_bits());
+        let differing = found
+            .iter()
+            .zip(&expected)
+            .position(|(a, b)| (a + 0.0).to_bits() != (b + 0.0).to_bits());
         assert_eq!(differing, None, "{name} differs from {module}");
     };
     check("token_embd.weight", "model.embed_tokens", "Q8_0");
@@ -72,10 +82,17 @@ fn every_kind_of_weight_is_the_same_as_in_the_gguf_file() {
             ("ffn_up", "mlp.up_proj", "Q4_1"),
             ("ffn_down", "mlp.down_proj", "Q4_1"),
         ] {
-            check(&format!("blk.{layer}.{name}.weight"), &format!("model.layers.{layer}.{module}"), format);
+            check(
+                &format!("blk.{layer}.{name}.weight"),
+                &format!("model.layers.{layer}.{module}"),
+                format,
+            );
         }
     }
     // Nothing was left out: each tensor of the file has its weight in the folder.
-    assert_eq!(tensors.keys().filter(|name| name.ends_with(".weight")).count(), gguf.names().count());
+    assert_eq!(
+        tensors.keys().filter(|name| name.ends_with(".weight")).count(),
+        gguf.names().count()
+    );
     assert_eq!(gguf.names().count(), 2 + 9 * NUM_LAYERS);
 }

@@ -1,4 +1,5 @@
-//! `make app`: sets everything up and opens Cairn: its window where there is a display, else the same interface over loopback HTTP.
+//! `make app`: sets everything up and opens Cairn: its window where there is a display, else the
+//! same interface over loopback HTTP.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -45,7 +46,11 @@ fn import_starter() -> Result<()> {
     if models.as_array().into_iter().flatten().any(|model| model["name"] == starter::MODEL) {
         return Ok(());
     }
-    process::run(Command::new(binary("cairn")).args(["models", "import", "--name", starter::MODEL]).arg(starter::file()))
+    process::run(
+        Command::new(binary("cairn"))
+            .args(["models", "import", "--name", starter::MODEL])
+            .arg(starter::file()),
+    )
 }
 
 fn binary(name: &str) -> PathBuf {

@@ -1,7 +1,7 @@
 //! `make bench`: every number that the README claims, as ratios from one run.
 //!
-//! mlx-lm's side runs in target/oracle, a Python environment with the same MLX and the same BLAS; the two take turns, trial by trial, so
-//! that a machine that slows down slows both.
+//! mlx-lm's side runs in target/oracle, a Python environment with the same MLX and the same BLAS;
+//! the two take turns, trial by trial, so that a machine that slows down slows both.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -25,12 +25,20 @@ pub fn run() -> Result<()> {
     starter::fetch()?;
     // In one call: cargo picks features by the packages selected, and would build much twice.
     let packages = ["-p", "cairn-cli", "-p", "cairn-desktop", "-p", "cairn-engine"];
-    process::run(process::cargo().args(["build", "--release", "--bins", "--example", "resume"]).args(packages))?;
+    process::run(
+        process::cargo()
+            .args(["build", "--release", "--bins", "--example", "resume"])
+            .args(packages),
+    )?;
     let home = root().join("target/bench-home");
     let model = import_starter(&home)?;
     let python = oracle()?;
 
-    let commit = process::output(Command::new("git").current_dir(root()).args(["rev-parse", "--short", "HEAD"]))?;
+    let commit = process::output(Command::new("git").current_dir(root()).args([
+        "rev-parse",
+        "--short",
+        "HEAD",
+    ]))?;
     println!("`make bench` at {} on {}\n", commit.trim(), machine());
     println!("| measured | Cairn | against | ratio |\n|---|---|---|---|");
     throughput(&python, &model, 1)?;
@@ -47,21 +55,33 @@ fn row(what: &str, ours: String, against: String, ratio: f64) {
 /// Decode and prefill against mlx-lm in turns; medians of the trials' ratios.
 fn throughput(python: &Path, model: &Path, batch_size: usize) -> Result<()> {
     let batch = ["--batch-size".to_owned(), batch_size.to_string()];
-    let mut ours = Side::start(Command::new(release("cairn")).args(["bench", "--interactive"]).args(&batch).arg("--model").arg(model))?;
+    let mut ours = Side::start(
+        Command::new(release("cairn"))
+            .args(["bench", "--interactive"])
+            .args(&batch)
+            .arg("--model")
+            .arg(model),
+    )?;
     let script = root().join("xtask/bench/mlx_lm_side.py");
-    let mut theirs = Side::start(Command::new(python).arg(script).arg(model).args(&batch).arg("--interactive"))?;
+    let mut theirs =
+        Side::start(Command::new(python).arg(script).arg(model).args(&batch).arg("--interactive"))?;
     let mut trials = Vec::new();
     // A trial of eight takes as long as some of one.
     for _ in 0..if batch_size == 1 { TRIALS } else { 3 } {
         trials.push((ours.trial()?, theirs.trial()?));
     }
-    for (what, key) in [("decode, tokens/s", "generation_tps"), ("prefill, tokens/s", "prompt_tps"), ("peak memory, GB", "peak_memory_gb")]
-    {
+    for (what, key) in [
+        ("decode, tokens/s", "generation_tps"),
+        ("prefill, tokens/s", "prompt_tps"),
+        ("peak memory, GB", "peak_memory_gb"),
+    ] {
         let number = |value: &Value| value[key].as_f64().unwrap_or(f64::NAN);
         let our_median = median(trials.iter().map(|(ours, _)| number(ours)).collect());
         let their_median = median(trials.iter().map(|(_, theirs)| number(theirs)).collect());
-        let ratio = median(trials.iter().map(|(ours, theirs)| number(ours) / number(theirs)).collect());
-        let streams = if batch_size == 1 { String::new() } else { format!("{batch_size} at once, ") };
+        let ratio =
+            median(trials.iter().map(|(ours, theirs)| number(ours) / number(theirs)).collect());
+        let streams =
+            if batch_size == 1 { String::new() } else { format!("{batch_size} at once, ") };
         row(
             &format!("SmolLM2-135M f32, {streams}512 + 128 tokens: {what}"),
             format!("{our_median:.2}"),
@@ -80,8 +100,11 @@ struct Side {
 
 impl Side {
     fn start(command: &mut Command) -> Result<Self> {
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {command:?}"))?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {command:?}"))?;
         let stdout = child.stdout.take().context("stdout is piped")?;
         let mut side = Side { child, answers: BufReader::new(stdout).lines() };
         let ready = side.answer()?;
@@ -114,19 +137,37 @@ fn resume(model: &Path) -> Result<()> {
         let times: Value = serde_json::from_str(line)?;
         let number = |key: &str| times[key].as_f64().unwrap_or(f64::NAN);
         if let Some(ratio) = times["filing_over_idle"].as_f64() {
-            row("decode while another conversation is filed", format!("{:.1} %", ratio * 100.0), "not filing 100 %".to_owned(), ratio);
+            row(
+                "decode while another conversation is filed",
+                format!("{:.1} %", ratio * 100.0),
+                "not filing 100 %".to_owned(),
+                ratio,
+            );
             continue;
         }
         let ms = |key: &str| format!("{:.0} ms", number(key));
         let history = format!("{} tokens of history", number("history_tokens"));
-        let tiers =
-            [("from disk after a restart", "disk_1"), ("from chunks in memory", "contents_1"), ("behind another conversation", "memory_1")];
+        let tiers = [
+            ("from disk after a restart", "disk_1"),
+            ("from chunks in memory", "contents_1"),
+            ("behind another conversation", "memory_1"),
+        ];
         for (what, key) in tiers {
             let against = format!("cold {}", ms("cold"));
-            row(&format!("{history} {what}, 1 new: first token"), ms(key), against, number("cold") / number(key));
+            row(
+                &format!("{history} {what}, 1 new: first token"),
+                ms(key),
+                against,
+                number("cold") / number(key),
+            );
         }
         let against = format!("KV still in place {}", ms("ram_24"));
-        row(&format!("{history} from disk, 24 new: first token"), ms("disk_24"), against, number("disk_24") / number("ram_24"));
+        row(
+            &format!("{history} from disk, 24 new: first token"),
+            ms("disk_24"),
+            against,
+            number("disk_24") / number("ram_24"),
+        );
         let (bytes, kv_bytes) = (number("bytes_per_token"), number("kv_bytes_per_token"));
         row(
             &format!("{history}: bytes on disk a token"),
@@ -138,7 +179,8 @@ fn resume(model: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The desktop app without a model: time to an interface that has drawn its first state, memory and CPU at rest.
+/// The desktop app without a model: time to an interface that has drawn its first state, memory and
+/// CPU at rest.
 fn app(home: &Path) -> Result<()> {
     let empty = home.join("empty");
     let mut starts = Vec::new();
@@ -147,10 +189,21 @@ fn app(home: &Path) -> Result<()> {
     for round in 0..4 {
         let began = Instant::now();
         let mut xvfb = Command::new("dbus-run-session");
-        xvfb.args(["--", "xvfb-run", "-a", "-s", "-screen 0 1280x860x24"]).arg(release("cairn-app"));
-        xvfb.envs([("WEBKIT_DISABLE_COMPOSITING_MODE", "1"), ("WEBKIT_DISABLE_DMABUF_RENDERER", "1"), ("LIBGL_ALWAYS_SOFTWARE", "1")]);
-        xvfb.env("CAIRN_HOME", &empty).env("HF_HUB_CACHE", empty.join("hub")).env("CAIRN_LOG", "info");
-        let mut child = xvfb.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().context("cannot start the app under Xvfb")?;
+        xvfb.args(["--", "xvfb-run", "-a", "-s", "-screen 0 1280x860x24"])
+            .arg(release("cairn-app"));
+        xvfb.envs([
+            ("WEBKIT_DISABLE_COMPOSITING_MODE", "1"),
+            ("WEBKIT_DISABLE_DMABUF_RENDERER", "1"),
+            ("LIBGL_ALWAYS_SOFTWARE", "1"),
+        ]);
+        xvfb.env("CAIRN_HOME", &empty)
+            .env("HF_HUB_CACHE", empty.join("hub"))
+            .env("CAIRN_LOG", "info");
+        let mut child = xvfb
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot start the app under Xvfb")?;
         let log = BufReader::new(child.stderr.take().context("stderr is piped")?);
         let drawn = log.lines().map_while(Result::ok).find(|line| line.contains("interface ready"));
         ensure!(drawn.is_some(), "the app ended before its interface was ready");
@@ -170,10 +223,20 @@ fn app(home: &Path) -> Result<()> {
         let _ = child.wait();
     }
     let start = median(starts);
-    row("warm start to an interface that answers", format!("{start:.2} s"), "goal 2 s".to_owned(), start / 2.0);
+    row(
+        "warm start to an interface that answers",
+        format!("{start:.2} s"),
+        "goal 2 s".to_owned(),
+        start / 2.0,
+    );
     row("idle CPU of all its processes", format!("{cpu:.2} %"), "goal 1 %".to_owned(), cpu);
     let megabytes = bytes as f64 / 1e6;
-    row("memory without a model (PSS of all its processes)", format!("{megabytes:.0} MB"), "goal 400 MB".to_owned(), megabytes / 400.0);
+    row(
+        "memory without a model (PSS of all its processes)",
+        format!("{megabytes:.0} MB"),
+        "goal 400 MB".to_owned(),
+        megabytes / 400.0,
+    );
     Ok(())
 }
 
@@ -227,7 +290,10 @@ fn import_starter(home: &Path) -> Result<PathBuf> {
     let model = home.join("models").join(starter::MODEL);
     if !model.exists() {
         let mut import = Command::new(release("cairn"));
-        import.env("CAIRN_HOME", home).args(["models", "import", "--name", starter::MODEL]).arg(starter::file());
+        import
+            .env("CAIRN_HOME", home)
+            .args(["models", "import", "--name", starter::MODEL])
+            .arg(starter::file());
         process::run(import.stdout(std::io::stderr()))?;
     }
     Ok(model)
@@ -239,8 +305,18 @@ fn oracle() -> Result<PathBuf> {
     let python = folder.join("bin/python");
     if !folder.join("ready").exists() {
         process::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
-        process::run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "mlx[cpu]==0.32.2", "mlx-lm==0.32.0"]))?;
-        let site = process::output(Command::new(&python).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]))?;
+        process::run(Command::new(&python).args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "mlx[cpu]==0.32.2",
+            "mlx-lm==0.32.0",
+        ]))?;
+        let site = process::output(
+            Command::new(&python)
+                .args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]),
+        )?;
         mlx::use_openblas(Path::new(site.trim()))?;
         fs::write(folder.join("ready"), "")?;
     }

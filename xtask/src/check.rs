@@ -1,4 +1,5 @@
-//! `make test` and `make lint`: set up what they need, then run every check in one build of the workspace.
+//! `make test` and `make lint`: set up what they need, then run every check in one build of the
+//! workspace.
 
 use anyhow::Result;
 
@@ -11,7 +12,8 @@ pub fn test() -> Result<()> {
     starter::fetch()?;
     node::npm(&ui::folder(), &["test"])?;
 
-    // One selection of packages and targets for both commands: cargo picks features by it, and would else build much twice.
+    // One selection of packages and targets for both commands: cargo picks features by it, and
+    // would else build much twice.
     process::run(process::cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
     process::run(process::cargo().args(["test", "--workspace"]))?;
 
@@ -27,7 +29,14 @@ pub fn test() -> Result<()> {
 pub fn lint() -> Result<()> {
     set_up()?;
     process::run(process::cargo().args(["fmt", "--all", "--check"]))?;
-    process::run(process::cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    process::run(process::cargo().args([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))?;
     node::npm(&ui::folder(), &["run", "--silent", "lint"])
 }
 

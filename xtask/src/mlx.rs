@@ -39,7 +39,8 @@ pub fn make() -> Result<()> {
     system::ensure(system::Part::Engine)?;
     let folder = root().join("target/mlx");
     let settings = folder.join("cargo.toml");
-    let stamp = format!("# {} {}, recipe {RECIPE}, {}\n", MLX.package, MLX.version, folder.display());
+    let stamp =
+        format!("# {} {}, recipe {RECIPE}, {}\n", MLX.package, MLX.version, folder.display());
     if fs::read_to_string(&settings).is_ok_and(|text| text.starts_with(&stamp)) {
         return Ok(());
     }
@@ -58,13 +59,17 @@ pub fn make() -> Result<()> {
     Ok(())
 }
 
-/// The wheel brings netlib's reference BLAS (about 3 GFLOP/s); OpenBLAS has the same interface and is some fifty times faster.
+/// The wheel brings netlib's reference BLAS (about 3 GFLOP/s); OpenBLAS has the same interface and
+/// is some fifty times faster.
 pub fn use_openblas(wheel: &Path) -> Result<()> {
     ensure!(Path::new(OPENBLAS).exists(), "{OPENBLAS} is missing: install libopenblas0-pthread");
     let libraries = wheel.join("mlx_cpu.libs");
-    for entry in fs::read_dir(&libraries).with_context(|| format!("cannot list {}", libraries.display()))? {
+    for entry in
+        fs::read_dir(&libraries).with_context(|| format!("cannot list {}", libraries.display()))?
+    {
         let path = entry?.path();
-        let is_blas = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libblas-"));
+        let is_blas =
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libblas-"));
         if is_blas {
             fs::remove_file(&path)?;
             std::os::unix::fs::symlink(OPENBLAS, &path)?;
@@ -76,7 +81,9 @@ pub fn use_openblas(wheel: &Path) -> Result<()> {
 
 /// The mlx-c sources inside the mlx-sys crate that Cargo.lock names.
 fn mlx_c_sources() -> Result<PathBuf> {
-    let metadata = process::output(Command::new(env!("CARGO")).current_dir(root()).args(["metadata", "--format-version=1"]))?;
+    let metadata = process::output(
+        Command::new(env!("CARGO")).current_dir(root()).args(["metadata", "--format-version=1"]),
+    )?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
     metadata["packages"]
         .as_array()
@@ -96,7 +103,12 @@ fn build_mlx_c(sources: &Path, folder: &Path) -> Result<()> {
     let flags = format!("-include {} -DFMT_HEADER_ONLY", native.join("linux_compat.h").display());
     process::run(
         Command::new("cmake")
-            .args(["-DCMAKE_BUILD_TYPE=Release", "-DMLX_C_USE_SYSTEM_MLX=ON", "-DMLX_C_BUILD_EXAMPLES=OFF", "-Wno-dev"])
+            .args([
+                "-DCMAKE_BUILD_TYPE=Release",
+                "-DMLX_C_USE_SYSTEM_MLX=ON",
+                "-DMLX_C_BUILD_EXAMPLES=OFF",
+                "-Wno-dev",
+            ])
             .arg(format!("-DCMAKE_PREFIX_PATH={}", folder.join("wheel/mlx").display()))
             .arg(format!("-DCMAKE_CXX_FLAGS={flags}"))
             .arg("-S")
@@ -117,16 +129,25 @@ fn build_mlx_c(sources: &Path, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder.join("mlxc"))?;
     fs::copy(build.join("libmlxc.a"), &library)?;
     let object = build.join("mach_time.o");
-    process::run(Command::new("cc").args(["-O2", "-fPIC", "-c"]).arg(native.join("mach_time.c")).arg("-o").arg(&object))?;
-    process::run(Command::new("ar").arg("rs").arg(&library).arg(&object).stderr(std::process::Stdio::null()))?;
+    process::run(
+        Command::new("cc")
+            .args(["-O2", "-fPIC", "-c"])
+            .arg(native.join("mach_time.c"))
+            .arg("-o")
+            .arg(&object),
+    )?;
+    process::run(
+        Command::new("ar").arg("rs").arg(&library).arg(&object).stderr(std::process::Stdio::null()),
+    )?;
     fs::remove_dir_all(&build)?;
     Ok(())
 }
 
 fn write_bindings(sources: &Path, folder: &Path) -> Result<()> {
     eprintln!("writing bindings");
-    let mut headers: Vec<PathBuf> =
-        fs::read_dir(sources.join("mlx/c"))?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
+    let mut headers: Vec<PathBuf> = fs::read_dir(sources.join("mlx/c"))?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()?;
     headers.retain(|path| path.extension().is_some_and(|extension| extension == "h"));
     headers.sort();
     let mut builder = bindgen::Builder::default()
@@ -137,21 +158,28 @@ fn write_bindings(sources: &Path, folder: &Path) -> Result<()> {
         // mlx-rs expects float16_t to hold its bits and bfloat16_t to be them.
         .blocklist_type("float16_t")
         .blocklist_type("bfloat16_t")
-        .raw_line("#[repr(C)] #[derive(Debug, Clone, Copy, Default)] pub struct float16_t(pub u16);")
+        .raw_line(
+            "#[repr(C)] #[derive(Debug, Clone, Copy, Default)] pub struct float16_t(pub u16);",
+        )
         .raw_line("pub type bfloat16_t = u16;");
     for header in &headers {
         builder = builder.header(header.to_string_lossy());
     }
     fs::create_dir_all(folder)?;
-    builder.generate().context("bindgen cannot read mlx-c's headers")?.write_to_file(folder.join("bindings.rs"))?;
+    builder
+        .generate()
+        .context("bindgen cannot read mlx-c's headers")?
+        .write_to_file(folder.join("bindings.rs"))?;
     Ok(())
 }
 
-/// Besides the override itself: two run paths, the second so that target/<profile>/ may be moved together with target/mlx.
+/// Besides the override itself: two run paths, the second so that target/<profile>/ may be moved
+/// together with target/mlx.
 fn cargo_settings(folder: &Path) -> String {
     let path = folder.display();
     let mut text = String::new();
-    // The Mac's target gets the same override, for type-checking from Linux; nothing is linked there.
+    // The Mac's target gets the same override, for type-checking from Linux; nothing is linked
+    // there.
     for target in ["x86_64-unknown-linux-gnu", "aarch64-apple-darwin"] {
         text += &format!(
             "[target.{target}.mlx]\n\

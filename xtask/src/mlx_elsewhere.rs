@@ -10,5 +10,7 @@ pub fn make() -> Result<()> {
 
 /// Benchmarks against mlx-lm are set up on Linux, where both sides can be given the same BLAS.
 pub fn use_openblas(_site: &std::path::Path) -> Result<()> {
-    anyhow::bail!("`make bench` compares on Linux only; on a Mac run `cairn bench` beside `mlx_lm.benchmark`")
+    anyhow::bail!(
+        "`make bench` compares on Linux only; on a Mac run `cairn bench` beside `mlx_lm.benchmark`"
+    )
 }

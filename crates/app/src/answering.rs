@@ -1,4 +1,5 @@
-//! One running answer, from the loaded model to the saved message: a task that outlives whoever asked for it.
+//! One running answer, from the loaded model to the saved message: a task that outlives whoever
+//! asked for it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -68,7 +69,9 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
     let saved = save(&app, &turn, &outcome.new_prompt_ids, &finished).await;
     let is_saved = match &saved {
         Err(error) if is_worth_retrying(error) => {
-            let text = format!("The answer is not saved ({error}); Cairn keeps it in memory and tries again.");
+            let text = format!(
+                "The answer is not saved ({error}); Cairn keeps it in memory and tries again."
+            );
             app.tell(Event::Notice { level: NoticeLevel::Error, text });
             false
         }
@@ -186,14 +189,18 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
 async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, Failure> {
     let row = app.store.conversation(&turn.conversation_id).await?;
     let branch = app.store.branch(&turn.conversation_id).await?;
-    let (system_prompt, prefix) = row.map(|row| (row.system_prompt, row.prefix)).unwrap_or_default();
+    let (system_prompt, prefix) =
+        row.map(|row| (row.system_prompt, row.prefix)).unwrap_or_default();
     let (prompt, kv_cache) = match prefix {
         Some(prefix) => {
             let prefix = prefix::checked(app, &turn.conversation_id, prefix).await?;
             let kv_cache = prefix.kv_cache();
             (PromptInput::After { prefix, messages: prompt::messages_for("", &branch) }, kv_cache)
         }
-        None => (PromptInput::Messages(prompt::messages_for(&system_prompt, &branch)), KvCacheOptions::default()),
+        None => (
+            PromptInput::Messages(prompt::messages_for(&system_prompt, &branch)),
+            KvCacheOptions::default(),
+        ),
     };
     let settings = app.settings();
     Ok(GenerateRequest {
@@ -222,13 +229,16 @@ impl Saving {
     fn begin(&mut self, app: &Arc<App>, turn: &Turn, progress: &Progress) {
         let (store, id) = (app.store.clone(), turn.message_id.clone());
         let (text, token_ids) = (progress.text().to_owned(), progress.token_ids().to_vec());
-        self.running = Some(app.spawn(async move { store.save_progress(&id, &text, &token_ids).await }));
+        self.running =
+            Some(app.spawn(async move { store.save_progress(&id, &text, &token_ids).await }));
     }
 
     /// Waits for the running save, or for ever when there is none.
     async fn ended(&mut self) -> Result<(), String> {
         match &mut self.running {
-            Some(running) => running.await.map_err(|fault| fault.to_string())?.map_err(|error| error.to_string()),
+            Some(running) => {
+                running.await.map_err(|fault| fault.to_string())?.map_err(|error| error.to_string())
+            }
             None => std::future::pending().await,
         }
     }
@@ -239,7 +249,9 @@ impl Saving {
             Ok(()) => self.has_warned = false,
             Err(error) if !self.has_warned => {
                 self.has_warned = true;
-                let text = format!("The answer goes on, but is not being saved ({error}); Cairn tries again when it is finished.");
+                let text = format!(
+                    "The answer goes on, but is not being saved ({error}); Cairn tries again when it is finished."
+                );
                 app.tell(Event::Notice { level: NoticeLevel::Warning, text });
             }
             Err(_) => {}
@@ -247,7 +259,12 @@ impl Saving {
     }
 }
 
-async fn save(app: &App, turn: &Turn, new_prompt_ids: &[u32], finished: &FinishedMessage) -> Result<(), StoreError> {
+async fn save(
+    app: &App,
+    turn: &Turn,
+    new_prompt_ids: &[u32],
+    finished: &FinishedMessage,
+) -> Result<(), StoreError> {
     match &turn.user_message_id {
         Some(user_message_id) if !new_prompt_ids.is_empty() => {
             app.store.finish_turn(user_message_id, new_prompt_ids, &turn.message_id, finished).await
@@ -257,7 +274,12 @@ async fn save(app: &App, turn: &Turn, new_prompt_ids: &[u32], finished: &Finishe
 }
 
 fn is_worth_retrying(error: &StoreError) -> bool {
-    !matches!(error, StoreError::NoMessage { .. } | StoreError::NoConversation { .. } | StoreError::Closed { .. })
+    !matches!(
+        error,
+        StoreError::NoMessage { .. }
+            | StoreError::NoConversation { .. }
+            | StoreError::Closed { .. }
+    )
 }
 
 /// Tries until the answer is saved; once more when the app closes, and then no longer.
@@ -269,7 +291,10 @@ async fn retry(app: &App, turn: &Turn, new_prompt_ids: &[u32], finished: &Finish
         };
         match save(app, turn, new_prompt_ids, finished).await {
             Ok(()) => {
-                app.tell(Event::Notice { level: NoticeLevel::Info, text: "The answer is saved now.".to_owned() });
+                app.tell(Event::Notice {
+                    level: NoticeLevel::Info,
+                    text: "The answer is saved now.".to_owned(),
+                });
                 return;
             }
             Err(error) if is_last || !is_worth_retrying(&error) => {
@@ -307,8 +332,8 @@ fn tell_finished(app: &App, running: &Running, finished: &FinishedMessage) {
     app.tell(Event::Message { message: message.clone() });
 }
 
-/// Fills in what the engine does not know, and takes out what JSON cannot hold: the store would drop all figures for it. What is told
-/// is then exactly what is read back later.
+/// Fills in what the engine does not know, and takes out what JSON cannot hold: the store would
+/// drop all figures for it. What is told is then exactly what is read back later.
 fn with_process_memory(stats: GenerationStats) -> GenerationStats {
     let memory = platform::process_memory();
     GenerationStats {

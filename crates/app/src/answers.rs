@@ -7,7 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::wire;
 
-/// An answer being written, or one that has ended and is still to be saved. Shared by its task and by commands about it.
+/// An answer being written, or one that has ended and is still to be saved. Shared by its task and
+/// by commands about it.
 #[derive(Debug)]
 pub(crate) struct Running {
     message: Mutex<wire::Message>,
@@ -18,8 +19,9 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// The message exactly as the events sent so far describe it. Whoever changes it sends the event under the same lock, so that a
-    /// reader sees each piece of text either here or in an event that is still to come.
+    /// The message exactly as the events sent so far describe it. Whoever changes it sends the
+    /// event under the same lock, so that a reader sees each piece of text either here or in an
+    /// event that is still to come.
     pub(crate) fn message(&self) -> MutexGuard<'_, wire::Message> {
         self.message.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -44,7 +46,11 @@ impl Answers {
     /// Takes up an answer that has no text yet.
     pub(crate) fn begin(&self, message: wire::Message) -> Arc<Running> {
         let conversation_id = message.conversation_id.clone();
-        let running = Arc::new(Running { message: Mutex::new(message), stop: CancellationToken::new(), ended: CancellationToken::new() });
+        let running = Arc::new(Running {
+            message: Mutex::new(message),
+            stop: CancellationToken::new(),
+            ended: CancellationToken::new(),
+        });
         self.running().insert(conversation_id, running.clone());
         running
     }

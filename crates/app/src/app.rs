@@ -1,4 +1,5 @@
-//! The app as one value: what it owns, and what its parts do through it. `lifecycle.rs` opens, asks and closes it.
+//! The app as one value: what it owns, and what its parts do through it. `lifecycle.rs` opens, asks
+//! and closes it.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,7 +39,8 @@ impl Options {
 
 /// The open app. Share it behind its `Arc`; every method may be called from any task.
 ///
-/// - It owns the data folder (by a lock), the store, the engine, the settings and the running answers.
+/// - It owns the data folder (by a lock), the store, the engine, the settings and the running
+///   answers.
 /// - A command that has begun goes on when its caller goes away.
 /// - What a reply or an event says was saved is on the disk.
 #[derive(Debug)]
@@ -51,9 +53,11 @@ pub struct App {
     pub(crate) cache_problem: Option<String>,
     pub(crate) answers: Answers,
     pub(crate) imports: Imports,
-    /// Held while a turn begins or a conversation is deleted, so that neither meets the other half done.
+    /// Held while a turn begins or a conversation is deleted, so that neither meets the other half
+    /// done.
     pub(crate) turns: tokio::sync::Mutex<()>,
-    /// Held while a named prompt cache has a place and not yet a row, so that none is taken for one that another program has deleted.
+    /// Held while a named prompt cache has a place and not yet a row, so that none is taken for one
+    /// that another program has deleted.
     pub(crate) naming: tokio::sync::Mutex<()>,
     /// Held while a model is chosen and loaded.
     pub(crate) loading: tokio::sync::Mutex<()>,
@@ -68,8 +72,9 @@ pub struct App {
 }
 
 impl App {
-    /// Every event from now on. A subscriber that is too slow gets `Lagged` and has missed some: its shell sends `Reply::Done` once more,
-    /// upon which an interface asks for everything again, as after any new subscription. `Closed` never comes while the app lives.
+    /// Every event from now on. A subscriber that is too slow gets `Lagged` and has missed some:
+    /// its shell sends `Reply::Done` once more, upon which an interface asks for everything again,
+    /// as after any new subscription. `Closed` never comes while the app lives.
     pub fn subscribe(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
     }
@@ -80,12 +85,18 @@ impl App {
     }
 
     /// Runs work that the caller need not wait for.
-    pub(crate) fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
         self.tasks.spawn_on(work, &self.runtime)
     }
 
     /// Runs work that blocks; none if it panicked.
-    pub(crate) async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
         self.runtime.spawn_blocking(work).await.ok()
     }
 

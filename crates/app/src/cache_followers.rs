@@ -1,4 +1,5 @@
-//! Tasks that run beside the commands: what is kept changes also by itself, by other programs and at the start.
+//! Tasks that run beside the commands: what is kept changes also by itself, by other programs and
+//! at the start.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// Between two reports of changes.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(950);
 
-/// Tells about changes of what is kept, at most once a second, until the engine has shut down. `moves` are the owners of anchors that have
-/// moved, and nothing for other changes.
+/// Tells about changes of what is kept, at most once a second, until the engine has shut down.
+/// `moves` are the owners of anchors that have moved, and nothing for other changes.
 pub(crate) async fn tell_changes(app: Arc<App>, mut moves: UnboundedReceiver<Option<String>>) {
     while let Some(first) = moves.recv().await {
         // What comes in a burst is told once, and soon.
@@ -50,7 +51,8 @@ pub(crate) async fn tell_changes(app: Arc<App>, mut moves: UnboundedReceiver<Opt
     }
 }
 
-/// Takes over what other programs, such as `cairn cache import`, do to the prompt cache, until the app closes.
+/// Takes over what other programs, such as `cairn cache import`, do to the prompt cache, until the
+/// app closes.
 pub(crate) async fn follow_other_programs(app: Arc<App>) {
     let Some(window) = app.engine.cache() else { return };
     let mut is_behind = false;
@@ -78,9 +80,11 @@ async fn adopt_rows(app: &App, window: &CacheWindow) -> Result<(), StoreError> {
     // Anchors first: what they stand on was written before them.
     let anchors = app.store.anchors().await?;
     let (chunks, named) = tokio::try_join!(app.store.chunks(), app.store.named_caches())?;
-    // Whoever deletes a name for good takes its anchor's row along; who may still restore it leaves that.
+    // Whoever deletes a name for good takes its anchor's row along; who may still restore it leaves
+    // that.
     let with_row = anchors.iter().map(|row| row.owner.clone());
-    let held: BTreeSet<String> = with_row.chain(named.into_iter().map(|named| named_owner(&named.row.id))).collect();
+    let held: BTreeSet<String> =
+        with_row.chain(named.into_iter().map(|named| named_owner(&named.row.id))).collect();
     let chunks = chunks.into_iter().filter_map(convert::chunk_record).collect();
     window.adopt(chunks, anchors.into_iter().filter_map(convert::anchor).collect());
     let owners = window.holdings().into_iter().map(|holding| holding.anchor.owner);

@@ -1,5 +1,5 @@
-//! Writes down what the engine tells about the files of its prompt cache. Rows are an optimisation: one that cannot be written is
-//! logged and forgotten.
+//! Writes down what the engine tells about the files of its prompt cache. Rows are an optimisation:
+//! one that cannot be written is logged and forgotten.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,10 +14,15 @@ use crate::convert;
 /// What is written down at once at most.
 const MAX_BATCH: usize = 256;
 
-/// Runs until the engine has shut down. What came while the disk was waited for is written together.
+/// Runs until the engine has shut down. What came while the disk was waited for is written
+/// together.
 ///
 /// For each event the owner of an anchor that has moved, or none, is sent to `moved`.
-pub(crate) async fn keep(store: Arc<Store>, mut events: UnboundedReceiver<CacheEvent>, moved: UnboundedSender<Option<String>>) {
+pub(crate) async fn keep(
+    store: Arc<Store>,
+    mut events: UnboundedReceiver<CacheEvent>,
+    moved: UnboundedSender<Option<String>>,
+) {
     let mut batch = Vec::new();
     while events.recv_many(&mut batch, MAX_BATCH).await > 0 {
         for event in &batch {
@@ -39,7 +44,9 @@ pub(crate) async fn keep(store: Arc<Store>, mut events: UnboundedReceiver<CacheE
 /// Whose anchor has moved.
 fn owner(event: &CacheEvent) -> Option<String> {
     match event {
-        CacheEvent::Anchored(Anchor { owner, .. }) | CacheEvent::Released { owner } => Some(owner.clone()),
+        CacheEvent::Anchored(Anchor { owner, .. }) | CacheEvent::Released { owner } => {
+            Some(owner.clone())
+        }
         CacheEvent::Filed(_) | CacheEvent::Removed { .. } | CacheEvent::Touched { .. } => None,
     }
 }
@@ -90,17 +97,25 @@ mod tests {
                 lost: None,
             })
         };
-        let removed = |key: &str| CacheEvent::Removed { keys: vec![key.to_owned()], reason: "evicted".to_owned() };
+        let removed = |key: &str| CacheEvent::Removed {
+            keys: vec![key.to_owned()],
+            reason: "evicted".to_owned(),
+        };
         let check = |events: Vec<CacheEvent>, expected: &[&str]| {
             let said = |change: CacheChange| match change {
-                CacheChange::Anchored(anchor) => format!("{} at {}", anchor.owner, anchor.num_tokens),
+                CacheChange::Anchored(anchor) => {
+                    format!("{} at {}", anchor.owner, anchor.num_tokens)
+                }
                 CacheChange::Removed { keys } => format!("without {}", keys.concat()),
                 other => format!("{other:?}"),
             };
             assert_eq!(changes(events).into_iter().map(said).collect::<Vec<_>>(), expected);
         };
         check(vec![], &[]);
-        check(vec![anchored("a", 1), removed("x"), anchored("a", 2), anchored("b", 3)], &["without x", "a at 2", "b at 3"]);
+        check(
+            vec![anchored("a", 1), removed("x"), anchored("a", 2), anchored("b", 3)],
+            &["without x", "a at 2", "b at 3"],
+        );
         check(
             vec![anchored("a", 1), anchored("b", 3), anchored("a", 0), removed("x"), removed("x")],
             &["b at 3", "a at 0", "without x", "without x"],

@@ -1,4 +1,5 @@
-//! The commands of the cache page and of a conversation's row: what is kept, and the named prompt caches.
+//! The commands of the cache page and of a conversation's row: what is kept, and the named prompt
+//! caches.
 
 use cairn_engine::{Anchor, CacheWindow};
 use cairn_store::{ListedNamedCache, NamedCacheRow, Prefix, StoreError};
@@ -31,12 +32,17 @@ pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
         })
         .collect();
     let no_texts = vec![String::new(); shown.len()];
-    // The engine's thread may be loading a model: it is waited for only where there is something to decode.
+    // The engine's thread may be loading a model: it is waited for only where there is something to
+    // decode.
     let has_something = shown.iter().any(|token_ids| !token_ids.is_empty());
-    let texts = if has_something { app.engine.decode(shown).await.unwrap_or(no_texts) } else { no_texts };
+    let texts =
+        if has_something { app.engine.decode(shown).await.unwrap_or(no_texts) } else { no_texts };
     let nodes = view.nodes.into_iter().zip(texts).map(|(node, text)| {
         let owned = |kind: &str| {
-            let ids = node.owners.iter().filter_map(|owner| owner.strip_prefix(kind)?.strip_prefix('/').map(str::to_owned));
+            let ids = node
+                .owners
+                .iter()
+                .filter_map(|owner| owner.strip_prefix(kind)?.strip_prefix('/').map(str::to_owned));
             ids.collect::<Vec<_>>()
         };
         CacheNode {
@@ -78,13 +84,15 @@ pub(crate) async fn named(app: &App) -> Result<Vec<NamedCache>, Failure> {
         let held = app.engine.cache().and_then(|window| window.holding(&named_owner(&row.id)));
         let holding = held.as_ref();
         let lost = holding.and_then(|holding| Some(holding.anchor.lost.as_ref()?.reason.as_str()));
-        let is_whole = holding.is_some_and(|holding| holding.anchor.num_tokens as i64 >= row.num_tokens);
+        let is_whole =
+            holding.is_some_and(|holding| holding.anchor.num_tokens as i64 >= row.num_tokens);
         NamedCache {
             num_conversations: u32::try_from(num_conversations).unwrap_or(u32::MAX),
             bytes: holding.map_or(0, |holding| holding.bytes),
             tier: holding.filter(|_| is_whole).map(|holding| tier(holding.is_in_memory)),
             // What is lost of tokens that are known is read again.
-            problem: (!is_whole && !has_token_ids).then(|| convert::sentence(lost.unwrap_or("it is not kept any more"))),
+            problem: (!is_whole && !has_token_ids)
+                .then(|| convert::sentence(lost.unwrap_or("it is not kept any more"))),
             tokens: u32::try_from(row.num_tokens).unwrap_or(0),
             id: row.id,
             name: row.name,
@@ -151,24 +159,34 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
     let _naming = app.naming.lock().await;
     let id = Uuid::now_v7().to_string();
     let owner = named_owner(&id);
-    // Held before it is looked at: the conversation may go on meanwhile, and what it had may be evicted.
+    // Held before it is looked at: the conversation may go on meanwhile, and what it had may be
+    // evicted.
     let is_held = window.copy_anchor(&conversation_owner(conversation_id), &owner, true);
     // The last answer may be on its way to the disk.
     app.engine.flush_cache().await;
     let path = window.path(&owner);
     let Some(holding) = window.holding(&owner).filter(|_| is_held) else {
-        return Err(Failure::invalid("Nothing of this conversation is kept yet: ask something first."));
+        return Err(Failure::invalid(
+            "Nothing of this conversation is kept yet: ask something first.",
+        ));
     };
     if path.iter().any(|record| record.file_hash.is_empty()) {
         window.release(&owner);
         let why = window.problem().unwrap_or_else(|| "nothing is kept on disk".to_owned());
-        return Err(Failure::new(FailureCode::Storage, format!("This would only last until Cairn closes: {why}.")));
+        return Err(Failure::new(
+            FailureCode::Storage,
+            format!("This would only last until Cairn closes: {why}."),
+        ));
     }
     let Anchor { space, model, .. } = holding.anchor;
     let kind = prefix::ending(conversation.prefix.as_ref(), &path);
     let token_ids: Vec<u32> = path.into_iter().flat_map(|record| record.token_ids).collect();
     let is_opaque = space.is_opaque();
-    let ends = if is_opaque { Default::default() } else { ends(&app.engine, &space.fingerprint, &token_ids).await };
+    let ends = if is_opaque {
+        Default::default()
+    } else {
+        ends(&app.engine, &space.fingerprint, &token_ids).await
+    };
     let row = NamedCacheRow {
         id: id.clone(),
         name,
@@ -217,7 +235,9 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
     let row = app.store.listed_named_cache(named_id).await?;
     // Where it was saved while another model was loaded, its texts are first known now.
     let (start_text, end_text) = match &row.token_ids {
-        Some(token_ids) if row.start_text.is_empty() => ends(&app.engine, &row.fingerprint, token_ids).await,
+        Some(token_ids) if row.start_text.is_empty() => {
+            ends(&app.engine, &row.fingerprint, token_ids).await
+        }
         _ => (row.start_text, row.end_text),
     };
     let prefix = Prefix {
@@ -250,7 +270,9 @@ pub(crate) fn checked_name(name: &str) -> Result<String, Failure> {
         return Err(Failure::invalid("A name cannot be empty."));
     }
     if name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
-        return Err(Failure::invalid(format!("A name is one line of at most {MAX_NAME_CHARS} characters.")));
+        return Err(Failure::invalid(format!(
+            "A name is one line of at most {MAX_NAME_CHARS} characters."
+        )));
     }
     Ok(name.to_owned())
 }
@@ -258,7 +280,10 @@ pub(crate) fn checked_name(name: &str) -> Result<String, Failure> {
 pub(crate) fn window(app: &App) -> Result<&CacheWindow, Failure> {
     app.engine.cache().ok_or_else(|| {
         let why = app.cache_problem.as_deref().unwrap_or("the engine keeps none");
-        Failure::new(FailureCode::Storage, format!("Nothing is kept in this run: {why}. What was kept before is left alone."))
+        Failure::new(
+            FailureCode::Storage,
+            format!("Nothing is kept in this run: {why}. What was kept before is left alone."),
+        )
     })
 }
 

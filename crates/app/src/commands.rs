@@ -8,7 +8,8 @@ use crate::app::{App, now_ms};
 use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply, Settings};
 use crate::{caches, convert, imports, kept, models, settings, status};
 
-/// How long deleting waits for the conversation's answer to stop. After that the answer ends unseen.
+/// How long deleting waits for the conversation's answer to stop. After that the answer ends
+/// unseen.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// A title is one line in a list; longer ones are a mistake.
 const MAX_TITLE_CHARS: usize = 500;
@@ -17,8 +18,15 @@ const MAX_TITLE_CHARS: usize = 500;
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
     match command {
         Command::Bootstrap => {
-            let (conversations, models, named) = (conversations(app).await?, models::list(app).await, caches::named(app).await?);
-            Ok(Reply::Bootstrap { conversations, models, settings: app.settings(), status: status::now(app), named })
+            let (conversations, models, named) =
+                (conversations(app).await?, models::list(app).await, caches::named(app).await?);
+            Ok(Reply::Bootstrap {
+                conversations,
+                models,
+                settings: app.settings(),
+                status: status::now(app),
+                named,
+            })
         }
         Command::Subscribe => Ok(Reply::Done),
         Command::GetConversation { id } => {
@@ -26,7 +34,8 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             Ok(Reply::Conversation { conversation, messages })
         }
         Command::NewConversation => {
-            let conversation = convert::conversation(app.store.create_conversation(now_ms()).await?, false, None);
+            let conversation =
+                convert::conversation(app.store.create_conversation(now_ms()).await?, false, None);
             app.tell(Event::Conversation { conversation: conversation.clone() });
             Ok(Reply::Conversation { conversation, messages: Vec::new() })
         }
@@ -36,7 +45,9 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
                 return Err(Failure::invalid("A title cannot be empty."));
             }
             if title.chars().count() > MAX_TITLE_CHARS || title.contains(char::is_control) {
-                return Err(Failure::invalid(format!("A title is one line of at most {MAX_TITLE_CHARS} characters.")));
+                return Err(Failure::invalid(format!(
+                    "A title is one line of at most {MAX_TITLE_CHARS} characters."
+                )));
             }
             app.store.rename_conversation(&id, title).await?;
             app.tell_conversation(&id).await;
@@ -46,7 +57,9 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             // White space alone says nothing to a model, so it is no system prompt.
             let system_prompt = if system_prompt.trim().is_empty() { "" } else { &system_prompt };
             if app.store.conversation(&id).await?.is_some_and(|row| row.prefix.is_some()) {
-                return Err(Failure::invalid("This conversation begins with a named prompt cache, which has a beginning of its own."));
+                return Err(Failure::invalid(
+                    "This conversation begins with a named prompt cache, which has a beginning of its own.",
+                ));
             }
             app.store.set_system_prompt(&id, system_prompt).await?;
             app.tell_conversation(&id).await;
@@ -85,12 +98,16 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::ClearCache => caches::clear(app).await,
         Command::PinConversation { id, is_pinned } => caches::pin(app, &id, is_pinned).await,
         Command::PurgeConversation { id } => caches::purge(app, &id).await,
-        Command::SaveNamedCache { conversation_id, name } => caches::save(app, &conversation_id, &name).await,
+        Command::SaveNamedCache { conversation_id, name } => {
+            caches::save(app, &conversation_id, &name).await
+        }
         Command::RenameNamedCache { id, name } => caches::rename(app, &id, &name).await,
         Command::DeleteNamedCache { id } => caches::delete(app, &id).await,
         Command::RestoreNamedCache { id } => caches::restore(app, &id).await,
         Command::NewConversationFrom { named_id } => caches::begin_from(app, &named_id).await,
-        Command::ConfirmImport { token, name, check } => imports::confirm(app, &token, &name, check).await,
+        Command::ConfirmImport { token, name, check } => {
+            imports::confirm(app, &token, &name, check).await
+        }
         Command::CancelImport { token } => imports::cancel(app, &token),
     }
 }
@@ -112,11 +129,14 @@ async fn conversation(app: &App, id: &str) -> Result<(Conversation, Vec<Message>
     Ok((convert::conversation(row, app.answers.is_streaming(id), cache), messages))
 }
 
-/// The current branch. A running answer is shown as the events describe it, which the rows are behind of.
+/// The current branch. A running answer is shown as the events describe it, which the rows are
+/// behind of.
 async fn messages(app: &App, conversation_id: &str) -> Result<Vec<Message>, Failure> {
-    // Looked up before the rows are read: an answer that ends in between is then shown ended, never as rows from before its end.
+    // Looked up before the rows are read: an answer that ends in between is then shown ended, never
+    // as rows from before its end.
     let running = app.answers.get(conversation_id);
-    let mut messages: Vec<Message> = app.store.branch(conversation_id).await?.into_iter().filter_map(convert::message).collect();
+    let mut messages: Vec<Message> =
+        app.store.branch(conversation_id).await?.into_iter().filter_map(convert::message).collect();
     if let Some(running) = running {
         let live = running.message().clone();
         if let Some(message) = messages.iter_mut().find(|message| message.id == live.id) {
@@ -158,7 +178,8 @@ async fn regenerate(app: &Arc<App>, conversation_id: &str) -> Result<Reply, Fail
     begin_answer(app, None, assistant).await
 }
 
-/// An answer that has ended but could not be saved keeps its conversation from going on: what follows could not be saved either.
+/// An answer that has ended but could not be saved keeps its conversation from going on: what
+/// follows could not be saved either.
 fn refuse_unsaved(app: &App, conversation_id: &str) -> Result<(), Failure> {
     match app.answers.get(conversation_id) {
         Some(running) if !running.is_streaming() => {
@@ -170,13 +191,18 @@ fn refuse_unsaved(app: &App, conversation_id: &str) -> Result<(), Failure> {
 }
 
 /// Starts the task of an answer whose row is saved, and tells of the new rows.
-async fn begin_answer(app: &Arc<App>, user: Option<cairn_store::Message>, assistant: cairn_store::Message) -> Result<Reply, Failure> {
+async fn begin_answer(
+    app: &Arc<App>,
+    user: Option<cairn_store::Message>,
+    assistant: cairn_store::Message,
+) -> Result<Reply, Failure> {
     let turn = Turn {
         conversation_id: assistant.conversation_id.clone(),
         user_message_id: assistant.parent_id.clone(),
         message_id: assistant.id.clone(),
     };
-    let messages: Vec<Message> = user.into_iter().chain([assistant]).filter_map(convert::message).collect();
+    let messages: Vec<Message> =
+        user.into_iter().chain([assistant]).filter_map(convert::message).collect();
     let Some(answer) = messages.last().cloned() else {
         return Err(Failure::invalid("There is no message to answer yet."));
     };

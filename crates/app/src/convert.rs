@@ -23,14 +23,26 @@ impl From<StoreError> for wire::Failure {
     fn from(error: StoreError) -> Self {
         use wire::FailureCode::{Invalid, NotFound, Storage};
         match error {
-            StoreError::NoConversation { .. } => Self::new(NotFound, "This conversation does not exist any more."),
-            StoreError::NoMessage { .. } => Self::new(NotFound, "This message does not exist any more."),
-            StoreError::AlreadyStreaming { .. } => {
-                Self::new(Invalid, "This conversation is still being answered: wait or stop the answer first.")
+            StoreError::NoConversation { .. } => {
+                Self::new(NotFound, "This conversation does not exist any more.")
             }
-            StoreError::NothingToAnswer { .. } => Self::new(Invalid, "There is no message to answer yet."),
-            StoreError::NoNamedCache { .. } => Self::new(NotFound, "This prompt cache does not exist any more."),
-            StoreError::NameInUse { name } => Self::new(Invalid, format!("There is a prompt cache with the name “{name}” already.")),
+            StoreError::NoMessage { .. } => {
+                Self::new(NotFound, "This message does not exist any more.")
+            }
+            StoreError::AlreadyStreaming { .. } => Self::new(
+                Invalid,
+                "This conversation is still being answered: wait or stop the answer first.",
+            ),
+            StoreError::NothingToAnswer { .. } => {
+                Self::new(Invalid, "There is no message to answer yet.")
+            }
+            StoreError::NoNamedCache { .. } => {
+                Self::new(NotFound, "This prompt cache does not exist any more.")
+            }
+            StoreError::NameInUse { name } => Self::new(
+                Invalid,
+                format!("There is a prompt cache with the name “{name}” already."),
+            ),
             other => Self::new(Storage, sentence(other)),
         }
     }
@@ -58,11 +70,13 @@ impl From<HubError> for wire::Failure {
     }
 }
 
-/// An error as an interface shows it. Errors are written to follow a colon; alone on a line they begin and end as sentences do.
+/// An error as an interface shows it. Errors are written to follow a colon; alone on a line they
+/// begin and end as sentences do.
 pub(crate) fn sentence(error: impl ToString) -> String {
     let text = error.to_string();
     let mut rest = text.chars();
-    let mut sentence: String = rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect();
+    let mut sentence: String =
+        rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect();
     if !sentence.ends_with(['.', '!', '?', '…']) {
         sentence.push('.');
     }
@@ -70,8 +84,10 @@ pub(crate) fn sentence(error: impl ToString) -> String {
 }
 
 pub(crate) fn model(folder: ModelFolder) -> wire::Model {
-    let is_supported = folder.model_type.as_deref().is_none_or(|name| SUPPORTED_MODEL_TYPES.contains(&name));
-    let unsupported = (!is_supported).then(|| format!("the architecture is none of {}", SUPPORTED_MODEL_TYPES.join(", ")));
+    let is_supported =
+        folder.model_type.as_deref().is_none_or(|name| SUPPORTED_MODEL_TYPES.contains(&name));
+    let unsupported = (!is_supported)
+        .then(|| format!("the architecture is none of {}", SUPPORTED_MODEL_TYPES.join(", ")));
     wire::Model {
         name: folder.name,
         path: folder.path.to_string_lossy().into_owned(),
@@ -165,17 +181,25 @@ pub(crate) fn engine_state(state: cairn_engine::EngineState) -> wire::EngineStat
         From::Empty => To::Empty,
         From::Loading { model } => To::Loading { model },
         From::Ready { model } => To::Ready { model },
-        From::Prefilling { model, processed_tokens, total_tokens } => {
-            To::Prefilling { model, processed_tokens: tokens(processed_tokens), total_tokens: tokens(total_tokens) }
-        }
-        From::Generating { model, generation_tokens, generation_tps } => {
-            To::Generating { model, generation_tokens: tokens(generation_tokens), generation_tps: figure(generation_tps) }
-        }
+        From::Prefilling { model, processed_tokens, total_tokens } => To::Prefilling {
+            model,
+            processed_tokens: tokens(processed_tokens),
+            total_tokens: tokens(total_tokens),
+        },
+        From::Generating { model, generation_tokens, generation_tps } => To::Generating {
+            model,
+            generation_tokens: tokens(generation_tokens),
+            generation_tps: figure(generation_tps),
+        },
         From::Failed { model, message } => To::Failed { model, message: sentence(message) },
     }
 }
 
-pub(crate) fn status(engine: cairn_engine::EngineStatus, device: &str, memory: ProcessMemory) -> wire::Status {
+pub(crate) fn status(
+    engine: cairn_engine::EngineStatus,
+    device: &str,
+    memory: ProcessMemory,
+) -> wire::Status {
     wire::Status {
         engine: engine_state(engine.state),
         model_fingerprint: engine.model_fingerprint,
@@ -198,7 +222,8 @@ pub(crate) fn cache_kind(kind: ChunkKind) -> wire::CacheKind {
     }
 }
 
-/// A row as the engine wants it; none for one whose numbers cannot be (the file was changed by others).
+/// A row as the engine wants it; none for one whose numbers cannot be (the file was changed by
+/// others).
 pub(crate) fn chunk_record(row: ChunkRow) -> Option<ChunkRecord> {
     Some(ChunkRecord {
         key: row.key,
@@ -230,12 +255,17 @@ pub(crate) fn anchor(row: AnchorRow) -> Option<Anchor> {
         chunk_key: row.chunk_key,
         num_tokens: usize::try_from(row.num_tokens).ok()?,
         is_pinned: row.is_pinned,
-        lost: row.lost_reason.map(|reason| Lost { num_tokens: lost_tokens, reason, at_ms: row.lost_at_ms.unwrap_or_default() }),
+        lost: row.lost_reason.map(|reason| Lost {
+            num_tokens: lost_tokens,
+            reason,
+            at_ms: row.lost_at_ms.unwrap_or_default(),
+        }),
     })
 }
 
 pub(crate) fn anchor_row(anchor: Anchor) -> AnchorRow {
-    let (lost_tokens, lost) = anchor.lost.map_or((0, None), |lost| (lost.num_tokens, Some((lost.reason, lost.at_ms))));
+    let (lost_tokens, lost) =
+        anchor.lost.map_or((0, None), |lost| (lost.num_tokens, Some((lost.reason, lost.at_ms))));
     let (lost_reason, lost_at_ms) = lost.unzip();
     AnchorRow {
         owner: anchor.owner,
@@ -292,8 +322,8 @@ pub(crate) fn tokens(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// A measured figure as it can be kept: JSON knows neither infinity nor NaN, which a division by no time at all gives, and digits that
-/// nobody can measure may come back changed from a text.
+/// A measured figure as it can be kept: JSON knows neither infinity nor NaN, which a division by no
+/// time at all gives, and digits that nobody can measure may come back changed from a text.
 pub(crate) fn figure(value: f64) -> f64 {
     if value.is_finite() { (value * 1000.0).round() / 1000.0 } else { 0.0 }
 }
@@ -334,7 +364,11 @@ mod tests {
     fn figures_are_rounded_and_those_that_json_cannot_hold_become_zero() {
         fn check(value: f64, expected: f64) {
             assert_eq!(figure(value), expected);
-            assert_eq!(serde_json::from_str::<f64>(&serde_json::to_string(&figure(value)).unwrap()).unwrap(), expected);
+            assert_eq!(
+                serde_json::from_str::<f64>(&serde_json::to_string(&figure(value)).unwrap())
+                    .unwrap(),
+                expected
+            );
         }
         check(1.5, 1.5);
         check(1069.603668126722, 1069.604);

@@ -1,4 +1,5 @@
-//! Why Cairn cannot start; each is one sentence that says what to do. What fails later is a [`crate::wire::Failure`].
+//! Why Cairn cannot start; each is one sentence that says what to do. What fails later is a
+//! [`crate::wire::Failure`].
 
 use std::io;
 use std::path::PathBuf;
@@ -15,7 +16,9 @@ pub enum OpenError {
         folder: PathBuf,
     },
     /// The platform names no folder for application data.
-    #[error("the folder for application data is unknown: set CAIRN_HOME to the folder that Cairn may use")]
+    #[error(
+        "the folder for application data is unknown: set CAIRN_HOME to the folder that Cairn may use"
+    )]
     NoHome,
     /// The data folder or something in it cannot be made or written.
     #[error("Cairn cannot write {} ({source}): make it writable for you, or set CAIRN_HOME to another folder", path.display())]

@@ -7,14 +7,20 @@ pub(crate) const SHOWN_TOKENS: usize = 80;
 const SHOWN_CHARS: usize = 240;
 
 /// The beginning and the end of a text, to show; empty where the loaded model is another.
-pub(crate) async fn ends(engine: &Engine, fingerprint: &str, token_ids: &[u32]) -> (String, String) {
+pub(crate) async fn ends(
+    engine: &Engine,
+    fingerprint: &str,
+    token_ids: &[u32],
+) -> (String, String) {
     let is_loaded = engine.status().borrow().model_fingerprint.as_deref() == Some(fingerprint);
     if !is_loaded {
         return (String::new(), String::new());
     }
     let first = token_ids.iter().copied().take(SHOWN_TOKENS).collect();
     // What the beginning shows already is not shown twice.
-    let last = token_ids[token_ids.len().saturating_sub(SHOWN_TOKENS).max(SHOWN_TOKENS.min(token_ids.len()))..].to_vec();
+    let last = token_ids
+        [token_ids.len().saturating_sub(SHOWN_TOKENS).max(SHOWN_TOKENS.min(token_ids.len()))..]
+        .to_vec();
     let mut texts = engine.decode(vec![first, last]).await.unwrap_or_default().into_iter();
     let (first, last) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
     (beginning(&first), ending(&last))
@@ -41,6 +47,9 @@ mod tests {
         assert_eq!(beginning("abc\u{FFFD}"), "abc");
         assert_eq!(ending("\u{FFFD}\u{FFFD}abc"), "abc");
         assert_eq!(beginning(&"é".repeat(500)).chars().count(), SHOWN_CHARS);
-        assert_eq!(ending(&("x".repeat(500) + "end")).chars().rev().take(3).collect::<String>(), "dne");
+        assert_eq!(
+            ending(&("x".repeat(500) + "end")).chars().rev().take(3).collect::<String>(),
+            "dne"
+        );
     }
 }

@@ -1,8 +1,12 @@
-//! Prompt caches that leave as files and come in as files: preview first, then the import that a person confirms.
+//! Prompt caches that leave as files and come in as files: preview first, then the import that a
+//! person confirms.
 
 use std::path::{Path, PathBuf};
 
-use cairn_engine::{CacheWindow, Engine, EngineError, EngineState, ExportRequest, Import, PromptFileInfo, PromptKind};
+use cairn_engine::{
+    CacheWindow, Engine, EngineError, EngineState, ExportRequest, Import, PromptFileInfo,
+    PromptKind,
+};
 use cairn_store::{NamedCacheKind, NamedCacheRow, Store, StoreError};
 use uuid::Uuid;
 
@@ -27,7 +31,8 @@ impl App {
         preview
     }
 
-    /// Writes what is kept of a conversation, or a named prompt cache, to a file that mlx-lm reads too.
+    /// Writes what is kept of a conversation, or a named prompt cache, to a file that mlx-lm reads
+    /// too.
     pub async fn export_cache(&self, source: &CacheSource, file: &Path) -> Result<(), Failure> {
         let request = export_request(&self.store, caches::window(self)?, source, file).await?;
         self.engine.export_prompt(request).await?;
@@ -54,7 +59,14 @@ pub(crate) async fn export_request(
         }
     };
     let made_by = format!("Cairn {}", env!("CARGO_PKG_VERSION"));
-    Ok(ExportRequest { owner, file: file.to_owned(), kind: convert::prompt_kind(kind), title, made_by, created_at_ms: now_ms() })
+    Ok(ExportRequest {
+        owner,
+        file: file.to_owned(),
+        kind: convert::prompt_kind(kind),
+        title,
+        made_by,
+        created_at_ms: now_ms(),
+    })
 }
 
 /// What a file holds, as far as the loaded model can tell, under a new token.
@@ -95,7 +107,9 @@ async fn describe(engine: &Engine, preview: &mut ImportPreview, info: PromptFile
         preview.warnings.push("It does not say its tokens, so its text cannot be shown and only its shapes were checked.".to_owned());
     }
     if !info.is_model_proven {
-        preview.warnings.push("It does not say by which version of the model it was made.".to_owned());
+        preview
+            .warnings
+            .push("It does not say by which version of the model it was made.".to_owned());
     }
     if let Some(title) = &info.title {
         preview.suggested_name.clone_from(title);
@@ -110,17 +124,27 @@ async fn describe(engine: &Engine, preview: &mut ImportPreview, info: PromptFile
 }
 
 /// Imports a previewed file under a name.
-pub(crate) async fn confirm(app: &App, token: &str, name: &str, check: bool) -> Result<Reply, Failure> {
+pub(crate) async fn confirm(
+    app: &App,
+    token: &str,
+    name: &str,
+    check: bool,
+) -> Result<Reply, Failure> {
     let name = checked_name(name)?;
     let previewed = app.imports.find(token);
-    let gone = || Failure::new(FailureCode::NotFound, "This import was given up: choose the file again.");
+    let gone =
+        || Failure::new(FailureCode::NotFound, "This import was given up: choose the file again.");
     let previewed = previewed.ok_or_else(gone)?;
     refuse_name_in_use(&app.store, &name).await?;
     let _naming = app.naming.lock().await;
     let id = Uuid::now_v7().to_string();
     let owner = named_owner(&id);
-    let imported = app.engine.import_prompt_file(&previewed.file, Import { owner: owner.clone(), check }).await;
-    let info = imported.map_err(|error| Failure::invalid(about(&error, &previewed.file, &previewed.file_name)))?;
+    let imported = app
+        .engine
+        .import_prompt_file(&previewed.file, Import { owner: owner.clone(), check })
+        .await;
+    let info = imported
+        .map_err(|error| Failure::invalid(about(&error, &previewed.file, &previewed.file_name)))?;
     let row = named_row(&app.engine, info, &id, name, &previewed.file_name).await;
     if let Err(error) = app.store.create_named_cache(&row).await {
         caches::window(app)?.release(&owner);
@@ -138,7 +162,13 @@ pub(crate) async fn refuse_name_in_use(store: &Store, name: &str) -> Result<(), 
 }
 
 /// The row of a file that has been imported for the loaded model.
-pub(crate) async fn named_row(engine: &Engine, info: PromptFileInfo, id: &str, name: String, file_name: &str) -> NamedCacheRow {
+pub(crate) async fn named_row(
+    engine: &Engine,
+    info: PromptFileInfo,
+    id: &str,
+    name: String,
+    file_name: &str,
+) -> NamedCacheRow {
     let (start_text, end_text) = match &info.token_ids {
         Some(ids) => ends(engine, &info.space.fingerprint, ids).await,
         None => Default::default(),
@@ -146,7 +176,8 @@ pub(crate) async fn named_row(engine: &Engine, info: PromptFileInfo, id: &str, n
     NamedCacheRow {
         id: id.to_owned(),
         name,
-        // As the model is called here, where that is known: the file's name for it may be a path elsewhere.
+        // As the model is called here, where that is known: the file's name for it may be a path
+        // elsewhere.
         model: loaded_model_name(engine).unwrap_or(info.model),
         fingerprint: info.space.fingerprint,
         variant: info.space.variant,
@@ -184,7 +215,9 @@ pub(crate) fn about(error: &EngineError, file: &Path, file_name: &str) -> String
 /// The name under which the loaded model was loaded.
 fn loaded_model_name(engine: &Engine) -> Option<String> {
     match &engine.status().borrow().state {
-        EngineState::Ready { model } | EngineState::Prefilling { model, .. } | EngineState::Generating { model, .. } => Some(model.clone()),
+        EngineState::Ready { model }
+        | EngineState::Prefilling { model, .. }
+        | EngineState::Generating { model, .. } => Some(model.clone()),
         EngineState::Empty | EngineState::Loading { .. } | EngineState::Failed { .. } => None,
     }
 }

@@ -12,23 +12,38 @@ use crate::wire::{CacheTier, ConversationCache};
 const MAX_SHARED_WITH: usize = 5;
 
 /// What is kept of every conversation, by its id. `conversations` are those in the list.
-pub(crate) async fn of_conversations(engine: &Engine, store: &Store, conversations: &[Conversation]) -> HashMap<String, ConversationCache> {
+pub(crate) async fn of_conversations(
+    engine: &Engine,
+    store: &Store,
+    conversations: &[Conversation],
+) -> HashMap<String, ConversationCache> {
     let Some(window) = engine.cache() else { return HashMap::new() };
     let holdings = window.holdings();
     let named = store.named_caches().await.unwrap_or_default();
-    let titles = conversations.iter().map(|row| (conversation_owner(&row.id), title(row.title.clone())));
-    let names: HashMap<String, String> =
-        titles.chain(named.into_iter().map(|named| (named_owner(&named.row.id), named.row.name))).collect();
+    let titles =
+        conversations.iter().map(|row| (conversation_owner(&row.id), title(row.title.clone())));
+    let names: HashMap<String, String> = titles
+        .chain(named.into_iter().map(|named| (named_owner(&named.row.id), named.row.name)))
+        .collect();
     let of_conversation = |holding: &Holding| {
         let id = holding.anchor.owner.strip_prefix("conversation/")?;
-        let shared_with = holding.shared_with.iter().filter_map(|owner| names.get(owner).cloned()).take(MAX_SHARED_WITH);
+        let shared_with = holding
+            .shared_with
+            .iter()
+            .filter_map(|owner| names.get(owner).cloned())
+            .take(MAX_SHARED_WITH);
         Some((id.to_owned(), conversation_cache(holding, shared_with.collect())?))
     };
     holdings.iter().filter_map(of_conversation).collect()
 }
 
-/// What is kept of one conversation. Asked at each of its changes, so it looks at no others than those that it names.
-pub(crate) async fn of_conversation(engine: &Engine, store: &Store, id: &str) -> Option<ConversationCache> {
+/// What is kept of one conversation. Asked at each of its changes, so it looks at no others than
+/// those that it names.
+pub(crate) async fn of_conversation(
+    engine: &Engine,
+    store: &Store,
+    id: &str,
+) -> Option<ConversationCache> {
     let holding = engine.cache()?.holding(&conversation_owner(id))?;
     let mut shared_with = Vec::new();
     for owner in &holding.shared_with {
@@ -55,7 +70,8 @@ fn conversation_cache(holding: &Holding, shared_with: Vec<String>) -> Option<Con
         fingerprint: anchor.space.fingerprint.clone(),
         is_whole: anchor.num_tokens > 0 && lost.is_none(),
         shared_with,
-        lost: lost.map(|lost| format!("{} tokens: {}", lost.num_tokens - anchor.num_tokens, lost.reason)),
+        lost: lost
+            .map(|lost| format!("{} tokens: {}", lost.num_tokens - anchor.num_tokens, lost.reason)),
     })
 }
 

@@ -1,5 +1,5 @@
-//! What Cairn does, as one list of commands and events. A desktop shell, a server and a test drive the same [`App`]; it knows none of
-//! them.
+//! What Cairn does, as one list of commands and events. A desktop shell, a server and a test drive
+//! the same [`App`]; it knows none of them.
 //!
 //! ```text
 //! Command ──► App::call ──► commands.rs ──► store (rows first) ──► Reply
@@ -9,13 +9,15 @@
 //! Event  ◄── App::subscribe ◄── answers, status.rs (engine and memory), commands that changed something
 //! ```
 //!
-//! - [`wire`] is the whole surface: plain data, of which the TypeScript twin is generated ([`typescript`]).
-//! - [`App`] owns the store, the engine, the settings and the list of running answers, and the lock on the data folder.
+//! - [`wire`] is the whole surface: plain data, of which the TypeScript twin is generated
+//!   ([`typescript`]).
+//! - [`App`] owns the store, the engine, the settings and the list of running answers, and the lock
+//!   on the data folder.
 //! - [`Places`] says where things lie. One process at a time owns a data folder.
 //! - [`OfflineCaches`] are its prompt caches for other processes, also while it is owned.
 //!
-//! The engine never sees the database: it is given the rows of the prompt cache at start and tells what became of its files;
-//! `cache_rows.rs` writes that down.
+//! The engine never sees the database: it is given the rows of the prompt cache at start and tells
+//! what became of its files; `cache_rows.rs` writes that down.
 
 mod answering;
 mod answers;

@@ -17,17 +17,22 @@ use crate::answers::Answers;
 use crate::app::{App, Options};
 use crate::previews::Imports;
 use crate::wire::{Command, Failure, FailureCode, Reply};
-use crate::{OpenError, Places, cache_followers, cache_rows, commands, convert, models, platform, settings, status, transfers};
+use crate::{
+    OpenError, Places, cache_followers, cache_rows, commands, convert, models, platform, settings,
+    status, transfers,
+};
 
 /// Events that a subscriber may be behind before it misses some: half a minute of one answer.
 const EVENT_CAPACITY: usize = 1024;
 /// What closing may take; then the rest is left to the next start, which tidies up.
 const CLOSING_LIMIT: Duration = Duration::from_millis(1900);
-/// Of that, what the answers and the prompt cache may take before the database is closed in any case.
+/// Of that, what the answers and the prompt cache may take before the database is closed in any
+/// case.
 const ENGINE_LIMIT: Duration = Duration::from_millis(1500);
 
 impl App {
-    /// Opens the data folder, making what is missing, and starts the engine. Must be called in a Tokio runtime, which the app then uses.
+    /// Opens the data folder, making what is missing, and starts the engine. Must be called in a
+    /// Tokio runtime, which the app then uses.
     pub async fn open(options: Options) -> Result<Arc<App>, OpenError> {
         let Options { places, hub_variables, autoload } = options;
         places.create()?;
@@ -45,7 +50,8 @@ impl App {
         let (chunks, anchors) = rows.unwrap_or_default();
         let chunks: Vec<_> = chunks.into_iter().filter_map(convert::chunk_record).collect();
         let cache_bytes: u64 = chunks.iter().map(|chunk| chunk.bytes).sum();
-        let disk_bytes = platform::free_disk_bytes(places.home()).unwrap_or(0).saturating_add(cache_bytes);
+        let disk_bytes =
+            platform::free_disk_bytes(places.home()).unwrap_or(0).saturating_add(cache_bytes);
         let settings = settings::load(&store, disk_bytes).await;
         let anchors = anchors.into_iter().filter_map(convert::anchor).collect();
         let cache = CacheOptions {
@@ -58,7 +64,8 @@ impl App {
         };
         // Without the rows every file would be a leftover, and what is pinned could go.
         let cache = cache_problem.is_none().then_some(cache);
-        let (engine, cache_events) = Engine::start(EngineOptions { cache, ..EngineOptions::default() });
+        let (engine, cache_events) =
+            Engine::start(EngineOptions { cache, ..EngineOptions::default() });
         let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
         let cache_rows = tokio::spawn(cache_rows::keep(store.clone(), cache_events, moved));
 
@@ -97,8 +104,8 @@ impl App {
 
     /// Runs a command. It runs to its end even if the caller stops waiting.
     ///
-    /// `Subscribe` is answered with `Done` and nothing else: a shell that is asked for it calls [`App::subscribe`] first and sends the
-    /// events after the reply.
+    /// `Subscribe` is answered with `Done` and nothing else: a shell that is asked for it calls
+    /// [`App::subscribe`] first and sends the events after the reply.
     pub async fn call(self: &Arc<Self>, command: Command) -> Result<Reply, Failure> {
         if self.closing.is_cancelled() {
             return Err(Failure::new(FailureCode::Engine, "Cairn is closing."));
@@ -106,12 +113,16 @@ impl App {
         let app = self.clone();
         match self.spawn(async move { commands::run(&app, command).await }).await {
             Ok(result) => result,
-            Err(fault) => Err(Failure::new(FailureCode::Engine, format!("A fault in Cairn stopped this command: {fault}"))),
+            Err(fault) => Err(Failure::new(
+                FailureCode::Engine,
+                format!("A fault in Cairn stopped this command: {fault}"),
+            )),
         }
     }
 
-    /// Stops the answers and saves them, files the prompt caches, and closes the database, within two seconds. Whatever has not come to
-    /// its end by then is put right when the folder is opened next. Closing again does nothing.
+    /// Stops the answers and saves them, files the prompt caches, and closes the database, within
+    /// two seconds. Whatever has not come to its end by then is put right when the folder is opened
+    /// next. Closing again does nothing.
     pub async fn close(&self) {
         if self.closing.is_cancelled() {
             return;
@@ -127,7 +138,8 @@ impl App {
                 }
                 self.engine.flush_cache().await;
                 self.engine.shutdown().await;
-                let cache_rows = self.cache_rows.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let cache_rows =
+                    self.cache_rows.lock().unwrap_or_else(PoisonError::into_inner).take();
                 if let Some(cache_rows) = cache_rows {
                     // It ends with the engine; if it died, there is nothing left to wait for.
                     let _ = cache_rows.await;
@@ -148,13 +160,20 @@ impl App {
     }
 }
 
-/// Takes the lock that makes this process the only one with the data folder. The system gives it back however the process ends.
+/// Takes the lock that makes this process the only one with the data folder. The system gives it
+/// back however the process ends.
 fn lock(places: &Places) -> Result<File, OpenError> {
     let path = places.lock();
-    let file = File::options().create(true).append(true).open(&path).map_err(|error| not_writable(&path, error))?;
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .map_err(|error| not_writable(&path, error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::AlreadyRunning { folder: places.home().to_owned() }),
+        Err(TryLockError::WouldBlock) => {
+            Err(OpenError::AlreadyRunning { folder: places.home().to_owned() })
+        }
         Err(TryLockError::Error(error)) => Err(not_writable(&path, error)),
     }
 }

@@ -1,4 +1,5 @@
-//! Which models there are, which one to take, and loading it. Loading is done by one at a time (`App::loading`).
+//! Which models there are, which one to take, and loading it. Loading is done by one at a time
+//! (`App::loading`).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,7 +45,11 @@ pub(crate) async fn ensure_loaded(app: Arc<App>) -> Result<(), Failure> {
 pub(crate) async fn require_any(app: &App) -> Result<(), Failure> {
     // Someone is loading one; what becomes of that, the answer will say.
     let is_loading = app.loading.try_lock().is_err();
-    if is_loading || is_loaded(app) || choose_now(app).await.is_some() { Ok(()) } else { Err(no_model()) }
+    if is_loading || is_loaded(app) || choose_now(app).await.is_some() {
+        Ok(())
+    } else {
+        Err(no_model())
+    }
 }
 
 fn no_model() -> Failure {
@@ -54,7 +59,9 @@ fn no_model() -> Failure {
 fn is_loaded(app: &App) -> bool {
     match &app.engine.status().borrow().state {
         EngineState::Empty | EngineState::Loading { .. } | EngineState::Failed { .. } => false,
-        EngineState::Ready { .. } | EngineState::Prefilling { .. } | EngineState::Generating { .. } => true,
+        EngineState::Ready { .. }
+        | EngineState::Prefilling { .. }
+        | EngineState::Generating { .. } => true,
     }
 }
 
@@ -62,26 +69,34 @@ async fn load(app: &App, wanted: String) -> Result<(), Failure> {
     let folders = app.model_folders.clone();
     let shown = wanted.clone();
     let Some(found) = app.blocking(move || find(&folders, &wanted)).await else {
-        return Err(Failure::new(FailureCode::Engine, format!("A fault in Cairn kept it from looking for the model {shown}.")));
+        return Err(Failure::new(
+            FailureCode::Engine,
+            format!("A fault in Cairn kept it from looking for the model {shown}."),
+        ));
     };
     let (name, folder) = found?;
     app.engine.load(&name, &folder).await?;
     // Only convenience is lost when this cannot be remembered.
-    if let Err(error) = app.store.record_model_use(&folder.to_string_lossy(), &name, now_ms()).await {
+    if let Err(error) = app.store.record_model_use(&folder.to_string_lossy(), &name, now_ms()).await
+    {
         tracing::warn!("the model {name} is not remembered as the last one used: {error}");
     }
     Ok(())
 }
 
-/// Name and folder of a model. Listed names come before paths: an interface must not get a folder that happens to lie where the
-/// program was started.
+/// Name and folder of a model. Listed names come before paths: an interface must not get a folder
+/// that happens to lie where the program was started.
 fn find(folders: &ModelFolders, wanted: &str) -> Result<(String, PathBuf), HubError> {
     match folders.list().into_iter().find(|model| model.name == wanted) {
-        Some(ModelFolder { path, problem: Some(problem), .. }) => Err(HubError::Unusable { path, problem }),
+        Some(ModelFolder { path, problem: Some(problem), .. }) => {
+            Err(HubError::Unusable { path, problem })
+        }
         Some(ModelFolder { name, path, .. }) => Ok((name, path)),
         None => {
             let path = folders.resolve(wanted)?;
-            let name = path.file_name().map_or_else(|| wanted.to_owned(), |name| name.to_string_lossy().into_owned());
+            let name = path
+                .file_name()
+                .map_or_else(|| wanted.to_owned(), |name| name.to_string_lossy().into_owned());
             Ok((name, path))
         }
     }
@@ -89,16 +104,21 @@ fn find(folders: &ModelFolders, wanted: &str) -> Result<(String, PathBuf), HubEr
 
 async fn choose_now(app: &App) -> Option<String> {
     let last_used = app.store.last_used_model().await.unwrap_or_default();
-    choose(&app.settings().default_model, last_used.as_ref().map(|(path, _)| path.as_str()), &list(app).await)
+    choose(
+        &app.settings().default_model,
+        last_used.as_ref().map(|(path, _)| path.as_str()),
+        &list(app).await,
+    )
 }
 
-/// The model to take when nobody names one: that of the settings, the last one used, the starter, the only one. None of these: the
-/// person must choose.
+/// The model to take when nobody names one: that of the settings, the last one used, the starter,
+/// the only one. None of these: the person must choose.
 fn choose(default_name: &str, last_used_path: Option<&str>, models: &[Model]) -> Option<String> {
     let usable = || models.iter().filter(|model| model.problem.is_none());
     let by_default = || usable().find(|model| model.name == default_name);
     let last_used = || usable().find(|model| Some(model.path.as_str()) == last_used_path);
-    let starter = || usable().find(|model| model.name.rsplit('/').next() == Some(starter::MODEL_NAME));
+    let starter =
+        || usable().find(|model| model.name.rsplit('/').next() == Some(starter::MODEL_NAME));
     let only = || if usable().count() == 1 { usable().next() } else { None };
     by_default().or_else(last_used).or_else(starter).or_else(only).map(|model| model.name.clone())
 }
@@ -109,7 +129,12 @@ mod tests {
 
     #[test]
     fn without_a_name_the_default_the_last_used_the_starter_or_the_only_model_is_taken() {
-        fn check(default_name: &str, last_used: Option<&str>, names: &[&str], expected: Option<&str>) {
+        fn check(
+            default_name: &str,
+            last_used: Option<&str>,
+            names: &[&str],
+            expected: Option<&str>,
+        ) {
             let model = |name: &&str| Model {
                 name: name.trim_start_matches('!').to_owned(),
                 path: format!("/models/{name}"),
@@ -120,7 +145,11 @@ mod tests {
             let models: Vec<Model> = names.iter().map(model).collect();
             let last_used = last_used.map(|name| format!("/models/{name}"));
             let chosen = choose(default_name, last_used.as_deref(), &models);
-            assert_eq!(chosen.as_deref(), expected, "for {default_name:?}, {last_used:?}, {names:?}");
+            assert_eq!(
+                chosen.as_deref(),
+                expected,
+                "for {default_name:?}, {last_used:?}, {names:?}"
+            );
         }
         let starter = "HuggingFaceTB/SmolLM2-135M-Instruct";
         check("", None, &[], None);

@@ -1,14 +1,17 @@
-//! The prompt caches of a data folder, without the app: for programs that look at them and change them, also while the app has the
-//! folder open.
+//! The prompt caches of a data folder, without the app: for programs that look at them and change
+//! them, also while the app has the folder open.
 //!
-//! Rows are read afresh for each call, and the engine that works on them lives as long as the call. An app that has the folder open takes
-//! over what is changed here when it sees that the database has changed.
+//! Rows are read afresh for each call, and the engine that works on them lives as long as the call.
+//! An app that has the folder open takes over what is changed here when it sees that the database
+//! has changed.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use cairn_engine::{Anchor, CacheEvent, CacheOptions, CacheWindow, ChunkRecord, Engine, EngineOptions, Import};
+use cairn_engine::{
+    Anchor, CacheEvent, CacheOptions, CacheWindow, ChunkRecord, Engine, EngineOptions, Import,
+};
 use cairn_store::{ListedNamedCache, Store};
 use tokio::sync::mpsc::UnboundedReceiver;
 use uuid::Uuid;
@@ -116,7 +119,8 @@ struct Rows {
 }
 
 impl OfflineCaches {
-    /// Opens the database of a data folder, making what is missing. Takes no lock: others may have the folder open.
+    /// Opens the database of a data folder, making what is missing. Takes no lock: others may have
+    /// the folder open.
     pub async fn open(places: Places) -> Result<Self, OpenError> {
         places.create()?;
         let store = Store::open(&places.database()).await?;
@@ -147,7 +151,8 @@ impl OfflineCaches {
             kept.push(seen);
         }
         for row in self.store.conversations().await? {
-            let seen = rows.kept(&conversation_owner(&row.id), CacheSource::Conversation { id: row.id });
+            let seen =
+                rows.kept(&conversation_owner(&row.id), CacheSource::Conversation { id: row.id });
             if seen.tokens > 0 {
                 kept.push(KeptCache { title: row.title, ..seen });
             }
@@ -174,7 +179,9 @@ impl OfflineCaches {
         if self.rows().await?.chunks.contains_key(word) {
             return Ok(Kept::Chunk { key: word.to_owned() });
         }
-        let why = format!("“{word}” is neither the name of a prompt cache nor the id of one, of a conversation or of a chunk.");
+        let why = format!(
+            "“{word}” is neither the name of a prompt cache nor the id of one, of a conversation or of a chunk."
+        );
         Err(Failure::new(FailureCode::NotFound, why))
     }
 
@@ -182,7 +189,9 @@ impl OfflineCaches {
     pub async fn chunks(&self, kept: &Kept) -> Result<Vec<KeptChunk>, Failure> {
         let rows = self.rows().await?;
         let key = match kept {
-            Kept::Source(source) => rows.anchors.get(&owner(source)).and_then(|anchor| anchor.chunk_key.as_deref()),
+            Kept::Source(source) => {
+                rows.anchors.get(&owner(source)).and_then(|anchor| anchor.chunk_key.as_deref())
+            }
             Kept::Chunk { key } => Some(key.as_str()),
         };
         let chunk = |record: &ChunkRecord| KeptChunk {
@@ -199,23 +208,30 @@ impl OfflineCaches {
     /// Writes what is kept to a file that mlx-lm reads too. Needs no model.
     pub async fn export(&self, source: &CacheSource, file: &Path) -> Result<(), Failure> {
         let bench = self.bench().await?;
-        let exported = match imports::export_request(&self.store, &bench.window, source, file).await {
-            Ok(request) => bench.engine.export_prompt(request).await.map(drop).map_err(Failure::from),
+        let exported = match imports::export_request(&self.store, &bench.window, source, file).await
+        {
+            Ok(request) => {
+                bench.engine.export_prompt(request).await.map(drop).map_err(Failure::from)
+            }
             Err(failure) => Err(failure),
         };
         bench.engine.shutdown().await;
         exported
     }
 
-    /// Removes what is kept, files included: of a conversation what only it holds, a name with what only it holds, a chunk with all that
-    /// continues it. Returns the bytes that each had.
+    /// Removes what is kept, files included: of a conversation what only it holds, a name with what
+    /// only it holds, a chunk with all that continues it. Returns the bytes that each had.
     pub async fn delete(&self, kept: &[Kept]) -> Result<Vec<u64>, Failure> {
         let mut bench = self.bench().await?;
         let mut freed = Vec::new();
         for kept in kept {
             freed.push(match kept {
-                Kept::Source(source @ CacheSource::Conversation { .. }) => bench.window.purge(&owner(source)),
-                Kept::Source(source @ CacheSource::Named { .. }) => bench.window.release(&owner(source)),
+                Kept::Source(source @ CacheSource::Conversation { .. }) => {
+                    bench.window.purge(&owner(source))
+                }
+                Kept::Source(source @ CacheSource::Named { .. }) => {
+                    bench.window.release(&owner(source))
+                }
                 // It may have gone with one before.
                 Kept::Chunk { key } => bench.window.remove(key).unwrap_or(0),
             });
@@ -230,7 +246,12 @@ impl OfflineCaches {
     }
 
     /// Looks at a prompt-cache file with the model that made it, which is loaded for that.
-    pub async fn begin_import(&self, file: &Path, model: &str, model_folder: &Path) -> Result<OfflineImport<'_>, Failure> {
+    pub async fn begin_import(
+        &self,
+        file: &Path,
+        model: &str,
+        model_folder: &Path,
+    ) -> Result<OfflineImport<'_>, Failure> {
         let bench = self.bench().await?;
         bench.engine.load(model, model_folder).await?;
         let preview = imports::preview(&bench.engine, file, &file_name(file)).await;
@@ -256,9 +277,12 @@ impl OfflineCaches {
             anchors: anchors.into_values().collect(),
             sweep_lock: None,
         };
-        let (engine, events) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
+        let (engine, events) =
+            Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
         let window = engine.cache().cloned();
-        let window = window.ok_or_else(|| Failure::new(FailureCode::Engine, "The engine's thread could not start."))?;
+        let window = window.ok_or_else(|| {
+            Failure::new(FailureCode::Engine, "The engine's thread could not start.")
+        })?;
         let mut bench = Bench { engine, window, events };
         // What starting alone tells is for the app, which may know better.
         bench.events().await;
@@ -271,11 +295,15 @@ impl OfflineCaches {
 
     /// The app's budget on disk. Refuses a file for which it has no room beside what is pinned.
     async fn budget_for(&self, num_bytes: u64) -> Result<u64, Failure> {
-        let disk_bytes = platform::free_disk_bytes(self.places.home()).unwrap_or(0).saturating_add(self.total_bytes().await?);
+        let disk_bytes = platform::free_disk_bytes(self.places.home())
+            .unwrap_or(0)
+            .saturating_add(self.total_bytes().await?);
         let budget = settings::load(&self.store, disk_bytes).await.cache_budget_bytes;
         if self.rows().await?.pinned_bytes().saturating_add(num_bytes) > budget {
-            let why =
-                format!("The prompt cache's budget of {:.1} GB on disk has no room for it beside what is pinned.", budget as f64 / 1e9);
+            let why = format!(
+                "The prompt cache's budget of {:.1} GB on disk has no room for it beside what is pinned.",
+                budget as f64 / 1e9
+            );
             return Err(Failure::new(FailureCode::Storage, why));
         }
         Ok(budget)
@@ -283,24 +311,31 @@ impl OfflineCaches {
 }
 
 impl OfflineImport<'_> {
-    /// Files it under a name, perhaps recomputing sample positions of it first. What has not been used for long may be evicted for it, as
-    /// in the app.
+    /// Files it under a name, perhaps recomputing sample positions of it first. What has not been
+    /// used for long may be evicted for it, as in the app.
     pub async fn confirm(mut self, name: &str, check: bool) -> Result<KeptCache, Failure> {
         let name = checked_name(name)?;
         let OfflineCaches { places, store } = self.caches;
         imports::refuse_name_in_use(store, &name).await?;
-        // Held until the rows are written, so that no app that starts meanwhile takes the files for leftovers.
+        // Held until the rows are written, so that no app that starts meanwhile takes the files for
+        // leftovers.
         let _lock = lock_files(places).await?;
         let Rows { chunks, anchors } = self.caches.rows().await?;
         // What was pinned while the model was loaded and the question was open is not to go.
-        self.bench.window.take_over(chunks.into_values().collect(), anchors.into_values().collect());
+        self.bench
+            .window
+            .take_over(chunks.into_values().collect(), anchors.into_values().collect());
         self.bench.events().await;
         let budget = self.caches.budget_for(self.preview.bytes).await?;
         self.bench.engine.set_cache_budgets(budget, 0);
 
         let id = Uuid::now_v7().to_string();
         let owner = named_owner(&id);
-        let imported = self.bench.engine.import_prompt_file(&self.file, Import { owner: owner.clone(), check }).await;
+        let imported = self
+            .bench
+            .engine
+            .import_prompt_file(&self.file, Import { owner: owner.clone(), check })
+            .await;
         let mut events = self.bench.events().await;
         let is_its_anchor = |event: &CacheEvent| matches!(event, CacheEvent::Anchored(anchor) if anchor.owner == owner);
         let info = match imported {
@@ -308,18 +343,26 @@ impl OfflineImport<'_> {
             Err(error) => {
                 events.retain(|event| !is_its_anchor(event));
                 self.caches.write(events).await?;
-                return Err(Failure::invalid(imports::about(&error, &self.file, &self.preview.file_name)));
+                return Err(Failure::invalid(imports::about(
+                    &error,
+                    &self.file,
+                    &self.preview.file_name,
+                )));
             }
         };
-        let row = imports::named_row(&self.bench.engine, info, &id, name, &self.preview.file_name).await;
+        let row =
+            imports::named_row(&self.bench.engine, info, &id, name, &self.preview.file_name).await;
         self.bench.engine.shutdown().await;
-        // The name before the anchor: an app that starts in between removes anchors of what is not there.
+        // The name before the anchor: an app that starts in between removes anchors of what is not
+        // there.
         let (anchored, others): (Vec<_>, Vec<_>) = events.into_iter().partition(is_its_anchor);
         self.caches.write(others).await?;
         store.create_named_cache(&row).await?;
         self.caches.write(anchored).await?;
         let kept = self.caches.list().await?.into_iter().find(|kept| kept.id() == id);
-        kept.ok_or_else(|| Failure::new(FailureCode::NotFound, "Another program has removed it already."))
+        kept.ok_or_else(|| {
+            Failure::new(FailureCode::NotFound, "Another program has removed it already.")
+        })
     }
 }
 
@@ -342,7 +385,10 @@ impl Rows {
         let mut next = Some(key);
         while let Some(key) = next {
             // Rows that were changed by others may go in circles.
-            let Some(record) = self.chunks.get(key).filter(|_| path.len() < self.chunks.len()) else { return Vec::new() };
+            let Some(record) = self.chunks.get(key).filter(|_| path.len() < self.chunks.len())
+            else {
+                return Vec::new();
+            };
             path.push(record);
             next = record.parent_key.as_deref();
         }
@@ -353,7 +399,9 @@ impl Rows {
     /// What an owner's anchor holds; the rest is for the caller to say.
     fn kept(&self, owner: &str, source: CacheSource) -> KeptCache {
         let anchor = self.anchors.get(owner);
-        let path = anchor.and_then(|anchor| anchor.chunk_key.as_deref()).map_or(Vec::new(), |key| self.path(key));
+        let path = anchor
+            .and_then(|anchor| anchor.chunk_key.as_deref())
+            .map_or(Vec::new(), |key| self.path(key));
         KeptCache {
             source,
             title: String::new(),
@@ -369,9 +417,17 @@ impl Rows {
     }
 
     fn pinned_bytes(&self) -> u64 {
-        let pinned = self.anchors.values().filter(|anchor| anchor.is_pinned).filter_map(|anchor| anchor.chunk_key.as_deref());
+        let pinned = self
+            .anchors
+            .values()
+            .filter(|anchor| anchor.is_pinned)
+            .filter_map(|anchor| anchor.chunk_key.as_deref());
         let mut seen = HashSet::new();
-        pinned.flat_map(|key| self.path(key)).filter(|record| seen.insert(&record.key)).map(|record| record.bytes).sum()
+        pinned
+            .flat_map(|key| self.path(key))
+            .filter(|record| seen.insert(&record.key))
+            .map(|record| record.bytes)
+            .sum()
     }
 }
 
@@ -383,6 +439,10 @@ async fn lock_files(places: &Places) -> Result<File, Failure> {
         file.lock_shared()?;
         Ok(file)
     };
-    let locked = tokio::task::spawn_blocking(locking).await.unwrap_or_else(|fault| Err(std::io::Error::other(fault)));
-    locked.map_err(|error| Failure::new(FailureCode::Storage, format!("The prompt cache cannot be locked: {error}.")))
+    let locked = tokio::task::spawn_blocking(locking)
+        .await
+        .unwrap_or_else(|fault| Err(std::io::Error::other(fault)));
+    locked.map_err(|error| {
+        Failure::new(FailureCode::Storage, format!("The prompt cache cannot be locked: {error}."))
+    })
 }

@@ -29,21 +29,32 @@ impl Places {
 
     /// The places below `CAIRN_HOME`, or else below the platform's folder for application data.
     pub fn from_environment() -> Result<Self, OpenError> {
-        let default = directories::ProjectDirs::from("", "", "Cairn").map(|folders| folders.data_dir().to_owned());
+        let default = directories::ProjectDirs::from("", "", "Cairn")
+            .map(|folders| folders.data_dir().to_owned());
         Self::choose(std::env::var_os("CAIRN_HOME"), default)
     }
 
     fn choose(variable: Option<OsString>, default: Option<PathBuf>) -> Result<Self, OpenError> {
-        // An empty variable is how shells spell an unset one; as a path it would scatter files over the working folder.
-        let home = variable.filter(|value| !value.is_empty()).map(PathBuf::from).or(default).ok_or(OpenError::NoHome)?;
+        // An empty variable is how shells spell an unset one; as a path it would scatter files over
+        // the working folder.
+        let home = variable
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+            .or(default)
+            .ok_or(OpenError::NoHome)?;
         // The working folder may change while the program runs, the data folder must not.
-        std::path::absolute(&home).map(Places::new).map_err(|source| OpenError::NotWritable { path: home, source })
+        std::path::absolute(&home)
+            .map(Places::new)
+            .map_err(|source| OpenError::NotWritable { path: home, source })
     }
 
     /// Makes the folders that are missing, readable by their owner only.
     pub fn create(&self) -> Result<(), OpenError> {
-        for folder in [self.home(), &self.models(), &self.logs(), &self.prompt_cache(), &self.transfers()] {
-            platform::create_private_folder(folder).map_err(|source| OpenError::NotWritable { path: folder.to_owned(), source })?;
+        for folder in
+            [self.home(), &self.models(), &self.logs(), &self.prompt_cache(), &self.transfers()]
+        {
+            platform::create_private_folder(folder)
+                .map_err(|source| OpenError::NotWritable { path: folder.to_owned(), source })?;
         }
         Ok(())
     }
@@ -63,7 +74,8 @@ impl Places {
         self.home.join("prompt-cache-v1")
     }
 
-    /// Held by programs that add files to the prompt cache, and by the one that removes leftovers from it.
+    /// Held by programs that add files to the prompt cache, and by the one that removes leftovers
+    /// from it.
     pub fn prompt_cache_lock(&self) -> PathBuf {
         self.prompt_cache().join(".lock")
     }
@@ -96,8 +108,13 @@ mod tests {
     #[test]
     fn the_variable_wins_over_the_platforms_folder() {
         fn check(variable: Option<&str>, default: Option<&str>, expected: Option<&str>) {
-            let places = Places::choose(variable.map(OsString::from), default.map(PathBuf::from)).ok();
-            assert_eq!(places.as_ref().map(|places| places.home()), expected.map(Path::new), "for {variable:?} and {default:?}");
+            let places =
+                Places::choose(variable.map(OsString::from), default.map(PathBuf::from)).ok();
+            assert_eq!(
+                places.as_ref().map(|places| places.home()),
+                expected.map(Path::new),
+                "for {variable:?} and {default:?}"
+            );
         }
         check(Some("/data/cairn"), Some("/home/ann/.local/share/cairn"), Some("/data/cairn"));
         check(Some(""), Some("/home/ann/.local/share/cairn"), Some("/home/ann/.local/share/cairn"));

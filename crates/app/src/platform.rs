@@ -1,5 +1,5 @@
-//! What only the operating system knows: this process's memory, free disk space, private folders. The only file here that asks which
-//! system it is.
+//! What only the operating system knows: this process's memory, free disk space, private folders.
+//! The only file here that asks which system it is.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,8 @@ pub(crate) struct ProcessMemory {
     pub(crate) peak: u64,
 }
 
-/// The number that the system's own monitor shows: resident memory on Linux, physical footprint on macOS.
+/// The number that the system's own monitor shows: resident memory on Linux, physical footprint on
+/// macOS.
 pub(crate) fn process_memory() -> ProcessMemory {
     read_process_memory().unwrap_or_default()
 }
@@ -60,7 +61,8 @@ fn read_memory_bytes() -> Option<u64> {
 #[cfg(target_os = "macos")]
 fn read_memory_bytes() -> Option<u64> {
     // There is no safe call for it; asked once, at start.
-    let asked = std::process::Command::new("/usr/sbin/sysctl").args(["-n", "hw.memsize"]).output().ok()?;
+    let asked =
+        std::process::Command::new("/usr/sbin/sysctl").args(["-n", "hw.memsize"]).output().ok()?;
     String::from_utf8(asked.stdout).ok()?.trim().parse().ok()
 }
 
@@ -69,20 +71,23 @@ fn read_memory_bytes() -> Option<u64> {
     None
 }
 
-/// Bytes that this user may still write on the disk of a folder that exists; none where the system does not say.
+/// Bytes that this user may still write on the disk of a folder that exists; none where the system
+/// does not say.
 #[cfg(unix)]
 pub(crate) fn free_disk_bytes(folder: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(folder).ok()?;
     disk.f_bavail.checked_mul(disk.f_frsize)
 }
 
-/// Bytes that this user may still write on the disk of a folder that exists; none where the system does not say.
+/// Bytes that this user may still write on the disk of a folder that exists; none where the system
+/// does not say.
 #[cfg(not(unix))]
 pub(crate) fn free_disk_bytes(_folder: &Path) -> Option<u64> {
     None
 }
 
-/// Makes a folder and those above it. A new one can be read by its owner only; one that exists stays as it is.
+/// Makes a folder and those above it. A new one can be read by its owner only; one that exists
+/// stays as it is.
 pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
@@ -90,7 +95,9 @@ pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(path).map_err(|error| match error.kind() {
         // "File exists" would puzzle whoever knows that it does.
-        io::ErrorKind::AlreadyExists => io::Error::new(io::ErrorKind::NotADirectory, "a file stands in its place"),
+        io::ErrorKind::AlreadyExists => {
+            io::Error::new(io::ErrorKind::NotADirectory, "a file stands in its place")
+        }
         _ => error,
     })
 }
@@ -103,7 +110,11 @@ mod tests {
     #[test]
     fn process_memory_is_read_from_the_status_file() {
         fn check(status: &str, expected: Option<(u64, u64)>) {
-            assert_eq!(parse_status(status).map(|memory| (memory.now, memory.peak)), expected, "for {status:?}");
+            assert_eq!(
+                parse_status(status).map(|memory| (memory.now, memory.peak)),
+                expected,
+                "for {status:?}"
+            );
         }
         check("Name:\tcairn\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n", Some((1 << 20, 2 << 20)));
         check("VmRSS:\t1024 kB\n", None);

@@ -1,4 +1,5 @@
-//! What a conversation begins with that was started from a named prompt cache, as the engine is asked to go on after it.
+//! What a conversation begins with that was started from a named prompt cache, as the engine is
+//! asked to go on after it.
 
 use cairn_engine::{ChunkKind, ChunkRecord, PromptPrefix};
 use cairn_store::{NamedCacheKind, Prefix};
@@ -9,11 +10,17 @@ use crate::excerpts::ends;
 use crate::owners::conversation_owner;
 use crate::wire::Failure;
 
-/// A conversation's prefix, for the loaded model. Tokens say something else to a model with another vocabulary: it is refused, by name
-/// of the model that read them.
-pub(crate) async fn checked(app: &App, conversation_id: &str, prefix: Prefix) -> Result<PromptPrefix, Failure> {
+/// A conversation's prefix, for the loaded model. Tokens say something else to a model with another
+/// vocabulary: it is refused, by name of the model that read them.
+pub(crate) async fn checked(
+    app: &App,
+    conversation_id: &str,
+    prefix: Prefix,
+) -> Result<PromptPrefix, Failure> {
     if let Some(model) = foreign_model(app, conversation_id, &prefix).await? {
-        return Err(Failure::invalid(format!("this conversation begins with what {model} has read: choose that model to go on")));
+        return Err(Failure::invalid(format!(
+            "this conversation begins with what {model} has read: choose that model to go on"
+        )));
     }
     Ok(PromptPrefix {
         num_tokens: usize::try_from(prefix.num_tokens).unwrap_or(0),
@@ -24,18 +31,28 @@ pub(crate) async fn checked(app: &App, conversation_id: &str, prefix: Prefix) ->
 }
 
 /// The model that read a prefix, where the loaded one cannot go on after it.
-async fn foreign_model(app: &App, conversation_id: &str, prefix: &Prefix) -> Result<Option<String>, Failure> {
-    let Some(loaded) = app.engine.status().borrow().model_fingerprint.clone() else { return Ok(None) };
+async fn foreign_model(
+    app: &App,
+    conversation_id: &str,
+    prefix: &Prefix,
+) -> Result<Option<String>, Failure> {
+    let Some(loaded) = app.engine.status().borrow().model_fingerprint.clone() else {
+        return Ok(None);
+    };
     // Its named prompt cache may be gone; then the conversation itself knows who read it last.
-    let named = app.store.named_cache(&prefix.named_id).await?.map(|row| (row.fingerprint, row.model));
+    let named =
+        app.store.named_cache(&prefix.named_id).await?.map(|row| (row.fingerprint, row.model));
     let (fingerprint, model) = named.or_else(|| last_reader(app, conversation_id)).unzip();
     if fingerprint.as_ref() == Some(&loaded) {
         return Ok(None);
     }
-    // Other weights can read the tokens anew where they have the same vocabulary: the text shows it.
+    // Other weights can read the tokens anew where they have the same vocabulary: the text shows
+    // it.
     if let Some(token_ids) = &prefix.token_ids {
         let (start_text, end_text) = ends(&app.engine, &loaded, token_ids).await;
-        if !start_text.is_empty() && (start_text, end_text) == (prefix.start_text.clone(), prefix.end_text.clone()) {
+        if !start_text.is_empty()
+            && (start_text, end_text) == (prefix.start_text.clone(), prefix.end_text.clone())
+        {
             return Ok(None);
         }
     }
@@ -60,7 +77,8 @@ pub(crate) fn ending(prefix: Option<&Prefix>, path: &[ChunkRecord]) -> NamedCach
     }
 }
 
-/// The file from which the beginning of a conversation was imported: what goes on from it can be no more trusted than that.
+/// The file from which the beginning of a conversation was imported: what goes on from it can be no
+/// more trusted than that.
 pub(crate) async fn imported_from(app: &App, prefix: Option<&Prefix>) -> Option<String> {
     let prefix = prefix.filter(|prefix| prefix.is_imported)?;
     let named = app.store.named_cache(&prefix.named_id).await.ok().flatten();
@@ -75,7 +93,11 @@ mod tests {
     fn what_is_kept_ends_where_its_prefix_does_unless_more_is_kept() {
         use ChunkKind::{Assistant, System, User};
         use NamedCacheKind::{Conversation, Prompt};
-        fn check(prefix: Option<(NamedCacheKind, i64)>, chunks: &[(ChunkKind, usize)], expected: NamedCacheKind) {
+        fn check(
+            prefix: Option<(NamedCacheKind, i64)>,
+            chunks: &[(ChunkKind, usize)],
+            expected: NamedCacheKind,
+        ) {
             let prefix = prefix.map(|(kind, num_tokens)| Prefix {
                 named_id: String::new(),
                 name: String::new(),

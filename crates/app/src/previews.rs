@@ -1,4 +1,5 @@
-//! Prompt-cache files that have been previewed and are neither imported nor given up, and those that Cairn made for it.
+//! Prompt-cache files that have been previewed and are neither imported nor given up, and those
+//! that Cairn made for it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ const MAX_PREVIEWS: usize = 16;
 /// What file systems allow, roughly.
 const MAX_FILE_NAME_CHARS: usize = 255;
 
-/// The files that have been previewed and are neither imported nor given up, the oldest first. Owned by [`crate::App`].
+/// The files that have been previewed and are neither imported nor given up, the oldest first.
+/// Owned by [`crate::App`].
 #[derive(Debug, Default)]
 pub(crate) struct Imports(Mutex<BTreeMap<String, Previewed>>);
 
@@ -34,7 +36,11 @@ impl Previewed {
 
     /// A copy that Cairn made and removes when nobody needs it any more.
     pub(crate) fn own(own: OwnFile, file_name: &str) -> Self {
-        Previewed { file: own.path().to_owned(), file_name: shown_name(file_name), _own: Some(Arc::new(own)) }
+        Previewed {
+            file: own.path().to_owned(),
+            file_name: shown_name(file_name),
+            _own: Some(Arc::new(own)),
+        }
     }
 }
 
@@ -87,7 +93,11 @@ impl Drop for OwnFile {
 
 /// A file's name as one line: it goes to terminals, too.
 fn shown_name(file_name: &str) -> String {
-    file_name.chars().map(|char| if char.is_control() { ' ' } else { char }).take(MAX_FILE_NAME_CHARS).collect()
+    file_name
+        .chars()
+        .map(|char| if char.is_control() { ' ' } else { char })
+        .take(MAX_FILE_NAME_CHARS)
+        .collect()
 }
 
 /// The name under which a person knows a file, as it is shown.

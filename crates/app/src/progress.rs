@@ -1,4 +1,5 @@
-//! When what is known of a running answer is told and saved: pure rules over a clock that is passed in.
+//! When what is known of a running answer is told and saved: pure rules over a clock that is passed
+//! in.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +51,8 @@ pub(crate) struct Prefill {
     pub(crate) cached: usize,
 }
 
-/// An answer while it is written: the text and tokens so far, what of it has been told, and what has been saved.
+/// An answer while it is written: the text and tokens so far, what of it has been told, and what
+/// has been saved.
 #[derive(Debug)]
 pub(crate) struct Progress {
     text: String,
@@ -101,7 +103,8 @@ impl Progress {
         self.text.push_str(text);
     }
 
-    /// The prefill report that may be told now. Once there is text, how the prompt was read is of no interest any more.
+    /// The prefill report that may be told now. Once there is text, how the prompt was read is of
+    /// no interest any more.
     pub(crate) fn take_prefill(&mut self, now: Instant) -> Option<Prefill> {
         if !self.text.is_empty() || !self.telling.is_due(now) {
             return None;
@@ -129,7 +132,9 @@ impl Progress {
     /// Whether the text should be saved now.
     pub(crate) fn wants_save(&self, now: Instant) -> bool {
         let has_more = self.text.len() > self.saved_bytes;
-        has_more && (now >= self.saved_at + SAVE_INTERVAL || self.token_ids.len() >= self.saved_tokens + SAVE_TOKENS)
+        has_more
+            && (now >= self.saved_at + SAVE_INTERVAL
+                || self.token_ids.len() >= self.saved_tokens + SAVE_TOKENS)
     }
 
     /// Notes that saving has begun with what there is now.
@@ -139,11 +144,14 @@ impl Progress {
         self.saved_tokens = self.token_ids.len();
     }
 
-    /// When something will be due without anything new arriving; none: not before then. While one save runs no other is due.
+    /// When something will be due without anything new arriving; none: not before then. While one
+    /// save runs no other is due.
     pub(crate) fn next_due(&self, now: Instant, is_saving: bool) -> Option<Instant> {
-        let has_untold = self.text.len() > self.told_bytes || (self.untold_prefill.is_some() && self.text.is_empty());
+        let has_untold = self.text.len() > self.told_bytes
+            || (self.untold_prefill.is_some() && self.text.is_empty());
         let telling = has_untold.then(|| self.telling.due_at(now));
-        let saving = (self.text.len() > self.saved_bytes && !is_saving).then(|| (self.saved_at + SAVE_INTERVAL).max(now));
+        let saving = (self.text.len() > self.saved_bytes && !is_saving)
+            .then(|| (self.saved_at + SAVE_INTERVAL).max(now));
         telling.into_iter().chain(saving).min()
     }
 }
@@ -178,7 +186,8 @@ mod tests {
     fn deltas_are_merged_to_thirty_a_second_with_utf16_offsets() {
         fn check(pieces: &[(u64, &str)], expected: &[(u64, u32, &str)]) {
             let told = told(pieces, 200);
-            let told: Vec<_> = told.iter().map(|(ms, offset, text)| (*ms, *offset, text.as_str())).collect();
+            let told: Vec<_> =
+                told.iter().map(|(ms, offset, text)| (*ms, *offset, text.as_str())).collect();
             assert_eq!(told, expected, "for {pieces:?}");
         }
         check(&[], &[]);
@@ -188,7 +197,10 @@ mod tests {
         check(&[(0, "a"), (33, "b"), (66, "c")], &[(0, 0, "a"), (33, 1, "b"), (66, 2, "c")]);
         check(&[(0, "a"), (100, "b")], &[(0, 0, "a"), (100, 1, "b")]);
         // One unit for é and 語, two for the emoji.
-        check(&[(0, "é"), (40, "語"), (80, "🪨"), (120, "x")], &[(0, 0, "é"), (40, 1, "語"), (80, 2, "🪨"), (120, 4, "x")]);
+        check(
+            &[(0, "é"), (40, "語"), (80, "🪨"), (120, "x")],
+            &[(0, 0, "é"), (40, 1, "語"), (80, 2, "🪨"), (120, 4, "x")],
+        );
     }
 
     #[test]
@@ -209,7 +221,11 @@ mod tests {
                 progress.token(7, text);
             }
             let now = start + Duration::from_millis(after_ms);
-            assert_eq!(progress.wants_save(now), expected, "{num_tokens} tokens of {text:?} after {after_ms} ms");
+            assert_eq!(
+                progress.wants_save(now),
+                expected,
+                "{num_tokens} tokens of {text:?} after {after_ms} ms"
+            );
             progress.mark_saved(now);
             assert!(!progress.wants_save(now + Duration::from_secs(60)), "nothing new to save");
         }

@@ -3,18 +3,24 @@
 use cairn_chat::{Message, Role};
 use cairn_store::MessageStatus;
 
-/// The messages for an answer at the end of a branch. The answer itself (streaming) is no part of it, nor are answers that failed or
-/// stayed empty. Questions that come to stand next to each other that way become one, because many templates insist on turns.
+/// The messages for an answer at the end of a branch. The answer itself (streaming) is no part of
+/// it, nor are answers that failed or stayed empty. Questions that come to stand next to each other
+/// that way become one, because many templates insist on turns.
 pub(crate) fn messages_for(system_prompt: &str, branch: &[cairn_store::Message]) -> Vec<Message> {
     let mut messages = Vec::with_capacity(branch.len() + 1);
     if !system_prompt.is_empty() {
-        messages.push(Message { role: Role::System, content: system_prompt.to_owned(), token_ids: None });
+        messages.push(Message {
+            role: Role::System,
+            content: system_prompt.to_owned(),
+            token_ids: None,
+        });
     }
     for (index, row) in branch.iter().enumerate() {
         let is_left_out = match (row.role, row.status) {
             (Role::Assistant, MessageStatus::Streaming | MessageStatus::Failed) => true,
             (Role::Assistant, _) => row.text.is_empty(),
-            // A question that only brought a failure, because it is too long perhaps, must not do so for ever.
+            // A question that only brought a failure, because it is too long perhaps, must not do
+            // so for ever.
             (Role::User, _) => has_failed(branch, index),
             _ => false,
         };
@@ -27,13 +33,18 @@ pub(crate) fn messages_for(system_prompt: &str, branch: &[cairn_store::Message])
                 content.push_str(&row.text);
                 *token_ids = None;
             }
-            _ => messages.push(Message { role: row.role, content: row.text.clone(), token_ids: row.token_ids.clone() }),
+            _ => messages.push(Message {
+                role: row.role,
+                content: row.text.clone(),
+                token_ids: row.token_ids.clone(),
+            }),
         }
     }
     messages
 }
 
-/// Whether the message at `index` was answered with a failure and nothing else, and the conversation went on.
+/// Whether the message at `index` was answered with a failure and nothing else, and the
+/// conversation went on.
 fn has_failed(branch: &[cairn_store::Message], index: usize) -> bool {
     match branch.get(index + 1..) {
         Some([answer, _, ..]) => answer.status == MessageStatus::Failed && answer.text.is_empty(),
@@ -49,7 +60,11 @@ mod tests {
 
     #[test]
     fn the_model_sees_questions_and_answers_that_said_something() {
-        fn check(system_prompt: &str, branch: &[(Role, MessageStatus, &str)], expected: &[(Role, &str, bool)]) {
+        fn check(
+            system_prompt: &str,
+            branch: &[(Role, MessageStatus, &str)],
+            expected: &[(Role, &str, bool)],
+        ) {
             let rows: Vec<_> = branch
                 .iter()
                 .map(|(role, status, text)| cairn_store::Message {
@@ -67,28 +82,54 @@ mod tests {
                 })
                 .collect();
             let messages = messages_for(system_prompt, &rows);
-            let seen: Vec<_> = messages.iter().map(|m| (m.role, m.content.as_str(), m.token_ids.is_some())).collect();
+            let seen: Vec<_> = messages
+                .iter()
+                .map(|m| (m.role, m.content.as_str(), m.token_ids.is_some()))
+                .collect();
             assert_eq!(seen, expected, "for {branch:?}");
         }
         check("", &[], &[]);
         check("", &[(User, Complete, "q"), (Assistant, Streaming, "")], &[(User, "q", true)]);
-        check("be brief", &[(User, Complete, "q")], &[(System, "be brief", false), (User, "q", true)]);
+        check(
+            "be brief",
+            &[(User, Complete, "q")],
+            &[(System, "be brief", false), (User, "q", true)],
+        );
         check(
             "",
-            &[(User, Complete, "1"), (Assistant, Stopped, "a"), (User, Complete, "2"), (Assistant, Interrupted, "b")],
+            &[
+                (User, Complete, "1"),
+                (Assistant, Stopped, "a"),
+                (User, Complete, "2"),
+                (Assistant, Interrupted, "b"),
+            ],
             &[(User, "1", true), (Assistant, "a", true), (User, "2", true), (Assistant, "b", true)],
         );
         check(
             "",
-            &[(User, Complete, "1"), (Assistant, Failed, "half"), (User, Complete, "2"), (Assistant, Streaming, "")],
+            &[
+                (User, Complete, "1"),
+                (Assistant, Failed, "half"),
+                (User, Complete, "2"),
+                (Assistant, Streaming, ""),
+            ],
             &[(User, "1\n\n2", false)],
         );
         check(
             "",
-            &[(User, Complete, "far too long"), (Assistant, Failed, ""), (User, Complete, "2"), (Assistant, Streaming, "")],
+            &[
+                (User, Complete, "far too long"),
+                (Assistant, Failed, ""),
+                (User, Complete, "2"),
+                (Assistant, Streaming, ""),
+            ],
             &[(User, "2", true)],
         );
         check("", &[(User, Complete, "again"), (Assistant, Failed, "")], &[(User, "again", true)]);
-        check("", &[(User, Complete, "1"), (Assistant, Stopped, ""), (User, Complete, "2")], &[(User, "1\n\n2", false)]);
+        check(
+            "",
+            &[(User, Complete, "1"), (Assistant, Stopped, ""), (User, Complete, "2")],
+            &[(User, "1\n\n2", false)],
+        );
     }
 }

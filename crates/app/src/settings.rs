@@ -11,8 +11,9 @@ const GIB: u64 = 1 << 30;
 /// The largest whole number that a plain `number` in TypeScript holds exactly.
 const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 
-/// The settings of someone who has changed nothing. `disk_bytes` is what the prompt cache could have at most: free space, and what it
-/// holds already. A nearly full disk gets no prompt cache; memory gets a sixteenth of the machine's.
+/// The settings of someone who has changed nothing. `disk_bytes` is what the prompt cache could
+/// have at most: free space, and what it holds already. A nearly full disk gets no prompt cache;
+/// memory gets a sixteenth of the machine's.
 pub(crate) fn defaults(disk_bytes: u64) -> Settings {
     Settings {
         default_model: String::new(),
@@ -28,8 +29,16 @@ pub(crate) fn defaults(disk_bytes: u64) -> Settings {
 
 /// Refuses values out of range, in one sentence that names the field and what is allowed.
 pub(crate) fn validate(settings: &Settings) -> Result<(), String> {
-    let Settings { default_model, temperature, top_p, max_tokens, seed, cache_budget_bytes, cache_ram_budget_bytes, appearance: _ } =
-        settings;
+    let Settings {
+        default_model,
+        temperature,
+        top_p,
+        max_tokens,
+        seed,
+        cache_budget_bytes,
+        cache_ram_budget_bytes,
+        appearance: _,
+    } = settings;
     if default_model.len() > 1024 || default_model.chars().any(char::is_control) {
         return Err("default_model must be a model's name, or empty.".to_owned());
     }
@@ -42,7 +51,10 @@ pub(crate) fn validate(settings: &Settings) -> Result<(), String> {
     if !(1..=1_000_000).contains(max_tokens) {
         return Err(format!("max_tokens must be from 1 to 1,000,000; {max_tokens} is not."));
     }
-    let sizes = [("cache_budget_bytes", *cache_budget_bytes), ("cache_ram_budget_bytes", *cache_ram_budget_bytes)];
+    let sizes = [
+        ("cache_budget_bytes", *cache_budget_bytes),
+        ("cache_ram_budget_bytes", *cache_ram_budget_bytes),
+    ];
     for (name, value) in [("seed", seed.unwrap_or(0))].into_iter().chain(sizes) {
         if value > MAX_SAFE_INTEGER {
             return Err(format!("{name} must be at most {MAX_SAFE_INTEGER}; {value} is not."));
@@ -51,8 +63,8 @@ pub(crate) fn validate(settings: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// The saved settings over `defaults`. Fields that a version of Cairn did not know keep their default; settings that cannot be read or
-/// are out of range are as good as none.
+/// The saved settings over `defaults`. Fields that a version of Cairn did not know keep their
+/// default; settings that cannot be read or are out of range are as good as none.
 pub(crate) fn parse(saved: Option<&str>, defaults: &Settings) -> Settings {
     let Some(saved) = saved else { return defaults.clone() };
     read(saved, defaults).unwrap_or_else(|why| {
@@ -74,7 +86,8 @@ fn read(saved: &str, defaults: &Settings) -> Result<Settings, String> {
     Ok(settings)
 }
 
-/// Reads the settings from the database; one that fails is as good as empty, because the program must start.
+/// Reads the settings from the database; one that fails is as good as empty, because the program
+/// must start.
 pub(crate) async fn load(store: &Store, disk_bytes: u64) -> Settings {
     let saved = store.setting(KEY).await.unwrap_or_else(|error| {
         tracing::warn!("the saved settings cannot be read: {error}");
@@ -84,7 +97,10 @@ pub(crate) async fn load(store: &Store, disk_bytes: u64) -> Settings {
 }
 
 /// Writes the settings to the database.
-pub(crate) async fn save(store: &Store, settings: &Settings) -> Result<(), cairn_store::StoreError> {
+pub(crate) async fn save(
+    store: &Store,
+    settings: &Settings,
+) -> Result<(), cairn_store::StoreError> {
     // Numbers, texts and an enum always serialize.
     let value = serde_json::to_string(settings).unwrap_or_default();
     store.set_setting(KEY, &value).await
@@ -101,7 +117,9 @@ mod tests {
             change(&mut settings);
             match (validate(&settings), named) {
                 (Ok(()), None) => {}
-                (Err(why), Some(field)) => assert!(why.starts_with(field), "{why:?} should name {field}"),
+                (Err(why), Some(field)) => {
+                    assert!(why.starts_with(field), "{why:?} should name {field}")
+                }
                 (result, _) => panic!("{settings:?} gave {result:?}, expected {named:?}"),
             }
         }
@@ -128,7 +146,11 @@ mod tests {
     #[test]
     fn the_cache_may_have_a_quarter_of_the_disk_unless_it_is_nearly_full() {
         fn check(disk_gib: u64, expected_gib: u64) {
-            assert_eq!(defaults(disk_gib * GIB).cache_budget_bytes, expected_gib * GIB, "with {disk_gib} GiB");
+            assert_eq!(
+                defaults(disk_gib * GIB).cache_budget_bytes,
+                expected_gib * GIB,
+                "with {disk_gib} GiB"
+            );
         }
         check(0, 0);
         check(9, 0);
@@ -150,6 +172,8 @@ mod tests {
         check(Some("[1]"), |_| ());
         check(Some(r#"{"temperature": 0.25, "unknown": 1}"#), |s| s.temperature = 0.25);
         check(Some(r#"{"temperature": 9, "top_p": 0.5}"#), |_| ());
-        check(Some(r#"{"seed": 7, "appearance": "dark"}"#), |s| (s.seed, s.appearance) = (Some(7), Appearance::Dark));
+        check(Some(r#"{"seed": 7, "appearance": "dark"}"#), |s| {
+            (s.seed, s.appearance) = (Some(7), Appearance::Dark)
+        });
     }
 }

@@ -1,4 +1,5 @@
-//! Tells subscribers what the engine does and how much memory is in use, as rarely as the eye allows.
+//! Tells subscribers what the engine does and how much memory is in use, as rarely as the eye
+//! allows.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +16,11 @@ const MEMORY_STEP_BYTES: u64 = 1 << 20;
 
 /// The status now.
 pub(crate) fn now(app: &App) -> Status {
-    convert::status(app.engine.status().borrow().clone(), app.engine.device(), platform::process_memory())
+    convert::status(
+        app.engine.status().borrow().clone(),
+        app.engine.device(),
+        platform::process_memory(),
+    )
 }
 
 /// Sends a `Status` event when something has changed, until the app closes.
@@ -25,7 +30,8 @@ pub(crate) async fn tell(app: Arc<App>) {
     let mut looked_at = Instant::now();
     loop {
         let state = convert::engine_state(engine.borrow_and_update().state.clone());
-        let due = told.as_ref().map_or(looked_at, |told| looked_at + interval(&told.engine, &state));
+        let due =
+            told.as_ref().map_or(looked_at, |told| looked_at + interval(&told.engine, &state));
         tokio::select! {
             () = app.closing.cancelled() => return,
             // Only the time of the next look may change; looking is left to the branch below.
@@ -42,9 +48,15 @@ pub(crate) async fn tell(app: Arc<App>) {
     }
 }
 
-/// How long to wait after the last look: shortly while the engine works or has just changed what it does.
+/// How long to wait after the last look: shortly while the engine works or has just changed what it
+/// does.
 fn interval(told: &EngineState, state: &EngineState) -> Duration {
-    let is_busy = matches!(state, EngineState::Loading { .. } | EngineState::Prefilling { .. } | EngineState::Generating { .. });
+    let is_busy = matches!(
+        state,
+        EngineState::Loading { .. }
+            | EngineState::Prefilling { .. }
+            | EngineState::Generating { .. }
+    );
     if is_busy || told != state { BUSY_INTERVAL } else { IDLE_INTERVAL }
 }
 
@@ -85,7 +97,11 @@ mod tests {
 
     #[test]
     fn small_movements_of_memory_are_no_news() {
-        let told = convert::status(cairn_engine::EngineStatus::default(), "cpu", platform::ProcessMemory { now: 1 << 30, peak: 1 << 30 });
+        let told = convert::status(
+            cairn_engine::EngineStatus::default(),
+            "cpu",
+            platform::ProcessMemory { now: 1 << 30, peak: 1 << 30 },
+        );
         let check = |change: fn(&mut Status), expected: bool| {
             let mut status = told.clone();
             change(&mut status);

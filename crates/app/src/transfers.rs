@@ -1,5 +1,5 @@
-//! Prompt-cache files on their way in and out through shells that carry bytes, not paths. Each lies in the data folder for as long as it
-//! travels.
+//! Prompt-cache files on their way in and out through shells that carry bytes, not paths. Each lies
+//! in the data folder for as long as it travels.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,8 +41,10 @@ impl Upload {
     /// Takes the next bytes. Fails where the file is too large or the disk too full.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let coming_bytes = bytes.len() as u64;
-        let is_look_due = self.received_bytes + coming_bytes >= self.looked_at_bytes + LOOK_INTERVAL_BYTES;
-        let free_bytes = if is_look_due { platform::free_disk_bytes(folder(&self.place)) } else { None };
+        let is_look_due =
+            self.received_bytes + coming_bytes >= self.looked_at_bytes + LOOK_INTERVAL_BYTES;
+        let free_bytes =
+            if is_look_due { platform::free_disk_bytes(folder(&self.place)) } else { None };
         check_room(self.received_bytes, coming_bytes, free_bytes)?;
         self.received_bytes += coming_bytes;
         if is_look_due {
@@ -68,12 +70,22 @@ impl App {
     pub async fn start_upload(&self, num_bytes: Option<u64>) -> Result<Upload, Failure> {
         let place = OwnFile::on_its_way(&self.places);
         check_room(0, num_bytes.unwrap_or(0), platform::free_disk_bytes(folder(&place)))?;
-        let file = File::options().write(true).create_new(true).open(place.path()).await.map_err(not_kept)?;
+        let file = File::options()
+            .write(true)
+            .create_new(true)
+            .open(place.path())
+            .await
+            .map_err(not_kept)?;
         Ok(Upload { place, file, received_bytes: 0, looked_at_bytes: 0 })
     }
 
-    /// What a received file holds, as [`App::preview_import`] tells it. The file goes with the preview.
-    pub async fn finish_upload(&self, upload: Upload, file_name: &str) -> Result<ImportPreview, Failure> {
+    /// What a received file holds, as [`App::preview_import`] tells it. The file goes with the
+    /// preview.
+    pub async fn finish_upload(
+        &self,
+        upload: Upload,
+        file_name: &str,
+    ) -> Result<ImportPreview, Failure> {
         let Upload { place, mut file, .. } = upload;
         file.flush().await.map_err(not_kept)?;
         drop(file);
@@ -84,14 +96,26 @@ impl App {
     pub async fn download(self: &Arc<Self>, source: CacheSource) -> Result<Download, Failure> {
         let app = self.clone();
         let place = OwnFile::on_its_way(&self.places);
-        let held_bytes = caches::window(self)?.holding(&owner(&source)).map_or(0, |holding| holding.bytes);
+        let held_bytes =
+            caches::window(self)?.holding(&owner(&source)).map_or(0, |holding| holding.bytes);
         check_free(held_bytes, platform::free_disk_bytes(folder(&place)))?;
         // Goes on where the caller leaves: only then the file is there to be removed.
-        let export = self.spawn(async move { app.export_cache(&source, place.path()).await.map(|()| place) });
+        let export = self
+            .spawn(async move { app.export_cache(&source, place.path()).await.map(|()| place) });
         let exported = export.await;
-        let fault = |fault| Failure::new(FailureCode::Engine, format!("A fault in Cairn stopped this export: {fault}"));
+        let fault = |fault| {
+            Failure::new(
+                FailureCode::Engine,
+                format!("A fault in Cairn stopped this export: {fault}"),
+            )
+        };
         let place = exported.map_err(fault)??;
-        let unreadable = |error| Failure::new(FailureCode::Storage, format!("The exported file cannot be read: {error}."));
+        let unreadable = |error| {
+            Failure::new(
+                FailureCode::Storage,
+                format!("The exported file cannot be read: {error}."),
+            )
+        };
         let file = File::open(place.path()).await.map_err(unreadable)?;
         let num_bytes = file.metadata().await.map_err(unreadable)?.len();
         Ok(Download { file, num_bytes, place })
@@ -99,7 +123,11 @@ impl App {
 }
 
 /// Whether `coming_bytes` more may be received. What is free is looked at where it is known.
-fn check_room(received_bytes: u64, coming_bytes: u64, free_bytes: Option<u64>) -> Result<(), Failure> {
+fn check_room(
+    received_bytes: u64,
+    coming_bytes: u64,
+    free_bytes: Option<u64>,
+) -> Result<(), Failure> {
     if received_bytes.saturating_add(coming_bytes) > MAX_UPLOAD_BYTES {
         return Err(Failure::invalid("A prompt cache of more than 64 GiB cannot be imported."));
     }
@@ -109,7 +137,10 @@ fn check_room(received_bytes: u64, coming_bytes: u64, free_bytes: Option<u64>) -
 /// Whether the disk has room for `coming_bytes` more, as far as that is known.
 fn check_free(coming_bytes: u64, free_bytes: Option<u64>) -> Result<(), Failure> {
     if free_bytes.is_some_and(|free| free < coming_bytes.saturating_add(RESERVE_BYTES)) {
-        return Err(Failure::new(FailureCode::Storage, "The disk has no room for this file: 1 GiB must stay free."));
+        return Err(Failure::new(
+            FailureCode::Storage,
+            "The disk has no room for this file: 1 GiB must stay free.",
+        ));
     }
     Ok(())
 }
@@ -120,7 +151,10 @@ fn folder(place: &OwnFile) -> &Path {
 }
 
 fn not_kept(error: std::io::Error) -> Failure {
-    Failure::new(FailureCode::Storage, format!("The file cannot be kept while it is looked at: {error}."))
+    Failure::new(
+        FailureCode::Storage,
+        format!("The file cannot be kept while it is looked at: {error}."),
+    )
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! What crosses to a user interface: one closed set of commands, replies and events, as plain data.
 //!
-//! These are wire types, not domain types: `commands.rs` converts by hand. The TypeScript twin in `ui/src/platform/wire.ts` is
-//! generated from this file (`cargo xtask bindings`) and a test keeps the two equal. Ids are UUID v7 strings, times are milliseconds
-//! since the Unix epoch, sizes are bytes. All numbers stay below 2^53, so they are plain `number`s in TypeScript.
+//! These are wire types, not domain types: `commands.rs` converts by hand. The TypeScript twin in
+//! `ui/src/platform/wire.ts` is generated from this file (`cargo xtask bindings`) and a test keeps
+//! the two equal. Ids are UUID v7 strings, times are milliseconds since the Unix epoch, sizes are
+//! bytes. All numbers stay below 2^53, so they are plain `number`s in TypeScript.
 
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
@@ -13,8 +14,9 @@ use ts_rs::TS;
 pub enum Command {
     /// The state to draw first: conversations, models, settings, status, named prompt caches.
     Bootstrap,
-    /// Sends every [`Event`] from now on, until the caller goes away. Answers [`Reply::Done`] first, and once more whenever events were
-    /// lost to a slow caller, who then asks for everything again.
+    /// Sends every [`Event`] from now on, until the caller goes away. Answers [`Reply::Done`]
+    /// first, and once more whenever events were lost to a slow caller, who then asks for
+    /// everything again.
     Subscribe,
     /// One conversation with the messages of its current branch.
     GetConversation { id: String },
@@ -28,9 +30,11 @@ pub enum Command {
     DeleteConversation { id: String },
     /// Undoes `DeleteConversation`.
     RestoreConversation { id: String },
-    /// Appends a user message and starts the answer. Answers when both rows are saved; the text comes as events.
+    /// Appends a user message and starts the answer. Answers when both rows are saved; the text
+    /// comes as events.
     SendMessage { conversation_id: String, text: String },
-    /// Answers the last user message again, beside the earlier answer (a sibling in the message tree).
+    /// Answers the last user message again, beside the earlier answer (a sibling in the message
+    /// tree).
     Regenerate { conversation_id: String },
     /// Stops the answer being written; what is there is kept.
     Stop { conversation_id: String },
@@ -52,7 +56,8 @@ pub enum Command {
     PinConversation { id: String, is_pinned: bool },
     /// Removes what is kept of a conversation and of no other; its messages stay.
     PurgeConversation { id: String },
-    /// Keeps what the model has read of a conversation under a name, to begin other conversations with. Answers [`Reply::Named`].
+    /// Keeps what the model has read of a conversation under a name, to begin other conversations
+    /// with. Answers [`Reply::Named`].
     SaveNamedCache { conversation_id: String, name: String },
     /// Gives a named prompt cache another name.
     RenameNamedCache { id: String, name: String },
@@ -62,7 +67,8 @@ pub enum Command {
     RestoreNamedCache { id: String },
     /// A conversation that begins with a named prompt cache. Answers [`Reply::Conversation`].
     NewConversationFrom { named_id: String },
-    /// Imports the file of a preview under a name, perhaps recomputing sample positions of it first. Answers [`Reply::Named`].
+    /// Imports the file of a preview under a name, perhaps recomputing sample positions of it
+    /// first. Answers [`Reply::Named`].
     ConfirmImport { token: String, name: String, check: bool },
     /// Forgets a preview and its file.
     CancelImport { token: String },
@@ -109,7 +115,8 @@ pub enum Reply {
     },
 }
 
-/// The answer to a [`Command`] that failed: one clear sentence, and a code where the interface acts on it.
+/// The answer to a [`Command`] that failed: one clear sentence, and a code where the interface acts
+/// on it.
 #[derive(Debug, Clone, Serialize, Deserialize, TS)]
 pub struct Failure {
     pub code: FailureCode,
@@ -148,8 +155,9 @@ pub enum Event {
     Message {
         message: Message,
     },
-    /// Text to append to a message that is being written. `offset` is the length in UTF-16 code units of the text before it; after a
-    /// gap the interface asks for the conversation again. At most 30 of these a second.
+    /// Text to append to a message that is being written. `offset` is the length in UTF-16 code
+    /// units of the text before it; after a gap the interface asks for the conversation again. At
+    /// most 30 of these a second.
     Delta {
         conversation_id: String,
         message_id: String,
@@ -170,7 +178,8 @@ pub enum Event {
     Settings {
         settings: Settings,
     },
-    /// At most four a second while something runs, one every two seconds otherwise, none while nothing changes.
+    /// At most four a second while something runs, one every two seconds otherwise, none while
+    /// nothing changes.
     Status {
         status: Status,
     },
@@ -228,11 +237,13 @@ pub struct ConversationCache {
     pub is_pinned: bool,
     /// Name of the model that read it.
     pub model: String,
-    /// That model itself: with this one loaded (`Status::model_fingerprint`) what is kept is of use.
+    /// That model itself: with this one loaded (`Status::model_fingerprint`) what is kept is of
+    /// use.
     pub fingerprint: String,
     /// Nothing of what was read is missing.
     pub is_whole: bool,
-    /// Titles of other conversations and names of named prompt caches with the same beginning, at most 5.
+    /// Titles of other conversations and names of named prompt caches with the same beginning, at
+    /// most 5.
     pub shared_with: Vec<String>,
     /// What was lost and why, in words.
     pub lost: Option<String>,
@@ -336,7 +347,8 @@ pub struct CacheOverview {
     /// How many of them were read from cache.
     #[ts(type = "number")]
     pub cached_tokens: u64,
-    /// Depth first, runs of chunks without a branch merged, most recently used first among siblings, at most 500.
+    /// Depth first, runs of chunks without a branch merged, most recently used first among
+    /// siblings, at most 500.
     pub nodes: Vec<CacheNode>,
     pub num_hidden_nodes: u32,
     pub named: Vec<NamedCache>,
@@ -462,7 +474,8 @@ pub struct Model {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct Settings {
-    /// The model loaded at start and for new conversations; empty: the last one used, or the starter.
+    /// The model loaded at start and for new conversations; empty: the last one used, or the
+    /// starter.
     pub default_model: String,
     /// 0 is greedy.
     pub temperature: f64,
@@ -548,7 +561,8 @@ pub struct Status {
     pub cache_ram_bytes: u64,
 }
 
-/// One line of the HTTP door's answer (newline-delimited JSON) and one message on the Tauri channel.
+/// One line of the HTTP door's answer (newline-delimited JSON) and one message on the Tauri
+/// channel.
 #[derive(Debug, Clone, Serialize, Deserialize, TS)]
 #[serde(rename_all = "snake_case")]
 pub enum Frame {

@@ -1,4 +1,5 @@
-//! The app as an interface meets it: commands in, replies and events out, over a real store and a tiny real model.
+//! The app as an interface meets it: commands in, replies and events out, over a real store and a
+//! tiny real model.
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 use std::path::{Path, PathBuf};
@@ -6,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_app::wire::{
-    CacheOverview, CacheSource, Command, Conversation, Event, Failure, FailureCode, Message, MessageStatus, Model, NamedCache, Reply, Role,
-    Settings,
+    CacheOverview, CacheSource, Command, Conversation, Event, Failure, FailureCode, Message,
+    MessageStatus, Model, NamedCache, Reply, Role, Settings,
 };
 use cairn_app::{App, CacheVariables, OfflineCaches, OpenError, Options, Places};
 use tempfile::TempDir;
@@ -20,10 +21,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A data folder of its own, with the tiny model among the imported ones.
 fn home_with_model() -> TempDir {
     let home = tempfile::tempdir().unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama").join(MODEL);
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama").join(MODEL);
     let folder = home.path().join("models").join(MODEL);
     std::fs::create_dir_all(&folder).unwrap();
-    for name in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+    for name in [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ] {
         std::fs::copy(source.join(name), folder.join(name)).unwrap();
     }
     home
@@ -40,14 +48,21 @@ async fn open(home: &TempDir) -> Arc<App> {
 /// The app with greedy, short answers, so that they are the same every time.
 async fn open_greedy(home: &TempDir, max_tokens: u32) -> Arc<App> {
     let app = open(home).await;
-    let settings = Settings { temperature: 0.0, max_tokens, cache_budget_bytes: 1 << 30, ..bootstrap(&app).await.1 };
+    let settings = Settings {
+        temperature: 0.0,
+        max_tokens,
+        cache_budget_bytes: 1 << 30,
+        ..bootstrap(&app).await.1
+    };
     app.call(Command::UpdateSettings { settings }).await.unwrap();
     app
 }
 
 async fn bootstrap(app: &Arc<App>) -> (Vec<Conversation>, Settings, Vec<Model>) {
     match app.call(Command::Bootstrap).await.unwrap() {
-        Reply::Bootstrap { conversations, settings, models, .. } => (conversations, settings, models),
+        Reply::Bootstrap { conversations, settings, models, .. } => {
+            (conversations, settings, models)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -68,7 +83,11 @@ async fn messages(app: &Arc<App>, id: &str) -> Vec<Message> {
 
 /// Sends a message and returns the question and the answer as they were saved first.
 async fn send(app: &Arc<App>, id: &str, text: &str) -> [Message; 2] {
-    match app.call(Command::SendMessage { conversation_id: id.to_owned(), text: text.to_owned() }).await.unwrap() {
+    match app
+        .call(Command::SendMessage { conversation_id: id.to_owned(), text: text.to_owned() })
+        .await
+        .unwrap()
+    {
         Reply::Sent { messages, conversation } => {
             assert!(conversation.is_streaming);
             messages.try_into().unwrap()
@@ -81,23 +100,32 @@ async fn next(events: &mut Receiver<Event>) -> Event {
     tokio::time::timeout(PATIENCE, events.recv()).await.expect("an event should come").unwrap()
 }
 
-/// Listens until the message has ended and its conversation is told to be quiet. Checks the deltas on the way.
+/// Listens until the message has ended and its conversation is told to be quiet. Checks the deltas
+/// on the way.
 async fn ended(events: &mut Receiver<Event>, message_id: &str) -> Message {
     let mut told = String::new();
     let mut last: Option<Message> = None;
     loop {
         match next(events).await {
             Event::Delta { message_id: id, offset, text, .. } if id == message_id => {
-                assert_eq!(offset as usize, told.encode_utf16().count(), "each delta continues the text");
+                assert_eq!(
+                    offset as usize,
+                    told.encode_utf16().count(),
+                    "each delta continues the text"
+                );
                 assert!(!text.is_empty());
                 told.push_str(&text);
             }
-            Event::Message { message } if message.id == message_id && message.status != MessageStatus::Streaming => {
+            Event::Message { message }
+                if message.id == message_id && message.status != MessageStatus::Streaming =>
+            {
                 assert_eq!(message.text, told, "the deltas are the text");
                 last = Some(message);
             }
             Event::Conversation { conversation } if !conversation.is_streaming => {
-                if let Some(message) = last.take_if(|message| message.conversation_id == conversation.id) {
+                if let Some(message) =
+                    last.take_if(|message| message.conversation_id == conversation.id)
+                {
                     return message;
                 }
             }
@@ -130,18 +158,30 @@ async fn a_message_is_answered_told_and_saved() {
     let id = new_conversation(&app).await;
     let mut events = app.subscribe();
     let [question, answer] = send(&app, &id, "Hello, stones").await;
-    assert_eq!((question.role, question.status, question.text.as_str()), (Role::User, MessageStatus::Complete, "Hello, stones"));
-    assert_eq!((answer.role, answer.status, answer.parent_id.as_ref()), (Role::Assistant, MessageStatus::Streaming, Some(&question.id)));
+    assert_eq!(
+        (question.role, question.status, question.text.as_str()),
+        (Role::User, MessageStatus::Complete, "Hello, stones")
+    );
+    assert_eq!(
+        (answer.role, answer.status, answer.parent_id.as_ref()),
+        (Role::Assistant, MessageStatus::Streaming, Some(&question.id))
+    );
 
     let answer = ended(&mut events, &answer.id).await;
     assert_eq!(answer.status, MessageStatus::Complete, "{:?}", answer.error);
     let stats = answer.stats.clone().unwrap();
     assert_eq!(stats.model, MODEL);
-    assert!(stats.prompt_tokens > 0 && stats.generation_tokens > 0 && stats.generation_tokens <= 24, "{stats:?}");
+    assert!(
+        stats.prompt_tokens > 0 && stats.generation_tokens > 0 && stats.generation_tokens <= 24,
+        "{stats:?}"
+    );
     assert!(stats.process_bytes > 0 && stats.process_peak_bytes > 0, "{stats:?}");
     assert_eq!(messages(&app, &id).await, [question, answer]);
     let conversations = bootstrap(&app).await.0;
-    assert_eq!(conversations.iter().map(|c| (c.title.as_str(), c.is_streaming)).collect::<Vec<_>>(), [("Hello, stones", false)]);
+    assert_eq!(
+        conversations.iter().map(|c| (c.title.as_str(), c.is_streaming)).collect::<Vec<_>>(),
+        [("Hello, stones", false)]
+    );
     app.close().await;
 }
 
@@ -197,16 +237,38 @@ async fn a_stopped_answer_keeps_its_text_and_the_conversation_goes_on() {
             told = text;
         }
     }
-    check_failure(&app, Command::SendMessage { conversation_id: id.clone(), text: "more".to_owned() }, FailureCode::Invalid, "still").await;
-    check_failure(&app, Command::Regenerate { conversation_id: id.clone() }, FailureCode::Invalid, "still").await;
-    check_failure(&app, Command::PurgeConversation { id: id.clone() }, FailureCode::Invalid, "still").await;
+    check_failure(
+        &app,
+        Command::SendMessage { conversation_id: id.clone(), text: "more".to_owned() },
+        FailureCode::Invalid,
+        "still",
+    )
+    .await;
+    check_failure(
+        &app,
+        Command::Regenerate { conversation_id: id.clone() },
+        FailureCode::Invalid,
+        "still",
+    )
+    .await;
+    check_failure(
+        &app,
+        Command::PurgeConversation { id: id.clone() },
+        FailureCode::Invalid,
+        "still",
+    )
+    .await;
     let live = messages(&app, &id).await;
     assert_eq!(live[1].status, MessageStatus::Streaming);
     assert!(live[1].text.starts_with(&told));
     app.call(Command::Stop { conversation_id: id.clone() }).await.unwrap();
     let stopped = loop {
         match next(&mut events).await {
-            Event::Message { message } if message.id == answer.id && message.status != MessageStatus::Streaming => break message,
+            Event::Message { message }
+                if message.id == answer.id && message.status != MessageStatus::Streaming =>
+            {
+                break message;
+            }
             _ => {}
         }
     };
@@ -225,7 +287,8 @@ async fn a_stopped_answer_keeps_its_text_and_the_conversation_goes_on() {
 async fn answers_of_several_conversations_wait_for_each_other() {
     let home = home_with_model();
     let app = open_greedy(&home, 64).await;
-    let ids = [new_conversation(&app).await, new_conversation(&app).await, new_conversation(&app).await];
+    let ids =
+        [new_conversation(&app).await, new_conversation(&app).await, new_conversation(&app).await];
     let mut events = app.subscribe();
     let mut answers = Vec::new();
     for id in &ids {
@@ -288,8 +351,20 @@ async fn deleting_stops_the_answer_and_can_be_undone() {
     }
     assert!(was_ended, "the answer stops before its conversation goes");
     assert!(bootstrap(&app).await.0.is_empty());
-    check_failure(&app, Command::GetConversation { id: id.clone() }, FailureCode::NotFound, "exist").await;
-    check_failure(&app, Command::SendMessage { conversation_id: id.clone(), text: "x".to_owned() }, FailureCode::NotFound, "exist").await;
+    check_failure(
+        &app,
+        Command::GetConversation { id: id.clone() },
+        FailureCode::NotFound,
+        "exist",
+    )
+    .await;
+    check_failure(
+        &app,
+        Command::SendMessage { conversation_id: id.clone(), text: "x".to_owned() },
+        FailureCode::NotFound,
+        "exist",
+    )
+    .await;
     app.call(Command::RestoreConversation { id: id.clone() }).await.unwrap();
     assert_eq!(messages(&app, &id).await.len(), 2);
     assert_eq!(bootstrap(&app).await.0.len(), 1);
@@ -305,17 +380,58 @@ async fn wrong_commands_are_refused_with_a_sentence() {
     let gone = || "01890000-0000-7000-8000-000000000000".to_owned();
     let check = |command, code, named| check_failure(&app, command, code, named);
     check(Command::GetConversation { id: gone() }, FailureCode::NotFound, "conversation").await;
-    check(Command::RenameConversation { id: gone(), title: "x".to_owned() }, FailureCode::NotFound, "conversation").await;
-    check(Command::RenameConversation { id: id.clone(), title: " \t".to_owned() }, FailureCode::Invalid, "title").await;
-    check(Command::RenameConversation { id: id.clone(), title: "a\nb".to_owned() }, FailureCode::Invalid, "title").await;
-    check(Command::SetSystemPrompt { id: gone(), system_prompt: String::new() }, FailureCode::NotFound, "conversation").await;
+    check(
+        Command::RenameConversation { id: gone(), title: "x".to_owned() },
+        FailureCode::NotFound,
+        "conversation",
+    )
+    .await;
+    check(
+        Command::RenameConversation { id: id.clone(), title: " \t".to_owned() },
+        FailureCode::Invalid,
+        "title",
+    )
+    .await;
+    check(
+        Command::RenameConversation { id: id.clone(), title: "a\nb".to_owned() },
+        FailureCode::Invalid,
+        "title",
+    )
+    .await;
+    check(
+        Command::SetSystemPrompt { id: gone(), system_prompt: String::new() },
+        FailureCode::NotFound,
+        "conversation",
+    )
+    .await;
     check(Command::DeleteConversation { id: gone() }, FailureCode::NotFound, "conversation").await;
     check(Command::RestoreConversation { id: gone() }, FailureCode::NotFound, "conversation").await;
-    check(Command::SendMessage { conversation_id: gone(), text: "x".to_owned() }, FailureCode::NotFound, "conversation").await;
-    check(Command::SendMessage { conversation_id: id.clone(), text: "  \n".to_owned() }, FailureCode::Invalid, "message").await;
-    check(Command::Regenerate { conversation_id: id.clone() }, FailureCode::Invalid, "message").await;
-    check(Command::LoadModel { name: "no/such-model".to_owned() }, FailureCode::NotFound, "no/such-model").await;
-    check(Command::UpdateSettings { settings: Settings { top_p: 0.0, ..settings } }, FailureCode::Invalid, "top_p").await;
+    check(
+        Command::SendMessage { conversation_id: gone(), text: "x".to_owned() },
+        FailureCode::NotFound,
+        "conversation",
+    )
+    .await;
+    check(
+        Command::SendMessage { conversation_id: id.clone(), text: "  \n".to_owned() },
+        FailureCode::Invalid,
+        "message",
+    )
+    .await;
+    check(Command::Regenerate { conversation_id: id.clone() }, FailureCode::Invalid, "message")
+        .await;
+    check(
+        Command::LoadModel { name: "no/such-model".to_owned() },
+        FailureCode::NotFound,
+        "no/such-model",
+    )
+    .await;
+    check(
+        Command::UpdateSettings { settings: Settings { top_p: 0.0, ..settings } },
+        FailureCode::Invalid,
+        "top_p",
+    )
+    .await;
     assert!(messages(&app, &id).await.is_empty(), "nothing was saved");
     app.close().await;
 }
@@ -326,7 +442,13 @@ async fn without_a_model_nothing_is_sent() {
     let app = open(&home).await;
     let id = new_conversation(&app).await;
     assert!(bootstrap(&app).await.2.is_empty());
-    check_failure(&app, Command::SendMessage { conversation_id: id.clone(), text: "Hi".to_owned() }, FailureCode::NoModel, "model").await;
+    check_failure(
+        &app,
+        Command::SendMessage { conversation_id: id.clone(), text: "Hi".to_owned() },
+        FailureCode::NoModel,
+        "model",
+    )
+    .await;
     assert!(messages(&app, &id).await.is_empty());
     app.close().await;
 }
@@ -338,7 +460,10 @@ async fn a_model_that_cannot_be_loaded_fails_the_answer_with_its_reason() {
     std::fs::write(weights, b"nonsense").unwrap();
     let app = open(&home).await;
     let id = new_conversation(&app).await;
-    match app.call(Command::SendMessage { conversation_id: id.clone(), text: "Hi".to_owned() }).await {
+    match app
+        .call(Command::SendMessage { conversation_id: id.clone(), text: "Hi".to_owned() })
+        .await
+    {
         // Found out while looking at the folder.
         Err(failure) => assert_eq!(failure.code, FailureCode::NoModel),
         Ok(Reply::Sent { messages: sent, .. }) => {
@@ -350,7 +475,10 @@ async fn a_model_that_cannot_be_loaded_fails_the_answer_with_its_reason() {
                 }
                 tokio::task::yield_now().await;
             };
-            assert_eq!((answer.id.as_str(), answer.status), (sent[1].id.as_str(), MessageStatus::Failed));
+            assert_eq!(
+                (answer.id.as_str(), answer.status),
+                (sent[1].id.as_str(), MessageStatus::Failed)
+            );
             assert!(answer.error.unwrap().contains(MODEL));
         }
         Ok(other) => panic!("{other:?}"),
@@ -364,8 +492,15 @@ async fn titles_and_system_prompts_are_kept_and_told() {
     let app = open(&home).await;
     let id = new_conversation(&app).await;
     let mut events = app.subscribe();
-    app.call(Command::RenameConversation { id: id.clone(), title: "  Granite \u{202e}🪨 ".to_owned() }).await.unwrap();
-    app.call(Command::SetSystemPrompt { id: id.clone(), system_prompt: " Be brief.\n".to_owned() }).await.unwrap();
+    app.call(Command::RenameConversation {
+        id: id.clone(),
+        title: "  Granite \u{202e}🪨 ".to_owned(),
+    })
+    .await
+    .unwrap();
+    app.call(Command::SetSystemPrompt { id: id.clone(), system_prompt: " Be brief.\n".to_owned() })
+        .await
+        .unwrap();
     let mut told = Vec::new();
     while told.len() < 2 {
         if let Event::Conversation { conversation } = next(&mut events).await {
@@ -385,7 +520,10 @@ async fn models_are_listed_loaded_and_dropped() {
     let app = App::open(Options { autoload: true, ..options(home.path()) }).await.unwrap();
     let mut events = app.subscribe();
     let models = bootstrap(&app).await.2;
-    assert_eq!(models.iter().map(|m| (m.name.as_str(), m.model_type.as_str())).collect::<Vec<_>>(), [(MODEL, "llama")]);
+    assert_eq!(
+        models.iter().map(|m| (m.name.as_str(), m.model_type.as_str())).collect::<Vec<_>>(),
+        [(MODEL, "llama")]
+    );
     assert_eq!(PathBuf::from(&models[0].path), home.path().join("models").join(MODEL));
     assert!(models[0].bytes > 10_000);
     assert_eq!(models[0].problem, None);
@@ -394,7 +532,9 @@ async fn models_are_listed_loaded_and_dropped() {
         let app = app.clone();
         async move {
             loop {
-                let Reply::Status { status } = app.call(Command::GetStatus).await.unwrap() else { panic!() };
+                let Reply::Status { status } = app.call(Command::GetStatus).await.unwrap() else {
+                    panic!()
+                };
                 let json = serde_json::to_value(&status.engine).unwrap();
                 if json["state"] == wanted {
                     assert!(wanted == "empty" || json["model"] == MODEL, "{json}");
@@ -447,7 +587,10 @@ async fn an_answer_that_cannot_be_saved_is_kept_and_saved_later() {
     let app = open_greedy(&home, 8).await;
     let id = new_conversation(&app).await;
     // A database that takes new rows but refuses to have an answer finished.
-    let database = sqlx::SqlitePool::connect(&format!("sqlite://{}", home.path().join("cairn.db").display())).await.unwrap();
+    let database =
+        sqlx::SqlitePool::connect(&format!("sqlite://{}", home.path().join("cairn.db").display()))
+            .await
+            .unwrap();
     let refuse = "create trigger refuse before update of status on messages begin select raise(abort, 'refused'); end";
     sqlx::query(refuse).execute(&database).await.unwrap();
     let mut events = app.subscribe();
@@ -455,7 +598,13 @@ async fn an_answer_that_cannot_be_saved_is_kept_and_saved_later() {
     let answer = ended(&mut events, &answer.id).await;
     assert_eq!(answer.status, MessageStatus::Complete);
     assert_eq!(messages(&app, &id).await, [question, answer.clone()], "what was told is shown");
-    check_failure(&app, Command::SendMessage { conversation_id: id.clone(), text: "x".to_owned() }, FailureCode::Storage, "saved").await;
+    check_failure(
+        &app,
+        Command::SendMessage { conversation_id: id.clone(), text: "x".to_owned() },
+        FailureCode::Storage,
+        "saved",
+    )
+    .await;
     sqlx::query("drop trigger refuse").execute(&database).await.unwrap();
     database.close().await;
     app.close().await;
@@ -493,8 +642,13 @@ async fn a_conversation_begins_with_a_named_prompt_cache_and_goes_on_from_it() {
     let begin = Command::NewConversationFrom { named_id: named.id.clone() };
     let Reply::Conversation { conversation, .. } = app.call(begin).await.unwrap() else { panic!() };
     let id = conversation.id;
-    check_failure(&app, Command::SetSystemPrompt { id: id.clone(), system_prompt: "x".to_owned() }, FailureCode::Invalid, "begins with")
-        .await;
+    check_failure(
+        &app,
+        Command::SetSystemPrompt { id: id.clone(), system_prompt: "x".to_owned() },
+        FailureCode::Invalid,
+        "begins with",
+    )
+    .await;
 
     let stats = |answer: Message| {
         assert_eq!(answer.status, MessageStatus::Complete, "{:?}", answer.error);
@@ -522,7 +676,10 @@ async fn a_conversation_begins_with_a_named_prompt_cache_and_goes_on_from_it() {
     app.call(Command::LoadModel { name: "stranger".to_owned() }).await.unwrap();
     let refused = answered(&app, &id, "Six").await;
     let error = refused.error.unwrap();
-    assert_eq!(error, "This conversation begins with what sibling has read: choose that model to go on.");
+    assert_eq!(
+        error,
+        "This conversation begins with what sibling has read: choose that model to go on."
+    );
     app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
     assert_eq!(stats(answered(&app, &id, "Seven").await).model, MODEL);
     app.close().await;
@@ -577,13 +734,18 @@ async fn begun_from(app: &Arc<App>, named_id: &str) -> String {
 
 /// The files of chunks.
 fn chunk_files(home: &TempDir) -> Vec<PathBuf> {
-    let folders = std::fs::read_dir(home.path().join("prompt-cache-v1")).unwrap().map(|entry| entry.unwrap().path());
-    let files = folders.filter(|path| path.is_dir()).flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let folders = std::fs::read_dir(home.path().join("prompt-cache-v1"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let files =
+        folders.filter(|path| path.is_dir()).flat_map(|folder| std::fs::read_dir(folder).unwrap());
     files.map(|entry| entry.unwrap().path()).collect()
 }
 
 async fn database(home: &TempDir) -> sqlx::SqlitePool {
-    sqlx::SqlitePool::connect(&format!("sqlite://{}", home.path().join("cairn.db").display())).await.unwrap()
+    sqlx::SqlitePool::connect(&format!("sqlite://{}", home.path().join("cairn.db").display()))
+        .await
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -600,8 +762,14 @@ async fn what_is_kept_outlives_rows_that_cannot_be_read() {
         database.close().await;
     };
     for (damage, repair) in [
-        ("pragma ignore_check_constraints = on; update chunks set kind = 'x' || kind", "update chunks set kind = substr(kind, 2)"),
-        ("alter table anchors rename column model to other", "alter table anchors rename column other to model"),
+        (
+            "pragma ignore_check_constraints = on; update chunks set kind = 'x' || kind",
+            "update chunks set kind = substr(kind, 2)",
+        ),
+        (
+            "alter table anchors rename column model to other",
+            "alter table anchors rename column other to model",
+        ),
     ] {
         change(damage).await;
         let app = open(&home).await;
@@ -628,10 +796,22 @@ async fn rows_say_by_which_model_they_were_read_before_one_is_loaded() {
     drop(app);
 
     let app = open(&home).await;
-    let Reply::Bootstrap { conversations, named, status, .. } = app.call(Command::Bootstrap).await.unwrap() else { panic!() };
+    let Reply::Bootstrap { conversations, named, status, .. } =
+        app.call(Command::Bootstrap).await.unwrap()
+    else {
+        panic!()
+    };
     let cache = conversations[0].cache.clone().unwrap();
-    assert!(cache.is_whole && status.model_fingerprint.is_none() && overview(&app).await.nodes[0].text.is_none(), "{cache:?}");
-    assert_eq!(named.iter().map(|named| (named.name.as_str(), &named.fingerprint)).collect::<Vec<_>>(), [("Notes", &cache.fingerprint)]);
+    assert!(
+        cache.is_whole
+            && status.model_fingerprint.is_none()
+            && overview(&app).await.nodes[0].text.is_none(),
+        "{cache:?}"
+    );
+    assert_eq!(
+        named.iter().map(|named| (named.name.as_str(), &named.fingerprint)).collect::<Vec<_>>(),
+        [("Notes", &cache.fingerprint)]
+    );
     let mut events = app.subscribe();
     app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
     let told = async {
@@ -659,17 +839,28 @@ async fn what_is_saved_or_exported_of_a_prefix_stays_what_it_was() {
     app.call(Command::DeleteNamedCache { id: notes.id }).await.unwrap();
 
     let preview = app.preview_import(file).await;
-    assert_eq!((preview.problem, preview.kind.as_str(), preview.file_name.as_str()), (None, "conversation", "book [0m.safetensors"));
-    let import = Command::ConfirmImport { token: preview.token, name: "Book".to_owned(), check: false };
+    assert_eq!(
+        (preview.problem, preview.kind.as_str(), preview.file_name.as_str()),
+        (None, "conversation", "book [0m.safetensors")
+    );
+    let import =
+        Command::ConfirmImport { token: preview.token, name: "Book".to_owned(), check: false };
     let Reply::Named { named: book } = app.call(import).await.unwrap() else { panic!() };
     let id = begun_from(&app, &book.id).await;
     let again = saved(&app, &id, "Again").await;
-    assert_eq!((again.tokens, again.imported_from.as_deref()), (book.tokens, Some("book [0m.safetensors")));
+    assert_eq!(
+        (again.tokens, again.imported_from.as_deref()),
+        (book.tokens, Some("book [0m.safetensors"))
+    );
     for source in [CacheSource::Conversation { id }, CacheSource::Named { id: again.id }] {
         let file = home.path().join("again.safetensors");
         app.export_cache(&source, &file).await.unwrap();
         let preview = app.preview_import(file).await;
-        assert_eq!((preview.kind.as_str(), preview.tokens), ("conversation", book.tokens), "{source:?}");
+        assert_eq!(
+            (preview.kind.as_str(), preview.tokens),
+            ("conversation", book.tokens),
+            "{source:?}"
+        );
     }
     app.close().await;
 }
@@ -702,7 +893,8 @@ async fn what_another_program_deletes_is_let_go_of() {
     let (app, id) = begun(&home).await;
     let notes = saved(&app, &id, "Notes").await;
     saved(&app, &id, "Undone").await;
-    let undone = overview(&app).await.named.into_iter().find(|named| named.name == "Undone").unwrap();
+    let undone =
+        overview(&app).await.named.into_iter().find(|named| named.name == "Undone").unwrap();
     app.call(Command::DeleteNamedCache { id: undone.id.clone() }).await.unwrap();
 
     let mut events = app.subscribe();
@@ -710,7 +902,9 @@ async fn what_another_program_deletes_is_let_go_of() {
     let kept = caches.find("Notes").await.unwrap();
     caches.delete(&[kept]).await.unwrap();
     caches.close().await;
-    let holders = async || overview(&app).await.nodes.into_iter().flat_map(|node| node.named).collect::<Vec<String>>();
+    let holders = async || {
+        overview(&app).await.nodes.into_iter().flat_map(|node| node.named).collect::<Vec<String>>()
+    };
     while holders().await.contains(&notes.id) {
         next(&mut events).await;
     }
@@ -737,11 +931,18 @@ async fn an_import_beside_the_app_spares_what_was_pinned_meanwhile() {
     while !is_written().await {
         tokio::task::yield_now().await;
     }
-    let cache_budget_bytes = caches.total_bytes().await.unwrap() + std::fs::metadata(&file).unwrap().len() / 2;
+    let cache_budget_bytes =
+        caches.total_bytes().await.unwrap() + std::fs::metadata(&file).unwrap().len() / 2;
     let settings = Settings { cache_budget_bytes, ..bootstrap(&app).await.1 };
     app.call(Command::UpdateSettings { settings }).await.unwrap();
     import.confirm("Copy", false).await.unwrap();
-    let lost: Vec<(String, bool)> = caches.list().await.unwrap().iter().map(|kept| (kept.id().to_owned(), kept.lost.is_some())).collect();
+    let lost: Vec<(String, bool)> = caches
+        .list()
+        .await
+        .unwrap()
+        .iter()
+        .map(|kept| (kept.id().to_owned(), kept.lost.is_some()))
+        .collect();
     assert!(lost.contains(&(old, false)) && lost.contains(&(new, true)), "{lost:?}");
     caches.close().await;
     app.close().await;
@@ -761,7 +962,12 @@ async fn of_a_conversation_that_is_gone_nothing_stays() {
     }
     app.close().await;
     let database = database(&home).await;
-    let count = async |statement: &'static str| sqlx::query_scalar::<_, i64>(statement).fetch_one(&database).await.unwrap();
-    assert_eq!((count("select count(*) from anchors").await, count("select count(*) from chunks").await), (0, 0));
+    let count = async |statement: &'static str| {
+        sqlx::query_scalar::<_, i64>(statement).fetch_one(&database).await.unwrap()
+    };
+    assert_eq!(
+        (count("select count(*) from anchors").await, count("select count(*) from chunks").await),
+        (0, 0)
+    );
     assert_eq!(chunk_files(&home), Vec::<PathBuf>::new());
 }

@@ -1,7 +1,9 @@
-//! What follows tokens that are read already: the messages of a conversation that begins with a prompt cache.
+//! What follows tokens that are read already: the messages of a conversation that begins with a
+//! prompt cache.
 //!
-//! The cache's tokens are not rendered again, so the template is probed for where its text for the new messages begins. Nothing but that
-//! beginning is known to fit: what the template writes before it is taken to stand in the cache.
+//! The cache's tokens are not rendered again, so the template is probed for where its text for the
+//! new messages begins. Nothing but that beginning is known to fit: what the template writes before
+//! it is taken to stand in the cache.
 
 use crate::prompt::{Encode, Prompt, Rendering, Specials, lay_out};
 use crate::{ChatError, ChatTemplate, Message, Role};
@@ -9,20 +11,24 @@ use crate::{ChatError, ChatTemplate, Message, Role};
 /// Where the tokens end that messages are to follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending<'a> {
-    /// In a user's turn, as `mlx_lm.cache_prompt` leaves it: the first message goes on with that turn.
+    /// In a user's turn, as `mlx_lm.cache_prompt` leaves it: the first message goes on with that
+    /// turn.
     OpenUserTurn,
     /// After an answer.
     Answer {
-        /// The decoded last tokens, special tokens included: an answer may end before, within or after what closes its turn. None where
-        /// they are not known; then the answer is taken to end with its end-of-sequence token.
+        /// The decoded last tokens, special tokens included: an answer may end before, within or
+        /// after what closes its turn. None where they are not known; then the answer is taken to
+        /// end with its end-of-sequence token.
         tail: Option<&'a str>,
     },
 }
 
-/// The tokens of what follows others that are read already, as [`crate::assemble`] makes them of a whole conversation; counted from the
-/// first that follows. No boundary is a system's: that is where the other tokens end.
+/// The tokens of what follows others that are read already, as [`crate::assemble`] makes them of a
+/// whole conversation; counted from the first that follows. No boundary is a system's: that is
+/// where the other tokens end.
 ///
-/// The first message is a user's. [`ChatError::NotContinuable`] where the template does not show the messages one after the other.
+/// The first message is a user's. [`ChatError::NotContinuable`] where the template does not show
+/// the messages one after the other.
 pub fn assemble_after<E: Encode + ?Sized>(
     template: &ChatTemplate,
     ending: Ending<'_>,
@@ -33,10 +39,18 @@ pub fn assemble_after<E: Encode + ?Sized>(
         Ending::OpenUserTurn => (Vec::new(), up_to_first_words(template, messages, &[])?),
         Ending::Answer { tail } => {
             let earlier = [(Role::User, PROBE), (Role::Assistant, ANSWER)];
-            let earlier = earlier.map(|(role, content)| Message { role, content: content.to_owned(), token_ids: None });
+            let earlier = earlier.map(|(role, content)| Message {
+                role,
+                content: content.to_owned(),
+                token_ids: None,
+            });
             let text = up_to_first_words(template, messages, &earlier)?;
             let answer_end = text.find(ANSWER).ok_or(ChatError::NotContinuable)? + ANSWER.len();
-            let num_held = held_of_closing(&text[answer_end..], tail, &Specials::new(encoder.special_tokens()));
+            let num_held = held_of_closing(
+                &text[answer_end..],
+                tail,
+                &Specials::new(encoder.special_tokens()),
+            );
             (earlier.to_vec(), text[..answer_end + num_held].to_owned())
         }
     };
@@ -52,7 +66,11 @@ const PROBE: &str = "<query>";
 const ANSWER: &str = "<reply>";
 
 /// The rendered text of `earlier` and `messages` before the first words of `messages`.
-fn up_to_first_words(template: &ChatTemplate, messages: &[Message], earlier: &[Message]) -> Result<String, ChatError> {
+fn up_to_first_words(
+    template: &ChatTemplate,
+    messages: &[Message],
+    earlier: &[Message],
+) -> Result<String, ChatError> {
     if messages.first().is_none_or(|first| first.role != Role::User) {
         return Err(ChatError::NotContinuable);
     }
@@ -61,18 +79,26 @@ fn up_to_first_words(template: &ChatTemplate, messages: &[Message], earlier: &[M
     let mut text = template.render(&probed, true)?;
     // Behind the probe of an earlier message.
     let from = if earlier.is_empty() { Some(0) } else { text.find(ANSWER) };
-    let words = from.and_then(|from| Some(from + text[from..].find(PROBE)?)).ok_or(ChatError::NotContinuable)?;
+    let words = from
+        .and_then(|from| Some(from + text[from..].find(PROBE)?))
+        .ok_or(ChatError::NotContinuable)?;
     text.truncate(words);
     Ok(text)
 }
 
-/// How many bytes of what closes an answer's turn the tokens before hold already, in whole special tokens.
+/// How many bytes of what closes an answer's turn the tokens before hold already, in whole special
+/// tokens.
 fn held_of_closing(closing: &str, tail: Option<&str>, specials: &Specials<'_>) -> usize {
     let tokens = specials.find(closing, 0..closing.len(), |_| false);
     let Some(tail) = tail else {
-        return tokens.first().filter(|(at, _)| closing[..at.start].trim().is_empty()).map_or(0, |(at, _)| at.end);
+        return tokens
+            .first()
+            .filter(|(at, _)| closing[..at.start].trim().is_empty())
+            .map_or(0, |(at, _)| at.end);
     };
     let splits_token = |end: usize| tokens.iter().any(|(at, _)| at.start < end && end < at.end);
-    let is_held = |&end: &usize| closing.get(..end).is_some_and(|beginning| tail.ends_with(beginning)) && !splits_token(end);
+    let is_held = |&end: &usize| {
+        closing.get(..end).is_some_and(|beginning| tail.ends_with(beginning)) && !splits_token(end)
+    };
     (0..=closing.len().min(tail.len())).rev().find(is_held).unwrap_or(0)
 }

@@ -1,4 +1,5 @@
-//! The filters, tests, functions and methods that templates may use, with Python's behaviour where the engine's differs.
+//! The filters, tests, functions and methods that templates may use, with Python's behaviour where
+//! the engine's differs.
 
 use crate::Date;
 use crate::sandbox::{Budget, MAX_TEXT_BYTES, Stop};
@@ -84,7 +85,9 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, today: Op
     env.add_test("in", tests::is_in);
     env.add_test("integer", tests::is_integer);
     // Templates ask this of tools, which are none here: Python's none cannot be iterated over.
-    env.add_test("iterable", |value: &Value| has_items(value) || value.kind() == ValueKind::Iterable);
+    env.add_test("iterable", |value: &Value| {
+        has_items(value) || value.kind() == ValueKind::Iterable
+    });
     for name in ["le", "<="] {
         env.add_test(name, tests::is_le);
     }
@@ -110,10 +113,17 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, today: Op
     env.add_function("dict", functions::dict);
     env.add_function("namespace", functions::namespace);
     env.add_function("range", functions::range);
-    env.add_function("raise_exception", |message: String| Err::<Value, Error>(Stop::Refused(message).into()));
+    env.add_function("raise_exception", |message: String| {
+        Err::<Value, Error>(Stop::Refused(message).into())
+    });
     if let Some(today) = today {
         env.add_function("strftime_now", move |pattern: String| {
-            let unknown = |code| Error::new(ErrorKind::InvalidOperation, format!("strftime_now does not know the code %{code}"));
+            let unknown = |code| {
+                Error::new(
+                    ErrorKind::InvalidOperation,
+                    format!("strftime_now does not know the code %{code}"),
+                )
+            };
             today.format(&pattern).map_err(unknown)
         });
     }
@@ -125,7 +135,11 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, today: Op
         match method {
             // The separator stands first in the method and second in the filter.
             "join" if !args.is_empty() => all.swap(0, 1),
-            "get" | "keys" | "values" | "items" => return minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
+            "get" | "keys" | "values" | "items" => {
+                return minijinja_contrib::pycompat::unknown_method_callback(
+                    state, value, method, args,
+                );
+            }
             _ => {}
         }
         check(&b, method, &all)?;
@@ -135,10 +149,14 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, today: Op
 
 /// What Python can count and take items from; Jinja's undefined values behave like an empty list.
 fn has_items(value: &Value) -> bool {
-    matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined)
+    matches!(
+        value.kind(),
+        ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined
+    )
 }
 
-/// Refuses calls whose result would be too long, before it is built, and accounts for reading the arguments.
+/// Refuses calls whose result would be too long, before it is built, and accounts for reading the
+/// arguments.
 fn check(budget: &Budget, name: &str, args: &[Value]) -> Result<(), Error> {
     // These pass containers on without reading them.
     if !matches!(name, "attr" | "count" | "d" | "default" | "first" | "last" | "length") {
@@ -150,24 +168,31 @@ fn check(budget: &Budget, name: &str, args: &[Value]) -> Result<(), Error> {
     }
     match (name, args) {
         ("replace", [text, old, new, ..]) => {
-            if let (Some(text), Some(old), Some(new)) = (text.as_str(), old.as_str(), new.as_str()) {
+            if let (Some(text), Some(old), Some(new)) = (text.as_str(), old.as_str(), new.as_str())
+            {
                 let added = text.matches(old).count().checked_mul(new.len());
                 budget.text(added.and_then(|added| added.checked_add(text.len())))?;
             }
         }
         ("join", [items, rest @ ..]) => {
-            let separator = rest.first().map_or(Ok(0), |separator| budget.displayed_bytes(separator))?;
+            let separator =
+                rest.first().map_or(Ok(0), |separator| budget.displayed_bytes(separator))?;
             let mut bytes = 0usize;
             if let Ok(items) = items.try_iter() {
                 for item in items {
-                    bytes = bytes.saturating_add(separator).saturating_add(budget.displayed_bytes(&item)?);
+                    bytes = bytes
+                        .saturating_add(separator)
+                        .saturating_add(budget.displayed_bytes(&item)?);
                 }
             }
             budget.text(Some(bytes))?;
         }
         ("indent", [text, rest @ ..]) => {
             // The width may be an argument or a keyword.
-            let named = rest.iter().filter(|arg| arg.kind() == ValueKind::Map).filter_map(|arg| arg.get_attr("width").ok()?.as_usize());
+            let named = rest
+                .iter()
+                .filter(|arg| arg.kind() == ValueKind::Map)
+                .filter_map(|arg| arg.get_attr("width").ok()?.as_usize());
             let width = rest.iter().filter_map(Value::as_usize).chain(named).max().unwrap_or(4);
             let text = text.as_str().unwrap_or_default();
             let added = (text.matches('\n').count() + 1).checked_mul(width);
@@ -180,11 +205,18 @@ fn check(budget: &Budget, name: &str, args: &[Value]) -> Result<(), Error> {
                 argument_bytes = argument_bytes.saturating_add(budget.displayed_bytes(argument)?);
             }
             let fields = pattern.matches(['%', '{']).count();
-            // A field is as long as its argument or its width; a number has at most 309 digits and a precision.
-            let field_bytes = argument_bytes.saturating_add(309).saturating_add(longest_number(pattern));
-            budget.text(fields.checked_mul(field_bytes).and_then(|added| added.checked_add(pattern.len())))?;
+            // A field is as long as its argument or its width; a number has at most 309 digits and
+            // a precision.
+            let field_bytes =
+                argument_bytes.saturating_add(309).saturating_add(longest_number(pattern));
+            budget.text(
+                fields.checked_mul(field_bytes).and_then(|added| added.checked_add(pattern.len())),
+            )?;
             if pattern.contains('*') && pattern.contains('%') || pattern.contains(":{") {
-                return Err(Error::new(ErrorKind::InvalidOperation, "a format's width cannot be an argument here"));
+                return Err(Error::new(
+                    ErrorKind::InvalidOperation,
+                    "a format's width cannot be an argument here",
+                ));
             }
         }
         ("string", [value, ..]) => budget.text(Some(budget.displayed_bytes(value)?))?,
@@ -210,8 +242,13 @@ fn to_json(value: &Value, indent: Option<Value>, kwargs: &Kwargs) -> Result<Valu
         None => value.serialize(&mut Serializer::with_formatter(&mut out, PythonFormatter)),
         Some(indent) => {
             let indent = indent.as_usize().filter(|indent| *indent <= 16);
-            let indent = indent.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "tojson takes an indent of at most 16"))?;
-            value.serialize(&mut Serializer::with_formatter(&mut out, PrettyFormatter::with_indent(&[b' '; 16][..indent])))
+            let indent = indent.ok_or_else(|| {
+                Error::new(ErrorKind::InvalidOperation, "tojson takes an indent of at most 16")
+            })?;
+            value.serialize(&mut Serializer::with_formatter(
+                &mut out,
+                PrettyFormatter::with_indent(&[b' '; 16][..indent]),
+            ))
         }
     };
     if let Err(error) = written {
@@ -220,7 +257,9 @@ fn to_json(value: &Value, indent: Option<Value>, kwargs: &Kwargs) -> Result<Valu
             None => Error::new(ErrorKind::BadSerialization, error.to_string()),
         });
     }
-    String::from_utf8(out.0).map(Value::from).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+    String::from_utf8(out.0)
+        .map(Value::from)
+        .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
 
 struct PythonFormatter;

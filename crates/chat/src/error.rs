@@ -14,7 +14,9 @@ pub enum ChatError {
         allowed: &'static str,
     },
     /// The model brings no chat template.
-    #[error("this model has no chat template; choose another model, or give it a plain prompt instead of messages")]
+    #[error(
+        "this model has no chat template; choose another model, or give it a plain prompt instead of messages"
+    )]
     NoTemplate,
     /// The template's source is longer than is read.
     #[error("the chat template has {bytes} bytes, but at most {limit_bytes} are read")]
@@ -49,7 +51,9 @@ pub enum ChatError {
         limit_steps: u64,
     },
     /// The template built a text that no context holds.
-    #[error("the chat template was stopped because it builds a text of more than {limit_bytes} bytes")]
+    #[error(
+        "the chat template was stopped because it builds a text of more than {limit_bytes} bytes"
+    )]
     OutputTooLong {
         /// The longest text allowed.
         limit_bytes: usize,
@@ -60,11 +64,17 @@ pub enum ChatError {
         /// Bytes allowed for one rendering.
         limit_bytes: usize,
     },
-    /// A turn cannot be left open or continued where the template does not show the last message as it is.
-    #[error("the chat template does not show the last message's words, or there are none: use a plain prompt (--ignore-chat-template)")]
+    /// A turn cannot be left open or continued where the template does not show the last message as
+    /// it is.
+    #[error(
+        "the chat template does not show the last message's words, or there are none: use a plain prompt (--ignore-chat-template)"
+    )]
     WordsNotRendered,
-    /// A conversation cannot go on after tokens that are read already, where the template does not lay the messages out one by one.
-    #[error("the chat template cannot go on after a kept prompt, because it does not show each message where it stands: start a new chat")]
+    /// A conversation cannot go on after tokens that are read already, where the template does not
+    /// lay the messages out one by one.
+    #[error(
+        "the chat template cannot go on after a kept prompt, because it does not show each message where it stands: start a new chat"
+    )]
     NotContinuable,
     /// The tokenizer could not encode a text.
     #[error("the tokenizer cannot encode the text: {reason}")]

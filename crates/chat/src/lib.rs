@@ -1,18 +1,22 @@
-//! The words of a conversation: messages, the template that lays them out, and the token ids that the model is given.
+//! The words of a conversation: messages, the template that lays them out, and the token ids that
+//! the model is given.
 //!
-//! This crate is pure. It opens no file, waits for nothing and does not know MLX, so everything in it is tested with plain values.
+//! This crate is pure. It opens no file, waits for nothing and does not know MLX, so everything in
+//! it is tested with plain values.
 //!
 //! A request passes through it once:
 //!
-//! 1. The caller has the conversation as [`Message`]s and a model's [`ChatTemplate`], parsed once when the model was loaded.
-//! 2. [`assemble`] renders the template and turns the text into a [`Prompt`]. Token ids that an earlier turn was made of are reused
-//!    wherever the text still agrees, because text that a model sampled often encodes differently. [`assemble_after`] does the same for
-//!    messages that follow tokens which are read already. [`Encode`] is the tokenizer as this crate sees it.
-//! 3. The engine reads the prompt, chooses tokens as [`SamplingParams`] say until [`StopTokens`] or [`StopStrings`] end the answer, and
-//!    closes with a [`FinishReason`] and [`GenerationStats`].
+//! 1. The caller has the conversation as [`Message`]s and a model's [`ChatTemplate`], parsed once
+//!    when the model was loaded.
+//! 2. [`assemble`] renders the template and turns the text into a [`Prompt`]. Token ids that an
+//!    earlier turn was made of are reused wherever the text still agrees, because text that a model
+//!    sampled often encodes differently. [`assemble_after`] does the same for messages that follow
+//!    tokens which are read already. [`Encode`] is the tokenizer as this crate sees it.
+//! 3. The engine reads the prompt, chooses tokens as [`SamplingParams`] say until [`StopTokens`] or
+//!    [`StopStrings`] end the answer, and closes with a [`FinishReason`] and [`GenerationStats`].
 //!
-//! Templates are programs from strangers. They run in a sandbox without files or clock, with limits on their length, their steps and
-//! their output; see [`ChatTemplate`].
+//! Templates are programs from strangers. They run in a sandbox without files or clock, with limits
+//! on their length, their steps and their output; see [`ChatTemplate`].
 
 mod after;
 mod builtins;

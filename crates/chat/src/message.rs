@@ -1,4 +1,5 @@
-//! A conversation as the model sees it, and what is known about an answer: plain types that the other crates share.
+//! A conversation as the model sees it, and what is known about an answer: plain types that the
+//! other crates share.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,9 +33,10 @@ pub struct Message {
     pub role: Role,
     /// The text, without anything the chat template adds.
     pub content: String,
-    /// The token ids that this message added to the model's input when it was first used: for a user message everything between the
-    /// message before it and the answer (template pieces included), for an assistant message the sampled ids. Text that a model
-    /// sampled often encodes differently, so these are reused as long as they still decode to what the template renders.
+    /// The token ids that this message added to the model's input when it was first used: for a
+    /// user message everything between the message before it and the answer (template pieces
+    /// included), for an assistant message the sampled ids. Text that a model sampled often encodes
+    /// differently, so these are reused as long as they still decode to what the template renders.
     pub token_ids: Option<Vec<u32>>,
 }
 

@@ -1,24 +1,33 @@
-//! A turn left open: the text of a prompt cache that ends within a message, and the text that continues one.
+//! A turn left open: the text of a prompt cache that ends within a message, and the text that
+//! continues one.
 
 use crate::{ChatError, ChatTemplate, Message};
 
-/// Stands for the last message's words, to find where a template puts them: the words themselves could stand elsewhere too.
+/// Stands for the last message's words, to find where a template puts them: the words themselves
+/// could stand elsewhere too.
 const PROBE: &str = "<query>";
 
 impl ChatTemplate {
-    /// The rendered text up to the end of the last message's words, as `mlx_lm.cache_prompt` reads it into a cache.
+    /// The rendered text up to the end of the last message's words, as `mlx_lm.cache_prompt` reads
+    /// it into a cache.
     ///
     /// Templates may trim a message; then its words end where the trimmed ones do.
     pub fn render_open(&self, messages: &[Message]) -> Result<String, ChatError> {
         let (_, after) = self.around_last_words(messages, false)?;
         let mut text = self.render(messages, false)?;
-        let end = text.len().checked_sub(after.len()).filter(|&end| text.get(end..) == Some(after.as_str()));
-        text.truncate(end.filter(|&end| text[..end].trim_end().ends_with(last_words(messages))).ok_or(ChatError::WordsNotRendered)?);
+        let end = text
+            .len()
+            .checked_sub(after.len())
+            .filter(|&end| text.get(end..) == Some(after.as_str()));
+        text.truncate(
+            end.filter(|&end| text[..end].trim_end().ends_with(last_words(messages)))
+                .ok_or(ChatError::WordsNotRendered)?,
+        );
         Ok(text)
     }
 
-    /// The rendered text from the last message's words on, up to where the answer begins: what continues an open turn, as
-    /// `mlx_lm.generate --prompt-cache-file` reads it.
+    /// The rendered text from the last message's words on, up to where the answer begins: what
+    /// continues an open turn, as `mlx_lm.generate --prompt-cache-file` reads it.
     pub fn render_continuation(&self, messages: &[Message]) -> Result<String, ChatError> {
         let (before, _) = self.around_last_words(messages, true)?;
         let text = self.render(messages, true)?;
@@ -26,7 +35,11 @@ impl ChatTemplate {
     }
 
     /// The rendered text before and after the last message's words.
-    fn around_last_words(&self, messages: &[Message], add_generation_prompt: bool) -> Result<(String, String), ChatError> {
+    fn around_last_words(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<(String, String), ChatError> {
         if last_words(messages).is_empty() {
             return Err(ChatError::WordsNotRendered);
         }

@@ -1,18 +1,22 @@
-//! The model's input, assembled from the rendered text and the token ids that earlier turns were made of.
+//! The model's input, assembled from the rendered text and the token ids that earlier turns were
+//! made of.
 //!
-//! Two things depend on knowing where a message's own words lie in the rendered text: stored ids must not be taken for a place that
-//! merely reads the same, and words that spell a special token must not become one. So the template is rendered a second time with
-//! marks around the words; if taking the marks out gives back the first rendering, the marks tell the places. A template that treats
-//! marked words differently gives no places; then nothing is reused, and special tokens that any message spells are ordinary text.
+//! Two things depend on knowing where a message's own words lie in the rendered text: stored ids
+//! must not be taken for a place that merely reads the same, and words that spell a special token
+//! must not become one. So the template is rendered a second time with marks around the words; if
+//! taking the marks out gives back the first rendering, the marks tell the places. A template that
+//! treats marked words differently gives no places; then nothing is reused, and special tokens that
+//! any message spells are ordinary text.
 
 use crate::{ChatError, ChatTemplate, Message, Role};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// A tokenizer, as far as prompts need one. Texts are encoded in pieces, so neither encoding may treat the start of a text specially.
+/// A tokenizer, as far as prompts need one. Texts are encoded in pieces, so neither encoding may
+/// treat the start of a text specially.
 pub trait Encode {
-    /// Token ids of a text in which special tokens are recognised; `add_special_tokens` adds what the tokenizer puts around a text by
-    /// itself, such as a beginning-of-sequence token.
+    /// Token ids of a text in which special tokens are recognised; `add_special_tokens` adds what
+    /// the tokenizer puts around a text by itself, such as a beginning-of-sequence token.
     fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, ChatError>;
     /// Token ids of a text in which the texts of special tokens are ordinary text; adds nothing.
     fn encode_plain(&self, text: &str) -> Result<Vec<u32>, ChatError>;
@@ -29,20 +33,25 @@ pub struct Prompt {
     pub tokens: Vec<u32>,
     /// Index of the first token after the last reused ids; 0 when none were reused.
     pub new_from: usize,
-    /// Ascending token counts at which a cached chunk should end: where conversations with the same system prompt part, where each
-    /// message with reused ids ends, and `tokens.len()`.
+    /// Ascending token counts at which a cached chunk should end: where conversations with the same
+    /// system prompt part, where each message with reused ids ends, and `tokens.len()`.
     pub boundaries: Vec<usize>,
-    /// Whose words end at each boundary: the system's where conversations part, a message's author, the user at the end.
+    /// Whose words end at each boundary: the system's where conversations part, a message's author,
+    /// the user at the end.
     pub roles: Vec<Role>,
     /// The rendered text that `tokens` stand for.
     pub text: String,
 }
 
-/// Renders the messages up to where the answer begins, and turns the text into tokens, reusing the messages' stored ids wherever they
-/// decode to what was rendered.
+/// Renders the messages up to where the answer begins, and turns the text into tokens, reusing the
+/// messages' stored ids wherever they decode to what was rendered.
 ///
 /// The tokens never say anything but the text: where reused ids would, the text is encoded anew.
-pub fn assemble<E: Encode + ?Sized>(template: &ChatTemplate, messages: &[Message], encoder: &E) -> Result<Prompt, ChatError> {
+pub fn assemble<E: Encode + ?Sized>(
+    template: &ChatTemplate,
+    messages: &[Message],
+    encoder: &E,
+) -> Result<Prompt, ChatError> {
     let render = |messages: &[Message]| template.render(messages, true);
     lay_out(&Rendering { render: &render, has_beginning: true }, messages, encoder)
 }
@@ -50,23 +59,34 @@ pub fn assemble<E: Encode + ?Sized>(template: &ChatTemplate, messages: &[Message
 /// How messages become text.
 pub(crate) struct Rendering<'a> {
     pub(crate) render: &'a dyn Fn(&[Message]) -> Result<String, ChatError>,
-    /// Whether the text begins where the model's input does, with words that other conversations may share.
+    /// Whether the text begins where the model's input does, with words that other conversations
+    /// may share.
     pub(crate) has_beginning: bool,
 }
 
 /// The rendered messages as tokens; see [`assemble`].
-pub(crate) fn lay_out<E: Encode + ?Sized>(rendering: &Rendering<'_>, messages: &[Message], encoder: &E) -> Result<Prompt, ChatError> {
+pub(crate) fn lay_out<E: Encode + ?Sized>(
+    rendering: &Rendering<'_>,
+    messages: &[Message],
+    encoder: &E,
+) -> Result<Prompt, ChatError> {
     let text = (rendering.render)(messages)?;
     let specials = Specials::new(encoder.special_tokens());
     let places = Places::find(rendering, messages, &text, &specials);
-    let layout = Layout { encoder, text: &text, ordinary: places.special_tokens_as_words(&text, &specials), specials: &specials };
+    let layout = Layout {
+        encoder,
+        text: &text,
+        ordinary: places.special_tokens_as_words(&text, &specials),
+        specials: &specials,
+    };
 
     let mut reused = layout.pieces_with_stored_ids(messages, &places)?;
     if !reused.is_empty() {
         let tokens: Vec<u32> = reused.iter().flat_map(|piece| piece.ids.iter().copied()).collect();
         let decoded = encoder.decode(&tokens)?;
-        // Stored ids can agree one by one and not together, when a character is split between them. A tokenizer that never gives back
-        // its text exactly is held to what it makes of the text encoded anew.
+        // Stored ids can agree one by one and not together, when a character is split between them.
+        // A tokenizer that never gives back its text exactly is held to what it makes of the text
+        // encoded anew.
         if decoded != text && decoded != encoder.decode(&layout.encode(0..text.len())?)? {
             reused.clear();
         }
@@ -82,7 +102,8 @@ pub(crate) fn lay_out<E: Encode + ?Sized>(rendering: &Rendering<'_>, messages: &
     for (index, piece) in reused.iter().enumerate() {
         let end = reused.get(index + 1).map_or(text.len(), |next| next.start);
         if (piece.start + 1..=end).contains(&shared_end) {
-            boundaries.push((tokens.len() + layout.tokens_within(piece, shared_end)?, Role::System));
+            boundaries
+                .push((tokens.len() + layout.tokens_within(piece, shared_end)?, Role::System));
         }
         tokens.extend_from_slice(&piece.ids);
         if let Some(role) = piece.stored_by {
@@ -116,7 +137,11 @@ struct Layout<'a, E: ?Sized> {
 
 impl<E: Encode + ?Sized> Layout<'_, E> {
     /// The whole text in pieces, some of them stored ids; no pieces when no stored ids can be used.
-    fn pieces_with_stored_ids(&self, messages: &[Message], places: &Places) -> Result<Vec<Piece>, ChatError> {
+    fn pieces_with_stored_ids(
+        &self,
+        messages: &[Message],
+        places: &Places,
+    ) -> Result<Vec<Piece>, ChatError> {
         let mut pieces = Vec::new();
         let mut pos = 0;
         let mut tokens_of_template = None;
@@ -125,9 +150,13 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
             let stored = self.encoder.decode(ids)?;
             let Some(start) = find_around(self.text, pos, &stored, words) else { continue };
             // The stretch must not begin or end inside a special token of the template.
-            let template_specials = tokens_of_template.get_or_insert_with(|| self.special_tokens(0..self.text.len()));
+            let template_specials =
+                tokens_of_template.get_or_insert_with(|| self.special_tokens(0..self.text.len()));
             let end = start + stored.len();
-            if template_specials.iter().any(|(at, _)| [start, end].iter().any(|cut| at.start < *cut && *cut < at.end)) {
+            if template_specials
+                .iter()
+                .any(|(at, _)| [start, end].iter().any(|cut| at.start < *cut && *cut < at.end))
+            {
                 continue;
             }
             if start > pos {
@@ -137,7 +166,11 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
             pos = end;
         }
         if pos < self.text.len() && !pieces.is_empty() {
-            pieces.push(Piece { ids: self.encode(pos..self.text.len())?, start: pos, stored_by: None });
+            pieces.push(Piece {
+                ids: self.encode(pos..self.text.len())?,
+                start: pos,
+                stored_by: None,
+            });
         }
         Ok(pieces)
     }
@@ -164,7 +197,9 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
 
     /// The template's special tokens in a stretch of the text.
     fn special_tokens(&self, stretch: Range<usize>) -> Vec<(Range<usize>, u32)> {
-        let is_word = |at: &Range<usize>| self.ordinary.iter().any(|word| word.start < at.end && at.start < word.end);
+        let is_word = |at: &Range<usize>| {
+            self.ordinary.iter().any(|word| word.start < at.end && at.start < word.end)
+        };
         self.specials.find(self.text, stretch, is_word)
     }
 
@@ -175,13 +210,16 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
         while fitting + 1 < too_many {
             let middle = fitting.midpoint(too_many);
             // Half a character decodes to a replacement character; rounding down past it is right.
-            if self.encoder.decode(&piece.ids[..middle])?.trim_end_matches('\u{FFFD}').len() <= stretch.len() {
+            if self.encoder.decode(&piece.ids[..middle])?.trim_end_matches('\u{FFFD}').len()
+                <= stretch.len()
+            {
                 fitting = middle;
             } else {
                 too_many = middle;
             }
         }
-        // A few tokens may share a character. A tokenizer that does not give back its text never gets there: then there is no place.
+        // A few tokens may share a character. A tokenizer that does not give back its text never
+        // gets there: then there is no place.
         for fitting in (fitting.saturating_sub(8)..=fitting).rev() {
             if stretch.starts_with(&self.encoder.decode(&piece.ids[..fitting])?) {
                 return Ok(fitting);
@@ -211,15 +249,17 @@ fn find_around(text: &str, pos: usize, stored: &str, words: &Range<usize>) -> Op
 /// The special tokens of a tokenizer, ready to be found in a text.
 pub(crate) struct Specials<'a> {
     ids: HashMap<&'a str, u32>,
-    /// For each first byte the lengths of the tokens that begin with it, longest first. Some tokenizers have thousands of special
-    /// tokens with one first byte and few lengths.
+    /// For each first byte the lengths of the tokens that begin with it, longest first. Some
+    /// tokenizers have thousands of special tokens with one first byte and few lengths.
     lengths: Vec<Vec<usize>>,
 }
 
 impl<'a> Specials<'a> {
     pub(crate) fn new(tokens: &'a [(String, u32)]) -> Specials<'a> {
         let mut lengths = vec![Vec::new(); 256];
-        for first_and_length in tokens.iter().filter_map(|(text, _)| Some((text.bytes().next()?, text.len()))) {
+        for first_and_length in
+            tokens.iter().filter_map(|(text, _)| Some((text.bytes().next()?, text.len())))
+        {
             lengths[usize::from(first_and_length.0)].push(first_and_length.1);
         }
         for lengths in &mut lengths {
@@ -236,7 +276,12 @@ impl<'a> Specials<'a> {
     }
 
     /// The special tokens in a stretch of a text, without those for which `skip` holds.
-    pub(crate) fn find(&self, text: &str, stretch: Range<usize>, skip: impl Fn(&Range<usize>) -> bool) -> Vec<(Range<usize>, u32)> {
+    pub(crate) fn find(
+        &self,
+        text: &str,
+        stretch: Range<usize>,
+        skip: impl Fn(&Range<usize>) -> bool,
+    ) -> Vec<(Range<usize>, u32)> {
         let mut found = Vec::new();
         let mut pos = stretch.start;
         while pos < stretch.end {
@@ -264,15 +309,21 @@ struct Places {
     spelled_tokens: Vec<String>,
 }
 
-// Marks from the private use area: the start of a message's words, then its number in digits, `BEGUN`; the words; `END`.
-// `SPLIT` stands after the first character of a special token that words spell, so that a template cannot see it there either.
+// Marks from the private use area: the start of a message's words, then its number in digits,
+// `BEGUN`; the words; `END`. `SPLIT` stands after the first character of a special token that words
+// spell, so that a template cannot see it there either.
 const START: char = '\u{F8A0}';
 const BEGUN: char = '\u{F8A1}';
 const END: char = '\u{F8A2}';
 const SPLIT: char = '\u{F8A3}';
 
 impl Places {
-    fn find(rendering: &Rendering<'_>, messages: &[Message], text: &str, specials: &Specials<'_>) -> Places {
+    fn find(
+        rendering: &Rendering<'_>,
+        messages: &[Message],
+        text: &str,
+        specials: &Specials<'_>,
+    ) -> Places {
         let mut spelled_tokens = Vec::new();
         let mut marked = messages.to_vec();
         for (index, message) in marked.iter_mut().enumerate() {
@@ -284,21 +335,26 @@ impl Places {
             let mut split = String::with_capacity(words.len());
             let mut pos = 0;
             for (at, _) in specials.find(words, 0..words.len(), |_| false) {
-                let first_end = at.start + words[at.start..].chars().next().map_or(0, char::len_utf8);
+                let first_end =
+                    at.start + words[at.start..].chars().next().map_or(0, char::len_utf8);
                 split.push_str(&words[pos..first_end]);
                 split.push(SPLIT);
                 pos = first_end;
                 spelled_tokens.push(words[at].to_owned());
             }
             split.push_str(&words[pos..]);
-            let (blanks_before, blanks_after) = (&message.content[..before], &message.content[before + words.len()..]);
-            message.content = format!("{blanks_before}{START}{index}{BEGUN}{split}{END}{blanks_after}");
+            let (blanks_before, blanks_after) =
+                (&message.content[..before], &message.content[before + words.len()..]);
+            message.content =
+                format!("{blanks_before}{START}{index}{BEGUN}{split}{END}{blanks_after}");
         }
-        let mut places = Places { words: vec![None; messages.len()], spelled: None, spelled_tokens };
+        let mut places =
+            Places { words: vec![None; messages.len()], spelled: None, spelled_tokens };
         if text.contains([START, BEGUN, END, SPLIT]) {
             return places;
         }
-        // A template that cannot bear the marks gives no places; its error for the real words was already seen.
+        // A template that cannot bear the marks gives no places; its error for the real words was
+        // already seen.
         if let Ok(marked_text) = (rendering.render)(&marked) {
             places.read_marks(&marked_text, text);
         }
@@ -323,7 +379,8 @@ impl Places {
                     rest = after;
                 }
                 END => {
-                    // Where the template dropped the beginning of a message, its place is not known.
+                    // Where the template dropped the beginning of a message, its place is not
+                    // known.
                     if let Some((index, start)) = open.take()
                         && let Some(place) = words.get_mut(index)
                     {
@@ -347,22 +404,35 @@ impl Places {
         }
         match &self.spelled {
             Some(starts) => {
-                let token_at = |start: &usize| Some(*start..start + specials.at_start(&text[*start..])?.0);
+                let token_at =
+                    |start: &usize| Some(*start..start + specials.at_start(&text[*start..])?.0);
                 starts.iter().filter_map(token_at).collect()
             }
             None => {
-                let is_spelled = |at: &Range<usize>| self.spelled_tokens.iter().any(|token| *token == text[at.clone()]);
-                specials.find(text, 0..text.len(), |_| false).into_iter().map(|(at, _)| at).filter(is_spelled).collect()
+                let is_spelled = |at: &Range<usize>| {
+                    self.spelled_tokens.iter().any(|token| *token == text[at.clone()])
+                };
+                specials
+                    .find(text, 0..text.len(), |_| false)
+                    .into_iter()
+                    .map(|(at, _)| at)
+                    .filter(is_spelled)
+                    .collect()
             }
         }
     }
 
     /// Where conversations with the same system prompt part: before the first words of anyone else.
     fn shared_end(&self, messages: &[Message], text: &str) -> usize {
-        let mut others = messages.iter().zip(&self.words).filter(|(message, _)| message.role != Role::System);
-        // Without the place of the first of them, a later one may come after words that are not shared.
+        let mut others =
+            messages.iter().zip(&self.words).filter(|(message, _)| message.role != Role::System);
+        // Without the place of the first of them, a later one may come after words that are not
+        // shared.
         let Some((first, Some(words))) = others.next() else { return 0 };
-        let start = others.filter_map(|(_, words)| words.as_ref()).map(|words| words.start).fold(words.start, usize::min);
+        let start = others
+            .filter_map(|(_, words)| words.as_ref())
+            .map(|words| words.start)
+            .fold(words.start, usize::min);
         let blanks = &first.content[..first.content.len() - first.content.trim_start().len()];
         text[..start].strip_suffix(blanks).map_or(start, str::len)
     }

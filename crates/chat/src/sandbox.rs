@@ -1,8 +1,10 @@
-//! What keeps a template within bounds: a budget for one rendering, and checks woven into the compiled instructions.
+//! What keeps a template within bounds: a budget for one rendering, and checks woven into the
+//! compiled instructions.
 //!
-//! The template engine's fuel bounds how many instructions run, but one instruction can double a string, repeat it a million times or
-//! print a value that contains itself. So every instruction that builds or reads something of any size is surrounded by calls of the
-//! checks below, which are filters that templates cannot name.
+//! The template engine's fuel bounds how many instructions run, but one instruction can double a
+//! string, repeat it a million times or print a value that contains itself. So every instruction
+//! that builds or reads something of any size is surrounded by calls of the checks below, which are
+//! filters that templates cannot name.
 
 use minijinja::machinery::{CodeGenerator, Instruction, Instructions, Token, parse, tokenize};
 use minijinja::syntax::SyntaxConfig;
@@ -16,7 +18,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The longest text that a template may write or hold in a variable; no context window is larger.
 pub(crate) const MAX_TEXT_BYTES: usize = 4 << 20;
-/// What a rendering may build and read in all, roughly in bytes. An ordinary template touches each message about ten times.
+/// What a rendering may build and read in all, roughly in bytes. An ordinary template touches each
+/// message about ten times.
 pub(crate) const MAX_WORK_BYTES: usize = 128 << 20;
 /// Instructions of one rendering; the checks are counted too and are up to three of four.
 pub(crate) const MAX_STEPS: u64 = 2_000_000;
@@ -61,12 +64,18 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new() -> Budget {
-        // Text captured in a variable is written twice, so writing has more room than the finished text.
-        Budget { work_bytes: AtomicUsize::new(MAX_WORK_BYTES), written_bytes: AtomicUsize::new(4 * MAX_TEXT_BYTES) }
+        // Text captured in a variable is written twice, so writing has more room than the finished
+        // text.
+        Budget {
+            work_bytes: AtomicUsize::new(MAX_WORK_BYTES),
+            written_bytes: AtomicUsize::new(4 * MAX_TEXT_BYTES),
+        }
     }
 
     fn take(&self, bytes: usize) -> Result<(), Error> {
-        let taken = self.work_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        let taken = self
+            .work_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
         taken.map(drop).map_err(|_| Stop::TooMuchWork.into())
     }
 
@@ -79,11 +88,14 @@ impl Budget {
     }
 
     fn written(&self, bytes: usize) -> Result<(), Error> {
-        let taken = self.written_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        let taken = self
+            .written_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
         taken.map(drop).map_err(|_| Stop::TextTooLong.into())
     }
 
-    /// Allows for a value to be read from end to end, and refuses one that is nested too deeply or contains itself.
+    /// Allows for a value to be read from end to end, and refuses one that is nested too deeply or
+    /// contains itself.
     pub(crate) fn read(&self, value: &Value) -> Result<(), Error> {
         match value.as_str() {
             Some(text) => self.take(text.len()),
@@ -125,7 +137,8 @@ impl Budget {
         Ok(length.0)
     }
 
-    /// Accounts for a value that an instruction produced. Lazy sequences become lists, for they would wrap each other without end.
+    /// Accounts for a value that an instruction produced. Lazy sequences become lists, for they
+    /// would wrap each other without end.
     fn made(&self, value: Value) -> Result<Value, Error> {
         if let Some(text) = value.as_str() {
             self.text(Some(text.len()))?;
@@ -158,7 +171,9 @@ impl Write for Length {
 
 /// Teaches an environment the checks that `weave` calls, and how values are written.
 pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>) {
-    let operands = |pair: &Value| -> Result<(Value, Value), Error> { Ok((pair.get_item_by_index(0)?, pair.get_item_by_index(1)?)) };
+    let operands = |pair: &Value| -> Result<(Value, Value), Error> {
+        Ok((pair.get_item_by_index(0)?, pair.get_item_by_index(1)?))
+    };
     let b = budget.clone();
     env.add_filter(MAKE, move |value: Value| b.made(value));
     let b = budget.clone();
@@ -211,8 +226,8 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>) {
     });
 }
 
-/// Rewrites a template's source where the engine's compiler would otherwise do unbounded work, and where Hugging Face has a tag that
-/// the engine lacks.
+/// Rewrites a template's source where the engine's compiler would otherwise do unbounded work, and
+/// where Hugging Face has a tag that the engine lacks.
 pub(crate) fn prepare(source: &str, syntax: &SyntaxConfig) -> Result<String, Error> {
     let mut prepared = String::with_capacity(source.len());
     let mut copied = 0;
@@ -229,17 +244,27 @@ pub(crate) fn prepare(source: &str, syntax: &SyntaxConfig) -> Result<String, Err
         let (token, span) = token?;
         expression_tokens += 1;
         match token {
-            Token::BlockStart | Token::VariableStart | Token::TemplateData(_) => expression_tokens = 0,
-            // The compiler computes constants, and a repeated string is one. A factor that it does not know leaves this to run time.
-            Token::Mul if after_operand => replace(span.start_offset, span.end_offset, "* (1|int) *"),
+            Token::BlockStart | Token::VariableStart | Token::TemplateData(_) => {
+                expression_tokens = 0
+            }
+            // The compiler computes constants, and a repeated string is one. A factor that it does
+            // not know leaves this to run time.
+            Token::Mul if after_operand => {
+                replace(span.start_offset, span.end_offset, "* (1|int) *")
+            }
             // Marks the assistant's words for training.
-            Token::Ident("generation") if after_block_start => replace(span.start_offset, span.end_offset, "if true"),
-            Token::Ident("endgeneration") if after_block_start => replace(span.start_offset, span.end_offset, "endif"),
+            Token::Ident("generation") if after_block_start => {
+                replace(span.start_offset, span.end_offset, "if true")
+            }
+            Token::Ident("endgeneration") if after_block_start => {
+                replace(span.start_offset, span.end_offset, "endif")
+            }
             Token::Ident("elif") => branches += 1,
             _ => {}
         }
         if expression_tokens > MAX_EXPRESSION_TOKENS || branches > MAX_BRANCHES {
-            let what = format!("line {} has more terms or branches than are allowed", span.start_line);
+            let what =
+                format!("line {} has more terms or branches than are allowed", span.start_line);
             return Err(Error::new(ErrorKind::SyntaxError, what));
         }
         after_block_start = matches!(token, Token::BlockStart);
@@ -267,13 +292,19 @@ pub(crate) struct Program<'source> {
 }
 
 /// Compiles a prepared source and weaves the checks in.
-pub(crate) fn compile<'source>(prepared: &'source str, syntax: &SyntaxConfig) -> Result<Program<'source>, Error> {
+pub(crate) fn compile<'source>(
+    prepared: &'source str,
+    syntax: &SyntaxConfig,
+) -> Result<Program<'source>, Error> {
     const NAME: &str = "chat template";
     let tree = parse(prepared, NAME, syntax.clone())?;
     let mut generator = CodeGenerator::new(NAME, prepared);
     generator.compile_stmt(&tree);
     let (instructions, blocks) = generator.finish();
-    Ok(Program { instructions: weave(&instructions), blocks: blocks.iter().map(|(name, block)| (*name, weave(block))).collect() })
+    Ok(Program {
+        instructions: weave(&instructions),
+        blocks: blocks.iter().map(|(name, block)| (*name, weave(block))).collect(),
+    })
 }
 
 fn weave<'source>(plain: &Instructions<'source>) -> Instructions<'source> {
@@ -294,10 +325,14 @@ fn weave<'source>(plain: &Instructions<'source>) -> Instructions<'source> {
             let instruction = match instruction {
                 Instruction::Jump(target) => Instruction::Jump(moved(target)),
                 Instruction::JumpIfFalse(target) => Instruction::JumpIfFalse(moved(target)),
-                Instruction::JumpIfFalseOrPop(target) => Instruction::JumpIfFalseOrPop(moved(target)),
+                Instruction::JumpIfFalseOrPop(target) => {
+                    Instruction::JumpIfFalseOrPop(moved(target))
+                }
                 Instruction::JumpIfTrueOrPop(target) => Instruction::JumpIfTrueOrPop(moved(target)),
                 Instruction::Iterate(target) => Instruction::Iterate(moved(target)),
-                Instruction::BuildMacro(name, target, flags) => Instruction::BuildMacro(name, moved(target), flags),
+                Instruction::BuildMacro(name, target, flags) => {
+                    Instruction::BuildMacro(name, moved(target), flags)
+                }
                 other => other,
             };
             woven.add_with_line(instruction, line);
@@ -307,15 +342,27 @@ fn weave<'source>(plain: &Instructions<'source>) -> Instructions<'source> {
 }
 
 /// An instruction with the checks before and after it.
-fn surrounded<'a, 'source>(instruction: &'a Instruction<'source>) -> Cow<'a, [Instruction<'source>]> {
+fn surrounded<'a, 'source>(
+    instruction: &'a Instruction<'source>,
+) -> Cow<'a, [Instruction<'source>]> {
     // A local id that means: look the filter up by name every time.
     const UNCACHED: u8 = !0;
     let check = |name| Instruction::ApplyFilter(name, Some(1), UNCACHED);
     // Shows both operands to a check; unpacking leaves the first on top.
-    let operands = |name| vec![Instruction::BuildTuple(Some(2)), check(name), Instruction::UnpackList(2), Instruction::Swap];
+    let operands = |name| {
+        vec![
+            Instruction::BuildTuple(Some(2)),
+            check(name),
+            Instruction::UnpackList(2),
+            Instruction::Swap,
+        ]
+    };
     let (checks_before, makes_a_value) = match instruction {
-        // Raw text is written like a value, so that it is counted also where the output is captured.
-        Instruction::EmitRaw(text) => return Cow::Owned(vec![Instruction::LoadConst(Value::from(*text)), Instruction::Emit]),
+        // Raw text is written like a value, so that it is counted also where the output is
+        // captured.
+        Instruction::EmitRaw(text) => {
+            return Cow::Owned(vec![Instruction::LoadConst(Value::from(*text)), Instruction::Emit]);
+        }
         Instruction::Add => (operands(ADD), true),
         Instruction::Mul => (operands(REPEAT), true),
         Instruction::StringConcat => (operands(CONCATENATE), true),

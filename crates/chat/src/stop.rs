@@ -4,12 +4,14 @@ use crate::ChatError;
 
 /// Looks for stop strings in text that arrives in pieces, and holds back what may become one.
 ///
-/// Follows LM Studio's StopStringProcessor, with two differences: it works on decoded text, so pieces must be whole characters, and text
-/// before a possible stop string is given out at once.
+/// Follows LM Studio's StopStringProcessor, with two differences: it works on decoded text, so
+/// pieces must be whole characters, and text before a possible stop string is given out at once.
 ///
-/// 1. The texts given out, joined, are the text that came in up to the stop string, or all of it after [`finish`](Self::finish).
+/// 1. The texts given out, joined, are the text that came in up to the stop string, or all of it
+///    after [`finish`](Self::finish).
 /// 2. Text after the first character of a stop string is never given out.
-/// 3. Among stop strings that a piece completes, the one that starts first ends the answer; of two that start together, the shorter.
+/// 3. Among stop strings that a piece completes, the one that starts first ends the answer; of two
+///    that start together, the shorter.
 #[derive(Debug, Clone)]
 pub struct StopStrings {
     stop_strings: Vec<String>,
@@ -40,15 +42,23 @@ impl StopStrings {
         Ok(StopStrings { stop_strings, held: String::new(), stopped: None })
     }
 
-    /// Takes the next piece. After a stop it gives out nothing more and names the stop string again.
+    /// Takes the next piece. After a stop it gives out nothing more and names the stop string
+    /// again.
     pub fn push(&mut self, text: &str) -> StopStep {
         if self.stopped.is_none() {
             self.held.push_str(text);
-            let matches = self.stop_strings.iter().enumerate().filter_map(|(index, stop)| Some((self.held.find(stop)?, stop.len(), index)));
+            let matches = self
+                .stop_strings
+                .iter()
+                .enumerate()
+                .filter_map(|(index, stop)| Some((self.held.find(stop)?, stop.len(), index)));
             if let Some((start, _, index)) = matches.min() {
                 self.stopped = Some(index);
                 self.held.truncate(start);
-                return StopStep { text: std::mem::take(&mut self.held), stopped: self.stop_string() };
+                return StopStep {
+                    text: std::mem::take(&mut self.held),
+                    stopped: self.stop_string(),
+                };
             }
         }
         let held = self.held.split_off(self.held.len() - self.possible_start());
@@ -68,7 +78,9 @@ impl StopStrings {
     fn possible_start(&self) -> usize {
         let longest = |stop: &String| {
             let beginnings = stop.char_indices().map(|(length, _)| length).rev();
-            beginnings.filter(|&length| length <= self.held.len()).find(|&length| self.held.ends_with(&stop[..length]))
+            beginnings
+                .filter(|&length| length <= self.held.len())
+                .find(|&length| self.held.ends_with(&stop[..length]))
         };
         self.stop_strings.iter().filter_map(longest).max().unwrap_or(0)
     }
@@ -88,7 +100,11 @@ mod tests {
         let (mut text, mut stopped) = (String::new(), None);
         for piece in pieces {
             let step = search.push(piece);
-            assert!(stopped.is_none() || step.text.is_empty(), "{:?} came after the stop", step.text);
+            assert!(
+                stopped.is_none() || step.text.is_empty(),
+                "{:?} came after the stop",
+                step.text
+            );
             text.push_str(&step.text);
             stopped = step.stopped;
         }
@@ -144,7 +160,11 @@ mod tests {
     #[test]
     fn the_longest_possible_start_is_held_back_and_nothing_more() {
         fn check(stops: &[&str], piece: &str, shown: &str) {
-            assert_eq!(stop_strings(stops).push(piece), StopStep { text: shown.to_owned(), stopped: None }, "{stops:?}");
+            assert_eq!(
+                stop_strings(stops).push(piece),
+                StopStep { text: shown.to_owned(), stopped: None },
+                "{stops:?}"
+            );
         }
         check(&["objective of"], "The obj", "The ");
         check(&["other"], "The", "The");
@@ -157,7 +177,10 @@ mod tests {
     #[test]
     fn of_stop_strings_completed_together_the_first_to_start_wins() {
         fn check(stops: &[&str], expected: &str, stop_string: &str) {
-            assert_eq!(answer(stops, &["xabcd"]), (expected.to_owned(), Some(stop_string.to_owned())));
+            assert_eq!(
+                answer(stops, &["xabcd"]),
+                (expected.to_owned(), Some(stop_string.to_owned()))
+            );
         }
         check(&["bc", "abcd"], "x", "abcd");
         check(&["ab", "a"], "x", "a");
@@ -166,7 +189,11 @@ mod tests {
 
     #[test]
     fn an_empty_stop_string_is_refused() {
-        let refusal = StopStrings::new(vec!["valid".to_owned(), String::new()]).expect_err("is refused");
-        assert_eq!(refusal.to_string(), "stop is an empty string, but must be text of one character or more");
+        let refusal =
+            StopStrings::new(vec!["valid".to_owned(), String::new()]).expect_err("is refused");
+        assert_eq!(
+            refusal.to_string(),
+            "stop is an empty string, but must be text of one character or more"
+        );
     }
 }

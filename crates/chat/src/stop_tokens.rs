@@ -3,10 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Looks for stop sequences in the tokens of one answer; an end-of-sequence token is a sequence of one.
+/// Looks for stop sequences in the tokens of one answer; an end-of-sequence token is a sequence of
+/// one.
 ///
-/// Aho and Corasick's automaton (Efficient string matching, 1975), with token ids for letters: a token costs O(1) on average however many
-/// sequences there are, and sequences that overlap are all seen. Clones share the automaton and go on from the same place.
+/// Aho and Corasick's automaton (Efficient string matching, 1975), with token ids for letters: a
+/// token costs O(1) on average however many sequences there are, and sequences that overlap are all
+/// seen. Clones share the automaton and go on from the same place.
 #[derive(Debug, Clone)]
 pub struct StopTokens {
     nodes: Arc<[Node]>,
@@ -25,10 +27,13 @@ struct Node {
 }
 
 impl StopTokens {
-    /// A search for `sequences`. Empty ones, which would end every answer before it began, are passed over, as in mlx-lm.
+    /// A search for `sequences`. Empty ones, which would end every answer before it began, are
+    /// passed over, as in mlx-lm.
     pub fn new(sequences: Vec<Vec<u32>>) -> Self {
         let mut nodes = vec![Node::default()];
-        for (index, sequence) in sequences.iter().enumerate().filter(|(_, sequence)| !sequence.is_empty()) {
+        for (index, sequence) in
+            sequences.iter().enumerate().filter(|(_, sequence)| !sequence.is_empty())
+        {
             let mut node = 0;
             for &token in sequence {
                 let new = nodes.len();
@@ -43,7 +48,8 @@ impl StopTokens {
         StopTokens { nodes: nodes.into(), state: 0 }
     }
 
-    /// Takes the next token; returns the place in the list of the longest sequence that ends with it.
+    /// Takes the next token; returns the place in the list of the longest sequence that ends with
+    /// it.
     pub fn push(&mut self, token: u32) -> Option<usize> {
         self.state = step(&self.nodes, self.state, token);
         self.nodes[self.state].sequence
@@ -55,11 +61,13 @@ impl StopTokens {
     }
 }
 
-/// Sets each node's fallback, nearer nodes first, because longer beginnings fall back to shorter ones.
+/// Sets each node's fallback, nearer nodes first, because longer beginnings fall back to shorter
+/// ones.
 fn link(nodes: &mut [Node]) {
     let mut waiting: VecDeque<usize> = nodes[0].next.values().copied().collect();
     while let Some(parent) = waiting.pop_front() {
-        let children: Vec<(u32, usize)> = nodes[parent].next.iter().map(|(&token, &child)| (token, child)).collect();
+        let children: Vec<(u32, usize)> =
+            nodes[parent].next.iter().map(|(&token, &child)| (token, child)).collect();
         for (token, child) in children {
             let fallback = step(nodes, nodes[parent].fallback, token);
             nodes[child].fallback = fallback;
@@ -85,9 +93,13 @@ mod tests {
 
     /// Where the first sequence ends, and which it is.
     fn check(sequences: &[&[u32]], tokens: &[u32], expected: Option<(usize, usize)>) {
-        let mut search = StopTokens::new(sequences.iter().map(|sequence| sequence.to_vec()).collect());
+        let mut search =
+            StopTokens::new(sequences.iter().map(|sequence| sequence.to_vec()).collect());
         for _ in 0..2 {
-            let found = tokens.iter().enumerate().find_map(|(position, &token)| Some((position, search.push(token)?)));
+            let found = tokens
+                .iter()
+                .enumerate()
+                .find_map(|(position, &token)| Some((position, search.push(token)?)));
             assert_eq!(found, expected, "{sequences:?} in {tokens:?}");
             search.reset();
         }
@@ -118,15 +130,21 @@ mod tests {
 
     #[test]
     fn every_end_is_the_one_that_a_plain_search_finds() {
-        // All texts of nine tokens over an alphabet of three, against every suffix compared by hand.
+        // All texts of nine tokens over an alphabet of three, against every suffix compared by
+        // hand.
         let sequences: [&[u32]; 5] = [&[0, 1], &[1, 0, 2], &[2, 2, 2], &[0, 1, 0, 1], &[1, 1]];
         let search = StopTokens::new(sequences.iter().map(|sequence| sequence.to_vec()).collect());
         for number in 0..3u32.pow(9) {
             let text: Vec<u32> = (0..9).map(|digit| number / 3u32.pow(digit) % 3).collect();
             let mut search = search.clone();
             for end in 1..=text.len() {
-                let plain = (0..sequences.len()).filter(|&index| text[..end].ends_with(sequences[index]));
-                assert_eq!(search.push(text[end - 1]), plain.max_by_key(|&index| sequences[index].len()), "{text:?} to {end}");
+                let plain =
+                    (0..sequences.len()).filter(|&index| text[..end].ends_with(sequences[index]));
+                assert_eq!(
+                    search.push(text[end - 1]),
+                    plain.max_by_key(|&index| sequences[index].len()),
+                    "{text:?} to {end}"
+                );
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Chat templates: the Jinja programs that lay a conversation out as the text a model was trained on.
+//! Chat templates: the Jinja programs that lay a conversation out as the text a model was trained
+//! on.
 
 use crate::sandbox::{self, Budget, MAX_STEPS, MAX_TEXT_BYTES, MAX_WORK_BYTES, Stop};
 use crate::{ChatError, Date, Message, builtins};
@@ -21,7 +22,8 @@ pub struct SpecialTokens {
 }
 
 impl SpecialTokens {
-    /// Reads `bos_token` and `eos_token`, each a string or an object with `content`, from the value of a `tokenizer_config.json`.
+    /// Reads `bos_token` and `eos_token`, each a string or an object with `content`, from the value
+    /// of a `tokenizer_config.json`.
     pub fn from_tokenizer_config_value(config: &Json) -> SpecialTokens {
         let text = |name: &str| {
             let token = config.get(name)?;
@@ -33,10 +35,12 @@ impl SpecialTokens {
 
 /// A model's chat template.
 ///
-/// Templates are programs that come with a model. They see the messages, `add_generation_prompt`, `bos_token`, `eos_token`, and `tools`
-/// and `documents` as none; they reach no file and no clock. Hugging Face's whitespace rules and additions hold: `raise_exception`,
-/// `tojson`, `strftime_now`, `{% generation %}`, Python's methods on strings, lists and dictionaries. The source, the steps, the memory
-/// and the text of a rendering are bounded, so that a hostile template is an error within seconds.
+/// Templates are programs that come with a model. They see the messages, `add_generation_prompt`,
+/// `bos_token`, `eos_token`, and `tools` and `documents` as none; they reach no file and no clock.
+/// Hugging Face's whitespace rules and additions hold: `raise_exception`, `tojson`, `strftime_now`,
+/// `{% generation %}`, Python's methods on strings, lists and dictionaries. The source, the steps,
+/// the memory and the text of a rendering are bounded, so that a hostile template is an error
+/// within seconds.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     source: Arc<str>,
@@ -49,7 +53,10 @@ impl ChatTemplate {
     /// Checks a template's source, at most 256 KiB.
     pub fn parse(source: &str, special: SpecialTokens) -> Result<ChatTemplate, ChatError> {
         if source.len() > MAX_SOURCE_BYTES {
-            return Err(ChatError::TemplateTooLong { bytes: source.len(), limit_bytes: MAX_SOURCE_BYTES });
+            return Err(ChatError::TemplateTooLong {
+                bytes: source.len(),
+                limit_bytes: MAX_SOURCE_BYTES,
+            });
         }
         let check = || -> Result<String, Error> {
             let syntax = syntax()?;
@@ -57,30 +64,38 @@ impl ChatTemplate {
             sandbox::compile(&prepared, &syntax)?;
             Ok(prepared)
         };
-        let prepared = check().map_err(|error| ChatError::TemplateSyntax { reason: error.to_string() })?;
+        let prepared =
+            check().map_err(|error| ChatError::TemplateSyntax { reason: error.to_string() })?;
         Ok(ChatTemplate { source: source.into(), prepared: prepared.into(), special, today: None })
     }
 
-    /// Takes the template out of the value of a `tokenizer_config.json`, where `chat_template` is a text, or a list of named texts of
-    /// which `default` is the one for conversations. A model without one is [`ChatError::NoTemplate`].
+    /// Takes the template out of the value of a `tokenizer_config.json`, where `chat_template` is a
+    /// text, or a list of named texts of which `default` is the one for conversations. A model
+    /// without one is [`ChatError::NoTemplate`].
     pub fn from_tokenizer_config_value(config: &Json) -> Result<ChatTemplate, ChatError> {
         let source = match config.get("chat_template") {
             None | Some(Json::Null) => return Err(ChatError::NoTemplate),
             Some(Json::String(source)) => source,
             Some(Json::Array(named)) => {
-                let default = named.iter().find(|entry| entry.get("name").and_then(Json::as_str) == Some("default"));
-                default.and_then(|entry| entry.get("template")?.as_str()).ok_or(ChatError::NoTemplate)?
+                let default = named
+                    .iter()
+                    .find(|entry| entry.get("name").and_then(Json::as_str) == Some("default"));
+                default
+                    .and_then(|entry| entry.get("template")?.as_str())
+                    .ok_or(ChatError::NoTemplate)?
             }
             Some(_) => {
-                let reason = "chat_template in tokenizer_config.json is neither a text nor a list".to_owned();
+                let reason = "chat_template in tokenizer_config.json is neither a text nor a list"
+                    .to_owned();
                 return Err(ChatError::TemplateSyntax { reason });
             }
         };
         ChatTemplate::parse(source, SpecialTokens::from_tokenizer_config_value(config))
     }
 
-    /// Gives the template a day for `strftime_now`. Without one the function is undefined, and templates that ask for it fall back to a
-    /// fixed date; that keeps the start of every prompt the same from day to day, so that it can be cached.
+    /// Gives the template a day for `strftime_now`. Without one the function is undefined, and
+    /// templates that ask for it fall back to a fixed date; that keeps the start of every prompt
+    /// the same from day to day, so that it can be cached.
     pub fn dated(mut self, today: Date) -> ChatTemplate {
         self.today = Some(today);
         self
@@ -91,8 +106,13 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Lays the messages out as text, at most 4 MiB; with `add_generation_prompt` it ends where the assistant's answer begins.
-    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatError> {
+    /// Lays the messages out as text, at most 4 MiB; with `add_generation_prompt` it ends where the
+    /// assistant's answer begins.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<String, ChatError> {
         self.run(messages, add_generation_prompt).map_err(|error| explain(&error))
     }
 
@@ -105,7 +125,8 @@ impl ChatTemplate {
         env.set_debug(false);
         sandbox::install(&mut env, &budget);
         builtins::install(&mut env, &budget, self.today);
-        // Compiling again each time is cheaper than one decoded token, and keeps this type free of self-references.
+        // Compiling again each time is cheaper than one decoded token, and keeps this type free of
+        // self-references.
         let program = sandbox::compile(&self.prepared, &syntax()?)?;
         let messages = messages.iter().map(|message| context! { role => message.role.as_str(), content => message.content.as_str() });
         let mut context = BTreeMap::from([
@@ -119,7 +140,14 @@ impl ChatTemplate {
         context.extend(self.special.eos.as_deref().map(|eos| ("eos_token", Value::from(eos))));
         let mut text = String::new();
         let mut out = machinery::make_string_output(&mut text);
-        machinery::eval(&env, &program.instructions, Value::from(context), &program.blocks, &mut out, AutoEscape::None)?;
+        machinery::eval(
+            &env,
+            &program.instructions,
+            Value::from(context),
+            &program.blocks,
+            &mut out,
+            AutoEscape::None,
+        )?;
         drop(out);
         if text.len() > MAX_TEXT_BYTES { Err(Stop::TextTooLong.into()) } else { Ok(text) }
     }
@@ -134,9 +162,15 @@ fn explain(error: &Error) -> ChatError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(this) = cause {
         match this.downcast_ref::<Stop>() {
-            Some(Stop::Refused(message)) => return ChatError::TemplateRefused { message: message.clone() },
-            Some(Stop::TextTooLong) => return ChatError::OutputTooLong { limit_bytes: MAX_TEXT_BYTES },
-            Some(Stop::TooMuchWork) => return ChatError::TemplateTooLarge { limit_bytes: MAX_WORK_BYTES },
+            Some(Stop::Refused(message)) => {
+                return ChatError::TemplateRefused { message: message.clone() };
+            }
+            Some(Stop::TextTooLong) => {
+                return ChatError::OutputTooLong { limit_bytes: MAX_TEXT_BYTES };
+            }
+            Some(Stop::TooMuchWork) => {
+                return ChatError::TemplateTooLarge { limit_bytes: MAX_WORK_BYTES };
+            }
             None => cause = this.source(),
         }
     }

@@ -42,7 +42,10 @@ fn what_was_said_before_does_not_move_the_cut() {
     let messages: Vec<Message> = content.iter().flat_map(|content| user(content)).collect();
     let template = template(CHATML);
     let open = template.render_open(&messages).expect("a text");
-    assert_eq!(open, "<|im_start|>user\nIs <query> a tag?<|im_end|>\n<|im_start|>user\nAnd <query>?");
+    assert_eq!(
+        open,
+        "<|im_start|>user\nIs <query> a tag?<|im_end|>\n<|im_start|>user\nAnd <query>?"
+    );
     let continuation = template.render_continuation(&messages).expect("a text");
     assert_eq!(continuation, "And <query>?<|im_end|>\n<|im_start|>assistant\n");
 }
@@ -50,7 +53,15 @@ fn what_was_said_before_does_not_move_the_cut() {
 #[test]
 fn words_that_are_not_shown_cannot_be_cut_at() {
     for content in ["hidden", "", " \n"] {
-        assert_eq!(template(UPPERCASE).render_open(&user(content)), Err(ChatError::WordsNotRendered), "{content:?}");
-        assert_eq!(template(UPPERCASE).render_continuation(&user(content)), Err(ChatError::WordsNotRendered), "{content:?}");
+        assert_eq!(
+            template(UPPERCASE).render_open(&user(content)),
+            Err(ChatError::WordsNotRendered),
+            "{content:?}"
+        );
+        assert_eq!(
+            template(UPPERCASE).render_continuation(&user(content)),
+            Err(ChatError::WordsNotRendered),
+            "{content:?}"
+        );
     }
 }

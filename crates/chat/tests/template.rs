@@ -52,7 +52,14 @@ const INST: &str = "\
 {%- endfor -%}";
 
 fn talk(words: &[(Role, &str)]) -> Vec<Message> {
-    words.iter().map(|(role, content)| Message { role: *role, content: (*content).to_owned(), token_ids: None }).collect()
+    words
+        .iter()
+        .map(|(role, content)| Message {
+            role: *role,
+            content: (*content).to_owned(),
+            token_ids: None,
+        })
+        .collect()
 }
 
 fn special() -> SpecialTokens {
@@ -66,7 +73,11 @@ fn templates_lay_conversations_out_as_their_models_expect() {
         let template = ChatTemplate::parse(source, special()).unwrap();
         assert_eq!(template.render(&talk(words), true).as_deref(), Ok(expected));
     };
-    check(CHATML, &[(U, "hi")], "<|im_start|>system\nYou help.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+    check(
+        CHATML,
+        &[(U, "hi")],
+        "<|im_start|>system\nYou help.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
+    );
     check(
         CHATML,
         &[(S, "Be brief."), (U, " hi "), (A, "Ho\n"), (U, "")],
@@ -92,15 +103,24 @@ fn templates_lay_conversations_out_as_their_models_expect() {
 #[test]
 fn the_language_is_that_of_hugging_face() {
     let check = |source: &str, expected: &str| {
-        let messages = talk(&[(Role::User, "<think>no</think>\n\nyes"), (Role::Assistant, "é \"q\"")]);
-        let rendered = ChatTemplate::parse(source, special()).and_then(|template| template.render(&messages, false));
+        let messages =
+            talk(&[(Role::User, "<think>no</think>\n\nyes"), (Role::Assistant, "é \"q\"")]);
+        let rendered = ChatTemplate::parse(source, special())
+            .and_then(|template| template.render(&messages, false));
         assert_eq!(rendered.as_deref(), Ok(expected), "{source}");
     };
-    // Whitespace: the newline after a block and the blanks before one go, the last newline of the source goes.
+    // Whitespace: the newline after a block and the blanks before one go, the last newline of the
+    // source goes.
     check("a\n  {% if true %}\nb\n  {% endif %}\nc\n", "a\nb\nc");
     check("{{ 'x' }}\n  {{ 'y' }}\n", "x\n  y");
-    check("{% generation %}{{ messages[1].content }}{% endgeneration %}{{ generation }}", "é \"q\"");
-    check("{%- for m in messages -%} {%- generation -%} {{ loop.index }} {%- endgeneration -%} {%- endfor -%}", "12");
+    check(
+        "{% generation %}{{ messages[1].content }}{% endgeneration %}{{ generation }}",
+        "é \"q\"",
+    );
+    check(
+        "{%- for m in messages -%} {%- generation -%} {{ loop.index }} {%- endgeneration -%} {%- endfor -%}",
+        "12",
+    );
     // JSON as Python writes it.
     check("{{ messages[1] | tojson }}", r#"{"role": "assistant", "content": "é \"q\""}"#);
     check(
@@ -112,23 +132,51 @@ fn the_language_is_that_of_hugging_face() {
     check("{{ messages[0].content.split('</think>')[-1].lstrip('\\n') }}", "yes");
     check("{{ messages[0].get('name', 'none') ~ ' ' ~ messages[0].get('role') }}", "none user");
     check("{% for k, v in {'a': 1}.items() %}{{ k }}={{ v }}{% endfor %}", "a=1");
-    check("{{ 'ABC'.lower().startswith('a') }} {{ ', '.join(['x', 'y']) }} {{ 'a-b'.replace('-', '+') }}", "True x, y a+b");
+    check(
+        "{{ 'ABC'.lower().startswith('a') }} {{ ', '.join(['x', 'y']) }} {{ 'a-b'.replace('-', '+') }}",
+        "True x, y a+b",
+    );
     // Operators keep their meaning under the checks, on either side and for every type.
-    check("{{ 'a' ~ 1 ~ none }} {{ 'a' + 'b' }} {{ 1 + 2 * 3 - 4 / 2 }} {{ 7 // 2 }} {{ 7 % 3 }} {{ 2 ** 10 }}", "a1None ab 5.0 3 1 1024");
-    check("{{ '-' * 3 }} {{ 2 * 'ab' }} {{ ([1] * 2 + [3]) | length }} {{ [1, 2, 3][1:] }} {{ 'abc'[::-1] }}", "--- abab 3 [2, 3] cba");
+    check(
+        "{{ 'a' ~ 1 ~ none }} {{ 'a' + 'b' }} {{ 1 + 2 * 3 - 4 / 2 }} {{ 7 // 2 }} {{ 7 % 3 }} {{ 2 ** 10 }}",
+        "a1None ab 5.0 3 1 1024",
+    );
+    check(
+        "{{ '-' * 3 }} {{ 2 * 'ab' }} {{ ([1] * 2 + [3]) | length }} {{ [1, 2, 3][1:] }} {{ 'abc'[::-1] }}",
+        "--- abab 3 [2, 3] cba",
+    );
     check(
         "{{ 1 < 2 }} {{ 2 < 1 }} {{ 'b' > 'a' }} {{ 'a' in 'bag' }} {{ 'bag' in 'a' }} {{ 'role' in messages[0] }}",
         "True False True True False True",
     );
-    check("{{ 1 < 2 < 3 }} {{ 1 not in [1] }} {{ 'x' is in ['x'] }} {{ 1 is eq 1 }}", "True False True True");
+    check(
+        "{{ 1 < 2 < 3 }} {{ 1 not in [1] }} {{ 'x' is in ['x'] }} {{ 1 is eq 1 }}",
+        "True False True True",
+    );
     check("{% set a, b = 'xy' | list %}{{ b ~ a }}", "yx");
-    // Undefined is empty, and what a conversation without tools leaves undefined or none is tested for.
-    check("[{{ nothing }}]{% for x in nothing %}x{% endfor %}{{ tools is none }}{{ strftime_now is defined }}", "[]TrueFalse");
-    check("{{ tools is iterable }} {{ 'a' is iterable }} {{ 'a' is sequence }} {{ messages[0] is mapping }}", "False True True True");
-    check("{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='role') | join(',') }}", "user");
-    check("{% macro m(x, y='!') %}<{{ x ~ y }}>{% endmacro %}{{ m('a') }}{{ m(*['b'], **{'y': '?'}) }}", "<a!><b?>");
+    // Undefined is empty, and what a conversation without tools leaves undefined or none is tested
+    // for.
+    check(
+        "[{{ nothing }}]{% for x in nothing %}x{% endfor %}{{ tools is none }}{{ strftime_now is defined }}",
+        "[]TrueFalse",
+    );
+    check(
+        "{{ tools is iterable }} {{ 'a' is iterable }} {{ 'a' is sequence }} {{ messages[0] is mapping }}",
+        "False True True True",
+    );
+    check(
+        "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='role') | join(',') }}",
+        "user",
+    );
+    check(
+        "{% macro m(x, y='!') %}<{{ x ~ y }}>{% endmacro %}{{ m('a') }}{{ m(*['b'], **{'y': '?'}) }}",
+        "<a!><b?>",
+    );
     check("{% set out %}{{ 'a' }}b{% endset %}{{ out | upper }}", "AB");
-    check("{% for i in range(9) %}{% if i == 1 %}{% continue %}{% elif i > 2 %}{% break %}{% endif %}{{ i }}{% else %}-{% endfor %}", "02");
+    check(
+        "{% for i in range(9) %}{% if i == 1 %}{% continue %}{% elif i > 2 %}{% break %}{% endif %}{{ i }}{% else %}-{% endfor %}",
+        "02",
+    );
     check("{% for n in [{'c': [{'c': []}]}] recursive %}({{ loop(n.c) }}){% endfor %}", "(())");
     check(
         "{% set ns = namespace(l=[]) %}{% for m in messages %}{% set ns.l = ns.l + [m.role] %}{% endfor %}{{ ns.l | join(' ') }}",
@@ -138,25 +186,42 @@ fn the_language_is_that_of_hugging_face() {
 
 #[test]
 fn the_day_is_given_by_the_caller() {
-    let template = ChatTemplate::parse(HEADERS, special()).unwrap().dated(Date { year: 2026, month: 3, day: 9 });
+    let template = ChatTemplate::parse(HEADERS, special()).unwrap().dated(Date {
+        year: 2026,
+        month: 3,
+        day: 9,
+    });
     let text = template.render(&talk(&[(Role::User, "hi")]), false).unwrap();
     assert!(text.contains("Today: 09 Mar 2026"), "{text}");
-    let hours = ChatTemplate::parse("{{ strftime_now('%H') }}", special()).unwrap().dated(Date { year: 2026, month: 3, day: 9 });
-    assert!(matches!(hours.render(&[], false), Err(ChatError::TemplateFailed { reason }) if reason.contains("%H")));
+    let hours = ChatTemplate::parse("{{ strftime_now('%H') }}", special()).unwrap().dated(Date {
+        year: 2026,
+        month: 3,
+        day: 9,
+    });
+    assert!(
+        matches!(hours.render(&[], false), Err(ChatError::TemplateFailed { reason }) if reason.contains("%H"))
+    );
 }
 
 #[test]
 fn the_tokenizer_config_holds_the_template_in_several_forms() {
     let check = |config: serde_json::Value, expected: Result<&str, ChatError>| {
-        let rendered = ChatTemplate::from_tokenizer_config_value(&config).and_then(|template| template.render(&[], true));
+        let rendered = ChatTemplate::from_tokenizer_config_value(&config)
+            .and_then(|template| template.render(&[], true));
         assert_eq!(rendered.as_deref(), expected.as_deref(), "{config}");
     };
     check(
         json!({"chat_template": "{{ bos_token }}|{{ eos_token }}", "bos_token": "<s>", "eos_token": {"content": "</s>"}}),
         Ok("<s>|</s>"),
     );
-    check(json!({"chat_template": "[{{ bos_token }}]{{ bos_token is defined }}", "bos_token": null}), Ok("[]False"));
-    check(json!({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}), Ok("d"));
+    check(
+        json!({"chat_template": "[{{ bos_token }}]{{ bos_token is defined }}", "bos_token": null}),
+        Ok("[]False"),
+    );
+    check(
+        json!({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}),
+        Ok("d"),
+    );
     check(json!({"chat_template": [{"name": "rag", "template": "r"}]}), Err(ChatError::NoTemplate));
     check(json!({"chat_template": null}), Err(ChatError::NoTemplate));
     check(json!({}), Err(ChatError::NoTemplate));
@@ -167,18 +232,32 @@ fn the_tokenizer_config_holds_the_template_in_several_forms() {
 #[test]
 fn errors_say_what_the_template_says_and_where() {
     let failure = |source: &str, words: &[(Role, &str)]| {
-        ChatTemplate::parse(source, special()).and_then(|template| template.render(&talk(words), true)).unwrap_err()
+        ChatTemplate::parse(source, special())
+            .and_then(|template| template.render(&talk(words), true))
+            .unwrap_err()
     };
     let refusal = failure(INST, &[(Role::User, "a"), (Role::User, "b")]);
-    assert_eq!(refusal, ChatError::TemplateRefused { message: "user and assistant must take turns, not user again".to_owned() });
-    assert_eq!(refusal.to_string(), "the chat template refuses this conversation: user and assistant must take turns, not user again");
-    let inside_a_macro = failure("{% macro m() %}{{ raise_exception('no') }}{% endmacro %}{{ m() }}", &[]);
+    assert_eq!(
+        refusal,
+        ChatError::TemplateRefused {
+            message: "user and assistant must take turns, not user again".to_owned()
+        }
+    );
+    assert_eq!(
+        refusal.to_string(),
+        "the chat template refuses this conversation: user and assistant must take turns, not user again"
+    );
+    let inside_a_macro =
+        failure("{% macro m() %}{{ raise_exception('no') }}{% endmacro %}{{ m() }}", &[]);
     assert_eq!(inside_a_macro, ChatError::TemplateRefused { message: "no".to_owned() });
     let check = |source: &str, expected: &str| {
         let message = failure(source, &[(Role::User, "a")]).to_string();
         assert!(message.contains(expected), "{source}: {message}");
     };
-    check("\n{% if %}", "cannot be read: syntax error: unexpected end of block (in chat template:2)");
+    check(
+        "\n{% if %}",
+        "cannot be read: syntax error: unexpected end of block (in chat template:2)",
+    );
     check("{% for x in y %}", "cannot be read");
     check("\n\n{{ 1 + 'a' }}", "(in chat template:3)");
     check("{{ messages[0].content.pop() }}", "pop");
@@ -202,8 +281,16 @@ fn hostile_templates_end_quickly_with_an_error() {
     let steps = &["steps"][..];
     let text = &["text of more than"][..];
     let work = &["bytes of data", "text of more than"][..];
-    check("nested loops", &format!("{0}{0}{0}x{1}{1}{1}", "{% for i in range(1000) %}", "{% endfor %}"), &["steps", "text of more"]);
-    check("silent loops", &format!("{0}{0}{0}{1}{1}{1}", "{% for i in range(90000) %}", "{% endfor %}"), &["steps", "bytes of data"]);
+    check(
+        "nested loops",
+        &format!("{0}{0}{0}x{1}{1}{1}", "{% for i in range(1000) %}", "{% endfor %}"),
+        &["steps", "text of more"],
+    );
+    check(
+        "silent loops",
+        &format!("{0}{0}{0}{1}{1}{1}", "{% for i in range(90000) %}", "{% endfor %}"),
+        &["steps", "bytes of data"],
+    );
     check("a long range", "{% for i in range(10 ** 12) %}{% endfor %}", &["too many"]);
     check("recursion", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", &["recursion"]);
     check(
@@ -212,7 +299,9 @@ fn hostile_templates_end_quickly_with_an_error() {
         steps,
     );
     let doubling = |step: &str| {
-        format!("{{% set ns = namespace(x='0123456789abcdef') %}}{{% for i in range(60) %}}{{% set ns.x = {step} %}}{{% endfor %}}")
+        format!(
+            "{{% set ns = namespace(x='0123456789abcdef') %}}{{% for i in range(60) %}}{{% set ns.x = {step} %}}{{% endfor %}}"
+        )
     };
     check("doubling with ~", &doubling("ns.x ~ ns.x"), text);
     check("doubling with +", &doubling("ns.x + ns.x"), text);
@@ -227,15 +316,30 @@ fn hostile_templates_end_quickly_with_an_error() {
     check("doubling with a keyword", &doubling("(ns.x ~ '\\n') | indent(width=4000000000)"), text);
     check("doubling lists", &doubling("[ns.x, ns.x]"), &["nested too deeply", "bytes of data"]);
     check("doubling lists flatly", &doubling("(ns.x | list) + (ns.x | list)"), work);
-    check("doubling tuples", &doubling("(ns.x, ns.x) * 1000"), &["nested too deeply", "bytes of data"]);
-    check("doubling dictionaries", &doubling("{'a': ns.x, 'b': ns.x}"), &["nested too deeply", "bytes of data"]);
+    check(
+        "doubling tuples",
+        &doubling("(ns.x, ns.x) * 1000"),
+        &["nested too deeply", "bytes of data"],
+    );
+    check(
+        "doubling dictionaries",
+        &doubling("{'a': ns.x, 'b': ns.x}"),
+        &["nested too deeply", "bytes of data"],
+    );
     check("doubling JSON", &doubling("ns.x | tojson | tojson | tojson"), text);
     let capture = "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}";
     check("doubling by capture", capture, text);
-    check("raw text in a loop", &format!("{{% for i in range(90000) %}}{}{{% endfor %}}", "x".repeat(1000)), text);
+    check(
+        "raw text in a loop",
+        &format!("{{% for i in range(90000) %}}{}{{% endfor %}}", "x".repeat(1000)),
+        text,
+    );
     check(
         "captured raw text",
-        &format!("{{% set x %}}{{% for i in range(90000) %}}{}{{% endfor %}}{{% endset %}}", "x".repeat(1000)),
+        &format!(
+            "{{% set x %}}{{% for i in range(90000) %}}{}{{% endfor %}}{{% endset %}}",
+            "x".repeat(1000)
+        ),
         text,
     );
     check("a wide format", "{{ '%1000000000d' | format(1) }}", text);
@@ -243,7 +347,11 @@ fn hostile_templates_end_quickly_with_an_error() {
     check("a width from an argument", "{{ '%*d' | format(1000000000, 1) }}", &["width"]);
     check("a nested width", "{{ '{:{}}'.format(1, 1000000000) }}", &["width"]);
     check("a repeated text", "{{ 'x' * 99999999 }}", text);
-    check("a folded repeated text", &format!("{{% set x = {} %}}", vec!["'x' * 99999999"; 50].join(" ~ ")), text);
+    check(
+        "a folded repeated text",
+        &format!("{{% set x = {} %}}", vec!["'x' * 99999999"; 50].join(" ~ ")),
+        text,
+    );
     check("a folded repeated tuple", "{% set x = (1, 2) * 50000000 %}", text);
     check("a repeated list", "{{ ([1] * 99999999) | length }}", text);
     check(
@@ -261,9 +369,21 @@ fn hostile_templates_end_quickly_with_an_error() {
         "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if 'y' in x or x.find('y') > 0 %}{% endif %}{% endfor %}",
         work,
     );
-    check("long tests", "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if x is upper %}{% endif %}{% endfor %}", work);
-    check("long lengths", "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if x | length == 1 %}{% endif %}{% endfor %}", work);
-    check("a namespace in itself", "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", &["nested too deeply"]);
+    check(
+        "long tests",
+        "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if x is upper %}{% endif %}{% endfor %}",
+        work,
+    );
+    check(
+        "long lengths",
+        "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if x | length == 1 %}{% endif %}{% endfor %}",
+        work,
+    );
+    check(
+        "a namespace in itself",
+        "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
+        &["nested too deeply"],
+    );
     check(
         "a chain of namespaces",
         "{% set ns = namespace(x=1) %}{% for i in range(90000) %}{% set ns.x = namespace(x=ns.x) %}{% endfor %}",
@@ -282,15 +402,39 @@ fn hostile_templates_end_quickly_with_an_error() {
     check("include", "{% include '/etc/passwd' %}", &["not"]);
     check("extends", "{% extends '/etc/passwd' %}", &["not"]);
     check("import", "{% import '/etc/passwd' as x %}{{ x }}", &["not"]);
-    check("deep parentheses", &format!("{{{{ {}1{} }}}}", "(".repeat(20_000), ")".repeat(20_000)), &["cannot be read"]);
-    check("deep lists", &format!("{{{{ {}1{} }}}}", "[".repeat(20_000), "]".repeat(20_000)), &["cannot be read"]);
-    check("deep ifs", &format!("{}{}", "{% if true %}".repeat(9_000), "{% endif %}".repeat(9_000)), &["cannot be read"]);
-    check("a long sum", &format!("{{{{ {}messages }}}}", "1 + ".repeat(60_000)), &["cannot be read"]);
-    check("a sum of the longest length", &format!("{{{{ {}messages }}}}", "1 + ".repeat(490)), &["+"]);
+    check(
+        "deep parentheses",
+        &format!("{{{{ {}1{} }}}}", "(".repeat(20_000), ")".repeat(20_000)),
+        &["cannot be read"],
+    );
+    check(
+        "deep lists",
+        &format!("{{{{ {}1{} }}}}", "[".repeat(20_000), "]".repeat(20_000)),
+        &["cannot be read"],
+    );
+    check(
+        "deep ifs",
+        &format!("{}{}", "{% if true %}".repeat(9_000), "{% endif %}".repeat(9_000)),
+        &["cannot be read"],
+    );
+    check(
+        "a long sum",
+        &format!("{{{{ {}messages }}}}", "1 + ".repeat(60_000)),
+        &["cannot be read"],
+    );
+    check(
+        "a sum of the longest length",
+        &format!("{{{{ {}messages }}}}", "1 + ".repeat(490)),
+        &["+"],
+    );
     check("many nots", &format!("{{{{ {}1 }}}}", "not ".repeat(60_000)), &["cannot be read"]);
     check("many filters", &format!("{{{{ 'a'{} }}}}", "|e".repeat(60_000)), &["cannot be read"]);
     check("many attributes", &format!("{{{{ a{} }}}}", ".a".repeat(490)), &["undefined"]);
-    check("many elifs", &format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(20_000)), &["cannot be read"]);
+    check(
+        "many elifs",
+        &format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(20_000)),
+        &["cannot be read"],
+    );
     check(
         "elifs of the longest length",
         &format!("{{% if 0 %}}{}{{% endif %}}{{{{ a.b.c }}}}", "{% elif 0 %}".repeat(499)),

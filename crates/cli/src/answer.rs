@@ -54,7 +54,9 @@ impl Answer {
             "peak_memory_gb": stats.mlx_peak_bytes as f64 / 1e9,
         });
         if with_logprobs {
-            let entries = self.logprobs.iter().map(|entry| json!({"token": entry.token, "logprob": entry.logprob, "top": entry.top}));
+            let entries = self.logprobs.iter().map(
+                |entry| json!({"token": entry.token, "logprob": entry.logprob, "top": entry.top}),
+            );
             object["logprobs"] = entries.collect();
         }
         object

@@ -9,8 +9,16 @@ use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueP
 use clap::{Args, Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cairn", version, about = "Local language models on MLX", propagate_version = true, args_override_self = true)]
-#[command(after_help = "Conversations, stored prompt caches and imported models lie in the folder that CAIRN_HOME names.")]
+#[command(
+    name = "cairn",
+    version,
+    about = "Local language models on MLX",
+    propagate_version = true,
+    args_override_self = true
+)]
+#[command(
+    after_help = "Conversations, stored prompt caches and imported models lie in the folder that CAIRN_HOME names."
+)]
 pub struct Arguments {
     #[command(subcommand)]
     pub command: Command,
@@ -180,7 +188,11 @@ fn one_of<const N: usize>(allowed: [&'static str; N]) -> impl TypedValueParser<V
 
 impl KvFlags {
     pub fn options(&self) -> KvCacheOptions {
-        let quantization = self.kv_bits.map(|bits| KvQuantization { bits, group_size: self.kv_group_size, start: self.quantized_kv_start });
+        let quantization = self.kv_bits.map(|bits| KvQuantization {
+            bits,
+            group_size: self.kv_group_size,
+            start: self.quantized_kv_start,
+        });
         KvCacheOptions { max_size: self.max_kv_size.map(|size| size as usize), quantization }
     }
 }
@@ -190,7 +202,13 @@ pub struct Generate {
     #[command(flatten)]
     pub model: ModelChoice,
     /// The prompt; `-` reads it from stdin
-    #[arg(short, long, required_unless_present = "prompt_tokens", conflicts_with = "prompt_tokens", allow_hyphen_values = true)]
+    #[arg(
+        short,
+        long,
+        required_unless_present = "prompt_tokens",
+        conflicts_with = "prompt_tokens",
+        allow_hyphen_values = true
+    )]
     pub prompt: Option<String>,
     /// Token ids to continue as they stand, separated by commas
     #[arg(long, value_delimiter = ',', num_args = 1)]
@@ -237,7 +255,8 @@ pub struct Generate {
 pub struct Batch {
     #[command(flatten)]
     pub model: ModelChoice,
-    /// A file of one request a line; `-` reads stdin: {"prompt_tokens": [...] | "messages": [...] | "prompt": "...", "max_tokens", "temp", "top_p", ...}
+    /// A file of one request a line; `-` reads stdin: {"prompt_tokens": [...] | "messages": [...] |
+    /// "prompt": "...", "max_tokens", "temp", "top_p", ...}
     #[arg(long, value_name = "FILE.jsonl")]
     pub input: PathBuf,
     /// Answers written at once
@@ -281,7 +300,8 @@ pub struct CachePrompt {
 pub enum Cache {
     /// What is kept under names and of conversations
     List {
-        /// Print an array of {"kind", "name" | "title", "id", "tokens", "bytes", "model", "last_used_at_ms", ...}
+        /// Print an array of {"kind", "name" | "title", "id", "tokens", "bytes", "model",
+        /// "last_used_at_ms", ...}
         #[arg(long)]
         json: bool,
     },
@@ -345,7 +365,13 @@ pub struct Score {
     #[command(flatten)]
     pub model: ModelChoice,
     /// Token ids, separated by commas
-    #[arg(long, value_delimiter = ',', num_args = 1, required_unless_present = "prompt", conflicts_with = "prompt")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        num_args = 1,
+        required_unless_present = "prompt",
+        conflicts_with = "prompt"
+    )]
     pub tokens: Option<Vec<u32>>,
     /// Text to encode and score; `-` reads it from stdin
     #[arg(short, long, allow_hyphen_values = true)]
@@ -406,7 +432,8 @@ pub struct Bench {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// Run one trial for each line read from stdin, so that another program can be measured in turns
+    /// Run one trial for each line read from stdin, so that another program can be measured in
+    /// turns
     #[arg(long, hide = true)]
     pub interactive: bool,
 }
@@ -471,15 +498,33 @@ mod tests {
         check_refused(&["--prefill-step-size", "-1"], &["--prefill-step-size"]);
         check_refused(&["--stop", ""], &["--stop"]);
         check_refused(&["--logit-bias", "five:1"], &["--logit-bias", "5:-1.5"]);
-        check_refused(&["--prompt-cache-file", "f", "--system-prompt", "s"], &["--system-prompt", "--prompt-cache-file"]);
+        check_refused(
+            &["--prompt-cache-file", "f", "--system-prompt", "s"],
+            &["--system-prompt", "--prompt-cache-file"],
+        );
     }
 
     #[test]
     fn texts_may_begin_with_a_hyphen_and_the_last_of_a_flag_counts() {
-        let found =
-            generate(&["--prompt", "- an item", "--stop", "--", "--stop", "-x", "--extra-eos-token", "--", "--temp", "1", "--temp", "0.5"])
-                .unwrap();
-        assert_eq!((found.prompt.as_deref(), found.stops.stop), (Some("- an item"), vec!["--".to_owned(), "-x".to_owned()]));
+        let found = generate(&[
+            "--prompt",
+            "- an item",
+            "--stop",
+            "--",
+            "--stop",
+            "-x",
+            "--extra-eos-token",
+            "--",
+            "--temp",
+            "1",
+            "--temp",
+            "0.5",
+        ])
+        .unwrap();
+        assert_eq!(
+            (found.prompt.as_deref(), found.stops.stop),
+            (Some("- an item"), vec!["--".to_owned(), "-x".to_owned()])
+        );
         assert_eq!(found.sampling.temp, 0.5);
         assert_eq!(generate(&["-p", "x"]).unwrap().prompt.as_deref(), Some("x"));
     }

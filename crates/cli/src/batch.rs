@@ -69,11 +69,21 @@ fn default_max_tokens() -> usize {
 impl Line {
     fn parse(text: &str) -> Result<Self> {
         let line: Line = serde_json::from_str(text)?;
-        let is_given = [line.prompt_tokens.is_some(), line.messages.is_some(), line.prompt.is_some()];
-        ensure!(is_given.into_iter().filter(|&is_given| is_given).count() == 1, "give one of prompt_tokens, messages and prompt");
-        ensure!(line.messages.as_ref().is_none_or(|messages| !messages.is_empty()), "messages is empty");
+        let is_given =
+            [line.prompt_tokens.is_some(), line.messages.is_some(), line.prompt.is_some()];
+        ensure!(
+            is_given.into_iter().filter(|&is_given| is_given).count() == 1,
+            "give one of prompt_tokens, messages and prompt"
+        );
+        ensure!(
+            line.messages.as_ref().is_none_or(|messages| !messages.is_empty()),
+            "messages is empty"
+        );
         ensure!(line.prompt.as_deref() != Some(""), "the prompt is empty");
-        ensure!(line.prompt_tokens.as_ref().is_none_or(|tokens| !tokens.is_empty()), "prompt_tokens is empty");
+        ensure!(
+            line.prompt_tokens.as_ref().is_none_or(|tokens| !tokens.is_empty()),
+            "prompt_tokens is empty"
+        );
         ensure!(!line.stop.iter().any(String::is_empty), "a stop is empty");
         line.sampling().validate()?;
         Ok(line)
@@ -90,7 +100,9 @@ impl Line {
             xtc_probability: self.xtc_probability.unwrap_or(default.xtc_probability),
             xtc_threshold: self.xtc_threshold.unwrap_or(default.xtc_threshold),
             repetition_penalty: self.repetition_penalty,
-            repetition_context_size: self.repetition_context_size.unwrap_or(default.repetition_context_size),
+            repetition_context_size: self
+                .repetition_context_size
+                .unwrap_or(default.repetition_context_size),
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
             logit_bias: self.logit_bias.clone().unwrap_or_default(),
@@ -101,11 +113,17 @@ impl Line {
 
     fn request(self, prefill_step_size: usize) -> GenerateRequest {
         let sampling = self.sampling();
-        let message = |message: LineMessage| Message { role: message.role, content: message.content, token_ids: None };
+        let message = |message: LineMessage| Message {
+            role: message.role,
+            content: message.content,
+            token_ids: None,
+        };
         let asked = self.prompt.map(|content| LineMessage { role: Role::User, content });
         let prompt = match self.prompt_tokens {
             Some(tokens) => PromptInput::Tokens(tokens),
-            None => PromptInput::Messages(self.messages.into_iter().flatten().chain(asked).map(message).collect()),
+            None => PromptInput::Messages(
+                self.messages.into_iter().flatten().chain(asked).map(message).collect(),
+            ),
         };
         GenerateRequest {
             sampling,
@@ -121,7 +139,8 @@ impl Line {
 }
 
 pub async fn run(arguments: Batch) -> Result<()> {
-    // Every line is checked before the model is loaded: a typo in the last one should not cost the others' work.
+    // Every line is checked before the model is loaded: a typo in the last one should not cost the
+    // others' work.
     let lines = read(&arguments.input)?;
     let options = EngineOptions {
         completion_batch_size: arguments.completion_batch_size as usize,
@@ -133,7 +152,8 @@ pub async fn run(arguments: Batch) -> Result<()> {
     let bar = output::bar(lines.len() as u64, "answering {wide_bar} {pos}/{len} requests");
     let with_logprobs: Vec<bool> = lines.iter().map(|line| line.logprobs.is_some()).collect();
     let step = arguments.prefill_step_size as usize;
-    let mut generations: Vec<_> = lines.into_iter().map(|line| session.engine.generate(line.request(step))).collect();
+    let mut generations: Vec<_> =
+        lines.into_iter().map(|line| session.engine.generate(line.request(step))).collect();
     let mut num_failed = 0;
     for (index, generation) in generations.iter_mut().enumerate() {
         match Answer::collect(generation).await {
@@ -142,7 +162,9 @@ pub async fn run(arguments: Batch) -> Result<()> {
                 object["index"] = index.into();
                 output::line(object)?;
             }
-            Ok((answer, _)) => output::line(format_args!("{index}\t{}", answer.text.replace('\n', "\\n")))?,
+            Ok((answer, _)) => {
+                output::line(format_args!("{index}\t{}", answer.text.replace('\n', "\\n")))?
+            }
             Err(error) => {
                 num_failed += 1;
                 bar.suspend(|| eprintln!("cairn: request {index}: {error}"));
@@ -166,8 +188,14 @@ fn read(path: &Path) -> Result<Vec<Line>> {
     let text = text.with_context(|| format!("cannot read {}", path.display()))?;
     let numbered = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let lines: Vec<Line> = numbered
-        .map(|(number, line)| Line::parse(line).with_context(|| format!("line {} of {}", number + 1, path.display())))
+        .map(|(number, line)| {
+            Line::parse(line).with_context(|| format!("line {} of {}", number + 1, path.display()))
+        })
         .collect::<Result<_>>()?;
-    ensure!(!lines.is_empty(), "{} holds no requests: write one JSON object a line", path.display());
+    ensure!(
+        !lines.is_empty(),
+        "{} holds no requests: write one JSON object a line",
+        path.display()
+    );
     Ok(lines)
 }

@@ -43,7 +43,8 @@ async fn list(caches: &OfflineCaches, json: bool) -> Result<()> {
     }
     for kept in kept {
         let marks = [("pinned", kept.is_pinned), ("imported", kept.imported_from.is_some())];
-        let marks: String = marks.iter().filter(|(_, is_so)| *is_so).map(|(mark, _)| format!("\t{mark}")).collect();
+        let marks: String =
+            marks.iter().filter(|(_, is_so)| *is_so).map(|(mark, _)| format!("\t{mark}")).collect();
         output::line(format_args!(
             "{}\t{}\t{} tokens\t{}\t{}\t{}\t{}{marks}",
             kind(&kept.source),
@@ -62,9 +63,16 @@ async fn list(caches: &OfflineCaches, json: bool) -> Result<()> {
 async fn show(caches: &OfflineCaches, key: &str) -> Result<()> {
     let found = caches.find(key).await.map_err(why)?;
     if let Kept::Source(source) = &found
-        && let Some(kept) = caches.list().await.map_err(why)?.into_iter().find(|kept| kept.source == *source)
+        && let Some(kept) =
+            caches.list().await.map_err(why)?.into_iter().find(|kept| kept.source == *source)
     {
-        output::line(format_args!("{}\t{}\nid\t{}\nmodel\t{}", kind(source), title(&kept), kept.id(), kept.model))?;
+        output::line(format_args!(
+            "{}\t{}\nid\t{}\nmodel\t{}",
+            kind(source),
+            title(&kept),
+            kept.id(),
+            kept.model
+        ))?;
         output::line(format_args!("tokens\t{}\nbytes\t{}", kept.tokens, kept.bytes))?;
         for (name, value) in [("imported from", kept.imported_from), ("lost", kept.lost)] {
             if let Some(value) = value {
@@ -82,7 +90,12 @@ async fn show(caches: &OfflineCaches, key: &str) -> Result<()> {
             CacheKind::Assistant => "assistant",
         };
         let (from, to) = (chunk.start, chunk.start + chunk.tokens);
-        output::line(format_args!("{from}..{to}\t{kind}\t{}\t{} hits\t{}", output::size(chunk.bytes), chunk.hits, chunk.key))?;
+        output::line(format_args!(
+            "{from}..{to}\t{kind}\t{}\t{} hits\t{}",
+            output::size(chunk.bytes),
+            chunk.hits,
+            chunk.key
+        ))?;
     }
     Ok(())
 }
@@ -90,9 +103,13 @@ async fn show(caches: &OfflineCaches, key: &str) -> Result<()> {
 async fn export(caches: &OfflineCaches, source: &str, file: &Path) -> Result<()> {
     let cannot = || format!("cannot export {source}");
     match caches.find(source).await.map_err(why).with_context(cannot)? {
-        Kept::Source(source) => caches.export(&source, file).await.map_err(why).with_context(cannot)?,
+        Kept::Source(source) => {
+            caches.export(&source, file).await.map_err(why).with_context(cannot)?
+        }
         Kept::Chunk { .. } => {
-            bail!("cannot export {source}: it is a chunk, and only named prompt caches and conversations can be exported")
+            bail!(
+                "cannot export {source}: it is a chunk, and only named prompt caches and conversations can be exported"
+            )
         }
     }
     output::line(file.display())
@@ -119,7 +136,11 @@ async fn import(caches: &OfflineCaches, arguments: ImportCache) -> Result<()> {
         return Ok(());
     }
     let kept = import.confirm(&name, arguments.check).await.map_err(why).with_context(cannot)?;
-    let checked = if arguments.check { "\nchecked\tsample positions are what the model computes" } else { "" };
+    let checked = if arguments.check {
+        "\nchecked\tsample positions are what the model computes"
+    } else {
+        ""
+    };
     output::line(format_args!("kept as\t{}\nid\t{}{checked}", kept.title, kept.id()))
 }
 
@@ -139,8 +160,14 @@ async fn delete(caches: &OfflineCaches, keys: &[String]) -> Result<()> {
 
 fn print(preview: &ImportPreview) -> Result<()> {
     let size = output::size(preview.bytes);
-    output::line(format_args!("title\t{}", preview.title.as_deref().unwrap_or(&preview.file_name)))?;
-    output::line(format_args!("model\t{}\nkind\t{}\ntokens\t{}\nsize\t{size}", preview.model, preview.kind, preview.tokens))?;
+    output::line(format_args!(
+        "title\t{}",
+        preview.title.as_deref().unwrap_or(&preview.file_name)
+    ))?;
+    output::line(format_args!(
+        "model\t{}\nkind\t{}\ntokens\t{}\nsize\t{size}",
+        preview.model, preview.kind, preview.tokens
+    ))?;
     if let (Some(start), Some(end)) = (&preview.start_text, &preview.end_text) {
         // Quoted, so that no control character of the file reaches the terminal.
         output::line(format_args!("begins\t{start:?}\nends\t{end:?}"))?;
@@ -157,7 +184,8 @@ fn print(preview: &ImportPreview) -> Result<()> {
     Ok(())
 }
 
-/// Name and folder of the model that made a file: the one named on the command line, or the one on this machine that the file names.
+/// Name and folder of the model that made a file: the one named on the command line, or the one on
+/// this machine that the file names.
 fn model_for(file: &Path, named: Option<String>) -> Result<(String, PathBuf)> {
     if let Some(name) = named {
         let folder = find_model(&name)?;
@@ -165,10 +193,16 @@ fn model_for(file: &Path, named: Option<String>) -> Result<(String, PathBuf)> {
     }
     let header = SafetensorsFile::open(file, Limits::CACHE)?;
     // User metadata stands under 0 since mlx-lm 0.32, and stood under 1 before.
-    let written = ["0.model", "1.model"].iter().find_map(|key| header.metadata().get(*key)).cloned();
-    let written = written.ok_or_else(|| anyhow!("it does not say by which model it was made: name that one with --model"))?;
+    let written =
+        ["0.model", "1.model"].iter().find_map(|key| header.metadata().get(*key)).cloned();
+    let written = written.ok_or_else(|| {
+        anyhow!("it does not say by which model it was made: name that one with --model")
+    })?;
     // Only among the models of this machine: a file must not choose a folder to load from.
-    let found = model_folders()?.list().into_iter().find(|model| model.name == written || model.path == Path::new(&written));
+    let found = model_folders()?
+        .list()
+        .into_iter()
+        .find(|model| model.name == written || model.path == Path::new(&written));
     let found = found.ok_or_else(|| anyhow!("it was made with {written:?}, which is not on this machine: name the model with --model"))?;
     Ok((found.name, found.path))
 }
@@ -206,7 +240,8 @@ fn title(kept: &KeptCache) -> &str {
 
 /// How long a time is past, roughly.
 fn ago(at_ms: i64) -> String {
-    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64);
+    let now_ms =
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64);
     let minutes = now_ms.saturating_sub(at_ms) / 60_000;
     match minutes {
         ..2 => "just now".to_owned(),

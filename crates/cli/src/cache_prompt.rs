@@ -1,4 +1,5 @@
-//! `cairn cache-prompt`: read a prompt once and keep its keys and values in a file that generate continues, ours and mlx-lm's.
+//! `cairn cache-prompt`: read a prompt once and keep its keys and values in a file that generate
+//! continues, ours and mlx-lm's.
 
 use anyhow::Result;
 use cairn_chat::{Message, Role};
@@ -13,7 +14,11 @@ pub async fn run(arguments: CachePrompt) -> Result<()> {
     let text = output::text_or_stdin(arguments.prompt)?;
     let prompt = match arguments.ignore_chat_template {
         true => PromptInput::Text(text),
-        false => PromptInput::OpenTurn(vec![Message { role: Role::User, content: text, token_ids: None }]),
+        false => PromptInput::OpenTurn(vec![Message {
+            role: Role::User,
+            content: text,
+            token_ids: None,
+        }]),
     };
     let session = Session::open(&arguments.model).await?;
     let bar = output::bar(0, "reading the prompt {wide_bar} {pos}/{len} tokens");
@@ -32,7 +37,13 @@ pub async fn run(arguments: CachePrompt) -> Result<()> {
     bar.finish_and_clear();
     session.engine.shutdown().await;
     let file = arguments.prompt_cache_file.display();
-    eprintln!("kept {} tokens in {file} ({:.1} MB)", saved.num_tokens, saved.num_bytes as f64 / 1e6);
-    eprintln!("Continue it with `cairn generate --prompt-cache-file {file}`, or start chats from it after `cairn cache import {file}`.");
+    eprintln!(
+        "kept {} tokens in {file} ({:.1} MB)",
+        saved.num_tokens,
+        saved.num_bytes as f64 / 1e6
+    );
+    eprintln!(
+        "Continue it with `cairn generate --prompt-cache-file {file}`, or start chats from it after `cairn cache import {file}`."
+    );
     Ok(())
 }

@@ -17,7 +17,11 @@ const HELP: &str = "Type a message and press Enter.\n  q       leaves\n  r      
 pub async fn run(arguments: Chat) -> Result<()> {
     let session = Session::open(&arguments.model).await?;
     eprintln!("Chatting with {}. q leaves, r starts anew, h helps.", session.model.name);
-    let beginning: Vec<Message> = arguments.system_prompt.iter().map(|prompt| message(Role::System, prompt.clone(), None)).collect();
+    let beginning: Vec<Message> = arguments
+        .system_prompt
+        .iter()
+        .map(|prompt| message(Role::System, prompt.clone(), None))
+        .collect();
     let mut messages = beginning.clone();
     while let Some(line) = read_line().await? {
         match line.trim() {
@@ -40,7 +44,12 @@ pub async fn run(arguments: Chat) -> Result<()> {
 }
 
 /// Asks for an answer to `text`. The first Ctrl-C ends the answer, a second one the program.
-async fn answer(session: &Session, arguments: &Chat, messages: &mut Vec<Message>, text: String) -> Result<ControlFlow<()>> {
+async fn answer(
+    session: &Session,
+    arguments: &Chat,
+    messages: &mut Vec<Message>,
+    text: String,
+) -> Result<ControlFlow<()>> {
     messages.push(message(Role::User, text, None));
     let mut request = GenerateRequest::new(PromptInput::Messages(messages.clone()));
     request.sampling = arguments.sampling.params();
@@ -101,11 +110,14 @@ async fn read_line() -> Result<Option<String>> {
     if std::io::stdin().is_terminal() {
         eprint!("> ");
     }
-    // A thread of its own: a blocking read on the runtime's shutdown path would wait for one more line.
+    // A thread of its own: a blocking read on the runtime's shutdown path would wait for one more
+    // line.
     let (sender, receiver) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let mut line = String::new();
-        let _ = sender.send(std::io::stdin().lock().read_line(&mut line).map(|length| (length > 0).then_some(line)));
+        let _ = sender.send(
+            std::io::stdin().lock().read_line(&mut line).map(|length| (length > 0).then_some(line)),
+        );
     });
     tokio::select! {
         line = receiver => line?.context("cannot read from the terminal"),

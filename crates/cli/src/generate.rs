@@ -23,10 +23,18 @@ pub async fn run(arguments: Generate) -> Result<()> {
     };
     let session = Session::open(&arguments.model).await?;
     if let Some(image) = arguments.image.first() {
-        bail!("cannot read {}: {} models take text only", image.display(), session.model.model_type);
+        bail!(
+            "cannot read {}: {} models take text only",
+            image.display(),
+            session.model.model_type
+        );
     }
     if let Some(draft) = &arguments.draft_model {
-        session.engine.load_draft(draft, &find_model(draft)?).await.with_context(|| format!("cannot draft with {draft}"))?;
+        session
+            .engine
+            .load_draft(draft, &find_model(draft)?)
+            .await
+            .with_context(|| format!("cannot draft with {draft}"))?;
     }
     let mut request = GenerateRequest::new(prompt);
     request.sampling = arguments.sampling.params();
@@ -37,7 +45,8 @@ pub async fn run(arguments: Generate) -> Result<()> {
     request.extra_eos_tokens = arguments.stops.extra_eos_token;
     request.kv_cache = kv_cache;
     request.prompt_cache_file = arguments.prompt_cache_file;
-    request.num_draft_tokens = arguments.draft_model.is_some().then_some(arguments.num_draft_tokens as usize);
+    request.num_draft_tokens =
+        arguments.draft_model.is_some().then_some(arguments.num_draft_tokens as usize);
     request.num_top_logprobs = arguments.logprobs;
 
     let mut answer = Answer::default();
@@ -73,7 +82,12 @@ pub async fn run(arguments: Generate) -> Result<()> {
     Ok(())
 }
 
-fn prompt(text: String, system_prompt: Option<String>, plain: bool, continues_file: bool) -> PromptInput {
+fn prompt(
+    text: String,
+    system_prompt: Option<String>,
+    plain: bool,
+    continues_file: bool,
+) -> PromptInput {
     if plain {
         return if continues_file { PromptInput::MoreText(text) } else { PromptInput::Text(text) };
     }
@@ -81,7 +95,11 @@ fn prompt(text: String, system_prompt: Option<String>, plain: bool, continues_fi
     let system = system_prompt.map(|content| message(Role::System, content));
     let messages = system.into_iter().chain([message(Role::User, text)]).collect();
     // The file ends within the user's turn: only what comes after it is read.
-    if continues_file { PromptInput::Continuation(messages) } else { PromptInput::Messages(messages) }
+    if continues_file {
+        PromptInput::Continuation(messages)
+    } else {
+        PromptInput::Messages(messages)
+    }
 }
 
 fn summarise(finished: &FinishedGeneration) {

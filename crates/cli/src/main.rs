@@ -1,4 +1,5 @@
-//! `cairn`: models from the command line, with mlx-lm's commands and flags. Results go to stdout, everything else to stderr.
+//! `cairn`: models from the command line, with mlx-lm's commands and flags. Results go to stdout,
+//! everything else to stderr.
 //!
 //! Exit status: 0; 1 with one line `cairn: what failed: why`; 2 for wrong usage.
 
@@ -26,12 +27,16 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
-        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("CAIRN_LOG").unwrap_or_else(|_| "warn".into()))
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("CAIRN_LOG")
+                .unwrap_or_else(|_| "warn".into()),
+        )
         .init();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return output::fail(&error.into()),
-    };
+    let runtime =
+        match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return output::fail(&error.into()),
+        };
     let result = runtime.block_on(async {
         match arguments.command {
             Command::Generate(arguments) => generate::run(*arguments).await,

@@ -67,17 +67,31 @@ fn import(source: &Path, name: Option<&str>) -> Result<()> {
 
 fn info(model: &str, json: bool) -> Result<()> {
     let folder = find_model(model)?;
-    let config = std::fs::read(folder.join("config.json")).with_context(|| format!("cannot read config.json of {model}"))?;
-    let config: serde_json::Value = serde_json::from_slice(&config).with_context(|| format!("config.json of {model} is not JSON"))?;
+    let config = std::fs::read(folder.join("config.json"))
+        .with_context(|| format!("cannot read config.json of {model}"))?;
+    let config: serde_json::Value = serde_json::from_slice(&config)
+        .with_context(|| format!("config.json of {model} is not JSON"))?;
     let files = cairn_lm::safetensors_header::check_weight_files(&folder)?;
     let tensors: usize = files.iter().map(|file| file.tensors().len()).sum();
     let bytes: u64 = files.iter().map(|file| file.data_bytes()).sum();
     if json {
-        output::line(json!({"name": model, "path": folder, "config": config, "tensors": tensors, "bytes": bytes}))?;
+        output::line(
+            json!({"name": model, "path": folder, "config": config, "tensors": tensors, "bytes": bytes}),
+        )?;
         return Ok(());
     }
-    output::line(format_args!("name\t{model}\npath\t{}\ntensors\t{tensors}\nbytes\t{bytes}", folder.display()))?;
-    for key in ["model_type", "num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings", "quantization"] {
+    output::line(format_args!(
+        "name\t{model}\npath\t{}\ntensors\t{tensors}\nbytes\t{bytes}",
+        folder.display()
+    ))?;
+    for key in [
+        "model_type",
+        "num_hidden_layers",
+        "hidden_size",
+        "vocab_size",
+        "max_position_embeddings",
+        "quantization",
+    ] {
         if let Some(value) = config.get(key) {
             output::line(format_args!("{key}\t{value}"))?;
         }

@@ -11,8 +11,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// Prints `cairn: what failed: why` on one line.
 pub fn fail(error: &anyhow::Error) -> ExitCode {
-    let is_closed_pipe =
-        |cause: &(dyn Error + 'static)| cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe);
+    let is_closed_pipe = |cause: &(dyn Error + 'static)| {
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+    };
     if error.chain().any(is_closed_pipe) {
         // The reader has seen enough (`cairn … | head`).
         return ExitCode::SUCCESS;
@@ -41,7 +44,8 @@ impl Display for Usage {
 
 impl Error for Usage {}
 
-/// Prints a result, followed by a newline. Unlike `println!` a reader that went away (`cairn … | head`) is an error, not a panic.
+/// Prints a result, followed by a newline. Unlike `println!` a reader that went away (`cairn … |
+/// head`) is an error, not a panic.
 pub fn line(result: impl Display) -> Result<()> {
     text(format_args!("{result}\n"))
 }
@@ -54,7 +58,8 @@ pub fn text(piece: impl Display) -> Result<()> {
 
 /// The prompt itself, or all of stdin where it is `-`. Fails on one without a character.
 pub fn text_or_stdin(text: String) -> Result<String> {
-    let text = if text == "-" { stdin().context("cannot read the prompt from stdin")? } else { text };
+    let text =
+        if text == "-" { stdin().context("cannot read the prompt from stdin")? } else { text };
     ensure!(!text.is_empty(), "the prompt is empty");
     Ok(text)
 }
@@ -98,6 +103,7 @@ pub fn bar(total: u64, template: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(total).with_style(style)
 }

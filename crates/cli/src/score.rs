@@ -17,7 +17,9 @@ pub async fn run(arguments: Score) -> Result<()> {
     let score = session.engine.score(prompt, arguments.top).await?;
     session.engine.shutdown().await;
     if arguments.json {
-        output::line(json!({"tokens": score.tokens, "logprobs": score.logprobs, "next": score.next}))?;
+        output::line(
+            json!({"tokens": score.tokens, "logprobs": score.logprobs, "next": score.next}),
+        )?;
         return Ok(());
     }
     output::line(format_args!("token\tlogprob"))?;

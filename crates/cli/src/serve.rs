@@ -13,15 +13,22 @@ pub async fn run(arguments: Serve) -> Result<()> {
     let token = match (arguments.token, arguments.token_file) {
         (Some(token), _) => Some(token),
         (None, Some(file)) => {
-            let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read the token from {}", file.display()))?;
+            let text = std::fs::read_to_string(&file)
+                .with_context(|| format!("cannot read the token from {}", file.display()))?;
             Some(text.trim().to_owned())
         }
         (None, None) => None,
     };
     let places = Places::from_environment()?;
-    let app = App::open(Options { places, autoload: arguments.model.is_none(), hub_variables: hub_variables() }).await?;
+    let app = App::open(Options {
+        places,
+        autoload: arguments.model.is_none(),
+        hub_variables: hub_variables(),
+    })
+    .await?;
     let has_interface = arguments.ui;
-    let options = ServeOptions { host: arguments.host, port: arguments.port, token, ui: arguments.ui };
+    let options =
+        ServeOptions { host: arguments.host, port: arguments.port, token, ui: arguments.ui };
     let server = match Server::bind(app.clone(), options).await {
         Ok(server) => server,
         Err(error) => {
@@ -36,7 +43,11 @@ pub async fn run(arguments: Serve) -> Result<()> {
         bail!(failure.message);
     }
     output::line(server.url())?;
-    let what = if has_interface { "Cairn is at the address above." } else { "The commands are served above; --ui adds the interface." };
+    let what = if has_interface {
+        "Cairn is at the address above."
+    } else {
+        "The commands are served above; --ui adds the interface."
+    };
     eprintln!("{what} Ctrl-C ends it.");
     let result = server.run(shutdown_signal()).await;
     app.close().await;
@@ -45,10 +56,11 @@ pub async fn run(arguments: Serve) -> Result<()> {
 
 /// Ctrl-C, or the polite signal of a process manager.
 async fn shutdown_signal() {
-    let mut terminate = match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-        Ok(terminate) => terminate,
-        Err(_) => return std::future::pending().await,
-    };
+    let mut terminate =
+        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+            Ok(terminate) => terminate,
+            Err(_) => return std::future::pending().await,
+        };
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
         _ = terminate.recv() => {}

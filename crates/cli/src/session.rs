@@ -23,7 +23,8 @@ impl Session {
 
     pub async fn open_with(choice: &ModelChoice, options: EngineOptions) -> Result<Self> {
         let folder = find_model(&choice.model)?;
-        let (engine, _) = Engine::start(EngineOptions { keep_quantized: choice.keep_quantized, ..options });
+        let (engine, _) =
+            Engine::start(EngineOptions { keep_quantized: choice.keep_quantized, ..options });
         let spinner = output::spinner(format!("loading {}", choice.model));
         let model = engine.load(&choice.model, &folder).await?;
         spinner.finish_and_clear();

@@ -1,4 +1,5 @@
-//! `cairn cache` as a shell meets it: the program itself, on a data folder of its own with a tiny model.
+//! `cairn cache` as a shell meets it: the program itself, on a data folder of its own with a tiny
+//! model.
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 use std::path::{Path, PathBuf};
@@ -31,14 +32,24 @@ impl Place {
 
     async fn with_budget(cache_budget_bytes: u64) -> Place {
         let place = Place { folder: tempfile::tempdir().unwrap() };
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama").join(MODEL);
+        let source =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama").join(MODEL);
         let model = place.home().join("models").join(MODEL);
         std::fs::create_dir_all(&model).unwrap();
-        for name in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        for name in [
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+        ] {
             std::fs::copy(source.join(name), model.join(name)).unwrap();
         }
         let app = place.open_app().await;
-        let Reply::Bootstrap { settings, .. } = app.call(wire::Command::Bootstrap).await.unwrap() else { panic!("no settings") };
+        let Reply::Bootstrap { settings, .. } = app.call(wire::Command::Bootstrap).await.unwrap()
+        else {
+            panic!("no settings")
+        };
         let settings = Settings { cache_budget_bytes, ..settings };
         app.call(wire::Command::UpdateSettings { settings }).await.unwrap();
         app.close().await;
@@ -46,7 +57,11 @@ impl Place {
     }
 
     async fn open_app(&self) -> std::sync::Arc<App> {
-        let options = Options { places: Places::new(self.home()), hub_variables: CacheVariables::default(), autoload: false };
+        let options = Options {
+            places: Places::new(self.home()),
+            hub_variables: CacheVariables::default(),
+            autoload: false,
+        };
         App::open(options).await.unwrap()
     }
 
@@ -60,10 +75,17 @@ impl Place {
 
     fn run(&self, arguments: &[&str]) -> Said {
         let mut program = Command::new(env!("CARGO_BIN_EXE_cairn"));
-        program.args(arguments).env("CAIRN_HOME", self.home()).env("HF_HUB_CACHE", self.folder.path().join("hub"));
+        program
+            .args(arguments)
+            .env("CAIRN_HOME", self.home())
+            .env("HF_HUB_CACHE", self.folder.path().join("hub"));
         let output = program.stdin(Stdio::null()).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        Said { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+        Said {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
     }
 
     /// What it printed; it must have worked.
@@ -79,48 +101,82 @@ impl Place {
 
     fn check_refused(&self, arguments: &[&str], code: i32, expected: &str) {
         let said = self.run(arguments);
-        assert_eq!((said.code, said.stdout.as_str()), (Some(code), ""), "{arguments:?}: {}", said.stderr);
-        assert!(said.stderr.contains(expected), "{arguments:?}: {:?} should say {expected:?}", said.stderr);
+        assert_eq!(
+            (said.code, said.stdout.as_str()),
+            (Some(code), ""),
+            "{arguments:?}: {}",
+            said.stderr
+        );
+        assert!(
+            said.stderr.contains(expected),
+            "{arguments:?}: {:?} should say {expected:?}",
+            said.stderr
+        );
         if code == 1 {
-            assert!(said.stderr.starts_with("cairn: ") && said.stderr.lines().count() == 1, "{arguments:?}: {:?}", said.stderr);
+            assert!(
+                said.stderr.starts_with("cairn: ") && said.stderr.lines().count() == 1,
+                "{arguments:?}: {:?}",
+                said.stderr
+            );
         }
     }
 
     /// Writes a prompt-cache file and returns its path.
     fn prompt_file(&self, name: &str, prompt: &str) -> String {
         let file = self.file(name);
-        self.printed(&["cache-prompt", "--model", MODEL, "--prompt", prompt, "--prompt-cache-file", &file]);
+        self.printed(&[
+            "cache-prompt",
+            "--model",
+            MODEL,
+            "--prompt",
+            prompt,
+            "--prompt-cache-file",
+            &file,
+        ]);
         file
     }
 
     /// Files of chunks.
     fn num_chunk_files(&self) -> usize {
         let folders = std::fs::read_dir(self.home().join("prompt-cache-v1")).unwrap().flatten();
-        folders.filter(|folder| folder.path().is_dir()).map(|folder| std::fs::read_dir(folder.path()).unwrap().count()).sum()
+        folders
+            .filter(|folder| folder.path().is_dir())
+            .map(|folder| std::fs::read_dir(folder.path()).unwrap().count())
+            .sum()
     }
 }
 
 /// The tokens that continue a file, and how many came from it.
 fn continued(place: &Place, file: &str) -> (Value, Value) {
     let flags = ["--prompt", " And then?", "--max-tokens", "12", "--json"];
-    let answer = place.json(&[&["generate", "--model", MODEL, "--prompt-cache-file", file][..], &flags].concat());
+    let answer = place
+        .json(&[&["generate", "--model", MODEL, "--prompt-cache-file", file][..], &flags].concat());
     (answer["tokens"].clone(), answer["cached_tokens"].clone())
 }
 
 #[tokio::test]
 async fn what_is_imported_is_listed_shown_exported_and_gives_the_same_answer() {
     let place = Place::new().await;
-    let file = place.prompt_file("story.safetensors", &"Once there was a pile of stones. ".repeat(20));
+    let file =
+        place.prompt_file("story.safetensors", &"Once there was a pile of stones. ".repeat(20));
     let expected = continued(&place, &file);
 
     let told = place.printed(&["cache", "import", &file, "--yes", "--check", "--name", "Story"]);
-    for expected in ["model\ttiny-chat", "kind\tprompt", "begins\t\"", "pile of stones", "kept as\tStory"] {
+    for expected in
+        ["model\ttiny-chat", "kind\tprompt", "begins\t\"", "pile of stones", "kept as\tStory"]
+    {
         assert!(told.contains(expected), "{told:?} should say {expected:?}");
     }
     let list = place.json(&["cache", "list", "--json"]);
     let [named] = &list.as_array().unwrap()[..] else { panic!("{list}") };
-    assert_eq!((&named["kind"], &named["name"], &named["model"]), (&"named".into(), &"Story".into(), &MODEL.into()));
-    assert_eq!((&named["tokens"], &named["imported_from"]), (&expected.1, &"story.safetensors".into()));
+    assert_eq!(
+        (&named["kind"], &named["name"], &named["model"]),
+        (&"named".into(), &"Story".into(), &MODEL.into())
+    );
+    assert_eq!(
+        (&named["tokens"], &named["imported_from"]),
+        (&expected.1, &"story.safetensors".into())
+    );
     let (id, bytes) = (named["id"].as_str().unwrap(), named["bytes"].as_u64().unwrap());
     let table = place.printed(&["cache", "list"]);
     assert!(table.contains("Story") && table.contains(id) && table.contains("total\t"), "{table}");
@@ -164,15 +220,31 @@ async fn what_cannot_be_done_is_refused_in_one_line() {
     place.check_refused(&["cache", "show", "Story"], 1, "“Story”");
     place.check_refused(&["cache", "delete", "Story"], 1, "nothing was deleted");
     place.check_refused(&["cache", "export", "Story", &place.file("b.safetensors")], 1, "“Story”");
-    place.check_refused(&["cache", "import", &place.file("none.safetensors"), "--yes"], 1, "none.safetensors");
+    place.check_refused(
+        &["cache", "import", &place.file("none.safetensors"), "--yes"],
+        1,
+        "none.safetensors",
+    );
     place.check_refused(&["cache", "import", &file, "--yes", "--model", "other"], 1, "other");
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(place.file("half.safetensors"), &bytes[..bytes.len() / 2]).unwrap();
-    place.check_refused(&["cache", "import", &place.file("half.safetensors"), "--yes"], 1, "half.safetensors");
-    std::fs::rename(place.home().join("models").join(MODEL), place.home().join("models").join("renamed")).unwrap();
+    place.check_refused(
+        &["cache", "import", &place.file("half.safetensors"), "--yes"],
+        1,
+        "half.safetensors",
+    );
+    std::fs::rename(
+        place.home().join("models").join(MODEL),
+        place.home().join("models").join("renamed"),
+    )
+    .unwrap();
     place.check_refused(&["cache", "import", &file, "--yes"], 1, "--model");
     assert_eq!(place.num_chunk_files(), 0);
-    assert!(place.printed(&["cache", "import", &file, "--yes", "--model", "renamed"]).contains("kept as\ta"));
+    assert!(
+        place
+            .printed(&["cache", "import", &file, "--yes", "--model", "renamed"])
+            .contains("kept as\ta")
+    );
 }
 
 #[tokio::test]
@@ -186,7 +258,12 @@ async fn the_budget_on_disk_holds_for_imports_too() {
     let said = place.run(&["cache", "import", &large, "--yes"]);
     assert!(said.code == Some(1) && said.stderr.contains("budget"), "{}", said.stderr);
     let list = place.json(&["cache", "list", "--json"]);
-    assert!(list.as_array().unwrap().len() == 1 && list[0]["name"] == "small" && list[0]["lost"].is_null(), "{list}");
+    assert!(
+        list.as_array().unwrap().len() == 1
+            && list[0]["name"] == "small"
+            && list[0]["lost"].is_null(),
+        "{list}"
+    );
 }
 
 #[tokio::test]
@@ -200,7 +277,10 @@ async fn the_app_may_have_the_folder_open() {
         other => panic!("{other:?}"),
     };
     let [cache] = &named().await[..] else { panic!("one is imported") };
-    assert_eq!((cache.name.as_str(), cache.imported_from.as_deref()), ("story", Some("story.safetensors")));
+    assert_eq!(
+        (cache.name.as_str(), cache.imported_from.as_deref()),
+        ("story", Some("story.safetensors"))
+    );
     place.printed(&["cache", "delete", &cache.id]);
     assert!(named().await.is_empty());
     app.close().await;

@@ -1,18 +1,19 @@
-//! Files for mlx-lm to go on from, and what Cairn says after them: tests/goldens/check_exports.py compares.
+//! Files for mlx-lm to go on from, and what Cairn says after them: tests/goldens/check_exports.py
+//! compares.
 //!
 //! ```text
 //! cargo run -p cairn-engine --example exports -- MODEL_FOLDER OUT_FOLDER
 //! ```
-//! writes `prompt.safetensors` (a prompt left open, as `cairn cache-prompt` writes it), `conversation.safetensors` (two turns, exported), and
-//! `exports.json` with what follows on each.
+//! writes `prompt.safetensors` (a prompt left open, as `cairn cache-prompt` writes it),
+//! `conversation.safetensors` (two turns, exported), and `exports.json` with what follows on each.
 
 use std::path::PathBuf;
 
 use anyhow::Context;
 use cairn_chat::{Message, Role};
 use cairn_engine::{
-    CacheOptions, CachePromptRequest, Engine, EngineOptions, ExportRequest, FinishedGeneration, GenerateEvent, GenerateRequest,
-    KvCacheOptions, PromptInput, PromptKind,
+    CacheOptions, CachePromptRequest, Engine, EngineOptions, ExportRequest, FinishedGeneration,
+    GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput, PromptKind,
 };
 use serde_json::json;
 
@@ -23,7 +24,10 @@ const MAX_TOKENS: usize = 32;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1).map(PathBuf::from);
-    let (model, out) = arguments.next().zip(arguments.next()).context("give a model folder and a folder for the files")?;
+    let (model, out) = arguments
+        .next()
+        .zip(arguments.next())
+        .context("give a model folder and a folder for the files")?;
     std::fs::create_dir_all(&out)?;
     let stored = tempfile::tempdir()?;
     let cache = CacheOptions {
@@ -34,7 +38,8 @@ async fn main() -> anyhow::Result<()> {
         anchors: Vec::new(),
         sweep_lock: None,
     };
-    let (engine, _) = Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
+    let (engine, _) =
+        Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
     let model_name = model.display().to_string();
     engine.load(&model_name, &model).await?;
 
@@ -48,7 +53,15 @@ async fn main() -> anyhow::Result<()> {
     };
     engine.cache_prompt(request, |_, _| {}).await?;
     let question = PromptInput::Continuation(vec![message(Role::User, QUESTION, None)]);
-    let (said, _) = answer(&engine, GenerateRequest { prompt_cache_file: Some(file), use_prompt_cache: false, ..asked(question) }).await?;
+    let (said, _) = answer(
+        &engine,
+        GenerateRequest {
+            prompt_cache_file: Some(file),
+            use_prompt_cache: false,
+            ..asked(question)
+        },
+    )
+    .await?;
     let prompt = json!({ "question": QUESTION, "text": said, "max_tokens": MAX_TOKENS });
 
     let owner = "conversation/example";
@@ -65,11 +78,18 @@ async fn main() -> anyhow::Result<()> {
                 created_at_ms: 0,
             };
             let num_tokens = engine.export_prompt(request).await?.num_tokens;
-            last.1 = messages.iter().filter_map(|message: &Message| message.token_ids.clone()).flatten().skip(num_tokens).collect();
+            last.1 = messages
+                .iter()
+                .filter_map(|message: &Message| message.token_ids.clone())
+                .flatten()
+                .skip(num_tokens)
+                .collect();
         }
         messages.push(message(Role::User, question, None));
         let input = PromptInput::Messages(messages.clone());
-        let (said, finished) = answer(&engine, GenerateRequest { owner: Some(owner.to_owned()), ..asked(input) }).await?;
+        let (said, finished) =
+            answer(&engine, GenerateRequest { owner: Some(owner.to_owned()), ..asked(input) })
+                .await?;
         last.1.extend(&finished.new_prompt_ids);
         last.2 = finished.token_ids.clone();
         let asked = messages.len() - 1;
@@ -78,7 +98,10 @@ async fn main() -> anyhow::Result<()> {
     }
     // What the file does not hold of the turns before goes in front of the new one.
     let conversation = json!({ "more": last.1, "tokens": last.2 });
-    std::fs::write(out.join("exports.json"), json!({ "model": model_name, "prompt": prompt, "conversation": conversation }).to_string())?;
+    std::fs::write(
+        out.join("exports.json"),
+        json!({ "model": model_name, "prompt": prompt, "conversation": conversation }).to_string(),
+    )?;
     engine.shutdown().await;
     Ok(())
 }
@@ -91,7 +114,10 @@ fn asked(prompt: PromptInput) -> GenerateRequest {
     GenerateRequest { max_tokens: MAX_TOKENS, ..GenerateRequest::new(prompt) }
 }
 
-async fn answer(engine: &Engine, request: GenerateRequest) -> anyhow::Result<(String, FinishedGeneration)> {
+async fn answer(
+    engine: &Engine,
+    request: GenerateRequest,
+) -> anyhow::Result<(String, FinishedGeneration)> {
     let mut generation = engine.generate(request);
     let mut said = String::new();
     while let Some(event) = generation.recv().await {

@@ -1,20 +1,23 @@
 //! Measures what a stored prompt cache saves, and costs:
 //! `cargo run --release -p cairn-engine --example resume -- MODEL_FOLDER [HISTORY_TOKENS]...`
 //!
-//! Prints one JSON object for each length of history, in milliseconds to the first token, medians of several runs: `cold` computes the
-//! history; `disk_1` and `disk_24` read it from disk in a fresh engine (as after a restart) and compute 1 or 24 new tokens; `memory_1` goes
-//! on with it after another conversation ran, both kept in memory; `contents_1` puts it together from chunks in memory; `ram_24` computes
-//! 24 tokens behind caches that are still where they were.
-//! `read_copy` is what reading those files and copying their bytes once takes one thread. `bytes_per_token` is what lies on disk, `kv_bytes_per_token` what the keys and values take.
+//! Prints one JSON object for each length of history, in milliseconds to the first token, medians
+//! of several runs: `cold` computes the history; `disk_1` and `disk_24` read it from disk in a
+//! fresh engine (as after a restart) and compute 1 or 24 new tokens; `memory_1` goes on with it
+//! after another conversation ran, both kept in memory; `contents_1` puts it together from chunks
+//! in memory; `ram_24` computes 24 tokens behind caches that are still where they were. `read_copy`
+//! is what reading those files and copying their bytes once takes one thread. `bytes_per_token` is
+//! what lies on disk, `kv_bytes_per_token` what the keys and values take.
 //!
-//! Then one object about filing: `filing_over_idle` is the decode speed of an answer while the chunks of another are being written, over
-//! that of the same answer alone.
+//! Then one object about filing: `filing_over_idle` is the decode speed of an answer while the
+//! chunks of another are being written, over that of the same answer alone.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use cairn_engine::{
-    CacheEvent, CacheOptions, ChunkRecord, Engine, EngineOptions, FinishedGeneration, GenerateEvent, GenerateRequest, PromptInput,
+    CacheEvent, CacheOptions, ChunkRecord, Engine, EngineOptions, FinishedGeneration,
+    GenerateEvent, GenerateRequest, PromptInput,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -25,7 +28,8 @@ const FILING_PAIRS: usize = 5;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let model = PathBuf::from(arguments.next().context("usage: resume MODEL_FOLDER [HISTORY_TOKENS]...")?);
+    let model =
+        PathBuf::from(arguments.next().context("usage: resume MODEL_FOLDER [HISTORY_TOKENS]...")?);
     let mut lengths = arguments.map(|text| Ok(text.parse()?)).collect::<Result<Vec<u32>>>()?;
     if lengths.is_empty() {
         lengths.push(1000);
@@ -47,7 +51,8 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
     let mut cold = Vec::new();
     let mut records = Vec::new();
     for run in 0..num_cold {
-        let (engine, mut events) = start(if run == 0 { Some(folder.path()) } else { None }, 0, Vec::new());
+        let (engine, mut events) =
+            start(if run == 0 { Some(folder.path()) } else { None }, 0, Vec::new());
         engine.load("model", model).await?;
         warm_up(&engine).await?;
         cold.push(answer(&engine, tokens(history + 1), 0).await?);
@@ -68,7 +73,8 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
     }
     let (engine, _events) = start(Some(folder.path()), BUDGET_BYTES, records.clone());
     engine.load("model", model).await?;
-    // Restored from disk, then filed anew as a conversation of its own, whose contents stay in memory.
+    // Restored from disk, then filed anew as a conversation of its own, whose contents stay in
+    // memory.
     let mut other = tokens(history + 24);
     other[0] = 7;
     answer(&engine, other.clone(), 0).await?;
@@ -84,7 +90,8 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
     }
     engine.shutdown().await;
 
-    let read_copy = (0..RUNS).map(|_| read_and_copy(folder.path(), &records)).collect::<Result<Vec<f64>>>()?;
+    let read_copy =
+        (0..RUNS).map(|_| read_and_copy(folder.path(), &records)).collect::<Result<Vec<f64>>>()?;
     let read_copy = median(read_copy);
     let file_bytes: u64 = records.iter().map(|record| record.bytes).sum();
     let num_tokens: usize = records.iter().map(|record| record.token_ids.len()).sum();
@@ -135,7 +142,8 @@ fn read_and_copy(folder: &Path, records: &[ChunkRecord]) -> Result<f64> {
     let start = std::time::Instant::now();
     let mut copies = Vec::new();
     for record in records {
-        let path = folder.join(&record.space.fingerprint).join(format!("{}.safetensors", record.key));
+        let path =
+            folder.join(&record.space.fingerprint).join(format!("{}.safetensors", record.key));
         copies.push(std::hint::black_box(std::fs::read(path)?).clone());
     }
     std::hint::black_box(&copies);
@@ -144,14 +152,19 @@ fn read_and_copy(folder: &Path, records: &[ChunkRecord]) -> Result<f64> {
 
 /// Keys and values of a token, from a chunk's own header.
 fn kv_bytes_per_token(folder: &Path, records: &[ChunkRecord]) -> Result<u64> {
-    let record = records.iter().max_by_key(|record| record.token_ids.len()).context("nothing was filed")?;
+    let record =
+        records.iter().max_by_key(|record| record.token_ids.len()).context("nothing was filed")?;
     let path = folder.join(&record.space.fingerprint).join(format!("{}.safetensors", record.key));
     let bytes = std::fs::read(path)?;
     let header = u64::from_le_bytes(bytes[..8].try_into()?);
     Ok((bytes.len() as u64 - 8 - header) / record.token_ids.len() as u64)
 }
 
-fn start(folder: Option<&Path>, memory_budget_bytes: u64, chunks: Vec<ChunkRecord>) -> (Engine, UnboundedReceiver<CacheEvent>) {
+fn start(
+    folder: Option<&Path>,
+    memory_budget_bytes: u64,
+    chunks: Vec<ChunkRecord>,
+) -> (Engine, UnboundedReceiver<CacheEvent>) {
     let cache = folder.map(|folder| CacheOptions {
         folder: folder.to_owned(),
         disk_budget_bytes: BUDGET_BYTES,
@@ -180,13 +193,17 @@ async fn warm_up(engine: &Engine) -> Result<()> {
     drain(engine, request).await.map(drop)
 }
 
-/// Milliseconds to the first token; fails unless at least `expected_cached` prompt tokens (less the one that must be run) came from cache.
+/// Milliseconds to the first token; fails unless at least `expected_cached` prompt tokens (less the
+/// one that must be run) came from cache.
 async fn answer(engine: &Engine, tokens: Vec<u32>, expected_cached: u32) -> Result<f64> {
     let mut request = GenerateRequest::new(PromptInput::Tokens(tokens));
     (request.max_tokens, request.ignore_eos) = (1, true);
     let stats = drain(engine, request).await?.stats;
     if stats.num_cached_tokens + 1 < expected_cached as usize {
-        bail!("only {} tokens came from cache, expected {expected_cached}", stats.num_cached_tokens);
+        bail!(
+            "only {} tokens came from cache, expected {expected_cached}",
+            stats.num_cached_tokens
+        );
     }
     Ok(stats.time_to_first_token_ms)
 }

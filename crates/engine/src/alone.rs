@@ -1,6 +1,8 @@
-//! An answer that cannot share a batch, because its keys and values are quantized or a draft model proposes its tokens.
+//! An answer that cannot share a batch, because its keys and values are quantized or a draft model
+//! proposes its tokens.
 //!
-//! With a draft model a kit makes it, and keeps its caches for the next one; without, it goes on from caches like those of any answer.
+//! With a draft model a kit makes it, and keeps its caches for the next one; without, it goes on
+//! from caches like those of any answer.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -8,16 +10,21 @@ use std::rc::Rc;
 use cairn_chat::FinishReason;
 use cairn_lm::cache::LayerCache;
 use cairn_lm::{
-    GenerateOptions, GenerateParams, GenerationResponse, Input, LmError, ModelKitOptions, PromptProgress, Sampler, Sampling, Stops,
-    StreamRequest, generate_step, stream_generate,
+    GenerateOptions, GenerateParams, GenerationResponse, Input, LmError, ModelKitOptions,
+    PromptProgress, Sampler, Sampling, Stops, StreamRequest, generate_step, stream_generate,
 };
 
 use crate::answer::Answer;
 use crate::worker::Worker;
 use crate::{EngineError, EngineState};
 
-/// Makes the answer from its first step to its last. `caches` hold what has been read already; a kit has its own.
-pub(crate) fn run(worker: &mut Worker, mut answer: Answer, caches: Vec<LayerCache>) -> Result<(), EngineError> {
+/// Makes the answer from its first step to its last. `caches` hold what has been read already; a
+/// kit has its own.
+pub(crate) fn run(
+    worker: &mut Worker,
+    mut answer: Answer,
+    caches: Vec<LayerCache>,
+) -> Result<(), EngineError> {
     let request = &answer.job.request;
     let (reason, caches) = match (&request.prompt_cache_file, request.num_draft_tokens) {
         (None, Some(_)) => (with_kit(worker, &mut answer)?, Vec::new()),
@@ -50,12 +57,17 @@ fn with_kit(worker: &mut Worker, answer: &mut Answer) -> Result<FinishReason, En
     };
     let is_kept = request.use_prompt_cache;
     let prompt = answer.prompt.tokens.clone();
-    // The kit is out of the worker until the answer has ended well: one that failed is not used again.
+    // The kit is out of the worker until the answer has ended well: one that failed is not used
+    // again.
     let mut kit = worker.take_kit(&answer.loaded, options, is_kept)?;
     let mut on_progress = |progress| {
         match progress {
-            PromptProgress::Begin { is_draft: false, cached_tokens, .. } => answer.found_cached(cached_tokens),
-            PromptProgress::Update { is_draft: false, prefill_tokens_processed } => answer.prefilled(prefill_tokens_processed),
+            PromptProgress::Begin { is_draft: false, cached_tokens, .. } => {
+                answer.found_cached(cached_tokens)
+            }
+            PromptProgress::Update { is_draft: false, prefill_tokens_processed } => {
+                answer.prefilled(prefill_tokens_processed)
+            }
             // The draft model's share is silent.
             _ => {}
         }
@@ -123,7 +135,8 @@ fn with_caches(
     Ok((reason, caches))
 }
 
-/// Reads up to each place that has to be caught, and catches it. Returns how many of `tokens` have been read.
+/// Reads up to each place that has to be caught, and catches it. Returns how many of `tokens` have
+/// been read.
 fn read_to_places(
     worker: &mut Worker,
     answer: &mut Answer,
@@ -141,7 +154,14 @@ fn read_to_places(
             }
             after_chunk(worker, answer)
         };
-        let stream = generate_step(&loaded.model.model, &tokens[num_read..place], caches, Sampler::Greedy, options, &mut on_progress)?;
+        let stream = generate_step(
+            &loaded.model.model,
+            &tokens[num_read..place],
+            caches,
+            Sampler::Greedy,
+            options,
+            &mut on_progress,
+        )?;
         *caches = stream.into_caches()?;
         num_read = place;
         answer.catch(caches.clone());
@@ -152,11 +172,16 @@ fn read_to_places(
 /// Shows how much of the prompt has been read, and breaks where the answer is to end.
 fn after_chunk(worker: &mut Worker, answer: &Answer) -> ControlFlow<()> {
     let (processed_tokens, total_tokens) = answer.progress();
-    worker.publish_progress(|| EngineState::Prefilling { model: answer.loaded.name.clone(), processed_tokens, total_tokens });
+    worker.publish_progress(|| EngineState::Prefilling {
+        model: answer.loaded.name.clone(),
+        processed_tokens,
+        total_tokens,
+    });
     if is_cancelled(worker, answer) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
-/// Takes one token after the other until the answer ends, and returns why it did. A cancelled prompt has none.
+/// Takes one token after the other until the answer ends, and returns why it did. A cancelled
+/// prompt has none.
 fn write(
     worker: &mut Worker,
     answer: &mut Answer,
@@ -170,12 +195,17 @@ fn write(
             answer.end_of_sequence(response.token);
             return Ok(FinishReason::Stop);
         }
-        let logprobs = response.logprobs.filter(|_| has_logprobs).map(|logprobs| (logprobs.own, logprobs.top));
+        let logprobs =
+            response.logprobs.filter(|_| has_logprobs).map(|logprobs| (logprobs.own, logprobs.top));
         if answer.token(response.token, logprobs)? {
             return Ok(FinishReason::Stop);
         }
         let (generation_tokens, generation_tps) = (answer.sampled.len(), answer.generation_tps());
-        worker.publish_progress(|| EngineState::Generating { model: answer.loaded.name.clone(), generation_tokens, generation_tps });
+        worker.publish_progress(|| EngineState::Generating {
+            model: answer.loaded.name.clone(),
+            generation_tokens,
+            generation_tps,
+        });
     }
     Ok(FinishReason::Cancelled)
 }

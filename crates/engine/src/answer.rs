@@ -1,4 +1,5 @@
-//! One answer under way: its prompt, the text of its tokens, when it ends, and its figures. Its tokens come from `answers` or `alone`.
+//! One answer under way: its prompt, the text of its tokens, when it ends, and its figures. Its
+//! tokens come from `answers` or `alone`.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -67,8 +68,12 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Checks the request and finds what earlier work can be reused: the caches hold a beginning of the prompt, never all of it.
-    pub(crate) fn begin(worker: &mut Worker, job: GenerateJob) -> Result<(Self, Vec<LayerCache>), EngineError> {
+    /// Checks the request and finds what earlier work can be reused: the caches hold a beginning of
+    /// the prompt, never all of it.
+    pub(crate) fn begin(
+        worker: &mut Worker,
+        job: GenerateJob,
+    ) -> Result<(Self, Vec<LayerCache>), EngineError> {
         let began = Instant::now();
         let request = &job.request;
         let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
@@ -97,7 +102,9 @@ impl Answer {
             return Err(LmError::PromptTooLong { num_tokens: total, context_length }.into());
         }
         let (reuse, tokens_in_file) = match file {
-            Some(Beginning { num_tokens, token_ids, caches }) => (Reuse { num_tokens, note: None, caches }, token_ids),
+            Some(Beginning { num_tokens, token_ids, caches }) => {
+                (Reuse { num_tokens, note: None, caches }, token_ids)
+            }
             // What is not known as tokens is only there.
             None if request.uses_prompt_cache() || opaque.is_some() => {
                 let query = Query {
@@ -151,7 +158,8 @@ impl Answer {
         Ok((answer, reuse.caches))
     }
 
-    /// The tokens that the caches held, as far as they are known as tokens, and those that are to be read.
+    /// The tokens that the caches held, as far as they are known as tokens, and those that are to
+    /// be read.
     pub(crate) fn cached_and_uncached(&self) -> (Vec<u32>, Vec<u32>) {
         let (cached, uncached) = self.prompt.tokens.split_at(self.num_cached - self.num_in_file);
         if self.job.request.prompt.opaque_prefix().is_some() {
@@ -160,10 +168,19 @@ impl Answer {
         (self.tokens_in_file.iter().chain(cached).copied().collect(), uncached.to_vec())
     }
 
-    /// Everything that is to be read to begin anew: none where a part is only known as keys and values.
+    /// Everything that is to be read to begin anew: none where a part is only known as keys and
+    /// values.
     pub(crate) fn all_tokens(&self) -> Option<Vec<u32>> {
-        let is_known = self.tokens_in_file.len() == self.num_in_file && self.job.request.prompt.opaque_prefix().is_none();
-        is_known.then(|| self.tokens_in_file.iter().chain(&self.prompt.tokens).chain(&self.sampled).copied().collect())
+        let is_known = self.tokens_in_file.len() == self.num_in_file
+            && self.job.request.prompt.opaque_prefix().is_none();
+        is_known.then(|| {
+            self.tokens_in_file
+                .iter()
+                .chain(&self.prompt.tokens)
+                .chain(&self.sampled)
+                .copied()
+                .collect()
+        })
     }
 
     /// The places of [`Answer::catch`], counted from the first token that was not cached.
@@ -181,7 +198,8 @@ impl Answer {
         self.captures.extend(Capture::of(caches));
     }
 
-    /// Tells that `processed` tokens of what was not cached have been read. An answer that begins anew after a failure has told it.
+    /// Tells that `processed` tokens of what was not cached have been read. An answer that begins
+    /// anew after a failure has told it.
     pub(crate) fn prefilled(&mut self, processed: usize) {
         let num_read = (self.num_cached + processed).min(self.num_prompt_tokens());
         if processed > 0 && num_read <= self.num_read {
@@ -189,7 +207,11 @@ impl Answer {
         }
         self.num_read = num_read;
         let (processed, total) = self.progress();
-        let _ = self.job.events.send(GenerateEvent::Prefill { processed, total, cached: self.num_cached });
+        let _ = self.job.events.send(GenerateEvent::Prefill {
+            processed,
+            total,
+            cached: self.num_cached,
+        });
     }
 
     /// Tells that the whole prompt has been read.
@@ -212,8 +234,13 @@ impl Answer {
         self.num_in_file + self.prompt.tokens.len()
     }
 
-    /// Takes a sampled token that is part of the answer, and tells its text. Returns true when a stop string ended the answer.
-    pub(crate) fn token(&mut self, token: u32, logprobs: Option<(f32, Vec<(u32, f32)>)>) -> Result<bool, EngineError> {
+    /// Takes a sampled token that is part of the answer, and tells its text. Returns true when a
+    /// stop string ended the answer.
+    pub(crate) fn token(
+        &mut self,
+        token: u32,
+        logprobs: Option<(f32, Vec<(u32, f32)>)>,
+    ) -> Result<bool, EngineError> {
         self.count(token);
         let text = self.detokenizer.push(token)?;
         let step = self.stop_strings.push(&text);
@@ -239,20 +266,35 @@ impl Answer {
     /// The tokens that end it: the model's, and those of the request.
     pub(crate) fn eos_token_ids(&self) -> Result<BTreeSet<u32>, EngineError> {
         let model = &self.loaded.model;
-        let mut ids = if self.job.request.ignore_eos { BTreeSet::new() } else { model.eos_token_ids.clone() };
+        let mut ids =
+            if self.job.request.ignore_eos { BTreeSet::new() } else { model.eos_token_ids.clone() };
         for token in &self.job.request.extra_eos_tokens {
-            ids.insert(model.tokenizer.token_to_id(token).ok_or_else(|| EngineError::UnknownToken { token: token.clone() })?);
+            ids.insert(
+                model
+                    .tokenizer
+                    .token_to_id(token)
+                    .ok_or_else(|| EngineError::UnknownToken { token: token.clone() })?,
+            );
         }
         Ok(ids)
     }
 
-    /// Tells the end of the answer and keeps what was computed for it: `caches` hold a beginning of prompt and answer.
-    pub(crate) fn finish(mut self, worker: &mut Worker, reason: FinishReason, caches: Vec<LayerCache>) {
+    /// Tells the end of the answer and keeps what was computed for it: `caches` hold a beginning of
+    /// prompt and answer.
+    pub(crate) fn finish(
+        mut self,
+        worker: &mut Worker,
+        reason: FinishReason,
+        caches: Vec<LayerCache>,
+    ) {
         let stats = self.stats(reason);
         // Nothing follows a stop string; else what was held back is text after all.
         let text = match self.stop_string {
             Some(_) => Ok(String::new()),
-            None => self.detokenizer.finish().map(|rest| self.stop_strings.push(&rest).text + &self.stop_strings.finish()),
+            None => self
+                .detokenizer
+                .finish()
+                .map(|rest| self.stop_strings.push(&rest).text + &self.stop_strings.finish()),
         };
         let text = match text {
             Ok(text) => text,
@@ -272,7 +314,8 @@ impl Answer {
         let _ = self.job.events.send(GenerateEvent::Finished(Box::new(finished)));
         let opaque = self.job.request.prompt.opaque_prefix();
         // What follows a file is kept as the file is, and not quantized halfway.
-        let is_quantized_on_the_way = opaque.is_some() && self.job.request.kv_cache.quantization.is_some();
+        let is_quantized_on_the_way =
+            opaque.is_some() && self.job.request.kv_cache.quantization.is_some();
         if self.job.request.uses_prompt_cache() && !is_quantized_on_the_way {
             let mut tokens = self.prompt.tokens;
             tokens.extend(&self.sampled);
@@ -281,7 +324,12 @@ impl Answer {
                 Role::User => ChunkKind::User,
                 Role::Assistant => ChunkKind::Assistant,
             };
-            let boundaries = self.prompt.boundaries.into_iter().zip(self.prompt.roles.into_iter().map(kind)).collect();
+            let boundaries = self
+                .prompt
+                .boundaries
+                .into_iter()
+                .zip(self.prompt.roles.into_iter().map(kind))
+                .collect();
             worker.cache.keep(Computed {
                 model: &self.loaded.model,
                 model_name: &self.loaded.name,
@@ -297,7 +345,9 @@ impl Answer {
 
     fn stats(&self, finish_reason: FinishReason) -> GenerationStats {
         // Without a token, as after a stop while the prompt was read, there is no time to tell.
-        let until_first = |start: Instant| self.first_token.map_or(0.0, |first_token| (first_token - start).as_secs_f64());
+        let until_first = |start: Instant| {
+            self.first_token.map_or(0.0, |first_token| (first_token - start).as_secs_f64())
+        };
         let num_prompt_tokens = self.num_prompt_tokens();
         GenerationStats {
             model: self.loaded.name.clone(),
@@ -319,7 +369,9 @@ impl Answer {
 
     /// Sampled tokens a second, counted from the first: the time before that belongs to the prompt.
     pub(crate) fn generation_tps(&self) -> f64 {
-        let (Some(first_token), Some(last_token)) = (self.first_token, self.last_token) else { return 0.0 };
+        let (Some(first_token), Some(last_token)) = (self.first_token, self.last_token) else {
+            return 0.0;
+        };
         rate(self.sampled.len() - 1, (last_token - first_token).as_secs_f64())
     }
 }

@@ -1,12 +1,14 @@
-//! All answers that are being made at once: each is a row of one batch, which rows join and leave between steps. Those that cannot be a
-//! row are made from beginning to end when there is no batch.
+//! All answers that are being made at once: each is a row of one batch, which rows join and leave
+//! between steps. Those that cannot be a row are made from beginning to end when there is no batch.
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cairn_chat::FinishReason;
-use cairn_lm::batch::{BatchGenerator, BatchOptions, BatchRequest, BatchStep, BatchToken, RequestId};
+use cairn_lm::batch::{
+    BatchGenerator, BatchOptions, BatchRequest, BatchStep, BatchToken, RequestId,
+};
 use cairn_lm::cache::LayerCache;
 use cairn_lm::{Sampling, ffi, memory};
 
@@ -22,7 +24,8 @@ pub(crate) struct Answers {
     /// Made for the first answer, dropped with the last: an idle engine holds only its model.
     batch: Option<BatchGenerator>,
     rows: BTreeMap<RequestId, Answer>,
-    /// Answers of a step that failed as a whole. They go on one at a time, so that only the one at fault ends.
+    /// Answers of a step that failed as a whole. They go on one at a time, so that only the one at
+    /// fault ends.
     suspects: VecDeque<Answer>,
 }
 
@@ -67,7 +70,8 @@ impl Answers {
         self.rest(worker);
     }
 
-    /// One step for all: a token for every answer that is being written, and a chunk of the prompts that are being read.
+    /// One step for all: a token for every answer that is being written, and a chunk of the prompts
+    /// that are being read.
     pub(crate) fn step(&mut self, worker: &mut Worker) {
         if self.is_empty() {
             return;
@@ -109,7 +113,10 @@ impl Answers {
         let loaded = &answer.loaded.model;
         let request = &answer.job.request;
         let batch = self.batch.get_or_insert_with(|| {
-            let options = BatchOptions { prefill_step_size: request.prefill_step_size, ..self.options.clone() };
+            let options = BatchOptions {
+                prefill_step_size: request.prefill_step_size,
+                ..self.options.clone()
+            };
             BatchGenerator::new(loaded.model.clone(), options)
         });
         let Sampling { mut sampler, processors } = Sampling::new(&request.sampling, loaded)?;
@@ -121,7 +128,11 @@ impl Answers {
             num_top_logprobs: request.num_top_logprobs,
             stop: answer.eos_token_ids()?.into_iter().map(|id| vec![id]).collect(),
             caches,
-            boundaries: if answer.sampled.is_empty() { answer.uncached_places_to_catch() } else { Vec::new() },
+            boundaries: if answer.sampled.is_empty() {
+                answer.uncached_places_to_catch()
+            } else {
+                Vec::new()
+            },
             cached_tokens,
             ..BatchRequest::new(prompt, answer.max_tokens - answer.sampled.len())
         })?;
@@ -135,7 +146,8 @@ impl Answers {
             answer.prefilled(progress.processed);
             if progress.end_of_segment
                 && answer.is_to_catch(progress.processed)
-                && let Some(Ok(Some(row))) = self.batch.as_ref().map(|batch| batch.extract_cache(progress.id))
+                && let Some(Ok(Some(row))) =
+                    self.batch.as_ref().map(|batch| batch.extract_cache(progress.id))
             {
                 answer.catch(row.caches);
             }
@@ -154,7 +166,8 @@ impl Answers {
     fn take_token(&mut self, worker: &mut Worker, token: BatchToken) {
         let Some(answer) = self.rows.get_mut(&token.id) else { return };
         // The batch knows of no stops but end-of-sequence tokens.
-        let is_eos = token.finish.as_ref().is_some_and(|finish| finish.reason == FinishReason::Stop);
+        let is_eos =
+            token.finish.as_ref().is_some_and(|finish| finish.reason == FinishReason::Stop);
         let is_stopped = match is_eos {
             true => {
                 answer.end_of_sequence(token.token);
@@ -182,11 +195,17 @@ impl Answers {
 
     /// Ends the answers that are to stop, and keeps what was computed for them.
     fn remove_stopped(&mut self, worker: &mut Worker, is_stopped: impl Fn(&GenerateJob) -> bool) {
-        let stopped: Vec<RequestId> = self.rows.iter().filter(|(_, answer)| is_stopped(&answer.job)).map(|(&id, _)| id).collect();
+        let stopped: Vec<RequestId> = self
+            .rows
+            .iter()
+            .filter(|(_, answer)| is_stopped(&answer.job))
+            .map(|(&id, _)| id)
+            .collect();
         for id in stopped {
             self.end(worker, id, FinishReason::Cancelled);
         }
-        let (stopped, others): (VecDeque<_>, _) = self.suspects.drain(..).partition(|answer| is_stopped(&answer.job));
+        let (stopped, others): (VecDeque<_>, _) =
+            self.suspects.drain(..).partition(|answer| is_stopped(&answer.job));
         self.suspects = others;
         for answer in stopped {
             answer.finish(worker, FinishReason::Cancelled, Vec::new());
@@ -214,7 +233,8 @@ impl Answers {
         }
     }
 
-    /// After a step that failed as a whole: a lone answer is at fault; of several each goes on alone, from its tokens.
+    /// After a step that failed as a whole: a lone answer is at fault; of several each goes on
+    /// alone, from its tokens.
     fn isolate(&mut self, worker: &mut Worker, error: Option<EngineError>) {
         self.batch = None;
         worker.forget_conversations();
@@ -250,14 +270,18 @@ impl Answers {
         let Some(answer) = self.rows.values().next() else { return };
         let model = &answer.loaded.name;
         let writing = self.rows.values().filter(|answer| !answer.sampled.is_empty());
-        let (generation_tokens, generation_tps) =
-            writing.fold((0, 0.0), |(tokens, tps), answer| (tokens + answer.sampled.len(), tps + answer.generation_tps()));
+        let (generation_tokens, generation_tps) = writing
+            .fold((0, 0.0), |(tokens, tps), answer| {
+                (tokens + answer.sampled.len(), tps + answer.generation_tps())
+            });
         worker.publish_progress(|| match generation_tokens {
             0 => {
                 let (processed_tokens, total_tokens) = answer.progress();
                 EngineState::Prefilling { model: model.clone(), processed_tokens, total_tokens }
             }
-            _ => EngineState::Generating { model: model.clone(), generation_tokens, generation_tps },
+            _ => {
+                EngineState::Generating { model: model.clone(), generation_tokens, generation_tps }
+            }
         });
     }
 
@@ -277,8 +301,8 @@ pub(crate) fn guarded<T>(
     during: &'static str,
     job: impl FnOnce(&mut Worker) -> Result<T, EngineError>,
 ) -> Result<T, EngineError> {
-    // Unwinding can leave no half-changed state behind that matters: caches in use are dropped with the batch, and the model is only
-    // ever read.
+    // Unwinding can leave no half-changed state behind that matters: caches in use are dropped with
+    // the batch, and the model is only ever read.
     catch_unwind(AssertUnwindSafe(|| job(worker))).unwrap_or_else(|panic| {
         worker.forget_conversations();
         let _ = ffi::synchronize();
@@ -287,6 +311,9 @@ pub(crate) fn guarded<T>(
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned());
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "no message".to_owned())
 }

@@ -36,12 +36,24 @@ pub struct EngineOptions {
 impl Default for EngineOptions {
     /// Prompt caches in memory only, and mlx-lm's batch sizes.
     fn default() -> Self {
-        let BatchOptions { completion_batch_size, prefill_batch_size, prefer_prefill_when_pending, .. } = BatchOptions::default();
-        EngineOptions { cache: None, keep_quantized: false, completion_batch_size, prefill_batch_size, prefer_prefill_when_pending }
+        let BatchOptions {
+            completion_batch_size,
+            prefill_batch_size,
+            prefer_prefill_when_pending,
+            ..
+        } = BatchOptions::default();
+        EngineOptions {
+            cache: None,
+            keep_quantized: false,
+            completion_batch_size,
+            prefill_batch_size,
+            prefer_prefill_when_pending,
+        }
     }
 }
 
-/// A handle to the engine; clones share it. The thread ends with [`Engine::shutdown`] or when the last handle is dropped.
+/// A handle to the engine; clones share it. The thread ends with [`Engine::shutdown`] or when the
+/// last handle is dropped.
 #[derive(Debug, Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
@@ -77,26 +89,37 @@ impl Engine {
                     prefer_prefill_when_pending: options.prefer_prefill_when_pending,
                     ..BatchOptions::default()
                 };
-                let (worker, cache) = Worker::new(options.cache, options.keep_quantized, status_sender, closing_receiver, cache_events);
+                let (worker, cache) = Worker::new(
+                    options.cache,
+                    options.keep_quantized,
+                    status_sender,
+                    closing_receiver,
+                    cache_events,
+                );
                 let _ = ready.send((cairn_lm::device::ComputeDevice::current().as_str(), cache));
                 thread::run(worker, Answers::new(batching), &job_receiver);
             })
             .expect("the system starts a thread");
         let (device, cache) = ready_receiver.recv().unwrap_or(("cpu", None));
-        let shared = Shared { jobs, status, closing, thread: Mutex::new(Some(thread)), device, cache };
+        let shared =
+            Shared { jobs, status, closing, thread: Mutex::new(Some(thread)), device, cache };
         (Engine { shared: Arc::new(shared) }, cache_receiver)
     }
 
-    /// Loads the model in `folder`; the one loaded before is dropped first. Waits for the answers before it.
+    /// Loads the model in `folder`; the one loaded before is dropped first. Waits for the answers
+    /// before it.
     pub async fn load(&self, name: &str, folder: &Path) -> Result<ModelInfo, EngineError> {
         let (reply, answer) = oneshot::channel();
-        self.ask(Job::Load { name: name.to_owned(), folder: folder.to_owned(), reply }, answer).await
+        self.ask(Job::Load { name: name.to_owned(), folder: folder.to_owned(), reply }, answer)
+            .await
     }
 
-    /// Loads a smaller model of the same vocabulary, which proposes tokens for the loaded one; it goes with that one.
+    /// Loads a smaller model of the same vocabulary, which proposes tokens for the loaded one; it
+    /// goes with that one.
     pub async fn load_draft(&self, name: &str, folder: &Path) -> Result<(), EngineError> {
         let (reply, answer) = oneshot::channel();
-        self.ask(Job::LoadDraft { name: name.to_owned(), folder: folder.to_owned(), reply }, answer).await
+        self.ask(Job::LoadDraft { name: name.to_owned(), folder: folder.to_owned(), reply }, answer)
+            .await
     }
 
     /// Drops the draft model, if there is one. Waits for the answers before it.
@@ -105,8 +128,8 @@ impl Engine {
         self.ask(Job::UnloadDraft { reply }, answer).await
     }
 
-    /// Reads a prompt and keeps its keys and values in a file; `on_progress(processed, total)` counts its tokens. Dropping the future
-    /// cancels the work.
+    /// Reads a prompt and keeps its keys and values in a file; `on_progress(processed, total)`
+    /// counts its tokens. Dropping the future cancels the work.
     pub async fn cache_prompt(
         &self,
         request: CachePromptRequest,
@@ -114,7 +137,8 @@ impl Engine {
     ) -> Result<CachedPrompt, EngineError> {
         let (reply, answer) = oneshot::channel();
         let (progress, mut steps) = mpsc::unbounded_channel();
-        let answer = self.ask(Job::CachePrompt { request: Box::new(request), progress, reply }, answer);
+        let answer =
+            self.ask(Job::CachePrompt { request: Box::new(request), progress, reply }, answer);
         tokio::pin!(answer);
         loop {
             tokio::select! {
@@ -131,28 +155,40 @@ impl Engine {
         self.ask(Job::Unload { reply }, answer).await
     }
 
-    /// Asks for an answer. Answers begin in the order of their requests and are made beside each other.
+    /// Asks for an answer. Answers begin in the order of their requests and are made beside each
+    /// other.
     pub fn generate(&self, request: GenerateRequest) -> Generation {
         let (sender, events) = mpsc::unbounded_channel();
         let (stop, stop_receiver) = watch::channel(false);
-        let job = Job::Generate(GenerateJob { request: Box::new(request), events: sender, stop: stop_receiver, arrived: Instant::now() });
+        let job = Job::Generate(GenerateJob {
+            request: Box::new(request),
+            events: sender,
+            stop: stop_receiver,
+            arrived: Instant::now(),
+        });
         // A refused job drops its sender, which the receiver reports.
         let _ = self.shared.jobs.send(job);
         Generation { events, stop, has_ended: false }
     }
 
-    /// What a prompt-cache file holds, and whether the loaded model could go on from it, by all that its header says. Its numbers are read
-    /// only when it is imported.
+    /// What a prompt-cache file holds, and whether the loaded model could go on from it, by all
+    /// that its header says. Its numbers are read only when it is imported.
     pub async fn inspect_prompt_file(&self, path: &Path) -> Result<PromptFileInfo, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Job::ReadPromptFile { path: path.to_owned(), import: None, reply }, answer).await
     }
 
-    /// Puts what a prompt-cache file holds into the prompt cache, where it belongs to `import.owner` and is pinned. The status tells how far
-    /// the check is; dropping the future ends it, and then nothing is imported.
-    pub async fn import_prompt_file(&self, path: &Path, import: Import) -> Result<PromptFileInfo, EngineError> {
+    /// Puts what a prompt-cache file holds into the prompt cache, where it belongs to
+    /// `import.owner` and is pinned. The status tells how far the check is; dropping the future
+    /// ends it, and then nothing is imported.
+    pub async fn import_prompt_file(
+        &self,
+        path: &Path,
+        import: Import,
+    ) -> Result<PromptFileInfo, EngineError> {
         let (reply, answer) = oneshot::channel();
-        self.ask(Job::ReadPromptFile { path: path.to_owned(), import: Some(import), reply }, answer).await
+        self.ask(Job::ReadPromptFile { path: path.to_owned(), import: Some(import), reply }, answer)
+            .await
     }
 
     /// Writes what an owner holds in the prompt cache to a file that mlx-lm reads.
@@ -161,7 +197,8 @@ impl Engine {
         self.ask(Job::ExportPrompt { request: Box::new(request), reply }, answer).await
     }
 
-    /// Lets go of the conversations that are in memory as they were left; what was filed of them stays.
+    /// Lets go of the conversations that are in memory as they were left; what was filed of them
+    /// stays.
     pub async fn forget_conversations(&self) {
         let (reply, answer) = oneshot::channel();
         let _ = self.ask(Job::ForgetConversations { reply }, answer).await;
@@ -190,7 +227,8 @@ impl Engine {
         self.shared.status.clone()
     }
 
-    /// Changes how many bytes stored prompt caches may take on disk and in memory; what is over it is evicted at once.
+    /// Changes how many bytes stored prompt caches may take on disk and in memory; what is over it
+    /// is evicted at once.
     pub fn set_cache_budgets(&self, disk_bytes: u64, memory_bytes: u64) {
         let _ = self.shared.jobs.send(Job::SetCacheBudgets { disk_bytes, memory_bytes });
     }
@@ -211,17 +249,19 @@ impl Engine {
         self.shared.device
     }
 
-    /// The prefill step for whoever may stop an answer or close the program meanwhile: both wait for the step being read, which on a CPU must
-    /// not be one of ten seconds.
+    /// The prefill step for whoever may stop an answer or close the program meanwhile: both wait
+    /// for the step being read, which on a CPU must not be one of ten seconds.
     pub fn interactive_prefill_step_size(&self) -> usize {
         if self.device() == "cpu" { 256 } else { 2048 }
     }
 
-    /// Ends a running answer, files what is queued, drops everything on the thread and waits for it.
+    /// Ends a running answer, files what is queued, drops everything on the thread and waits for
+    /// it.
     pub async fn shutdown(&self) {
         self.shared.closing.send_replace(true);
         let _ = self.shared.jobs.send(Job::Shutdown);
-        let thread = self.shared.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let thread =
+            self.shared.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         if let Some(thread) = thread {
             // Joining blocks, and this may run on an async executor.
             let (done, wait) = oneshot::channel();
@@ -233,7 +273,11 @@ impl Engine {
         }
     }
 
-    async fn ask<T>(&self, job: Job, answer: oneshot::Receiver<Result<T, EngineError>>) -> Result<T, EngineError> {
+    async fn ask<T>(
+        &self,
+        job: Job,
+        answer: oneshot::Receiver<Result<T, EngineError>>,
+    ) -> Result<T, EngineError> {
         self.shared.jobs.send(job).map_err(|_| EngineError::Closed)?;
         answer.await.unwrap_or(Err(EngineError::Closed))
     }
@@ -245,7 +289,8 @@ impl Drop for Shared {
         let _ = self.jobs.send(Job::Shutdown);
         let thread = self.thread.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         if let Some(thread) = thread {
-            // MLX must be idle before the process exits: leaving work in flight aborts in its allocator.
+            // MLX must be idle before the process exits: leaving work in flight aborts in its
+            // allocator.
             let _ = thread.join();
         }
     }

@@ -62,10 +62,14 @@ pub enum EngineError {
         why: String,
     },
     /// What a conversation begins with is gone, and cannot be computed again.
-    #[error("what this conversation begins with was imported without its tokens and is no longer kept: import the file again")]
+    #[error(
+        "what this conversation begins with was imported without its tokens and is no longer kept: import the file again"
+    )]
     BeginningLost,
     /// A prompt-cache file holds one model's keys and values, and a draft model would need its own.
-    #[error("a draft model cannot continue a prompt-cache file, which holds only the main model's part: leave one of them out")]
+    #[error(
+        "a draft model cannot continue a prompt-cache file, which holds only the main model's part: leave one of them out"
+    )]
     DraftWithFile,
     /// An answer or score could not be computed.
     #[error("the model failed: {0}")]

@@ -1,5 +1,6 @@
-//! What a prompt-cache file says about itself beside its caches: written with every export, believed only as far as it can be checked.
-//! Knows neither files nor MLX, so that it can be fuzzed alone.
+//! What a prompt-cache file says about itself beside its caches: written with every export,
+//! believed only as far as it can be checked. Knows neither files nor MLX, so that it can be fuzzed
+//! alone.
 
 use std::collections::BTreeMap;
 
@@ -46,8 +47,8 @@ pub struct Imprint {
 pub struct Origin {
     /// It, as it lies on one computer.
     pub fingerprint: String,
-    /// Hashes of its parts, by which it is known elsewhere; none in files of earlier versions, and in exports made while another model
-    /// was loaded.
+    /// Hashes of its parts, by which it is known elsewhere; none in files of earlier versions, and
+    /// in exports made while another model was loaded.
     pub parts: Option<Parts>,
 }
 
@@ -108,7 +109,10 @@ impl Imprint {
             }
         }
         if let Some(ids) = &self.token_ids {
-            entries.push((TOKEN_IDS, ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")));
+            entries.push((
+                TOKEN_IDS,
+                ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+            ));
         }
         entries.extend(self.title.clone().map(|title| (TITLE, title)));
         entries.extend(self.made_by.clone().map(|made_by| (MADE_BY, made_by)));
@@ -116,24 +120,43 @@ impl Imprint {
         entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
-    /// Reads what is stored in a file of `num_tokens` tokens, for a model of `vocab_size` ones. Fails in words where it contradicts the file
-    /// or the model, or does not make sense. Keys that are not known are left alone.
-    pub fn parse(metadata: &BTreeMap<String, String>, num_tokens: usize, vocab_size: usize) -> Result<Imprint, String> {
+    /// Reads what is stored in a file of `num_tokens` tokens, for a model of `vocab_size` ones.
+    /// Fails in words where it contradicts the file or the model, or does not make sense. Keys that
+    /// are not known are left alone.
+    pub fn parse(
+        metadata: &BTreeMap<String, String>,
+        num_tokens: usize,
+        vocab_size: usize,
+    ) -> Result<Imprint, String> {
         let get = |key: &str| metadata.get(key).map(String::as_str);
         if let Some(format) = get(FORMAT).filter(|format| *format != FORMAT_VERSION) {
-            return Err(format!("it is of format {:?}, and this version of Cairn reads {FORMAT_VERSION}: update Cairn", line(format, 20)));
+            return Err(format!(
+                "it is of format {:?}, and this version of Cairn reads {FORMAT_VERSION}: update Cairn",
+                line(format, 20)
+            ));
         }
         let kind = match get(KIND) {
             None | Some("prompt") => PromptKind::Prompt,
             Some("conversation") => PromptKind::Conversation,
-            Some(kind) => return Err(format!("it is a {:?}, but only a prompt or a conversation can be read: {ANEW}", line(kind, 20))),
+            Some(kind) => {
+                return Err(format!(
+                    "it is a {:?}, but only a prompt or a conversation can be read: {ANEW}",
+                    line(kind, 20)
+                ));
+            }
         };
         if let Some(count) = get(TOKEN_COUNT).filter(|count| count.parse() != Ok(num_tokens)) {
-            return Err(format!("it says that it has {:?} tokens, but it holds {num_tokens}: {ANEW}", line(count, 20)));
+            return Err(format!(
+                "it says that it has {:?} tokens, but it holds {num_tokens}: {ANEW}",
+                line(count, 20)
+            ));
         }
-        let token_ids = get(TOKEN_IDS).map(|ids| token_ids(ids, num_tokens, vocab_size)).transpose()?;
+        let token_ids =
+            get(TOKEN_IDS).map(|ids| token_ids(ids, num_tokens, vocab_size)).transpose()?;
         let (origin, model) = Imprint::origin_of(metadata);
-        let text = |key: &str| get(key).map(|text| line(text, MAX_TEXT_CHARS)).filter(|text| !text.is_empty());
+        let text = |key: &str| {
+            get(key).map(|text| line(text, MAX_TEXT_CHARS)).filter(|text| !text.is_empty())
+        };
         Ok(Imprint {
             model,
             kind,
@@ -145,18 +168,22 @@ impl Imprint {
         })
     }
 
-    /// By which model a file says that it was made, and what it calls it: also where nothing else in it makes sense.
+    /// By which model a file says that it was made, and what it calls it: also where nothing else
+    /// in it makes sense.
     pub fn origin_of(metadata: &BTreeMap<String, String>) -> (Option<Origin>, String) {
         let get = |key: &str| metadata.get(key).map(|value| line(value, MAX_HASH_CHARS));
-        let parts = match [CONFIG_HASH, WEIGHTS_HASH, TOKENIZER_HASH, TEMPLATE_HASH, PRECISION].map(get) {
-            [Some(config), Some(weights), Some(tokenizer), Some(template), Some(precision)] => {
-                Some(Parts { config, weights, tokenizer, template, precision })
-            }
-            _ => None,
-        };
+        let parts =
+            match [CONFIG_HASH, WEIGHTS_HASH, TOKENIZER_HASH, TEMPLATE_HASH, PRECISION].map(get) {
+                [Some(config), Some(weights), Some(tokenizer), Some(template), Some(precision)] => {
+                    Some(Parts { config, weights, tokenizer, template, precision })
+                }
+                _ => None,
+            };
         let origin = match (get(FINGERPRINT), parts) {
             (None, None) => None,
-            (fingerprint, parts) => Some(Origin { fingerprint: fingerprint.unwrap_or_default(), parts }),
+            (fingerprint, parts) => {
+                Some(Origin { fingerprint: fingerprint.unwrap_or_default(), parts })
+            }
         };
         (origin, metadata.get(MODEL).map_or_else(String::new, |model| line(model, MAX_TEXT_CHARS)))
     }
@@ -167,17 +194,24 @@ const ANEW: &str = "make the file anew";
 
 fn token_ids(text: &str, num_tokens: usize, vocab_size: usize) -> Result<Vec<u32>, String> {
     // Counted before anything is made of them.
-    let num_ids = if text.is_empty() { 0 } else { text.bytes().filter(|byte| *byte == b',').count() + 1 };
+    let num_ids =
+        if text.is_empty() { 0 } else { text.bytes().filter(|byte| *byte == b',').count() + 1 };
     if num_ids != num_tokens {
-        return Err(format!("it names {num_ids} token ids, but it holds {num_tokens} tokens: {ANEW}"));
+        return Err(format!(
+            "it names {num_ids} token ids, but it holds {num_tokens} tokens: {ANEW}"
+        ));
     }
     let mut ids = Vec::with_capacity(num_ids);
     for text in text.split(',') {
         // Not "+1" or "01": whatever else reads the file must see the same tokens.
         let id = text.parse::<u32>().ok().filter(|id| id.to_string() == text);
-        let id = id.ok_or_else(|| format!("among its token ids is {:?}, which is no number: {ANEW}", line(text, 20)))?;
+        let id = id.ok_or_else(|| {
+            format!("among its token ids is {:?}, which is no number: {ANEW}", line(text, 20))
+        })?;
         if id as usize >= vocab_size {
-            return Err(format!("among its token ids is {id}, but the model's vocabulary has {vocab_size}: choose the model of the file"));
+            return Err(format!(
+                "among its token ids is {id}, but the model's vocabulary has {vocab_size}: choose the model of the file"
+            ));
         }
         ids.push(id);
     }
@@ -185,8 +219,8 @@ fn token_ids(text: &str, num_tokens: usize, vocab_size: usize) -> Result<Vec<u32
 }
 
 impl Origin {
-    /// Why a file with this origin is none of the model that is loaded, as which `model` names it; `loaded` is that one's own origin and
-    /// name. None where it is the same.
+    /// Why a file with this origin is none of the model that is loaded, as which `model` names it;
+    /// `loaded` is that one's own origin and name. None where it is the same.
     pub fn difference(&self, model: &str, loaded: &Origin, loaded_name: &str) -> Option<String> {
         if self.fingerprint == loaded.fingerprint {
             return None;
@@ -198,7 +232,11 @@ impl Origin {
                     ("its weights differ", file.weights != own.weights),
                     ("its tokenizer differs", file.tokenizer != own.tokenizer),
                 ];
-                let differing: Vec<&str> = differing.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what).collect();
+                let differing: Vec<&str> = differing
+                    .into_iter()
+                    .filter(|(_, differs)| *differs)
+                    .map(|(what, _)| what)
+                    .collect();
                 if differing.is_empty() {
                     // The same model; its template shapes only what comes after.
                     return (file.precision != own.precision).then(|| {
@@ -211,9 +249,15 @@ impl Origin {
             _ => "its fingerprint differs".to_owned(),
         };
         Some(match (model.is_empty(), last_name(model) == last_name(loaded_name)) {
-            (true, _) => format!("it was made with another model than {loaded_name} ({what}): load that one, or {ANEW}"),
-            (false, true) => format!("it was made with another revision of {loaded_name} ({what}): load that one, or {ANEW}"),
-            (false, false) => format!("it was made with another model ({model}; {loaded_name} is loaded): load that one, or {ANEW}"),
+            (true, _) => format!(
+                "it was made with another model than {loaded_name} ({what}): load that one, or {ANEW}"
+            ),
+            (false, true) => format!(
+                "it was made with another revision of {loaded_name} ({what}): load that one, or {ANEW}"
+            ),
+            (false, false) => format!(
+                "it was made with another model ({model}; {loaded_name} is loaded): load that one, or {ANEW}"
+            ),
         })
     }
 }
@@ -223,12 +267,14 @@ fn last_name(name: &str) -> &str {
     name.trim_end_matches('/').rsplit('/').next().unwrap_or(name)
 }
 
-/// A file's text as one line without what changes how other text is shown: control characters, and marks of direction and joining.
+/// A file's text as one line without what changes how other text is shown: control characters, and
+/// marks of direction and joining.
 fn line(text: &str, max_chars: usize) -> String {
     let is_mark = |char: char| matches!(char, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}');
     // Not more of it is looked at than may be shown, with some marks between.
     let shown = text.chars().take(8 * max_chars).filter(|char| !is_mark(*char));
-    let line: String = shown.map(|char| if char.is_control() { ' ' } else { char }).take(max_chars).collect();
+    let line: String =
+        shown.map(|char| if char.is_control() { ' ' } else { char }).take(max_chars).collect();
     line.trim().to_owned()
 }
 
@@ -238,7 +284,9 @@ mod tests {
 
     fn refused(key: &str, value: &str, expected: &str) {
         let metadata = BTreeMap::from([(key.to_owned(), value.to_owned())]);
-        let message = Imprint::parse(&metadata, 3, 100).err().unwrap_or_else(|| format!("{key} = {value} is read"));
+        let message = Imprint::parse(&metadata, 3, 100)
+            .err()
+            .unwrap_or_else(|| format!("{key} = {value} is read"));
         assert!(message.contains(expected), "{key} = {value}: {message}");
         assert!(message.len() < 300 && message.ends_with(['w', 'n', 'e']), "{message}");
     }
@@ -248,7 +296,11 @@ mod tests {
         refused(FORMAT, "2", "it is of format \"2\"");
         refused(KIND, "novel", "it is a \"novel\"");
         for count in ["4", "-3", "", "3.0", "99999999999999999999"] {
-            refused(TOKEN_COUNT, count, &format!("it says that it has {count:?} tokens, but it holds 3"));
+            refused(
+                TOKEN_COUNT,
+                count,
+                &format!("it says that it has {count:?} tokens, but it holds 3"),
+            );
         }
         for (ids, expected) in [("", 0), ("1,2", 2), ("1,2,3,4", 4), (",,,,", 5)] {
             refused(TOKEN_IDS, ids, &format!("it names {expected} token ids, but it holds 3"));
@@ -271,12 +323,22 @@ mod tests {
             ("\u{1b}[31mred", "[31mred"),
             ("<b>ätsch</b>", "<b>ätsch</b>"),
         ] {
-            let metadata = BTreeMap::from([TITLE, MADE_BY, MODEL].map(|key| (key.to_owned(), text.to_owned())));
+            let metadata = BTreeMap::from(
+                [TITLE, MADE_BY, MODEL].map(|key| (key.to_owned(), text.to_owned())),
+            );
             let imprint = Imprint::parse(&metadata, 0, 0).expect("is read");
-            assert_eq!([imprint.title.as_deref(), imprint.made_by.as_deref(), Some(imprint.model.as_str())], [Some(expected); 3]);
+            assert_eq!(
+                [
+                    imprint.title.as_deref(),
+                    imprint.made_by.as_deref(),
+                    Some(imprint.model.as_str())
+                ],
+                [Some(expected); 3]
+            );
         }
         for text in ["ä".repeat(1 << 20), "\u{202e}".repeat(1 << 20)] {
-            let imprint = Imprint::parse(&BTreeMap::from([(TITLE.to_owned(), text)]), 0, 0).expect("is read");
+            let imprint =
+                Imprint::parse(&BTreeMap::from([(TITLE.to_owned(), text)]), 0, 0).expect("is read");
             assert!(imprint.title.unwrap_or_default().chars().count() <= MAX_TEXT_CHARS);
         }
     }
@@ -318,21 +380,40 @@ mod tests {
         let check = |file: Origin, model: &str, expected: Option<&str>| {
             let found = file.difference(model, &loaded, "org/Stone-1B");
             assert_eq!(found.is_some(), expected.is_some(), "{found:?}");
-            assert!(found.clone().unwrap_or_default().contains(expected.unwrap_or_default()), "{found:?}");
+            assert!(
+                found.clone().unwrap_or_default().contains(expected.unwrap_or_default()),
+                "{found:?}"
+            );
         };
         check(origin("f", None), "other", None);
         // The same files on another computer, whatever its template has become.
         check(origin("g", Some(own)), "/elsewhere/Stone-1B", None);
         check(origin("g", Some(["c", "w", "t", "n", "float32"])), "org/Stone-1B", None);
-        check(origin("g", Some(["c", "w", "t", "m", "as stored"])), "org/Stone-1B", Some("in another precision (as stored; here"));
+        check(
+            origin("g", Some(["c", "w", "t", "m", "as stored"])),
+            "org/Stone-1B",
+            Some("in another precision (as stored; here"),
+        );
         check(
             origin("g", Some(["c", "v", "t", "m", "float32"])),
             "org/Stone-1B",
             Some("another revision of org/Stone-1B (its weights differ)"),
         );
-        check(origin("g", Some(["d", "w", "u", "m", "float32"])), "x/Stone-1B", Some("its configuration differs, its tokenizer differs"));
-        check(origin("g", None), "Stone-1B", Some("another revision of org/Stone-1B (its fingerprint differs)"));
-        check(origin("g", Some(["d", "v", "u", "m", "float32"])), "Rock-2B", Some("another model (Rock-2B; org/Stone-1B is loaded)"));
+        check(
+            origin("g", Some(["d", "w", "u", "m", "float32"])),
+            "x/Stone-1B",
+            Some("its configuration differs, its tokenizer differs"),
+        );
+        check(
+            origin("g", None),
+            "Stone-1B",
+            Some("another revision of org/Stone-1B (its fingerprint differs)"),
+        );
+        check(
+            origin("g", Some(["d", "v", "u", "m", "float32"])),
+            "Rock-2B",
+            Some("another model (Rock-2B; org/Stone-1B is loaded)"),
+        );
         check(origin("g", None), "", Some("another model than org/Stone-1B"));
     }
 }

@@ -1,9 +1,11 @@
 //! The thread that owns MLX, and the handle that everyone else holds.
 //!
-//! [`Engine`] is a handle: it sends plain data to one named thread, which owns device, stream, model and caches, and gets events back.
-//! No MLX array leaves that thread. An answer is a [`Generation`], a stream of [`GenerateEvent`]s; dropping it cancels the work. What the
-//! engine is busy with can be watched ([`EngineStatus`]). A failure or panic in a job ends that job only. Answers share a batch (`answers`);
-//! those that cannot, for a draft model or quantized keys and values, are made one by one with a kit (`alone`).
+//! [`Engine`] is a handle: it sends plain data to one named thread, which owns device, stream,
+//! model and caches, and gets events back. No MLX array leaves that thread. An answer is a
+//! [`Generation`], a stream of [`GenerateEvent`]s; dropping it cancels the work. What the engine is
+//! busy with can be watched ([`EngineStatus`]). A failure or panic in a job ends that job only.
+//! Answers share a batch (`answers`); those that cannot, for a draft model or quantized keys and
+//! values, are made one by one with a kit (`alone`).
 //!
 //! ```text
 //! Engine ──Job──▶ thread ("cairn-engine") ── answers ── answer ── worker ── lm
@@ -11,7 +13,8 @@
 //!    │                  ▼                            ▼
 //!  events          prompt_cache::filing ──────▶ prompt_cache::shelf        (thread "cairn-filing" writes files)
 //! ```
-//! The engine never sees a database: it is given the chunk index as plain [`ChunkRecord`]s and reports changes as [`CacheEvent`]s.
+//! The engine never sees a database: it is given the chunk index as plain [`ChunkRecord`]s and
+//! reports changes as [`CacheEvent`]s.
 
 mod alone;
 mod answer;
@@ -38,7 +41,7 @@ pub use prompt_cache::{CacheFigures, CacheNode, CacheView, CacheWindow, Holding,
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 pub use records::{Anchor, CacheEvent, CacheOptions, ChunkKind, ChunkRecord, Lost, Space};
 pub use request::{
-    FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, ModelInfo, PromptInput, PromptPrefix, Score,
-    TokenLogprob,
+    FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, ModelInfo,
+    PromptInput, PromptPrefix, Score, TokenLogprob,
 };
 pub use status::{EngineState, EngineStatus};

@@ -11,38 +11,60 @@ use crate::request::{PromptInput, PromptPrefix};
 /// Enough to see how an answer ends: what templates write between messages is shorter.
 const TAIL_TOKENS: usize = 64;
 
-/// The tokens of a prompt, with where cached chunks should end. Zeros stand for tokens that are not known.
-pub(crate) fn prompt_tokens(model: &LoadedModel, prompt: &PromptInput) -> Result<Prompt, EngineError> {
-    let plain =
-        |tokens: Vec<u32>| Prompt { new_from: 0, boundaries: vec![tokens.len()], roles: vec![Role::User], tokens, text: String::new() };
+/// The tokens of a prompt, with where cached chunks should end. Zeros stand for tokens that are not
+/// known.
+pub(crate) fn prompt_tokens(
+    model: &LoadedModel,
+    prompt: &PromptInput,
+) -> Result<Prompt, EngineError> {
+    let plain = |tokens: Vec<u32>| Prompt {
+        new_from: 0,
+        boundaries: vec![tokens.len()],
+        roles: vec![Role::User],
+        tokens,
+        text: String::new(),
+    };
     let tokenizer = model.tokenizer.as_ref();
     let template = || tokenizer.chat_template().ok_or(ChatError::NoTemplate);
     match prompt {
         PromptInput::Messages(messages) => Ok(assemble(template()?, messages, tokenizer)?),
         PromptInput::After { prefix, messages } => after(model, prefix, messages),
         // Templates write the beginning-of-sequence token themselves.
-        PromptInput::OpenTurn(messages) => Ok(plain(tokenizer.encode(&template()?.render_open(messages)?, false)?)),
-        PromptInput::Continuation(messages) => Ok(plain(tokenizer.encode(&template()?.render_continuation(messages)?, false)?)),
+        PromptInput::OpenTurn(messages) => {
+            Ok(plain(tokenizer.encode(&template()?.render_open(messages)?, false)?))
+        }
+        PromptInput::Continuation(messages) => {
+            Ok(plain(tokenizer.encode(&template()?.render_continuation(messages)?, false)?))
+        }
         PromptInput::Text(text) => Ok(plain(tokenizer.encode_prompt(text)?)),
         PromptInput::MoreText(text) => Ok(plain(tokenizer.encode(text, false)?)),
         PromptInput::Tokens(tokens) => Ok(plain(tokens.clone())),
     }
 }
 
-/// The tokens of a prompt, to be read from the first on. A beginning that is only kept as keys and values is refused.
-pub(crate) fn known_tokens(model: &LoadedModel, prompt: &PromptInput) -> Result<Vec<u32>, EngineError> {
+/// The tokens of a prompt, to be read from the first on. A beginning that is only kept as keys and
+/// values is refused.
+pub(crate) fn known_tokens(
+    model: &LoadedModel,
+    prompt: &PromptInput,
+) -> Result<Vec<u32>, EngineError> {
     match prompt.opaque_prefix() {
         Some(_) => Err(EngineError::BeginningLost),
         None => Ok(prompt_tokens(model, prompt)?.tokens),
     }
 }
 
-fn after(model: &LoadedModel, prefix: &PromptPrefix, messages: &[Message]) -> Result<Prompt, EngineError> {
+fn after(
+    model: &LoadedModel,
+    prefix: &PromptPrefix,
+    messages: &[Message],
+) -> Result<Prompt, EngineError> {
     let tokenizer = model.tokenizer.as_ref();
     let mut tokens = match &prefix.token_ids {
         Some(token_ids) => token_ids.clone(),
         None => {
-            let space = Space { fingerprint: model.fingerprint.clone(), variant: prefix.variant.clone() };
+            let space =
+                Space { fingerprint: model.fingerprint.clone(), variant: prefix.variant.clone() };
             // A file with so many was not imported, and memory is taken for each.
             if !space.is_opaque() || prefix.num_tokens >= model.model.context_length() {
                 return Err(EngineError::BeginningLost);
@@ -51,18 +73,37 @@ fn after(model: &LoadedModel, prefix: &PromptPrefix, messages: &[Message]) -> Re
         }
     };
     let num_before = tokens.len();
-    let tail = prefix.token_ids.as_ref().map(|ids| tokenizer.decode(&ids[ids.len().saturating_sub(TAIL_TOKENS)..])).transpose()?;
+    let tail = prefix
+        .token_ids
+        .as_ref()
+        .map(|ids| tokenizer.decode(&ids[ids.len().saturating_sub(TAIL_TOKENS)..]))
+        .transpose()?;
     let ending = match prefix.kind {
         PromptKind::Prompt => Ending::OpenUserTurn,
         PromptKind::Conversation => Ending::Answer { tail: tail.as_deref() },
     };
-    let following = assemble_after(tokenizer.chat_template().ok_or(ChatError::NoTemplate)?, ending, messages, tokenizer)?;
+    let following = assemble_after(
+        tokenizer.chat_template().ok_or(ChatError::NoTemplate)?,
+        ending,
+        messages,
+        tokenizer,
+    )?;
     if following.tokens.is_empty() {
         return Err(LmError::EmptyPrompt.into());
     }
     tokens.extend(following.tokens);
     let first = (num_before > 0).then_some((num_before, Role::System));
-    let shifted = following.boundaries.into_iter().zip(following.roles).map(|(boundary, role)| (num_before + boundary, role));
+    let shifted = following
+        .boundaries
+        .into_iter()
+        .zip(following.roles)
+        .map(|(boundary, role)| (num_before + boundary, role));
     let (boundaries, roles) = first.into_iter().chain(shifted).unzip();
-    Ok(Prompt { tokens, new_from: num_before + following.new_from, boundaries, roles, text: following.text })
+    Ok(Prompt {
+        tokens,
+        new_from: num_before + following.new_from,
+        boundaries,
+        roles,
+        text: following.text,
+    })
 }

@@ -4,7 +4,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use cairn_lm::cache::span::{CacheLayout, LayerLayout};
-use cairn_lm::cache::{KvQuantization, LayerCache, PromptFile, check_writable, make_prompt_cache, save_prompt_cache};
+use cairn_lm::cache::{
+    KvQuantization, LayerCache, PromptFile, check_writable, make_prompt_cache, save_prompt_cache,
+};
 use cairn_lm::{GenerateOptions, LmError, LoadedModel, Sampler, check_length, generate_step};
 
 use crate::imprint::{Imprint, Origin, Parts, PromptKind};
@@ -53,7 +55,8 @@ pub(crate) struct Beginning {
 pub struct PromptFileInfo {
     /// What it calls its model.
     pub model: String,
-    /// Where its tokens belong in the prompt cache: apart, once they have been imported without the check.
+    /// Where its tokens belong in the prompt cache: apart, once they have been imported without the
+    /// check.
     pub space: Space,
     /// Where its tokens end; a file that does not say is taken as a prompt.
     pub kind: PromptKind,
@@ -69,7 +72,8 @@ pub struct PromptFileInfo {
     pub made_by: Option<String>,
     /// When it was made, in milliseconds since the Unix epoch.
     pub created_at_ms: Option<i64>,
-    /// Whether it says by which weights it was made, and these are the loaded ones as far as samples of them tell.
+    /// Whether it says by which weights it was made, and these are the loaded ones as far as
+    /// samples of them tell.
     pub is_model_proven: bool,
     /// Whether sample positions can be computed again.
     pub can_check: bool,
@@ -119,7 +123,8 @@ pub(crate) fn write(
         kv_quantization: request.kv_cache.quantization,
         ..GenerateOptions::default()
     };
-    let caches = generate_step(model, &tokens, &mut caches, Sampler::Greedy, options, on_progress)?.into_caches()?;
+    let caches = generate_step(model, &tokens, &mut caches, Sampler::Greedy, options, on_progress)?
+        .into_caches()?;
     let imprint = Imprint {
         model: request.model_name.clone(),
         kind: PromptKind::Prompt,
@@ -141,12 +146,22 @@ pub(crate) fn load(path: &Path, loaded: &Loaded) -> Result<Beginning, EngineErro
     let file = PromptFile::open(path).map_err(unusable)?;
     let imprint = check(path, &file, loaded, &unusable)?;
     let caches = file.read_for(&loaded.model.model).map_err(unusable)?;
-    Ok(Beginning { num_tokens: file.num_tokens(), token_ids: imprint.token_ids.unwrap_or_default(), caches })
+    Ok(Beginning {
+        num_tokens: file.num_tokens(),
+        token_ids: imprint.token_ids.unwrap_or_default(),
+        caches,
+    })
 }
 
-/// Checks everything about a file that can be checked before its arrays are read: what it asks for in memory is then no more than what
-/// the model would take for as many tokens. `unusable` puts what does not fit into words.
-fn check(path: &Path, file: &PromptFile, loaded: &Loaded, unusable: &dyn Fn(LmError) -> EngineError) -> Result<Imprint, EngineError> {
+/// Checks everything about a file that can be checked before its arrays are read: what it asks for
+/// in memory is then no more than what the model would take for as many tokens. `unusable` puts
+/// what does not fit into words.
+fn check(
+    path: &Path,
+    file: &PromptFile,
+    loaded: &Loaded,
+    unusable: &dyn Fn(LmError) -> EngineError,
+) -> Result<Imprint, EngineError> {
     let Loaded { name, model } = loaded;
     let refuse = |what: String| EngineError::NotImportable { path: path.to_owned(), what };
     let imprint = Imprint::parse(file.metadata(), file.num_tokens(), model.model.vocab_size());
@@ -155,7 +170,10 @@ fn check(path: &Path, file: &PromptFile, loaded: &Loaded, unusable: &dyn Fn(LmEr
         Ok(imprint) => (imprint.origin.clone(), imprint.model.clone()),
         Err(_) => Imprint::origin_of(file.metadata()),
     };
-    if let Some(what) = origin_of_file.as_ref().and_then(|file| file.difference(&name_in_file, &origin(model), name)) {
+    if let Some(what) = origin_of_file
+        .as_ref()
+        .and_then(|file| file.difference(&name_in_file, &origin(model), name))
+    {
         return Err(EngineError::OtherModel { path: path.to_owned(), what });
     }
     file.check_fit(&model.model, origin_of_file.is_some()).map_err(unusable)?;
@@ -184,8 +202,8 @@ fn origin(model: &LoadedModel) -> Origin {
     Origin { fingerprint: model.fingerprint.clone(), parts: Some(parts) }
 }
 
-/// Looks at a file for the loaded model, and reads it and puts it into the prompt cache where that is asked for. Without an import no array
-/// is read. `is_cancelled` ends the check.
+/// Looks at a file for the loaded model, and reads it and puts it into the prompt cache where that
+/// is asked for. Without an import no array is read. `is_cancelled` ends the check.
 pub(crate) fn read(
     worker: &mut Worker,
     path: &Path,
@@ -201,7 +219,8 @@ pub(crate) fn read(
     };
     let file = PromptFile::open(path).map_err(unusable)?;
     let imprint = check(path, &file, &loaded, &unusable)?;
-    let variant = file.layout().and_then(|layout| own_variant(&layout, loaded.model.model.make_cache()));
+    let variant =
+        file.layout().and_then(|layout| own_variant(&layout, loaded.model.model.make_cache()));
     let variant = variant.ok_or_else(|| {
         let what = "its layers are not kept as this model's are (a bounded or partly quantized cache): it can only be continued from the \
                     file, as `cairn generate --prompt-cache-file` does";
@@ -221,10 +240,12 @@ pub(crate) fn read(
         token_ids: imprint.token_ids,
     };
     if let Some(import) = import {
-        put(worker, &loaded, &file, import, &mut info, is_cancelled).map_err(|failure| match failure {
-            NotPut::Unusable(source) => unusable(source),
-            NotPut::Refused(what) => refuse(what),
-            NotPut::Cancelled => LmError::Cancelled.into(),
+        put(worker, &loaded, &file, import, &mut info, is_cancelled).map_err(|failure| {
+            match failure {
+                NotPut::Unusable(source) => unusable(source),
+                NotPut::Refused(what) => refuse(what),
+                NotPut::Cancelled => LmError::Cancelled.into(),
+            }
         })?;
     }
     Ok(info)
@@ -251,7 +272,11 @@ fn put(
         (Some(tokens), true) => {
             let caches = file.read_for(model).map_err(NotPut::Unusable)?;
             let on_progress = |processed_tokens, total_tokens| {
-                worker.publish_progress(|| EngineState::Prefilling { model: loaded.name.clone(), processed_tokens, total_tokens });
+                worker.publish_progress(|| EngineState::Prefilling {
+                    model: loaded.name.clone(),
+                    processed_tokens,
+                    total_tokens,
+                });
                 if is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             match sample::check(model, tokens, &caches, on_progress) {
@@ -259,7 +284,9 @@ fn put(
                 Ok(Some(difference)) => return Err(NotPut::Refused(difference)),
                 Err(LmError::Cancelled) => return Err(NotPut::Cancelled),
                 Err(error) => {
-                    return Err(NotPut::Refused(format!("it could not be computed again ({error}): import it without the check")));
+                    return Err(NotPut::Refused(format!(
+                        "it could not be computed again ({error}): import it without the check"
+                    )));
                 }
             }
         }
@@ -278,14 +305,20 @@ fn put(
         }
     };
     let tokens = info.token_ids.clone().unwrap_or_else(|| vec![0; info.num_tokens]);
-    worker.cache.import(&info.space, &loaded.name, tokens, &caches, &import.owner).map_err(NotPut::Refused)
+    worker
+        .cache
+        .import(&info.space, &loaded.name, tokens, &caches, &import.owner)
+        .map_err(NotPut::Refused)
 }
 
-/// The [`Space::variant`] of a file whose layers are those that the model makes itself (`own`), with keys and values as computed or all
-/// quantized alike: only these can be put together again from parts. None of another.
+/// The [`Space::variant`] of a file whose layers are those that the model makes itself (`own`),
+/// with keys and values as computed or all quantized alike: only these can be put together again
+/// from parts. None of another.
 fn own_variant(layout: &CacheLayout, own: Vec<LayerCache>) -> Option<String> {
     let quantization = layout.layers().iter().find_map(|layer| match *layer {
-        LayerLayout::Quantized { group_size, bits } => Some(KvQuantization { bits, group_size, start: 0 }),
+        LayerLayout::Quantized { group_size, bits } => {
+            Some(KvQuantization { bits, group_size, start: 0 })
+        }
         _ => None,
     });
     let own = quantized_like(own, quantization)?;
@@ -293,12 +326,19 @@ fn own_variant(layout: &CacheLayout, own: Vec<LayerCache>) -> Option<String> {
 }
 
 /// Writes what an owner holds.
-pub(crate) fn export(worker: &mut Worker, request: &ExportRequest) -> Result<CachedPrompt, EngineError> {
+pub(crate) fn export(
+    worker: &mut Worker,
+    request: &ExportRequest,
+) -> Result<CachedPrompt, EngineError> {
     check_writable(&request.file)?;
     let loaded = worker.loaded.clone();
-    let exported = worker.cache.export(&request.owner, loaded.as_ref().map(|loaded| &*loaded.model));
-    let Exported { anchor, tokens, caches } = exported.map_err(|why| EngineError::NothingToExport { why })?;
-    let parts = loaded.filter(|loaded| loaded.model.fingerprint == anchor.space.fingerprint).and_then(|loaded| origin(&loaded.model).parts);
+    let exported =
+        worker.cache.export(&request.owner, loaded.as_ref().map(|loaded| &*loaded.model));
+    let Exported { anchor, tokens, caches } =
+        exported.map_err(|why| EngineError::NothingToExport { why })?;
+    let parts = loaded
+        .filter(|loaded| loaded.model.fingerprint == anchor.space.fingerprint)
+        .and_then(|loaded| origin(&loaded.model).parts);
     let imprint = Imprint {
         token_ids: (!anchor.space.is_opaque()).then(|| tokens.clone()),
         model: anchor.model,

@@ -10,14 +10,15 @@ pub struct CacheOptions {
     pub folder: PathBuf,
     /// The most bytes that chunk files may take together; 0 keeps nothing on disk.
     pub disk_budget_bytes: u64,
-    /// The most bytes that chunks in memory may take together, beside the conversation that ran last.
+    /// The most bytes that chunks in memory may take together, beside the conversation that ran
+    /// last.
     pub memory_budget_bytes: u64,
     /// What is known to be there.
     pub chunks: Vec<ChunkRecord>,
     /// Who holds which place.
     pub anchors: Vec<Anchor>,
-    /// A lock that says that no other program is adding files: while it is held, at the start, files that no record names are removed.
-    /// None removes nothing.
+    /// A lock that says that no other program is adding files: while it is held, at the start,
+    /// files that no record names are removed. None removes nothing.
     pub sweep_lock: Option<File>,
 }
 
@@ -26,8 +27,9 @@ pub struct CacheOptions {
 pub struct Space {
     /// The model that computed them.
     pub fingerprint: String,
-    /// How they are kept where that is not as computed, such as "kv8g64", and where they come from where nobody has checked it, such as
-    /// "kv8g64@<hash>" of the file; or "file:<hash>" where what a file holds is not known as tokens. Empty otherwise.
+    /// How they are kept where that is not as computed, such as "kv8g64", and where they come from
+    /// where nobody has checked it, such as "kv8g64@<hash>" of the file; or "file:<hash>" where
+    /// what a file holds is not known as tokens. Empty otherwise.
     pub variant: String,
 }
 
@@ -42,8 +44,8 @@ impl Space {
         Space { fingerprint: fingerprint.to_owned(), variant: format!("{}{hash}", Space::FILE) }
     }
 
-    /// The same, apart: for what came from a file of this hash, or follows it, and was never computed here. Nothing else that begins with
-    /// the same tokens comes upon it.
+    /// The same, apart: for what came from a file of this hash, or follows it, and was never
+    /// computed here. Nothing else that begins with the same tokens comes upon it.
     pub fn apart(&self, hash: &str) -> Space {
         Space { variant: format!("{}{}{hash}", self.variant, Space::APART), ..self.clone() }
     }
@@ -101,7 +103,8 @@ pub struct ChunkRecord {
     pub start: usize,
     /// Its tokens.
     pub token_ids: Vec<u32>,
-    /// The first token of which sliding-window layers still held keys and values; `start` where there are no such layers.
+    /// The first token of which sliding-window layers still held keys and values; `start` where
+    /// there are no such layers.
     pub held_from: usize,
     /// Whether it holds recurrent states behind its last token.
     pub has_state: bool,
@@ -152,7 +155,8 @@ pub struct Lost {
     pub at_ms: i64,
 }
 
-/// A change of the stored chunks, for the caller's database. Files come first: a chunk is on disk when `Filed` is sent.
+/// A change of the stored chunks, for the caller's database. Files come first: a chunk is on disk
+/// when `Filed` is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheEvent {
     /// A chunk was written.

@@ -1,4 +1,5 @@
-//! What the engine is asked and what it answers: plain data, so that the engine could stand behind a pipe.
+//! What the engine is asked and what it answers: plain data, so that the engine could stand behind
+//! a pipe.
 
 use std::path::PathBuf;
 
@@ -15,16 +16,19 @@ use crate::prompt_cache::named_quantization;
 pub enum PromptInput {
     /// A conversation, rendered with the model's chat template.
     Messages(Vec<Message>),
-    /// What follows a named prompt cache: its tokens as they are, then the messages, of which the first is a user's.
+    /// What follows a named prompt cache: its tokens as they are, then the messages, of which the
+    /// first is a user's.
     After {
         /// What stands before the messages.
         prefix: PromptPrefix,
         /// What follows.
         messages: Vec<Message>,
     },
-    /// A conversation whose last message stays open, for a prompt cache that a [`PromptInput::Continuation`] goes on with.
+    /// A conversation whose last message stays open, for a prompt cache that a
+    /// [`PromptInput::Continuation`] goes on with.
     OpenTurn(Vec<Message>),
-    /// The rest of a conversation from its last message's words on, after a prompt cache that ends in an open turn.
+    /// The rest of a conversation from its last message's words on, after a prompt cache that ends
+    /// in an open turn.
     Continuation(Vec<Message>),
     /// Text as it stands, encoded with the tokenizer's own special tokens.
     Text(String),
@@ -37,8 +41,8 @@ pub enum PromptInput {
 /// The tokens that a conversation begins with, where it was started from a prompt cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptPrefix {
-    /// The tokens. None where the file that they came from did not say them: then they must be in the prompt cache still, or the answer
-    /// fails with [`EngineError::BeginningLost`].
+    /// The tokens. None where the file that they came from did not say them: then they must be in
+    /// the prompt cache still, or the answer fails with [`EngineError::BeginningLost`].
     pub token_ids: Option<Vec<u32>>,
     /// How many there are.
     pub num_tokens: usize,
@@ -51,7 +55,10 @@ pub struct PromptPrefix {
 impl PromptPrefix {
     /// How an answer must keep its keys and values to find these.
     pub fn kv_cache(&self) -> KvCacheOptions {
-        KvCacheOptions { quantization: named_quantization(&self.variant), ..KvCacheOptions::default() }
+        KvCacheOptions {
+            quantization: named_quantization(&self.variant),
+            ..KvCacheOptions::default()
+        }
     }
 }
 
@@ -76,7 +83,8 @@ impl PromptInput {
 /// How an answer's keys and values are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct KvCacheOptions {
-    /// Keeps the first four tokens and the latest, this many in all; none keeps every token. Without effect where they are quantized.
+    /// Keeps the first four tokens and the latest, this many in all; none keeps every token.
+    /// Without effect where they are quantized.
     pub max_size: Option<usize>,
     /// Quantizes them; none keeps them as they are.
     pub quantization: Option<KvQuantization>,
@@ -98,11 +106,13 @@ pub struct GenerateRequest {
     pub sampling: SamplingParams,
     /// The most tokens to sample; the answer also ends where the model's context does.
     pub max_tokens: usize,
-    /// Prompt tokens read at once; cancellation is seen between two steps. Answers made beside each other read as the first of them does.
+    /// Prompt tokens read at once; cancellation is seen between two steps. Answers made beside each
+    /// other read as the first of them does.
     pub prefill_step_size: usize,
     /// Whether what earlier answers computed is read, and what this one computes is kept.
     pub use_prompt_cache: bool,
-    /// Whose conversation it is, by a name of the caller's choice: the [`crate::Anchor`] of that name moves to its end.
+    /// Whose conversation it is, by a name of the caller's choice: the [`crate::Anchor`] of that
+    /// name moves to its end.
     pub owner: Option<String>,
     /// Texts that end the answer; it stops before them.
     pub stop: Vec<String>,
@@ -116,15 +126,20 @@ pub struct GenerateRequest {
     pub num_draft_tokens: Option<usize>,
     /// Goes on after an end-of-sequence token, as measurements do.
     pub ignore_eos: bool,
-    /// How many alternatives to report with each token's log-probability; none: no log-probabilities.
+    /// How many alternatives to report with each token's log-probability; none: no
+    /// log-probabilities.
     pub num_top_logprobs: Option<usize>,
 }
 
 impl GenerateRequest {
-    /// Whether the prompt cache is used. Caches that give up old tokens are not kept, and a draft model's kit keeps its own.
+    /// Whether the prompt cache is used. Caches that give up old tokens are not kept, and a draft
+    /// model's kit keeps its own.
     pub(crate) fn uses_prompt_cache(&self) -> bool {
         let is_bounded = self.kv_cache.effective_max_size().is_some();
-        self.use_prompt_cache && !is_bounded && self.prompt_cache_file.is_none() && self.num_draft_tokens.is_none()
+        self.use_prompt_cache
+            && !is_bounded
+            && self.prompt_cache_file.is_none()
+            && self.num_draft_tokens.is_none()
     }
 
     /// Whether this answer cannot share a batch with others.
@@ -132,7 +147,8 @@ impl GenerateRequest {
         self.kv_cache.quantization.is_some() || self.num_draft_tokens.is_some()
     }
 
-    /// A request with mlx-lm's defaults (256 tokens at most, 2,048 prompt tokens at once) that uses the prompt cache.
+    /// A request with mlx-lm's defaults (256 tokens at most, 2,048 prompt tokens at once) that uses
+    /// the prompt cache.
     pub fn new(prompt: PromptInput) -> Self {
         GenerateRequest {
             prompt,
@@ -163,7 +179,8 @@ pub struct TokenLogprob {
     pub top: Vec<(u32, f32)>,
 }
 
-/// What happens while an answer is made, in order: `Prefill`s, `Delta`s, then one `Finished` or `Failed`.
+/// What happens while an answer is made, in order: `Prefill`s, `Delta`s, then one `Finished` or
+/// `Failed`.
 #[derive(Debug)]
 pub enum GenerateEvent {
     /// How much of the prompt has been read; `processed` counts the cached tokens too.
@@ -197,7 +214,8 @@ pub struct FinishedGeneration {
     pub text: String,
     /// Which of the request's stop strings ended the answer.
     pub stop_string: Option<String>,
-    /// The ids that the newest messages of the prompt added to the model's input (see [`Message::token_ids`]).
+    /// The ids that the newest messages of the prompt added to the model's input (see
+    /// [`Message::token_ids`]).
     pub new_prompt_ids: Vec<u32>,
     /// The sampled ids, a final end-of-sequence token included (see [`Message::token_ids`]).
     pub token_ids: Vec<u32>,
@@ -205,7 +223,8 @@ pub struct FinishedGeneration {
     pub stats: GenerationStats,
 }
 
-/// An answer being made. Dropping it cancels the work; so does [`Generation::stop`], which still lets the figures arrive.
+/// An answer being made. Dropping it cancels the work; so does [`Generation::stop`], which still
+/// lets the figures arrive.
 #[derive(Debug)]
 pub struct Generation {
     pub(crate) events: mpsc::UnboundedReceiver<GenerateEvent>,
@@ -227,10 +246,13 @@ impl Generation {
         self.pass(event)
     }
 
-    /// An engine that shuts down drops the requests that still wait; their callers hear of it like of any other failure.
+    /// An engine that shuts down drops the requests that still wait; their callers hear of it like
+    /// of any other failure.
     fn pass(&mut self, event: Option<GenerateEvent>) -> Option<GenerateEvent> {
-        let event = event.or_else(|| (!self.has_ended).then_some(GenerateEvent::Failed(EngineError::Closed)));
-        self.has_ended |= matches!(event, Some(GenerateEvent::Finished(_) | GenerateEvent::Failed(_)));
+        let event = event
+            .or_else(|| (!self.has_ended).then_some(GenerateEvent::Failed(EngineError::Closed)));
+        self.has_ended |=
+            matches!(event, Some(GenerateEvent::Finished(_) | GenerateEvent::Failed(_)));
         event
     }
 
@@ -245,7 +267,8 @@ impl Generation {
 pub struct Score {
     /// The tokens scored.
     pub tokens: Vec<u32>,
-    /// For each token the natural logarithm of its probability given those before it; none for the first.
+    /// For each token the natural logarithm of its probability given those before it; none for the
+    /// first.
     pub logprobs: Vec<Option<f32>>,
     /// The most likely next tokens, best first.
     pub next: Vec<(u32, f32)>,
@@ -264,6 +287,7 @@ pub struct ModelInfo {
     pub vocab_size: usize,
     /// Bytes of its weights in memory.
     pub weight_bytes: u64,
-    /// Identifies the weights and the precision they are computed in; prompt caches are only valid with the same one.
+    /// Identifies the weights and the precision they are computed in; prompt caches are only valid
+    /// with the same one.
     pub fingerprint: String,
 }

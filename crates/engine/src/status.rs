@@ -58,6 +58,7 @@ pub struct EngineStatus {
     pub mlx_cache_bytes: u64,
     /// Bytes of stored prompt caches on disk.
     pub cache_disk_bytes: u64,
-    /// Bytes of stored prompt caches in memory, beside those that MLX holds of the conversation that ran last.
+    /// Bytes of stored prompt caches in memory, beside those that MLX holds of the conversation
+    /// that ran last.
     pub cache_memory_bytes: u64,
 }

@@ -13,7 +13,9 @@ use tokio::sync::{mpsc, oneshot};
 use crate::answer::GenerateJob;
 use crate::answers::{Answers, guarded};
 use crate::prompt::known_tokens;
-use crate::prompt_file::{self, CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
+use crate::prompt_file::{
+    self, CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo,
+};
 use crate::request::{ModelInfo, PromptInput, Score};
 use crate::worker::{Loaded, Worker};
 use crate::{EngineError, EngineState};
@@ -80,10 +82,11 @@ pub(crate) enum Job {
     Shutdown,
 }
 
-/// Serves jobs until the engine is shut down, then drops everything here: MLX arrays must go on the thread that made them.
+/// Serves jobs until the engine is shut down, then drops everything here: MLX arrays must go on the
+/// thread that made them.
 ///
-/// Jobs begin in the order in which they came. Answers run beside each other; a job that changes the model waits for those before it,
-/// and what comes after it waits too.
+/// Jobs begin in the order in which they came. Answers run beside each other; a job that changes
+/// the model waits for those before it, and what comes after it waits too.
 pub(crate) fn run(mut worker: Worker, mut answers: Answers, jobs: &Receiver<Job>) {
     worker.publish(EngineState::Empty);
     let mut waiting = VecDeque::new();
@@ -117,14 +120,19 @@ fn may_begin(job: &Job, answers: &Answers) -> bool {
     match job {
         Job::Generate(job) if job.request.runs_alone() => answers.is_empty(),
         Job::Generate(_) => answers.has_room(),
-        Job::Load { .. } | Job::LoadDraft { .. } | Job::Unload { .. } | Job::UnloadDraft { .. } | Job::CachePrompt { .. } => {
-            answers.is_empty()
-        }
+        Job::Load { .. }
+        | Job::LoadDraft { .. }
+        | Job::Unload { .. }
+        | Job::UnloadDraft { .. }
+        | Job::CachePrompt { .. } => answers.is_empty(),
         // They take memory of the size of a conversation, and a while.
         Job::ReadPromptFile { .. } | Job::ExportPrompt { .. } => answers.is_empty(),
         Job::ForgetConversations { .. } | Job::Decode { .. } => true,
         Job::Shutdown => true,
-        Job::Tokenize { .. } | Job::Score { .. } | Job::SetCacheBudgets { .. } | Job::FlushCache { .. } => true,
+        Job::Tokenize { .. }
+        | Job::Score { .. }
+        | Job::SetCacheBudgets { .. }
+        | Job::FlushCache { .. } => true,
     }
 }
 
@@ -132,14 +140,17 @@ fn begin(worker: &mut Worker, answers: &mut Answers, job: Job) {
     match job {
         Job::Generate(job) => answers.begin(worker, job),
         Job::Load { name, folder, reply } => {
-            let result = guarded(worker, "loading a model", |worker| load(worker, name.clone(), folder));
+            let result =
+                guarded(worker, "loading a model", |worker| load(worker, name.clone(), folder));
             if let Err(error) = &result {
                 worker.publish(EngineState::Failed { model: name, message: error.to_string() });
             }
             let _ = reply.send(result);
         }
         Job::LoadDraft { name, folder, reply } => {
-            let result = guarded(worker, "loading a draft model", |worker| load_draft(worker, name, &folder));
+            let result = guarded(worker, "loading a draft model", |worker| {
+                load_draft(worker, name, &folder)
+            });
             let _ = reply.send(result);
             worker.publish_idle();
         }
@@ -152,9 +163,15 @@ fn begin(worker: &mut Worker, answers: &mut Answers, job: Job) {
             let closing = worker.closing.clone();
             let mut on_progress = |processed, total| {
                 let _ = progress.send((processed, total));
-                if reply.is_closed() || *closing.borrow() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                if reply.is_closed() || *closing.borrow() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
             };
-            let result = guarded(worker, "reading a prompt", |worker| prompt_file::write(worker, &request, &mut on_progress));
+            let result = guarded(worker, "reading a prompt", |worker| {
+                prompt_file::write(worker, &request, &mut on_progress)
+            });
             let _ = reply.send(result);
             worker.publish_idle();
         }
@@ -166,13 +183,17 @@ fn begin(worker: &mut Worker, answers: &mut Answers, job: Job) {
         Job::ReadPromptFile { path, import, reply } => {
             let closing = worker.closing.clone();
             let is_cancelled = || reply.is_closed() || *closing.borrow();
-            let read = |worker: &mut Worker| prompt_file::read(worker, &path, import.as_ref(), &is_cancelled);
+            let read = |worker: &mut Worker| {
+                prompt_file::read(worker, &path, import.as_ref(), &is_cancelled)
+            };
             let result = guarded(worker, "reading a prompt cache", read);
             let _ = reply.send(result);
             worker.publish_idle();
         }
         Job::ExportPrompt { request, reply } => {
-            let _ = reply.send(guarded(worker, "exporting a prompt cache", |worker| prompt_file::export(worker, &request)));
+            let _ = reply.send(guarded(worker, "exporting a prompt cache", |worker| {
+                prompt_file::export(worker, &request)
+            }));
             worker.publish_idle();
         }
         Job::ForgetConversations { reply } => {
@@ -192,7 +213,9 @@ fn begin(worker: &mut Worker, answers: &mut Answers, job: Job) {
             }
             let _ = reply.send(result);
         }
-        Job::SetCacheBudgets { disk_bytes, memory_bytes } => worker.cache.set_budgets(disk_bytes, memory_bytes),
+        Job::SetCacheBudgets { disk_bytes, memory_bytes } => {
+            worker.cache.set_budgets(disk_bytes, memory_bytes)
+        }
         Job::FlushCache { reply } => worker.cache.flush(reply),
         // Only wakes the loop, which looks at `closing`.
         Job::Shutdown => {}

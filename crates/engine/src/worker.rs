@@ -1,4 +1,5 @@
-//! Everything that the engine's thread owns: the model, the prompt cache, and what others see of it.
+//! Everything that the engine's thread owns: the model, the prompt cache, and what others see of
+//! it.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -44,7 +45,19 @@ impl Worker {
         cache_events: mpsc::UnboundedSender<CacheEvent>,
     ) -> (Self, Option<CacheWindow>) {
         let (cache, window) = PromptCache::new(cache, cache_events, status.clone());
-        (Worker { loaded: None, draft: None, kit: None, cache, closing, status, last_status: None, keep_quantized }, window)
+        (
+            Worker {
+                loaded: None,
+                draft: None,
+                kit: None,
+                cache,
+                closing,
+                status,
+                last_status: None,
+                keep_quantized,
+            },
+            window,
+        )
     }
 
     /// Publishes `state` with the memory figures of now.
@@ -59,7 +72,8 @@ impl Worker {
                 mlx_active_bytes: memory::active_bytes(),
                 mlx_peak_bytes: memory::peak_bytes(),
                 mlx_cache_bytes: memory::cache_bytes(),
-                // Asked while no one else can publish, so that an older figure never replaces a newer one.
+                // Asked while no one else can publish, so that an older figure never replaces a
+                // newer one.
                 cache_disk_bytes,
                 cache_memory_bytes,
             };
@@ -83,8 +97,14 @@ impl Worker {
         self.publish(state);
     }
 
-    /// A kit for an answer of `loaded`. One that `may_continue` is that of the last such answer, where it has the same `options`.
-    pub(crate) fn take_kit(&mut self, loaded: &Loaded, options: ModelKitOptions, may_continue: bool) -> Result<ModelKit, LmError> {
+    /// A kit for an answer of `loaded`. One that `may_continue` is that of the last such answer,
+    /// where it has the same `options`.
+    pub(crate) fn take_kit(
+        &mut self,
+        loaded: &Loaded,
+        options: ModelKitOptions,
+        may_continue: bool,
+    ) -> Result<ModelKit, LmError> {
         let kept = if may_continue { self.kit.take() } else { None };
         let mut kit = match kept.filter(|kit| *kit.options() == options) {
             Some(kit) => kit,

@@ -27,7 +27,9 @@ pub enum HubError {
         problem: ModelProblem,
     },
     /// The name would lead out of the models folder, or hide the model.
-    #[error("a model cannot be named {name:?}: use a plain name without slashes that does not begin with a dot")]
+    #[error(
+        "a model cannot be named {name:?}: use a plain name without slashes that does not begin with a dot"
+    )]
     BadName {
         /// The name as it was given.
         name: String,

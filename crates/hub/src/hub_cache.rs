@@ -47,7 +47,8 @@ impl CacheVariables {
         let cache = cache.or_else(|| Some(self.hf_home.as_ref()?.join("hub")));
         let cache = cache.or_else(|| Some(self.xdg_cache_home.as_ref()?.join("huggingface/hub")));
         let cache = cache.or_else(|| Some(self.home.as_ref()?.join(".cache/huggingface/hub")))?;
-        // Python's tools take a leading tilde for the person's folder, shells in configuration files do not.
+        // Python's tools take a leading tilde for the person's folder, shells in configuration
+        // files do not.
         match (cache.strip_prefix("~"), &self.home) {
             (Ok(rest), Some(home)) => Some(home.join(rest)),
             _ => Some(cache),
@@ -61,7 +62,8 @@ pub(crate) fn model_name(folder_name: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.replacen("--", "/", 1))
 }
 
-/// The folder of the commit that `refs/main` names; none when the reference is missing or names no folder.
+/// The folder of the commit that `refs/main` names; none when the reference is missing or names no
+/// folder.
 pub(crate) fn main_snapshot(repository: &Path) -> Option<PathBuf> {
     let reference = repository.join("refs/main");
     if reference.metadata().ok()?.len() > MAX_REF_BYTES {

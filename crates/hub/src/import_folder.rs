@@ -11,20 +11,33 @@ const EXTENSIONS: &[&str] = &["json", "safetensors", "jinja", "model", "txt", "m
 const COPY_BYTES: usize = 1 << 20;
 
 impl ModelFolders {
-    /// Copies the model in `source` to the imported models, as `name` or under its folder's name; returns where it lies now.
+    /// Copies the model in `source` to the imported models, as `name` or under its folder's name;
+    /// returns where it lies now.
     ///
-    /// It appears whole or not at all: the copy is made under a hidden name, written through to the disk and then renamed.
-    /// `progress` is told the bytes copied and to copy.
-    pub fn import_folder(&self, source: &Path, name: Option<&str>, progress: &mut dyn FnMut(u64, u64)) -> Result<PathBuf, HubError> {
+    /// It appears whole or not at all: the copy is made under a hidden name, written through to the
+    /// disk and then renamed. `progress` is told the bytes copied and to copy.
+    pub fn import_folder(
+        &self,
+        source: &Path,
+        name: Option<&str>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<PathBuf, HubError> {
         let source = self.resolve(&source.to_string_lossy())?;
         let name = match name {
             Some(name) => name.to_owned(),
             // A relative path such as "." has no name of its own.
-            None => {
-                fs::canonicalize(&source).unwrap_or_else(|_| source.clone()).file_name().unwrap_or_default().to_string_lossy().into_owned()
-            }
+            None => fs::canonicalize(&source)
+                .unwrap_or_else(|_| source.clone())
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned(),
         };
-        if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\']) || name.contains(char::is_control) {
+        if name.is_empty()
+            || name.starts_with('.')
+            || name.contains(['/', '\\'])
+            || name.contains(char::is_control)
+        {
             return Err(HubError::BadName { name });
         }
         let target = self.imported().join(&name);
@@ -61,7 +74,10 @@ fn model_files(folder: &Path) -> io::Result<Vec<(PathBuf, u64)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let is_wanted = path.extension().and_then(|extension| extension.to_str()).is_some_and(|extension| EXTENSIONS.contains(&extension));
+        let is_wanted = path
+            .extension()
+            .and_then(|extension| extension.to_str())
+            .is_some_and(|extension| EXTENSIONS.contains(&extension));
         // Following links: in the shared cache every file is one.
         if is_wanted
             && let Ok(metadata) = fs::metadata(&path)
@@ -114,12 +130,17 @@ mod tests {
         model(&source);
         let folders = ModelFolders::new(home.path(), &CacheVariables::default());
         let mut seen = Vec::new();
-        let target = folders.import_folder(&source, None, &mut |done, total| seen.push((done, total))).unwrap();
+        let target = folders
+            .import_folder(&source, None, &mut |done, total| seen.push((done, total)))
+            .unwrap();
         assert_eq!(folders.resolve("tiny").unwrap(), target);
         assert!(target.join("model.safetensors").exists());
         assert!(!target.join("modeling.py").exists());
         assert_eq!(seen.last().map(|(done, total)| done == total), Some(true));
-        assert!(matches!(folders.import_folder(&source, None, &mut |_, _| {}), Err(HubError::Exists { .. })));
+        assert!(matches!(
+            folders.import_folder(&source, None, &mut |_, _| {}),
+            Err(HubError::Exists { .. })
+        ));
         assert!(folders.import_folder(&source, Some("another"), &mut |_, _| {}).is_ok());
     }
 
@@ -130,9 +151,18 @@ mod tests {
         model(&source);
         let folders = ModelFolders::new(home.path(), &CacheVariables::default());
         for name in ["", "../up", ".hidden", "a/b", "a\\b", "a\nb"] {
-            assert!(matches!(folders.import_folder(&source, Some(name), &mut |_, _| {}), Err(HubError::BadName { .. })), "{name}");
+            assert!(
+                matches!(
+                    folders.import_folder(&source, Some(name), &mut |_, _| {}),
+                    Err(HubError::BadName { .. })
+                ),
+                "{name}"
+            );
         }
         fs::remove_file(source.join("model.safetensors")).unwrap();
-        assert!(matches!(folders.import_folder(&source, None, &mut |_, _| {}), Err(HubError::Unusable { .. })));
+        assert!(matches!(
+            folders.import_folder(&source, None, &mut |_, _| {}),
+            Err(HubError::Unusable { .. })
+        ));
     }
 }

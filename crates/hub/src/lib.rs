@@ -1,11 +1,16 @@
-//! Model folders on this machine: where they lie, what is wrong with them, and which one a name means.
+//! Model folders on this machine: where they lie, what is wrong with them, and which one a name
+//! means.
 //!
-//! Models come from two places. Imported ones lie in the data folder; downloaded ones lie in the cache that Hugging Face's tools share,
-//! so that mlx-lm sees Cairn's models and Cairn sees mlx-lm's. [`ModelFolders`] looks into both:
+//! Models come from two places. Imported ones lie in the data folder; downloaded ones lie in the
+//! cache that Hugging Face's tools share, so that mlx-lm sees Cairn's models and Cairn sees
+//! mlx-lm's. [`ModelFolders`] looks into both:
 //!
-//! - [`ModelFolders::list`] gives every folder as a [`ModelFolder`]; what keeps one from being loaded is its [`ModelProblem`].
-//! - [`ModelFolders::resolve`] turns what a person typed, a path or a name, into the folder to load.
-//! - [`ModelFolders::import_folder`] copies a model folder into the data folder; nothing else here changes the disk.
+//! - [`ModelFolders::list`] gives every folder as a [`ModelFolder`]; what keeps one from being
+//!   loaded is its [`ModelProblem`].
+//! - [`ModelFolders::resolve`] turns what a person typed, a path or a name, into the folder to
+//!   load.
+//! - [`ModelFolders::import_folder`] copies a model folder into the data folder; nothing else here
+//!   changes the disk.
 //!
 //! [`starter`] names the model that the set-up fetches.
 

@@ -102,10 +102,14 @@ impl ModelFolders {
 
     /// Every model, sorted by name. What cannot be read is left out or has its problem stated.
     pub fn list(&self) -> Vec<ModelFolder> {
-        self.found().into_iter().map(|(name, path, snapshot)| describe(name, path, snapshot)).collect()
+        self.found()
+            .into_iter()
+            .map(|(name, path, snapshot)| describe(name, path, snapshot))
+            .collect()
     }
 
-    /// The folder that a path or a name stands for: an existing folder, else a model of that name, imported ones first.
+    /// The folder that a path or a name stands for: an existing folder, else a model of that name,
+    /// imported ones first.
     pub fn resolve(&self, name_or_path: &str) -> Result<PathBuf, HubError> {
         let given = Path::new(name_or_path);
         let (path, problem) = if given.is_dir() {
@@ -118,7 +122,11 @@ impl ModelFolders {
                     (snapshot, problem)
                 }
                 None => {
-                    let searched = [Some(&self.imported), self.hub_cache.as_ref()].into_iter().flatten().cloned().collect();
+                    let searched = [Some(&self.imported), self.hub_cache.as_ref()]
+                        .into_iter()
+                        .flatten()
+                        .cloned()
+                        .collect();
                     return Err(HubError::NotFound { wanted: name_or_path.to_owned(), searched });
                 }
             }
@@ -147,16 +155,25 @@ impl ModelFolders {
     }
 }
 
-/// The folders in a folder with their names; hidden ones are unfinished imports or other programs' business.
+/// The folders in a folder with their names; hidden ones are unfinished imports or other programs'
+/// business.
 fn folders(place: &Path) -> Vec<(String, PathBuf)> {
     let Ok(entries) = fs::read_dir(place) else { return Vec::new() };
-    let named = entries.flatten().filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())));
+    let named = entries
+        .flatten()
+        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())));
     named.filter(|(name, path)| !name.starts_with('.') && path.is_dir()).collect()
 }
 
 fn describe(name: String, folder: PathBuf, snapshot: Option<PathBuf>) -> ModelFolder {
     let Some(path) = snapshot else {
-        return ModelFolder { name, path: folder, model_type: None, bytes: 0, problem: Some(ModelProblem::NoSnapshot) };
+        return ModelFolder {
+            name,
+            path: folder,
+            model_type: None,
+            bytes: 0,
+            problem: Some(ModelProblem::NoSnapshot),
+        };
     };
     let (model_type, problem) = check(&path);
     ModelFolder { name, bytes: size(&path, 0), path, model_type, problem }
@@ -175,7 +192,9 @@ fn size(folder: &Path, depth: usize) -> u64 {
 
 fn check(folder: &Path) -> (Option<String>, Option<ModelProblem>) {
     match model_type(folder) {
-        Ok(model_type) => (Some(model_type), weights(folder).and_then(|()| tokenizer(folder)).err()),
+        Ok(model_type) => {
+            (Some(model_type), weights(folder).and_then(|()| tokenizer(folder)).err())
+        }
         Err(problem) => (None, Some(problem)),
     }
 }
@@ -186,15 +205,22 @@ fn model_type(folder: &Path) -> Result<String, ModelProblem> {
         return Err(ModelProblem::ConfigMissing);
     }
     let broken = |reason: String| ModelProblem::ConfigBroken { reason };
-    let text = match read_up_to(&config, MAX_CONFIG_BYTES).map_err(|error| broken(error.to_string()))? {
-        Content::Whole(text) => text,
-        Content::TooLong { bytes } => return Err(ModelProblem::ConfigTooLarge { bytes, limit_bytes: MAX_CONFIG_BYTES }),
-    };
+    let text =
+        match read_up_to(&config, MAX_CONFIG_BYTES).map_err(|error| broken(error.to_string()))? {
+            Content::Whole(text) => text,
+            Content::TooLong { bytes } => {
+                return Err(ModelProblem::ConfigTooLarge { bytes, limit_bytes: MAX_CONFIG_BYTES });
+            }
+        };
     let config: Json = serde_json::from_slice(&text).map_err(|error| broken(error.to_string()))?;
     if !config.is_object() {
         return Err(broken("it is not an object".to_owned()));
     }
-    config.get("model_type").and_then(Json::as_str).map(str::to_owned).ok_or(ModelProblem::NoModelType)
+    config
+        .get("model_type")
+        .and_then(Json::as_str)
+        .map(str::to_owned)
+        .ok_or(ModelProblem::NoModelType)
 }
 
 #[derive(Deserialize)]
@@ -206,19 +232,30 @@ fn weights(folder: &Path) -> Result<(), ModelProblem> {
     let index = folder.join(INDEX);
     if index.is_file() {
         let broken = |reason: String| ModelProblem::IndexBroken { reason };
-        let text = match read_up_to(&index, MAX_INDEX_BYTES).map_err(|error| broken(error.to_string()))? {
-            Content::Whole(text) => text,
-            Content::TooLong { bytes } => return Err(broken(format!("it has {bytes} bytes, but at most {MAX_INDEX_BYTES} are read"))),
-        };
-        let index: Index = serde_json::from_slice(&text).map_err(|error| broken(error.to_string()))?;
+        let text =
+            match read_up_to(&index, MAX_INDEX_BYTES).map_err(|error| broken(error.to_string()))? {
+                Content::Whole(text) => text,
+                Content::TooLong { bytes } => {
+                    return Err(broken(format!(
+                        "it has {bytes} bytes, but at most {MAX_INDEX_BYTES} are read"
+                    )));
+                }
+            };
+        let index: Index =
+            serde_json::from_slice(&text).map_err(|error| broken(error.to_string()))?;
         // A name that leads elsewhere is none of this folder's files.
         let is_here = |file: &str| !file.contains(['/', '\\']) && folder.join(file).is_file();
         if let Some(file) = index.weight_map.into_values().find(|file| !is_here(file)) {
             return Err(ModelProblem::ShardMissing { file });
         }
     }
-    let names = fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    let mut shards: Vec<String> = names.filter(|name| name.starts_with("model") && name.ends_with(".safetensors")).collect();
+    let names = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
+    let mut shards: Vec<String> =
+        names.filter(|name| name.starts_with("model") && name.ends_with(".safetensors")).collect();
     shards.sort();
     match shards.iter().find(|shard| !folder.join(shard).is_file()) {
         _ if shards.is_empty() => Err(ModelProblem::NoWeights),
@@ -229,7 +266,11 @@ fn weights(folder: &Path) -> Result<(), ModelProblem> {
 }
 
 fn tokenizer(folder: &Path) -> Result<(), ModelProblem> {
-    if folder.join("tokenizer.json").is_file() { Ok(()) } else { Err(ModelProblem::TokenizerMissing) }
+    if folder.join("tokenizer.json").is_file() {
+        Ok(())
+    } else {
+        Err(ModelProblem::TokenizerMissing)
+    }
 }
 
 enum Content {
@@ -243,5 +284,9 @@ fn read_up_to(file: &Path, limit_bytes: u64) -> std::io::Result<Content> {
     let mut content = Vec::new();
     // The length may change while it is read.
     file.take(limit_bytes + 1).read_to_end(&mut content)?;
-    if content.len() as u64 > limit_bytes { Ok(Content::TooLong { bytes }) } else { Ok(Content::Whole(content)) }
+    if content.len() as u64 > limit_bytes {
+        Ok(Content::TooLong { bytes })
+    } else {
+        Ok(Content::Whole(content))
+    }
 }

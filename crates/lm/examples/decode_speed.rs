@@ -1,9 +1,11 @@
-//! Speed of llama shapes with random 4-bit weights, as JSON lines: what `xtask/bench/gpu.sh` compares with mlx-lm.
+//! Speed of llama shapes with random 4-bit weights, as JSON lines: what `xtask/bench/gpu.sh`
+//! compares with mlx-lm.
 //!
-//! usage: decode_speed [SHAPE]...     shapes: smollm2-135m, llama-3.2-1b, llama-3.1-8b; all by default
-//! The weights are written as a model folder and loaded from there, so that the path measured is the one every model takes. Before
-//! anything is timed, logits of tokens read one at a time are held against those of the same tokens read at once and of several rows read
-//! together: the three ways share no kernel for their products on a CUDA device.
+//! usage: decode_speed [SHAPE]...     shapes: smollm2-135m, llama-3.2-1b, llama-3.1-8b; all by
+//! default The weights are written as a model folder and loaded from there, so that the path
+//! measured is the one every model takes. Before anything is timed, logits of tokens read one at a
+//! time are held against those of the same tokens read at once and of several rows read together:
+//! the three ways share no kernel for their products on a CUDA device.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -21,7 +23,8 @@ use serde_json::json;
 
 const PROMPT_TOKENS: usize = 512;
 const ANSWER_TOKENS: usize = 256;
-/// Streams at once, each with an answer of [`BATCH_ANSWER_TOKENS`]; models of less than this many hidden numbers only.
+/// Streams at once, each with an answer of [`BATCH_ANSWER_TOKENS`]; models of less than this many
+/// hidden numbers only.
 const BATCHES: [usize; 2] = [8, 32];
 const BATCH_ANSWER_TOKENS: usize = 128;
 const BATCH_MAX_HIDDEN: usize = 4096;
@@ -43,16 +46,46 @@ struct Shape {
 }
 
 const SHAPES: [Shape; 3] = [
-    Shape { name: "smollm2-135m", hidden: 576, layers: 30, heads: 9, kv_heads: 3, intermediate: 1536, vocab: 49_152, head_dim: 64 },
-    Shape { name: "llama-3.2-1b", hidden: 2048, layers: 16, heads: 32, kv_heads: 8, intermediate: 8192, vocab: 128_256, head_dim: 64 },
-    Shape { name: "llama-3.1-8b", hidden: 4096, layers: 32, heads: 32, kv_heads: 8, intermediate: 14_336, vocab: 128_256, head_dim: 128 },
+    Shape {
+        name: "smollm2-135m",
+        hidden: 576,
+        layers: 30,
+        heads: 9,
+        kv_heads: 3,
+        intermediate: 1536,
+        vocab: 49_152,
+        head_dim: 64,
+    },
+    Shape {
+        name: "llama-3.2-1b",
+        hidden: 2048,
+        layers: 16,
+        heads: 32,
+        kv_heads: 8,
+        intermediate: 8192,
+        vocab: 128_256,
+        head_dim: 64,
+    },
+    Shape {
+        name: "llama-3.1-8b",
+        hidden: 4096,
+        layers: 32,
+        heads: 32,
+        kv_heads: 8,
+        intermediate: 14_336,
+        vocab: 128_256,
+        head_dim: 128,
+    },
 ];
 
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    for shape in SHAPES.iter().filter(|shape| wanted.is_empty() || wanted.iter().any(|name| name == shape.name)) {
+    for shape in SHAPES
+        .iter()
+        .filter(|shape| wanted.is_empty() || wanted.iter().any(|name| name == shape.name))
+    {
         let folder = tempfile::tempdir()?;
         let bytes = write_model(folder.path(), shape)?;
         let (model, _) = Model::load(folder.path(), LoadOptions { keep_quantized: true })?;
@@ -76,8 +109,8 @@ fn random_prompt(shape: &Shape, seed: u64, length: usize) -> Vec<u32> {
     (0..length).map(|_| (random.next() % shape.vocab as u64) as u32).collect()
 }
 
-/// Fails unless a prompt's logits are the same, but for rounding, whether its last tokens are read at once or one at a time, some of them
-/// twice.
+/// Fails unless a prompt's logits are the same, but for rounding, whether its last tokens are read
+/// at once or one at a time, some of them twice.
 fn check(shape: &Shape, model: &Model, length: usize) -> Result<(), Failure> {
     const SINGLE_TOKENS: usize = 80; // more than a cache keeps apart
     const TRIMMED: usize = 8;
@@ -97,14 +130,21 @@ fn check(shape: &Shape, model: &Model, length: usize) -> Result<(), Failure> {
     }
     let wanted: Vec<i32> = (most.len() as i32..length as i32).collect();
     let expected = expected.take_axis(Array::from_slice(&wanted, &[SINGLE_TOKENS as i32]), 1)?;
-    compare(shape, &format!("single tokens and all {length} at once"), &ops::concatenate(&found, 1)?, &expected)
+    compare(
+        shape,
+        &format!("single tokens and all {length} at once"),
+        &ops::concatenate(&found, 1)?,
+        &expected,
+    )
 }
 
-/// Fails unless rows of several lengths have the same logits, but for rounding, in a batch as each alone.
+/// Fails unless rows of several lengths have the same logits, but for rounding, in a batch as each
+/// alone.
 fn check_batch(shape: &Shape, model: &Model, num_rows: usize) -> Result<(), Failure> {
     const ALONE: usize = 2; // tokens that rows read alone before they meet
     const STEPS: usize = 2;
-    let (mut caches, mut inputs, mut expected) = (Vec::new(), vec![Vec::new(); STEPS], vec![Vec::new(); STEPS]);
+    let (mut caches, mut inputs, mut expected) =
+        (Vec::new(), vec![Vec::new(); STEPS], vec![Vec::new(); STEPS]);
     for row in 0..num_rows {
         let prompt = &random_prompt(shape, row as u64 + 1, PROMPT_TOKENS)[..64 + row % 8];
         let (before, last) = prompt.split_at(prompt.len() - STEPS);
@@ -123,14 +163,20 @@ fn check_batch(shape: &Shape, model: &Model, num_rows: usize) -> Result<(), Fail
     let mut caches = merge(caches)?;
     for (inputs, expected) in inputs.iter().zip(&expected) {
         let found = next_logits(model, inputs, &mut caches)?;
-        compare(shape, &format!("{num_rows} rows together and each alone"), &found, &ops::concatenate(expected, 0)?)?;
+        compare(
+            shape,
+            &format!("{num_rows} rows together and each alone"),
+            &found,
+            &ops::concatenate(expected, 0)?,
+        )?;
     }
     Ok(())
 }
 
 /// The logits `[B, 1, V]` after one token of each row.
 fn next_logits(model: &Model, inputs: &[u32], caches: &mut [LayerCache]) -> Result<Array, Failure> {
-    Ok(model.logits(&model.forward(&Array::from_slice(inputs, &[inputs.len() as i32, 1]), caches)?)?)
+    Ok(model
+        .logits(&model.forward(&Array::from_slice(inputs, &[inputs.len() as i32, 1]), caches)?)?)
 }
 
 fn tokens(tokens: &[u32]) -> Array {
@@ -138,17 +184,35 @@ fn tokens(tokens: &[u32]) -> Array {
 }
 
 fn compare(shape: &Shape, ways: &str, found: &Array, expected: &Array) -> Result<(), Failure> {
-    let norm =
-        |array: &Array| Ok::<f32, Failure>(array.square()?.sum(None)?.sqrt()?.try_item_exact::<f32>().map_err(|error| error.to_string())?);
+    let norm = |array: &Array| {
+        Ok::<f32, Failure>(
+            array
+                .square()?
+                .sum(None)?
+                .sqrt()?
+                .try_item_exact::<f32>()
+                .map_err(|error| error.to_string())?,
+        )
+    };
     let (found, expected) = (found.as_dtype(Dtype::Float32)?, expected.as_dtype(Dtype::Float32)?);
     let off = norm(&ops::subtract(&found, &expected)?)? / norm(&expected)?;
     eprintln!("{}: {off:.4} between logits of {ways}", shape.name);
-    // bfloat16 keeps eight bits; dozens of layers add up their rounding. A wrong position, mask or scale is off by one or so.
-    if off < 0.1 { Ok(()) } else { Err(format!("{}: logits of {ways} are off by {off}", shape.name).into()) }
+    // bfloat16 keeps eight bits; dozens of layers add up their rounding. A wrong position, mask or
+    // scale is off by one or so.
+    if off < 0.1 {
+        Ok(())
+    } else {
+        Err(format!("{}: logits of {ways} are off by {off}", shape.name).into())
+    }
 }
 
-/// The best decode rate of a few runs, with that run's time to first token. The first run, which compiles kernels, does not count.
-fn measure_stream(shape: &Shape, model: &Model, weight_bytes: u64) -> Result<serde_json::Value, Failure> {
+/// The best decode rate of a few runs, with that run's time to first token. The first run, which
+/// compiles kernels, does not count.
+fn measure_stream(
+    shape: &Shape,
+    model: &Model,
+    weight_bytes: u64,
+) -> Result<serde_json::Value, Failure> {
     let prompt = random_prompt(shape, 1, PROMPT_TOKENS);
     let (mut best_rate, mut best_first) = (0.0, 0.0);
     memory::reset_peak();
@@ -156,7 +220,10 @@ fn measure_stream(shape: &Shape, model: &Model, weight_bytes: u64) -> Result<ser
         let options = GenerateOptions { max_tokens: ANSWER_TOKENS, ..GenerateOptions::default() };
         let mut caches = model.make_cache();
         let start = Instant::now();
-        let mut stream = generate_step(model, &prompt, &mut caches, Sampler::Greedy, options, &mut |_, _| ControlFlow::Continue(()))?;
+        let mut stream =
+            generate_step(model, &prompt, &mut caches, Sampler::Greedy, options, &mut |_, _| {
+                ControlFlow::Continue(())
+            })?;
         let (mut first, mut count) = (None, 0);
         while stream.next_token()?.is_some() {
             first.get_or_insert_with(Instant::now);
@@ -171,10 +238,13 @@ fn measure_stream(shape: &Shape, model: &Model, weight_bytes: u64) -> Result<ser
     }
     let (rate, first) = (rounded(best_rate, 10.0), rounded(best_first, 100.0));
     let (weights, peak) = (weight_bytes as f64 / 1e9, gigabytes(memory::peak_bytes()));
-    Ok(json!({ "model": shape.name, "bits": BITS, "decode_tps": rate, "ttft_ms": first, "peak_gb": peak, "weight_gb": weights }))
+    Ok(
+        json!({ "model": shape.name, "bits": BITS, "decode_tps": rate, "ttft_ms": first, "peak_gb": peak, "weight_gb": weights }),
+    )
 }
 
-/// Tokens a second of all streams together, prompts included in the time; the better of two runs after one that does not count.
+/// Tokens a second of all streams together, prompts included in the time; the better of two runs
+/// after one that does not count.
 fn measure_batch(shape: &Shape, model: &Model, batch: usize) -> Result<serde_json::Value, Failure> {
     let mut best = f64::INFINITY;
     memory::reset_peak();
@@ -183,7 +253,10 @@ fn measure_batch(shape: &Shape, model: &Model, batch: usize) -> Result<serde_jso
         let mut generator = BatchGenerator::new(model.clone(), options);
         let start = Instant::now();
         for seed in 0..batch {
-            generator.insert(BatchRequest::new(random_prompt(shape, seed as u64 + 1, PROMPT_TOKENS), BATCH_ANSWER_TOKENS))?;
+            generator.insert(BatchRequest::new(
+                random_prompt(shape, seed as u64 + 1, PROMPT_TOKENS),
+                BATCH_ANSWER_TOKENS,
+            ))?;
         }
         while generator.has_work() {
             if let Some((_, error)) = generator.next()?.failed.into_iter().next() {
@@ -196,7 +269,9 @@ fn measure_batch(shape: &Shape, model: &Model, batch: usize) -> Result<serde_jso
         generator.close();
     }
     let rate = rounded((batch * BATCH_ANSWER_TOKENS) as f64 / best, 10.0);
-    Ok(json!({ "model": shape.name, "bits": BITS, "batch": batch, "aggregate_tps": rate, "peak_gb": gigabytes(memory::peak_bytes()) }))
+    Ok(
+        json!({ "model": shape.name, "bits": BITS, "batch": batch, "aggregate_tps": rate, "peak_gb": gigabytes(memory::peak_bytes()) }),
+    )
 }
 
 fn gigabytes(bytes: u64) -> f64 {
@@ -253,7 +328,10 @@ struct Tensors {
 impl Tensors {
     fn add(&mut self, name: String, dtype: &str, shape: &[usize], fill: Fill) {
         let bytes = shape.iter().product::<usize>() * if dtype == "U32" { 4 } else { 2 };
-        self.header.insert(name, json!({ "dtype": dtype, "shape": shape, "data_offsets": [self.end, self.end + bytes] }));
+        self.header.insert(
+            name,
+            json!({ "dtype": dtype, "shape": shape, "data_offsets": [self.end, self.end + bytes] }),
+        );
         self.end += bytes;
         self.fills.push((fill, bytes));
     }
@@ -266,8 +344,18 @@ impl Tensors {
     fn matrix(&mut self, name: &str, outputs: usize, inputs: usize) {
         let scale = 1.0 / (4.6 * (inputs as f32).sqrt());
         self.add(format!("{name}.weight"), "U32", &[outputs, inputs * BITS / 32], Fill::Packed);
-        self.add(format!("{name}.scales"), "BF16", &[outputs, inputs / GROUP_SIZE], Fill::Near(scale));
-        self.add(format!("{name}.biases"), "BF16", &[outputs, inputs / GROUP_SIZE], Fill::Near(-7.5 * scale));
+        self.add(
+            format!("{name}.scales"),
+            "BF16",
+            &[outputs, inputs / GROUP_SIZE],
+            Fill::Near(scale),
+        );
+        self.add(
+            format!("{name}.biases"),
+            "BF16",
+            &[outputs, inputs / GROUP_SIZE],
+            Fill::Near(-7.5 * scale),
+        );
     }
 
     fn write(self, path: &Path) -> Result<u64, Failure> {

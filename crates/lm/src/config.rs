@@ -15,31 +15,52 @@ pub fn read(folder: &Path) -> Result<serde_json::Value, LmError> {
 }
 
 /// Turns config.json into an architecture's own arguments; the error names the file.
-pub fn arguments<T: serde::de::DeserializeOwned>(folder: &Path, config: &serde_json::Value) -> Result<T, LmError> {
-    T::deserialize(config).map_err(|source| LmError::Json { path: folder.join("config.json"), source })
+pub fn arguments<T: serde::de::DeserializeOwned>(
+    folder: &Path,
+    config: &serde_json::Value,
+) -> Result<T, LmError> {
+    T::deserialize(config)
+        .map_err(|source| LmError::Json { path: folder.join("config.json"), source })
 }
 
 /// Refuses a number outside `range`, naming its key.
-pub fn check_range(name: &'static str, value: i64, range: std::ops::RangeInclusive<i64>) -> Result<i32, LmError> {
+pub fn check_range(
+    name: &'static str,
+    value: i64,
+    range: std::ops::RangeInclusive<i64>,
+) -> Result<i32, LmError> {
     if !range.contains(&value) {
         let allowed = format!("it must be between {} and {}", range.start(), range.end());
         return Err(LmError::Config { name, value: value.to_string(), allowed });
     }
-    i32::try_from(value).map_err(|_| LmError::Config { name, value: value.to_string(), allowed: "it must fit 32 bits".to_owned() })
+    i32::try_from(value).map_err(|_| LmError::Config {
+        name,
+        value: value.to_string(),
+        allowed: "it must fit 32 bits".to_owned(),
+    })
 }
 
-/// The heads of queries and those of keys and values; refuses numbers of which the second does not divide the first.
-pub fn check_heads(num_attention_heads: i64, num_key_value_heads: i64) -> Result<(i32, i32), LmError> {
+/// The heads of queries and those of keys and values; refuses numbers of which the second does not
+/// divide the first.
+pub fn check_heads(
+    num_attention_heads: i64,
+    num_key_value_heads: i64,
+) -> Result<(i32, i32), LmError> {
     let heads = check_range("num_attention_heads", num_attention_heads, 1..=1024)?;
     let kv_heads = check_range("num_key_value_heads", num_key_value_heads, 1..=1024)?;
     if heads % kv_heads != 0 {
         let allowed = format!("it must divide num_attention_heads = {heads}");
-        return Err(LmError::Config { name: "num_key_value_heads", value: kv_heads.to_string(), allowed });
+        return Err(LmError::Config {
+            name: "num_key_value_heads",
+            value: kv_heads.to_string(),
+            allowed,
+        });
     }
     Ok((heads, kv_heads))
 }
 
-/// Refuses a number that is not above 0 in single precision, which is what it is computed with; names its key.
+/// Refuses a number that is not above 0 in single precision, which is what it is computed with;
+/// names its key.
 pub fn check_positive(name: &'static str, value: f64) -> Result<f32, LmError> {
     let number = value as f32;
     if number.is_finite() && number > 0.0 {
@@ -58,7 +79,8 @@ pub struct Quantization {
     pub bits: i32,
 }
 
-/// The `quantization` (or `quantization_config`) part of config.json: a default and settings of single layers.
+/// The `quantization` (or `quantization_config`) part of config.json: a default and settings of
+/// single layers.
 #[derive(Debug, Clone, Default)]
 pub struct QuantizationConfig {
     default: Option<Quantization>,
@@ -68,14 +90,19 @@ pub struct QuantizationConfig {
 impl QuantizationConfig {
     /// Reads the settings; a model without them is not quantized.
     pub fn parse(config: &serde_json::Value) -> Result<Self, LmError> {
-        let Some(section) = config.get("quantization").or_else(|| config.get("quantization_config")) else {
+        let Some(section) =
+            config.get("quantization").or_else(|| config.get("quantization_config"))
+        else {
             return Ok(QuantizationConfig::default());
         };
         let Some(entries) = section.as_object() else {
             return Err(invalid(section, "it must be an object with group_size and bits"));
         };
         if entries.contains_key("quant_method") {
-            return Err(invalid(section, "only MLX's own quantization can be loaded; convert the model with mlx_lm.convert"));
+            return Err(invalid(
+                section,
+                "only MLX's own quantization can be loaded; convert the model with mlx_lm.convert",
+            ));
         }
         let mut layers = BTreeMap::new();
         for (name, entry) in entries {
@@ -88,7 +115,8 @@ impl QuantizationConfig {
         Ok(QuantizationConfig { default: Some(settings(section)?), layers })
     }
 
-    /// The settings of the layer at `path`, for example "model.layers.0.self_attn.q_proj"; none where it is dense.
+    /// The settings of the layer at `path`, for example "model.layers.0.self_attn.q_proj"; none
+    /// where it is dense.
     pub fn layer(&self, path: &str) -> Option<Quantization> {
         self.layers.get(path).copied().unwrap_or(self.default)
     }
@@ -99,7 +127,9 @@ fn settings(entry: &serde_json::Value) -> Result<Quantization, LmError> {
         None => Some(default),
         Some(value) => value.as_i64(),
     };
-    if let Some(mode) = entry.get("mode").and_then(|mode| mode.as_str()).filter(|mode| *mode != "affine") {
+    if let Some(mode) =
+        entry.get("mode").and_then(|mode| mode.as_str()).filter(|mode| *mode != "affine")
+    {
         return Err(invalid(&serde_json::json!(mode), "only the mode 'affine' can be loaded"));
     }
     match (number("group_size", 64), number("bits", 4)) {
@@ -111,5 +141,9 @@ fn settings(entry: &serde_json::Value) -> Result<Quantization, LmError> {
 }
 
 fn invalid(value: &serde_json::Value, allowed: &str) -> LmError {
-    LmError::Config { name: "quantization", value: value.to_string().chars().take(80).collect(), allowed: allowed.to_owned() }
+    LmError::Config {
+        name: "quantization",
+        value: value.to_string().chars().take(80).collect(),
+        allowed: allowed.to_owned(),
+    }
 }

@@ -30,7 +30,8 @@ impl ComputeDevice {
 
     /// The type that floating-point weights are computed in; none keeps the checkpoint's own.
     ///
-    /// MLX's CPU backend runs half precision and quantized products as scalar code, many times slower than f32 through BLAS.
+    /// MLX's CPU backend runs half precision and quantized products as scalar code, many times
+    /// slower than f32 through BLAS.
     pub fn compute_dtype(self) -> Option<Dtype> {
         match self {
             ComputeDevice::Cpu => Some(Dtype::Float32),

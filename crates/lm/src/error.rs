@@ -18,7 +18,9 @@ pub enum LmError {
         source: std::io::Error,
     },
     /// A file of the model folder is larger than anything of its kind has reason to be.
-    #[error("{path} is {bytes} bytes long, more than the {limit} allowed: this is not a usable model folder")]
+    #[error(
+        "{path} is {bytes} bytes long, more than the {limit} allowed: this is not a usable model folder"
+    )]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -74,7 +76,9 @@ pub enum LmError {
         source: std::io::Error,
     },
     /// No file implements this architecture.
-    #[error("the architecture '{model_type}' is not supported: choose a model of one that is ({supported})")]
+    #[error(
+        "the architecture '{model_type}' is not supported: choose a model of one that is ({supported})"
+    )]
     UnknownModelType {
         /// config.json's `model_type`.
         model_type: String,
@@ -85,7 +89,9 @@ pub enum LmError {
     #[error(transparent)]
     Weights(#[from] CheckError),
     /// A tensor that the architecture needs is not in the files.
-    #[error("the weight files of {folder} lack the tensor '{name}'; download or import the model again")]
+    #[error(
+        "the weight files of {folder} lack the tensor '{name}'; download or import the model again"
+    )]
     MissingWeight {
         /// The model folder.
         folder: PathBuf,
@@ -93,7 +99,9 @@ pub enum LmError {
         name: String,
     },
     /// A tensor has another shape than config.json asks for.
-    #[error("tensor '{name}' has shape {found:?}, but config.json asks for {expected:?}: the weights belong to another model")]
+    #[error(
+        "tensor '{name}' has shape {found:?}, but config.json asks for {expected:?}: the weights belong to another model"
+    )]
     WrongShape {
         /// The tensor.
         name: String,
@@ -132,7 +140,9 @@ pub enum LmError {
     #[error("the prompt is empty")]
     EmptyPrompt,
     /// The prompt does not fit into the model's context.
-    #[error("the prompt has {num_tokens} tokens, but the model's context ends at {context_length}: shorten it or start a new conversation")]
+    #[error(
+        "the prompt has {num_tokens} tokens, but the model's context ends at {context_length}: shorten it or start a new conversation"
+    )]
     PromptTooLong {
         /// Tokens of the prompt.
         num_tokens: usize,
@@ -160,7 +170,9 @@ pub enum LmError {
     #[error("only caches of one model, one kind and one size can be rows of a batch")]
     MixedCaches,
     /// A request's caches belong to another model.
-    #[error("the caches of a request are for {found} layers, but the model has {expected}: choose the model that they were made with")]
+    #[error(
+        "the caches of a request are for {found} layers, but the model has {expected}: choose the model that they were made with"
+    )]
     CacheLayers {
         /// Caches given.
         found: usize,
@@ -168,7 +180,9 @@ pub enum LmError {
         expected: usize,
     },
     /// A layer's numbers are of another type than the model's.
-    #[error("its layer {layer} holds {found} numbers, but the model computes with {expected}: make the file anew")]
+    #[error(
+        "its layer {layer} holds {found} numbers, but the model computes with {expected}: make the file anew"
+    )]
     CachePrecision {
         /// The first layer that does not fit, counted from 0.
         layer: usize,
@@ -188,7 +202,9 @@ pub enum LmError {
         expected: usize,
     },
     /// A layer's cache is of another kind or shape than the model's.
-    #[error("its layer {layer} is {found}, but the model's is {expected}: choose the model that it was made with")]
+    #[error(
+        "its layer {layer} is {found}, but the model's is {expected}: choose the model that it was made with"
+    )]
     CacheFit {
         /// The first layer that does not fit, counted from 0.
         layer: usize,
@@ -197,7 +213,8 @@ pub enum LmError {
         /// What the model has.
         expected: String,
     },
-    /// A part of a stored conversation cannot be cut out of its caches, or does not fit the other parts.
+    /// A part of a stored conversation cannot be cut out of its caches, or does not fit the other
+    /// parts.
     #[error("a part of a stored conversation cannot be used: {what}")]
     CacheSpan {
         /// What is wrong with it.
@@ -232,7 +249,9 @@ pub enum LmError {
         vocab_size: usize,
     },
     /// A logits processor returned something else than logits.
-    #[error("a logits processor returned an array of shape {found:?}, but logits are [1, {expected}]")]
+    #[error(
+        "a logits processor returned an array of shape {found:?}, but logits are [1, {expected}]"
+    )]
     ProcessedShape {
         /// The vocabulary's size.
         expected: i32,
@@ -253,7 +272,9 @@ pub enum LmError {
         draft_vocab_size: usize,
     },
     /// Embeddings belong to one model.
-    #[error("input_embeddings cannot be used with a draft model, which has embeddings of its own: leave one of them out")]
+    #[error(
+        "input_embeddings cannot be used with a draft model, which has embeddings of its own: leave one of them out"
+    )]
     DraftWithEmbeddings,
     /// Speculative decoding was asked for, and there is nothing to speculate with.
     #[error("speculative decoding needs a draft model: load one first")]
@@ -298,6 +319,10 @@ pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, LmError> {
 }
 
 /// Reads and parses a JSON file of at most `limit` bytes.
-pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path, limit: u64) -> Result<T, LmError> {
-    serde_json::from_slice(&read_file(path, limit)?).map_err(|source| LmError::Json { path: path.to_owned(), source })
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(
+    path: &Path,
+    limit: u64,
+) -> Result<T, LmError> {
+    serde_json::from_slice(&read_file(path, limit)?)
+        .map_err(|source| LmError::Json { path: path.to_owned(), source })
 }

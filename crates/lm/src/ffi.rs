@@ -1,7 +1,8 @@
-//! The one file that calls MLX's C interface directly: what mlx-rs lacks or only offers with detours.
+//! The one file that calls MLX's C interface directly: what mlx-rs lacks or only offers with
+//! detours.
 //!
-//! mlx-c's own error handler ends the process; mlx-rs installs a gentler one with its first array. Every function here therefore takes
-//! an array or stream that mlx-rs made, or makes one first.
+//! mlx-c's own error handler ends the process; mlx-rs installs a gentler one with its first array.
+//! Every function here therefore takes an array or stream that mlx-rs made, or makes one first.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -15,11 +16,13 @@ use crate::device::ComputeDevice;
 
 /// `array[start..stop]` on every axis with stride 1, as a view.
 ///
-/// Panics when the lengths of `start` and `stop` differ from the array's number of axes: MLX would read past them.
+/// Panics when the lengths of `start` and `stop` differ from the array's number of axes: MLX would
+/// read past them.
 pub fn slice(array: &Array, start: &[i32], stop: &[i32]) -> Result<Array> {
     let strides = unit_strides(array, start, stop);
     let stream = Stream::thread_local_or_default();
-    // SAFETY: the pointers are live for the call and hold as many numbers as their lengths say; `result` is an empty handle that MLX fills.
+    // SAFETY: the pointers are live for the call and hold as many numbers as their lengths say;
+    // `result` is an empty handle that MLX fills.
     unsafe {
         let mut result = mlx_sys::mlx_array_new();
         let status = mlx_sys::mlx_slice(
@@ -37,7 +40,8 @@ pub fn slice(array: &Array, start: &[i32], stop: &[i32]) -> Result<Array> {
     }
 }
 
-/// A copy of `array` with `update` written at `start..stop`; in place if nothing else holds it when the result is evaluated.
+/// A copy of `array` with `update` written at `start..stop`; in place if nothing else holds it when
+/// the result is evaluated.
 ///
 /// Panics as [`slice()`] does.
 pub fn slice_update(array: &Array, update: &Array, start: &[i32], stop: &[i32]) -> Result<Array> {
@@ -65,7 +69,10 @@ pub fn slice_update(array: &Array, update: &Array, start: &[i32], stop: &[i32]) 
 /// A stride of 1 for each axis, once `start` and `stop` have one number for each.
 fn unit_strides(array: &Array, start: &[i32], stop: &[i32]) -> &'static [i32] {
     const ONES: [i32; 16] = [1; 16];
-    assert!(start.len() == array.ndim() && stop.len() == array.ndim(), "one start and stop per axis");
+    assert!(
+        start.len() == array.ndim() && stop.len() == array.ndim(),
+        "one start and stop per axis"
+    );
     &ONES[..array.ndim()]
 }
 
@@ -73,9 +80,13 @@ fn unit_strides(array: &Array, start: &[i32], stop: &[i32]) -> &'static [i32] {
 pub fn array_from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Array> {
     let num_elements: usize = shape.iter().map(|&length| length.max(0) as usize).product();
     if num_elements * item_size(dtype) != bytes.len() {
-        return Err(Exception::custom(format!("{} bytes cannot hold {shape:?} of {dtype:?}", bytes.len())));
+        return Err(Exception::custom(format!(
+            "{} bytes cannot hold {shape:?} of {dtype:?}",
+            bytes.len()
+        )));
     }
-    // SAFETY: the length was checked against shape and dtype; MLX copies the bytes before the call returns and asks for no alignment.
+    // SAFETY: the length was checked against shape and dtype; MLX copies the bytes before the call
+    // returns and asks for no alignment.
     Ok(unsafe { Array::from_raw_data(bytes.as_ptr().cast(), shape, dtype) })
 }
 
@@ -96,7 +107,11 @@ impl ArrayBuffer {
     pub fn zeros(shape: &[i32], dtype: Dtype) -> Result<Self> {
         if computes_on_cuda() {
             let num_elements: usize = shape.iter().map(|&length| length.max(0) as usize).product();
-            return Ok(ArrayBuffer(Filling::Bytes(vec![0; num_elements * item_size(dtype)], shape.to_vec(), dtype)));
+            return Ok(ArrayBuffer(Filling::Bytes(
+                vec![0; num_elements * item_size(dtype)],
+                shape.to_vec(),
+                dtype,
+            )));
         }
         let array = mlx_rs::ops::zeros_dtype(shape, dtype)?;
         // Checks that it can be written as plain rows.
@@ -107,9 +122,10 @@ impl ArrayBuffer {
     /// Its bytes, row-major in native order.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.0 {
-            // SAFETY: `zeros` evaluated the array and found it row-major, so the pointer is good for `nbytes` as long as it lives. No other
-            // handle to the array exists before `into_array`, so nobody reads or writes the bytes meanwhile; devices other than CUDA share
-            // the host's memory, and nothing that uses the array has been launched.
+            // SAFETY: `zeros` evaluated the array and found it row-major, so the pointer is good
+            // for `nbytes` as long as it lives. No other handle to the array exists before
+            // `into_array`, so nobody reads or writes the bytes meanwhile; devices other than CUDA
+            // share the host's memory, and nothing that uses the array has been launched.
             Filling::Array(array) => unsafe {
                 let data = mlx_sys::mlx_array_data_uint8(array.as_ptr()).cast_mut();
                 std::slice::from_raw_parts_mut(data, array.nbytes())
@@ -137,8 +153,9 @@ pub fn array_bytes(array: &Array) -> Result<&[u8]> {
         }
         expected *= length as usize;
     }
-    // SAFETY: the array is evaluated and contiguous, so the pointer (checked against null) is good for `nbytes` as long as it lives.
-    // The untyped accessor is the one for u8; it does not look at the array's dtype.
+    // SAFETY: the array is evaluated and contiguous, so the pointer (checked against null) is good
+    // for `nbytes` as long as it lives. The untyped accessor is the one for u8; it does not look at
+    // the array's dtype.
     unsafe {
         let data = mlx_sys::mlx_array_data_uint8(array.as_ptr());
         if data.is_null() {
@@ -162,10 +179,13 @@ pub fn synchronize() -> Result<()> {
 pub fn computes_on_cuda() -> bool {
     let mut is_available = false;
     // SAFETY: the call writes one bool. `current` has made mlx-rs install its error handler.
-    ComputeDevice::current() == ComputeDevice::Gpu && unsafe { mlx_sys::mlx_cuda_is_available(&mut is_available) } == 0 && is_available
+    ComputeDevice::current() == ComputeDevice::Gpu
+        && unsafe { mlx_sys::mlx_cuda_is_available(&mut is_available) } == 0
+        && is_available
 }
 
-/// A kernel in CUDA C++, compiled for the device by MLX on first use and kept by name and constants.
+/// A kernel in CUDA C++, compiled for the device by MLX on first use and kept by name and
+/// constants.
 pub struct CudaKernel(mlx_sys::mlx_fast_cuda_kernel);
 
 /// How a [`CudaKernel`] is started and what it returns.
@@ -182,15 +202,21 @@ pub struct Launch<'a, const N: usize> {
 }
 
 impl CudaKernel {
-    /// A kernel whose body is `source`, with the arguments `inputs` and then `outputs`. Fails on names and sources with a zero byte, and where
-    /// MLX was built without CUDA.
+    /// A kernel whose body is `source`, with the arguments `inputs` and then `outputs`. Fails on
+    /// names and sources with a zero byte, and where MLX was built without CUDA.
     pub fn new(name: &str, inputs: &[&str], outputs: &[&str], source: &str) -> Result<Self> {
-        let text = |text: &str| CString::new(text).map_err(|_| Exception::custom(format!("the kernel '{name}' has a zero byte in it")));
+        let text = |text: &str| {
+            CString::new(text).map_err(|_| {
+                Exception::custom(format!("the kernel '{name}' has a zero byte in it"))
+            })
+        };
         let (name_text, source) = (text(name)?, text(source)?);
-        let texts = |names: &[&str]| names.iter().map(|name| text(name)).collect::<Result<Vec<_>>>();
+        let texts =
+            |names: &[&str]| names.iter().map(|name| text(name)).collect::<Result<Vec<_>>>();
         let (inputs, outputs) = (texts(inputs)?, texts(outputs)?);
         let _handler = Array::from_int(0);
-        // SAFETY: MLX copies all strings before the call returns, and the two lists are freed after it.
+        // SAFETY: MLX copies all strings before the call returns, and the two lists are freed after
+        // it.
         unsafe {
             let list = |names: &[CString]| {
                 let mut pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
@@ -198,7 +224,15 @@ impl CudaKernel {
             };
             let (inputs, outputs) = (list(&inputs), list(&outputs));
             let header = c"#include <cuda_bf16.h>\n";
-            let kernel = mlx_sys::mlx_fast_cuda_kernel_new(name_text.as_ptr(), inputs, outputs, source.as_ptr(), header.as_ptr(), true, 0);
+            let kernel = mlx_sys::mlx_fast_cuda_kernel_new(
+                name_text.as_ptr(),
+                inputs,
+                outputs,
+                source.as_ptr(),
+                header.as_ptr(),
+                true,
+                0,
+            );
             mlx_sys::mlx_vector_string_free(inputs);
             mlx_sys::mlx_vector_string_free(outputs);
             if kernel.ctx.is_null() {
@@ -210,25 +244,45 @@ impl CudaKernel {
 
     /// The kernel's outputs for `inputs`, which are made contiguous where they are not.
     ///
-    /// What the kernel reads and writes is not checked: it must fit the inputs' shapes, types and the launch.
-    pub fn apply<const N: usize>(&self, inputs: &[&Array], launch: Launch<'_, N>) -> Result<[Array; N]> {
+    /// What the kernel reads and writes is not checked: it must fit the inputs' shapes, types and
+    /// the launch.
+    pub fn apply<const N: usize>(
+        &self,
+        inputs: &[&Array],
+        launch: Launch<'_, N>,
+    ) -> Result<[Array; N]> {
         let stream = Stream::thread_local_or_default();
         let [x, y, z] = launch.blocks;
         // SAFETY: all handles are live for the calls; configuration and lists are freed once.
         unsafe {
             let config = mlx_sys::mlx_fast_cuda_kernel_config_new();
             for (shape, dtype) in launch.outputs {
-                mlx_sys::mlx_fast_cuda_kernel_config_add_output_arg(config, shape.as_ptr(), shape.len(), dtype as mlx_sys::mlx_dtype);
+                mlx_sys::mlx_fast_cuda_kernel_config_add_output_arg(
+                    config,
+                    shape.as_ptr(),
+                    shape.len(),
+                    dtype as mlx_sys::mlx_dtype,
+                );
             }
             // MLX counts the grid in threads.
             mlx_sys::mlx_fast_cuda_kernel_config_set_grid(config, x * launch.threads, y, z);
             mlx_sys::mlx_fast_cuda_kernel_config_set_thread_group(config, launch.threads, 1, 1);
             for (name, value) in launch.constants {
-                mlx_sys::mlx_fast_cuda_kernel_config_add_template_arg_int(config, name.as_ptr(), *value);
+                mlx_sys::mlx_fast_cuda_kernel_config_add_template_arg_int(
+                    config,
+                    name.as_ptr(),
+                    *value,
+                );
             }
             let inputs = list_of(inputs);
             let mut outputs = mlx_sys::mlx_vector_array_new();
-            let status = mlx_sys::mlx_fast_cuda_kernel_apply(&mut outputs, self.0, inputs, config, stream.as_ptr());
+            let status = mlx_sys::mlx_fast_cuda_kernel_apply(
+                &mut outputs,
+                self.0,
+                inputs,
+                config,
+                stream.as_ptr(),
+            );
             mlx_sys::mlx_vector_array_free(inputs);
             mlx_sys::mlx_fast_cuda_kernel_config_free(config);
             let arrays = arrays_of(outputs);
@@ -257,7 +311,8 @@ impl Debug for CudaKernel {
 /// A function from arrays to arrays.
 pub type ArrayFunction = Box<dyn Fn(Vec<Array>) -> Result<Vec<Array>>>;
 
-/// A function that MLX traces for each combination of input shapes and replays for others of those shapes.
+/// A function that MLX traces for each combination of input shapes and replays for others of those
+/// shapes.
 ///
 /// On the CPU backend tracing starts a C++ compiler: it is for GPUs.
 pub struct Compiled {
@@ -272,7 +327,8 @@ struct Traced {
 }
 
 impl Compiled {
-    /// Compiles `function`, which must compute its outputs from its inputs and from arrays that stay as they are.
+    /// Compiles `function`, which must compute its outputs from its inputs and from arrays that
+    /// stay as they are.
     pub fn new(function: ArrayFunction) -> Result<Self> {
         Self::compile(function, false)
     }
@@ -292,13 +348,19 @@ impl Compiled {
             let status = mlx_sys::mlx_compile(&mut closure, plain, shapeless);
             mlx_sys::mlx_closure_free(plain);
             let compiled = Compiled { closure, traced };
-            if status == 0 { Ok(compiled) } else { Err(Exception::custom("a function was not compiled".to_owned())) }
+            if status == 0 {
+                Ok(compiled)
+            } else {
+                Err(Exception::custom("a function was not compiled".to_owned()))
+            }
         }
     }
 
-    /// The function's N outputs for `inputs`. Fails with its error, also after it failed once, and where it has another number of outputs.
+    /// The function's N outputs for `inputs`. Fails with its error, also after it failed once, and
+    /// where it has another number of outputs.
     pub fn call<const N: usize>(&self, inputs: &[&Array]) -> Result<[Array; N]> {
-        // SAFETY: all handles are live for the call; lists are freed once. The payload lives as long as `self`, and nobody changes it.
+        // SAFETY: all handles are live for the call; lists are freed once. The payload lives as
+        // long as `self`, and nobody changes it.
         unsafe {
             let inputs = list_of(inputs);
             let mut outputs = mlx_sys::mlx_vector_array_new();
@@ -319,7 +381,8 @@ impl Compiled {
 
 impl Drop for Compiled {
     fn drop(&mut self) {
-        // SAFETY: both were made by `compile` and are freed once; the closure, which points to the payload, first.
+        // SAFETY: both were made by `compile` and are freed once; the closure, which points to the
+        // payload, first.
         unsafe {
             mlx_sys::mlx_closure_free(self.closure);
             drop(Box::from_raw(self.traced));
@@ -335,7 +398,11 @@ impl Debug for Compiled {
 
 /// # Safety
 /// Called by MLX with the payload of [`Compiled::new`] and two lists of its own, the first empty.
-unsafe extern "C" fn trace(outputs: *mut mlx_sys::mlx_vector_array, inputs: mlx_sys::mlx_vector_array, payload: *mut c_void) -> i32 {
+unsafe extern "C" fn trace(
+    outputs: *mut mlx_sys::mlx_vector_array,
+    inputs: mlx_sys::mlx_vector_array,
+    payload: *mut c_void,
+) -> i32 {
     // SAFETY: by this function's contract.
     unsafe {
         let traced = &*payload.cast::<Traced>();
@@ -414,17 +481,30 @@ mod tests {
             }
         }))
         .expect("compile");
-        let square = |size: i32, number: f32| ops::full::<f32>(&[size, size], Array::from_f32(number)).expect("full");
-        for (size, number, expected) in [(2, 1.0, 2.0), (2, 3.0, 18.0), (3, 1.0, 3.0), (2, 2.0, 8.0)] {
+        let square = |size: i32, number: f32| {
+            ops::full::<f32>(&[size, size], Array::from_f32(number)).expect("full")
+        };
+        for (size, number, expected) in
+            [(2, 1.0, 2.0), (2, 3.0, 18.0), (3, 1.0, 3.0), (2, 2.0, 8.0)]
+        {
             let x = square(size, number);
             let [found, same] = product.call(&[&x, &x]).expect("call");
-            assert!(found.as_slice::<f32>().iter().all(|&found| found == expected), "{size} {number}");
+            assert!(
+                found.as_slice::<f32>().iter().all(|&found| found == expected),
+                "{size} {number}"
+            );
             assert_eq!(same.as_slice::<f32>(), x.as_slice::<f32>());
         }
         assert_eq!(traces.get(), 2);
         let four = square(4, 1.0);
         for _ in 0..2 {
-            assert!(product.call::<2>(&[&four, &four]).expect_err("refused").what().contains("four is too many"));
+            assert!(
+                product
+                    .call::<2>(&[&four, &four])
+                    .expect_err("refused")
+                    .what()
+                    .contains("four is too many")
+            );
         }
     }
 }

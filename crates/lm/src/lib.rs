@@ -1,10 +1,12 @@
 //! Language models on MLX, synchronous: from a model folder to tokens.
 //!
-//! A model folder (MLX or Hugging Face layout) becomes a [`LoadedModel`]: the network ([`models`], one file per architecture), its
-//! tokenizer, chat template and end-of-sequence tokens. What the network remembers of the tokens before is in [`cache`], one per layer.
-//! Three ways lead from a prompt to an answer:
+//! A model folder (MLX or Hugging Face layout) becomes a [`LoadedModel`]: the network ([`models`],
+//! one file per architecture), its tokenizer, chat template and end-of-sequence tokens. What the
+//! network remembers of the tokens before is in [`cache`], one per layer. Three ways lead from a
+//! prompt to an answer:
 //!
-//! - [`generate_step`] reads a prompt and samples token by token; [`stream_generate`] makes text of that, [`generate()`] collects it.
+//! - [`generate_step`] reads a prompt and samples token by token; [`stream_generate`] makes text of
+//!   that, [`generate()`] collects it.
 //! - A [`ModelKit`] does so for one prompt after another, and reads only what is new.
 //! - A [`batch::BatchGenerator`] answers many prompts side by side.
 //!
@@ -21,10 +23,12 @@
 //!
 //! gguf                                     apart: foreign files become model folders
 //! ```
-//! A row uses those below it; only [`cache::make_prompt_cache`] looks up, to ask a model which caches it wants.
+//! A row uses those below it; only [`cache::make_prompt_cache`] looks up, to ask a model which
+//! caches it wants.
 //!
-//! This crate touches no network, database or channel. Bytes from outside are checked in modules that know nothing of MLX
-//! ([`safetensors_header`], [`gguf`]), before MLX sees them. Everything that holds an MLX array stays on the thread that made it.
+//! This crate touches no network, database or channel. Bytes from outside are checked in modules
+//! that know nothing of MLX ([`safetensors_header`], [`gguf`]), before MLX sees them. Everything
+//! that holds an MLX array stays on the thread that made it.
 
 pub mod batch;
 pub mod cache;
@@ -46,14 +50,15 @@ mod weights;
 
 pub use error::LmError;
 pub use generate::{
-    Acceptance, Draft, GenerateOptions, Generated, GenerationResponse, Input, Logprobs, OnProgress, ResponseStream, Sampled, Sampling,
-    SpeculativeStream, Stops, StreamRequest, TokenScore, TokenStream, check_length, check_prefill_step_size, check_vocabularies, generate,
+    Acceptance, Draft, GenerateOptions, Generated, GenerationResponse, Input, Logprobs, OnProgress,
+    ResponseStream, Sampled, Sampling, SpeculativeStream, Stops, StreamRequest, TokenScore,
+    TokenStream, check_length, check_prefill_step_size, check_vocabularies, generate,
     generate_step, score, speculative_generate_step, stream_generate,
 };
 pub use load::{LoadedModel, ModelIdentity};
 pub use model_kit::{
-    GenerateParams, GenerationResult, GenerationStream, ModelKit, ModelKitOptions, PromptProgress, PromptProgressReporter, ResultToken,
-    StopCondition, StopReason,
+    GenerateParams, GenerationResult, GenerationStream, ModelKit, ModelKitOptions, PromptProgress,
+    PromptProgressReporter, ResultToken, StopCondition, StopReason,
 };
 pub use sample::{LogitsProcessor, LogitsProcessors, RandomSampler, Sampler, TokenBuffer};
 pub use tokenizer::{Detokenizer, Tokenizer};

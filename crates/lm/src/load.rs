@@ -1,4 +1,5 @@
-//! A model folder as a whole: weights, tokenizer, chat template, end-of-sequence tokens, and what identifies them.
+//! A model folder as a whole: weights, tokenizer, chat template, end-of-sequence tokens, and what
+//! identifies them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,19 +26,22 @@ pub struct LoadedModel {
     pub model_type: String,
     /// Bytes of the weight files.
     pub weight_bytes: u64,
-    /// Identifies what key/value caches depend on: configuration, weights and the precision they are computed in.
+    /// Identifies what key/value caches depend on: configuration, weights and the precision they
+    /// are computed in.
     pub fingerprint: String,
     /// The same in parts, for files that come from other computers.
     pub identity: ModelIdentity,
 }
 
-/// What identifies a model wherever it lies: hashes of its parts, in hex. What differs between two of them can be named.
+/// What identifies a model wherever it lies: hashes of its parts, in hex. What differs between two
+/// of them can be named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelIdentity {
     /// Of config.json.
     pub config: String,
-    /// Of the weights: every tensor's name, type and shape, and samples of its numbers. Where two differ, so do the weights; where they are
-    /// equal, the weights may still differ in what was not sampled.
+    /// Of the weights: every tensor's name, type and shape, and samples of its numbers. Where two
+    /// differ, so do the weights; where they are equal, the weights may still differ in what was
+    /// not sampled.
     pub weights: String,
     /// Of tokenizer.json.
     pub tokenizer: String,
@@ -55,7 +59,8 @@ impl LoadedModel {
         let tokenizer = Rc::new(Tokenizer::load(folder)?);
         let eos_token_ids = eos_token_ids(folder, &config, &tokenizer)?;
         let (model, weight_bytes) = Model::load(folder, options)?;
-        let model_type = config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default().to_owned();
+        let model_type =
+            config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default().to_owned();
         Ok(LoadedModel {
             fingerprint: fingerprint(folder, options, weight_bytes)?,
             identity: identity(folder, options, weight_bytes)?,
@@ -68,9 +73,14 @@ impl LoadedModel {
     }
 }
 
-fn eos_token_ids(folder: &Path, config: &serde_json::Value, tokenizer: &Tokenizer) -> Result<BTreeSet<u32>, LmError> {
+fn eos_token_ids(
+    folder: &Path,
+    config: &serde_json::Value,
+    tokenizer: &Tokenizer,
+) -> Result<BTreeSet<u32>, LmError> {
     let path = folder.join("generation_config.json");
-    let generation: serde_json::Value = if path.exists() { read_json(&path, 1 << 20)? } else { serde_json::Value::Null };
+    let generation: serde_json::Value =
+        if path.exists() { read_json(&path, 1 << 20)? } else { serde_json::Value::Null };
     let mut ids = BTreeSet::new();
     for source in [config, &generation] {
         match source.get("eos_token_id") {
@@ -87,11 +97,13 @@ fn as_id(value: &serde_json::Value) -> Option<u32> {
     u32::try_from(value.as_u64()?).ok()
 }
 
-/// Pieces of this length, spread over each weight file, stand for the whole of it: reading gigabytes at every start would cost seconds.
+/// Pieces of this length, spread over each weight file, stand for the whole of it: reading
+/// gigabytes at every start would cost seconds.
 const SAMPLE_BYTES: u64 = 64 << 10;
 const NUM_SAMPLES: u64 = 64;
 
-/// Hashes config.json, samples of every weight file (with its name, length and time of change) and how the weights are computed with.
+/// Hashes config.json, samples of every weight file (with its name, length and time of change) and
+/// how the weights are computed with.
 fn fingerprint(folder: &Path, options: LoadOptions, weight_bytes: u64) -> Result<String, LmError> {
     use std::io::{Read, Seek, SeekFrom};
 
@@ -102,7 +114,10 @@ fn fingerprint(folder: &Path, options: LoadOptions, weight_bytes: u64) -> Result
     };
     part(b"cairn model fingerprint 1");
     let device = ComputeDevice::current();
-    part(format!("{:?} keep_quantized={}", device.compute_dtype(), options.keep_quantized).as_bytes());
+    part(
+        format!("{:?} keep_quantized={}", device.compute_dtype(), options.keep_quantized)
+            .as_bytes(),
+    );
     part(&read_file(&folder.join("config.json"), 1 << 20)?);
     // A scripted model has no weights, and nothing to check.
     let files = if weight_bytes == 0 { Vec::new() } else { check_weight_files(folder)? };
@@ -133,7 +148,11 @@ const TENSOR_SAMPLE_BYTES: u64 = 2 << 10;
 /// Beyond this many tensors only some are sampled: all are still hashed by name, type and shape.
 const MAX_SAMPLED_TENSORS: usize = 4096;
 
-fn identity(folder: &Path, options: LoadOptions, weight_bytes: u64) -> Result<ModelIdentity, LmError> {
+fn identity(
+    folder: &Path,
+    options: LoadOptions,
+    weight_bytes: u64,
+) -> Result<ModelIdentity, LmError> {
     let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex()[..32].to_owned();
     let optional = |name: &str| match folder.join(name) {
         path if path.exists() => read_file(&path, MAX_TOKENIZER_BYTES),
@@ -162,13 +181,18 @@ fn identity(folder: &Path, options: LoadOptions, weight_bytes: u64) -> Result<Mo
 /// The same for the same tensors, however they are spread over files.
 fn weights_hash(folder: &Path, weight_bytes: u64) -> Result<String, LmError> {
     let files = if weight_bytes == 0 { Vec::new() } else { check_weight_files(folder)? };
-    let mut tensors: Vec<_> = files.iter().flat_map(|file| file.tensors().iter().map(move |tensor| (file, tensor))).collect();
+    let mut tensors: Vec<_> = files
+        .iter()
+        .flat_map(|file| file.tensors().iter().map(move |tensor| (file, tensor)))
+        .collect();
     tensors.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
     let stride = tensors.len().div_ceil(MAX_SAMPLED_TENSORS).max(1);
     let mut hasher = blake3::Hasher::new();
     let mut sample = Vec::new();
     for (index, (file, tensor)) in tensors.into_iter().enumerate() {
-        hasher.update(format!("{:?} {} {:?}\n", tensor.name, tensor.dtype.name(), tensor.shape).as_bytes());
+        hasher.update(
+            format!("{:?} {} {:?}\n", tensor.name, tensor.dtype.name(), tensor.shape).as_bytes(),
+        );
         if index % stride == 0 {
             let length = tensor.bytes.end - tensor.bytes.start;
             for start in [0, length / 2] {

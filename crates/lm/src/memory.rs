@@ -1,11 +1,13 @@
-//! MLX's memory counters. A counter that MLX will not tell reads as 0: figures are shown, never decided on.
+//! MLX's memory counters. A counter that MLX will not tell reads as 0: figures are shown, never
+//! decided on.
 
 /// Bytes of arrays that are alive.
 pub fn active_bytes() -> u64 {
     mlx_rs::memory::active_memory().map_or(0, |bytes| bytes as u64)
 }
 
-/// The most bytes alive at once since [`reset_peak`]. MLX counts from the next allocation on; what was there already counts here.
+/// The most bytes alive at once since [`reset_peak`]. MLX counts from the next allocation on; what
+/// was there already counts here.
 pub fn peak_bytes() -> u64 {
     mlx_rs::memory::peak_memory().map_or(0, |bytes| bytes as u64).max(active_bytes())
 }

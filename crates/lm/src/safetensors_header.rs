@@ -1,7 +1,9 @@
-//! Checks a safetensors file before anything else reads it, and reads tensors from the very file that was checked.
+//! Checks a safetensors file before anything else reads it, and reads tensors from the very file
+//! that was checked.
 //!
-//! The format's own rules (tensors lie end to end and fill the file) are applied together with stricter ones that MLX needs:
-//! every dimension between 1 (0 in prompt caches) and `i32::MAX`, unique names, a closed list of dtypes, a bounded header. Links no MLX.
+//! The format's own rules (tensors lie end to end and fill the file) are applied together with
+//! stricter ones that MLX needs: every dimension between 1 (0 in prompt caches) and `i32::MAX`,
+//! unique names, a closed list of dtypes, a bounded header. Links no MLX.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -25,7 +27,8 @@ const MAX_RANK: usize = 16;
 pub struct Limits {
     /// The largest accepted header, in bytes.
     pub header_bytes: u64,
-    /// The least length of a dimension. MLX takes no empty tensors from us, but mlx-lm's prompt caches name absent arrays by them.
+    /// The least length of a dimension. MLX takes no empty tensors from us, but mlx-lm's prompt
+    /// caches name absent arrays by them.
     pub least_dimension: u64,
 }
 
@@ -220,7 +223,8 @@ pub struct TensorEntry {
     pub bytes: Range<u64>,
 }
 
-/// A file that passed the check, still open: what is read later comes from the same inode, even if the path was replaced.
+/// A file that passed the check, still open: what is read later comes from the same inode, even if
+/// the path was replaced.
 #[derive(Debug)]
 pub struct SafetensorsFile {
     path: PathBuf,
@@ -236,25 +240,43 @@ impl SafetensorsFile {
         let (file, file_bytes) = open_regular(path)?;
         let header = read_header(path, &file, file_bytes, limits)?;
         let data_start = LENGTH_BYTES + header.len() as u64;
-        let parsed: Header = serde_json::from_slice(&header).map_err(|source| CheckError::Json { path: path.into(), source })?;
+        let parsed: Header = serde_json::from_slice(&header)
+            .map_err(|source| CheckError::Json { path: path.into(), source })?;
         if let Some(name) = parsed.duplicate {
             return Err(CheckError::DuplicateName { path: path.into(), name: brief(name) });
         }
         let tensors = check_tensors(path, parsed.tensors, data_start, limits.least_dimension)?;
         let expected_bytes = tensors.last().map_or(data_start, |last| last.bytes.end);
         if file_bytes < expected_bytes {
-            return Err(CheckError::Truncated { path: path.into(), expected_bytes, found_bytes: file_bytes });
+            return Err(CheckError::Truncated {
+                path: path.into(),
+                expected_bytes,
+                found_bytes: file_bytes,
+            });
         }
         if file_bytes > expected_bytes {
-            return Err(CheckError::TrailingBytes { path: path.into(), expected_bytes, found_bytes: file_bytes });
+            return Err(CheckError::TrailingBytes {
+                path: path.into(),
+                expected_bytes,
+                found_bytes: file_bytes,
+            });
         }
         let mut position = HashMap::with_capacity(tensors.len());
         for (i, tensor) in tensors.iter().enumerate() {
             if position.insert(tensor.name.clone(), i).is_some() {
-                return Err(CheckError::DuplicateName { path: path.into(), name: brief(&tensor.name) });
+                return Err(CheckError::DuplicateName {
+                    path: path.into(),
+                    name: brief(&tensor.name),
+                });
             }
         }
-        Ok(SafetensorsFile { path: path.into(), file, tensors, position, metadata: parsed.metadata })
+        Ok(SafetensorsFile {
+            path: path.into(),
+            file,
+            tensors,
+            position,
+            metadata: parsed.metadata,
+        })
     }
 
     /// The path it was opened by.
@@ -289,8 +311,12 @@ impl SafetensorsFile {
 
     /// The little-endian bytes of one tensor.
     pub fn read_tensor(&self, name: &str) -> Result<Vec<u8>, CheckError> {
-        let entry = self.tensor(name).ok_or_else(|| CheckError::NoSuchTensor { path: self.path.clone(), name: name.into() })?;
-        // The length was checked against the file's size, so this allocates no more than the file holds.
+        let entry = self.tensor(name).ok_or_else(|| CheckError::NoSuchTensor {
+            path: self.path.clone(),
+            name: name.into(),
+        })?;
+        // The length was checked against the file's size, so this allocates no more than the file
+        // holds.
         let mut bytes = vec![0; (entry.bytes.end - entry.bytes.start) as usize];
         self.read_at(&mut bytes, entry.bytes.start)?;
         Ok(bytes)
@@ -298,16 +324,20 @@ impl SafetensorsFile {
 
     /// Fills `bytes` from the file's byte `position` on.
     pub fn read_at(&self, bytes: &mut [u8], position: u64) -> Result<(), CheckError> {
-        self.file.read_exact_at(bytes, position).map_err(|source| CheckError::Io { path: self.path.clone(), source })
+        self.file
+            .read_exact_at(bytes, position)
+            .map_err(|source| CheckError::Io { path: self.path.clone(), source })
     }
 }
 
-/// Checks all weight files of a model folder: `model*.safetensors` and whatever `model.safetensors.index.json` names.
+/// Checks all weight files of a model folder: `model*.safetensors` and whatever
+/// `model.safetensors.index.json` names.
 ///
 /// A shard that the index names and the folder lacks, or a tensor that two files hold, is an error.
 pub fn check_weight_files(folder: &Path) -> Result<Vec<SafetensorsFile>, CheckError> {
     let mut names = BTreeSet::new();
-    let entries = std::fs::read_dir(folder).map_err(|source| CheckError::Io { path: folder.into(), source })?;
+    let entries = std::fs::read_dir(folder)
+        .map_err(|source| CheckError::Io { path: folder.into(), source })?;
     for entry in entries {
         let entry = entry.map_err(|source| CheckError::Io { path: folder.into(), source })?;
         if let Ok(name) = entry.file_name().into_string()
@@ -337,7 +367,11 @@ pub fn check_weight_files(folder: &Path) -> Result<Vec<SafetensorsFile>, CheckEr
         let file = SafetensorsFile::open(&folder.join(name), Limits::MODEL)?;
         for tensor in file.tensors() {
             if let Some(first) = holder.insert(tensor.name.clone(), file.path.clone()) {
-                return Err(CheckError::DuplicateTensor { name: brief(&tensor.name), first, second: file.path });
+                return Err(CheckError::DuplicateTensor {
+                    name: brief(&tensor.name),
+                    first,
+                    second: file.path,
+                });
             }
         }
         files.push(file);
@@ -353,11 +387,18 @@ fn shards_in_index(index: &Path) -> Result<BTreeSet<String>, CheckError> {
     let (file, file_bytes) = open_regular(index)?;
     let allowed_bytes = Limits::MODEL.header_bytes;
     if file_bytes > allowed_bytes {
-        return Err(CheckError::HeaderTooLarge { path: index.into(), found_bytes: file_bytes, allowed_bytes });
+        return Err(CheckError::HeaderTooLarge {
+            path: index.into(),
+            found_bytes: file_bytes,
+            allowed_bytes,
+        });
     }
     let mut text = Vec::new();
-    file.take(allowed_bytes).read_to_end(&mut text).map_err(|source| CheckError::Io { path: index.into(), source })?;
-    let parsed: Index = serde_json::from_slice(&text).map_err(|source| CheckError::Json { path: index.into(), source })?;
+    file.take(allowed_bytes)
+        .read_to_end(&mut text)
+        .map_err(|source| CheckError::Io { path: index.into(), source })?;
+    let parsed: Index = serde_json::from_slice(&text)
+        .map_err(|source| CheckError::Json { path: index.into(), source })?;
     Ok(parsed.weight_map.into_values().collect())
 }
 
@@ -375,8 +416,17 @@ fn open_regular(path: &Path) -> Result<(File, u64), CheckError> {
     Ok((file, metadata.len()))
 }
 
-fn read_header(path: &Path, file: &File, file_bytes: u64, limits: Limits) -> Result<Vec<u8>, CheckError> {
-    let truncated = |expected_bytes| CheckError::Truncated { path: path.into(), expected_bytes, found_bytes: file_bytes };
+fn read_header(
+    path: &Path,
+    file: &File,
+    file_bytes: u64,
+    limits: Limits,
+) -> Result<Vec<u8>, CheckError> {
+    let truncated = |expected_bytes| CheckError::Truncated {
+        path: path.into(),
+        expected_bytes,
+        found_bytes: file_bytes,
+    };
     let io_error = |source| CheckError::Io { path: path.into(), source };
     if file_bytes < LENGTH_BYTES {
         return Err(truncated(LENGTH_BYTES));
@@ -385,7 +435,11 @@ fn read_header(path: &Path, file: &File, file_bytes: u64, limits: Limits) -> Res
     file.read_exact_at(&mut length, 0).map_err(io_error)?;
     let header_bytes = u64::from_le_bytes(length);
     if header_bytes > limits.header_bytes {
-        return Err(CheckError::HeaderTooLarge { path: path.into(), found_bytes: header_bytes, allowed_bytes: limits.header_bytes });
+        return Err(CheckError::HeaderTooLarge {
+            path: path.into(),
+            found_bytes: header_bytes,
+            allowed_bytes: limits.header_bytes,
+        });
     }
     if file_bytes - LENGTH_BYTES < header_bytes {
         return Err(truncated(LENGTH_BYTES + header_bytes));
@@ -395,7 +449,8 @@ fn read_header(path: &Path, file: &File, file_bytes: u64, limits: Limits) -> Res
     Ok(header)
 }
 
-/// Applies the rules to each tensor, in the order of their bytes: each must begin where the one before ended.
+/// Applies the rules to each tensor, in the order of their bytes: each must begin where the one
+/// before ended.
 fn check_tensors(
     path: &Path,
     mut raw: Vec<(String, RawTensor)>,
@@ -407,28 +462,49 @@ fn check_tensors(
     let mut tensors = Vec::with_capacity(raw.len());
     for (name, tensor) in raw {
         let Some(dtype) = Dtype::parse(&tensor.dtype) else {
-            return Err(CheckError::UnknownDtype { path: path.into(), name: brief(name), found: brief(tensor.dtype) });
+            return Err(CheckError::UnknownDtype {
+                path: path.into(),
+                name: brief(name),
+                found: brief(tensor.dtype),
+            });
         };
-        // The file's offsets are added to `data_start` below; what fits an i64 cannot overflow there.
+        // The file's offsets are added to `data_start` below; what fits an i64 cannot overflow
+        // there.
         let size_bytes = size_of_shape(&tensor.shape, least_dimension)
             .and_then(|elements| elements.checked_mul(dtype.size_bytes()))
             .filter(|size| end.checked_add(*size).is_some_and(|end| end <= i64::MAX as u64 / 2));
         let Some(size_bytes) = size_bytes else {
             let shape = tensor.shape.into_iter().take(MAX_RANK + 1).collect();
-            return Err(CheckError::BadShape { path: path.into(), name: brief(name), shape, least: least_dimension });
+            return Err(CheckError::BadShape {
+                path: path.into(),
+                name: brief(name),
+                shape,
+                least: least_dimension,
+            });
         };
         let expected = (end, end + size_bytes);
         if tensor.data_offsets != expected {
-            return Err(CheckError::BadOffsets { path: path.into(), name: brief(name), found: tensor.data_offsets, expected });
+            return Err(CheckError::BadOffsets {
+                path: path.into(),
+                name: brief(name),
+                found: tensor.data_offsets,
+                expected,
+            });
         }
         end = expected.1;
         let shape = tensor.shape.into_iter().map(|dim| dim as usize).collect();
-        tensors.push(TensorEntry { name, dtype, shape, bytes: data_start + expected.0..data_start + expected.1 });
+        tensors.push(TensorEntry {
+            name,
+            dtype,
+            shape,
+            bytes: data_start + expected.0..data_start + expected.1,
+        });
     }
     Ok(tensors)
 }
 
-/// A file's own words, short enough to be repeated in an error: a hostile name can be megabytes long.
+/// A file's own words, short enough to be repeated in an error: a hostile name can be megabytes
+/// long.
 fn brief(text: impl fmt::Display) -> String {
     const MAX_CHARS: usize = 120;
     let text = text.to_string();
@@ -443,7 +519,9 @@ fn size_of_shape(shape: &[u64], least: u64) -> Option<u64> {
     if shape.len() > MAX_RANK {
         return None;
     }
-    shape.iter().try_fold(1_u64, |elements, &dim| if (least..=i32::MAX as u64).contains(&dim) { elements.checked_mul(dim) } else { None })
+    shape.iter().try_fold(1_u64, |elements, &dim| {
+        if (least..=i32::MAX as u64).contains(&dim) { elements.checked_mul(dim) } else { None }
+    })
 }
 
 #[derive(Deserialize)]
@@ -453,7 +531,8 @@ struct RawTensor {
     data_offsets: (u64, u64),
 }
 
-/// The header as written, with the first name that occurs twice: a map type would keep the last entry and say nothing.
+/// The header as written, with the first name that occurs twice: a map type would keep the last
+/// entry and say nothing.
 #[derive(Default)]
 struct Header {
     tensors: Vec<(String, RawTensor)>,
@@ -483,7 +562,8 @@ impl<'de> Deserialize<'de> for Header {
                     } else {
                         has_metadata = true;
                         // MLX writes null where there is nothing to say.
-                        let Texts { entries, duplicate } = map.next_value::<Option<Texts>>()?.unwrap_or_default();
+                        let Texts { entries, duplicate } =
+                            map.next_value::<Option<Texts>>()?.unwrap_or_default();
                         header.metadata = entries;
                         header.duplicate = header.duplicate.or(duplicate);
                     }
@@ -549,7 +629,8 @@ mod tests {
     }
 
     fn refused(bytes: &[u8], expected: &str) {
-        let found = open(bytes, Limits::MODEL).err().map_or("no refusal".into(), |error| error.to_string());
+        let found =
+            open(bytes, Limits::MODEL).err().map_or("no refusal".into(), |error| error.to_string());
         assert!(found.contains(expected), "expected {expected:?}, found {found:?}");
         assert!(found.contains("model.safetensors"), "{found:?} names no file");
     }
@@ -566,14 +647,24 @@ mod tests {
     #[test]
     fn a_file_is_read_as_the_crate_wrote_it() {
         let values: Vec<u8> = (0..24).collect();
-        let view =
-            |shape: &[usize], data: &'static [u8]| safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape.into(), data);
+        let view = |shape: &[usize], data: &'static [u8]| {
+            safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape.into(), data)
+        };
         let long: &'static [u8] = values.clone().leak();
-        let tensors = [("b", view(&[2, 6], long).unwrap()), ("a", view(&[], &[1, 2]).unwrap()), ("c", view(&[1], &[3, 4]).unwrap())];
+        let tensors = [
+            ("b", view(&[2, 6], long).unwrap()),
+            ("a", view(&[], &[1, 2]).unwrap()),
+            ("c", view(&[1], &[3, 4]).unwrap()),
+        ];
         let metadata = HashMap::from([("format".to_string(), "mlx".to_string())]);
-        let file = open(&safetensors::serialize(tensors, Some(metadata)).unwrap(), Limits::CACHE).unwrap();
+        let file =
+            open(&safetensors::serialize(tensors, Some(metadata)).unwrap(), Limits::CACHE).unwrap();
         assert_eq!(file.metadata().get("format").unwrap(), "mlx");
-        let found: Vec<_> = file.tensors().iter().map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice())).collect();
+        let found: Vec<_> = file
+            .tensors()
+            .iter()
+            .map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice()))
+            .collect();
         assert_eq!(found, [("a", &[][..]), ("b", &[2, 6]), ("c", &[1])]);
         assert_eq!((file.tensor("b").unwrap().dtype, file.data_bytes()), (Dtype::Bf16, 28));
         assert_eq!(file.read_tensor("a").unwrap(), [1, 2]);
@@ -590,7 +681,10 @@ mod tests {
         }
         for name in ["F64", "C64", "F8_E4M3", "F4", "f32", ""] {
             let header = format!("{{{}}}", tensor("w", name, "[2]", "[0,16]"));
-            refused(&file_of(&header, 16), &format!("tensor \"w\" has dtype {name:?}; allowed are F32, F16, BF16"));
+            refused(
+                &file_of(&header, 16),
+                &format!("tensor \"w\" has dtype {name:?}; allowed are F32, F16, BF16"),
+            );
         }
     }
 
@@ -598,73 +692,129 @@ mod tests {
     fn lies_about_the_header_are_refused() {
         refused(b"", "it has 0 bytes, but should have at least 8; download or import it again");
         refused(b"1234567", "it has 7 bytes, but should have at least 8");
-        refused(&u64::MAX.to_le_bytes(), "its header claims 18446744073709551615 bytes, at most 67108864 are allowed");
+        refused(
+            &u64::MAX.to_le_bytes(),
+            "its header claims 18446744073709551615 bytes, at most 67108864 are allowed",
+        );
         refused(&(64_u64 << 20).to_le_bytes(), "it has 8 bytes, but should have at least 67108872");
-        refused(&[&99_u64.to_le_bytes()[..], b"{}"].concat(), "it has 10 bytes, but should have at least 107");
+        refused(
+            &[&99_u64.to_le_bytes()[..], b"{}"].concat(),
+            "it has 10 bytes, but should have at least 107",
+        );
         refused(&file_of("", 0), "unreadable header");
         refused(&file_of("[]", 0), "unreadable header");
         refused(&file_of("{} {}", 0), "unreadable header");
-        refused(&file_of(&format!("{}{}", "[".repeat(10_000), "]".repeat(10_000)), 0), "unreadable header");
+        refused(
+            &file_of(&format!("{}{}", "[".repeat(10_000), "]".repeat(10_000)), 0),
+            "unreadable header",
+        );
         refused(&file_of(r#"{"__metadata__":{"a":1}}"#, 0), "unreadable header");
-        refused(&[&4_u64.to_le_bytes()[..], &[b'{', 0xff, b'"', b'}']].concat(), "unreadable header");
+        refused(
+            &[&4_u64.to_le_bytes()[..], &[b'{', 0xff, b'"', b'}']].concat(),
+            "unreadable header",
+        );
         let long = format!(r#"{{"__metadata__":{{"a":"{}"}}}}"#, "x".repeat(9 << 20));
-        assert!(matches!(open(&file_of(&long, 0), Limits::CACHE), Err(CheckError::HeaderTooLarge { .. })));
+        assert!(matches!(
+            open(&file_of(&long, 0), Limits::CACHE),
+            Err(CheckError::HeaderTooLarge { .. })
+        ));
         assert!(open(&file_of(&long, 0), Limits::MODEL).is_ok());
     }
 
     #[test]
     fn shapes_are_positive_and_bounded() {
-        refused(&one("[0]", "[0,0]", 0), r#"tensor "w" has shape [0]; each dimension must be from 1 to 2147483647"#);
+        refused(
+            &one("[0]", "[0,0]", 0),
+            r#"tensor "w" has shape [0]; each dimension must be from 1 to 2147483647"#,
+        );
         refused(&one("[0,4611686018427387904]", "[0,0]", 0), "has shape [0, 4611686018427387904]");
         refused(&one("[1,0,1]", "[0,0]", 0), "has shape [1, 0, 1]");
         refused(&one("[4294967297]", "[0,8589934594]", 0), "has shape [4294967297]");
         refused(&one("[2147483647,2147483647,2147483647]", "[0,2]", 2), "has shape [2147483647");
-        refused(&one("[2147483647,2147483647]", "[0,9223372028264841218]", 2), "has shape [2147483647");
+        refused(
+            &one("[2147483647,2147483647]", "[0,9223372028264841218]", 2),
+            "has shape [2147483647",
+        );
         refused(&one("[-1]", "[0,2]", 2), "unreadable header");
         refused(&one("[1.5]", "[0,2]", 2), "unreadable header");
         refused(&one(&format!("{:?}", [1; 17]), "[0,2]", 2), "with 16 dimensions at most");
         assert!(open(&one("[]", "[0,2]", 2), Limits::CACHE).is_ok());
         assert!(open(&one("[0]", "[0,0]", 0), Limits::CACHE).is_ok());
-        assert!(open(&file_of(r#"{"__metadata__":null}"#, 0), Limits::MODEL).unwrap().metadata().is_empty());
+        assert!(
+            open(&file_of(r#"{"__metadata__":null}"#, 0), Limits::MODEL)
+                .unwrap()
+                .metadata()
+                .is_empty()
+        );
         assert!(open(&one("[0,4294967296]", "[0,0]", 0), Limits::CACHE).is_err());
         assert!(open(&one(&format!("{:?}", [1; 16]), "[0,2]", 2), Limits::CACHE).is_ok());
     }
 
     #[test]
     fn tensors_fill_the_file_end_to_end() {
-        refused(&one("[2]", "[0,4]", 3), "it has 65 bytes, but should have at least 66; download or import it again");
+        refused(
+            &one("[2]", "[0,4]", 3),
+            "it has 65 bytes, but should have at least 66; download or import it again",
+        );
         refused(&one("[2]", "[0,4]", 5), "67 bytes, but its last tensor ends at 66");
         refused(&one("[2]", "[0,5]", 5), "lies at bytes (0, 5), expected (0, 4)");
         refused(&one("[2]", "[1,5]", 5), "lies at bytes (1, 5), expected (0, 4)");
         refused(&one("[2]", "[4,0]", 4), "lies at bytes (4, 0)");
-        refused(&one("[2]", "[18446744073709551612,18446744073709551615]", 4), "lies at bytes (18446744073709551612");
-        let overlapping = format!("{{{},{}}}", tensor("a", "U8", "[4]", "[0,4]"), tensor("b", "U8", "[4]", "[2,6]"));
+        refused(
+            &one("[2]", "[18446744073709551612,18446744073709551615]", 4),
+            "lies at bytes (18446744073709551612",
+        );
+        let overlapping = format!(
+            "{{{},{}}}",
+            tensor("a", "U8", "[4]", "[0,4]"),
+            tensor("b", "U8", "[4]", "[2,6]")
+        );
         refused(&file_of(&overlapping, 6), r#"tensor "b" lies at bytes (2, 6), expected (4, 8)"#);
         refused(&file_of("{}", 1), "11 bytes, but its last tensor ends at 10");
     }
 
     #[test]
     fn names_occur_once() {
-        let twice = format!("{{{},{}}}", tensor("w", "U8", "[4]", "[0,4]"), tensor("w", "U8", "[4]", "[4,8]"));
+        let twice = format!(
+            "{{{},{}}}",
+            tensor("w", "U8", "[4]", "[0,4]"),
+            tensor("w", "U8", "[4]", "[4,8]")
+        );
         refused(&file_of(&twice, 8), r#"the name "w" occurs twice"#);
-        refused(&file_of(r#"{"__metadata__":{"k":"1","k":"2"}}"#, 0), r#"the name "k" occurs twice"#);
-        refused(&file_of(r#"{"__metadata__":{},"__metadata__":{}}"#, 0), r#"the name "__metadata__" occurs twice"#);
+        refused(
+            &file_of(r#"{"__metadata__":{"k":"1","k":"2"}}"#, 0),
+            r#"the name "k" occurs twice"#,
+        );
+        refused(
+            &file_of(r#"{"__metadata__":{},"__metadata__":{}}"#, 0),
+            r#"the name "__metadata__" occurs twice"#,
+        );
     }
 
     #[test]
     fn a_truncated_or_altered_file_is_refused_without_a_panic() {
-        let header = format!("{{{},{}}}", tensor("a", "F32", "[4,4]", "[0,64]"), tensor("b", "U8", "[64]", "[64,128]"));
+        let header = format!(
+            "{{{},{}}}",
+            tensor("a", "F32", "[4,4]", "[0,64]"),
+            tensor("b", "U8", "[64]", "[64,128]")
+        );
         let mut bytes = file_of(&header, 128);
         for part in 0..64 {
             let end = bytes.len() * part / 64;
-            assert!(matches!(open(&bytes[..end], Limits::MODEL), Err(CheckError::Truncated { .. })), "at {end}");
+            assert!(
+                matches!(open(&bytes[..end], Limits::MODEL), Err(CheckError::Truncated { .. })),
+                "at {end}"
+            );
         }
         for at in 0..bytes.len() - 128 {
             for bit in 0..8 {
                 bytes[at] ^= 1 << bit;
                 // What is still accepted must be accepted by the format's own reader too.
                 if open(&bytes, Limits::MODEL).is_ok() {
-                    assert!(safetensors::SafeTensors::deserialize(&bytes).is_ok(), "byte {at}, bit {bit}");
+                    assert!(
+                        safetensors::SafeTensors::deserialize(&bytes).is_ok(),
+                        "byte {at}, bit {bit}"
+                    );
                 }
                 bytes[at] ^= 1 << bit;
             }
@@ -680,10 +830,14 @@ mod tests {
         std::fs::rename(&path, folder.path().join("old")).unwrap();
         std::fs::write(&path, "another file").unwrap();
         assert_eq!(file.read_tensor("w").unwrap(), [0, 0]);
-        assert!(matches!(SafetensorsFile::open(folder.path(), Limits::MODEL), Err(CheckError::NotAFile { .. })));
+        assert!(matches!(
+            SafetensorsFile::open(folder.path(), Limits::MODEL),
+            Err(CheckError::NotAFile { .. })
+        ));
     }
 
-    /// Writes a folder of (file, contents) and checks its weights: the number of files, or the sentence of the refusal.
+    /// Writes a folder of (file, contents) and checks its weights: the number of files, or the
+    /// sentence of the refusal.
     fn check_folder(contents: &[(&str, Vec<u8>)], expected: Result<usize, &str>) {
         let folder = tempfile::tempdir().unwrap();
         for (name, bytes) in contents {
@@ -691,7 +845,9 @@ mod tests {
         }
         match (check_weight_files(folder.path()), expected) {
             (Ok(files), Ok(count)) => assert_eq!(files.len(), count),
-            (Err(error), Err(part)) => assert!(error.to_string().contains(part), "expected {part:?}, found {error}"),
+            (Err(error), Err(part)) => {
+                assert!(error.to_string().contains(part), "expected {part:?}, found {error}")
+            }
             (found, expected) => panic!("expected {expected:?}, found {found:?}"),
         }
     }
@@ -699,20 +855,39 @@ mod tests {
     #[test]
     fn a_models_files_are_found_and_must_agree() {
         let shard = |name: &str| file_of(&format!("{{{}}}", tensor(name, "U8", "[4]", "[0,4]")), 4);
-        let index =
-            |file: &str| ("model.safetensors.index.json", format!(r#"{{"metadata":{{}},"weight_map":{{"a":{file:?}}}}}"#).into_bytes());
+        let index = |file: &str| {
+            (
+                "model.safetensors.index.json",
+                format!(r#"{{"metadata":{{}},"weight_map":{{"a":{file:?}}}}}"#).into_bytes(),
+            )
+        };
         let (one, two) = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors");
         check_folder(&[], Err("has no model.safetensors or model*.safetensors"));
         check_folder(&[("adapters.safetensors", shard("a"))], Err("has no model.safetensors"));
-        check_folder(&[("model.safetensors", shard("a")), ("adapters.safetensors", b"not read".to_vec())], Ok(1));
+        check_folder(
+            &[("model.safetensors", shard("a")), ("adapters.safetensors", b"not read".to_vec())],
+            Ok(1),
+        );
         check_folder(&[(one, shard("a")), (two, shard("b"))], Ok(2));
         check_folder(&[(one, shard("a")), (two, shard("b")), index(one)], Ok(2));
         check_folder(&[("weights.safetensors", shard("a")), index("weights.safetensors")], Ok(1));
         check_folder(&[(one, shard("a")), (two, shard("a"))], Err(r#"tensor "a" is in "#));
-        check_folder(&[(one, shard("a")), index(two)], Err(r#"names "model-00002-of-00002.safetensors", which is not in the folder"#));
-        check_folder(&[(one, shard("a")), index("../model.safetensors")], Err(r#"names "../model.safetensors""#));
+        check_folder(
+            &[(one, shard("a")), index(two)],
+            Err(r#"names "model-00002-of-00002.safetensors", which is not in the folder"#),
+        );
+        check_folder(
+            &[(one, shard("a")), index("../model.safetensors")],
+            Err(r#"names "../model.safetensors""#),
+        );
         check_folder(&[(one, shard("a")), index("model.bin")], Err(r#"names "model.bin""#));
-        check_folder(&[(one, shard("a")), ("model.safetensors.index.json", b"{}".to_vec())], Err("unreadable header"));
-        check_folder(&[(one, shard("a")), (two, b"12".to_vec())], Err("model-00002-of-00002.safetensors is incomplete: it has 2 bytes"));
+        check_folder(
+            &[(one, shard("a")), ("model.safetensors.index.json", b"{}".to_vec())],
+            Err("unreadable header"),
+        );
+        check_folder(
+            &[(one, shard("a")), (two, b"12".to_vec())],
+            Err("model-00002-of-00002.safetensors is incomplete: it has 2 bytes"),
+        );
     }
 }

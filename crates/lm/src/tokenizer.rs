@@ -31,14 +31,17 @@ impl Tokenizer {
     pub fn load(folder: &Path) -> Result<Self, LmError> {
         let path = folder.join("tokenizer.json");
         let refuse = |reason: String| LmError::Tokenizer { path: path.clone(), reason };
-        let mut json: serde_json::Value = serde_json::from_slice(&read_file(&path, MAX_TOKENIZER_BYTES)?)
-            .map_err(|source| LmError::Json { path: path.clone(), source })?;
+        let mut json: serde_json::Value =
+            serde_json::from_slice(&read_file(&path, MAX_TOKENIZER_BYTES)?)
+                .map_err(|source| LmError::Json { path: path.clone(), source })?;
         if let Some(fields) = json.as_object_mut() {
-            // These change what encode returns, and a hostile file can ask for gigabytes of padding.
+            // These change what encode returns, and a hostile file can ask for gigabytes of
+            // padding.
             fields.remove("padding");
             fields.remove("truncation");
         }
-        let inner = Inner::from_bytes(json.to_string()).map_err(|error| refuse(error.to_string()))?;
+        let inner =
+            Inner::from_bytes(json.to_string()).map_err(|error| refuse(error.to_string()))?;
         let mut plain = inner.clone();
         plain.set_encode_special_tokens(true);
         let mut special_tokens: Vec<(String, u32)> = inner
@@ -50,8 +53,11 @@ impl Tokenizer {
         special_tokens.sort_by_key(|(_, id)| *id);
 
         let config_path = folder.join("tokenizer_config.json");
-        let config: serde_json::Value =
-            if config_path.exists() { read_json(&config_path, MAX_TOKENIZER_BYTES)? } else { serde_json::Value::Null };
+        let config: serde_json::Value = if config_path.exists() {
+            read_json(&config_path, MAX_TOKENIZER_BYTES)?
+        } else {
+            serde_json::Value::Null
+        };
         let special = SpecialTokens::from_tokenizer_config_value(&config);
         let template_path = folder.join("chat_template.jinja");
         let template = if template_path.exists() {
@@ -64,7 +70,8 @@ impl Tokenizer {
                 template => template.map(Some),
             }
         };
-        let template = template.map_err(|source| LmError::Template { folder: folder.to_owned(), source })?;
+        let template =
+            template.map_err(|source| LmError::Template { folder: folder.to_owned(), source })?;
         Ok(Tokenizer { inner, plain, special_tokens, special, template })
     }
 
@@ -88,34 +95,47 @@ impl Tokenizer {
         self.template.as_ref()
     }
 
-    /// Text as mlx-lm encodes a plain prompt: the tokenizer's special tokens are added unless the text begins with them itself.
+    /// Text as mlx-lm encodes a plain prompt: the tokenizer's special tokens are added unless the
+    /// text begins with them itself.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, LmError> {
-        let begins_itself = self.bos_token().is_some_and(|bos| !bos.is_empty() && text.starts_with(bos));
+        let begins_itself =
+            self.bos_token().is_some_and(|bos| !bos.is_empty() && text.starts_with(bos));
         encode(&self.inner, text, !begins_itself)
     }
 
     /// A detokenizer for one answer.
     pub fn stream(self: &Rc<Self>) -> Detokenizer {
-        Detokenizer { tokenizer: Rc::clone(self), ids: Vec::new(), settled: 0, given: String::new() }
+        Detokenizer {
+            tokenizer: Rc::clone(self),
+            ids: Vec::new(),
+            settled: 0,
+            given: String::new(),
+        }
     }
 }
 
 fn encode(tokenizer: &Inner, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, LmError> {
-    let encoding = tokenizer.encode_fast(text, add_special_tokens).map_err(|error| LmError::Encoding { reason: error.to_string() })?;
+    let encoding = tokenizer
+        .encode_fast(text, add_special_tokens)
+        .map_err(|error| LmError::Encoding { reason: error.to_string() })?;
     Ok(encoding.get_ids().to_vec())
 }
 
 impl Encode for Tokenizer {
     fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, ChatError> {
-        encode(&self.inner, text, add_special_tokens).map_err(|error| ChatError::Encode { reason: error.to_string() })
+        encode(&self.inner, text, add_special_tokens)
+            .map_err(|error| ChatError::Encode { reason: error.to_string() })
     }
 
     fn encode_plain(&self, text: &str) -> Result<Vec<u32>, ChatError> {
-        encode(&self.plain, text, false).map_err(|error| ChatError::Encode { reason: error.to_string() })
+        encode(&self.plain, text, false)
+            .map_err(|error| ChatError::Encode { reason: error.to_string() })
     }
 
     fn decode(&self, ids: &[u32]) -> Result<String, ChatError> {
-        self.inner.decode(ids, false).map_err(|error| ChatError::Decode { reason: error.to_string() })
+        self.inner
+            .decode(ids, false)
+            .map_err(|error| ChatError::Decode { reason: error.to_string() })
     }
 
     fn special_tokens(&self) -> &[(String, u32)] {
@@ -139,12 +159,14 @@ impl Detokenizer {
     pub fn push(&mut self, token: u32) -> Result<String, LmError> {
         self.ids.push(token);
         let text = self.decode_from(self.settled)?;
-        // A piece of a character decodes to U+FFFD at the end: hold the text back until the rest has come.
+        // A piece of a character decodes to U+FFFD at the end: hold the text back until the rest
+        // has come.
         let complete = text.trim_end_matches('\u{FFFD}');
         let piece = after(complete, &self.given).to_owned();
         self.given.push_str(&piece);
-        // Decoding begins anew at line ends and in long lines, so that its cost does not grow with the answer. The last token stays as
-        // context, where it means something by itself: some tokenizers strip a leading space from the first token they decode.
+        // Decoding begins anew at line ends and in long lines, so that its cost does not grow with
+        // the answer. The last token stays as context, where it means something by itself: some
+        // tokenizers strip a leading space from the first token they decode.
         let is_long = self.ids.len() - self.settled > MAX_TAIL_TOKENS && !piece.is_empty();
         if (is_long || piece.ends_with('\n')) && complete.len() == text.len() {
             let last = self.ids.len() - 1;
@@ -171,8 +193,10 @@ impl Detokenizer {
 
 /// What of `text` is still to be given out after `given`.
 ///
-/// Byte-fallback decoders take back a character where a broken one follows, and give one U+FFFD for each of its bytes instead; then
-/// characters are counted, so that the text goes on.
+/// Byte-fallback decoders take back a character where a broken one follows, and give one U+FFFD for
+/// each of its bytes instead; then characters are counted, so that the text goes on.
 fn after<'t>(text: &'t str, given: &str) -> &'t str {
-    text.strip_prefix(given).unwrap_or_else(|| text.char_indices().nth(given.chars().count()).map_or("", |(index, _)| &text[index..]))
+    text.strip_prefix(given).unwrap_or_else(|| {
+        text.char_indices().nth(given.chars().count()).map_or("", |(index, _)| &text[index..])
+    })
 }

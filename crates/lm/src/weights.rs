@@ -1,4 +1,5 @@
-//! The tensors of a model folder, addressed by prefix: each is validated, read once and checked against the shape that is asked for.
+//! The tensors of a model folder, addressed by prefix: each is validated, read once and checked
+//! against the shape that is asked for.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,8 @@ use crate::safetensors_header::{self, SafetensorsFile, check_weight_files};
 /// How weights are brought into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// Compute on quantized weights also on a CPU device, where dequantizing them at load is many times faster but takes more memory.
+    /// Compute on quantized weights also on a CPU device, where dequantizing them at load is many
+    /// times faster but takes more memory.
     pub keep_quantized: bool,
 }
 
@@ -32,7 +34,11 @@ pub struct Weights {
 
 impl Weights {
     /// Validates the weight files of `folder` and lists their tensors; none is read yet.
-    pub fn open(folder: &Path, config: &serde_json::Value, options: LoadOptions) -> Result<Self, LmError> {
+    pub fn open(
+        folder: &Path,
+        config: &serde_json::Value,
+        options: LoadOptions,
+    ) -> Result<Self, LmError> {
         let files = check_weight_files(folder)?;
         let mut remaining = BTreeMap::new();
         for (index, file) in files.iter().enumerate() {
@@ -69,23 +75,32 @@ impl Weights {
     pub fn finish(self, model_type: &str) -> Result<u64, LmError> {
         match self.remaining.keys().next() {
             None => Ok(self.num_bytes),
-            Some(first) => {
-                Err(LmError::UnusedWeights { model_type: model_type.to_owned(), count: self.remaining.len(), first: first.clone() })
-            }
+            Some(first) => Err(LmError::UnusedWeights {
+                model_type: model_type.to_owned(),
+                count: self.remaining.len(),
+                first: first.clone(),
+            }),
         }
     }
 
     fn read(&mut self, name: &str) -> Result<Array, LmError> {
         let Some(index) = self.remaining.remove(name) else {
-            return Err(LmError::MissingWeight { folder: self.folder.clone(), name: name.to_owned() });
+            return Err(LmError::MissingWeight {
+                folder: self.folder.clone(),
+                name: name.to_owned(),
+            });
         };
         let file = &self.files[index];
         let Some(tensor) = file.tensor(name) else {
-            return Err(LmError::MissingWeight { folder: self.folder.clone(), name: name.to_owned() });
+            return Err(LmError::MissingWeight {
+                folder: self.folder.clone(),
+                name: name.to_owned(),
+            });
         };
         // The header check keeps every length below 2^31.
         let shape: Vec<i32> = tensor.shape.iter().map(|&length| length as i32).collect();
-        let array = ffi::array_from_bytes(&file.read_tensor(name)?, &shape, mlx_dtype(tensor.dtype))?;
+        let array =
+            ffi::array_from_bytes(&file.read_tensor(name)?, &shape, mlx_dtype(tensor.dtype))?;
         self.num_bytes += array.nbytes() as u64;
         Ok(array)
     }
@@ -108,7 +123,8 @@ impl Layer<'_> {
     pub fn take(&mut self, name: &str, shape: &[i32]) -> Result<Array, LmError> {
         let array = self.take_exact(name, shape)?;
         match self.weights.compute_dtype {
-            // Evaluated at once, so that the checkpoint's copy is freed before the next tensor is read.
+            // Evaluated at once, so that the checkpoint's copy is freed before the next tensor is
+            // read.
             Some(dtype) if is_float(array.dtype()) => {
                 let array = array.as_dtype(dtype)?;
                 array.eval()?;
@@ -118,7 +134,8 @@ impl Layer<'_> {
         }
     }
 
-    /// How this layer is quantized; none if its weight is dense. The file decides: config.json may name settings for layers that were skipped.
+    /// How this layer is quantized; none if its weight is dense. The file decides: config.json may
+    /// name settings for layers that were skipped.
     pub fn quantization(&self) -> Result<Option<Quantization>, LmError> {
         let scales = format!("{}.scales", self.path);
         if !self.weights.remaining.contains_key(&scales) {
@@ -129,7 +146,9 @@ impl Layer<'_> {
             None => Err(LmError::Config {
                 name: "quantization",
                 value: "none".to_owned(),
-                allowed: format!("the weight files hold '{scales}', so it must give this layer's group_size and bits"),
+                allowed: format!(
+                    "the weight files hold '{scales}', so it must give this layer's group_size and bits"
+                ),
             }),
         }
     }
@@ -139,8 +158,14 @@ impl Layer<'_> {
         self.weights.keep_quantized
     }
 
-    /// Takes `weight` `[outputs, inputs * bits / 32]` (u32), `scales` and `biases` `[outputs, inputs / group_size]`.
-    pub fn take_quantized(&mut self, inputs: i32, outputs: i32, settings: Quantization) -> Result<(Array, Array, Array), LmError> {
+    /// Takes `weight` `[outputs, inputs * bits / 32]` (u32), `scales` and `biases` `[outputs,
+    /// inputs / group_size]`.
+    pub fn take_quantized(
+        &mut self,
+        inputs: i32,
+        outputs: i32,
+        settings: Quantization,
+    ) -> Result<(Array, Array, Array), LmError> {
         self.take_packed(&[outputs], inputs, settings)
     }
 
@@ -155,7 +180,12 @@ impl Layer<'_> {
         self.take_packed(&[num_experts, outputs], inputs, settings)
     }
 
-    fn take_packed(&mut self, rows: &[i32], inputs: i32, settings: Quantization) -> Result<(Array, Array, Array), LmError> {
+    fn take_packed(
+        &mut self,
+        rows: &[i32],
+        inputs: i32,
+        settings: Quantization,
+    ) -> Result<(Array, Array, Array), LmError> {
         let shape = |columns: i32| [rows, &[columns]].concat();
         let groups = shape(inputs / settings.group_size);
         let weight = self.take_exact("weight", &shape(inputs * settings.bits / 32))?;
@@ -168,7 +198,13 @@ impl Layer<'_> {
     }
 
     /// Unpacks a quantized matrix to `[outputs, inputs]`.
-    pub fn dequantize(&self, weight: &Array, scales: &Array, biases: &Array, settings: Quantization) -> Result<Array, LmError> {
+    pub fn dequantize(
+        &self,
+        weight: &Array,
+        scales: &Array,
+        biases: &Array,
+        settings: Quantization,
+    ) -> Result<Array, LmError> {
         let dense = ops::dequantize(weight, scales, biases, settings.group_size, settings.bits)?;
         dense.eval()?;
         Ok(dense)
@@ -178,7 +214,11 @@ impl Layer<'_> {
         let name = format!("{}.{name}", self.path);
         let array = self.weights.read(&name)?;
         if array.shape() != shape {
-            return Err(LmError::WrongShape { name, found: array.shape().to_vec(), expected: shape.to_vec() });
+            return Err(LmError::WrongShape {
+                name,
+                found: array.shape().to_vec(),
+                expected: shape.to_vec(),
+            });
         }
         Ok(array)
     }

@@ -27,7 +27,10 @@ pub(crate) async fn export(State(shared): State<Arc<Shared>>, request: Request) 
         return refuse(refusal.status(), refusal.sentence());
     }
     let Some(source) = source(request.uri().query().unwrap_or_default()) else {
-        return refuse(StatusCode::BAD_REQUEST, "Say what to export: type=conversation or type=named, and its id.");
+        return refuse(
+            StatusCode::BAD_REQUEST,
+            "Say what to export: type=conversation or type=named, and its id.",
+        );
     };
     match shared.app.download(source).await {
         Ok(download) => send(download),
@@ -42,9 +45,13 @@ pub(crate) async fn import(State(shared): State<Arc<Shared>>, request: Request) 
         return refuse(refusal.status(), refusal.sentence());
     }
     let Some(name) = file_name(&parts.headers) else {
-        return refuse(StatusCode::BAD_REQUEST, "Say the file's name in the header x-file-name, percent-encoded.");
+        return refuse(
+            StatusCode::BAD_REQUEST,
+            "Say the file's name in the header x-file-name, percent-encoded.",
+        );
     };
-    let num_bytes = only(&parts.headers, header::CONTENT_LENGTH).and_then(|length| length.parse().ok());
+    let num_bytes =
+        only(&parts.headers, header::CONTENT_LENGTH).and_then(|length| length.parse().ok());
     let mut upload = match shared.app.start_upload(num_bytes).await {
         Ok(upload) => upload,
         Err(failure) => return failed(failure),
@@ -69,15 +76,21 @@ fn send(download: Download) -> Response {
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
         (header::CONTENT_LENGTH, download.num_bytes.to_string()),
         // The interface names the file itself; this is for other callers.
-        (header::CONTENT_DISPOSITION, "attachment; filename=\"prompt-cache.safetensors\"".to_owned()),
+        (
+            header::CONTENT_DISPOSITION,
+            "attachment; filename=\"prompt-cache.safetensors\"".to_owned(),
+        ),
         (header::CACHE_CONTROL, "no-store".to_owned()),
     ];
     // The place goes along: the file is removed with it.
     let Download { file, place, .. } = download;
-    let pieces = stream::unfold((ReaderStream::with_capacity(file, READ_BYTES), place), |(mut pieces, place)| async move {
-        let piece = pieces.next().await?;
-        Some((piece, (pieces, place)))
-    });
+    let pieces = stream::unfold(
+        (ReaderStream::with_capacity(file, READ_BYTES), place),
+        |(mut pieces, place)| async move {
+            let piece = pieces.next().await?;
+            Some((piece, (pieces, place)))
+        },
+    );
     (headers, Body::from_stream(pieces)).into_response()
 }
 
@@ -100,7 +113,8 @@ fn source(query: &str) -> Option<CacheSource> {
 fn file_name(headers: &HeaderMap) -> Option<String> {
     let name = percent_decode_str(only(headers, FILE_NAME)?).decode_utf8().ok()?;
     let name = name.rsplit(['/', '\\']).next().unwrap_or_default();
-    let name: String = name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
+    let name: String =
+        name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
     (!name.trim().is_empty()).then_some(name)
 }
 

@@ -70,18 +70,28 @@ fn subscribe(shared: &Shared) -> Response {
     let rest = stream::unfold(shared.app.subscribe(), |mut events| async move {
         let frame = match events.recv().await {
             Ok(event) => Frame::Event(event),
-            // Some events are lost: the interface must ask for everything again, as after the first `Done`.
+            // Some events are lost: the interface must ask for everything again, as after the first
+            // `Done`.
             Err(RecvError::Lagged(_)) => Frame::Reply(Reply::Done),
             Err(RecvError::Closed) => return None,
         };
         Some((frame, events))
     });
-    let frames_until_closing = first.chain(rest).take_until(shared.closing.clone().cancelled_owned());
-    frames(StatusCode::OK, Body::from_stream(frames_until_closing.map(|frame| Ok::<_, Infallible>(line(&frame)))))
+    let frames_until_closing =
+        first.chain(rest).take_until(shared.closing.clone().cancelled_owned());
+    frames(
+        StatusCode::OK,
+        Body::from_stream(frames_until_closing.map(|frame| Ok::<_, Infallible>(line(&frame)))),
+    )
 }
 
 fn frames(status: StatusCode, body: Body) -> Response {
-    (status, [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")], body).into_response()
+    (
+        status,
+        [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")],
+        body,
+    )
+        .into_response()
 }
 
 /// One frame as one line: JSON texts contain no raw line breaks.

@@ -58,7 +58,8 @@ impl Door {
             return Err(Refusal::Host);
         }
         if request.headers.contains_key(header::ORIGIN) {
-            let origin = only(&request.headers, header::ORIGIN).and_then(|origin| origin.strip_prefix("http://"));
+            let origin = only(&request.headers, header::ORIGIN)
+                .and_then(|origin| origin.strip_prefix("http://"));
             if origin != Some(host) {
                 return Err(Refusal::Origin);
             }
@@ -70,7 +71,9 @@ impl Door {
     pub(crate) fn check_token(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let authorization = only(headers, header::AUTHORIZATION).unwrap_or_default();
         let (scheme, token) = authorization.split_once(' ').unwrap_or_default();
-        if !scheme.eq_ignore_ascii_case("bearer") || !constant_time_eq(token.as_bytes(), self.token.as_bytes()) {
+        if !scheme.eq_ignore_ascii_case("bearer")
+            || !constant_time_eq(token.as_bytes(), self.token.as_bytes())
+        {
             return Err(Refusal::Token);
         }
         Ok(())
@@ -87,15 +90,20 @@ impl Door {
         Ok(())
     }
 
-    /// A server that others may reach was given its token by hand, and may be asked by any of its addresses; still not by a name.
+    /// A server that others may reach was given its token by hand, and may be asked by any of its
+    /// addresses; still not by a name.
     fn is_mine(&self, host: &str) -> bool {
         let port = self.address.port();
         let is_loopback_name =
-            [format!("127.0.0.1:{port}"), format!("localhost:{port}"), format!("[::1]:{port}")].iter().any(|name| name == host);
+            [format!("127.0.0.1:{port}"), format!("localhost:{port}"), format!("[::1]:{port}")]
+                .iter()
+                .any(|name| name == host);
         // Browsers leave out the port that plain HTTP has by itself.
-        let is_loopback_name = is_loopback_name || (port == 80 && ["127.0.0.1", "localhost", "[::1]"].contains(&host));
+        let is_loopback_name =
+            is_loopback_name || (port == 80 && ["127.0.0.1", "localhost", "[::1]"].contains(&host));
         let named: Option<SocketAddr> = host.parse().ok();
-        let is_own_address = named.is_some_and(|named| named.port() == port && self.is_own_ip(named.ip()));
+        let is_own_address =
+            named.is_some_and(|named| named.port() == port && self.is_own_ip(named.ip()));
         is_loopback_name || is_own_address
     }
 
@@ -105,7 +113,8 @@ impl Door {
     }
 }
 
-/// The value of a header that occurs once and is text; two values are how one check is made to see another than the next.
+/// The value of a header that occurs once and is text; two values are how one check is made to see
+/// another than the next.
 pub(crate) fn only(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?;
@@ -132,8 +141,17 @@ mod tests {
 
     #[test]
     fn only_requests_by_address_and_from_own_pages_come_in() {
-        fn check(address: &str, uri: &str, headers: &[(&str, &str)], expected: Result<(), Refusal>) {
-            assert_eq!(door(address).check_every(&parts(uri, headers)), expected, "{uri} with {headers:?} at {address}");
+        fn check(
+            address: &str,
+            uri: &str,
+            headers: &[(&str, &str)],
+            expected: Result<(), Refusal>,
+        ) {
+            assert_eq!(
+                door(address).check_every(&parts(uri, headers)),
+                expected,
+                "{uri} with {headers:?} at {address}"
+            );
         }
         let here = "127.0.0.1:8011";
         check(here, "/", &[("host", "127.0.0.1:8011")], Ok(()));
@@ -148,14 +166,49 @@ mod tests {
         check(here, "/", &[("host", "localhost.evil.test:8011")], Err(Refusal::Host));
         check(here, "/", &[("host", "192.168.1.2:8011")], Err(Refusal::Host));
         check(here, "/", &[("host", "0.0.0.0:8011")], Err(Refusal::Host));
-        check(here, "/", &[("host", "localhost:8011"), ("host", "evil.test:8011")], Err(Refusal::Host));
-        check(here, "/", &[("host", "localhost:8011"), ("origin", "http://localhost:8011")], Ok(()));
-        check(here, "/", &[("host", "localhost:8011"), ("origin", "http://127.0.0.1:8011")], Err(Refusal::Origin));
-        check(here, "/", &[("host", "localhost:8011"), ("origin", "https://localhost:8011")], Err(Refusal::Origin));
-        check(here, "/", &[("host", "localhost:8011"), ("origin", "http://localhost:8080")], Err(Refusal::Origin));
-        check(here, "/", &[("host", "localhost:8011"), ("origin", "http://evil.test")], Err(Refusal::Origin));
+        check(
+            here,
+            "/",
+            &[("host", "localhost:8011"), ("host", "evil.test:8011")],
+            Err(Refusal::Host),
+        );
+        check(
+            here,
+            "/",
+            &[("host", "localhost:8011"), ("origin", "http://localhost:8011")],
+            Ok(()),
+        );
+        check(
+            here,
+            "/",
+            &[("host", "localhost:8011"), ("origin", "http://127.0.0.1:8011")],
+            Err(Refusal::Origin),
+        );
+        check(
+            here,
+            "/",
+            &[("host", "localhost:8011"), ("origin", "https://localhost:8011")],
+            Err(Refusal::Origin),
+        );
+        check(
+            here,
+            "/",
+            &[("host", "localhost:8011"), ("origin", "http://localhost:8080")],
+            Err(Refusal::Origin),
+        );
+        check(
+            here,
+            "/",
+            &[("host", "localhost:8011"), ("origin", "http://evil.test")],
+            Err(Refusal::Origin),
+        );
         check(here, "/", &[("host", "localhost:8011"), ("origin", "null")], Err(Refusal::Origin));
-        check("127.0.0.1:80", "/", &[("host", "localhost"), ("origin", "http://localhost")], Ok(()));
+        check(
+            "127.0.0.1:80",
+            "/",
+            &[("host", "localhost"), ("origin", "http://localhost")],
+            Ok(()),
+        );
         check("127.0.0.1:80", "/", &[("host", "evil.test")], Err(Refusal::Host));
         let open = "0.0.0.0:8011";
         check(open, "/", &[("host", "192.168.1.2:8011")], Ok(()));
@@ -169,20 +222,39 @@ mod tests {
     #[test]
     fn a_command_needs_the_token_and_its_content_type() {
         fn check(headers: &[(&str, &str)], expected: Result<(), Refusal>) {
-            assert_eq!(door("127.0.0.1:8011").check_command(&parts("/", headers).headers), expected, "with {headers:?}");
+            assert_eq!(
+                door("127.0.0.1:8011").check_command(&parts("/", headers).headers),
+                expected,
+                "with {headers:?}"
+            );
         }
         let json = ("content-type", "application/json");
         check(&[("authorization", "Bearer secret"), json], Ok(()));
-        check(&[("authorization", "bearer secret"), ("content-type", "Application/JSON; charset=utf-8")], Ok(()));
+        check(
+            &[
+                ("authorization", "bearer secret"),
+                ("content-type", "Application/JSON; charset=utf-8"),
+            ],
+            Ok(()),
+        );
         check(&[json], Err(Refusal::Token));
         check(&[("authorization", "secret"), json], Err(Refusal::Token));
         check(&[("authorization", "Basic secret"), json], Err(Refusal::Token));
         check(&[("authorization", "Bearer secre"), json], Err(Refusal::Token));
         check(&[("authorization", "Bearer secret "), json], Err(Refusal::Token));
         check(&[("authorization", "Bearer "), json], Err(Refusal::Token));
-        check(&[("authorization", "Bearer secret"), ("authorization", "Bearer secret"), json], Err(Refusal::Token));
+        check(
+            &[("authorization", "Bearer secret"), ("authorization", "Bearer secret"), json],
+            Err(Refusal::Token),
+        );
         check(&[("authorization", "Bearer secret")], Err(Refusal::ContentType));
-        check(&[("authorization", "Bearer secret"), ("content-type", "text/plain")], Err(Refusal::ContentType));
-        check(&[("authorization", "Bearer secret"), ("content-type", "application/jsonp")], Err(Refusal::ContentType));
+        check(
+            &[("authorization", "Bearer secret"), ("content-type", "text/plain")],
+            Err(Refusal::ContentType),
+        );
+        check(
+            &[("authorization", "Bearer secret"), ("content-type", "application/jsonp")],
+            Err(Refusal::ContentType),
+        );
     }
 }

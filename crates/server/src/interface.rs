@@ -1,4 +1,5 @@
-//! The built interface: `ui/dist`, part of the program (a debug build reads the folder each time instead).
+//! The built interface: `ui/dist`, part of the program (a debug build reads the folder each time
+//! instead).
 
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
@@ -13,7 +14,8 @@ use crate::shared::Shared;
 #[allow_missing = true]
 struct Dist;
 
-/// Everything comes from this server and nothing is executed that is not one of its files. The one Trusted Types policy is Svelte's.
+/// Everything comes from this server and nothing is executed that is not one of its files. The one
+/// Trusted Types policy is Svelte's.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; \
     img-src 'self' data: blob:; connect-src 'self'; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
     frame-src 'none'; frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'; \
@@ -25,8 +27,14 @@ pub(crate) const SECURITY_HEADERS: [(HeaderName, HeaderValue); 6] = [
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
     (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
-    (HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin")),
-    (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
+    (
+        HeaderName::from_static("cross-origin-opener-policy"),
+        HeaderValue::from_static("same-origin"),
+    ),
+    (
+        HeaderName::from_static("cross-origin-resource-policy"),
+        HeaderValue::from_static("same-origin"),
+    ),
 ];
 
 /// Hands out a file of the interface.
@@ -40,15 +48,27 @@ pub(crate) async fn file(State(shared): State<Arc<Shared>>, uri: Uri) -> Respons
     };
     let Some(file) = Dist::get(path) else {
         let is_built = Dist::get("index.html").is_some();
-        return sentence(if is_built { "There is no such page." } else { "The interface is not built yet: run `make app`." });
+        return sentence(if is_built {
+            "There is no such page."
+        } else {
+            "The interface is not built yet: run `make app`."
+        });
     };
     // Vite names what lies in assets/ after its content; the rest keeps its name when it changes.
-    let caching = if path.starts_with("assets/") { "public, max-age=31536000, immutable" } else { "no-cache" };
-    let headers = [(header::CONTENT_TYPE, file.metadata.mimetype().to_owned()), (header::CACHE_CONTROL, caching.to_owned())];
+    let caching = if path.starts_with("assets/") {
+        "public, max-age=31536000, immutable"
+    } else {
+        "no-cache"
+    };
+    let headers = [
+        (header::CONTENT_TYPE, file.metadata.mimetype().to_owned()),
+        (header::CACHE_CONTROL, caching.to_owned()),
+    ];
     (headers, file.data).into_response()
 }
 
 fn sentence(text: &'static str) -> Response {
-    let headers = [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::CACHE_CONTROL, "no-store")];
+    let headers =
+        [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::CACHE_CONTROL, "no-store")];
     (StatusCode::NOT_FOUND, headers, text).into_response()
 }

@@ -10,13 +10,17 @@
 //! GET  /, /assets/…   the interface
 //! ```
 //!
-//! Web pages of strangers can reach a loopback port too, so every request passes the same checks (`door.rs`):
+//! Web pages of strangers can reach a loopback port too, so every request passes the same checks
+//! (`door.rs`):
 //!
-//! - the `Host` header names this server by address, never by a name that someone else may point here;
+//! - the `Host` header names this server by address, never by a name that someone else may point
+//!   here;
 //! - an `Origin` header, where a browser sends one, is this server's own;
-//! - a command carries the token and says that it is JSON, which no plain form can; files, in and out, need the token too.
+//! - a command carries the token and says that it is JSON, which no plain form can; files, in and
+//!   out, need the token too.
 //!
-//! There are no CORS headers. The token travels in the fragment of the printed URL, which browsers keep to themselves.
+//! There are no CORS headers. The token travels in the fragment of the printed URL, which browsers
+//! keep to themselves.
 
 mod cache;
 mod call;

@@ -48,7 +48,9 @@ impl Default for ServeOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Others could reach the server, and no token was chosen.
-    #[error("other machines can reach {host}: choose a token with --token or --token-file to serve there")]
+    #[error(
+        "other machines can reach {host}: choose a token with --token or --token-file to serve there"
+    )]
     NeedsToken {
         /// The address.
         host: IpAddr,
@@ -90,7 +92,13 @@ impl Server {
     pub async fn bind(app: Arc<App>, options: ServeOptions) -> Result<Server, ServeError> {
         let ServeOptions { host, port, token, ui } = options;
         let token = match token {
-            Some(token) if token.len() <= MAX_TOKEN_LENGTH && !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic()) => token,
+            Some(token)
+                if token.len() <= MAX_TOKEN_LENGTH
+                    && !token.is_empty()
+                    && token.bytes().all(|b| b.is_ascii_graphic()) =>
+            {
+                token
+            }
             Some(_) => return Err(ServeError::BadToken),
             None if host.is_loopback() => random_token()?,
             None => return Err(ServeError::NeedsToken { host }),
@@ -100,7 +108,8 @@ impl Server {
         let listener = TcpListener::bind(wanted).await.map_err(bind_error)?;
         let address = listener.local_addr().map_err(bind_error)?;
         let door = Door { address, token };
-        let shared = Arc::new(Shared { app, door, serves_interface: ui, closing: CancellationToken::new() });
+        let shared =
+            Arc::new(Shared { app, door, serves_interface: ui, closing: CancellationToken::new() });
         Ok(Server { listener, address, shared })
     }
 
@@ -109,7 +118,8 @@ impl Server {
         self.address
     }
 
-    /// Where a browser finds the interface. The token stands in the fragment, which is sent to nobody.
+    /// Where a browser finds the interface. The token stands in the fragment, which is sent to
+    /// nobody.
     pub fn url(&self) -> String {
         format!("http://{}/#token={}", self.address, in_fragment(&self.shared.door.token))
     }
@@ -119,8 +129,12 @@ impl Server {
         &self.shared.door.token
     }
 
-    /// Answers until `shutdown` is done. Commands being run are finished; whoever listens to events is sent away.
-    pub async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
+    /// Answers until `shutdown` is done. Commands being run are finished; whoever listens to events
+    /// is sent away.
+    pub async fn run(
+        self,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), ServeError> {
         let Server { listener, address, shared } = self;
         let closing = shared.closing.clone();
         let router = Router::new()
@@ -148,7 +162,11 @@ impl Server {
 }
 
 /// Listens and answers until `shutdown` is done, for callers that need not know the URL.
-pub async fn serve(app: Arc<App>, options: ServeOptions, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
+pub async fn serve(
+    app: Arc<App>,
+    options: ServeOptions,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServeError> {
     Server::bind(app, options).await?.run(shutdown).await
 }
 
@@ -173,7 +191,8 @@ fn random_token() -> Result<String, ServeError> {
     }))
 }
 
-/// A token as part of a URL that is read as a form: only characters that mean themselves stand as they are.
+/// A token as part of a URL that is read as a form: only characters that mean themselves stand as
+/// they are.
 fn in_fragment(token: &str) -> String {
     token.bytes().fold(String::new(), |mut text, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -195,7 +214,10 @@ mod tests {
     fn a_random_token_has_256_bits_and_never_comes_twice() {
         let tokens = [random_token().unwrap(), random_token().unwrap()];
         for token in &tokens {
-            assert!(token.len() == 64 && token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{token}");
+            assert!(
+                token.len() == 64 && token.bytes().all(|byte| byte.is_ascii_hexdigit()),
+                "{token}"
+            );
         }
         assert_ne!(tokens[0], tokens[1]);
     }

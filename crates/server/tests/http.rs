@@ -6,7 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_app::wire::{CacheOverview, Command, Event, FailureCode, Frame, ImportPreview, MessageStatus, NamedCache, Reply, Settings};
+use cairn_app::wire::{
+    CacheOverview, Command, Event, FailureCode, Frame, ImportPreview, MessageStatus, NamedCache,
+    Reply, Settings,
+};
 use cairn_app::{App, CacheVariables, Options, Places};
 use cairn_server::{ServeError, ServeOptions, Server};
 use tempfile::TempDir;
@@ -29,7 +32,13 @@ struct Running {
 }
 
 async fn open_app(home: &TempDir) -> Arc<App> {
-    App::open(Options { places: Places::new(home.path()), hub_variables: CacheVariables::default(), autoload: false }).await.unwrap()
+    App::open(Options {
+        places: Places::new(home.path()),
+        hub_variables: CacheVariables::default(),
+        autoload: false,
+    })
+    .await
+    .unwrap()
 }
 
 async fn start(ui: bool) -> Running {
@@ -48,23 +57,36 @@ async fn start(ui: bool) -> Running {
 impl Running {
     async fn end(self) {
         self.stop.send(()).unwrap();
-        tokio::time::timeout(PATIENCE, self.server).await.expect("the server ends").unwrap().unwrap();
+        tokio::time::timeout(PATIENCE, self.server)
+            .await
+            .expect("the server ends")
+            .unwrap()
+            .unwrap();
         self.app.close().await;
     }
 
-    /// Sends a request as it stands and returns status, headers (lower case) and body. `HOST` and `TOKEN` are filled in.
+    /// Sends a request as it stands and returns status, headers (lower case) and body. `HOST` and
+    /// `TOKEN` are filled in.
     async fn send(&self, head: &str, body: &[u8]) -> (u16, String, String) {
         let (status, headers, answer) = self.send_bytes(head, body.len() as u64, body).await;
         (status, headers, String::from_utf8(answer).unwrap())
     }
 
-    /// As [`Running::send`], with a length that need not be true, and an answer that need not be text.
-    async fn send_bytes(&self, head: &str, content_length: u64, body: &[u8]) -> (u16, String, Vec<u8>) {
+    /// As [`Running::send`], with a length that need not be true, and an answer that need not be
+    /// text.
+    async fn send_bytes(
+        &self,
+        head: &str,
+        content_length: u64,
+        body: &[u8],
+    ) -> (u16, String, Vec<u8>) {
         let mut stream = self.begin(head, content_length).await;
         // The server may refuse and leave while a large body is still on its way.
         let _ = stream.write_all(body).await;
         let mut answer = Vec::new();
-        let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server answers");
+        let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer))
+            .await
+            .expect("the server answers");
         let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
         let head = String::from_utf8(answer[..end].to_vec()).unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
@@ -74,8 +96,13 @@ impl Running {
     /// Sends the head of a request.
     async fn begin(&self, head: &str, content_length: u64) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let head = head.replace("HOST", &self.address.to_string()).replace("PORT", &self.address.port().to_string());
-        let head = format!("{}\r\nconnection: close\r\ncontent-length: {content_length}\r\n\r\n", head.replace("TOKEN", &self.token));
+        let head = head
+            .replace("HOST", &self.address.to_string())
+            .replace("PORT", &self.address.port().to_string());
+        let head = format!(
+            "{}\r\nconnection: close\r\ncontent-length: {content_length}\r\n\r\n",
+            head.replace("TOKEN", &self.token)
+        );
         stream.write_all(head.as_bytes()).await.unwrap();
         stream
     }
@@ -110,10 +137,16 @@ async fn only_the_own_page_with_the_token_may_command() {
         assert!(!headers.contains("access-control-allow"), "{headers}");
         if head.starts_with("POST /api/call ") {
             let frames = frames(&answer);
-            assert!(headers.contains("content-type: application/x-ndjson") && headers.contains("cache-control: no-store"), "{headers}");
+            assert!(
+                headers.contains("content-type: application/x-ndjson")
+                    && headers.contains("cache-control: no-store"),
+                "{headers}"
+            );
             match frames.as_slice() {
                 [Frame::Reply(_)] => assert_eq!(status, 200),
-                [Frame::Failure(failure)] => assert!(status != 200 && failure.code == FailureCode::Invalid, "{failure:?}"),
+                [Frame::Failure(failure)] => {
+                    assert!(status != 200 && failure.code == FailureCode::Invalid, "{failure:?}")
+                }
                 other => panic!("{other:?}"),
             }
         }
@@ -162,7 +195,8 @@ async fn failures_have_the_status_of_their_code() {
         }
     };
     check(r#"{"type":"get_conversation","id":"x"}"#, 404, FailureCode::NotFound).await;
-    check(r#"{"type":"send_message","conversation_id":"x","text":" "}"#, 400, FailureCode::Invalid).await;
+    check(r#"{"type":"send_message","conversation_id":"x","text":" "}"#, 400, FailureCode::Invalid)
+        .await;
     check(r#"{"type":"load_model","name":"no/such"}"#, 404, FailureCode::NotFound).await;
     running.end().await;
 }
@@ -181,7 +215,10 @@ async fn a_subscriber_hears_of_everything_until_the_server_ends() {
         // Chunk sizes and headers stand between the frames; a frame is a line that is an object.
         loop {
             lines.clear();
-            let length = tokio::time::timeout(PATIENCE, stream.read_until(b'\n', &mut lines)).await.expect("a line comes").unwrap();
+            let length = tokio::time::timeout(PATIENCE, stream.read_until(b'\n', &mut lines))
+                .await
+                .expect("a line comes")
+                .unwrap();
             if length == 0 {
                 return None;
             }
@@ -192,10 +229,14 @@ async fn a_subscriber_hears_of_everything_until_the_server_ends() {
     };
     assert!(matches!(next().await, Some(Frame::Reply(Reply::Done))));
     let (_, _, answer) = running.send(CALL, br#"{"type":"new_conversation"}"#).await;
-    let [Frame::Reply(Reply::Conversation { conversation, .. })] = &frames(&answer)[..] else { panic!("{answer}") };
+    let [Frame::Reply(Reply::Conversation { conversation, .. })] = &frames(&answer)[..] else {
+        panic!("{answer}")
+    };
     loop {
         match next().await {
-            Some(Frame::Event(Event::Conversation { conversation: told })) => break assert_eq!(told.id, conversation.id),
+            Some(Frame::Event(Event::Conversation { conversation: told })) => {
+                break assert_eq!(told.id, conversation.id);
+            }
             Some(Frame::Event(Event::Status { .. })) => {}
             other => panic!("{other:?}"),
         }
@@ -211,13 +252,20 @@ async fn the_interface_is_served_or_its_absence_explained() {
     let (status, headers, body) = running.send("GET / HTTP/1.1\r\nhost: HOST", b"").await;
     match status {
         200 => {
-            assert!(headers.contains("content-type: text/html") && headers.contains("cache-control: no-cache"), "{headers}");
+            assert!(
+                headers.contains("content-type: text/html")
+                    && headers.contains("cache-control: no-cache"),
+                "{headers}"
+            );
             assert!(body.contains("<script"), "{body}");
         }
         404 => assert!(body.contains("not built"), "{body}"),
         other => panic!("{other}"),
     }
-    assert!(!headers.contains(&running.token) && !body.contains(&running.token), "the page is no secret");
+    assert!(
+        !headers.contains(&running.token) && !body.contains(&running.token),
+        "the page is no secret"
+    );
     running.end().await;
 
     let running = start(false).await;
@@ -245,35 +293,65 @@ async fn an_address_or_token_that_would_be_unsafe_is_refused() {
     check(everywhere, None, false).await;
     check(everywhere, Some("secret"), true).await;
 
-    let first = Server::bind(app.clone(), ServeOptions { port: 0, ..ServeOptions::default() }).await.unwrap();
+    let first = Server::bind(app.clone(), ServeOptions { port: 0, ..ServeOptions::default() })
+        .await
+        .unwrap();
     let taken = ServeOptions { port: first.address().port(), ..ServeOptions::default() };
     let error = Server::bind(app.clone(), taken).await.unwrap_err().to_string();
     assert!(error.contains(&first.address().to_string()), "{error}");
     app.close().await;
 }
 
-const EXPORT: &str = "GET /api/cache/export?type=named&id=ID HTTP/1.1\r\nhost: HOST\r\nauthorization: Bearer TOKEN";
+const EXPORT: &str =
+    "GET /api/cache/export?type=named&id=ID HTTP/1.1\r\nhost: HOST\r\nauthorization: Bearer TOKEN";
 const IMPORT: &str = "POST /api/cache/import HTTP/1.1\r\nhost: HOST\r\nauthorization: Bearer TOKEN\r\nx-file-name: Caf%C3%A9.safetensors";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_pass_the_same_checks_as_commands() {
     let running = start(false).await;
-    let check = async |head: &str, content_length: u64, body: &[u8], expected: u16, code: FailureCode| {
-        let (status, headers, answer) = running.send_bytes(head, content_length, body).await;
-        let answer = String::from_utf8(answer).unwrap();
-        assert_eq!(status, expected, "{head}\n{answer}");
-        assert!(headers.contains("x-content-type-options: nosniff") && !headers.contains("access-control-allow"), "{headers}");
-        match frames(&answer).as_slice() {
-            [Frame::Failure(failure)] => assert_eq!(failure.code, code, "{failure:?}"),
-            other => panic!("{other:?}"),
-        }
-        assert_eq!(running.num_transfers(), 0, "{head}");
-    };
+    let check =
+        async |head: &str, content_length: u64, body: &[u8], expected: u16, code: FailureCode| {
+            let (status, headers, answer) = running.send_bytes(head, content_length, body).await;
+            let answer = String::from_utf8(answer).unwrap();
+            assert_eq!(status, expected, "{head}\n{answer}");
+            assert!(
+                headers.contains("x-content-type-options: nosniff")
+                    && !headers.contains("access-control-allow"),
+                "{headers}"
+            );
+            match frames(&answer).as_slice() {
+                [Frame::Failure(failure)] => assert_eq!(failure.code, code, "{failure:?}"),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(running.num_transfers(), 0, "{head}");
+        };
     for head in [EXPORT, IMPORT] {
-        check(&head.replace("host: HOST", "host: evil.test:PORT"), 0, b"", 403, FailureCode::Invalid).await;
-        check(&head.replace("host: HOST", "host: HOST\r\norigin: http://evil.test"), 0, b"", 403, FailureCode::Invalid).await;
-        check(&head.replace("Bearer TOKEN", "Bearer TOKENx"), 0, b"", 401, FailureCode::Invalid).await;
-        check(&head.replace("\r\nauthorization: Bearer TOKEN", ""), 0, b"", 401, FailureCode::Invalid).await;
+        check(
+            &head.replace("host: HOST", "host: evil.test:PORT"),
+            0,
+            b"",
+            403,
+            FailureCode::Invalid,
+        )
+        .await;
+        check(
+            &head.replace("host: HOST", "host: HOST\r\norigin: http://evil.test"),
+            0,
+            b"",
+            403,
+            FailureCode::Invalid,
+        )
+        .await;
+        check(&head.replace("Bearer TOKEN", "Bearer TOKENx"), 0, b"", 401, FailureCode::Invalid)
+            .await;
+        check(
+            &head.replace("\r\nauthorization: Bearer TOKEN", ""),
+            0,
+            b"",
+            401,
+            FailureCode::Invalid,
+        )
+        .await;
     }
     check(EXPORT, 0, b"", 404, FailureCode::NotFound).await;
     check(&EXPORT.replace("named", "conversation"), 0, b"", 404, FailureCode::NotFound).await;
@@ -311,24 +389,41 @@ async fn a_prompt_cache_goes_out_as_a_file_and_comes_back() {
     let (status, headers, file) = running.send_bytes(&head, 0, b"").await;
     assert_eq!(status, 200, "{}", String::from_utf8_lossy(&file));
     assert!(
-        headers.contains("content-type: application/octet-stream") && headers.contains("content-disposition: attachment;"),
+        headers.contains("content-type: application/octet-stream")
+            && headers.contains("content-disposition: attachment;"),
         "{headers}"
     );
-    assert!(headers.contains(&format!("content-length: {}", file.len())) && !file.is_empty(), "{headers}");
+    assert!(
+        headers.contains(&format!("content-length: {}", file.len())) && !file.is_empty(),
+        "{headers}"
+    );
 
     let preview = preview(&running, &file).await;
-    assert_eq!((preview.problem.as_deref(), preview.file_name.as_str(), preview.tokens), (None, "Café.safetensors", named.tokens));
+    assert_eq!(
+        (preview.problem.as_deref(), preview.file_name.as_str(), preview.tokens),
+        (None, "Café.safetensors", named.tokens)
+    );
     assert_eq!((preview.title.as_deref(), preview.bytes), (Some("Stones"), file.len() as u64));
     assert_eq!(running.num_transfers(), 1, "the file waits for the decision");
     running.ask(Command::DeleteNamedCache { id: named.id }).await;
-    let command = Command::ConfirmImport { token: preview.token, name: preview.suggested_name, check: true };
-    let Reply::Named { named: again } = running.ask(command).await else { panic!("no prompt cache") };
-    assert_eq!((again.name.as_str(), again.tokens, again.imported_from.as_deref()), ("Stones", named.tokens, Some("Café.safetensors")));
+    let command =
+        Command::ConfirmImport { token: preview.token, name: preview.suggested_name, check: true };
+    let Reply::Named { named: again } = running.ask(command).await else {
+        panic!("no prompt cache")
+    };
+    assert_eq!(
+        (again.name.as_str(), again.tokens, again.imported_from.as_deref()),
+        ("Stones", named.tokens, Some("Café.safetensors"))
+    );
     assert_eq!(running.num_transfers(), 0, "the import is over");
 
     for damaged in [&file[..file.len() / 2], b"", b"no prompt cache at all"] {
         let preview = self::preview(&running, damaged).await;
-        assert!(preview.problem.is_some_and(|problem| problem.contains("Café.safetensors")), "{} bytes", damaged.len());
+        assert!(
+            preview.problem.is_some_and(|problem| problem.contains("Café.safetensors")),
+            "{} bytes",
+            damaged.len()
+        );
         running.ask(Command::CancelImport { token: preview.token }).await;
         assert_eq!(running.num_transfers(), 0);
     }
@@ -346,28 +441,49 @@ async fn preview(running: &Running, file: &[u8]) -> ImportPreview {
 /// Loads the tiny model, asks it something, and keeps what it has read under a name.
 async fn named_cache(running: &Running) -> NamedCache {
     const MODEL: &str = "tiny-chat";
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama").join(MODEL);
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama").join(MODEL);
     let folder = running.home.path().join("models").join(MODEL);
     std::fs::create_dir_all(&folder).unwrap();
-    for name in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+    for name in [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ] {
         std::fs::copy(source.join(name), folder.join(name)).unwrap();
     }
-    let Reply::Bootstrap { settings, .. } = running.ask(Command::Bootstrap).await else { panic!("no settings") };
+    let Reply::Bootstrap { settings, .. } = running.ask(Command::Bootstrap).await else {
+        panic!("no settings")
+    };
     let settings = Settings { max_tokens: 8, cache_budget_bytes: 1 << 30, ..settings };
     running.ask(Command::UpdateSettings { settings }).await;
     running.ask(Command::LoadModel { name: MODEL.to_owned() }).await;
-    let Reply::Conversation { conversation, .. } = running.ask(Command::NewConversation).await else { panic!("no conversation") };
+    let Reply::Conversation { conversation, .. } = running.ask(Command::NewConversation).await
+    else {
+        panic!("no conversation")
+    };
     let mut events = running.app.subscribe();
-    running.ask(Command::SendMessage { conversation_id: conversation.id.clone(), text: "Hello, stones".to_owned() }).await;
+    running
+        .ask(Command::SendMessage {
+            conversation_id: conversation.id.clone(),
+            text: "Hello, stones".to_owned(),
+        })
+        .await;
     let ends = async {
-        let is_end =
-            |event| matches!(event, Event::Message { message } if message.status == MessageStatus::Complete && message.stats.is_some());
+        let is_end = |event| matches!(event, Event::Message { message } if message.status == MessageStatus::Complete && message.stats.is_some());
         while !is_end(events.recv().await.unwrap()) {}
     };
     tokio::time::timeout(PATIENCE, ends).await.expect("an answer");
-    let Reply::Cache { cache: CacheOverview { num_chunks, .. } } = running.ask(Command::GetCache).await else { panic!("no cache") };
+    let Reply::Cache { cache: CacheOverview { num_chunks, .. } } =
+        running.ask(Command::GetCache).await
+    else {
+        panic!("no cache")
+    };
     assert!(num_chunks > 0, "what was read is kept");
-    let command = Command::SaveNamedCache { conversation_id: conversation.id, name: "Stones".to_owned() };
+    let command =
+        Command::SaveNamedCache { conversation_id: conversation.id, name: "Stones".to_owned() };
     let Reply::Named { named } = running.ask(command).await else { panic!("no prompt cache") };
     named
 }

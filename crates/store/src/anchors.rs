@@ -1,4 +1,5 @@
-//! The anchors table: the places in the prompt cache that conversations and named prompt caches hold.
+//! The anchors table: the places in the prompt cache that conversations and named prompt caches
+//! hold.
 
 use sqlx::sqlite::SqliteConnection;
 
@@ -7,7 +8,8 @@ use crate::{Store, StoreError};
 /// A place in the prompt cache, and what was lost of it.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct AnchorRow {
-    /// Who holds it: `conversation/<id>` or `named/<id>`, for a place that it has left with `#` and something more behind it.
+    /// Who holds it: `conversation/<id>` or `named/<id>`, for a place that it has left with `#` and
+    /// something more behind it.
     pub owner: String,
     /// The fingerprint of the model that read it, in hexadecimal.
     pub fingerprint: String,
@@ -32,11 +34,15 @@ pub struct AnchorRow {
 impl Store {
     /// Every anchor, ordered by owner.
     pub async fn anchors(&self) -> Result<Vec<AnchorRow>, StoreError> {
-        sqlx::query_as("select * from anchors order by owner").fetch_all(&self.readers).await.map_err(|error| self.failed(error))
+        sqlx::query_as("select * from anchors order by owner")
+            .fetch_all(&self.readers)
+            .await
+            .map_err(|error| self.failed(error))
     }
 
-    /// The conversations and named prompt caches that are purged and still have anchors, ordered, as `conversation/<id>` and
-    /// `named/<id>`. One that is deleted but can still be restored keeps its anchors.
+    /// The conversations and named prompt caches that are purged and still have anchors, ordered,
+    /// as `conversation/<id>` and `named/<id>`. One that is deleted but can still be restored keeps
+    /// its anchors.
     pub async fn orphan_anchors(&self) -> Result<Vec<String>, StoreError> {
         sqlx::query_scalar(
             "with holders (holder) as (select distinct substr(owner, 1, instr(owner || '#', '#') - 1) from anchors)

@@ -1,11 +1,13 @@
-//! What becomes of the prompt cache's index: several changes in one transaction, because every commit waits for the disk.
+//! What becomes of the prompt cache's index: several changes in one transaction, because every
+//! commit waits for the disk.
 
 use crate::{AnchorRow, ChunkRow, Store, StoreError, anchors, chunks};
 
 /// A change of the chunks and anchors tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheChange {
-    /// The file of a chunk is complete. A row that is there already keeps its creation time and its hits, and takes the rest from this.
+    /// The file of a chunk is complete. A row that is there already keeps its creation time and its
+    /// hits, and takes the rest from this.
     Filed(ChunkRow),
     /// A prompt used chunks, one hit for each; keys that are not there do not matter.
     Touched {

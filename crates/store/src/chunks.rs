@@ -1,4 +1,5 @@
-//! The chunks table: the index of the prompt cache's files. The file is written first, its row second.
+//! The chunks table: the index of the prompt cache's files. The file is written first, its row
+//! second.
 
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
@@ -43,7 +44,8 @@ pub struct ChunkRow {
     pub kind: ChunkKind,
     /// Position of its first token in the prompt.
     pub start: i64,
-    /// The first position whose keys and values it holds for sliding-window layers; `start` where it holds no earlier ones.
+    /// The first position whose keys and values it holds for sliding-window layers; `start` where
+    /// it holds no earlier ones.
     pub held_from: i64,
     /// Whether it also holds the recurrent state at its end.
     pub has_state: bool,
@@ -88,10 +90,13 @@ fn kind_named(name: &str) -> Result<ChunkKind, sqlx::Error> {
 }
 
 impl Store {
-    /// Every chunk, those that begin earlier in their prompt first, so that a chunk comes after the one it continues.
+    /// Every chunk, those that begin earlier in their prompt first, so that a chunk comes after the
+    /// one it continues.
     pub async fn chunks(&self) -> Result<Vec<ChunkRow>, StoreError> {
-        let mut chunks: Vec<ChunkRow> =
-            sqlx::query_as("select * from chunks").fetch_all(&self.readers).await.map_err(|error| self.failed(error))?;
+        let mut chunks: Vec<ChunkRow> = sqlx::query_as("select * from chunks")
+            .fetch_all(&self.readers)
+            .await
+            .map_err(|error| self.failed(error))?;
         // Sorted here: SQLite would carry the token ids through its sorter.
         chunks.sort_unstable_by(|a, b| (a.start, &a.key).cmp(&(b.start, &b.key)));
         Ok(chunks)
@@ -99,7 +104,10 @@ impl Store {
 
     /// What the files of all chunks hold together.
     pub async fn total_chunk_bytes(&self) -> Result<i64, StoreError> {
-        sqlx::query_scalar("select coalesce(sum(bytes), 0) from chunks").fetch_one(&self.readers).await.map_err(|error| self.failed(error))
+        sqlx::query_scalar("select coalesce(sum(bytes), 0) from chunks")
+            .fetch_one(&self.readers)
+            .await
+            .map_err(|error| self.failed(error))
     }
 }
 
@@ -139,12 +147,19 @@ pub(crate) async fn delete(tx: &mut SqliteConnection, keys: &[String]) -> Result
     delete.bind(json_list(keys)).execute(tx).await.map(drop)
 }
 
-pub(crate) async fn touch(tx: &mut SqliteConnection, keys: &[String], at_ms: i64) -> Result<(), sqlx::Error> {
-    let touch = sqlx::query("update chunks set last_used_at_ms = ?, hits = hits + 1 where key in (select value from json_each(?))");
+pub(crate) async fn touch(
+    tx: &mut SqliteConnection,
+    keys: &[String],
+    at_ms: i64,
+) -> Result<(), sqlx::Error> {
+    let touch = sqlx::query(
+        "update chunks set last_used_at_ms = ?, hits = hits + 1 where key in (select value from json_each(?))",
+    );
     touch.bind(at_ms).bind(json_list(keys)).execute(tx).await.map(drop)
 }
 
-/// A list as one parameter: SQLite has no arrays, and one statement for any number of keys is one round trip.
+/// A list as one parameter: SQLite has no arrays, and one statement for any number of keys is one
+/// round trip.
 fn json_list(keys: &[String]) -> String {
     serde_json::Value::from(keys).to_string()
 }

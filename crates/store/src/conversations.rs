@@ -27,7 +27,8 @@ pub struct Conversation {
     pub prefix: Option<Prefix>,
 }
 
-/// The named prompt cache that a conversation begins with, as it was then: it may be renamed or deleted later.
+/// The named prompt cache that a conversation begins with, as it was then: it may be renamed or
+/// deleted later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prefix {
     /// The id of the named prompt cache.
@@ -40,7 +41,8 @@ pub struct Prefix {
     pub variant: String,
     /// How many tokens it holds.
     pub num_tokens: i64,
-    /// Those tokens; none where an imported file did not say them, and in the list of [`Store::conversations`].
+    /// Those tokens; none where an imported file did not say them, and in the list of
+    /// [`Store::conversations`].
     pub token_ids: Option<Vec<u32>>,
     /// How its text begins, to show.
     pub start_text: String,
@@ -86,12 +88,23 @@ impl Store {
         self.insert_conversation(now_ms, None, "").await
     }
 
-    /// Makes a conversation that begins with a named prompt cache. With an empty title the first turn names it.
-    pub async fn create_conversation_from(&self, now_ms: i64, prefix: &Prefix, title: &str) -> Result<Conversation, StoreError> {
+    /// Makes a conversation that begins with a named prompt cache. With an empty title the first
+    /// turn names it.
+    pub async fn create_conversation_from(
+        &self,
+        now_ms: i64,
+        prefix: &Prefix,
+        title: &str,
+    ) -> Result<Conversation, StoreError> {
         self.insert_conversation(now_ms, Some(prefix), title).await
     }
 
-    async fn insert_conversation(&self, now_ms: i64, prefix: Option<&Prefix>, title: &str) -> Result<Conversation, StoreError> {
+    async fn insert_conversation(
+        &self,
+        now_ms: i64,
+        prefix: Option<&Prefix>,
+        title: &str,
+    ) -> Result<Conversation, StoreError> {
         let conversation = Conversation {
             id: Uuid::now_v7().to_string(),
             title: title.to_owned(),
@@ -129,8 +142,9 @@ impl Store {
         Ok(conversation)
     }
 
-    /// The conversations that are not deleted, the one with the newest turn first. The token ids of their prefixes are left out: a
-    /// hundred conversations about one long document would otherwise carry it a hundred times.
+    /// The conversations that are not deleted, the one with the newest turn first. The token ids of
+    /// their prefixes are left out: a hundred conversations about one long document would otherwise
+    /// carry it a hundred times.
     pub async fn conversations(&self) -> Result<Vec<Conversation>, StoreError> {
         sqlx::query_as(
             "select id, title, system_prompt, leaf_message_id, created_at_ms, updated_at_ms, deleted_at_ms,
@@ -170,7 +184,11 @@ impl Store {
     /// Sets the title, verbatim. With an empty one the next turn names the conversation again.
     pub async fn rename_conversation(&self, id: &str, title: &str) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
-        let done = sqlx::query("update conversations set title = ? where id = ?").bind(title).bind(id).execute(&mut *tx).await;
+        let done = sqlx::query("update conversations set title = ? where id = ?")
+            .bind(title)
+            .bind(id)
+            .execute(&mut *tx)
+            .await;
         self.one_conversation(done, id)?;
         self.commit(tx).await
     }
@@ -178,14 +196,18 @@ impl Store {
     /// Sets the system prompt, verbatim.
     pub async fn set_system_prompt(&self, id: &str, system_prompt: &str) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
-        let done =
-            sqlx::query("update conversations set system_prompt = ? where id = ?").bind(system_prompt).bind(id).execute(&mut *tx).await;
+        let done = sqlx::query("update conversations set system_prompt = ? where id = ?")
+            .bind(system_prompt)
+            .bind(id)
+            .execute(&mut *tx)
+            .await;
         self.one_conversation(done, id)?;
         self.commit(tx).await
     }
 
-    /// Takes a conversation out of the list. It is purged when the file is opened after this program has closed it; until then
-    /// [`Store::restore_conversation`] brings it back. Deleting it again changes nothing.
+    /// Takes a conversation out of the list. It is purged when the file is opened after this
+    /// program has closed it; until then [`Store::restore_conversation`] brings it back. Deleting
+    /// it again changes nothing.
     pub async fn delete_conversation(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         let done = sqlx::query(
@@ -205,15 +227,21 @@ impl Store {
     /// Undoes [`Store::delete_conversation`]; the conversation stands where it stood in the list.
     pub async fn restore_conversation(&self, id: &str) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
-        let done = sqlx::query("update conversations set deleted_at_ms = null, deleted_by_run_id = null where id = ?")
-            .bind(id)
-            .execute(&mut *tx)
-            .await;
+        let done = sqlx::query(
+            "update conversations set deleted_at_ms = null, deleted_by_run_id = null where id = ?",
+        )
+        .bind(id)
+        .execute(&mut *tx)
+        .await;
         self.one_conversation(done, id)?;
         self.commit(tx).await
     }
 
-    fn one_conversation(&self, done: Result<SqliteQueryResult, sqlx::Error>, id: &str) -> Result<(), StoreError> {
+    fn one_conversation(
+        &self,
+        done: Result<SqliteQueryResult, sqlx::Error>,
+        id: &str,
+    ) -> Result<(), StoreError> {
         match done.map_err(|error| self.failed(error))?.rows_affected() {
             0 => Err(StoreError::NoConversation { id: id.to_owned() }),
             _ => Ok(()),

@@ -26,7 +26,8 @@ pub enum StoreError {
         /// The newest version known here.
         known: i64,
     },
-    /// The disk is full. What was there before is unharmed, and the same call works once there is room.
+    /// The disk is full. What was there before is unharmed, and the same call works once there is
+    /// room.
     #[error("there is no room left on the disk to write {}", path.display())]
     Full {
         /// The file or folder to be written.
@@ -112,7 +113,8 @@ pub enum StoreError {
     },
 }
 
-// Primary result codes of SQLite (https://www.sqlite.org/rescode.html); the lowest byte of an extended code.
+// Primary result codes of SQLite (https://www.sqlite.org/rescode.html); the lowest byte of an
+// extended code.
 const PERM: i32 = 3;
 const BUSY: i32 = 5;
 const READONLY: i32 = 8;
@@ -120,12 +122,16 @@ const CORRUPT: i32 = 11;
 const FULL: i32 = 13;
 const CANTOPEN: i32 = 14;
 const NOTADB: i32 = 26;
-/// An extended code: the index of the write-ahead log could not grow, which SQLite does not report as `FULL`.
+/// An extended code: the index of the write-ahead log could not grow, which SQLite does not report
+/// as `FULL`.
 const IOERR_SHMSIZE: i32 = 4874;
 
 /// A word in a column that no version of this program writes there.
 pub(crate) fn unknown(column: &str, name: &str) -> sqlx::Error {
-    sqlx::Error::ColumnDecode { index: column.to_owned(), source: format!("{name:?} is unknown").into() }
+    sqlx::Error::ColumnDecode {
+        index: column.to_owned(),
+        source: format!("{name:?} is unknown").into(),
+    }
 }
 
 impl StoreError {
@@ -133,7 +139,9 @@ impl StoreError {
         let path = path.to_owned();
         let code = match &source {
             // A value in the file that no version of this program can have written.
-            sqlx::Error::ColumnDecode { .. } => return StoreError::Corrupt { path, detail: source.to_string() },
+            sqlx::Error::ColumnDecode { .. } => {
+                return StoreError::Corrupt { path, detail: source.to_string() };
+            }
             sqlx::Error::PoolTimedOut => return StoreError::Busy { path },
             sqlx::Error::PoolClosed => return StoreError::Closed { path },
             sqlx::Error::Database(error) => error.code().and_then(|code| code.parse::<i32>().ok()),
@@ -144,7 +152,9 @@ impl StoreError {
             Some((_, PERM | READONLY | CANTOPEN)) => StoreError::NotWritable { path },
             Some((_, CORRUPT | NOTADB)) => {
                 // SQLite's own words, without sqlx's around them.
-                let detail = source.as_database_error().map_or_else(|| source.to_string(), |error| error.message().to_owned());
+                let detail = source
+                    .as_database_error()
+                    .map_or_else(|| source.to_string(), |error| error.message().to_owned());
                 StoreError::Corrupt { path, detail }
             }
             Some((_, BUSY)) => StoreError::Busy { path },
@@ -154,7 +164,9 @@ impl StoreError {
 
     pub(crate) fn from_migrate(path: &Path, source: MigrateError) -> StoreError {
         match source {
-            MigrateError::Execute(source) | MigrateError::ExecuteMigration(source, _) => StoreError::from_sqlx(path, source),
+            MigrateError::Execute(source) | MigrateError::ExecuteMigration(source, _) => {
+                StoreError::from_sqlx(path, source)
+            }
             source => StoreError::Migrate { path: path.to_owned(), source },
         }
     }

@@ -1,7 +1,9 @@
-//! What Cairn remembers between runs, in one SQLite file: conversations, the models used, settings, and the index of the prompt cache.
+//! What Cairn remembers between runs, in one SQLite file: conversations, the models used, settings,
+//! and the index of the prompt cache.
 //!
-//! A [`Store`] is opened once and shared. Every method is one transaction: when it returns, what it wrote is on the disk, and a crash
-//! or a dropped future before that leaves the file as it was. The crate knows no clock; whoever calls it passes the time in.
+//! A [`Store`] is opened once and shared. Every method is one transaction: when it returns, what it
+//! wrote is on the disk, and a crash or a dropped future before that leaves the file as it was. The
+//! crate knows no clock; whoever calls it passes the time in.
 //!
 //! ```text
 //! cairn.db                    SQLite, write-ahead log, every commit synced
@@ -18,17 +20,20 @@
 //! └── <run id>                locked for as long as that program has the database open
 //! ```
 //!
-//! Several programs may have one file open (the app, and commands beside it). What a program does with rows that only it can finish,
-//! answers being written and deletions that can be undone, is marked with its run. When a program opens the file it tidies up after the
-//! runs whose lock nobody holds: their streaming messages become interrupted, with the text saved so far, and the conversations and
-//! named prompt caches they deleted are purged. Runs that live are left alone. [`Store::changes_by_others`] says when to read again
-//! what another program may have changed.
+//! Several programs may have one file open (the app, and commands beside it). What a program does
+//! with rows that only it can finish, answers being written and deletions that can be undone, is
+//! marked with its run. When a program opens the file it tidies up after the runs whose lock nobody
+//! holds: their streaming messages become interrupted, with the text saved so far, and the
+//! conversations and named prompt caches they deleted are purged. Runs that live are left alone.
+//! [`Store::changes_by_others`] says when to read again what another program may have changed.
 //!
-//! An answer goes through here like this: [`Store::begin_turn`] saves the question and an empty streaming answer,
-//! [`Store::save_progress`] its text now and then, [`Store::finish_turn`] closes it with the token ids of both. [`Store::branch`] reads
-//! the conversation back from its first message to the end of the current branch.
+//! An answer goes through here like this: [`Store::begin_turn`] saves the question and an empty
+//! streaming answer, [`Store::save_progress`] its text now and then, [`Store::finish_turn`] closes
+//! it with the token ids of both. [`Store::branch`] reads the conversation back from its first
+//! message to the end of the current branch.
 //!
-//! Nothing outside this crate knows SQL. A file that cannot be used is refused with a [`StoreError`] that names it, and left alone.
+//! Nothing outside this crate knows SQL. A file that cannot be used is refused with a
+//! [`StoreError`] that names it, and left alone.
 
 mod anchors;
 mod cache_changes;

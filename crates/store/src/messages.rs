@@ -91,7 +91,8 @@ impl FromRow<'_, SqliteRow> for Message {
             text: row.try_get("text")?,
             token_ids: token_ids::from_row(row, "token_ids")?,
             error: row.try_get("error")?,
-            // Figures that cannot be read (JSON has no NaN) are no reason to withhold the text they stand under.
+            // Figures that cannot be read (JSON has no NaN) are no reason to withhold the text they
+            // stand under.
             stats: stats.and_then(|stats| serde_json::from_str(stats).ok()),
             created_at_ms: row.try_get("created_at_ms")?,
             seq: row.try_get("seq")?,
@@ -107,7 +108,10 @@ fn role_named(name: &str) -> Result<Role, sqlx::Error> {
 fn status_named(name: &str) -> Result<MessageStatus, sqlx::Error> {
     use MessageStatus::{Complete, Failed, Interrupted, Stopped, Streaming};
     let statuses = [Streaming, Complete, Stopped, Interrupted, Failed];
-    statuses.into_iter().find(|status| status.as_str() == name).ok_or_else(|| unknown("status", name))
+    statuses
+        .into_iter()
+        .find(|status| status.as_str() == name)
+        .ok_or_else(|| unknown("status", name))
 }
 
 /// The end of a conversation's branch, as far as a new message needs to know it.
@@ -118,15 +122,28 @@ struct Leaf {
 }
 
 impl Store {
-    /// Appends a question to the current branch and, after it, an answer that is still empty and streaming. The branch then ends in
-    /// the answer. A conversation without a title is named after the question.
-    pub async fn begin_turn(&self, conversation_id: &str, user_text: &str, now_ms: i64) -> Result<(Message, Message), StoreError> {
+    /// Appends a question to the current branch and, after it, an answer that is still empty and
+    /// streaming. The branch then ends in the answer. A conversation without a title is named after
+    /// the question.
+    pub async fn begin_turn(
+        &self,
+        conversation_id: &str,
+        user_text: &str,
+        now_ms: i64,
+    ) -> Result<(Message, Message), StoreError> {
         let mut tx = self.begin().await?;
         let leaf = self.leaf(&mut tx, conversation_id).await?;
         let parent_id = leaf.map(|leaf| leaf.id);
-        let mut user = new_message(conversation_id, parent_id, Role::User, MessageStatus::Complete, now_ms);
+        let mut user =
+            new_message(conversation_id, parent_id, Role::User, MessageStatus::Complete, now_ms);
         user.text = user_text.to_owned();
-        let mut assistant = new_message(conversation_id, Some(user.id.clone()), Role::Assistant, MessageStatus::Streaming, now_ms);
+        let mut assistant = new_message(
+            conversation_id,
+            Some(user.id.clone()),
+            Role::Assistant,
+            MessageStatus::Streaming,
+            now_ms,
+        );
         self.append(&mut tx, &mut user).await?;
         self.append(&mut tx, &mut assistant).await?;
         sqlx::query("update conversations set title = ? where id = ? and title = ''")
@@ -139,9 +156,13 @@ impl Store {
         Ok((user, assistant))
     }
 
-    /// Begins another answer to the last question: a streaming sibling of the answer at the end of the branch. The branch then ends
-    /// in the new one; the earlier one stays in the tree.
-    pub async fn begin_sibling_answer(&self, conversation_id: &str, now_ms: i64) -> Result<Message, StoreError> {
+    /// Begins another answer to the last question: a streaming sibling of the answer at the end of
+    /// the branch. The branch then ends in the new one; the earlier one stays in the tree.
+    pub async fn begin_sibling_answer(
+        &self,
+        conversation_id: &str,
+        now_ms: i64,
+    ) -> Result<Message, StoreError> {
         let mut tx = self.begin().await?;
         let question = match self.leaf(&mut tx, conversation_id).await? {
             Some(Leaf { role: Role::User, id, .. }) => Some(id),
@@ -149,29 +170,49 @@ impl Store {
             Some(Leaf { role: Role::System, .. }) | None => None,
         };
         let Some(question) = question else {
-            return Err(StoreError::NothingToAnswer { conversation_id: conversation_id.to_owned() });
+            return Err(StoreError::NothingToAnswer {
+                conversation_id: conversation_id.to_owned(),
+            });
         };
-        let mut assistant = new_message(conversation_id, Some(question), Role::Assistant, MessageStatus::Streaming, now_ms);
+        let mut assistant = new_message(
+            conversation_id,
+            Some(question),
+            Role::Assistant,
+            MessageStatus::Streaming,
+            now_ms,
+        );
         self.append(&mut tx, &mut assistant).await?;
         self.commit(tx).await?;
         Ok(assistant)
     }
 
-    /// Saves what has been written so far, in place of what was saved before. A message that has ended meanwhile keeps its text.
-    pub async fn save_progress(&self, message_id: &str, text: &str, token_ids: &[u32]) -> Result<(), StoreError> {
+    /// Saves what has been written so far, in place of what was saved before. A message that has
+    /// ended meanwhile keeps its text.
+    pub async fn save_progress(
+        &self,
+        message_id: &str,
+        text: &str,
+        token_ids: &[u32],
+    ) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
-        sqlx::query("update messages set text = ?, token_ids = ? where id = ? and status = 'streaming'")
-            .bind(text)
-            .bind(token_ids::to_blob(token_ids))
-            .bind(message_id)
-            .execute(&mut *tx)
-            .await
-            .map_err(|error| self.failed(error))?;
+        sqlx::query(
+            "update messages set text = ?, token_ids = ? where id = ? and status = 'streaming'",
+        )
+        .bind(text)
+        .bind(token_ids::to_blob(token_ids))
+        .bind(message_id)
+        .execute(&mut *tx)
+        .await
+        .map_err(|error| self.failed(error))?;
         self.commit(tx).await
     }
 
     /// Closes an answer. Doing it again replaces the outcome.
-    pub async fn finish(&self, message_id: &str, finished: &FinishedMessage) -> Result<(), StoreError> {
+    pub async fn finish(
+        &self,
+        message_id: &str,
+        finished: &FinishedMessage,
+    ) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         self.write_finished(&mut tx, message_id, finished).await?;
         self.commit(tx).await
@@ -192,7 +233,11 @@ impl Store {
     }
 
     /// Notes the token ids that a message was made of.
-    pub async fn set_token_ids(&self, message_id: &str, token_ids: &[u32]) -> Result<(), StoreError> {
+    pub async fn set_token_ids(
+        &self,
+        message_id: &str,
+        token_ids: &[u32],
+    ) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         self.write_token_ids(&mut tx, message_id, token_ids).await?;
         self.commit(tx).await
@@ -201,7 +246,8 @@ impl Store {
     /// The current branch of a conversation, from its first message to its last.
     pub async fn branch(&self, conversation_id: &str) -> Result<Vec<Message>, StoreError> {
         let messages: Vec<Message> = sqlx::query_as(
-            // A parent is always older than its child; saying so makes the walk end even in a damaged file.
+            // A parent is always older than its child; saying so makes the walk end even in a
+            // damaged file.
             "with recursive line (seq, parent_id) as (
                  select messages.seq, messages.parent_id from conversations
                  join messages on messages.id = conversations.leaf_message_id
@@ -231,8 +277,13 @@ impl Store {
             .map_err(|error| self.failed(error))
     }
 
-    /// The end of a conversation's branch, where something can be appended: the conversation is there and not being answered.
-    async fn leaf(&self, tx: &mut SqliteConnection, conversation_id: &str) -> Result<Option<Leaf>, StoreError> {
+    /// The end of a conversation's branch, where something can be appended: the conversation is
+    /// there and not being answered.
+    async fn leaf(
+        &self,
+        tx: &mut SqliteConnection,
+        conversation_id: &str,
+    ) -> Result<Option<Leaf>, StoreError> {
         let row = sqlx::query(
             "select messages.id, messages.parent_id, messages.role, messages.status from conversations
              left join messages on messages.id = conversations.leaf_message_id
@@ -245,17 +296,27 @@ impl Store {
         .ok_or_else(|| StoreError::NoConversation { id: conversation_id.to_owned() })?;
         let read = || -> Result<Option<(Leaf, MessageStatus)>, sqlx::Error> {
             let Some(id) = row.try_get("id")? else { return Ok(None) };
-            let leaf = Leaf { id, parent_id: row.try_get("parent_id")?, role: role_named(row.try_get("role")?)? };
+            let leaf = Leaf {
+                id,
+                parent_id: row.try_get("parent_id")?,
+                role: role_named(row.try_get("role")?)?,
+            };
             Ok(Some((leaf, status_named(row.try_get("status")?)?)))
         };
         match read().map_err(|error| self.failed(error))? {
-            Some((_, MessageStatus::Streaming)) => Err(StoreError::AlreadyStreaming { conversation_id: conversation_id.to_owned() }),
+            Some((_, MessageStatus::Streaming)) => {
+                Err(StoreError::AlreadyStreaming { conversation_id: conversation_id.to_owned() })
+            }
             leaf => Ok(leaf.map(|(leaf, _)| leaf)),
         }
     }
 
     /// Saves a new message, gives it its number, and makes it the end of its conversation's branch.
-    async fn append(&self, tx: &mut SqliteConnection, message: &mut Message) -> Result<(), StoreError> {
+    async fn append(
+        &self,
+        tx: &mut SqliteConnection,
+        message: &mut Message,
+    ) -> Result<(), StoreError> {
         let run_id = (message.status == MessageStatus::Streaming).then_some(&self.run.id);
         let done = sqlx::query(
             "insert into messages (id, conversation_id, parent_id, role, status, run_id, text, created_at_ms) values (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -286,17 +347,31 @@ impl Store {
         Ok(())
     }
 
-    async fn write_token_ids(&self, tx: &mut SqliteConnection, message_id: &str, token_ids: &[u32]) -> Result<(), StoreError> {
+    async fn write_token_ids(
+        &self,
+        tx: &mut SqliteConnection,
+        message_id: &str,
+        token_ids: &[u32],
+    ) -> Result<(), StoreError> {
         let done = sqlx::query("update messages set token_ids = ? where id = ?")
             .bind(token_ids::to_blob(token_ids))
             .bind(message_id)
             .execute(tx)
             .await
             .map_err(|error| self.failed(error))?;
-        if done.rows_affected() == 0 { Err(StoreError::NoMessage { id: message_id.to_owned() }) } else { Ok(()) }
+        if done.rows_affected() == 0 {
+            Err(StoreError::NoMessage { id: message_id.to_owned() })
+        } else {
+            Ok(())
+        }
     }
 
-    async fn write_finished(&self, tx: &mut SqliteConnection, message_id: &str, finished: &FinishedMessage) -> Result<(), StoreError> {
+    async fn write_finished(
+        &self,
+        tx: &mut SqliteConnection,
+        message_id: &str,
+        finished: &FinishedMessage,
+    ) -> Result<(), StoreError> {
         let done = sqlx::query(
             "update messages set status = ?1, run_id = case ?1 when 'streaming' then run_id end,
                  text = ?2, token_ids = ?3, error = ?4, stats = ?5
@@ -306,18 +381,29 @@ impl Store {
         .bind(&finished.text)
         .bind(finished.token_ids.as_deref().map(token_ids::to_blob))
         .bind(&finished.error)
-        // Plain numbers and texts always serialize; were that ever to change, an answer without figures is still an answer.
+        // Plain numbers and texts always serialize; were that ever to change, an answer without
+        // figures is still an answer.
         .bind(finished.stats.as_ref().and_then(|stats| serde_json::to_string(stats).ok()))
         .bind(message_id)
         .execute(tx)
         .await
         .map_err(|error| self.failed(error))?;
-        if done.rows_affected() == 0 { Err(StoreError::NoMessage { id: message_id.to_owned() }) } else { Ok(()) }
+        if done.rows_affected() == 0 {
+            Err(StoreError::NoMessage { id: message_id.to_owned() })
+        } else {
+            Ok(())
+        }
     }
 }
 
 /// A message without text, before it has its number.
-fn new_message(conversation_id: &str, parent_id: Option<String>, role: Role, status: MessageStatus, now_ms: i64) -> Message {
+fn new_message(
+    conversation_id: &str,
+    parent_id: Option<String>,
+    role: Role,
+    status: MessageStatus,
+    now_ms: i64,
+) -> Message {
     Message {
         id: Uuid::now_v7().to_string(),
         conversation_id: conversation_id.to_owned(),

@@ -1,10 +1,16 @@
-//! The models table: which model folders were used, so that the last one is there again after a restart.
+//! The models table: which model folders were used, so that the last one is there again after a
+//! restart.
 
 use crate::{Store, StoreError};
 
 impl Store {
     /// Notes that the model in the folder `path` was loaded under `name`.
-    pub async fn record_model_use(&self, path: &str, name: &str, now_ms: i64) -> Result<(), StoreError> {
+    pub async fn record_model_use(
+        &self,
+        path: &str,
+        name: &str,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         sqlx::query(
             "insert into models (path, name, use_seq, last_used_at_ms)

@@ -1,4 +1,5 @@
-//! The named_caches table: prompt caches that a person gave a name, and that conversations can begin with.
+//! The named_caches table: prompt caches that a person gave a name, and that conversations can
+//! begin with.
 
 use sqlx::sqlite::{SqliteConnection, SqliteQueryResult, SqliteRow};
 use sqlx::{FromRow, Row};
@@ -47,7 +48,8 @@ pub struct NamedCacheRow {
     pub kind: NamedCacheKind,
     /// How many tokens it holds.
     pub num_tokens: i64,
-    /// Those tokens; none where an imported file did not say them, and in the list of [`Store::named_caches`].
+    /// Those tokens; none where an imported file did not say them, and in the list of
+    /// [`Store::named_caches`].
     pub token_ids: Option<Vec<u32>>,
     /// The title that it had where it was made; may be empty.
     pub title: String,
@@ -59,7 +61,8 @@ pub struct NamedCacheRow {
     pub imported_from: Option<String>,
     /// In milliseconds since the Unix epoch.
     pub created_at_ms: i64,
-    /// When a conversation was last begun or continued with it, in milliseconds since the Unix epoch.
+    /// When a conversation was last begun or continued with it, in milliseconds since the Unix
+    /// epoch.
     pub last_used_at_ms: i64,
     /// Set while the deletion can still be undone.
     pub deleted_at_ms: Option<i64>,
@@ -109,7 +112,8 @@ impl FromRow<'_, SqliteRow> for NamedCacheRow {
 }
 
 impl Store {
-    /// The named prompt caches that are not deleted, the one used last first. Their token ids, perhaps of whole books, are left out.
+    /// The named prompt caches that are not deleted, the one used last first. Their token ids,
+    /// perhaps of whole books, are left out.
     pub async fn named_caches(&self) -> Result<Vec<ListedNamedCache>, StoreError> {
         sqlx::query_as(
             "select id, name, model, fingerprint, variant, kind, num_tokens, title, start_text, end_text, imported_from,
@@ -141,7 +145,8 @@ impl Store {
             .map_err(|error| self.failed(error))
     }
 
-    /// Saves a new one. Its `deleted_at_ms` is not looked at; a name that another has is refused with [`StoreError::NameInUse`].
+    /// Saves a new one. Its `deleted_at_ms` is not looked at; a name that another has is refused
+    /// with [`StoreError::NameInUse`].
     pub async fn create_named_cache(&self, cache: &NamedCacheRow) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         self.refuse_name_in_use(&mut tx, &cache.name, &cache.id).await?;
@@ -171,21 +176,24 @@ impl Store {
         self.commit(tx).await
     }
 
-    /// Gives one that is not deleted another name; one that another has is refused with [`StoreError::NameInUse`].
+    /// Gives one that is not deleted another name; one that another has is refused with
+    /// [`StoreError::NameInUse`].
     pub async fn rename_named_cache(&self, id: &str, name: &str) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         self.refuse_name_in_use(&mut tx, name, id).await?;
-        let done = sqlx::query("update named_caches set name = ? where id = ? and deleted_at_ms is null")
-            .bind(name)
-            .bind(id)
-            .execute(&mut *tx)
-            .await;
+        let done =
+            sqlx::query("update named_caches set name = ? where id = ? and deleted_at_ms is null")
+                .bind(name)
+                .bind(id)
+                .execute(&mut *tx)
+                .await;
         self.one_named_cache(done, id)?;
         self.commit(tx).await
     }
 
-    /// Takes one out of the list and gives its name free. It is purged when the file is opened after this program has closed it; until
-    /// then [`Store::restore_named_cache`] brings it back. Deleting it again changes nothing.
+    /// Takes one out of the list and gives its name free. It is purged when the file is opened
+    /// after this program has closed it; until then [`Store::restore_named_cache`] brings it back.
+    /// Deleting it again changes nothing.
     pub async fn delete_named_cache(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         let done = sqlx::query(
@@ -202,7 +210,8 @@ impl Store {
         self.commit(tx).await
     }
 
-    /// Undoes [`Store::delete_named_cache`]. Refused with [`StoreError::NameInUse`] when another has taken its name meanwhile.
+    /// Undoes [`Store::delete_named_cache`]. Refused with [`StoreError::NameInUse`] when another
+    /// has taken its name meanwhile.
     pub async fn restore_named_cache(&self, id: &str) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         let name: Option<String> = sqlx::query_scalar("select name from named_caches where id = ?")
@@ -212,11 +221,13 @@ impl Store {
             .map_err(|error| self.failed(error))?;
         let name = name.ok_or_else(|| StoreError::NoNamedCache { id: id.to_owned() })?;
         self.refuse_name_in_use(&mut tx, &name, id).await?;
-        sqlx::query("update named_caches set deleted_at_ms = null, deleted_by_run_id = null where id = ?")
-            .bind(id)
-            .execute(&mut *tx)
-            .await
-            .map_err(|error| self.failed(error))?;
+        sqlx::query(
+            "update named_caches set deleted_at_ms = null, deleted_by_run_id = null where id = ?",
+        )
+        .bind(id)
+        .execute(&mut *tx)
+        .await
+        .map_err(|error| self.failed(error))?;
         self.commit(tx).await
     }
 
@@ -232,8 +243,14 @@ impl Store {
         self.commit(tx).await
     }
 
-    /// Asked before writing and not read from the index's error: that one does not say which rule was broken.
-    async fn refuse_name_in_use(&self, tx: &mut SqliteConnection, name: &str, id: &str) -> Result<(), StoreError> {
+    /// Asked before writing and not read from the index's error: that one does not say which rule
+    /// was broken.
+    async fn refuse_name_in_use(
+        &self,
+        tx: &mut SqliteConnection,
+        name: &str,
+        id: &str,
+    ) -> Result<(), StoreError> {
         let is_in_use: bool =
             sqlx::query_scalar("select exists (select 1 from named_caches where name = ? and deleted_at_ms is null and id <> ?)")
                 .bind(name)
@@ -244,7 +261,11 @@ impl Store {
         if is_in_use { Err(StoreError::NameInUse { name: name.to_owned() }) } else { Ok(()) }
     }
 
-    fn one_named_cache(&self, done: Result<SqliteQueryResult, sqlx::Error>, id: &str) -> Result<(), StoreError> {
+    fn one_named_cache(
+        &self,
+        done: Result<SqliteQueryResult, sqlx::Error>,
+        id: &str,
+    ) -> Result<(), StoreError> {
         match done.map_err(|error| self.failed(error))?.rows_affected() {
             0 => Err(StoreError::NoNamedCache { id: id.to_owned() }),
             _ => Ok(()),

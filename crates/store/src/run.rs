@@ -1,7 +1,8 @@
-//! Which programs have the database open: a lock file for each, because only the system knows reliably that a process is gone.
+//! Which programs have the database open: a lock file for each, because only the system knows
+//! reliably that a process is gone.
 //!
-//! A program that dies leaves its file behind, but never its lock. The functions here block for moments at most, except
-//! [`lock_opening`].
+//! A program that dies leaves its file behind, but never its lock. The functions here block for
+//! moments at most, except [`lock_opening`].
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -28,7 +29,8 @@ pub(crate) fn folder_of(database: &Path) -> PathBuf {
     PathBuf::from(folder)
 }
 
-/// Waits until no other program is opening the database; they do so one after the other, for as long as the file returned is held.
+/// Waits until no other program is opening the database; they do so one after the other, for as
+/// long as the file returned is held.
 pub(crate) fn lock_opening(folder: &Path) -> io::Result<File> {
     let file = File::options().create(true).append(true).open(folder.join(OPENING))?;
     file.lock()?;
@@ -36,7 +38,8 @@ pub(crate) fn lock_opening(folder: &Path) -> io::Result<File> {
 }
 
 impl Run {
-    /// Begins a run. Called with the opening lock held, so that [`sweep`] elsewhere cannot see the file before it is locked.
+    /// Begins a run. Called with the opening lock held, so that [`sweep`] elsewhere cannot see the
+    /// file before it is locked.
     pub(crate) fn begin(folder: &Path) -> io::Result<Run> {
         let id = Uuid::now_v7().to_string();
         let path = folder.join(&id);
@@ -62,7 +65,8 @@ impl Drop for Run {
     }
 }
 
-/// Whether the program of this run still has the database open. In doubt it has: a row left alone can be tidied later.
+/// Whether the program of this run still has the database open. In doubt it has: a row left alone
+/// can be tidied later.
 pub(crate) fn is_alive(folder: &Path, id: &str) -> bool {
     // Only names that a run can have are looked up, whatever the database says.
     if Uuid::parse_str(id).is_err() {
@@ -79,7 +83,8 @@ pub(crate) fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let id = entry.file_name();
-        let is_dead_run = id.to_str().is_some_and(|id| Uuid::parse_str(id).is_ok() && !is_alive(folder, id));
+        let is_dead_run =
+            id.to_str().is_some_and(|id| Uuid::parse_str(id).is_ok() && !is_alive(folder, id));
         if is_dead_run {
             // Left-over files are harmless; the next program tries again.
             let _ = fs::remove_file(entry.path());

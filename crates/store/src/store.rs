@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
 use sqlx::{Connection, Sqlite, Transaction};
 
 use crate::StoreError;
@@ -22,9 +24,10 @@ const MAX_READERS: u32 = 4;
 
 /// The open database. Share it behind an `Arc`; every method may be called from any task.
 ///
-/// - All writes go through one connection, so they never wait for each other inside SQLite; readers see the last commit.
-/// - A method that returned `Ok` has synced its rows to the disk. One that failed, or whose future was dropped, has either written
-///   everything or nothing.
+/// - All writes go through one connection, so they never wait for each other inside SQLite; readers
+///   see the last commit.
+/// - A method that returned `Ok` has synced its rows to the disk. One that failed, or whose future
+///   was dropped, has either written everything or nothing.
 /// - After [`StoreError::Full`] the store goes on working, as soon as there is room.
 #[derive(Debug)]
 pub struct Store {
@@ -36,19 +39,22 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the database at `path`, making it and its folder where they are missing, and brings it to this version.
+    /// Opens the database at `path`, making it and its folder where they are missing, and brings it
+    /// to this version.
     ///
-    /// Also tidies up after programs that are gone: the answers they were writing become interrupted, and the conversations and named
-    /// prompt caches they deleted are purged. What these held in the prompt cache is for the caller to purge: see
-    /// [`Store::orphan_anchors`].
+    /// Also tidies up after programs that are gone: the answers they were writing become
+    /// interrupted, and the conversations and named prompt caches they deleted are purged. What
+    /// these held in the prompt cache is for the caller to purge: see [`Store::orphan_anchors`].
     pub async fn open(path: &Path) -> Result<Store, StoreError> {
         let folder = run::folder_of(path);
-        // Held to the end: programs open the file one after the other, so they neither migrate at once nor judge half-begun runs.
+        // Held to the end: programs open the file one after the other, so they neither migrate at
+        // once nor judge half-begun runs.
         let waiting = {
             let folder = folder.clone();
             move || fs::create_dir_all(&folder).and_then(|()| run::lock_opening(&folder))
         };
-        let opening = tokio::task::spawn_blocking(waiting).await.unwrap_or_else(|error| Err(error.into()));
+        let opening =
+            tokio::task::spawn_blocking(waiting).await.unwrap_or_else(|error| Err(error.into()));
         let opening = opening.map_err(|error| StoreError::from_io(path, error))?;
 
         let options = SqliteConnectOptions::new()
@@ -56,7 +62,8 @@ impl Store {
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
             .busy_timeout(BUSY_TIMEOUT)
-            // On macOS a plain fsync leaves data in the drive's own cache; elsewhere these two change nothing.
+            // On macOS a plain fsync leaves data in the drive's own cache; elsewhere these two
+            // change nothing.
             .pragma("fullfsync", "on")
             .pragma("checkpoint_fullfsync", "on");
         let seen = Seen::default();
@@ -64,37 +71,46 @@ impl Store {
         let pool = || SqlitePoolOptions::new().max_lifetime(None).idle_timeout(None);
         let writer = pool()
             .max_connections(1)
-            // SQLite ends a transaction by itself when the disk is full, and sqlx then counts it as open for ever. A connection that
-            // comes back like that is replaced.
+            // SQLite ends a transaction by itself when the disk is full, and sqlx then counts it as
+            // open for ever. A connection that comes back like that is replaced.
             .after_connect(move |_, _| {
                 num_connections.fetch_add(1, Ordering::Relaxed);
                 Box::pin(async { Ok(()) })
             })
-            .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
-            .connect_with(options.clone().create_if_missing(true).journal_mode(SqliteJournalMode::Wal))
+            .before_acquire(|connection, _| {
+                Box::pin(async move { Ok(!connection.is_in_transaction()) })
+            })
+            .connect_with(
+                options.clone().create_if_missing(true).journal_mode(SqliteJournalMode::Wal),
+            )
             .await
             .map_err(|error| StoreError::from_sqlx(path, error))?;
         let run = match prepare(path, &folder, &writer, &seen).await {
             Ok(run) => run,
             Err(error) => {
-                // Waits for the connection to end, so that nothing of ours is left beside a file that is refused.
+                // Waits for the connection to end, so that nothing of ours is left beside a file
+                // that is refused.
                 writer.close().await;
                 return Err(error);
             }
         };
         drop(opening);
 
-        let readers = pool().max_connections(MAX_READERS).connect_lazy_with(options.pragma("query_only", "on"));
+        let readers = pool()
+            .max_connections(MAX_READERS)
+            .connect_lazy_with(options.pragma("query_only", "on"));
         Ok(Store { path: path.to_owned(), writer, readers, run, seen })
     }
 
-    /// Writes the log back into the file and closes it. Later calls fail with [`StoreError::Closed`]; closing again does nothing.
+    /// Writes the log back into the file and closes it. Later calls fail with
+    /// [`StoreError::Closed`]; closing again does nothing.
     pub async fn close(&self) -> Result<(), StoreError> {
         if self.writer.is_closed() {
             return Ok(());
         }
         self.readers.close().await;
-        // Without it nothing is lost: the log stays beside the file and the next program reads it. So the file is closed in any case.
+        // Without it nothing is lost: the log stays beside the file and the next program reads it.
+        // So the file is closed in any case.
         let checkpoint = sqlx::query("pragma wal_checkpoint(truncate)").execute(&self.writer).await;
         self.writer.close().await;
         self.run.end();
@@ -106,7 +122,8 @@ impl Store {
         &self.path
     }
 
-    /// Begins a transaction that may write; it takes the write lock at once, so it cannot fail for that later.
+    /// Begins a transaction that may write; it takes the write lock at once, so it cannot fail for
+    /// that later.
     pub(crate) async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
         self.writer.begin_with("begin immediate").await.map_err(|error| self.failed(error))
     }
@@ -122,7 +139,12 @@ impl Store {
 }
 
 /// Brings the file to this version and begins a run on it.
-async fn prepare(path: &Path, folder: &Path, writer: &SqlitePool, seen: &Seen) -> Result<Run, StoreError> {
+async fn prepare(
+    path: &Path,
+    folder: &Path,
+    writer: &SqlitePool,
+    seen: &Seen,
+) -> Result<Run, StoreError> {
     refuse_newer(path, writer).await?;
     MIGRATIONS.run(writer).await.map_err(|error| StoreError::from_migrate(path, error))?;
     let run = Run::begin(folder).map_err(|error| StoreError::from_io(path, error))?;
@@ -136,14 +158,23 @@ async fn prepare(path: &Path, folder: &Path, writer: &SqlitePool, seen: &Seen) -
 async fn refuse_newer(path: &Path, writer: &SqlitePool) -> Result<(), StoreError> {
     let failed = |error| StoreError::from_sqlx(path, error);
     let tables: i64 =
-        sqlx::query_scalar("select count(*) from sqlite_schema where name = '_sqlx_migrations'").fetch_one(writer).await.map_err(failed)?;
+        sqlx::query_scalar("select count(*) from sqlite_schema where name = '_sqlx_migrations'")
+            .fetch_one(writer)
+            .await
+            .map_err(failed)?;
     if tables == 0 {
         return Ok(());
     }
-    let found: i64 =
-        sqlx::query_scalar("select coalesce(max(version), 0) from _sqlx_migrations").fetch_one(writer).await.map_err(failed)?;
+    let found: i64 = sqlx::query_scalar("select coalesce(max(version), 0) from _sqlx_migrations")
+        .fetch_one(writer)
+        .await
+        .map_err(failed)?;
     let known = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
-    if found > known { Err(StoreError::Newer { path: path.to_owned(), found, known }) } else { Ok(()) }
+    if found > known {
+        Err(StoreError::Newer { path: path.to_owned(), found, known })
+    } else {
+        Ok(())
+    }
 }
 
 /// Finishes what programs that are gone left open.
@@ -159,9 +190,18 @@ async fn tidy(folder: &Path, writer: &SqlitePool) -> Result<(), sqlx::Error> {
     .into_iter()
     .collect();
     for run in runs.iter().filter(|run| !run::is_alive(folder, run)) {
-        sqlx::query("update messages set status = 'interrupted', run_id = null where run_id = ?").bind(run).execute(&mut *tx).await?;
-        sqlx::query("delete from conversations where deleted_by_run_id = ?").bind(run).execute(&mut *tx).await?;
-        sqlx::query("delete from named_caches where deleted_by_run_id = ?").bind(run).execute(&mut *tx).await?;
+        sqlx::query("update messages set status = 'interrupted', run_id = null where run_id = ?")
+            .bind(run)
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query("delete from conversations where deleted_by_run_id = ?")
+            .bind(run)
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query("delete from named_caches where deleted_by_run_id = ?")
+            .bind(run)
+            .execute(&mut *tx)
+            .await?;
     }
     tx.commit().await
 }

@@ -4,14 +4,15 @@ const MAX_CHARS: usize = 60;
 /// A word end is only taken from here on; before it, a long word is better cut than left out.
 const MIN_CHARS: usize = 30;
 
-/// The first line that says something, with single spaces, cut at the end of a word to 60 characters at most. Empty when there is no
-/// such line.
+/// The first line that says something, with single spaces, cut at the end of a word to 60
+/// characters at most. Empty when there is no such line.
 pub(crate) fn title_from(text: &str) -> String {
     let line = text.lines().map(words_of).find(|line| !line.is_empty()).unwrap_or_default();
     if line.chars().count() <= MAX_CHARS {
         return line;
     }
-    // One character is kept for the ellipsis. The character after the cut counts as a word end when it is a space.
+    // One character is kept for the ellipsis. The character after the cut counts as a word end when
+    // it is a space.
     let end = line.char_indices().nth(MAX_CHARS - 1).map_or(line.len(), |(end, _)| end);
     let next = line[end..].chars().next().map_or(end, |next| end + next.len_utf8());
     let kept = match line[..next].rfind(' ') {
@@ -21,7 +22,8 @@ pub(crate) fn title_from(text: &str) -> String {
     format!("{}…", kept.trim_end_matches([' ', ',', ';', ':', '.', '-', '–', '—']))
 }
 
-/// The words of a line, joined by single spaces. Control characters other than white space are left out: a title stands in one row.
+/// The words of a line, joined by single spaces. Control characters other than white space are left
+/// out: a title stands in one row.
 fn words_of(line: &str) -> String {
     let mut words = String::new();
     for word in line.split_whitespace() {
@@ -60,13 +62,26 @@ mod tests {
         check(&"x".repeat(61), &format!("{}…", "x".repeat(59)));
         check(&"語".repeat(80), &format!("{}…", "語".repeat(59)));
         check(&"🪨".repeat(61), &format!("{}…", "🪨".repeat(59)));
-        // Exactly 60 characters need no cut; a word that ends where the ellipsis goes is kept whole.
-        check(&format!("{} {}", "a".repeat(40), "b".repeat(19)), &format!("{} {}", "a".repeat(40), "b".repeat(19)));
-        check(&format!("{} {} c", "a".repeat(40), "b".repeat(18)), &format!("{} {}…", "a".repeat(40), "b".repeat(18)));
+        // Exactly 60 characters need no cut; a word that ends where the ellipsis goes is kept
+        // whole.
+        check(
+            &format!("{} {}", "a".repeat(40), "b".repeat(19)),
+            &format!("{} {}", "a".repeat(40), "b".repeat(19)),
+        );
+        check(
+            &format!("{} {} c", "a".repeat(40), "b".repeat(18)),
+            &format!("{} {}…", "a".repeat(40), "b".repeat(18)),
+        );
         check(&format!("{} {} c", "a".repeat(40), "b".repeat(19)), &format!("{}…", "a".repeat(40)));
         // The only word end comes too early.
         check(&format!("Look: {}", "z".repeat(80)), &format!("Look: {}…", "z".repeat(53)));
-        check(&format!("{}, and then {}", "a".repeat(42), "b".repeat(30)), &format!("{}, and then…", "a".repeat(42)));
-        check(&format!("{} word, {}", "a".repeat(40), "b".repeat(30)), &format!("{} word…", "a".repeat(40)));
+        check(
+            &format!("{}, and then {}", "a".repeat(42), "b".repeat(30)),
+            &format!("{}, and then…", "a".repeat(42)),
+        );
+        check(
+            &format!("{} word, {}", "a".repeat(40), "b".repeat(30)),
+            &format!("{} word…", "a".repeat(40)),
+        );
     }
 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use super::index::ChunkIndex;
 use crate::records::{Anchor, CacheEvent, Lost};
 
-/// Between an owner and the last chunk of a place that the owner has left: an earlier branch of a conversation, or what another model read
-/// of it. Anchors of such names let it be found again when all of the owner's is to go. Nobody outside sees them but as rows.
+/// Between an owner and the last chunk of a place that the owner has left: an earlier branch of a
+/// conversation, or what another model read of it. Anchors of such names let it be found again when
+/// all of the owner's is to go. Nobody outside sees them but as rows.
 const LEFT: &str = "#left:";
 
-/// Whose an anchor is by its owner's name, which says more where the owner has left the place: such anchors are rows like others, and
-/// nothing else.
+/// Whose an anchor is by its owner's name, which says more where the owner has left the place: such
+/// anchors are rows like others, and nothing else.
 pub fn whose(owner: &str) -> &str {
     owner.split(LEFT).next().unwrap_or(owner)
 }
@@ -42,7 +43,12 @@ impl ChunkIndex {
         if let Some((key, left)) = left
             && !self.is_held_by(&owner, &key)
         {
-            self.place(Anchor { owner: format!("{owner}{LEFT}{key}"), is_pinned: false, lost: None, ..left });
+            self.place(Anchor {
+                owner: format!("{owner}{LEFT}{key}"),
+                is_pinned: false,
+                lost: None,
+                ..left
+            });
         }
         // Those that the owner has come back to, or that stand on the way to another.
         for left in self.left_by(&owner) {
@@ -53,7 +59,12 @@ impl ChunkIndex {
     /// The anchors of the places that an owner has left.
     pub(super) fn left_by(&self, owner: &str) -> Vec<String> {
         let first = format!("{owner}{LEFT}");
-        self.anchors.range(first.clone()..).map(|(left, _)| left).take_while(|left| left.starts_with(&first)).cloned().collect()
+        self.anchors
+            .range(first.clone()..)
+            .map(|(left, _)| left)
+            .take_while(|left| left.starts_with(&first))
+            .cloned()
+            .collect()
     }
 
     /// An anchor from a caller's rows. A chunk that is not there was lost while nobody looked.
@@ -86,7 +97,9 @@ impl ChunkIndex {
     pub(super) fn let_go(&mut self, owner: &str) -> bool {
         let Some(anchor) = self.anchors.remove(owner) else { return false };
         let mut next = anchor.chunk_key.as_deref();
-        while let Some(record) = next.and_then(|key| self.entries.get(key)).map(|entry| &entry.record) {
+        while let Some(record) =
+            next.and_then(|key| self.entries.get(key)).map(|entry| &entry.record)
+        {
             if let Some(owners) = self.holders.get_mut(&record.key) {
                 owners.remove(owner);
                 if owners.is_empty() {
@@ -108,10 +121,14 @@ impl ChunkIndex {
     /// Notes that `owner` holds a chunk and all before it.
     pub(super) fn hold(&mut self, owner: &Arc<str>, chunk_key: Option<&str>) {
         let mut next = chunk_key;
-        while let Some(record) = next.and_then(|key| self.entries.get(key)).map(|entry| &entry.record) {
+        while let Some(record) =
+            next.and_then(|key| self.entries.get(key)).map(|entry| &entry.record)
+        {
             match self.holders.get_mut(&record.key) {
                 Some(owners) => drop(owners.insert(Arc::clone(owner))),
-                None => drop(self.holders.insert(record.key.clone(), BTreeSet::from([Arc::clone(owner)]))),
+                None => drop(
+                    self.holders.insert(record.key.clone(), BTreeSet::from([Arc::clone(owner)])),
+                ),
             }
             next = record.parent_key.as_deref();
         }
@@ -133,7 +150,13 @@ impl ChunkIndex {
     }
 
     /// Lets an anchor fall back to before its last chunk, which is gone.
-    pub(super) fn fall_back(&mut self, owner: &str, to: (Option<&str>, usize), reason: &str, at_ms: i64) {
+    pub(super) fn fall_back(
+        &mut self,
+        owner: &str,
+        to: (Option<&str>, usize),
+        reason: &str,
+        at_ms: i64,
+    ) {
         let Some(anchor) = self.anchors.get_mut(owner) else { return };
         let num_tokens = anchor.lost.as_ref().map_or(anchor.num_tokens, |lost| lost.num_tokens);
         anchor.lost = Some(Lost { num_tokens, reason: reason.to_owned(), at_ms });
@@ -144,10 +167,13 @@ impl ChunkIndex {
         }
     }
 
-    /// Forgets the anchor of a place that was left where nothing is left of it, or something else of its owner's holds it.
+    /// Forgets the anchor of a place that was left where nothing is left of it, or something else
+    /// of its owner's holds it.
     fn remove_if_needless(&mut self, left: &str) {
         let key = self.anchors.get(left).and_then(|anchor| anchor.chunk_key.as_deref());
-        if key.is_none_or(|key| self.holders(key).any(|holder| **holder != *left && whose(holder) == whose(left))) {
+        if key.is_none_or(|key| {
+            self.holders(key).any(|holder| **holder != *left && whose(holder) == whose(left))
+        }) {
             self.remove_anchor(left);
         }
     }
@@ -164,11 +190,12 @@ impl ChunkIndex {
 
     /// Whether a pinned anchor holds this chunk.
     pub(super) fn is_pinned(&self, key: &str) -> bool {
-        self.holders(key).any(|owner| self.anchors.get(&**owner).is_some_and(|anchor| anchor.is_pinned))
+        self.holders(key)
+            .any(|owner| self.anchors.get(&**owner).is_some_and(|anchor| anchor.is_pinned))
     }
 
-    /// What has become of the anchors that have changed since the last call, as far as it survives a crash: where chunks are yet to be
-    /// written, an anchor stands before them.
+    /// What has become of the anchors that have changed since the last call, as far as it survives
+    /// a crash: where chunks are yet to be written, an anchor stands before them.
     pub(super) fn take_moved_anchors(&mut self) -> Vec<CacheEvent> {
         let moved = std::mem::take(&mut self.moved_anchors);
         let told = moved.into_iter().map(|owner| match self.anchors.get(&owner) {
@@ -181,14 +208,20 @@ impl ChunkIndex {
     fn on_disk(&self, anchor: &Anchor) -> Anchor {
         let path = anchor.chunk_key.as_deref().map_or(Vec::new(), |key| self.path(key));
         let record = path.iter().rfind(|entry| entry.is_on_disk).map(|entry| &entry.record);
-        let (chunk_key, num_tokens) = record.map_or((None, 0), |record| (Some(record.key.clone()), record.stop()));
+        let (chunk_key, num_tokens) =
+            record.map_or((None, 0), |record| (Some(record.key.clone()), record.stop()));
         Anchor { chunk_key, num_tokens, ..anchor.clone() }
     }
 
     /// Notes that a chunk is on disk: anchors that stand at it were told to stand before it.
     pub(super) fn tell_those_at(&mut self, key: &str) {
-        let stands_at = |owner: &&Arc<str>| self.anchors.get(&***owner).is_some_and(|anchor| anchor.chunk_key.as_deref() == Some(key));
-        let at: Vec<String> = self.holders(key).filter(stands_at).map(|owner| owner.to_string()).collect();
+        let stands_at = |owner: &&Arc<str>| {
+            self.anchors
+                .get(&***owner)
+                .is_some_and(|anchor| anchor.chunk_key.as_deref() == Some(key))
+        };
+        let at: Vec<String> =
+            self.holders(key).filter(stands_at).map(|owner| owner.to_string()).collect();
         self.moved_anchors.extend(at);
     }
 
@@ -207,10 +240,15 @@ impl ChunkIndex {
         let path = anchor.chunk_key.as_deref().map_or(Vec::new(), |key| self.path(key));
         // Who shares more stands first: all that share a chunk share those before it.
         let mut known = BTreeSet::new();
-        let others = path.iter().rev().flat_map(|entry| self.holders(&entry.record.key)).map(|owner| whose(owner));
+        let others = path
+            .iter()
+            .rev()
+            .flat_map(|entry| self.holders(&entry.record.key))
+            .map(|owner| whose(owner));
         let others = others.filter(|owner| *owner != anchor.owner && known.insert(*owner));
         let shared_with = others.take(MAX_SHARED_WITH).map(str::to_owned).collect();
-        let own = path.iter().filter(|entry| self.is_held_only_by(&anchor.owner, &entry.record.key));
+        let own =
+            path.iter().filter(|entry| self.is_held_only_by(&anchor.owner, &entry.record.key));
         Holding {
             anchor: anchor.clone(),
             bytes: path.iter().map(|entry| entry.record.bytes).sum(),

@@ -1,4 +1,5 @@
-//! What a chunk holds, free of MLX, and its file: safetensors with the tensors of [`cairn_lm::cache::span`].
+//! What a chunk holds, free of MLX, and its file: safetensors with the tensors of
+//! [`cairn_lm::cache::span`].
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -48,7 +49,12 @@ pub(super) struct ChunkContents {
 
 impl ChunkContents {
     pub(super) fn new(span: CutSpan) -> Self {
-        let by_name = span.tensors.iter().enumerate().map(|(index, tensor)| (tensor.name.clone(), index)).collect();
+        let by_name = span
+            .tensors
+            .iter()
+            .enumerate()
+            .map(|(index, tensor)| (tensor.name.clone(), index))
+            .collect();
         ChunkContents { bytes: span.bytes, tensors: span.tensors, by_name }
     }
 
@@ -58,7 +64,11 @@ impl ChunkContents {
 
     pub(super) fn tensor(&self, name: &str) -> Option<TensorSlice<'_>> {
         let tensor = &self.tensors[*self.by_name.get(name)?];
-        Some(TensorSlice { dtype: tensor.dtype, shape: tensor.shape.clone(), bytes: &self.bytes[tensor.range.clone()] })
+        Some(TensorSlice {
+            dtype: tensor.dtype,
+            shape: tensor.shape.clone(),
+            bytes: &self.bytes[tensor.range.clone()],
+        })
     }
 
     /// Reads the file of `record`; it must be the one that was written.
@@ -67,10 +77,13 @@ impl ChunkContents {
         // Not more than was written, whatever is there now; and whether it is longer shows too.
         let mut bytes = Vec::with_capacity(record.bytes as usize + 1);
         file.take(record.bytes + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 != record.bytes || blake3::hash(&bytes).to_hex().as_str() != record.file_hash {
+        if bytes.len() as u64 != record.bytes
+            || blake3::hash(&bytes).to_hex().as_str() != record.file_hash
+        {
             return Err(ChunkError::Damaged);
         }
-        // From here on the bytes are those that this program wrote; what they hold must still fit the model, which the joiner sees.
+        // From here on the bytes are those that this program wrote; what they hold must still fit
+        // the model, which the joiner sees.
         let (header_bytes, metadata) = SafeTensors::read_metadata(&bytes)?;
         let start = header_bytes + size_of::<u64>();
         let mut tensors = Vec::new();
@@ -80,16 +93,38 @@ impl ChunkContents {
             if range.end > bytes.len() {
                 return Err(ChunkError::Damaged);
             }
-            tensors.push(SpanTensor { name, dtype: to_mlx(info.dtype)?, shape: info.shape.clone(), range });
+            tensors.push(SpanTensor {
+                name,
+                dtype: to_mlx(info.dtype)?,
+                shape: info.shape.clone(),
+                range,
+            });
         }
-        Ok(ChunkContents::new(CutSpan { tensors, bytes, held_from: record.held_from, has_state: record.has_state }))
+        Ok(ChunkContents::new(CutSpan {
+            tensors,
+            bytes,
+            held_from: record.held_from,
+            has_state: record.has_state,
+        }))
     }
 
-    /// The beginning of the file: everything before the bytes of the tensors. `layout` makes the file say what it is without a model.
-    pub(super) fn header(&self, record: &ChunkRecord, layout: &CacheLayout) -> Result<Vec<u8>, ChunkError> {
+    /// The beginning of the file: everything before the bytes of the tensors. `layout` makes the
+    /// file say what it is without a model.
+    pub(super) fn header(
+        &self,
+        record: &ChunkRecord,
+        layout: &CacheLayout,
+    ) -> Result<Vec<u8>, ChunkError> {
         let infos = self.tensors.iter().map(|tensor| {
             let data_offsets = (tensor.range.start, tensor.range.end);
-            Ok((tensor.name.clone(), TensorInfo { dtype: to_safetensors(tensor.dtype)?, shape: tensor.shape.clone(), data_offsets }))
+            Ok((
+                tensor.name.clone(),
+                TensorInfo {
+                    dtype: to_safetensors(tensor.dtype)?,
+                    shape: tensor.shape.clone(),
+                    data_offsets,
+                },
+            ))
         });
         let text = HashMap::from([
             ("format".to_owned(), "cairn-chunk-1".to_owned()),
@@ -107,9 +142,11 @@ impl ChunkContents {
         Ok(header)
     }
 
-    /// Writes the file so that it is there whole or not at all: temporary name, fsync, rename, fsync of the folder. Returns its hash.
+    /// Writes the file so that it is there whole or not at all: temporary name, fsync, rename,
+    /// fsync of the folder. Returns its hash.
     ///
-    /// Where another program has written this chunk meanwhile, its file stays: that program knows it by its hash.
+    /// Where another program has written this chunk meanwhile, its file stays: that program knows
+    /// it by its hash.
     pub(super) fn write(&self, path: &Path, header: &[u8]) -> io::Result<String> {
         let folder = path.parent().unwrap_or(Path::new("."));
         if !folder.exists() {
@@ -125,7 +162,8 @@ impl ChunkContents {
             return Ok(blake3::hash(&there).to_hex().to_string());
         }
         let mut hasher = blake3::Hasher::new();
-        let mut file = tempfile::Builder::new().prefix(".filing-").suffix(".tmp").tempfile_in(folder)?;
+        let mut file =
+            tempfile::Builder::new().prefix(".filing-").suffix(".tmp").tempfile_in(folder)?;
         for part in [header, &self.bytes] {
             file.write_all(part)?;
             hasher.update(part);
@@ -146,7 +184,8 @@ pub(super) fn path(folder: &Path, fingerprint: &str, key: &str) -> PathBuf {
     folder.join(fingerprint).join(format!("{key}.safetensors"))
 }
 
-/// The layers that the chunk at `path` was cut from, as it says itself; none where it is from a version that did not.
+/// The layers that the chunk at `path` was cut from, as it says itself; none where it is from a
+/// version that did not.
 pub(super) fn layout(path: &Path) -> Result<Option<CacheLayout>, ChunkError> {
     let mut file = File::open(path)?;
     let mut length = [0; size_of::<u64>()];
@@ -191,11 +230,22 @@ mod tests {
     use super::*;
 
     fn contents(bytes: &[u8]) -> ChunkContents {
-        let tensor = SpanTensor { name: "keys.0".to_owned(), dtype: Dtype::Uint8, shape: vec![bytes.len()], range: 0..bytes.len() };
-        ChunkContents::new(CutSpan { tensors: vec![tensor], bytes: bytes.to_vec(), held_from: 0, has_state: false })
+        let tensor = SpanTensor {
+            name: "keys.0".to_owned(),
+            dtype: Dtype::Uint8,
+            shape: vec![bytes.len()],
+            range: 0..bytes.len(),
+        };
+        ChunkContents::new(CutSpan {
+            tensors: vec![tensor],
+            bytes: bytes.to_vec(),
+            held_from: 0,
+            has_state: false,
+        })
     }
 
-    /// Writes a chunk where there is a file already; what is there afterwards, by whose hash it is known.
+    /// Writes a chunk where there is a file already; what is there afterwards, by whose hash it is
+    /// known.
     fn check(there: &[u8], written: &[u8], expected: &[u8]) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model/key.safetensors");

@@ -1,4 +1,5 @@
-//! The thread that writes chunk files, evicts old ones and sweeps leftovers, so that no answer waits for the disk.
+//! The thread that writes chunk files, evicts old ones and sweeps leftovers, so that no answer
+//! waits for the disk.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -84,7 +85,8 @@ impl Clerk {
                     let filed = self.file(&key, &layout);
                     let mut shelf = self.shelf.lock();
                     if let Err(problem) = filed {
-                        // The chunk stays in memory, and is tried again with the next that continues it.
+                        // The chunk stays in memory, and is tried again with the next that
+                        // continues it.
                         tracing::warn!(%problem, "a prompt cache could not be stored");
                         shelf.problem = Some(problem);
                     }
@@ -102,12 +104,16 @@ impl Clerk {
         }
     }
 
-    /// Writes a chunk, and before it what it continues and could not be written earlier. Fails in words.
+    /// Writes a chunk, and before it what it continues and could not be written earlier. Fails in
+    /// words.
     fn file(&self, key: &str, layout: &CacheLayout) -> Result<(), String> {
         let mut unwritten: Vec<String> = {
             let shelf = self.shelf.lock();
             let path = shelf.index.path(key);
-            path.iter().filter(|entry| !entry.is_on_disk).map(|entry| entry.record.key.clone()).collect()
+            path.iter()
+                .filter(|entry| !entry.is_on_disk)
+                .map(|entry| entry.record.key.clone())
+                .collect()
         };
         unwritten.reverse();
         while let Some(key) = unwritten.pop() {
@@ -119,13 +125,21 @@ impl Clerk {
         Ok(())
     }
 
-    /// Writes one chunk; false where it has gone. Fails in words, also where there is no room for it.
+    /// Writes one chunk; false where it has gone. Fails in words, also where there is no room for
+    /// it.
     fn file_one(&self, key: &str, layout: &CacheLayout) -> Result<bool, String> {
         let (record, contents, path) = {
             let shelf = self.shelf.lock();
-            let Some(entry) = shelf.index.get(key).filter(|entry| !entry.is_on_disk) else { return Ok(false) };
+            let Some(entry) = shelf.index.get(key).filter(|entry| !entry.is_on_disk) else {
+                return Ok(false);
+            };
             let Some(contents) = shelf.contents.get(key) else { return Ok(false) };
-            if entry.record.parent_key.as_ref().is_some_and(|parent| !shelf.index.is_on_disk(parent)) {
+            if entry
+                .record
+                .parent_key
+                .as_ref()
+                .is_some_and(|parent| !shelf.index.is_on_disk(parent))
+            {
                 return Ok(false);
             }
             let path = chunk_file::path(&shelf.folder, &entry.record.space.fingerprint, key);
@@ -141,7 +155,9 @@ impl Clerk {
                 None => return Err(NO_ROOM.to_owned()),
             }
         }
-        let file_hash = contents.write(&path, &header).map_err(|error| format!("the disk could not be written: {error}"))?;
+        let file_hash = contents
+            .write(&path, &header)
+            .map_err(|error| format!("the disk could not be written: {error}"))?;
         let mut shelf = self.shelf.lock();
         match shelf.index.filed(key, bytes, file_hash) {
             Some(record) => {
@@ -159,11 +175,14 @@ impl Clerk {
         self.shelf.publish();
     }
 
-    /// Removes files that no record names: a crash between file and row leaves one, a crash while writing a temporary one.
+    /// Removes files that no record names: a crash between file and row leaves one, a crash while
+    /// writing a temporary one.
     fn sweep(&self) {
         let (folder, known) = {
             let shelf = self.shelf.lock();
-            let path = |record: &crate::ChunkRecord| chunk_file::path(&shelf.folder, &record.space.fingerprint, &record.key);
+            let path = |record: &crate::ChunkRecord| {
+                chunk_file::path(&shelf.folder, &record.space.fingerprint, &record.key)
+            };
             let known: HashSet<PathBuf> = shelf.index.records().map(path).collect();
             (shelf.folder.clone(), known)
         };

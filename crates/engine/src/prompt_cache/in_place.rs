@@ -26,13 +26,21 @@ pub(super) struct Taken {
 }
 
 impl InPlace {
-    /// Caches of the longest beginning of `tokens` that a conversation in one of `spaces` holds, and its length; none where it has fewer
-    /// than `at_least` tokens.
+    /// Caches of the longest beginning of `tokens` that a conversation in one of `spaces` holds,
+    /// and its length; none where it has fewer than `at_least` tokens.
     ///
-    /// They leave, unless that would take from another conversation what it has beyond them: then they are a snapshot, which shares its
-    /// arrays until the first write.
-    pub(super) fn take(&mut self, spaces: &[&Space], tokens: &[u32], at_least: usize, owner: Option<&str>) -> Option<Taken> {
-        let held = |(index, conversation): (usize, &Conversation)| Some((conversation.num_shared(spaces, tokens)?, index));
+    /// They leave, unless that would take from another conversation what it has beyond them: then
+    /// they are a snapshot, which shares its arrays until the first write.
+    pub(super) fn take(
+        &mut self,
+        spaces: &[&Space],
+        tokens: &[u32],
+        at_least: usize,
+        owner: Option<&str>,
+    ) -> Option<Taken> {
+        let held = |(index, conversation): (usize, &Conversation)| {
+            Some((conversation.num_shared(spaces, tokens)?, index))
+        };
         let (num_tokens, index) = self.0.iter().enumerate().filter_map(held).max()?;
         if num_tokens < at_least.max(1) {
             return None;
@@ -40,13 +48,16 @@ impl InPlace {
         let conversation = &self.0[index];
         let leaves = match (conversation.owner.as_deref(), owner) {
             (Some(own), Some(other)) => own == other || num_tokens == conversation.tokens.len(),
-            // Nobody says whose it is: what shares most of its tokens is most likely its next turn, or the same again.
+            // Nobody says whose it is: what shares most of its tokens is most likely its next turn,
+            // or the same again.
             _ => num_tokens > conversation.tokens.len() / 2,
         };
         let (surplus, space) = (conversation.tokens.len() - num_tokens, conversation.space.clone());
-        let mut caches = if leaves { self.0.remove(index).caches } else { conversation.caches.clone() };
+        let mut caches =
+            if leaves { self.0.remove(index).caches } else { conversation.caches.clone() };
         // A cache that said it can be trimmed and is not cannot be used, nor can it be left behind.
-        let is_trimmed = caches.iter_mut().all(|cache| surplus == 0 || cache.trim(surplus) == surplus);
+        let is_trimmed =
+            caches.iter_mut().all(|cache| surplus == 0 || cache.trim(surplus) == surplus);
         is_trimmed.then_some(Taken { space, num_tokens, caches })
     }
 
@@ -66,7 +77,11 @@ impl InPlace {
     /// What all but the last take.
     pub(super) fn bytes_beside_last(&self) -> u64 {
         let others = self.0.len().saturating_sub(1);
-        self.0[..others].iter().flat_map(|conversation| &conversation.caches).map(|cache| cache.nbytes() as u64).sum()
+        self.0[..others]
+            .iter()
+            .flat_map(|conversation| &conversation.caches)
+            .map(|cache| cache.nbytes() as u64)
+            .sum()
     }
 
     /// Lets go of what an owner has.
@@ -80,10 +95,12 @@ impl InPlace {
 }
 
 impl Conversation {
-    /// Up to where it can be gone back to begin as `tokens` do; none where it is of another space, or cannot go back.
+    /// Up to where it can be gone back to begin as `tokens` do; none where it is of another space,
+    /// or cannot go back.
     fn num_shared(&self, spaces: &[&Space], tokens: &[u32]) -> Option<usize> {
         let shared = spaces.contains(&&self.space).then(|| common_prefix(&self.tokens, tokens))?;
-        (shared == self.tokens.len() || self.caches.iter().all(LayerCache::is_trimmable)).then_some(shared)
+        (shared == self.tokens.len() || self.caches.iter().all(LayerCache::is_trimmable))
+            .then_some(shared)
     }
 
     /// Whether nobody comes back to an earlier one.
@@ -109,8 +126,14 @@ mod tests {
 
     fn conversation(owner: Option<&str>, tokens: &[u32]) -> Conversation {
         let rows = Array::zeros::<f32>(&[1, 1, tokens.len() as i32, 4]).unwrap();
-        let cache = KvCache::from_parts(std::slice::from_ref(&rows), std::slice::from_ref(&rows)).unwrap();
-        Conversation { space: space(""), tokens: tokens.to_vec(), caches: vec![LayerCache::Kv(cache)], owner: owner.map(str::to_owned) }
+        let cache =
+            KvCache::from_parts(std::slice::from_ref(&rows), std::slice::from_ref(&rows)).unwrap();
+        Conversation {
+            space: space(""),
+            tokens: tokens.to_vec(),
+            caches: vec![LayerCache::Kv(cache)],
+            owner: owner.map(str::to_owned),
+        }
     }
 
     fn states(tokens: &[u32]) -> Conversation {
@@ -127,7 +150,13 @@ mod tests {
     }
 
     /// What `owner` gets for `tokens`, and whether the conversation it comes from is still there.
-    fn check(kept: Conversation, owner: Option<&str>, tokens: &[u32], expected: Option<usize>, stays: bool) {
+    fn check(
+        kept: Conversation,
+        owner: Option<&str>,
+        tokens: &[u32],
+        expected: Option<usize>,
+        stays: bool,
+    ) {
         let case = format!("{:?} of {:?} for {tokens:?} of {owner:?}", kept.tokens, kept.owner);
         let whole = kept.tokens.len();
         let mut in_place = in_place(vec![kept]);
@@ -172,17 +201,24 @@ mod tests {
             conversation(Some("c"), &[1, 2, 3, 9]),
             conversation(Some("c"), &[1, 2, 9]), // one question earlier
         ]);
-        let owners: Vec<_> = in_place.0.iter().map(|kept| (kept.owner.clone().unwrap(), kept.tokens.len())).collect();
+        let owners: Vec<_> = in_place
+            .0
+            .iter()
+            .map(|kept| (kept.owner.clone().unwrap(), kept.tokens.len()))
+            .collect();
         assert_eq!(owners, [("b".to_owned(), 6), ("c".to_owned(), 3)]);
         assert_eq!(in_place.take(&[&space("")], &TOKENS, 0, Some("d")).unwrap().num_tokens, 6);
     }
 
     #[test]
     fn the_budget_is_for_all_but_the_one_that_ran_last() {
-        let conversations = [[1, 2], [3, 4], [5, 6], [7, 8]].map(|tokens| conversation(None, &tokens));
+        let conversations =
+            [[1, 2], [3, 4], [5, 6], [7, 8]].map(|tokens| conversation(None, &tokens));
         let each = conversations[0].caches[0].nbytes() as u64;
         let mut in_place = in_place(conversations.into());
-        for (budget, expected) in [(4 * each, 4), (3 * each, 4), (3 * each - 1, 3), (each, 2), (0, 1)] {
+        for (budget, expected) in
+            [(4 * each, 4), (3 * each, 4), (3 * each - 1, 3), (each, 2), (0, 1)]
+        {
             in_place.keep_to(budget);
             assert_eq!(in_place.0.len(), expected, "{budget}");
             assert!(in_place.bytes_beside_last() <= budget);

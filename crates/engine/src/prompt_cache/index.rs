@@ -1,4 +1,5 @@
-//! Which chunks there are, what they continue, and what a prompt can take from them: pure policy, no files.
+//! Which chunks there are, what they continue, and what a prompt can take from them: pure policy,
+//! no files.
 //!
 //! `eviction` decides what goes, `anchors` who holds which place; both are parts of the same index.
 
@@ -15,19 +16,22 @@ pub(super) const MAX_CHUNK_TOKENS: usize = 256;
 ///
 /// - Every chunk is on disk, in memory, or both.
 /// - A chunk's parent is there as long as it is; on disk too where the chunk is.
-/// - `leaves` are the chunks that nothing continues, by kind; `in_memory` those whose contents are in memory.
+/// - `leaves` are the chunks that nothing continues, by kind; `in_memory` those whose contents are
+///   in memory.
 /// - An anchor's chunk is there, or the anchor has none.
-/// - `holders` are the owners of the anchors at a chunk or behind it, for the chunks that have some.
+/// - `holders` are the owners of the anchors at a chunk or behind it, for the chunks that have
+///   some.
 #[derive(Debug)]
 pub(super) struct ChunkIndex {
     pub(super) entries: HashMap<String, Entry>,
-    /// Children by parent key; the roots of a space under its root key. By their first tokens, because ten thousand conversations may
-    /// continue one system prompt.
+    /// Children by parent key; the roots of a space under its root key. By their first tokens,
+    /// because ten thousand conversations may continue one system prompt.
     pub(super) children: HashMap<String, BTreeSet<Child>>,
     pub(super) leaves: [BTreeSet<Rank>; 3],
     pub(super) in_memory: BTreeSet<Rank>,
     pub(super) anchors: BTreeMap<String, Anchor>,
-    /// Kept beside the anchors, so that looking at one of ten thousand does not take a walk over all.
+    /// Kept beside the anchors, so that looking at one of ten thousand does not take a walk over
+    /// all.
     pub(super) holders: HashMap<String, BTreeSet<Arc<str>>>,
     /// Owners of anchors that have changed since somebody asked.
     pub(super) moved_anchors: BTreeSet<String>,
@@ -64,7 +68,8 @@ pub(super) fn child(record: &ChunkRecord) -> Child {
     (record.token_ids.first().copied(), record.key.clone())
 }
 
-/// Chunks in the order in which they may go: least recently used first, among equals the deepest, because beginnings are shared more.
+/// Chunks in the order in which they may go: least recently used first, among equals the deepest,
+/// because beginnings are shared more.
 pub(super) type Rank = (i64, Reverse<usize>, String);
 
 pub(super) fn rank(record: &ChunkRecord) -> Rank {
@@ -101,18 +106,26 @@ impl Prefix {
         self.parts.iter().rfind(|part| part.is_whole()).map(|part| &part.record)
     }
 
-    /// The tokens of the first chunks that match whole and hide none of `places`: behind those that they reach, a model with these needs
-    /// can go on.
+    /// The tokens of the first chunks that match whole and hide none of `places`: behind those that
+    /// they reach, a model with these needs can go on.
     fn num_open(&self, needs: Needs, places: &[usize]) -> usize {
-        let whole: Vec<&ChunkRecord> = self.parts.iter().filter(|part| part.is_whole()).map(|part| &part.record).collect();
+        let whole: Vec<&ChunkRecord> =
+            self.parts.iter().filter(|part| part.is_whole()).map(|part| &part.record).collect();
         let mut open = whole.len();
         for &place in places {
-            let hides = |record: &ChunkRecord| place < record.stop() || (place == record.stop() && needs.state && !record.has_state);
+            let hides = |record: &ChunkRecord| {
+                place < record.stop()
+                    || (place == record.stop() && needs.state && !record.has_state)
+            };
             // Of the window before the place.
             let from = place - needs.window.unwrap_or_default().min(place);
-            let lacks = |record: &ChunkRecord| record.stop() > from && record.held_from > record.start.max(from);
+            let lacks = |record: &ChunkRecord| {
+                record.stop() > from && record.held_from > record.start.max(from)
+            };
             let mut before = whole.iter().take_while(|record| record.start < place);
-            open = before.position(|record| hides(record) || lacks(record)).map_or(open, |hiding| open.min(hiding));
+            open = before
+                .position(|record| hides(record) || lacks(record))
+                .map_or(open, |hiding| open.min(hiding));
         }
         whole[..open].last().map_or(0, |record| record.stop())
     }
@@ -122,7 +135,11 @@ impl Prefix {
         let mut place = self.num_tokens.min(limit);
         'places: while place > 0 {
             if needs.state {
-                let last_state = self.parts.iter().filter(|part| part.record.has_state && part.is_whole()).map(|part| part.record.stop());
+                let last_state = self
+                    .parts
+                    .iter()
+                    .filter(|part| part.record.has_state && part.is_whole())
+                    .map(|part| part.record.stop());
                 let Some(state) = last_state.filter(|&stop| stop <= place).max() else { return 0 };
                 place = state;
             }
@@ -132,7 +149,8 @@ impl Prefix {
                 let record = &part.record;
                 let is_used = record.start < place && record.stop() > from;
                 if is_used && record.held_from > record.start.max(from) {
-                    // What is missing here is missing for every place that needs it, down to the chunk's own start.
+                    // What is missing here is missing for every place that needs it, down to the
+                    // chunk's own start.
                     place = record.start;
                     continue 'places;
                 }
@@ -160,8 +178,14 @@ pub(super) struct PlannedChunk {
 }
 
 impl ChunkIndex {
-    /// The chunks that are on disk, and the anchors on them. Those that continue a chunk that is not there are [`ChunkIndex::cut_off`].
-    pub(super) fn new(disk_budget: u64, memory_budget: u64, records: Vec<ChunkRecord>, anchors: Vec<Anchor>) -> Self {
+    /// The chunks that are on disk, and the anchors on them. Those that continue a chunk that is
+    /// not there are [`ChunkIndex::cut_off`].
+    pub(super) fn new(
+        disk_budget: u64,
+        memory_budget: u64,
+        records: Vec<ChunkRecord>,
+        anchors: Vec<Anchor>,
+    ) -> Self {
         let mut index = ChunkIndex {
             entries: HashMap::with_capacity(records.len()),
             children: HashMap::with_capacity(records.len()),
@@ -183,7 +207,9 @@ impl ChunkIndex {
             index.entries.insert(entry.record.key.clone(), entry);
         }
         index.drop_cut_off();
-        for Entry { record, .. } in index.entries.values().filter(|entry| !index.children.contains_key(&entry.record.key)) {
+        for Entry { record, .. } in
+            index.entries.values().filter(|entry| !index.children.contains_key(&entry.record.key))
+        {
             index.leaves[record.kind as usize].insert(rank(record));
         }
         for anchor in anchors {
@@ -193,7 +219,11 @@ impl ChunkIndex {
     }
 
     fn drop_cut_off(&mut self) {
-        let roots = self.entries.values().map(|entry| &entry.record).filter(|record| record.parent_key.is_none());
+        let roots = self
+            .entries
+            .values()
+            .map(|entry| &entry.record)
+            .filter(|record| record.parent_key.is_none());
         let mut reached: HashSet<String> = HashSet::with_capacity(self.entries.len());
         let mut pending: Vec<String> = roots.map(|root| root.key.clone()).collect();
         while let Some(key) = pending.pop() {
@@ -235,7 +265,8 @@ impl ChunkIndex {
         self.entries.values().map(|entry| &entry.record)
     }
 
-    /// Adds a chunk that continues one that is there, or none: on disk, or with contents of `memory_bytes` that are yet to be written.
+    /// Adds a chunk that continues one that is there, or none: on disk, or with contents of
+    /// `memory_bytes` that are yet to be written.
     pub(super) fn insert(&mut self, record: ChunkRecord, memory_bytes: Option<u64>) {
         if self.contains(&record.key) {
             return;
@@ -253,7 +284,8 @@ impl ChunkIndex {
             }
             None => self.disk.bytes += record.bytes,
         }
-        let entry = Entry { is_on_disk: memory_bytes.is_none(), memory_bytes, is_pending: false, record };
+        let entry =
+            Entry { is_on_disk: memory_bytes.is_none(), memory_bytes, is_pending: false, record };
         self.entries.insert(entry.record.key.clone(), entry);
     }
 
@@ -264,8 +296,14 @@ impl ChunkIndex {
         }
     }
 
-    /// Notes that a chunk's file of `bytes` is there, and returns its record; none if the chunk is gone meanwhile.
-    pub(super) fn filed(&mut self, key: &str, bytes: u64, file_hash: String) -> Option<ChunkRecord> {
+    /// Notes that a chunk's file of `bytes` is there, and returns its record; none if the chunk is
+    /// gone meanwhile.
+    pub(super) fn filed(
+        &mut self,
+        key: &str,
+        bytes: u64,
+        file_hash: String,
+    ) -> Option<ChunkRecord> {
         let entry = self.entries.get_mut(key)?;
         entry.is_pending = false;
         if !entry.is_on_disk {
@@ -285,24 +323,40 @@ impl ChunkIndex {
         self.best_prefix(space, tokens, |prefix| prefix.num_tokens)
     }
 
-    /// The chunks that let a model with these needs go on behind the most of `tokens`, and behind how many.
-    pub(super) fn restorable_prefix(&self, space: &Space, tokens: &[u32], needs: Needs) -> (Prefix, usize) {
-        let prefix = self.best_prefix(space, tokens, |prefix| prefix.num_restorable(needs, tokens.len()));
+    /// The chunks that let a model with these needs go on behind the most of `tokens`, and behind
+    /// how many.
+    pub(super) fn restorable_prefix(
+        &self,
+        space: &Space,
+        tokens: &[u32],
+        needs: Needs,
+    ) -> (Prefix, usize) {
+        let prefix =
+            self.best_prefix(space, tokens, |prefix| prefix.num_restorable(needs, tokens.len()));
         let num_tokens = prefix.num_restorable(needs, tokens.len());
         (prefix, num_tokens)
     }
 
-    /// Of all runs of chunks that begin as `tokens` do the one that is worth most, among equals the longest. No run is worth more than it
-    /// has tokens.
+    /// Of all runs of chunks that begin as `tokens` do the one that is worth most, among equals the
+    /// longest. No run is worth more than it has tokens.
     ///
-    /// Chunks that continue the same one may begin alike and differ in length: the one that matches further may lead nowhere, while behind
-    /// a shorter one the conversation goes on, or a model can.
-    pub(super) fn best_prefix(&self, space: &Space, tokens: &[u32], worth: impl Fn(&Prefix) -> usize) -> Prefix {
+    /// Chunks that continue the same one may begin alike and differ in length: the one that matches
+    /// further may lead nowhere, while behind a shorter one the conversation goes on, or a model
+    /// can.
+    pub(super) fn best_prefix(
+        &self,
+        space: &Space,
+        tokens: &[u32],
+        worth: impl Fn(&Prefix) -> usize,
+    ) -> Prefix {
         let mut best = ((0, 0), Prefix::default());
         let consider = |best: &mut ((usize, usize), Prefix), run: &[(&Entry, usize)]| {
             let num_tokens = run.iter().map(|(_, matched)| matched).sum();
             if (num_tokens, num_tokens) > best.0 {
-                let part = |&(entry, num_tokens): &(&Entry, usize)| PrefixPart { record: entry.record.clone(), num_tokens };
+                let part = |&(entry, num_tokens): &(&Entry, usize)| PrefixPart {
+                    record: entry.record.clone(),
+                    num_tokens,
+                };
                 let prefix = Prefix { parts: run.iter().map(part).collect(), num_tokens };
                 let worth = (worth(&prefix), num_tokens);
                 if worth > best.0 {
@@ -312,15 +366,19 @@ impl ChunkIndex {
         };
         let (mut parent, mut num_tokens) = (root_key(space), 0);
         let mut run: Vec<(&Entry, usize)> = Vec::new();
-        // Chunks that continue the run's first ones, with how much of them matches; the last is taken first.
+        // Chunks that continue the run's first ones, with how much of them matches; the last is
+        // taken first.
         let mut pending: Vec<(usize, &Entry, usize)> = Vec::new();
         let is_whole = |entry: &Entry, matched: usize| entry.record.token_ids.len() == matched;
         loop {
             let rest = &tokens[num_tokens..];
             let children = self.children_beginning_with(&parent, rest.first().copied());
-            let matches = children.map(|entry| (entry, super::common_prefix(&entry.record.token_ids, rest)));
-            let mut next: Vec<(&Entry, usize)> = matches.filter(|(_, matched)| *matched > 0).collect();
-            // Those that match in part end the run: the others are more likely the best, and spare a look at them.
+            let matches =
+                children.map(|entry| (entry, super::common_prefix(&entry.record.token_ids, rest)));
+            let mut next: Vec<(&Entry, usize)> =
+                matches.filter(|(_, matched)| *matched > 0).collect();
+            // Those that match in part end the run: the others are more likely the best, and spare
+            // a look at them.
             next.sort_by_key(|&(entry, matched)| (is_whole(entry, matched), matched));
             if next.is_empty() {
                 consider(&mut best, &run);
@@ -340,9 +398,10 @@ impl ChunkIndex {
         }
     }
 
-    /// The chunks that `tokens` still need, after those already there: cut at every boundary, where whose words they are changes, and at
-    /// 256 tokens. What comes after the last boundary is the answer. Behind each of `places`, ascending, a model with these needs is to be
-    /// able to go on, which those already there may not allow.
+    /// The chunks that `tokens` still need, after those already there: cut at every boundary, where
+    /// whose words they are changes, and at 256 tokens. What comes after the last boundary is the
+    /// answer. Behind each of `places`, ascending, a model with these needs is to be able to go on,
+    /// which those already there may not allow.
     pub(super) fn plan(
         &self,
         space: &Space,
@@ -352,8 +411,14 @@ impl ChunkIndex {
     ) -> Vec<PlannedChunk> {
         let there = self.best_prefix(space, tokens, |prefix| prefix.num_open(needs, places));
         let mut start = there.num_open(needs, places);
-        // A chunk is never rewritten: one that matches in part, or hides a place, gets a sibling that repeats its tokens.
-        let mut parent_key = there.parts.into_iter().map(|part| part.record).find(|record| record.stop() == start).map(|record| record.key);
+        // A chunk is never rewritten: one that matches in part, or hides a place, gets a sibling
+        // that repeats its tokens.
+        let mut parent_key = there
+            .parts
+            .into_iter()
+            .map(|part| part.record)
+            .find(|record| record.stop() == start)
+            .map(|record| record.key);
         let mut planned = Vec::new();
         while start < tokens.len() {
             let next = boundaries.iter().find(|(boundary, _)| *boundary > start);
@@ -366,7 +431,13 @@ impl ChunkIndex {
                 stop -= 1;
                 key = chunk_key(&parent, &tokens[start..stop]);
             }
-            planned.push(PlannedChunk { key: key.clone(), parent_key, kind, start, token_ids: tokens[start..stop].to_vec() });
+            planned.push(PlannedChunk {
+                key: key.clone(),
+                parent_key,
+                kind,
+                start,
+                token_ids: tokens[start..stop].to_vec(),
+            });
             parent_key = Some(key);
             start = stop;
         }
@@ -409,9 +480,15 @@ impl ChunkIndex {
         self.children.get(parent).into_iter().flatten().filter_map(|(_, key)| self.entries.get(key))
     }
 
-    fn children_beginning_with(&self, parent: &str, token: Option<u32>) -> impl Iterator<Item = &Entry> {
-        let children = self.children.get(parent).map(|children| children.range((token, String::new())..));
-        let beginning = children.into_iter().flatten().take_while(move |(first, _)| *first == token);
+    fn children_beginning_with(
+        &self,
+        parent: &str,
+        token: Option<u32>,
+    ) -> impl Iterator<Item = &Entry> {
+        let children =
+            self.children.get(parent).map(|children| children.range((token, String::new())..));
+        let beginning =
+            children.into_iter().flatten().take_while(move |(first, _)| *first == token);
         beginning.filter_map(|(_, key)| self.entries.get(key))
     }
 }
@@ -420,11 +497,14 @@ impl ChunkIndex {
 fn root_key(space: &Space) -> String {
     match space.variant.as_str() {
         "" => hash(b"cairn prompt cache 1", space.fingerprint.as_bytes()),
-        variant => hash(b"cairn prompt cache 1", format!("{}\n{variant}", space.fingerprint).as_bytes()),
+        variant => {
+            hash(b"cairn prompt cache 1", format!("{}\n{variant}", space.fingerprint).as_bytes())
+        }
     }
 }
 
-/// The key of a chunk: everything that its keys and values depend on is in the parent's key or the token ids.
+/// The key of a chunk: everything that its keys and values depend on is in the parent's key or the
+/// token ids.
 fn chunk_key(parent: &str, token_ids: &[u32]) -> String {
     let ids: Vec<u8> = token_ids.iter().flat_map(|id| id.to_le_bytes()).collect();
     hash(parent.as_bytes(), &ids)
@@ -435,7 +515,8 @@ fn hash(first: &[u8], second: &[u8]) -> String {
     hasher.update(&(first.len() as u64).to_le_bytes());
     hasher.update(first);
     hasher.update(second);
-    // 128 bits: keys name files and rows, and nobody gains from a collision, which the token ids in the record would show.
+    // 128 bits: keys name files and rows, and nobody gains from a collision, which the token ids in
+    // the record would show.
     hasher.finalize().to_hex()[..32].to_owned()
 }
 

@@ -1,14 +1,15 @@
-//! Keys and values that earlier turns computed, kept so that the next turn, or another conversation with the same beginning, reads
-//! them back instead of computing them again.
+//! Keys and values that earlier turns computed, kept so that the next turn, or another conversation
+//! with the same beginning, reads them back instead of computing them again.
 //!
 //! ```text
 //! <folder>/prompt-cache-v1/                 (given as CacheOptions::folder)
 //!   <model fingerprint>/
 //!     <chunk key>.safetensors               what at most 256 tokens left behind, never rewritten
 //! ```
-//! A chunk continues its parent; its key is a hash over the parent's key and its token ids, the root's over the model fingerprint and
-//! whatever else changes the numbers ([`Space`]). So equal beginnings have equal keys and are kept once. Conversations and named prompt
-//! caches stand at places among the chunks ([`Anchor`]).
+//! A chunk continues its parent; its key is a hash over the parent's key and its token ids, the
+//! root's over the model fingerprint and whatever else changes the numbers ([`Space`]). So equal
+//! beginnings have equal keys and are kept once. Conversations and named prompt caches stand at
+//! places among the chunks ([`Anchor`]).
 //!
 //! ```text
 //! index · eviction · anchors   what there is, what goes, who holds what: pure policy
@@ -23,8 +24,9 @@
 //! ```
 //! This module is what the worker calls.
 //!
-//! Invariants: a file is visible complete or not at all; whatever is read back was hashed when it was written and hashes the same; any
-//! failure is a miss with its reason, never an error and never a wrong token.
+//! Invariants: a file is visible complete or not at all; whatever is read back was hashed when it
+//! was written and hashes the same; any failure is a miss with its reason, never an error and never
+//! a wrong token.
 
 mod anchors;
 mod chunk_file;
@@ -121,11 +123,12 @@ pub(crate) struct PromptCache {
     in_place: InPlace,
 }
 
-/// A chunk is kept up to this many tokens before the end of a prompt, for layers that remember only places: templates rewrite the end of
-/// a prompt when an answer follows. (As LM Studio's CacheWrapper.)
+/// A chunk is kept up to this many tokens before the end of a prompt, for layers that remember only
+/// places: templates rewrite the end of a prompt when an answer follows. (As LM Studio's
+/// CacheWrapper.)
 const TAIL_TOKENS: usize = 11;
-/// Conversations in place take at most one part in so many of the memory budget: the rest is for contents, which others can share and which
-/// are smaller.
+/// Conversations in place take at most one part in so many of the memory budget: the rest is for
+/// contents, which others can share and which are smaller.
 const IN_PLACE_PART: u64 = 2;
 
 impl PromptCache {
@@ -152,12 +155,14 @@ impl PromptCache {
         let kept_as = query.quantization.map_or_else(String::new, variant);
         let own = Space { variant: kept_as, ..plain.clone() }.following(query.prefix_variant);
         let (mut caches, mut num_tokens, mut problem) = (None, 0, None);
-        // Until they are quantized, keys and values are those of a plain cache; but there zeros stand for nothing else. Where more is stored
-        // comes first.
+        // Until they are quantized, keys and values are those of a plain cache; but there zeros
+        // stand for nothing else. Where more is stored comes first.
         let mut spaces = vec![(0, &own)];
         spaces.extend((own != plain).then_some((0, &plain)));
         if let Some(stored) = &self.stored {
-            spaces.iter_mut().for_each(|(num_stored, space)| *num_stored = stored.num_restorable(space, model, query.quantization, tokens));
+            spaces.iter_mut().for_each(|(num_stored, space)| {
+                *num_stored = stored.num_restorable(space, model, query.quantization, tokens)
+            });
             spaces.sort_by_key(|(num_stored, _)| Reverse(*num_stored));
         }
         // Memory wins a tie: there is nothing to read.
@@ -179,21 +184,37 @@ impl PromptCache {
                 }
             }
         }
-        let note = self.stored.as_ref().and_then(|stored| stored.explain(&own, query, num_tokens, problem));
+        let note = self
+            .stored
+            .as_ref()
+            .and_then(|stored| stored.explain(&own, query, num_tokens, problem));
         Reuse { num_tokens, note, caches: caches.unwrap_or_else(|| model.model.make_cache()) }
     }
 
-    /// Places in a prompt, after the first `num_cached` tokens, that have to be caught while it is read; none where every place can be
-    /// gone back to later.
-    pub(crate) fn places_to_catch(&self, model: &LoadedModel, prompt: &Prompt, num_cached: usize) -> Vec<usize> {
-        let needs_captures = CacheLayout::of(&model.model.make_cache()).is_some_and(|layout| layout.needs_captures());
+    /// Places in a prompt, after the first `num_cached` tokens, that have to be caught while it is
+    /// read; none where every place can be gone back to later.
+    pub(crate) fn places_to_catch(
+        &self,
+        model: &LoadedModel,
+        prompt: &Prompt,
+        num_cached: usize,
+    ) -> Vec<usize> {
+        let needs_captures = CacheLayout::of(&model.model.make_cache())
+            .is_some_and(|layout| layout.needs_captures());
         if self.stored.is_none() || !needs_captures {
             return Vec::new();
         }
         let last = prompt.tokens.len() - 1; // prompts are not empty
-        // The end of the system prompt, and near the end of the question: states are large, and others are not gone back to.
-        let system = prompt.boundaries.iter().zip(&prompt.roles).find(|(_, role)| **role == Role::System).map(|(end, _)| *end);
-        let mut places: Vec<usize> = system.into_iter().chain([prompt.tokens.len().saturating_sub(TAIL_TOKENS)]).collect();
+        // The end of the system prompt, and near the end of the question: states are large, and
+        // others are not gone back to.
+        let system = prompt
+            .boundaries
+            .iter()
+            .zip(&prompt.roles)
+            .find(|(_, role)| **role == Role::System)
+            .map(|(end, _)| *end);
+        let mut places: Vec<usize> =
+            system.into_iter().chain([prompt.tokens.len().saturating_sub(TAIL_TOKENS)]).collect();
         places.sort_unstable();
         places.retain(|place| (num_cached + 1..last).contains(place));
         places.dedup();
@@ -208,7 +229,10 @@ impl PromptCache {
         }
         let Computed { mut tokens, caches, .. } = computed;
         let num_held = caches.iter().map(LayerCache::offset).min().unwrap_or(0);
-        if num_held == 0 || num_held > tokens.len() || caches.iter().any(|cache| cache.offset() != num_held) {
+        if num_held == 0
+            || num_held > tokens.len()
+            || caches.iter().any(|cache| cache.offset() != num_held)
+        {
             return;
         }
         tokens.truncate(num_held);
@@ -223,7 +247,8 @@ impl PromptCache {
                 stored.anchor(owner.clone(), &space, computed.model_name, &tokens, &caches, false);
             }
         }
-        // What is yet to be computed holds on to what it is computed from, such as the caches of a whole batch.
+        // What is yet to be computed holds on to what it is computed from, such as the caches of a
+        // whole batch.
         if let Err(error) = eval(caches.iter().flat_map(LayerCache::arrays)) {
             tracing::warn!(%error, "a conversation cannot stay in memory");
             return;
@@ -234,12 +259,16 @@ impl PromptCache {
 
     /// Drops what the owners have in place that were purged since the last call, and returns them.
     fn forget_purged(&mut self) -> Vec<String> {
-        let purged = self.stored.as_ref().map_or(Vec::new(), |stored| std::mem::take(&mut stored.shelf.lock().purged));
+        let purged = self
+            .stored
+            .as_ref()
+            .map_or(Vec::new(), |stored| std::mem::take(&mut stored.shelf.lock().purged));
         purged.iter().for_each(|owner| self.in_place.forget(owner));
         purged
     }
 
-    /// Keeps to the memory budget, which conversations in place and contents share. The conversation that ran last stays whatever it takes.
+    /// Keeps to the memory budget, which conversations in place and contents share. The
+    /// conversation that ran last stays whatever it takes.
     fn keep_to_memory_budget(&mut self) {
         let Some(stored) = &self.stored else { return self.in_place.keep_to(0) };
         let mut shelf = stored.shelf.lock();
@@ -248,7 +277,8 @@ impl PromptCache {
         shelf.keep_to_memory_budget();
     }
 
-    /// Puts what a file held on the shelf, pinned for `owner`. Fails in words where it is not there entirely afterwards.
+    /// Puts what a file held on the shelf, pinned for `owner`. Fails in words where it is not there
+    /// entirely afterwards.
     pub(crate) fn import(
         &mut self,
         space: &Space,
@@ -274,8 +304,11 @@ impl PromptCache {
         let _ = answer.blocking_recv();
         let why = {
             let shelf = stored.shelf.lock();
-            let anchor = shelf.index.anchors.get(owner).filter(|anchor| anchor.num_tokens == tokens.len());
-            let is_there = anchor.and_then(|anchor| anchor.chunk_key.as_deref()).is_some_and(|key| shelf.index.is_on_disk(key));
+            let anchor =
+                shelf.index.anchors.get(owner).filter(|anchor| anchor.num_tokens == tokens.len());
+            let is_there = anchor
+                .and_then(|anchor| anchor.chunk_key.as_deref())
+                .is_some_and(|key| shelf.index.is_on_disk(key));
             match (kept, is_there, &shelf.problem) {
                 (Ok(()), true, _) => return Ok(()),
                 (Err(error), ..) => error.to_string(),
@@ -288,34 +321,56 @@ impl PromptCache {
     }
 
     /// What an owner holds, as caches. Fails in words.
-    pub(crate) fn export(&self, owner: &str, model: Option<&LoadedModel>) -> Result<Exported, String> {
+    pub(crate) fn export(
+        &self,
+        owner: &str,
+        model: Option<&LoadedModel>,
+    ) -> Result<Exported, String> {
         let stored = self.stored.as_ref().ok_or("this engine keeps no prompt caches")?;
         let (folder, anchor, sources) = {
             let shelf = stored.shelf.lock();
-            let anchor = shelf.index.anchors.get(owner).filter(|anchor| anchor.num_tokens > 0).cloned();
+            let anchor =
+                shelf.index.anchors.get(owner).filter(|anchor| anchor.num_tokens > 0).cloned();
             let anchor = anchor.ok_or("nothing of it is kept")?;
             let path = anchor.chunk_key.as_deref().map_or(Vec::new(), |key| shelf.index.path(key));
-            let sources: Vec<Source> = path.into_iter().map(|entry| shelf.source(entry.record.clone())).collect();
+            let sources: Vec<Source> =
+                path.into_iter().map(|entry| shelf.source(entry.record.clone())).collect();
             (shelf.folder.clone(), anchor, sources)
         };
         // The chunks say themselves what they are, so that no model has to be loaded for it.
         let on_disk = sources.iter().find(|source| !source.record.file_hash.is_empty());
-        let written = on_disk.map(|source| chunk_file::layout(&chunk_file::path(&folder, &anchor.space.fingerprint, &source.record.key)));
+        let written = on_disk.map(|source| {
+            chunk_file::layout(&chunk_file::path(
+                &folder,
+                &anchor.space.fingerprint,
+                &source.record.key,
+            ))
+        });
         let of_model = model.filter(|model| model.fingerprint == anchor.space.fingerprint);
         let layout = match written {
             Some(Ok(Some(layout))) => Some(layout),
-            _ => of_model.and_then(|model| layout(&anchor.space, model, named_quantization(&anchor.space.variant))),
+            _ => of_model.and_then(|model| {
+                layout(&anchor.space, model, named_quantization(&anchor.space.variant))
+            }),
         };
         let layout = layout.ok_or_else(|| format!("load its model first ({})", anchor.model))?;
         // After an eviction its place may be one that a model cannot go on from.
-        let parts = sources.iter().map(|source| PrefixPart { num_tokens: source.record.token_ids.len(), record: source.record.clone() });
+        let parts = sources.iter().map(|source| PrefixPart {
+            num_tokens: source.record.token_ids.len(),
+            record: source.record.clone(),
+        });
         let prefix = Prefix { parts: parts.collect(), num_tokens: anchor.num_tokens };
         let num_tokens = prefix.num_restorable(needs(&layout), anchor.num_tokens);
         if num_tokens == 0 {
             return Err("a conversation cannot go on from what is left of it".to_owned());
         }
-        let caches = restore(&folder, &sources, &layout, num_tokens).map_err(|unusable| unusable.error.to_string())?;
-        let tokens = sources.into_iter().flat_map(|source| source.record.token_ids).take(num_tokens).collect();
+        let caches = restore(&folder, &sources, &layout, num_tokens)
+            .map_err(|unusable| unusable.error.to_string())?;
+        let tokens = sources
+            .into_iter()
+            .flat_map(|source| source.record.token_ids)
+            .take(num_tokens)
+            .collect();
         Ok(Exported { anchor, tokens, caches })
     }
 
@@ -361,7 +416,8 @@ impl PromptCache {
         }
     }
 
-    /// Files what is queued and ends the filing thread. What only memory holds then is lost, and whoever holds a place in it hears why.
+    /// Files what is queued and ends the filing thread. What only memory holds then is lost, and
+    /// whoever holds a place in it hears why.
     pub(crate) fn close(self) {
         if let Some(stored) = self.stored {
             stored.filing.close();

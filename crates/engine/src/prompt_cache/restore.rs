@@ -1,4 +1,5 @@
-//! Stored chunks back into caches: read and checked on threads beside the engine's, which copies them to their places meanwhile.
+//! Stored chunks back into caches: read and checked on threads beside the engine's, which copies
+//! them to their places meanwhile.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,19 +27,31 @@ pub(super) struct Unusable {
 /// More readers would only wait for the disk, or for the memory that they fill.
 const MAX_READERS: usize = 4;
 
-/// Caches of the first `num_tokens` tokens of the conversation that `sources` hold, in order from its beginning.
+/// Caches of the first `num_tokens` tokens of the conversation that `sources` hold, in order from
+/// its beginning.
 ///
-/// No chunk is used before its contents have been checked against the hash that was taken when it was written. What is in memory has
-/// never left it.
-pub(super) fn restore(folder: &Path, sources: &[Source], layout: &CacheLayout, num_tokens: usize) -> Result<Vec<LayerCache>, Unusable> {
-    let wanted: Vec<&Source> = sources.iter().filter(|source| source.record.start < num_tokens).collect();
+/// No chunk is used before its contents have been checked against the hash that was taken when it
+/// was written. What is in memory has never left it.
+pub(super) fn restore(
+    folder: &Path,
+    sources: &[Source],
+    layout: &CacheLayout,
+    num_tokens: usize,
+) -> Result<Vec<LayerCache>, Unusable> {
+    let wanted: Vec<&Source> =
+        sources.iter().filter(|source| source.record.start < num_tokens).collect();
     let mut joiner = CacheJoiner::new(layout, num_tokens);
     let mut add = |source: &Source, contents: &ChunkContents| {
-        let added = joiner.add(source.record.start, source.record.stop(), |name| contents.tensor(name));
+        let added =
+            joiner.add(source.record.start, source.record.stop(), |name| contents.tensor(name));
         added.map_err(|error| Unusable { key: source.record.key.clone(), error: error.into() })
     };
-    let on_disk: Vec<&Source> = wanted.iter().copied().filter(|source| source.contents.is_none()).collect();
-    let num_readers = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_READERS).min(on_disk.len());
+    let on_disk: Vec<&Source> =
+        wanted.iter().copied().filter(|source| source.contents.is_none()).collect();
+    let num_readers = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(MAX_READERS)
+        .min(on_disk.len());
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         // One chunk waits for each reader: what is read ahead stays small.
@@ -47,7 +60,8 @@ pub(super) fn restore(folder: &Path, sources: &[Source], layout: &CacheLayout, n
             let (sender, next, on_disk) = (sender.clone(), &next, &on_disk);
             scope.spawn(move || {
                 while let Some(source) = on_disk.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if sender.send((*source, ChunkContents::read(folder, &source.record))).is_err() {
+                    if sender.send((*source, ChunkContents::read(folder, &source.record))).is_err()
+                    {
                         return;
                     }
                 }
@@ -60,7 +74,8 @@ pub(super) fn restore(folder: &Path, sources: &[Source], layout: &CacheLayout, n
             }
         }
         for (source, contents) in contents {
-            let contents = contents.map_err(|error| Unusable { key: source.record.key.clone(), error })?;
+            let contents =
+                contents.map_err(|error| Unusable { key: source.record.key.clone(), error })?;
             add(source, &contents)?;
         }
         Ok(())

@@ -1,5 +1,6 @@
-//! What is kept, in memory and on disk: the index and the contents that it speaks of. Shared by the engine's thread, which takes from it
-//! and adds to it, the filing thread, which writes, and whoever looks in.
+//! What is kept, in memory and on disk: the index and the contents that it speaks of. Shared by the
+//! engine's thread, which takes from it and adds to it, the filing thread, which writes, and
+//! whoever looks in.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -59,11 +60,31 @@ struct Shared {
 }
 
 impl SharedShelf {
-    pub(super) fn new(options: CacheOptions, events: mpsc::UnboundedSender<CacheEvent>, status: watch::Sender<EngineStatus>) -> Self {
-        let CacheOptions { folder, disk_budget_bytes, memory_budget_bytes, chunks, anchors, sweep_lock: _ } = options;
+    pub(super) fn new(
+        options: CacheOptions,
+        events: mpsc::UnboundedSender<CacheEvent>,
+        status: watch::Sender<EngineStatus>,
+    ) -> Self {
+        let CacheOptions {
+            folder,
+            disk_budget_bytes,
+            memory_budget_bytes,
+            chunks,
+            anchors,
+            sweep_lock: _,
+        } = options;
         let index = ChunkIndex::new(disk_budget_bytes, memory_budget_bytes, chunks, anchors);
         let (contents, figures) = (HashMap::new(), CacheFigures::default());
-        let shelf = Shelf { folder, index, contents, pending_bytes: 0, problem: None, purged: Vec::new(), figures, events: Some(events) };
+        let shelf = Shelf {
+            folder,
+            index,
+            contents,
+            pending_bytes: 0,
+            problem: None,
+            purged: Vec::new(),
+            figures,
+            events: Some(events),
+        };
         SharedShelf(Arc::new(Shared { shelf: Mutex::new(shelf), written: Condvar::new(), status }))
     }
 
@@ -78,12 +99,17 @@ impl SharedShelf {
         drop(shelf.unwrap_or_else(|poisoned| poisoned.into_inner()));
     }
 
-    /// Publishes how much there is: the engine's thread does with every answer, but others change it while that one is idle.
+    /// Publishes how much there is: the engine's thread does with every answer, but others change
+    /// it while that one is idle.
     pub(super) fn publish(&self) {
         self.0.status.send_if_modified(|status| {
-            // Asked while no one else can publish, so that an older figure never replaces a newer one.
+            // Asked while no one else can publish, so that an older figure never replaces a newer
+            // one.
             let (disk, memory) = self.lock().bytes();
-            let before = (std::mem::replace(&mut status.cache_disk_bytes, disk), std::mem::replace(&mut status.cache_memory_bytes, memory));
+            let before = (
+                std::mem::replace(&mut status.cache_disk_bytes, disk),
+                std::mem::replace(&mut status.cache_memory_bytes, memory),
+            );
             before != (disk, memory)
         });
     }
@@ -125,7 +151,12 @@ impl Shelf {
     }
 
     /// Adds a chunk whose contents are in memory and wait to be written, unless nothing is.
-    pub(super) fn add(&mut self, record: ChunkRecord, contents: Arc<ChunkContents>, is_pending: bool) {
+    pub(super) fn add(
+        &mut self,
+        record: ChunkRecord,
+        contents: Arc<ChunkContents>,
+        is_pending: bool,
+    ) {
         let (key, bytes) = (record.key.clone(), contents.num_bytes());
         self.index.insert(record, Some(bytes));
         self.contents.insert(key.clone(), contents);
@@ -149,11 +180,19 @@ impl Shelf {
         for record in &removed {
             self.contents.remove(&record.key);
             if !record.file_hash.is_empty() {
-                let _ = std::fs::remove_file(chunk_file::path(&self.folder, &record.space.fingerprint, &record.key));
+                let _ = std::fs::remove_file(chunk_file::path(
+                    &self.folder,
+                    &record.space.fingerprint,
+                    &record.key,
+                ));
             }
         }
         // What was never on disk has no row.
-        let keys: Vec<String> = removed.into_iter().filter(|record| !record.file_hash.is_empty()).map(|record| record.key).collect();
+        let keys: Vec<String> = removed
+            .into_iter()
+            .filter(|record| !record.file_hash.is_empty())
+            .map(|record| record.key)
+            .collect();
         if !keys.is_empty() {
             self.tell(CacheEvent::Removed { keys, reason: reason.to_owned() });
         }

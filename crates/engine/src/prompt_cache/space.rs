@@ -14,7 +14,9 @@ pub(super) fn space(model: &LoadedModel, caches: &[LayerCache]) -> Space {
 
 /// The [`Space::variant`] of what `caches` hold.
 pub(crate) fn cache_variant(caches: &[LayerCache]) -> String {
-    let quantized = caches.iter().find_map(|cache| if let LayerCache::Quantized(cache) = cache { Some(cache) } else { None });
+    let quantized = caches.iter().find_map(|cache| {
+        if let LayerCache::Quantized(cache) = cache { Some(cache) } else { None }
+    });
     quantized.map_or_else(String::new, |cache| quantized_variant(cache.bits(), cache.group_size()))
 }
 
@@ -29,17 +31,30 @@ fn quantized_variant(bits: i32, group_size: i32) -> String {
 /// The quantization that a [`Space::variant`] names; from which token on it began it does not say.
 pub(crate) fn named_quantization(variant: &str) -> Option<KvQuantization> {
     let (bits, group_size) = Space::kept_as(variant).strip_prefix("kv")?.split_once('g')?;
-    Some(KvQuantization { bits: bits.parse().ok()?, group_size: group_size.parse().ok()?, start: 0 })
+    Some(KvQuantization {
+        bits: bits.parse().ok()?,
+        group_size: group_size.parse().ok()?,
+        start: 0,
+    })
 }
 
 /// The layers of what is stored in `space` for a model; none where they cannot be stored.
-pub(super) fn layout(space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>) -> Option<CacheLayout> {
-    let quantization = quantization.filter(|quantization| Space::kept_as(&space.variant) == variant(*quantization));
+pub(super) fn layout(
+    space: &Space,
+    model: &LoadedModel,
+    quantization: Option<KvQuantization>,
+) -> Option<CacheLayout> {
+    let quantization = quantization
+        .filter(|quantization| Space::kept_as(&space.variant) == variant(*quantization));
     CacheLayout::of(&quantized_like(model.model.make_cache(), quantization)?)
 }
 
-/// Empty caches like a model's `own`, with keys and values quantized where that is asked for; none where they cannot be.
-pub(crate) fn quantized_like(own: Vec<LayerCache>, quantization: Option<KvQuantization>) -> Option<Vec<LayerCache>> {
+/// Empty caches like a model's `own`, with keys and values quantized where that is asked for; none
+/// where they cannot be.
+pub(crate) fn quantized_like(
+    own: Vec<LayerCache>,
+    quantization: Option<KvQuantization>,
+) -> Option<Vec<LayerCache>> {
     let quantized = |cache| match (cache, quantization) {
         (LayerCache::Kv(_), Some(KvQuantization { bits, group_size, .. })) => {
             QuantizedKvCache::new(group_size, bits).ok().map(LayerCache::Quantized)

@@ -1,4 +1,5 @@
-//! What the engine's thread takes from the shelf and puts on it: lookups with their reasons, new chunks, and places.
+//! What the engine's thread takes from the shelf and puts on it: lookups with their reasons, new
+//! chunks, and places.
 
 use std::sync::Arc;
 
@@ -34,7 +35,13 @@ pub(super) struct Restored {
 
 impl Stored {
     /// The layers of what is stored in `space` of `tokens`; none where they cannot be stored.
-    fn layout(&self, space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>, tokens: &[u32]) -> Option<CacheLayout> {
+    fn layout(
+        &self,
+        space: &Space,
+        model: &LoadedModel,
+        quantization: Option<KvQuantization>,
+        tokens: &[u32],
+    ) -> Option<CacheLayout> {
         if !space.is_opaque() {
             return layout(space, model, quantization);
         }
@@ -42,7 +49,8 @@ impl Stored {
         let path = {
             let shelf = self.shelf.lock();
             let (prefix, _) = shelf.index.restorable_prefix(space, tokens, Needs::default());
-            let on_disk = prefix.parts.into_iter().find(|part| !part.record.file_hash.is_empty())?;
+            let on_disk =
+                prefix.parts.into_iter().find(|part| !part.record.file_hash.is_empty())?;
             chunk_file::path(&shelf.folder, &space.fingerprint, &on_disk.record.key)
         };
         match chunk_file::layout(&path) {
@@ -53,22 +61,41 @@ impl Stored {
         }
     }
 
-    pub(super) fn num_restorable(&self, space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>, tokens: &[u32]) -> usize {
+    pub(super) fn num_restorable(
+        &self,
+        space: &Space,
+        model: &LoadedModel,
+        quantization: Option<KvQuantization>,
+        tokens: &[u32],
+    ) -> usize {
         let Some(layout) = self.layout(space, model, quantization, tokens) else { return 0 };
         self.shelf.lock().index.restorable_prefix(space, tokens, needs(&layout)).1
     }
 
-    /// Reads the longest beginning of `tokens` that can be gone on from. A chunk that cannot be used is forgotten, and what is before it
-    /// is tried.
-    pub(super) fn restore(&self, space: &Space, model: &LoadedModel, quantization: Option<KvQuantization>, tokens: &[u32]) -> Restored {
+    /// Reads the longest beginning of `tokens` that can be gone on from. A chunk that cannot be
+    /// used is forgotten, and what is before it is tried.
+    pub(super) fn restore(
+        &self,
+        space: &Space,
+        model: &LoadedModel,
+        quantization: Option<KvQuantization>,
+        tokens: &[u32],
+    ) -> Restored {
         let mut problem = None;
         let nothing = |problem| Restored { num_tokens: 0, caches: Vec::new(), problem };
-        let Some(layout) = self.layout(space, model, quantization, tokens) else { return nothing(None) };
+        let Some(layout) = self.layout(space, model, quantization, tokens) else {
+            return nothing(None);
+        };
         loop {
             let (folder, sources, num_tokens) = {
                 let shelf = self.shelf.lock();
-                let (prefix, num_tokens) = shelf.index.restorable_prefix(space, tokens, needs(&layout));
-                let wanted = prefix.parts.into_iter().map(|part| part.record).filter(|record| record.start < num_tokens);
+                let (prefix, num_tokens) =
+                    shelf.index.restorable_prefix(space, tokens, needs(&layout));
+                let wanted = prefix
+                    .parts
+                    .into_iter()
+                    .map(|part| part.record)
+                    .filter(|record| record.start < num_tokens);
                 let sources: Vec<Source> = wanted.map(|record| shelf.source(record)).collect();
                 (shelf.folder.clone(), sources, num_tokens)
             };
@@ -77,7 +104,9 @@ impl Stored {
             }
             match restore(&folder, &sources, &layout, num_tokens) {
                 Ok(caches) => {
-                    self.shelf.lock().touch(sources.into_iter().map(|source| source.record.key).collect());
+                    self.shelf
+                        .lock()
+                        .touch(sources.into_iter().map(|source| source.record.key).collect());
                     return Restored { num_tokens, caches, problem };
                 }
                 Err(unusable) => {
@@ -101,7 +130,13 @@ impl Stored {
     }
 
     /// Why no more than `num_cached` tokens were taken.
-    pub(super) fn explain(&self, space: &Space, query: &Query<'_>, num_cached: usize, problem: Option<String>) -> Option<String> {
+    pub(super) fn explain(
+        &self,
+        space: &Space,
+        query: &Query<'_>,
+        num_cached: usize,
+        problem: Option<String>,
+    ) -> Option<String> {
         let mut shelf = self.shelf.lock();
         shelf.figures.num_lookups += 1;
         shelf.figures.num_prompt_tokens += query.prompt.tokens.len() as u64;
@@ -123,7 +158,8 @@ impl Stored {
         why::note(&lookup, num_cached, problem)
     }
 
-    /// Puts the chunks of `tokens` that are not there yet on the shelf, and queues them for the disk.
+    /// Puts the chunks of `tokens` that are not there yet on the shelf, and queues them for the
+    /// disk.
     pub(super) fn keep(
         &self,
         space: &Space,
@@ -133,7 +169,8 @@ impl Stored {
         caches: &[LayerCache],
     ) -> Result<(), cairn_lm::LmError> {
         let Some(layout) = CacheLayout::of(caches).map(Arc::new) else { return Ok(()) };
-        // Behind these places the caches can go on, whatever they are. One that was caught is of use only where a chunk ends.
+        // Behind these places the caches can go on, whatever they are. One that was caught is of
+        // use only where a chunk ends.
         let needs = needs(&layout);
         let end = layout.needs_captures().then_some(tokens.len());
         let places: Vec<usize> = captures.iter().map(Capture::num_tokens).chain(end).collect();
@@ -150,13 +187,17 @@ impl Stored {
             if shelf.index.disk.budget == 0 && shelf.index.memory.budget == 0 {
                 return Ok(());
             }
-            (shelf.index.plan(space, tokens, &boundaries, (needs, &places)), shelf.index.disk.budget > 0)
+            (
+                shelf.index.plan(space, tokens, &boundaries, (needs, &places)),
+                shelf.index.disk.budget > 0,
+            )
         };
         if planned.is_empty() {
             return Ok(());
         }
         let held = HeldLayers::of(caches)?;
-        let captures = captures.iter().map(HeldLayers::of_capture).collect::<Result<Vec<_>, _>>()?;
+        let captures =
+            captures.iter().map(HeldLayers::of_capture).collect::<Result<Vec<_>, _>>()?;
         for chunk in planned {
             let span = held.cut(&captures, chunk.start, chunk.start + chunk.token_ids.len())?;
             let (held_from, has_state) = (span.held_from, span.has_state);
@@ -199,7 +240,15 @@ impl Stored {
     }
 
     /// Moves the owner's anchor to the end of `tokens`, as far as they are kept.
-    pub(super) fn anchor(&self, owner: String, space: &Space, model: &str, tokens: &[u32], caches: &[LayerCache], is_pinned: bool) {
+    pub(super) fn anchor(
+        &self,
+        owner: String,
+        space: &Space,
+        model: &str,
+        tokens: &[u32],
+        caches: &[LayerCache],
+        is_pinned: bool,
+    ) {
         let needs = CacheLayout::of(caches).map_or_else(Needs::default, |layout| needs(&layout));
         let mut shelf = self.shelf.lock();
         // Of equal runs the one that can be gone on from.
@@ -208,9 +257,20 @@ impl Stored {
             num_whole - usize::from(prefix.num_restorable(needs, num_whole) < num_whole)
         };
         let prefix = shelf.index.best_prefix(space, tokens, worth);
-        let (chunk_key, num_tokens) = prefix.last_whole().map_or((None, 0), |record| (Some(record.key.clone()), record.stop()));
-        let is_pinned = is_pinned || shelf.index.anchors.get(&owner).is_some_and(|anchor| anchor.is_pinned);
-        let anchor = Anchor { owner, space: space.clone(), model: model.to_owned(), chunk_key, num_tokens, is_pinned, lost: None };
+        let (chunk_key, num_tokens) = prefix
+            .last_whole()
+            .map_or((None, 0), |record| (Some(record.key.clone()), record.stop()));
+        let is_pinned =
+            is_pinned || shelf.index.anchors.get(&owner).is_some_and(|anchor| anchor.is_pinned);
+        let anchor = Anchor {
+            owner,
+            space: space.clone(),
+            model: model.to_owned(),
+            chunk_key,
+            num_tokens,
+            is_pinned,
+            lost: None,
+        };
         shelf.index.set_anchor(anchor);
         shelf.tell_anchors();
     }

@@ -1,4 +1,5 @@
-//! The prompt cache as people look at it: the tree of what is kept, who holds what, and how much of the budgets is used.
+//! The prompt cache as people look at it: the tree of what is kept, who holds what, and how much of
+//! the budgets is used.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,7 +11,8 @@ use super::now_ms;
 use super::shelf::{CacheFigures, SharedShelf};
 use crate::records::{Anchor, ChunkKind, ChunkRecord};
 
-/// A run of chunks that only one other continues, of one kind, with nobody's place in it but at its end.
+/// A run of chunks that only one other continues, of one kind, with nobody's place in it but at its
+/// end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheNode {
     /// The key of its last chunk.
@@ -62,7 +64,8 @@ pub struct CacheView {
     pub problem: Option<String>,
 }
 
-/// A way to look at the prompt cache, and to change what it keeps, without waiting for the engine's thread.
+/// A way to look at the prompt cache, and to change what it keeps, without waiting for the engine's
+/// thread.
 #[derive(Debug, Clone)]
 pub struct CacheWindow(SharedShelf);
 
@@ -113,13 +116,20 @@ impl CacheWindow {
     pub fn path(&self, owner: &str) -> Vec<ChunkRecord> {
         let shelf = self.0.lock();
         let key = shelf.index.anchors.get(owner).and_then(|anchor| anchor.chunk_key.clone());
-        key.map_or(Vec::new(), |key| shelf.index.path(&key).into_iter().map(|entry| entry.record.clone()).collect())
+        key.map_or(Vec::new(), |key| {
+            shelf.index.path(&key).into_iter().map(|entry| entry.record.clone()).collect()
+        })
     }
 
-    /// Lets `owner` hold the same place as `other`, pinned or not; false where `other` holds nothing.
+    /// Lets `owner` hold the same place as `other`, pinned or not; false where `other` holds
+    /// nothing.
     pub fn copy_anchor(&self, other: &str, owner: &str, is_pinned: bool) -> bool {
         let mut shelf = self.0.lock();
-        let Some(anchor) = shelf.index.anchors.get(other).filter(|anchor| anchor.chunk_key.is_some()) else { return false };
+        let Some(anchor) =
+            shelf.index.anchors.get(other).filter(|anchor| anchor.chunk_key.is_some())
+        else {
+            return false;
+        };
         let anchor = Anchor { owner: owner.to_owned(), is_pinned, lost: None, ..anchor.clone() };
         shelf.index.set_anchor(anchor);
         shelf.tell_anchors();
@@ -136,11 +146,18 @@ impl CacheWindow {
     /// Forgets an anchor; what it held stays until it is evicted.
     pub fn remove_anchor(&self, owner: &str) {
         let mut shelf = self.0.lock();
-        shelf.index.left_by(owner).iter().map(String::as_str).chain([owner]).for_each(|owner| shelf.index.remove_anchor(owner));
+        shelf
+            .index
+            .left_by(owner)
+            .iter()
+            .map(String::as_str)
+            .chain([owner])
+            .for_each(|owner| shelf.index.remove_anchor(owner));
         shelf.tell_anchors();
     }
 
-    /// Removes what only `owner` holds, files included, also where its place was before; returns the bytes.
+    /// Removes what only `owner` holds, files included, also where its place was before; returns
+    /// the bytes.
     pub fn purge(&self, owner: &str) -> u64 {
         self.0.lock().purged.push(owner.to_owned());
         self.discard(PURGED, |index| index.purge(owner, now_ms()))
@@ -153,29 +170,35 @@ impl CacheWindow {
         bytes
     }
 
-    /// Removes a node, as [`CacheNode::key`] names it, and what continues it; returns the bytes, none where there is no such node.
+    /// Removes a node, as [`CacheNode::key`] names it, and what continues it; returns the bytes,
+    /// none where there is no such node.
     pub fn remove(&self, key: &str) -> Option<u64> {
         self.0.lock().index.get(key)?;
         Some(self.discard(PURGED, |index| index.remove_with_descendants(key, PURGED, now_ms())))
     }
 
-    /// Takes over what another program did to the same folder: chunks and anchors that it added, and chunks that it removed, which are
-    /// those without a record and without a file.
+    /// Takes over what another program did to the same folder: chunks and anchors that it added,
+    /// and chunks that it removed, which are those without a record and without a file.
     pub fn adopt(&self, mut chunks: Vec<ChunkRecord>, anchors: Vec<Anchor>) {
         let mut shelf = self.0.lock();
         let known: HashSet<&str> = chunks.iter().map(|record| record.key.as_str()).collect();
         let is_gone = |record: &&ChunkRecord| {
             let path = || chunk_file::path(&shelf.folder, &record.space.fingerprint, &record.key);
-            shelf.index.is_on_disk(&record.key) && !known.contains(record.key.as_str()) && !path().exists()
+            shelf.index.is_on_disk(&record.key)
+                && !known.contains(record.key.as_str())
+                && !path().exists()
         };
-        let gone: Vec<String> = shelf.index.records().filter(is_gone).map(|record| record.key.clone()).collect();
+        let gone: Vec<String> =
+            shelf.index.records().filter(is_gone).map(|record| record.key.clone()).collect();
         for key in gone {
             shelf.forget(&key, "removed by another program");
         }
-        // Beginnings first. What has gone since the rows were read is not there, nor is what continues it.
+        // Beginnings first. What has gone since the rows were read is not there, nor is what
+        // continues it.
         chunks.sort_by_key(|record| record.start);
         for record in chunks {
-            let is_led_to = record.parent_key.as_ref().is_none_or(|parent| shelf.index.is_on_disk(parent));
+            let is_led_to =
+                record.parent_key.as_ref().is_none_or(|parent| shelf.index.is_on_disk(parent));
             let path = || chunk_file::path(&shelf.folder, &record.space.fingerprint, &record.key);
             if !shelf.index.contains(&record.key) && is_led_to && path().exists() {
                 shelf.index.insert(record, None);
@@ -191,7 +214,8 @@ impl CacheWindow {
         self.0.publish();
     }
 
-    /// As [`CacheWindow::adopt`], for a program that only looks on: places, pins and times of use become those of the rows.
+    /// As [`CacheWindow::adopt`], for a program that only looks on: places, pins and times of use
+    /// become those of the rows.
     pub fn take_over(&self, chunks: Vec<ChunkRecord>, anchors: Vec<Anchor>) {
         {
             let mut shelf = self.0.lock();
@@ -199,10 +223,16 @@ impl CacheWindow {
                 shelf.index.let_go(&anchor.owner);
             });
             let is_newer = |record: &&ChunkRecord| {
-                shelf.index.get(&record.key).is_some_and(|entry| entry.record.last_used_at_ms < record.last_used_at_ms)
+                shelf
+                    .index
+                    .get(&record.key)
+                    .is_some_and(|entry| entry.record.last_used_at_ms < record.last_used_at_ms)
             };
-            let used: Vec<(String, i64)> =
-                chunks.iter().filter(is_newer).map(|record| (record.key.clone(), record.last_used_at_ms)).collect();
+            let used: Vec<(String, i64)> = chunks
+                .iter()
+                .filter(is_newer)
+                .map(|record| (record.key.clone(), record.last_used_at_ms))
+                .collect();
             used.into_iter().for_each(|(key, at_ms)| shelf.index.touch(&[key], at_ms));
         }
         self.adopt(chunks, anchors);
@@ -214,7 +244,11 @@ impl CacheWindow {
     }
 
     /// Lets go of what `remove` removes; returns the bytes.
-    fn discard(&self, reason: &str, remove: impl FnOnce(&mut ChunkIndex) -> Vec<ChunkRecord>) -> u64 {
+    fn discard(
+        &self,
+        reason: &str,
+        remove: impl FnOnce(&mut ChunkIndex) -> Vec<ChunkRecord>,
+    ) -> u64 {
         let mut shelf = self.0.lock();
         let removed = remove(&mut shelf.index);
         let bytes = removed.iter().map(|record| record.bytes).sum();
@@ -234,11 +268,15 @@ fn nodes(index: &ChunkIndex, max_nodes: usize) -> (Vec<CacheNode>, usize) {
             owners.entry(key).or_default().push(anchor);
         }
     }
-    let mut roots: Vec<&Entry> = index.entries.values().filter(|entry| entry.record.parent_key.is_none()).collect();
-    let by_use = |entry: &&Entry| (entry.record.last_used_at_ms, std::cmp::Reverse(entry.record.key.clone()));
+    let mut roots: Vec<&Entry> =
+        index.entries.values().filter(|entry| entry.record.parent_key.is_none()).collect();
+    let by_use = |entry: &&Entry| {
+        (entry.record.last_used_at_ms, std::cmp::Reverse(entry.record.key.clone()))
+    };
     roots.sort_by_key(by_use);
     // The last one is taken first.
-    let mut pending: Vec<(&Entry, Option<String>)> = roots.into_iter().map(|root| (root, None)).collect();
+    let mut pending: Vec<(&Entry, Option<String>)> =
+        roots.into_iter().map(|root| (root, None)).collect();
     let (mut nodes, mut num_hidden) = (Vec::new(), 0);
     while let Some((first, parent_key)) = pending.pop() {
         let mut node = CacheNode {
@@ -269,7 +307,12 @@ fn nodes(index: &ChunkIndex, max_nodes: usize) -> (Vec<CacheNode>, usize) {
             (node.hits, node.last_used_at_ms) = (record.hits, record.last_used_at_ms);
             let mut children: Vec<&Entry> = index.children_of(&record.key).collect();
             match children.as_slice() {
-                [only] if only.record.kind == node.kind && !owners.contains_key(record.key.as_str()) => entry = only,
+                [only]
+                    if only.record.kind == node.kind
+                        && !owners.contains_key(record.key.as_str()) =>
+                {
+                    entry = only
+                }
                 _ => {
                     children.sort_by_key(by_use);
                     break children;

@@ -23,9 +23,16 @@ pub(super) struct Lookup<'a> {
 /// A place where caches are kept only near, so that a few tokens are always read again.
 const NEARBY: usize = 16;
 
-/// Why only `num_cached` tokens were taken; none where that is all that could be expected. `problem` is what was wrong with stored parts.
-pub(super) fn note(lookup: &Lookup<'_>, num_cached: usize, problem: Option<String>) -> Option<String> {
-    let reread = |reason: &str| Some(format!("re-read {} tokens: {reason}", group(lookup.limit + 1 - num_cached)));
+/// Why only `num_cached` tokens were taken; none where that is all that could be expected.
+/// `problem` is what was wrong with stored parts.
+pub(super) fn note(
+    lookup: &Lookup<'_>,
+    num_cached: usize,
+    problem: Option<String>,
+) -> Option<String> {
+    let reread = |reason: &str| {
+        Some(format!("re-read {} tokens: {reason}", group(lookup.limit + 1 - num_cached)))
+    };
     if let Some(problem) = problem {
         return reread(&problem);
     }
@@ -35,7 +42,8 @@ pub(super) fn note(lookup: &Lookup<'_>, num_cached: usize, problem: Option<Strin
         return None;
     }
     let Some((anchor, tokens)) = &lookup.anchor else {
-        let reason = "the rest of this conversation was not stored for this model, or has been evicted";
+        let reason =
+            "the rest of this conversation was not stored for this model, or has been evicted";
         return reread(lookup.not_written.unwrap_or(reason));
     };
     if anchor.space.fingerprint != lookup.space.fingerprint {
@@ -44,8 +52,12 @@ pub(super) fn note(lookup: &Lookup<'_>, num_cached: usize, problem: Option<Strin
             false => reread(&format!("it was read by another model, {}", anchor.model)),
         };
     }
-    // What is to be quantized is looked for as computed too, since it may not have been long enough yet.
-    let variants = [lookup.space.variant.as_str(), lookup.space.variant.trim_start_matches(Space::kept_as(&lookup.space.variant))];
+    // What is to be quantized is looked for as computed too, since it may not have been long enough
+    // yet.
+    let variants = [
+        lookup.space.variant.as_str(),
+        lookup.space.variant.trim_start_matches(Space::kept_as(&lookup.space.variant)),
+    ];
     if !variants.contains(&anchor.space.variant.as_str()) && anchor.lost.is_none() {
         let (before, now) = (kept_as(&anchor.space), kept_as(lookup.space));
         return match before == now {
@@ -54,10 +66,12 @@ pub(super) fn note(lookup: &Lookup<'_>, num_cached: usize, problem: Option<Strin
         };
     }
     let common = common_prefix(tokens, &lookup.prompt.tokens);
-    // Also where a model can only go on from far before the change: it is the change that sends it there.
+    // Also where a model can only go on from far before the change: it is the change that sends it
+    // there.
     if common < tokens.len() && common < lookup.prompt.tokens.len() {
         let roles = lookup.prompt.boundaries.iter().zip(&lookup.prompt.roles);
-        let system_end = roles.clone().find(|(_, role)| **role == Role::System).map_or(0, |(end, _)| *end);
+        let system_end =
+            roles.clone().find(|(_, role)| **role == Role::System).map_or(0, |(end, _)| *end);
         return match common < system_end {
             true => reread(&format!("the system prompt changed at token {}", group(common))),
             false => reread(&format!("an earlier message changed at token {}", group(common))),
@@ -71,7 +85,10 @@ pub(super) fn note(lookup: &Lookup<'_>, num_cached: usize, problem: Option<Strin
 
 /// How keys and values are kept, in words.
 fn kept_as(space: &Space) -> String {
-    named_quantization(&space.variant).map_or_else(|| "as computed".to_owned(), |quantization| format!("in {} bits", quantization.bits))
+    named_quantization(&space.variant).map_or_else(
+        || "as computed".to_owned(),
+        |quantization| format!("in {} bits", quantization.bits),
+    )
 }
 
 /// A stretch of time before now, as people say it.
@@ -116,15 +133,28 @@ mod tests {
 
     fn anchor() -> Anchor {
         let space = Space { fingerprint: "f".to_owned(), variant: String::new() };
-        Anchor { owner: "o".to_owned(), space, model: "m".to_owned(), chunk_key: None, num_tokens: 3000, is_pinned: false, lost: None }
+        Anchor {
+            owner: "o".to_owned(),
+            space,
+            model: "m".to_owned(),
+            chunk_key: None,
+            num_tokens: 3000,
+            is_pinned: false,
+            lost: None,
+        }
     }
 
     fn check(case: Case, expected: Option<&str>) {
         let read: Vec<u32> = (0..3000).collect();
         let mut tokens: Vec<u32> = (0..3200).collect();
         tokens.iter_mut().skip(case.changed_at).take(1).for_each(|token| *token += 10_000);
-        let prompt =
-            Prompt { tokens, new_from: 3001, boundaries: vec![100, 3200], roles: vec![Role::System, Role::User], text: String::new() };
+        let prompt = Prompt {
+            tokens,
+            new_from: 3001,
+            boundaries: vec![100, 3200],
+            roles: vec![Role::System, Role::User],
+            text: String::new(),
+        };
         let lookup = Lookup {
             prompt: &prompt,
             space: &Space { fingerprint: "f".to_owned(), variant: String::new() },
@@ -141,7 +171,11 @@ mod tests {
     fn what_was_read_again_is_explained() {
         let lost = |num_tokens| Anchor {
             num_tokens,
-            lost: Some(Lost { num_tokens: 3000, reason: "evicted to keep to the disk budget".to_owned(), at_ms: 8 * DAY_MS }),
+            lost: Some(Lost {
+                num_tokens: 3000,
+                reason: "evicted to keep to the disk budget".to_owned(),
+                at_ms: 8 * DAY_MS,
+            }),
             ..anchor()
         };
         let of_model = |fingerprint: &str, model: &str| Anchor {
@@ -149,21 +183,51 @@ mod tests {
             model: model.to_owned(),
             ..anchor()
         };
-        let case = |anchor, changed_at, num_cached| Case { anchor: Some(anchor), changed_at, num_cached };
+        let case =
+            |anchor, changed_at, num_cached| Case { anchor: Some(anchor), changed_at, num_cached };
         check(case(anchor(), 5000, 3000), None);
-        check(case(anchor(), 12, 12), Some("re-read 3,188 tokens: the system prompt changed at token 12"));
-        check(case(anchor(), 1500, 1500), Some("re-read 1,700 tokens: an earlier message changed at token 1,500"));
-        check(case(anchor(), 1500, 100), Some("re-read 3,100 tokens: an earlier message changed at token 1,500"));
-        check(case(lost(256), 5000, 256), Some("re-read 2,944 tokens: evicted to keep to the disk budget, 2 days ago"));
-        check(case(lost(0), 5000, 0), Some("re-read 3,200 tokens: evicted to keep to the disk budget, 2 days ago"));
+        check(
+            case(anchor(), 12, 12),
+            Some("re-read 3,188 tokens: the system prompt changed at token 12"),
+        );
+        check(
+            case(anchor(), 1500, 1500),
+            Some("re-read 1,700 tokens: an earlier message changed at token 1,500"),
+        );
+        check(
+            case(anchor(), 1500, 100),
+            Some("re-read 3,100 tokens: an earlier message changed at token 1,500"),
+        );
+        check(
+            case(lost(256), 5000, 256),
+            Some("re-read 2,944 tokens: evicted to keep to the disk budget, 2 days ago"),
+        );
+        check(
+            case(lost(0), 5000, 0),
+            Some("re-read 3,200 tokens: evicted to keep to the disk budget, 2 days ago"),
+        );
         check(
             case(of_model("g", "m"), 5000, 0),
-            Some("re-read 3,200 tokens: the model's files are of another revision than when it was read"),
+            Some(
+                "re-read 3,200 tokens: the model's files are of another revision than when it was read",
+            ),
         );
-        check(case(of_model("g", "n"), 5000, 0), Some("re-read 3,200 tokens: it was read by another model, n"));
-        let kept_as = |variant: &str| Anchor { space: Space { fingerprint: "f".to_owned(), variant: variant.to_owned() }, ..anchor() };
-        check(case(kept_as("kv8g64"), 5000, 0), Some("re-read 3,200 tokens: it was kept in 8 bits before, and is kept as computed now"));
-        check(case(kept_as("@hash"), 5000, 0), Some("re-read 3,200 tokens: what it follows has been imported anew"));
+        check(
+            case(of_model("g", "n"), 5000, 0),
+            Some("re-read 3,200 tokens: it was read by another model, n"),
+        );
+        let kept_as = |variant: &str| Anchor {
+            space: Space { fingerprint: "f".to_owned(), variant: variant.to_owned() },
+            ..anchor()
+        };
+        check(
+            case(kept_as("kv8g64"), 5000, 0),
+            Some("re-read 3,200 tokens: it was kept in 8 bits before, and is kept as computed now"),
+        );
+        check(
+            case(kept_as("@hash"), 5000, 0),
+            Some("re-read 3,200 tokens: what it follows has been imported anew"),
+        );
         check(Case { anchor: None, changed_at: 5000, num_cached: 2990 }, None);
         let unknown = "re-read 3,200 tokens: the rest of this conversation was not stored for this model, or has been evicted";
         check(Case { anchor: None, changed_at: 5000, num_cached: 0 }, Some(unknown));

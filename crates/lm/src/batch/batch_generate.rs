@@ -2,7 +2,9 @@
 
 use cairn_chat::FinishReason;
 
-use super::{BatchFinish, BatchGenerator, BatchOptions, BatchRequest, BatchStats, BatchStep, RequestId};
+use super::{
+    BatchFinish, BatchGenerator, BatchOptions, BatchRequest, BatchStats, BatchStep, RequestId,
+};
 use crate::models::Model;
 use crate::{LmError, TokenScore};
 
@@ -26,7 +28,8 @@ struct Draft {
     outcome: Option<Result<BatchFinish, LmError>>,
 }
 
-/// Answers `requests` together; the answers stand in the order of the requests, and a request that fails is an error in its place.
+/// Answers `requests` together; the answers stand in the order of the requests, and a request that
+/// fails is an error in its place.
 ///
 /// As mlx-lm's batch_generate. Fails as a whole where [`BatchGenerator::next`] does.
 pub fn batch_generate(
@@ -57,7 +60,9 @@ pub fn batch_generate(
         }
     }
     let answer = |draft: Draft| match draft.outcome {
-        Some(Ok(finish)) => Ok(BatchAnswer { tokens: draft.tokens, logprobs: draft.logprobs, finish }),
+        Some(Ok(finish)) => {
+            Ok(BatchAnswer { tokens: draft.tokens, logprobs: draft.logprobs, finish })
+        }
         Some(Err(error)) => Err(error),
         None => Err(LmError::Cancelled), // not reached: every request ends or fails
     };

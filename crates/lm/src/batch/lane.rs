@@ -77,7 +77,8 @@ impl Row {
     }
 }
 
-/// A row that is about to enter a lane, with the caches of its own and the token that they have not read.
+/// A row that is about to enter a lane, with the caches of its own and the token that they have not
+/// read.
 #[derive(Debug)]
 pub(super) struct Joining {
     pub(super) row: Row,
@@ -94,7 +95,8 @@ impl Joining {
 /// Rows in one forward pass.
 ///
 /// - `caches` are plain while there is one row, and batched from the second on.
-/// - `inputs` are the tokens that the next pass reads; those that were sampled are not yet known here.
+/// - `inputs` are the tokens that the next pass reads; those that were sampled are not yet known
+///   here.
 #[derive(Debug)]
 pub(super) struct Lane {
     /// None: the caches have no batched form, and nobody can join.
@@ -108,7 +110,8 @@ impl Lane {
     /// A lane of `joining`, of which several must be of the same kinds.
     pub(super) fn new(joining: Vec<Joining>) -> Result<Self, LmError> {
         let inputs = inputs(&joining);
-        let (rows, mut caches): (Vec<Row>, Vec<Vec<LayerCache>>) = joining.into_iter().map(|joining| (joining.row, joining.caches)).unzip();
+        let (rows, mut caches): (Vec<Row>, Vec<Vec<LayerCache>>) =
+            joining.into_iter().map(|joining| (joining.row, joining.caches)).unzip();
         let kinds = caches.first().and_then(|caches| batch_kinds(caches).ok());
         let caches = if rows.len() == 1 { caches.remove(0) } else { merge(caches)? };
         Ok(Lane { kinds, rows, caches, inputs })
@@ -125,7 +128,8 @@ impl Lane {
     /// Adds rows of the lane's kinds. On an error the lane is as it was.
     pub(super) fn extend(&mut self, joining: Vec<Joining>) -> Result<(), LmError> {
         let inputs = ops::concatenate(&[self.inputs.clone(), inputs(&joining)], 0)?;
-        let (rows, mut added): (Vec<Row>, Vec<Vec<LayerCache>>) = joining.into_iter().map(|joining| (joining.row, joining.caches)).unzip();
+        let (rows, mut added): (Vec<Row>, Vec<Vec<LayerCache>>) =
+            joining.into_iter().map(|joining| (joining.row, joining.caches)).unzip();
         let mut caches = self.caches.clone();
         if self.rows.len() == 1 {
             added.insert(0, caches);
@@ -155,18 +159,21 @@ impl Lane {
         self.part(&[], kept).map(|_| ())
     }
 
-    /// Keeps only the rows `kept`, in that order, and returns what was computed for those of `leaving`.
+    /// Keeps only the rows `kept`, in that order, and returns what was computed for those of
+    /// `leaving`.
     fn part(&mut self, leaving: &[usize], kept: &[usize]) -> Result<Vec<RowState>, LmError> {
         if kept.len() == self.rows.len() {
             return Ok(Vec::new());
         }
-        let state = |&row: &usize| RowState { caches: Vec::new(), tokens: self.rows[row].tokens.clone() };
+        let state =
+            |&row: &usize| RowState { caches: Vec::new(), tokens: self.rows[row].tokens.clone() };
         let mut states: Vec<RowState> = leaving.iter().map(state).collect();
         let caches = std::mem::take(&mut self.caches);
         if let (1, [state]) = (self.rows.len(), states.as_mut_slice()) {
             state.caches = caches;
         } else {
-            // One layer after the other is computed, and its batch dropped: many rows that end at once would else be there twice.
+            // One layer after the other is computed, and its batch dropped: many rows that end at
+            // once would else be there twice.
             for cache in caches {
                 let mut cache = [cache];
                 for (state, &row) in states.iter_mut().zip(leaving) {
@@ -180,7 +187,8 @@ impl Lane {
                         self.caches.extend(cache);
                     }
                 }
-                let computed = states.iter().filter_map(|state| state.caches.last()).chain(self.caches.last());
+                let computed =
+                    states.iter().filter_map(|state| state.caches.last()).chain(self.caches.last());
                 if !states.is_empty() {
                     eval(computed.flat_map(LayerCache::arrays))?;
                 }
@@ -195,18 +203,22 @@ impl Lane {
         Ok(states)
     }
 
-    /// Launches the pass after the one that is being computed, then reports the tokens of that one and lets finished rows go.
+    /// Launches the pass after the one that is being computed, then reports the tokens of that one
+    /// and lets finished rows go.
     pub(super) fn step(&mut self, model: &Model, step: &mut BatchStep) -> Result<(), LmError> {
         let inputs = self.inputs.clone();
-        let logprobs: Vec<Option<Array>> = self.rows.iter_mut().map(|row| row.logprobs.take()).collect();
+        let logprobs: Vec<Option<Array>> =
+            self.rows.iter_mut().map(|row| row.logprobs.take()).collect();
         let was_sampled: Vec<bool> = self.rows.iter().map(|row| row.is_input_sampled).collect();
-        // A row that ends by a stop sequence costs one pass more than it needs; one that ends by its length need not.
+        // A row that ends by a stop sequence costs one pass more than it needs; one that ends by
+        // its length need not.
         let launches = !self.rows.iter().all(Row::is_at_limit);
         let mut is_read = launches;
         let mut failed = Vec::new();
         if launches {
             match self.launch(model, &mut failed) {
-                // A pass over one row fails for that row only. Some layers may have read what others have not: nothing can go on from them.
+                // A pass over one row fails for that row only. Some layers may have read what
+                // others have not: nothing can go on from them.
                 Err(error) if self.rows.len() == 1 => {
                     self.caches.clear();
                     self.rows[0].tokens.clear();
@@ -217,18 +229,24 @@ impl Lane {
             }
         }
         let tokens = inputs.try_as_slice::<u32>()?.to_vec();
-        let (mut kept, mut leaving, mut ends) = (Vec::with_capacity(self.rows.len()), Vec::new(), Vec::new());
+        let (mut kept, mut leaving, mut ends) =
+            (Vec::with_capacity(self.rows.len()), Vec::new(), Vec::new());
         for index in 0..self.rows.len() {
             let row = &mut self.rows[index];
             let token = tokens[index];
             if is_read {
                 row.tokens.push(token);
             }
-            let failure = failed.iter().position(|(failed, _)| *failed == index).map(|place| failed.swap_remove(place).1);
+            let failure = failed
+                .iter()
+                .position(|(failed, _)| *failed == index)
+                .map(|place| failed.swap_remove(place).1);
             if was_sampled[index] {
                 let reason = row.push(token);
                 let logprobs = match &logprobs[index] {
-                    Some(logprobs) => Some(top_logprobs(logprobs, token, row.num_top_logprobs.unwrap_or(0))?),
+                    Some(logprobs) => {
+                        Some(top_logprobs(logprobs, token, row.num_top_logprobs.unwrap_or(0))?)
+                    }
                     None => None,
                 };
                 let id = row.id;
@@ -244,36 +262,50 @@ impl Lane {
                 None => kept.push(index),
             }
         }
-        for (RowState { caches, tokens }, (place, reason)) in self.part(&leaving, &kept)?.into_iter().zip(ends) {
+        for (RowState { caches, tokens }, (place, reason)) in
+            self.part(&leaving, &kept)?.into_iter().zip(ends)
+        {
             step.tokens[place].finish = Some(BatchFinish { reason, caches, tokens });
         }
         Ok(())
     }
 
-    /// Builds and launches the pass over `inputs`; what it samples are the next inputs. Rows whose processor or sampler fails are named in
-    /// `failed`.
+    /// Builds and launches the pass over `inputs`; what it samples are the next inputs. Rows whose
+    /// processor or sampler fails are named in `failed`.
     fn launch(&mut self, model: &Model, failed: &mut Vec<(usize, LmError)>) -> Result<(), LmError> {
         let num_rows = self.rows.len() as i32;
-        let hidden = model.forward(&ops::reshape(&self.inputs, &[num_rows, 1])?, &mut self.caches)?;
+        let hidden =
+            model.forward(&ops::reshape(&self.inputs, &[num_rows, 1])?, &mut self.caches)?;
         let logits = ops::reshape(model.logits(&hidden)?, &[num_rows, -1])?;
         let logits = self.process(logits, failed)?;
         self.inputs = self.sample(&logits, failed)?;
         if self.rows.iter().any(|row| row.num_top_logprobs.is_some()) {
             let logprobs = logprobs(&logits)?;
-            for (index, row) in self.rows.iter_mut().enumerate().filter(|(_, row)| row.num_top_logprobs.is_some()) {
+            for (index, row) in
+                self.rows.iter_mut().enumerate().filter(|(_, row)| row.num_top_logprobs.is_some())
+            {
                 row.logprobs = Some(one_row(&logprobs, index)?);
             }
         }
         for row in &mut self.rows {
             row.is_input_sampled = true;
         }
-        let history = self.rows.iter().filter_map(|row| row.history.as_ref()).map(TokenBuffer::array);
-        async_eval(std::iter::once(&self.inputs).chain(self.rows.iter().filter_map(|row| row.logprobs.as_ref())).chain(history))?;
+        let history =
+            self.rows.iter().filter_map(|row| row.history.as_ref()).map(TokenBuffer::array);
+        async_eval(
+            std::iter::once(&self.inputs)
+                .chain(self.rows.iter().filter_map(|row| row.logprobs.as_ref()))
+                .chain(history),
+        )?;
         Ok(())
     }
 
     /// Logits `[B, V]` after the processors of each row.
-    fn process(&mut self, logits: Array, failed: &mut Vec<(usize, LmError)>) -> Result<Array, LmError> {
+    fn process(
+        &mut self,
+        logits: Array,
+        failed: &mut Vec<(usize, LmError)>,
+    ) -> Result<Array, LmError> {
         if self.rows.iter().all(|row| row.processors.is_empty()) {
             return Ok(logits);
         }
@@ -293,20 +325,32 @@ impl Lane {
         for (index, row) in processed.iter_mut().enumerate() {
             if row.shape() != [1, logits.dim(1)] {
                 let shape = row.shape().to_vec();
-                failed.push((index, LmError::ProcessedShape { expected: logits.dim(1), found: shape }));
+                failed.push((
+                    index,
+                    LmError::ProcessedShape { expected: logits.dim(1), found: shape },
+                ));
                 *row = one_row(&logits, index)?;
             }
         }
-        Ok(if processed.len() == 1 { processed.remove(0) } else { ops::concatenate(&processed, 0)? })
+        Ok(if processed.len() == 1 {
+            processed.remove(0)
+        } else {
+            ops::concatenate(&processed, 0)?
+        })
     }
 
     /// Logits `[B, V]` to tokens `[B]`.
-    fn sample(&mut self, logits: &Array, failed: &mut Vec<(usize, LmError)>) -> Result<Array, LmError> {
+    fn sample(
+        &mut self,
+        logits: &Array,
+        failed: &mut Vec<(usize, LmError)>,
+    ) -> Result<Array, LmError> {
         if self.rows.iter().all(|row| matches!(row.sampler, Sampler::Greedy)) {
             return Ok(argmax_axis(logits, -1, false)?);
         }
         if self.rows.len() > 1
-            && let Some(mut samplers) = self.rows.iter_mut().map(Row::random_sampler).collect::<Option<Vec<_>>>()
+            && let Some(mut samplers) =
+                self.rows.iter_mut().map(Row::random_sampler).collect::<Option<Vec<_>>>()
             && let Some(sampled) = RandomSampler::sample_rows(&mut samplers, logits)?
         {
             return Ok(sampled);

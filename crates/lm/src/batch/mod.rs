@@ -3,10 +3,11 @@
 //! ```text
 //! insert ── pending ── prefill (chunks, several prompts per pass) ── lane (one token per row and step) ── finished
 //! ```
-//! Every [`BatchGenerator::next`] writes one token for each answer under way, and then reads at most one chunk of each prompt that is being
-//! read; requests are admitted in the order in which they came. Rows of one *lane* share a forward pass. A lone row runs on the plain caches
-//! of its request, as fast as a [`crate::TokenStream`]; rows whose caches cannot be batched have lanes of their own.
-//! Scheduling and names follow mlx-lm 0.32's BatchGenerator.
+//! Every [`BatchGenerator::next`] writes one token for each answer under way, and then reads at
+//! most one chunk of each prompt that is being read; requests are admitted in the order in which
+//! they came. Rows of one *lane* share a forward pass. A lone row runs on the plain caches of its
+//! request, as fast as a [`crate::TokenStream`]; rows whose caches cannot be batched have lanes of
+//! their own. Scheduling and names follow mlx-lm 0.32's BatchGenerator.
 
 mod batch_generate;
 mod lane;
@@ -20,7 +21,10 @@ use std::time::Instant;
 use cairn_chat::StopTokens;
 
 pub use batch_generate::{BatchAnswer, batch_generate};
-pub use request::{BatchFinish, BatchOptions, BatchRequest, BatchStep, BatchToken, PromptProgress, RequestId, RowState};
+pub use request::{
+    BatchFinish, BatchOptions, BatchRequest, BatchStep, BatchToken, PromptProgress, RequestId,
+    RowState,
+};
 pub use stats::BatchStats;
 
 use crate::batch::lane::{Joining, Lane};
@@ -29,7 +33,8 @@ use crate::cache::batch::batch_kinds;
 use crate::models::Model;
 use crate::{LmError, ffi, memory};
 
-/// MLX keeps freed buffers for reuse; letting them go this often bounds what long answers hold. mlx-lm does the same.
+/// MLX keeps freed buffers for reuse; letting them go this often bounds what long answers hold.
+/// mlx-lm does the same.
 const CLEAR_CACHE_EVERY: usize = 512;
 
 /// Many answers at once. It owns their caches; an answer's end or removal gives its own back.
@@ -51,7 +56,10 @@ impl BatchGenerator {
     /// A generator without requests.
     pub fn new(model: Model, options: BatchOptions) -> Self {
         let options = BatchOptions {
-            completion_batch_size: options.completion_batch_size.max(options.prefill_batch_size).max(1),
+            completion_batch_size: options
+                .completion_batch_size
+                .max(options.prefill_batch_size)
+                .max(1),
             prefill_batch_size: options.prefill_batch_size.max(1),
             prefill_step_size: options.prefill_step_size.max(1),
             ..options
@@ -69,21 +77,32 @@ impl BatchGenerator {
         }
     }
 
-    /// Queues a request. Fails where it cannot be answered: an empty prompt, `max_tokens` of 0, ids outside the vocabulary, caches of
-    /// another number of layers.
+    /// Queues a request. Fails where it cannot be answered: an empty prompt, `max_tokens` of 0, ids
+    /// outside the vocabulary, caches of another number of layers.
     pub fn insert(&mut self, request: BatchRequest) -> Result<RequestId, LmError> {
         let id = RequestId(self.next_id);
-        self.pending.push_back(Prefilling::new(id, request, &self.model, &self.options, &self.stop)?);
+        self.pending.push_back(Prefilling::new(
+            id,
+            request,
+            &self.model,
+            &self.options,
+            &self.stop,
+        )?);
         self.next_id += 1;
         Ok(id)
     }
 
-    /// One round: a token for every answer under way, then at most one chunk of each prompt that is being read.
+    /// One round: a token for every answer under way, then at most one chunk of each prompt that is
+    /// being read.
     ///
-    /// Call it while [`BatchGenerator::has_work`]; the round that launches an answer's first step reports no token for it. What goes wrong
-    /// with one request is in [`BatchStep::failed`]. An error means that a pass over several rows failed as a whole: their caches are lost
-    /// and the generator is empty, but each of them may be inserted again.
-    #[expect(clippy::should_implement_trait, reason = "named as in mlx-lm; without work there is a round too, an empty one")]
+    /// Call it while [`BatchGenerator::has_work`]; the round that launches an answer's first step
+    /// reports no token for it. What goes wrong with one request is in [`BatchStep::failed`]. An
+    /// error means that a pass over several rows failed as a whole: their caches are lost and the
+    /// generator is empty, but each of them may be inserted again.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "named as in mlx-lm; without work there is a round too, an empty one"
+    )]
     pub fn next(&mut self) -> Result<BatchStep, LmError> {
         let mut step = BatchStep::default();
         if self.num_decoding() > 0 && !self.prefers_prefill() {
@@ -117,7 +136,8 @@ impl BatchGenerator {
         self.lanes.iter().map(Lane::num_rows).sum()
     }
 
-    /// Ends a request where it is and gives back what was computed for it; none if it is unknown or has ended.
+    /// Ends a request where it is and gives back what was computed for it; none if it is unknown or
+    /// has ended.
     ///
     /// Its share of the batch is freed at once. An error loses the caches, not the removal.
     pub fn remove(&mut self, id: RequestId) -> Result<Option<RowState>, LmError> {
@@ -129,7 +149,8 @@ impl BatchGenerator {
         }
         let Some((index, row)) = self.find_decoding(id) else { return Ok(None) };
         let state = self.lanes[index].state(row);
-        let kept: Vec<usize> = (0..self.lanes[index].num_rows()).filter(|&other| other != row).collect();
+        let kept: Vec<usize> =
+            (0..self.lanes[index].num_rows()).filter(|&other| other != row).collect();
         if kept.is_empty() {
             self.lanes.remove(index);
         } else if let Err(error) = self.lanes[index].filter(&kept) {
@@ -173,7 +194,9 @@ impl BatchGenerator {
 
     fn prefers_prefill(&self) -> bool {
         let is_waiting = !self.pending.is_empty() || !self.prefilling.is_empty();
-        self.options.prefer_prefill_when_pending && is_waiting && self.num_decoding() < self.options.completion_batch_size
+        self.options.prefer_prefill_when_pending
+            && is_waiting
+            && self.num_decoding() < self.options.completion_batch_size
     }
 
     fn decode(&mut self, step: &mut BatchStep) -> Result<(), LmError> {
@@ -200,9 +223,11 @@ impl BatchGenerator {
         self.prefilling.extend(self.pending.drain(..count));
     }
 
-    /// Moves the rows of which only the last token is unread to the lanes, where it is the first step's input.
+    /// Moves the rows of which only the last token is unread to the lanes, where it is the first
+    /// step's input.
     fn begin_answers(&mut self, step: &mut BatchStep) {
-        let (ready, rest) = std::mem::take(&mut self.prefilling).into_iter().partition(Prefilling::is_ready);
+        let (ready, rest) =
+            std::mem::take(&mut self.prefilling).into_iter().partition(Prefilling::is_ready);
         self.prefilling = rest;
         let ready: Vec<Prefilling> = ready;
         let mut groups: Vec<(Option<usize>, Vec<Joining>)> = Vec::new();
@@ -239,7 +264,12 @@ impl BatchGenerator {
             return;
         }
         let start = Instant::now();
-        let chunks = prefill::read_chunks(&self.model, &mut self.prefilling, self.options.prefill_step_size, step);
+        let chunks = prefill::read_chunks(
+            &self.model,
+            &mut self.prefilling,
+            self.options.prefill_step_size,
+            step,
+        );
         self.prefilling.retain(|row| !step.has_failed(row.id()));
         self.stats.prompt_tokens += chunks;
         self.stats.prompt_time_s += start.elapsed().as_secs_f64();

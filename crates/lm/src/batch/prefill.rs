@@ -1,4 +1,5 @@
-//! Reading prompts: one chunk of each per round, several prompts in one forward pass where that wastes little.
+//! Reading prompts: one chunk of each per round, several prompts in one forward pass where that
+//! wastes little.
 
 use cairn_chat::StopTokens;
 use mlx_rs::Array;
@@ -12,7 +13,8 @@ use crate::generate::check_tokens;
 use crate::models::Model;
 use crate::{LmError, memory};
 
-/// Chunks this short are padded without a thought: a pass over so few tokens is bound by the weights.
+/// Chunks this short are padded without a thought: a pass over so few tokens is bound by the
+/// weights.
 const SHORT_CHUNK: usize = 32;
 
 /// A request whose prompt is not read to its end.
@@ -51,14 +53,26 @@ impl Prefilling {
         if request.prompt.is_empty() {
             read_again(&mut request)?;
         }
-        let caches = request.caches.take().unwrap_or_else(|| new_caches(model, options.max_kv_size));
-        let boundaries = request.boundaries.iter().copied().filter(|&place| place > 0 && place < request.prompt.len()).collect();
+        let caches =
+            request.caches.take().unwrap_or_else(|| new_caches(model, options.max_kv_size));
+        let boundaries = request
+            .boundaries
+            .iter()
+            .copied()
+            .filter(|&place| place > 0 && place < request.prompt.len())
+            .collect();
         let prompt = std::mem::take(&mut request.prompt);
         let stop = match request.stop.is_empty() {
             true => stop.clone(),
             false => StopTokens::new(options.stop.iter().chain(&request.stop).cloned().collect()),
         };
-        Ok(Prefilling { row: Row::new(id, request, stop), caches, prompt, num_processed: 0, boundaries })
+        Ok(Prefilling {
+            row: Row::new(id, request, stop),
+            caches,
+            prompt,
+            num_processed: 0,
+            boundaries,
+        })
     }
 
     pub(super) fn id(&self) -> RequestId {
@@ -73,11 +87,21 @@ impl Prefilling {
     /// The progress of a prompt whose answer begins.
     pub(super) fn finished(&self) -> PromptProgress {
         let total = self.prompt.len();
-        PromptProgress { id: self.id(), processed: total, total, end_of_segment: true, end_of_prompt: true }
+        PromptProgress {
+            id: self.id(),
+            processed: total,
+            total,
+            end_of_segment: true,
+            end_of_prompt: true,
+        }
     }
 
     pub(super) fn into_joining(self) -> Joining {
-        Joining { row: self.row, caches: self.caches, input: self.prompt.last().copied().unwrap_or(0) }
+        Joining {
+            row: self.row,
+            caches: self.caches,
+            input: self.prompt.last().copied().unwrap_or(0),
+        }
     }
 
     pub(super) fn state(&self) -> RowState {
@@ -91,7 +115,11 @@ impl Prefilling {
     /// Where the next chunk ends: a step on, at a boundary, or before the last token.
     fn chunk_end(&self, step_size: usize) -> usize {
         let end = (self.num_processed + step_size).min(self.prompt.len() - 1);
-        self.boundaries.iter().copied().filter(|&place| place > self.num_processed).fold(end, usize::min)
+        self.boundaries
+            .iter()
+            .copied()
+            .filter(|&place| place > self.num_processed)
+            .fold(end, usize::min)
     }
 
     fn chunk(&self, step_size: usize) -> &[u32] {
@@ -103,11 +131,18 @@ impl Prefilling {
         self.row.tokens.extend_from_slice(&self.prompt[self.num_processed..end]);
         self.num_processed = end;
         let end_of_segment = self.is_ready() || self.boundaries.contains(&end);
-        PromptProgress { id: self.id(), processed: end, total: self.prompt.len(), end_of_segment, end_of_prompt: false }
+        PromptProgress {
+            id: self.id(),
+            processed: end,
+            total: self.prompt.len(),
+            end_of_segment,
+            end_of_prompt: false,
+        }
     }
 }
 
-/// For a request whose whole prompt is cached: gives back the last token to be read again, or all where caches cannot forget one.
+/// For a request whose whole prompt is cached: gives back the last token to be read again, or all
+/// where caches cannot forget one.
 fn read_again(request: &mut BatchRequest) -> Result<(), LmError> {
     let Some(&last) = request.cached_tokens.last() else { return Err(LmError::EmptyPrompt) };
     match &mut request.caches {
@@ -129,14 +164,22 @@ fn read_again(request: &mut BatchRequest) -> Result<(), LmError> {
 fn new_caches(model: &Model, max_kv_size: Option<usize>) -> Vec<LayerCache> {
     let max_size = max_kv_size.map(|max_size| max_size.clamp(1, MAX_TOKENS as usize) as i32);
     let bounded = |cache| match (cache, max_size) {
-        (LayerCache::Kv(_), Some(max_size)) => LayerCache::Rotating(RotatingKvCache::new(max_size, 0)),
+        (LayerCache::Kv(_), Some(max_size)) => {
+            LayerCache::Rotating(RotatingKvCache::new(max_size, 0))
+        }
         (cache, _) => cache,
     };
     model.make_cache().into_iter().map(bounded).collect()
 }
 
-/// Reads the next chunk of every row; returns how many tokens that were. Rows that fail are named in `step` and are of no further use.
-pub(super) fn read_chunks(model: &Model, rows: &mut [Prefilling], step_size: usize, step: &mut BatchStep) -> usize {
+/// Reads the next chunk of every row; returns how many tokens that were. Rows that fail are named
+/// in `step` and are of no further use.
+pub(super) fn read_chunks(
+    model: &Model,
+    rows: &mut [Prefilling],
+    step_size: usize,
+    step: &mut BatchStep,
+) -> usize {
     let mut num_tokens = 0;
     for group in groups(rows, step_size) {
         if group.len() > 1 && read_together(model, rows, &group, step_size).is_ok() {
@@ -146,7 +189,8 @@ pub(super) fn read_chunks(model: &Model, rows: &mut [Prefilling], step_size: usi
             }
             continue;
         }
-        // A pass over several rows that failed left their own caches as they were, and only the row at fault fails again.
+        // A pass over several rows that failed left their own caches as they were, and only the row
+        // at fault fails again.
         for &index in &group {
             let row = &mut rows[index];
             match read_alone(model, row, step_size) {
@@ -161,7 +205,8 @@ pub(super) fn read_chunks(model: &Model, rows: &mut [Prefilling], step_size: usi
     num_tokens
 }
 
-/// Which rows share a pass: those of the same kinds of caches and chunks of much the same length, up to a step's tokens in all.
+/// Which rows share a pass: those of the same kinds of caches and chunks of much the same length,
+/// up to a step's tokens in all.
 fn groups(rows: &[Prefilling], step_size: usize) -> Vec<Vec<usize>> {
     let lengths: Vec<usize> = rows.iter().map(|row| row.chunk(step_size).len()).collect();
     let mut order: Vec<usize> = (0..rows.len()).collect();
@@ -172,7 +217,10 @@ fn groups(rows: &[Prefilling], step_size: usize) -> Vec<Vec<usize>> {
         let fits = |group: &&mut (Option<Vec<BatchKind>>, Vec<usize>)| {
             let longest = lengths[group.1[0]];
             let wastes_little = longest <= SHORT_CHUNK || lengths[index] * 4 >= longest * 3;
-            kinds.is_some() && group.0 == kinds && wastes_little && longest * (group.1.len() + 1) <= step_size
+            kinds.is_some()
+                && group.0 == kinds
+                && wastes_little
+                && longest * (group.1.len() + 1) <= step_size
         };
         match groups.iter_mut().find(fits) {
             Some(group) => group.1.push(index),
@@ -192,8 +240,14 @@ fn read_alone(model: &Model, row: &mut Prefilling, step_size: usize) -> Result<(
 }
 
 /// Reads the chunks of several rows in one pass; on any error the rows are unchanged.
-fn read_together(model: &Model, rows: &mut [Prefilling], group: &[usize], step_size: usize) -> Result<(), LmError> {
-    let lengths: Vec<i32> = group.iter().map(|&index| rows[index].chunk(step_size).len() as i32).collect();
+fn read_together(
+    model: &Model,
+    rows: &mut [Prefilling],
+    group: &[usize],
+    step_size: usize,
+) -> Result<(), LmError> {
+    let lengths: Vec<i32> =
+        group.iter().map(|&index| rows[index].chunk(step_size).len() as i32).collect();
     let longest = lengths.iter().copied().max().unwrap_or(0);
     let mut tokens = Vec::with_capacity(group.len() * longest as usize);
     for (end, &index) in (1..).zip(group) {

@@ -14,7 +14,8 @@ pub struct BatchOptions {
     pub prefill_batch_size: usize,
     /// The most tokens of a prompt that are read between two steps of the answers under way.
     pub prefill_step_size: usize,
-    /// Read waiting prompts to their end before answers go on: more tokens in all, at the price of pauses in answers under way.
+    /// Read waiting prompts to their end before answers go on: more tokens in all, at the price of
+    /// pauses in answers under way.
     pub prefer_prefill_when_pending: bool,
     /// Token sequences that end any answer, such as each end-of-sequence token alone.
     pub stop: Vec<Vec<u32>>,
@@ -41,19 +42,23 @@ impl Default for BatchOptions {
 pub struct BatchRequest {
     /// The tokens to read, after those that `caches` hold.
     ///
-    /// It may be empty where `cached_tokens` are named: their last one is then read again, or all of them where caches cannot be trimmed.
+    /// It may be empty where `cached_tokens` are named: their last one is then read again, or all
+    /// of them where caches cannot be trimmed.
     pub prompt: Vec<u32>,
-    /// Places in `prompt` where reading stops for a round, so that [`crate::batch::BatchGenerator::extract_cache`] can take a snapshot there.
+    /// Places in `prompt` where reading stops for a round, so that
+    /// [`crate::batch::BatchGenerator::extract_cache`] can take a snapshot there.
     pub boundaries: Vec<usize>,
     /// What was computed for an earlier part of the conversation, one per layer; none begins anew.
     pub caches: Option<Vec<LayerCache>>,
-    /// The tokens that `caches` hold, for logits processors and for an empty `prompt`; may be left empty otherwise.
+    /// The tokens that `caches` hold, for logits processors and for an empty `prompt`; may be left
+    /// empty otherwise.
     pub cached_tokens: Vec<u32>,
     /// The most tokens to sample, at least 1.
     pub max_tokens: usize,
     /// Chooses the tokens.
     pub sampler: Sampler,
-    /// What is done to the logits before; they are given all tokens, cached ones and prompt included. One that fails ends its request.
+    /// What is done to the logits before; they are given all tokens, cached ones and prompt
+    /// included. One that fails ends its request.
     pub processors: LogitsProcessors,
     /// Token sequences that end this answer, besides those of [`BatchOptions::stop`].
     pub stop: Vec<Vec<u32>>,
@@ -142,9 +147,11 @@ pub struct BatchToken {
 pub struct BatchFinish {
     /// A stop sequence, also where `max_tokens` was reached with it; or else the length.
     pub reason: FinishReason,
-    /// One per layer, or none where the pass over the last token failed; they share no memory with the batch.
+    /// One per layer, or none where the pass over the last token failed; they share no memory with
+    /// the batch.
     pub caches: Vec<LayerCache>,
-    /// What `caches` hold since `cached_tokens` and including them: prompt and answer, in which the last token may be missing.
+    /// What `caches` hold since `cached_tokens` and including them: prompt and answer, in which the
+    /// last token may be missing.
     pub tokens: Vec<u32>,
 }
 

@@ -1,14 +1,17 @@
-//! State of a fixed number of arrays per layer, such as a convolution's last inputs and a recurrent state.
+//! State of a fixed number of arrays per layer, such as a convolution's last inputs and a recurrent
+//! state.
 
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
 use super::rows::row_indices;
 
-/// What a recurrent layer remembers: arrays that each step replaces. They hold no positions, so nothing can be trimmed from them.
+/// What a recurrent layer remembers: arrays that each step replaces. They hold no positions, so
+/// nothing can be trimmed from them.
 ///
-/// Several rows at once are the same arrays with a longer first axis. Between [`ArraysCache::prepare`] and [`ArraysCache::finalize`] rows
-/// may be padded on the right: the layer leaves out what [`ArraysCache::mask`] hides, and ends a row's state with its last token.
+/// Several rows at once are the same arrays with a longer first axis. Between
+/// [`ArraysCache::prepare`] and [`ArraysCache::finalize`] rows may be padded on the right: the
+/// layer leaves out what [`ArraysCache::mask`] hides, and ends a row's state with its last token.
 #[derive(Debug, Clone)]
 pub struct ArraysCache {
     slots: Vec<Option<Array>>, // each [B, ...]
@@ -73,11 +76,14 @@ impl ArraysCache {
         self.lengths.as_deref()
     }
 
-    /// bool `[B, length]`: which of the next `length` tokens belong to their row; none where all do.
+    /// bool `[B, length]`: which of the next `length` tokens belong to their row; none where all
+    /// do.
     pub fn mask(&self, length: i32) -> Option<Array> {
         let lengths = self.lengths.as_ref()?;
-        let belongs: Vec<bool> = lengths.iter().flat_map(|&own| (0..length).map(move |column| column < own)).collect();
-        (!belongs.iter().all(|&belongs| belongs)).then(|| Array::from_slice(&belongs, &[lengths.len() as i32, length]))
+        let belongs: Vec<bool> =
+            lengths.iter().flat_map(|&own| (0..length).map(move |column| column < own)).collect();
+        (!belongs.iter().all(|&belongs| belongs))
+            .then(|| Array::from_slice(&belongs, &[lengths.len() as i32, length]))
     }
 
     /// Says how many tokens of the coming steps belong to each row; the rest is right padding.
@@ -90,13 +96,16 @@ impl ArraysCache {
         self.lengths = None;
     }
 
-    /// The rows of all `caches`, one below the other; where only some hold a state, the others begin with zeros.
+    /// The rows of all `caches`, one below the other; where only some hold a state, the others
+    /// begin with zeros.
     ///
     /// Panics unless all have the same number of slots.
     pub fn merge(caches: &[ArraysCache]) -> Result<Self> {
         let num_slots = caches.first().map_or(0, |cache| cache.slots.len());
         let stacked = |index: usize| {
-            let Some(first) = caches.iter().find_map(|cache| cache.slots[index].as_ref()) else { return Ok(None) };
+            let Some(first) = caches.iter().find_map(|cache| cache.slots[index].as_ref()) else {
+                return Ok(None);
+            };
             let part = |cache: &ArraysCache| match &cache.slots[index] {
                 Some(array) => Ok(array.clone()),
                 None => {
@@ -108,7 +117,11 @@ impl ArraysCache {
             ops::concatenate(&caches.iter().map(part).collect::<Result<Vec<_>>>()?, 0).map(Some)
         };
         let slots = (0..num_slots).map(stacked).collect::<Result<_>>()?;
-        Ok(ArraysCache { slots, offsets: caches.iter().flat_map(|cache| cache.offsets.clone()).collect(), lengths: None })
+        Ok(ArraysCache {
+            slots,
+            offsets: caches.iter().flat_map(|cache| cache.offsets.clone()).collect(),
+            lengths: None,
+        })
     }
 
     /// Keeps only the rows `kept`, in that order.
@@ -131,8 +144,14 @@ impl ArraysCache {
 
     /// One row as a cache of its own.
     pub fn extract(&self, row: usize) -> Result<ArraysCache> {
-        let own = |slot: &Option<Array>| slot.as_ref().map(|array| array.take_axis(row_indices(&[row]), 0)).transpose();
-        Ok(ArraysCache { slots: self.slots.iter().map(own).collect::<Result<_>>()?, offsets: vec![self.offsets[row]], lengths: None })
+        let own = |slot: &Option<Array>| {
+            slot.as_ref().map(|array| array.take_axis(row_indices(&[row]), 0)).transpose()
+        };
+        Ok(ArraysCache {
+            slots: self.slots.iter().map(own).collect::<Result<_>>()?,
+            offsets: vec![self.offsets[row]],
+            lengths: None,
+        })
     }
 
     /// The arrays behind it.

@@ -1,9 +1,13 @@
 //! The caches of several requests as the rows of one set of caches, and back.
 //!
-//! Every function takes the caches of all layers. Rows that are padded on the right are announced with [`prepare`] and set right with
-//! [`finalize`]; [`extract`] gives a row's own tokens either way.
+//! Every function takes the caches of all layers. Rows that are padded on the right are announced
+//! with [`prepare`] and set right with [`finalize`]; [`extract`] gives a row's own tokens either
+//! way.
 
-use super::{ArraysCache, BatchKvCache, BatchRotatingKvCache, CacheList, KvCache, LayerCache, RotatingKvCache};
+use super::{
+    ArraysCache, BatchKvCache, BatchRotatingKvCache, CacheList, KvCache, LayerCache,
+    RotatingKvCache,
+};
 use crate::LmError;
 
 /// What caches must have in common to become rows of one batch.
@@ -25,7 +29,8 @@ pub enum BatchKind {
     List(Vec<BatchKind>),
 }
 
-/// What the caches of one request, one per layer, must have in common with others. An error names a kind that has no batched form.
+/// What the caches of one request, one per layer, must have in common with others. An error names a
+/// kind that has no batched form.
 pub fn batch_kinds(caches: &[LayerCache]) -> Result<Vec<BatchKind>, LmError> {
     caches.iter().map(batch_kind).collect()
 }
@@ -33,16 +38,23 @@ pub fn batch_kinds(caches: &[LayerCache]) -> Result<Vec<BatchKind>, LmError> {
 fn batch_kind(cache: &LayerCache) -> Result<BatchKind, LmError> {
     match cache {
         LayerCache::Kv(_) | LayerCache::BatchKv(_) => Ok(BatchKind::Kv),
-        LayerCache::Rotating(cache) if cache.keep() == 0 => Ok(BatchKind::Rotating { max_size: cache.max_size() }),
-        LayerCache::Rotating(_) => Err(LmError::NotBatchable { kind: "rotating cache that keeps its first tokens" }),
-        LayerCache::Quantized(_) | LayerCache::Chunked(_) => Err(LmError::NotBatchable { kind: cache.kind() }),
+        LayerCache::Rotating(cache) if cache.keep() == 0 => {
+            Ok(BatchKind::Rotating { max_size: cache.max_size() })
+        }
+        LayerCache::Rotating(_) => {
+            Err(LmError::NotBatchable { kind: "rotating cache that keeps its first tokens" })
+        }
+        LayerCache::Quantized(_) | LayerCache::Chunked(_) => {
+            Err(LmError::NotBatchable { kind: cache.kind() })
+        }
         LayerCache::List(list) => batch_kinds(list.entries()).map(BatchKind::List),
         LayerCache::BatchRotating(cache) => Ok(BatchKind::Rotating { max_size: cache.max_size() }),
         LayerCache::Arrays(cache) => Ok(BatchKind::Arrays { num_slots: cache.num_slots() }),
     }
 }
 
-/// The caches of several requests as rows of one set, in order; rows of different lengths end at the same place.
+/// The caches of several requests as rows of one set, in order; rows of different lengths end at
+/// the same place.
 ///
 /// Fails where a kind has no batched form, or the rows are of different kinds.
 pub fn merge(rows: Vec<Vec<LayerCache>>) -> Result<Vec<LayerCache>, LmError> {
@@ -68,17 +80,26 @@ fn merge_layer(rows: Vec<LayerCache>) -> Result<LayerCache, LmError> {
         return Err(LmError::MixedCaches);
     }
     match kinds.first() {
-        Some(BatchKind::Kv) => Ok(LayerCache::BatchKv(BatchKvCache::merge(&all(rows, LayerCache::into_kv)?)?)),
-        Some(BatchKind::Rotating { .. }) => {
-            Ok(LayerCache::BatchRotating(BatchRotatingKvCache::merge(&all(rows, LayerCache::into_rotating)?)?))
+        Some(BatchKind::Kv) => {
+            Ok(LayerCache::BatchKv(BatchKvCache::merge(&all(rows, LayerCache::into_kv)?)?))
         }
-        Some(BatchKind::Arrays { .. }) => Ok(LayerCache::Arrays(ArraysCache::merge(&all(rows, LayerCache::into_arrays)?)?)),
-        Some(BatchKind::List(_)) => Ok(LayerCache::List(CacheList::new(merge(all(rows, LayerCache::into_entries)?)?))),
+        Some(BatchKind::Rotating { .. }) => Ok(LayerCache::BatchRotating(
+            BatchRotatingKvCache::merge(&all(rows, LayerCache::into_rotating)?)?,
+        )),
+        Some(BatchKind::Arrays { .. }) => {
+            Ok(LayerCache::Arrays(ArraysCache::merge(&all(rows, LayerCache::into_arrays)?)?))
+        }
+        Some(BatchKind::List(_)) => {
+            Ok(LayerCache::List(CacheList::new(merge(all(rows, LayerCache::into_entries)?)?)))
+        }
         None => Err(LmError::MixedCaches),
     }
 }
 
-fn all<T>(rows: Vec<LayerCache>, into: impl Fn(LayerCache) -> Option<T>) -> Result<Vec<T>, LmError> {
+fn all<T>(
+    rows: Vec<LayerCache>,
+    into: impl Fn(LayerCache) -> Option<T>,
+) -> Result<Vec<T>, LmError> {
     rows.into_iter().map(into).collect::<Option<_>>().ok_or(LmError::MixedCaches)
 }
 
@@ -108,11 +129,19 @@ pub fn extend(caches: &mut [LayerCache], other: Vec<LayerCache>) -> Result<(), L
     for (cache, other) in caches.iter_mut().zip(other) {
         match (cache, other) {
             (LayerCache::BatchKv(cache), LayerCache::BatchKv(other)) => cache.extend(other)?,
-            (LayerCache::BatchRotating(cache), LayerCache::BatchRotating(other)) if cache.max_size() == other.max_size() => {
+            (LayerCache::BatchRotating(cache), LayerCache::BatchRotating(other))
+                if cache.max_size() == other.max_size() =>
+            {
                 cache.extend(other)?;
             }
-            (LayerCache::Arrays(cache), LayerCache::Arrays(other)) if cache.num_slots() == other.num_slots() => cache.extend(other)?,
-            (LayerCache::List(list), LayerCache::List(other)) => extend(list.entries_mut(), other.entries().to_vec())?,
+            (LayerCache::Arrays(cache), LayerCache::Arrays(other))
+                if cache.num_slots() == other.num_slots() =>
+            {
+                cache.extend(other)?
+            }
+            (LayerCache::List(list), LayerCache::List(other)) => {
+                extend(list.entries_mut(), other.entries().to_vec())?
+            }
             _ => return Err(LmError::MixedCaches),
         }
     }
@@ -127,7 +156,10 @@ pub fn filter(caches: &mut [LayerCache], kept: &[usize]) -> Result<(), LmError> 
             LayerCache::BatchRotating(cache) => cache.filter(kept)?,
             LayerCache::Arrays(cache) => cache.filter(kept)?,
             LayerCache::List(list) => filter(list.entries_mut(), kept)?,
-            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => {
+            LayerCache::Kv(_)
+            | LayerCache::Rotating(_)
+            | LayerCache::Quantized(_)
+            | LayerCache::Chunked(_) => {
                 return Err(cache.is_not_for("several rows").into());
             }
         }
@@ -141,15 +173,19 @@ pub fn extract(caches: &[LayerCache], row: usize) -> Result<Vec<LayerCache>, LmE
         LayerCache::BatchKv(cache) => Ok(LayerCache::Kv(cache.extract(row)?)),
         LayerCache::BatchRotating(cache) => Ok(LayerCache::Rotating(cache.extract(row)?)),
         LayerCache::Arrays(cache) => Ok(LayerCache::Arrays(cache.extract(row)?)),
-        LayerCache::List(list) => Ok(LayerCache::List(CacheList::new(extract(list.entries(), row)?))),
-        LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => {
-            Err(cache.is_not_for("several rows").into())
+        LayerCache::List(list) => {
+            Ok(LayerCache::List(CacheList::new(extract(list.entries(), row)?)))
         }
+        LayerCache::Kv(_)
+        | LayerCache::Rotating(_)
+        | LayerCache::Quantized(_)
+        | LayerCache::Chunked(_) => Err(cache.is_not_for("several rows").into()),
     };
     caches.iter().map(extract_layer).collect()
 }
 
-/// Says how many tokens of the coming forward passes belong to each row, at least one; the rest of its columns is right padding.
+/// Says how many tokens of the coming forward passes belong to each row, at least one; the rest of
+/// its columns is right padding.
 pub fn prepare(caches: &mut [LayerCache], lengths: &[i32]) -> Result<(), LmError> {
     for cache in caches {
         match cache {
@@ -157,7 +193,10 @@ pub fn prepare(caches: &mut [LayerCache], lengths: &[i32]) -> Result<(), LmError
             LayerCache::BatchRotating(cache) => cache.prepare(lengths),
             LayerCache::Arrays(cache) => cache.prepare(lengths),
             LayerCache::List(list) => prepare(list.entries_mut(), lengths)?,
-            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => {
+            LayerCache::Kv(_)
+            | LayerCache::Rotating(_)
+            | LayerCache::Quantized(_)
+            | LayerCache::Chunked(_) => {
                 return Err(cache.is_not_for("several rows").into());
             }
         }
@@ -173,7 +212,10 @@ pub fn finalize(caches: &mut [LayerCache]) -> Result<(), LmError> {
             LayerCache::BatchRotating(cache) => cache.finalize()?,
             LayerCache::Arrays(cache) => cache.finalize(),
             LayerCache::List(list) => finalize(list.entries_mut())?,
-            LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => {
+            LayerCache::Kv(_)
+            | LayerCache::Rotating(_)
+            | LayerCache::Quantized(_)
+            | LayerCache::Chunked(_) => {
                 return Err(cache.is_not_for("several rows").into());
             }
         }
@@ -193,7 +235,10 @@ mod tests {
 
     impl Numbers {
         fn below(&mut self, limit: i32) -> i32 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             ((self.0 >> 33) % limit as u64) as i32
         }
     }
@@ -206,19 +251,27 @@ mod tests {
         window: Option<i32>,
     }
 
-    /// Keys that tell whose they are and where they stand: row * 1000 + position; right padding is negative.
+    /// Keys that tell whose they are and where they stand: row * 1000 + position; right padding is
+    /// negative.
     fn keys(names: &[i32], starts: &[i32], lengths: &[i32]) -> Array {
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let mut numbers = Vec::new();
         for ((name, start), length) in names.iter().zip(starts).zip(lengths) {
-            numbers.extend((0..longest).map(|step| if step < *length { (name * 1000 + start + step) as f32 } else { -1.0 }));
+            numbers.extend((0..longest).map(|step| {
+                if step < *length { (name * 1000 + start + step) as f32 } else { -1.0 }
+            }));
         }
         Array::from_slice(&numbers, &[names.len() as i32, 1, longest, 1])
     }
 
     impl Rows {
         fn new(kind: &LayerCache, name: i32, window: Option<i32>) -> Self {
-            Rows { caches: merge(vec![vec![kind.clone()]]).expect("merge"), names: vec![name], lengths: vec![0], window }
+            Rows {
+                caches: merge(vec![vec![kind.clone()]]).expect("merge"),
+                names: vec![name],
+                lengths: vec![0],
+                window,
+            }
         }
 
         /// Appends `new[row]` tokens to each row and checks what each of them sees.
@@ -228,27 +281,37 @@ mod tests {
                 prepare(&mut self.caches, new).expect("prepare");
             }
             let cache = &mut self.caches[0];
-            let AttentionStep { offset, mask } = cache.attention_step(longest, self.window).expect("step");
+            let AttentionStep { offset, mask } =
+                cache.attention_step(longest, self.window).expect("step");
             let offsets = match offset {
                 RopeOffset::Same(offset) => vec![offset; new.len()],
                 RopeOffset::PerRow(offsets) => offsets.as_slice::<i32>().to_vec(),
             };
             assert_eq!(offsets, self.lengths, "offsets");
             let new_keys = keys(&self.names, &self.lengths, new);
-            let KeysValues::Dense { keys, values } = cache.update_and_fetch(new_keys.clone(), new_keys).expect("update") else {
+            let KeysValues::Dense { keys, values } =
+                cache.update_and_fetch(new_keys.clone(), new_keys).expect("update")
+            else {
                 panic!("keys are dense");
             };
             let keys = keys.contiguous().expect("contiguous");
-            assert_eq!(keys.as_slice::<f32>(), values.contiguous().expect("contiguous").as_slice::<f32>());
+            assert_eq!(
+                keys.as_slice::<f32>(),
+                values.contiguous().expect("contiguous").as_slice::<f32>()
+            );
             let total = keys.dim(2);
             let seen = match mask {
                 Mask::None | Mask::Causal => {
-                    let rows = (0..longest).flat_map(|query| (0..total).map(move |key| longest == 1 || key <= total - longest + query));
+                    let rows = (0..longest).flat_map(|query| {
+                        (0..total).map(move |key| longest == 1 || key <= total - longest + query)
+                    });
                     let rows: Vec<bool> = rows.collect();
                     rows.repeat(new.len())
                 }
                 Mask::Array(mask) => {
-                    let all = mlx_rs::ops::broadcast_to(mask, &[new.len() as i32, 1, longest, total]).expect("mask");
+                    let all =
+                        mlx_rs::ops::broadcast_to(mask, &[new.len() as i32, 1, longest, total])
+                            .expect("mask");
                     all.contiguous().expect("contiguous").as_slice::<bool>().to_vec()
                 }
             };
@@ -256,13 +319,23 @@ mod tests {
                 for query in 0..new[row] {
                     let from = (row * longest as usize + query as usize) * total as usize;
                     let held = &keys.as_slice::<f32>()[row * total as usize..][..total as usize];
-                    let mut found: Vec<i32> =
-                        held.iter().zip(&seen[from..]).filter(|(_, seen)| **seen).map(|(key, _)| *key as i32).collect();
+                    let mut found: Vec<i32> = held
+                        .iter()
+                        .zip(&seen[from..])
+                        .filter(|(_, seen)| **seen)
+                        .map(|(key, _)| *key as i32)
+                        .collect();
                     found.sort_unstable();
                     let position = self.lengths[row] + query;
                     let first = self.window.map_or(0, |window| (position + 1 - window).max(0));
-                    let expected: Vec<i32> = (first..=position).map(|position| self.names[row] * 1000 + position).collect();
-                    assert_eq!(found, expected, "row {row}, query {query} of {new:?} after {:?}", self.lengths);
+                    let expected: Vec<i32> = (first..=position)
+                        .map(|position| self.names[row] * 1000 + position)
+                        .collect();
+                    assert_eq!(
+                        found, expected,
+                        "row {row}, query {query} of {new:?} after {:?}",
+                        self.lengths
+                    );
                 }
             }
             for (length, new) in self.lengths.iter_mut().zip(new) {
@@ -284,12 +357,15 @@ mod tests {
 
         /// Takes every row out and puts them together again.
         fn remerge(&mut self) {
-            let rows = (0..self.names.len()).map(|row| extract(&self.caches, row).expect("extract")).collect();
+            let rows = (0..self.names.len())
+                .map(|row| extract(&self.caches, row).expect("extract"))
+                .collect();
             self.caches = merge(rows).expect("merge");
         }
     }
 
-    /// Random steps, joins, leaves and rebuilds: every token sees exactly the tokens of its row that it should.
+    /// Random steps, joins, leaves and rebuilds: every token sees exactly the tokens of its row
+    /// that it should.
     fn check(kind: &LayerCache, window: Option<i32>, seed: u64) {
         let mut numbers = Numbers(seed);
         let mut rows = Rows::new(kind, 0, window);
@@ -305,7 +381,8 @@ mod tests {
                 }
                 2 if rows.names.len() > 1 => {
                     let gone = numbers.below(rows.names.len() as i32) as usize;
-                    let kept: Vec<usize> = (0..rows.names.len()).filter(|&row| row != gone).collect();
+                    let kept: Vec<usize> =
+                        (0..rows.names.len()).filter(|&row| row != gone).collect();
                     rows.filter(&kept);
                 }
                 3 => rows.remerge(),
@@ -358,13 +435,26 @@ mod tests {
             cache.advance(numbers.len());
             cache
         };
-        let mut batch = ArraysCache::merge(&[state(&[1.0, 2.0]), ArraysCache::new(2), state(&[3.0, 4.0])]).expect("merge");
-        let slot = |cache: &ArraysCache| cache.get(0).expect("state").contiguous().expect("contiguous").as_slice::<f32>().to_vec();
+        let mut batch =
+            ArraysCache::merge(&[state(&[1.0, 2.0]), ArraysCache::new(2), state(&[3.0, 4.0])])
+                .expect("merge");
+        let slot = |cache: &ArraysCache| {
+            cache
+                .get(0)
+                .expect("state")
+                .contiguous()
+                .expect("contiguous")
+                .as_slice::<f32>()
+                .to_vec()
+        };
         assert_eq!(slot(&batch), [1.0, 2.0, 0.0, 0.0, 3.0, 4.0]);
         assert!(batch.get(1).is_none());
         batch.prepare(&[3, 1, 2]);
         let mask = batch.mask(3).expect("mask");
-        assert_eq!(mask.as_slice::<bool>(), [true, true, true, true, false, false, true, true, false]);
+        assert_eq!(
+            mask.as_slice::<bool>(),
+            [true, true, true, true, false, false, true, true, false]
+        );
         batch.advance(3);
         batch.finalize();
         assert!(batch.mask(3).is_none());
@@ -383,11 +473,18 @@ mod tests {
             error.to_string(),
             "a rotating cache that keeps its first tokens has no batched form: run its requests one after another"
         );
-        let quantized = LayerCache::Quantized(super::super::QuantizedKvCache::new(64, 8).expect("settings"));
-        assert!(matches!(merge(vec![vec![quantized]]), Err(LmError::NotBatchable { kind: "quantized cache" })));
+        let quantized =
+            LayerCache::Quantized(super::super::QuantizedKvCache::new(64, 8).expect("settings"));
+        assert!(matches!(
+            merge(vec![vec![quantized]]),
+            Err(LmError::NotBatchable { kind: "quantized cache" })
+        ));
         let rings = [8, 9].map(|size| vec![LayerCache::Rotating(RotatingKvCache::new(size, 0))]);
         assert!(matches!(merge(rings.to_vec()), Err(LmError::MixedCaches)));
-        let mixed = vec![vec![LayerCache::Kv(KvCache::new())], vec![LayerCache::Arrays(ArraysCache::new(2))]];
+        let mixed = vec![
+            vec![LayerCache::Kv(KvCache::new())],
+            vec![LayerCache::Arrays(ArraysCache::new(2))],
+        ];
         assert!(matches!(merge(mixed), Err(LmError::MixedCaches)));
     }
 }

@@ -6,14 +6,17 @@ use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
 use super::buffer::{append, front, round_up};
-use super::rows::{Block, from_first, kept_rows, rolled, rope_offset, row_span, stacked, take_lengths};
+use super::rows::{
+    Block, from_first, kept_rows, rolled, rope_offset, row_span, stacked, take_lengths,
+};
 use super::{AttentionStep, KvCache, Mask, causal_mask};
 
 /// Several [`KvCache`]s as the rows of one. As mlx-lm's BatchKVCache.
 ///
 /// - Every row ends at column `stop`; its first `left_padding` columns hold nothing of it.
-/// - Between [`BatchKvCache::prepare`] and [`BatchKvCache::finalize`] rows may be padded on the right: offsets and padding already count as
-///   if the padding had been moved to the left, and `unmoved` is how far each row is still to move.
+/// - Between [`BatchKvCache::prepare`] and [`BatchKvCache::finalize`] rows may be padded on the
+///   right: offsets and padding already count as if the padding had been moved to the left, and
+///   `unmoved` is how far each row is still to move.
 #[derive(Debug, Clone)]
 pub struct BatchKvCache {
     keys: Option<Array>,   // [B, H, capacity, D]
@@ -25,7 +28,8 @@ pub struct BatchKvCache {
 }
 
 impl BatchKvCache {
-    /// The `caches` of single rows side by side, left-padded to the longest, in one buffer with room for the next step.
+    /// The `caches` of single rows side by side, left-padded to the longest, in one buffer with
+    /// room for the next step.
     ///
     /// Panics unless there is at least one.
     pub fn merge(caches: &[KvCache]) -> Result<Self> {
@@ -34,7 +38,11 @@ impl BatchKvCache {
         let settled = caches.iter().map(KvCache::settled).collect::<Result<Vec<_>>>()?;
         let stack = |buffer: &dyn Fn(&(Array, Array)) -> &Array| {
             let blocks: Vec<Block> = std::iter::zip(caches, &settled)
-                .map(|(cache, buffers)| Block { buffer: buffers.as_ref().map(buffer), num_rows: 1, columns: 0..cache.offset() as i32 })
+                .map(|(cache, buffers)| Block {
+                    buffer: buffers.as_ref().map(buffer),
+                    num_rows: 1,
+                    columns: 0..cache.offset() as i32,
+                })
                 .collect();
             stacked(&blocks, stop, round_up(stop + 1))
         };
@@ -63,7 +71,8 @@ impl BatchKvCache {
         self.left_padding.iter().map(|padding| self.stop - padding).collect()
     }
 
-    /// Says how many tokens of the coming steps belong to each row; the rest of its columns is right padding.
+    /// Says how many tokens of the coming steps belong to each row; the rest of its columns is
+    /// right padding.
     pub fn prepare(&mut self, lengths: &[i32]) {
         self.remaining = Some(lengths.to_vec());
     }
@@ -93,14 +102,16 @@ impl BatchKvCache {
         let views = (front(&all_keys, self.stop)?, front(&all_values, self.stop)?);
         self.keys = Some(all_keys);
         self.values = Some(all_values);
-        self.unmoved = take_lengths(&mut self.remaining, length).filter(|padding| padding.iter().any(|&columns| columns > 0));
+        self.unmoved = take_lengths(&mut self.remaining, length)
+            .filter(|padding| padding.iter().any(|&columns| columns > 0));
         for (left, right) in self.left_padding.iter_mut().zip(self.unmoved.iter().flatten()) {
             *left += right;
         }
         Ok(views)
     }
 
-    /// Where the next `length` tokens stand and what they see: all before them in their row, or the last `window`.
+    /// Where the next `length` tokens stand and what they see: all before them in their row, or the
+    /// last `window`.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         let offset = rope_offset(&self.offsets());
         let stop = self.stop + length;
@@ -108,16 +119,22 @@ impl BatchKvCache {
         let columns = || ops::arange::<_, i32>(0, stop, 1);
         let mask = if length == 1 {
             let first_in_window = window.map_or(0, |window| stop - window);
-            let first: Vec<i32> = self.left_padding.iter().map(|&padding| padding.max(first_in_window)).collect();
-            if first.iter().all(|&first| first <= 0) { Mask::None } else { Mask::Array(from_first(&columns()?, &first)?) }
+            let first: Vec<i32> =
+                self.left_padding.iter().map(|&padding| padding.max(first_in_window)).collect();
+            if first.iter().all(|&first| first <= 0) {
+                Mask::None
+            } else {
+                Mask::Array(from_first(&columns()?, &first)?)
+            }
         } else {
             let window = window.filter(|&window| stop > window);
             match (is_padded, window) {
                 (false, None) => Mask::Causal,
                 (false, window) => Mask::Array(causal_mask(length, self.stop, window)?),
-                (true, window) => {
-                    Mask::Array(causal_mask(length, self.stop, window)?.logical_and(from_first(&columns()?, &self.left_padding)?)?)
-                }
+                (true, window) => Mask::Array(
+                    causal_mask(length, self.stop, window)?
+                        .logical_and(from_first(&columns()?, &self.left_padding)?)?,
+                ),
             }
         };
         Ok(AttentionStep { offset, mask })
@@ -128,7 +145,8 @@ impl BatchKvCache {
         self.unmoved.is_none()
     }
 
-    /// Forgets the last `num_tokens` of every row, at most as many as the shortest has; returns how many.
+    /// Forgets the last `num_tokens` of every row, at most as many as the shortest has; returns how
+    /// many.
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         if !self.is_trimmable() {
             return 0;
@@ -169,7 +187,9 @@ impl BatchKvCache {
         };
         let keys = stack([self.keys.as_ref(), other.keys.as_ref()])?;
         let values = stack([self.values.as_ref(), other.values.as_ref()])?;
-        let padding = |cache: &BatchKvCache| cache.left_padding.iter().map(|padding| padding + stop - cache.stop).collect::<Vec<_>>();
+        let padding = |cache: &BatchKvCache| {
+            cache.left_padding.iter().map(|padding| padding + stop - cache.stop).collect::<Vec<_>>()
+        };
         self.left_padding = [padding(self), padding(&other)].concat();
         (self.keys, self.values, self.stop) = (keys, values, stop);
         Ok(())
@@ -178,7 +198,10 @@ impl BatchKvCache {
     /// One row as a cache of its own, in buffers that are no longer than it.
     pub fn extract(&self, row: usize) -> Result<KvCache> {
         let columns = self.columns(row);
-        let (Some(keys), Some(values), false) = (&self.keys, &self.values, columns.is_empty()) else { return Ok(KvCache::new()) };
+        let (Some(keys), Some(values), false) = (&self.keys, &self.values, columns.is_empty())
+        else {
+            return Ok(KvCache::new());
+        };
         let own = |buffer: &Array| row_span(buffer, row, columns.clone())?.contiguous();
         Ok(KvCache::from_buffers(own(keys)?, own(values)?, columns.end - columns.start))
     }

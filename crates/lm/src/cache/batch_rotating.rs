@@ -6,16 +6,22 @@ use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
 use super::buffer::{STEP, front, joined, room, round_up, span, write};
-use super::rows::{Block, from_first, kept_rows, rolled, rope_offset, row_span, stacked, take_lengths};
+use super::rows::{
+    Block, from_first, kept_rows, rolled, rope_offset, row_span, stacked, take_lengths,
+};
 use super::{AttentionStep, Mask, RotatingKvCache, causal_mask};
 
-/// Several [`RotatingKvCache`]s that keep nothing for good, as the rows of one. As mlx-lm's BatchRotatingKVCache.
+/// Several [`RotatingKvCache`]s that keep nothing for good, as the rows of one. As mlx-lm's
+/// BatchRotatingKVCache.
 ///
-/// - The oldest column stands at `head`, the others follow it and wrap around; `head` is above 0 only in a full ring of `max_size`.
-/// - Every row ends with the newest column. Counted from the oldest, its first `left_padding` columns hold nothing of it.
-/// - Several tokens at once go behind the last `max_size - 1` columns, so that each sees `max_size`; the next single token lets go of what
-///   is then too much.
-/// - Right padding is treated as in `BatchKvCache`: counted as moved at once, moved by the next step.
+/// - The oldest column stands at `head`, the others follow it and wrap around; `head` is above 0
+///   only in a full ring of `max_size`.
+/// - Every row ends with the newest column. Counted from the oldest, its first `left_padding`
+///   columns hold nothing of it.
+/// - Several tokens at once go behind the last `max_size - 1` columns, so that each sees
+///   `max_size`; the next single token lets go of what is then too much.
+/// - Right padding is treated as in `BatchKvCache`: counted as moved at once, moved by the next
+///   step.
 #[derive(Debug, Clone)]
 pub struct BatchRotatingKvCache {
     keys: Option<Array>,   // [B, H, capacity, D]
@@ -36,20 +42,33 @@ impl BatchRotatingKvCache {
     pub fn merge(caches: &[RotatingKvCache]) -> Result<Self> {
         let max_size = caches.first().map(RotatingKvCache::max_size);
         assert!(
-            max_size.is_some() && caches.iter().all(|cache| Some(cache.max_size()) == max_size && cache.keep() == 0),
+            max_size.is_some()
+                && caches
+                    .iter()
+                    .all(|cache| Some(cache.max_size()) == max_size && cache.keep() == 0),
             "rings in one batch have one size and keep nothing"
         );
         let max_size = max_size.unwrap_or(1) as i32;
         let held = caches.iter().map(RotatingKvCache::temporal).collect::<Result<Vec<_>>>()?;
-        let columns: Vec<Range<i32>> =
-            held.iter().map(|held| held.as_ref().map_or(0..0, |(keys, _)| (keys.dim(2) - max_size).max(0)..keys.dim(2))).collect();
-        let num_columns = columns.iter().map(|columns| columns.end - columns.start).max().unwrap_or(0);
+        let columns: Vec<Range<i32>> = held
+            .iter()
+            .map(|held| {
+                held.as_ref().map_or(0..0, |(keys, _)| (keys.dim(2) - max_size).max(0)..keys.dim(2))
+            })
+            .collect();
+        let num_columns =
+            columns.iter().map(|columns| columns.end - columns.start).max().unwrap_or(0);
         let stack = |part: &dyn Fn(&(Array, Array)) -> Array| {
-            let buffers: Vec<Option<Array>> = held.iter().map(|held| held.as_ref().map(part)).collect();
+            let buffers: Vec<Option<Array>> =
+                held.iter().map(|held| held.as_ref().map(part)).collect();
             let blocks: Vec<Block> = buffers
                 .iter()
                 .zip(&columns)
-                .map(|(buffer, columns)| Block { buffer: buffer.as_ref(), num_rows: 1, columns: columns.clone() })
+                .map(|(buffer, columns)| Block {
+                    buffer: buffer.as_ref(),
+                    num_rows: 1,
+                    columns: columns.clone(),
+                })
                 .collect();
             stacked(&blocks, num_columns, capacity(num_columns, max_size))
         };
@@ -59,7 +78,10 @@ impl BatchRotatingKvCache {
             max_size,
             num_columns,
             head: 0,
-            left_padding: columns.iter().map(|columns| num_columns - (columns.end - columns.start)).collect(),
+            left_padding: columns
+                .iter()
+                .map(|columns| num_columns - (columns.end - columns.start))
+                .collect(),
             offsets: caches.iter().map(|cache| cache.offset() as i32).collect(),
             remaining: None,
             unmoved: None,
@@ -86,7 +108,8 @@ impl BatchRotatingKvCache {
         self.offsets.clone()
     }
 
-    /// Says how many tokens of the coming steps belong to each row, at least one each; the rest of its columns is right padding.
+    /// Says how many tokens of the coming steps belong to each row, at least one each; the rest of
+    /// its columns is right padding.
     pub fn prepare(&mut self, lengths: &[i32]) {
         self.remaining = Some(lengths.to_vec());
     }
@@ -98,7 +121,8 @@ impl BatchRotatingKvCache {
     }
 
     fn settle(&mut self) -> Result<()> {
-        // Right padding comes from several tokens at once, and those leave the buffer in temporal order.
+        // Right padding comes from several tokens at once, and those leave the buffer in temporal
+        // order.
         if let Some(shifts) = self.unmoved.take() {
             self.change(|buffer, num_columns| rolled(buffer, &shifts, num_columns))?;
         }
@@ -141,12 +165,18 @@ impl BatchRotatingKvCache {
         }
     }
 
-    /// Appends `keys` and `values` `[B, H, L, D]` and returns all that the step attends to; a ring in its own order for L = 1.
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns all that the step attends to; a ring
+    /// in its own order for L = 1.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
         self.settle()?;
         let length = keys.dim(2);
-        let views = if length == 1 { self.append_one(&keys, &values)? } else { self.append_several(keys, values)? };
-        self.unmoved = take_lengths(&mut self.remaining, length).filter(|padding| padding.iter().any(|&columns| columns > 0));
+        let views = if length == 1 {
+            self.append_one(&keys, &values)?
+        } else {
+            self.append_several(keys, values)?
+        };
+        self.unmoved = take_lengths(&mut self.remaining, length)
+            .filter(|padding| padding.iter().any(|&columns| columns > 0));
         for (row, offset) in self.offsets.iter_mut().enumerate() {
             let padding = self.unmoved.as_ref().map_or(0, |unmoved| unmoved[row]);
             *offset += length - padding;
@@ -197,16 +227,19 @@ impl BatchRotatingKvCache {
         Ok(views)
     }
 
-    /// Where the next `length` tokens stand and what they see: the last `window` of their row, at most `max_size`.
+    /// Where the next `length` tokens stand and what they see: the last `window` of their row, at
+    /// most `max_size`.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         let window = window.map_or(self.max_size, |window| window.min(self.max_size));
         let kept = self.num_columns.min(self.max_size - 1);
         let total = kept + length;
         let let_go = self.num_columns - kept;
-        let left_padding: Vec<i32> = self.left_padding.iter().map(|padding| (padding - let_go).max(0)).collect();
+        let left_padding: Vec<i32> =
+            self.left_padding.iter().map(|padding| (padding - let_go).max(0)).collect();
         let is_padded = left_padding.iter().any(|&padding| padding > 0);
         let mask = if length == 1 {
-            let first: Vec<i32> = left_padding.iter().map(|&padding| padding.max(total - window)).collect();
+            let first: Vec<i32> =
+                left_padding.iter().map(|&padding| padding.max(total - window)).collect();
             match first.iter().all(|&first| first <= 0) {
                 true => Mask::None,
                 false => Mask::Array(from_first(&self.ages_after_one(total), &first)?),
@@ -218,14 +251,18 @@ impl BatchRotatingKvCache {
                 (false, window) => Mask::Array(causal_mask(length, kept, window)?),
                 (true, window) => {
                     let columns = ops::arange::<_, i32>(0, total, 1)?;
-                    Mask::Array(causal_mask(length, kept, window)?.logical_and(from_first(&columns, &left_padding)?)?)
+                    Mask::Array(
+                        causal_mask(length, kept, window)?
+                            .logical_and(from_first(&columns, &left_padding)?)?,
+                    )
                 }
             }
         };
         Ok(AttentionStep { offset: rope_offset(&self.offsets), mask })
     }
 
-    /// i32 `[total]`: for each slot of the buffer which column it holds once one more token is written, counted from the oldest.
+    /// i32 `[total]`: for each slot of the buffer which column it holds once one more token is
+    /// written, counted from the oldest.
     fn ages_after_one(&self, total: i32) -> Array {
         // A buffer longer than the ring is put in order first, and then overwritten from its start.
         let head = match self.num_columns {
@@ -265,15 +302,27 @@ impl BatchRotatingKvCache {
         let num_columns = self.num_columns.max(other.num_columns);
         let stack = |buffers: [Option<&Array>; 2]| {
             let blocks = [
-                Block { buffer: buffers[0], num_rows: self.num_rows(), columns: 0..self.num_columns },
-                Block { buffer: buffers[1], num_rows: other.num_rows(), columns: 0..other.num_columns },
+                Block {
+                    buffer: buffers[0],
+                    num_rows: self.num_rows(),
+                    columns: 0..self.num_columns,
+                },
+                Block {
+                    buffer: buffers[1],
+                    num_rows: other.num_rows(),
+                    columns: 0..other.num_columns,
+                },
             ];
             stacked(&blocks, num_columns, capacity(num_columns, self.max_size))
         };
         let keys = stack([self.keys.as_ref(), other.keys.as_ref()])?;
         let values = stack([self.values.as_ref(), other.values.as_ref()])?;
         let padding = |cache: &BatchRotatingKvCache| -> Vec<i32> {
-            cache.left_padding.iter().map(|padding| padding + num_columns - cache.num_columns).collect()
+            cache
+                .left_padding
+                .iter()
+                .map(|padding| padding + num_columns - cache.num_columns)
+                .collect()
         };
         self.left_padding = [padding(self), padding(&other)].concat();
         self.offsets.extend(other.offsets);
@@ -285,7 +334,8 @@ impl BatchRotatingKvCache {
     pub fn extract(&self, row: usize) -> Result<RotatingKvCache> {
         let unmoved = self.unmoved.as_ref().map_or(0, |unmoved| unmoved[row]);
         let columns = self.left_padding[row] - unmoved..self.num_columns - unmoved;
-        let (Some(keys), Some(values), false) = (&self.keys, &self.values, columns.is_empty()) else {
+        let (Some(keys), Some(values), false) = (&self.keys, &self.values, columns.is_empty())
+        else {
             return Ok(RotatingKvCache::new(self.max_size, 0));
         };
         let tokens = |buffer: &Array| -> Result<Array> {
@@ -294,11 +344,21 @@ impl BatchRotatingKvCache {
                 return row_span(buffer, row, from..to)?.contiguous();
             }
             if from >= self.num_columns {
-                return row_span(buffer, row, from - self.num_columns..to - self.num_columns)?.contiguous();
+                return row_span(buffer, row, from - self.num_columns..to - self.num_columns)?
+                    .contiguous();
             }
-            joined(&[row_span(buffer, row, from..self.num_columns)?, row_span(buffer, row, 0..to - self.num_columns)?])
+            joined(&[
+                row_span(buffer, row, from..self.num_columns)?,
+                row_span(buffer, row, 0..to - self.num_columns)?,
+            ])
         };
-        Ok(RotatingKvCache::from_temporal(self.max_size, 0, tokens(keys)?, tokens(values)?, self.offsets[row]))
+        Ok(RotatingKvCache::from_temporal(
+            self.max_size,
+            0,
+            tokens(keys)?,
+            tokens(values)?,
+            self.offsets[row],
+        ))
     }
 
     /// The arrays behind it.

@@ -1,4 +1,5 @@
-//! Buffers `[B, H, capacity, D]` whose third axis counts tokens: the array work that caches of keys and values share.
+//! Buffers `[B, H, capacity, D]` whose third axis counts tokens: the array work that caches of keys
+//! and values share.
 
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, ops};
@@ -21,7 +22,8 @@ pub(super) fn front(buffer: &Array, stop: i32) -> Result<Array> {
     if stop == buffer.dim(2) { Ok(buffer.clone()) } else { span(buffer, 0, stop) }
 }
 
-/// `buffer` with `update` at the tokens from `start` on. MLX writes in place if nobody holds `buffer` when the result is evaluated.
+/// `buffer` with `update` at the tokens from `start` on. MLX writes in place if nobody holds
+/// `buffer` when the result is evaluated.
 pub(super) fn write(buffer: &Array, update: &Array, start: i32) -> Result<Array> {
     let (mut from, mut to) = ([0; 4], shape(buffer)?);
     from[2] = start;
@@ -29,14 +31,20 @@ pub(super) fn write(buffer: &Array, update: &Array, start: i32) -> Result<Array>
     ffi::slice_update(buffer, update, &from, &to)
 }
 
-/// `buffer` with `update` at the tokens from `start` on, grown by whole steps where it is too short; none stands for an empty one.
+/// `buffer` with `update` at the tokens from `start` on, grown by whole steps where it is too
+/// short; none stands for an empty one.
 pub(super) fn append(buffer: Option<&Array>, update: &Array, start: i32) -> Result<Array> {
     let stop = start + update.dim(2);
     let capacity = round_up(stop);
     match buffer {
         Some(buffer) if stop <= buffer.dim(2) => write(buffer, update, start),
-        // Room beyond `start` was written by tokens that have been trimmed away, or is the rest of a step.
-        Some(buffer) => write(&joined(&[front(buffer, start)?, room(update, capacity - start)?])?, update, start),
+        // Room beyond `start` was written by tokens that have been trimmed away, or is the rest of
+        // a step.
+        Some(buffer) => write(
+            &joined(&[front(buffer, start)?, room(update, capacity - start)?])?,
+            update,
+            start,
+        ),
         None => write(&room(update, capacity)?, update, start),
     }
 }
@@ -55,7 +63,9 @@ pub(super) fn joined(parts: &[Array]) -> Result<Array> {
 
 pub(super) fn shape(array: &Array) -> Result<[i32; 4]> {
     let shape = array.shape();
-    shape.try_into().map_err(|_| Exception::custom(format!("keys and values have four axes, got {shape:?}")))
+    shape
+        .try_into()
+        .map_err(|_| Exception::custom(format!("keys and values have four axes, got {shape:?}")))
 }
 
 pub(super) fn round_up(length: i32) -> i32 {

@@ -1,4 +1,5 @@
-//! Keys and values of the last chunk or two: the cache of attention that looks back to the start of its own chunk (Llama 4).
+//! Keys and values of the last chunk or two: the cache of attention that looks back to the start of
+//! its own chunk (Llama 4).
 
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
@@ -8,8 +9,9 @@ use super::{AttentionStep, Mask, RopeOffset};
 
 /// At most `chunk_size` tokens before a step, and the step's own. As mlx-lm's ChunkedKVCache.
 ///
-/// Tokens are given up at the front when a step begins. They leave the buffer only when it has to grow anyway, so that most steps write
-/// in place: slot 0 holds the token at `base`, and the first one still remembered is at `start`, `base <= start <= offset`.
+/// Tokens are given up at the front when a step begins. They leave the buffer only when it has to
+/// grow anyway, so that most steps write in place: slot 0 holds the token at `base`, and the first
+/// one still remembered is at `start`, `base <= start <= offset`.
 #[derive(Debug, Clone)]
 pub struct ChunkedKvCache {
     keys: Option<Array>,   // [B, H, capacity, D]
@@ -30,8 +32,21 @@ impl ChunkedKvCache {
     }
 
     /// A cache that holds the tokens `start..offset` in `keys` and `values` `[B, H, capacity, D]`.
-    pub(super) fn from_buffers(chunk_size: i32, keys: Array, values: Array, start: i32, offset: i32) -> Self {
-        ChunkedKvCache { keys: Some(keys), values: Some(values), base: start, start, offset, ..ChunkedKvCache::new(chunk_size) }
+    pub(super) fn from_buffers(
+        chunk_size: i32,
+        keys: Array,
+        values: Array,
+        start: i32,
+        offset: i32,
+    ) -> Self {
+        ChunkedKvCache {
+            keys: Some(keys),
+            values: Some(values),
+            base: start,
+            start,
+            offset,
+            ..ChunkedKvCache::new(chunk_size)
+        }
     }
 
     /// Tokens that a step can look back to.
@@ -54,28 +69,38 @@ impl ChunkedKvCache {
         self.keys.is_none()
     }
 
-    /// Appends `keys` and `values` `[B, H, L, D]` and returns them behind the tokens that the step can look back to.
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns them behind the tokens that the step
+    /// can look back to.
     pub fn update_and_fetch(&mut self, keys: &Array, values: &Array) -> Result<(Array, Array)> {
         let (start, stop) = (self.next_start(), self.offset + keys.dim(2));
         let is_full = self.keys.as_ref().is_some_and(|keys| stop - self.base > keys.dim(2));
         let base = if is_full { start } else { self.base };
         let appended = |buffer: &Option<Array>, update: &Array| match buffer {
-            Some(buffer) if is_full => append(Some(&span(buffer, start - self.base, self.offset - self.base)?), update, self.offset - base),
+            Some(buffer) if is_full => append(
+                Some(&span(buffer, start - self.base, self.offset - self.base)?),
+                update,
+                self.offset - base,
+            ),
             buffer => append(buffer.as_ref(), update, self.offset - base),
         };
         let (all_keys, all_values) = (appended(&self.keys, keys)?, appended(&self.values, values)?);
         (self.base, self.start, self.offset) = (base, start, stop);
-        let views = (span(&all_keys, start - base, stop - base)?, span(&all_values, start - base, stop - base)?);
+        let views = (
+            span(&all_keys, start - base, stop - base)?,
+            span(&all_values, start - base, stop - base)?,
+        );
         self.keys = Some(all_keys);
         self.values = Some(all_values);
         Ok(views)
     }
 
-    /// Where the next `length` tokens stand and what they see: those before them in their own chunk.
+    /// Where the next `length` tokens stand and what they see: those before them in their own
+    /// chunk.
     pub fn attention_step(&self, length: i32) -> Result<AttentionStep> {
         let (start, stop) = (self.next_start(), self.offset + length);
         let chunk_of = |position: i32| position / self.chunk_size * self.chunk_size;
-        let is_one_chunk = start >= chunk_of(self.offset) && chunk_of(self.offset) == chunk_of(stop - 1);
+        let is_one_chunk =
+            start >= chunk_of(self.offset) && chunk_of(self.offset) == chunk_of(stop - 1);
         let mask = if !is_one_chunk {
             let chunks: Vec<i32> = (self.offset..stop).map(chunk_of).collect();
             let chunks = Array::from_slice(&chunks, &[length, 1]);
@@ -90,8 +115,9 @@ impl ChunkedKvCache {
         Ok(AttentionStep { offset: RopeOffset::Same(self.offset), mask })
     }
 
-    /// Whether tokens can be forgotten from the end. Not once some have been given up at the front, where mlx-lm still trims: the tokens
-    /// before the new end could miss the beginning of their chunk.
+    /// Whether tokens can be forgotten from the end. Not once some have been given up at the front,
+    /// where mlx-lm still trims: the tokens before the new end could miss the beginning of their
+    /// chunk.
     pub fn is_trimmable(&self) -> bool {
         self.start == 0
     }
@@ -110,7 +136,9 @@ impl ChunkedKvCache {
     pub(super) fn held(&self) -> Result<Option<(Array, Array)>> {
         let held = |buffer| span(buffer, self.start - self.base, self.offset - self.base);
         match (&self.keys, &self.values) {
-            (Some(keys), Some(values)) if self.start < self.offset => Ok(Some((held(keys)?, held(values)?))),
+            (Some(keys), Some(values)) if self.start < self.offset => {
+                Ok(Some((held(keys)?, held(values)?)))
+            }
             _ => Ok(None),
         }
     }
@@ -134,8 +162,14 @@ mod tests {
         Array::from_slice(&numbers, &[1, 1, to - from, 1])
     }
 
-    /// Appends steps of the given lengths (trims where negative) and compares which positions the last one returned and its mask.
-    fn check(chunk_size: i32, steps: &[i32], expected: std::ops::Range<i32>, seen: Option<&[&str]>) {
+    /// Appends steps of the given lengths (trims where negative) and compares which positions the
+    /// last one returned and its mask.
+    fn check(
+        chunk_size: i32,
+        steps: &[i32],
+        expected: std::ops::Range<i32>,
+        seen: Option<&[&str]>,
+    ) {
         let mut cache = ChunkedKvCache::new(chunk_size);
         let mut last = (Vec::new(), None);
         for &step in steps {
@@ -152,15 +186,30 @@ mod tests {
             assert_eq!(values.contiguous().expect("contiguous").as_slice::<f32>(), keys);
             let rows = match mask {
                 Mask::Array(mask) => {
-                    let row_of = |row: &[bool]| row.iter().map(|&seen| if seen { 'T' } else { 'F' }).collect::<String>();
-                    Some(mask.as_slice::<bool>().chunks(mask.dim(-1) as usize).map(row_of).collect::<Vec<_>>())
+                    let row_of = |row: &[bool]| {
+                        row.iter().map(|&seen| if seen { 'T' } else { 'F' }).collect::<String>()
+                    };
+                    Some(
+                        mask.as_slice::<bool>()
+                            .chunks(mask.dim(-1) as usize)
+                            .map(row_of)
+                            .collect::<Vec<_>>(),
+                    )
                 }
                 Mask::None | Mask::Causal => None,
             };
             last = (keys, rows);
         }
-        assert_eq!(last.0, tokens(expected.start, expected.end).as_slice::<f32>(), "chunks of {chunk_size} after {steps:?}");
-        assert_eq!(last.1, seen.map(|rows| rows.iter().map(|row| (*row).to_owned()).collect()), "chunks of {chunk_size} after {steps:?}");
+        assert_eq!(
+            last.0,
+            tokens(expected.start, expected.end).as_slice::<f32>(),
+            "chunks of {chunk_size} after {steps:?}"
+        );
+        assert_eq!(
+            last.1,
+            seen.map(|rows| rows.iter().map(|row| (*row).to_owned()).collect()),
+            "chunks of {chunk_size} after {steps:?}"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Whether caches hold what a model computes: number by number, with the tolerance that their precision asks for.
+//! Whether caches hold what a model computes: number by number, with the tolerance that their
+//! precision asks for.
 
 use std::ops::Range;
 
@@ -17,14 +18,21 @@ pub struct Difference {
     pub token: Option<usize>,
 }
 
-/// Compares what `found` and `computed` hold of `tokens`, the last of which is the last that `computed` has read; recurrent states must
-/// have read as many. What only one of them still holds is not compared.
+/// Compares what `found` and `computed` hold of `tokens`, the last of which is the last that
+/// `computed` has read; recurrent states must have read as many. What only one of them still holds
+/// is not compared.
 ///
-/// Numbers may be as far apart as two computations of them are: kernels for one token and for many add in other orders, and rounding
-/// goes through all layers. Quantized numbers are compared as what they stand for, within a step of their scale. Behind the first layer a
-/// few tokens may be further off, the fewer the finer the numbers are: where experts are chosen, rounding can tip the scales. But
-/// none may be off by about its own size, as another token's numbers are; where numbers have few bits, by several times that.
-pub fn first_difference(found: &[LayerCache], computed: &[LayerCache], tokens: Range<usize>) -> Result<Option<Difference>, LmError> {
+/// Numbers may be as far apart as two computations of them are: kernels for one token and for many
+/// add in other orders, and rounding goes through all layers. Quantized numbers are compared as
+/// what they stand for, within a step of their scale. Behind the first layer a few tokens may be
+/// further off, the fewer the finer the numbers are: where experts are chosen, rounding can tip the
+/// scales. But none may be off by about its own size, as another token's numbers are; where numbers
+/// have few bits, by several times that.
+pub fn first_difference(
+    found: &[LayerCache],
+    computed: &[LayerCache],
+    tokens: Range<usize>,
+) -> Result<Option<Difference>, LmError> {
     for (layer, (found, computed)) in found.iter().zip(computed).enumerate() {
         if let Some(token) = differs(found, computed, &tokens, layer == 0)? {
             return Ok(Some(Difference { layer, token }));
@@ -34,7 +42,12 @@ pub fn first_difference(found: &[LayerCache], computed: &[LayerCache], tokens: R
 }
 
 /// The token at which they differ, if they do.
-fn differs(found: &LayerCache, computed: &LayerCache, tokens: &Range<usize>, is_first: bool) -> Result<Option<Option<usize>>, LmError> {
+fn differs(
+    found: &LayerCache,
+    computed: &LayerCache,
+    tokens: &Range<usize>,
+    is_first: bool,
+) -> Result<Option<Option<usize>>, LmError> {
     match (found, computed) {
         (LayerCache::Arrays(found), LayerCache::Arrays(computed)) => {
             for slot in 0..found.num_slots().max(computed.num_slots()) {
@@ -58,13 +71,24 @@ fn differs(found: &LayerCache, computed: &LayerCache, tokens: &Range<usize>, is_
             Ok(None)
         }
         (found, computed) => {
-            let (start, stop) = (tokens.start.max(first_comparable(found)).max(first_comparable(computed)), tokens.end);
+            let (start, stop) = (
+                tokens.start.max(first_comparable(found)).max(first_comparable(computed)),
+                tokens.end,
+            );
             if start >= stop {
                 return Ok(None);
             }
-            let (found, computed) = (Part::of(found, start, stop, is_first)?, Part::of(computed, start, stop, is_first)?);
-            let tolerance = if found.tolerance.distance > computed.tolerance.distance { found.tolerance } else { computed.tolerance };
-            let num_exempt = if is_first { 0 } else { ((stop - start) as f32 * tolerance.exempt) as usize };
+            let (found, computed) = (
+                Part::of(found, start, stop, is_first)?,
+                Part::of(computed, start, stop, is_first)?,
+            );
+            let tolerance = if found.tolerance.distance > computed.tolerance.distance {
+                found.tolerance
+            } else {
+                computed.tolerance
+            };
+            let num_exempt =
+                if is_first { 0 } else { ((stop - start) as f32 * tolerance.exempt) as usize };
             for (found, computed) in found.arrays.iter().zip(&computed.arrays) {
                 let Distant { far, beyond } = Distant::of(found, computed, tolerance)?;
                 let first = if far.len() > num_exempt { far.first() } else { beyond.first() };
@@ -77,7 +101,8 @@ fn differs(found: &LayerCache, computed: &LayerCache, tokens: &Range<usize>, is_
     }
 }
 
-/// The first token of which a cache still has keys and values. What a ring keeps of the beginning is not compared.
+/// The first token of which a cache still has keys and values. What a ring keeps of the beginning
+/// is not compared.
 fn first_comparable(cache: &LayerCache) -> usize {
     match cache {
         LayerCache::Rotating(ring) => match ring.first_held() {
@@ -97,34 +122,49 @@ struct Part {
 impl Part {
     /// Of the tokens `start..stop`, all of which are held.
     fn of(cache: &LayerCache, start: usize, stop: usize, is_first: bool) -> Result<Part, LmError> {
-        let refused = || LmError::CacheSpan { what: format!("a {} cannot be compared", cache.kind()) };
+        let refused =
+            || LmError::CacheSpan { what: format!("a {} cannot be compared", cache.kind()) };
         let cut = |array: &Array, first: usize| match stop - first <= array.dim(2) as usize {
             true => Ok(span(array, (start - first) as i32, (stop - first) as i32)?),
-            false => Err(LmError::CacheSpan { what: format!("a {} holds fewer than {stop} tokens", cache.kind()) }),
+            false => Err(LmError::CacheSpan {
+                what: format!("a {} holds fewer than {stop} tokens", cache.kind()),
+            }),
         };
         match cache {
             LayerCache::Kv(kv) => {
                 let (keys, values) = kv.settled()?.ok_or_else(refused)?;
-                Ok(Part { tolerance: Tolerance::of(keys.dtype()), arrays: [cut(&keys, 0)?, cut(&values, 0)?] })
+                Ok(Part {
+                    tolerance: Tolerance::of(keys.dtype()),
+                    arrays: [cut(&keys, 0)?, cut(&values, 0)?],
+                })
             }
             LayerCache::Rotating(ring) => {
                 let (keys, values) = ring.temporal()?.ok_or_else(refused)?;
                 let first = ring.first_held();
-                Ok(Part { tolerance: Tolerance::of(keys.dtype()), arrays: [cut(&keys, first)?, cut(&values, first)?] })
+                Ok(Part {
+                    tolerance: Tolerance::of(keys.dtype()),
+                    arrays: [cut(&keys, first)?, cut(&values, first)?],
+                })
             }
             LayerCache::Quantized(quantized) => {
                 let (keys, values) = quantized.held()?.ok_or_else(refused)?;
                 let (group_size, bits) = (quantized.group_size(), quantized.bits());
                 let dense = |array: &QuantizedArray| {
-                    let (packed, scales, biases) = (cut(&array.packed, 0)?, cut(&array.scales, 0)?, cut(&array.biases, 0)?);
-                    Ok::<Array, LmError>(ops::dequantize(&packed, &scales, &biases, group_size, bits)?)
+                    let (packed, scales, biases) =
+                        (cut(&array.packed, 0)?, cut(&array.scales, 0)?, cut(&array.biases, 0)?);
+                    Ok::<Array, LmError>(ops::dequantize(
+                        &packed, &scales, &biases, group_size, bits,
+                    )?)
                 };
-                // From one end of a scale to the other is up to twice the largest number, and a step is that over their count. Rounding
-                // is half of one; what the layers before have rounded comes on top, and whether the tokens before were read from rounded
+                // From one end of a scale to the other is up to twice the largest number, and a
+                // step is that over their count. Rounding is half of one; what the layers before
+                // have rounded comes on top, and whether the tokens before were read from rounded
                 // numbers or were rounded later, nobody knows.
                 let step = 2.0 / ((1_u32 << bits) - 1) as f32;
-                let distance = Tolerance::of(keys.scales.dtype()).distance + if is_first { 1.5 } else { 3.0 } * step;
-                let tolerance = Tolerance { distance, exempt: 0.5, limit: EXEMPT_DISTANCE + 10.0 * step };
+                let distance = Tolerance::of(keys.scales.dtype()).distance
+                    + if is_first { 1.5 } else { 3.0 } * step;
+                let tolerance =
+                    Tolerance { distance, exempt: 0.5, limit: EXEMPT_DISTANCE + 10.0 * step };
                 Ok(Part { tolerance, arrays: [dense(&keys)?, dense(&values)?] })
             }
             _ => Err(refused()),
@@ -143,8 +183,9 @@ struct Tolerance {
     limit: f32,
 }
 
-/// In tiny models that choose two of four experts, another one moved a token by a third of its size at most; what another token's numbers
-/// are off by is 1.1 to 1.6 of it. With keys and values of 4 bits a model of thirty layers moved one by 1.4.
+/// In tiny models that choose two of four experts, another one moved a token by a third of its size
+/// at most; what another token's numbers are off by is 1.1 to 1.6 of it. With keys and values of 4
+/// bits a model of thirty layers moved one by 1.4.
 const EXEMPT_DISTANCE: f32 = 0.75;
 
 impl Tolerance {
@@ -172,21 +213,31 @@ impl Distant {
             let all: Vec<usize> = (0..found.dim(2) as usize).collect();
             return Ok(Distant { far: all.clone(), beyond: all });
         }
-        let (found, computed) = (found.as_dtype(Dtype::Float32)?, computed.as_dtype(Dtype::Float32)?);
-        let largest = |array: Array| Ok::<Array, LmError>(array.abs()?.max_axes(&[0, 1, 3], false)?); // [T]
+        let (found, computed) =
+            (found.as_dtype(Dtype::Float32)?, computed.as_dtype(Dtype::Float32)?);
+        let largest =
+            |array: Array| Ok::<Array, LmError>(array.abs()?.max_axes(&[0, 1, 3], false)?); // [T]
         let (distances, sizes) = (largest(found.subtract(&computed)?)?, largest(computed)?);
         let (distances, sizes) = (distances.contiguous()?, sizes.contiguous()?);
         let (distances, sizes) = (distances.try_as_slice::<f32>()?, sizes.try_as_slice::<f32>()?);
-        // Some tokens, such as the first, have values near zero everywhere: what is left of rounding there is no difference.
+        // Some tokens, such as the first, have values near zero everywhere: what is left of
+        // rounding there is no difference.
         let usual = sizes.iter().sum::<f32>() / sizes.len().max(1) as f32;
         let at = |is_close: &dyn Fn(f32, f32) -> bool| {
             let pairs = distances.iter().zip(sizes).enumerate();
             // What is no number is not close to anything.
-            pairs.filter(|(_, (distance, size))| !is_close(**distance, **size)).map(|(token, _)| token).collect()
+            pairs
+                .filter(|(_, (distance, size))| !is_close(**distance, **size))
+                .map(|(token, _)| token)
+                .collect()
         };
         Ok(Distant {
-            far: at(&|distance, size| distance <= tolerance.distance * size.max(usual / 2.0).max(f32::MIN_POSITIVE)),
-            beyond: at(&|distance, size| distance <= tolerance.limit * size.max(usual).max(f32::MIN_POSITIVE)),
+            far: at(&|distance, size| {
+                distance <= tolerance.distance * size.max(usual / 2.0).max(f32::MIN_POSITIVE)
+            }),
+            beyond: at(&|distance, size| {
+                distance <= tolerance.limit * size.max(usual).max(f32::MIN_POSITIVE)
+            }),
         })
     }
 }
@@ -195,9 +246,14 @@ fn is_close(found: &Array, computed: &Array) -> Result<bool, LmError> {
     if found.shape() != computed.shape() {
         return Ok(false);
     }
-    let tolerance = Tolerance::of(found.dtype()).distance.max(Tolerance::of(computed.dtype()).distance);
+    let tolerance =
+        Tolerance::of(found.dtype()).distance.max(Tolerance::of(computed.dtype()).distance);
     let (found, computed) = (found.as_dtype(Dtype::Float32)?, computed.as_dtype(Dtype::Float32)?);
-    let largest = |array: Array| Ok::<f32, LmError>(array.abs()?.max(None)?.try_as_slice::<f32>()?.first().copied().unwrap_or(0.0));
+    let largest = |array: Array| {
+        Ok::<f32, LmError>(
+            array.abs()?.max(None)?.try_as_slice::<f32>()?.first().copied().unwrap_or(0.0),
+        )
+    };
     let (distance, size) = (largest(found.subtract(&computed)?)?, largest(computed)?);
     Ok(distance <= tolerance * size.max(f32::MIN_POSITIVE))
 }

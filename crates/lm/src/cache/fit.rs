@@ -1,5 +1,6 @@
-//! Whether caches in a file are of the shapes that a model's own have. Checked at the door and before they are read, because a shape is also
-//! how much memory a file asks for, and because MLX would say so in terms of its arrays.
+//! Whether caches in a file are of the shapes that a model's own have. Checked at the door and
+//! before they are read, because a shape is also how much memory a file asks for, and because MLX
+//! would say so in terms of its arrays.
 
 use std::fmt::{self, Display};
 
@@ -13,9 +14,14 @@ use crate::models::Model;
 use crate::safetensors_header::TensorEntry;
 use crate::weights::mlx_dtype;
 
-/// Fails unless `model` can continue what a file holds: as many layers, each of a kind that stands for the model's own, with its heads and
-/// sizes, and all after the same number of tokens. `has_its_types`: whether they must also be of the model's own floating-point types.
-pub(super) fn check_fit(model: &Model, layers: &[LayerState], has_its_types: bool) -> Result<(), LmError> {
+/// Fails unless `model` can continue what a file holds: as many layers, each of a kind that stands
+/// for the model's own, with its heads and sizes, and all after the same number of tokens.
+/// `has_its_types`: whether they must also be of the model's own floating-point types.
+pub(super) fn check_fit(
+    model: &Model,
+    layers: &[LayerState],
+    has_its_types: bool,
+) -> Result<(), LmError> {
     let own = own_caches(model)?;
     if layers.len() != own.len() {
         return Err(LmError::CacheLayers { found: layers.len(), expected: own.len() });
@@ -23,16 +29,26 @@ pub(super) fn check_fit(model: &Model, layers: &[LayerState], has_its_types: boo
     for (layer, (own, given)) in own.iter().zip(layers).enumerate() {
         let (own, given) = (Form::of_cache(own), Form::of_state(given));
         if !own.admits(&given) {
-            return Err(LmError::CacheFit { layer, found: given.to_string(), expected: own.to_string() });
+            return Err(LmError::CacheFit {
+                layer,
+                found: given.to_string(),
+                expected: own.to_string(),
+            });
         }
         if let Some((found, expected)) = own.other_type(&given).filter(|_| has_its_types) {
-            return Err(LmError::CachePrecision { layer, found: name(found), expected: name(expected) });
+            return Err(LmError::CachePrecision {
+                layer,
+                found: name(found),
+                expected: name(expected),
+            });
         }
     }
     let num_tokens = layers.iter().map(LayerState::offset).max().unwrap_or(0);
     let differs = |(_, layer): &(usize, &LayerState)| !has_read(layer, num_tokens);
     match layers.iter().enumerate().find(differs) {
-        Some((index, layer)) => Err(LmError::CacheOffsets { layer: index, found: layer.offset(), expected: num_tokens }),
+        Some((index, layer)) => {
+            Err(LmError::CacheOffsets { layer: index, found: layer.offset(), expected: num_tokens })
+        }
         None => Ok(()),
     }
 }
@@ -47,10 +63,14 @@ fn has_read(layer: &LayerState, num_tokens: usize) -> bool {
 }
 
 impl KvQuantization {
-    /// Fails if the groups do not divide `model`'s heads, which shows else only when the first keys are quantized.
+    /// Fails if the groups do not divide `model`'s heads, which shows else only when the first keys
+    /// are quantized.
     pub(crate) fn check_head_dims(&self, model: &Model) -> Result<(), LmError> {
         for cache in own_caches(model)?.iter().filter(|cache| matches!(cache, LayerCache::Kv(_))) {
-            cache.arrays().into_iter().try_for_each(|array| check_head_dim(self.group_size, array))?;
+            cache
+                .arrays()
+                .into_iter()
+                .try_for_each(|array| check_head_dim(self.group_size, array))?;
         }
         Ok(())
     }
@@ -70,7 +90,8 @@ struct Form {
     kind: &'static str,
     /// Tokens of a ring, and how many first ones it keeps.
     ring: Option<(usize, usize)>,
-    /// Of keys, then of values: rows, heads and numbers a head. Of a recurrent state its arrays' axes. Nothing where nothing is held.
+    /// Of keys, then of values: rows, heads and numbers a head. Of a recurrent state its arrays'
+    /// axes. Nothing where nothing is held.
     shapes: Vec<Vec<usize>>,
     types: Vec<Dtype>,
     entries: Vec<Form>,
@@ -79,8 +100,17 @@ struct Form {
 impl Form {
     fn of_cache(cache: &LayerCache) -> Form {
         let arrays = cache.arrays();
-        let axes = |array: &Array| -> Vec<usize> { array.shape().iter().map(|&length| length as usize).collect() };
-        let mut form = Form { class: None, kind: cache.kind(), ring: None, shapes: Vec::new(), types: Vec::new(), entries: Vec::new() };
+        let axes = |array: &Array| -> Vec<usize> {
+            array.shape().iter().map(|&length| length as usize).collect()
+        };
+        let mut form = Form {
+            class: None,
+            kind: cache.kind(),
+            ring: None,
+            shapes: Vec::new(),
+            types: Vec::new(),
+            entries: Vec::new(),
+        };
         match cache {
             LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Chunked(_) => {
                 // Behind keys and values a plain cache may have a few tokens more of each.
@@ -89,11 +119,16 @@ impl Form {
                 }
             }
             LayerCache::Arrays(_) => {
-                (form.shapes, form.types) = arrays.into_iter().map(|array| (axes(array), array.dtype())).unzip();
+                (form.shapes, form.types) =
+                    arrays.into_iter().map(|array| (axes(array), array.dtype())).unzip();
             }
-            LayerCache::List(list) => form.entries = list.entries().iter().map(Form::of_cache).collect(),
+            LayerCache::List(list) => {
+                form.entries = list.entries().iter().map(Form::of_cache).collect()
+            }
             // No model makes one.
-            LayerCache::Quantized(_) | LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => return form,
+            LayerCache::Quantized(_) | LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {
+                return form;
+            }
         }
         form.class = Some(match cache {
             LayerCache::Rotating(ring) => {
@@ -133,16 +168,25 @@ impl Form {
                 let mut form = empty(Class::Quantized);
                 for [_, scales, _] in held.iter().flat_map(|held| held.iter()) {
                     // A scale stands for a group.
-                    form.add_tokens(&scales.tensor.shape, *group_size as usize, mlx_dtype(scales.tensor.dtype));
+                    form.add_tokens(
+                        &scales.tensor.shape,
+                        *group_size as usize,
+                        mlx_dtype(scales.tensor.dtype),
+                    );
                 }
                 form
             }
             LayerState::Arrays(slots) => {
-                let slots = slots.iter().flatten().map(|TensorEntry { shape, dtype, .. }| (shape.clone(), mlx_dtype(*dtype)));
+                let slots = slots
+                    .iter()
+                    .flatten()
+                    .map(|TensorEntry { shape, dtype, .. }| (shape.clone(), mlx_dtype(*dtype)));
                 let (shapes, types) = slots.unzip();
                 Form { shapes, types, ..empty(Class::Arrays) }
             }
-            LayerState::List(entries) => Form { entries: entries.iter().map(Form::of_state).collect(), ..empty(Class::List) },
+            LayerState::List(entries) => {
+                Form { entries: entries.iter().map(Form::of_state).collect(), ..empty(Class::List) }
+            }
         }
     }
 
@@ -154,7 +198,8 @@ impl Form {
         }
     }
 
-    /// Whether a model whose own cache is this one can go on from a `given` one. What holds nothing yet fits by its kind.
+    /// Whether a model whose own cache is this one can go on from a `given` one. What holds nothing
+    /// yet fits by its kind.
     fn admits(&self, given: &Form) -> bool {
         let is_kind = match (self.class, given.class) {
             (Some(Class::Rotating), Some(Class::Rotating)) => self.ring == given.ring,
@@ -173,8 +218,15 @@ impl Form {
 
     /// The first type that differs: what is given, and this one's.
     fn other_type(&self, given: &Form) -> Option<(Dtype, Dtype)> {
-        let own = self.types.iter().zip(&given.types).find(|(own, given)| own != given).map(|(own, given)| (*given, *own));
-        own.or_else(|| self.entries.iter().zip(&given.entries).find_map(|(own, given)| own.other_type(given)))
+        let own = self
+            .types
+            .iter()
+            .zip(&given.types)
+            .find(|(own, given)| own != given)
+            .map(|(own, given)| (*given, *own));
+        own.or_else(|| {
+            self.entries.iter().zip(&given.entries).find_map(|(own, given)| own.other_type(given))
+        })
     }
 }
 
@@ -187,15 +239,21 @@ impl Display for Form {
         write!(out, "a {}", self.kind)?;
         match self.ring {
             Some((max_size, 0)) => write!(out, " of {max_size} tokens")?,
-            Some((max_size, keep)) => write!(out, " of {max_size} tokens that keeps the first {keep}")?,
+            Some((max_size, keep)) => {
+                write!(out, " of {max_size} tokens that keeps the first {keep}")?
+            }
             None if !self.entries.is_empty() => write!(out, " of {}", self.entries.len())?,
             None => {}
         }
         match (self.class, self.shapes.as_slice()) {
             (Some(Class::Arrays), shapes) if !shapes.is_empty() => write!(out, " of {shapes:?}"),
             (_, [keys, values]) => match (keys.as_slice(), values.as_slice()) {
-                ([_, heads, size], [_, _, other]) if size == other => write!(out, " with {heads} heads of {size} numbers"),
-                ([_, heads, size], [_, _, other]) => write!(out, " with {heads} heads of {size} and {other} numbers"),
+                ([_, heads, size], [_, _, other]) if size == other => {
+                    write!(out, " with {heads} heads of {size} numbers")
+                }
+                ([_, heads, size], [_, _, other]) => {
+                    write!(out, " with {heads} heads of {size} and {other} numbers")
+                }
                 _ => Ok(()),
             },
             _ => Ok(()),

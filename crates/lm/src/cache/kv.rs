@@ -18,8 +18,9 @@ pub struct KvCache {
 
 /// Tokens behind those in the buffers.
 ///
-/// Whoever writes single tokens faster than the device attends to them never gets to write a buffer in place: MLX copies what is still
-/// being read. A kernel that returns these few tokens anew leaves the buffers alone for [`KvCache::RECENT`] steps.
+/// Whoever writes single tokens faster than the device attends to them never gets to write a buffer
+/// in place: MLX copies what is still being read. A kernel that returns these few tokens anew
+/// leaves the buffers alone for [`KvCache::RECENT`] steps.
 #[derive(Debug, Clone)]
 pub(crate) struct Recent {
     /// `[B, H, RECENT, D]`
@@ -42,7 +43,8 @@ impl KvCache {
         KvCache::default()
     }
 
-    /// A cache that holds the concatenation of `keys` and `values`, each `[B, H, T_i, D]`, with room for the next step.
+    /// A cache that holds the concatenation of `keys` and `values`, each `[B, H, T_i, D]`, with
+    /// room for the next step.
     pub fn from_parts(keys: &[Array], values: &[Array]) -> Result<Self> {
         let offset: i32 = keys.iter().map(|part| part.dim(2)).sum();
         if offset == 0 {
@@ -53,7 +55,12 @@ impl KvCache {
             parts.push(room(&parts[0], round_up(offset + 1) - offset)?); // a sum above zero has a first part
             joined(&parts)
         };
-        Ok(KvCache { keys: Some(with_room(keys)?), values: Some(with_room(values)?), recent: None, offset })
+        Ok(KvCache {
+            keys: Some(with_room(keys)?),
+            values: Some(with_room(values)?),
+            recent: None,
+            offset,
+        })
     }
 
     /// Tokens remembered.
@@ -74,15 +81,24 @@ impl KvCache {
     /// Keys and values in use, `[B, H, offset, D]`, as views; none while nothing is remembered.
     pub(super) fn held(&self) -> Result<Option<(Array, Array)>> {
         match self.settled()? {
-            Some((keys, values)) if self.offset > 0 => Ok(Some((front(&keys, self.offset)?, front(&values, self.offset)?))),
+            Some((keys, values)) if self.offset > 0 => {
+                Ok(Some((front(&keys, self.offset)?, front(&values, self.offset)?)))
+            }
             _ => Ok(None),
         }
     }
 
-    /// The same contents, quantized. Fails on settings that [`QuantizedKvCache::new`] refuses and groups that do not divide the head size.
-    pub fn to_quantized(&self, group_size: i32, bits: i32) -> std::result::Result<QuantizedKvCache, LmError> {
+    /// The same contents, quantized. Fails on settings that [`QuantizedKvCache::new`] refuses and
+    /// groups that do not divide the head size.
+    pub fn to_quantized(
+        &self,
+        group_size: i32,
+        bits: i32,
+    ) -> std::result::Result<QuantizedKvCache, LmError> {
         match self.settled()? {
-            Some((keys, values)) => QuantizedKvCache::quantize(&keys, &values, self.offset(), group_size, bits),
+            Some((keys, values)) => {
+                QuantizedKvCache::quantize(&keys, &values, self.offset(), group_size, bits)
+            }
             _ => QuantizedKvCache::new(group_size, bits),
         }
     }
@@ -99,13 +115,16 @@ impl KvCache {
         Ok(views)
     }
 
-    /// The whole buffers, `[B, H, capacity, D]`, with all that is remembered in them; none where nothing was ever written.
+    /// The whole buffers, `[B, H, capacity, D]`, with all that is remembered in them; none where
+    /// nothing was ever written.
     pub(super) fn settled(&self) -> Result<Option<(Array, Array)>> {
         let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
         match &self.recent {
             Some(recent) if recent.count > 0 => {
                 let start = self.offset - recent.count;
-                let with = |buffer: &Array, recent_tokens: &Array| append(Some(buffer), &front(recent_tokens, recent.count)?, start);
+                let with = |buffer: &Array, recent_tokens: &Array| {
+                    append(Some(buffer), &front(recent_tokens, recent.count)?, start)
+                };
                 Ok(Some((with(keys, &recent.keys)?, with(values, &recent.values)?)))
             }
             _ => Ok(Some((keys.clone(), values.clone()))),
@@ -121,7 +140,8 @@ impl KvCache {
         Ok(())
     }
 
-    /// Buffers and recent tokens, with room for one more of these; none where nothing was ever written.
+    /// Buffers and recent tokens, with room for one more of these; none where nothing was ever
+    /// written.
     pub(crate) fn with_recent(&mut self) -> Result<Option<(&Array, &Array, &Recent)>> {
         if self.recent.as_ref().is_some_and(|recent| recent.count == Self::RECENT) {
             self.settle()?;
@@ -141,18 +161,24 @@ impl KvCache {
         self.offset += 1;
     }
 
-    /// Keys and values of the tokens `start..stop`, `[B, H, stop - start, D]`, as contiguous arrays; none where the span is not held.
+    /// Keys and values of the tokens `start..stop`, `[B, H, stop - start, D]`, as contiguous
+    /// arrays; none where the span is not held.
     pub fn span(&self, start: usize, stop: usize) -> Result<Option<(Array, Array)>> {
         if start >= stop || stop > self.offset as usize {
             return Ok(None);
         }
         let num_stored = self.offset - self.recent.as_ref().map_or(0, |recent| recent.count);
         let buffers = match (&self.keys, &self.values) {
-            (Some(keys), Some(values)) if stop <= num_stored as usize => Some((keys.clone(), values.clone())),
+            (Some(keys), Some(values)) if stop <= num_stored as usize => {
+                Some((keys.clone(), values.clone()))
+            }
             _ => self.settled()?,
         };
         let Some((keys, values)) = buffers else { return Ok(None) };
-        Ok(Some((span(&keys, start as i32, stop as i32)?.contiguous()?, span(&values, start as i32, stop as i32)?.contiguous()?)))
+        Ok(Some((
+            span(&keys, start as i32, stop as i32)?.contiguous()?,
+            span(&values, start as i32, stop as i32)?.contiguous()?,
+        )))
     }
 
     /// Forgets the last `num_tokens`; returns how many it forgot.
@@ -165,7 +191,8 @@ impl KvCache {
         trimmed
     }
 
-    /// Where the next `length` tokens stand and what they see: all before them, or the last `window`.
+    /// Where the next `length` tokens stand and what they see: all before them, or the last
+    /// `window`.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         AttentionStep::after(self.offset, length, window)
     }
@@ -182,11 +209,13 @@ mod tests {
     use super::*;
 
     fn tokens(from: i32, to: i32) -> Array {
-        let numbers: Vec<f32> = (from..to).flat_map(|token| [token as f32, -token as f32]).collect();
+        let numbers: Vec<f32> =
+            (from..to).flat_map(|token| [token as f32, -token as f32]).collect();
         Array::from_slice(&numbers, &[1, 1, to - from, 2])
     }
 
-    /// Appends tokens in steps of the given lengths, trimming where the length is negative, and compares with the plain sequence.
+    /// Appends tokens in steps of the given lengths, trimming where the length is negative, and
+    /// compares with the plain sequence.
     fn check(steps: &[i32]) {
         let mut cache = KvCache::new();
         let mut length = 0;
@@ -200,8 +229,16 @@ mod tests {
             let (keys, values) = cache.update_and_fetch(new.clone(), new).expect("update");
             length += step;
             let expected = tokens(0, length);
-            assert_eq!(keys.contiguous().expect("contiguous").as_slice::<f32>(), expected.as_slice::<f32>(), "keys after {steps:?}");
-            assert_eq!(values.contiguous().expect("contiguous").as_slice::<f32>(), expected.as_slice::<f32>(), "values after {steps:?}");
+            assert_eq!(
+                keys.contiguous().expect("contiguous").as_slice::<f32>(),
+                expected.as_slice::<f32>(),
+                "keys after {steps:?}"
+            );
+            assert_eq!(
+                values.contiguous().expect("contiguous").as_slice::<f32>(),
+                expected.as_slice::<f32>(),
+                "values after {steps:?}"
+            );
         }
         assert_eq!(cache.offset(), length as usize);
     }
@@ -220,10 +257,17 @@ mod tests {
 
     #[test]
     fn parts_restore_a_cache_that_continues() {
-        let mut cache = KvCache::from_parts(&[tokens(0, 256), tokens(256, 300)], &[tokens(0, 256), tokens(256, 300)]).expect("parts");
+        let mut cache = KvCache::from_parts(
+            &[tokens(0, 256), tokens(256, 300)],
+            &[tokens(0, 256), tokens(256, 300)],
+        )
+        .expect("parts");
         assert_eq!(cache.offset(), 300);
         let (keys, _) = cache.update_and_fetch(tokens(300, 600), tokens(300, 600)).expect("update");
-        assert_eq!(keys.contiguous().expect("contiguous").as_slice::<f32>(), tokens(0, 600).as_slice::<f32>());
+        assert_eq!(
+            keys.contiguous().expect("contiguous").as_slice::<f32>(),
+            tokens(0, 600).as_slice::<f32>()
+        );
         let (span, _) = cache.span(250, 310).expect("span").expect("held");
         assert_eq!(span.as_slice::<f32>(), tokens(250, 310).as_slice::<f32>());
         assert!(cache.span(590, 601).expect("span").is_none());
@@ -233,7 +277,8 @@ mod tests {
     fn recent_tokens_are_remembered_like_the_others() {
         let held = |cache: &KvCache| {
             let (keys, values) = cache.held().expect("held").expect("tokens");
-            let numbers = |array: Array| array.contiguous().expect("contiguous").as_slice::<f32>().to_vec();
+            let numbers =
+                |array: Array| array.contiguous().expect("contiguous").as_slice::<f32>().to_vec();
             (numbers(keys), numbers(values))
         };
         let plain = |length: i32| tokens(0, length).as_slice::<f32>().to_vec();
@@ -243,7 +288,9 @@ mod tests {
         // Past the room for recent tokens twice, and past the buffers' first step.
         for position in 200..340 {
             let (_, _, recent) = cache.with_recent().expect("recent").expect("room");
-            let with_new = buffer::write(&recent.keys, &tokens(position, position + 1), recent.count).expect("write");
+            let with_new =
+                buffer::write(&recent.keys, &tokens(position, position + 1), recent.count)
+                    .expect("write");
             let count = recent.count;
             assert!(count < KvCache::RECENT);
             cache.push_recent(with_new.clone(), with_new);

@@ -1,4 +1,5 @@
-//! Several caches of one layer, for layers that attend more than once or mix attention with a recurrent state.
+//! Several caches of one layer, for layers that attend more than once or mix attention with a
+//! recurrent state.
 
 use mlx_rs::Array;
 use mlx_rs::error::Result;
@@ -50,7 +51,8 @@ impl CacheList {
         self.entries.iter().all(LayerCache::is_trimmable)
     }
 
-    /// Forgets the last `num_tokens` in all of them; returns how many the one that held fewest forgot, 0 if one of them cannot.
+    /// Forgets the last `num_tokens` in all of them; returns how many the one that held fewest
+    /// forgot, 0 if one of them cannot.
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         if !self.is_trimmable() {
             return 0;

@@ -1,8 +1,9 @@
 //! What layers remember of the tokens before: keys and values, or recurrent state.
 //!
-//! A model makes one [`LayerCache`] per layer. Attention layers ask theirs once per forward pass for an [`AttentionStep`], which layers of
-//! one kind share, and then exchange new keys and values for all of them. Arrays are handles to immutable data, so a clone of a cache is an
-//! exact and cheap snapshot of it; the first write after it copies.
+//! A model makes one [`LayerCache`] per layer. Attention layers ask theirs once per forward pass
+//! for an [`AttentionStep`], which layers of one kind share, and then exchange new keys and values
+//! for all of them. Arrays are handles to immutable data, so a clone of a cache is an exact and
+//! cheap snapshot of it; the first write after it copies.
 
 mod arrays;
 pub mod batch;
@@ -64,7 +65,8 @@ pub enum LayerCache {
     BatchRotating(BatchRotatingKvCache),
 }
 
-/// What the attention layers of one forward pass share: where its tokens stand and what they may see.
+/// What the attention layers of one forward pass share: where its tokens stand and what they may
+/// see.
 #[derive(Debug)]
 pub struct AttentionStep {
     /// The position of the first new token.
@@ -121,7 +123,9 @@ impl AttentionStep {
     fn after(offset: i32, length: i32, window: Option<i32>) -> Result<Self> {
         let mask = match window {
             // Only a window that leaves something out needs a mask of its own.
-            Some(window) if offset + length > window => Mask::Array(causal_mask(length, offset, Some(window))?),
+            Some(window) if offset + length > window => {
+                Mask::Array(causal_mask(length, offset, Some(window))?)
+            }
             _ if length == 1 => Mask::None,
             _ => Mask::Causal,
         };
@@ -158,7 +162,8 @@ impl LayerCache {
         }
     }
 
-    /// Where the next `length` tokens stand and what they see: all before them, or the last `window`.
+    /// Where the next `length` tokens stand and what they see: all before them, or the last
+    /// `window`.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         match self {
             LayerCache::Kv(cache) => cache.attention_step(length, window),
@@ -182,7 +187,12 @@ impl LayerCache {
             LayerCache::Chunked(cache) => cache.update_and_fetch(&keys, &values)?,
             LayerCache::Quantized(cache) => {
                 let (keys, values) = cache.update_and_fetch(&keys, &values)?;
-                return Ok(KeysValues::Quantized { keys, values, group_size: cache.group_size(), bits: cache.bits() });
+                return Ok(KeysValues::Quantized {
+                    keys,
+                    values,
+                    group_size: cache.group_size(),
+                    bits: cache.bits(),
+                });
             }
             LayerCache::Arrays(_) | LayerCache::List(_) => return Err(self.is_not_for("attention")),
         };
@@ -280,7 +290,8 @@ impl LayerCache {
     }
 }
 
-/// bool `[length, offset + length]`: true where a query at `offset + row` sees a key, that is, one not after it and within `window` of it.
+/// bool `[length, offset + length]`: true where a query at `offset + row` sees a key, that is, one
+/// not after it and within `window` of it.
 pub(crate) fn causal_mask(length: i32, offset: i32, window: Option<i32>) -> Result<Array> {
     let keys = ops::arange::<_, i32>(0, offset + length, 1)?;
     let queries = ops::reshape(ops::arange::<_, i32>(offset, offset + length, 1)?, &[length, 1])?;

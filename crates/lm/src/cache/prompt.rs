@@ -4,7 +4,8 @@ use super::{LayerCache, MAX_TOKENS, QuantizedKvCache, RotatingKvCache};
 use crate::LmError;
 use crate::models::Model;
 
-/// How many of a conversation's first tokens a bounded cache never gives up, as mlx-lm: attention leans on them (Xiao et al. 2023).
+/// How many of a conversation's first tokens a bounded cache never gives up, as mlx-lm: attention
+/// leans on them (Xiao et al. 2023).
 const NUM_KEPT: i32 = 4;
 
 /// When and how keys and values are quantized.
@@ -19,10 +20,11 @@ pub struct KvQuantization {
 }
 
 impl KvQuantization {
-    /// Quantizes the plain caches of keys and values that hold `start` tokens or more; called again, it finds nothing left to do.
+    /// Quantizes the plain caches of keys and values that hold `start` tokens or more; called
+    /// again, it finds nothing left to do.
     ///
-    /// Recurrent, chunked and listed caches stay as they are, as in mlx-lm. Rotating ones are refused as by
-    /// [`check_caches`](Self::check_caches).
+    /// Recurrent, chunked and listed caches stay as they are, as in mlx-lm. Rotating ones are
+    /// refused as by [`check_caches`](Self::check_caches).
     pub fn apply(&self, caches: &mut [LayerCache]) -> Result<(), LmError> {
         self.check_caches(caches)?;
         for cache in caches {
@@ -35,12 +37,20 @@ impl KvQuantization {
         Ok(())
     }
 
-    /// Fails if one of `caches` cannot be quantized: a rotating one. mlx-lm raises when the first of them reaches `start`.
+    /// Fails if one of `caches` cannot be quantized: a rotating one. mlx-lm raises when the first
+    /// of them reaches `start`.
     pub fn check_caches(&self, caches: &[LayerCache]) -> Result<(), LmError> {
-        match caches.iter().any(|cache| matches!(cache, LayerCache::Rotating(_) | LayerCache::BatchRotating(_))) {
+        match caches
+            .iter()
+            .any(|cache| matches!(cache, LayerCache::Rotating(_) | LayerCache::BatchRotating(_)))
+        {
             true => {
                 let allowed = "this model's sliding-window caches, or a max_kv_size, cannot be quantized: leave one of them out";
-                Err(LmError::CacheSetting { name: "kv_bits", value: self.bits.to_string(), allowed: allowed.to_owned() })
+                Err(LmError::CacheSetting {
+                    name: "kv_bits",
+                    value: self.bits.to_string(),
+                    allowed: allowed.to_owned(),
+                })
             }
             false => Ok(()),
         }
@@ -52,18 +62,33 @@ impl KvQuantization {
     }
 }
 
-/// Empty caches for `model`, one per layer. With `max_kv_size` they hold at most that many tokens: the first four and the last ones.
+/// Empty caches for `model`, one per layer. With `max_kv_size` they hold at most that many tokens:
+/// the first four and the last ones.
 ///
-/// mlx-lm ignores `max_kv_size` for models that make caches of their own kinds; here it is refused, since it would bound nothing.
-pub fn make_prompt_cache(model: &Model, max_kv_size: Option<usize>) -> Result<Vec<LayerCache>, LmError> {
+/// mlx-lm ignores `max_kv_size` for models that make caches of their own kinds; here it is refused,
+/// since it would bound nothing.
+pub fn make_prompt_cache(
+    model: &Model,
+    max_kv_size: Option<usize>,
+) -> Result<Vec<LayerCache>, LmError> {
     let caches = model.make_cache();
     let Some(max_kv_size) = max_kv_size else { return Ok(caches) };
     bounded(caches, max_kv_size)
 }
 
-pub(super) fn bounded(caches: Vec<LayerCache>, max_kv_size: usize) -> Result<Vec<LayerCache>, LmError> {
-    let refuse = |allowed: String| LmError::CacheSetting { name: "max_kv_size", value: max_kv_size.to_string(), allowed };
-    let Some(max_size) = i32::try_from(max_kv_size).ok().filter(|max_size| (NUM_KEPT + 1..=MAX_TOKENS).contains(max_size)) else {
+pub(super) fn bounded(
+    caches: Vec<LayerCache>,
+    max_kv_size: usize,
+) -> Result<Vec<LayerCache>, LmError> {
+    let refuse = |allowed: String| LmError::CacheSetting {
+        name: "max_kv_size",
+        value: max_kv_size.to_string(),
+        allowed,
+    };
+    let Some(max_size) = i32::try_from(max_kv_size)
+        .ok()
+        .filter(|max_size| (NUM_KEPT + 1..=MAX_TOKENS).contains(max_size))
+    else {
         return Err(refuse(format!(
             "it must be from {} to {}, because the first {NUM_KEPT} tokens are always kept",
             NUM_KEPT + 1,
@@ -71,9 +96,15 @@ pub(super) fn bounded(caches: Vec<LayerCache>, max_kv_size: usize) -> Result<Vec
         )));
     };
     if let Some(other) = caches.iter().find(|cache| !matches!(cache, LayerCache::Kv(_))) {
-        return Err(refuse(format!("this model decides by itself what it keeps (a {} among its caches): leave it out", other.kind())));
+        return Err(refuse(format!(
+            "this model decides by itself what it keeps (a {} among its caches): leave it out",
+            other.kind()
+        )));
     }
-    Ok(caches.iter().map(|_| LayerCache::Rotating(RotatingKvCache::new(max_size, NUM_KEPT))).collect())
+    Ok(caches
+        .iter()
+        .map(|_| LayerCache::Rotating(RotatingKvCache::new(max_size, NUM_KEPT)))
+        .collect())
 }
 
 /// Whether tokens can be forgotten from the end of all of them.
@@ -81,7 +112,8 @@ pub fn can_trim_prompt_cache(caches: &[LayerCache]) -> bool {
     caches.iter().all(LayerCache::is_trimmable)
 }
 
-/// Forgets the last `num_tokens` in all of `caches`; returns how many the first forgot, 0 (and changes nothing) if one of them cannot.
+/// Forgets the last `num_tokens` in all of `caches`; returns how many the first forgot, 0 (and
+/// changes nothing) if one of them cannot.
 pub fn trim_prompt_cache(caches: &mut [LayerCache], num_tokens: usize) -> usize {
     if !can_trim_prompt_cache(caches) {
         return 0;

@@ -39,15 +39,26 @@ impl QuantizedKvCache {
     pub fn new(group_size: i32, bits: i32) -> std::result::Result<Self, LmError> {
         let check = |name, value: i32, allowed: &[i32]| match allowed.contains(&value) {
             true => Ok(()),
-            false => Err(LmError::CacheSetting { name, value: value.to_string(), allowed: format!("it must be one of {allowed:?}") }),
+            false => Err(LmError::CacheSetting {
+                name,
+                value: value.to_string(),
+                allowed: format!("it must be one of {allowed:?}"),
+            }),
         };
         check("kv_group_size", group_size, &Self::GROUP_SIZES)?;
         check("kv_bits", bits, &Self::BITS)?;
         Ok(QuantizedKvCache { keys: None, values: None, offset: 0, group_size, bits })
     }
 
-    /// A cache that holds `keys` and `values` `[B, H, capacity, D]`, of which `offset` tokens are in use.
-    pub(super) fn quantize(keys: &Array, values: &Array, offset: usize, group_size: i32, bits: i32) -> std::result::Result<Self, LmError> {
+    /// A cache that holds `keys` and `values` `[B, H, capacity, D]`, of which `offset` tokens are
+    /// in use.
+    pub(super) fn quantize(
+        keys: &Array,
+        values: &Array,
+        offset: usize,
+        group_size: i32,
+        bits: i32,
+    ) -> std::result::Result<Self, LmError> {
         let mut cache = QuantizedKvCache::new(group_size, bits)?;
         check_head_dim(cache.group_size, keys)?;
         check_head_dim(cache.group_size, values)?;
@@ -58,7 +69,12 @@ impl QuantizedKvCache {
     }
 
     /// `self` with what a file held, already checked.
-    pub(super) fn with_contents(self, keys: QuantizedArray, values: QuantizedArray, offset: i32) -> Self {
+    pub(super) fn with_contents(
+        self,
+        keys: QuantizedArray,
+        values: QuantizedArray,
+        offset: i32,
+    ) -> Self {
         QuantizedKvCache { keys: Some(keys), values: Some(values), offset, ..self }
     }
 
@@ -82,12 +98,18 @@ impl QuantizedKvCache {
         self.keys.is_none()
     }
 
-    /// Appends `keys` and `values` `[B, H, L, D]` and returns all of them. Fails if the groups do not divide D.
-    pub fn update_and_fetch(&mut self, keys: &Array, values: &Array) -> Result<(QuantizedArray, QuantizedArray)> {
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns all of them. Fails if the groups do
+    /// not divide D.
+    pub fn update_and_fetch(
+        &mut self,
+        keys: &Array,
+        values: &Array,
+    ) -> Result<(QuantizedArray, QuantizedArray)> {
         if self.is_empty() {
             // What a layer writes never changes its shape, so the first time is enough.
             for array in [keys, values] {
-                check_head_dim(self.group_size, array).map_err(|error| Exception::custom(error.to_string()))?;
+                check_head_dim(self.group_size, array)
+                    .map_err(|error| Exception::custom(error.to_string()))?;
             }
         }
         let start = self.offset;
@@ -106,7 +128,8 @@ impl QuantizedKvCache {
         Ok(QuantizedArray { packed, scales, biases })
     }
 
-    /// Where the next `length` tokens stand and what they see: all before them, or the last `window`.
+    /// Where the next `length` tokens stand and what they see: all before them, or the last
+    /// `window`.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         AttentionStep::after(self.offset, length, window)
     }
@@ -121,24 +144,38 @@ impl QuantizedKvCache {
     /// Keys and values in use, as views; none while nothing is remembered.
     pub(super) fn held(&self) -> Result<Option<(QuantizedArray, QuantizedArray)>> {
         match (&self.keys, &self.values) {
-            (Some(keys), Some(values)) if self.offset > 0 => Ok(Some((keys.front(self.offset)?, values.front(self.offset)?))),
+            (Some(keys), Some(values)) if self.offset > 0 => {
+                Ok(Some((keys.front(self.offset)?, values.front(self.offset)?)))
+            }
             _ => Ok(None),
         }
     }
 
     /// The arrays behind it.
     pub fn arrays(&self) -> Vec<&Array> {
-        self.keys.iter().chain(&self.values).flat_map(|held| [&held.packed, &held.scales, &held.biases]).collect()
+        self.keys
+            .iter()
+            .chain(&self.values)
+            .flat_map(|held| [&held.packed, &held.scales, &held.biases])
+            .collect()
     }
 }
 
 impl QuantizedArray {
     fn front(&self, stop: i32) -> Result<QuantizedArray> {
-        Ok(QuantizedArray { packed: front(&self.packed, stop)?, scales: front(&self.scales, stop)?, biases: front(&self.biases, stop)? })
+        Ok(QuantizedArray {
+            packed: front(&self.packed, stop)?,
+            scales: front(&self.scales, stop)?,
+            biases: front(&self.biases, stop)?,
+        })
     }
 }
 
-fn appended(buffer: Option<&QuantizedArray>, update: &QuantizedArray, start: i32) -> Result<QuantizedArray> {
+fn appended(
+    buffer: Option<&QuantizedArray>,
+    update: &QuantizedArray,
+    start: i32,
+) -> Result<QuantizedArray> {
     Ok(QuantizedArray {
         packed: append(buffer.map(|buffer| &buffer.packed), &update.packed, start)?,
         scales: append(buffer.map(|buffer| &buffer.scales), &update.scales, start)?,

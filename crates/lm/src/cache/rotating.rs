@@ -1,4 +1,5 @@
-//! Keys and values of the last tokens only: the cache of sliding-window attention, and of a conversation whose memory is bounded.
+//! Keys and values of the last tokens only: the cache of sliding-window attention, and of a
+//! conversation whose memory is bounded.
 
 use std::ops::Range;
 
@@ -8,14 +9,17 @@ use mlx_rs::error::Result;
 use super::buffer::{STEP, front, joined, room, span, write};
 use super::{AttentionStep, Mask, RopeOffset, causal_mask};
 
-/// The last `max_size` tokens, of which the very first `keep` are never given up. As mlx-lm's RotatingKVCache.
+/// The last `max_size` tokens, of which the very first `keep` are never given up. As mlx-lm's
+/// RotatingKVCache.
 ///
 /// - Single tokens go into a ring: once `max_size` are held, each overwrites the oldest.
-/// - Several at once are appended in temporal order behind the last `max_size - 1`, so that each of them sees `max_size`; the buffer is
-///   then longer than `max_size` until the next single token.
-/// - While `offset < max_size` nothing has been given up: `index == offset`, and tokens can be trimmed.
-/// - Otherwise the buffer has at least `max_size` tokens, and either `index` is its length (temporal order) or the buffer is a ring of
-///   exactly `max_size` whose newest token stands before `index`.
+/// - Several at once are appended in temporal order behind the last `max_size - 1`, so that each of
+///   them sees `max_size`; the buffer is then longer than `max_size` until the next single token.
+/// - While `offset < max_size` nothing has been given up: `index == offset`, and tokens can be
+///   trimmed.
+/// - Otherwise the buffer has at least `max_size` tokens, and either `index` is its length
+///   (temporal order) or the buffer is a ring of exactly `max_size` whose newest token stands
+///   before `index`.
 #[derive(Debug, Clone)]
 pub struct RotatingKvCache {
     keys: Option<Array>,   // [B, H, capacity, D]
@@ -35,13 +39,33 @@ impl RotatingKvCache {
         RotatingKvCache { keys: None, values: None, max_size, keep, offset: 0, index: 0 }
     }
 
-    /// A cache that has read `offset` tokens and holds the last of them in temporal order, keys and values `[B, H, T, D]`.
-    pub fn from_temporal(max_size: i32, keep: i32, keys: Array, values: Array, offset: i32) -> Self {
-        RotatingKvCache { index: keys.dim(2), keys: Some(keys), values: Some(values), offset, ..RotatingKvCache::new(max_size, keep) }
+    /// A cache that has read `offset` tokens and holds the last of them in temporal order, keys and
+    /// values `[B, H, T, D]`.
+    pub fn from_temporal(
+        max_size: i32,
+        keep: i32,
+        keys: Array,
+        values: Array,
+        offset: i32,
+    ) -> Self {
+        RotatingKvCache {
+            index: keys.dim(2),
+            keys: Some(keys),
+            values: Some(values),
+            offset,
+            ..RotatingKvCache::new(max_size, keep)
+        }
     }
 
     /// A cache in any state that [`RotatingKvCache`] lists, with buffers of just the tokens in use.
-    pub(super) fn from_buffers(max_size: i32, keep: i32, keys: Array, values: Array, offset: i32, index: i32) -> Result<Self> {
+    pub(super) fn from_buffers(
+        max_size: i32,
+        keep: i32,
+        keys: Array,
+        values: Array,
+        offset: i32,
+        index: i32,
+    ) -> Result<Self> {
         // Room for more, in a file from elsewhere, could be longer than the ring will be.
         let in_use = if offset < max_size { offset } else { keys.dim(2) };
         if in_use == 0 {
@@ -51,7 +75,8 @@ impl RotatingKvCache {
         Ok(RotatingKvCache { keys, values, max_size, keep, offset, index })
     }
 
-    /// Keys and values in use, in the buffer's own order, as views; none while nothing is remembered.
+    /// Keys and values in use, in the buffer's own order, as views; none while nothing is
+    /// remembered.
     pub(super) fn held(&self) -> Result<Option<(Array, Array)>> {
         match (&self.keys, &self.values) {
             (Some(keys), Some(values)) if self.offset > 0 => {
@@ -87,10 +112,14 @@ impl RotatingKvCache {
         self.keys.is_none()
     }
 
-    /// Appends `keys` and `values` `[B, H, L, D]` and returns all that the step attends to: a ring in its own order for L = 1, which
-    /// attention does not mind, otherwise in temporal order.
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns all that the step attends to: a ring
+    /// in its own order for L = 1, which attention does not mind, otherwise in temporal order.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
-        if keys.dim(2) == 1 { self.replace_oldest(&keys, &values) } else { self.append(keys, values) }
+        if keys.dim(2) == 1 {
+            self.replace_oldest(&keys, &values)
+        } else {
+            self.append(keys, values)
+        }
     }
 
     fn append(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
@@ -122,7 +151,11 @@ impl RotatingKvCache {
             Some(held) if self.offset >= capacity && capacity < self.max_size => {
                 joined(&[held.clone(), room(new, STEP.min(self.max_size - self.offset))?])
             }
-            Some(held) if capacity > self.max_size => gathered(held, &[0..self.keep, capacity - self.max_size + self.keep..capacity], None),
+            Some(held) if capacity > self.max_size => gathered(
+                held,
+                &[0..self.keep, capacity - self.max_size + self.keep..capacity],
+                None,
+            ),
             Some(held) => Ok(held.clone()),
         };
         let (old_keys, old_values) = (prepare(&self.keys, keys)?, prepare(&self.values, values)?);
@@ -140,23 +173,31 @@ impl RotatingKvCache {
         Ok(views)
     }
 
-    /// Where the next `length` tokens stand and what they see: the last `window`, at most `max_size`.
+    /// Where the next `length` tokens stand and what they see: the last `window`, at most
+    /// `max_size`.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         let mask = if length == 1 {
             match window {
                 // Only a window narrower than the ring leaves something out.
-                Some(window) if self.offset >= window && self.max_size > window => Mask::Array(self.single_mask(window)),
+                Some(window) if self.offset >= window && self.max_size > window => {
+                    Mask::Array(self.single_mask(window))
+                }
                 _ => Mask::None,
             }
         } else {
             let window = window.unwrap_or(self.max_size);
             let offset = self.offset.min(self.max_size - 1);
-            if offset + length > window { Mask::Array(causal_mask(length, offset, Some(window))?) } else { Mask::Causal }
+            if offset + length > window {
+                Mask::Array(causal_mask(length, offset, Some(window))?)
+            } else {
+                Mask::Causal
+            }
         };
         Ok(AttentionStep { offset: RopeOffset::Same(self.offset), mask })
     }
 
-    /// bool `[T]`: which slots the next single token sees once it has been written, itself among them.
+    /// bool `[T]`: which slots the next single token sees once it has been written, itself among
+    /// them.
     fn single_mask(&self, window: i32) -> Array {
         let num_slots = self.max_size.min(self.offset + 1);
         let slot = if self.index >= self.max_size { self.keep } else { self.index };
@@ -173,7 +214,8 @@ impl RotatingKvCache {
         Array::from_slice(&seen, &[num_slots])
     }
 
-    /// Whether tokens can be forgotten from the end: not once older ones have been given up for them.
+    /// Whether tokens can be forgotten from the end: not once older ones have been given up for
+    /// them.
     pub fn is_trimmable(&self) -> bool {
         self.offset < self.max_size
     }
@@ -189,18 +231,21 @@ impl RotatingKvCache {
         trimmed
     }
 
-    /// Keys and values of the tokens held, oldest first, `[B, H, T, D]`; none while empty. T exceeds `max_size` after several tokens at once.
+    /// Keys and values of the tokens held, oldest first, `[B, H, T, D]`; none while empty. T
+    /// exceeds `max_size` after several tokens at once.
     pub fn temporal(&self) -> Result<Option<(Array, Array)>> {
         let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
         let held = self.temporal_spans(keys.dim(2));
         Ok(Some((gathered(keys, &held, None)?, gathered(values, &held, None)?)))
     }
 
-    /// The token of the first of what [`RotatingKvCache::temporal`] gives, counted back from the newest. Where the first tokens are kept,
-    /// they stand in the place of that one and of those behind it.
+    /// The token of the first of what [`RotatingKvCache::temporal`] gives, counted back from the
+    /// newest. Where the first tokens are kept, they stand in the place of that one and of those
+    /// behind it.
     pub fn first_held(&self) -> usize {
         let capacity = self.keys.as_ref().map_or(0, |keys| keys.dim(2));
-        let num_held: i32 = self.temporal_spans(capacity).iter().map(|span| span.end - span.start).sum();
+        let num_held: i32 =
+            self.temporal_spans(capacity).iter().map(|span| span.end - span.start).sum();
         (self.offset - num_held).max(0) as usize
     }
 
@@ -236,7 +281,11 @@ fn without(spans: &[Range<i32>], removed: Range<i32>) -> Vec<Range<i32>> {
 fn gathered(buffer: &Array, spans: &[Range<i32>], more: Option<Array>) -> Result<Array> {
     let mut parts = Vec::with_capacity(spans.len() + 1);
     for part in spans.iter().filter(|part| part.start < part.end) {
-        parts.push(if *part == (0..buffer.dim(2)) { buffer.clone() } else { span(buffer, part.start, part.end)? });
+        parts.push(if *part == (0..buffer.dim(2)) {
+            buffer.clone()
+        } else {
+            span(buffer, part.start, part.end)?
+        });
     }
     parts.extend(more);
     // One part needs no copy.
@@ -248,7 +297,8 @@ mod tests {
     use super::*;
 
     fn tokens(positions: &[i32]) -> Array {
-        let numbers: Vec<f32> = positions.iter().flat_map(|&token| [token as f32, -token as f32]).collect();
+        let numbers: Vec<f32> =
+            positions.iter().flat_map(|&token| [token as f32, -token as f32]).collect();
         Array::from_slice(&numbers, &[1, 1, positions.len() as i32, 2])
     }
 
@@ -258,18 +308,24 @@ mod tests {
         numbers.chunks(2).map(|pair| pair[0] as i32).collect()
     }
 
-    /// Appends steps of the given lengths (trims where negative), and compares what the last one attends to.
+    /// Appends steps of the given lengths (trims where negative), and compares what the last one
+    /// attends to.
     fn check(max_size: i32, keep: i32, steps: &[i32], expected: &[i32]) {
         let mut cache = RotatingKvCache::new(max_size, keep);
         let mut last = Vec::new();
         for &step in steps {
             let offset = cache.offset() as i32;
             if step < 0 {
-                assert_eq!(cache.trim(-step as usize) as i32, if offset < max_size { (-step).min(offset) } else { 0 }, "trim in {steps:?}");
+                assert_eq!(
+                    cache.trim(-step as usize) as i32,
+                    if offset < max_size { (-step).min(offset) } else { 0 },
+                    "trim in {steps:?}"
+                );
                 continue;
             }
             let new: Vec<i32> = (offset..offset + step).collect();
-            let (keys, values) = cache.update_and_fetch(tokens(&new), tokens(&new)).expect("update");
+            let (keys, values) =
+                cache.update_and_fetch(tokens(&new), tokens(&new)).expect("update");
             last = positions(&keys);
             assert_eq!(positions(&values), last);
         }

@@ -1,7 +1,8 @@
 //! Rows of a batch side by side: what batched caches of keys and values share.
 //!
-//! Rows of different lengths end at the same column, so that a step appends to all of them at once; the columns before a row's first token
-//! are its left padding, which a mask hides. Lengths and padding are plain numbers here, and become arrays once per forward pass.
+//! Rows of different lengths end at the same column, so that a step appends to all of them at once;
+//! the columns before a row's first token are its left padding, which a mask hides. Lengths and
+//! padding are plain numbers here, and become arrays once per forward pass.
 
 use std::ops::Range;
 
@@ -19,7 +20,8 @@ pub(super) struct Block<'a> {
     pub(super) columns: Range<i32>,
 }
 
-/// All `blocks` in one buffer of `capacity` columns, each ending at column `stop`; none where no block holds anything.
+/// All `blocks` in one buffer of `capacity` columns, each ending at column `stop`; none where no
+/// block holds anything.
 pub(super) fn stacked(blocks: &[Block], stop: i32, capacity: i32) -> Result<Option<Array>> {
     let Some(first) = blocks.iter().find_map(|block| block.buffer) else { return Ok(None) };
     let [_, heads, _, dimensions] = shape(first)?;
@@ -32,7 +34,12 @@ pub(super) fn stacked(blocks: &[Block], stop: i32, capacity: i32) -> Result<Opti
         if let Some(buffer) = block.buffer.filter(|_| length > 0) {
             let part = span(buffer, block.columns.start, block.columns.end)?;
             // Each of these writes into the one before it: no copy but the tokens themselves.
-            all = ffi::slice_update(&all, &part, &[row, 0, stop - length, 0], &[next, heads, stop, dimensions])?;
+            all = ffi::slice_update(
+                &all,
+                &part,
+                &[row, 0, stop - length, 0],
+                &[next, heads, stop, dimensions],
+            )?;
         }
         row = next;
     }
@@ -57,10 +64,15 @@ pub(super) fn row_span(buffer: &Array, row: usize, columns: Range<i32>) -> Resul
     ffi::slice(buffer, &[row, 0, columns.start, 0], &[row + 1, heads, columns.end, dimensions])
 }
 
-/// The first `num_columns` with each row turned right by its own shift; what falls off the end comes back at the front.
+/// The first `num_columns` with each row turned right by its own shift; what falls off the end
+/// comes back at the front.
 pub(super) fn rolled(buffer: &Array, shifts: &[i32], num_columns: i32) -> Result<Array> {
-    let sources: Vec<i32> =
-        shifts.iter().flat_map(|shift| (0..num_columns).map(move |column| (column - shift).rem_euclid(num_columns))).collect();
+    let sources: Vec<i32> = shifts
+        .iter()
+        .flat_map(|shift| {
+            (0..num_columns).map(move |column| (column - shift).rem_euclid(num_columns))
+        })
+        .collect();
     let sources = Array::from_slice(&sources, &[shifts.len() as i32, 1, num_columns, 1]);
     front(buffer, num_columns)?.take_along_axis(sources, 2)
 }
@@ -73,12 +85,14 @@ pub(super) fn rope_offset(offsets: &[i32]) -> RopeOffset {
     }
 }
 
-/// bool `[B, 1, 1, T]`: where the numbers `columns` (i32 `[T]`) are not below the first that a row sees.
+/// bool `[B, 1, 1, T]`: where the numbers `columns` (i32 `[T]`) are not below the first that a row
+/// sees.
 pub(super) fn from_first(columns: &Array, first: &[i32]) -> Result<Array> {
     columns.ge(Array::from_slice(first, &[first.len() as i32, 1, 1, 1]))
 }
 
-/// How many of a step's `length` columns are no tokens of a row that has `remaining` left to read, and what then remains.
+/// How many of a step's `length` columns are no tokens of a row that has `remaining` left to read,
+/// and what then remains.
 pub(super) fn take_lengths(remaining: &mut Option<Vec<i32>>, length: i32) -> Option<Vec<i32>> {
     let remaining = remaining.as_mut()?;
     let padding = remaining.iter().map(|&left| (length - left).max(0)).collect();

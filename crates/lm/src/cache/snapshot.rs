@@ -1,4 +1,5 @@
-//! Going back to where a cache stood, exactly: what speculative decoding does when a draft is refused.
+//! Going back to where a cache stood, exactly: what speculative decoding does when a draft is
+//! refused.
 
 use mlx_rs::error::{Exception, Result};
 
@@ -6,8 +7,9 @@ use super::LayerCache;
 
 /// Where a cache stood. Costs no copy when it is taken.
 ///
-/// Caches that only append remember how many tokens they held, so between the two calls they may be appended to and trimmed, but not below
-/// that number. The others are kept whole: a ring overwrites what it would have to bring back.
+/// Caches that only append remember how many tokens they held, so between the two calls they may be
+/// appended to and trimmed, but not below that number. The others are kept whole: a ring overwrites
+/// what it would have to bring back.
 #[derive(Debug, Clone)]
 pub struct CacheSnapshot(Kept);
 
@@ -28,11 +30,14 @@ impl LayerCache {
             | LayerCache::Arrays(_)
             | LayerCache::BatchKv(_)
             | LayerCache::BatchRotating(_) => Kept::Whole(Box::new(self.clone())),
-            LayerCache::List(list) => Kept::Each(list.entries().iter().map(LayerCache::snap).collect()),
+            LayerCache::List(list) => {
+                Kept::Each(list.entries().iter().map(LayerCache::snap).collect())
+            }
         })
     }
 
-    /// Goes back to `snapshot`, which this cache made. Fails if the tokens it counted are no longer there.
+    /// Goes back to `snapshot`, which this cache made. Fails if the tokens it counted are no longer
+    /// there.
     pub fn restore(&mut self, snapshot: CacheSnapshot) -> Result<()> {
         match (snapshot.0, self) {
             (Kept::Whole(cache), to) => *to = *cache,
@@ -40,15 +45,24 @@ impl LayerCache {
                 let surplus = to.offset().checked_sub(offset);
                 if surplus.is_none_or(|surplus| to.trim(surplus) != surplus) {
                     let held = to.offset();
-                    return Err(Exception::custom(format!("a cache of {held} tokens cannot go back to {offset}")));
+                    return Err(Exception::custom(format!(
+                        "a cache of {held} tokens cannot go back to {offset}"
+                    )));
                 }
             }
-            (Kept::Each(snapshots), LayerCache::List(list)) if snapshots.len() == list.entries().len() => {
+            (Kept::Each(snapshots), LayerCache::List(list))
+                if snapshots.len() == list.entries().len() =>
+            {
                 for (cache, snapshot) in list.entries_mut().iter_mut().zip(snapshots) {
                     cache.restore(snapshot)?;
                 }
             }
-            (Kept::Each(_), to) => return Err(Exception::custom(format!("a {} is given the snapshot of another cache", to.kind()))),
+            (Kept::Each(_), to) => {
+                return Err(Exception::custom(format!(
+                    "a {} is given the snapshot of another cache",
+                    to.kind()
+                )));
+            }
         }
         Ok(())
     }

@@ -27,7 +27,10 @@ impl Checkpoint {
 
     /// Puts `caches`, which it was taken of, back to where they stood.
     pub(crate) fn restore(&self, caches: &mut [LayerCache]) -> Result<()> {
-        caches.iter_mut().zip(&self.layers).try_for_each(|(cache, layer)| cache.restore(layer.clone()))
+        caches
+            .iter_mut()
+            .zip(&self.layers)
+            .try_for_each(|(cache, layer)| cache.restore(layer.clone()))
     }
 }
 

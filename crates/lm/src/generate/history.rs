@@ -1,4 +1,5 @@
-//! The tokens that logits processors see: prompt and answer, also those that the device is still computing.
+//! The tokens that logits processors see: prompt and answer, also those that the device is still
+//! computing.
 
 use mlx_rs::Array;
 
@@ -22,14 +23,20 @@ impl History {
         }
     }
 
-    /// The array behind it, to be computed with each step: a processor that ignores it, as a bias does, would let its graph grow with the
-    /// answer.
+    /// The array behind it, to be computed with each step: a processor that ignores it, as a bias
+    /// does, would let its graph grow with the answer.
     pub(super) fn array(&self) -> Option<&Array> {
         self.0.as_ref().map(TokenBuffer::array)
     }
 
-    /// Logits `[1, V]` as the processors leave them, after this history and `proposed`, tokens `[1]` that may yet be taken back.
-    pub(super) fn process(&self, processors: &mut LogitsProcessors, proposed: &[Array], logits: Array) -> Result<Array, LmError> {
+    /// Logits `[1, V]` as the processors leave them, after this history and `proposed`, tokens
+    /// `[1]` that may yet be taken back.
+    pub(super) fn process(
+        &self,
+        processors: &mut LogitsProcessors,
+        proposed: &[Array],
+        logits: Array,
+    ) -> Result<Array, LmError> {
         let Some(tokens) = &self.0 else { return Ok(logits) };
         let shape = logits.shape().to_vec();
         let processed = if proposed.is_empty() {
@@ -40,7 +47,10 @@ impl History {
             processors.apply(&tokens, logits)?
         };
         if processed.shape() != shape {
-            return Err(LmError::ProcessedShape { expected: shape[1], found: processed.shape().to_vec() });
+            return Err(LmError::ProcessedShape {
+                expected: shape[1],
+                found: processed.shape().to_vec(),
+            });
         }
         Ok(processed)
     }

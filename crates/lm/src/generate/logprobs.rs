@@ -30,17 +30,27 @@ impl Logprobs {
 }
 
 /// The log-probability of `token` and the `num_top` best, from an evaluated row `[V]` or `[1, V]`.
-pub(crate) fn top_logprobs(row: &Array, token: u32, num_top: usize) -> Result<(f32, Vec<TokenScore>), LmError> {
+pub(crate) fn top_logprobs(
+    row: &Array,
+    token: u32,
+    num_top: usize,
+) -> Result<(f32, Vec<TokenScore>), LmError> {
     let row = row.try_as_slice::<f32>()?;
     let own = row.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
     Ok((own, likeliest(row, num_top)))
 }
 
-/// How many rows of logits [`score`] computes at once: shorter chunks than in prefill, because each token has a row of the vocabulary.
+/// How many rows of logits [`score`] computes at once: shorter chunks than in prefill, because each
+/// token has a row of the vocabulary.
 const SCORE_CHUNK: usize = 256;
 
-/// Natural log-probabilities of each of `tokens` given those before it (none for the first), and the `num_top` likeliest next tokens.
-pub fn score(model: &Model, tokens: &[u32], num_top: usize) -> Result<(Vec<Option<f32>>, Vec<TokenScore>), LmError> {
+/// Natural log-probabilities of each of `tokens` given those before it (none for the first), and
+/// the `num_top` likeliest next tokens.
+pub fn score(
+    model: &Model,
+    tokens: &[u32],
+    num_top: usize,
+) -> Result<(Vec<Option<f32>>, Vec<TokenScore>), LmError> {
     if tokens.is_empty() {
         return Err(LmError::EmptyPrompt);
     }
@@ -70,7 +80,8 @@ fn likeliest(row: &[f32], count: usize) -> Vec<TokenScore> {
     if count == 0 {
         return Vec::new();
     }
-    let mut indexed: Vec<TokenScore> = row.iter().enumerate().map(|(id, &value)| (id as u32, value)).collect();
+    let mut indexed: Vec<TokenScore> =
+        row.iter().enumerate().map(|(id, &value)| (id as u32, value)).collect();
     indexed.select_nth_unstable_by(count - 1, |a, b| b.1.total_cmp(&a.1));
     indexed.truncate(count);
     indexed.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));

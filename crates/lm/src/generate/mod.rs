@@ -1,8 +1,9 @@
 //! From a prompt to an answer: reading in chunks, then sampling token by token.
 //!
-//! Three functions, with mlx-lm's names. [`generate_step`] reads a prompt into caches and returns a [`TokenStream`] of ids;
-//! [`speculative_generate_step`] does the same with a small draft model ahead of the main one. [`stream_generate`] makes text of either,
-//! one [`GenerationResponse`] for each token, and ends it where a stop rule says so; [`generate`] collects that.
+//! Three functions, with mlx-lm's names. [`generate_step`] reads a prompt into caches and returns a
+//! [`TokenStream`] of ids; [`speculative_generate_step`] does the same with a small draft model
+//! ahead of the main one. [`stream_generate`] makes text of either, one [`GenerationResponse`] for
+//! each token, and ends it where a stop rule says so; [`generate`] collects that.
 
 mod checkpoint;
 mod history;
@@ -29,7 +30,9 @@ pub(crate) use logprobs::top_logprobs;
 pub use logprobs::{Logprobs, TokenScore, score};
 pub use prefill::Input;
 pub use response::{Generated, GenerationResponse};
-pub use speculative::{Acceptance, Draft, SpeculativeStream, check_vocabularies, speculative_generate_step};
+pub use speculative::{
+    Acceptance, Draft, SpeculativeStream, check_vocabularies, speculative_generate_step,
+};
 pub use stream::{ResponseStream, StreamRequest, generate, stream_generate};
 pub use text::Stops;
 pub use tokens::{TokenStream, generate_step};
@@ -46,7 +49,8 @@ pub struct GenerateOptions {
     pub prefill_step_size: usize,
     /// How many alternatives to report with each token; none: no log-probabilities at all.
     pub num_top_logprobs: Option<usize>,
-    /// Bounds the caches that are made here; the first 4 tokens stay. Caches that are given, and models with caches of their own, ignore it.
+    /// Bounds the caches that are made here; the first 4 tokens stay. Caches that are given, and
+    /// models with caches of their own, ignore it.
     pub max_kv_size: Option<usize>,
     /// Quantizes keys and values; none leaves them as computed.
     pub kv_quantization: Option<KvQuantization>,
@@ -81,10 +85,15 @@ pub fn check_prefill_step_size(prefill_step_size: usize) -> Result<(), LmError> 
     if prefill_step_size > 0 {
         return Ok(());
     }
-    Err(LmError::OutOfRange { name: "prefill_step_size", value: prefill_step_size.to_string(), allowed: "1 or more".to_owned() })
+    Err(LmError::OutOfRange {
+        name: "prefill_step_size",
+        value: prefill_step_size.to_string(),
+        allowed: "1 or more".to_owned(),
+    })
 }
 
-/// How tokens are chosen: processors change the logits, then the sampler draws. The default takes the most likely token.
+/// How tokens are chosen: processors change the logits, then the sampler draws. The default takes
+/// the most likely token.
 #[derive(Debug)]
 pub struct Sampling {
     /// Draws a token.
@@ -134,7 +143,11 @@ pub struct Sampled {
 /// Fails if the prompt leaves no room for an answer.
 pub fn check_length(num_tokens: usize, model: &Model) -> Result<(), LmError> {
     let context_length = model.context_length();
-    if num_tokens > context_length { Err(LmError::PromptTooLong { num_tokens, context_length }) } else { Ok(()) }
+    if num_tokens > context_length {
+        Err(LmError::PromptTooLong { num_tokens, context_length })
+    } else {
+        Ok(())
+    }
 }
 
 pub(crate) fn check_tokens(tokens: &[u32], vocab_size: usize) -> Result<(), LmError> {
@@ -148,8 +161,13 @@ pub(crate) fn token_array(tokens: &[u32]) -> Array {
     Array::from_slice(tokens, &[1, tokens.len() as i32])
 }
 
-/// Makes caches where the caller gave none. Refuses caches of another number of layers and settings that they cannot follow, before anything is read.
-pub(crate) fn make_caches(caches: &mut Vec<LayerCache>, model: &Model, options: &GenerateOptions) -> Result<(), LmError> {
+/// Makes caches where the caller gave none. Refuses caches of another number of layers and settings
+/// that they cannot follow, before anything is read.
+pub(crate) fn make_caches(
+    caches: &mut Vec<LayerCache>,
+    model: &Model,
+    options: &GenerateOptions,
+) -> Result<(), LmError> {
     if caches.is_empty() {
         *caches = make_prompt_cache(model, options.max_kv_size)?;
     }
@@ -167,7 +185,10 @@ pub(crate) fn make_caches(caches: &mut Vec<LayerCache>, model: &Model, options: 
 }
 
 /// Quantizes what has become long enough for it.
-fn quantize_if_due(caches: &mut [LayerCache], quantization: Option<&KvQuantization>) -> Result<(), LmError> {
+fn quantize_if_due(
+    caches: &mut [LayerCache],
+    quantization: Option<&KvQuantization>,
+) -> Result<(), LmError> {
     match quantization {
         Some(quantization) => quantization.apply(caches),
         None => Ok(()),

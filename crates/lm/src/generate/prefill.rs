@@ -10,7 +10,8 @@ use crate::cache::{KvQuantization, LayerCache};
 use crate::models::Model;
 use crate::{LmError, ffi};
 
-/// What a model is to read after what its caches hold: tokens, embeddings, or embeddings with the tokens that they stand for.
+/// What a model is to read after what its caches hold: tokens, embeddings, or embeddings with the
+/// tokens that they stand for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Input<'a> {
     /// Token ids; may be empty where embeddings are given.
@@ -58,10 +59,16 @@ impl<'a> Prompt<'a> {
     }
 
     /// Runs the tokens of `range` and returns their hidden states `[1, L, D]`.
-    pub(super) fn forward(&self, range: Range<usize>, model: &Model, caches: &mut [LayerCache]) -> Result<Array, LmError> {
+    pub(super) fn forward(
+        &self,
+        range: Range<usize>,
+        model: &Model,
+        caches: &mut [LayerCache],
+    ) -> Result<Array, LmError> {
         match &self.embeddings {
             Some(embeddings) => {
-                let (start, stop) = ([0, range.start as i32, 0], [1, range.end as i32, embeddings.dim(2)]);
+                let (start, stop) =
+                    ([0, range.start as i32, 0], [1, range.end as i32, embeddings.dim(2)]);
                 model.forward_embeddings(ffi::slice(embeddings, &start, &stop)?, caches)
             }
             None => model.forward(&token_array(&self.tokens[range]), caches),
@@ -69,19 +76,33 @@ impl<'a> Prompt<'a> {
     }
 }
 
-fn checked_embeddings(embeddings: &Array, num_tokens: usize, model: &Model) -> Result<Array, LmError> {
-    let refuse = |allowed: String| LmError::OutOfRange { name: "input_embeddings", value: format!("{:?}", embeddings.shape()), allowed };
+fn checked_embeddings(
+    embeddings: &Array,
+    num_tokens: usize,
+    model: &Model,
+) -> Result<Array, LmError> {
+    let refuse = |allowed: String| LmError::OutOfRange {
+        name: "input_embeddings",
+        value: format!("{:?}", embeddings.shape()),
+        allowed,
+    };
     let batched = match embeddings.shape() {
         [_, _] => ops::expand_dims(embeddings, 0)?,
         [1, _, _] => embeddings.clone(),
-        _ => return Err(refuse("a shape of [length, hidden size] or [1, length, hidden size]".to_owned())),
+        _ => {
+            return Err(refuse(
+                "a shape of [length, hidden size] or [1, length, hidden size]".to_owned(),
+            ));
+        }
     };
     let hidden_size = model.embed(&token_array(&[0]))?.dim(2);
     if batched.dim(2) != hidden_size {
         return Err(refuse(format!("{hidden_size} numbers for each token of this model")));
     }
     if num_tokens > 0 && batched.dim(1) as usize != num_tokens {
-        return Err(refuse(format!("as many embeddings as the prompt has tokens ({num_tokens}), or an empty prompt")));
+        return Err(refuse(format!(
+            "as many embeddings as the prompt has tokens ({num_tokens}), or an empty prompt"
+        )));
     }
     Ok(batched)
 }
@@ -100,16 +121,26 @@ pub(super) fn prefill(
     }
     let forward = &mut |range, caches: &mut [LayerCache]| prompt.forward(range, model, caches);
     let quantization = options.kv_quantization.as_ref();
-    read_chunks(0..total - 1, options.prefill_step_size, forward, caches, quantization, &mut |processed| on_progress(processed, total))
+    read_chunks(
+        0..total - 1,
+        options.prefill_step_size,
+        forward,
+        caches,
+        quantization,
+        &mut |processed| on_progress(processed, total),
+    )
 }
 
 /// Runs the tokens of a range, and returns their hidden states.
-pub(crate) type Forward<'a> = &'a mut dyn FnMut(Range<usize>, &mut [LayerCache]) -> Result<Array, LmError>;
+pub(crate) type Forward<'a> =
+    &'a mut dyn FnMut(Range<usize>, &mut [LayerCache]) -> Result<Array, LmError>;
 
-/// Reads the tokens of `range` by `forward`, at most `step_size` at once, and calls `on_chunk` with the end of every chunk.
+/// Reads the tokens of `range` by `forward`, at most `step_size` at once, and calls `on_chunk` with
+/// the end of every chunk.
 ///
-/// Breaking is [`LmError::Cancelled`]: `caches` keep what was read. On any other error they are left empty, because some layers may have
-/// read what others have not. No logits are computed: nothing asks for them.
+/// Breaking is [`LmError::Cancelled`]: `caches` keep what was read. On any other error they are
+/// left empty, because some layers may have read what others have not. No logits are computed:
+/// nothing asks for them.
 pub(crate) fn read_chunks(
     range: Range<usize>,
     step_size: usize,

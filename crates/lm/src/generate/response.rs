@@ -24,7 +24,8 @@ pub struct GenerationResponse {
     pub prompt_tps: f64,
     /// Tokens sampled, a token that ends the answer included.
     pub generation_tokens: usize,
-    /// Tokens sampled a second, counted from the first: 0 with that one, because its time belongs to the prompt.
+    /// Tokens sampled a second, counted from the first: 0 with that one, because its time belongs
+    /// to the prompt.
     pub generation_tps: f64,
     /// The most MLX memory in use since [`memory::reset_peak`], in 10^9 bytes.
     pub peak_memory_gb: f64,
@@ -32,7 +33,8 @@ pub struct GenerationResponse {
     pub finish_reason: Option<FinishReason>,
     /// The stop string that ended it. `text` ends before it.
     pub stop_string: Option<String>,
-    /// The tokens that ended it: an end-of-sequence token, a stop sequence, or those that a stop string was cut from. Empty otherwise.
+    /// The tokens that ended it: an end-of-sequence token, a stop sequence, or those that a stop
+    /// string was cut from. Empty otherwise.
     pub stop_tokens: Vec<u32>,
 }
 
@@ -64,7 +66,12 @@ impl Clock {
     }
 
     /// A response with the figures of now.
-    pub(super) fn response(&self, token: u32, from_draft: bool, logprobs: Option<Logprobs>) -> GenerationResponse {
+    pub(super) fn response(
+        &self,
+        token: u32,
+        from_draft: bool,
+        logprobs: Option<Logprobs>,
+    ) -> GenerationResponse {
         let first_token = self.first_token.unwrap_or(self.began);
         GenerationResponse {
             text: String::new(),
@@ -74,7 +81,10 @@ impl Clock {
             prompt_tokens: self.prompt_tokens,
             prompt_tps: rate(self.num_read, (first_token - self.began).as_secs_f64()),
             generation_tokens: self.generation_tokens,
-            generation_tps: rate(self.generation_tokens.saturating_sub(1), first_token.elapsed().as_secs_f64()),
+            generation_tps: rate(
+                self.generation_tokens.saturating_sub(1),
+                first_token.elapsed().as_secs_f64(),
+            ),
             peak_memory_gb: memory::peak_bytes() as f64 / 1e9,
             finish_reason: None,
             stop_string: None,

@@ -1,9 +1,11 @@
-//! Speculative decoding: a small draft model proposes tokens, the main model reads them in one pass and keeps those it would have chosen.
+//! Speculative decoding: a small draft model proposes tokens, the main model reads them in one pass
+//! and keeps those it would have chosen.
 //!
-//! Greedy answers are those of the main model alone; sampled ones are drawn from its distributions (Leviathan et al. 2023, in mlx-lm's
-//! simpler form: a proposal is kept where the main model's own draw is the same token). What was proposed in vain is taken back from both
-//! models' caches: trimmed, or, where a cache cannot be trimmed, by going back to a checkpoint and reading the kept tokens again together
-//! with the next proposals.
+//! Greedy answers are those of the main model alone; sampled ones are drawn from its distributions
+//! (Leviathan et al. 2023, in mlx-lm's simpler form: a proposal is kept where the main model's own
+//! draw is the same token). What was proposed in vain is taken back from both models' caches:
+//! trimmed, or, where a cache cannot be trimmed, by going back to a checkpoint and reading the kept
+//! tokens again together with the next proposals.
 
 use std::collections::VecDeque;
 
@@ -14,7 +16,10 @@ use super::history::History;
 use super::logprobs::Logprobs;
 use super::prefill::{Prompt, prefill};
 use super::tokens::CLEAR_CACHE_EVERY;
-use super::{Checkpoint, GenerateOptions, Input, OnProgress, Sampled, Sampling, make_caches, quantize_if_due, token_array};
+use super::{
+    Checkpoint, GenerateOptions, Input, OnProgress, Sampled, Sampling, make_caches,
+    quantize_if_due, token_array,
+};
 use crate::cache::LayerCache;
 use crate::models::Model;
 use crate::sample::logprobs;
@@ -38,7 +43,8 @@ pub struct Acceptance {
     pub num_accepted: usize,
 }
 
-/// Tokens being sampled with a draft model ahead. It owns both models' caches; [`SpeculativeStream::into_caches`] gives them back.
+/// Tokens being sampled with a draft model ahead. It owns both models' caches;
+/// [`SpeculativeStream::into_caches`] gives them back.
 #[derive(Debug)]
 pub struct SpeculativeStream {
     main: Reader,
@@ -54,9 +60,11 @@ pub struct SpeculativeStream {
     acceptance: Acceptance,
 }
 
-/// Reads `input` with both models, the draft model first. Arguments and errors as in [`generate_step`](super::generate_step).
+/// Reads `input` with both models, the draft model first. Arguments and errors as in
+/// [`generate_step`](super::generate_step).
 ///
-/// Fails if the vocabularies differ, and if embeddings are given: a draft model cannot read those of another.
+/// Fails if the vocabularies differ, and if embeddings are given: a draft model cannot read those
+/// of another.
 pub fn speculative_generate_step<'a>(
     model: &Model,
     draft: Draft<'_>,
@@ -105,7 +113,11 @@ pub fn speculative_generate_step<'a>(
 /// Fails unless a token id means the same to both models, as far as their configurations tell.
 pub fn check_vocabularies(model: &Model, draft: &Model) -> Result<(), LmError> {
     let (vocab_size, draft_vocab_size) = (model.vocab_size(), draft.vocab_size());
-    if vocab_size == draft_vocab_size { Ok(()) } else { Err(LmError::DraftVocabulary { vocab_size, draft_vocab_size }) }
+    if vocab_size == draft_vocab_size {
+        Ok(())
+    } else {
+        Err(LmError::DraftVocabulary { vocab_size, draft_vocab_size })
+    }
 }
 
 impl SpeculativeStream {
@@ -136,15 +148,17 @@ impl SpeculativeStream {
 
     /// Ends the stream and gives both models' caches back, the main model's first.
     ///
-    /// Each holds a beginning of the prompt and the tokens that were given out, as long as its offset tells: at most all but the last, and
-    /// a few less where a cache cannot be trimmed. After a failed step they are not to be used.
+    /// Each holds a beginning of the prompt and the tokens that were given out, as long as its
+    /// offset tells: at most all but the last, and a few less where a cache cannot be trimmed.
+    /// After a failed step they are not to be used.
     pub fn into_caches(mut self) -> Result<(Vec<LayerCache>, Vec<LayerCache>), LmError> {
         self.settle()?;
         ffi::synchronize()?;
         Ok((self.main.caches, self.draft.caches))
     }
 
-    /// Takes back what both models read beyond the tokens that were given out, the last of which is always read anew.
+    /// Takes back what both models read beyond the tokens that were given out, the last of which is
+    /// always read anew.
     fn settle(&mut self) -> Result<(), LmError> {
         self.chosen.clear();
         for reader in [&mut self.main, &mut self.draft] {
@@ -175,7 +189,8 @@ impl SpeculativeStream {
         let logits = self.main.last_logits(&ops::concatenate(&input, 1)?, rows)?; // [rows, V]
         let logits = self.process_rows(logits, &drafts)?;
         let tokens = self.sampling.sampler.sample(&logits)?; // [rows]
-        let logprobs = if self.options.num_top_logprobs.is_some() { Some(logprobs(&logits)?) } else { None };
+        let logprobs =
+            if self.options.num_top_logprobs.is_some() { Some(logprobs(&logits)?) } else { None };
         eval(std::iter::once(&tokens).chain(&drafts).chain(&logprobs).chain(self.history.array()))?;
 
         let tokens = tokens.try_as_slice::<u32>()?;
@@ -185,7 +200,11 @@ impl SpeculativeStream {
                 None => false,
             };
             let logprobs = match &logprobs {
-                Some(logprobs) => Some(Logprobs::read(row(logprobs, index as i32)?, token, self.options.num_top_logprobs.unwrap_or(0))?),
+                Some(logprobs) => Some(Logprobs::read(
+                    row(logprobs, index as i32)?,
+                    token,
+                    self.options.num_top_logprobs.unwrap_or(0),
+                )?),
                 None => None,
             };
             self.chosen.push_back(Sampled { token, from_draft, logprobs });
@@ -223,7 +242,11 @@ impl SpeculativeStream {
         let mut rows = Vec::with_capacity(drafts.len() + 1);
         for index in 0..=drafts.len() {
             let row = ffi::slice(&logits, &[index as i32, 0], &[index as i32 + 1, vocab_size])?;
-            rows.push(self.history.process(&mut self.sampling.processors, &drafts[..index], row)?);
+            rows.push(self.history.process(
+                &mut self.sampling.processors,
+                &drafts[..index],
+                row,
+            )?);
         }
         Ok(ops::concatenate(&rows, 0)?)
     }
@@ -274,7 +297,11 @@ impl Reader {
     /// Reads the sequence's tokens up to the first `num_tokens`, for nothing but the caches.
     fn read_to(&mut self, sequence: &[u32], num_tokens: usize) -> Result<(), LmError> {
         while self.num_read < num_tokens {
-            let stop = if self.reads_one_by_one(num_tokens - self.num_read) { self.num_read + 1 } else { num_tokens };
+            let stop = if self.reads_one_by_one(num_tokens - self.num_read) {
+                self.num_read + 1
+            } else {
+                num_tokens
+            };
             self.model.forward(&token_array(&sequence[self.num_read..stop]), &mut self.caches)?;
             eval(self.caches.iter().flat_map(LayerCache::arrays))?;
             self.num_read = stop;
@@ -282,11 +309,13 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether `length` tokens at once would see other tokens than one by one: a full ring that keeps its first tokens shows them to
-    /// single tokens only.
+    /// Whether `length` tokens at once would see other tokens than one by one: a full ring that
+    /// keeps its first tokens shows them to single tokens only.
     fn reads_one_by_one(&self, length: usize) -> bool {
         self.caches.iter().any(|cache| match cache {
-            LayerCache::Rotating(ring) => length > 1 && ring.keep() > 0 && ring.offset() + length > ring.max_size(),
+            LayerCache::Rotating(ring) => {
+                length > 1 && ring.keep() > 0 && ring.offset() + length > ring.max_size()
+            }
             _ => false,
         })
     }
@@ -295,7 +324,11 @@ impl Reader {
     fn last_logits(&mut self, tokens: &Array, rows: i32) -> Result<Array, LmError> {
         let hidden = self.model.forward(tokens, &mut self.caches)?;
         let (length, width) = (hidden.dim(1), hidden.dim(2));
-        let last = if length == rows { hidden } else { ffi::slice(&hidden, &[0, length - rows, 0], &[1, length, width])? };
+        let last = if length == rows {
+            hidden
+        } else {
+            ffi::slice(&hidden, &[0, length - rows, 0], &[1, length, width])?
+        };
         Ok(ops::reshape(&self.model.logits(&last)?, &[rows, -1])?)
     }
 }

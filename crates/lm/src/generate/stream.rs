@@ -8,8 +8,8 @@ use mlx_rs::Array;
 use super::response::Clock;
 use super::text::AnswerText;
 use super::{
-    Acceptance, Draft, GenerateOptions, Generated, GenerationResponse, Input, OnProgress, Sampled, Sampling, SpeculativeStream, Stops,
-    TokenStream, generate_step, speculative_generate_step,
+    Acceptance, Draft, GenerateOptions, Generated, GenerationResponse, Input, OnProgress, Sampled,
+    Sampling, SpeculativeStream, Stops, TokenStream, generate_step, speculative_generate_step,
 };
 use crate::cache::LayerCache;
 use crate::{LmError, LoadedModel};
@@ -24,8 +24,9 @@ pub struct StreamRequest<'a> {
     pub stops: Stops,
     /// Limits, cache settings, log-probabilities.
     pub options: GenerateOptions,
-    /// What the model has read before, to be continued; an empty vector is filled. On an error they are as
-    /// [`generate_step`] leaves them, otherwise [`ResponseStream::into_caches`] gives them back.
+    /// What the model has read before, to be continued; an empty vector is filled. On an error they
+    /// are as [`generate_step`] leaves them, otherwise [`ResponseStream::into_caches`] gives them
+    /// back.
     pub caches: Option<&'a mut Vec<LayerCache>>,
     /// A model that proposes tokens.
     pub draft: Option<Draft<'a>>,
@@ -48,7 +49,8 @@ impl<'a> StreamRequest<'a> {
     }
 }
 
-/// An answer as it comes: one response for each token, the last with a finish reason. An error is the last item too.
+/// An answer as it comes: one response for each token, the last with a finish reason. An error is
+/// the last item too.
 #[derive(Debug)]
 pub struct ResponseStream {
     tokens: Tokens,
@@ -64,12 +66,20 @@ enum Tokens {
     Speculative(Box<SpeculativeStream>),
 }
 
-/// Reads the prompt and returns the answer as it comes. `max_tokens` 0 is refused: a last response needs a token.
-pub fn stream_generate(loaded: &LoadedModel, request: StreamRequest<'_>) -> Result<ResponseStream, LmError> {
+/// Reads the prompt and returns the answer as it comes. `max_tokens` 0 is refused: a last response
+/// needs a token.
+pub fn stream_generate(
+    loaded: &LoadedModel,
+    request: StreamRequest<'_>,
+) -> Result<ResponseStream, LmError> {
     let StreamRequest { input, sampling, stops, options, caches, draft, on_progress } = request;
     let max_tokens = options.max_tokens;
     if max_tokens == 0 {
-        return Err(LmError::OutOfRange { name: "max_tokens", value: "0".to_owned(), allowed: "1 or more".to_owned() });
+        return Err(LmError::OutOfRange {
+            name: "max_tokens",
+            value: "0".to_owned(),
+            allowed: "1 or more".to_owned(),
+        });
     }
     let text = AnswerText::new(&loaded.tokenizer, stops)?;
     let num_read = match input.embeddings.map(Array::shape) {
@@ -77,17 +87,36 @@ pub fn stream_generate(loaded: &LoadedModel, request: StreamRequest<'_>) -> Resu
         Some(_) | None => input.tokens.len(), // of embeddings this is refused below
     };
     let prompt_tokens = input.cached_tokens.len() + num_read;
-    let clock = Clock { prompt_tokens, num_read, began: Instant::now(), first_token: None, generation_tokens: 0 };
+    let clock = Clock {
+        prompt_tokens,
+        num_read,
+        began: Instant::now(),
+        first_token: None,
+        generation_tokens: 0,
+    };
     let mut own_caches = Vec::new();
     let caches = caches.unwrap_or(&mut own_caches);
     let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
     let on_progress = on_progress.unwrap_or(&mut go_on);
     let model = &loaded.model;
     let tokens = match draft {
-        None => Tokens::Plain(Box::new(generate_step(model, input, caches, sampling, options, on_progress)?)),
-        Some(draft) => {
-            Tokens::Speculative(Box::new(speculative_generate_step(model, draft, input, caches, sampling, options, on_progress)?))
-        }
+        None => Tokens::Plain(Box::new(generate_step(
+            model,
+            input,
+            caches,
+            sampling,
+            options,
+            on_progress,
+        )?)),
+        Some(draft) => Tokens::Speculative(Box::new(speculative_generate_step(
+            model,
+            draft,
+            input,
+            caches,
+            sampling,
+            options,
+            on_progress,
+        )?)),
     };
     Ok(ResponseStream { tokens, text, clock, max_tokens, has_ended: false })
 }
@@ -115,9 +144,11 @@ impl ResponseStream {
         }
     }
 
-    /// Ends the answer, where it has not ended, and gives the model's caches back, and the draft model's.
+    /// Ends the answer, where it has not ended, and gives the model's caches back, and the draft
+    /// model's.
     ///
-    /// They hold the prompt and tokens that were given out, as many as their offset tells. After an error they are not to be used.
+    /// They hold the prompt and tokens that were given out, as many as their offset tells. After an
+    /// error they are not to be used.
     pub fn into_caches(self) -> Result<(Vec<LayerCache>, Option<Vec<LayerCache>>), LmError> {
         match self.tokens {
             Tokens::Plain(stream) => Ok((stream.into_caches()?, None)),
@@ -167,7 +198,8 @@ impl Iterator for ResponseStream {
             return None;
         }
         let response = self.next_response().transpose();
-        self.has_ended = !matches!(&response, Some(Ok(response)) if response.finish_reason.is_none());
+        self.has_ended =
+            !matches!(&response, Some(Ok(response)) if response.finish_reason.is_none());
         response
     }
 }

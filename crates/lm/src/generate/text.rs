@@ -42,7 +42,8 @@ pub(super) struct End {
     pub(super) stop_tokens: Vec<u32>,
 }
 
-/// The text of one answer. Joined, the pieces are the decoded whole, up to where a stop rule ended it.
+/// The text of one answer. Joined, the pieces are the decoded whole, up to where a stop rule ended
+/// it.
 #[derive(Debug)]
 pub(super) struct AnswerText {
     detokenizer: Option<Detokenizer>,
@@ -122,7 +123,9 @@ impl AnswerText {
     fn possible_start(&self) -> usize {
         let begins = |sequence: &Vec<u32>| {
             let longest = sequence.len().saturating_sub(1).min(self.undecided.len());
-            (1..=longest).rev().find(|&length| self.undecided.iter().skip(self.undecided.len() - length).eq(&sequence[..length]))
+            (1..=longest).rev().find(|&length| {
+                self.undecided.iter().skip(self.undecided.len() - length).eq(&sequence[..length])
+            })
         };
         self.stops.token_sequences.iter().filter_map(begins).max().unwrap_or(0)
     }
@@ -148,6 +151,9 @@ impl Withheld {
     }
 
     fn end(&self, stop_string: String) -> End {
-        End { stop_string: Some(stop_string), stop_tokens: self.0.iter().map(|(token, _)| *token).collect() }
+        End {
+            stop_string: Some(stop_string),
+            stop_tokens: self.0.iter().map(|(token, _)| *token).collect(),
+        }
     }
 }

@@ -20,18 +20,22 @@ pub struct TokenStream {
     sampling: Sampling,
     history: History,
     options: GenerateOptions,
-    /// The step that is being computed: its token `[1]` and, where asked for, log-probabilities `[1, V]`.
+    /// The step that is being computed: its token `[1]` and, where asked for, log-probabilities
+    /// `[1, V]`.
     pending: Option<(Array, Option<Array>)>,
     num_sampled: usize,
 }
 
-/// MLX keeps freed buffers for reuse; letting them go this often bounds what long answers hold. mlx-lm does the same.
+/// MLX keeps freed buffers for reuse; letting them go this often bounds what long answers hold.
+/// mlx-lm does the same.
 pub(super) const CLEAR_CACHE_EVERY: usize = 256;
 
-/// Reads `input` after what `caches` hold (they are made where the vector is empty), and launches the first step.
+/// Reads `input` after what `caches` hold (they are made where the vector is empty), and launches
+/// the first step.
 ///
-/// `on_progress(processed, total)` is called before the first and after every chunk. Breaking ends with [`LmError::Cancelled`], and
-/// `caches` keep what was read. Arguments that are refused leave them as they were, any other error leaves them empty.
+/// `on_progress(processed, total)` is called before the first and after every chunk. Breaking ends
+/// with [`LmError::Cancelled`], and `caches` keep what was read. Arguments that are refused leave
+/// them as they were, any other error leaves them empty.
 pub fn generate_step<'a>(
     model: &Model,
     input: impl Into<Input<'a>>,
@@ -46,8 +50,15 @@ pub fn generate_step<'a>(
     let history = History::new(&sampling.processors, &[input.cached_tokens, input.tokens]);
     make_caches(caches, model, &options)?;
     prefill(&prompt, model, caches, &options, on_progress)?;
-    let mut stream =
-        TokenStream { model: model.clone(), caches: std::mem::take(caches), sampling, history, options, pending: None, num_sampled: 0 };
+    let mut stream = TokenStream {
+        model: model.clone(),
+        caches: std::mem::take(caches),
+        sampling,
+        history,
+        options,
+        pending: None,
+        num_sampled: 0,
+    };
     let last = prompt.len() - 1;
     let hidden = prompt.forward(last..last + 1, model, &mut stream.caches)?;
     if stream.options.max_tokens > 0 {
@@ -60,7 +71,8 @@ pub fn generate_step<'a>(
 }
 
 impl TokenStream {
-    /// The next token; none after `max_tokens`. The step after it is launched before this one is waited for.
+    /// The next token; none after `max_tokens`. The step after it is launched before this one is
+    /// waited for.
     pub fn next_token(&mut self) -> Result<Option<Sampled>, LmError> {
         let Some((token, logprobs)) = self.pending.take() else { return Ok(None) };
         self.num_sampled += 1;
@@ -69,9 +81,15 @@ impl TokenStream {
             let hidden = self.model.forward(&ops::reshape(&token, &[1, 1])?, &mut self.caches)?;
             self.pending = Some(self.launch(&hidden)?);
         }
-        let id = token.try_item_exact::<u32>().map_err(|error| mlx_rs::error::Exception::custom(error.to_string()))?;
+        let id = token
+            .try_item_exact::<u32>()
+            .map_err(|error| mlx_rs::error::Exception::custom(error.to_string()))?;
         let logprobs = match logprobs {
-            Some(logprobs) => Some(Logprobs::read(ops::reshape(&logprobs, &[-1])?, id, self.options.num_top_logprobs.unwrap_or(0))?),
+            Some(logprobs) => Some(Logprobs::read(
+                ops::reshape(&logprobs, &[-1])?,
+                id,
+                self.options.num_top_logprobs.unwrap_or(0),
+            )?),
             None => None,
         };
         if self.num_sampled.is_multiple_of(CLEAR_CACHE_EVERY) {
@@ -82,8 +100,8 @@ impl TokenStream {
 
     /// Ends the stream and gives the caches back, when the device has finished what was launched.
     ///
-    /// They hold the prompt and the sampled tokens that were fed back, as many as their offset tells. After a failed step they are not to
-    /// be used.
+    /// They hold the prompt and the sampled tokens that were fed back, as many as their offset
+    /// tells. After a failed step they are not to be used.
     pub fn into_caches(mut self) -> Result<Vec<LayerCache>, LmError> {
         self.pending = None;
         ffi::synchronize()?;
@@ -93,10 +111,15 @@ impl TokenStream {
     /// From the hidden state `[1, 1, D]` of the last token to the next token.
     fn launch(&mut self, hidden: &Array) -> Result<(Array, Option<Array>), LmError> {
         let logits = self.model.logits(hidden)?;
-        let logits = self.history.process(&mut self.sampling.processors, &[], ops::reshape(&logits, &[1, -1])?)?;
+        let logits = self.history.process(
+            &mut self.sampling.processors,
+            &[],
+            ops::reshape(&logits, &[1, -1])?,
+        )?;
         quantize_if_due(&mut self.caches, self.options.kv_quantization.as_ref())?;
         let token = self.sampling.sampler.sample(&logits)?;
-        let logprobs = if self.options.num_top_logprobs.is_some() { Some(logprobs(&logits)?) } else { None };
+        let logprobs =
+            if self.options.num_top_logprobs.is_some() { Some(logprobs(&logits)?) } else { None };
         async_eval(std::iter::once(&token).chain(&logprobs).chain(self.history.array()))?;
         Ok((token, logprobs))
     }

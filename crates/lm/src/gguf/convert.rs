@@ -1,9 +1,11 @@
-//! Re-packs GGUF's quantized blocks as MLX affine groups, exactly, and undoes the row order of its query and key projections.
+//! Re-packs GGUF's quantized blocks as MLX affine groups, exactly, and undoes the row order of its
+//! query and key projections.
 //!
-//! Both formats keep 32 weights per scale. MLX computes `scale * q + bias`; so
-//! Q4_1 (`d * q + m`) becomes scale d, bias m; Q4_0 (`d * (q - 8)`) scale d, bias -8d; Q8_0 (`d * q`, q signed) is stored as q + 128
-//! with scale d, bias -128d. d is an f16 (11 significant bits) and q has at most 8, so `d * q` and the bias are exact in f32 and the
-//! sum is the exact GGUF value: scales and biases are written as f32. Only the sign of a zero may differ (d negative, q the centre).
+//! Both formats keep 32 weights per scale. MLX computes `scale * q + bias`; so Q4_1 (`d * q + m`)
+//! becomes scale d, bias m; Q4_0 (`d * (q - 8)`) scale d, bias -8d; Q8_0 (`d * q`, q signed) is
+//! stored as q + 128 with scale d, bias -128d. d is an f16 (11 significant bits) and q has at most
+//! 8, so `d * q` and the bias are exact in f32 and the sum is the exact GGUF value: scales and
+//! biases are written as f32. Only the sign of a zero may differ (d negative, q the centre).
 
 use super::parse::Stored;
 
@@ -37,7 +39,9 @@ pub(super) fn affine_bits(stored: Stored) -> Option<usize> {
 /// Converts whole blocks of a quantized format; gives empty parts for any other format.
 pub(super) fn to_affine(stored: Stored, blocks: &[u8]) -> Result<Affine, NotFinite> {
     let mut affine = Affine::default();
-    let (Some(bits), Some((_, block_bytes))) = (affine_bits(stored), stored.block()) else { return Ok(affine) };
+    let (Some(bits), Some((_, block_bytes))) = (affine_bits(stored), stored.block()) else {
+        return Ok(affine);
+    };
     let count = blocks.len() / block_bytes;
     affine.words.reserve(count * GROUP_SIZE * bits / 8);
     affine.scales.reserve(count * 4);
@@ -64,7 +68,8 @@ pub(super) fn to_affine(stored: Stored, blocks: &[u8]) -> Result<Affine, NotFini
     Ok(affine)
 }
 
-/// GGUF keeps element j in the low half of byte j and element j + 16 in the high half; MLX keeps neighbours in one byte.
+/// GGUF keeps element j in the low half of byte j and element j + 16 in the high half; MLX keeps
+/// neighbours in one byte.
 fn pack_nibbles(halves: &[u8], words: &mut Vec<u8>) {
     words.extend(halves.chunks_exact(2).map(|pair| (pair[0] & 0x0f) | (pair[1] << 4)));
     words.extend(halves.chunks_exact(2).map(|pair| (pair[0] >> 4) | (pair[1] & 0xf0)));
@@ -73,7 +78,9 @@ fn pack_nibbles(halves: &[u8], words: &mut Vec<u8>) {
 /// Whether values stored as F32 or F16 are all finite; true for other formats.
 pub(super) fn all_finite(stored: Stored, bytes: &[u8]) -> bool {
     match stored {
-        Stored::F32 => bytes.chunks_exact(4).all(|value| f32::from_le_bytes([value[0], value[1], value[2], value[3]]).is_finite()),
+        Stored::F32 => bytes
+            .chunks_exact(4)
+            .all(|value| f32::from_le_bytes([value[0], value[1], value[2], value[3]]).is_finite()),
         // The exponent's five bits, all set, mean infinite or not a number.
         Stored::F16 => bytes.chunks_exact(2).all(|value| value[1] & 0x7c != 0x7c),
         Stored::Q4_0 | Stored::Q4_1 | Stored::Q8_0 | Stored::Other(_) => true,
@@ -82,8 +89,9 @@ pub(super) fn all_finite(stored: Stored, bytes: &[u8]) -> bool {
 
 /// Puts the rows of whole heads back into the order of the original checkpoint.
 ///
-/// GGUF interleaves the two halves of each query and key head (row 2j + p of the file is row p * D/2 + j of the checkpoint, D being
-/// the head's rows), because ggml rotates neighbouring pairs where MLX rotates the two halves.
+/// GGUF interleaves the two halves of each query and key head (row 2j + p of the file is row p *
+/// D/2 + j of the checkpoint, D being the head's rows), because ggml rotates neighbouring pairs
+/// where MLX rotates the two halves.
 pub(super) fn unpermute_heads(rows: &[u8], row_bytes: usize, head_dim: usize) -> Vec<u8> {
     let mut ordered = Vec::with_capacity(rows.len());
     for head in rows.chunks_exact(head_dim * row_bytes) {
@@ -128,9 +136,17 @@ mod tests {
             let (exponent, mantissa) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
             let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
             match exponent {
-                0x1f => assert_eq!((found.is_nan(), found.is_infinite()), (mantissa != 0.0, mantissa == 0.0), "{bits:#x}"),
+                0x1f => assert_eq!(
+                    (found.is_nan(), found.is_infinite()),
+                    (mantissa != 0.0, mantissa == 0.0),
+                    "{bits:#x}"
+                ),
                 0 => assert_eq!(f64::from(found), sign * mantissa * 2f64.powi(-24), "{bits:#x}"),
-                _ => assert_eq!(f64::from(found), sign * (1.0 + mantissa / 1024.0) * 2f64.powi(exponent - 15), "{bits:#x}"),
+                _ => assert_eq!(
+                    f64::from(found),
+                    sign * (1.0 + mantissa / 1024.0) * 2f64.powi(exponent - 15),
+                    "{bits:#x}"
+                ),
             }
         }
     }
@@ -139,9 +155,17 @@ mod tests {
     fn check(gguf: f32, scale: f32, q: u8, bias: f32) {
         let mlx = scale * f32::from(q) + bias;
         // Adding zero maps -0 to +0: the sign of a zero is the one thing allowed to differ.
-        assert_eq!((mlx + 0.0).to_bits(), (gguf + 0.0).to_bits(), "scale {scale:e}, q {q}: {mlx:e} is not {gguf:e}");
+        assert_eq!(
+            (mlx + 0.0).to_bits(),
+            (gguf + 0.0).to_bits(),
+            "scale {scale:e}, q {q}: {mlx:e} is not {gguf:e}"
+        );
         let fused = scale.mul_add(f32::from(q), bias);
-        assert_eq!((fused + 0.0).to_bits(), (gguf + 0.0).to_bits(), "scale {scale:e}, q {q}, fused");
+        assert_eq!(
+            (fused + 0.0).to_bits(),
+            (gguf + 0.0).to_bits(),
+            "scale {scale:e}, q {q}, fused"
+        );
     }
 
     #[test]
@@ -158,7 +182,9 @@ mod tests {
                 check(d * f32::from(q), d, (q as u8) ^ 0x80, -128.0 * d);
             }
         }
-        for (d, m) in f16s().step_by(13).zip(f16s().step_by(11).collect::<Vec<_>>().into_iter().rev()) {
+        for (d, m) in
+            f16s().step_by(13).zip(f16s().step_by(11).collect::<Vec<_>>().into_iter().rev())
+        {
             let (d, m) = (f16_to_f32(d), f16_to_f32(m));
             for q in 0..16_u8 {
                 check(d * f32::from(q) + m, d, q, m);
@@ -166,15 +192,20 @@ mod tests {
         }
     }
 
-    /// MLX's reading of affine rows, written from its documentation: bit i * bits of the row's words.
+    /// MLX's reading of affine rows, written from its documentation: bit i * bits of the row's
+    /// words.
     fn dequantize(affine: &Affine, bits: usize) -> Vec<f32> {
-        let word = |i: usize| u32::from_le_bytes(affine.words[4 * i..4 * i + 4].try_into().unwrap());
-        let float = |bytes: &[u8], i: usize| f32::from_le_bytes(bytes[4 * i..4 * i + 4].try_into().unwrap());
+        let word =
+            |i: usize| u32::from_le_bytes(affine.words[4 * i..4 * i + 4].try_into().unwrap());
+        let float = |bytes: &[u8], i: usize| {
+            f32::from_le_bytes(bytes[4 * i..4 * i + 4].try_into().unwrap())
+        };
         let count = affine.words.len() * 8 / bits;
         (0..count)
             .map(|i| {
                 let q = word(i * bits / 32) >> (i * bits % 32) & ((1 << bits) - 1);
-                float(&affine.scales, i / GROUP_SIZE) * q as f32 + float(&affine.biases, i / GROUP_SIZE)
+                float(&affine.scales, i / GROUP_SIZE) * q as f32
+                    + float(&affine.biases, i / GROUP_SIZE)
             })
             .collect()
     }
@@ -188,12 +219,25 @@ mod tests {
         let nibbles: Vec<u8> = (0..16).map(|j| j | (15 - j) << 4).collect();
         let numbers = || (0..16).chain((0..16).rev());
         let cases: [(Stored, Vec<u8>, Vec<f32>); 4] = [
-            (Stored::Q4_0, [&HALF[..], &nibbles].concat(), numbers().map(|q| 0.5 * (q as f32 - 8.0)).collect()),
-            (Stored::Q4_0, [&MINUS_TWO[..], &nibbles].concat(), numbers().map(|q| -2.0 * (q as f32 - 8.0)).collect()),
-            (Stored::Q4_1, [&HALF[..], &MINUS_TWO, &nibbles].concat(), numbers().map(|q| 0.5 * q as f32 - 2.0).collect()),
+            (
+                Stored::Q4_0,
+                [&HALF[..], &nibbles].concat(),
+                numbers().map(|q| 0.5 * (q as f32 - 8.0)).collect(),
+            ),
+            (
+                Stored::Q4_0,
+                [&MINUS_TWO[..], &nibbles].concat(),
+                numbers().map(|q| -2.0 * (q as f32 - 8.0)).collect(),
+            ),
+            (
+                Stored::Q4_1,
+                [&HALF[..], &MINUS_TWO, &nibbles].concat(),
+                numbers().map(|q| 0.5 * q as f32 - 2.0).collect(),
+            ),
             (
                 Stored::Q8_0,
-                [&ONE[..], &(0..32).map(|j| (j * 8 - 128) as i8 as u8).collect::<Vec<_>>()].concat(),
+                [&ONE[..], &(0..32).map(|j| (j * 8 - 128) as i8 as u8).collect::<Vec<_>>()]
+                    .concat(),
                 (0..32).map(|j| j as f32 * 8.0 - 128.0).collect(),
             ),
         ];
@@ -216,14 +260,24 @@ mod tests {
             assert!(!all_finite(Stored::F16, &[[0, 0], bad].concat()));
         }
         assert!(!all_finite(Stored::F32, &f32::NAN.to_le_bytes()));
-        assert!(all_finite(Stored::F32, &f32::MAX.to_le_bytes()) && all_finite(Stored::F16, &[0xff, 0x7b]));
+        assert!(
+            all_finite(Stored::F32, &f32::MAX.to_le_bytes())
+                && all_finite(Stored::F16, &[0xff, 0x7b])
+        );
     }
 
     #[test]
     fn rows_of_a_head_return_to_their_order() {
-        // Two heads of six rows, two bytes each: a checkpoint's rows 0 1 2 | 3 4 5 lie in the file as 0 3 1 4 2 5.
-        let file: Vec<u8> = [0, 3, 1, 4, 2, 5, 10, 13, 11, 14, 12, 15].iter().flat_map(|row| [*row, *row]).collect();
-        let expected: Vec<u8> = [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15].iter().flat_map(|row| [*row, *row]).collect();
+        // Two heads of six rows, two bytes each: a checkpoint's rows 0 1 2 | 3 4 5 lie in the file
+        // as 0 3 1 4 2 5.
+        let file: Vec<u8> = [0, 3, 1, 4, 2, 5, 10, 13, 11, 14, 12, 15]
+            .iter()
+            .flat_map(|row| [*row, *row])
+            .collect();
+        let expected: Vec<u8> = [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15]
+            .iter()
+            .flat_map(|row| [*row, *row])
+            .collect();
         assert_eq!(unpermute_heads(&file, 2, 6), expected);
     }
 }

@@ -25,9 +25,15 @@ const MAX_NAME_CHARS: usize = 96;
 
 /// Imports `file` as `<models_dir>/<name>` and returns that folder.
 ///
-/// Without a `name` it is the model's own (`general.name`), else the file's; characters other than letters, digits, `.`, `_` and `-`
-/// become `-`. `progress` is called with (bytes done, bytes in all). After an error nothing is left behind.
-pub fn import_gguf(file: &Path, models_dir: &Path, name: Option<&str>, progress: &mut dyn FnMut(u64, u64)) -> Result<PathBuf, GgufError> {
+/// Without a `name` it is the model's own (`general.name`), else the file's; characters other than
+/// letters, digits, `.`, `_` and `-` become `-`. `progress` is called with (bytes done, bytes in
+/// all). After an error nothing is left behind.
+pub fn import_gguf(
+    file: &Path,
+    models_dir: &Path,
+    name: Option<&str>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<PathBuf, GgufError> {
     let gguf = Gguf::open(file)?;
     let (llama, plan) = Llama::read(&gguf)?;
     let tokenizer = TokenizerFiles::read(&gguf, llama.vocab_size, llama.max_position_embeddings)?;
@@ -37,7 +43,8 @@ pub fn import_gguf(file: &Path, models_dir: &Path, name: Option<&str>, progress:
     if target.symlink_metadata().is_ok() {
         return Err(GgufError::AlreadyExists { path: target });
     }
-    // A sibling, so that the rename stays on one file system; dropping it removes it. Its mode is the default, not tempfile's 0700.
+    // A sibling, so that the rename stays on one file system; dropping it removes it. Its mode is
+    // the default, not tempfile's 0700.
     let folder = tempfile::Builder::new()
         .prefix(".importing-")
         .permissions(Permissions::from_mode(0o777))
@@ -56,7 +63,12 @@ pub fn import_gguf(file: &Path, models_dir: &Path, name: Option<&str>, progress:
     match fs::rename(folder.path(), &target) {
         Ok(()) => drop(folder.keep()),
         Err(error)
-            if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory) =>
+            if matches!(
+                error.kind(),
+                io::ErrorKind::DirectoryNotEmpty
+                    | io::ErrorKind::AlreadyExists
+                    | io::ErrorKind::NotADirectory
+            ) =>
         {
             return Err(GgufError::AlreadyExists { path: target });
         }
@@ -72,21 +84,35 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> GgufError {
 }
 
 fn folder_name(gguf: &Gguf, name: Option<&str>) -> Result<String, GgufError> {
-    let stem = gguf.path().file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let stem =
+        gguf.path().file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let wanted = match name {
         Some(name) => name.to_string(),
-        None => gguf.text("general.name")?.map(str::trim).filter(|name| !name.is_empty()).unwrap_or(&stem).to_string(),
+        None => gguf
+            .text("general.name")?
+            .map(str::trim)
+            .filter(|name| !name.is_empty())
+            .unwrap_or(&stem)
+            .to_string(),
     };
     let mut folder = String::new();
     for letter in wanted.chars().take(MAX_NAME_CHARS) {
-        let kept = if letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-') { letter } else { '-' };
+        let kept = if letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-') {
+            letter
+        } else {
+            '-'
+        };
         if !(kept == '-' && folder.ends_with('-')) {
             folder.push(kept);
         }
     }
     // A leading dot would hide the folder, or name its parent.
     let folder = folder.trim_matches(['.', '-']).to_string();
-    if folder.is_empty() { Err(GgufError::BadName { name: wanted.chars().take(MAX_NAME_CHARS).collect() }) } else { Ok(folder) }
+    if folder.is_empty() {
+        Err(GgufError::BadName { name: wanted.chars().take(MAX_NAME_CHARS).collect() })
+    } else {
+        Ok(folder)
+    }
 }
 
 /// One part of a planned tensor in the new file.
@@ -97,7 +123,8 @@ struct Part {
     row_bytes: usize,
 }
 
-/// The parts a tensor is written as, in the order in which they lie in the file. A vector is one row.
+/// The parts a tensor is written as, in the order in which they lie in the file. A vector is one
+/// row.
 fn parts(planned: &Planned) -> Vec<Part> {
     let shape = planned.source.shape.clone();
     let columns = shape.last().copied().unwrap_or(1);
@@ -105,13 +132,29 @@ fn parts(planned: &Planned) -> Vec<Part> {
         (Some(bits), [rows, _]) => {
             let (words, groups) = (columns * bits / 32, columns / GROUP_SIZE);
             vec![
-                Part { dtype: "U32", suffix: "weight", shape: vec![*rows, words], row_bytes: words * 4 },
-                Part { dtype: "F32", suffix: "scales", shape: vec![*rows, groups], row_bytes: groups * 4 },
-                Part { dtype: "F32", suffix: "biases", shape: vec![*rows, groups], row_bytes: groups * 4 },
+                Part {
+                    dtype: "U32",
+                    suffix: "weight",
+                    shape: vec![*rows, words],
+                    row_bytes: words * 4,
+                },
+                Part {
+                    dtype: "F32",
+                    suffix: "scales",
+                    shape: vec![*rows, groups],
+                    row_bytes: groups * 4,
+                },
+                Part {
+                    dtype: "F32",
+                    suffix: "biases",
+                    shape: vec![*rows, groups],
+                    row_bytes: groups * 4,
+                },
             ]
         }
         _ => {
-            let (dtype, size) = if planned.source.stored == Stored::F16 { ("F16", 2) } else { ("F32", 4) };
+            let (dtype, size) =
+                if planned.source.stored == Stored::F16 { ("F16", 2) } else { ("F32", 4) };
             vec![Part { dtype, suffix: "weight", row_bytes: columns * size, shape }]
         }
     }
@@ -124,7 +167,12 @@ fn row_count(planned: &Planned) -> usize {
     }
 }
 
-fn write_weights(gguf: &Gguf, plan: &[Planned], path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<(), GgufError> {
+fn write_weights(
+    gguf: &Gguf,
+    plan: &[Planned],
+    path: &Path,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), GgufError> {
     let mut header = Map::new();
     header.insert("__metadata__".into(), json!({"format": "mlx"}));
     let mut end = 0_u64;
@@ -133,7 +181,10 @@ fn write_weights(gguf: &Gguf, plan: &[Planned], path: &Path, progress: &mut dyn 
             let start = end;
             end += (row_count(planned) * part.row_bytes) as u64;
             let name = format!("{}.{}", planned.module, part.suffix);
-            header.insert(name, json!({"dtype": part.dtype, "shape": part.shape, "data_offsets": [start, end]}));
+            header.insert(
+                name,
+                json!({"dtype": part.dtype, "shape": part.shape, "data_offsets": [start, end]}),
+            );
         }
     }
     let mut header = Value::Object(header).to_string().into_bytes();
@@ -145,7 +196,8 @@ fn write_weights(gguf: &Gguf, plan: &[Planned], path: &Path, progress: &mut dyn 
     file.write_all(&(header.len() as u64).to_le_bytes()).map_err(io_error)?;
     file.write_all(&header).map_err(io_error)?;
 
-    let total: u64 = plan.iter().map(|planned| planned.source.bytes.end - planned.source.bytes.start).sum();
+    let total: u64 =
+        plan.iter().map(|planned| planned.source.bytes.end - planned.source.bytes.start).sum();
     let mut done = 0;
     let mut start = 8 + header.len() as u64;
     progress(0, total);
@@ -158,7 +210,8 @@ fn write_weights(gguf: &Gguf, plan: &[Planned], path: &Path, progress: &mut dyn 
     file.sync_all().map_err(io_error)
 }
 
-/// Converts one tensor, a few rows at a time, into its parts from `start` on; returns where they end.
+/// Converts one tensor, a few rows at a time, into its parts from `start` on; returns where they
+/// end.
 fn write_tensor(
     gguf: &Gguf,
     planned: &Planned,
@@ -194,9 +247,14 @@ fn write_tensor(
             chunk = unpermute_heads(&chunk, row_bytes, head_dim);
         }
         let affine = to_affine(source.stored, &chunk).map_err(not_finite)?;
-        let contents: &[&[u8]] = if parts.len() == 1 { &[&chunk] } else { &[&affine.words, &affine.scales, &affine.biases] };
+        let contents: &[&[u8]] = if parts.len() == 1 {
+            &[&chunk]
+        } else {
+            &[&affine.words, &affine.scales, &affine.biases]
+        };
         for ((part, part_start), bytes) in parts.iter().zip(&part_starts).zip(contents) {
-            file.write_all_at(bytes, part_start + (first * part.row_bytes) as u64).map_err(at(path))?;
+            file.write_all_at(bytes, part_start + (first * part.row_bytes) as u64)
+                .map_err(at(path))?;
         }
         advance(chunk.len() as u64);
     }
@@ -228,24 +286,45 @@ mod tests {
     }
 
     fn names_in(folder: &Path) -> Vec<String> {
-        let mut names: Vec<String> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
 
-    /// The weights that a GGUF reader computes, in f32, written from the description of the formats.
+    /// The weights that a GGUF reader computes, in f32, written from the description of the
+    /// formats.
     fn gguf_values(tensor: &SampleTensor) -> Vec<f32> {
         let half = |bytes: &[u8]| f16_to_f32([bytes[0], bytes[1]]);
         let nibbles = |bytes: &[u8]| -> Vec<f32> {
-            bytes.iter().map(|byte| f32::from(byte & 15)).chain(bytes.iter().map(|byte| f32::from(byte >> 4))).collect()
+            bytes
+                .iter()
+                .map(|byte| f32::from(byte & 15))
+                .chain(bytes.iter().map(|byte| f32::from(byte >> 4)))
+                .collect()
         };
         let data = &tensor.data;
         match tensor.type_id {
-            0 => data.chunks(4).map(|value| f32::from_le_bytes(value.try_into().unwrap())).collect(),
+            0 => {
+                data.chunks(4).map(|value| f32::from_le_bytes(value.try_into().unwrap())).collect()
+            }
             1 => data.chunks(2).map(half).collect(),
-            2 => data.chunks(18).flat_map(|block| nibbles(&block[2..]).into_iter().map(|q| (q - 8.0) * half(block))).collect(),
-            3 => data.chunks(20).flat_map(|block| nibbles(&block[4..]).into_iter().map(|q| q * half(block) + half(&block[2..]))).collect(),
-            8 => data.chunks(34).flat_map(|block| block[2..].iter().map(|q| f32::from(*q as i8) * half(block))).collect(),
+            2 => data
+                .chunks(18)
+                .flat_map(|block| nibbles(&block[2..]).into_iter().map(|q| (q - 8.0) * half(block)))
+                .collect(),
+            3 => data
+                .chunks(20)
+                .flat_map(|block| {
+                    nibbles(&block[4..]).into_iter().map(|q| q * half(block) + half(&block[2..]))
+                })
+                .collect(),
+            8 => data
+                .chunks(34)
+                .flat_map(|block| block[2..].iter().map(|q| f32::from(*q as i8) * half(block)))
+                .collect(),
             other => panic!("the sample has no format {other}"),
         }
     }
@@ -274,7 +353,9 @@ mod tests {
             let word = u32::from_le_bytes(words[i * bits / 32 * 4..][..4].try_into().unwrap());
             word >> (i * bits % 32) & ((1 << bits) - 1)
         };
-        (0..words.len() * 8 / bits).map(|i| scales[i / 32] * number(i) as f32 + biases[i / 32]).collect()
+        (0..words.len() * 8 / bits)
+            .map(|i| scales[i / 32] * number(i) as f32 + biases[i / 32])
+            .collect()
     }
 
     #[test]
@@ -295,13 +376,17 @@ mod tests {
                 let columns = tensor.shape[1];
                 let interleaved = expected.clone();
                 for row in 0..tensor.shape[0] {
-                    let (head, half, j) = (row / HEAD_DIM, row % HEAD_DIM / (HEAD_DIM / 2), row % (HEAD_DIM / 2));
+                    let (head, half, j) =
+                        (row / HEAD_DIM, row % HEAD_DIM / (HEAD_DIM / 2), row % (HEAD_DIM / 2));
                     let from = head * HEAD_DIM + 2 * j + half;
-                    expected[row * columns..][..columns].copy_from_slice(&interleaved[from * columns..][..columns]);
+                    expected[row * columns..][..columns]
+                        .copy_from_slice(&interleaved[from * columns..][..columns]);
                 }
             }
             let found = mlx_values(file, module, bits);
-            let bits_of = |values: &[f32]| values.iter().map(|value| (value + 0.0).to_bits()).collect::<Vec<_>>();
+            let bits_of = |values: &[f32]| {
+                values.iter().map(|value| (value + 0.0).to_bits()).collect::<Vec<_>>()
+            };
             assert_eq!(bits_of(&found), bits_of(&expected), "{module}");
         };
         check("token_embd", "model.embed_tokens", 8);
@@ -322,32 +407,45 @@ mod tests {
         let models = tempfile::tempdir().unwrap();
         let (_folder, file) = file_with(&Sample::tiny().bytes());
         let mut calls = Vec::new();
-        let target = import_gguf(&file, models.path(), None, &mut |done, total| calls.push((done, total))).unwrap();
+        let target =
+            import_gguf(&file, models.path(), None, &mut |done, total| calls.push((done, total)))
+                .unwrap();
         assert_eq!(
             names_in(&target),
-            ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+            [
+                "config.json",
+                "generation_config.json",
+                "model.safetensors",
+                "tokenizer.json",
+                "tokenizer_config.json"
+            ]
         );
         assert_eq!(names_in(models.path()), ["Tiny-Llama-1-layer"]);
         let (done, total) = *calls.last().unwrap();
         assert_eq!((calls[0].0, done), (0, total));
         assert!(calls.is_sorted(), "progress went backwards: {calls:?}");
-        let config: Value = serde_json::from_slice(&fs::read(target.join("config.json")).unwrap()).unwrap();
+        let config: Value =
+            serde_json::from_slice(&fs::read(target.join("config.json")).unwrap()).unwrap();
         assert_eq!((&config["bos_token_id"], &config["eos_token_id"]), (&json!(261), &json!(262)));
     }
 
     #[test]
     fn folders_are_named_safely() {
-        let check = |general_name: Option<&str>, name: Option<&str>, expected: Result<&str, &str>| {
-            let mut sample = Sample::tiny();
-            sample.remove("general.name");
-            if let Some(general_name) = general_name {
-                sample.set_text("general.name", general_name);
-            }
-            let models = tempfile::tempdir().unwrap();
-            let found = import(&sample.bytes(), models.path(), name).map_err(|error| error.to_string());
-            let found = found.map(|folder| folder.strip_prefix(models.path()).unwrap().to_str().unwrap().to_string());
-            assert_eq!(found, expected.map(String::from).map_err(String::from));
-        };
+        let check =
+            |general_name: Option<&str>, name: Option<&str>, expected: Result<&str, &str>| {
+                let mut sample = Sample::tiny();
+                sample.remove("general.name");
+                if let Some(general_name) = general_name {
+                    sample.set_text("general.name", general_name);
+                }
+                let models = tempfile::tempdir().unwrap();
+                let found =
+                    import(&sample.bytes(), models.path(), name).map_err(|error| error.to_string());
+                let found = found.map(|folder| {
+                    folder.strip_prefix(models.path()).unwrap().to_str().unwrap().to_string()
+                });
+                assert_eq!(found, expected.map(String::from).map_err(String::from));
+            };
         check(Some("A/b"), Some("Chosen.v2"), Ok("Chosen.v2"));
         check(Some("../../etc/passwd"), None, Ok("etc-passwd"));
         check(Some("  "), None, Ok("file-stem"));
@@ -366,7 +464,10 @@ mod tests {
         fs::write(target.join("mine"), "kept").unwrap();
         let error = import(&Sample::tiny().bytes(), models.path(), Some("tiny")).unwrap_err();
         assert!(matches!(&error, GgufError::AlreadyExists { path } if *path == target), "{error}");
-        assert_eq!((names_in(models.path()), names_in(&target)), (vec!["tiny".to_string()], vec!["mine".to_string()]));
+        assert_eq!(
+            (names_in(models.path()), names_in(&target)),
+            (vec!["tiny".to_string()], vec!["mine".to_string()])
+        );
     }
 
     #[test]
@@ -376,7 +477,10 @@ mod tests {
         data[..4].copy_from_slice(&f32::INFINITY.to_le_bytes());
         let models = tempfile::tempdir().unwrap();
         let error = import(&sample.bytes(), models.path(), None).unwrap_err();
-        assert_eq!(error.to_string(), "tensor output_norm.weight holds a value that is not finite; download the file again");
+        assert_eq!(
+            error.to_string(),
+            "tensor output_norm.weight holds a value that is not finite; download the file again"
+        );
         assert_eq!(names_in(models.path()), Vec::<String>::new());
     }
 
@@ -387,7 +491,11 @@ mod tests {
         let ends = (0..64).map(|part| bytes.len() * part / 64).chain([bytes.len() - 1]);
         for end in ends {
             let error = import(&bytes[..end], models.path(), Some("tiny")).unwrap_err();
-            assert!(matches!(error, GgufError::Truncated { .. }), "at {end} of {}: {error}", bytes.len());
+            assert!(
+                matches!(error, GgufError::Truncated { .. }),
+                "at {end} of {}: {error}",
+                bytes.len()
+            );
         }
         assert_eq!(names_in(models.path()), Vec::<String>::new());
     }
@@ -395,7 +503,8 @@ mod tests {
     #[test]
     fn altered_headers_never_panic() {
         let mut bytes = Sample::tiny().bytes();
-        let header_bytes = bytes.len() - Sample::tiny().tensors.iter().map(|tensor| tensor.data.len()).sum::<usize>();
+        let header_bytes = bytes.len()
+            - Sample::tiny().tensors.iter().map(|tensor| tensor.data.len()).sum::<usize>();
         let mut random = Random(3);
         let mut refused = 0;
         for _ in 0..800 {
@@ -405,7 +514,8 @@ mod tests {
             let (_folder, path) = file_with(&bytes);
             let read = Gguf::open(&path).and_then(|gguf| {
                 let (llama, plan) = Llama::read(&gguf)?;
-                let files = TokenizerFiles::read(&gguf, llama.vocab_size, llama.max_position_embeddings)?;
+                let files =
+                    TokenizerFiles::read(&gguf, llama.vocab_size, llama.max_position_embeddings)?;
                 Ok(llama.config(&plan, &files.special))
             });
             refused += usize::from(read.is_err());

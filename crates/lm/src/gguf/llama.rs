@@ -1,4 +1,5 @@
-//! The llama architecture in GGUF: its keys as a `config.json`, its tensors under their MLX names, nothing left over.
+//! The llama architecture in GGUF: its keys as a `config.json`, its tensors under their MLX names,
+//! nothing left over.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -45,15 +46,23 @@ impl Llama {
         let embedding = required(gguf, "token_embd.weight")?;
         let hidden_size = size(gguf, "llama.embedding_length")?;
         let num_attention_heads = size(gguf, "llama.attention.head_count")?;
-        let num_key_value_heads = gguf.count("llama.attention.head_count_kv")?.unwrap_or(num_attention_heads);
+        let num_key_value_heads =
+            gguf.count("llama.attention.head_count_kv")?.unwrap_or(num_attention_heads);
         let head_dim = head_dim(gguf, hidden_size, num_attention_heads)?;
         if num_key_value_heads == 0 || !num_attention_heads.is_multiple_of(num_key_value_heads) {
             let allowed = format!("divisors of {num_attention_heads}");
-            return Err(unsupported("llama.attention.head_count_kv", num_key_value_heads, &allowed));
+            return Err(unsupported(
+                "llama.attention.head_count_kv",
+                num_key_value_heads,
+                &allowed,
+            ));
         }
         let rope_theta = gguf.number("llama.rope.freq_base")?.unwrap_or(10_000.0);
         let rms_norm_eps = number(gguf, "llama.attention.layer_norm_rms_epsilon")?;
-        for (key, value) in [("llama.rope.freq_base", rope_theta), ("llama.attention.layer_norm_rms_epsilon", rms_norm_eps)] {
+        for (key, value) in [
+            ("llama.rope.freq_base", rope_theta),
+            ("llama.attention.layer_norm_rms_epsilon", rms_norm_eps),
+        ] {
             if value <= 0.0 {
                 return Err(unsupported(key, value, "positive numbers"));
             }
@@ -77,24 +86,38 @@ impl Llama {
     }
 
     fn plan<'a>(&self, gguf: &'a Gguf) -> Result<Vec<Planned<'a>>, GgufError> {
-        let (hidden, inner, vocab, head_dim) = (self.hidden_size, self.intermediate_size, self.vocab_size, self.head_dim);
-        // Both products are bounded: head counts and head_dim come from i32 values, and the shapes below must equal them.
-        let (queries, keys) = (self.num_attention_heads * head_dim, self.num_key_value_heads * head_dim);
+        let (hidden, inner, vocab, head_dim) =
+            (self.hidden_size, self.intermediate_size, self.vocab_size, self.head_dim);
+        // Both products are bounded: head counts and head_dim come from i32 values, and the shapes
+        // below must equal them.
+        let (queries, keys) =
+            (self.num_attention_heads * head_dim, self.num_key_value_heads * head_dim);
         let mut plan = Vec::new();
-        let mut add = |source: String, module: String, shape: &[usize], unpermute: Option<usize>| {
-            let info = required(gguf, &source)?;
-            if info.shape != shape {
-                return Err(GgufError::WrongShape { tensor: source, found: info.shape.clone(), expected: shape.into() });
-            }
-            if let Stored::Other(_) = info.stored {
-                return Err(GgufError::UnsupportedTensorType { tensor: source, found: info.stored.name() });
-            }
-            if shape.len() == 1 && affine_bits(info.stored).is_some() {
-                return Err(GgufError::QuantizedVector { tensor: source, found: info.stored.name() });
-            }
-            plan.push(Planned { source: info, module, unpermute });
-            Ok(())
-        };
+        let mut add =
+            |source: String, module: String, shape: &[usize], unpermute: Option<usize>| {
+                let info = required(gguf, &source)?;
+                if info.shape != shape {
+                    return Err(GgufError::WrongShape {
+                        tensor: source,
+                        found: info.shape.clone(),
+                        expected: shape.into(),
+                    });
+                }
+                if let Stored::Other(_) = info.stored {
+                    return Err(GgufError::UnsupportedTensorType {
+                        tensor: source,
+                        found: info.stored.name(),
+                    });
+                }
+                if shape.len() == 1 && affine_bits(info.stored).is_some() {
+                    return Err(GgufError::QuantizedVector {
+                        tensor: source,
+                        found: info.stored.name(),
+                    });
+                }
+                plan.push(Planned { source: info, module, unpermute });
+                Ok(())
+            };
         add("token_embd.weight".into(), "model.embed_tokens".into(), &[vocab, hidden], None)?;
         for layer in 0..self.num_hidden_layers {
             let parts: [(&str, &str, &[usize], Option<usize>); 9] = [
@@ -109,7 +132,12 @@ impl Llama {
                 ("ffn_down", "mlp.down_proj", &[hidden, inner], None),
             ];
             for (source, module, shape, unpermute) in parts {
-                add(format!("blk.{layer}.{source}.weight"), format!("model.layers.{layer}.{module}"), shape, unpermute)?;
+                add(
+                    format!("blk.{layer}.{source}.weight"),
+                    format!("model.layers.{layer}.{module}"),
+                    shape,
+                    unpermute,
+                )?;
             }
         }
         add("output_norm.weight".into(), "model.norm".into(), &[hidden], None)?;
@@ -117,8 +145,11 @@ impl Llama {
             add("output.weight".into(), "lm_head".into(), &[vocab, hidden], None)?;
         }
 
-        let used: HashSet<&str> = plan.iter().map(|planned| planned.source.name.as_str()).chain([ROPE_FREQS]).collect();
-        if let Some(left) = gguf.tensors().iter().find(|tensor| !used.contains(tensor.name.as_str())) {
+        let used: HashSet<&str> =
+            plan.iter().map(|planned| planned.source.name.as_str()).chain([ROPE_FREQS]).collect();
+        if let Some(left) =
+            gguf.tensors().iter().find(|tensor| !used.contains(tensor.name.as_str()))
+        {
             return Err(GgufError::UnexpectedTensor { tensor: left.name.clone() });
         }
         Ok(plan)
@@ -157,14 +188,17 @@ impl Llama {
         }
         set("rope_theta", json!(self.rope_theta));
         set("tie_word_embeddings", json!(self.tie_word_embeddings));
-        let is_half = plan.iter().all(|planned| planned.source.shape.len() == 1 || planned.source.stored == Stored::F16);
+        let is_half = plan
+            .iter()
+            .all(|planned| planned.source.shape.len() == 1 || planned.source.stored == Stored::F16);
         set("torch_dtype", json!(if is_half { "float16" } else { "float32" }));
         set("vocab_size", json!(self.vocab_size));
         Value::Object(config)
     }
 }
 
-/// mlx-lm's `quantization`: the commonest number of bits for all, then each module that differs; `None` if nothing is quantized.
+/// mlx-lm's `quantization`: the commonest number of bits for all, then each module that differs;
+/// `None` if nothing is quantized.
 fn quantization(plan: &[Planned]) -> Option<Value> {
     let matrices = || plan.iter().filter(|planned| planned.source.shape.len() == 2);
     let mut modules_of_bits: BTreeMap<usize, usize> = BTreeMap::new();
@@ -178,7 +212,12 @@ fn quantization(plan: &[Planned]) -> Option<Value> {
     for planned in matrices() {
         match affine_bits(planned.source.stored) {
             Some(bits) if bits == common => {}
-            Some(bits) => drop(quantization.insert(planned.module.clone(), json!({"group_size": GROUP_SIZE, "bits": bits}))),
+            Some(bits) => {
+                drop(quantization.insert(
+                    planned.module.clone(),
+                    json!({"group_size": GROUP_SIZE, "bits": bits}),
+                ))
+            }
             None => drop(quantization.insert(planned.module.clone(), json!(false))),
         }
     }
@@ -186,7 +225,9 @@ fn quantization(plan: &[Planned]) -> Option<Value> {
 }
 
 fn check_architecture(gguf: &Gguf) -> Result<(), GgufError> {
-    let architecture = gguf.text("general.architecture")?.ok_or_else(|| GgufError::MissingKey { key: "general.architecture".into() })?;
+    let architecture = gguf
+        .text("general.architecture")?
+        .ok_or_else(|| GgufError::MissingKey { key: "general.architecture".into() })?;
     if architecture != "llama" {
         return Err(unsupported("general.architecture", shortened(architecture), "llama"));
     }
@@ -196,7 +237,12 @@ fn check_architecture(gguf: &Gguf) -> Result<(), GgufError> {
             return Err(unsupported(key, found, "models without it"));
         }
     }
-    for key in ["llama.logit_scale", "llama.embedding_scale", "llama.residual_scale", "llama.rope.scaling.attn_factor"] {
+    for key in [
+        "llama.logit_scale",
+        "llama.embedding_scale",
+        "llama.residual_scale",
+        "llama.rope.scaling.attn_factor",
+    ] {
         if let Some(found) = gguf.number(key)?.filter(|factor| *factor != 1.0 && *factor != 0.0) {
             return Err(unsupported(key, found, "models without it"));
         }
@@ -212,7 +258,13 @@ fn head_dim(gguf: &Gguf, hidden_size: usize, heads: usize) -> Result<usize, Gguf
     let head_dim = match gguf.count("llama.attention.key_length")? {
         Some(length) => length,
         None if hidden_size.is_multiple_of(heads) => hidden_size / heads,
-        None => return Err(unsupported("llama.attention.head_count", heads, &format!("divisors of {hidden_size}"))),
+        None => {
+            return Err(unsupported(
+                "llama.attention.head_count",
+                heads,
+                &format!("divisors of {hidden_size}"),
+            ));
+        }
     };
     if head_dim == 0 || !head_dim.is_multiple_of(2) {
         return Err(unsupported("llama.attention.key_length", head_dim, "even head sizes"));
@@ -225,43 +277,76 @@ fn head_dim(gguf: &Gguf, hidden_size: usize, heads: usize) -> Result<usize, Gguf
     Ok(head_dim)
 }
 
-/// `rope_scaling` as config.json writes it, from the scaling keys or from the factors that a Llama 3 file carries as a tensor.
+/// `rope_scaling` as config.json writes it, from the scaling keys or from the factors that a Llama
+/// 3 file carries as a tensor.
 fn rope_scaling(gguf: &Gguf, rope_theta: f64, head_dim: usize) -> Result<Option<Value>, GgufError> {
     let kind = gguf.text("llama.rope.scaling.type")?;
-    let factor = gguf.number("llama.rope.scaling.factor")?.or(gguf.number("llama.rope.scale_linear")?);
+    let factor =
+        gguf.number("llama.rope.scaling.factor")?.or(gguf.number("llama.rope.scale_linear")?);
     let linear = match kind {
         Some("none") => None,
         Some("linear") | None => factor.filter(|factor| *factor != 0.0 && *factor != 1.0),
-        Some(other) => return Err(unsupported("llama.rope.scaling.type", shortened(other), "none and linear")),
+        Some(other) => {
+            return Err(unsupported(
+                "llama.rope.scaling.type",
+                shortened(other),
+                "none and linear",
+            ));
+        }
     };
     let factors = gguf.tensor(ROPE_FREQS);
     match (linear, factors) {
         (None, None) => Ok(None),
-        (Some(factor), None) if factor > 0.0 => Ok(Some(json!({"type": "linear", "rope_type": "linear", "factor": factor}))),
-        (Some(factor), None) => Err(unsupported("llama.rope.scaling.factor", factor, "positive numbers")),
+        (Some(factor), None) if factor > 0.0 => {
+            Ok(Some(json!({"type": "linear", "rope_type": "linear", "factor": factor})))
+        }
+        (Some(factor), None) => {
+            Err(unsupported("llama.rope.scaling.factor", factor, "positive numbers"))
+        }
         (Some(_), Some(_)) => Err(GgufError::UnknownRopeFactors),
         (None, Some(tensor)) => llama3_scaling(gguf, tensor, rope_theta, head_dim).map(Some),
     }
 }
 
-/// Finds the Llama 3 parameters behind a table of factors: the largest is `factor`, the rest are the same in every such model.
-fn llama3_scaling(gguf: &Gguf, tensor: &TensorInfo, rope_theta: f64, head_dim: usize) -> Result<Value, GgufError> {
+/// Finds the Llama 3 parameters behind a table of factors: the largest is `factor`, the rest are
+/// the same in every such model.
+fn llama3_scaling(
+    gguf: &Gguf,
+    tensor: &TensorInfo,
+    rope_theta: f64,
+    head_dim: usize,
+) -> Result<Value, GgufError> {
     const LOW: f64 = 1.0;
     const HIGH: f64 = 4.0;
     const ORIGINAL_CONTEXT: f64 = 8192.0;
     if tensor.shape != [head_dim / 2] {
-        return Err(GgufError::WrongShape { tensor: tensor.name.clone(), found: tensor.shape.clone(), expected: vec![head_dim / 2] });
+        return Err(GgufError::WrongShape {
+            tensor: tensor.name.clone(),
+            found: tensor.shape.clone(),
+            expected: vec![head_dim / 2],
+        });
     }
     let mut bytes = vec![0; (tensor.bytes.end - tensor.bytes.start) as usize];
     gguf.read_at(&mut bytes, tensor.bytes.start)?;
     let factors: Vec<f64> = match tensor.stored {
-        Stored::F32 => bytes.chunks_exact(4).map(|value| f32::from_le_bytes([value[0], value[1], value[2], value[3]]).into()).collect(),
-        Stored::F16 => bytes.chunks_exact(2).map(|value| f16_to_f32([value[0], value[1]]).into()).collect(),
-        _ => return Err(GgufError::UnsupportedTensorType { tensor: tensor.name.clone(), found: tensor.stored.name() }),
+        Stored::F32 => bytes
+            .chunks_exact(4)
+            .map(|value| f32::from_le_bytes([value[0], value[1], value[2], value[3]]).into())
+            .collect(),
+        Stored::F16 => {
+            bytes.chunks_exact(2).map(|value| f16_to_f32([value[0], value[1]]).into()).collect()
+        }
+        _ => {
+            return Err(GgufError::UnsupportedTensorType {
+                tensor: tensor.name.clone(),
+                found: tensor.stored.name(),
+            });
+        }
     };
     let factor = factors.iter().copied().fold(1.0, f64::max);
     let is_llama3 = factors.iter().enumerate().all(|(i, &found)| {
-        let wavelength = 2.0 * std::f64::consts::PI * rope_theta.powf(2.0 * i as f64 / head_dim as f64);
+        let wavelength =
+            2.0 * std::f64::consts::PI * rope_theta.powf(2.0 * i as f64 / head_dim as f64);
         let expected = if wavelength < ORIGINAL_CONTEXT / HIGH {
             1.0
         } else if wavelength > ORIGINAL_CONTEXT / LOW {
@@ -299,7 +384,11 @@ fn number(gguf: &Gguf, key: &str) -> Result<f64, GgufError> {
 }
 
 fn unsupported(key: &str, found: impl ToString, allowed: &str) -> GgufError {
-    GgufError::UnsupportedValue { key: key.into(), found: found.to_string(), allowed: allowed.into() }
+    GgufError::UnsupportedValue {
+        key: key.into(),
+        found: found.to_string(),
+        allowed: allowed.into(),
+    }
 }
 
 /// A foreign text short enough for an error message.
@@ -351,26 +440,43 @@ mod tests {
 
     #[test]
     fn an_output_matrix_unties_the_embeddings() {
-        let found = config(with_tensor("output.weight", vec![263, 32], vec![0.5; 263 * 32])).unwrap();
-        assert_eq!((&found["tie_word_embeddings"], &found["quantization"]["lm_head"]), (&json!(false), &json!(false)));
+        let found =
+            config(with_tensor("output.weight", vec![263, 32], vec![0.5; 263 * 32])).unwrap();
+        assert_eq!(
+            (&found["tie_word_embeddings"], &found["quantization"]["lm_head"]),
+            (&json!(false), &json!(false))
+        );
     }
 
     #[test]
     fn unquantized_models_say_so() {
-        let matrices =
-            ["token_embd", "blk.0.attn_q", "blk.0.attn_k", "blk.0.attn_output", "blk.0.ffn_gate", "blk.0.ffn_up", "blk.0.ffn_down"];
+        let matrices = [
+            "token_embd",
+            "blk.0.attn_q",
+            "blk.0.attn_k",
+            "blk.0.attn_output",
+            "blk.0.ffn_gate",
+            "blk.0.ffn_up",
+            "blk.0.ffn_down",
+        ];
         let found = config(|sample| {
             for name in matrices {
                 sample.store_as(&format!("{name}.weight"), Stored::F16);
             }
         });
         let found = found.unwrap();
-        assert_eq!((&found["quantization"], &found["torch_dtype"]), (&Value::Null, &json!("float16")));
+        assert_eq!(
+            (&found["quantization"], &found["torch_dtype"]),
+            (&Value::Null, &json!("float16"))
+        );
     }
 
-    /// The factors of a Llama 3 file with this sample's head size and base, computed in f32 as its writer does.
+    /// The factors of a Llama 3 file with this sample's head size and base, computed in f32 as its
+    /// writer does.
     fn llama3_factors(factor: f32) -> Vec<f32> {
-        let wavelength = |i: usize| 2.0 * std::f32::consts::PI * 500_000_f32.powf(2.0 * i as f32 / HEAD_DIM as f32);
+        let wavelength = |i: usize| {
+            2.0 * std::f32::consts::PI * 500_000_f32.powf(2.0 * i as f32 / HEAD_DIM as f32)
+        };
         let scaled = |wavelength: f32| {
             let smooth = (8192.0 / wavelength - 1.0) / 3.0;
             if wavelength < 2048.0 {
@@ -397,44 +503,98 @@ mod tests {
         };
         check(Box::new(linear("none", 4.0)), Value::Null);
         check(Box::new(linear("linear", 1.0)), Value::Null);
-        check(Box::new(linear("linear", 2.5)), json!({"type": "linear", "rope_type": "linear", "factor": 2.5}));
+        check(
+            Box::new(linear("linear", 2.5)),
+            json!({"type": "linear", "rope_type": "linear", "factor": 2.5}),
+        );
         check(
             Box::new(with_tensor("rope_freqs.weight", vec![8], llama3_factors(32.0))),
             json!({"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}),
         );
         let mut altered = llama3_factors(32.0);
         altered[0] = 1.5;
-        refused(with_tensor("rope_freqs.weight", vec![8], altered), "rope_freqs.weight holds factors other than Llama 3's");
-        refused(with_tensor("rope_freqs.weight", vec![8], vec![f32::NAN; 8]), "rope_freqs.weight holds factors");
-        refused(with_tensor("rope_freqs.weight", vec![8], vec![f32::INFINITY; 8]), "rope_freqs.weight holds factors");
-        refused(with_tensor("rope_freqs.weight", vec![4], vec![1.0; 4]), "rope_freqs.weight has shape [4], expected [8]");
-        refused(linear("yarn", 4.0), "llama.rope.scaling.type is yarn; Cairn imports none and linear");
+        refused(
+            with_tensor("rope_freqs.weight", vec![8], altered),
+            "rope_freqs.weight holds factors other than Llama 3's",
+        );
+        refused(
+            with_tensor("rope_freqs.weight", vec![8], vec![f32::NAN; 8]),
+            "rope_freqs.weight holds factors",
+        );
+        refused(
+            with_tensor("rope_freqs.weight", vec![8], vec![f32::INFINITY; 8]),
+            "rope_freqs.weight holds factors",
+        );
+        refused(
+            with_tensor("rope_freqs.weight", vec![4], vec![1.0; 4]),
+            "rope_freqs.weight has shape [4], expected [8]",
+        );
+        refused(
+            linear("yarn", 4.0),
+            "llama.rope.scaling.type is yarn; Cairn imports none and linear",
+        );
         refused(linear("linear", -4.0), "llama.rope.scaling.factor is -4");
-        refused(linear("linear", f32::NAN), "llama.rope.scaling.factor is NaN; Cairn imports finite numbers");
+        refused(
+            linear("linear", f32::NAN),
+            "llama.rope.scaling.factor is NaN; Cairn imports finite numbers",
+        );
     }
 
     #[test]
     fn relatives_of_llama_are_refused_by_name() {
-        refused(|sample| sample.set_text("general.architecture", "qwen2"), "general.architecture is qwen2; Cairn imports llama");
-        refused(|sample| sample.remove("general.architecture"), "the file has no general.architecture");
+        refused(
+            |sample| sample.set_text("general.architecture", "qwen2"),
+            "general.architecture is qwen2; Cairn imports llama",
+        );
+        refused(
+            |sample| sample.remove("general.architecture"),
+            "the file has no general.architecture",
+        );
         refused(|sample| sample.set_u32("llama.expert_count", 8), "llama.expert_count is 8");
-        refused(|sample| sample.set_u32("split.count", 3), "split.count is 3; Cairn imports models in one file");
+        refused(
+            |sample| sample.set_u32("split.count", 3),
+            "split.count is 3; Cairn imports models in one file",
+        );
         refused(
             |sample| sample.set_u32("llama.rope.dimension_count", 8),
             "llama.rope.dimension_count is 8; Cairn imports the head size, 16",
         );
-        refused(|sample| sample.set_u32("llama.attention.head_count", 3), "llama.attention.head_count is 3");
-        refused(|sample| sample.set_u32("llama.attention.head_count_kv", 0), "llama.attention.head_count_kv is 0");
-        refused(|sample| sample.set_u32("llama.embedding_length", 1 << 31), "llama.embedding_length is 2147483648");
-        refused(|sample| sample.set_f32("llama.rope.freq_base", 0.0), "llama.rope.freq_base is 0; Cairn imports positive numbers");
-        refused(with_tensor("blk.0.attn_q.bias", vec![32], vec![0.0; 32]), "tensor blk.0.attn_q.bias is not part of a llama model");
+        refused(
+            |sample| sample.set_u32("llama.attention.head_count", 3),
+            "llama.attention.head_count is 3",
+        );
+        refused(
+            |sample| sample.set_u32("llama.attention.head_count_kv", 0),
+            "llama.attention.head_count_kv is 0",
+        );
+        refused(
+            |sample| sample.set_u32("llama.embedding_length", 1 << 31),
+            "llama.embedding_length is 2147483648",
+        );
+        refused(
+            |sample| sample.set_f32("llama.rope.freq_base", 0.0),
+            "llama.rope.freq_base is 0; Cairn imports positive numbers",
+        );
+        refused(
+            with_tensor("blk.0.attn_q.bias", vec![32], vec![0.0; 32]),
+            "tensor blk.0.attn_q.bias is not part of a llama model",
+        );
     }
 
     #[test]
     fn tensors_must_be_those_the_keys_promise() {
-        refused(|sample| sample.set_u32("llama.block_count", i32::MAX as u32), "the file has no tensor blk.1.attn_norm.weight");
-        refused(|sample| sample.set_u32("llama.feed_forward_length", 96), "blk.0.ffn_gate.weight has shape [64, 32], expected [96, 32]");
-        refused(|sample| sample.tensors.retain(|tensor| tensor.name != "token_embd.weight"), "the file has no tensor token_embd.weight");
+        refused(
+            |sample| sample.set_u32("llama.block_count", i32::MAX as u32),
+            "the file has no tensor blk.1.attn_norm.weight",
+        );
+        refused(
+            |sample| sample.set_u32("llama.feed_forward_length", 96),
+            "blk.0.ffn_gate.weight has shape [64, 32], expected [96, 32]",
+        );
+        refused(
+            |sample| sample.tensors.retain(|tensor| tensor.name != "token_embd.weight"),
+            "the file has no tensor token_embd.weight",
+        );
         refused(
             |sample| sample.store_as("blk.0.ffn_norm.weight", Stored::Q8_0),
             "blk.0.ffn_norm.weight is stored as Q8_0; a vector must be",
@@ -443,8 +603,12 @@ mod tests {
 
     #[test]
     fn other_formats_are_refused_by_name() {
-        for (id, name) in [(14, "Q6_K"), (12, "Q4_K"), (30, "BF16"), (6, "Q5_0"), (999, "type number 999")] {
-            let expected = format!("tensor blk.0.attn_q.weight is stored as {name}; Cairn imports F32, F16, Q4_0, Q4_1 and Q8_0");
+        for (id, name) in
+            [(14, "Q6_K"), (12, "Q4_K"), (30, "BF16"), (6, "Q5_0"), (999, "type number 999")]
+        {
+            let expected = format!(
+                "tensor blk.0.attn_q.weight is stored as {name}; Cairn imports F32, F16, Q4_0, Q4_1 and Q8_0"
+            );
             refused(|sample| sample.tensor("blk.0.attn_q.weight").type_id = id, &expected);
         }
     }

@@ -1,12 +1,14 @@
 //! Imports GGUF files of the llama architecture as MLX model folders, without changing a weight.
 //!
-//! `parse` reads the header and believes no length in it; `llama` turns its keys into a `config.json` and says which GGUF tensor
-//! becomes which MLX tensor; `convert` re-packs blocks of weights; `tokenizer` writes `tokenizer.json` from the vocabulary in the
-//! file; `import` puts the folder together and makes it visible in one step. Nothing here links MLX.
+//! `parse` reads the header and believes no length in it; `llama` turns its keys into a
+//! `config.json` and says which GGUF tensor becomes which MLX tensor; `convert` re-packs blocks of
+//! weights; `tokenizer` writes `tokenizer.json` from the vocabulary in the file; `import` puts the
+//! folder together and makes it visible in one step. Nothing here links MLX.
 //!
-//! What is imported: versions 2 and 3, F32, F16, Q4_0, Q4_1 and Q8_0. Everything else is refused by name: a weight that had to be
-//! rounded, or a tensor that was left out, would make a model that runs and answers worse, and nobody could tell why.
-//! The block formats are those of ggml: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+//! What is imported: versions 2 and 3, F32, F16, Q4_0, Q4_1 and Q8_0. Everything else is refused by
+//! name: a weight that had to be rounded, or a tensor that was left out, would make a model that
+//! runs and answers worse, and nobody could tell why. The block formats are those of ggml:
+//! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 mod convert;
 mod import;
@@ -167,10 +169,14 @@ pub enum GgufError {
         tensor: String,
     },
     /// RoPE factors that are not those of any Llama 3 model.
-    #[error("tensor rope_freqs.weight holds factors other than Llama 3's; they cannot be written into a config.json")]
+    #[error(
+        "tensor rope_freqs.weight holds factors other than Llama 3's; they cannot be written into a config.json"
+    )]
     UnknownRopeFactors,
     /// A merge that is not two known tokens making a third.
-    #[error("merge {index} of the tokenizer, {merge:?}, is not two tokens of the vocabulary that make a third")]
+    #[error(
+        "merge {index} of the tokenizer, {merge:?}, is not two tokens of the vocabulary that make a third"
+    )]
     BadMerge {
         /// Its position.
         index: usize,

@@ -1,4 +1,5 @@
-//! Reads the header of a GGUF file; every length, count and offset is checked against the file before it is used.
+//! Reads the header of a GGUF file; every length, count and offset is checked against the file
+//! before it is used.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -104,11 +105,13 @@ pub(super) struct TensorInfo {
     /// Row-major: the reverse of the order in the file. Each dimension is from 1 to `i32::MAX`.
     pub shape: Vec<usize>,
     pub stored: Stored,
-    /// Where the values lie in the file. For a format that is not imported only the start is known; the range is empty.
+    /// Where the values lie in the file. For a format that is not imported only the start is known;
+    /// the range is empty.
     pub bytes: Range<u64>,
 }
 
-/// A metadata value; arrays stay undecoded, so that a hostile one costs no more memory than the file.
+/// A metadata value; arrays stay undecoded, so that a hostile one costs no more memory than the
+/// file.
 enum Value {
     Integer(i128),
     Float(f64),
@@ -154,14 +157,22 @@ impl Gguf {
                 )?;
                 found
             }
-            Some(_) => return Err(GgufError::WrongKind { key: "general.alignment".into(), wanted: "an integer" }),
+            Some(_) => {
+                return Err(GgufError::WrongKind {
+                    key: "general.alignment".into(),
+                    wanted: "an integer",
+                });
+            }
         };
         let tensors = read_tensors(&mut cursor, tensor_count, alignment)?;
         let header_bytes = cursor.at;
         let mut position = HashMap::with_capacity(tensors.len());
         for (i, tensor) in tensors.iter().enumerate() {
             if position.insert(tensor.name.clone(), i).is_some() {
-                return Err(GgufError::DuplicateName { path: path.into(), name: tensor.name.clone() });
+                return Err(GgufError::DuplicateName {
+                    path: path.into(),
+                    name: tensor.name.clone(),
+                });
             }
         }
         header.truncate(header_bytes);
@@ -183,7 +194,9 @@ impl Gguf {
 
     /// Reads part of the file into `buffer`.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), GgufError> {
-        self.file.read_exact_at(buffer, offset).map_err(|source| GgufError::Io { path: self.path.clone(), source })
+        self.file
+            .read_exact_at(buffer, offset)
+            .map_err(|source| GgufError::Io { path: self.path.clone(), source })
     }
 
     pub fn text(&self, key: &str) -> Result<Option<&str>, GgufError> {
@@ -206,23 +219,32 @@ impl Gguf {
     pub fn count(&self, key: &str) -> Result<Option<usize>, GgufError> {
         match self.values.get(key) {
             None => Ok(None),
-            Some(Value::Integer(found)) if (0..=i32::MAX as i128).contains(found) => Ok(Some(*found as usize)),
+            Some(Value::Integer(found)) if (0..=i32::MAX as i128).contains(found) => {
+                Ok(Some(*found as usize))
+            }
             Some(Value::Integer(found)) => {
                 let allowed = format!("values from 0 to {}", i32::MAX);
-                Err(GgufError::UnsupportedValue { key: key.into(), found: found.to_string(), allowed })
+                Err(GgufError::UnsupportedValue {
+                    key: key.into(),
+                    found: found.to_string(),
+                    allowed,
+                })
             }
             Some(_) => Err(GgufError::WrongKind { key: key.into(), wanted: "an integer" }),
         }
     }
 
-    /// A finite number. One stored as f32 comes back as the shortest decimal that means the same f32 (1e-5, not 9.99999974…e-6).
+    /// A finite number. One stored as f32 comes back as the shortest decimal that means the same
+    /// f32 (1e-5, not 9.99999974…e-6).
     pub fn number(&self, key: &str) -> Result<Option<f64>, GgufError> {
         match self.values.get(key) {
             None => Ok(None),
             Some(Value::Float(found)) if found.is_finite() => Ok(Some(*found)),
-            Some(Value::Float(found)) => {
-                Err(GgufError::UnsupportedValue { key: key.into(), found: found.to_string(), allowed: "finite numbers".into() })
-            }
+            Some(Value::Float(found)) => Err(GgufError::UnsupportedValue {
+                key: key.into(),
+                found: found.to_string(),
+                allowed: "finite numbers".into(),
+            }),
             Some(Value::Integer(found)) => Ok(Some(*found as f64)),
             Some(_) => Err(GgufError::WrongKind { key: key.into(), wanted: "a number" }),
         }
@@ -232,7 +254,9 @@ impl Gguf {
         let (bytes, count) = match self.values.get(key) {
             None => return Ok(None),
             Some(Value::Array { element: kind::TEXT, bytes, count }) => (bytes.clone(), *count),
-            Some(_) => return Err(GgufError::WrongKind { key: key.into(), wanted: "an array of texts" }),
+            Some(_) => {
+                return Err(GgufError::WrongKind { key: key.into(), wanted: "an array of texts" });
+            }
         };
         let mut cursor = self.cursor(bytes);
         let mut texts = Vec::new();
@@ -254,7 +278,9 @@ impl Gguf {
         let mut integers = Vec::new();
         for _ in 0..count {
             match read_value(&mut cursor, key, element, 0)? {
-                Value::Integer(integer) => integers.push(i64::try_from(integer).map_err(|_| wrong())?),
+                Value::Integer(integer) => {
+                    integers.push(i64::try_from(integer).map_err(|_| wrong())?)
+                }
                 _ => return Err(wrong()),
             }
         }
@@ -267,7 +293,8 @@ impl Gguf {
     }
 
     fn utf8<'a>(&self, what: &str, bytes: &'a [u8]) -> Result<&'a str, GgufError> {
-        std::str::from_utf8(bytes).map_err(|_| GgufError::NotUtf8 { path: self.path.clone(), what: what.into() })
+        std::str::from_utf8(bytes)
+            .map_err(|_| GgufError::NotUtf8 { path: self.path.clone(), what: what.into() })
     }
 }
 
@@ -317,9 +344,19 @@ impl Cursor<'_> {
         }
         let expected_bytes = (start as u64).saturating_add(count);
         if expected_bytes > self.file_bytes {
-            Err(GgufError::Truncated { path: self.path.into(), expected_bytes, found_bytes: self.file_bytes })
+            Err(GgufError::Truncated {
+                path: self.path.into(),
+                expected_bytes,
+                found_bytes: self.file_bytes,
+            })
         } else {
-            self.bound("the header's size", expected_bytes, false, &format!("at most {MAX_HEADER_BYTES}")).map(|()| start..start)
+            self.bound(
+                "the header's size",
+                expected_bytes,
+                false,
+                &format!("at most {MAX_HEADER_BYTES}"),
+            )
+            .map(|()| start..start)
         }
     }
 
@@ -346,14 +383,20 @@ impl Cursor<'_> {
 
     fn name(&mut self, what: &str) -> Result<String, GgufError> {
         let range = self.text(&format!("the length of {what}"), MAX_NAME_BYTES)?;
-        String::from_utf8(self.bytes[range].to_vec()).map_err(|_| GgufError::NotUtf8 { path: self.path.into(), what: what.into() })
+        String::from_utf8(self.bytes[range].to_vec())
+            .map_err(|_| GgufError::NotUtf8 { path: self.path.into(), what: what.into() })
     }
 
     fn bound(&self, what: &str, found: u64, holds: bool, allowed: &str) -> Result<(), GgufError> {
         if holds {
             return Ok(());
         }
-        Err(GgufError::OutOfBounds { path: self.path.into(), what: what.into(), found, allowed: allowed.into() })
+        Err(GgufError::OutOfBounds {
+            path: self.path.into(),
+            what: what.into(),
+            found,
+            allowed: allowed.into(),
+        })
     }
 }
 
@@ -370,8 +413,18 @@ fn read_preamble(cursor: &mut Cursor) -> Result<(u64, u64), GgufError> {
     }
     let tensor_count = cursor.u64()?;
     let key_count = cursor.u64()?;
-    cursor.bound("the number of tensors", tensor_count, tensor_count <= MAX_TENSORS, &format!("at most {MAX_TENSORS}"))?;
-    cursor.bound("the number of keys", key_count, key_count <= MAX_KEYS, &format!("at most {MAX_KEYS}"))?;
+    cursor.bound(
+        "the number of tensors",
+        tensor_count,
+        tensor_count <= MAX_TENSORS,
+        &format!("at most {MAX_TENSORS}"),
+    )?;
+    cursor.bound(
+        "the number of keys",
+        key_count,
+        key_count <= MAX_KEYS,
+        &format!("at most {MAX_KEYS}"),
+    )?;
     Ok((key_count, tensor_count))
 }
 
@@ -418,8 +471,15 @@ fn read_value(cursor: &mut Cursor, key: &str, kind: u32, depth: u32) -> Result<V
     })
 }
 
-/// Walks over an array without keeping it; each element takes at least a byte, so the walk ends with the file.
-fn skip_elements(cursor: &mut Cursor, key: &str, element: u32, count: u64, depth: u32) -> Result<(), GgufError> {
+/// Walks over an array without keeping it; each element takes at least a byte, so the walk ends
+/// with the file.
+fn skip_elements(
+    cursor: &mut Cursor,
+    key: &str,
+    element: u32,
+    count: u64,
+    depth: u32,
+) -> Result<(), GgufError> {
     if let Some(size) = kind::size(element) {
         // A product beyond u64 is beyond any file too.
         cursor.take(count.saturating_mul(size))?;
@@ -433,7 +493,12 @@ fn skip_elements(cursor: &mut Cursor, key: &str, element: u32, count: u64, depth
             Ok(())
         }
         kind::ARRAY => {
-            cursor.bound(&format!("the nesting of {key}"), depth.into(), depth < MAX_ARRAY_DEPTH, &format!("at most {MAX_ARRAY_DEPTH}"))?;
+            cursor.bound(
+                &format!("the nesting of {key}"),
+                depth.into(),
+                depth < MAX_ARRAY_DEPTH,
+                &format!("at most {MAX_ARRAY_DEPTH}"),
+            )?;
             for _ in 0..count {
                 let element = cursor.u32()?;
                 let count = cursor.u64()?;
@@ -447,7 +512,12 @@ fn skip_elements(cursor: &mut Cursor, key: &str, element: u32, count: u64, depth
 
 fn unknown_kind(cursor: &Cursor, key: &str, found: u32) -> GgufError {
     let what = format!("the kind of {key}");
-    GgufError::OutOfBounds { path: cursor.path.into(), what, found: found.into(), allowed: "0 to 12".into() }
+    GgufError::OutOfBounds {
+        path: cursor.path.into(),
+        what,
+        found: found.into(),
+        allowed: "0 to 12".into(),
+    }
 }
 
 /// The f64 whose decimal form is the shortest that reads back as this f32.
@@ -456,35 +526,64 @@ fn shortest(value: f32) -> f64 {
     format!("{value:e}").parse().unwrap_or(f64::from(value))
 }
 
-fn read_tensors(cursor: &mut Cursor, count: u64, alignment: u64) -> Result<Vec<TensorInfo>, GgufError> {
+fn read_tensors(
+    cursor: &mut Cursor,
+    count: u64,
+    alignment: u64,
+) -> Result<Vec<TensorInfo>, GgufError> {
     let mut tensors = Vec::new();
     for _ in 0..count {
         let name = cursor.name("a tensor name")?;
         let dims = cursor.u32()?;
-        cursor.bound(&format!("the rank of {name}"), dims.into(), (1..=MAX_DIMS).contains(&dims), &format!("1 to {MAX_DIMS}"))?;
+        cursor.bound(
+            &format!("the rank of {name}"),
+            dims.into(),
+            (1..=MAX_DIMS).contains(&dims),
+            &format!("1 to {MAX_DIMS}"),
+        )?;
         let mut shape = Vec::new();
         for _ in 0..dims {
             let dim = cursor.u64()?;
             let what = format!("a dimension of {name}");
-            cursor.bound(&what, dim, (1..=i32::MAX as u64).contains(&dim), &format!("1 to {}", i32::MAX))?;
+            cursor.bound(
+                &what,
+                dim,
+                (1..=i32::MAX as u64).contains(&dim),
+                &format!("1 to {}", i32::MAX),
+            )?;
             shape.push(dim as usize);
         }
         shape.reverse();
         let stored = Stored::from_id(cursor.u32()?);
         let offset = cursor.u64()?;
         let what = format!("the offset of {name}");
-        cursor.bound(&what, offset, offset.is_multiple_of(alignment), &format!("a multiple of {alignment}"))?;
+        cursor.bound(
+            &what,
+            offset,
+            offset.is_multiple_of(alignment),
+            &format!("a multiple of {alignment}"),
+        )?;
         let size = match stored.block() {
             Some(block) => size_bytes(cursor, &name, &shape, block)?,
             None => 0,
         };
-        tensors.push(TensorInfo { name, shape, stored, bytes: offset..offset.saturating_add(size) });
+        tensors.push(TensorInfo {
+            name,
+            shape,
+            stored,
+            bytes: offset..offset.saturating_add(size),
+        });
     }
     place_tensors(cursor, &mut tensors, alignment)?;
     Ok(tensors)
 }
 
-fn size_bytes(cursor: &Cursor, name: &str, shape: &[usize], (elements, bytes): (usize, usize)) -> Result<u64, GgufError> {
+fn size_bytes(
+    cursor: &Cursor,
+    name: &str,
+    shape: &[usize],
+    (elements, bytes): (usize, usize),
+) -> Result<u64, GgufError> {
     let columns = shape.last().copied().unwrap_or(1);
     cursor.bound(
         &format!("the row length of {name}"),
@@ -492,27 +591,46 @@ fn size_bytes(cursor: &Cursor, name: &str, shape: &[usize], (elements, bytes): (
         columns.is_multiple_of(elements),
         &format!("a multiple of {elements}"),
     )?;
-    let blocks = shape.iter().try_fold(1_u64, |product, dim| product.checked_mul(*dim as u64)).map(|product| product / elements as u64);
+    let blocks = shape
+        .iter()
+        .try_fold(1_u64, |product, dim| product.checked_mul(*dim as u64))
+        .map(|product| product / elements as u64);
     let size = blocks.and_then(|blocks| blocks.checked_mul(bytes as u64));
-    size.ok_or_else(|| GgufError::Truncated { path: cursor.path.into(), expected_bytes: u64::MAX, found_bytes: cursor.file_bytes })
+    size.ok_or_else(|| GgufError::Truncated {
+        path: cursor.path.into(),
+        expected_bytes: u64::MAX,
+        found_bytes: cursor.file_bytes,
+    })
 }
 
 /// Turns offsets into places in the file, all inside it and none over another.
-fn place_tensors(cursor: &Cursor, tensors: &mut [TensorInfo], alignment: u64) -> Result<(), GgufError> {
+fn place_tensors(
+    cursor: &Cursor,
+    tensors: &mut [TensorInfo],
+    alignment: u64,
+) -> Result<(), GgufError> {
     let data_start = (cursor.at as u64).next_multiple_of(alignment);
     let mut expected_bytes = data_start;
     for tensor in tensors.iter_mut() {
-        tensor.bytes = data_start.saturating_add(tensor.bytes.start)..data_start.saturating_add(tensor.bytes.end);
+        tensor.bytes = data_start.saturating_add(tensor.bytes.start)
+            ..data_start.saturating_add(tensor.bytes.end);
         expected_bytes = expected_bytes.max(tensor.bytes.end);
     }
     if !tensors.is_empty() && expected_bytes > cursor.file_bytes {
-        return Err(GgufError::Truncated { path: cursor.path.into(), expected_bytes, found_bytes: cursor.file_bytes });
+        return Err(GgufError::Truncated {
+            path: cursor.path.into(),
+            expected_bytes,
+            found_bytes: cursor.file_bytes,
+        });
     }
     let mut order: Vec<&TensorInfo> = tensors.iter().collect();
     order.sort_by_key(|tensor| (tensor.bytes.start, tensor.bytes.end));
     for pair in order.windows(2) {
         if pair[1].bytes.start < pair[0].bytes.end {
-            return Err(GgufError::OverlappingTensors { first: pair[0].name.clone(), second: pair[1].name.clone() });
+            return Err(GgufError::OverlappingTensors {
+                first: pair[0].name.clone(),
+                second: pair[1].name.clone(),
+            });
         }
     }
     Ok(())
@@ -543,7 +661,12 @@ mod tests {
         sample.version = 2;
         sample.set("a.signed", 11, (-5_i64).to_le_bytes().into());
         sample.set("a.big", 10, u64::MAX.to_le_bytes().into());
-        sample.set_array("a.nested", 9, 1, [&4_u32.to_le_bytes()[..], &1_u64.to_le_bytes(), &9_u32.to_le_bytes()].concat());
+        sample.set_array(
+            "a.nested",
+            9,
+            1,
+            [&4_u32.to_le_bytes()[..], &1_u64.to_le_bytes(), &9_u32.to_le_bytes()].concat(),
+        );
         let (_folder, path) = file_with(&sample.bytes());
         let gguf = Gguf::open(&path).unwrap();
         assert_eq!(gguf.text("general.architecture").unwrap(), Some("llama"));
@@ -566,7 +689,10 @@ mod tests {
         check_bytes(b"", "expected at least 4 bytes, found 0");
         check_bytes(b"GGU", "expected at least 4 bytes");
         check_bytes(b"GGML and more", "is not a GGUF file");
-        check(|sample| sample.version = 1, "GGUF version 1; Cairn imports little-endian versions 2 and 3");
+        check(
+            |sample| sample.version = 1,
+            "GGUF version 1; Cairn imports little-endian versions 2 and 3",
+        );
         check(|sample| sample.version = 3_u32.swap_bytes(), "GGUF version 50331648");
         let folder = tempfile::tempdir().unwrap();
         assert!(matches!(Gguf::open(folder.path()), Err(GgufError::NotAFile { .. })));
@@ -575,29 +701,60 @@ mod tests {
     #[test]
     fn lying_counts_and_lengths_are_refused_before_anything_is_reserved() {
         const HUGE: usize = usize::MAX;
-        let preamble =
-            |tensors: u64, keys: u64| [b"GGUF\x03\0\0\0".to_vec(), tensors.to_le_bytes().into(), keys.to_le_bytes().into()].concat();
-        check_bytes(&preamble(u64::MAX, 0), "the number of tensors is 18446744073709551615; allowed is at most 65536");
+        let preamble = |tensors: u64, keys: u64| {
+            [b"GGUF\x03\0\0\0".to_vec(), tensors.to_le_bytes().into(), keys.to_le_bytes().into()]
+                .concat()
+        };
+        check_bytes(
+            &preamble(u64::MAX, 0),
+            "the number of tensors is 18446744073709551615; allowed is at most 65536",
+        );
         check_bytes(&preamble(0, u64::MAX), "the number of keys is 18446744073709551615");
         check_bytes(&preamble(65_536, 4_096), "expected at least 32 bytes, found 24");
         check_bytes(&preamble(65_536, 0), "expected at least 32 bytes, found 24");
         check(|sample| sample.set_array("a", 8, HUGE, vec![]), "expected at least");
-        check(|sample| sample.set_array("a", 4, HUGE, vec![]), "expected at least 18446744073709551615 bytes");
-        check(|sample| sample.set_array("a", 0, HUGE, vec![]), "expected at least 18446744073709551615 bytes");
-        check(|sample| sample.set_array("a", 9, HUGE, vec![]), "the kind of a is 17; allowed is 0 to 12");
+        check(
+            |sample| sample.set_array("a", 4, HUGE, vec![]),
+            "expected at least 18446744073709551615 bytes",
+        );
+        check(
+            |sample| sample.set_array("a", 0, HUGE, vec![]),
+            "expected at least 18446744073709551615 bytes",
+        );
+        check(
+            |sample| sample.set_array("a", 9, HUGE, vec![]),
+            "the kind of a is 17; allowed is 0 to 12",
+        );
         check(|sample| sample.set_array("a", 77, 1, vec![]), "the kind of a is 77");
         check(|sample| sample.set("a", 13, vec![]), "the kind of a is 13; allowed is 0 to 12");
-        check(|sample| sample.set("a", 8, u64::MAX.to_le_bytes().into()), "expected at least 18446744073709551615 bytes");
+        check(
+            |sample| sample.set("a", 8, u64::MAX.to_le_bytes().into()),
+            "expected at least 18446744073709551615 bytes",
+        );
         check(|sample| sample.set("a", 7, vec![2]), "a is 2; allowed is 0 or 1 for a flag");
-        check(|sample| sample.set_text(&"k".repeat(1025), ""), "the length of a key is 1025; allowed is at most 1024 bytes");
-        let nested = (0..8).flat_map(|_| [&9_u32.to_le_bytes()[..], &1_u64.to_le_bytes()].concat()).collect();
-        check(move |sample| sample.set_array("a", 9, 1, nested), "the nesting of a is 3; allowed is at most 3");
+        check(
+            |sample| sample.set_text(&"k".repeat(1025), ""),
+            "the length of a key is 1025; allowed is at most 1024 bytes",
+        );
+        let nested = (0..8)
+            .flat_map(|_| [&9_u32.to_le_bytes()[..], &1_u64.to_le_bytes()].concat())
+            .collect();
+        check(
+            move |sample| sample.set_array("a", 9, 1, nested),
+            "the nesting of a is 3; allowed is at most 3",
+        );
     }
 
     #[test]
     fn names_are_texts_that_occur_once() {
-        check(|sample| sample.keys.push(("general.name".into(), 8, text("again"))), r#"the name "general.name" occurs twice"#);
-        check(|sample| sample.tensors[2].name = "token_embd.weight".into(), r#"the name "token_embd.weight" occurs twice"#);
+        check(
+            |sample| sample.keys.push(("general.name".into(), 8, text("again"))),
+            r#"the name "general.name" occurs twice"#,
+        );
+        check(
+            |sample| sample.tensors[2].name = "token_embd.weight".into(),
+            r#"the name "token_embd.weight" occurs twice"#,
+        );
         let mut bytes = Sample::tiny().bytes();
         let at = bytes.windows(12).position(|window| window == b"general.name").unwrap();
         bytes[at] = 0xff;
@@ -607,17 +764,47 @@ mod tests {
     #[test]
     fn tensors_lie_inside_the_file_apart_from_each_other() {
         let q = "blk.0.attn_q.weight";
-        check(|sample| sample.tensor(q).shape = vec![], "the rank of blk.0.attn_q.weight is 0; allowed is 1 to 4");
+        check(
+            |sample| sample.tensor(q).shape = vec![],
+            "the rank of blk.0.attn_q.weight is 0; allowed is 1 to 4",
+        );
         check(|sample| sample.tensor(q).shape = vec![1; 5], "the rank of blk.0.attn_q.weight is 5");
-        check(|sample| sample.tensor(q).shape = vec![0, 32], "a dimension of blk.0.attn_q.weight is 0; allowed is 1 to 2147483647");
-        check(|sample| sample.tensor(q).shape = vec![1 << 31, 32], "a dimension of blk.0.attn_q.weight is 2147483648");
-        check(|sample| sample.tensor(q).shape = vec![1 << 30; 4], "expected at least 18446744073709551615 bytes");
-        check(|sample| sample.tensor(q).shape = vec![32, 33], "the row length of blk.0.attn_q.weight is 33; allowed is a multiple of 32");
-        check(|sample| sample.tensor("output_norm.weight").shape = vec![1 << 20], "expected at least");
-        check(|sample| sample.tensor(q).shape = vec![64, 32], r#"tensors "blk.0.attn_q.weight" and "blk.0.attn_k.weight" overlap"#);
-        check(|sample| sample.set_u32("general.alignment", 3), "general.alignment is 3; allowed is a power of two from 8");
+        check(
+            |sample| sample.tensor(q).shape = vec![0, 32],
+            "a dimension of blk.0.attn_q.weight is 0; allowed is 1 to 2147483647",
+        );
+        check(
+            |sample| sample.tensor(q).shape = vec![1 << 31, 32],
+            "a dimension of blk.0.attn_q.weight is 2147483648",
+        );
+        check(
+            |sample| sample.tensor(q).shape = vec![1 << 30; 4],
+            "expected at least 18446744073709551615 bytes",
+        );
+        check(
+            |sample| sample.tensor(q).shape = vec![32, 33],
+            "the row length of blk.0.attn_q.weight is 33; allowed is a multiple of 32",
+        );
+        check(
+            |sample| sample.tensor("output_norm.weight").shape = vec![1 << 20],
+            "expected at least",
+        );
+        check(
+            |sample| sample.tensor(q).shape = vec![64, 32],
+            r#"tensors "blk.0.attn_q.weight" and "blk.0.attn_k.weight" overlap"#,
+        );
+        check(
+            |sample| sample.set_u32("general.alignment", 3),
+            "general.alignment is 3; allowed is a power of two from 8",
+        );
         check(|sample| sample.set_u32("general.alignment", 0), "general.alignment is 0");
-        check(|sample| sample.set_u32("general.alignment", 512), "is 8960; allowed is a multiple of 512");
-        check(|sample| sample.set_text("general.alignment", "32"), "general.alignment is not an integer");
+        check(
+            |sample| sample.set_u32("general.alignment", 512),
+            "is 8960; allowed is a multiple of 512",
+        );
+        check(
+            |sample| sample.set_text("general.alignment", "32"),
+            "general.alignment is not an integer",
+        );
     }
 }

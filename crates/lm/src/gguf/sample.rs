@@ -1,4 +1,5 @@
-//! Builds small GGUF files for the tests: a one-layer llama with a byte-level vocabulary, any part of which a test may spoil.
+//! Builds small GGUF files for the tests: a one-layer llama with a byte-level vocabulary, any part
+//! of which a test may spoil.
 
 use std::path::PathBuf;
 
@@ -33,7 +34,8 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// A model that imports: embedding Q8_0, matrices Q4_1 except one each of Q4_0, F16 and F32, norms F32, tied embeddings.
+    /// A model that imports: embedding Q8_0, matrices Q4_1 except one each of Q4_0, F16 and F32,
+    /// norms F32, tied embeddings.
     pub fn tiny() -> Sample {
         let mut sample = Sample { version: 3, keys: Vec::new(), tensors: Vec::new() };
         sample.set_text("general.architecture", "llama");
@@ -53,13 +55,23 @@ impl Sample {
         sample.set_f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
 
         let mut tokens = byte_letters();
-        tokens.extend(["he", "ll", "hell", "hello", "12", "<|begin|>", "<|end|>"].map(String::from));
-        let kinds: Vec<i32> = tokens.iter().map(|token| if token.starts_with("<|") { 3 } else { 1 }).collect();
+        tokens
+            .extend(["he", "ll", "hell", "hello", "12", "<|begin|>", "<|end|>"].map(String::from));
+        let kinds: Vec<i32> =
+            tokens.iter().map(|token| if token.starts_with("<|") { 3 } else { 1 }).collect();
         sample.set_text("tokenizer.ggml.model", "gpt2");
         sample.set_text("tokenizer.ggml.pre", "smollm");
         sample.set_texts("tokenizer.ggml.tokens", &tokens);
-        sample.set_array("tokenizer.ggml.token_type", 5, kinds.len(), kinds.iter().flat_map(|kind| kind.to_le_bytes()).collect());
-        sample.set_texts("tokenizer.ggml.merges", &["h e", "l l", "he ll", "hell o", "1 2"].map(String::from));
+        sample.set_array(
+            "tokenizer.ggml.token_type",
+            5,
+            kinds.len(),
+            kinds.iter().flat_map(|kind| kind.to_le_bytes()).collect(),
+        );
+        sample.set_texts(
+            "tokenizer.ggml.merges",
+            &["h e", "l l", "he ll", "hell o", "1 2"].map(String::from),
+        );
         sample.set_u32("tokenizer.ggml.bos_token_id", 261);
         sample.set_u32("tokenizer.ggml.eos_token_id", 262);
         sample.set_text("tokenizer.chat_template", "{{ messages }}");
@@ -80,7 +92,12 @@ impl Sample {
             ("output_norm", vec![HIDDEN], Stored::F32),
         ] {
             let data = random.values(stored, shape.iter().product());
-            sample.tensors.push(SampleTensor { name: format!("{name}.weight"), shape, type_id: type_id(stored), data });
+            sample.tensors.push(SampleTensor {
+                name: format!("{name}.weight"),
+                shape,
+                type_id: type_id(stored),
+                data,
+            });
         }
         sample
     }
@@ -112,12 +129,21 @@ impl Sample {
     }
 
     pub fn set_texts(&mut self, key: &str, values: &[String]) {
-        self.set_array(key, TEXT, values.len(), values.iter().flat_map(|value| text(value)).collect());
+        self.set_array(
+            key,
+            TEXT,
+            values.len(),
+            values.iter().flat_map(|value| text(value)).collect(),
+        );
     }
 
     /// An array whose count need not be true.
     pub fn set_array(&mut self, key: &str, element: u32, count: usize, elements: Vec<u8>) {
-        self.set(key, ARRAY, [&element.to_le_bytes()[..], &(count as u64).to_le_bytes(), &elements].concat());
+        self.set(
+            key,
+            ARRAY,
+            [&element.to_le_bytes()[..], &(count as u64).to_le_bytes(), &elements].concat(),
+        );
     }
 
     pub fn tensor(&mut self, name: &str) -> &mut SampleTensor {
@@ -203,7 +229,8 @@ pub(super) struct Random(pub u64);
 
 impl Random {
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.0 >> 33
     }
 
@@ -218,7 +245,9 @@ impl Random {
         for _ in 0..count / per_block {
             let start = data.len();
             match stored {
-                Stored::F32 => data.extend((self.next() as f32 / (1u64 << 31) as f32 - 0.5).to_le_bytes()),
+                Stored::F32 => {
+                    data.extend((self.next() as f32 / (1u64 << 31) as f32 - 0.5).to_le_bytes())
+                }
                 Stored::Q4_1 => data.extend([self.half(), self.half()].concat()),
                 _ => data.extend(self.half()),
             }

@@ -1,4 +1,5 @@
-//! Writes `tokenizer.json`, `tokenizer_config.json` and `generation_config.json` from a byte-level BPE vocabulary in GGUF.
+//! Writes `tokenizer.json`, `tokenizer_config.json` and `generation_config.json` from a byte-level
+//! BPE vocabulary in GGUF.
 
 use std::collections::HashMap;
 
@@ -7,13 +8,14 @@ use serde_json::{Map, Value, json};
 use super::GgufError;
 use super::parse::Gguf;
 
-/// ggml's numbers for kinds of tokens: those that text never produces, and those that are matched in text before BPE.
+/// ggml's numbers for kinds of tokens: those that text never produces, and those that are matched
+/// in text before BPE.
 const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 
-/// How Llama 3 cuts text into words: contractions, letters, up to three digits, punctuation, line ends, spaces.
-const LLAMA3_WORDS: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// How Llama 3 cuts text into words: contractions, letters, up to three digits, punctuation, line
+/// ends, spaces.
+const LLAMA3_WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// Ids with a meaning for generation.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -55,28 +57,42 @@ enum Words {
 
 impl TokenizerFiles {
     /// `vocab_size` is the number of embedding rows; `context_length` becomes `model_max_length`.
-    pub fn read(gguf: &Gguf, vocab_size: usize, context_length: usize) -> Result<TokenizerFiles, GgufError> {
+    pub fn read(
+        gguf: &Gguf,
+        vocab_size: usize,
+        context_length: usize,
+    ) -> Result<TokenizerFiles, GgufError> {
         let words = words(gguf)?;
         let tokens = required(gguf.texts("tokenizer.ggml.tokens")?, "tokenizer.ggml.tokens")?;
         if tokens.is_empty() || tokens.len() > vocab_size {
             let allowed = format!("1 to {vocab_size} tokens, one per embedding row");
-            return Err(GgufError::UnsupportedValue { key: "tokenizer.ggml.tokens".into(), found: tokens.len().to_string(), allowed });
+            return Err(GgufError::UnsupportedValue {
+                key: "tokenizer.ggml.tokens".into(),
+                found: tokens.len().to_string(),
+                allowed,
+            });
         }
         let mut id_of: HashMap<&str, usize> = HashMap::with_capacity(tokens.len());
         for (id, token) in tokens.iter().enumerate() {
             if id_of.insert(token, id).is_some() {
-                return Err(GgufError::DuplicateName { path: gguf.path().into(), name: token.chars().take(64).collect() });
+                return Err(GgufError::DuplicateName {
+                    path: gguf.path().into(),
+                    name: token.chars().take(64).collect(),
+                });
             }
         }
         let merges = merges(gguf, &id_of)?;
         let special = special_ids(gguf, tokens.len())?;
         // llama.cpp adds Llama 3's begin token unless the file says otherwise.
-        let add_bos = gguf.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(words == Words::Llama3) && special.bos.is_some();
-        let add_eos = gguf.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false) && !special.eos.is_empty();
+        let add_bos = gguf.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(words == Words::Llama3)
+            && special.bos.is_some();
+        let add_eos =
+            gguf.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false) && !special.eos.is_empty();
         let begin = special.bos.filter(|_| add_bos);
         let end = special.eos.first().copied().filter(|_| add_eos);
 
-        let vocab: Map<String, Value> = tokens.iter().enumerate().map(|(id, token)| (token.to_string(), json!(id))).collect();
+        let vocab: Map<String, Value> =
+            tokens.iter().enumerate().map(|(id, token)| (token.to_string(), json!(id))).collect();
         let tokenizer = json!({
             "version": "1.0",
             "truncation": null,
@@ -105,7 +121,12 @@ impl TokenizerFiles {
         tokenizer_config.insert("add_eos_token".into(), json!(add_eos));
         tokenizer_config.insert("add_prefix_space".into(), json!(false));
         let eos = special.eos.first().copied();
-        for (key, id) in [("bos_token", special.bos), ("eos_token", eos), ("pad_token", special.padding), ("unk_token", special.unknown)] {
+        for (key, id) in [
+            ("bos_token", special.bos),
+            ("eos_token", eos),
+            ("pad_token", special.padding),
+            ("unk_token", special.unknown),
+        ] {
             if let Some(id) = id {
                 tokenizer_config.insert(key.into(), json!(tokens[id]));
             }
@@ -127,7 +148,8 @@ impl TokenizerFiles {
         if let Some(padding) = special.padding {
             generation_config.insert("pad_token_id".into(), json!(padding));
         }
-        let (tokenizer_config, generation_config) = (Value::Object(tokenizer_config), Value::Object(generation_config));
+        let (tokenizer_config, generation_config) =
+            (Value::Object(tokenizer_config), Value::Object(generation_config));
         Ok(TokenizerFiles { tokenizer, tokenizer_config, generation_config, special })
     }
 }
@@ -141,19 +163,26 @@ fn words(gguf: &Gguf) -> Result<Words, GgufError> {
         Some("gpt-2" | "default") | None => Ok(Words::Gpt2),
         Some("smollm") => Ok(Words::SmolLm),
         Some("llama-bpe") => Ok(Words::Llama3),
-        Some(other) => Err(unsupported("tokenizer.ggml.pre", other, "gpt-2, default, smollm and llama-bpe")),
+        Some(other) => {
+            Err(unsupported("tokenizer.ggml.pre", other, "gpt-2, default, smollm and llama-bpe"))
+        }
     }
 }
 
 fn unsupported(key: &str, found: &str, allowed: &str) -> GgufError {
-    GgufError::UnsupportedValue { key: key.into(), found: found.chars().take(64).collect(), allowed: allowed.into() }
+    GgufError::UnsupportedValue {
+        key: key.into(),
+        found: found.chars().take(64).collect(),
+        allowed: allowed.into(),
+    }
 }
 
 fn required<T>(value: Option<T>, key: &str) -> Result<T, GgufError> {
     value.ok_or_else(|| GgufError::MissingKey { key: key.into() })
 }
 
-/// The merges as pairs; each must be two tokens that make a third, or the tokenizer would fail to load much later.
+/// The merges as pairs; each must be two tokens that make a third, or the tokenizer would fail to
+/// load much later.
 fn merges(gguf: &Gguf, id_of: &HashMap<&str, usize>) -> Result<Vec<[String; 2]>, GgufError> {
     let merges = required(gguf.texts("tokenizer.ggml.merges")?, "tokenizer.ggml.merges")?;
     let pair = |(index, merge): (usize, &str)| {
@@ -162,7 +191,10 @@ fn merges(gguf: &Gguf, id_of: &HashMap<&str, usize>) -> Result<Vec<[String; 2]>,
             let whole = [*left, *right].concat();
             [left, right, whole.as_str()].iter().all(|token| id_of.contains_key(token))
         });
-        let (left, right) = parts.ok_or_else(|| GgufError::BadMerge { index, merge: merge.chars().take(64).collect() })?;
+        let (left, right) = parts.ok_or_else(|| GgufError::BadMerge {
+            index,
+            merge: merge.chars().take(64).collect(),
+        })?;
         Ok([left.to_string(), right.to_string()])
     };
     merges.into_iter().enumerate().map(pair).collect()
@@ -172,9 +204,11 @@ fn special_ids(gguf: &Gguf, token_count: usize) -> Result<SpecialIds, GgufError>
     let id = |name: &str| {
         let key = format!("tokenizer.ggml.{name}_token_id");
         match gguf.count(&key)? {
-            Some(id) if id >= token_count => {
-                Err(GgufError::UnsupportedValue { key, found: id.to_string(), allowed: format!("ids below {token_count}") })
-            }
+            Some(id) if id >= token_count => Err(GgufError::UnsupportedValue {
+                key,
+                found: id.to_string(),
+                allowed: format!("ids below {token_count}"),
+            }),
             id => Ok(id),
         }
     };
@@ -192,10 +226,16 @@ fn added_tokens(gguf: &Gguf, tokens: &[&str]) -> Result<Vec<Value>, GgufError> {
     let kinds = gguf.integers(KEY)?.unwrap_or_else(|| vec![1; tokens.len()]);
     if kinds.len() != tokens.len() {
         let allowed = format!("one entry for each of {} tokens", tokens.len());
-        return Err(GgufError::UnsupportedValue { key: KEY.into(), found: format!("{} entries", kinds.len()), allowed });
+        return Err(GgufError::UnsupportedValue {
+            key: KEY.into(),
+            found: format!("{} entries", kinds.len()),
+            allowed,
+        });
     }
     let added =
-        tokens.iter().zip(kinds).enumerate().filter(|(_, (token, kind))| [CONTROL, USER_DEFINED].contains(kind) && !token.is_empty());
+        tokens.iter().zip(kinds).enumerate().filter(|(_, (token, kind))| {
+            [CONTROL, USER_DEFINED].contains(kind) && !token.is_empty()
+        });
     Ok(added
         .map(|(id, (token, kind))| {
             json!({
@@ -214,7 +254,9 @@ fn pre_tokenizer(words: Words) -> Value {
     let first = match words {
         Words::Gpt2 => return byte_level(true),
         Words::SmolLm => json!({"type": "Digits", "individual_digits": true}),
-        Words::Llama3 => json!({"type": "Split", "pattern": {"Regex": LLAMA3_WORDS}, "behavior": "Isolated", "invert": false}),
+        Words::Llama3 => {
+            json!({"type": "Split", "pattern": {"Regex": LLAMA3_WORDS}, "behavior": "Isolated", "invert": false})
+        }
     };
     json!({"type": "Sequence", "pretokenizers": [first, byte_level(words == Words::SmolLm)]})
 }
@@ -224,7 +266,9 @@ fn post_processor(tokens: &[&str], begin: Option<usize>, end: Option<usize>) -> 
     if begin.is_none() && end.is_none() {
         return Value::Null;
     }
-    let special = |id: Option<usize>, type_id: u8| id.map(|id| json!({"SpecialToken": {"id": tokens[id], "type_id": type_id}}));
+    let special = |id: Option<usize>, type_id: u8| {
+        id.map(|id| json!({"SpecialToken": {"id": tokens[id], "type_id": type_id}}))
+    };
     let around = |sequence: &str, type_id: u8| -> Vec<Value> {
         let text = json!({"Sequence": {"id": sequence, "type_id": type_id}});
         [special(begin, type_id), Some(text), special(end, type_id)].into_iter().flatten().collect()
@@ -232,7 +276,9 @@ fn post_processor(tokens: &[&str], begin: Option<usize>, end: Option<usize>) -> 
     let known: Map<String, Value> = [begin, end]
         .into_iter()
         .flatten()
-        .map(|id| (tokens[id].to_string(), json!({"id": tokens[id], "ids": [id], "tokens": [tokens[id]]})))
+        .map(|id| {
+            (tokens[id].to_string(), json!({"id": tokens[id], "ids": [id], "tokens": [tokens[id]]}))
+        })
         .collect();
     let pair = [around("A", 0), around("B", 1)].concat();
     json!({"type": "TemplateProcessing", "single": around("A", 0), "pair": pair, "special_tokens": known})
@@ -270,7 +316,11 @@ mod tests {
             let encoding = tokenizer.encode(text, true).unwrap();
             assert_eq!(encoding.get_ids(), expected, "{pre}: {text:?}");
             let plain = text.replace("<|end|>", "");
-            assert_eq!(tokenizer.decode(encoding.get_ids(), true).unwrap(), plain, "{pre}: {text:?}");
+            assert_eq!(
+                tokenizer.decode(encoding.get_ids(), true).unwrap(),
+                plain,
+                "{pre}: {text:?}"
+            );
         };
         check("smollm", "hello", &[HELLO]);
         check("smollm", "hello hello", &[HELLO, byte(b' '), HELLO]);
@@ -294,7 +344,13 @@ mod tests {
             let tokenizer = tokenizers::Tokenizer::from_bytes(files.tokenizer.to_string()).unwrap();
             assert_eq!(tokenizer.encode("hello", true).unwrap().get_ids(), expected);
             assert_eq!(tokenizer.encode("hello", false).unwrap().get_ids(), [HELLO]);
-            assert_eq!((&files.tokenizer_config["add_bos_token"], &files.tokenizer_config["add_eos_token"]), (&json!(bos), &json!(eos)));
+            assert_eq!(
+                (
+                    &files.tokenizer_config["add_bos_token"],
+                    &files.tokenizer_config["add_eos_token"]
+                ),
+                (&json!(bos), &json!(eos))
+            );
         };
         check(false, false, &[HELLO]);
         check(true, false, &[BOS, HELLO]);
@@ -309,40 +365,71 @@ mod tests {
             sample.set_u32("tokenizer.ggml.padding_token_id", END);
         })
         .unwrap();
-        let expected = json!({"bos_token_id": BOS, "eos_token_id": [END, HELLO], "pad_token_id": END});
+        let expected =
+            json!({"bos_token_id": BOS, "eos_token_id": [END, HELLO], "pad_token_id": END});
         assert_eq!(files.generation_config, expected);
         let config = &files.tokenizer_config;
-        for (key, value) in
-            [("bos_token", "<|begin|>"), ("eos_token", "<|end|>"), ("pad_token", "<|end|>"), ("chat_template", "{{ messages }}")]
-        {
+        for (key, value) in [
+            ("bos_token", "<|begin|>"),
+            ("eos_token", "<|end|>"),
+            ("pad_token", "<|end|>"),
+            ("chat_template", "{{ messages }}"),
+        ] {
             assert_eq!(config[key], value, "{key}");
         }
-        assert_eq!((&config["unk_token"], &config["model_max_length"]), (&Value::Null, &json!(128)));
+        assert_eq!(
+            (&config["unk_token"], &config["model_max_length"]),
+            (&Value::Null, &json!(128))
+        );
         let same = read(|sample| sample.set_u32("tokenizer.ggml.eot_token_id", END)).unwrap();
         assert_eq!(same.generation_config["eos_token_id"], json!(END));
     }
 
     #[test]
     fn what_is_not_understood_is_refused_by_name() {
-        refused(|sample| sample.set_text("tokenizer.ggml.model", "llama"), "tokenizer.ggml.model is llama; Cairn imports gpt2");
+        refused(
+            |sample| sample.set_text("tokenizer.ggml.model", "llama"),
+            "tokenizer.ggml.model is llama; Cairn imports gpt2",
+        );
         refused(
             |sample| sample.set_text("tokenizer.ggml.pre", "qwen2"),
             "tokenizer.ggml.pre is qwen2; Cairn imports gpt-2, default, smollm",
         );
-        refused(|sample| sample.remove("tokenizer.ggml.model"), "the file has no tokenizer.ggml.model");
-        refused(|sample| sample.remove("tokenizer.ggml.merges"), "the file has no tokenizer.ggml.merges");
+        refused(
+            |sample| sample.remove("tokenizer.ggml.model"),
+            "the file has no tokenizer.ggml.model",
+        );
+        refused(
+            |sample| sample.remove("tokenizer.ggml.merges"),
+            "the file has no tokenizer.ggml.merges",
+        );
         refused(
             |sample| sample.set_u32("tokenizer.ggml.eos_token_id", 263),
             "tokenizer.ggml.eos_token_id is 263; Cairn imports ids below 263",
         );
-        let merge =
-            |merge: &'static str| move |sample: &mut Sample| sample.set_texts("tokenizer.ggml.merges", &["h e".into(), merge.into()]);
+        let merge = |merge: &'static str| {
+            move |sample: &mut Sample| {
+                sample.set_texts("tokenizer.ggml.merges", &["h e".into(), merge.into()])
+            }
+        };
         for bad in ["he", "h", "", "h  e", "z z", "h zz"] {
             refused(merge(bad), &format!("merge 1 of the tokenizer, {bad:?}"));
         }
-        refused(|sample| sample.set_array("tokenizer.ggml.token_type", 5, 1, vec![0; 4]), "token_type is 1 entries");
-        refused(|sample| sample.set_texts("tokenizer.ggml.tokens", &[]), "tokenizer.ggml.tokens is 0");
-        refused(|sample| sample.set_texts("tokenizer.ggml.tokens", &vec!["a".into(); 2]), r#"the name "a" occurs twice"#);
-        refused(|sample| sample.set_texts("tokenizer.ggml.tokens", &vec!["a".into(); 301]), "tokenizer.ggml.tokens is 301");
+        refused(
+            |sample| sample.set_array("tokenizer.ggml.token_type", 5, 1, vec![0; 4]),
+            "token_type is 1 entries",
+        );
+        refused(
+            |sample| sample.set_texts("tokenizer.ggml.tokens", &[]),
+            "tokenizer.ggml.tokens is 0",
+        );
+        refused(
+            |sample| sample.set_texts("tokenizer.ggml.tokens", &vec!["a".into(); 2]),
+            r#"the name "a" occurs twice"#,
+        );
+        refused(
+            |sample| sample.set_texts("tokenizer.ggml.tokens", &vec!["a".into(); 301]),
+            "tokenizer.ggml.tokens is 301",
+        );
     }
 }

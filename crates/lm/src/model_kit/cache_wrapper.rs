@@ -1,7 +1,9 @@
-//! What a kit keeps from one prompt to the next: one list of tokens, and both models' caches, each holding a beginning of it.
+//! What a kit keeps from one prompt to the next: one list of tokens, and both models' caches, each
+//! holding a beginning of it.
 //!
-//! A new prompt keeps the beginning that it shares with the list. Caches that hold more are trimmed; where that is not possible they go back
-//! to a checkpoint inside the last prompt, and if that is not shared either, they begin anew.
+//! A new prompt keeps the beginning that it shares with the list. Caches that hold more are
+//! trimmed; where that is not possible they go back to a checkpoint inside the last prompt, and if
+//! that is not shared either, they begin anew.
 
 use std::ops::{ControlFlow, Range};
 
@@ -11,7 +13,8 @@ use crate::cache::LayerCache;
 use crate::generate::{Checkpoint, GenerateOptions, make_caches, read_chunks, token_array};
 use crate::models::Model;
 
-/// How far before the end of a prompt its checkpoint stands: chat templates rewrite the last few tokens of a turn when the next one comes.
+/// How far before the end of a prompt its checkpoint stands: chat templates rewrite the last few
+/// tokens of a turn when the next one comes.
 const CHECKPOINT_DISTANCE: usize = 11;
 
 /// The caches of the last prompt and answer.
@@ -23,7 +26,8 @@ pub(super) struct CacheWrapper {
     pub(super) draft: Side,
 }
 
-/// One model's caches. They hold the first tokens of the wrapper's list, as many as their offset says.
+/// One model's caches. They hold the first tokens of the wrapper's list, as many as their offset
+/// says.
 #[derive(Debug, Default)]
 pub(super) struct Side {
     pub(super) caches: Vec<LayerCache>,
@@ -37,9 +41,11 @@ impl CacheWrapper {
         self.draft = Side::default();
     }
 
-    /// Leaves `prompt` but for its last token in the caches of both models. The draft model, if there is one, reads first.
+    /// Leaves `prompt` but for its last token in the caches of both models. The draft model, if
+    /// there is one, reads first.
     ///
-    /// Breaking is [`LmError::Cancelled`] and keeps what was read; other errors empty the caches of the model that failed.
+    /// Breaking is [`LmError::Cancelled`] and keeps what was read; other errors empty the caches of
+    /// the model that failed.
     pub(super) fn read(
         &mut self,
         prompt: &[u32],
@@ -50,7 +56,8 @@ impl CacheWrapper {
     ) -> Result<(), LmError> {
         // At least one token must be run, to have something to sample from.
         let most = prompt.len() - 1;
-        let common = self.tokens.iter().zip(&prompt[..most]).take_while(|(held, new)| held == new).count();
+        let common =
+            self.tokens.iter().zip(&prompt[..most]).take_while(|(held, new)| held == new).count();
         for side in [&mut self.main, &mut self.draft] {
             side.go_back(common);
         }
@@ -73,15 +80,20 @@ impl Side {
         let surplus = self.num_read().saturating_sub(num_tokens);
         if surplus > 0 && !self.trim(surplus) {
             match &self.checkpoint {
-                Some((checkpoint, length)) if *length <= num_tokens && checkpoint.restore(&mut self.caches).is_ok() => {}
+                Some((checkpoint, length))
+                    if *length <= num_tokens && checkpoint.restore(&mut self.caches).is_ok() => {}
                 _ => self.caches.clear(),
             }
         }
-        self.checkpoint = self.checkpoint.take().filter(|(_, length)| *length <= num_tokens && !self.caches.is_empty());
+        self.checkpoint = self
+            .checkpoint
+            .take()
+            .filter(|(_, length)| *length <= num_tokens && !self.caches.is_empty());
     }
 
     fn trim(&mut self, num_tokens: usize) -> bool {
-        self.caches.iter().all(LayerCache::is_trimmable) && self.caches.iter_mut().all(|cache| cache.trim(num_tokens) == num_tokens)
+        self.caches.iter().all(LayerCache::is_trimmable)
+            && self.caches.iter_mut().all(|cache| cache.trim(num_tokens) == num_tokens)
     }
 
     /// Reads all of `prompt` but what is held and the last token.
@@ -95,15 +107,30 @@ impl Side {
     ) -> Result<(), LmError> {
         make_caches(&mut self.caches, model, options)?;
         let (start, end) = (self.num_read(), prompt.len() - 1);
-        let begin = PromptProgress::Begin { is_draft, cached_tokens: start, total_prompt_tokens: prompt.len() };
+        let begin = PromptProgress::Begin {
+            is_draft,
+            cached_tokens: start,
+            total_prompt_tokens: prompt.len(),
+        };
         if on_progress(begin).is_break() {
             return Err(LmError::Cancelled);
         }
-        let mut on_chunk = |stop: usize| on_progress(PromptProgress::Update { is_draft, prefill_tokens_processed: stop - start });
-        let mut forward = |range: Range<usize>, caches: &mut [LayerCache]| model.forward(&token_array(&prompt[range]), caches);
+        let mut on_chunk = |stop: usize| {
+            on_progress(PromptProgress::Update { is_draft, prefill_tokens_processed: stop - start })
+        };
+        let mut forward = |range: Range<usize>, caches: &mut [LayerCache]| {
+            model.forward(&token_array(&prompt[range]), caches)
+        };
         let quantization = options.kv_quantization.as_ref();
         let mut read = |range, caches: &mut Vec<LayerCache>| {
-            read_chunks(range, options.prefill_step_size, &mut forward, caches, quantization, &mut on_chunk)
+            read_chunks(
+                range,
+                options.prefill_step_size,
+                &mut forward,
+                caches,
+                quantization,
+                &mut on_chunk,
+            )
         };
         let checkpoint_at = prompt.len().saturating_sub(CHECKPOINT_DISTANCE);
         let middle = if checkpoint_at > start { checkpoint_at } else { start };
@@ -114,7 +141,10 @@ impl Side {
             self.checkpoint = (!checkpoint.only_trims()).then_some((checkpoint, middle));
         }
         read(middle..end, &mut self.caches)?;
-        match on_progress(PromptProgress::Finish { is_draft, prefill_tokens_processed: end - start }) {
+        match on_progress(PromptProgress::Finish {
+            is_draft,
+            prefill_tokens_processed: end - start,
+        }) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(LmError::Cancelled),
         }

@@ -7,7 +7,8 @@ use cairn_chat::{Encode, FinishReason};
 use super::PromptProgress;
 use super::cache_wrapper::CacheWrapper;
 use crate::generate::{
-    Acceptance, Draft, GenerateOptions, GenerationResponse, Input, ResponseStream, Sampling, Stops, StreamRequest, stream_generate,
+    Acceptance, Draft, GenerateOptions, GenerationResponse, Input, ResponseStream, Sampling, Stops,
+    StreamRequest, stream_generate,
 };
 use crate::models::Model;
 use crate::{LmError, LoadedModel};
@@ -19,7 +20,8 @@ pub struct GenerationResult {
     pub text: String,
     /// The tokens since the last result.
     pub tokens: Vec<ResultToken>,
-    /// The likeliest alternatives to each of `tokens`, best first; empty lists where none were asked for.
+    /// The likeliest alternatives to each of `tokens`, best first; empty lists where none were
+    /// asked for.
     pub top_logprobs: Vec<Vec<ResultToken>>,
     /// Why the answer ends here; none before the last result.
     pub stop_condition: Option<StopCondition>,
@@ -74,8 +76,9 @@ impl StopReason {
     }
 }
 
-/// An answer as it comes, by iterating: a result for each text that becomes certain; or by [`GenerationStream::next_response`], token by
-/// token. It borrows the kit's caches, and brings them back when it is dropped.
+/// An answer as it comes, by iterating: a result for each text that becomes certain; or by
+/// [`GenerationStream::next_response`], token by token. It borrows the kit's caches, and brings
+/// them back when it is dropped.
 #[derive(Debug)]
 pub struct GenerationStream<'kit> {
     loaded: &'kit LoadedModel,
@@ -109,7 +112,13 @@ impl<'kit> GenerationStream<'kit> {
             Err(LmError::Cancelled) => None,
             Err(error) => return Err(error),
         };
-        Ok(GenerationStream { loaded, wrapper, is_cancelled: responses.is_none(), responses, has_ended: false })
+        Ok(GenerationStream {
+            loaded,
+            wrapper,
+            is_cancelled: responses.is_none(),
+            responses,
+            has_ended: false,
+        })
     }
 
     /// Ends the answer: the next result is the last, with the text that was held back.
@@ -122,13 +131,15 @@ impl<'kit> GenerationStream<'kit> {
         self.responses.as_ref().map(ResponseStream::acceptance).unwrap_or_default()
     }
 
-    /// The next token by itself, for a caller that does not wait for text to become certain; none after the last, and where the prompt was
-    /// cancelled.
+    /// The next token by itself, for a caller that does not wait for text to become certain; none
+    /// after the last, and where the prompt was cancelled.
     pub fn next_response(&mut self) -> Result<Option<GenerationResponse>, LmError> {
         let Some(responses) = &mut self.responses else { return Ok(None) };
         let response = responses.next().transpose();
         match &response {
-            Ok(response) => self.wrapper.tokens.extend(response.iter().map(|response| response.token)),
+            Ok(response) => {
+                self.wrapper.tokens.extend(response.iter().map(|response| response.token))
+            }
             // What the caches hold after a failure is unknown, so they are not brought back.
             Err(_) => self.responses = None,
         }
@@ -142,17 +153,28 @@ impl<'kit> GenerationStream<'kit> {
                 result.text = responses.stop()?;
             }
             let (stop_string, stop_tokens) = (String::new(), Vec::new());
-            result.stop_condition = Some(StopCondition { stop_reason: StopReason::UserCancelled, stop_string, stop_tokens });
+            result.stop_condition = Some(StopCondition {
+                stop_reason: StopReason::UserCancelled,
+                stop_string,
+                stop_tokens,
+            });
             return Ok(Some(result));
         }
         while let Some(response) = self.next_response()? {
             result.text.push_str(&response.text);
             result.stop_condition = stop_condition(self.loaded, &response)?;
             let top = response.logprobs.iter().flat_map(|logprobs| &logprobs.top);
-            let top = top.map(|&(id, logprob)| result_token(self.loaded, id, logprob, false)).collect::<Result<_, _>>()?;
+            let top = top
+                .map(|&(id, logprob)| result_token(self.loaded, id, logprob, false))
+                .collect::<Result<_, _>>()?;
             result.top_logprobs.push(top);
             let own = response.logprobs.as_ref().map_or(0.0, |logprobs| logprobs.own);
-            result.tokens.push(result_token(self.loaded, response.token, own, response.from_draft)?);
+            result.tokens.push(result_token(
+                self.loaded,
+                response.token,
+                own,
+                response.from_draft,
+            )?);
             if !result.text.is_empty() || result.stop_condition.is_some() {
                 return Ok(Some(result));
             }
@@ -176,7 +198,11 @@ impl Iterator for GenerationStream<'_> {
 
 impl Drop for GenerationStream<'_> {
     fn drop(&mut self) {
-        let Some(Ok((caches, draft_caches))) = self.responses.take().map(ResponseStream::into_caches) else { return };
+        let Some(Ok((caches, draft_caches))) =
+            self.responses.take().map(ResponseStream::into_caches)
+        else {
+            return;
+        };
         self.wrapper.main.caches = caches;
         if let Some(draft_caches) = draft_caches {
             self.wrapper.draft.caches = draft_caches;
@@ -184,7 +210,11 @@ impl Drop for GenerationStream<'_> {
     }
 }
 
-fn launch(loaded: &LoadedModel, wrapper: &mut CacheWrapper, call: Call<'_>) -> Result<ResponseStream, LmError> {
+fn launch(
+    loaded: &LoadedModel,
+    wrapper: &mut CacheWrapper,
+    call: Call<'_>,
+) -> Result<ResponseStream, LmError> {
     let (cached_tokens, tokens) = call.prompt.split_at(call.prompt.len() - 1);
     let request = StreamRequest {
         input: Input { tokens, embeddings: None, cached_tokens },
@@ -198,17 +228,29 @@ fn launch(loaded: &LoadedModel, wrapper: &mut CacheWrapper, call: Call<'_>) -> R
     stream_generate(loaded, request)
 }
 
-fn stop_condition(loaded: &LoadedModel, response: &GenerationResponse) -> Result<Option<StopCondition>, LmError> {
+fn stop_condition(
+    loaded: &LoadedModel,
+    response: &GenerationResponse,
+) -> Result<Option<StopCondition>, LmError> {
     let (stop_reason, stop_string) = match (response.finish_reason, &response.stop_string) {
         (None, _) => return Ok(None),
-        (Some(FinishReason::Stop), Some(stop_string)) => (StopReason::StopString, stop_string.clone()),
-        (Some(FinishReason::Stop), None) => (StopReason::EosToken, loaded.tokenizer.decode(&response.stop_tokens)?),
+        (Some(FinishReason::Stop), Some(stop_string)) => {
+            (StopReason::StopString, stop_string.clone())
+        }
+        (Some(FinishReason::Stop), None) => {
+            (StopReason::EosToken, loaded.tokenizer.decode(&response.stop_tokens)?)
+        }
         (Some(FinishReason::Length), _) => (StopReason::TokenLimit, String::new()),
         (Some(FinishReason::Cancelled), _) => (StopReason::UserCancelled, String::new()),
     };
     Ok(Some(StopCondition { stop_reason, stop_string, stop_tokens: response.stop_tokens.clone() }))
 }
 
-fn result_token(loaded: &LoadedModel, id: u32, logprob: f32, from_draft: bool) -> Result<ResultToken, LmError> {
+fn result_token(
+    loaded: &LoadedModel,
+    id: u32,
+    logprob: f32,
+    from_draft: bool,
+) -> Result<ResultToken, LmError> {
     Ok(ResultToken { id, text: loaded.tokenizer.decode(&[id])?, logprob, from_draft })
 }

@@ -1,7 +1,8 @@
-//! A model ready for one request after another: its draft model, its caches from one prompt to the next, its rules.
+//! A model ready for one request after another: its draft model, its caches from one prompt to the
+//! next, its rules.
 //!
-//! The behaviour is that of LM Studio's mlx-engine (`ModelKit` with its `CacheWrapper`), single-threaded: whoever owns a [`ModelKit`] asks,
-//! and follows the answer by iterating.
+//! The behaviour is that of LM Studio's mlx-engine (`ModelKit` with its `CacheWrapper`),
+//! single-threaded: whoever owns a [`ModelKit`] asks, and follows the answer by iterating.
 
 mod cache_wrapper;
 mod generation;
@@ -48,7 +49,8 @@ pub struct GenerateParams {
     pub eos_token_ids: Option<BTreeSet<u32>>,
     /// Alternatives to report with each token, at most [`ModelKit::MAX_TOP_LOGPROBS`].
     pub top_logprobs: usize,
-    /// Whether the draft model is used; none: if there is one. Asking for it without one is an error.
+    /// Whether the draft model is used; none: if there is one. Asking for it without one is an
+    /// error.
     pub speculative_decoding: Option<bool>,
     /// Tokens that the draft model proposes at a time; none: 3.
     pub num_draft_tokens: Option<usize>,
@@ -73,7 +75,11 @@ impl ModelKit {
     pub const MAX_TOP_LOGPROBS: usize = 10;
 
     /// Loads the model in `folder`. Options are checked first.
-    pub fn load(folder: &Path, load: LoadOptions, options: ModelKitOptions) -> Result<Self, LmError> {
+    pub fn load(
+        folder: &Path,
+        load: LoadOptions,
+        options: ModelKitOptions,
+    ) -> Result<Self, LmError> {
         let options = options.checked()?;
         Ok(ModelKit::with_checked(Rc::new(LoadedModel::load(folder, load)?), options))
     }
@@ -108,9 +114,11 @@ impl ModelKit {
         if tokens.is_empty() { self.loaded.tokenizer.encode_prompt(" ") } else { Ok(tokens) }
     }
 
-    /// Whether the model in `folder` has this model's vocabulary, as a draft model needs. Reads its config.json only.
+    /// Whether the model in `folder` has this model's vocabulary, as a draft model needs. Reads its
+    /// config.json only.
     pub fn is_draft_model_compatible(&self, folder: &Path) -> Result<bool, LmError> {
-        let vocab_size = config::read(folder)?.get("vocab_size").and_then(serde_json::Value::as_u64);
+        let vocab_size =
+            config::read(folder)?.get("vocab_size").and_then(serde_json::Value::as_u64);
         Ok(vocab_size == Some(self.loaded.model.vocab_size() as u64))
     }
 
@@ -141,10 +149,12 @@ impl ModelKit {
         memory::clear_cache();
     }
 
-    /// Reads `prompt` as far as the caches do not hold it, the draft model first, and returns the answer as it comes.
+    /// Reads `prompt` as far as the caches do not hold it, the draft model first, and returns the
+    /// answer as it comes.
     ///
-    /// `on_progress` hears of the reading. Breaking cancels: the answer is then one result without text that says so, and what was read
-    /// stays in the caches. Dropping the answer keeps them as well.
+    /// `on_progress` hears of the reading. Breaking cancels: the answer is then one result without
+    /// text that says so, and what was read stays in the caches. Dropping the answer keeps them as
+    /// well.
     pub fn generate(
         &mut self,
         prompt: &[u32],
@@ -163,9 +173,15 @@ impl ModelKit {
     }
 
     fn checked(&self, prompt: &[u32], params: &GenerateParams) -> Result<GenerateParams, LmError> {
-        let refuse = |name, value: usize, allowed: String| Err(LmError::OutOfRange { name, value: value.to_string(), allowed });
+        let refuse = |name, value: usize, allowed: String| {
+            Err(LmError::OutOfRange { name, value: value.to_string(), allowed })
+        };
         if params.top_logprobs > Self::MAX_TOP_LOGPROBS {
-            return refuse("top_logprobs", params.top_logprobs, format!("at most {}", Self::MAX_TOP_LOGPROBS));
+            return refuse(
+                "top_logprobs",
+                params.top_logprobs,
+                format!("at most {}", Self::MAX_TOP_LOGPROBS),
+            );
         }
         if params.max_tokens == 0 {
             return refuse("max_tokens", 0, "1 or more".to_owned());

@@ -7,7 +7,8 @@ use crate::{GenerateOptions, LmError};
 /// Settings of a [`ModelKit`](super::ModelKit), as far as they are given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelKitOptions {
-    /// Bounds the caches. Means nothing once keys and values are quantized: a quantized cache cannot rotate.
+    /// Bounds the caches. Means nothing once keys and values are quantized: a quantized cache
+    /// cannot rotate.
     pub max_kv_size: Option<usize>,
     /// Quantizes keys and values to 2, 3, 4, 6 or 8 bits.
     pub kv_bits: Option<i32>,
@@ -32,8 +33,13 @@ impl ModelKitOptions {
                 self.max_kv_size = None;
             }
             None => {
-                let alone =
-                    |name, value: String| Err(LmError::OutOfRange { name, value, allowed: "left out unless kv_bits is given".to_owned() });
+                let alone = |name, value: String| {
+                    Err(LmError::OutOfRange {
+                        name,
+                        value,
+                        allowed: "left out unless kv_bits is given".to_owned(),
+                    })
+                };
                 if let Some(group_size) = self.kv_group_size {
                     return alone("kv_group_size", group_size.to_string());
                 }
@@ -62,11 +68,19 @@ impl ModelKitOptions {
 mod tests {
     use super::*;
 
-    fn check(options: ModelKitOptions, expected: Result<(Option<usize>, Option<KvQuantization>), &str>) {
-        let found = options.clone().checked().map(|options| (options.max_kv_size, options.kv_quantization()));
+    fn check(
+        options: ModelKitOptions,
+        expected: Result<(Option<usize>, Option<KvQuantization>), &str>,
+    ) {
+        let found = options
+            .clone()
+            .checked()
+            .map(|options| (options.max_kv_size, options.kv_quantization()));
         match (found, expected) {
             (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{options:?}"),
-            (Err(error), Err(name)) => assert!(error.to_string().contains(name), "{options:?}: {error}"),
+            (Err(error), Err(name)) => {
+                assert!(error.to_string().contains(name), "{options:?}: {error}")
+            }
             (found, expected) => panic!("{options:?}: {found:?} instead of {expected:?}"),
         }
     }
@@ -78,15 +92,25 @@ mod tests {
     #[test]
     fn without_settings_nothing_is_bounded_or_quantized() {
         check(ModelKitOptions::default(), Ok((None, None)));
-        check(ModelKitOptions { max_kv_size: Some(100), ..ModelKitOptions::default() }, Ok((Some(100), None)));
+        check(
+            ModelKitOptions { max_kv_size: Some(100), ..ModelKitOptions::default() },
+            Ok((Some(100), None)),
+        );
     }
 
     #[test]
     fn quantization_has_defaults_and_switches_the_bound_off() {
         let defaults = KvQuantization { bits: 4, group_size: 64, start: 0 };
         check(quantized(4), Ok((None, Some(defaults))));
-        check(ModelKitOptions { max_kv_size: Some(100), ..quantized(4) }, Ok((None, Some(defaults))));
-        let options = ModelKitOptions { kv_group_size: Some(32), quantized_kv_start: Some(7), ..quantized(8) };
+        check(
+            ModelKitOptions { max_kv_size: Some(100), ..quantized(4) },
+            Ok((None, Some(defaults))),
+        );
+        let options = ModelKitOptions {
+            kv_group_size: Some(32),
+            quantized_kv_start: Some(7),
+            ..quantized(8)
+        };
         check(options, Ok((None, Some(KvQuantization { bits: 8, group_size: 32, start: 7 }))));
     }
 
@@ -96,14 +120,26 @@ mod tests {
             check(quantized(bits), Err("kv_bits"));
         }
         for group_size in [0, 16, 48, 256] {
-            check(ModelKitOptions { kv_group_size: Some(group_size), ..quantized(4) }, Err("kv_group_size"));
+            check(
+                ModelKitOptions { kv_group_size: Some(group_size), ..quantized(4) },
+                Err("kv_group_size"),
+            );
         }
-        check(ModelKitOptions { prefill_step_size: Some(0), ..ModelKitOptions::default() }, Err("prefill_step_size"));
+        check(
+            ModelKitOptions { prefill_step_size: Some(0), ..ModelKitOptions::default() },
+            Err("prefill_step_size"),
+        );
     }
 
     #[test]
     fn settings_of_quantization_need_kv_bits() {
-        check(ModelKitOptions { kv_group_size: Some(64), ..ModelKitOptions::default() }, Err("kv_group_size"));
-        check(ModelKitOptions { quantized_kv_start: Some(0), ..ModelKitOptions::default() }, Err("quantized_kv_start"));
+        check(
+            ModelKitOptions { kv_group_size: Some(64), ..ModelKitOptions::default() },
+            Err("kv_group_size"),
+        );
+        check(
+            ModelKitOptions { quantized_kv_start: Some(0), ..ModelKitOptions::default() },
+            Err("quantized_kv_start"),
+        );
     }
 }

@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 
-/// A step in the reading of a prompt. With a draft model its events come first, then the main model's.
+/// A step in the reading of a prompt. With a draft model its events come first, then the main
+/// model's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptProgress {
     /// A model begins.
@@ -30,7 +31,8 @@ pub enum PromptProgress {
     },
 }
 
-/// Turns events into percentages of what the main model has to read, 0 to 100. The draft model's share is silent.
+/// Turns events into percentages of what the main model has to read, 0 to 100. The draft model's
+/// share is silent.
 pub struct PromptProgressReporter<'a> {
     on_percent: &'a mut dyn FnMut(f32) -> ControlFlow<()>,
     state: State,
@@ -49,17 +51,22 @@ impl<'a> PromptProgressReporter<'a> {
         PromptProgressReporter { on_percent, state: State::Waiting }
     }
 
-    /// Takes an event. Those of the draft model, those before the beginning and those after the end say nothing.
+    /// Takes an event. Those of the draft model, those before the beginning and those after the end
+    /// say nothing.
     pub fn report(&mut self, event: PromptProgress) -> ControlFlow<()> {
         match (event, self.state) {
-            (PromptProgress::Begin { is_draft: false, cached_tokens, total_prompt_tokens }, State::Waiting) => {
+            (
+                PromptProgress::Begin { is_draft: false, cached_tokens, total_prompt_tokens },
+                State::Waiting,
+            ) => {
                 let num_to_read = total_prompt_tokens.saturating_sub(cached_tokens + 1);
                 self.state = State::Reading { num_to_read };
                 (self.on_percent)(percent(0, num_to_read))
             }
-            (PromptProgress::Update { is_draft: false, prefill_tokens_processed }, State::Reading { num_to_read }) => {
-                (self.on_percent)(percent(prefill_tokens_processed, num_to_read))
-            }
+            (
+                PromptProgress::Update { is_draft: false, prefill_tokens_processed },
+                State::Reading { num_to_read },
+            ) => (self.on_percent)(percent(prefill_tokens_processed, num_to_read)),
             (PromptProgress::Finish { is_draft: false, .. }, State::Reading { num_to_read }) => {
                 self.state = State::Finished;
                 // With nothing to read the beginning has said so already.
@@ -71,7 +78,11 @@ impl<'a> PromptProgressReporter<'a> {
 }
 
 fn percent(processed: usize, num_to_read: usize) -> f32 {
-    if num_to_read == 0 { 100.0 } else { (processed as f32 / num_to_read as f32 * 100.0).clamp(0.0, 100.0) }
+    if num_to_read == 0 {
+        100.0
+    } else {
+        (processed as f32 / num_to_read as f32 * 100.0).clamp(0.0, 100.0)
+    }
 }
 
 #[cfg(test)]
@@ -106,7 +117,10 @@ mod tests {
 
     #[test]
     fn percentages_count_what_is_neither_cached_nor_the_last_token() {
-        check(&[begin(false, 0, 101), update(false, 25), update(false, 100), finish(false, 100)], &[0.0, 25.0, 100.0, 100.0]);
+        check(
+            &[begin(false, 0, 101), update(false, 25), update(false, 100), finish(false, 100)],
+            &[0.0, 25.0, 100.0, 100.0],
+        );
         check(&[begin(false, 50, 151), update(false, 50), finish(false, 100)], &[0.0, 50.0, 100.0]);
         check(&[begin(false, 0, 11), update(false, 20)], &[0.0, 100.0]);
     }
@@ -122,7 +136,14 @@ mod tests {
     fn the_draft_model_is_silent() {
         check(&[begin(true, 0, 11), update(true, 5), finish(true, 10)], &[]);
         check(
-            &[begin(true, 0, 11), update(true, 10), finish(true, 10), begin(false, 0, 11), update(false, 5), finish(false, 10)],
+            &[
+                begin(true, 0, 11),
+                update(true, 10),
+                finish(true, 10),
+                begin(false, 0, 11),
+                update(false, 5),
+                finish(false, 10),
+            ],
             &[0.0, 50.0, 100.0],
         );
     }
@@ -130,12 +151,23 @@ mod tests {
     #[test]
     fn events_out_of_order_say_nothing() {
         check(&[update(false, 5), finish(false, 5)], &[]);
-        check(&[begin(false, 0, 11), finish(false, 10), update(false, 5), finish(false, 10), begin(false, 0, 11)], &[0.0, 100.0]);
+        check(
+            &[
+                begin(false, 0, 11),
+                finish(false, 10),
+                update(false, 5),
+                finish(false, 10),
+                begin(false, 0, 11),
+            ],
+            &[0.0, 100.0],
+        );
     }
 
     #[test]
     fn breaking_is_passed_on() {
-        let mut on_percent = |percent| if percent < 50.0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+        let mut on_percent = |percent| {
+            if percent < 50.0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
         let mut reporter = PromptProgressReporter::new(&mut on_percent);
         assert!(reporter.report(begin(false, 0, 11)).is_continue());
         assert!(reporter.report(update(true, 9)).is_continue());

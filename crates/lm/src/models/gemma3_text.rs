@@ -1,4 +1,5 @@
-//! Gemma 3, text only (Gemma Team 2025): most layers see a sliding window, every n-th layer everything. Reference: mlx-lm's gemma3_text.py.
+//! Gemma 3, text only (Gemma Team 2025): most layers see a sliding window, every n-th layer
+//! everything. Reference: mlx-lm's gemma3_text.py.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
@@ -8,7 +9,9 @@ use crate::LmError;
 use crate::cache::{AttentionStep, KvCache, LayerCache, RotatingKvCache};
 use crate::config::{check_heads, check_positive, check_range};
 use crate::models::Architecture;
-use crate::nn::{Embedding, FusedLinear, GeluApprox, Linear, RmsNorm, Rope, RopeScaling, attention, split_heads};
+use crate::nn::{
+    Embedding, FusedLinear, GeluApprox, Linear, RmsNorm, Rope, RopeScaling, attention, split_heads,
+};
 use crate::weights::{Layer, Weights};
 
 /// config.json, with its own names and the defaults of Gemma 3 1B.
@@ -86,12 +89,22 @@ impl Shape {
     fn check(args: &ModelArgs) -> Result<Self, LmError> {
         let (heads, kv_heads) = check_heads(args.num_attention_heads, args.num_key_value_heads)?;
         if let Some(cap) = args.attn_logit_softcapping {
-            let allowed = "only attention without a softcap is supported for this architecture".to_owned();
-            return Err(LmError::Config { name: "attn_logit_softcapping", value: cap.to_string(), allowed });
+            let allowed =
+                "only attention without a softcap is supported for this architecture".to_owned();
+            return Err(LmError::Config {
+                name: "attn_logit_softcapping",
+                value: cap.to_string(),
+                allowed,
+            });
         }
         if args.use_bidirectional_attention {
-            let allowed = "a model whose tokens see those after them cannot generate text".to_owned();
-            return Err(LmError::Config { name: "use_bidirectional_attention", value: "true".to_owned(), allowed });
+            let allowed =
+                "a model whose tokens see those after them cannot generate text".to_owned();
+            return Err(LmError::Config {
+                name: "use_bidirectional_attention",
+                value: "true".to_owned(),
+                allowed,
+            });
         }
         Ok(Shape {
             hidden: check_range("hidden_size", args.hidden_size, 1..=1 << 17)?,
@@ -100,14 +113,24 @@ impl Shape {
             kv_heads,
             head_dim: check_range("head_dim", args.head_dim, 2..=4096)?,
             vocab: check_range("vocab_size", args.vocab_size, 1..=1 << 22)?,
-            context: check_range("max_position_embeddings", args.max_position_embeddings, 1..=1 << 26)?,
+            context: check_range(
+                "max_position_embeddings",
+                args.max_position_embeddings,
+                1..=1 << 26,
+            )?,
             eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
             scale: check_positive("query_pre_attn_scalar", args.query_pre_attn_scalar)?.powf(-0.5),
             rope_theta: check_positive("rope_theta", args.rope_theta)?,
-            rope_local_base_freq: check_positive("rope_local_base_freq", args.rope_local_base_freq)?,
+            rope_local_base_freq: check_positive(
+                "rope_local_base_freq",
+                args.rope_local_base_freq,
+            )?,
             rope_scaling: RopeScaling::parse(args.rope_scaling.as_ref())?,
             windows: Self::check_windows(args)?,
-            final_logit_softcapping: args.final_logit_softcapping.map(|cap| check_positive("final_logit_softcapping", cap)).transpose()?,
+            final_logit_softcapping: args
+                .final_logit_softcapping
+                .map(|cap| check_positive("final_logit_softcapping", cap))
+                .transpose()?,
         })
     }
 
@@ -116,18 +139,26 @@ impl Shape {
         let window = check_range("sliding_window", args.sliding_window, 1..=1 << 26)?;
         let pattern = check_range("sliding_window_pattern", args.sliding_window_pattern, 1..=1024)?;
         let Some(kinds) = &args.layer_types else {
-            return Ok((1..=num_layers).map(|number| (number % pattern != 0).then_some(window)).collect());
+            return Ok((1..=num_layers)
+                .map(|number| (number % pattern != 0).then_some(window))
+                .collect());
         };
         // Newer configs list the layers instead of giving the pattern.
         if kinds.len() != num_layers as usize {
             let allowed = format!("it must name the type of each of the {num_layers} layers");
-            return Err(LmError::Config { name: "layer_types", value: format!("a list of {}", kinds.len()), allowed });
+            return Err(LmError::Config {
+                name: "layer_types",
+                value: format!("a list of {}", kinds.len()),
+                allowed,
+            });
         }
         let window_of = |kind: &String| match kind.as_str() {
             "sliding_attention" => Ok(Some(window)),
             "full_attention" => Ok(None),
             other => {
-                let allowed = "only sliding_attention and full_attention are supported for this architecture".to_owned();
+                let allowed =
+                    "only sliding_attention and full_attention are supported for this architecture"
+                        .to_owned();
                 Err(LmError::Config { name: "layer_types", value: other.to_owned(), allowed })
             }
         };
@@ -151,19 +182,30 @@ impl Model {
     /// Takes the tensors that `args` ask for.
     pub fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
         let shape = Shape::check(&args)?;
-        let embed_tokens = Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
+        let embed_tokens =
+            Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
         let dtype = embed_tokens.forward(&Array::from_slice(&[0], &[1, 1]))?.dtype();
         // Gemma was trained with this factor in bfloat16.
-        let embed_scale = Array::from_f32((shape.hidden as f32).sqrt()).as_dtype(Dtype::Bfloat16)?.as_dtype(dtype)?;
+        let embed_scale = Array::from_f32((shape.hidden as f32).sqrt())
+            .as_dtype(Dtype::Bfloat16)?
+            .as_dtype(dtype)?;
         embed_scale.eval()?;
         let mut layers = Vec::with_capacity(shape.windows.len());
         for (index, &window) in shape.windows.iter().enumerate() {
-            layers.push(TransformerBlock::load(&mut weights.layer(format!("model.layers.{index}")), &shape, window, dtype)?);
+            layers.push(TransformerBlock::load(
+                &mut weights.layer(format!("model.layers.{index}")),
+                &shape,
+                window,
+                dtype,
+            )?);
         }
-        let norm = RmsNorm::load_plus_one(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?;
+        let norm =
+            RmsNorm::load_plus_one(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?;
         // The file decides: some configs claim an output layer that their checkpoint ties.
         let lm_head = match weights.contains("lm_head.weight") {
-            true => Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?),
+            true => {
+                Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?)
+            }
             false => None,
         };
         if let Some(lm_head) = &lm_head {
@@ -184,11 +226,13 @@ impl Architecture for Model {
     }
 
     fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
-        // Here and not in `embed`, so that embeddings from elsewhere are scaled too, as the reference does.
+        // Here and not in `embed`, so that embeddings from elsewhere are scaled too, as the
+        // reference does.
         let mut x = ops::multiply(embeddings, &self.embed_scale)?;
         let mut steps: [Option<AttentionStep>; 2] = [None, None];
         for (layer, cache) in self.layers.iter().zip(caches) {
-            // The first layer of each kind says for all of them where the tokens stand and what they see.
+            // The first layer of each kind says for all of them where the tokens stand and what
+            // they see.
             let step = match &mut steps[usize::from(layer.window.is_some())] {
                 Some(step) => step,
                 unknown => unknown.insert(cache.attention_step(x.dim(1), layer.window)?),
@@ -204,7 +248,9 @@ impl Architecture for Model {
             None => self.embed_tokens.as_linear(hidden)?,
         };
         match &self.softcap {
-            Some((cap, inverse)) => Ok(ops::multiply(ops::tanh(ops::multiply(logits, inverse)?)?, cap)?),
+            Some((cap, inverse)) => {
+                Ok(ops::multiply(ops::tanh(ops::multiply(logits, inverse)?)?, cap)?)
+            }
             None => Ok(logits),
         }
     }
@@ -238,8 +284,14 @@ struct TransformerBlock {
 }
 
 impl TransformerBlock {
-    fn load(layer: &mut Layer, shape: &Shape, window: Option<i32>, dtype: Dtype) -> Result<Self, LmError> {
-        let mut norm = |name: &str| RmsNorm::load_plus_one(&mut layer.layer(name), shape.hidden, shape.eps);
+    fn load(
+        layer: &mut Layer,
+        shape: &Shape,
+        window: Option<i32>,
+        dtype: Dtype,
+    ) -> Result<Self, LmError> {
+        let mut norm =
+            |name: &str| RmsNorm::load_plus_one(&mut layer.layer(name), shape.hidden, shape.eps);
         Ok(TransformerBlock {
             window,
             input_layernorm: norm("input_layernorm")?,
@@ -251,7 +303,12 @@ impl TransformerBlock {
         })
     }
 
-    fn forward(&self, x: Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
+    fn forward(
+        &self,
+        x: Array,
+        cache: &mut LayerCache,
+        step: &AttentionStep,
+    ) -> Result<Array, Exception> {
         let attended = self.self_attn.forward(&self.input_layernorm.forward(&x)?, cache, step)?;
         let h = add_residual(&x, &self.post_attention_layernorm.forward(&attended)?)?;
         let fed_forward = self.mlp.forward(&self.pre_feedforward_layernorm.forward(&h)?)?;
@@ -289,10 +346,13 @@ impl Attention {
             Linear::load(&mut layer.layer("k_proj"), shape.hidden, kv_heads * head_dim, false)?,
             Linear::load(&mut layer.layer("v_proj"), shape.hidden, kv_heads * head_dim, false)?,
         ];
-        let o_proj = Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, false)?;
+        let o_proj =
+            Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, false)?;
         o_proj.eval()?;
         let rope = match window {
-            Some(_) => Rope::new(head_dim, shape.rope_local_base_freq, false, &RopeScaling::Default),
+            Some(_) => {
+                Rope::new(head_dim, shape.rope_local_base_freq, false, &RopeScaling::Default)
+            }
             None => Rope::new(head_dim, shape.rope_theta, false, &shape.rope_scaling),
         };
         Ok(Attention {
@@ -307,11 +367,21 @@ impl Attention {
         })
     }
 
-    fn forward(&self, x: &Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
+    fn forward(
+        &self,
+        x: &Array,
+        cache: &mut LayerCache,
+        step: &AttentionStep,
+    ) -> Result<Array, Exception> {
         let [queries, keys, values] = self.qkv_proj.forward_split(x)?;
-        let queries = self.rope.forward(&split_heads(&queries, self.heads, Some(&self.q_norm))?, &step.offset)?;
-        let keys = self.rope.forward(&split_heads(&keys, self.kv_heads, Some(&self.k_norm))?, &step.offset)?;
-        let keys_values = cache.update_and_fetch(keys, split_heads(&values, self.kv_heads, None)?)?;
+        let queries = self
+            .rope
+            .forward(&split_heads(&queries, self.heads, Some(&self.q_norm))?, &step.offset)?;
+        let keys = self
+            .rope
+            .forward(&split_heads(&keys, self.kv_heads, Some(&self.k_norm))?, &step.offset)?;
+        let keys_values =
+            cache.update_and_fetch(keys, split_heads(&values, self.kv_heads, None)?)?;
         self.o_proj.forward(&attention(&queries, &keys_values, self.scale, &step.mask)?)
     }
 }
@@ -329,9 +399,14 @@ impl Mlp {
             Linear::load(&mut layer.layer("gate_proj"), shape.hidden, shape.intermediate, false)?,
             Linear::load(&mut layer.layer("up_proj"), shape.hidden, shape.intermediate, false)?,
         ];
-        let down_proj = Linear::load(&mut layer.layer("down_proj"), shape.intermediate, shape.hidden, false)?;
+        let down_proj =
+            Linear::load(&mut layer.layer("down_proj"), shape.intermediate, shape.hidden, false)?;
         down_proj.eval()?;
-        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, gelu: GeluApprox::new(dtype)?, down_proj })
+        Ok(Mlp {
+            gate_up_proj: FusedLinear::new(projections)?,
+            gelu: GeluApprox::new(dtype)?,
+            down_proj,
+        })
     }
 
     fn forward(&self, x: &Array) -> Result<Array, Exception> {
@@ -360,16 +435,34 @@ mod tests {
     fn the_pattern_or_the_list_says_which_layers_see_everything() {
         const W: Option<i32> = Some(512);
         check(json!({"num_hidden_layers": 7}), Ok(&[W, W, W, W, W, None, W]));
-        check(json!({"num_hidden_layers": 3, "sliding_window_pattern": 1}), Ok(&[None, None, None]));
-        check(json!({"num_hidden_layers": 3, "sliding_window_pattern": 2, "sliding_window": 4}), Ok(&[Some(4), None, Some(4)]));
-        check(json!({"num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"]}), Ok(&[None, W]));
-        check(json!({"num_hidden_layers": 1, "layer_types": null, "final_logit_softcapping": null}), Ok(&[W]));
+        check(
+            json!({"num_hidden_layers": 3, "sliding_window_pattern": 1}),
+            Ok(&[None, None, None]),
+        );
+        check(
+            json!({"num_hidden_layers": 3, "sliding_window_pattern": 2, "sliding_window": 4}),
+            Ok(&[Some(4), None, Some(4)]),
+        );
+        check(
+            json!({"num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"]}),
+            Ok(&[None, W]),
+        );
+        check(
+            json!({"num_hidden_layers": 1, "layer_types": null, "final_logit_softcapping": null}),
+            Ok(&[W]),
+        );
     }
 
     #[test]
     fn what_cannot_be_computed_is_refused_by_name() {
-        check(json!({"num_hidden_layers": 2, "layer_types": ["full_attention"]}), Err("layer_types"));
-        check(json!({"num_hidden_layers": 1, "layer_types": ["chunked_attention"]}), Err("layer_types"));
+        check(
+            json!({"num_hidden_layers": 2, "layer_types": ["full_attention"]}),
+            Err("layer_types"),
+        );
+        check(
+            json!({"num_hidden_layers": 1, "layer_types": ["chunked_attention"]}),
+            Err("layer_types"),
+        );
         check(json!({"sliding_window_pattern": 0}), Err("sliding_window_pattern"));
         check(json!({"sliding_window": 0}), Err("sliding_window"));
         check(json!({"num_key_value_heads": 3}), Err("num_key_value_heads"));

@@ -1,4 +1,5 @@
-//! Llama: Llama 2 and 3.x (Touvron et al. 2023), SmolLM2, and Mistral without a sliding window. Reference: mlx-lm's llama.py.
+//! Llama: Llama 2 and 3.x (Touvron et al. 2023), SmolLM2, and Mistral without a sliding window.
+//! Reference: mlx-lm's llama.py.
 
 mod step;
 
@@ -73,24 +74,44 @@ struct Shape {
 impl Shape {
     fn check(args: &ModelArgs) -> Result<Self, LmError> {
         let heads = check_range("num_attention_heads", args.num_attention_heads, 1..=1024)?;
-        let kv_heads = check_range("num_key_value_heads", args.num_key_value_heads.unwrap_or(args.num_attention_heads), 1..=1024)?;
+        let kv_heads = check_range(
+            "num_key_value_heads",
+            args.num_key_value_heads.unwrap_or(args.num_attention_heads),
+            1..=1024,
+        )?;
         let hidden = check_range("hidden_size", args.hidden_size, 1..=1 << 17)?;
         if heads % kv_heads != 0 {
             let allowed = format!("it must divide num_attention_heads = {heads}");
-            return Err(LmError::Config { name: "num_key_value_heads", value: kv_heads.to_string(), allowed });
+            return Err(LmError::Config {
+                name: "num_key_value_heads",
+                value: kv_heads.to_string(),
+                allowed,
+            });
         }
         let head_dim = args.head_dim.unwrap_or(args.hidden_size / i64::from(heads));
         let number = |name, value: f64, allowed: &str| {
             // Single precision is what it is computed with.
             let is_positive = (value as f32).is_finite() && value as f32 > 0.0;
-            let error = || LmError::Config { name, value: format!("{value:?}"), allowed: allowed.to_owned() };
+            let error = || LmError::Config {
+                name,
+                value: format!("{value:?}"),
+                allowed: allowed.to_owned(),
+            };
             is_positive.then_some(value as f32).ok_or_else(error)
         };
-        if let Some(other) = args.layer_types.iter().flatten().find(|kind| *kind != "full_attention") {
-            let allowed = "only layers of the type full_attention are supported for this architecture".to_owned();
+        if let Some(other) =
+            args.layer_types.iter().flatten().find(|kind| *kind != "full_attention")
+        {
+            let allowed =
+                "only layers of the type full_attention are supported for this architecture"
+                    .to_owned();
             return Err(LmError::Config { name: "layer_types", value: other.clone(), allowed });
         }
-        number("rope_theta", args.rope_theta, "it must be a number above 0 that single precision can hold")?;
+        number(
+            "rope_theta",
+            args.rope_theta,
+            "it must be a number above 0 that single precision can hold",
+        )?;
         Ok(Shape {
             hidden,
             heads,
@@ -99,8 +120,16 @@ impl Shape {
             layers: check_range("num_hidden_layers", args.num_hidden_layers, 1..=1024)?,
             intermediate: check_range("intermediate_size", args.intermediate_size, 1..=1 << 20)?,
             vocab: check_range("vocab_size", args.vocab_size, 1..=1 << 22)?,
-            context: check_range("max_position_embeddings", args.max_position_embeddings, 1..=1 << 26)?,
-            eps: number("rms_norm_eps", args.rms_norm_eps, "it must be a number above 0 that single precision can hold")?,
+            context: check_range(
+                "max_position_embeddings",
+                args.max_position_embeddings,
+                1..=1 << 26,
+            )?,
+            eps: number(
+                "rms_norm_eps",
+                args.rms_norm_eps,
+                "it must be a number above 0 that single precision can hold",
+            )?,
         })
     }
 }
@@ -120,16 +149,31 @@ impl Model {
     /// Takes the tensors that `args` ask for.
     pub fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
         let shape = Shape::check(&args)?;
-        // Older checkpoints store RoPE frequencies, which follow from the config; tied ones may repeat the output layer.
-        weights.ignore(|name| name.ends_with("rotary_emb.inv_freq") || (args.tie_word_embeddings && name.starts_with("lm_head.")));
-        let embed_tokens = Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
+        // Older checkpoints store RoPE frequencies, which follow from the config; tied ones may
+        // repeat the output layer.
+        weights.ignore(|name| {
+            name.ends_with("rotary_emb.inv_freq")
+                || (args.tie_word_embeddings && name.starts_with("lm_head."))
+        });
+        let embed_tokens =
+            Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
         let layers = (0..shape.layers)
-            .map(|index| TransformerBlock::load(&mut weights.layer(format!("model.layers.{index}")), &args, &shape).map(Rc::new))
+            .map(|index| {
+                TransformerBlock::load(
+                    &mut weights.layer(format!("model.layers.{index}")),
+                    &args,
+                    &shape,
+                )
+                .map(Rc::new)
+            })
             .collect::<Result<Vec<_>, _>>()?;
-        let norm = Rc::new(RmsNorm::load(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?);
+        let norm =
+            Rc::new(RmsNorm::load(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?);
         let lm_head = match args.tie_word_embeddings {
             true => None,
-            false => Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?),
+            false => {
+                Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?)
+            }
         };
         if let Some(lm_head) = &lm_head {
             lm_head.eval()?;
@@ -145,7 +189,8 @@ impl Architecture for Model {
     }
 
     fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
-        if let Some(step) = self.cuda_step.as_ref().filter(|step| step.applies(&embeddings, caches)) {
+        if let Some(step) = self.cuda_step.as_ref().filter(|step| step.applies(&embeddings, caches))
+        {
             return Ok(step.forward(embeddings, caches)?);
         }
         let mut x = embeddings;
@@ -192,14 +237,27 @@ struct TransformerBlock {
 impl TransformerBlock {
     fn load(layer: &mut Layer, args: &ModelArgs, shape: &Shape) -> Result<Self, LmError> {
         Ok(TransformerBlock {
-            input_layernorm: RmsNorm::load(&mut layer.layer("input_layernorm"), shape.hidden, shape.eps)?,
+            input_layernorm: RmsNorm::load(
+                &mut layer.layer("input_layernorm"),
+                shape.hidden,
+                shape.eps,
+            )?,
             self_attn: Attention::load(&mut layer.layer("self_attn"), args, shape)?,
-            post_attention_layernorm: RmsNorm::load(&mut layer.layer("post_attention_layernorm"), shape.hidden, shape.eps)?,
+            post_attention_layernorm: RmsNorm::load(
+                &mut layer.layer("post_attention_layernorm"),
+                shape.hidden,
+                shape.eps,
+            )?,
             mlp: Mlp::load(&mut layer.layer("mlp"), args, shape)?,
         })
     }
 
-    fn forward(&self, x: Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
+    fn forward(
+        &self,
+        x: Array,
+        cache: &mut LayerCache,
+        step: &AttentionStep,
+    ) -> Result<Array, Exception> {
         let h = self.self_attn.forward(&x, &self.input_layernorm.forward(&x)?, cache, step)?;
         self.mlp.forward(&h, &self.post_attention_layernorm.forward(&h)?)
     }
@@ -225,7 +283,8 @@ impl Attention {
             Linear::load(&mut layer.layer("k_proj"), shape.hidden, kv_heads * head_dim, bias)?,
             Linear::load(&mut layer.layer("v_proj"), shape.hidden, kv_heads * head_dim, bias)?,
         ];
-        let o_proj = Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, bias)?;
+        let o_proj =
+            Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, bias)?;
         o_proj.eval()?;
         let scaling = RopeScaling::parse(args.rope_scaling.as_ref())?;
         Ok(Attention {
@@ -240,21 +299,34 @@ impl Attention {
     }
 
     /// `residual` plus the attention of `x`.
-    fn forward(&self, residual: &Array, x: &Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
+    fn forward(
+        &self,
+        residual: &Array,
+        x: &Array,
+        cache: &mut LayerCache,
+        step: &AttentionStep,
+    ) -> Result<Array, Exception> {
         let [batch, length, _] = *x.shape() else {
-            return Err(Exception::custom(format!("attention takes three axes, got {:?}", x.shape())));
+            return Err(Exception::custom(format!(
+                "attention takes three axes, got {:?}",
+                x.shape()
+            )));
         };
         let (heads, kv_heads, head_dim) = (self.heads, self.kv_heads, self.head_dim);
         let qkv = self.qkv_proj.forward(x)?;
-        let qkv = ops::reshape(qkv, &[batch, length, heads + 2 * kv_heads, head_dim])?.transpose_axes(&[0, 2, 1, 3])?;
+        let qkv = ops::reshape(qkv, &[batch, length, heads + 2 * kv_heads, head_dim])?
+            .transpose_axes(&[0, 2, 1, 3])?;
         // Queries and keys stand side by side and turn by the same angles: one rotation for both.
-        let part = |from: i32, to: i32, of: &Array| ffi::slice(of, &[0, from, 0, 0], &[batch, to, length, head_dim]);
+        let part = |from: i32, to: i32, of: &Array| {
+            ffi::slice(of, &[0, from, 0, 0], &[batch, to, length, head_dim])
+        };
         let rotated = self.rope.forward(&part(0, heads + kv_heads, &qkv)?, &step.offset)?;
         let queries = part(0, heads, &rotated)?;
         let keys = part(heads, heads + kv_heads, &rotated)?;
         let values = part(heads + kv_heads, heads + 2 * kv_heads, &qkv)?;
         let keys_values = cache.update_and_fetch(keys, values)?;
-        self.o_proj.forward_onto(residual, &attention(&queries, &keys_values, self.scale, &step.mask)?)
+        self.o_proj
+            .forward_onto(residual, &attention(&queries, &keys_values, self.scale, &step.mask)?)
     }
 }
 

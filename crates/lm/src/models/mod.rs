@@ -19,14 +19,16 @@ use crate::weights::{LoadOptions, Weights};
 use crate::{LmError, config};
 
 /// config.json's `model_type`s that can be loaded.
-pub const SUPPORTED: &[&str] = &["gemma3_text", "llama", "mistral", "qwen3", "qwen3_moe", "qwen3_next"];
+pub const SUPPORTED: &[&str] =
+    &["gemma3_text", "llama", "mistral", "qwen3", "qwen3_moe", "qwen3_next"];
 
 /// What every architecture computes. Rows of a batch (B) never see each other.
 pub(crate) trait Architecture: Debug {
     /// Token ids `[B, L]` to what the first layer reads, `[B, L, D]`.
     fn embed(&self, tokens: &Array) -> Result<Array, LmError>;
 
-    /// Runs `embeddings` `[B, L, D]` after what `caches` hold, and returns normalised hidden states of the same shape.
+    /// Runs `embeddings` `[B, L, D]` after what `caches` hold, and returns normalised hidden states
+    /// of the same shape.
     fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError>;
 
     /// Hidden states `[B, L, D]` to logits `[B, L, V]`.
@@ -50,7 +52,8 @@ impl Model {
     /// Loads the model in `folder`; also returns the bytes of its weight files.
     pub fn load(folder: &Path, options: LoadOptions) -> Result<(Self, u64), LmError> {
         let config = config::read(folder)?;
-        let model_type = config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default();
+        let model_type =
+            config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default();
         match model_type {
             "gemma3_text" => load(folder, &config, model_type, options, gemma3_text::Model::load),
             "llama" | "mistral" => load(folder, &config, model_type, options, llama::Model::load),
@@ -58,12 +61,18 @@ impl Model {
             "qwen3_moe" => load(folder, &config, model_type, options, qwen3_moe::Model::load),
             "qwen3_next" => load(folder, &config, model_type, options, qwen3_next::Model::load),
             #[cfg(feature = "scripted")]
-            "scripted" => Ok((Model(Rc::new(scripted::Model::load(config::arguments(folder, &config)?)?)), 0)),
-            other => Err(LmError::UnknownModelType { model_type: other.to_owned(), supported: SUPPORTED.join(", ") }),
+            "scripted" => {
+                Ok((Model(Rc::new(scripted::Model::load(config::arguments(folder, &config)?)?)), 0))
+            }
+            other => Err(LmError::UnknownModelType {
+                model_type: other.to_owned(),
+                supported: SUPPORTED.join(", "),
+            }),
         }
     }
 
-    /// Runs `tokens` `[B, L]` after what `caches` hold, and returns their hidden states `[B, L, D]`.
+    /// Runs `tokens` `[B, L]` after what `caches` hold, and returns their hidden states `[B, L,
+    /// D]`.
     pub fn forward(&self, tokens: &Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
         self.0.forward(self.0.embed(tokens)?, caches)
     }
@@ -74,7 +83,11 @@ impl Model {
     }
 
     /// As [`Model::forward`], from embeddings `[B, L, D]` instead of token ids.
-    pub fn forward_embeddings(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
+    pub fn forward_embeddings(
+        &self,
+        embeddings: Array,
+        caches: &mut [LayerCache],
+    ) -> Result<Array, LmError> {
         self.0.forward(embeddings, caches)
     }
 

@@ -8,7 +8,9 @@ use crate::LmError;
 use crate::cache::{AttentionStep, KvCache, LayerCache};
 use crate::config::{check_heads, check_positive, check_range};
 use crate::models::Architecture;
-use crate::nn::{Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, SwiGlu, attention, split_heads};
+use crate::nn::{
+    Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, SwiGlu, attention, split_heads,
+};
 use crate::weights::{Layer, Weights};
 
 /// config.json, with its own names.
@@ -50,16 +52,26 @@ pub(super) struct Shape {
 impl Shape {
     pub fn check(args: &ModelArgs) -> Result<Self, LmError> {
         let (heads, kv_heads) = check_heads(args.num_attention_heads, args.num_key_value_heads)?;
-        if let Some(other) = args.layer_types.iter().flatten().find(|kind| *kind != "full_attention") {
-            let allowed = "only layers of the type full_attention are supported for this architecture".to_owned();
+        if let Some(other) =
+            args.layer_types.iter().flatten().find(|kind| *kind != "full_attention")
+        {
+            let allowed =
+                "only layers of the type full_attention are supported for this architecture"
+                    .to_owned();
             return Err(LmError::Config { name: "layer_types", value: other.clone(), allowed });
         }
         // Newer configs put both RoPE entries under rope_parameters.
         let nested = args.rope_parameters.as_ref().filter(|parameters| !parameters.is_null());
-        let rope_theta = args.rope_theta.or_else(|| nested.and_then(|parameters| parameters.get("rope_theta")?.as_f64()));
+        let rope_theta = args
+            .rope_theta
+            .or_else(|| nested.and_then(|parameters| parameters.get("rope_theta")?.as_f64()));
         let Some(rope_theta) = rope_theta else {
             let allowed = "this architecture needs it, there or in rope_parameters".to_owned();
-            return Err(LmError::Config { name: "rope_theta", value: "nothing".to_owned(), allowed });
+            return Err(LmError::Config {
+                name: "rope_theta",
+                value: "nothing".to_owned(),
+                allowed,
+            });
         };
         Ok(Shape {
             hidden: check_range("hidden_size", args.hidden_size, 1..=1 << 17)?,
@@ -67,12 +79,22 @@ impl Shape {
             intermediate: check_range("intermediate_size", args.intermediate_size, 1..=1 << 20)?,
             heads,
             kv_heads,
-            head_dim: check_range("head_dim", args.head_dim.unwrap_or(args.hidden_size / i64::from(heads)), 2..=4096)?,
+            head_dim: check_range(
+                "head_dim",
+                args.head_dim.unwrap_or(args.hidden_size / i64::from(heads)),
+                2..=4096,
+            )?,
             vocab: check_range("vocab_size", args.vocab_size, 1..=1 << 22)?,
-            context: check_range("max_position_embeddings", args.max_position_embeddings, 1..=1 << 26)?,
+            context: check_range(
+                "max_position_embeddings",
+                args.max_position_embeddings,
+                1..=1 << 26,
+            )?,
             eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
             rope_theta: check_positive("rope_theta", rope_theta)?,
-            rope_scaling: RopeScaling::parse(args.rope_scaling.as_ref().filter(|scaling| !scaling.is_null()).or(nested))?,
+            rope_scaling: RopeScaling::parse(
+                args.rope_scaling.as_ref().filter(|scaling| !scaling.is_null()).or(nested),
+            )?,
         })
     }
 }
@@ -93,14 +115,19 @@ impl Model {
         let shape = Shape::check(&args)?;
         // Tied checkpoints may repeat the output layer.
         weights.ignore(|name| args.tie_word_embeddings && name.starts_with("lm_head."));
-        let embed_tokens = Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
+        let embed_tokens =
+            Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
         let layers = (0..shape.layers)
-            .map(|index| TransformerBlock::load(&mut weights.layer(format!("model.layers.{index}")), &shape))
+            .map(|index| {
+                TransformerBlock::load(&mut weights.layer(format!("model.layers.{index}")), &shape)
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let norm = RmsNorm::load(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?;
         let lm_head = match args.tie_word_embeddings {
             true => None,
-            false => Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?),
+            false => {
+                Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?)
+            }
         };
         if let Some(lm_head) = &lm_head {
             lm_head.eval()?;
@@ -154,15 +181,29 @@ struct TransformerBlock {
 impl TransformerBlock {
     fn load(layer: &mut Layer, shape: &Shape) -> Result<Self, LmError> {
         Ok(TransformerBlock {
-            input_layernorm: RmsNorm::load(&mut layer.layer("input_layernorm"), shape.hidden, shape.eps)?,
+            input_layernorm: RmsNorm::load(
+                &mut layer.layer("input_layernorm"),
+                shape.hidden,
+                shape.eps,
+            )?,
             self_attn: Attention::load(&mut layer.layer("self_attn"), shape)?,
-            post_attention_layernorm: RmsNorm::load(&mut layer.layer("post_attention_layernorm"), shape.hidden, shape.eps)?,
+            post_attention_layernorm: RmsNorm::load(
+                &mut layer.layer("post_attention_layernorm"),
+                shape.hidden,
+                shape.eps,
+            )?,
             mlp: Mlp::load(&mut layer.layer("mlp"), shape)?,
         })
     }
 
-    fn forward(&self, x: Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
-        let h = ops::add(&x, self.self_attn.forward(&self.input_layernorm.forward(&x)?, cache, step)?)?;
+    fn forward(
+        &self,
+        x: Array,
+        cache: &mut LayerCache,
+        step: &AttentionStep,
+    ) -> Result<Array, Exception> {
+        let h =
+            ops::add(&x, self.self_attn.forward(&self.input_layernorm.forward(&x)?, cache, step)?)?;
         ops::add(&h, self.mlp.forward(&self.post_attention_layernorm.forward(&h)?)?)
     }
 }
@@ -188,7 +229,8 @@ impl Attention {
             Linear::load(&mut layer.layer("k_proj"), shape.hidden, kv_heads * head_dim, false)?,
             Linear::load(&mut layer.layer("v_proj"), shape.hidden, kv_heads * head_dim, false)?,
         ];
-        let o_proj = Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, false)?;
+        let o_proj =
+            Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, false)?;
         o_proj.eval()?;
         Ok(Attention {
             qkv_proj: FusedLinear::new(projections)?,
@@ -202,11 +244,21 @@ impl Attention {
         })
     }
 
-    pub fn forward(&self, x: &Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
+    pub fn forward(
+        &self,
+        x: &Array,
+        cache: &mut LayerCache,
+        step: &AttentionStep,
+    ) -> Result<Array, Exception> {
         let [queries, keys, values] = self.qkv_proj.forward_split(x)?;
-        let queries = self.rope.forward(&split_heads(&queries, self.heads, Some(&self.q_norm))?, &step.offset)?;
-        let keys = self.rope.forward(&split_heads(&keys, self.kv_heads, Some(&self.k_norm))?, &step.offset)?;
-        let keys_values = cache.update_and_fetch(keys, split_heads(&values, self.kv_heads, None)?)?;
+        let queries = self
+            .rope
+            .forward(&split_heads(&queries, self.heads, Some(&self.q_norm))?, &step.offset)?;
+        let keys = self
+            .rope
+            .forward(&split_heads(&keys, self.kv_heads, Some(&self.k_norm))?, &step.offset)?;
+        let keys_values =
+            cache.update_and_fetch(keys, split_heads(&values, self.kv_heads, None)?)?;
         self.o_proj.forward(&attention(&queries, &keys_values, self.scale, &step.mask)?)
     }
 }
@@ -225,7 +277,8 @@ impl Mlp {
             Linear::load(&mut layer.layer("gate_proj"), shape.hidden, shape.intermediate, false)?,
             Linear::load(&mut layer.layer("up_proj"), shape.hidden, shape.intermediate, false)?,
         ];
-        let down_proj = Linear::load(&mut layer.layer("down_proj"), shape.intermediate, shape.hidden, false)?;
+        let down_proj =
+            Linear::load(&mut layer.layer("down_proj"), shape.intermediate, shape.hidden, false)?;
         down_proj.eval()?;
         Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, swiglu: SwiGlu::new()?, down_proj })
     }

@@ -1,4 +1,5 @@
-//! Qwen3 with a mixture of experts in place of most feed-forward networks. Reference: mlx-lm's qwen3_moe.py.
+//! Qwen3 with a mixture of experts in place of most feed-forward networks. Reference: mlx-lm's
+//! qwen3_moe.py.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
@@ -44,8 +45,16 @@ impl Experts {
         let count = check_range("num_experts", args.num_experts, 0..=1 << 16)?;
         Ok(Experts {
             count,
-            per_token: check_range("num_experts_per_tok", args.num_experts_per_tok, 1..=i64::from(count.max(1)))?,
-            intermediate: check_range("moe_intermediate_size", args.moe_intermediate_size, 1..=1 << 20)?,
+            per_token: check_range(
+                "num_experts_per_tok",
+                args.num_experts_per_tok,
+                1..=i64::from(count.max(1)),
+            )?,
+            intermediate: check_range(
+                "moe_intermediate_size",
+                args.moe_intermediate_size,
+                1..=1 << 20,
+            )?,
             norm_topk_prob: args.norm_topk_prob,
             step: check_range("decoder_sparse_step", args.decoder_sparse_step, 1..=1024)?,
             mlp_only_layers: args.mlp_only_layers.clone(),
@@ -53,7 +62,9 @@ impl Experts {
     }
 
     fn are_in(&self, layer: i32) -> bool {
-        self.count > 0 && (layer + 1) % self.step == 0 && !self.mlp_only_layers.contains(&i64::from(layer))
+        self.count > 0
+            && (layer + 1) % self.step == 0
+            && !self.mlp_only_layers.contains(&i64::from(layer))
     }
 }
 
@@ -75,17 +86,24 @@ impl Model {
         let is_tied = args.dense.tie_word_embeddings;
         // Tied checkpoints may repeat the output layer.
         weights.ignore(|name| is_tied && name.starts_with("lm_head."));
-        let embed_tokens = Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
+        let embed_tokens =
+            Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
         let layers = (0..shape.layers)
             .map(|index| {
                 let experts = experts.are_in(index).then_some(&experts);
-                TransformerBlock::load(&mut weights.layer(format!("model.layers.{index}")), &shape, experts)
+                TransformerBlock::load(
+                    &mut weights.layer(format!("model.layers.{index}")),
+                    &shape,
+                    experts,
+                )
             })
             .collect::<Result<Vec<_>, _>>()?;
         let norm = RmsNorm::load(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?;
         let lm_head = match is_tied {
             true => None,
-            false => Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?),
+            false => {
+                Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?)
+            }
         };
         if let Some(lm_head) = &lm_head {
             lm_head.eval()?;
@@ -145,18 +163,36 @@ enum FeedForward {
 impl TransformerBlock {
     fn load(layer: &mut Layer, shape: &Shape, experts: Option<&Experts>) -> Result<Self, LmError> {
         Ok(TransformerBlock {
-            input_layernorm: RmsNorm::load(&mut layer.layer("input_layernorm"), shape.hidden, shape.eps)?,
+            input_layernorm: RmsNorm::load(
+                &mut layer.layer("input_layernorm"),
+                shape.hidden,
+                shape.eps,
+            )?,
             self_attn: Attention::load(&mut layer.layer("self_attn"), shape)?,
-            post_attention_layernorm: RmsNorm::load(&mut layer.layer("post_attention_layernorm"), shape.hidden, shape.eps)?,
+            post_attention_layernorm: RmsNorm::load(
+                &mut layer.layer("post_attention_layernorm"),
+                shape.hidden,
+                shape.eps,
+            )?,
             mlp: match experts {
-                Some(experts) => FeedForward::Sparse(SparseMoe::load(&mut layer.layer("mlp"), shape.hidden, experts)?),
+                Some(experts) => FeedForward::Sparse(SparseMoe::load(
+                    &mut layer.layer("mlp"),
+                    shape.hidden,
+                    experts,
+                )?),
                 None => FeedForward::Dense(Mlp::load(&mut layer.layer("mlp"), shape)?),
             },
         })
     }
 
-    fn forward(&self, x: Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
-        let h = ops::add(&x, self.self_attn.forward(&self.input_layernorm.forward(&x)?, cache, step)?)?;
+    fn forward(
+        &self,
+        x: Array,
+        cache: &mut LayerCache,
+        step: &AttentionStep,
+    ) -> Result<Array, Exception> {
+        let h =
+            ops::add(&x, self.self_attn.forward(&self.input_layernorm.forward(&x)?, cache, step)?)?;
         let normed = self.post_attention_layernorm.forward(&h)?;
         let fed_forward = match &self.mlp {
             FeedForward::Dense(mlp) => mlp.forward(&normed)?,
@@ -211,10 +247,12 @@ mod tests {
         }
         let args = ModelArgs::deserialize(&config).expect("arguments");
         let experts = Shape::check(&args.dense).and_then(|_| Experts::check(&args));
-        let found = experts.map(|experts| std::array::from_fn(|layer| experts.are_in(layer as i32))).map_err(|error| match error {
-            LmError::Config { name, .. } => name,
-            other => panic!("{changes}: {other}"),
-        });
+        let found = experts
+            .map(|experts| std::array::from_fn(|layer| experts.are_in(layer as i32)))
+            .map_err(|error| match error {
+                LmError::Config { name, .. } => name,
+                other => panic!("{changes}: {other}"),
+            });
         assert_eq!(found, expected, "{changes}");
     }
 
@@ -223,7 +261,10 @@ mod tests {
         check(json!({}), Ok([true; 6]));
         check(json!({"mlp_only_layers": [0, 4]}), Ok([false, true, true, true, false, true]));
         check(json!({"decoder_sparse_step": 2}), Ok([false, true, false, true, false, true]));
-        check(json!({"decoder_sparse_step": 2, "mlp_only_layers": [1]}), Ok([false, false, false, true, false, true]));
+        check(
+            json!({"decoder_sparse_step": 2, "mlp_only_layers": [1]}),
+            Ok([false, false, false, true, false, true]),
+        );
         check(json!({"num_experts": 0, "num_experts_per_tok": 1}), Ok([false; 6]));
     }
 

@@ -1,5 +1,5 @@
-//! Qwen3-Next (Qwen Team 2025): most layers remember by the gated delta rule, every fourth attends; experts with one that all tokens
-//! share. Reference: mlx-lm's qwen3_next.py.
+//! Qwen3-Next (Qwen Team 2025): most layers remember by the gated delta rule, every fourth attends;
+//! experts with one that all tokens share. Reference: mlx-lm's qwen3_next.py.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, fast, ops};
@@ -10,7 +10,10 @@ use crate::cache::{ArraysCache, AttentionStep, KvCache, LayerCache};
 use crate::config::{check_heads, check_positive, check_range};
 use crate::ffi;
 use crate::models::Architecture;
-use crate::nn::{Embedding, FusedLinear, GatedDelta, Linear, RmsNorm, Rope, RopeScaling, SwiGlu, SwitchGlu, attention, route, split_heads};
+use crate::nn::{
+    Embedding, FusedLinear, GatedDelta, Linear, RmsNorm, Rope, RopeScaling, SwiGlu, SwitchGlu,
+    attention, route, split_heads,
+};
 use crate::weights::{Layer, Weights};
 
 /// config.json, with its own names and defaults.
@@ -104,41 +107,62 @@ struct Experts {
 
 impl Experts {
     fn are_in(&self, layer: i32) -> bool {
-        self.count > 0 && (layer + 1) % self.step == 0 && !self.mlp_only_layers.contains(&i64::from(layer))
+        self.count > 0
+            && (layer + 1) % self.step == 0
+            && !self.mlp_only_layers.contains(&i64::from(layer))
     }
 }
 
 impl Shape {
     fn check(args: &ModelArgs) -> Result<Self, LmError> {
         let (heads, kv_heads) = check_heads(args.num_attention_heads, args.num_key_value_heads)?;
-        let value_heads = check_range("linear_num_value_heads", args.linear_num_value_heads, 1..=1024)?;
+        let value_heads =
+            check_range("linear_num_value_heads", args.linear_num_value_heads, 1..=1024)?;
         let key_heads = check_range("linear_num_key_heads", args.linear_num_key_heads, 1..=1024)?;
         if value_heads % key_heads != 0 {
             let allowed = format!("it must divide linear_num_value_heads = {value_heads}");
-            return Err(LmError::Config { name: "linear_num_key_heads", value: key_heads.to_string(), allowed });
+            return Err(LmError::Config {
+                name: "linear_num_key_heads",
+                value: key_heads.to_string(),
+                allowed,
+            });
         }
         let layers = check_range("num_hidden_layers", args.num_hidden_layers, 1..=1024)?;
-        let full_attention_interval = check_range("full_attention_interval", args.full_attention_interval, 1..=i64::from(layers))?;
+        let full_attention_interval = check_range(
+            "full_attention_interval",
+            args.full_attention_interval,
+            1..=i64::from(layers),
+        )?;
         for (index, kind) in args.layer_types.iter().flatten().enumerate() {
             let attends = (index as i32 + 1) % full_attention_interval == 0;
             if kind != if attends { "full_attention" } else { "linear_attention" } {
-                let allowed = format!("every layer whose number is divisible by {full_attention_interval}, and no other, must attend");
+                let allowed = format!(
+                    "every layer whose number is divisible by {full_attention_interval}, and no other, must attend"
+                );
                 return Err(LmError::Config { name: "layer_types", value: kind.clone(), allowed });
             }
         }
         // Newer configs put all RoPE entries under rope_parameters.
         let nested = args.rope_parameters.as_ref().filter(|parameters| !parameters.is_null());
         let rope = |name: &'static str, outside: Option<f64>| {
-            let value = outside.or_else(|| nested.and_then(|parameters| parameters.get(name)?.as_f64()));
+            let value =
+                outside.or_else(|| nested.and_then(|parameters| parameters.get(name)?.as_f64()));
             let allowed = "this architecture needs it, there or in rope_parameters".to_owned();
-            check_positive(name, value.ok_or(LmError::Config { name, value: "nothing".to_owned(), allowed })?)
+            check_positive(
+                name,
+                value.ok_or(LmError::Config { name, value: "nothing".to_owned(), allowed })?,
+            )
         };
         let head_dim = check_range("head_dim", args.head_dim, 2..=4096)?;
         let partial_rotary_factor = rope("partial_rotary_factor", args.partial_rotary_factor)?;
         let rotary_dim = (head_dim as f32 * partial_rotary_factor) as i32;
         if rotary_dim < 2 || rotary_dim > head_dim || rotary_dim % 2 != 0 {
             let allowed = format!("it must make an even number up to head_dim = {head_dim} of it");
-            return Err(LmError::Config { name: "partial_rotary_factor", value: partial_rotary_factor.to_string(), allowed });
+            return Err(LmError::Config {
+                name: "partial_rotary_factor",
+                value: partial_rotary_factor.to_string(),
+                allowed,
+            });
         }
         let count = check_range("num_experts", args.num_experts, 0..=1 << 16)?;
         Ok(Shape {
@@ -151,26 +175,48 @@ impl Shape {
             attention_bias: args.attention_bias,
             rotary_dim,
             rope_theta: rope("rope_theta", args.rope_theta)?,
-            rope_scaling: RopeScaling::parse(args.rope_scaling.as_ref().filter(|scaling| !scaling.is_null()).or(nested))?,
+            rope_scaling: RopeScaling::parse(
+                args.rope_scaling.as_ref().filter(|scaling| !scaling.is_null()).or(nested),
+            )?,
             full_attention_interval,
             linear: LinearShape {
                 key_heads,
                 value_heads,
                 key_dim: check_range("linear_key_head_dim", args.linear_key_head_dim, 1..=4096)?,
-                value_dim: check_range("linear_value_head_dim", args.linear_value_head_dim, 1..=4096)?,
+                value_dim: check_range(
+                    "linear_value_head_dim",
+                    args.linear_value_head_dim,
+                    1..=4096,
+                )?,
                 kernel: check_range("linear_conv_kernel_dim", args.linear_conv_kernel_dim, 2..=64)?,
             },
             experts: Experts {
                 count,
-                per_token: check_range("num_experts_per_tok", args.num_experts_per_tok, 1..=i64::from(count.max(1)))?,
-                intermediate: check_range("moe_intermediate_size", args.moe_intermediate_size, 1..=1 << 20)?,
-                shared_intermediate: check_range("shared_expert_intermediate_size", args.shared_expert_intermediate_size, 1..=1 << 20)?,
+                per_token: check_range(
+                    "num_experts_per_tok",
+                    args.num_experts_per_tok,
+                    1..=i64::from(count.max(1)),
+                )?,
+                intermediate: check_range(
+                    "moe_intermediate_size",
+                    args.moe_intermediate_size,
+                    1..=1 << 20,
+                )?,
+                shared_intermediate: check_range(
+                    "shared_expert_intermediate_size",
+                    args.shared_expert_intermediate_size,
+                    1..=1 << 20,
+                )?,
                 norm_topk_prob: args.norm_topk_prob,
                 step: check_range("decoder_sparse_step", args.decoder_sparse_step, 1..=1024)?,
                 mlp_only_layers: args.mlp_only_layers.clone(),
             },
             vocab: check_range("vocab_size", args.vocab_size, 1..=1 << 22)?,
-            context: check_range("max_position_embeddings", args.max_position_embeddings, 1..=1 << 26)?,
+            context: check_range(
+                "max_position_embeddings",
+                args.max_position_embeddings,
+                1..=1 << 26,
+            )?,
             eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
         })
     }
@@ -185,7 +231,8 @@ impl Shape {
 enum Layout {
     /// mlx-lm: experts stacked.
     Mlx,
-    /// Hugging Face: each expert by itself, norm weights less one, convolution weights `[C, 1, K]` instead of `[C, K, 1]`.
+    /// Hugging Face: each expert by itself, norm weights less one, convolution weights `[C, 1, K]`
+    /// instead of `[C, K, 1]`.
     HuggingFace,
 }
 
@@ -212,21 +259,34 @@ impl Model {
     /// Takes the tensors that `args` ask for.
     pub fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
         let shape = Shape::check(&args)?;
-        // Heads that predict several tokens are not used here; tied checkpoints may repeat the output layer.
-        weights.ignore(|name| name.contains("mtp.") || (args.tie_word_embeddings && name.starts_with("lm_head.")));
+        // Heads that predict several tokens are not used here; tied checkpoints may repeat the
+        // output layer.
+        weights.ignore(|name| {
+            name.contains("mtp.") || (args.tie_word_embeddings && name.starts_with("lm_head."))
+        });
         let single_expert = |layer| format!("model.layers.{layer}.mlp.experts.0.up_proj.weight");
         let layout = match (0..shape.layers).any(|layer| weights.contains(&single_expert(layer))) {
             true => Layout::HuggingFace,
             false => Layout::Mlx,
         };
-        let embed_tokens = Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
+        let embed_tokens =
+            Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
         let layers = (0..shape.layers)
-            .map(|index| TransformerBlock::load(&mut weights.layer(format!("model.layers.{index}")), &shape, layout, index))
+            .map(|index| {
+                TransformerBlock::load(
+                    &mut weights.layer(format!("model.layers.{index}")),
+                    &shape,
+                    layout,
+                    index,
+                )
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let norm = layout.norm(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?;
         let lm_head = match args.tie_word_embeddings {
             true => None,
-            false => Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?),
+            false => {
+                Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?)
+            }
         };
         if let Some(lm_head) = &lm_head {
             lm_head.eval()?;
@@ -243,7 +303,8 @@ impl Architecture for Model {
     fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
         let mut x = embeddings;
         let length = x.dim(1);
-        let step = caches[self.shape.full_attention_interval as usize - 1].attention_step(length, None)?;
+        let step =
+            caches[self.shape.full_attention_interval as usize - 1].attention_step(length, None)?;
         let mask = if self.shape.attends(0) { None } else { caches[0].state()?.mask(length) };
         for (layer, cache) in self.layers.iter().zip(caches) {
             x = layer.forward(x, cache, &step, mask.as_ref())?;
@@ -298,20 +359,48 @@ enum FeedForward {
 impl TransformerBlock {
     fn load(layer: &mut Layer, shape: &Shape, layout: Layout, index: i32) -> Result<Self, LmError> {
         Ok(TransformerBlock {
-            input_layernorm: layout.norm(&mut layer.layer("input_layernorm"), shape.hidden, shape.eps)?,
+            input_layernorm: layout.norm(
+                &mut layer.layer("input_layernorm"),
+                shape.hidden,
+                shape.eps,
+            )?,
             mixer: match shape.attends(index) {
-                true => Mixer::Attention(Attention::load(&mut layer.layer("self_attn"), shape, layout)?),
-                false => Mixer::Linear(GatedDeltaNet::load(&mut layer.layer("linear_attn"), shape, layout)?),
+                true => {
+                    Mixer::Attention(Attention::load(&mut layer.layer("self_attn"), shape, layout)?)
+                }
+                false => Mixer::Linear(GatedDeltaNet::load(
+                    &mut layer.layer("linear_attn"),
+                    shape,
+                    layout,
+                )?),
             },
-            post_attention_layernorm: layout.norm(&mut layer.layer("post_attention_layernorm"), shape.hidden, shape.eps)?,
+            post_attention_layernorm: layout.norm(
+                &mut layer.layer("post_attention_layernorm"),
+                shape.hidden,
+                shape.eps,
+            )?,
             mlp: match shape.experts.are_in(index) {
-                true => FeedForward::Sparse(Box::new(SparseMoe::load(&mut layer.layer("mlp"), shape.hidden, &shape.experts)?)),
-                false => FeedForward::Dense(Mlp::load(&mut layer.layer("mlp"), shape.hidden, shape.intermediate)?),
+                true => FeedForward::Sparse(Box::new(SparseMoe::load(
+                    &mut layer.layer("mlp"),
+                    shape.hidden,
+                    &shape.experts,
+                )?)),
+                false => FeedForward::Dense(Mlp::load(
+                    &mut layer.layer("mlp"),
+                    shape.hidden,
+                    shape.intermediate,
+                )?),
             },
         })
     }
 
-    fn forward(&self, x: Array, cache: &mut LayerCache, step: &AttentionStep, mask: Option<&Array>) -> Result<Array, Exception> {
+    fn forward(
+        &self,
+        x: Array,
+        cache: &mut LayerCache,
+        step: &AttentionStep,
+        mask: Option<&Array>,
+    ) -> Result<Array, Exception> {
         let normed = self.input_layernorm.forward(&x)?;
         let mixed = match &self.mixer {
             Mixer::Attention(attention) => attention.forward(&normed, cache, step)?,
@@ -343,11 +432,15 @@ struct Attention {
 
 impl Attention {
     fn load(layer: &mut Layer, shape: &Shape, layout: Layout) -> Result<Self, LmError> {
-        let (heads, kv_heads, head_dim, bias) = (shape.heads, shape.kv_heads, shape.head_dim, shape.attention_bias);
+        let (heads, kv_heads, head_dim, bias) =
+            (shape.heads, shape.kv_heads, shape.head_dim, shape.attention_bias);
         // Each head's query stands before its gate in the checkpoint; here all queries come first.
-        let q_proj = Linear::load(&mut layer.layer("q_proj"), shape.hidden, 2 * heads * head_dim, bias)?;
+        let q_proj =
+            Linear::load(&mut layer.layer("q_proj"), shape.hidden, 2 * heads * head_dim, bias)?;
         let half = |second: i32| -> Vec<i32> {
-            (0..heads).flat_map(|head| (2 * head + second) * head_dim..(2 * head + second + 1) * head_dim).collect()
+            (0..heads)
+                .flat_map(|head| (2 * head + second) * head_dim..(2 * head + second + 1) * head_dim)
+                .collect()
         };
         let projections = vec![
             q_proj.select_outputs(&half(0))?,
@@ -355,7 +448,8 @@ impl Attention {
             Linear::load(&mut layer.layer("k_proj"), shape.hidden, kv_heads * head_dim, bias)?,
             Linear::load(&mut layer.layer("v_proj"), shape.hidden, kv_heads * head_dim, bias)?,
         ];
-        let o_proj = Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, bias)?;
+        let o_proj =
+            Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, bias)?;
         o_proj.eval()?;
         Ok(Attention {
             projections: FusedLinear::new(projections)?,
@@ -369,21 +463,33 @@ impl Attention {
         })
     }
 
-    fn forward(&self, x: &Array, cache: &mut LayerCache, step: &AttentionStep) -> Result<Array, Exception> {
+    fn forward(
+        &self,
+        x: &Array,
+        cache: &mut LayerCache,
+        step: &AttentionStep,
+    ) -> Result<Array, Exception> {
         let [queries, gate, keys, values] = self.projections.forward_split(x)?;
-        let queries = self.rope.forward(&split_heads(&queries, self.heads, Some(&self.q_norm))?, &step.offset)?;
-        let keys = self.rope.forward(&split_heads(&keys, self.kv_heads, Some(&self.k_norm))?, &step.offset)?;
-        let keys_values = cache.update_and_fetch(keys, split_heads(&values, self.kv_heads, None)?)?;
+        let queries = self
+            .rope
+            .forward(&split_heads(&queries, self.heads, Some(&self.q_norm))?, &step.offset)?;
+        let keys = self
+            .rope
+            .forward(&split_heads(&keys, self.kv_heads, Some(&self.k_norm))?, &step.offset)?;
+        let keys_values =
+            cache.update_and_fetch(keys, split_heads(&values, self.kv_heads, None)?)?;
         let attended = attention(&queries, &keys_values, self.scale, &step.mask)?;
         self.o_proj.forward(&ops::multiply(attended, ops::sigmoid(gate)?)?)
     }
 }
 
-/// A short convolution over time, then the gated delta rule. Its cache holds the convolution's last inputs `[B, K - 1, C]` and the state
-/// `[B, Hv, Dv, Dk]` (f32). C is the width of queries, keys and values together.
+/// A short convolution over time, then the gated delta rule. Its cache holds the convolution's last
+/// inputs `[B, K - 1, C]` and the state `[B, Hv, Dv, Dk]` (f32). C is the width of queries, keys
+/// and values together.
 #[derive(Debug)]
 struct GatedDeltaNet {
-    /// Queries, keys and values side by side; the output's gate z; b, of which beta is made; a, of which the decay is made.
+    /// Queries, keys and values side by side; the output's gate z; b, of which beta is made; a, of
+    /// which the decay is made.
     projections: FusedLinear,
     /// f32 `[K, C]`: with f32 weights all from here to the output's norm is computed in f32.
     conv_weight: Array,
@@ -406,8 +512,14 @@ impl GatedDeltaNet {
         let sharing = value_heads / key_heads;
         // In the checkpoint each key head's q, k, v and z stand together, as do its b and a.
         let widths = [key_dim, key_dim, sharing * value_dim, sharing * value_dim];
-        let in_proj_qkvz = Linear::load(&mut layer.layer("in_proj_qkvz"), hidden, key_heads * widths.iter().sum::<i32>(), false)?;
-        let in_proj_ba = Linear::load(&mut layer.layer("in_proj_ba"), hidden, 2 * value_heads, false)?;
+        let in_proj_qkvz = Linear::load(
+            &mut layer.layer("in_proj_qkvz"),
+            hidden,
+            key_heads * widths.iter().sum::<i32>(),
+            false,
+        )?;
+        let in_proj_ba =
+            Linear::load(&mut layer.layer("in_proj_ba"), hidden, 2 * value_heads, false)?;
         let [q, k, v, z] = [0, 1, 2, 3].map(|part| part_of_each(&widths, part, key_heads));
         let [b, a] = [0, 1].map(|part| part_of_each(&[sharing, sharing], part, key_heads));
         let projections = vec![
@@ -421,13 +533,18 @@ impl GatedDeltaNet {
             Layout::Mlx => [channels, kernel, 1],
             Layout::HuggingFace => [channels, 1, kernel],
         };
-        let conv_weight = ops::reshape(layer.layer("conv1d").take("weight", &conv_shape)?, &[channels, kernel])?;
+        let conv_weight =
+            ops::reshape(layer.layer("conv1d").take("weight", &conv_shape)?, &[channels, kernel])?;
         let conv_weight = conv_weight.as_dtype(Dtype::Float32)?.transpose()?.contiguous()?;
-        let decay_scale = ops::negative(ops::exp(layer.take("A_log", &[value_heads])?.as_dtype(Dtype::Float32)?)?)?;
+        let decay_scale = ops::negative(ops::exp(
+            layer.take("A_log", &[value_heads])?.as_dtype(Dtype::Float32)?,
+        )?)?;
         let dt_bias = layer.take("dt_bias", &[value_heads])?.as_dtype(Dtype::Float32)?;
         let scale = (key_dim as f32).powf(-0.5);
-        let everywhere = |number: f32| Array::from_slice(&vec![number; key_dim as usize], &[key_dim]);
-        let out_proj = Linear::load(&mut layer.layer("out_proj"), value_heads * value_dim, hidden, false)?;
+        let everywhere =
+            |number: f32| Array::from_slice(&vec![number; key_dim as usize], &[key_dim]);
+        let out_proj =
+            Linear::load(&mut layer.layer("out_proj"), value_heads * value_dim, hidden, false)?;
         out_proj.eval()?;
         mlx_rs::transforms::eval([&conv_weight, &decay_scale, &dt_bias])?;
         Ok(GatedDeltaNet {
@@ -444,14 +561,26 @@ impl GatedDeltaNet {
         })
     }
 
-    fn forward(&self, x: &Array, cache: &mut ArraysCache, mask: Option<&Array>) -> Result<Array, Exception> {
+    fn forward(
+        &self,
+        x: &Array,
+        cache: &mut ArraysCache,
+        mask: Option<&Array>,
+    ) -> Result<Array, Exception> {
         let &[batch, length, _] = x.shape() else {
-            return Err(Exception::custom(format!("the gated delta rule takes three axes, got {:?}", x.shape())));
+            return Err(Exception::custom(format!(
+                "the gated delta rule takes three axes, got {:?}",
+                x.shape()
+            )));
         };
         let LinearShape { key_heads, value_heads, key_dim, value_dim, .. } = self.shape;
         let [mut qkv, z, b, a] = self.projections.forward_split(x)?;
         if let Some(mask) = mask {
-            qkv = ops::select(ops::expand_dims(mask, -1)?, &qkv, Array::from_slice(&[0.0f32], &[1]).as_dtype(qkv.dtype())?)?;
+            qkv = ops::select(
+                ops::expand_dims(mask, -1)?,
+                &qkv,
+                Array::from_slice(&[0.0f32], &[1]).as_dtype(qkv.dtype())?,
+            )?;
         }
         let mixed = self.convolve(&qkv, cache)?; // f32 [B, L, C]
 
@@ -460,7 +589,9 @@ impl GatedDeltaNet {
             ops::reshape(part, &[batch, length, count, dim])
         };
         // Root mean squares instead of lengths, with the factors between the two in the scales.
-        let unit = |vectors: &Array, scale: &Array| fast::rms_norm(vectors, Some(scale), NORM_EPS / key_dim as f32);
+        let unit = |vectors: &Array, scale: &Array| {
+            fast::rms_norm(vectors, Some(scale), NORM_EPS / key_dim as f32)
+        };
         let dt = ops::add(a, &self.dt_bias)?;
         let softplus = ops::logaddexp(dt, Array::from_slice(&[0.0f32], &[1]))?;
         let inputs = GatedDelta {
@@ -474,15 +605,18 @@ impl GatedDeltaNet {
         cache.set(1, state);
         cache.advance(length as usize);
 
-        let z = ops::reshape(z.as_dtype(Dtype::Float32)?, &[batch, length, value_heads, value_dim])?;
+        let z =
+            ops::reshape(z.as_dtype(Dtype::Float32)?, &[batch, length, value_heads, value_dim])?;
         let gate = ops::multiply(ops::sigmoid(&z)?, z)?;
         let gated = ops::multiply(self.norm.forward(&outputs)?, gate)?;
         self.out_proj.forward(&ops::reshape(gated, &[batch, length, -1])?.as_dtype(x.dtype())?)
     }
 
-    /// Each channel's weighted sum over its last K inputs, through SiLU: `[B, L, C]` to f32 of the same shape.
+    /// Each channel's weighted sum over its last K inputs, through SiLU: `[B, L, C]` to f32 of the
+    /// same shape.
     fn convolve(&self, qkv: &Array, cache: &mut ArraysCache) -> Result<Array, Exception> {
-        let (batch, length, channels, kept) = (qkv.dim(0), qkv.dim(1), qkv.dim(2), self.shape.kernel - 1);
+        let (batch, length, channels, kept) =
+            (qkv.dim(0), qkv.dim(1), qkv.dim(2), self.shape.kernel - 1);
         let before = match cache.get(0) {
             Some(before) => before.clone(),
             None => ops::zeros_dtype(&[batch, kept, channels], qkv.dtype())?,
@@ -505,11 +639,15 @@ impl GatedDeltaNet {
         let convolved = if length == 1 {
             ops::multiply(&inputs, &self.conv_weight)?.sum_axis(1, true)?
         } else {
-            // Shifted sums: on a CPU many times faster than MLX's own convolution with one channel per group.
+            // Shifted sums: on a CPU many times faster than MLX's own convolution with one channel
+            // per group.
             let inputs = inputs.as_dtype(Dtype::Float32)?;
             let tap = |index: i32| {
                 let weight = ffi::slice(&self.conv_weight, &[index, 0], &[index + 1, channels])?;
-                ops::multiply(ffi::slice(&inputs, &[0, index, 0], &[batch, index + length, channels])?, weight)
+                ops::multiply(
+                    ffi::slice(&inputs, &[0, index, 0], &[batch, index + length, channels])?,
+                    weight,
+                )
             };
             let mut sum = tap(0)?;
             for index in 1..self.shape.kernel {
@@ -525,7 +663,9 @@ impl GatedDeltaNet {
 fn part_of_each(widths: &[i32], part: usize, num_groups: i32) -> Vec<i32> {
     let group: i32 = widths.iter().sum();
     let before: i32 = widths[..part].iter().sum();
-    (0..num_groups).flat_map(|index| index * group + before..index * group + before + widths[part]).collect()
+    (0..num_groups)
+        .flat_map(|index| index * group + before..index * group + before + widths[part])
+        .collect()
 }
 
 /// Experts that tokens choose, and one that all share.
@@ -542,13 +682,18 @@ struct SparseMoe {
 impl SparseMoe {
     fn load(layer: &mut Layer, hidden: i32, experts: &Experts) -> Result<Self, LmError> {
         let gate = Linear::load(&mut layer.layer("gate"), hidden, experts.count, false)?;
-        let shared_expert_gate = Linear::load(&mut layer.layer("shared_expert_gate"), hidden, 1, false)?;
+        let shared_expert_gate =
+            Linear::load(&mut layer.layer("shared_expert_gate"), hidden, 1, false)?;
         gate.eval()?;
         shared_expert_gate.eval()?;
         Ok(SparseMoe {
             gate,
             switch_mlp: SwitchGlu::load(layer, hidden, experts.intermediate, experts.count)?,
-            shared_expert: Mlp::load(&mut layer.layer("shared_expert"), hidden, experts.shared_intermediate)?,
+            shared_expert: Mlp::load(
+                &mut layer.layer("shared_expert"),
+                hidden,
+                experts.shared_intermediate,
+            )?,
             shared_expert_gate,
             per_token: experts.per_token,
             norm_topk_prob: experts.norm_topk_prob,
@@ -595,7 +740,8 @@ mod tests {
 
     use super::*;
 
-    /// Layers that attend and layers with experts in a config with these changes, of eight, or the key that is refused.
+    /// Layers that attend and layers with experts in a config with these changes, of eight, or the
+    /// key that is refused.
     fn check(changes: serde_json::Value, expected: Result<(&[i32], &[i32]), &str>) {
         let mut config = json!({
             "hidden_size": 32, "num_hidden_layers": 8, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -619,7 +765,11 @@ mod tests {
             let attending = layers(&shape, &Shape::attends);
             (attending, layers(&shape, &|shape, layer| shape.experts.are_in(layer)))
         });
-        assert_eq!(found, expected.map(|(attending, sparse)| (attending.to_vec(), sparse.to_vec())), "{changes}");
+        assert_eq!(
+            found,
+            expected.map(|(attending, sparse)| (attending.to_vec(), sparse.to_vec())),
+            "{changes}"
+        );
     }
 
     #[test]
@@ -627,11 +777,21 @@ mod tests {
         const ALL: &[i32] = &[0, 1, 2, 3, 4, 5, 6, 7];
         check(json!({}), Ok((&[3, 7], ALL)));
         check(json!({"full_attention_interval": 3}), Ok((&[2, 5], ALL)));
-        check(json!({"full_attention_interval": 1, "num_experts": 0, "num_experts_per_tok": 1}), Ok((ALL, &[])));
+        check(
+            json!({"full_attention_interval": 1, "num_experts": 0, "num_experts_per_tok": 1}),
+            Ok((ALL, &[])),
+        );
         check(json!({"decoder_sparse_step": 2, "mlp_only_layers": [3]}), Ok((&[3, 7], &[1, 5, 7])));
-        check(json!({"layer_types": ["linear_attention", "full_attention"], "full_attention_interval": 2}), Ok((&[1, 3, 5, 7], ALL)));
-        let nested = json!({"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5});
-        check(json!({"rope_theta": null, "partial_rotary_factor": null, "rope_parameters": nested}), Ok((&[3, 7], ALL)));
+        check(
+            json!({"layer_types": ["linear_attention", "full_attention"], "full_attention_interval": 2}),
+            Ok((&[1, 3, 5, 7], ALL)),
+        );
+        let nested =
+            json!({"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5});
+        check(
+            json!({"rope_theta": null, "partial_rotary_factor": null, "rope_parameters": nested}),
+            Ok((&[3, 7], ALL)),
+        );
     }
 
     #[test]

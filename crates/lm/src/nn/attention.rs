@@ -7,11 +7,19 @@ use mlx_rs::{Array, Dtype, ops};
 use crate::cache::{KeysValues, Mask, QuantizedArray, causal_mask};
 use crate::nn::RmsNorm;
 
-/// Attends from `queries` `[B, H, L, D]` to all that the layer's cache returned for this step; H is a multiple of H_kv (grouped-query
-/// attention). Returns `[B, L, H * D]`.
-pub fn attention(queries: &Array, keys_values: &KeysValues, scale: f32, mask: &Mask) -> Result<Array, Exception> {
+/// Attends from `queries` `[B, H, L, D]` to all that the layer's cache returned for this step; H is
+/// a multiple of H_kv (grouped-query attention). Returns `[B, L, H * D]`.
+pub fn attention(
+    queries: &Array,
+    keys_values: &KeysValues,
+    scale: f32,
+    mask: &Mask,
+) -> Result<Array, Exception> {
     let [batch, _, length, _] = *queries.shape() else {
-        return Err(Exception::custom(format!("attention takes queries of four axes, got {:?}", queries.shape())));
+        return Err(Exception::custom(format!(
+            "attention takes queries of four axes, got {:?}",
+            queries.shape()
+        )));
     };
     let output = match keys_values {
         KeysValues::Dense { keys, values } => {
@@ -34,11 +42,19 @@ pub fn attention(queries: &Array, keys_values: &KeysValues, scale: f32, mask: &M
 /// `[B, L, H * D]` to `[B, H, L, D]`, each head's vector normalised by `norm` where there is one.
 pub fn split_heads(x: &Array, num_heads: i32, norm: Option<&RmsNorm>) -> Result<Array, Exception> {
     let [batch, length, width] = *x.shape() else {
-        return Err(Exception::custom(format!("heads are split from three axes, got {:?}", x.shape())));
+        return Err(Exception::custom(format!(
+            "heads are split from three axes, got {:?}",
+            x.shape()
+        )));
     };
     let head_dim = width / num_heads;
-    // Before the axes are swapped each vector is contiguous, which the norm wants; a single token needs no swap.
-    let shape = if length == 1 { [batch, num_heads, 1, head_dim] } else { [batch, length, num_heads, head_dim] };
+    // Before the axes are swapped each vector is contiguous, which the norm wants; a single token
+    // needs no swap.
+    let shape = if length == 1 {
+        [batch, num_heads, 1, head_dim]
+    } else {
+        [batch, length, num_heads, head_dim]
+    };
     let mut heads = ops::reshape(x, &shape)?;
     if let Some(norm) = norm {
         heads = norm.forward(&heads)?;
@@ -46,9 +62,11 @@ pub fn split_heads(x: &Array, num_heads: i32, norm: Option<&RmsNorm>) -> Result<
     if length == 1 { Ok(heads) } else { heads.transpose_axes(&[0, 2, 1, 3]) }
 }
 
-/// Attention in two quantized products, as mlx-lm's quantized_scaled_dot_product_attention; returns `[B, H, L, D]`.
+/// Attention in two quantized products, as mlx-lm's quantized_scaled_dot_product_attention; returns
+/// `[B, H, L, D]`.
 ///
-/// The queries that share a head of keys are so many rows of one product. Only a mask has to tell them apart, on a fifth axis.
+/// The queries that share a head of keys are so many rows of one product. Only a mask has to tell
+/// them apart, on a fifth axis.
 fn quantized_attention(
     queries: &Array,
     keys: &QuantizedArray,
@@ -57,14 +75,24 @@ fn quantized_attention(
     scale: f32,
     mask: &Mask,
 ) -> Result<Array, Exception> {
-    let (batch, heads, length, head_dim) = (queries.dim(0), queries.dim(1), queries.dim(2), queries.dim(3));
+    let (batch, heads, length, head_dim) =
+        (queries.dim(0), queries.dim(1), queries.dim(2), queries.dim(3));
     let (kv_heads, num_keys) = (keys.packed.dim(1), keys.packed.dim(2));
     let rows = heads / kv_heads * length;
     let product = |left: &Array, right: &QuantizedArray, transpose: bool| {
-        ops::quantized_matmul(left, &right.packed, &right.scales, &right.biases, transpose, group_size, bits)
+        ops::quantized_matmul(
+            left,
+            &right.packed,
+            &right.scales,
+            &right.biases,
+            transpose,
+            group_size,
+            bits,
+        )
     };
     let queries = ops::multiply(queries, constant(scale, queries.dtype())?)?;
-    let mut scores = product(&ops::reshape(queries, &[batch, kv_heads, rows, head_dim])?, keys, true)?; // [B, H_kv, rows, T]
+    let mut scores =
+        product(&ops::reshape(queries, &[batch, kv_heads, rows, head_dim])?, keys, true)?; // [B, H_kv, rows, T]
     let causal;
     let mask = match mask {
         Mask::None => None,
@@ -75,11 +103,16 @@ fn quantized_attention(
         Mask::Array(mask) => Some(mask),
     };
     if let Some(mask) = mask {
-        // The least finite number, not minus infinity: a row that sees nothing, in a padded batch, must not become NaN.
+        // The least finite number, not minus infinity: a row that sees nothing, in a padded batch,
+        // must not become NaN.
         let hidden = constant(least(scores.dtype()), scores.dtype())?;
         let mask = grouped(mask, heads, kv_heads)?;
-        let grouped_scores = ops::reshape(scores, &[batch, kv_heads, heads / kv_heads, length, num_keys])?;
-        scores = ops::reshape(ops::select(mask, grouped_scores, hidden)?, &[batch, kv_heads, rows, num_keys])?;
+        let grouped_scores =
+            ops::reshape(scores, &[batch, kv_heads, heads / kv_heads, length, num_keys])?;
+        scores = ops::reshape(
+            ops::select(mask, grouped_scores, hidden)?,
+            &[batch, kv_heads, rows, num_keys],
+        )?;
     }
     let output = product(&ops::softmax_axes(scores, &[-1], true)?, values, false)?;
     ops::reshape(output, &[batch, heads, length, -1])
@@ -89,9 +122,13 @@ fn quantized_attention(
 fn grouped(mask: &Array, heads: i32, kv_heads: i32) -> Result<Array, Exception> {
     match *mask.shape() {
         [batch, 1, length, num_keys] => ops::reshape(mask, &[batch, 1, 1, length, num_keys]),
-        [batch, _, length, num_keys] => ops::reshape(mask, &[batch, kv_heads, heads / kv_heads, length, num_keys]),
+        [batch, _, length, num_keys] => {
+            ops::reshape(mask, &[batch, kv_heads, heads / kv_heads, length, num_keys])
+        }
         [1, length, num_keys] => ops::reshape(mask, &[length, num_keys]),
-        [_, length, num_keys] => ops::reshape(mask, &[kv_heads, heads / kv_heads, length, num_keys]),
+        [_, length, num_keys] => {
+            ops::reshape(mask, &[kv_heads, heads / kv_heads, length, num_keys])
+        }
         _ => Ok(mask.clone()),
     }
 }
@@ -105,7 +142,8 @@ fn constant(number: f32, dtype: Dtype) -> Result<Array, Exception> {
 fn least(dtype: Dtype) -> f32 {
     match dtype {
         Dtype::Float16 => -65504.0,
-        // f32::MIN with bfloat16's eight bits of precision; f32::MIN itself would round to minus infinity.
+        // f32::MIN with bfloat16's eight bits of precision; f32::MIN itself would round to minus
+        // infinity.
         Dtype::Bfloat16 => f32::from_bits(0xff7f_0000),
         _ => f32::MIN,
     }
@@ -126,16 +164,28 @@ mod tests {
         let tensor = |name: &str| {
             let tensor = file.tensor(name).unwrap();
             let shape: Vec<i32> = tensor.shape.iter().map(|&length| length as i32).collect();
-            ffi::array_from_bytes(&file.read_tensor(name).unwrap(), &shape, mlx_dtype(tensor.dtype)).unwrap()
+            ffi::array_from_bytes(&file.read_tensor(name).unwrap(), &shape, mlx_dtype(tensor.dtype))
+                .unwrap()
         };
-        let &[dim, bits, group_size, mask, length, dtype] = &name.split('.').collect::<Vec<_>>()[..] else { panic!("{name}") };
-        let (bits, group_size, length): (i32, i32, i32) = (bits.parse().unwrap(), group_size.parse().unwrap(), length.parse().unwrap());
-        let input = |what: &str| tensor(&format!("{dim}.{what}")).as_dtype(tensor(name).dtype()).unwrap();
+        let &[dim, bits, group_size, mask, length, dtype] =
+            &name.split('.').collect::<Vec<_>>()[..]
+        else {
+            panic!("{name}")
+        };
+        let (bits, group_size, length): (i32, i32, i32) =
+            (bits.parse().unwrap(), group_size.parse().unwrap(), length.parse().unwrap());
+        let input =
+            |what: &str| tensor(&format!("{dim}.{what}")).as_dtype(tensor(name).dtype()).unwrap();
         let quantized = |what: &str| {
             let (packed, scales, biases) = ops::quantize(input(what), group_size, bits).unwrap();
             QuantizedArray { packed, scales, biases }
         };
-        let keys_values = KeysValues::Quantized { keys: quantized("keys"), values: quantized("values"), group_size, bits };
+        let keys_values = KeysValues::Quantized {
+            keys: quantized("keys"),
+            values: quantized("values"),
+            group_size,
+            bits,
+        };
         let mask = match mask {
             "none" => Mask::None,
             "causal" => Mask::Causal,
@@ -143,7 +193,9 @@ mod tests {
             "rows" => {
                 let columns = ops::arange::<_, i32>(0, 7, 1).unwrap();
                 let unpadded = columns.ge(Array::from_slice(&[0, 5], &[2, 1, 1, 1])).unwrap();
-                Mask::Array(causal_mask(length, 7 - length, None).unwrap().logical_and(unpadded).unwrap())
+                Mask::Array(
+                    causal_mask(length, 7 - length, None).unwrap().logical_and(unpadded).unwrap(),
+                )
             }
             other => panic!("{other}"),
         };
@@ -151,7 +203,8 @@ mod tests {
         let queries = ffi::slice(&all, &[0; 4], &[2, 4, length, all.dim(3)]).unwrap();
         let scale = (all.dim(3) as f32).powf(-0.5);
         let found = attention(&queries, &keys_values, scale, &mask).unwrap();
-        let expected = tensor(name).transpose_axes(&[0, 2, 1, 3]).unwrap().reshape(&[2, length, -1]).unwrap();
+        let expected =
+            tensor(name).transpose_axes(&[0, 2, 1, 3]).unwrap().reshape(&[2, length, -1]).unwrap();
         assert_eq!((found.shape(), found.dtype()), (expected.shape(), expected.dtype()), "{name}");
         let off = ops::subtract(&found, &expected)
             .unwrap()
@@ -162,7 +215,8 @@ mod tests {
             .as_dtype(Dtype::Float32)
             .unwrap()
             .item_exact::<f32>();
-        // Rows are grouped otherwise than in mlx-lm, so sums may be taken in another order: some last bits of numbers around 1.
+        // Rows are grouped otherwise than in mlx-lm, so sums may be taken in another order: some
+        // last bits of numbers around 1.
         let tolerance = match dtype {
             "f32" => 2e-6,
             "f16" => 2e-3,
@@ -173,9 +227,15 @@ mod tests {
 
     #[test]
     fn quantized_attention_is_that_of_mlx_lm() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/caches/attention.safetensors");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../tests/goldens/caches/attention.safetensors");
         let file = SafetensorsFile::open(&path, Limits::CACHE).unwrap();
-        let names: Vec<_> = file.tensors().iter().map(|tensor| &tensor.name).filter(|name| name.split('.').count() > 2).collect();
+        let names: Vec<_> = file
+            .tensors()
+            .iter()
+            .map(|tensor| &tensor.name)
+            .filter(|name| name.split('.').count() > 2)
+            .collect();
         assert_eq!(names.len(), 14);
         names.into_iter().for_each(|name| check(name, &file));
     }

@@ -1,4 +1,5 @@
-//! Token embeddings, dense or affine-quantized, which also serve as output layer where a model ties the two.
+//! Token embeddings, dense or affine-quantized, which also serve as output layer where a model ties
+//! the two.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
@@ -33,11 +34,13 @@ pub enum Embedding {
 }
 
 impl Embedding {
-    /// Takes `weight` of `[vocab_size, dimensions]`, packed with `scales` and `biases` where the layer is quantized.
+    /// Takes `weight` of `[vocab_size, dimensions]`, packed with `scales` and `biases` where the
+    /// layer is quantized.
     pub fn load(layer: &mut Layer, vocab_size: i32, dimensions: i32) -> Result<Self, LmError> {
         let weight = match layer.quantization()? {
             Some(settings) => {
-                let (weight, scales, biases) = layer.take_quantized(dimensions, vocab_size, settings)?;
+                let (weight, scales, biases) =
+                    layer.take_quantized(dimensions, vocab_size, settings)?;
                 if layer.keeps_quantized() {
                     mlx_rs::transforms::eval([&weight, &scales, &biases])?;
                     return Ok(Embedding::Quantized { weight, scales, biases, settings });
@@ -46,7 +49,8 @@ impl Embedding {
             }
             None => layer.take("weight", &[vocab_size, dimensions])?,
         };
-        // One table serves both uses: a row is looked up for each token, but a product reads all of them for each.
+        // One table serves both uses: a row is looked up for each token, but a product reads all of
+        // them for each.
         let transposed = product_order(&weight)?;
         transposed.eval()?;
         Ok(Embedding::Dense { weight: transposed.transpose()?, transposed })
@@ -80,9 +84,10 @@ impl Embedding {
     pub fn as_linear(&self, x: &Array) -> Result<Array, Exception> {
         match self {
             Embedding::Dense { transposed, .. } => ops::matmul(x, transposed),
-            Embedding::Quantized { weight, scales, biases, settings } => {
-                quantized_product(x, QuantizedRows { packed: weight, scales, biases, settings: *settings })
-            }
+            Embedding::Quantized { weight, scales, biases, settings } => quantized_product(
+                x,
+                QuantizedRows { packed: weight, scales, biases, settings: *settings },
+            ),
         }
     }
 }

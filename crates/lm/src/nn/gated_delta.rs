@@ -1,8 +1,11 @@
-//! The gated delta rule (Yang et al. 2024, "Gated Delta Networks"): linear attention whose state forgets and corrects itself.
+//! The gated delta rule (Yang et al. 2024, "Gated Delta Networks"): linear attention whose state
+//! forgets and corrects itself.
 //!
-//! Per value head, with a state S of `[Dv, Dk]`, each token does `S ← g S`, `S ← S + β (v − S k) kᵀ`, `y = S q`. One token is computed as it
-//! stands there. Several are computed in chunks: all that a chunk's tokens add to S solves one triangular system (the WY form), so that a
-//! prompt becomes matrix products instead of a loop over its tokens. Reference for the numbers: mlx-lm's gated_delta.py.
+//! Per value head, with a state S of `[Dv, Dk]`, each token does `S ← g S`, `S ← S + β (v − S k)
+//! kᵀ`, `y = S q`. One token is computed as it stands there. Several are computed in chunks: all
+//! that a chunk's tokens add to S solves one triangular system (the WY form), so that a prompt
+//! becomes matrix products instead of a loop over its tokens. Reference for the numbers: mlx-lm's
+//! gated_delta.py.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
@@ -26,26 +29,42 @@ pub struct GatedDelta {
 }
 
 impl GatedDelta {
-    /// Reads the tokens into `state` `[B, Hv, Dv, Dk]` (none: zeros) and returns what they read from it, `[B, L, Hv, Dv]`, and the state after
-    /// them, both f32. Tokens where `mask` (bool `[B, L]`) is false leave the state as it is; what they read means nothing.
-    pub fn update(mut self, state: Option<&Array>, mask: Option<&Array>) -> Result<(Array, Array), Exception> {
-        let (&[batch, length, key_heads, key_dim], &[_, _, value_heads, value_dim]) = (self.keys.shape(), self.values.shape()) else {
-            return Err(Exception::custom("the gated delta rule takes keys and values of four axes".to_owned()));
+    /// Reads the tokens into `state` `[B, Hv, Dv, Dk]` (none: zeros) and returns what they read
+    /// from it, `[B, L, Hv, Dv]`, and the state after them, both f32. Tokens where `mask` (bool
+    /// `[B, L]`) is false leave the state as it is; what they read means nothing.
+    pub fn update(
+        mut self,
+        state: Option<&Array>,
+        mask: Option<&Array>,
+    ) -> Result<(Array, Array), Exception> {
+        let (&[batch, length, key_heads, key_dim], &[_, _, value_heads, value_dim]) =
+            (self.keys.shape(), self.values.shape())
+        else {
+            return Err(Exception::custom(
+                "the gated delta rule takes keys and values of four axes".to_owned(),
+            ));
         };
         if key_heads == 0 || value_heads % key_heads != 0 {
-            return Err(Exception::custom(format!("{value_heads} value heads cannot share {key_heads} key heads")));
+            return Err(Exception::custom(format!(
+                "{value_heads} value heads cannot share {key_heads} key heads"
+            )));
         }
         if let Some(mask) = mask {
             let mask = ops::expand_dims(mask, -1)?;
             self.decay = ops::select(&mask, &self.decay, Array::from_slice(&[1.0f32], &[1]))?;
             self.beta = ops::select(&mask, &self.beta, Array::from_slice(&[0.0f32], &[1]))?;
         }
-        let heads = Heads { batch, key_heads, sharing: value_heads / key_heads, key_dim, value_dim };
+        let heads =
+            Heads { batch, key_heads, sharing: value_heads / key_heads, key_dim, value_dim };
         let state = match state {
             Some(state) => ops::reshape(state, &heads.state_shape())?,
             None => ops::zeros_dtype(&heads.state_shape(), mlx_rs::Dtype::Float32)?,
         };
-        let (outputs, state) = if length == 1 { self.one(&heads, &state)? } else { self.chunks(&heads, length, state)? };
+        let (outputs, state) = if length == 1 {
+            self.one(&heads, &state)?
+        } else {
+            self.chunks(&heads, length, state)?
+        };
         let outputs = ops::reshape(outputs, &[batch, length, value_heads, value_dim])?;
         Ok((outputs, ops::reshape(state, &[batch, value_heads, value_dim, key_dim])?))
     }
@@ -57,7 +76,10 @@ impl GatedDelta {
         let scalar = |array: &Array| ops::reshape(array, &[batch, key_heads, sharing, 1, 1]);
         let decayed = ops::multiply(state, scalar(&self.decay)?)?;
         let recalled = ops::matmul(&decayed, column(&self.keys)?)?; // [B, Hk, R, Dv, 1]
-        let error = ops::subtract(ops::reshape(&self.values, &[batch, key_heads, sharing, value_dim, 1])?, recalled)?;
+        let error = ops::subtract(
+            ops::reshape(&self.values, &[batch, key_heads, sharing, value_dim, 1])?,
+            recalled,
+        )?;
         let correction = ops::multiply(error, scalar(&self.beta)?)?;
         // An outer product by broadcasting, as GPUs may round the inputs of a real one.
         let key_row = ops::reshape(&self.keys, &[batch, key_heads, 1, 1, key_dim])?;
@@ -65,9 +87,15 @@ impl GatedDelta {
         Ok((ops::matmul(&state, column(&self.queries)?)?, state))
     }
 
-    /// Several tokens. A chunk's corrections U `[C, Dv]` solve `(I + A) U = β (V − G K Sᵀ)`, where G_i is the product of the decays up to i
-    /// and `A_ij = β_i (G_i / G_j) k_i·k_j` for j < i. All but the parts with S is done for every chunk at once.
-    fn chunks(&self, heads: &Heads, length: i32, state: Array) -> Result<(Array, Array), Exception> {
+    /// Several tokens. A chunk's corrections U `[C, Dv]` solve `(I + A) U = β (V − G K Sᵀ)`, where
+    /// G_i is the product of the decays up to i and `A_ij = β_i (G_i / G_j) k_i·k_j` for j < i. All
+    /// but the parts with S is done for every chunk at once.
+    fn chunks(
+        &self,
+        heads: &Heads,
+        length: i32,
+        state: Array,
+    ) -> Result<(Array, Array), Exception> {
         let &Heads { batch, key_heads, sharing, value_dim, .. } = heads;
         // Fewer tokens than a chunk make a smaller one.
         let chunk = CHUNK.min((length as u32).next_power_of_two() as i32);
@@ -83,15 +111,19 @@ impl GatedDelta {
         let from_start = decay.cumprod(-2, false, true)?; // [N, B, Hk, R, C, 1]
         let between = decay_between(&decay, chunk)?; // [N, B, Hk, R, C, C]
         let keys_transposed = ops::swap_axes(&keys, -1, -2)?;
-        let overlap = ops::multiply(ops::multiply(&between, &beta)?, ops::matmul(&keys, &keys_transposed)?)?;
+        let overlap =
+            ops::multiply(ops::multiply(&between, &beta)?, ops::matmul(&keys, &keys_transposed)?)?;
         let inverse = unit_triangular_inverse(&overlap, chunk)?;
         let decayed_keys = ops::multiply(ops::multiply(&beta, &from_start)?, &keys)?;
         let recall = ops::matmul(&inverse, decayed_keys)?.split_equal(num_chunks, 0)?; // each [1, B, Hk, R, C, Dk]
-        let correction = ops::matmul(&inverse, ops::multiply(&beta, values)?)?.split_equal(num_chunks, 0)?; // each [1, B, Hk, R, C, Dv]
+        let correction =
+            ops::matmul(&inverse, ops::multiply(&beta, values)?)?.split_equal(num_chunks, 0)?; // each [1, B, Hk, R, C, Dv]
 
-        let attention = ops::multiply(ops::matmul(&queries, keys_transposed)?, &between)?.split_equal(num_chunks, 0)?;
+        let attention = ops::multiply(ops::matmul(&queries, keys_transposed)?, &between)?
+            .split_equal(num_chunks, 0)?;
         let queries = ops::multiply(&queries, &from_start)?.split_equal(num_chunks, 0)?;
-        let last = |array: &Array, axis: i32| array.take_axis(Array::from_slice(&[chunk - 1], &[1]), axis);
+        let last =
+            |array: &Array, axis: i32| array.take_axis(Array::from_slice(&[chunk - 1], &[1]), axis);
         let until_end = ops::swap_axes(last(&between, -2)?, -1, -2)?; // [N, B, Hk, R, C, 1]
         let keys = ops::multiply(keys, until_end)?.split_equal(num_chunks, 0)?;
         let whole = last(&from_start, -2)?.split_equal(num_chunks, 0)?; // each [1, B, Hk, R, 1, 1]
@@ -107,8 +139,10 @@ impl GatedDelta {
             state = ops::addmm(decayed, ops::swap_axes(correction, -1, -2)?, &keys[n], 1.0, 1.0)?;
         }
         let outputs = ops::concatenate(&outputs, 0)?.transpose_axes(&[1, 0, 4, 2, 3, 5])?; // [B, N, C, Hk, R, Dv]
-        let outputs = ops::reshape(outputs, &[batch, num_chunks * chunk, key_heads * sharing, value_dim])?;
-        let outputs = crate::ffi::slice(&outputs, &[0; 4], &[batch, length, key_heads * sharing, value_dim])?;
+        let outputs =
+            ops::reshape(outputs, &[batch, num_chunks * chunk, key_heads * sharing, value_dim])?;
+        let outputs =
+            crate::ffi::slice(&outputs, &[0; 4], &[batch, length, key_heads * sharing, value_dim])?;
         Ok((outputs, state))
     }
 }
@@ -129,7 +163,8 @@ impl Heads {
     }
 }
 
-/// How time is cut into N chunks of C tokens, the last filled up with tokens that neither decay nor correct anything.
+/// How time is cut into N chunks of C tokens, the last filled up with tokens that neither decay nor
+/// correct anything.
 #[derive(Debug)]
 struct Chunks {
     batch: i32,
@@ -146,7 +181,13 @@ impl Chunks {
     }
 
     /// `[B, L, Hk * R]` to `[N, B, Hk, R, C, 1]`.
-    fn numbers(&self, array: &Array, key_heads: i32, sharing: i32, filling: f32) -> Result<Array, Exception> {
+    fn numbers(
+        &self,
+        array: &Array,
+        key_heads: i32,
+        sharing: i32,
+        filling: f32,
+    ) -> Result<Array, Exception> {
         let shape = [self.batch, self.num_chunks, self.chunk, key_heads, sharing, 1];
         ops::reshape(self.filled_up(array, filling)?, &shape)?.transpose_axes(&[1, 0, 3, 4, 2, 5])
     }
@@ -162,35 +203,47 @@ impl Chunks {
     }
 }
 
-/// Decays `[..., C, 1]` to `[..., C, C]`: what of token j's addition is left at token i, and 0 for j after i.
+/// Decays `[..., C, 1]` to `[..., C, C]`: what of token j's addition is left at token i, and 0 for
+/// j after i.
 ///
-/// The product over the tokens between is taken for each pair: a quotient of two products from the start would lose the small decays
-/// beside large ones, or be 0 / 0.
+/// The product over the tokens between is taken for each pair: a quotient of two products from the
+/// start would lose the small decays beside large ones, or be 0 / 0.
 fn decay_between(decay: &Array, chunk: i32) -> Result<Array, Exception> {
     let grid = |is_kept: fn(i32, i32) -> bool| -> Vec<bool> {
         (0..chunk).flat_map(|row| (0..chunk).map(move |column| is_kept(row, column))).collect()
     };
     let is_later = Array::from_slice(&grid(|row, column| row > column), &[chunk, chunk]);
     let factors = ops::select(is_later, decay, Array::from_slice(&[1.0f32], &[1]))?;
-    let not_after: Vec<f32> = grid(|row, column| row >= column).into_iter().map(|is_kept| f32::from(u8::from(is_kept))).collect();
+    let not_after: Vec<f32> = grid(|row, column| row >= column)
+        .into_iter()
+        .map(|is_kept| f32::from(u8::from(is_kept)))
+        .collect();
     ops::multiply(factors.cumprod(-2, false, true)?, Array::from_slice(&not_after, &[chunk, chunk]))
 }
 
-/// The inverse of I + A, where A is the part of `below` `[..., C, C]` strictly below the diagonal and C a power of two.
+/// The inverse of I + A, where A is the part of `below` `[..., C, C]` strictly below the diagonal
+/// and C a power of two.
 ///
-/// The inverse of the diagonal blocks of each size gives that of the blocks twice as large: as exact as forward substitution, also where
-/// keys repeat. (A product of powers of A would be shorter; with equal keys their entries grow to 10¹⁸ and cancel.)
+/// The inverse of the diagonal blocks of each size gives that of the blocks twice as large: as
+/// exact as forward substitution, also where keys repeat. (A product of powers of A would be
+/// shorter; with equal keys their entries grow to 10¹⁸ and cancel.)
 fn unit_triangular_inverse(below: &Array, chunk: i32) -> Result<Array, Exception> {
     // Where row and column lie in the lower left quarter of one of the diagonal blocks of 2 * size.
     let quarter = |size: i32| {
-        let is_inside = |row: i32, column: i32| row / size == column / size + 1 && (row / size) % 2 == 1;
-        let ones: Vec<f32> = (0..chunk).flat_map(|row| (0..chunk).map(move |column| f32::from(u8::from(is_inside(row, column))))).collect();
+        let is_inside =
+            |row: i32, column: i32| row / size == column / size + 1 && (row / size) % 2 == 1;
+        let ones: Vec<f32> = (0..chunk)
+            .flat_map(|row| {
+                (0..chunk).map(move |column| f32::from(u8::from(is_inside(row, column))))
+            })
+            .collect();
         ops::multiply(below, Array::from_slice(&ones, &[chunk, chunk]))
     };
     let mut inverse = ops::subtract(ops::eye::<f32>(chunk, None, None)?, quarter(1)?)?;
     let mut size = 2;
     while size < chunk {
-        inverse = ops::addmm(&inverse, ops::matmul(&inverse, quarter(size)?)?, &inverse, -1.0, 1.0)?;
+        inverse =
+            ops::addmm(&inverse, ops::matmul(&inverse, quarter(size)?)?, &inverse, -1.0, 1.0)?;
         size *= 2;
     }
     Ok(inverse)
@@ -251,7 +304,8 @@ mod tests {
         is_masked: false,
     };
 
-    /// The rule as it is written, token by token in double precision, against [`GatedDelta::update`].
+    /// The rule as it is written, token by token in double precision, against
+    /// [`GatedDelta::update`].
     fn check(case: Case) {
         let Case { batch, length, key_heads, sharing, key_dim, value_dim, .. } = case;
         let heads = key_heads * sharing;
@@ -269,12 +323,17 @@ mod tests {
             decay.iter_mut().step_by(3).for_each(|number| *number = 0.99);
             decay.iter_mut().skip(1).step_by(7).for_each(|number| *number = 0.0);
         }
-        let beta = numbers.fill(batch * length * heads, if case.equal_keys { 0.99 } else { 0.0 }, 1.0);
+        let beta =
+            numbers.fill(batch * length * heads, if case.equal_keys { 0.99 } else { 0.0 }, 1.0);
         let initial = numbers.fill(batch * heads * value_dim * key_dim, -1.0, 1.0);
-        let lengths: Vec<usize> = (0..batch).map(|row| if case.is_masked { length.saturating_sub(row * 5 + 1) } else { length }).collect();
-        let mask: Vec<bool> = (0..batch * length).map(|at| at % length < lengths[at / length]).collect();
+        let lengths: Vec<usize> = (0..batch)
+            .map(|row| if case.is_masked { length.saturating_sub(row * 5 + 1) } else { length })
+            .collect();
+        let mask: Vec<bool> =
+            (0..batch * length).map(|at| at % length < lengths[at / length]).collect();
 
-        let mut state: Vec<f64> = initial.iter().map(|&x| if case.has_state { f64::from(x) } else { 0.0 }).collect();
+        let mut state: Vec<f64> =
+            initial.iter().map(|&x| if case.has_state { f64::from(x) } else { 0.0 }).collect();
         let mut outputs = vec![0.0f64; values.len()];
         for at in (0..batch * length).filter(|&at| mask[at]) {
             for head in 0..heads {
@@ -282,9 +341,12 @@ mod tests {
                 let query = &queries[(at * key_heads + head / sharing) * key_dim..][..key_dim];
                 let decay = f64::from(decay[at * heads + head]);
                 for row in 0..value_dim {
-                    let state = &mut state[((at / length * heads + head) * value_dim + row) * key_dim..][..key_dim];
+                    let state = &mut state
+                        [((at / length * heads + head) * value_dim + row) * key_dim..][..key_dim];
                     state.iter_mut().for_each(|x| *x *= decay);
-                    let dot = |state: &[f64], by: &[f32]| state.iter().zip(by).map(|(&a, &b)| a * f64::from(b)).sum::<f64>();
+                    let dot = |state: &[f64], by: &[f32]| {
+                        state.iter().zip(by).map(|(&a, &b)| a * f64::from(b)).sum::<f64>()
+                    };
                     let value = f64::from(values[(at * heads + head) * value_dim + row]);
                     let correction = (value - dot(state, key)) * f64::from(beta[at * heads + head]);
                     state.iter_mut().zip(key).for_each(|(x, &k)| *x += correction * f64::from(k));
@@ -293,7 +355,8 @@ mod tests {
             }
         }
 
-        let [b, l, hk, hv, dk, dv] = [batch, length, key_heads, heads, key_dim, value_dim].map(|length| length as i32);
+        let [b, l, hk, hv, dk, dv] =
+            [batch, length, key_heads, heads, key_dim, value_dim].map(|length| length as i32);
         let inputs = GatedDelta {
             queries: Array::from_slice(&queries, &[b, l, hk, dk]),
             keys: Array::from_slice(&keys, &[b, l, hk, dk]),
@@ -303,17 +366,35 @@ mod tests {
         };
         let initial = case.has_state.then(|| Array::from_slice(&initial, &[b, hv, dv, dk]));
         let mask_array = case.is_masked.then(|| Array::from_slice(&mask, &[b, l]));
-        let (found, found_state) = inputs.update(initial.as_ref(), mask_array.as_ref()).expect("update");
-        assert_eq!((found.shape(), found_state.shape()), (&[b, l, hv, dv][..], &[b, hv, dv, dk][..]));
+        let (found, found_state) =
+            inputs.update(initial.as_ref(), mask_array.as_ref()).expect("update");
+        assert_eq!(
+            (found.shape(), found_state.shape()),
+            (&[b, l, hv, dv][..], &[b, hv, dv, dk][..])
+        );
         let worst = |found: &Array, expected: &[f64], counts: &dyn Fn(usize) -> bool| {
             let found = found.contiguous().expect("contiguous");
-            let numbers = found.as_slice::<f32>().iter().zip(expected).enumerate().filter(|(at, _)| counts(*at));
+            let numbers = found
+                .as_slice::<f32>()
+                .iter()
+                .zip(expected)
+                .enumerate()
+                .filter(|(at, _)| counts(*at));
             // A NaN is as wrong as can be; `max` alone would pass over it.
-            numbers.map(|(_, (&a, b))| if a.is_nan() { f64::INFINITY } else { (f64::from(a) - b).abs() }).fold(0.0, f64::max)
+            numbers
+                .map(
+                    |(_, (&a, b))| {
+                        if a.is_nan() { f64::INFINITY } else { (f64::from(a) - b).abs() }
+                    },
+                )
+                .fold(0.0, f64::max)
         };
         let of_outputs = worst(&found, &outputs, &|at| mask[at / (heads * value_dim)]);
         let of_state = worst(&found_state, &state, &|_| true);
-        assert!(of_outputs < 1e-4 && of_state < 1e-4, "length {length}: outputs off by {of_outputs}, state by {of_state}");
+        assert!(
+            of_outputs < 1e-4 && of_state < 1e-4,
+            "length {length}: outputs off by {of_outputs}, state by {of_state}"
+        );
     }
 
     const LENGTHS: [usize; 7] = [1, 2, 7, 63, 64, 65, 130];
@@ -323,7 +404,15 @@ mod tests {
         for length in LENGTHS {
             check(Case { length, ..CASE });
             check(Case { length, has_state: false, sharing: 1, ..CASE });
-            check(Case { length, batch: 1, key_heads: 1, sharing: 3, key_dim: 32, value_dim: 32, ..CASE });
+            check(Case {
+                length,
+                batch: 1,
+                key_heads: 1,
+                sharing: 3,
+                key_dim: 32,
+                value_dim: 32,
+                ..CASE
+            });
         }
     }
 

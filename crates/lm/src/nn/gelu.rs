@@ -1,10 +1,11 @@
-//! GELU in its tanh approximation (Hendrycks and Gimpel 2016), written out: MLX's compiled form would start a C++ compiler at run time on
-//! the CPU backend.
+//! GELU in its tanh approximation (Hendrycks and Gimpel 2016), written out: MLX's compiled form
+//! would start a C++ compiler at run time on the CPU backend.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
-/// `x / 2 * (1 + tanh(√(2/π) * (x + 0.044715 x³)))`, in fewer operations as `x * sigmoid((a x² + b) x)`.
+/// `x / 2 * (1 + tanh(√(2/π) * (x + 0.044715 x³)))`, in fewer operations as `x * sigmoid((a x² + b)
+/// x)`.
 #[derive(Debug)]
 pub struct GeluApprox {
     cubic: Array,  // a, scalar
@@ -12,7 +13,8 @@ pub struct GeluApprox {
 }
 
 impl GeluApprox {
-    /// The function on arrays of `dtype`; constants of another type would change the type of what they meet.
+    /// The function on arrays of `dtype`; constants of another type would change the type of what
+    /// they meet.
     pub fn new(dtype: Dtype) -> Result<Self, Exception> {
         // (1 + tanh z) / 2 = sigmoid(2 z)
         let linear = 2.0 * (2.0 / std::f32::consts::PI).sqrt();
@@ -43,8 +45,13 @@ mod tests {
         found.eval().expect("eval");
         for (&x, &found) in xs.iter().zip(found.as_slice::<f32>()) {
             let x = f64::from(x);
-            let expected = 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
-            assert!((f64::from(found) - expected).abs() < 1e-5, "gelu({x}) is {expected}, got {found}");
+            let expected = 0.5
+                * x
+                * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
+            assert!(
+                (f64::from(found) - expected).abs() < 1e-5,
+                "gelu({x}) is {expected}, got {found}"
+            );
         }
     }
 

@@ -26,8 +26,14 @@ enum Matrix {
 }
 
 impl Linear {
-    /// Takes `weight` of `[outputs, inputs]`, packed with `scales` and `biases` where the layer is quantized, and `bias` where `has_bias`.
-    pub fn load(layer: &mut Layer, inputs: i32, outputs: i32, has_bias: bool) -> Result<Self, LmError> {
+    /// Takes `weight` of `[outputs, inputs]`, packed with `scales` and `biases` where the layer is
+    /// quantized, and `bias` where `has_bias`.
+    pub fn load(
+        layer: &mut Layer,
+        inputs: i32,
+        outputs: i32,
+        has_bias: bool,
+    ) -> Result<Self, LmError> {
         let bias = if has_bias { Some(layer.take("bias", &[outputs])?) } else { None };
         let matrix = match layer.quantization()? {
             Some(settings) => {
@@ -35,7 +41,9 @@ impl Linear {
                 if layer.keeps_quantized() {
                     Matrix::Quantized { weight, scales, biases, settings }
                 } else {
-                    Matrix::Dense(product_order(&layer.dequantize(&weight, &scales, &biases, settings)?)?)
+                    Matrix::Dense(product_order(
+                        &layer.dequantize(&weight, &scales, &biases, settings)?,
+                    )?)
                 }
             }
             None => Matrix::Dense(product_order(&layer.take("weight", &[outputs, inputs])?)?),
@@ -51,9 +59,10 @@ impl Linear {
                 Some(bias) => return ops::addmm(bias, x, weight, None, None),
                 None => ops::matmul(x, weight)?,
             },
-            Matrix::Quantized { weight, scales, biases, settings } => {
-                quantized_product(x, QuantizedRows { packed: weight, scales, biases, settings: *settings })?
-            }
+            Matrix::Quantized { weight, scales, biases, settings } => quantized_product(
+                x,
+                QuantizedRows { packed: weight, scales, biases, settings: *settings },
+            )?,
         };
         match &self.bias {
             Some(bias) => ops::add(product, bias),
@@ -84,7 +93,8 @@ impl Linear {
 
     /// Stacks the outputs of layers that read the same input, where their kinds allow it.
     fn stack(layers: &[Linear]) -> Result<Option<Linear>, Exception> {
-        let bias = match layers.iter().map(|layer| layer.bias.as_ref()).collect::<Option<Vec<_>>>() {
+        let bias = match layers.iter().map(|layer| layer.bias.as_ref()).collect::<Option<Vec<_>>>()
+        {
             Some(biases) => Some(ops::concatenate(&biases, 0)?),
             None if layers.iter().all(|layer| layer.bias.is_none()) => None,
             None => return Ok(None),
@@ -100,10 +110,13 @@ impl Linear {
                 Matrix::Dense(product_order(&ops::concatenate(&rows, 0)?)?)
             }
             [Matrix::Quantized { settings: first, .. }, ..] => {
-                let (mut weights, mut all_scales, mut all_biases) = (Vec::new(), Vec::new(), Vec::new());
+                let (mut weights, mut all_scales, mut all_biases) =
+                    (Vec::new(), Vec::new(), Vec::new());
                 for matrix in &matrices {
                     match matrix {
-                        Matrix::Quantized { weight, scales, biases, settings } if settings == first => {
+                        Matrix::Quantized { weight, scales, biases, settings }
+                            if settings == first =>
+                        {
                             weights.push(weight);
                             all_scales.push(scales);
                             all_biases.push(biases);
@@ -130,15 +143,19 @@ impl Linear {
         }
     }
 
-    /// The layer whose outputs are those that `outputs` names, in that order: exact, as outputs do not depend on each other.
+    /// The layer whose outputs are those that `outputs` names, in that order: exact, as outputs do
+    /// not depend on each other.
     pub fn select_outputs(&self, outputs: &[i32]) -> Result<Linear, Exception> {
         let outputs = Array::from_slice(outputs, &[outputs.len() as i32]);
         let rows = |array: &Array| array.take_axis(&outputs, 0);
         let matrix = match &self.matrix {
             Matrix::Dense(weight) => Matrix::Dense(product_order(&rows(&weight.transpose()?)?)?),
-            Matrix::Quantized { weight, scales, biases, settings } => {
-                Matrix::Quantized { weight: rows(weight)?, scales: rows(scales)?, biases: rows(biases)?, settings: *settings }
-            }
+            Matrix::Quantized { weight, scales, biases, settings } => Matrix::Quantized {
+                weight: rows(weight)?,
+                scales: rows(scales)?,
+                biases: rows(biases)?,
+                settings: *settings,
+            },
         };
         Ok(Linear { matrix, bias: self.bias.as_ref().map(rows).transpose()? })
     }
@@ -147,10 +164,15 @@ impl Linear {
     fn outputs(&self, from: i32, to: i32) -> Result<Linear, Exception> {
         let rows = |array: &Array| ffi::slice(array, &[from, 0], &[to, array.dim(1)]);
         let matrix = match &self.matrix {
-            Matrix::Dense(weight) => Matrix::Dense(ffi::slice(weight, &[0, from], &[weight.dim(0), to])?),
-            Matrix::Quantized { weight, scales, biases, settings } => {
-                Matrix::Quantized { weight: rows(weight)?, scales: rows(scales)?, biases: rows(biases)?, settings: *settings }
+            Matrix::Dense(weight) => {
+                Matrix::Dense(ffi::slice(weight, &[0, from], &[weight.dim(0), to])?)
             }
+            Matrix::Quantized { weight, scales, biases, settings } => Matrix::Quantized {
+                weight: rows(weight)?,
+                scales: rows(scales)?,
+                biases: rows(biases)?,
+                settings: *settings,
+            },
         };
         let bias = self.bias.as_ref().map(|bias| ffi::slice(bias, &[from], &[to])).transpose()?;
         Ok(Linear { matrix, bias })
@@ -160,7 +182,9 @@ impl Linear {
         let mut arrays: Vec<&Array> = self.bias.iter().collect();
         match &self.matrix {
             Matrix::Dense(weight) => arrays.push(weight),
-            Matrix::Quantized { weight, scales, biases, .. } => arrays.extend([weight, scales, biases]),
+            Matrix::Quantized { weight, scales, biases, .. } => {
+                arrays.extend([weight, scales, biases])
+            }
         }
         arrays
     }
@@ -173,9 +197,10 @@ impl Linear {
 
 /// A checkpoint's weights `[out, in]` as `[in, out]`, in the order that products read them.
 ///
-/// OpenBLAS packs the weights anew for every product, and packing what must be transposed takes half as long again: on two Zen cores all
-/// products of SmolLM2-135M took 53 ms instead of 69 for one row, 81 instead of 107 for eight, 498 instead of 525 for 128. A GPU's kernels
-/// prefer the checkpoint's order.
+/// OpenBLAS packs the weights anew for every product, and packing what must be transposed takes
+/// half as long again: on two Zen cores all products of SmolLM2-135M took 53 ms instead of 69 for
+/// one row, 81 instead of 107 for eight, 498 instead of 525 for 128. A GPU's kernels prefer the
+/// checkpoint's order.
 pub(super) fn product_order(weight: &Array) -> Result<Array, Exception> {
     match ComputeDevice::current() {
         ComputeDevice::Cpu => weight.transpose()?.contiguous(),
@@ -194,8 +219,9 @@ pub(super) fn quantized_product(x: &Array, rows: QuantizedRows<'_>) -> Result<Ar
 
 /// Several linear layers over the same input, in one product where that is exact.
 ///
-/// Rows of a product do not depend on each other, so stacking q/k/v or gate/up changes no number; it saves graph nodes, and on a host that
-/// is slower than its device those are what a token costs. Layers of different kinds (per-layer quantization) stay apart.
+/// Rows of a product do not depend on each other, so stacking q/k/v or gate/up changes no number;
+/// it saves graph nodes, and on a host that is slower than its device those are what a token costs.
+/// Layers of different kinds (per-layer quantization) stay apart.
 #[derive(Debug)]
 pub struct FusedLinear {
     stacked: Option<Linear>,
@@ -206,11 +232,12 @@ pub struct FusedLinear {
 impl FusedLinear {
     /// Fuses `layers` if they are of one kind and the device gains by it.
     pub fn new(layers: Vec<Linear>) -> Result<Self, Exception> {
-        // MLX's CPU backend copies views of stacked dense weights for each product, and parts of its output for elementwise work. Stacked, gate
-        // and up took 9 % longer for a prompt of 512 tokens and no less for one or eight single ones; q, k and v 5 % longer for a prompt, and
+        // MLX's CPU backend copies views of stacked dense weights for each product, and parts of
+        // its output for elementwise work. Stacked, gate and up took 9 % longer for a prompt of 512
+        // tokens and no less for one or eight single ones; q, k and v 5 % longer for a prompt, and
         // what they save single tokens is lost in the whole (SmolLM2-135M, two Zen cores).
-        let is_better_apart =
-            ComputeDevice::current() == ComputeDevice::Cpu && layers.iter().any(|layer| matches!(layer.matrix, Matrix::Dense(_)));
+        let is_better_apart = ComputeDevice::current() == ComputeDevice::Cpu
+            && layers.iter().any(|layer| matches!(layer.matrix, Matrix::Dense(_)));
         if is_better_apart { Self::apart(layers) } else { Self::side_by_side(layers) }
     }
 
@@ -232,12 +259,14 @@ impl FusedLinear {
         Ok(FusedLinear { stacked: None, layers })
     }
 
-    /// The rows of all layers, one layer after the other, where they are stacked and as [`Linear::quantized`].
+    /// The rows of all layers, one layer after the other, where they are stacked and as
+    /// [`Linear::quantized`].
     pub fn quantized(&self) -> Option<QuantizedRows<'_>> {
         self.stacked.as_ref()?.quantized()
     }
 
-    /// Of a gate and an up projection: `silu(gate) * up` in one launch, for rows of a batch on a CUDA device; otherwise none.
+    /// Of a gate and an up projection: `silu(gate) * up` in one launch, for rows of a batch on a
+    /// CUDA device; otherwise none.
     pub fn gated(&self, x: &Array) -> Result<Option<Array>, Exception> {
         match self.quantized() {
             Some(rows) => cuda::batch_product(x, rows, Fusion { gated: true, ..Fusion::default() }),
@@ -253,14 +282,17 @@ impl FusedLinear {
         }
     }
 
-    /// `[B, L, in]` to the outputs of the N layers, `[B, L, out]`: parts of one product for single tokens; for more, several products,
-    /// since parts of many rows would be strided, and elementwise work on those costs more than another product.
+    /// `[B, L, in]` to the outputs of the N layers, `[B, L, out]`: parts of one product for single
+    /// tokens; for more, several products, since parts of many rows would be strided, and
+    /// elementwise work on those costs more than another product.
     pub fn forward_split<const N: usize>(&self, x: &Array) -> Result<[Array; N], Exception> {
         let parts = match (x.shape(), &self.stacked) {
             (&[_, 1, _], Some(stacked)) => self.parts(&stacked.forward(x)?)?,
             _ => self.forward_each(x)?,
         };
-        parts.try_into().map_err(|parts: Vec<Array>| Exception::custom(format!("{} layers are fused here, not {N}", parts.len())))
+        parts.try_into().map_err(|parts: Vec<Array>| {
+            Exception::custom(format!("{} layers are fused here, not {N}", parts.len()))
+        })
     }
 
     fn forward_each(&self, x: &Array) -> Result<Vec<Array>, Exception> {

@@ -33,7 +33,9 @@ pub enum RopeScaling {
 impl RopeScaling {
     /// Reads `rope_scaling`; absent or null is the default.
     pub fn parse(scaling: Option<&Value>) -> Result<Self, LmError> {
-        let Some(scaling) = scaling.filter(|scaling| !scaling.is_null()) else { return Ok(RopeScaling::Default) };
+        let Some(scaling) = scaling.filter(|scaling| !scaling.is_null()) else {
+            return Ok(RopeScaling::Default);
+        };
         let refuse = |allowed: &str| LmError::Config {
             name: "rope_scaling",
             value: scaling.to_string().chars().take(120).collect(),
@@ -41,7 +43,9 @@ impl RopeScaling {
         };
         let positive = |name: &str| {
             let number = scaling.get(name).and_then(Value::as_f64).map(|number| number as f32);
-            number.filter(|number| number.is_finite() && *number > 0.0).ok_or_else(|| refuse(&format!("'{name}' must be a number above 0")))
+            number
+                .filter(|number| number.is_finite() && *number > 0.0)
+                .ok_or_else(|| refuse(&format!("'{name}' must be a number above 0")))
         };
         let kind = scaling.get("rope_type").or_else(|| scaling.get("type")).and_then(Value::as_str);
         match kind {
@@ -49,7 +53,9 @@ impl RopeScaling {
             Some("linear") => Ok(RopeScaling::Linear { factor: positive("factor")? }),
             Some("llama3") => {
                 // The defaults of the reference implementation, for configs that leave them out.
-                let or = |name: &str, default: f32| if scaling.get(name).is_some() { positive(name) } else { Ok(default) };
+                let or = |name: &str, default: f32| {
+                    if scaling.get(name).is_some() { positive(name) } else { Ok(default) }
+                };
                 let low_freq_factor = or("low_freq_factor", 1.0)?;
                 let high_freq_factor = or("high_freq_factor", 4.0)?;
                 if high_freq_factor <= low_freq_factor {
@@ -59,10 +65,15 @@ impl RopeScaling {
                     factor: positive("factor")?,
                     low_freq_factor,
                     high_freq_factor,
-                    original_max_position_embeddings: or("original_max_position_embeddings", 8192.0)?,
+                    original_max_position_embeddings: or(
+                        "original_max_position_embeddings",
+                        8192.0,
+                    )?,
                 })
             }
-            _ => Err(refuse("only the types default, linear and llama3 are supported for this architecture")),
+            _ => Err(refuse(
+                "only the types default, linear and llama3 are supported for this architecture",
+            )),
         }
     }
 }
@@ -84,7 +95,12 @@ impl Rope {
         match *scaling {
             RopeScaling::Default => {}
             RopeScaling::Linear { factor } => rope.scale = 1.0 / factor,
-            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
+            RopeScaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_max_position_embeddings,
+            } => {
                 let low_wavelength = original_max_position_embeddings / low_freq_factor;
                 let high_wavelength = original_max_position_embeddings / high_freq_factor;
                 let freqs: Vec<f32> = (0..dimensions / 2)
@@ -96,8 +112,9 @@ impl Rope {
                         } else if wavelength < high_wavelength {
                             freq
                         } else {
-                            let smooth =
-                                (original_max_position_embeddings / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                            let smooth = (original_max_position_embeddings / wavelength
+                                - low_freq_factor)
+                                / (high_freq_factor - low_freq_factor);
                             freq / ((1.0 - smooth) / factor + smooth)
                         }
                     })
@@ -109,14 +126,16 @@ impl Rope {
         rope
     }
 
-    /// The angle that each pair of numbers turns by from one position to the next, f32 `[D / 2]`, and whether pairs are neighbours.
+    /// The angle that each pair of numbers turns by from one position to the next, f32 `[D / 2]`,
+    /// and whether pairs are neighbours.
     pub fn angles(&self) -> Result<(Array, bool), Exception> {
         let pairs = self.dimensions / 2;
         let freqs = match (&self.freqs, self.base) {
             (Some(freqs), _) => freqs.clone(),
             (None, base) => {
                 let base = base.unwrap_or(10_000.0);
-                let freqs: Vec<f32> = (0..pairs).map(|pair| base.powf(pair as f32 / pairs as f32)).collect();
+                let freqs: Vec<f32> =
+                    (0..pairs).map(|pair| base.powf(pair as f32 / pairs as f32)).collect();
                 Array::from_slice(&freqs, &[pairs])
             }
         };
@@ -127,10 +146,15 @@ impl Rope {
 
     /// `[B, H, L, D]` whose first position is `offset`, to the same shape.
     pub fn forward(&self, x: &Array, offset: &RopeOffset) -> Result<Array, Exception> {
-        let (dimensions, traditional, scale, freqs) = (self.dimensions, self.traditional, self.scale, self.freqs.as_ref());
+        let (dimensions, traditional, scale, freqs) =
+            (self.dimensions, self.traditional, self.scale, self.freqs.as_ref());
         match offset {
-            RopeOffset::Same(offset) => fast::rope(x, dimensions, traditional, self.base, scale, *offset, freqs),
-            RopeOffset::PerRow(offsets) => fast::rope_dynamic(x, dimensions, traditional, self.base, scale, offsets, freqs),
+            RopeOffset::Same(offset) => {
+                fast::rope(x, dimensions, traditional, self.base, scale, *offset, freqs)
+            }
+            RopeOffset::PerRow(offsets) => {
+                fast::rope_dynamic(x, dimensions, traditional, self.base, scale, offsets, freqs)
+            }
         }
     }
 }

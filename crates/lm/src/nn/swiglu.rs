@@ -8,7 +8,8 @@ use crate::ffi::Compiled;
 
 /// SwiGLU (Shazeer 2020): `silu(gate) * up`.
 ///
-/// On a GPU one kernel, without room for what lies between. Written out on the CPU backend, where MLX would start a C++ compiler for it.
+/// On a GPU one kernel, without room for what lies between. Written out on the CPU backend, where
+/// MLX would start a C++ compiler for it.
 #[derive(Debug)]
 pub struct SwiGlu(Option<Compiled>);
 
@@ -19,7 +20,9 @@ impl SwiGlu {
             return Ok(SwiGlu(None));
         }
         let compiled = Compiled::elementwise(Box::new(|inputs| {
-            let [gate, up]: [Array; 2] = inputs.try_into().map_err(|_| Exception::custom("SwiGLU takes a gate and an input".to_owned()))?;
+            let [gate, up]: [Array; 2] = inputs
+                .try_into()
+                .map_err(|_| Exception::custom("SwiGLU takes a gate and an input".to_owned()))?;
             Ok(vec![written_out(gate, up)?])
         }))?;
         Ok(SwiGlu(Some(compiled)))

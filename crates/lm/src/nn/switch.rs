@@ -1,4 +1,5 @@
-//! Mixture of experts: routing, and feed-forward experts of which each token visits a few. Reference: mlx-lm's switch_layers.py.
+//! Mixture of experts: routing, and feed-forward experts of which each token visits a few.
+//! Reference: mlx-lm's switch_layers.py.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
@@ -9,18 +10,28 @@ use crate::ffi;
 use crate::nn::SwiGlu;
 use crate::weights::Layer;
 
-/// From this many (token, expert) pairs on they are sorted by expert, so that a GPU reads each expert's weights once.
+/// From this many (token, expert) pairs on they are sorted by expert, so that a GPU reads each
+/// expert's weights once.
 const MIN_SORTED: usize = 64;
 
-/// The `num_chosen` likeliest experts of each token and what their outputs weigh: router outputs `[B, L, E]` to indices (u32) and scores,
-/// both `[B, L, K]`. Scores are shares of all experts' probability, or of the chosen ones' alone where they are to add up to one.
-pub fn route(router_logits: &Array, num_chosen: i32, adds_up_to_one: bool) -> Result<(Array, Array), Exception> {
+/// The `num_chosen` likeliest experts of each token and what their outputs weigh: router outputs
+/// `[B, L, E]` to indices (u32) and scores, both `[B, L, K]`. Scores are shares of all experts'
+/// probability, or of the chosen ones' alone where they are to add up to one.
+pub fn route(
+    router_logits: &Array,
+    num_chosen: i32,
+    adds_up_to_one: bool,
+) -> Result<(Array, Array), Exception> {
     let [batch, length, num_experts] = *router_logits.shape() else {
-        return Err(Exception::custom(format!("a router's outputs have three axes, got {:?}", router_logits.shape())));
+        return Err(Exception::custom(format!(
+            "a router's outputs have three axes, got {:?}",
+            router_logits.shape()
+        )));
     };
     let shares = ops::softmax_axis(router_logits, -1, true)?;
     let order = ops::argpartition_axis(&shares, -num_chosen, -1)?;
-    let indices = ffi::slice(&order, &[0, 0, num_experts - num_chosen], &[batch, length, num_experts])?;
+    let indices =
+        ffi::slice(&order, &[0, 0, num_experts - num_chosen], &[batch, length, num_experts])?;
     let scores = shares.take_along_axis(&indices, -1)?;
     if !adds_up_to_one {
         return Ok((indices, scores));
@@ -47,9 +58,14 @@ enum GateUp {
 }
 
 impl SwitchGlu {
-    /// Takes the experts of the block `layer` (for example "model.layers.0.mlp"): MLX's stacked `switch_mlp.*` or, where those are
-    /// missing, Hugging Face's dense `experts.<index>.*`.
-    pub fn load(layer: &mut Layer, hidden: i32, intermediate: i32, num_experts: i32) -> Result<Self, LmError> {
+    /// Takes the experts of the block `layer` (for example "model.layers.0.mlp"): MLX's stacked
+    /// `switch_mlp.*` or, where those are missing, Hugging Face's dense `experts.<index>.*`.
+    pub fn load(
+        layer: &mut Layer,
+        hidden: i32,
+        intermediate: i32,
+        num_experts: i32,
+    ) -> Result<Self, LmError> {
         let gate = SwitchLinear::load(layer, "gate_proj", hidden, intermediate, num_experts)?;
         let up = SwitchLinear::load(layer, "up_proj", hidden, intermediate, num_experts)?;
         let down_proj = SwitchLinear::load(layer, "down_proj", intermediate, hidden, num_experts)?;
@@ -68,9 +84,11 @@ impl SwitchGlu {
         Ok(SwitchGlu { gate_up_proj, swiglu: SwiGlu::new()?, down_proj, intermediate })
     }
 
-    /// `x` `[B, L, D]` through the experts `expert_indices` `[B, L, K]` (integers below the number of experts) to `[B, L, K, D]`.
+    /// `x` `[B, L, D]` through the experts `expert_indices` `[B, L, K]` (integers below the number
+    /// of experts) to `[B, L, K, D]`.
     pub fn forward(&self, x: &Array, expert_indices: &Array) -> Result<Array, Exception> {
-        let (&[batch, length, hidden], &[_, _, num_chosen]) = (x.shape(), expert_indices.shape()) else {
+        let (&[batch, length, hidden], &[_, _, num_chosen]) = (x.shape(), expert_indices.shape())
+        else {
             return Err(Exception::custom(format!("experts take three axes, got {:?}", x.shape())));
         };
         let shape = [batch, length, num_chosen, hidden];
@@ -99,7 +117,9 @@ impl SwitchGlu {
                 };
                 (half(0)?, half(self.intermediate)?)
             }
-            GateUp::Apart { gate, up } => (gate.forward(x, indices, are_sorted)?, up.forward(x, indices, are_sorted)?),
+            GateUp::Apart { gate, up } => {
+                (gate.forward(x, indices, are_sorted)?, up.forward(x, indices, are_sorted)?)
+            }
         };
         self.down_proj.forward(&self.swiglu.forward(gate, up)?, indices, are_sorted)
     }
@@ -115,11 +135,23 @@ enum SwitchLinear {
 }
 
 impl SwitchLinear {
-    fn load(block: &mut Layer, name: &str, inputs: i32, outputs: i32, num_experts: i32) -> Result<Self, LmError> {
+    fn load(
+        block: &mut Layer,
+        name: &str,
+        inputs: i32,
+        outputs: i32,
+        num_experts: i32,
+    ) -> Result<Self, LmError> {
         let stacked = format!("switch_mlp.{name}");
-        if !block.holds(&format!("{stacked}.weight")) && block.holds(&format!("experts.0.{name}.weight")) {
+        if !block.holds(&format!("{stacked}.weight"))
+            && block.holds(&format!("experts.0.{name}.weight"))
+        {
             let experts = (0..num_experts)
-                .map(|expert| block.layer(&format!("experts.{expert}.{name}")).take("weight", &[outputs, inputs]))
+                .map(|expert| {
+                    block
+                        .layer(&format!("experts.{expert}.{name}"))
+                        .take("weight", &[outputs, inputs])
+                })
                 .collect::<Result<Vec<_>, _>>()?;
             let weight = ops::stack(&experts, 0)?;
             weight.eval()?;
@@ -130,25 +162,43 @@ impl SwitchLinear {
             let weight = layer.take("weight", &[num_experts, outputs, inputs])?;
             return Ok(SwitchLinear::Dense(ops::swap_axes(weight, 1, 2)?));
         };
-        let (weight, scales, biases) = layer.take_quantized_experts(num_experts, inputs, outputs, settings)?;
+        let (weight, scales, biases) =
+            layer.take_quantized_experts(num_experts, inputs, outputs, settings)?;
         if layer.keeps_quantized() {
             return Ok(SwitchLinear::Quantized { weight, scales, biases, settings });
         }
-        Ok(SwitchLinear::Dense(ops::swap_axes(layer.dequantize(&weight, &scales, &biases, settings)?, 1, 2)?))
+        Ok(SwitchLinear::Dense(ops::swap_axes(
+            layer.dequantize(&weight, &scales, &biases, settings)?,
+            1,
+            2,
+        )?))
     }
 
     /// `x` `[..., 1, in]`, its leading axes broadcast to those of `indices`, to `[..., 1, out]`.
     fn forward(&self, x: &Array, indices: &Array, are_sorted: bool) -> Result<Array, Exception> {
         match self {
             SwitchLinear::Dense(weight) => ops::gather_mm(x, weight, None, indices, are_sorted),
-            SwitchLinear::Quantized { weight, scales, biases, settings } => {
-                ops::gather_qmm(x, weight, scales, biases, None, indices, true, settings.group_size, settings.bits, are_sorted)
-            }
+            SwitchLinear::Quantized { weight, scales, biases, settings } => ops::gather_qmm(
+                x,
+                weight,
+                scales,
+                biases,
+                None,
+                indices,
+                true,
+                settings.group_size,
+                settings.bits,
+                are_sorted,
+            ),
         }
     }
 
-    /// Both matrices of each expert as one with the rows of `first`, then of `second`; none where they are of different kinds.
-    fn join(first: &SwitchLinear, second: &SwitchLinear) -> Result<Option<SwitchLinear>, Exception> {
+    /// Both matrices of each expert as one with the rows of `first`, then of `second`; none where
+    /// they are of different kinds.
+    fn join(
+        first: &SwitchLinear,
+        second: &SwitchLinear,
+    ) -> Result<Option<SwitchLinear>, Exception> {
         match (first, second) {
             (SwitchLinear::Dense(first), SwitchLinear::Dense(second)) => {
                 let rows = [ops::swap_axes(first, 1, 2)?, ops::swap_axes(second, 1, 2)?];
@@ -156,7 +206,12 @@ impl SwitchLinear {
             }
             (
                 SwitchLinear::Quantized { weight, scales, biases, settings },
-                SwitchLinear::Quantized { weight: weight2, scales: scales2, biases: biases2, settings: settings2 },
+                SwitchLinear::Quantized {
+                    weight: weight2,
+                    scales: scales2,
+                    biases: biases2,
+                    settings: settings2,
+                },
             ) if settings == settings2 => Ok(Some(SwitchLinear::Quantized {
                 weight: ops::concatenate(&[weight, weight2], 1)?,
                 scales: ops::concatenate(&[scales, scales2], 1)?,
@@ -171,7 +226,9 @@ impl SwitchLinear {
     fn eval(&self) -> Result<(), Exception> {
         match self {
             SwitchLinear::Dense(weight) => weight.eval(),
-            SwitchLinear::Quantized { weight, scales, biases, .. } => mlx_rs::transforms::eval([weight, scales, biases]),
+            SwitchLinear::Quantized { weight, scales, biases, .. } => {
+                mlx_rs::transforms::eval([weight, scales, biases])
+            }
         }
     }
 }
@@ -190,7 +247,9 @@ mod tests {
 
     fn layer(inputs: i32, outputs: i32, bits: Option<i32>) -> (SwitchLinear, Array) {
         let weight = numbers(&[EXPERTS, outputs, inputs]);
-        let Some(bits) = bits else { return (SwitchLinear::Dense(ops::swap_axes(&weight, 1, 2).expect("view")), weight) };
+        let Some(bits) = bits else {
+            return (SwitchLinear::Dense(ops::swap_axes(&weight, 1, 2).expect("view")), weight);
+        };
         let settings = Quantization { group_size: 32, bits };
         let (weight, scales, biases) = ops::quantize(&weight, 32, bits).expect("quantize");
         let dense = ops::dequantize(&weight, &scales, &biases, 32, bits).expect("dequantize");
@@ -206,9 +265,15 @@ mod tests {
             Some(joined) => GateUp::Joined(joined),
             None => GateUp::Apart { gate, up },
         };
-        let switch = SwitchGlu { gate_up_proj, swiglu: SwiGlu::new().expect("swiglu"), down_proj, intermediate: INTERMEDIATE };
+        let switch = SwitchGlu {
+            gate_up_proj,
+            swiglu: SwiGlu::new().expect("swiglu"),
+            down_proj,
+            intermediate: INTERMEDIATE,
+        };
         let x = numbers(&[batch, length, HIDDEN]);
-        let (indices, scores) = route(&numbers(&[batch, length, EXPERTS]), num_chosen, true).expect("route");
+        let (indices, scores) =
+            route(&numbers(&[batch, length, EXPERTS]), num_chosen, true).expect("route");
         let found = switch.forward(&x, &indices).expect("forward");
         assert_eq!(found.shape(), [batch, length, num_chosen, HIDDEN]);
 
@@ -216,14 +281,28 @@ mod tests {
         assert!(sums.as_slice::<f32>().iter().all(|sum| (sum - 1.0).abs() < 1e-5));
         let experts = indices.contiguous().expect("contiguous");
         for (place, &expert) in experts.as_slice::<u32>().iter().enumerate() {
-            let row = |array: &Array, row: usize| array.take_axis(Array::from_int(row as i32), 0).expect("row");
-            let token = row(&ops::reshape(&x, &[-1, HIDDEN]).expect("reshape"), place / num_chosen as usize);
-            let times = |weight: &Array, by: &Array| ops::matmul(row(weight, expert as usize), by).expect("matmul");
+            let row = |array: &Array, row: usize| {
+                array.take_axis(Array::from_int(row as i32), 0).expect("row")
+            };
+            let token = row(
+                &ops::reshape(&x, &[-1, HIDDEN]).expect("reshape"),
+                place / num_chosen as usize,
+            );
+            let times = |weight: &Array, by: &Array| {
+                ops::matmul(row(weight, expert as usize), by).expect("matmul")
+            };
             let gate = times(&gate_weight, &token);
-            let activated = ops::multiply(ops::sigmoid(&gate).expect("sigmoid"), gate).expect("multiply");
-            let expected = times(&down_weight, &ops::multiply(activated, times(&up_weight, &token)).expect("multiply"));
+            let activated =
+                ops::multiply(ops::sigmoid(&gate).expect("sigmoid"), gate).expect("multiply");
+            let expected = times(
+                &down_weight,
+                &ops::multiply(activated, times(&up_weight, &token)).expect("multiply"),
+            );
             let found = row(&ops::reshape(&found, &[-1, HIDDEN]).expect("reshape"), place);
-            assert!(found.all_close(&expected, 1e-4, 1e-4, None).expect("all_close"), "place {place}, expert {expert}");
+            assert!(
+                found.all_close(&expected, 1e-4, 1e-4, None).expect("all_close"),
+                "place {place}, expert {expert}"
+            );
         }
     }
 

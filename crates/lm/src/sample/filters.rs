@@ -1,23 +1,29 @@
-//! Which tokens may be sampled: each filter takes f32 logits `[B, V]` and returns them with the others at negative infinity.
+//! Which tokens may be sampled: each filter takes f32 logits `[B, V]` and returns them with the
+//! others at negative infinity.
 //!
-//! mlx-lm filters log-probabilities; logits serve as well, because no filter asks for more than ratios of probabilities.
+//! mlx-lm filters log-probabilities; logits serve as well, because no filter asks for more than
+//! ratios of probabilities.
 
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
 use crate::ffi;
 
-/// The smallest set of tokens whose mass reaches `top_p`; tokens as likely as the last one kept stay too.
+/// The smallest set of tokens whose mass reaches `top_p`; tokens as likely as the last one kept
+/// stay too.
 pub fn keep_top_p(logits: &Array, top_p: f32) -> Result<Array> {
     let ascending = ops::sort_axis(logits, -1)?;
     let probabilities = ops::softmax_axis(&ascending, -1, None)?;
-    // The mass strictly above each token: a token stays while that is below top_p, so the most likely one always does.
+    // The mass strictly above each token: a token stays while that is below top_p, so the most
+    // likely one always does.
     let above = probabilities.cumsum(-1, true, false)?;
-    let kept = ops::select(above.lt(Array::from_f32(top_p))?, ascending, Array::from_f32(f32::INFINITY))?;
+    let kept =
+        ops::select(above.lt(Array::from_f32(top_p))?, ascending, Array::from_f32(f32::INFINITY))?;
     keep(&logits.ge(kept.min_axis(-1, true)?)?, logits)
 }
 
-/// Tokens at least `exp(ln_min_p)` times as likely as the most likely one, and the `min_tokens_to_keep` most likely in any case.
+/// Tokens at least `exp(ln_min_p)` times as likely as the most likely one, and the
+/// `min_tokens_to_keep` most likely in any case.
 pub fn keep_min_p(logits: &Array, ln_min_p: f32, min_tokens_to_keep: i32) -> Result<Array> {
     let threshold = ops::add(logits.max_axis(-1, true)?, Array::from_f32(ln_min_p))?;
     let mut kept = logits.ge(threshold)?;
@@ -33,13 +39,20 @@ pub fn keep_min_p(logits: &Array, ln_min_p: f32, min_tokens_to_keep: i32) -> Res
     keep(&kept, logits)
 }
 
-/// Exclude top choices: of the tokens more likely than `threshold` only the least likely one, and all others.
+/// Exclude top choices: of the tokens more likely than `threshold` only the least likely one, and
+/// all others.
 ///
-/// Tokens that are true in `exempt` `[V]` stay. From <https://github.com/oobabooga/text-generation-webui/pull/6335>.
-pub fn exclude_top_choices(logits: &Array, threshold: f32, exempt: Option<&Array>) -> Result<Array> {
+/// Tokens that are true in `exempt` `[V]` stay. From
+/// <https://github.com/oobabooga/text-generation-webui/pull/6335>.
+pub fn exclude_top_choices(
+    logits: &Array,
+    threshold: f32,
+    exempt: Option<&Array>,
+) -> Result<Array> {
     let probabilities = ops::softmax_axis(logits, -1, None)?;
     let infinity = Array::from_f32(f32::INFINITY);
-    let likely = ops::select(probabilities.gt(Array::from_f32(threshold))?, &probabilities, infinity)?;
+    let likely =
+        ops::select(probabilities.gt(Array::from_f32(threshold))?, &probabilities, infinity)?;
     let mut kept = probabilities.le(likely.min_axis(-1, true)?)?;
     if let Some(exempt) = exempt {
         kept = ops::logical_or(kept, exempt)?;
@@ -54,7 +67,11 @@ pub fn keep_top_k(logits: &Array, top_k: i32) -> Result<Array> {
         return Ok(logits.clone());
     }
     let ascending = ops::argpartition_axis(logits, num_dropped, -1)?;
-    logits.put_along_axis(columns(&ascending, 0, num_dropped)?, Array::from_f32(f32::NEG_INFINITY), -1)
+    logits.put_along_axis(
+        columns(&ascending, 0, num_dropped)?,
+        Array::from_f32(f32::NEG_INFINITY),
+        -1,
+    )
 }
 
 fn keep(kept: &Array, logits: &Array) -> Result<Array> {
@@ -69,14 +86,25 @@ fn columns(array: &Array, start: i32, stop: i32) -> Result<Array> {
 mod tests {
     use super::*;
 
-    /// The probabilities of a filtered distribution, to four decimals; of each row, when all rows are filtered at once and alone.
-    fn check<const V: usize>(filter: impl Fn(&Array) -> Result<Array>, rows: &[[f32; V]], expected: &[[f32; V]]) {
+    /// The probabilities of a filtered distribution, to four decimals; of each row, when all rows
+    /// are filtered at once and alone.
+    fn check<const V: usize>(
+        filter: impl Fn(&Array) -> Result<Array>,
+        rows: &[[f32; V]],
+        expected: &[[f32; V]],
+    ) {
         let filtered = |rows: &[[f32; V]]| {
-            let logits: Vec<f32> = rows.iter().flatten().map(|probability| probability.ln() + 3.0).collect();
-            let logits = filter(&Array::from_slice(&logits, &[rows.len() as i32, V as i32])).expect("filter");
+            let logits: Vec<f32> =
+                rows.iter().flatten().map(|probability| probability.ln() + 3.0).collect();
+            let logits = filter(&Array::from_slice(&logits, &[rows.len() as i32, V as i32]))
+                .expect("filter");
             let probabilities = ops::softmax_axis(logits, -1, None).expect("softmax");
             probabilities.eval().expect("eval");
-            probabilities.as_slice::<f32>().iter().map(|value| (value * 1e4).round() / 1e4).collect::<Vec<f32>>()
+            probabilities
+                .as_slice::<f32>()
+                .iter()
+                .map(|value| (value * 1e4).round() / 1e4)
+                .collect::<Vec<f32>>()
         };
         assert_eq!(filtered(rows), expected.concat(), "{rows:?}");
         let alone: Vec<f32> = rows.iter().flat_map(|row| filtered(&[*row])).collect();
@@ -85,13 +113,19 @@ mod tests {
 
     #[test]
     fn top_p_keeps_the_smallest_set_that_reaches_the_mass() {
-        let check = |top_p, rows: &[[f32; 4]], expected: &[[f32; 4]]| check(|logits| keep_top_p(logits, top_p), rows, expected);
+        let check = |top_p, rows: &[[f32; 4]], expected: &[[f32; 4]]| {
+            check(|logits| keep_top_p(logits, top_p), rows, expected)
+        };
         check(0.3, &[[0.9, 0.0, 0.0, 0.1]], &[[1.0, 0.0, 0.0, 0.0]]);
         check(0.95, &[[0.9, 0.0, 0.0, 0.1]], &[[0.9, 0.0, 0.0, 0.1]]);
         check(0.4, &[[0.0, 0.5, 0.4, 0.1]], &[[0.0, 1.0, 0.0, 0.0]]);
         check(0.6, &[[0.0, 0.5, 0.4, 0.1]], &[[0.0, 0.5556, 0.4444, 0.0]]);
         check(0.95, &[[0.0, 0.5, 0.4, 0.1]], &[[0.0, 0.5, 0.4, 0.1]]);
-        check(0.5, &[[0.9, 0.0, 0.0, 0.1], [0.0, 0.8, 0.1, 0.1]], &[[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]);
+        check(
+            0.5,
+            &[[0.9, 0.0, 0.0, 0.1], [0.0, 0.8, 0.1, 0.1]],
+            &[[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]],
+        );
         check(0.1, &[[0.25, 0.25, 0.25, 0.25]], &[[0.25, 0.25, 0.25, 0.25]]);
         check(0.0001, &[[0.1, 0.9, 0.0, 0.0]], &[[0.0, 1.0, 0.0, 0.0]]);
     }
@@ -103,17 +137,33 @@ mod tests {
         };
         check(0.8, 1, &[[0.9, 0.0, 0.0, 0.1]], &[[1.0, 0.0, 0.0, 0.0]]);
         check(0.05, 1, &[[0.9, 0.0, 0.0, 0.1]], &[[0.9, 0.0, 0.0, 0.1]]);
-        check(0.7, 1, &[[0.9, 0.0, 0.0, 0.1], [0.0, 0.8, 0.0, 0.1]], &[[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]);
-        check(1.0, 2, &[[0.5, 0.1, 0.3, 0.1], [0.1, 0.2, 0.3, 0.4]], &[[0.625, 0.0, 0.375, 0.0], [0.0, 0.0, 0.4286, 0.5714]]);
+        check(
+            0.7,
+            1,
+            &[[0.9, 0.0, 0.0, 0.1], [0.0, 0.8, 0.0, 0.1]],
+            &[[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]],
+        );
+        check(
+            1.0,
+            2,
+            &[[0.5, 0.1, 0.3, 0.1], [0.1, 0.2, 0.3, 0.4]],
+            &[[0.625, 0.0, 0.375, 0.0], [0.0, 0.0, 0.4286, 0.5714]],
+        );
         check(1.0, 4, &[[0.5, 0.1, 0.3, 0.1]], &[[0.5, 0.1, 0.3, 0.1]]);
     }
 
     #[test]
     fn top_k_keeps_exactly_that_many() {
-        let check = |top_k, rows: &[[f32; 4]], expected: &[[f32; 4]]| check(|logits| keep_top_k(logits, top_k), rows, expected);
+        let check = |top_k, rows: &[[f32; 4]], expected: &[[f32; 4]]| {
+            check(|logits| keep_top_k(logits, top_k), rows, expected)
+        };
         check(1, &[[0.9, 0.0, 0.0, 0.1]], &[[1.0, 0.0, 0.0, 0.0]]);
         check(2, &[[0.6, 0.0, 0.1, 0.3]], &[[0.6667, 0.0, 0.0, 0.3333]]);
-        check(1, &[[0.9, 0.0, 0.0, 0.1], [0.0, 0.8, 0.0, 0.1]], &[[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]);
+        check(
+            1,
+            &[[0.9, 0.0, 0.0, 0.1], [0.0, 0.8, 0.0, 0.1]],
+            &[[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]],
+        );
         check(3, &[[0.4, 0.3, 0.2, 0.1]], &[[0.4444, 0.3333, 0.2222, 0.0]]);
         check(4, &[[0.4, 0.3, 0.2, 0.1]], &[[0.4, 0.3, 0.2, 0.1]]);
         let tied = keep_top_k(&Array::from_slice(&[1.0f32; 4], &[1, 4]), 2).expect("filter");
@@ -123,7 +173,10 @@ mod tests {
 
     #[test]
     fn xtc_removes_the_likely_but_the_least_likely_of_them() {
-        let check = |threshold, exempt: Option<[bool; 4]>, rows: &[[f32; 4]], expected: &[[f32; 4]]| {
+        let check = |threshold,
+                     exempt: Option<[bool; 4]>,
+                     rows: &[[f32; 4]],
+                     expected: &[[f32; 4]]| {
             let exempt = exempt.map(|exempt| Array::from_slice(&exempt, &[4]));
             check(|logits| exclude_top_choices(logits, threshold, exempt.as_ref()), rows, expected);
         };
@@ -132,6 +185,11 @@ mod tests {
         check(0.1, None, &[row], &[[0.0, 0.0, 0.5, 0.5]]);
         check(0.1, Some([true, false, false, false]), &[row], &[[0.5714, 0.0, 0.2143, 0.2143]]);
         check(0.45, None, &[row], &[row]);
-        check(0.2, None, &[row, [0.1, 0.1, 0.1, 0.7]], &[[0.0, 0.5, 0.25, 0.25], [0.1, 0.1, 0.1, 0.7]]);
+        check(
+            0.2,
+            None,
+            &[row, [0.1, 0.1, 0.1, 0.7]],
+            &[[0.0, 0.5, 0.25, 0.25], [0.1, 0.1, 0.1, 0.7]],
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! What is done to logits before sampling: bias, allowed tokens, penalties for what was said before, and functions of the caller.
+//! What is done to logits before sampling: bias, allowed tokens, penalties for what was said
+//! before, and functions of the caller.
 
 use std::fmt;
 
@@ -9,12 +10,15 @@ use mlx_rs::{Array, Dtype, ops};
 use super::TokenBuffer;
 use crate::LmError;
 
-/// A function from all tokens so far, `[n]` u32, and logits `[1, V]` to the logits that are sampled from. An error ends the request.
+/// A function from all tokens so far, `[n]` u32, and logits `[1, V]` to the logits that are sampled
+/// from. An error ends the request.
 pub type LogitsProcessor = Box<dyn FnMut(&Array, Array) -> Result<Array, LmError>>;
 
-/// The logits processors of one request, in mlx-lm's order: bias, repetition, presence, frequency, then the caller's.
+/// The logits processors of one request, in mlx-lm's order: bias, repetition, presence, frequency,
+/// then the caller's.
 ///
-/// Everything is computed in the type of the logits, as mlx-lm computes it. Tokens that are not allowed are removed with the bias.
+/// Everything is computed in the type of the logits, as mlx-lm computes it. Tokens that are not
+/// allowed are removed with the bias.
 #[derive(Default)]
 pub struct LogitsProcessors {
     /// [1, V], added.
@@ -24,11 +28,16 @@ pub struct LogitsProcessors {
 }
 
 impl LogitsProcessors {
-    /// The processors that checked `params` ask for. Fails if they do not fit a vocabulary of `vocab_size`; that includes `top_k`.
+    /// The processors that checked `params` ask for. Fails if they do not fit a vocabulary of
+    /// `vocab_size`; that includes `top_k`.
     pub fn new(params: &SamplingParams, vocab_size: usize) -> Result<Self, LmError> {
         if params.top_k >= vocab_size {
             let allowed = format!("less than the model's vocabulary of {vocab_size}");
-            return Err(LmError::OutOfRange { name: "top_k", value: params.top_k.to_string(), allowed });
+            return Err(LmError::OutOfRange {
+                name: "top_k",
+                value: params.top_k.to_string(),
+                allowed,
+            });
         }
         let penalty = |kind, amount: Option<f32>, off: f32, context_size| {
             let amount = amount.filter(|&amount| amount != 0.0 && amount != off)?;
@@ -36,9 +45,24 @@ impl LogitsProcessors {
         };
         let penalties = [
             // 1 changes nothing, and is what many clients send for "off".
-            penalty(PenaltyKind::Repetition, params.repetition_penalty, 1.0, params.repetition_context_size),
-            penalty(PenaltyKind::Presence, params.presence_penalty, 0.0, params.presence_context_size),
-            penalty(PenaltyKind::Frequency, params.frequency_penalty, 0.0, params.frequency_context_size),
+            penalty(
+                PenaltyKind::Repetition,
+                params.repetition_penalty,
+                1.0,
+                params.repetition_context_size,
+            ),
+            penalty(
+                PenaltyKind::Presence,
+                params.presence_penalty,
+                0.0,
+                params.presence_context_size,
+            ),
+            penalty(
+                PenaltyKind::Frequency,
+                params.frequency_penalty,
+                0.0,
+                params.frequency_context_size,
+            ),
         ];
         let penalties = penalties.into_iter().flatten().collect();
         Ok(LogitsProcessors { bias: bias_row(params, vocab_size)?, penalties, custom: Vec::new() })
@@ -54,7 +78,8 @@ impl LogitsProcessors {
         self.bias.is_none() && self.penalties.is_empty() && self.custom.is_empty()
     }
 
-    /// Logits `[1, V]` of the token after `tokens`, prompt included, to the logits that are sampled from.
+    /// Logits `[1, V]` of the token after `tokens`, prompt included, to the logits that are sampled
+    /// from.
     pub fn apply(&mut self, tokens: &TokenBuffer, mut logits: Array) -> Result<Array, LmError> {
         if let Some(bias) = &mut self.bias {
             logits = ops::add(&logits, bias.cast(logits.dtype())?)?;
@@ -75,11 +100,16 @@ impl LogitsProcessors {
 impl fmt::Debug for LogitsProcessors {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let custom = self.custom.len();
-        formatter.debug_struct("LogitsProcessors").field("penalties", &self.penalties).field("custom", &custom).finish_non_exhaustive()
+        formatter
+            .debug_struct("LogitsProcessors")
+            .field("penalties", &self.penalties)
+            .field("custom", &custom)
+            .finish_non_exhaustive()
     }
 }
 
-/// Bias and allowed tokens as one row to add: one node in the graph of a step, however many tokens they name.
+/// Bias and allowed tokens as one row to add: one node in the graph of a step, however many tokens
+/// they name.
 fn bias_row(params: &SamplingParams, vocab_size: usize) -> Result<Option<Constant>, LmError> {
     if params.logit_bias.is_empty() && params.allowed_token_ids.is_none() {
         return Ok(None);
@@ -131,13 +161,18 @@ impl Penalty {
         if tokens.is_empty() {
             return Ok(logits);
         }
-        let count = if self.context_size == 0 { tokens.len() } else { self.context_size.min(tokens.len()) };
+        let count =
+            if self.context_size == 0 { tokens.len() } else { self.context_size.min(tokens.len()) };
         let recent = tokens.last_row(count)?; // [1, n]
         let penalized = match self.kind {
             PenaltyKind::Repetition => {
                 let penalty = self.constant(&[]).cast(logits.dtype())?;
                 let own = take_along_axis(&logits, &recent, -1)?;
-                let penalized = ops::select(own.lt(Array::from_f32(0.0))?, ops::multiply(&own, penalty)?, ops::divide(&own, penalty)?)?;
+                let penalized = ops::select(
+                    own.lt(Array::from_f32(0.0))?,
+                    ops::multiply(&own, penalty)?,
+                    ops::divide(&own, penalty)?,
+                )?;
                 put_along_axis(&logits, &recent, penalized, -1)?
             }
             // A token that occurs twice is written twice with the same number.
@@ -158,7 +193,8 @@ impl Penalty {
     fn constant(&mut self, shape: &[i32]) -> &mut Constant {
         // A frequency penalty's array grows with the context until that is full.
         self.constant = self.constant.take().filter(|constant| constant.0.shape() == shape);
-        let amount = if let PenaltyKind::Frequency = self.kind { -self.amount } else { self.amount };
+        let amount =
+            if let PenaltyKind::Frequency = self.kind { -self.amount } else { self.amount };
         self.constant.get_or_insert_with(|| {
             let values = vec![amount; shape.iter().product::<i32>() as usize];
             Constant(Array::from_slice(&values, shape))
@@ -189,7 +225,10 @@ mod tests {
     }
 
     fn check(params: SamplingParams, tokens: &[u32], logits: &[f32], expected: &[f32]) {
-        let rounded: Vec<f32> = processed(&params, tokens, logits).iter().map(|value| (value * 1e4).round() / 1e4).collect();
+        let rounded: Vec<f32> = processed(&params, tokens, logits)
+            .iter()
+            .map(|value| (value * 1e4).round() / 1e4)
+            .collect();
         assert_eq!(rounded, expected, "{params:?} after {tokens:?}");
     }
 
@@ -199,16 +238,32 @@ mod tests {
 
     #[test]
     fn penalties_count_what_was_said() {
-        let presence = |penalty| SamplingParams { presence_penalty: Some(penalty), presence_context_size: 5, ..default() };
+        let presence = |penalty| SamplingParams {
+            presence_penalty: Some(penalty),
+            presence_context_size: 5,
+            ..default()
+        };
         check(presence(0.5), &[0, 0, 0, 1, 1], &[0.0; 4], &[-0.5, -0.5, 0.0, 0.0]);
         check(presence(0.5), &[2, 0, 0, 0, 1, 1], &[0.0; 4], &[-0.5, -0.5, 0.0, 0.0]);
-        let frequency = |penalty| SamplingParams { frequency_penalty: Some(penalty), frequency_context_size: 5, ..default() };
+        let frequency = |penalty| SamplingParams {
+            frequency_penalty: Some(penalty),
+            frequency_context_size: 5,
+            ..default()
+        };
         check(frequency(0.5), &[0, 0, 0, 1, 1], &[0.0; 4], &[-1.5, -1.0, 0.0, 0.0]);
         check(frequency(0.5), &[1, 3, 0, 0, 0, 1], &[0.0; 4], &[-1.5, -0.5, 0.0, -0.5]);
         check(frequency(-1.0), &[2], &[0.0; 4], &[0.0, 0.0, 1.0, 0.0]);
-        let repetition =
-            |penalty, context| SamplingParams { repetition_penalty: Some(penalty), repetition_context_size: context, ..default() };
-        check(repetition(1.3, 20), &[0, 1, 1, 0], &[2.0, -1.0, 0.5, 0.0], &[1.5385, -1.3, 0.5, 0.0]);
+        let repetition = |penalty, context| SamplingParams {
+            repetition_penalty: Some(penalty),
+            repetition_context_size: context,
+            ..default()
+        };
+        check(
+            repetition(1.3, 20),
+            &[0, 1, 1, 0],
+            &[2.0, -1.0, 0.5, 0.0],
+            &[1.5385, -1.3, 0.5, 0.0],
+        );
         check(repetition(1.3, 1), &[0, 1], &[2.0, -1.0, 0.5, 0.0], &[2.0, -1.3, 0.5, 0.0]);
         check(repetition(1.3, 0), &[0, 1], &[2.0, -1.0, 0.5, 0.0], &[1.5385, -1.3, 0.5, 0.0]);
         check(repetition(0.5, 20), &[2, 3], &[2.0, -1.0, 0.5, -4.0], &[2.0, -1.0, 1.0, -2.0]);
@@ -217,35 +272,66 @@ mod tests {
 
     #[test]
     fn bias_and_allowed_tokens_leave_the_rest_alone() {
-        let bias = |pairs: &[(u32, f32)]| SamplingParams { logit_bias: pairs.iter().copied().collect(), ..default() };
+        let bias = |pairs: &[(u32, f32)]| SamplingParams {
+            logit_bias: pairs.iter().copied().collect(),
+            ..default()
+        };
         check(bias(&[(0, 2000.0), (2, -1.5)]), &[1], &[1.0, 1.0, 1.0], &[2001.0, 1.0, -0.5]);
-        check(bias(&[(1, f32::NEG_INFINITY)]), &[1], &[1.0, 1.0, 1.0], &[1.0, f32::NEG_INFINITY, 1.0]);
-        let allowed = |ids: &[u32]| SamplingParams { allowed_token_ids: Some(ids.to_vec()), ..default() };
+        check(
+            bias(&[(1, f32::NEG_INFINITY)]),
+            &[1],
+            &[1.0, 1.0, 1.0],
+            &[1.0, f32::NEG_INFINITY, 1.0],
+        );
+        let allowed =
+            |ids: &[u32]| SamplingParams { allowed_token_ids: Some(ids.to_vec()), ..default() };
         check(allowed(&[2, 0]), &[1], &[1.0, 9.0, -3.0], &[1.0, f32::NEG_INFINITY, -3.0]);
-        let both = SamplingParams { logit_bias: BTreeMap::from([(0, 0.5), (1, 7.0)]), repetition_penalty: Some(2.0), ..allowed(&[0]) };
+        let both = SamplingParams {
+            logit_bias: BTreeMap::from([(0, 0.5), (1, 7.0)]),
+            repetition_penalty: Some(2.0),
+            ..allowed(&[0])
+        };
         check(both, &[0, 1], &[1.0, 9.0], &[0.75, f32::NEG_INFINITY]);
     }
 
     #[test]
     fn parameters_that_do_not_fit_the_vocabulary_are_refused_by_name() {
         fn check(params: SamplingParams, expected: &str) {
-            assert_eq!(LogitsProcessors::new(&params, 10).expect_err("is refused").to_string(), expected);
+            assert_eq!(
+                LogitsProcessors::new(&params, 10).expect_err("is refused").to_string(),
+                expected
+            );
         }
-        check(SamplingParams { top_k: 10, ..default() }, "top_k is 10, but must be less than the model's vocabulary of 10");
-        let bias = SamplingParams { logit_bias: BTreeMap::from([(3, 1.0), (10, 1.0)]), ..default() };
+        check(
+            SamplingParams { top_k: 10, ..default() },
+            "top_k is 10, but must be less than the model's vocabulary of 10",
+        );
+        let bias =
+            SamplingParams { logit_bias: BTreeMap::from([(3, 1.0), (10, 1.0)]), ..default() };
         check(bias, "logit_bias names token id 10, which is outside the vocabulary of 10");
         let allowed = SamplingParams { allowed_token_ids: Some(vec![9, u32::MAX]), ..default() };
-        check(allowed, "allowed_token_ids names token id 4294967295, which is outside the vocabulary of 10");
+        check(
+            allowed,
+            "allowed_token_ids names token id 4294967295, which is outside the vocabulary of 10",
+        );
         LogitsProcessors::new(&SamplingParams { top_k: 9, ..default() }, 10).expect("fits");
     }
 
     #[test]
     fn parameters_that_change_nothing_need_no_processor() {
         fn check(params: SamplingParams, is_empty: bool) {
-            assert_eq!(LogitsProcessors::new(&params, 10).expect("processors").is_empty(), is_empty, "{params:?}");
+            assert_eq!(
+                LogitsProcessors::new(&params, 10).expect("processors").is_empty(),
+                is_empty,
+                "{params:?}"
+            );
         }
         check(default(), true);
-        let off = SamplingParams { presence_penalty: Some(0.0), frequency_penalty: Some(0.0), ..default() };
+        let off = SamplingParams {
+            presence_penalty: Some(0.0),
+            frequency_penalty: Some(0.0),
+            ..default()
+        };
         check(SamplingParams { repetition_penalty: Some(0.0), ..off.clone() }, true);
         check(SamplingParams { repetition_penalty: Some(1.0), ..off }, true);
         check(SamplingParams { presence_penalty: Some(1.0), ..default() }, false);
@@ -255,28 +341,41 @@ mod tests {
 
     #[test]
     fn penalties_follow_an_answer_as_it_grows() {
-        let params = SamplingParams { frequency_penalty: Some(1.0), frequency_context_size: 3, presence_penalty: Some(0.5), ..default() };
+        let params = SamplingParams {
+            frequency_penalty: Some(1.0),
+            frequency_context_size: 3,
+            presence_penalty: Some(0.5),
+            ..default()
+        };
         let mut processors = LogitsProcessors::new(&params, 4).expect("processors");
         let mut buffer = TokenBuffer::from_tokens(&[0]);
         let mut tokens = vec![0];
         for sampled in [1, 1, 2, 3, 3, 3] {
             buffer.append(&Array::from_slice(&[sampled], &[1])).expect("append");
             tokens.push(sampled);
-            let logits = processors.apply(&buffer, Array::from_slice(&[0.0f32; 4], &[1, 4])).expect("apply");
+            let logits =
+                processors.apply(&buffer, Array::from_slice(&[0.0f32; 4], &[1, 4])).expect("apply");
             assert_eq!(values(&logits), processed(&params, &tokens, &[0.0; 4]), "{tokens:?}");
         }
     }
 
     #[test]
     fn a_callers_function_sees_all_tokens_and_may_fail() {
-        let mut processors =
-            LogitsProcessors::new(&SamplingParams { logit_bias: BTreeMap::from([(1, 2.0)]), ..default() }, 3).expect("processors");
+        let mut processors = LogitsProcessors::new(
+            &SamplingParams { logit_bias: BTreeMap::from([(1, 2.0)]), ..default() },
+            3,
+        )
+        .expect("processors");
         let seen = Rc::new(RefCell::new(Vec::new()));
         let log = Rc::clone(&seen);
         processors.push(Box::new(move |tokens, logits| {
             tokens.eval()?;
             log.borrow_mut().push((tokens.as_slice::<u32>().to_vec(), values(&logits)));
-            if tokens.dim(0) > 3 { Err(LmError::Cancelled) } else { Ok(ops::add(logits, Array::from_f32(1.0))?) }
+            if tokens.dim(0) > 3 {
+                Err(LmError::Cancelled)
+            } else {
+                Ok(ops::add(logits, Array::from_f32(1.0))?)
+            }
         }));
         let mut buffer = TokenBuffer::from_tokens(&[7, 8, 9]);
         let logits = || Array::from_slice(&[0.0f32; 3], &[1, 3]);
@@ -289,18 +388,27 @@ mod tests {
 
     #[test]
     fn processed_logits_are_those_of_mlx_lm() {
-        let golden: Value = serde_json::from_str(include_str!("../../../../tests/goldens/sampling.json")).expect("JSON");
+        let golden: Value =
+            serde_json::from_str(include_str!("../../../../tests/goldens/sampling.json"))
+                .expect("JSON");
         let rows: Vec<Vec<f32>> = serde_json::from_value(golden["logits"].clone()).expect("logits");
         let tokens: Vec<u32> = serde_json::from_value(golden["tokens"].clone()).expect("tokens");
         let tokens = TokenBuffer::from_tokens(&tokens);
         let cases = golden["processors"].as_array().expect("processors");
         assert!(cases.len() > 10, "{}", cases.len());
         for case in cases {
-            let penalty = |name: &str| case.get(name).map(|value| value.as_f64().expect("a number") as f32);
-            let context = |name: &str| case.get(name).map_or(20, |value| value.as_u64().expect("a count") as usize);
+            let penalty =
+                |name: &str| case.get(name).map(|value| value.as_f64().expect("a number") as f32);
+            let context = |name: &str| {
+                case.get(name).map_or(20, |value| value.as_u64().expect("a count") as usize)
+            };
             let bias = case.get("logit_bias").and_then(Value::as_object).into_iter().flatten();
             let params = SamplingParams {
-                logit_bias: bias.map(|(id, value)| (id.parse().expect("an id"), value.as_f64().expect("a number") as f32)).collect(),
+                logit_bias: bias
+                    .map(|(id, value)| {
+                        (id.parse().expect("an id"), value.as_f64().expect("a number") as f32)
+                    })
+                    .collect(),
                 repetition_penalty: penalty("repetition_penalty"),
                 repetition_context_size: context("repetition_context_size"),
                 presence_penalty: penalty("presence_penalty"),
@@ -310,11 +418,14 @@ mod tests {
                 ..default()
             };
             let dtype = if case["dtype"] == "bfloat16" { Dtype::Bfloat16 } else { Dtype::Float32 };
-            let logits = Array::from_slice(&rows[0], &[1, rows[0].len() as i32]).as_dtype(dtype).expect("cast");
+            let logits = Array::from_slice(&rows[0], &[1, rows[0].len() as i32])
+                .as_dtype(dtype)
+                .expect("cast");
             let mut processors = LogitsProcessors::new(&params, rows[0].len()).expect("processors");
             let processed = processors.apply(&tokens, logits).expect("apply");
             assert_eq!(processed.dtype(), dtype, "{case}");
-            let expected: Vec<f32> = serde_json::from_value(case["logits"].clone()).expect("logits");
+            let expected: Vec<f32> =
+                serde_json::from_value(case["logits"].clone()).expect("logits");
             assert_eq!(values(&processed), expected, "{case}");
         }
     }

@@ -1,7 +1,8 @@
 //! The random keys of one request, made on the host.
 //!
-//! The same sequence as MLX's `KeySequence` and mlx_rs's `RandomState` give for a seed (Threefry-2x32 of Salmon et al., Parallel random
-//! numbers: as easy as 1, 2, 3, 2011), but splitting a key there is five graph nodes for every token.
+//! The same sequence as MLX's `KeySequence` and mlx_rs's `RandomState` give for a seed
+//! (Threefry-2x32 of Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011), but
+//! splitting a key there is five graph nodes for every token.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -32,7 +33,8 @@ impl RandomKeys {
         (bits as f32 / u32::MAX as f32).min(1.0 - f32::EPSILON / 2.0)
     }
 
-    /// MLX fills an array with both words of each hash half the array apart: the first words become the state, the second the key.
+    /// MLX fills an array with both words of each hash half the array apart: the first words become
+    /// the state, the second the key.
     fn advance(&mut self) -> [u32; 2] {
         let first = threefry(self.state, [0, 2]);
         let second = threefry(self.state, [1, 3]);
@@ -70,8 +72,14 @@ mod tests {
         for position in 0..50 {
             let expected = mlx.next_key().expect("key");
             expected.eval().expect("eval");
-            assert_eq!(keys.next_key().as_slice::<u32>(), expected.as_slice::<u32>(), "key {position} of {seed}");
-            let number = uniform::<_, f32>(0.0f32, 1.0f32, None, &expected).expect("uniform").item_exact::<f32>();
+            assert_eq!(
+                keys.next_key().as_slice::<u32>(),
+                expected.as_slice::<u32>(),
+                "key {position} of {seed}"
+            );
+            let number = uniform::<_, f32>(0.0f32, 1.0f32, None, &expected)
+                .expect("uniform")
+                .item_exact::<f32>();
             assert_eq!(numbers.next_uniform(), number, "number {position} of {seed}");
         }
     }

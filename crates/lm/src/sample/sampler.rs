@@ -18,7 +18,8 @@ pub enum Sampler {
     Random(RandomSampler),
 }
 
-/// Draws tokens: top_p, min_p, XTC, top_k, then the temperature, as mlx-lm's `make_sampler` orders them.
+/// Draws tokens: top_p, min_p, XTC, top_k, then the temperature, as mlx-lm's `make_sampler` orders
+/// them.
 ///
 /// A seed gives the draws that mlx-lm gives for it, as long as the logits are the same.
 #[derive(Debug)]
@@ -41,7 +42,8 @@ enum Filter {
 impl Sampler {
     /// A sampler for checked `params`. Without a seed no two give the same draws.
     ///
-    /// XTC never removes `xtc_special_tokens`: mlx-lm gives the end-of-sequence tokens and those of a line break.
+    /// XTC never removes `xtc_special_tokens`: mlx-lm gives the end-of-sequence tokens and those of
+    /// a line break.
     pub fn new(params: &SamplingParams, xtc_special_tokens: &[u32]) -> Self {
         if params.temperature == 0.0 {
             return Sampler::Greedy;
@@ -52,20 +54,34 @@ impl Sampler {
         }
         if params.min_p > 0.0 {
             let ln_min_p = f64::from(params.min_p).ln() as f32;
-            filters.push(Filter::MinP { ln_min_p, min_tokens_to_keep: saturating(params.min_tokens_to_keep) });
+            filters.push(Filter::MinP {
+                ln_min_p,
+                min_tokens_to_keep: saturating(params.min_tokens_to_keep),
+            });
         }
         if params.xtc_probability > 0.0 {
             let (probability, threshold) = (params.xtc_probability, params.xtc_threshold);
-            filters.push(Filter::Xtc { probability, threshold, special: xtc_special_tokens.to_vec(), exempt: None });
+            filters.push(Filter::Xtc {
+                probability,
+                threshold,
+                special: xtc_special_tokens.to_vec(),
+                exempt: None,
+            });
         }
         if params.top_k > 0 {
             filters.push(Filter::TopK(saturating(params.top_k)));
         }
         let scale = Array::from_f32((1.0 / f64::from(params.temperature)) as f32);
-        Sampler::Random(RandomSampler { filters, temperature: params.temperature, scale, keys: RandomKeys::new(params.seed) })
+        Sampler::Random(RandomSampler {
+            filters,
+            temperature: params.temperature,
+            scale,
+            keys: RandomKeys::new(params.seed),
+        })
     }
 
-    /// Logits `[B, V]` of any floating type to tokens `[B]` u32. Rows are drawn with one key, and XTC takes them all or none.
+    /// Logits `[B, V]` of any floating type to tokens `[B]` u32. Rows are drawn with one key, and
+    /// XTC takes them all or none.
     pub fn sample(&mut self, logits: &Array) -> Result<Array, LmError> {
         match self {
             Sampler::Greedy => Ok(argmax_axis(logits, -1, false)?),
@@ -73,10 +89,12 @@ impl Sampler {
         }
     }
 
-    /// Goes on as after `num_draws` tokens, for an answer that was begun with another sampler of the same seed.
+    /// Goes on as after `num_draws` tokens, for an answer that was begun with another sampler of
+    /// the same seed.
     pub fn skip(&mut self, num_draws: usize) {
         let Sampler::Random(RandomSampler { filters, keys, .. }) = self else { return };
-        let numbers_per_draw = 1 + filters.iter().filter(|filter| matches!(filter, Filter::Xtc { .. })).count();
+        let numbers_per_draw =
+            1 + filters.iter().filter(|filter| matches!(filter, Filter::Xtc { .. })).count();
         for _ in 0..num_draws * numbers_per_draw {
             keys.next_uniform();
         }
@@ -84,10 +102,15 @@ impl Sampler {
 }
 
 impl RandomSampler {
-    /// Logits `[B, V]` to tokens `[B]` u32 by a sampler for each row, the same tokens as row by row; none if their settings differ.
+    /// Logits `[B, V]` to tokens `[B]` u32 by a sampler for each row, the same tokens as row by
+    /// row; none if their settings differ.
     ///
-    /// What sorts or sums a whole vocabulary is done once for all rows; only the draws have random numbers of their own.
-    pub(crate) fn sample_rows(samplers: &mut [&mut RandomSampler], logits: &Array) -> Result<Option<Array>, LmError> {
+    /// What sorts or sums a whole vocabulary is done once for all rows; only the draws have random
+    /// numbers of their own.
+    pub(crate) fn sample_rows(
+        samplers: &mut [&mut RandomSampler],
+        logits: &Array,
+    ) -> Result<Option<Array>, LmError> {
         let Some((first, others)) = samplers.split_first() else { return Ok(None) };
         if !others.iter().all(|other| other.treats_alike(first)) {
             return Ok(None);
@@ -96,7 +119,9 @@ impl RandomSampler {
         for filter in &first.filters {
             logits = match filter {
                 Filter::TopP(top_p) => filters::keep_top_p(&logits, *top_p)?,
-                Filter::MinP { ln_min_p, min_tokens_to_keep } => filters::keep_min_p(&logits, *ln_min_p, *min_tokens_to_keep)?,
+                Filter::MinP { ln_min_p, min_tokens_to_keep } => {
+                    filters::keep_min_p(&logits, *ln_min_p, *min_tokens_to_keep)?
+                }
                 Filter::TopK(top_k) => filters::keep_top_k(&logits, *top_k)?,
                 Filter::Xtc { .. } => return Ok(None),
             };
@@ -110,7 +135,8 @@ impl RandomSampler {
         Ok(Some(ops::concatenate(&sampled, 0)?))
     }
 
-    /// Whether the other's filters and temperature may be used for this one's logits. XTC is not shared: it throws a coin for each row.
+    /// Whether the other's filters and temperature may be used for this one's logits. XTC is not
+    /// shared: it throws a coin for each row.
     fn treats_alike(&self, other: &RandomSampler) -> bool {
         let is_same = |filters: (&Filter, &Filter)| match filters {
             (Filter::TopP(one), Filter::TopP(other)) => one == other,
@@ -131,9 +157,12 @@ impl RandomSampler {
         for filter in &mut self.filters {
             logits = match filter {
                 Filter::TopP(top_p) => filters::keep_top_p(&logits, *top_p)?,
-                Filter::MinP { ln_min_p, min_tokens_to_keep } => filters::keep_min_p(&logits, *ln_min_p, *min_tokens_to_keep)?,
+                Filter::MinP { ln_min_p, min_tokens_to_keep } => {
+                    filters::keep_min_p(&logits, *ln_min_p, *min_tokens_to_keep)?
+                }
                 Filter::Xtc { probability, threshold, special, exempt } => {
-                    // The coin is thrown here and not on the device: a step without XTC has no graph for it.
+                    // The coin is thrown here and not on the device: a step without XTC has no
+                    // graph for it.
                     if self.keys.next_uniform() > *probability {
                         continue;
                     }
@@ -184,11 +213,14 @@ mod tests {
             for num_draws in [0, 1, 7] {
                 let mut sampler = Sampler::new(&params, &[]);
                 sampler.skip(num_draws);
-                let rest: Vec<u32> = (num_draws..20).map(|_| sampler.sample(&logits).expect("sample").item_exact::<u32>()).collect();
+                let rest: Vec<u32> = (num_draws..20)
+                    .map(|_| sampler.sample(&logits).expect("sample").item_exact::<u32>())
+                    .collect();
                 assert_eq!(rest, draw(&params, 20)[num_draws..], "{params:?}");
             }
         };
-        let seeded = SamplingParams { temperature: 1.0, seed: Some(7), ..SamplingParams::default() };
+        let seeded =
+            SamplingParams { temperature: 1.0, seed: Some(7), ..SamplingParams::default() };
         check(SamplingParams::default());
         check(SamplingParams { xtc_probability: 0.5, xtc_threshold: 0.2, ..seeded.clone() });
         check(seeded);
@@ -197,12 +229,20 @@ mod tests {
     #[test]
     fn temperature_zero_takes_the_most_likely() {
         assert_eq!(draw(&SamplingParams::default(), 3), [1, 1, 1]);
-        assert_eq!(draw(&SamplingParams { xtc_probability: 1.0, ..SamplingParams::default() }, 3), [1, 1, 1]);
+        assert_eq!(
+            draw(&SamplingParams { xtc_probability: 1.0, ..SamplingParams::default() }, 3),
+            [1, 1, 1]
+        );
     }
 
     #[test]
     fn a_seed_repeats_and_another_does_not() {
-        let params = |seed| SamplingParams { temperature: 1.0, top_p: 0.95, seed, ..SamplingParams::default() };
+        let params = |seed| SamplingParams {
+            temperature: 1.0,
+            top_p: 0.95,
+            seed,
+            ..SamplingParams::default()
+        };
         assert_eq!(draw(&params(Some(7)), 40), draw(&params(Some(7)), 40));
         assert_ne!(draw(&params(Some(7)), 40), draw(&params(Some(8)), 40));
         assert_ne!(draw(&params(None), 40), draw(&params(None), 40));
@@ -210,7 +250,11 @@ mod tests {
 
     #[test]
     fn two_requests_in_turn_do_not_touch_each_others_random_numbers() {
-        let params = |seed| SamplingParams { temperature: 1.0, seed: Some(seed), ..SamplingParams::default() };
+        let params = |seed| SamplingParams {
+            temperature: 1.0,
+            seed: Some(seed),
+            ..SamplingParams::default()
+        };
         let logits = Array::from_slice(&[1.0f32, 2.0, 0.5, 1.5], &[1, 4]);
         let mut samplers = [Sampler::new(&params(1), &[]), Sampler::new(&params(2), &[])];
         let mut draws = [Vec::new(), Vec::new()];
@@ -223,17 +267,30 @@ mod tests {
 
     #[test]
     fn sampling_follows_the_distribution() {
-        let draws = draw(&SamplingParams { temperature: 1.0, seed: Some(1), ..SamplingParams::default() }, 2000);
+        let draws = draw(
+            &SamplingParams { temperature: 1.0, seed: Some(1), ..SamplingParams::default() },
+            2000,
+        );
         let share = draws.iter().filter(|&&token| token == 1).count() as f64 / 2000.0;
-        // softmax of the logits gives token 1 a probability of 0.455; four standard deviations are 0.045.
+        // softmax of the logits gives token 1 a probability of 0.455; four standard deviations are
+        // 0.045.
         assert!((share - 0.455).abs() < 0.045, "{share}");
     }
 
     #[test]
     fn xtc_happens_as_often_as_asked_for() {
-        let params = |xtc_probability| SamplingParams { temperature: 0.01, xtc_probability, seed: Some(4), ..SamplingParams::default() };
-        // At this temperature the most likely token that is left is drawn: token 1, or token 2 where XTC took the rest.
-        let share = |probability| draw(&params(probability), 400).iter().filter(|&&token| token == 2).count() as f64 / 400.0;
+        let params = |xtc_probability| SamplingParams {
+            temperature: 0.01,
+            xtc_probability,
+            seed: Some(4),
+            ..SamplingParams::default()
+        };
+        // At this temperature the most likely token that is left is drawn: token 1, or token 2
+        // where XTC took the rest.
+        let share = |probability| {
+            draw(&params(probability), 400).iter().filter(|&&token| token == 2).count() as f64
+                / 400.0
+        };
         assert_eq!(share(1.0), 1.0);
         // Four standard deviations of 400 throws of this coin are 0.092.
         assert!((share(0.3) - 0.3).abs() < 0.092, "{}", share(0.3));
@@ -241,7 +298,9 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_draws_of_mlx_lm() {
-        let golden: Value = serde_json::from_str(include_str!("../../../../tests/goldens/sampling.json")).expect("JSON");
+        let golden: Value =
+            serde_json::from_str(include_str!("../../../../tests/goldens/sampling.json"))
+                .expect("JSON");
         let rows: Vec<Vec<f32>> = serde_json::from_value(golden["logits"].clone()).expect("logits");
         let logits = Array::from_slice(&rows.concat(), &[2, rows[0].len() as i32]);
         let cases = golden["samplers"].as_array().expect("samplers");
@@ -253,17 +312,22 @@ mod tests {
                 temperature: number("temp").expect("a temperature") as f32,
                 top_p: number("top_p").map_or(default.top_p, |value| value as f32),
                 min_p: number("min_p").map_or(default.min_p, |value| value as f32),
-                min_tokens_to_keep: number("min_tokens_to_keep").map_or(default.min_tokens_to_keep, |value| value as usize),
+                min_tokens_to_keep: number("min_tokens_to_keep")
+                    .map_or(default.min_tokens_to_keep, |value| value as usize),
                 top_k: number("top_k").map_or(default.top_k, |value| value as usize),
-                xtc_probability: number("xtc_probability").map_or(default.xtc_probability, |value| value as f32),
-                xtc_threshold: number("xtc_threshold").map_or(default.xtc_threshold, |value| value as f32),
+                xtc_probability: number("xtc_probability")
+                    .map_or(default.xtc_probability, |value| value as f32),
+                xtc_threshold: number("xtc_threshold")
+                    .map_or(default.xtc_threshold, |value| value as f32),
                 seed: case["seed"].as_u64(),
                 ..default
             };
-            let special: Vec<u32> =
-                case.get("xtc_special_tokens").map_or(Vec::new(), |ids| serde_json::from_value(ids.clone()).expect("ids"));
+            let special: Vec<u32> = case
+                .get("xtc_special_tokens")
+                .map_or(Vec::new(), |ids| serde_json::from_value(ids.clone()).expect("ids"));
             let mut sampler = Sampler::new(&params, &special);
-            let draws: Vec<Vec<u32>> = serde_json::from_value(case["draws"].clone()).expect("draws");
+            let draws: Vec<Vec<u32>> =
+                serde_json::from_value(case["draws"].clone()).expect("draws");
             for (position, expected) in draws.iter().enumerate() {
                 let drawn = sampler.sample(&logits).expect("sample");
                 drawn.eval().expect("eval");

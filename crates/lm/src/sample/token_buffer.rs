@@ -6,8 +6,9 @@ use crate::{LmError, ffi};
 
 /// Token ids, prompt first, that grow by what is sampled.
 ///
-/// A decode pipeline appends a token that the device has yet to compute, so nothing here reads one back. Room is made 256 tokens at a
-/// time and written in place, which keeps an answer of n tokens from copying n² of them.
+/// A decode pipeline appends a token that the device has yet to compute, so nothing here reads one
+/// back. Room is made 256 tokens at a time and written in place, which keeps an answer of n tokens
+/// from copying n² of them.
 #[derive(Debug, Clone)]
 pub struct TokenBuffer {
     /// [1, capacity] u32; zeros from `len` on.
@@ -22,7 +23,10 @@ impl TokenBuffer {
     pub fn from_tokens(tokens: &[u32]) -> Self {
         let mut ids = tokens.to_vec();
         ids.resize((tokens.len() / STEP + 1) * STEP, 0);
-        TokenBuffer { ids: Array::from_slice(&ids, &[1, ids.len() as i32]), len: tokens.len() as i32 }
+        TokenBuffer {
+            ids: Array::from_slice(&ids, &[1, ids.len() as i32]),
+            len: tokens.len() as i32,
+        }
     }
 
     /// Appends `token`, an array of one id, without waiting for it.
@@ -88,7 +92,9 @@ mod tests {
             let mut early = None;
             for index in 0..num_sampled {
                 // A token that is not computed yet.
-                let token = ops::add(Array::from_slice(&[index], &[1]), Array::from_slice(&[7u32], &[1])).expect("token");
+                let token =
+                    ops::add(Array::from_slice(&[index], &[1]), Array::from_slice(&[7u32], &[1]))
+                        .expect("token");
                 buffer.append(&token).expect("append");
                 expected.push(index + 7);
                 if index == 1 {

@@ -61,8 +61,16 @@ async fn an_anchor_outlives_its_owner_until_it_is_deleted() {
     let left = |owner: &str| format!("{owner}#00");
     let kept = format!("conversation/{kept}");
     // What a conversation has left is its own, too.
-    let owners =
-        [&kept, &left(&kept), &left(&of_gone), "named/kept", "named/gone", &swapped, "conversation/kept", &left("conversation/kept")];
+    let owners = [
+        &kept,
+        &left(&kept),
+        &left(&of_gone),
+        "named/kept",
+        "named/gone",
+        &swapped,
+        "conversation/kept",
+        &left("conversation/kept"),
+    ];
     store.change_cache(&owners.map(|owner| Anchored(anchor(owner)))).await.unwrap();
     let mut orphans = vec!["conversation/kept".to_owned(), swapped];
     assert_eq!(store.orphan_anchors().await.unwrap(), orphans);
@@ -78,7 +86,10 @@ async fn an_anchor_outlives_its_owner_until_it_is_deleted() {
     orphans.extend([of_gone, "named/gone".to_owned()]);
     orphans.sort();
     assert_eq!(store.orphan_anchors().await.unwrap(), orphans);
-    let released = orphans.iter().flat_map(|owner| [owner.clone(), left(owner)]).map(|owner| Released { owner });
+    let released = orphans
+        .iter()
+        .flat_map(|owner| [owner.clone(), left(owner)])
+        .map(|owner| Released { owner });
     store.change_cache(&released.collect::<Vec<_>>()).await.unwrap();
     assert_eq!(store.orphan_anchors().await.unwrap(), [""; 0]);
     assert_eq!(store.anchors().await.unwrap().len(), 3);

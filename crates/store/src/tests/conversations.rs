@@ -4,7 +4,13 @@ use super::{Scratch, texts, turn};
 use crate::{NamedCacheKind, Prefix, Store, StoreError};
 
 async fn titles(store: &Store) -> Vec<String> {
-    store.conversations().await.unwrap().into_iter().map(|conversation| conversation.title).collect()
+    store
+        .conversations()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|conversation| conversation.title)
+        .collect()
 }
 
 #[tokio::test]
@@ -29,7 +35,12 @@ async fn a_conversation_comes_back_as_it_was_saved() {
 
 #[tokio::test]
 async fn a_conversation_keeps_the_prefix_that_it_began_with() {
-    async fn check(kind: NamedCacheKind, token_ids: Option<Vec<u32>>, title: &str, title_after_a_turn: &str) {
+    async fn check(
+        kind: NamedCacheKind,
+        token_ids: Option<Vec<u32>>,
+        title: &str,
+        title_after_a_turn: &str,
+    ) {
         let scratch = Scratch::new();
         let store = scratch.open().await;
         let prefix = Prefix {
@@ -44,7 +55,10 @@ async fn a_conversation_keeps_the_prefix_that_it_began_with() {
             is_imported: true,
         };
         let made = store.create_conversation_from(7, &prefix, title).await.unwrap();
-        assert_eq!((made.title.as_str(), made.created_at_ms, made.prefix.as_ref()), (title, 7, Some(&prefix)));
+        assert_eq!(
+            (made.title.as_str(), made.created_at_ms, made.prefix.as_ref()),
+            (title, 7, Some(&prefix))
+        );
         assert_eq!(store.conversation(&made.id).await.unwrap(), Some(made.clone()));
         assert_eq!(store.create_conversation(8).await.unwrap().prefix, None);
 
@@ -53,9 +67,13 @@ async fn a_conversation_keeps_the_prefix_that_it_began_with() {
         assert_eq!(listed.prefix, Some(Prefix { token_ids: None, ..prefix.clone() }));
         assert_eq!(listed.title, title_after_a_turn);
         store.close().await.unwrap();
-        assert_eq!(scratch.open().await.conversation(&made.id).await.unwrap().unwrap().prefix, Some(prefix));
+        assert_eq!(
+            scratch.open().await.conversation(&made.id).await.unwrap().unwrap().prefix,
+            Some(prefix)
+        );
     }
-    check(NamedCacheKind::Prompt, Some(vec![1, 70_000, u32::MAX]), "A long book", "A long book").await;
+    check(NamedCacheKind::Prompt, Some(vec![1, 70_000, u32::MAX]), "A long book", "A long book")
+        .await;
     check(NamedCacheKind::Conversation, Some(vec![]), "", "How does it end?").await;
     check(NamedCacheKind::Conversation, None, "Imported\0", "Imported\0").await;
 }
@@ -79,7 +97,9 @@ async fn a_turn_names_a_conversation_once() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let id = store.create_conversation(1).await.unwrap().id;
-    for (question, expected) in [("  \n ", ""), ("How do\n rocks grow?", "How do"), ("And trees?", "How do")] {
+    for (question, expected) in
+        [("  \n ", ""), ("How do\n rocks grow?", "How do"), ("And trees?", "How do")]
+    {
         turn(&store, &id, question, "…").await;
         assert_eq!(titles(&store).await, [expected], "after {question:?}");
     }
@@ -99,7 +119,9 @@ async fn a_deleted_conversation_can_be_restored_until_the_program_ends() {
         store.delete_conversation(id, 50).await.unwrap();
     }
     assert_eq!(titles(&store).await, [""; 0]);
-    assert!(matches!(store.begin_turn(&gone, "more", 60).await, Err(StoreError::NoConversation { id }) if id == gone));
+    assert!(
+        matches!(store.begin_turn(&gone, "more", 60).await, Err(StoreError::NoConversation { id }) if id == gone)
+    );
 
     // Deleting again keeps the first date; restoring twice is as good as once.
     store.delete_conversation(&gone, 70).await.unwrap();
@@ -114,7 +136,9 @@ async fn a_deleted_conversation_can_be_restored_until_the_program_ends() {
     assert_eq!(store.conversation(&gone).await.unwrap(), None);
     assert_eq!(store.message(&message.id).await.unwrap(), None);
     assert_eq!(texts(&store, &kept).await, ["question", "answer"]);
-    assert!(matches!(store.restore_conversation(&gone).await, Err(StoreError::NoConversation { id }) if id == gone));
+    assert!(
+        matches!(store.restore_conversation(&gone).await, Err(StoreError::NoConversation { id }) if id == gone)
+    );
 }
 
 #[tokio::test]
@@ -122,7 +146,10 @@ async fn a_conversation_that_is_not_there_is_named() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     fn check<T: std::fmt::Debug>(what: &str, outcome: Result<T, StoreError>) {
-        assert!(matches!(&outcome, Err(StoreError::NoConversation { id }) if id == "nobody"), "{what}: {outcome:?}");
+        assert!(
+            matches!(&outcome, Err(StoreError::NoConversation { id }) if id == "nobody"),
+            "{what}: {outcome:?}"
+        );
     }
     check("rename", store.rename_conversation("nobody", "x").await);
     check("system prompt", store.set_system_prompt("nobody", "x").await);

@@ -32,13 +32,22 @@ impl Scratch {
 }
 
 fn finished(status: MessageStatus, text: &str) -> FinishedMessage {
-    FinishedMessage { status, text: text.to_owned(), token_ids: Some(vec![1, 2, 3]), error: None, stats: None }
+    FinishedMessage {
+        status,
+        text: text.to_owned(),
+        token_ids: Some(vec![1, 2, 3]),
+        error: None,
+        stats: None,
+    }
 }
 
 /// Adds a question and its complete answer.
 async fn turn(store: &Store, conversation_id: &str, question: &str, answer: &str) {
     let (user, assistant) = store.begin_turn(conversation_id, question, 10).await.unwrap();
-    store.finish_turn(&user.id, &[7], &assistant.id, &finished(MessageStatus::Complete, answer)).await.unwrap();
+    store
+        .finish_turn(&user.id, &[7], &assistant.id, &finished(MessageStatus::Complete, answer))
+        .await
+        .unwrap();
 }
 
 fn named_cache(id: &str, name: &str, last_used_at_ms: i64) -> NamedCacheRow {

@@ -17,7 +17,11 @@ async fn a_named_cache_comes_back_as_it_was_saved() {
         let store = scratch.open().await;
         assert_eq!(store.named_cache(&cache.id).await.unwrap(), Some(cache.clone()));
         let has_token_ids = cache.token_ids.is_some();
-        let listed = ListedNamedCache { row: NamedCacheRow { token_ids: None, ..cache }, has_token_ids, num_conversations: 0 };
+        let listed = ListedNamedCache {
+            row: NamedCacheRow { token_ids: None, ..cache },
+            has_token_ids,
+            num_conversations: 0,
+        };
         assert_eq!(store.named_caches().await.unwrap(), [listed]);
         assert_eq!(store.named_cache("nobody").await.unwrap(), None);
     }
@@ -25,7 +29,13 @@ async fn a_named_cache_comes_back_as_it_was_saved() {
     check(made.clone()).await;
     check(NamedCacheRow { token_ids: Some(vec![]), num_tokens: 0, ..made.clone() }).await;
     let imported_from = Some("book\u{202e}.safetensors".into());
-    check(NamedCacheRow { kind: NamedCacheKind::Conversation, token_ids: None, imported_from, ..made }).await;
+    check(NamedCacheRow {
+        kind: NamedCacheKind::Conversation,
+        token_ids: None,
+        imported_from,
+        ..made
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -46,7 +56,10 @@ async fn a_name_is_taken_once() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     fn check(what: &str, outcome: Result<(), StoreError>) {
-        assert!(matches!(&outcome, Err(StoreError::NameInUse { name }) if name == "book"), "{what}: {outcome:?}");
+        assert!(
+            matches!(&outcome, Err(StoreError::NameInUse { name }) if name == "book"),
+            "{what}: {outcome:?}"
+        );
     }
     store.create_named_cache(&named_cache("a", "book", 2)).await.unwrap();
     check("create", store.create_named_cache(&named_cache("b", "book", 1)).await);
@@ -98,7 +111,10 @@ async fn a_named_cache_that_is_not_there_is_named() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     fn check(what: &str, id: &str, outcome: Result<(), StoreError>) {
-        assert!(matches!(&outcome, Err(StoreError::NoNamedCache { id: named }) if named == id), "{what}: {outcome:?}");
+        assert!(
+            matches!(&outcome, Err(StoreError::NoNamedCache { id: named }) if named == id),
+            "{what}: {outcome:?}"
+        );
     }
     check("rename", "nobody", store.rename_named_cache("nobody", "x").await);
     check("delete", "nobody", store.delete_named_cache("nobody", 1).await);
@@ -130,7 +146,13 @@ async fn the_conversations_that_begin_with_one_are_counted() {
     };
     let check = async |expected: [(&str, i64); 2]| {
         let listed = store.named_caches().await.unwrap();
-        assert_eq!(listed.iter().map(|cache| (cache.row.id.as_str(), cache.num_conversations)).collect::<Vec<_>>(), expected);
+        assert_eq!(
+            listed
+                .iter()
+                .map(|cache| (cache.row.id.as_str(), cache.num_conversations))
+                .collect::<Vec<_>>(),
+            expected
+        );
     };
     let first = store.create_conversation_from(1, &prefix, "").await.unwrap();
     store.create_conversation_from(2, &prefix, "").await.unwrap();

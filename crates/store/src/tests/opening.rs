@@ -1,4 +1,5 @@
-//! Opening and closing: a new file, a second program, what a program that died leaves, files that are refused.
+//! Opening and closing: a new file, a second program, what a program that died leaves, files that
+//! are refused.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +9,8 @@ use crate::store::MIGRATIONS;
 use crate::{ChunkKind, MessageStatus, Store, StoreError};
 
 async fn pragma(store: &Store, statement: &'static str) -> String {
-    let value: sqlx::sqlite::SqliteRow = sqlx::query(statement).fetch_one(&store.writer).await.unwrap();
+    let value: sqlx::sqlite::SqliteRow =
+        sqlx::query(statement).fetch_one(&store.writer).await.unwrap();
     let number: Result<i64, _> = sqlx::Row::try_get(&value, 0);
     number.map(|number| number.to_string()).unwrap_or_else(|_| sqlx::Row::get(&value, 0))
 }
@@ -28,13 +30,19 @@ async fn the_file_is_set_up_to_survive_a_crash() {
     ] {
         assert_eq!(pragma(&store, statement).await, expected, "{statement}");
     }
-    assert!(sqlx::query("delete from settings").execute(&store.readers).await.is_err(), "a reader can write");
+    assert!(
+        sqlx::query("delete from settings").execute(&store.readers).await.is_err(),
+        "a reader can write"
+    );
 }
 
 #[tokio::test]
 async fn sqlite_has_the_fix_for_the_damage_that_a_reset_log_could_do() {
     let scratch = Scratch::new();
-    let version: String = sqlx::query_scalar("select sqlite_version()").fetch_one(&scratch.open().await.writer).await.unwrap();
+    let version: String = sqlx::query_scalar("select sqlite_version()")
+        .fetch_one(&scratch.open().await.writer)
+        .await
+        .unwrap();
     let numbers: Vec<u32> = version.split('.').map(|number| number.parse().unwrap()).collect();
     assert!(numbers >= vec![3, 51, 3], "SQLite {version} is older than 3.51.3");
 }
@@ -47,12 +55,20 @@ async fn a_closed_store_leaves_one_file_and_says_that_it_is_closed() {
     store.set_setting("key", "1").await.unwrap();
     store.close().await.unwrap();
     store.close().await.unwrap();
-    assert!(matches!(store.setting("key").await, Err(StoreError::Closed { path }) if path == nested));
+    assert!(
+        matches!(store.setting("key").await, Err(StoreError::Closed { path }) if path == nested)
+    );
     assert!(matches!(store.set_setting("key", "2").await, Err(StoreError::Closed { .. })));
-    let mut names: Vec<_> = fs::read_dir(nested.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut names: Vec<_> = fs::read_dir(nested.parent().unwrap())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     names.sort();
     assert_eq!(names, ["cairn.db", "cairn.db-runs"]);
-    assert_eq!(Store::open(&nested).await.unwrap().setting("key").await.unwrap().as_deref(), Some("1"));
+    assert_eq!(
+        Store::open(&nested).await.unwrap().setting("key").await.unwrap().as_deref(),
+        Some("1")
+    );
 }
 
 #[tokio::test]
@@ -67,7 +83,10 @@ async fn an_answer_that_was_being_written_is_interrupted_with_its_text() {
 
     let store = scratch.open().await;
     let read = store.message(&assistant.id).await.unwrap().unwrap();
-    assert_eq!((read.status, read.text.as_str(), read.token_ids), (MessageStatus::Interrupted, "half an ans", Some(vec![4, 5])));
+    assert_eq!(
+        (read.status, read.text.as_str(), read.token_ids),
+        (MessageStatus::Interrupted, "half an ans", Some(vec![4, 5]))
+    );
     turn(&store, &id, "q2", "a2").await;
     assert_eq!(texts(&store, &id).await, ["q", "half an ans", "q2", "a2"]);
 }
@@ -82,10 +101,17 @@ async fn two_programs_work_on_one_file() {
     let gone = app.create_conversation(2).await.unwrap().id;
     app.delete_conversation(&gone, 2).await.unwrap();
 
-    // The second program leaves alone what the first is still busy with, and sees what it has saved.
+    // The second program leaves alone what the first is still busy with, and sees what it has
+    // saved.
     let command = scratch.open().await;
-    assert_eq!(command.message(&assistant.id).await.unwrap().unwrap().status, MessageStatus::Streaming);
-    assert!(matches!(command.begin_turn(&id, "r", 2).await, Err(StoreError::AlreadyStreaming { .. })));
+    assert_eq!(
+        command.message(&assistant.id).await.unwrap().unwrap().status,
+        MessageStatus::Streaming
+    );
+    assert!(matches!(
+        command.begin_turn(&id, "r", 2).await,
+        Err(StoreError::AlreadyStreaming { .. })
+    ));
     app.restore_conversation(&gone).await.unwrap();
 
     // Both write at once.
@@ -95,7 +121,10 @@ async fn two_programs_work_on_one_file() {
         }
     };
     tokio::join!(write(&app, "app"), write(&command, "command"));
-    let models: i64 = sqlx::query_scalar("select count(*) from models").fetch_one(&command.readers).await.unwrap();
+    let models: i64 = sqlx::query_scalar("select count(*) from models")
+        .fetch_one(&command.readers)
+        .await
+        .unwrap();
     assert_eq!(models, 40);
 
     // The first dies while the second stays: a third tidies up after the first only.
@@ -104,8 +133,14 @@ async fn two_programs_work_on_one_file() {
     app.delete_conversation(&gone, 4).await.unwrap();
     drop(app);
     let third = scratch.open().await;
-    assert_eq!(third.message(&assistant.id).await.unwrap().unwrap().status, MessageStatus::Interrupted);
-    assert_eq!(third.message(&their_answer.id).await.unwrap().unwrap().status, MessageStatus::Streaming);
+    assert_eq!(
+        third.message(&assistant.id).await.unwrap().unwrap().status,
+        MessageStatus::Interrupted
+    );
+    assert_eq!(
+        third.message(&their_answer.id).await.unwrap().unwrap().status,
+        MessageStatus::Streaming
+    );
     assert_eq!(third.conversation(&gone).await.unwrap(), None);
     command.finish(&their_answer.id, &finished(MessageStatus::Complete, "a")).await.unwrap();
     assert_eq!(texts(&third, &theirs).await, ["q", "a"]);
@@ -130,7 +165,9 @@ async fn programs_that_start_together_make_one_database() {
 #[tokio::test]
 async fn a_file_of_the_first_version_keeps_its_rows() {
     let scratch = Scratch::new();
-    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(scratch.database()).create_if_missing(true);
+    let options = sqlx::sqlite::SqliteConnectOptions::new()
+        .filename(scratch.database())
+        .create_if_missing(true);
     let old = sqlx::SqlitePool::connect_with(options).await.unwrap();
     MIGRATIONS.run_to(1, &old).await.unwrap();
     for statement in [
@@ -145,10 +182,16 @@ async fn a_file_of_the_first_version_keeps_its_rows() {
     for _ in 0..2 {
         let store = scratch.open().await;
         let chunks = store.chunks().await.unwrap();
-        let read: Vec<_> = chunks.iter().map(|chunk| (chunk.key.as_str(), chunk.start, chunk.held_from, chunk.token_ids.len())).collect();
+        let read: Vec<_> = chunks
+            .iter()
+            .map(|chunk| (chunk.key.as_str(), chunk.start, chunk.held_from, chunk.token_ids.len()))
+            .collect();
         assert_eq!(read, [("aa", 0, 0, 1), ("bb", 256, 256, 0)]);
         for chunk in chunks {
-            assert_eq!((chunk.variant.as_str(), chunk.kind, chunk.has_state, chunk.hits), ("", ChunkKind::Assistant, false, 0));
+            assert_eq!(
+                (chunk.variant.as_str(), chunk.kind, chunk.has_state, chunk.hits),
+                ("", ChunkKind::Assistant, false, 0)
+            );
             assert_eq!((chunk.bytes, chunk.created_at_ms, chunk.last_used_at_ms), (7, 8, 9));
         }
         let conversation = store.conversation("c").await.unwrap().unwrap();
@@ -170,7 +213,10 @@ async fn a_newer_file_is_refused() {
     store.close().await.unwrap();
     let before = fs::read(scratch.database()).unwrap();
     let refused = Store::open(&scratch.database()).await;
-    assert!(matches!(&refused, Err(StoreError::Newer { found: 9999, known: 2, .. })), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(StoreError::Newer { found: 9999, known: 2, .. })),
+        "{refused:?}"
+    );
     assert_eq!(fs::read(scratch.database()).unwrap(), before);
 }
 
@@ -188,7 +234,9 @@ async fn a_file_that_is_no_database_is_refused_and_left_alone() {
         let path = scratch.database();
         fs::write(&path, bytes).unwrap();
         let refused = Store::open(&path).await;
-        let Err(error @ StoreError::Corrupt { .. }) = &refused else { panic!("{name}: {refused:?}") };
+        let Err(error @ StoreError::Corrupt { .. }) = &refused else {
+            panic!("{name}: {refused:?}")
+        };
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
         assert!(fs::read(&path).unwrap() == bytes, "{name}: the file was changed");
         let log = fs::read(path.with_extension("db-wal")).unwrap_or_default();
@@ -216,7 +264,10 @@ async fn damage_met_later_names_the_file_too() {
     let id = store.create_conversation(1).await.unwrap().id;
     turn(&store, &id, "q", "a").await;
     let page: i64 =
-        sqlx::query_scalar("select rootpage from sqlite_schema where name = 'messages'").fetch_one(&store.readers).await.unwrap();
+        sqlx::query_scalar("select rootpage from sqlite_schema where name = 'messages'")
+            .fetch_one(&store.readers)
+            .await
+            .unwrap();
     store.close().await.unwrap();
     let mut bytes = fs::read(scratch.database()).unwrap();
     let start = (usize::try_from(page).unwrap() - 1) * 4_096;
@@ -226,7 +277,10 @@ async fn damage_met_later_names_the_file_too() {
     let store = scratch.open().await;
     assert_eq!(store.conversations().await.unwrap().len(), 1);
     let branch = store.branch(&id).await;
-    assert!(matches!(&branch, Err(StoreError::Corrupt { path, .. }) if *path == scratch.database()), "{branch:?}");
+    assert!(
+        matches!(&branch, Err(StoreError::Corrupt { path, .. }) if *path == scratch.database()),
+        "{branch:?}"
+    );
     let begun = store.begin_turn(&id, "r", 2).await;
     assert!(matches!(&begun, Err(StoreError::Corrupt { .. })), "{begun:?}");
 }
@@ -235,7 +289,10 @@ async fn damage_met_later_names_the_file_too() {
 async fn a_place_that_cannot_be_written_is_named() {
     async fn check(name: &str, path: &Path) {
         let refused = Store::open(path).await;
-        assert!(matches!(&refused, Err(StoreError::NotWritable { path: named }) if named == path), "{name}: {refused:?}");
+        assert!(
+            matches!(&refused, Err(StoreError::NotWritable { path: named }) if named == path),
+            "{name}: {refused:?}"
+        );
     }
     let scratch = Scratch::new();
     let file = scratch.0.path().join("file");

@@ -30,9 +30,14 @@ async fn the_model_used_last_is_remembered() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     assert_eq!(store.last_used_model().await.unwrap(), None);
-    for (path, name, now_ms) in [("/models/a", "a", 300), ("/models/b", "b", 200), ("/models/a", "a, renamed", 100)] {
+    for (path, name, now_ms) in
+        [("/models/a", "a", 300), ("/models/b", "b", 200), ("/models/a", "a, renamed", 100)]
+    {
         store.record_model_use(path, name, now_ms).await.unwrap();
-        assert_eq!(store.last_used_model().await.unwrap(), Some((path.to_owned(), name.to_owned())));
+        assert_eq!(
+            store.last_used_model().await.unwrap(),
+            Some((path.to_owned(), name.to_owned()))
+        );
     }
 }
 
@@ -75,7 +80,10 @@ async fn chunks_come_back_parents_first() {
 
     let keys = vec!["00".into(), "nothing".into(), "00".into()];
     store.change_cache(&[Touched { keys, at_ms: 1_234 }]).await.unwrap();
-    assert_eq!(store.chunks().await.unwrap(), [root.clone(), ChunkRow { last_used_at_ms: 1_234, hits: 3, ..child }]);
+    assert_eq!(
+        store.chunks().await.unwrap(),
+        [root.clone(), ChunkRow { last_used_at_ms: 1_234, hits: 3, ..child }]
+    );
     for _ in 0..2 {
         let keys = vec!["00".into(), "nothing".into(), "\"quoted\"".into()];
         store.change_cache(&[Removed { keys }]).await.unwrap();
@@ -100,7 +108,10 @@ async fn ten_thousand_chunks_are_read_at_once() {
     let start = Instant::now();
     let chunks = store.chunks().await.unwrap();
     assert!(start.elapsed().as_secs() < 2, "took {:?}", start.elapsed());
-    assert_eq!((chunks.len(), chunks[9_999].start, chunks[9_999].token_ids.len()), (10_000, 9_999, 256));
+    assert_eq!(
+        (chunks.len(), chunks[9_999].start, chunks[9_999].token_ids.len()),
+        (10_000, 9_999, 256)
+    );
 
     let keys: Vec<String> = chunks.into_iter().map(|chunk| chunk.key).collect();
     store.change_cache(&[Removed { keys }]).await.unwrap();

@@ -36,16 +36,25 @@ async fn a_turn_is_saved_and_finished() {
     let store = scratch.open().await;
     let id = conversation(&store).await;
     let (user, assistant) = store.begin_turn(&id, "question", 77).await.unwrap();
-    assert_eq!((user.role, user.status, user.parent_id.clone()), (Role::User, MessageStatus::Complete, None));
+    assert_eq!(
+        (user.role, user.status, user.parent_id.clone()),
+        (Role::User, MessageStatus::Complete, None)
+    );
     assert_eq!((assistant.role, assistant.status), (Role::Assistant, MessageStatus::Streaming));
     assert_eq!(assistant.parent_id.as_ref(), Some(&user.id));
     assert!(user.seq < assistant.seq);
     assert_eq!(store.branch(&id).await.unwrap(), [user.clone(), assistant.clone()]);
-    assert_eq!(store.conversation(&id).await.unwrap().unwrap().leaf_message_id.as_ref(), Some(&assistant.id));
+    assert_eq!(
+        store.conversation(&id).await.unwrap().unwrap().leaf_message_id.as_ref(),
+        Some(&assistant.id)
+    );
 
     store.save_progress(&assistant.id, "ans", &[5]).await.unwrap();
     let half = store.message(&assistant.id).await.unwrap().unwrap();
-    assert_eq!((half.text.as_str(), half.token_ids, half.status), ("ans", Some(vec![5]), MessageStatus::Streaming));
+    assert_eq!(
+        (half.text.as_str(), half.token_ids, half.status),
+        ("ans", Some(vec![5]), MessageStatus::Streaming)
+    );
 
     let outcome = FinishedMessage {
         status: MessageStatus::Failed,
@@ -64,7 +73,10 @@ async fn a_turn_is_saved_and_finished() {
 
     let store = scratch.open().await;
     let [user, assistant] = store.branch(&id).await.unwrap().try_into().unwrap();
-    assert_eq!((user.token_ids, user.text.as_str(), user.created_at_ms), (Some(vec![9, 8]), "question", 77));
+    assert_eq!(
+        (user.token_ids, user.text.as_str(), user.created_at_ms),
+        (Some(vec![9, 8]), "question", 77)
+    );
     let saved = FinishedMessage {
         status: assistant.status,
         text: assistant.text,
@@ -82,9 +94,19 @@ async fn texts_are_kept_verbatim() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let long = "wall of text ".repeat(80_000);
-    for text in
-        ["", " \n", "a\0b\0", "\0", "e\u{301} é ﬁ", "👩‍👩‍👧‍👦\u{202e}\u{feff}", "'; drop table messages; --", "\r\n\r", "NULL", "1e5", &long]
-    {
+    for text in [
+        "",
+        " \n",
+        "a\0b\0",
+        "\0",
+        "e\u{301} é ﬁ",
+        "👩‍👩‍👧‍👦\u{202e}\u{feff}",
+        "'; drop table messages; --",
+        "\r\n\r",
+        "NULL",
+        "1e5",
+        &long,
+    ] {
         let id = conversation(&store).await;
         turn(&store, &id, text, text).await;
         assert!(texts(&store, &id).await == [text, text], "{text:.40?} was changed");
@@ -114,13 +136,26 @@ async fn a_branch_takes_one_answer_at_a_time() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let id = conversation(&store).await;
-    assert!(matches!(store.begin_sibling_answer(&id, 1).await, Err(StoreError::NothingToAnswer { .. })));
+    assert!(matches!(
+        store.begin_sibling_answer(&id, 1).await,
+        Err(StoreError::NothingToAnswer { .. })
+    ));
     let (_, assistant) = store.begin_turn(&id, "q", 1).await.unwrap();
-    assert!(matches!(store.begin_turn(&id, "r", 2).await, Err(StoreError::AlreadyStreaming { conversation_id }) if conversation_id == id));
-    assert!(matches!(store.begin_sibling_answer(&id, 2).await, Err(StoreError::AlreadyStreaming { .. })));
+    assert!(
+        matches!(store.begin_turn(&id, "r", 2).await, Err(StoreError::AlreadyStreaming { conversation_id }) if conversation_id == id)
+    );
+    assert!(matches!(
+        store.begin_sibling_answer(&id, 2).await,
+        Err(StoreError::AlreadyStreaming { .. })
+    ));
     assert_eq!(texts(&store, &id).await, ["q", ""]);
 
-    for status in [MessageStatus::Stopped, MessageStatus::Failed, MessageStatus::Interrupted, MessageStatus::Complete] {
+    for status in [
+        MessageStatus::Stopped,
+        MessageStatus::Failed,
+        MessageStatus::Interrupted,
+        MessageStatus::Complete,
+    ] {
         store.finish(&assistant.id, &finished(status, "a")).await.unwrap();
         let sibling = store.begin_sibling_answer(&id, 3).await.unwrap();
         store.finish(&sibling.id, &finished(status, "b")).await.unwrap();
@@ -136,7 +171,10 @@ async fn a_message_that_is_not_there_is_named() {
     let (user, assistant) = store.begin_turn(&id, "q", 1).await.unwrap();
     let outcome = finished(MessageStatus::Complete, "a");
     fn check(outcome: Result<(), StoreError>) {
-        assert!(matches!(&outcome, Err(StoreError::NoMessage { id }) if id == "nobody"), "{outcome:?}");
+        assert!(
+            matches!(&outcome, Err(StoreError::NoMessage { id }) if id == "nobody"),
+            "{outcome:?}"
+        );
     }
     check(store.finish("nobody", &outcome).await);
     check(store.set_token_ids("nobody", &[1]).await);
@@ -153,7 +191,10 @@ async fn figures_that_cannot_be_read_do_not_hide_the_answer() {
     let id = conversation(&store).await;
     let (_, assistant) = store.begin_turn(&id, "q", 1).await.unwrap();
     let stats = Some(GenerationStats { prompt_tps: f64::NAN, ..stats() });
-    store.finish(&assistant.id, &FinishedMessage { stats, ..finished(MessageStatus::Complete, "a") }).await.unwrap();
+    store
+        .finish(&assistant.id, &FinishedMessage { stats, ..finished(MessageStatus::Complete, "a") })
+        .await
+        .unwrap();
     let read = store.message(&assistant.id).await.unwrap().unwrap();
     assert_eq!((read.text.as_str(), read.stats), ("a", None));
 }
@@ -163,7 +204,8 @@ async fn a_branch_of_five_thousand_messages_is_read_and_purged() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let id = conversation(&store).await;
-    // Written past the API, in one transaction: 2,500 turns with a sync each would be most of this test's time.
+    // Written past the API, in one transaction: 2,500 turns with a sync each would be most of this
+    // test's time.
     let mut tx = store.begin().await.unwrap();
     sqlx::query(
         "with recursive n (i) as (select 0 union all select i + 1 from n where i < 4999)
@@ -175,12 +217,16 @@ async fn a_branch_of_five_thousand_messages_is_read_and_purged() {
     .execute(&mut *tx)
     .await
     .unwrap();
-    sqlx::query("update conversations set leaf_message_id = 'm4999'").execute(&mut *tx).await.unwrap();
+    sqlx::query("update conversations set leaf_message_id = 'm4999'")
+        .execute(&mut *tx)
+        .await
+        .unwrap();
     store.commit(tx).await.unwrap();
 
     let start = Instant::now();
     let branch = store.branch(&id).await.unwrap();
-    // A walk without its index takes minutes; a slow machine in a debug build does not take two seconds.
+    // A walk without its index takes minutes; a slow machine in a debug build does not take two
+    // seconds.
     assert!(start.elapsed().as_secs() < 2, "took {:?}", start.elapsed());
     assert_eq!(branch.len(), 5_000);
     assert!(branch.iter().enumerate().all(|(i, message)| message.id == format!("m{i}")));
@@ -198,7 +244,10 @@ async fn the_file_refuses_a_tree_that_reaches_into_another_conversation() {
     let (one, other) = (conversation(&store).await, conversation(&store).await);
     turn(&store, &one, "q", "a").await;
     let leaf = store.conversation(&one).await.unwrap().unwrap().leaf_message_id;
-    let moved =
-        sqlx::query("update conversations set leaf_message_id = ? where id = ?").bind(leaf).bind(other).execute(&store.writer).await;
+    let moved = sqlx::query("update conversations set leaf_message_id = ? where id = ?")
+        .bind(leaf)
+        .bind(other)
+        .execute(&store.writer)
+        .await;
     assert!(moved.is_err());
 }

@@ -1,4 +1,5 @@
-//! What is kept, what a prompt can take, what goes first, and who holds what. A chunk takes a byte a token here.
+//! What is kept, what a prompt can take, what goes first, and who holds what. A chunk takes a byte
+//! a token here.
 
 use super::super::eviction::{DISK_BUDGET, PURGED};
 use super::*;
@@ -38,7 +39,12 @@ fn record(space: &Space, chunk: PlannedChunk, at_ms: i64) -> ChunkRecord {
 }
 
 /// Files what a turn computed, used at `at_ms`; returns the last chunk's key.
-fn file(index: &mut ChunkIndex, tokens: &[u32], boundaries: &[(usize, ChunkKind)], at_ms: i64) -> String {
+fn file(
+    index: &mut ChunkIndex,
+    tokens: &[u32],
+    boundaries: &[(usize, ChunkKind)],
+    at_ms: i64,
+) -> String {
     for chunk in index.plan(&space(), tokens, boundaries, ANYWHERE) {
         index.insert(record(&space(), chunk, at_ms), None);
     }
@@ -52,7 +58,15 @@ fn spans(index: &ChunkIndex, tokens: &[u32]) -> Vec<usize> {
 fn hold(index: &mut ChunkIndex, owner: &str, key: &str, is_pinned: bool) {
     let num_tokens = index.get(key).unwrap().record.stop();
     let chunk_key = Some(key.to_owned());
-    let anchor = Anchor { owner: owner.to_owned(), space: space(), model: "m".to_owned(), chunk_key, num_tokens, is_pinned, lost: None };
+    let anchor = Anchor {
+        owner: owner.to_owned(),
+        space: space(),
+        model: "m".to_owned(),
+        chunk_key,
+        num_tokens,
+        is_pinned,
+        lost: None,
+    };
     index.set_anchor(anchor);
 }
 
@@ -75,7 +89,9 @@ fn starts(removed: &[ChunkRecord]) -> Vec<(i64, usize)> {
 
 #[test]
 fn chunks_end_at_boundaries_and_at_256_tokens() {
-    let check = |length: u32, boundaries: &[(usize, ChunkKind)], expected: &[(usize, ChunkKind)]| {
+    let check = |length: u32,
+                 boundaries: &[(usize, ChunkKind)],
+                 expected: &[(usize, ChunkKind)]| {
         let mut index = index(u64::MAX);
         file(&mut index, &ids(0, length), boundaries, 0);
         let parts = index.longest_prefix(&space(), &ids(0, length)).parts;
@@ -85,7 +101,11 @@ fn chunks_end_at_boundaries_and_at_256_tokens() {
     check(1, &[(1, User)], &[(1, User)]);
     check(256, &[(256, User)], &[(256, User)]);
     check(257, &[], &[(256, Assistant), (1, Assistant)]);
-    check(600, &[(40, System), (300, User)], &[(40, System), (256, User), (4, User), (256, Assistant), (44, Assistant)]);
+    check(
+        600,
+        &[(40, System), (300, User)],
+        &[(40, System), (256, User), (4, User), (256, Assistant), (44, Assistant)],
+    );
     check(40, &[(40, System), (300, User)], &[(40, System)]);
 }
 
@@ -103,7 +123,10 @@ fn a_beginning_is_found_however_it_was_cut() {
     assert_eq!(spans(&index, &edited), [40, 60]);
     assert_eq!(spans(&index, &ids(0, 100)), [40, 60]);
     assert_eq!(spans(&index, &ids(1, 100)), Vec::<usize>::new());
-    for other in [Space { fingerprint: "other".to_owned(), ..space() }, Space { variant: "kv8g64".to_owned(), ..space() }] {
+    for other in [
+        Space { fingerprint: "other".to_owned(), ..space() },
+        Space { variant: "kv8g64".to_owned(), ..space() },
+    ] {
         assert!(index.longest_prefix(&other, &ids(0, 100)).parts.is_empty(), "{other:?}");
     }
 }
@@ -111,14 +134,18 @@ fn a_beginning_is_found_however_it_was_cut() {
 #[test]
 fn a_shorter_chunk_is_followed_where_more_comes_behind_it() {
     let mut index = index(u64::MAX);
-    // A question, and its beginning with another answer that goes on as the question does for a while.
+    // A question, and its beginning with another answer that goes on as the question does for a
+    // while.
     file(&mut index, &ids(0, 100), &[(40, System), (90, User)], 0);
     let shorter: Vec<u32> = ids(0, 63).into_iter().chain(ids(1000, 1040)).collect();
     file(&mut index, &shorter, &[(40, System), (60, User)], 0);
     assert_eq!(spans(&index, &shorter), [40, 20, 43]);
     assert_eq!(spans(&index, &ids(0, 100)), [40, 50, 10]);
     assert_eq!(spans(&index, &ids(0, 80)), [40, 40]);
-    assert!(index.plan(&space(), &shorter, &[(40, System), (60, User)], ANYWHERE).is_empty(), "nothing is missing");
+    assert!(
+        index.plan(&space(), &shorter, &[(40, System), (60, User)], ANYWHERE).is_empty(),
+        "nothing is missing"
+    );
 
     // What a model can go on behind counts, not what matches furthest.
     let end = index.longest_prefix(&space(), &shorter).parts[1].record.key.clone();
@@ -130,23 +157,49 @@ fn a_shorter_chunk_is_followed_where_more_comes_behind_it() {
 
 #[test]
 fn a_place_that_a_chunk_hides_gets_chunks_of_its_own() {
-    /// Tokens 0 to 40 in chunks of ten, the first with what a model needs behind it; then what is planned for a place.
-    fn check(tokens: std::ops::Range<u32>, place: usize, needs: Needs, expected: &[(usize, usize)]) {
+    /// Tokens 0 to 40 in chunks of ten, the first with what a model needs behind it; then what is
+    /// planned for a place.
+    fn check(
+        tokens: std::ops::Range<u32>,
+        place: usize,
+        needs: Needs,
+        expected: &[(usize, usize)],
+    ) {
         let mut index = index(u64::MAX);
-        for chunk in index.plan(&space(), &ids(0, 40), &[(10, System), (20, User), (30, User)], ANYWHERE) {
-            let (held_from, has_state) = if chunk.start == 0 { (0, true) } else { (chunk.start + 10, false) };
+        for chunk in
+            index.plan(&space(), &ids(0, 40), &[(10, System), (20, User), (30, User)], ANYWHERE)
+        {
+            let (held_from, has_state) =
+                if chunk.start == 0 { (0, true) } else { (chunk.start + 10, false) };
             index.insert(ChunkRecord { held_from, has_state, ..record(&space(), chunk, 0) }, None);
         }
         let tokens = ids(tokens.start, tokens.end);
-        let planned = index.plan(&space(), &tokens, &[(10, System), (20, User), (place, User)], (needs, &[place]));
-        let spans: Vec<_> = planned.iter().map(|chunk| (chunk.start, chunk.start + chunk.token_ids.len())).collect();
+        let planned = index.plan(
+            &space(),
+            &tokens,
+            &[(10, System), (20, User), (place, User)],
+            (needs, &[place]),
+        );
+        let spans: Vec<_> = planned
+            .iter()
+            .map(|chunk| (chunk.start, chunk.start + chunk.token_ids.len()))
+            .collect();
         assert_eq!(spans, expected, "{place} for {needs:?}");
         // Once they are there nothing is missing.
         for chunk in planned {
             index.insert(ChunkRecord { has_state: true, ..record(&space(), chunk, 0) }, None);
         }
         assert_eq!(index.restorable_prefix(&space(), &tokens, needs).1, tokens.len());
-        assert!(index.plan(&space(), &tokens, &[(10, System), (20, User), (place, User)], (needs, &[place])).is_empty());
+        assert!(
+            index
+                .plan(
+                    &space(),
+                    &tokens,
+                    &[(10, System), (20, User), (place, User)],
+                    (needs, &[place])
+                )
+                .is_empty()
+        );
     }
     let state = Needs { window: None, state: true };
     let window = |window| Needs { window: Some(window), state: false };
@@ -177,13 +230,24 @@ fn models_with_windows_and_states_go_on_where_what_they_need_is_held() {
         let mut start = 0;
         let parts = chunks.iter().map(|&(stop, held_from, has_state)| {
             let token_ids = ids(start as u32, stop as u32);
-            let planned = PlannedChunk { key: stop.to_string(), parent_key: None, kind: User, start, token_ids };
+            let planned = PlannedChunk {
+                key: stop.to_string(),
+                parent_key: None,
+                kind: User,
+                start,
+                token_ids,
+            };
             let record = ChunkRecord { held_from, has_state, ..record(&space(), planned, 0) };
             start = stop;
             PrefixPart { num_tokens: record.token_ids.len(), record }
         });
-        let prefix = Prefix { parts: parts.collect(), num_tokens: chunks.last().map_or(0, |chunk| chunk.0) };
-        assert_eq!(prefix.num_restorable(needs, limit), expected, "{chunks:?} for {needs:?} up to {limit}");
+        let prefix =
+            Prefix { parts: parts.collect(), num_tokens: chunks.last().map_or(0, |chunk| chunk.0) };
+        assert_eq!(
+            prefix.num_restorable(needs, limit),
+            expected,
+            "{chunks:?} for {needs:?} up to {limit}"
+        );
     }
     let plain = Needs::default();
     check(&[(10, 0, false), (20, 10, false)], plain, 100, 20);
@@ -208,7 +272,8 @@ fn models_with_windows_and_states_go_on_where_what_they_need_is_held() {
 #[test]
 fn answers_go_before_questions_and_questions_before_system_prompts() {
     let mut index = index(1000);
-    // Two conversations: a system prompt of 10, a question of 20, an answer of 5; the first is older.
+    // Two conversations: a system prompt of 10, a question of 20, an answer of 5; the first is
+    // older.
     for (from, at_ms) in [(0, 1), (1000, 2)] {
         file(&mut index, &ids(from, from + 35), &[(10, System), (30, User)], at_ms);
     }
@@ -230,7 +295,11 @@ fn nothing_is_evicted_for_a_chunk_that_cannot_fit() {
     let continued = file(&mut index, &ids(0, 40), &[(20, User)], 2);
     file(&mut index, &ids(1000, 1010), &[], 1);
     assert_eq!(index.make_room_on_disk(101, None, 9), None, "larger than the whole budget");
-    assert_eq!(index.make_room_on_disk(70, Some(&continued), 9), None, "only what is being continued would be left");
+    assert_eq!(
+        index.make_room_on_disk(70, Some(&continued), 9),
+        None,
+        "only what is being continued would be left"
+    );
     assert_eq!(index.disk.bytes, 50);
     assert_eq!(starts(&index.make_room_on_disk(60, Some(&continued), 9).unwrap()), [(1, 0)]);
     assert_eq!(index.disk.bytes, 40);
@@ -268,9 +337,17 @@ fn an_anchor_falls_back_to_what_is_left_and_knows_what_it_lost() {
     index.keep_to_disk_budget(8);
     let fallen = moved(&mut index).0.pop().unwrap();
     assert_eq!((fallen.num_tokens, fallen.chunk_key), (0, None));
-    assert_eq!(fallen.lost, Some(Lost { num_tokens: 600, reason: DISK_BUDGET.to_owned(), at_ms: 8 }));
+    assert_eq!(
+        fallen.lost,
+        Some(Lost { num_tokens: 600, reason: DISK_BUDGET.to_owned(), at_ms: 8 })
+    );
     // A row whose chunk is not there.
-    let anchor = Anchor { chunk_key: Some("gone".to_owned()), num_tokens: 50, lost: None, ..index.anchors["chat"].clone() };
+    let anchor = Anchor {
+        chunk_key: Some("gone".to_owned()),
+        num_tokens: 50,
+        lost: None,
+        ..index.anchors["chat"].clone()
+    };
     let reopened = ChunkIndex::new(0, 0, Vec::new(), vec![anchor]);
     assert_eq!(reopened.anchors["chat"].lost.as_ref().map(|lost| lost.num_tokens), Some(50));
 }
@@ -279,7 +356,8 @@ fn an_anchor_falls_back_to_what_is_left_and_knows_what_it_lost() {
 fn a_purge_takes_what_nobody_else_holds() {
     let mut index = index(u64::MAX);
     let shared: Vec<u32> = ids(0, 100);
-    let branch = |from: u32| shared.iter().copied().chain(ids(from, from + 10)).collect::<Vec<u32>>();
+    let branch =
+        |from: u32| shared.iter().copied().chain(ids(from, from + 10)).collect::<Vec<u32>>();
     let first = file(&mut index, &branch(1000), &[(100, System), (105, User)], 1);
     let second = file(&mut index, &branch(2000), &[(100, System), (105, User)], 1);
     // An earlier answer to the first one's question.
@@ -291,8 +369,12 @@ fn a_purge_takes_what_nobody_else_holds() {
     hold(&mut index, "second", &second, false);
 
     let holdings = index.holdings();
-    let held: Vec<_> =
-        holdings.iter().map(|held| (held.anchor.owner.as_str(), held.bytes, held.own_bytes, held.shared_with.clone())).collect();
+    let held: Vec<_> = holdings
+        .iter()
+        .map(|held| {
+            (held.anchor.owner.as_str(), held.bytes, held.own_bytes, held.shared_with.clone())
+        })
+        .collect();
     let with = |owner: &str| vec![owner.to_owned()];
     assert_eq!(held, [("first", 110, 10, with("second")), ("second", 110, 10, with("first"))]);
 
@@ -313,7 +395,8 @@ fn a_purge_takes_what_nobody_else_holds() {
 fn a_purge_takes_what_its_owner_has_left_too() {
     let mut index = index(u64::MAX);
     let shared = ids(0, 100);
-    let branch = |from: u32| shared.iter().copied().chain(ids(from, from + 10)).collect::<Vec<u32>>();
+    let branch =
+        |from: u32| shared.iter().copied().chain(ids(from, from + 10)).collect::<Vec<u32>>();
     let boundaries = [(100, System)];
     let other = file(&mut index, &branch(9000), &boundaries, 1);
     hold(&mut index, "other", &other, false);
@@ -325,16 +408,24 @@ fn a_purge_takes_what_its_owner_has_left_too() {
         hold(&mut index, "chat", &last, true);
     }
     let (anchors, released) = moved(&mut index);
-    assert_eq!((anchors.len(), released.len()), (4, 1), "other, chat, and two that it has left; the first was come back to: {anchors:?}");
+    assert_eq!(
+        (anchors.len(), released.len()),
+        (4, 1),
+        "other, chat, and two that it has left; the first was come back to: {anchors:?}"
+    );
     // Nobody sees them, and they pin nothing.
-    assert_eq!(index.holdings().iter().map(|held| held.anchor.owner.as_str()).collect::<Vec<_>>(), ["chat", "other"]);
+    assert_eq!(
+        index.holdings().iter().map(|held| held.anchor.owner.as_str()).collect::<Vec<_>>(),
+        ["chat", "other"]
+    );
     assert_eq!(index.holding("other").unwrap().shared_with, ["chat"]);
     assert_eq!(index.clear(9).iter().map(|record| record.bytes).sum::<u64>(), 10 + 10 + 20);
     assert_eq!(moved(&mut index).1.len(), 2, "nothing is left of what was left");
     // As rows they come back after a start.
     let last = file(&mut index, &branch(3000), &boundaries, 3);
     hold(&mut index, "chat", &last, false);
-    let (records, anchors) = (index.records().cloned().collect(), index.anchors.values().cloned().collect());
+    let (records, anchors) =
+        (index.records().cloned().collect(), index.anchors.values().cloned().collect());
     let mut index = ChunkIndex::new(u64::MAX, 0, records, anchors);
     assert_eq!(index.purge("chat", 9).iter().map(|record| record.bytes).sum::<u64>(), 10 + 10 + 10);
     assert_eq!(index.anchors.keys().collect::<Vec<_>>(), ["chat", "other"]);
@@ -355,7 +446,9 @@ fn an_anchor_is_told_where_it_stands_on_disk() {
         })
         .collect();
     hold(&mut index, "chat", &keys[2], false);
-    let told = |index: &mut ChunkIndex| moved(index).0.iter().map(|anchor| (anchor.num_tokens, anchor.chunk_key.clone())).next();
+    let told = |index: &mut ChunkIndex| {
+        moved(index).0.iter().map(|anchor| (anchor.num_tokens, anchor.chunk_key.clone())).next()
+    };
     assert_eq!(told(&mut index), Some((0, None)));
     index.filed(&keys[0], 10, "hash".to_owned());
     index.filed(&keys[1], 10, "hash".to_owned());
@@ -371,16 +464,30 @@ fn rows_that_nothing_leads_to_are_cut_off() {
     hold(&mut whole, "chat", &last, false);
     file(&mut whole, &ids(1000, 1010), &[], 6);
     let anchors: Vec<Anchor> = whole.anchors.values().cloned().collect();
-    let records: Vec<ChunkRecord> = whole.records().filter(|record| record.start != 30).cloned().collect();
+    let records: Vec<ChunkRecord> =
+        whole.records().filter(|record| record.start != 30).cloned().collect();
     let mut index = ChunkIndex::new(u64::MAX, 0, records, anchors);
-    assert_eq!(index.cut_off.iter().map(|record| record.start).collect::<BTreeSet<_>>(), BTreeSet::from([286, 542]));
-    assert_eq!((spans(&index, &ids(0, 600)), spans(&index, &ids(1000, 1010)), index.disk.bytes), (vec![30], vec![10], 40));
+    assert_eq!(
+        index.cut_off.iter().map(|record| record.start).collect::<BTreeSet<_>>(),
+        BTreeSet::from([286, 542])
+    );
+    assert_eq!(
+        (spans(&index, &ids(0, 600)), spans(&index, &ids(1000, 1010)), index.disk.bytes),
+        (vec![30], vec![10], 40)
+    );
     assert_eq!(index.anchors["chat"].chunk_key, None);
     // What takes the place of the lost ones is filed as if they had never been there.
     file(&mut index, &ids(0, 600), &[(30, System)], 7);
     assert_eq!(spans(&index, &ids(0, 600)), [30, 256, 256, 58]);
     assert_eq!(index.clear(9).len(), 5);
-    assert_eq!((index.disk.bytes, index.leaves.iter().map(BTreeSet::len).sum::<usize>(), index.children.len()), (0, 0, 0));
+    assert_eq!(
+        (
+            index.disk.bytes,
+            index.leaves.iter().map(BTreeSet::len).sum::<usize>(),
+            index.children.len()
+        ),
+        (0, 0, 0)
+    );
 }
 
 #[test]
@@ -395,7 +502,11 @@ fn what_could_not_be_written_gives_way_to_the_budget() {
     index.disk.budget = 0;
     assert_eq!(starts(&index.keep_to_disk_budget(9)), [(2, 20), (1, 0)]);
     assert!(!index.contains(&on_disk));
-    assert_eq!(spans(&index, &ids(1000, 1010)), [10], "it takes no room on disk, and stands in nobody's way");
+    assert_eq!(
+        spans(&index, &ids(1000, 1010)),
+        [10],
+        "it takes no room on disk, and stands in nobody's way"
+    );
 }
 
 #[test]
@@ -404,13 +515,17 @@ fn who_holds_a_chunk_is_known_whatever_has_happened() {
         let mut expected: HashMap<String, BTreeSet<Arc<str>>> = HashMap::new();
         for anchor in index.anchors.values() {
             for entry in anchor.chunk_key.iter().flat_map(|key| index.path(key)) {
-                expected.entry(entry.record.key.clone()).or_default().insert(Arc::from(anchor.owner.as_str()));
+                expected
+                    .entry(entry.record.key.clone())
+                    .or_default()
+                    .insert(Arc::from(anchor.owner.as_str()));
             }
         }
         assert_eq!(index.holders, expected, "{after}");
     }
     let mut index = index(u64::MAX);
-    let branch = |from: u32| ids(0, 300).into_iter().chain(ids(from, from + 10)).collect::<Vec<u32>>();
+    let branch =
+        |from: u32| ids(0, 300).into_iter().chain(ids(from, from + 10)).collect::<Vec<u32>>();
     for (owner, from) in [("first", 1000), ("second", 2000), ("third", 3000)] {
         let last = file(&mut index, &branch(from), &[(300, System), (305, User)], i64::from(from));
         hold(&mut index, owner, &last, owner == "third");
@@ -438,8 +553,18 @@ fn memory_gives_up_what_the_disk_has_before_what_only_it_has() {
             index.insert(record(&space(), chunk, at_ms), Some(10));
         }
     }
-    let newer: Vec<String> = index.longest_prefix(&space(), &ids(1000, 1020)).parts.into_iter().map(|part| part.record.key).collect();
-    let older: Vec<String> = index.longest_prefix(&space(), &ids(0, 20)).parts.into_iter().map(|part| part.record.key).collect();
+    let newer: Vec<String> = index
+        .longest_prefix(&space(), &ids(1000, 1020))
+        .parts
+        .into_iter()
+        .map(|part| part.record.key)
+        .collect();
+    let older: Vec<String> = index
+        .longest_prefix(&space(), &ids(0, 20))
+        .parts
+        .into_iter()
+        .map(|part| part.record.key)
+        .collect();
     for key in &newer {
         index.filed(key, 11, "hash".to_owned());
     }
@@ -474,7 +599,13 @@ fn reading_is_counted_and_puts_off_eviction() {
 fn records_make_the_same_index_again() {
     let mut first = index(u64::MAX);
     file(&mut first, &ids(0, 600), &[(30, System)], 5);
-    let records = first.longest_prefix(&space(), &ids(0, 600)).parts.into_iter().map(|part| part.record).rev().collect();
+    let records = first
+        .longest_prefix(&space(), &ids(0, 600))
+        .parts
+        .into_iter()
+        .map(|part| part.record)
+        .rev()
+        .collect();
     let mut second = ChunkIndex::new(u64::MAX, 0, records, Vec::new());
     assert_eq!(spans(&second, &ids(0, 600)), spans(&first, &ids(0, 600)));
     assert_eq!(second.disk.bytes, first.disk.bytes);

@@ -1,5 +1,5 @@
-//! What a prompt-cache file says that it holds: checked from header and numbers alone, before an array is made of it. Links no MLX, so
-//! that it can be fuzzed alone.
+//! What a prompt-cache file says that it holds: checked from header and numbers alone, before an
+//! array is made of it. Links no MLX, so that it can be fuzzed alone.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -55,7 +55,8 @@ pub enum Class {
 }
 
 impl Class {
-    const ALL: [Class; 6] = [Class::Kv, Class::Rotating, Class::Quantized, Class::Chunked, Class::Arrays, Class::List];
+    const ALL: [Class; 6] =
+        [Class::Kv, Class::Rotating, Class::Quantized, Class::Chunked, Class::Arrays, Class::List];
 
     fn parse(name: &str) -> Option<Class> {
         // What 0.30.4 called an ArraysCache of two.
@@ -181,7 +182,9 @@ impl CheckedFile {
     /// The bytes of the tokens in use.
     pub fn read_rows(&self, rows: &Rows) -> Result<Vec<u8>, Refusal> {
         let Rows { tensor, num_used } = rows;
-        let &[batch, heads, capacity, width] = tensor.shape.as_slice() else { return self.read(tensor) };
+        let &[batch, heads, capacity, width] = tensor.shape.as_slice() else {
+            return self.read(tensor);
+        };
         if *num_used >= capacity {
             return self.read(tensor);
         }
@@ -199,23 +202,31 @@ impl CheckedFile {
         match are_finite(tensor.dtype, bytes) {
             true => Ok(()),
             false => Err(refusal(
-                format!("its tensor {:?} holds numbers that are none (NaN or infinite)", shown(&tensor.name)),
+                format!(
+                    "its tensor {:?} holds numbers that are none (NaN or infinite)",
+                    shown(&tensor.name)
+                ),
                 "the model computes none such",
             )),
         }
     }
 }
 
-/// Whether no floating-point number among `bytes` is infinite or not a number. Others always are numbers.
+/// Whether no floating-point number among `bytes` is infinite or not a number. Others always are
+/// numbers.
 fn are_finite(dtype: Dtype, bytes: &[u8]) -> bool {
     let half = |exponent: u16| {
         let (numbers, _) = bytes.as_chunks::<2>();
-        !numbers.iter().fold(false, |bad, number| bad | (u16::from_le_bytes(*number) & exponent == exponent))
+        !numbers
+            .iter()
+            .fold(false, |bad, number| bad | (u16::from_le_bytes(*number) & exponent == exponent))
     };
     match dtype {
         Dtype::F32 => {
             let (numbers, _) = bytes.as_chunks::<4>();
-            !numbers.iter().fold(false, |bad, number| bad | (u32::from_le_bytes(*number) & 0x7f80_0000 == 0x7f80_0000))
+            !numbers.iter().fold(false, |bad, number| {
+                bad | (u32::from_le_bytes(*number) & 0x7f80_0000 == 0x7f80_0000)
+            })
         }
         Dtype::F16 => half(0x7c00),
         Dtype::Bf16 => half(0x7f80),
@@ -229,10 +240,16 @@ fn check_batch(layers: &[LayerState]) -> Result<(), Refusal> {
             into.insert(tensor.shape.first());
         };
         match layer {
-            LayerState::Kv { held, .. } | LayerState::Rotating { held, .. } | LayerState::Chunked { held, .. } => {
+            LayerState::Kv { held, .. }
+            | LayerState::Rotating { held, .. }
+            | LayerState::Chunked { held, .. } => {
                 held.iter().flatten().for_each(|rows| add(&rows.tensor));
             }
-            LayerState::Quantized { held, .. } => held.iter().flat_map(|held| held.iter()).flatten().for_each(|rows| add(&rows.tensor)),
+            LayerState::Quantized { held, .. } => held
+                .iter()
+                .flat_map(|held| held.iter())
+                .flatten()
+                .for_each(|rows| add(&rows.tensor)),
             LayerState::Arrays(slots) => slots.iter().flatten().for_each(add),
             LayerState::List(entries) => entries.iter().for_each(|entry| rows(entry, into)),
         }
@@ -240,7 +257,10 @@ fn check_batch(layers: &[LayerState]) -> Result<(), Refusal> {
     let mut found = HashSet::new();
     layers.iter().for_each(|layer| rows(layer, &mut found));
     match found.len() > 1 || found.contains(&None) {
-        true => Err(refusal("its arrays have different numbers of rows".to_owned(), "all layers must hold the same batch")),
+        true => Err(refusal(
+            "its arrays have different numbers of rows".to_owned(),
+            "all layers must hold the same batch",
+        )),
         false => Ok(()),
     }
 }
@@ -273,10 +293,17 @@ struct Source<'a> {
 impl<'a> Source<'a> {
     /// Also returns the layers' classes, and the user's metadata.
     #[allow(clippy::type_complexity)] // returned to one caller
-    fn parse(file: &'a SafetensorsFile) -> Result<(Self, Vec<Class>, BTreeMap<String, String>), Refusal> {
+    fn parse(
+        file: &'a SafetensorsFile,
+    ) -> Result<(Self, Vec<Class>, BTreeMap<String, String>), Refusal> {
         let found = file.metadata();
-        // 0.32.0 begins its list of scalars with an empty one, where 0.30.4 has the first layer's class.
-        let layout = if found.get("2.0").is_some_and(|first| first.is_empty()) { Layout::Current } else { Layout::Old };
+        // 0.32.0 begins its list of scalars with an empty one, where 0.30.4 has the first layer's
+        // class.
+        let layout = if found.get("2.0").is_some_and(|first| first.is_empty()) {
+            Layout::Current
+        } else {
+            Layout::Old
+        };
         let (user, class) = match layout {
             Layout::Current => ("0.", "1."),
             Layout::Old => ("1.", "2."),
@@ -284,7 +311,10 @@ impl<'a> Source<'a> {
         let mut source = Source { file, layout, kinds: HashMap::new(), taken: RefCell::default() };
         let num_layers = found.keys().filter(|key| key.starts_with(class)).count();
         if !(1..=MAX_LAYERS).contains(&num_layers) {
-            return Err(refusal(format!("it names {num_layers} layers"), &format!("there must be from 1 to {MAX_LAYERS}")));
+            return Err(refusal(
+                format!("it names {num_layers} layers"),
+                &format!("there must be from 1 to {MAX_LAYERS}"),
+            ));
         }
         let mut classes = Vec::with_capacity(num_layers);
         for layer in 0..num_layers {
@@ -293,20 +323,28 @@ impl<'a> Source<'a> {
         }
         if layout == Layout::Current {
             for index in 1.. {
-                let (Some(name), Some(kind)) = (found.get(&format!("2.{index}.0")), found.get(&format!("2.{index}.1"))) else { break };
+                let (Some(name), Some(kind)) =
+                    (found.get(&format!("2.{index}.0")), found.get(&format!("2.{index}.1")))
+                else {
+                    break;
+                };
                 source.kinds.insert(name, kind);
             }
         }
-        let metadata = found.iter().filter_map(|(key, value)| Some((key.strip_prefix(user)?.to_owned(), value.clone()))).collect();
+        let metadata = found
+            .iter()
+            .filter_map(|(key, value)| Some((key.strip_prefix(user)?.to_owned(), value.clone())))
+            .collect();
         Ok((source, classes, metadata))
     }
 
     fn check_nothing_is_left(&self) -> Result<(), Refusal> {
         let taken = self.taken.borrow();
         match self.file.tensors().iter().find(|tensor| !taken.contains(tensor.name.as_str())) {
-            Some(tensor) => {
-                Err(refusal(format!("no layer uses its tensor {:?}", shown(&tensor.name)), "every tensor must be part of a layer"))
-            }
+            Some(tensor) => Err(refusal(
+                format!("no layer uses its tensor {:?}", shown(&tensor.name)),
+                "every tensor must be part of a layer",
+            )),
             None => Ok(()),
         }
     }
@@ -319,7 +357,8 @@ impl<'a> Source<'a> {
     }
 
     fn get(&self, name: &str) -> Result<(&'a TensorEntry, Option<&'a str>), Refusal> {
-        self.find(name).ok_or_else(|| refusal(format!("it lacks the tensor {name:?}"), "its layer needs it"))
+        self.find(name)
+            .ok_or_else(|| refusal(format!("it lacks the tensor {name:?}"), "its layer needs it"))
     }
 
     /// An array, or none.
@@ -335,30 +374,44 @@ impl<'a> Source<'a> {
     /// A whole number.
     fn scalar(&self, name: &str) -> Result<i64, Refusal> {
         let (tensor, kind) = self.get(name)?;
-        let bytes = if kind == Some("scalar") && tensor.shape.is_empty() { self.file.read_tensor(name)? } else { Vec::new() };
+        let bytes = if kind == Some("scalar") && tensor.shape.is_empty() {
+            self.file.read_tensor(name)?
+        } else {
+            Vec::new()
+        };
         let number = match tensor.dtype {
             Dtype::I32 => bytes.try_into().ok().map(|bytes| i64::from(i32::from_le_bytes(bytes))),
             Dtype::I64 => bytes.try_into().ok().map(i64::from_le_bytes),
             _ => None,
         };
-        number.ok_or_else(|| refusal(format!("tensor {name:?} is no whole number"), "its layer needs one there"))
+        number.ok_or_else(|| {
+            refusal(format!("tensor {name:?} is no whole number"), "its layer needs one there")
+        })
     }
 
     /// A short text.
     fn text(&self, name: &str) -> Result<String, Refusal> {
         let (tensor, kind) = self.get(name)?;
-        let is_text = kind == Some("string") && tensor.dtype == Dtype::I32 && matches!(tensor.shape[..], [1..=64]);
+        let is_text = kind == Some("string")
+            && tensor.dtype == Dtype::I32
+            && matches!(tensor.shape[..], [1..=64]);
         let bytes = if is_text { self.file.read_tensor(name)? } else { Vec::new() };
         let (code_points, _) = bytes.as_chunks::<4>();
-        let text: Option<String> = code_points.iter().map(|bytes| char::from_u32(u32::from_le_bytes(*bytes))).collect();
-        text.filter(|text| !text.is_empty()).ok_or_else(|| refusal(format!("tensor {name:?} is no text"), "its layer needs one there"))
+        let text: Option<String> =
+            code_points.iter().map(|bytes| char::from_u32(u32::from_le_bytes(*bytes))).collect();
+        text.filter(|text| !text.is_empty()).ok_or_else(|| {
+            refusal(format!("tensor {name:?} is no text"), "its layer needs one there")
+        })
     }
 }
 
 fn known_class(layer: usize, name: &str) -> Result<Class, Refusal> {
     Class::parse(name).ok_or_else(|| {
         let known = Class::ALL.map(Class::name);
-        refusal(format!("layer {layer} is a {:?}", shown(name)), &format!("only {} can be read", known.join(", ")))
+        refusal(
+            format!("layer {layer} is a {:?}", shown(name)),
+            &format!("only {} can be read", known.join(", ")),
+        )
     })
 }
 
@@ -403,16 +456,20 @@ impl<'a> State<'a> {
         let capacity = capacity(&pair);
         let max_size = self.number("max_size", 2, 1, 1..=MAX_TOKENS)?;
         let keep = self.number("keep", 1, 0, 0..=max_size - 1)?;
-        let offset = self.number("offset", 0, 2, 0..=if pair.is_some() { MAX_TOKENS } else { 0 })?;
+        let offset =
+            self.number("offset", 0, 2, 0..=if pair.is_some() { MAX_TOKENS } else { 0 })?;
         let index = self.number("index", 3, 3, 0..=capacity)?;
         let is_right = if offset < max_size {
             index == offset // and so within the capacity
         } else {
-            (index == capacity && (max_size..=offset).contains(&capacity)) || (capacity == max_size && index > keep)
+            (index == capacity && (max_size..=offset).contains(&capacity))
+                || (capacity == max_size && index > keep)
         };
         if !is_right {
-            let what =
-                format!("layer {} is a ring of {max_size} tokens, {capacity} of them held, with index {index} after {offset}", self.layer);
+            let what = format!(
+                "layer {} is a ring of {max_size} tokens, {capacity} of them held, with index {index} after {offset}",
+                self.layer
+            );
             return Err(refusal(what, "no sequence of tokens leads there"));
         }
         let num_used = if offset < max_size { offset } else { capacity };
@@ -425,19 +482,34 @@ impl<'a> State<'a> {
         if self.source.find(&format!("{}.0", self.prefix)).is_some() {
             // Nothing was written yet.
             return match (self.pair()?, self.number("offset", 0, 0, 0..=0)?) {
-                (None, offset) => Ok(LayerState::Quantized { held: None, offset, group_size, bits }),
-                _ => Err(refusal(format!("layer {} is not quantized", self.layer), "its class says so")),
+                (None, offset) => {
+                    Ok(LayerState::Quantized { held: None, offset, group_size, bits })
+                }
+                _ => Err(refusal(
+                    format!("layer {} is not quantized", self.layer),
+                    "its class says so",
+                )),
             };
         }
-        let (keys, values) = (self.quantized_array(0, group_size, bits)?, self.quantized_array(1, group_size, bits)?);
+        let (keys, values) = (
+            self.quantized_array(0, group_size, bits)?,
+            self.quantized_array(1, group_size, bits)?,
+        );
         self.check_alike(keys[0], values[0])?;
         let offset = self.number("offset", 0, 0, 0..=keys[0].shape[2])?;
-        let used = |parts: [&TensorEntry; 3]| parts.map(|tensor| Rows { tensor: tensor.clone(), num_used: offset });
+        let used = |parts: [&TensorEntry; 3]| {
+            parts.map(|tensor| Rows { tensor: tensor.clone(), num_used: offset })
+        };
         let held = (offset > 0).then(|| Box::new([used(keys), used(values)]));
         Ok(LayerState::Quantized { held, offset, group_size, bits })
     }
 
-    fn quantized_array(&self, index: usize, group_size: i32, bits: i32) -> Result<[&'a TensorEntry; 3], Refusal> {
+    fn quantized_array(
+        &self,
+        index: usize,
+        group_size: i32,
+        bits: i32,
+    ) -> Result<[&'a TensorEntry; 3], Refusal> {
         let part = |part: usize| {
             let name = format!("{}.{index}.{part}", self.prefix);
             self.source.array(&name)?.ok_or_else(|| no_array(&name))
@@ -448,14 +520,20 @@ impl<'a> State<'a> {
                 packed.shape.len() == 4
                     && scales.shape.len() == 4
                     && packed.shape[..3] == scales.shape[..3]
-                    && *packed_dim as u64 * 32 == *num_groups as u64 * group_size as u64 * bits as u64
+                    && *packed_dim as u64 * 32
+                        == *num_groups as u64 * group_size as u64 * bits as u64
             }
             _ => false,
         };
         let has_types = packed.dtype == Dtype::U32 && is_float(scales);
         if !is_right || !has_types || scales.shape != biases.shape || scales.dtype != biases.dtype {
-            let what = format!("layer {} has shapes {:?}, {:?} and {:?}", self.layer, packed.shape, scales.shape, biases.shape);
-            let allowed = format!("they must be those of one array, quantized in groups of {group_size} to {bits} bits");
+            let what = format!(
+                "layer {} has shapes {:?}, {:?} and {:?}",
+                self.layer, packed.shape, scales.shape, biases.shape
+            );
+            let allowed = format!(
+                "they must be those of one array, quantized in groups of {group_size} to {bits} bits"
+            );
             return Err(refusal(what, &allowed));
         }
         Ok([packed, scales, biases])
@@ -471,12 +549,17 @@ impl<'a> State<'a> {
             Layout::Old => self.number("start_position", 2, 1, 0..=0)?,
         };
         let offset = match self.source.layout {
-            Layout::Current => self.number("offset", 0, 0, start..=(start + capacity).min(MAX_TOKENS))?,
+            Layout::Current => {
+                self.number("offset", 0, 0, start..=(start + capacity).min(MAX_TOKENS))?
+            }
             Layout::Old => capacity,
         };
         let held = held(pair, offset - start);
         if held.is_none() && offset > 0 {
-            return Err(refusal(format!("layer {} holds nothing after {offset} tokens", self.layer), "it must hold the last ones"));
+            return Err(refusal(
+                format!("layer {} holds nothing after {offset} tokens", self.layer),
+                "it must hold the last ones",
+            ));
         }
         Ok(LayerState::Chunked { held, offset, chunk_size, start })
     }
@@ -504,7 +587,10 @@ impl<'a> State<'a> {
             arrays.push(self.source.array(&format!("{slots}.{}", arrays.len()))?.cloned());
         }
         match arrays.is_empty() {
-            true => Err(refusal(format!("layer {} has no arrays", self.layer), "its class has at least one")),
+            true => Err(refusal(
+                format!("layer {} has no arrays", self.layer),
+                "its class has at least one",
+            )),
             false => Ok(arrays),
         }
     }
@@ -519,45 +605,72 @@ impl<'a> State<'a> {
             let name = self.source.text(&format!("{}.{}.1", self.prefix, entries.len()))?;
             let class = known_class(self.layer, &name)?;
             if class == Class::List || entries.len() == MAX_ENTRIES {
-                let allowed = format!("a list has at most {MAX_ENTRIES} caches, none of them a list");
-                return Err(refusal(format!("layer {} is a list of another form", self.layer), &allowed));
+                let allowed =
+                    format!("a list has at most {MAX_ENTRIES} caches, none of them a list");
+                return Err(refusal(
+                    format!("layer {} is a list of another form", self.layer),
+                    &allowed,
+                ));
             }
             let prefix = format!("{}.{}.0", self.prefix, entries.len());
             entries.push(State { source: self.source, layer: self.layer, prefix }.read(class)?);
         }
         match entries.is_empty() {
-            true => Err(refusal(format!("layer {} is an empty list", self.layer), "a list has at least one cache")),
+            true => Err(refusal(
+                format!("layer {} is an empty list", self.layer),
+                "a list has at least one cache",
+            )),
             false => Ok(entries),
         }
     }
 
     /// Keys and values `[B, H, capacity, D]`, or neither.
     fn pair(&self) -> Result<Pair<'a>, Refusal> {
-        match (self.source.array(&format!("{}.0", self.prefix))?, self.source.array(&format!("{}.1", self.prefix))?) {
+        match (
+            self.source.array(&format!("{}.0", self.prefix))?,
+            self.source.array(&format!("{}.1", self.prefix))?,
+        ) {
             (Some(keys), Some(values)) => {
                 self.check_alike(keys, values)?;
                 if !is_float(keys) || keys.dtype != values.dtype {
-                    let what = format!("layer {} has keys of {} and values of {}", self.layer, keys.dtype.name(), values.dtype.name());
+                    let what = format!(
+                        "layer {} has keys of {} and values of {}",
+                        self.layer,
+                        keys.dtype.name(),
+                        values.dtype.name()
+                    );
                     return Err(refusal(what, "both must be of one floating-point type"));
                 }
                 Ok(Some([keys, values]))
             }
             (None, None) => Ok(None),
-            _ => Err(refusal(format!("layer {} has only one of keys and values", self.layer), "both are needed")),
+            _ => Err(refusal(
+                format!("layer {} has only one of keys and values", self.layer),
+                "both are needed",
+            )),
         }
     }
 
     fn check_alike(&self, keys: &TensorEntry, values: &TensorEntry) -> Result<(), Refusal> {
         let (keys, values) = (&keys.shape, &values.shape);
-        if keys.len() == 4 && values.len() == 4 && keys[..3] == values[..3] && keys[2] <= MAX_TOKENS {
+        if keys.len() == 4 && values.len() == 4 && keys[..3] == values[..3] && keys[2] <= MAX_TOKENS
+        {
             return Ok(());
         }
-        let what = format!("layer {} has keys of shape {keys:?} and values of {values:?}", self.layer);
+        let what =
+            format!("layer {} has keys of shape {keys:?} and values of {values:?}", self.layer);
         Err(refusal(what, "both need four axes, the first three of the same lengths"))
     }
 
-    /// The number that stands at `current` after keys and values in today's layout, and at `old` in 0.30.4's.
-    fn number(&self, name: &str, current: usize, old: usize, allowed: RangeInclusive<usize>) -> Result<usize, Refusal> {
+    /// The number that stands at `current` after keys and values in today's layout, and at `old` in
+    /// 0.30.4's.
+    fn number(
+        &self,
+        name: &str,
+        current: usize,
+        old: usize,
+        allowed: RangeInclusive<usize>,
+    ) -> Result<usize, Refusal> {
         let found = self.any_number(name, current, old)?;
         let in_range = usize::try_from(found).ok().filter(|found| allowed.contains(found));
         in_range.ok_or_else(|| {
@@ -571,7 +684,10 @@ impl<'a> State<'a> {
         let found = self.any_number(name, place, place)?;
         let known = i32::try_from(found).ok().filter(|found| allowed.contains(found));
         known.ok_or_else(|| {
-            refusal(format!("in layer {}, {name} = {found}", self.layer), &format!("it must be one of {allowed:?}, which MLX has"))
+            refusal(
+                format!("in layer {}, {name} = {found}", self.layer),
+                &format!("it must be one of {allowed:?}, which MLX has"),
+            )
         })
     }
 
@@ -580,8 +696,14 @@ impl<'a> State<'a> {
             Layout::Current => self.source.scalar(&format!("{}.{}", self.prefix, current + 2)),
             Layout::Old => {
                 let key = format!("0.{}.{old}", self.layer);
-                let number = self.source.file.metadata().get(&key).and_then(|text| text.parse().ok());
-                let refuse = || refusal(format!("its metadata has no number at {key:?}"), &format!("its layer needs its {name} there"));
+                let number =
+                    self.source.file.metadata().get(&key).and_then(|text| text.parse().ok());
+                let refuse = || {
+                    refusal(
+                        format!("its metadata has no number at {key:?}"),
+                        &format!("its layer needs its {name} there"),
+                    )
+                };
                 number.ok_or_else(refuse)
             }
         }

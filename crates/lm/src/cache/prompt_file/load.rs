@@ -9,22 +9,28 @@ use super::checked::{CheckedFile, Class, LayerState, QuantizedRows, Refusal, Row
 use crate::LmError;
 use crate::cache::fit::{check_fit, own_caches};
 use crate::cache::span::CacheLayout;
-use crate::cache::{ArraysCache, CacheList, ChunkedKvCache, KvCache, LayerCache, QuantizedArray, QuantizedKvCache, RotatingKvCache};
+use crate::cache::{
+    ArraysCache, CacheList, ChunkedKvCache, KvCache, LayerCache, QuantizedArray, QuantizedKvCache,
+    RotatingKvCache,
+};
 use crate::ffi;
 use crate::models::Model;
 use crate::safetensors_header::{CheckError, TensorEntry};
 use crate::weights::mlx_dtype;
 
-/// Reads the caches in `path`, and what the user stored beside them. Fails with one sentence on anything that a model could not continue
-/// from; whether the caches fit a certain model, only that model can tell ([`PromptFile`]).
-pub fn load_prompt_cache(path: &Path) -> Result<(Vec<LayerCache>, BTreeMap<String, String>), LmError> {
+/// Reads the caches in `path`, and what the user stored beside them. Fails with one sentence on
+/// anything that a model could not continue from; whether the caches fit a certain model, only that
+/// model can tell ([`PromptFile`]).
+pub fn load_prompt_cache(
+    path: &Path,
+) -> Result<(Vec<LayerCache>, BTreeMap<String, String>), LmError> {
     let file = PromptFile::open(path)?;
     let caches = file.read()?;
     Ok((caches, file.0.metadata))
 }
 
-/// A prompt-cache file, open and checked as far as that goes without a model. Its arrays are still to be read, from the same file even if
-/// its path has another one by then.
+/// A prompt-cache file, open and checked as far as that goes without a model. Its arrays are still
+/// to be read, from the same file even if its path has another one by then.
 #[derive(Debug)]
 pub struct PromptFile(CheckedFile);
 
@@ -46,21 +52,28 @@ impl PromptFile {
 
     /// Its length.
     pub fn num_bytes(&self) -> Result<u64, LmError> {
-        self.0.file.file().metadata().map(|metadata| metadata.len()).map_err(|source| self.unreadable(source))
+        self.0
+            .file
+            .file()
+            .metadata()
+            .map(|metadata| metadata.len())
+            .map_err(|source| self.unreadable(source))
     }
 
-    /// How its layers are kept, by what its header says; none where they could not be put together again from spans.
+    /// How its layers are kept, by what its header says; none where they could not be put together
+    /// again from spans.
     pub fn layout(&self) -> Option<CacheLayout> {
         CacheLayout::of_states(&self.0.layers)
     }
 
-    /// Fails unless `model` can continue it; nothing is read for that. Where `is_its_own` says that this very model made it, its numbers
-    /// must be of the type that the model computes with.
+    /// Fails unless `model` can continue it; nothing is read for that. Where `is_its_own` says that
+    /// this very model made it, its numbers must be of the type that the model computes with.
     pub fn check_fit(&self, model: &Model, is_its_own: bool) -> Result<(), LmError> {
         check_fit(model, &self.0.layers, is_its_own)
     }
 
-    /// Its caches. Only what is in use is read, not the room that other programs leave for more tokens.
+    /// Its caches. Only what is in use is read, not the room that other programs leave for more
+    /// tokens.
     pub fn read(&self) -> Result<Vec<LayerCache>, LmError> {
         self.read_with(&mut Reading { file: &self.0, hasher: None }, None)
     }
@@ -70,10 +83,11 @@ impl PromptFile {
         self.read_with(&mut Reading { file: &self.0, hasher: None }, Some(&own_caches(model)?))
     }
 
-    /// As [`PromptFile::read_for`], with a BLAKE3 hash of what was read and of the metadata, in hex. It is the same for the same contents,
-    /// whatever room the file has for more.
+    /// As [`PromptFile::read_for`], with a BLAKE3 hash of what was read and of the metadata, in
+    /// hex. It is the same for the same contents, whatever room the file has for more.
     pub fn read_and_hash_for(&self, model: &Model) -> Result<(Vec<LayerCache>, String), LmError> {
-        // What is hashed names what is stored: it must not change. Texts and numbers each have a length or an end of their own.
+        // What is hashed names what is stored: it must not change. Texts and numbers each have a
+        // length or an end of their own.
         let mut hasher = blake3::Hasher::new();
         hasher.update(b"cairn prompt file 1\n");
         for text in self.metadata().iter().flat_map(|(key, value)| [key, value]) {
@@ -85,9 +99,14 @@ impl PromptFile {
         Ok((caches, reading.hasher.unwrap_or_default().finalize().to_hex().to_string()))
     }
 
-    fn read_with(&self, reading: &mut Reading<'_>, own: Option<&[LayerCache]>) -> Result<Vec<LayerCache>, LmError> {
+    fn read_with(
+        &self,
+        reading: &mut Reading<'_>,
+        own: Option<&[LayerCache]>,
+    ) -> Result<Vec<LayerCache>, LmError> {
         let layers = self.0.layers.iter().enumerate();
-        let layers = layers.map(|(index, layer)| reading.cache(layer, own.and_then(|own| own.get(index))));
+        let layers =
+            layers.map(|(index, layer)| reading.cache(layer, own.and_then(|own| own.get(index))));
         let mut caches = layers.collect::<Result<Vec<_>, _>>()?;
         let num_tokens = self.num_tokens();
         caches.iter_mut().for_each(|cache| count_as_read(cache, num_tokens));
@@ -102,7 +121,9 @@ impl PromptFile {
 fn error(path: &Path, refusal: Refusal) -> LmError {
     match refusal {
         Refusal::Check(error) => LmError::Weights(error),
-        Refusal::Contents { what, allowed } => LmError::PromptFile { path: path.to_owned(), what, allowed },
+        Refusal::Contents { what, allowed } => {
+            LmError::PromptFile { path: path.to_owned(), what, allowed }
+        }
     }
 }
 
@@ -110,8 +131,13 @@ fn error(path: &Path, refusal: Refusal) -> LmError {
 fn count_as_read(cache: &mut LayerCache, num_tokens: usize) {
     match cache {
         LayerCache::Arrays(cache) => cache.advance(num_tokens),
-        LayerCache::List(list) => list.entries_mut().iter_mut().for_each(|entry| count_as_read(entry, num_tokens)),
-        LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => {}
+        LayerCache::List(list) => {
+            list.entries_mut().iter_mut().for_each(|entry| count_as_read(entry, num_tokens))
+        }
+        LayerCache::Kv(_)
+        | LayerCache::Rotating(_)
+        | LayerCache::Quantized(_)
+        | LayerCache::Chunked(_) => {}
         LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {}
     }
 }
@@ -122,17 +148,27 @@ struct Reading<'a> {
     hasher: Option<blake3::Hasher>,
 }
 
-// Lengths and numbers are below 2^31 from here on: the header check and the numbers' own saw to that.
+// Lengths and numbers are below 2^31 from here on: the header check and the numbers' own saw to
+// that.
 impl Reading<'_> {
     /// With numbers in the types of `own`, where that is given.
-    fn cache(&mut self, layer: &LayerState, own: Option<&LayerCache>) -> Result<LayerCache, LmError> {
-        let types: Vec<Dtype> = own.map_or(Vec::new(), |own| own.arrays().into_iter().map(Array::dtype).collect());
+    fn cache(
+        &mut self,
+        layer: &LayerState,
+        own: Option<&LayerCache>,
+    ) -> Result<LayerCache, LmError> {
+        let types: Vec<Dtype> =
+            own.map_or(Vec::new(), |own| own.arrays().into_iter().map(Array::dtype).collect());
         let dtype = types.first().copied();
         Ok(match layer {
             LayerState::Kv { held, offset } => {
                 self.note(Class::Kv, &[*offset]);
                 LayerCache::Kv(match held {
-                    Some([keys, values]) => KvCache::from_buffers(self.rows(keys, dtype)?, self.rows(values, dtype)?, *offset as i32),
+                    Some([keys, values]) => KvCache::from_buffers(
+                        self.rows(keys, dtype)?,
+                        self.rows(values, dtype)?,
+                        *offset as i32,
+                    ),
                     None => KvCache::new(),
                 })
             }
@@ -142,7 +178,14 @@ impl Reading<'_> {
                 LayerCache::Rotating(match held {
                     Some([keys, values]) => {
                         let (keys, values) = (self.rows(keys, dtype)?, self.rows(values, dtype)?);
-                        RotatingKvCache::from_buffers(max_size, keep, keys, values, *offset as i32, *index as i32)?
+                        RotatingKvCache::from_buffers(
+                            max_size,
+                            keep,
+                            keys,
+                            values,
+                            *offset as i32,
+                            *index as i32,
+                        )?
                     }
                     None => RotatingKvCache::new(max_size, keep),
                 })
@@ -153,7 +196,11 @@ impl Reading<'_> {
                 LayerCache::Quantized(match held {
                     Some(held) => {
                         let [keys, values] = held.as_ref();
-                        cache.with_contents(self.quantized(keys, dtype)?, self.quantized(values, dtype)?, *offset as i32)
+                        cache.with_contents(
+                            self.quantized(keys, dtype)?,
+                            self.quantized(values, dtype)?,
+                            *offset as i32,
+                        )
                     }
                     None => cache,
                 })
@@ -163,7 +210,13 @@ impl Reading<'_> {
                 LayerCache::Chunked(match held {
                     Some([keys, values]) => {
                         let (keys, values) = (self.rows(keys, dtype)?, self.rows(values, dtype)?);
-                        ChunkedKvCache::from_buffers(*chunk_size as i32, keys, values, *start as i32, *offset as i32)
+                        ChunkedKvCache::from_buffers(
+                            *chunk_size as i32,
+                            keys,
+                            values,
+                            *start as i32,
+                            *offset as i32,
+                        )
                     }
                     None => ChunkedKvCache::new(*chunk_size as i32),
                 })
@@ -171,37 +224,66 @@ impl Reading<'_> {
             LayerState::Arrays(slots) => {
                 self.note(Class::Arrays, &[slots.len()]);
                 let array = |(slot, tensor): (usize, &Option<TensorEntry>)| {
-                    tensor.as_ref().map(|tensor| self.array(tensor, types.get(slot).copied())).transpose()
+                    tensor
+                        .as_ref()
+                        .map(|tensor| self.array(tensor, types.get(slot).copied()))
+                        .transpose()
                 };
-                LayerCache::Arrays(ArraysCache::from_slots(slots.iter().enumerate().map(array).collect::<Result<_, _>>()?))
+                LayerCache::Arrays(ArraysCache::from_slots(
+                    slots.iter().enumerate().map(array).collect::<Result<_, _>>()?,
+                ))
             }
             LayerState::List(entries) => {
                 self.note(Class::List, &[entries.len()]);
-                let own = |index: usize| if let Some(LayerCache::List(own)) = own { own.entries().get(index) } else { None };
-                let entries = entries.iter().enumerate().map(|(index, entry)| self.cache(entry, own(index)));
+                let own = |index: usize| {
+                    if let Some(LayerCache::List(own)) = own {
+                        own.entries().get(index)
+                    } else {
+                        None
+                    }
+                };
+                let entries =
+                    entries.iter().enumerate().map(|(index, entry)| self.cache(entry, own(index)));
                 LayerCache::List(CacheList::new(entries.collect::<Result<_, _>>()?))
             }
         })
     }
 
-    fn quantized(&mut self, [packed, scales, biases]: &QuantizedRows, dtype: Option<Dtype>) -> Result<QuantizedArray, LmError> {
-        Ok(QuantizedArray { packed: self.rows(packed, None)?, scales: self.rows(scales, dtype)?, biases: self.rows(biases, dtype)? })
+    fn quantized(
+        &mut self,
+        [packed, scales, biases]: &QuantizedRows,
+        dtype: Option<Dtype>,
+    ) -> Result<QuantizedArray, LmError> {
+        Ok(QuantizedArray {
+            packed: self.rows(packed, None)?,
+            scales: self.rows(scales, dtype)?,
+            biases: self.rows(biases, dtype)?,
+        })
     }
 
     fn rows(&mut self, rows: &Rows, dtype: Option<Dtype>) -> Result<Array, LmError> {
-        let bytes = self.file.read_rows(rows).map_err(|refusal| error(self.file.file.path(), refusal))?;
+        let bytes =
+            self.file.read_rows(rows).map_err(|refusal| error(self.file.file.path(), refusal))?;
         self.array_of(&bytes, &rows.tensor, &rows.shape(), dtype)
     }
 
     fn array(&mut self, tensor: &TensorEntry, dtype: Option<Dtype>) -> Result<Array, LmError> {
-        let bytes = self.file.read(tensor).map_err(|refusal| error(self.file.file.path(), refusal))?;
+        let bytes =
+            self.file.read(tensor).map_err(|refusal| error(self.file.file.path(), refusal))?;
         self.array_of(&bytes, tensor, &tensor.shape, dtype)
     }
 
-    fn array_of(&mut self, bytes: &[u8], tensor: &TensorEntry, shape: &[usize], wanted: Option<Dtype>) -> Result<Array, LmError> {
+    fn array_of(
+        &mut self,
+        bytes: &[u8],
+        tensor: &TensorEntry,
+        shape: &[usize],
+        wanted: Option<Dtype>,
+    ) -> Result<Array, LmError> {
         if let Some(hasher) = &mut self.hasher {
             // The name says which of a layer's arrays it is.
-            hasher.update(format!("{} {} {shape:?}\n", tensor.name, tensor.dtype.name()).as_bytes());
+            hasher
+                .update(format!("{} {} {shape:?}\n", tensor.name, tensor.dtype.name()).as_bytes());
             hasher.update(bytes);
         }
         array_of(bytes, shape, mlx_dtype(tensor.dtype), wanted)
@@ -215,7 +297,12 @@ impl Reading<'_> {
     }
 }
 
-fn array_of(bytes: &[u8], shape: &[usize], dtype: Dtype, wanted: Option<Dtype>) -> Result<Array, LmError> {
+fn array_of(
+    bytes: &[u8],
+    shape: &[usize],
+    dtype: Dtype,
+    wanted: Option<Dtype>,
+) -> Result<Array, LmError> {
     let shape: Vec<i32> = shape.iter().map(|&length| length as i32).collect();
     let array = ffi::array_from_bytes(bytes, &shape, dtype)?;
     match wanted.filter(|wanted| *wanted != dtype) {

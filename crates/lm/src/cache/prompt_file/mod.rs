@@ -15,10 +15,12 @@
 //!     ArraysCache          <0>.<slot>, left_padding, lengths (both none: they belong to batches)
 //!     CacheList            <entry>.0 that entry's state, <entry>.1 its class
 //! ```
-//! The layout of 0.30.4 differs: numbers are strings under `0.<layer>.<i>`, `1.<key>` is the user's and `2.<layer>` the class. It is read only.
+//! The layout of 0.30.4 differs: numbers are strings under `0.<layer>.<i>`, `1.<key>` is the user's
+//! and `2.<layer>` the class. It is read only.
 //!
-//! Two things that both layouts leave out: a recurrent state does not say how many tokens it has read, so it is given the number that the
-//! other layers say; and mlx-lm's loader takes the dots in a user's key for nesting, so keys are better without.
+//! Two things that both layouts leave out: a recurrent state does not say how many tokens it has
+//! read, so it is given the number that the other layers say; and mlx-lm's loader takes the dots in
+//! a user's key for nesting, so keys are better without.
 
 mod checked;
 mod load;

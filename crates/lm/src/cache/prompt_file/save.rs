@@ -14,11 +14,17 @@ use crate::LmError;
 use crate::cache::{LayerCache, QuantizedArray};
 use crate::ffi;
 
-/// Writes `caches` and `metadata` to `path` in the layout of mlx-lm 0.32.0, so that afterwards either all of it is there or what was there
-/// before. Buffers are cut to the tokens in use: what was trimmed away is not written, nor the room for more.
-pub fn save_prompt_cache(path: &Path, caches: &[LayerCache], metadata: &BTreeMap<String, String>) -> std::result::Result<(), LmError> {
+/// Writes `caches` and `metadata` to `path` in the layout of mlx-lm 0.32.0, so that afterwards
+/// either all of it is there or what was there before. Buffers are cut to the tokens in use: what
+/// was trimmed away is not written, nor the room for more.
+pub fn save_prompt_cache(
+    path: &Path,
+    caches: &[LayerCache],
+    metadata: &BTreeMap<String, String>,
+) -> std::result::Result<(), LmError> {
     let mut state = State::default();
-    let mut header: BTreeMap<String, String> = metadata.iter().map(|(key, value)| (format!("0.{key}"), value.clone())).collect();
+    let mut header: BTreeMap<String, String> =
+        metadata.iter().map(|(key, value)| (format!("0.{key}"), value.clone())).collect();
     for (layer, cache) in caches.iter().enumerate() {
         let class = state.add(&layer.to_string(), cache)?;
         header.insert(format!("1.{layer}"), class.name().to_owned());
@@ -33,7 +39,9 @@ pub fn save_prompt_cache(path: &Path, caches: &[LayerCache], metadata: &BTreeMap
 
 /// Fails where [`save_prompt_cache`] could not write, before there is something to lose.
 pub fn check_writable(path: &Path) -> std::result::Result<(), LmError> {
-    Replacement::create(path).map(drop).map_err(|source| LmError::Write { path: path.to_owned(), source })
+    Replacement::create(path)
+        .map(drop)
+        .map_err(|source| LmError::Write { path: path.to_owned(), source })
 }
 
 /// What becomes a tensor of the file.
@@ -59,7 +67,15 @@ impl State {
             }
             LayerCache::Rotating(cache) => {
                 self.pair(prefix, cache.held()?);
-                self.numbers(prefix, &[cache.offset() as i32, cache.keep() as i32, cache.max_size() as i32, cache.index()]);
+                self.numbers(
+                    prefix,
+                    &[
+                        cache.offset() as i32,
+                        cache.keep() as i32,
+                        cache.max_size() as i32,
+                        cache.index(),
+                    ],
+                );
                 Class::Rotating
             }
             LayerCache::Quantized(cache) => {
@@ -75,7 +91,10 @@ impl State {
             }
             LayerCache::Chunked(cache) => {
                 self.pair(prefix, cache.held()?);
-                self.numbers(prefix, &[cache.offset() as i32, cache.chunk_size() as i32, cache.start() as i32]);
+                self.numbers(
+                    prefix,
+                    &[cache.offset() as i32, cache.chunk_size() as i32, cache.start() as i32],
+                );
                 Class::Chunked
             }
             LayerCache::Arrays(cache) => {
@@ -89,13 +108,20 @@ impl State {
             LayerCache::List(list) => {
                 for (index, entry) in list.entries().iter().enumerate() {
                     let class = self.add(&format!("{prefix}.{index}.0"), entry)?;
-                    let code_points: Vec<i32> = class.name().chars().map(|char| char as i32).collect();
+                    let code_points: Vec<i32> =
+                        class.name().chars().map(|char| char as i32).collect();
                     let shape = vec![code_points.len()];
-                    self.other(format!("{prefix}.{index}.1"), "string", Content::Numbers(code_points, shape));
+                    self.other(
+                        format!("{prefix}.{index}.1"),
+                        "string",
+                        Content::Numbers(code_points, shape),
+                    );
                 }
                 Class::List
             }
-            LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => return Err(cache.is_not_for("a prompt-cache file")),
+            LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {
+                return Err(cache.is_not_for("a prompt-cache file"));
+            }
         };
         Ok(class)
     }
@@ -115,7 +141,11 @@ impl State {
     /// Numbers that follow a pair of keys and values.
     fn numbers(&mut self, prefix: &str, numbers: &[i32]) {
         for (index, number) in numbers.iter().enumerate() {
-            self.other(format!("{prefix}.{}", index + 2), "scalar", Content::Numbers(vec![*number], Vec::new()));
+            self.other(
+                format!("{prefix}.{}", index + 2),
+                "scalar",
+                Content::Numbers(vec![*number], Vec::new()),
+            );
         }
     }
 
@@ -139,7 +169,9 @@ impl Content {
                 let shape = array.shape().iter().map(|&length| length as usize).collect();
                 Ok((dtype_name(array.dtype())?, shape, array.nbytes()))
             }
-            Content::Numbers(numbers, shape) => Ok(("I32", shape.clone(), size_of_val(numbers.as_slice()))),
+            Content::Numbers(numbers, shape) => {
+                Ok(("I32", shape.clone(), size_of_val(numbers.as_slice())))
+            }
         }
     }
 
@@ -151,15 +183,23 @@ impl Content {
     }
 }
 
-fn write(path: &Path, mut tensors: Vec<(String, Content)>, metadata: BTreeMap<String, String>) -> std::result::Result<(), LmError> {
-    // Wide items first: every tensor is then aligned to its items, as readers that map the file want it.
+fn write(
+    path: &Path,
+    mut tensors: Vec<(String, Content)>,
+    metadata: BTreeMap<String, String>,
+) -> std::result::Result<(), LmError> {
+    // Wide items first: every tensor is then aligned to its items, as readers that map the file
+    // want it.
     tensors.sort_by_key(|(_, content)| std::cmp::Reverse(content.item_bytes()));
     let mut entries = Map::new();
     entries.insert("__metadata__".to_owned(), json!(metadata));
     let mut end = 0;
     for (name, content) in &tensors {
         let (dtype, shape, bytes) = content.describe()?;
-        entries.insert(name.clone(), json!({ "dtype": dtype, "shape": shape, "data_offsets": [end, end + bytes] }));
+        entries.insert(
+            name.clone(),
+            json!({ "dtype": dtype, "shape": shape, "data_offsets": [end, end + bytes] }),
+        );
         end += bytes;
     }
     let mut header = Value::Object(entries).to_string().into_bytes();
@@ -173,7 +213,9 @@ fn write(path: &Path, mut tensors: Vec<(String, Content)>, metadata: BTreeMap<St
         to.write_all(&header).map_err(failed)?;
         for (_, content) in tensors {
             match content {
-                Content::Array(array) => to.write_all(ffi::array_bytes(&array.contiguous()?)?).map_err(failed)?,
+                Content::Array(array) => {
+                    to.write_all(ffi::array_bytes(&array.contiguous()?)?).map_err(failed)?
+                }
                 Content::Numbers(numbers, _) => {
                     for number in numbers {
                         to.write_all(&number.to_le_bytes()).map_err(failed)?;
@@ -200,12 +242,21 @@ impl Replacement {
     fn create(path: &Path) -> io::Result<Self> {
         let target = match std::fs::metadata(path) {
             Ok(metadata) if metadata.is_file() => std::fs::canonicalize(path)?,
-            Ok(_) => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => path.to_owned(),
+            Ok(_) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
+                path.to_owned()
+            }
             Err(error) => return Err(error),
         };
-        let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
-        let file = tempfile::Builder::new().prefix(".saving-").suffix(".tmp").tempfile_in(&folder)?;
+        let folder = target
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .unwrap_or(Path::new("."))
+            .to_owned();
+        let file =
+            tempfile::Builder::new().prefix(".saving-").suffix(".tmp").tempfile_in(&folder)?;
         Ok(Replacement { file, folder, target })
     }
 }
@@ -224,6 +275,8 @@ fn dtype_name(dtype: Dtype) -> Result<&'static str> {
         Dtype::Float32 => "F32",
         Dtype::Uint64 => "U64",
         Dtype::Int64 => "I64",
-        Dtype::Float64 | Dtype::Complex64 => return Err(Exception::custom(format!("a prompt cache does not hold {dtype:?}"))),
+        Dtype::Float64 | Dtype::Complex64 => {
+            return Err(Exception::custom(format!("a prompt cache does not hold {dtype:?}")));
+        }
     })
 }

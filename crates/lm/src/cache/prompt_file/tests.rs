@@ -34,7 +34,8 @@ fn golden(name: &str) -> PathBuf {
 }
 
 fn metadata() -> BTreeMap<String, String> {
-    let entries = [("model", "some/model"), ("tokenizer_config", "{}"), ("note", "Grüße"), ("unknown", "1")];
+    let entries =
+        [("model", "some/model"), ("tokenizer_config", "{}"), ("note", "Grüße"), ("unknown", "1")];
     entries.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
 }
 
@@ -43,7 +44,9 @@ fn token(start: i32, stop: i32, dim: i32) -> (Array, Array) {
     let mut keys = Vec::new();
     for head in 0..HEADS {
         for position in start..stop {
-            keys.extend((0..dim).map(|channel| ((7 * position + 3 * channel + 5 * head) % 11 - 5) as f32 + position as f32 / 64.0));
+            keys.extend((0..dim).map(|channel| {
+                ((7 * position + 3 * channel + 5 * head) % 11 - 5) as f32 + position as f32 / 64.0
+            }));
         }
     }
     let shape = [1, HEADS, stop - start, dim];
@@ -61,24 +64,38 @@ fn go_on(cache: &mut LayerCache, name: &str, found: &mut BTreeMap<String, Array>
         }
         LayerCache::Arrays(cache) => {
             for slot in 0..cache.num_slots() {
-                found.extend(cache.get(slot).map(|array| (format!("{name}.{slot}"), array.clone())));
+                found
+                    .extend(cache.get(slot).map(|array| (format!("{name}.{slot}"), array.clone())));
             }
         }
-        LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Quantized(_) | LayerCache::Chunked(_) => {
+        LayerCache::Kv(_)
+        | LayerCache::Rotating(_)
+        | LayerCache::Quantized(_)
+        | LayerCache::Chunked(_) => {
             let dim = if let LayerCache::Quantized(cache) = cache { cache.group_size() } else { 2 };
             for (step, length) in [1, 3, 1].into_iter().enumerate() {
                 let offset = cache.offset() as i32;
                 let (keys, values) = token(offset, offset + length, dim);
                 let returned = match cache.update_and_fetch(keys, values).unwrap() {
                     KeysValues::Dense { keys, values } => vec![keys, values],
-                    KeysValues::Quantized { keys, values, .. } => {
-                        [keys, values].into_iter().flat_map(|QuantizedArray { packed, scales, biases }| [packed, scales, biases]).collect()
-                    }
+                    KeysValues::Quantized { keys, values, .. } => [keys, values]
+                        .into_iter()
+                        .flat_map(|QuantizedArray { packed, scales, biases }| {
+                            [packed, scales, biases]
+                        })
+                        .collect(),
                 };
-                found.extend(returned.into_iter().enumerate().map(|(index, array)| (format!("{name}.{step}.{index}"), array)));
+                found.extend(
+                    returned
+                        .into_iter()
+                        .enumerate()
+                        .map(|(index, array)| (format!("{name}.{step}.{index}"), array)),
+                );
             }
         }
-        LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => panic!("no file holds a {}", cache.kind()),
+        LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {
+            panic!("no file holds a {}", cache.kind())
+        }
     }
 }
 
@@ -88,14 +105,24 @@ fn check_goes_on(caches: &mut [LayerCache], expected: &SafetensorsFile, what: &s
         go_on(cache, &layer.to_string(), &mut found);
     }
     let names: Vec<_> = found.keys().map(String::as_str).collect();
-    let mut expected_names: Vec<_> = expected.tensors().iter().map(|tensor| tensor.name.as_str()).collect();
+    let mut expected_names: Vec<_> =
+        expected.tensors().iter().map(|tensor| tensor.name.as_str()).collect();
     expected_names.sort_unstable();
     assert_eq!(names, expected_names, "{what}");
     for tensor in expected.tensors() {
         let array = found[&tensor.name].contiguous().unwrap();
         let shape: Vec<usize> = array.shape().iter().map(|&length| length as usize).collect();
-        assert_eq!((shape, array.dtype()), (tensor.shape.clone(), mlx_dtype(tensor.dtype)), "{what}, {}", tensor.name);
-        assert!(ffi::array_bytes(&array).unwrap() == expected.read_tensor(&tensor.name).unwrap(), "{what}: {} differs", tensor.name);
+        assert_eq!(
+            (shape, array.dtype()),
+            (tensor.shape.clone(), mlx_dtype(tensor.dtype)),
+            "{what}, {}",
+            tensor.name
+        );
+        assert!(
+            ffi::array_bytes(&array).unwrap() == expected.read_tensor(&tensor.name).unwrap(),
+            "{what}: {} differs",
+            tensor.name
+        );
     }
 }
 
@@ -103,8 +130,11 @@ fn check_goes_on(caches: &mut [LayerCache], expected: &SafetensorsFile, what: &s
 fn files_of_both_layouts_go_on_as_mlx_lm_goes_on_and_so_do_they_saved_again() {
     let folder = tempfile::tempdir().unwrap();
     for case in CASES {
-        let expected = SafetensorsFile::open(&golden(&format!("{case}.expected.safetensors")), Limits::CACHE).unwrap();
-        let (mut caches, user) = load_prompt_cache(&golden(&format!("{case}.safetensors"))).unwrap();
+        let expected =
+            SafetensorsFile::open(&golden(&format!("{case}.expected.safetensors")), Limits::CACHE)
+                .unwrap();
+        let (mut caches, user) =
+            load_prompt_cache(&golden(&format!("{case}.safetensors"))).unwrap();
         assert_eq!(user, metadata(), "{case}");
         let path = folder.path().join(format!("{case}.safetensors"));
         save_prompt_cache(&path, &caches, &user).unwrap();
@@ -116,7 +146,8 @@ fn files_of_both_layouts_go_on_as_mlx_lm_goes_on_and_so_do_they_saved_again() {
             check_goes_on(&mut again, &expected, &format!("{case}, {round}"));
         }
     }
-    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), CASES.len(), "temporary files stay behind: {left:?}");
 }
 
@@ -134,11 +165,16 @@ struct Parts {
 
 impl Parts {
     fn read(case: &str) -> Parts {
-        let file = SafetensorsFile::open(&golden(&format!("{case}.safetensors")), Limits::CACHE).unwrap();
-        let tensors = file
-            .tensors()
-            .iter()
-            .map(|tensor| (tensor.name.clone(), tensor.dtype.name(), tensor.shape.clone(), file.read_tensor(&tensor.name).unwrap()));
+        let file =
+            SafetensorsFile::open(&golden(&format!("{case}.safetensors")), Limits::CACHE).unwrap();
+        let tensors = file.tensors().iter().map(|tensor| {
+            (
+                tensor.name.clone(),
+                tensor.dtype.name(),
+                tensor.shape.clone(),
+                file.read_tensor(&tensor.name).unwrap(),
+            )
+        });
         Parts { metadata: file.metadata().clone(), tensors: tensors.collect() }
     }
 
@@ -165,7 +201,8 @@ impl Parts {
     fn zeros(&mut self, name: &str, dtype: &'static str, shape: &[usize]) {
         let item_bytes = if matches!(dtype, "F32" | "U32") { 4 } else { 2 };
         let tensor = self.tensor(name);
-        (tensor.1, tensor.2, tensor.3) = (dtype, shape.into(), vec![0; shape.iter().product::<usize>() * item_bytes]);
+        (tensor.1, tensor.2, tensor.3) =
+            (dtype, shape.into(), vec![0; shape.iter().product::<usize>() * item_bytes]);
     }
 }
 
@@ -176,23 +213,48 @@ fn refused(case: &str, spoil: impl FnOnce(&mut Parts), expected: &str) {
     let mut parts = Parts::read(case);
     spoil(&mut parts);
     std::fs::write(&path, parts.bytes()).unwrap();
-    let found = load_prompt_cache(&path).err().map_or("no refusal".to_owned(), |error| error.to_string());
+    let found =
+        load_prompt_cache(&path).err().map_or("no refusal".to_owned(), |error| error.to_string());
     assert!(found.contains(expected), "expected {expected:?}, found {found:?}");
     assert!(found.contains("spoilt.safetensors"), "{found:?} names no file");
 }
 
 #[test]
 fn numbers_that_no_cache_has_are_refused() {
-    refused("kv", |file| file.number("0.2", 257), "layer 0 has offset = 257, but it must be from 0 to 256");
+    refused(
+        "kv",
+        |file| file.number("0.2", 257),
+        "layer 0 has offset = 257, but it must be from 0 to 256",
+    );
     refused("kv", |file| file.number("0.2", -1), "layer 0 has offset = -1, but");
-    refused("kv", |file| file.number("2.2", 1), "layer 2 has offset = 1, but it must be from 0 to 0");
-    refused("kv", |file| file.zeros("0.2", "F32", &[]), "tensor \"0.2\" is no whole number, but its layer needs one there");
+    refused(
+        "kv",
+        |file| file.number("2.2", 1),
+        "layer 2 has offset = 1, but it must be from 0 to 0",
+    );
+    refused(
+        "kv",
+        |file| file.zeros("0.2", "F32", &[]),
+        "tensor \"0.2\" is no whole number, but its layer needs one there",
+    );
     refused("kv", |file| file.tensor("0.2").2 = vec![1], "tensor \"0.2\" is no whole number");
-    refused("rotating", |file| file.number("0.4", 0), "layer 0 has max_size = 0, but it must be from 1 to");
+    refused(
+        "rotating",
+        |file| file.number("0.4", 0),
+        "layer 0 has max_size = 0, but it must be from 1 to",
+    );
     refused("rotating", |file| file.number("0.4", i32::MAX), "layer 0 has max_size = 2147483647");
-    refused("rotating", |file| file.number("0.3", 8), "layer 0 has keep = 8, but it must be from 0 to 7");
+    refused(
+        "rotating",
+        |file| file.number("0.3", 8),
+        "layer 0 has keep = 8, but it must be from 0 to 7",
+    );
     // Layer 2 is a ring with its newest token before slot 4.
-    refused("rotating", |file| file.number("2.5", 9), "layer 2 has index = 9, but it must be from 0 to 8");
+    refused(
+        "rotating",
+        |file| file.number("2.5", 9),
+        "layer 2 has index = 9, but it must be from 0 to 8",
+    );
     refused("rotating", |file| file.number("2.5", -1), "layer 2 has index = -1");
     refused(
         "rotating",
@@ -200,22 +262,62 @@ fn numbers_that_no_cache_has_are_refused() {
         "layer 2 is a ring of 8 tokens, 8 of them held, with index 2 after 12, but no sequence",
     );
     refused("rotating", |file| file.number("2.2", 7), "8 of them held, with index 4 after 7");
-    refused("rotating", |file| file.number("2.4", 9), "layer 2 is a ring of 9 tokens, 8 of them held");
-    refused("rotating", |file| file.number("4.2", 1), "layer 4 has offset = 1, but it must be from 0 to 0");
+    refused(
+        "rotating",
+        |file| file.number("2.4", 9),
+        "layer 2 is a ring of 9 tokens, 8 of them held",
+    );
+    refused(
+        "rotating",
+        |file| file.number("4.2", 1),
+        "layer 4 has offset = 1, but it must be from 0 to 0",
+    );
     refused("chunked", |file| file.number("1.3", 0), "layer 1 has chunk_size = 0");
-    refused("chunked", |file| file.number("1.4", 9), "layer 1 has offset = 8, but it must be from 9 to");
-    refused("quantized", |file| file.number("0.4", 5), "in layer 0, kv_bits = 5, but it must be one of [2, 3, 4, 6, 8], which MLX has");
-    refused("quantized", |file| file.number("0.3", 16), "in layer 0, kv_group_size = 16, but it must be one of [32, 64, 128]");
-    refused("quantized", |file| file.number("0.4", 8), "but they must be those of one array, quantized in groups of 32 to 8 bits");
-    refused("quantized", |file| file.number("0.2", 300), "layer 0 has offset = 300, but it must be from 0 to 256");
-    refused("old-rotating", |file| drop(file.metadata.insert("0.2.3".into(), "9".into())), "layer 2 has index = 9");
+    refused(
+        "chunked",
+        |file| file.number("1.4", 9),
+        "layer 1 has offset = 8, but it must be from 9 to",
+    );
+    refused(
+        "quantized",
+        |file| file.number("0.4", 5),
+        "in layer 0, kv_bits = 5, but it must be one of [2, 3, 4, 6, 8], which MLX has",
+    );
+    refused(
+        "quantized",
+        |file| file.number("0.3", 16),
+        "in layer 0, kv_group_size = 16, but it must be one of [32, 64, 128]",
+    );
+    refused(
+        "quantized",
+        |file| file.number("0.4", 8),
+        "but they must be those of one array, quantized in groups of 32 to 8 bits",
+    );
+    refused(
+        "quantized",
+        |file| file.number("0.2", 300),
+        "layer 0 has offset = 300, but it must be from 0 to 256",
+    );
+    refused(
+        "old-rotating",
+        |file| drop(file.metadata.insert("0.2.3".into(), "9".into())),
+        "layer 2 has index = 9",
+    );
     refused(
         "old-rotating",
         |file| drop(file.metadata.insert("0.2.3".into(), "x".into())),
         "has no number at \"0.2.3\", but its layer needs its index",
     );
-    refused("old-rotating", |file| drop(file.metadata.remove("0.2.0")), "has no number at \"0.2.0\", but its layer needs its keep");
-    refused("old-chunked", |file| drop(file.metadata.insert("0.0.1".into(), "3".into())), "layer 0 has start_position = 3");
+    refused(
+        "old-rotating",
+        |file| drop(file.metadata.remove("0.2.0")),
+        "has no number at \"0.2.0\", but its layer needs its keep",
+    );
+    refused(
+        "old-chunked",
+        |file| drop(file.metadata.insert("0.0.1".into(), "3".into())),
+        "layer 0 has start_position = 3",
+    );
 }
 
 #[test]
@@ -223,12 +325,28 @@ fn tensors_that_do_not_fit_are_refused() {
     let shapes = "but both need four axes, the first three of the same lengths";
     refused("kv", |file| file.zeros("0.0", "F32", &[1, 2, 255, 2]), shapes);
     refused("kv", |file| file.zeros("0.0", "F32", &[2, 256, 2]), shapes);
-    refused("kv", |file| file.zeros("0.0", "F16", &[1, 2, 256, 2]), "keys of F16 and values of F32, but both must be of one");
+    refused(
+        "kv",
+        |file| file.zeros("0.0", "F16", &[1, 2, 256, 2]),
+        "keys of F16 and values of F32, but both must be of one",
+    );
     refused("kv", |file| file.zeros("0.0", "U32", &[1, 2, 256, 2]), "keys of U32");
-    refused("kv", |file| file.zeros("0.0", "F32", &[1, 2, 0, 2]), "tensor \"0.0\" is no array, but its layer needs one there");
-    refused("kv", |file| file.tensors.retain(|tensor| tensor.0 != "0.1"), "it lacks the tensor \"0.1\", but its layer needs it");
+    refused(
+        "kv",
+        |file| file.zeros("0.0", "F32", &[1, 2, 0, 2]),
+        "tensor \"0.0\" is no array, but its layer needs one there",
+    );
+    refused(
+        "kv",
+        |file| file.tensors.retain(|tensor| tensor.0 != "0.1"),
+        "it lacks the tensor \"0.1\", but its layer needs it",
+    );
     refused("kv", |file| file.tensor("0.1").0 = "7.1".into(), "it lacks the tensor \"0.1\"");
-    refused("kv", |file| file.tensors.push(("9.0".into(), "U8", vec![1], vec![0])), "no layer uses its tensor \"9.0\"");
+    refused(
+        "kv",
+        |file| file.tensors.push(("9.0".into(), "U8", vec![1], vec![0])),
+        "no layer uses its tensor \"9.0\"",
+    );
     refused(
         "kv",
         |file| {
@@ -243,24 +361,52 @@ fn tensors_that_do_not_fit_are_refused() {
     refused("quantized", |file| file.zeros("0.0.2", "F16", &[1, 2, 256, 1]), quantized);
     refused("quantized", |file| file.zeros("0.0.0", "F32", &[1, 2, 256, 4]), quantized);
     refused("arrays", |file| file.zeros("0.0.0", "F32", &[]), "different numbers of rows");
-    refused("arrays", |file| file.tensors.retain(|tensor| !tensor.0.starts_with("0.0.")), "layer 0 has no arrays");
-    refused("old-arrays", |file| file.tensor("1.0").0 = "0.2".into(), "it lacks the tensor \"1.0\"");
+    refused(
+        "arrays",
+        |file| file.tensors.retain(|tensor| !tensor.0.starts_with("0.0.")),
+        "layer 0 has no arrays",
+    );
+    refused(
+        "old-arrays",
+        |file| file.tensor("1.0").0 = "0.2".into(),
+        "it lacks the tensor \"1.0\"",
+    );
 }
 
 #[test]
 fn kinds_that_are_not_known_are_refused() {
     let known = "but only KVCache, RotatingKVCache, QuantizedKVCache, ChunkedKVCache, ArraysCache, CacheList can be read";
     for class in ["BatchKVCache", "BatchRotatingKVCache", "ConcatenateKVCache", "os.system", ""] {
-        refused("kv", |file| drop(file.metadata.insert("1.0".into(), class.into())), &format!("layer 0 is a {class:?}, {known}"));
+        refused(
+            "kv",
+            |file| drop(file.metadata.insert("1.0".into(), class.into())),
+            &format!("layer 0 is a {class:?}, {known}"),
+        );
     }
-    refused("old-kv", |file| drop(file.metadata.insert("2.0".into(), "CacheList".into())), "is a CacheList of mlx-lm before 0.32");
-    refused("kv", |file| file.metadata.retain(|key, _| !key.starts_with("1.")), "it names 0 layers, but there must be from 1 to 1024");
-    refused("kv", |file| file.metadata.extend((3..2000).map(|n| (format!("1.{n}"), "KVCache".into()))), "it names 2000 layers");
+    refused(
+        "old-kv",
+        |file| drop(file.metadata.insert("2.0".into(), "CacheList".into())),
+        "is a CacheList of mlx-lm before 0.32",
+    );
+    refused(
+        "kv",
+        |file| file.metadata.retain(|key, _| !key.starts_with("1.")),
+        "it names 0 layers, but there must be from 1 to 1024",
+    );
+    refused(
+        "kv",
+        |file| file.metadata.extend((3..2000).map(|n| (format!("1.{n}"), "KVCache".into()))),
+        "it names 2000 layers",
+    );
     refused("kv", |file| file.metadata.clear(), "it names 0 layers");
     refused("kv", |file| drop(file.metadata.remove("1.1")), "layer 1 is a \"nothing\"");
     refused("list", |file| file.tensor("0.0.1").3.swap(0, 4), "layer 0 is a \"VKCache\"");
     refused("list", |file| file.tensor("0.0.1").3.fill(0xff), "tensor \"0.0.1\" is no text");
-    refused("list", |file| file.tensor("0.1.1").0 = "0.7.1".into(), "no layer uses its tensor \"0.1.");
+    refused(
+        "list",
+        |file| file.tensor("0.1.1").0 = "0.7.1".into(),
+        "no layer uses its tensor \"0.1.",
+    );
 }
 
 #[test]
@@ -278,7 +424,9 @@ fn a_damaged_file_is_refused_or_read_but_never_more() {
                 // What was accepted goes on or fails; it does not bring the process down.
                 for mut cache in caches {
                     let (keys, values) = token(0, 1, 2);
-                    let _ = cache.update_and_fetch(keys, values).map(|_| cache.arrays().into_iter().try_for_each(Array::eval));
+                    let _ = cache
+                        .update_and_fetch(keys, values)
+                        .map(|_| cache.arrays().into_iter().try_for_each(Array::eval));
                 }
             }
         }
@@ -313,19 +461,33 @@ impl Random {
 
 /// Spoils a file's parts in one of the ways that keep its header readable.
 fn mutate(parts: &mut Parts, random: &mut Random) {
-    const NUMBERS: [&str; 9] = ["0", "1", "-1", "5", "257", "2147483647", "9223372036854775808", "x", ""];
-    const CLASSES: [&str; 7] = ["KVCache", "RotatingKVCache", "QuantizedKVCache", "ChunkedKVCache", "ArraysCache", "CacheList", "Other"];
+    const NUMBERS: [&str; 9] =
+        ["0", "1", "-1", "5", "257", "2147483647", "9223372036854775808", "x", ""];
+    const CLASSES: [&str; 7] = [
+        "KVCache",
+        "RotatingKVCache",
+        "QuantizedKVCache",
+        "ChunkedKVCache",
+        "ArraysCache",
+        "CacheList",
+        "Other",
+    ];
     let (key, index) = (random.next(parts.metadata.len()), random.next(parts.tensors.len()));
     let key = parts.metadata.keys().nth(key).cloned().unwrap_or_default();
     match random.next(9) {
         0 => drop(parts.metadata.remove(&key)),
         1 => drop(parts.metadata.insert(key, NUMBERS[random.next(NUMBERS.len())].to_owned())),
         2 => drop(parts.metadata.insert(key, CLASSES[random.next(CLASSES.len())].to_owned())),
-        3 => drop(parts.metadata.insert(key, ["scalar", "string", "none"][random.next(3)].to_owned())),
+        3 => drop(
+            parts.metadata.insert(key, ["scalar", "string", "none"][random.next(3)].to_owned()),
+        ),
         4 => drop(parts.tensors.remove(index)),
         5 => {
             let tensor = &mut parts.tensors[index];
-            let (dtype, axis) = (["F32", "F16", "BF16", "U32", "I32", "I64", "BOOL"][random.next(7)], random.next(tensor.2.len()));
+            let (dtype, axis) = (
+                ["F32", "F16", "BF16", "U32", "I32", "I64", "BOOL"][random.next(7)],
+                random.next(tensor.2.len()),
+            );
             let length = [0, 1, 2, 5, 8, 256, 257][random.next(7)];
             tensor.2.get_mut(axis).into_iter().for_each(|axis| *axis = length);
             let item_bytes = match dtype {
@@ -334,7 +496,10 @@ fn mutate(parts: &mut Parts, random: &mut Random) {
                 "I64" => 8,
                 _ => 4,
             };
-            (tensor.1, tensor.3) = (dtype, vec![random.next(256) as u8; tensor.2.iter().product::<usize>() * item_bytes]);
+            (tensor.1, tensor.3) = (
+                dtype,
+                vec![random.next(256) as u8; tensor.2.iter().product::<usize>() * item_bytes],
+            );
         }
         6 => {
             let other = random.next(parts.tensors.len());
@@ -383,10 +548,19 @@ fn thousands_of_spoilt_files_are_refused_in_a_sentence_or_read_whole() {
             Err(error) => {
                 num_refused += 1;
                 let message = error.to_string();
-                assert!(message.contains("spoilt.safetensors") && message.len() < 2000, "{case}, round {round}: {message:?}");
-                assert!(!message.chars().any(char::is_control), "{case}, round {round}: {message:?}");
+                assert!(
+                    message.contains("spoilt.safetensors") && message.len() < 2000,
+                    "{case}, round {round}: {message:?}"
+                );
+                assert!(
+                    !message.chars().any(char::is_control),
+                    "{case}, round {round}: {message:?}"
+                );
             }
         }
     }
-    assert!(num_read > 100 && num_refused > 1000, "{num_read} were read, {num_refused} refused: that tests little");
+    assert!(
+        num_read > 100 && num_refused > 1000,
+        "{num_read} were read, {num_refused} refused: that tests little"
+    );
 }

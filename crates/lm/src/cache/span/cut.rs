@@ -29,14 +29,16 @@ pub struct CutSpan {
     pub tensors: Vec<SpanTensor>,
     /// All their bytes.
     pub bytes: Vec<u8>,
-    /// The first token whose keys and values every layer still held; the span's end where a ring holds none of it.
+    /// The first token whose keys and values every layer still held; the span's end where a ring
+    /// holds none of it.
     pub held_from: usize,
-    /// Whether the recurrent states behind the span's last token are there; false where there are none.
+    /// Whether the recurrent states behind the span's last token are there; false where there are
+    /// none.
     pub has_state: bool,
 }
 
-/// What rings and recurrent states were at a place that the conversation went on from. The arrays are handles: nothing is copied, but rings
-/// that go on are.
+/// What rings and recurrent states were at a place that the conversation went on from. The arrays
+/// are handles: nothing is copied, but rings that go on are.
 #[derive(Debug, Clone)]
 pub struct Capture {
     num_tokens: usize,
@@ -48,8 +50,12 @@ impl Capture {
     pub fn of(caches: Vec<LayerCache>) -> Option<Capture> {
         let num_tokens = caches.iter().map(LayerCache::offset).max()?;
         // A second handle to a buffer that only grows would make its next step a copy.
-        let layers: Vec<_> =
-            caches.into_iter().map(|cache| (!matches!(cache, LayerCache::Kv(_) | LayerCache::Quantized(_))).then_some(cache)).collect();
+        let layers: Vec<_> = caches
+            .into_iter()
+            .map(|cache| {
+                (!matches!(cache, LayerCache::Kv(_) | LayerCache::Quantized(_))).then_some(cache)
+            })
+            .collect();
         layers.iter().any(Option::is_some).then_some(Capture { num_tokens, layers })
     }
 
@@ -84,13 +90,16 @@ impl HeldLayers {
     /// Of `caches`, each of which has read the same number of tokens. Evaluates them.
     pub fn of(caches: &[LayerCache]) -> Result<HeldLayers, LmError> {
         let layers = caches.iter().map(Held::of).collect::<Result<_, _>>()?;
-        HeldLayers { num_tokens: caches.iter().map(LayerCache::offset).max().unwrap_or(0), layers }.evaluated()
+        HeldLayers { num_tokens: caches.iter().map(LayerCache::offset).max().unwrap_or(0), layers }
+            .evaluated()
     }
 
     /// Of a capture.
     pub fn of_capture(capture: &Capture) -> Result<HeldLayers, LmError> {
-        let layers = capture.layers.iter().map(|cache| cache.as_ref().map_or(Ok(Held::Elsewhere), Held::of));
-        HeldLayers { num_tokens: capture.num_tokens, layers: layers.collect::<Result<_, _>>()? }.evaluated()
+        let layers =
+            capture.layers.iter().map(|cache| cache.as_ref().map_or(Ok(Held::Elsewhere), Held::of));
+        HeldLayers { num_tokens: capture.num_tokens, layers: layers.collect::<Result<_, _>>()? }
+            .evaluated()
     }
 
     fn evaluated(mut self) -> Result<HeldLayers, LmError> {
@@ -105,19 +114,28 @@ impl HeldLayers {
         Ok(self)
     }
 
-    /// Copies the tokens `start..stop`. What these layers no longer hold is taken from `captures`, which are of the same conversation, in the
-    /// order in which they were taken.
-    pub fn cut(&self, captures: &[HeldLayers], start: usize, stop: usize) -> Result<CutSpan, LmError> {
-        let mut span = CutSpan { tensors: Vec::new(), bytes: Vec::new(), held_from: start, has_state: false };
+    /// Copies the tokens `start..stop`. What these layers no longer hold is taken from `captures`,
+    /// which are of the same conversation, in the order in which they were taken.
+    pub fn cut(
+        &self,
+        captures: &[HeldLayers],
+        start: usize,
+        stop: usize,
+    ) -> Result<CutSpan, LmError> {
+        let mut span =
+            CutSpan { tensors: Vec::new(), bytes: Vec::new(), held_from: start, has_state: false };
         let mut lacks_state = false;
         for (index, layer) in self.layers.iter().enumerate() {
             let path = index.to_string();
             // The first place at or behind the span's end knows most of it.
-            let earlier = captures.iter().find(|capture| capture.num_tokens >= stop && capture.num_tokens < self.num_tokens);
-            let (source, num_tokens) = match earlier.map(|capture| (&capture.layers[index], capture.num_tokens)) {
-                Some((Held::Elsewhere, _)) | None => (layer, self.num_tokens),
-                Some(captured) => captured,
-            };
+            let earlier = captures
+                .iter()
+                .find(|capture| capture.num_tokens >= stop && capture.num_tokens < self.num_tokens);
+            let (source, num_tokens) =
+                match earlier.map(|capture| (&capture.layers[index], capture.num_tokens)) {
+                    Some((Held::Elsewhere, _)) | None => (layer, self.num_tokens),
+                    Some(captured) => captured,
+                };
             source.cut(&path, num_tokens, start, stop, &mut span, &mut lacks_state)?;
         }
         span.has_state &= !lacks_state;
@@ -127,23 +145,40 @@ impl HeldLayers {
 
 impl Held {
     fn of(cache: &LayerCache) -> Result<Held, LmError> {
-        let refused = || LmError::CacheSpan { what: format!("a {} cannot be stored in parts", cache.kind()) };
+        let refused =
+            || LmError::CacheSpan { what: format!("a {} cannot be stored in parts", cache.kind()) };
         Ok(match cache {
             LayerCache::Kv(kv) => {
                 let (keys, values) = kv.settled()?.ok_or_else(refused)?;
-                Held::Tokens { arrays: PLAIN.into_iter().zip([keys, values]).collect(), first: 0, is_window: false }
+                Held::Tokens {
+                    arrays: PLAIN.into_iter().zip([keys, values]).collect(),
+                    first: 0,
+                    is_window: false,
+                }
             }
             LayerCache::Quantized(quantized) if !quantized.is_empty() => {
-                let arrays = QUANTIZED.into_iter().zip(quantized.arrays().into_iter().cloned()).collect();
+                let arrays =
+                    QUANTIZED.into_iter().zip(quantized.arrays().into_iter().cloned()).collect();
                 Held::Tokens { arrays, first: 0, is_window: false }
             }
             LayerCache::Rotating(ring) => {
                 let (keys, values) = ring.temporal()?.ok_or_else(refused)?;
-                Held::Tokens { arrays: PLAIN.into_iter().zip([keys, values]).collect(), first: ring.first_held(), is_window: true }
+                Held::Tokens {
+                    arrays: PLAIN.into_iter().zip([keys, values]).collect(),
+                    first: ring.first_held(),
+                    is_window: true,
+                }
             }
-            LayerCache::Arrays(state) => Held::State((0..state.num_slots()).map(|slot| state.get(slot).cloned()).collect()),
-            LayerCache::List(list) => Held::List(list.entries().iter().map(Held::of).collect::<Result<_, _>>()?),
-            LayerCache::Quantized(_) | LayerCache::Chunked(_) | LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {
+            LayerCache::Arrays(state) => {
+                Held::State((0..state.num_slots()).map(|slot| state.get(slot).cloned()).collect())
+            }
+            LayerCache::List(list) => {
+                Held::List(list.entries().iter().map(Held::of).collect::<Result<_, _>>()?)
+            }
+            LayerCache::Quantized(_)
+            | LayerCache::Chunked(_)
+            | LayerCache::BatchKv(_)
+            | LayerCache::BatchRotating(_) => {
                 return Err(refused());
             }
         })
@@ -189,16 +224,32 @@ impl Held {
                     let start = span.bytes.len();
                     span.bytes.extend_from_slice(ffi::array_bytes(array)?);
                     let range = start..span.bytes.len();
-                    span.tensors.push(SpanTensor { name: state_name(slot, path), dtype: array.dtype(), shape, range });
+                    span.tensors.push(SpanTensor {
+                        name: state_name(slot, path),
+                        dtype: array.dtype(),
+                        shape,
+                        range,
+                    });
                 }
             }
             Held::State(_) => *lacks_state = true,
             Held::List(entries) => {
                 for (index, entry) in entries.iter().enumerate() {
-                    entry.cut(&entry_path(path, index), num_tokens, start, stop, span, lacks_state)?;
+                    entry.cut(
+                        &entry_path(path, index),
+                        num_tokens,
+                        start,
+                        stop,
+                        span,
+                        lacks_state,
+                    )?;
                 }
             }
-            Held::Elsewhere => return Err(LmError::CacheSpan { what: "a snapshot does not hold its keys and values".to_owned() }),
+            Held::Elsewhere => {
+                return Err(LmError::CacheSpan {
+                    what: "a snapshot does not hold its keys and values".to_owned(),
+                });
+            }
         }
         Ok(())
     }
@@ -206,20 +257,31 @@ impl Held {
 
 impl CutSpan {
     /// Adds the tokens `start..stop` of `array` `[1, H, T, …]`.
-    fn push_tokens(&mut self, name: String, array: &Array, start: usize, stop: usize) -> Result<(), LmError> {
+    fn push_tokens(
+        &mut self,
+        name: String,
+        array: &Array,
+        start: usize,
+        stop: usize,
+    ) -> Result<(), LmError> {
         let [1, heads, held, width] = *array.shape() else {
-            return Err(LmError::CacheSpan { what: format!("{name} is {:?}, and not one row of keys or values", array.shape()) });
+            return Err(LmError::CacheSpan {
+                what: format!("{name} is {:?}, and not one row of keys or values", array.shape()),
+            });
         };
         let (heads, held, width) = (heads as usize, held as usize, width as usize);
         if stop > held {
-            return Err(LmError::CacheSpan { what: format!("{name} holds {held} tokens, not {stop}") });
+            return Err(LmError::CacheSpan {
+                what: format!("{name} holds {held} tokens, not {stop}"),
+            });
         }
         let token_bytes = width * array.item_size();
         let all = ffi::array_bytes(array)?;
         let before = self.bytes.len();
         for head in 0..heads {
             let head = head * held;
-            self.bytes.extend_from_slice(&all[(head + start) * token_bytes..(head + stop) * token_bytes]);
+            self.bytes
+                .extend_from_slice(&all[(head + start) * token_bytes..(head + stop) * token_bytes]);
         }
         let (shape, range) = (vec![1, heads, stop - start, width], before..self.bytes.len());
         self.tensors.push(SpanTensor { name, dtype: array.dtype(), shape, range });

@@ -4,7 +4,10 @@ use mlx_rs::{Array, Dtype};
 
 use super::{CacheLayout, LayerLayout, PLAIN, QUANTIZED, entry_path, state_name};
 use crate::cache::buffer::round_up;
-use crate::cache::{ArraysCache, CacheList, KvCache, LayerCache, MAX_TOKENS, QuantizedArray, QuantizedKvCache, RotatingKvCache};
+use crate::cache::{
+    ArraysCache, CacheList, KvCache, LayerCache, MAX_TOKENS, QuantizedArray, QuantizedKvCache,
+    RotatingKvCache,
+};
 use crate::{LmError, ffi};
 
 /// A tensor of a span, in row-major order.
@@ -51,15 +54,26 @@ struct Rows {
 }
 
 impl CacheJoiner {
-    /// Empty caches for `num_tokens` tokens. Their buffers are made when the first span shows their shapes.
+    /// Empty caches for `num_tokens` tokens. Their buffers are made when the first span shows their
+    /// shapes.
     pub fn new(layout: &CacheLayout, num_tokens: usize) -> CacheJoiner {
-        CacheJoiner { num_tokens, layers: layout.layers().iter().map(|layer| Joining::new(layer, num_tokens)).collect() }
+        CacheJoiner {
+            num_tokens,
+            layers: layout.layers().iter().map(|layer| Joining::new(layer, num_tokens)).collect(),
+        }
     }
 
-    /// Adds the span `start..stop`, as far as its tokens are among those wanted; `tensor` finds its tensors by name.
+    /// Adds the span `start..stop`, as far as its tokens are among those wanted; `tensor` finds its
+    /// tensors by name.
     ///
-    /// Fails where a tensor is missing, or not of the shape that the layers and the other spans say.
-    pub fn add<'a>(&mut self, start: usize, stop: usize, tensor: impl Fn(&str) -> Option<TensorSlice<'a>>) -> Result<(), LmError> {
+    /// Fails where a tensor is missing, or not of the shape that the layers and the other spans
+    /// say.
+    pub fn add<'a>(
+        &mut self,
+        start: usize,
+        stop: usize,
+        tensor: impl Fn(&str) -> Option<TensorSlice<'a>>,
+    ) -> Result<(), LmError> {
         for (index, layer) in self.layers.iter_mut().enumerate() {
             layer.add(&index.to_string(), self.num_tokens, start, stop, &tensor)?;
         }
@@ -68,8 +82,10 @@ impl CacheJoiner {
 
     /// The caches. Fails where spans were missing.
     pub fn finish(self) -> Result<Vec<LayerCache>, LmError> {
-        let num_tokens = i32::try_from(self.num_tokens).ok().filter(|&num_tokens| num_tokens <= MAX_TOKENS);
-        let num_tokens = num_tokens.ok_or_else(|| refused(format!("{} tokens are too many", self.num_tokens)))?;
+        let num_tokens =
+            i32::try_from(self.num_tokens).ok().filter(|&num_tokens| num_tokens <= MAX_TOKENS);
+        let num_tokens = num_tokens
+            .ok_or_else(|| refused(format!("{} tokens are too many", self.num_tokens)))?;
         self.layers.into_iter().map(|layer| layer.finish(num_tokens)).collect()
     }
 }
@@ -84,10 +100,16 @@ impl Joining {
         };
         match *layout {
             LayerLayout::Kv => tokens(&PLAIN, Tokens::Kv, 0),
-            LayerLayout::Rotating { max_size } => tokens(&PLAIN, Tokens::Rotating { max_size }, num_tokens.saturating_sub(max_size)),
-            LayerLayout::Quantized { group_size, bits } => tokens(&QUANTIZED, Tokens::Quantized { group_size, bits }, 0),
+            LayerLayout::Rotating { max_size } => {
+                tokens(&PLAIN, Tokens::Rotating { max_size }, num_tokens.saturating_sub(max_size))
+            }
+            LayerLayout::Quantized { group_size, bits } => {
+                tokens(&QUANTIZED, Tokens::Quantized { group_size, bits }, 0)
+            }
             LayerLayout::Arrays { num_slots } => Joining::State(vec![None; num_slots]),
-            LayerLayout::List(ref entries) => Joining::List(entries.iter().map(|entry| Joining::new(entry, num_tokens)).collect()),
+            LayerLayout::List(ref entries) => {
+                Joining::List(entries.iter().map(|entry| Joining::new(entry, num_tokens)).collect())
+            }
         }
     }
 
@@ -110,32 +132,56 @@ impl Joining {
                     let name = format!("{name}.{path}");
                     let part = tensor(&name).ok_or_else(|| refused(format!("it lacks {name}")))?;
                     let [1, heads, held, width] = *part.shape else {
-                        return Err(refused(format!("{name} is {:?}, and not one row of keys or values", part.shape)));
+                        return Err(refused(format!(
+                            "{name} is {:?}, and not one row of keys or values",
+                            part.shape
+                        )));
                     };
                     let is_packed = matches!(kind, Tokens::Quantized { .. }) && index % 3 == 0; // scales and biases follow
                     if is_packed != (part.dtype == Dtype::Uint32) {
                         return Err(refused(format!("{name} holds {:?} numbers", part.dtype)));
                     }
                     // A ring may have given up the first tokens of the span.
-                    let held_from = stop.checked_sub(held).filter(|&held_from| (start..=from).contains(&held_from));
-                    let held_from = held_from.ok_or_else(|| refused(format!("{name} holds {held} tokens of {start} to {stop}")))?;
-                    if part.bytes.len() != heads * held * width * dtype_bytes(part.dtype) || part.bytes.is_empty() {
-                        return Err(refused(format!("{name} has {} bytes for {:?}", part.bytes.len(), part.shape)));
+                    let held_from = stop
+                        .checked_sub(held)
+                        .filter(|&held_from| (start..=from).contains(&held_from));
+                    let held_from = held_from.ok_or_else(|| {
+                        refused(format!("{name} holds {held} tokens of {start} to {stop}"))
+                    })?;
+                    if part.bytes.len() != heads * held * width * dtype_bytes(part.dtype)
+                        || part.bytes.is_empty()
+                    {
+                        return Err(refused(format!(
+                            "{name} has {} bytes for {:?}",
+                            part.bytes.len(),
+                            part.shape
+                        )));
                     }
                     let rows = match rows {
                         Some(rows) => rows,
                         None => {
                             let capacity = match kind {
-                                Tokens::Kv | Tokens::Quantized { .. } => round_up(num_tokens as i32 + 1) as usize,
+                                Tokens::Kv | Tokens::Quantized { .. } => {
+                                    round_up(num_tokens as i32 + 1) as usize
+                                }
                                 Tokens::Rotating { .. } => num_tokens - *first,
                             };
                             let shape = [1, heads as i32, capacity as i32, width as i32];
                             let buffer = ffi::ArrayBuffer::zeros(&shape, part.dtype)?;
-                            rows.insert(Rows { buffer, dtype: part.dtype, heads, capacity, width, num_filled: 0 })
+                            rows.insert(Rows {
+                                buffer,
+                                dtype: part.dtype,
+                                heads,
+                                capacity,
+                                width,
+                                num_filled: 0,
+                            })
                         }
                     };
                     if (rows.heads, rows.width, rows.dtype) != (heads, width, part.dtype) {
-                        return Err(refused(format!("{name} is not of the shape that it has elsewhere")));
+                        return Err(refused(format!(
+                            "{name} is not of the shape that it has elsewhere"
+                        )));
                     }
                     let token_bytes = width * dtype_bytes(part.dtype);
                     let bytes = rows.buffer.bytes_mut();
@@ -143,7 +189,8 @@ impl Joining {
                         let source = (head * held + from - held_from) * token_bytes;
                         let target = (head * rows.capacity + from - *first) * token_bytes;
                         let length = (to - from) * token_bytes;
-                        bytes[target..target + length].copy_from_slice(&part.bytes[source..source + length]);
+                        bytes[target..target + length]
+                            .copy_from_slice(&part.bytes[source..source + length]);
                     }
                     rows.num_filled += to - from;
                 }
@@ -174,19 +221,42 @@ impl Joining {
                 let mut arrays = Vec::with_capacity(rows.len());
                 for (name, rows) in names.iter().zip(rows) {
                     let rows = rows.filter(|rows| rows.num_filled == wanted);
-                    arrays.push(rows.ok_or_else(|| refused(format!("not all of its {name} are there")))?.buffer.into_array()?);
+                    arrays.push(
+                        rows.ok_or_else(|| refused(format!("not all of its {name} are there")))?
+                            .buffer
+                            .into_array()?,
+                    );
                 }
                 let mut arrays = arrays.into_iter();
-                let mut next = || arrays.next().ok_or_else(|| refused("a layer has too few tensors".to_owned()));
+                let mut next = || {
+                    arrays.next().ok_or_else(|| refused("a layer has too few tensors".to_owned()))
+                };
                 match kind {
-                    Tokens::Kv => LayerCache::Kv(KvCache::from_buffers(next()?, next()?, num_tokens)),
+                    Tokens::Kv => {
+                        LayerCache::Kv(KvCache::from_buffers(next()?, next()?, num_tokens))
+                    }
                     Tokens::Rotating { max_size } => {
-                        LayerCache::Rotating(RotatingKvCache::from_temporal(max_size as i32, 0, next()?, next()?, num_tokens))
+                        LayerCache::Rotating(RotatingKvCache::from_temporal(
+                            max_size as i32,
+                            0,
+                            next()?,
+                            next()?,
+                            num_tokens,
+                        ))
                     }
                     Tokens::Quantized { group_size, bits } => {
-                        let mut quantized = || Ok::<_, LmError>(QuantizedArray { packed: next()?, scales: next()?, biases: next()? });
+                        let mut quantized = || {
+                            Ok::<_, LmError>(QuantizedArray {
+                                packed: next()?,
+                                scales: next()?,
+                                biases: next()?,
+                            })
+                        };
                         let (keys, values) = (quantized()?, quantized()?);
-                        LayerCache::Quantized(QuantizedKvCache::new(group_size, bits)?.with_contents(keys, values, num_tokens))
+                        LayerCache::Quantized(
+                            QuantizedKvCache::new(group_size, bits)?
+                                .with_contents(keys, values, num_tokens),
+                        )
                     }
                 }
             }
@@ -198,9 +268,12 @@ impl Joining {
                 cache.advance(num_tokens as usize);
                 LayerCache::Arrays(cache)
             }
-            Joining::List(entries) => {
-                LayerCache::List(CacheList::new(entries.into_iter().map(|entry| entry.finish(num_tokens)).collect::<Result<_, _>>()?))
-            }
+            Joining::List(entries) => LayerCache::List(CacheList::new(
+                entries
+                    .into_iter()
+                    .map(|entry| entry.finish(num_tokens))
+                    .collect::<Result<_, _>>()?,
+            )),
         })
     }
 }

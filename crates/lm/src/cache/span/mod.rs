@@ -1,15 +1,17 @@
-//! Caches cut into spans of tokens and put together again: how a conversation is stored piece by piece.
+//! Caches cut into spans of tokens and put together again: how a conversation is stored piece by
+//! piece.
 //!
-//! Of the tokens `start..stop` a span holds, as tensors by name (`<layer>` is the layer's number; an entry of a list of caches adds
-//! `.<entry>`):
+//! Of the tokens `start..stop` a span holds, as tensors by name (`<layer>` is the layer's number;
+//! an entry of a list of caches adds `.<entry>`):
 //!
 //! ```text
 //! keys.<layer>, values.<layer>      [1, H, n, D] of all n = stop - start tokens, or of those last ones that a ring still held
 //! keys_packed.<layer> …             quantized keys and values: packed, scales and biases of each
 //! state_<slot>.<layer>              a recurrent state behind the token stop - 1, where it was caught there
 //! ```
-//! Keys and values of plain caches are there for every span, so a conversation can go on from any token of them. A ring gives up old
-//! tokens and a recurrent state all but the last: what they were on the way is kept only where a [`Capture`] was taken.
+//! Keys and values of plain caches are there for every span, so a conversation can go on from any
+//! token of them. A ring gives up old tokens and a recurrent state all but the last: what they were
+//! on the way is kept only where a [`Capture`] was taken.
 
 mod cut;
 mod join;
@@ -54,7 +56,8 @@ pub enum LayerLayout {
 pub struct CacheLayout(Vec<LayerLayout>);
 
 impl CacheLayout {
-    /// That of `caches`; none where one of them cannot be cut: rings that keep their first tokens, chunked caches and batches.
+    /// That of `caches`; none where one of them cannot be cut: rings that keep their first tokens,
+    /// chunked caches and batches.
     pub fn of(caches: &[LayerCache]) -> Option<CacheLayout> {
         caches.iter().map(LayerLayout::of).collect::<Option<_>>().map(CacheLayout)
     }
@@ -79,7 +82,8 @@ impl CacheLayout {
         self.0.iter().any(LayerLayout::has_state)
     }
 
-    /// Whether a conversation can only go on where a [`Capture`] was taken or its last answer ended.
+    /// Whether a conversation can only go on where a [`Capture`] was taken or its last answer
+    /// ended.
     pub fn needs_captures(&self) -> bool {
         self.window().is_some() || self.has_state()
     }
@@ -89,10 +93,18 @@ impl LayerLayout {
     fn of(cache: &LayerCache) -> Option<LayerLayout> {
         Some(match cache {
             LayerCache::Kv(_) => LayerLayout::Kv,
-            LayerCache::Rotating(cache) if cache.keep() == 0 => LayerLayout::Rotating { max_size: cache.max_size() },
-            LayerCache::Quantized(cache) => LayerLayout::Quantized { group_size: cache.group_size(), bits: cache.bits() },
-            LayerCache::Arrays(cache) if cache.num_rows() == 1 => LayerLayout::Arrays { num_slots: cache.num_slots() },
-            LayerCache::List(list) => LayerLayout::List(list.entries().iter().map(LayerLayout::of).collect::<Option<_>>()?),
+            LayerCache::Rotating(cache) if cache.keep() == 0 => {
+                LayerLayout::Rotating { max_size: cache.max_size() }
+            }
+            LayerCache::Quantized(cache) => {
+                LayerLayout::Quantized { group_size: cache.group_size(), bits: cache.bits() }
+            }
+            LayerCache::Arrays(cache) if cache.num_rows() == 1 => {
+                LayerLayout::Arrays { num_slots: cache.num_slots() }
+            }
+            LayerCache::List(list) => LayerLayout::List(
+                list.entries().iter().map(LayerLayout::of).collect::<Option<_>>()?,
+            ),
             LayerCache::Rotating(_)
             | LayerCache::Chunked(_)
             | LayerCache::Arrays(_)
@@ -104,10 +116,16 @@ impl LayerLayout {
     fn of_state(state: &LayerState) -> Option<LayerLayout> {
         Some(match state {
             LayerState::Kv { .. } => LayerLayout::Kv,
-            LayerState::Rotating { keep: 0, max_size, .. } => LayerLayout::Rotating { max_size: *max_size },
-            LayerState::Quantized { group_size, bits, .. } => LayerLayout::Quantized { group_size: *group_size, bits: *bits },
+            LayerState::Rotating { keep: 0, max_size, .. } => {
+                LayerLayout::Rotating { max_size: *max_size }
+            }
+            LayerState::Quantized { group_size, bits, .. } => {
+                LayerLayout::Quantized { group_size: *group_size, bits: *bits }
+            }
             LayerState::Arrays(slots) => LayerLayout::Arrays { num_slots: slots.len() },
-            LayerState::List(entries) => LayerLayout::List(entries.iter().map(LayerLayout::of_state).collect::<Option<_>>()?),
+            LayerState::List(entries) => {
+                LayerLayout::List(entries.iter().map(LayerLayout::of_state).collect::<Option<_>>()?)
+            }
             LayerState::Rotating { .. } | LayerState::Chunked { .. } => return None,
         })
     }
@@ -131,7 +149,14 @@ impl LayerLayout {
 
 /// The tensors of keys and values, in the order in which they are cut and joined.
 const PLAIN: [&str; 2] = ["keys", "values"];
-const QUANTIZED: [&str; 6] = ["keys_packed", "keys_scales", "keys_biases", "values_packed", "values_scales", "values_biases"];
+const QUANTIZED: [&str; 6] = [
+    "keys_packed",
+    "keys_scales",
+    "keys_biases",
+    "values_packed",
+    "values_scales",
+    "values_biases",
+];
 
 fn state_name(slot: usize, path: &str) -> String {
     format!("state_{slot}.{path}")

@@ -1,4 +1,5 @@
-//! A conversation cut into spans, with its places caught on the way, goes on from any place that they allow as the original did there.
+//! A conversation cut into spans, with its places caught on the way, goes on from any place that
+//! they allow as the original did there.
 
 use std::collections::HashMap;
 
@@ -6,11 +7,15 @@ use mlx_rs::Array;
 
 use super::*;
 use crate::LmError;
-use crate::cache::{ArraysCache, AttentionStep, CacheList, KeysValues, KvCache, QuantizedKvCache, RotatingKvCache};
+use crate::cache::{
+    ArraysCache, AttentionStep, CacheList, KeysValues, KvCache, QuantizedKvCache, RotatingKvCache,
+};
 
 /// Keys, and values, of the tokens `start..stop`, which all differ: `[1, 2, stop - start, 32]`.
 fn tokens(start: i32, stop: i32) -> Array {
-    let numbers: Vec<f32> = (0..2).flat_map(|head| (start * 32..stop * 32).map(move |n| ((n * 7 + head) % 1009) as f32)).collect();
+    let numbers: Vec<f32> = (0..2)
+        .flat_map(|head| (start * 32..stop * 32).map(move |n| ((n * 7 + head) % 1009) as f32))
+        .collect();
     Array::from_slice(&numbers, &[1, 2, stop - start, 32])
 }
 
@@ -18,7 +23,9 @@ fn tokens(start: i32, stop: i32) -> Array {
 fn read(cache: &mut LayerCache, length: i32) -> Vec<Vec<u8>> {
     let bits = |array: &Array| ffi_bytes(array);
     match cache {
-        LayerCache::List(list) => list.entries_mut().iter_mut().flat_map(|entry| read(entry, length)).collect(),
+        LayerCache::List(list) => {
+            list.entries_mut().iter_mut().flat_map(|entry| read(entry, length)).collect()
+        }
         LayerCache::Arrays(state) => {
             let before = state.get(0).map_or(0.0, |counted| counted.as_slice::<f32>()[0]);
             state.set(0, Array::from_slice(&[before + length as f32, 1.0], &[1, 2]));
@@ -28,11 +35,15 @@ fn read(cache: &mut LayerCache, length: i32) -> Vec<Vec<u8>> {
         _ => {
             let start = cache.offset() as i32;
             let AttentionStep { .. } = cache.attention_step(length, None).unwrap();
-            match cache.update_and_fetch(tokens(start, start + length), tokens(start, start + length)).unwrap() {
+            match cache
+                .update_and_fetch(tokens(start, start + length), tokens(start, start + length))
+                .unwrap()
+            {
                 KeysValues::Dense { keys, values } => vec![bits(&keys), bits(&values)],
-                KeysValues::Quantized { keys, values, .. } => {
-                    [keys, values].iter().flat_map(|side| [bits(&side.packed), bits(&side.scales), bits(&side.biases)]).collect()
-                }
+                KeysValues::Quantized { keys, values, .. } => [keys, values]
+                    .iter()
+                    .flat_map(|side| [bits(&side.packed), bits(&side.scales), bits(&side.biases)])
+                    .collect(),
             }
         }
     }
@@ -60,7 +71,8 @@ fn state() -> LayerCache {
 
 type Stored = Vec<(usize, usize, CutSpan)>;
 
-/// Reads `steps` tokens at a time into `caches`, catching every place of `captures`, and cuts what there is at `cuts` and the end.
+/// Reads `steps` tokens at a time into `caches`, catching every place of `captures`, and cuts what
+/// there is at `cuts` and the end.
 fn store(caches: &mut [LayerCache], steps: &[i32], captures: &[usize], cuts: &[usize]) -> Stored {
     let mut caught = Vec::new();
     for &length in steps {
@@ -71,7 +83,8 @@ fn store(caches: &mut [LayerCache], steps: &[i32], captures: &[usize], cuts: &[u
             caught.extend(Capture::of(caches.to_vec()));
         }
     }
-    let caught: Vec<HeldLayers> = caught.iter().map(|capture| HeldLayers::of_capture(capture).unwrap()).collect();
+    let caught: Vec<HeldLayers> =
+        caught.iter().map(|capture| HeldLayers::of_capture(capture).unwrap()).collect();
     let held = HeldLayers::of(caches).unwrap();
     let mut start = 0;
     let mut stored = Vec::new();
@@ -82,31 +95,52 @@ fn store(caches: &mut [LayerCache], steps: &[i32], captures: &[usize], cuts: &[u
     stored
 }
 
-fn join(layout: &CacheLayout, stored: &Stored, num_tokens: usize) -> Result<Vec<LayerCache>, LmError> {
+fn join(
+    layout: &CacheLayout,
+    stored: &Stored,
+    num_tokens: usize,
+) -> Result<Vec<LayerCache>, LmError> {
     let mut joiner = CacheJoiner::new(layout, num_tokens);
     for (start, stop, span) in stored.iter().filter(|(start, ..)| *start < num_tokens) {
-        let by_name: HashMap<&str, &SpanTensor> = span.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+        let by_name: HashMap<&str, &SpanTensor> =
+            span.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
         joiner.add(*start, *stop, |name| {
             let tensor = by_name.get(name)?;
-            Some(TensorSlice { dtype: tensor.dtype, shape: tensor.shape.clone(), bytes: &span.bytes[tensor.range.clone()] })
+            Some(TensorSlice {
+                dtype: tensor.dtype,
+                shape: tensor.shape.clone(),
+                bytes: &span.bytes[tensor.range.clone()],
+            })
         })?;
     }
     joiner.finish()
 }
 
-/// Stores a conversation of `steps`, and expects to go on exactly from the places `from`, and not from `not_from`.
-fn check(make: impl Fn() -> Vec<LayerCache>, steps: &[i32], captures: &[usize], cuts: &[usize], from: &[usize], not_from: &[usize]) {
+/// Stores a conversation of `steps`, and expects to go on exactly from the places `from`, and not
+/// from `not_from`.
+fn check(
+    make: impl Fn() -> Vec<LayerCache>,
+    steps: &[i32],
+    captures: &[usize],
+    cuts: &[usize],
+    from: &[usize],
+    not_from: &[usize],
+) {
     let layout = CacheLayout::of(&make()).unwrap();
     let stored = store(&mut make(), steps, captures, cuts);
     let what = format!("{layout:?} after {steps:?}, caught at {captures:?}, cut at {cuts:?}");
     for &place in from {
-        let mut joined = join(&layout, &stored, place).unwrap_or_else(|error| panic!("{what}: from {place}: {error}"));
+        let mut joined = join(&layout, &stored, place)
+            .unwrap_or_else(|error| panic!("{what}: from {place}: {error}"));
         let mut original = make();
         original.iter_mut().for_each(|cache| drop(read(cache, place as i32)));
         for length in [2, 1, 1, 3] {
             for (joined, original) in joined.iter_mut().zip(&mut original) {
                 assert_eq!(joined.offset(), original.offset(), "{what}: from {place}");
-                assert!(read(joined, length) == read(original, length), "{what}: goes on otherwise from {place}");
+                assert!(
+                    read(joined, length) == read(original, length),
+                    "{what}: goes on otherwise from {place}"
+                );
             }
         }
     }
@@ -117,7 +151,14 @@ fn check(make: impl Fn() -> Vec<LayerCache>, steps: &[i32], captures: &[usize], 
 
 #[test]
 fn a_conversation_goes_on_from_its_parts() {
-    check(|| vec![kv(), kv()], &[300, 1, 1], &[], &[100, 256], &[302, 300, 256, 255, 100, 1], &[303]);
+    check(
+        || vec![kv(), kv()],
+        &[300, 1, 1],
+        &[],
+        &[100, 256],
+        &[302, 300, 256, 255, 100, 1],
+        &[303],
+    );
     check(|| vec![quantized()], &[70, 1], &[], &[64], &[71, 64, 3], &[72]);
     // A ring only knows its last tokens, and what was caught of it.
     check(|| vec![kv(), ring(8)], &[20, 1, 1], &[], &[5, 10, 20], &[22], &[21, 14, 10, 8, 3]);
@@ -126,20 +167,52 @@ fn a_conversation_goes_on_from_its_parts() {
     check(|| vec![ring(8)], &[5, 1, 1], &[], &[4], &[7, 4, 2], &[]);
     // A state is only good where it was caught.
     check(|| vec![state(), kv()], &[6, 4, 1, 1], &[6], &[6, 10], &[12, 6], &[10, 11, 3]);
-    check(|| vec![LayerCache::List(CacheList::new(vec![state(), ring(4), kv()]))], &[6, 6, 1], &[6], &[6, 12], &[13, 6], &[12, 5]);
+    check(
+        || vec![LayerCache::List(CacheList::new(vec![state(), ring(4), kv()]))],
+        &[6, 6, 1],
+        &[6],
+        &[6, 12],
+        &[13, 6],
+        &[12, 5],
+    );
 }
 
 #[test]
 fn what_a_part_still_holds_is_told() {
-    fn check(make: impl Fn() -> Vec<LayerCache>, steps: &[i32], captures: &[usize], cuts: &[usize], expected: &[(usize, bool)]) {
+    fn check(
+        make: impl Fn() -> Vec<LayerCache>,
+        steps: &[i32],
+        captures: &[usize],
+        cuts: &[usize],
+        expected: &[(usize, bool)],
+    ) {
         let stored = store(&mut make(), steps, captures, cuts);
-        let told: Vec<_> = stored.iter().map(|(.., span)| (span.held_from, span.has_state)).collect();
+        let told: Vec<_> =
+            stored.iter().map(|(.., span)| (span.held_from, span.has_state)).collect();
         assert_eq!(told, expected, "after {steps:?}, caught at {captures:?}, cut at {cuts:?}");
     }
     check(|| vec![kv()], &[20], &[], &[10], &[(0, false), (10, false)]);
-    check(|| vec![kv(), ring(8)], &[10, 9, 1], &[], &[5, 10], &[(5, false), (10, false), (12, false)]);
-    check(|| vec![kv(), ring(8)], &[10, 9, 1], &[10], &[5, 10], &[(0, false), (5, false), (12, false)]);
-    check(|| vec![state(), kv()], &[10, 9, 1], &[10], &[5, 10], &[(0, false), (5, true), (10, true)]);
+    check(
+        || vec![kv(), ring(8)],
+        &[10, 9, 1],
+        &[],
+        &[5, 10],
+        &[(5, false), (10, false), (12, false)],
+    );
+    check(
+        || vec![kv(), ring(8)],
+        &[10, 9, 1],
+        &[10],
+        &[5, 10],
+        &[(0, false), (5, false), (12, false)],
+    );
+    check(
+        || vec![state(), kv()],
+        &[10, 9, 1],
+        &[10],
+        &[5, 10],
+        &[(0, false), (5, true), (10, true)],
+    );
 }
 
 #[test]

@@ -1,11 +1,12 @@
-//! Llama, one token at a time on a CUDA device: five launches a layer, in functions that MLX traces only once.
+//! Llama, one token at a time on a CUDA device: five launches a layer, in functions that MLX traces
+//! only once.
 //!
 //! ```text
 //! segment 0        segment 1                                                               …  last segment
 //! norm, q/k/v ── attention ── output, residual ── norm, gate/up ── down, residual ── norm, q/k/v ── …  norm
 //! ```
-//! Between two attentions nothing depends on how many tokens there are, so each segment is traced with its first token and replayed
-//! for all others.
+//! Between two attentions nothing depends on how many tokens there are, so each segment is traced
+//! with its first token and replayed for all others.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -30,8 +31,13 @@ pub(super) struct CudaStep {
 }
 
 impl CudaStep {
-    /// The step for these layers; none on another device and for layers that its kernels cannot read.
-    pub(super) fn new(shape: &Shape, layers: &[Rc<TransformerBlock>], norm: &Rc<RmsNorm>) -> Option<Self> {
+    /// The step for these layers; none on another device and for layers that its kernels cannot
+    /// read.
+    pub(super) fn new(
+        shape: &Shape,
+        layers: &[Rc<TransformerBlock>],
+        norm: &Rc<RmsNorm>,
+    ) -> Option<Self> {
         let is_readable = |layer: &Rc<TransformerBlock>| layer.quantized().is_some();
         if !matches!(shape.head_dim, 64 | 128 | 256) || !layers.iter().all(is_readable) {
             return None;
@@ -41,10 +47,12 @@ impl CudaStep {
         let (angles, traditional) = attention.rope.angles().ok()?;
         let segments = (0..=layers.len()).map(|index| {
             let before = index.checked_sub(1).and_then(|index| layers.get(index)).cloned();
-            let (after, norm, kernels) = (layers.get(index).cloned(), norm.clone(), kernels.clone());
+            let (after, norm, kernels) =
+                (layers.get(index).cloned(), norm.clone(), kernels.clone());
             Compiled::new(Box::new(move |inputs| {
-                let [mut h, attended]: [Array; 2] =
-                    inputs.try_into().map_err(|_| Exception::custom("a segment takes two arrays".to_owned()))?;
+                let [mut h, attended]: [Array; 2] = inputs
+                    .try_into()
+                    .map_err(|_| Exception::custom("a segment takes two arrays".to_owned()))?;
                 if let Some(layer) = &before {
                     h = finish(layer, &kernels, &h, &attended)?;
                 }
@@ -73,13 +81,16 @@ impl CudaStep {
     /// Whether it can run this pass: one token of one row, after others in plain caches.
     pub(super) fn applies(&self, embeddings: &Array, caches: &[LayerCache]) -> bool {
         let is_bfloat16 = |array: &Array| array.dtype() == Dtype::Bfloat16;
-        let is_plain =
-            |cache: &LayerCache| matches!(cache, LayerCache::Kv(cache) if !cache.is_empty() && cache.arrays().into_iter().all(is_bfloat16));
+        let is_plain = |cache: &LayerCache| matches!(cache, LayerCache::Kv(cache) if !cache.is_empty() && cache.arrays().into_iter().all(is_bfloat16));
         embeddings.shape()[..2] == [1, 1] && is_bfloat16(embeddings) && caches.iter().all(is_plain)
     }
 
     /// As `Architecture::forward`, for what [`CudaStep::applies`] to.
-    pub(super) fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, Exception> {
+    pub(super) fn forward(
+        &self,
+        embeddings: Array,
+        caches: &mut [LayerCache],
+    ) -> Result<Array, Exception> {
         let mut sizes = None; // the same in every layer
         let (mut h, mut attended) = (embeddings.clone(), embeddings);
         for (index, segment) in self.segments.iter().enumerate() {
@@ -96,9 +107,17 @@ impl CudaStep {
         Ok(h)
     }
 
-    /// Hidden state `[1, 1, D]` to logits `[1, 1, V]`; none where the output layer is of another kind.
-    pub(super) fn logits(&self, hidden: &Array, lm_head: Option<&Linear>, embed_tokens: &Embedding) -> Result<Option<Array>, Exception> {
-        let rows = lm_head.map_or_else(|| embed_tokens.quantized(), Linear::quantized).filter(QuantizedRows::are_readable);
+    /// Hidden state `[1, 1, D]` to logits `[1, 1, V]`; none where the output layer is of another
+    /// kind.
+    pub(super) fn logits(
+        &self,
+        hidden: &Array,
+        lm_head: Option<&Linear>,
+        embed_tokens: &Embedding,
+    ) -> Result<Option<Array>, Exception> {
+        let rows = lm_head
+            .map_or_else(|| embed_tokens.quantized(), Linear::quantized)
+            .filter(QuantizedRows::are_readable);
         match rows {
             Some(rows) if hidden.shape()[..2] == [1, 1] && hidden.dtype() == Dtype::Bfloat16 => {
                 self.kernels.product(hidden, rows, Fusion::default()).map(Some)
@@ -107,27 +126,46 @@ impl CudaStep {
         }
     }
 
-    fn attend(&self, qkv: Array, cache: &mut KvCache, sizes: &mut Option<Array>) -> Result<Array, Exception> {
+    fn attend(
+        &self,
+        qkv: Array,
+        cache: &mut KvCache,
+        sizes: &mut Option<Array>,
+    ) -> Result<Array, Exception> {
         let offset = cache.offset() as i32;
         let Some((keys, values, recent)) = cache.with_recent()? else {
-            return Err(Exception::custom("a step on a CUDA device follows other tokens".to_owned()));
+            return Err(Exception::custom(
+                "a step on a CUDA device follows other tokens".to_owned(),
+            ));
         };
-        let sizes = sizes.get_or_insert_with(|| Array::from_slice(&[offset - recent.count, recent.count], &[2]));
+        let sizes = sizes
+            .get_or_insert_with(|| Array::from_slice(&[offset - recent.count, recent.count], &[2]));
         let splits = Kernels::num_splits(offset);
         let key = (keys.dim(2), splits);
         let mut attention = self.attention.borrow_mut();
         let compiled = match &mut *attention {
             Some((known, compiled)) if *known == key => compiled,
             other => {
-                let (kernels, shape) = (self.kernels.clone(), AttentionShape { splits, ..self.attention_shape });
+                let (kernels, shape) =
+                    (self.kernels.clone(), AttentionShape { splits, ..self.attention_shape });
                 let compiled = Compiled::new(Box::new(move |inputs| {
-                    let inputs = inputs.try_into().map_err(|_| Exception::custom("attention takes seven arrays".to_owned()))?;
+                    let inputs = inputs.try_into().map_err(|_| {
+                        Exception::custom("attention takes seven arrays".to_owned())
+                    })?;
                     Ok(kernels.attention(&inputs, shape)?.to_vec())
                 }))?;
                 &mut other.insert((key, compiled)).1
             }
         };
-        let [attended, keys, values] = compiled.call(&[&qkv, keys, values, &recent.keys, &recent.values, sizes, &self.angles])?;
+        let [attended, keys, values] = compiled.call(&[
+            &qkv,
+            keys,
+            values,
+            &recent.keys,
+            &recent.values,
+            sizes,
+            &self.angles,
+        ])?;
         cache.push_recent(keys, values);
         Ok(attended)
     }
@@ -155,11 +193,14 @@ impl TransformerBlock {
     }
 
     fn matrices(&self) -> Result<Matrices<'_>, Exception> {
-        self.quantized().ok_or_else(|| Exception::custom("a layer is not quantized as its kernels ask".to_owned()))
+        self.quantized().ok_or_else(|| {
+            Exception::custom("a layer is not quantized as its kernels ask".to_owned())
+        })
     }
 }
 
-/// A layer up to its attention: the residual stream, and queries, keys and values of all heads side by side.
+/// A layer up to its attention: the residual stream, and queries, keys and values of all heads side
+/// by side.
 fn begin(layer: &TransformerBlock, kernels: &Kernels, h: Array) -> Result<Vec<Array>, Exception> {
     let fusion = Fusion { norm: Some(layer.input_layernorm.parts()), ..Fusion::default() };
     let qkv = kernels.product(&h, layer.matrices()?.qkv, fusion)?;
@@ -167,10 +208,20 @@ fn begin(layer: &TransformerBlock, kernels: &Kernels, h: Array) -> Result<Vec<Ar
 }
 
 /// A layer from its attention's result on.
-fn finish(layer: &TransformerBlock, kernels: &Kernels, h: &Array, attended: &Array) -> Result<Array, Exception> {
+fn finish(
+    layer: &TransformerBlock,
+    kernels: &Kernels,
+    h: &Array,
+    attended: &Array,
+) -> Result<Array, Exception> {
     let matrices = layer.matrices()?;
-    let h = kernels.product(attended, matrices.output, Fusion { residual: Some(h), ..Fusion::default() })?;
-    let fusion = Fusion { norm: Some(layer.post_attention_layernorm.parts()), gated: true, residual: None };
+    let h = kernels.product(
+        attended,
+        matrices.output,
+        Fusion { residual: Some(h), ..Fusion::default() },
+    )?;
+    let fusion =
+        Fusion { norm: Some(layer.post_attention_layernorm.parts()), gated: true, residual: None };
     let activated = kernels.product(&h, matrices.gate_up, fusion)?;
     kernels.product(&activated, matrices.down, Fusion { residual: Some(&h), ..Fusion::default() })
 }
