@@ -18,16 +18,17 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use cairn_app::wire::{Command, Event, Failure, MessageStatus, Reply, Settings};
-use cairn_app::{App, CacheVariables, Options, Places};
+use cairn_app::{App, CacheVariables, DataFolder, Options};
 use cairn_store::Store;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let places = Places::new(arguments.first().context("the first argument is the data folder")?);
+    let data_folder =
+        DataFolder::new(arguments.first().context("the first argument is the data folder")?);
     let options = Options {
-        places: places.clone(),
+        data_folder: data_folder.clone(),
         hub_variables: CacheVariables::default(),
         autoload: false,
     };
@@ -49,7 +50,7 @@ async fn main() -> anyhow::Result<()> {
                         return Ok(());
                     }
                     "file" => std::future::pending().await,
-                    "rows" => victim.watch_rows(&places).await?,
+                    "rows" => victim.watch_rows(&data_folder).await?,
                     _ => {}
                 }
             }
@@ -130,8 +131,8 @@ impl Victim {
     }
 
     /// Reads the rows over and over, as fast as it can, until it is killed.
-    async fn watch_rows(&self, places: &Places) -> anyhow::Result<()> {
-        let store = Store::open(&places.database()).await?;
+    async fn watch_rows(&self, data_folder: &DataFolder) -> anyhow::Result<()> {
+        let store = Store::open(&data_folder.database()).await?;
         let mut told = None;
         loop {
             let count = store.chunks().await?.len();

@@ -16,7 +16,7 @@ use std::time::Duration;
 use cairn_app::wire::{
     Command, Event, Failure, FailureCode, Message, MessageStatus, NoticeLevel, Reply, Settings,
 };
-use cairn_app::{App, CacheVariables, OpenError, Options, Places};
+use cairn_app::{App, CacheVariables, DataFolder, OpenError, Options};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -28,7 +28,11 @@ const BROKEN: &str = "broken";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn options(home: &Path) -> Options {
-    Options { places: Places::new(home), hub_variables: CacheVariables::default(), autoload: false }
+    Options {
+        data_folder: DataFolder::new(home),
+        hub_variables: CacheVariables::default(),
+        autoload: false,
+    }
 }
 
 fn model_folder(home: &Path, name: &str) -> PathBuf {
@@ -511,9 +515,9 @@ async fn a_full_disk_keeps_no_answer_back_and_what_was_not_saved_is_saved_later(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prompt_cache_without_room_costs_time_and_nothing_else() {
     let home = home_with_model();
-    let places = Places::new(home.path());
-    fs::create_dir(places.prompt_cache()).unwrap();
-    let Some(disk) = SmallDisk::mount(&places.prompt_cache(), 1 << 20) else { return };
+    let data_folder = DataFolder::new(home.path());
+    fs::create_dir(data_folder.prompt_cache()).unwrap();
+    let Some(disk) = SmallDisk::mount(&data_folder.prompt_cache(), 1 << 20) else { return };
     disk.fill();
     let desk = Desk::new(home.path(), 8).await;
     desk.complete_answer(&"Tell me about stones. ".repeat(40)).await;
@@ -523,7 +527,7 @@ async fn a_prompt_cache_without_room_costs_time_and_nothing_else() {
     let before = desk.messages().await;
     let conversation = desk.conversation.clone();
     desk.app.close().await;
-    let left: Vec<PathBuf> = fs::read_dir(places.prompt_cache())
+    let left: Vec<PathBuf> = fs::read_dir(data_folder.prompt_cache())
         .unwrap()
         .flat_map(|entry| {
             let path = entry.unwrap().path();
@@ -535,7 +539,7 @@ async fn a_prompt_cache_without_room_costs_time_and_nothing_else() {
         })
         .collect();
     let left: Vec<_> = left.into_iter().filter(|path| !path.ends_with(".lock")).collect();
-    assert_eq!(left, [places.prompt_cache().join("filler")], "no part of a chunk is left");
+    assert_eq!(left, [data_folder.prompt_cache().join("filler")], "no part of a chunk is left");
 
     disk.make_room();
     let mut cached = Vec::new();
@@ -592,7 +596,7 @@ async fn a_damaged_database_is_refused_and_left_as_it_is() {
     let conversation = desk.conversation.clone();
     desk.app.close().await;
     drop(desk);
-    let database = Places::new(home.path()).database();
+    let database = DataFolder::new(home.path()).database();
     let good = fs::read(&database).unwrap();
 
     let check = async |damage: &dyn Fn(&mut Vec<u8>)| {

@@ -13,7 +13,7 @@ pub fn can_build_tray() -> bool {
     true
 }
 
-/// The icon is there, or the person has hidden it in System Settings, which no API tells; then a
+/// The icon is there, or the person has hidden it in System Settings, which no API reports; then a
 /// second launch brings the window back.
 pub fn is_tray_shown(app: &AppHandle) -> bool {
     app.tray_by_id("cairn").is_some()

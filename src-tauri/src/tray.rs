@@ -18,7 +18,7 @@ use crate::{system, window};
 /// The event that asks the interface for what its own "New chat" does.
 const NEW_CHAT_EVENT: &str = "new-chat";
 
-/// A menu that changes faster than this cannot be read, and redrawing it costs more than it tells.
+/// A menu that changes faster than this cannot be read, and redrawing it costs more than it reports.
 const SHORTEST_CHANGE: Duration = Duration::from_millis(500);
 
 /// Longer model names are cut: a menu is as wide as its longest line.

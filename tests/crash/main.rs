@@ -1,11 +1,11 @@
-//! SIGKILL while an answer is written and while its prompt cache is filed: whatever was
+//! SIGKILL while an answer is written and while its prompt cache is written: whatever was
 //! acknowledged is there afterwards, whole.
 //!
 //! A victim process works on a data folder; see `crash_victim.rs` for what it prints. It is killed
 //! at an event, never at a time: at a line that it has printed, a row or a file that has appeared.
 //! Which event comes from a fixed sequence of pseudo-random numbers. The folder is kept from kill
 //! to kill, so that each one meets what the ones before have left. `steps.rs` kills at each single
-//! system call of filing instead.
+//! system call of writing instead.
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 #[cfg(target_os = "linux")]
@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use cairn_app::wire::{self, Event, Message, MessageStatus, Reply, Settings};
-use cairn_app::{App, CacheVariables, Options, Places};
+use cairn_app::{App, CacheVariables, DataFolder, Options};
 use cairn_store::{ChunkRow, Store};
 use safetensors::SafeTensors;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -162,7 +162,7 @@ fn a_kill_while_chunks_are_filed_leaves_whole_files_and_true_rows() {
     assert!(num_left_behind >= 10, "only {num_left_behind} files were met without their row");
 }
 
-/// Whatever a kill met while chunks were filed: files under their final names are whole, rows are
+/// Whatever a kill met while chunks were written: files under their final names are whole, rows are
 /// true, the next start removes what has no row, nothing of any conversation is lost, and the one
 /// that asked `question` goes on with what was stored.
 ///
@@ -181,11 +181,11 @@ fn check_what_is_left(
         check_name(file);
     }
     desk.run(async {
-        let store = Store::open(&desk.places().database()).await.unwrap();
-        let (rows, anchors) = (store.chunks().await.unwrap(), store.anchors().await.unwrap());
+        let store = Store::open(&desk.data_folder().database()).await.unwrap();
+        let (rows, refs) = (store.chunks().await.unwrap(), store.cache_refs().await.unwrap());
         store.close().await.unwrap();
         rows.iter().for_each(|row| check_row(desk, row));
-        for key in anchors.iter().filter_map(|anchor| anchor.chunk_key.as_ref()) {
+        for key in refs.iter().filter_map(|cache_ref| cache_ref.chunk_key.as_ref()) {
             assert!(
                 rows.iter().any(|row| row.key == *key),
                 "{kill}: a conversation's place is behind a chunk without a row"
@@ -221,7 +221,7 @@ fn check_what_is_left(
         );
         app.close().await;
 
-        let store = Store::open(&desk.places().database()).await.unwrap();
+        let store = Store::open(&desk.data_folder().database()).await.unwrap();
         *known = store.chunks().await.unwrap().into_iter().map(|row| row.key).collect();
         store.close().await.unwrap();
         left.temporary.len() + left.whole.len() - rows.len()
@@ -508,8 +508,8 @@ impl Desk {
         self.folder.path()
     }
 
-    fn places(&self) -> Places {
-        Places::new(self.home())
+    fn data_folder(&self) -> DataFolder {
+        DataFolder::new(self.home())
     }
 
     fn run<T>(&self, work: impl Future<Output = T>) -> T {
@@ -518,7 +518,7 @@ impl Desk {
 
     async fn open(&self) -> Arc<App> {
         App::open(Options {
-            places: self.places(),
+            data_folder: self.data_folder(),
             hub_variables: CacheVariables::default(),
             autoload: false,
         })
@@ -528,7 +528,7 @@ impl Desk {
 
     async fn query(&self, statement: &'static str, id: &str) -> Option<String> {
         let options =
-            SqliteConnectOptions::new().filename(self.places().database()).read_only(true);
+            SqliteConnectOptions::new().filename(self.data_folder().database()).read_only(true);
         let mut connection = options.connect().await.unwrap();
         let found =
             sqlx::query_scalar(statement).bind(id).fetch_optional(&mut connection).await.unwrap();
@@ -549,7 +549,10 @@ impl Desk {
     }
 
     fn chunk_file(&self, row: &ChunkRow) -> PathBuf {
-        self.places().prompt_cache().join(&row.fingerprint).join(format!("{}.safetensors", row.key))
+        self.data_folder()
+            .prompt_cache()
+            .join(&row.fingerprint)
+            .join(format!("{}.safetensors", row.key))
     }
 
     fn chunk_files(&self) -> ChunkFiles {
@@ -562,7 +565,7 @@ impl Desk {
                 .collect::<Vec<_>>()
         };
         let files =
-            paths(&self.places().prompt_cache()).into_iter().flat_map(|model| paths(&model));
+            paths(&self.data_folder().prompt_cache()).into_iter().flat_map(|model| paths(&model));
         let (whole, temporary) = files
             .partition(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
         ChunkFiles { whole, temporary }

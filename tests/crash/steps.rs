@@ -1,4 +1,4 @@
-//! SIGKILL at every write, fsync and rename with which a chunk is filed, and at every fsync of the
+//! SIGKILL at every write, fsync and rename with which a chunk is written, and at every fsync of the
 //! database meanwhile: the kernel kills the victim as the thread that does it enters the n-th of
 //! them, for every n until one is never reached. strace says so to the kernel.
 
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use super::{Desk, Facts, Line, Turn, Victim, check_what_is_left};
 
-/// Far more than filing a few chunks takes.
+/// Far more than writing a few chunks takes.
 const MAX_RUNS: usize = 60;
 
 /// A thread of the victim, and the files that it is watched at.

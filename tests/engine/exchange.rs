@@ -38,8 +38,8 @@ impl Exchange {
             disk_budget_bytes: 1 << 30,
             memory_budget_bytes: 0,
             chunks: Vec::new(),
-            anchors: Vec::new(),
-            sweep_lock: None,
+            refs: Vec::new(),
+            cleanup_lock: None,
         };
         let (engine, _) =
             Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
@@ -131,7 +131,7 @@ impl Exchange {
         let window = self.engine.cache().expect("caches are stored");
         self.engine.forget_conversations().await;
         window.purge(OWNER);
-        window.remove_anchor(OWNER);
+        window.remove_ref(OWNER);
         window.clear();
     }
 }

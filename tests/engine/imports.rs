@@ -41,8 +41,8 @@ impl Place {
             disk_budget_bytes: ROOMY,
             memory_budget_bytes: 0,
             chunks: Vec::new(),
-            anchors: Vec::new(),
-            sweep_lock: None,
+            refs: Vec::new(),
+            cleanup_lock: None,
         };
         let (engine, _) =
             Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
@@ -76,7 +76,7 @@ impl Place {
         self.engine.flush_cache().await;
         let window = self.engine.cache().expect("caches are stored");
         assert_eq!(
-            (window.view(10).num_chunks, window.holdings().len()),
+            (window.view(10).num_chunks, window.ref_usages().len()),
             (0, 0),
             "{what} leaves something behind"
         );
@@ -616,7 +616,7 @@ async fn check_sampled(case: &str, num_tokens: u32, kv_cache: KvCacheOptions) {
     let window = place.engine.cache().expect("caches are stored");
     place.engine.forget_conversations().await;
     window.purge(OWNER);
-    window.remove_anchor(OWNER);
+    window.remove_ref(OWNER);
     window.clear();
     place.check_is_empty("what was purged").await;
 
@@ -697,7 +697,7 @@ async fn check_apart(case: &str, kv_cache: KvCacheOptions) -> (Place, PromptFile
     altered.write(&place.file);
     let import = Import { owner: OWNER.to_owned(), check: false };
     let imported = place.engine.import_prompt_file(&place.file, import).await.expect("imports");
-    assert!(imported.space.variant.contains('@'), "{case}: {:?}", imported.space);
+    assert!(imported.namespace.variant.contains('@'), "{case}: {:?}", imported.namespace);
     for turn in 0..2 {
         place.engine.forget_conversations().await;
         let found =
@@ -715,7 +715,7 @@ async fn check_after(place: &Place, imported: PromptFileInfo) {
         num_tokens: imported.num_tokens,
         token_ids: imported.token_ids,
         kind: imported.kind,
-        variant: imported.space.variant,
+        variant: imported.namespace.variant,
     };
     let after = PromptInput::After { prefix, messages: vec![question] };
     let mut held = imported.num_tokens;
@@ -771,7 +771,7 @@ async fn the_check_passes_what_rounding_does_and_nothing_that_is_another_token_s
         assert_eq!(place.import(true).await, Ok(num_tokens as usize), "{case}, honest");
         let window = place.engine.cache().expect("caches are stored");
         window.purge(OWNER);
-        window.remove_anchor(OWNER);
+        window.remove_ref(OWNER);
         window.clear();
         // Of one token among so many, and only behind the first layer, where a few may be off.
         let mut altered = place.parts.clone();
@@ -816,7 +816,13 @@ async fn what_was_imported_unchecked_is_named_by_its_contents() {
     let variant = async |parts: &Parts| {
         parts.write(&place.file);
         let import = Import { owner: OWNER.to_owned(), check: false };
-        place.engine.import_prompt_file(&place.file, import).await.expect("imports").space.variant
+        place
+            .engine
+            .import_prompt_file(&place.file, import)
+            .await
+            .expect("imports")
+            .namespace
+            .variant
     };
     for says_tokens in [true, false] {
         let mut honest = place.parts.clone();
@@ -855,7 +861,7 @@ async fn a_long_file_is_sampled() {
     assert_eq!(place.import(true).await, Ok(3000));
     let window = place.engine.cache().expect("caches are stored");
     window.purge(OWNER);
-    window.remove_anchor(OWNER);
+    window.remove_ref(OWNER);
     window.clear();
     let mut altered = place.parts.clone();
     altered.tensor("1.1").edit(|numbers| numbers.reverse());

@@ -264,7 +264,7 @@ async fn requests_without_room_wait_in_order() {
     let model = Scripted::endless();
     let engine = one_at_a_time();
     engine.load("endless", model.folder()).await.expect("loads");
-    // Each request continues the one before: what it finds in memory tells that that one was served
+    // Each request continues the one before: what it finds in memory reports that that one was served
     // just before it.
     let mut prompt = vec![1, 2, 3];
     let mut expected_cached = 0;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use cairn_chat::{Message, Role};
 use cairn_engine::{
-    Anchor, CacheEvent, CacheOptions, CacheWindow, ChunkRecord, Engine, EngineOptions,
+    CacheEvent, CacheHandle, CacheOptions, CacheRef, ChunkRecord, Engine, EngineOptions,
     GenerateRequest, PromptInput,
 };
 use serde_json::json;
@@ -28,15 +28,15 @@ pub const IN_MEMORY: Budgets = Budgets { disk: 0, memory: ROOMY };
 
 /// What an app knows of the prompt cache between two starts.
 #[derive(Debug, Default, Clone)]
-pub struct Kept {
+pub struct CachedItem {
     pub rows: BTreeMap<String, ChunkRecord>,
-    pub anchors: BTreeMap<String, Anchor>,
+    pub refs: BTreeMap<String, CacheRef>,
 }
 
 pub struct Keeper {
     pub engine: Engine,
     events: UnboundedReceiver<CacheEvent>,
-    pub kept: Kept,
+    pub kept: CachedItem,
     /// The most bytes that the rows ever told of together.
     pub most_bytes: u64,
     /// Why chunks were removed, in the order in which it was told.
@@ -44,14 +44,14 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    pub async fn start(model: &Path, folder: &Path, budgets: Budgets, kept: Kept) -> Keeper {
+    pub async fn start(model: &Path, folder: &Path, budgets: Budgets, kept: CachedItem) -> Keeper {
         let cache = CacheOptions {
             folder: folder.to_owned(),
             disk_budget_bytes: budgets.disk,
             memory_budget_bytes: budgets.memory,
             chunks: kept.rows.values().cloned().collect(),
-            anchors: kept.anchors.values().cloned().collect(),
-            sweep_lock: Some(tempfile::tempfile().expect("a file")),
+            refs: kept.refs.values().cloned().collect(),
+            cleanup_lock: Some(tempfile::tempfile().expect("a file")),
         };
         let (engine, events) =
             Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
@@ -59,7 +59,7 @@ impl Keeper {
         Keeper { engine, events, kept, most_bytes: 0, reasons: Vec::new() }
     }
 
-    pub async fn close(mut self) -> Kept {
+    pub async fn close(mut self) -> CachedItem {
         self.engine.shutdown().await;
         while let Some(event) = self.events.recv().await {
             self.apply(event);
@@ -67,7 +67,7 @@ impl Keeper {
         self.kept
     }
 
-    /// Waits for the filing, and brings the rows up to date.
+    /// Waits for the writing, and brings the rows up to date.
     pub async fn settle(&mut self) {
         self.engine.flush_cache().await;
         while let Ok(event) = self.events.try_recv() {
@@ -77,7 +77,7 @@ impl Keeper {
 
     fn apply(&mut self, event: CacheEvent) {
         match event {
-            CacheEvent::Filed(record) => {
+            CacheEvent::Written(record) => {
                 assert!(
                     record
                         .parent_key
@@ -100,14 +100,14 @@ impl Keeper {
                     }
                 }
             }
-            CacheEvent::Anchored(anchor) => {
-                drop(self.kept.anchors.insert(anchor.owner.clone(), anchor))
+            CacheEvent::RefSet(cache_ref) => {
+                drop(self.kept.refs.insert(cache_ref.owner.clone(), cache_ref))
             }
-            CacheEvent::Released { owner } => drop(self.kept.anchors.remove(&owner)),
+            CacheEvent::RefRemoved { owner } => drop(self.kept.refs.remove(&owner)),
         }
     }
 
-    pub fn window(&self) -> &CacheWindow {
+    pub fn window(&self) -> &CacheHandle {
         self.engine.cache().expect("prompt caches are kept")
     }
 

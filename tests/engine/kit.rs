@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::client::{Answer, finish, request};
 use crate::file_parts::Parts;
-use crate::keeper::{Keeper, Kept, ON_DISK, Talk, ask, fresh_folder, talker};
+use crate::keeper::{CachedItem, Keeper, ON_DISK, Talk, ask, fresh_folder, talker};
 use crate::scripted::{Scripted, text_ids};
 
 async fn engine(model: &Scripted) -> Engine {
@@ -350,7 +350,7 @@ async fn an_answer_with_quantized_keys_is_made_again_from_its_question_where_a_s
  {
     let (model, place) = (talker("qwen3_next/equal-heads"), fresh_folder());
     widen_head(model.path());
-    let keeper = Keeper::start(model.path(), place.path(), ON_DISK, Kept::default()).await;
+    let keeper = Keeper::start(model.path(), place.path(), ON_DISK, CachedItem::default()).await;
     let talk = Talk::new(&"AID ME AND LEAD ME HOME. ".repeat(4));
     let question = || GenerateRequest {
         kv_cache: quantized(0),

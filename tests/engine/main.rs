@@ -2,6 +2,7 @@
 
 mod answers;
 mod batch;
+mod cache_refs;
 mod client;
 mod detokenizer;
 mod exchange;
@@ -9,13 +10,12 @@ mod file_parts;
 mod imports;
 mod jobs;
 mod keeper;
-mod kept;
-mod kept_damage;
-mod kept_load;
-mod kept_places;
 mod kit;
 mod prefix;
 mod prompt_cache;
 mod prompt_file;
+mod saved;
+mod saved_damage;
+mod saved_load;
 mod scripted;
 mod stops;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_chat::{Message, Role};
 use cairn_engine::{
-    Anchor, CacheEvent, CacheOptions, CachePromptRequest, ChunkRecord, Engine, EngineOptions,
+    CacheEvent, CacheOptions, CachePromptRequest, CacheRef, ChunkRecord, Engine, EngineOptions,
     GenerateRequest, Import, KvCacheOptions, KvQuantization, PromptInput, PromptKind, PromptPrefix,
 };
 use cairn_lm::cache::{load_prompt_cache, save_prompt_cache};
@@ -26,7 +26,7 @@ struct App {
     model: PathBuf,
     folder: TempDir,
     chunks: BTreeMap<String, ChunkRecord>,
-    anchors: BTreeMap<String, Anchor>,
+    refs: BTreeMap<String, CacheRef>,
 }
 
 impl App {
@@ -39,7 +39,7 @@ impl App {
             model: model.to_owned(),
             folder,
             chunks: BTreeMap::new(),
-            anchors: BTreeMap::new(),
+            refs: BTreeMap::new(),
         }
     }
 
@@ -47,20 +47,20 @@ impl App {
         self.engine.shutdown().await;
         while let Some(event) = self.events.recv().await {
             match event {
-                CacheEvent::Filed(record) => drop(self.chunks.insert(record.key.clone(), record)),
+                CacheEvent::Written(record) => drop(self.chunks.insert(record.key.clone(), record)),
                 CacheEvent::Removed { keys, .. } => {
                     keys.iter().for_each(|key| drop(self.chunks.remove(key)))
                 }
-                CacheEvent::Anchored(anchor) => {
-                    drop(self.anchors.insert(anchor.owner.clone(), anchor))
+                CacheEvent::RefSet(cache_ref) => {
+                    drop(self.refs.insert(cache_ref.owner.clone(), cache_ref))
                 }
-                CacheEvent::Released { owner } => drop(self.anchors.remove(&owner)),
+                CacheEvent::RefRemoved { owner } => drop(self.refs.remove(&owner)),
                 CacheEvent::Touched { .. } => {}
             }
         }
-        let (chunks, anchors) =
-            (self.chunks.values().cloned().collect(), self.anchors.values().cloned().collect());
-        (self.engine, self.events) = start(&self.model, self.folder.path(), chunks, anchors).await;
+        let (chunks, refs) =
+            (self.chunks.values().cloned().collect(), self.refs.values().cloned().collect());
+        (self.engine, self.events) = start(&self.model, self.folder.path(), chunks, refs).await;
     }
 
     async fn answer(&self, request: GenerateRequest) -> Result<Answer, Failure> {
@@ -98,7 +98,7 @@ impl App {
             token_ids: info.token_ids,
             num_tokens: info.num_tokens,
             kind: info.kind,
-            variant: info.space.variant,
+            variant: info.namespace.variant,
         }
     }
 }
@@ -107,7 +107,7 @@ async fn start(
     model: &Path,
     folder: &Path,
     chunks: Vec<ChunkRecord>,
-    anchors: Vec<Anchor>,
+    refs: Vec<CacheRef>,
 ) -> (Engine, UnboundedReceiver<CacheEvent>) {
     let folder = folder.join("cache");
     let cache = CacheOptions {
@@ -115,8 +115,8 @@ async fn start(
         disk_budget_bytes: ROOMY,
         memory_budget_bytes: ROOMY,
         chunks,
-        anchors,
-        sweep_lock: None,
+        refs,
+        cleanup_lock: None,
     };
     let (engine, events) =
         Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
@@ -366,7 +366,7 @@ async fn quantized_files_stay_quantized_and_are_gone_on_with() {
 #[tokio::test]
 async fn what_was_lost_and_cannot_be_computed_again_is_said() {
     let (_models, folders) = models();
-    let lost = "what this conversation begins with was imported without its tokens and is no longer kept: import the file again";
+    let loss = "what this conversation begins with was imported without its tokens and is no longer kept: import the file again";
     let mut app = App::start(&folders[2]).await;
     let open = tokenize(&app.engine, "<|im_start|>user\nA text. ").await;
     let prefix = app.import(&open, KvCacheOptions::default()).await;
@@ -388,7 +388,7 @@ async fn what_was_lost_and_cannot_be_computed_again_is_said() {
     );
     let score =
         app.engine.score(asked.prompt.clone(), 1).await.expect_err("is refused").to_string();
-    assert_eq!(score, lost);
+    assert_eq!(score, loss);
     app.restart().await;
     let again = app.answer(asked.clone()).await.expect("an answer").finished;
     assert_eq!(
@@ -402,27 +402,27 @@ async fn what_was_lost_and_cannot_be_computed_again_is_said() {
     let other = PromptPrefix { variant: "file:0".to_owned(), ..prefix.clone() };
     assert_eq!(
         app.answer(ask(&other, &question("And then?"))).await.err().expect("is lost").message,
-        lost
+        loss
     );
     for variant in ["", "kv8g64"] {
         let unnamed = PromptPrefix { variant: variant.to_owned(), ..prefix.clone() };
         assert_eq!(
             app.answer(ask(&unnamed, &question("And then?"))).await.err().expect("is lost").message,
-            lost
+            loss
         );
     }
     let endless = PromptPrefix { num_tokens: usize::MAX, ..prefix.clone() };
     assert_eq!(
         app.answer(ask(&endless, &question("And then?"))).await.err().expect("is lost").message,
-        lost
+        loss
     );
 
     app.engine.forget_conversations().await;
     let window = app.engine.cache().expect("stored");
     window.purge("named/1");
-    window.remove_anchor("named/1");
+    window.remove_ref("named/1");
     window.clear();
-    assert_eq!(app.answer(asked).await.err().expect("is lost").message, lost);
+    assert_eq!(app.answer(asked).await.err().expect("is lost").message, loss);
     // Tokens that are known are only read again.
     let known = app
         .answer(ask(&known(&open, PromptKind::Prompt), &question("And then?")))

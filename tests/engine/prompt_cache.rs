@@ -38,8 +38,8 @@ impl App {
             // So that everything comes from disk, but for the conversation that ran last.
             memory_budget_bytes: 0,
             chunks: rows.values().cloned().collect(),
-            anchors: Vec::new(),
-            sweep_lock: Some(tempfile::tempfile().expect("a file")),
+            refs: Vec::new(),
+            cleanup_lock: Some(tempfile::tempfile().expect("a file")),
         };
         let (engine, events) =
             Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
@@ -47,7 +47,7 @@ impl App {
         App { engine, events, rows, removed: Vec::new(), folder: folder.to_owned(), budget_bytes }
     }
 
-    /// Waits for the filing, brings the rows up to date and compares them with the folder.
+    /// Waits for the writing, brings the rows up to date and compares them with the folder.
     async fn settle(&mut self) {
         self.engine.flush_cache().await;
         while let Ok(event) = self.events.try_recv() {
@@ -72,13 +72,13 @@ impl App {
 
     fn apply(&mut self, event: CacheEvent) {
         match event {
-            CacheEvent::Filed(record) => {
+            CacheEvent::Written(record) => {
                 assert!(
                     record.parent_key.as_ref().is_none_or(|parent| self.rows.contains_key(parent)),
                     "a chunk without its beginning"
                 );
                 self.rows.insert(record.key.clone(), record);
-                // Only filing adds, and what is evicted for it is told before.
+                // Only writing adds, and what is evicted for it is told before.
                 assert!(
                     self.num_bytes() <= self.budget_bytes,
                     "{} bytes are stored, {} allowed",
@@ -193,7 +193,7 @@ fn message(role: Role, content: &str, token_ids: Option<Vec<u32>>) -> Message {
 }
 
 fn file(folder: &Path, row: &ChunkRecord) -> PathBuf {
-    folder.join(&row.space.fingerprint).join(format!("{}.safetensors", row.key))
+    folder.join(&row.namespace.fingerprint).join(format!("{}.safetensors", row.key))
 }
 
 /// The files in the folders of a folder, with their lengths.
@@ -572,10 +572,10 @@ async fn files_without_rows_are_swept_at_start() {
     app.answer(request(&[1; 300], 5)).await;
     app.answer(request(&[2; 300], 5)).await;
     let mut rows = app.close().await;
-    // As after a crash: the rows of one conversation were not written, a file was being filed, a
+    // As after a crash: the rows of one conversation were not written, a file was being written, a
     // model is long gone.
     rows.retain(|_, row| row.token_ids[0] != 2);
-    let fingerprint = rows.values().next().expect("a row").space.fingerprint.clone();
+    let fingerprint = rows.values().next().expect("a row").namespace.fingerprint.clone();
     std::fs::write(folder.path().join(&fingerprint).join(".filing-x.tmp"), "half")
         .expect("written");
     std::fs::create_dir(folder.path().join("gone")).expect("created");

@@ -62,7 +62,7 @@ fn folders(parent: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.expect("entry").path()).filter(|path| path.is_dir()).collect()
 }
 
-/// The tiny model to chat with: bytes for tokens, and answers of lower-case letters and spaces.
+/// The tiny model to chat with: bytes for tokens, and answers of lower-case letters and namespaces.
 pub fn chat() -> LoadedModel {
     LoadedModel::load(&cairn_tests::golden("tiny-chat"), LoadOptions { keep_quantized: true })
         .expect("tiny-chat")

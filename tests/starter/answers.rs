@@ -92,8 +92,8 @@ async fn observe() -> Observed {
             disk_budget_bytes: 1 << 30,
             memory_budget_bytes: 0,
             chunks,
-            anchors: Vec::new(),
-            sweep_lock: None,
+            refs: Vec::new(),
+            cleanup_lock: None,
         };
         let (engine, events) =
             Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
@@ -106,7 +106,7 @@ async fn observe() -> Observed {
     engine.flush_cache().await;
     let mut rows = Vec::new();
     while let Ok(event) = events.try_recv() {
-        let CacheEvent::Filed(row) = event else { panic!("{event:?} of an empty cache") };
+        let CacheEvent::Written(row) = event else { panic!("{event:?} of an empty cache") };
         rows.push(row);
     }
     let mut messages = second.messages.clone();

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cairn_app::wire::{Command, Event, Reply};
-use cairn_app::{App, CacheVariables, Options, Places};
+use cairn_app::{App, CacheVariables, DataFolder, Options};
 use cairn_store::Store;
 use sqlx::ConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -35,12 +35,12 @@ async fn main() -> Result<()> {
     measure("shared", shared.path(), 10_000).await
 }
 
-/// A chunk as `i`, its place in the prompt as `place`, what it continues as `parent`, for the
+/// A chunk as `i`, its place in the prompt as `own_file`, what it continues as `parent`, for the
 /// number `i` of each.
 struct Shape {
     /// Numbers of chunks: from 0.
     num_chunks: i64,
-    place: &'static str,
+    own_file: &'static str,
     parent: &'static str,
     num_conversations: i64,
     /// The last chunk of conversation `i`, and its tokens.
@@ -50,7 +50,7 @@ struct Shape {
 
 const CONVERSATIONS_OF_TEN_CHUNKS: Shape = Shape {
     num_chunks: 10_000,
-    place: "i % 10 * 256",
+    own_file: "i % 10 * 256",
     parent: "case when i % 10 > 0 then i - 1 end",
     num_conversations: 1_000,
     end: "i * 10 + 9",
@@ -59,7 +59,7 @@ const CONVERSATIONS_OF_TEN_CHUNKS: Shape = Shape {
 
 const CONVERSATIONS_ON_ONE_PROMPT: Shape = Shape {
     num_chunks: 10_008,
-    place: "min(i, 8) * 256",
+    own_file: "min(i, 8) * 256",
     parent: "case when i > 0 then min(i - 1, 7) end",
     num_conversations: 10_000,
     end: "i + 8",
@@ -69,15 +69,15 @@ const CONVERSATIONS_ON_ONE_PROMPT: Shape = Shape {
 /// Makes a data folder with small files. Straight into the tables: saving so many rows one by one
 /// would take minutes.
 async fn fill(home: &Path, shape: &Shape) -> Result<()> {
-    let places = Places::new(home);
-    places.create()?;
-    Store::open(&places.database()).await?.close().await?;
-    let model = places.prompt_cache().join("model");
+    let data_folder = DataFolder::new(home);
+    data_folder.create()?;
+    Store::open(&data_folder.database()).await?.close().await?;
+    let model = data_folder.prompt_cache().join("model");
     fs::create_dir(&model)?;
     for index in 0..shape.num_chunks {
         fs::write(model.join(format!("{index:032x}.safetensors")), index.to_le_bytes())?;
     }
-    let Shape { num_chunks, place, parent, num_conversations, end, num_tokens } = shape;
+    let Shape { num_chunks, own_file, parent, num_conversations, end, num_tokens } = shape;
     let numbers = |count: &i64| {
         format!(
             "with recursive numbers(i) as (values (0) union all select i + 1 from numbers where i + 1 < {count})"
@@ -87,7 +87,7 @@ async fn fill(home: &Path, shape: &Shape) -> Result<()> {
         "begin".to_owned(),
         format!(
             "{} insert into chunks (key, parent_key, fingerprint, start, held_from, token_ids, bytes, file_hash, created_at_ms, last_used_at_ms)
-             select printf('%032x', i), iif({parent} is null, null, printf('%032x', {parent})), 'model', {place}, {place},
+             select printf('%032x', i), iif({parent} is null, null, printf('%032x', {parent})), 'model', {own_file}, {own_file},
                  randomblob(1024), 8, printf('%064x', i), i, i from numbers",
             numbers(num_chunks)
         ),
@@ -103,7 +103,8 @@ async fn fill(home: &Path, shape: &Shape) -> Result<()> {
         ),
         "commit".to_owned(),
     ];
-    let mut connection = SqliteConnectOptions::new().filename(places.database()).connect().await?;
+    let mut connection =
+        SqliteConnectOptions::new().filename(data_folder.database()).connect().await?;
     for statement in statements {
         sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&mut connection).await?;
     }
@@ -116,14 +117,14 @@ async fn measure(name: &str, home: &Path, num_conversations: usize) -> Result<()
     for _ in 0..RUNS {
         let start = Instant::now();
         let options = Options {
-            places: Places::new(home),
+            data_folder: DataFolder::new(home),
             hub_variables: CacheVariables::default(),
             autoload: false,
         };
         let app = App::open(options).await?;
         open.push(start.elapsed());
         let is_swept = || {
-            fs::File::open(Places::new(home).prompt_cache_lock())
+            fs::File::open(DataFolder::new(home).prompt_cache_lock())
                 .is_ok_and(|lock| lock.try_lock_shared().is_ok())
         };
         while !is_swept() {

@@ -13,16 +13,17 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::answers::Answers;
-use crate::previews::Imports;
+use crate::cache::previews::Imports;
+use crate::cache::saved;
+use crate::chat::running::RunningAnswers;
 use crate::wire::{Event, Settings};
-use crate::{OpenError, Places, convert, kept};
+use crate::{DataFolder, OpenError, convert};
 
 /// How to open the app.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The data folder.
-    pub places: Places,
+    pub data_folder: DataFolder,
     /// Where the cache of downloaded models lies.
     pub hub_variables: CacheVariables,
     /// Whether to load the default model at once, in the background.
@@ -33,7 +34,7 @@ impl Options {
     /// As the environment says, with a model loaded at once.
     pub fn from_environment() -> Result<Options, OpenError> {
         let hub_variables = CacheVariables::from_lookup(std::env::var_os);
-        Ok(Options { places: Places::from_environment()?, hub_variables, autoload: true })
+        Ok(Options { data_folder: DataFolder::from_environment()?, hub_variables, autoload: true })
     }
 }
 
@@ -45,13 +46,13 @@ impl Options {
 /// - What a reply or an event says was saved is on the disk.
 #[derive(Debug)]
 pub struct App {
-    pub(crate) places: Places,
+    pub(crate) data_folder: DataFolder,
     pub(crate) model_folders: ModelFolders,
     pub(crate) store: Arc<Store>,
     pub(crate) engine: Engine,
     /// Why there are no stored prompt caches in this run.
     pub(crate) cache_problem: Option<String>,
-    pub(crate) answers: Answers,
+    pub(crate) answers: RunningAnswers,
     pub(crate) imports: Imports,
     /// Held while a turn begins or a conversation is deleted, so that neither meets the other half
     /// done.
@@ -80,8 +81,8 @@ impl App {
     }
 
     /// The data folder's names.
-    pub fn places(&self) -> &Places {
-        &self.places
+    pub fn data_folder(&self) -> &DataFolder {
+        &self.data_folder
     }
 
     /// Runs work that the caller need not wait for.
@@ -101,16 +102,16 @@ impl App {
     }
 
     /// Sends an event to whoever listens; nobody may.
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn emit(&self, event: Event) {
         let _ = self.events.send(event);
     }
 
     /// Sends a conversation's row as it is now, unless it is gone or cannot be read.
-    pub(crate) async fn tell_conversation(&self, id: &str) {
+    pub(crate) async fn emit_conversation(&self, id: &str) {
         if let Ok(row) = self.store.listed_conversation(id).await {
-            let cache = kept::of_conversation(&self.engine, &self.store, id).await;
+            let cache = saved::of_conversation(&self.engine, &self.store, id).await;
             let conversation = convert::conversation(row, self.answers.is_streaming(id), cache);
-            self.tell(Event::Conversation { conversation });
+            self.emit(Event::Conversation { conversation });
         }
     }
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::answering::{self, Turn};
 use crate::app::{App, now_ms};
+use crate::cache::{commands as cache_commands, imports, saved};
+use crate::chat::answering::{self, Turn};
 use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply, Settings};
-use crate::{caches, convert, imports, kept, models, settings, status};
+use crate::{convert, models, settings, status};
 
 /// How long deleting waits for the conversation's answer to stop. After that the answer ends
 /// unseen.
@@ -18,8 +19,11 @@ const MAX_TITLE_CHARS: usize = 500;
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
     match command {
         Command::Bootstrap => {
-            let (conversations, models, named) =
-                (conversations(app).await?, models::list(app).await, caches::named(app).await?);
+            let (conversations, models, named) = (
+                conversations(app).await?,
+                models::list(app).await,
+                cache_commands::named(app).await?,
+            );
             Ok(Reply::Bootstrap {
                 conversations,
                 models,
@@ -36,7 +40,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::NewConversation => {
             let conversation =
                 convert::conversation(app.store.create_conversation(now_ms()).await?, false, None);
-            app.tell(Event::Conversation { conversation: conversation.clone() });
+            app.emit(Event::Conversation { conversation: conversation.clone() });
             Ok(Reply::Conversation { conversation, messages: Vec::new() })
         }
         Command::RenameConversation { id, title } => {
@@ -50,11 +54,11 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
                 )));
             }
             app.store.rename_conversation(&id, title).await?;
-            app.tell_conversation(&id).await;
+            app.emit_conversation(&id).await;
             Ok(Reply::Done)
         }
         Command::SetSystemPrompt { id, system_prompt } => {
-            // White space alone says nothing to a model, so it is no system prompt.
+            // White namespace alone says nothing to a model, so it is no system prompt.
             let system_prompt = if system_prompt.trim().is_empty() { "" } else { &system_prompt };
             if app.store.conversation(&id).await?.is_some_and(|row| row.prefix.is_some()) {
                 return Err(Failure::invalid(
@@ -62,13 +66,13 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
                 ));
             }
             app.store.set_system_prompt(&id, system_prompt).await?;
-            app.tell_conversation(&id).await;
+            app.emit_conversation(&id).await;
             Ok(Reply::Done)
         }
         Command::DeleteConversation { id } => delete(app, id).await,
         Command::RestoreConversation { id } => {
             app.store.restore_conversation(&id).await?;
-            app.tell_conversation(&id).await;
+            app.emit_conversation(&id).await;
             Ok(Reply::Done)
         }
         Command::SendMessage { conversation_id, text } => send(app, &conversation_id, &text).await,
@@ -81,7 +85,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         }
         Command::ListModels => {
             let models = models::list(app).await;
-            app.tell(Event::Models { models: models.clone() });
+            app.emit(Event::Models { models: models.clone() });
             Ok(Reply::Models { models })
         }
         Command::LoadModel { name } => {
@@ -94,17 +98,21 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         }
         Command::UpdateSettings { settings } => update_settings(app, settings).await,
         Command::GetStatus => Ok(Reply::Status { status: status::now(app) }),
-        Command::GetCache => Ok(Reply::Cache { cache: caches::overview(app).await? }),
-        Command::ClearCache => caches::clear(app).await,
-        Command::PinConversation { id, is_pinned } => caches::pin(app, &id, is_pinned).await,
-        Command::PurgeConversation { id } => caches::purge(app, &id).await,
-        Command::SaveNamedCache { conversation_id, name } => {
-            caches::save(app, &conversation_id, &name).await
+        Command::GetCache => Ok(Reply::Cache { cache: cache_commands::overview(app).await? }),
+        Command::ClearCache => cache_commands::clear(app).await,
+        Command::PinConversation { id, is_pinned } => {
+            cache_commands::pin(app, &id, is_pinned).await
         }
-        Command::RenameNamedCache { id, name } => caches::rename(app, &id, &name).await,
-        Command::DeleteNamedCache { id } => caches::delete(app, &id).await,
-        Command::RestoreNamedCache { id } => caches::restore(app, &id).await,
-        Command::NewConversationFrom { named_id } => caches::begin_from(app, &named_id).await,
+        Command::PurgeConversation { id } => cache_commands::purge(app, &id).await,
+        Command::SaveNamedCache { conversation_id, name } => {
+            cache_commands::save(app, &conversation_id, &name).await
+        }
+        Command::RenameNamedCache { id, name } => cache_commands::rename(app, &id, &name).await,
+        Command::DeleteNamedCache { id } => cache_commands::delete(app, &id).await,
+        Command::RestoreNamedCache { id } => cache_commands::restore(app, &id).await,
+        Command::NewConversationFrom { named_id } => {
+            cache_commands::begin_from(app, &named_id).await
+        }
         Command::ConfirmImport { token, name, check } => {
             imports::confirm(app, &token, &name, check).await
         }
@@ -114,7 +122,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
 
 async fn conversations(app: &App) -> Result<Vec<Conversation>, Failure> {
     let rows = app.store.conversations().await?;
-    let mut kept = kept::of_conversations(&app.engine, &app.store, &rows).await;
+    let mut kept = saved::of_conversations(&app.engine, &app.store, &rows).await;
     let convert = |row: cairn_store::Conversation| {
         let (is_streaming, cache) = (app.answers.is_streaming(&row.id), kept.remove(&row.id));
         convert::conversation(row, is_streaming, cache)
@@ -125,7 +133,7 @@ async fn conversations(app: &App) -> Result<Vec<Conversation>, Failure> {
 async fn conversation(app: &App, id: &str) -> Result<(Conversation, Vec<Message>), Failure> {
     let messages = messages(app, id).await?;
     let row = app.store.listed_conversation(id).await?;
-    let cache = kept::of_conversation(&app.engine, &app.store, id).await;
+    let cache = saved::of_conversation(&app.engine, &app.store, id).await;
     Ok((convert::conversation(row, app.answers.is_streaming(id), cache), messages))
 }
 
@@ -155,7 +163,7 @@ async fn delete(app: &Arc<App>, id: String) -> Result<Reply, Failure> {
         let _ = tokio::time::timeout(STOP_LIMIT, running.ended.cancelled()).await;
     }
     app.store.delete_conversation(&id, now_ms()).await?;
-    app.tell(Event::ConversationDeleted { id });
+    app.emit(Event::ConversationDeleted { id });
     Ok(Reply::Done)
 }
 
@@ -190,7 +198,7 @@ fn refuse_unsaved(app: &App, conversation_id: &str) -> Result<(), Failure> {
     }
 }
 
-/// Starts the task of an answer whose row is saved, and tells of the new rows.
+/// Starts the task of an answer whose row is saved, and reports of the new rows.
 async fn begin_answer(
     app: &Arc<App>,
     user: Option<cairn_store::Message>,
@@ -208,14 +216,14 @@ async fn begin_answer(
     };
     let running = app.answers.begin(answer);
     for message in &messages {
-        app.tell(Event::Message { message: message.clone() });
+        app.emit(Event::Message { message: message.clone() });
     }
     let conversation_id = turn.conversation_id.clone();
-    app.tell_conversation(&conversation_id).await;
+    app.emit_conversation(&conversation_id).await;
     let row = app.store.conversation(&conversation_id).await;
     app.spawn(answering::answer(app.clone(), running, turn));
     let row = row?.ok_or(cairn_store::StoreError::NoConversation { id: conversation_id })?;
-    let cache = kept::of_conversation(&app.engine, &app.store, &row.id).await;
+    let cache = saved::of_conversation(&app.engine, &app.store, &row.id).await;
     Ok(Reply::Sent { conversation: convert::conversation(row, true, cache), messages })
 }
 
@@ -224,6 +232,6 @@ async fn update_settings(app: &App, settings: Settings) -> Result<Reply, Failure
     settings::save(&app.store, &settings).await?;
     app.replace_settings(settings.clone());
     app.engine.set_cache_budgets(settings.cache_budget_bytes, settings.cache_ram_budget_bytes);
-    app.tell(Event::Settings { settings: settings.clone() });
+    app.emit(Event::Settings { settings: settings.clone() });
     Ok(Reply::Settings { settings })
 }

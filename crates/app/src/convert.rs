@@ -2,9 +2,9 @@
 
 use cairn_chat::{FinishReason, GenerationStats, Role};
 use cairn_engine::SUPPORTED_MODEL_TYPES;
-use cairn_engine::{Anchor, ChunkKind, ChunkRecord, EngineError, Lost, PromptKind, Space};
+use cairn_engine::{CacheRef, ChunkKind, ChunkRecord, EngineError, Loss, Namespace, PromptKind};
 use cairn_hub::{HubError, ModelFolder};
-use cairn_store::{AnchorRow, ChunkRow, MessageStatus, NamedCacheKind, StoreError};
+use cairn_store::{CacheRefRow, ChunkRow, MessageStatus, NamedCacheKind, StoreError};
 
 use crate::platform::ProcessMemory;
 use crate::wire;
@@ -228,7 +228,7 @@ pub(crate) fn chunk_record(row: ChunkRow) -> Option<ChunkRecord> {
     Some(ChunkRecord {
         key: row.key,
         parent_key: row.parent_key,
-        space: Space { fingerprint: row.fingerprint, variant: row.variant },
+        namespace: Namespace { fingerprint: row.fingerprint, variant: row.variant },
         kind: match row.kind {
             cairn_store::ChunkKind::System => ChunkKind::System,
             cairn_store::ChunkKind::User => ChunkKind::User,
@@ -246,16 +246,16 @@ pub(crate) fn chunk_record(row: ChunkRow) -> Option<ChunkRecord> {
 }
 
 /// A row as the engine wants it; none for one whose numbers cannot be.
-pub(crate) fn anchor(row: AnchorRow) -> Option<Anchor> {
+pub(crate) fn cache_ref(row: CacheRefRow) -> Option<CacheRef> {
     let lost_tokens = usize::try_from(row.lost_tokens).ok()?;
-    Some(Anchor {
+    Some(CacheRef {
         owner: row.owner,
-        space: Space { fingerprint: row.fingerprint, variant: row.variant },
+        namespace: Namespace { fingerprint: row.fingerprint, variant: row.variant },
         model: row.model,
         chunk_key: row.chunk_key,
         num_tokens: usize::try_from(row.num_tokens).ok()?,
         is_pinned: row.is_pinned,
-        lost: row.lost_reason.map(|reason| Lost {
+        loss: row.lost_reason.map(|reason| Loss {
             num_tokens: lost_tokens,
             reason,
             at_ms: row.lost_at_ms.unwrap_or_default(),
@@ -263,18 +263,18 @@ pub(crate) fn anchor(row: AnchorRow) -> Option<Anchor> {
     })
 }
 
-pub(crate) fn anchor_row(anchor: Anchor) -> AnchorRow {
-    let (lost_tokens, lost) =
-        anchor.lost.map_or((0, None), |lost| (lost.num_tokens, Some((lost.reason, lost.at_ms))));
-    let (lost_reason, lost_at_ms) = lost.unzip();
-    AnchorRow {
-        owner: anchor.owner,
-        fingerprint: anchor.space.fingerprint,
-        variant: anchor.space.variant,
-        model: anchor.model,
-        chunk_key: anchor.chunk_key,
-        num_tokens: number(anchor.num_tokens),
-        is_pinned: anchor.is_pinned,
+pub(crate) fn cache_ref_row(cache_ref: CacheRef) -> CacheRefRow {
+    let (lost_tokens, loss) =
+        cache_ref.loss.map_or((0, None), |loss| (loss.num_tokens, Some((loss.reason, loss.at_ms))));
+    let (lost_reason, lost_at_ms) = loss.unzip();
+    CacheRefRow {
+        owner: cache_ref.owner,
+        fingerprint: cache_ref.namespace.fingerprint,
+        variant: cache_ref.namespace.variant,
+        model: cache_ref.model,
+        chunk_key: cache_ref.chunk_key,
+        num_tokens: number(cache_ref.num_tokens),
+        is_pinned: cache_ref.is_pinned,
         lost_tokens: number(lost_tokens),
         lost_reason,
         lost_at_ms,
@@ -298,8 +298,8 @@ pub(crate) fn chunk_row(record: ChunkRecord, now_ms: i64) -> ChunkRow {
     ChunkRow {
         key: record.key,
         parent_key: record.parent_key,
-        fingerprint: record.space.fingerprint,
-        variant: record.space.variant,
+        fingerprint: record.namespace.fingerprint,
+        variant: record.namespace.variant,
         kind: match record.kind {
             ChunkKind::System => cairn_store::ChunkKind::System,
             ChunkKind::User => cairn_store::ChunkKind::User,
@@ -381,7 +381,7 @@ mod tests {
         let record = ChunkRecord {
             key: "b".to_owned(),
             parent_key: Some("a".to_owned()),
-            space: Space { fingerprint: "f".to_owned(), variant: "kv8g64".to_owned() },
+            namespace: Namespace { fingerprint: "f".to_owned(), variant: "kv8g64".to_owned() },
             kind: ChunkKind::User,
             start: 256,
             token_ids: vec![1, 2, 3],

@@ -13,14 +13,12 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::answers::Answers;
 use crate::app::{App, Options};
-use crate::previews::Imports;
+use crate::cache::previews::Imports;
+use crate::cache::{follow, rows, transfers};
+use crate::chat::running::RunningAnswers;
 use crate::wire::{Command, Failure, FailureCode, Reply};
-use crate::{
-    OpenError, Places, cache_followers, cache_rows, commands, convert, models, platform, settings,
-    status, transfers,
-};
+use crate::{DataFolder, OpenError, commands, convert, models, platform, settings, status};
 
 /// Events that a subscriber may be behind before it misses some: half a minute of one answer.
 const EVENT_CAPACITY: usize = 1024;
@@ -34,48 +32,48 @@ impl App {
     /// Opens the data folder, making what is missing, and starts the engine. Must be called in a
     /// Tokio runtime, which the app then uses.
     pub async fn open(options: Options) -> Result<Arc<App>, OpenError> {
-        let Options { places, hub_variables, autoload } = options;
-        places.create()?;
-        let lock = lock(&places)?;
-        transfers::sweep(&places);
+        let Options { data_folder, hub_variables, autoload } = options;
+        data_folder.create()?;
+        let lock = lock(&data_folder)?;
+        transfers::remove_leftovers(&data_folder);
         // Before the rows are read: files that come between the two would belong to none of them.
-        let sweep_lock = sweep_lock(&places);
-        let store = Arc::new(Store::open(&places.database()).await?);
+        let cleanup_lock = cleanup_lock(&data_folder);
+        let store = Arc::new(Store::open(&data_folder.database()).await?);
 
-        let rows = tokio::try_join!(store.chunks(), store.anchors());
+        let rows = tokio::try_join!(store.chunks(), store.cache_refs());
         let cache_problem = rows.as_ref().err().map(ToString::to_string);
         if let Some(problem) = &cache_problem {
             tracing::warn!("the stored prompt caches are left alone: {problem}");
         }
-        let (chunks, anchors) = rows.unwrap_or_default();
+        let (chunks, cache_refs) = rows.unwrap_or_default();
         let chunks: Vec<_> = chunks.into_iter().filter_map(convert::chunk_record).collect();
         let cache_bytes: u64 = chunks.iter().map(|chunk| chunk.bytes).sum();
         let disk_bytes =
-            platform::free_disk_bytes(places.home()).unwrap_or(0).saturating_add(cache_bytes);
+            platform::free_disk_bytes(data_folder.home()).unwrap_or(0).saturating_add(cache_bytes);
         let settings = settings::load(&store, disk_bytes).await;
-        let anchors = anchors.into_iter().filter_map(convert::anchor).collect();
+        let cache_refs = cache_refs.into_iter().filter_map(convert::cache_ref).collect();
         let cache = CacheOptions {
-            folder: places.prompt_cache(),
+            folder: data_folder.prompt_cache(),
             disk_budget_bytes: settings.cache_budget_bytes,
             memory_budget_bytes: settings.cache_ram_budget_bytes,
             chunks,
-            anchors,
-            sweep_lock,
+            refs: cache_refs,
+            cleanup_lock,
         };
         // Without the rows every file would be a leftover, and what is pinned could go.
         let cache = cache_problem.is_none().then_some(cache);
         let (engine, cache_events) =
             Engine::start(EngineOptions { cache, ..EngineOptions::default() });
         let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
-        let cache_rows = tokio::spawn(cache_rows::keep(store.clone(), cache_events, moved));
+        let cache_rows = tokio::spawn(rows::keep(store.clone(), cache_events, moved));
 
         let app = Arc::new(App {
-            model_folders: ModelFolders::new(places.home(), &hub_variables),
-            places,
+            model_folders: ModelFolders::new(data_folder.home(), &hub_variables),
+            data_folder,
             store,
             engine,
             cache_problem,
-            answers: Answers::default(),
+            answers: RunningAnswers::default(),
             imports: Imports::default(),
             turns: tokio::sync::Mutex::default(),
             naming: tokio::sync::Mutex::default(),
@@ -88,10 +86,10 @@ impl App {
             runtime: tokio::runtime::Handle::current(),
             lock: Mutex::new(Some(lock)),
         });
-        app.spawn(status::tell(app.clone()));
-        app.spawn(cache_followers::purge_orphans(app.clone()));
-        app.spawn(cache_followers::tell_changes(app.clone(), moves));
-        app.spawn(cache_followers::follow_other_programs(app.clone()));
+        app.spawn(status::emit(app.clone()));
+        app.spawn(follow::release_purged(app.clone()));
+        app.spawn(follow::emit_changes(app.clone(), moves));
+        app.spawn(follow::follow_other_programs(app.clone()));
         if autoload {
             let app = app.clone();
             app.clone().spawn(async move {
@@ -162,8 +160,8 @@ impl App {
 
 /// Takes the lock that makes this process the only one with the data folder. The system gives it
 /// back however the process ends.
-fn lock(places: &Places) -> Result<File, OpenError> {
-    let path = places.lock();
+fn lock(data_folder: &DataFolder) -> Result<File, OpenError> {
+    let path = data_folder.lock();
     let file = File::options()
         .create(true)
         .append(true)
@@ -172,15 +170,16 @@ fn lock(places: &Places) -> Result<File, OpenError> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
-            Err(OpenError::AlreadyRunning { folder: places.home().to_owned() })
+            Err(OpenError::AlreadyRunning { folder: data_folder.home().to_owned() })
         }
         Err(TryLockError::Error(error)) => Err(not_writable(&path, error)),
     }
 }
 
 /// A lock that says that no other program is adding files to the prompt cache; none while one is.
-fn sweep_lock(places: &Places) -> Option<File> {
-    let lock = File::options().create(true).append(true).open(places.prompt_cache_lock()).ok()?;
+fn cleanup_lock(data_folder: &DataFolder) -> Option<File> {
+    let lock =
+        File::options().create(true).append(true).open(data_folder.prompt_cache_lock()).ok()?;
     lock.try_lock().is_ok().then_some(lock)
 }
 

@@ -1,4 +1,4 @@
-//! What only the operating system knows: this process's memory, free disk space, private folders.
+//! What only the operating system knows: this process's memory, free disk namespace, private folders.
 //! The only file here that asks which system it is.
 
 use std::io;

@@ -12,7 +12,7 @@ const GIB: u64 = 1 << 30;
 const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 
 /// The settings of someone who has changed nothing. `disk_bytes` is what the prompt cache could
-/// have at most: free space, and what it holds already. A nearly full disk gets no prompt cache;
+/// have at most: free namespace, and what it holds already. A nearly full disk gets no prompt cache;
 /// memory gets a sixteenth of the machine's.
 pub(crate) fn defaults(disk_bytes: u64) -> Settings {
     Settings {

@@ -24,7 +24,7 @@ pub(crate) fn now(app: &App) -> Status {
 }
 
 /// Sends a `Status` event when something has changed, until the app closes.
-pub(crate) async fn tell(app: Arc<App>) {
+pub(crate) async fn emit(app: Arc<App>) {
     let mut engine = app.engine.status();
     let mut told: Option<Status> = None;
     let mut looked_at = Instant::now();
@@ -40,7 +40,7 @@ pub(crate) async fn tell(app: Arc<App>) {
                 looked_at = Instant::now();
                 let status = now(&app);
                 if told.as_ref().is_none_or(|told| is_news(told, &status)) {
-                    app.tell(Event::Status { status: status.clone() });
+                    app.emit(Event::Status { status: status.clone() });
                     told = Some(status);
                 }
             }

@@ -10,7 +10,7 @@ use cairn_app::wire::{
     CacheOverview, CacheSource, Command, Conversation, Event, Failure, FailureCode, Message,
     MessageStatus, Model, NamedCache, Reply, Role, Settings,
 };
-use cairn_app::{App, CacheVariables, OfflineCaches, OpenError, Options, Places};
+use cairn_app::{App, CacheVariables, DataFolder, OfflineCaches, OpenError, Options};
 use tempfile::TempDir;
 use tokio::sync::broadcast::Receiver;
 
@@ -38,7 +38,11 @@ fn home_with_model() -> TempDir {
 }
 
 fn options(home: &Path) -> Options {
-    Options { places: Places::new(home), hub_variables: CacheVariables::default(), autoload: false }
+    Options {
+        data_folder: DataFolder::new(home),
+        hub_variables: CacheVariables::default(),
+        autoload: false,
+    }
 }
 
 async fn open(home: &TempDir) -> Arc<App> {
@@ -898,7 +902,7 @@ async fn what_another_program_deletes_is_let_go_of() {
     app.call(Command::DeleteNamedCache { id: undone.id.clone() }).await.unwrap();
 
     let mut events = app.subscribe();
-    let caches = OfflineCaches::open(Places::new(home.path())).await.unwrap();
+    let caches = OfflineCaches::open(DataFolder::new(home.path())).await.unwrap();
     let kept = caches.find("Notes").await.unwrap();
     caches.delete(&[kept]).await.unwrap();
     caches.close().await;
@@ -923,7 +927,7 @@ async fn an_import_beside_the_app_spares_what_was_pinned_meanwhile() {
     let file = home.path().join("old.safetensors");
     app.export_cache(&CacheSource::Conversation { id: old.clone() }, &file).await.unwrap();
 
-    let caches = OfflineCaches::open(Places::new(home.path())).await.unwrap();
+    let caches = OfflineCaches::open(DataFolder::new(home.path())).await.unwrap();
     let folder = home.path().join("models").join(MODEL);
     let import = caches.begin_import(&file, MODEL, &folder).await.unwrap();
     app.call(Command::PinConversation { id: old.clone(), is_pinned: true }).await.unwrap();
@@ -936,14 +940,14 @@ async fn an_import_beside_the_app_spares_what_was_pinned_meanwhile() {
     let settings = Settings { cache_budget_bytes, ..bootstrap(&app).await.1 };
     app.call(Command::UpdateSettings { settings }).await.unwrap();
     import.confirm("Copy", false).await.unwrap();
-    let lost: Vec<(String, bool)> = caches
+    let loss: Vec<(String, bool)> = caches
         .list()
         .await
         .unwrap()
         .iter()
-        .map(|kept| (kept.id().to_owned(), kept.lost.is_some()))
+        .map(|kept| (kept.id().to_owned(), kept.loss.is_some()))
         .collect();
-    assert!(lost.contains(&(old, false)) && lost.contains(&(new, true)), "{lost:?}");
+    assert!(loss.contains(&(old, false)) && loss.contains(&(new, true)), "{loss:?}");
     caches.close().await;
     app.close().await;
 }

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
 use cairn_app::wire::{CacheKind, CacheSource, Failure, ImportPreview};
-use cairn_app::{Kept, KeptCache, OfflineCaches, Places};
+use cairn_app::{CachedEntry, CachedItem, DataFolder, OfflineCaches};
 use cairn_lm::safetensors_header::{Limits, SafetensorsFile};
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ pub async fn run(command: Cache) -> Result<()> {
         let why = "there is no terminal to ask on: add --yes to import without being asked";
         return Err(output::Usage(why).into());
     }
-    let caches = OfflineCaches::open(Places::from_environment()?).await?;
+    let caches = OfflineCaches::open(DataFolder::from_environment()?).await?;
     let done = match command {
         Cache::List { json } => list(&caches, json).await,
         Cache::Show { key } => show(&caches, &key).await,
@@ -62,7 +62,7 @@ async fn list(caches: &OfflineCaches, json: bool) -> Result<()> {
 
 async fn show(caches: &OfflineCaches, key: &str) -> Result<()> {
     let found = caches.find(key).await.map_err(why)?;
-    if let Kept::Source(source) = &found
+    if let CachedItem::Source(source) = &found
         && let Some(kept) =
             caches.list().await.map_err(why)?.into_iter().find(|kept| kept.source == *source)
     {
@@ -74,7 +74,7 @@ async fn show(caches: &OfflineCaches, key: &str) -> Result<()> {
             kept.model
         ))?;
         output::line(format_args!("tokens\t{}\nbytes\t{}", kept.tokens, kept.bytes))?;
-        for (name, value) in [("imported from", kept.imported_from), ("lost", kept.lost)] {
+        for (name, value) in [("imported from", kept.imported_from), ("lost", kept.loss)] {
             if let Some(value) = value {
                 output::line(format_args!("{name}\t{value}"))?;
             }
@@ -103,10 +103,10 @@ async fn show(caches: &OfflineCaches, key: &str) -> Result<()> {
 async fn export(caches: &OfflineCaches, source: &str, file: &Path) -> Result<()> {
     let cannot = || format!("cannot export {source}");
     match caches.find(source).await.map_err(why).with_context(cannot)? {
-        Kept::Source(source) => {
+        CachedItem::Source(source) => {
             caches.export(&source, file).await.map_err(why).with_context(cannot)?
         }
-        Kept::Chunk { .. } => {
+        CachedItem::Chunk { .. } => {
             bail!(
                 "cannot export {source}: it is a chunk, and only named prompt caches and conversations can be exported"
             )
@@ -207,7 +207,7 @@ fn model_for(file: &Path, named: Option<String>) -> Result<(String, PathBuf)> {
     Ok((found.name, found.path))
 }
 
-fn object(kept: &KeptCache) -> Value {
+fn object(kept: &CachedEntry) -> Value {
     let name_or_title = if is_named(&kept.source) { "name" } else { "title" };
     let mut object = json!({
         "kind": kind(&kept.source),
@@ -218,7 +218,7 @@ fn object(kept: &KeptCache) -> Value {
         "model": kept.model,
         "last_used_at_ms": kept.last_used_at_ms,
         "is_pinned": kept.is_pinned,
-        "lost": kept.lost,
+        "lost": kept.loss,
     });
     if is_named(&kept.source) {
         object["imported_from"] = kept.imported_from.clone().into();
@@ -234,7 +234,7 @@ fn kind(source: &CacheSource) -> &'static str {
     if is_named(source) { "named" } else { "conversation" }
 }
 
-fn title(kept: &KeptCache) -> &str {
+fn title(kept: &CachedEntry) -> &str {
     if kept.title.is_empty() { "New chat" } else { &kept.title }
 }
 

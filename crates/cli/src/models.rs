@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use cairn_app::Places;
+use cairn_app::DataFolder;
 use cairn_lm::gguf::import_gguf;
 use serde_json::json;
 
@@ -45,8 +45,8 @@ fn list(json: bool) -> Result<()> {
 }
 
 fn import(source: &Path, name: Option<&str>) -> Result<()> {
-    let places = Places::from_environment()?;
-    places.create()?;
+    let data_folder = DataFolder::from_environment()?;
+    data_folder.create()?;
     let bar = output::bar(0, "importing {wide_bar} {bytes}/{total_bytes}");
     let mut on_progress = |done, total| {
         bar.set_length(total);
@@ -55,7 +55,8 @@ fn import(source: &Path, name: Option<&str>) -> Result<()> {
     let folder = if source.is_dir() {
         model_folders()?.import_folder(source, name, &mut on_progress).map_err(anyhow::Error::from)
     } else if source.extension().is_some_and(|extension| extension == "gguf") {
-        import_gguf(source, &places.models(), name, &mut on_progress).map_err(anyhow::Error::from)
+        import_gguf(source, &data_folder.models(), name, &mut on_progress)
+            .map_err(anyhow::Error::from)
     } else {
         bail!("cannot import {}: it is neither a .gguf file nor a model folder", source.display());
     };

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use cairn_app::wire::Command;
-use cairn_app::{App, Options, Places};
+use cairn_app::{App, DataFolder, Options};
 use cairn_server::{ServeOptions, Server};
 
 use crate::arguments::Serve;
@@ -19,9 +19,9 @@ pub async fn run(arguments: Serve) -> Result<()> {
         }
         (None, None) => None,
     };
-    let places = Places::from_environment()?;
+    let data_folder = DataFolder::from_environment()?;
     let app = App::open(Options {
-        places,
+        data_folder,
         autoload: arguments.model.is_none(),
         hub_variables: hub_variables(),
     })

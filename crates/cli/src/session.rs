@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use cairn_app::Places;
+use cairn_app::DataFolder;
 use cairn_engine::{Engine, EngineOptions, ModelInfo};
 use cairn_hub::{CacheVariables, ModelFolders};
 
@@ -34,7 +34,7 @@ impl Session {
 
 /// Where models are looked for.
 pub fn model_folders() -> Result<ModelFolders> {
-    Ok(ModelFolders::new(Places::from_environment()?.home(), &hub_variables()))
+    Ok(ModelFolders::new(DataFolder::from_environment()?.home(), &hub_variables()))
 }
 
 /// Where the environment puts the shared Hugging Face cache.

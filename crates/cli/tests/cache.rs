@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use cairn_app::wire::{self, Reply, Settings};
-use cairn_app::{App, CacheVariables, Options, Places};
+use cairn_app::{App, CacheVariables, DataFolder, Options};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -58,7 +58,7 @@ impl Place {
 
     async fn open_app(&self) -> std::sync::Arc<App> {
         let options = Options {
-            places: Places::new(self.home()),
+            data_folder: DataFolder::new(self.home()),
             hub_variables: CacheVariables::default(),
             autoload: false,
         };

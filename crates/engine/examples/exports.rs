@@ -29,14 +29,14 @@ async fn main() -> anyhow::Result<()> {
         .zip(arguments.next())
         .context("give a model folder and a folder for the files")?;
     std::fs::create_dir_all(&out)?;
-    let stored = tempfile::tempdir()?;
+    let store = tempfile::tempdir()?;
     let cache = CacheOptions {
-        folder: stored.path().to_owned(),
+        folder: store.path().to_owned(),
         disk_budget_bytes: 4 << 30,
         memory_budget_bytes: 0,
         chunks: Vec::new(),
-        anchors: Vec::new(),
-        sweep_lock: None,
+        refs: Vec::new(),
+        cleanup_lock: None,
     };
     let (engine, _) =
         Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });

@@ -9,7 +9,7 @@
 //! is what reading those files and copying their bytes once takes one thread. `bytes_per_token` is
 //! what lies on disk, `kv_bytes_per_token` what the keys and values take.
 //!
-//! Then one object about filing: `filing_over_idle` is the decode speed of an answer while the
+//! Then one object about writing: `filing_over_idle` is the decode speed of an answer while the
 //! chunks of another are being written, over that of the same answer alone.
 
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ async fn main() -> Result<()> {
     for &length in &lengths {
         resume(&model, length).await?;
     }
-    filing(&model).await
+    writer(&model).await
 }
 
 fn tokens(count: u32) -> Vec<u32> {
@@ -58,7 +58,7 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
         cold.push(answer(&engine, tokens(history + 1), 0).await?);
         engine.flush_cache().await;
         engine.shutdown().await;
-        records.extend(filed(&mut events));
+        records.extend(written(&mut events));
     }
     let (mut disk_1, mut disk_24) = (Vec::new(), Vec::new());
     let (mut memory_1, mut contents_1, mut ram_24) = (Vec::new(), Vec::new(), Vec::new());
@@ -73,7 +73,7 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
     }
     let (engine, _events) = start(Some(folder.path()), BUDGET_BYTES, records.clone());
     engine.load("model", model).await?;
-    // Restored from disk, then filed anew as a conversation of its own, whose contents stay in
+    // Restored from disk, then written anew as a conversation of its own, whose contents stay in
     // memory.
     let mut other = tokens(history + 24);
     other[0] = 7;
@@ -111,7 +111,7 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
 }
 
 /// Decodes with and without chunks of another conversation being written meanwhile, in turns.
-async fn filing(model: &Path) -> Result<()> {
+async fn writer(model: &Path) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (engine, _events) = start(Some(folder.path()), 0, Vec::new());
     engine.load("model", model).await?;
@@ -143,7 +143,7 @@ fn read_and_copy(folder: &Path, records: &[ChunkRecord]) -> Result<f64> {
     let mut copies = Vec::new();
     for record in records {
         let path =
-            folder.join(&record.space.fingerprint).join(format!("{}.safetensors", record.key));
+            folder.join(&record.namespace.fingerprint).join(format!("{}.safetensors", record.key));
         copies.push(std::hint::black_box(std::fs::read(path)?).clone());
     }
     std::hint::black_box(&copies);
@@ -154,7 +154,8 @@ fn read_and_copy(folder: &Path, records: &[ChunkRecord]) -> Result<f64> {
 fn kv_bytes_per_token(folder: &Path, records: &[ChunkRecord]) -> Result<u64> {
     let record =
         records.iter().max_by_key(|record| record.token_ids.len()).context("nothing was filed")?;
-    let path = folder.join(&record.space.fingerprint).join(format!("{}.safetensors", record.key));
+    let path =
+        folder.join(&record.namespace.fingerprint).join(format!("{}.safetensors", record.key));
     let bytes = std::fs::read(path)?;
     let header = u64::from_le_bytes(bytes[..8].try_into()?);
     Ok((bytes.len() as u64 - 8 - header) / record.token_ids.len() as u64)
@@ -170,16 +171,16 @@ fn start(
         disk_budget_bytes: BUDGET_BYTES,
         memory_budget_bytes,
         chunks,
-        anchors: Vec::new(),
-        sweep_lock: None,
+        refs: Vec::new(),
+        cleanup_lock: None,
     });
     Engine::start(EngineOptions { cache, ..EngineOptions::default() })
 }
 
-fn filed(events: &mut UnboundedReceiver<CacheEvent>) -> Vec<ChunkRecord> {
+fn written(events: &mut UnboundedReceiver<CacheEvent>) -> Vec<ChunkRecord> {
     let mut records = Vec::new();
     while let Ok(event) = events.try_recv() {
-        if let CacheEvent::Filed(record) = event {
+        if let CacheEvent::Written(record) = event {
             records.push(record);
         }
     }

@@ -8,12 +8,12 @@ use std::time::Instant;
 use cairn_lm::batch::BatchOptions;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::answer::GenerateJob;
-use crate::answers::Answers;
-use crate::prompt_cache::CacheWindow;
+use crate::prompt_cache::CacheHandle;
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 use crate::records::{CacheEvent, CacheOptions};
 use crate::request::{GenerateRequest, Generation, ModelInfo, PromptInput, Score};
+use crate::scheduler::Scheduler;
+use crate::sequence::GenerateJob;
 use crate::thread::{self, Job};
 use crate::worker::Worker;
 use crate::{EngineError, EngineStatus};
@@ -67,11 +67,11 @@ struct Shared {
     closing: watch::Sender<bool>,
     thread: Mutex<Option<JoinHandle<()>>>,
     device: &'static str,
-    cache: Option<CacheWindow>,
+    cache: Option<CacheHandle>,
 }
 
 impl Engine {
-    /// Starts the engine's thread. The receiver tells what happens to stored prompt caches.
+    /// Starts the engine's thread. The receiver reports what happens to stored prompt caches.
     ///
     /// Panics only if the system cannot start a thread.
     pub fn start(options: EngineOptions) -> (Engine, mpsc::UnboundedReceiver<CacheEvent>) {
@@ -97,7 +97,7 @@ impl Engine {
                     cache_events,
                 );
                 let _ = ready.send((cairn_lm::device::ComputeDevice::current().as_str(), cache));
-                thread::run(worker, Answers::new(batching), &job_receiver);
+                thread::run(worker, Scheduler::new(batching), &job_receiver);
             })
             .expect("the system starts a thread");
         let (device, cache) = ready_receiver.recv().unwrap_or(("cpu", None));
@@ -179,7 +179,7 @@ impl Engine {
     }
 
     /// Puts what a prompt-cache file holds into the prompt cache, where it belongs to
-    /// `import.owner` and is pinned. The status tells how far the check is; dropping the future
+    /// `import.owner` and is pinned. The status reports how far the check is; dropping the future
     /// ends it, and then nothing is imported.
     pub async fn import_prompt_file(
         &self,
@@ -197,7 +197,7 @@ impl Engine {
         self.ask(Job::ExportPrompt { request: Box::new(request), reply }, answer).await
     }
 
-    /// Lets go of the conversations that are in memory as they were left; what was filed of them
+    /// Lets go of the conversations that are in memory as they were left; what was written of them
     /// stays.
     pub async fn forget_conversations(&self) {
         let (reply, answer) = oneshot::channel();
@@ -234,11 +234,11 @@ impl Engine {
     }
 
     /// What the prompt cache keeps; none where it is not stored. Never waits for answers.
-    pub fn cache(&self) -> Option<&CacheWindow> {
+    pub fn cache(&self) -> Option<&CacheHandle> {
         self.shared.cache.as_ref()
     }
 
-    /// Waits until every prompt cache queued for filing is on disk.
+    /// Waits until every prompt cache queued for writing is on disk.
     pub async fn flush_cache(&self) {
         let (reply, answer) = oneshot::channel();
         let _ = self.ask(Job::FlushCache { reply }, answer).await;

@@ -5,20 +5,17 @@
 //! [`Generation`], a stream of [`GenerateEvent`]s; dropping it cancels the work. What the engine is
 //! busy with can be watched ([`EngineStatus`]). A failure or panic in a job ends that job only.
 //! Answers share a batch (`answers`); those that cannot, for a draft model or quantized keys and
-//! values, are made one by one with a kit (`alone`).
+//! values, are made one by one with a kit (`unbatched`).
 //!
 //! ```text
 //! Engine ──Job──▶ thread ("cairn-engine") ── answers ── answer ── worker ── lm
 //!    ▲                  │ chunks                     │ longest prefix
 //!    │                  ▼                            ▼
-//!  events          prompt_cache::filing ──────▶ prompt_cache::shelf        (thread "cairn-filing" writes files)
+//!  events          prompt_cache::writing ──────▶ prompt_cache::cache state        (thread "cairn-writing" writes files)
 //! ```
 //! The engine never sees a database: it is given the chunk index as plain [`ChunkRecord`]s and
 //! reports changes as [`CacheEvent`]s.
 
-mod alone;
-mod answer;
-mod answers;
 mod engine;
 mod error;
 mod imprint;
@@ -27,9 +24,12 @@ mod prompt_cache;
 mod prompt_file;
 mod records;
 mod request;
-mod sample;
+mod scheduler;
+mod sequence;
 mod status;
 mod thread;
+mod unbatched;
+mod verify_import;
 mod worker;
 
 pub use cairn_lm::cache::KvQuantization;
@@ -37,9 +37,9 @@ pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
 pub use imprint::PromptKind;
-pub use prompt_cache::{CacheFigures, CacheNode, CacheView, CacheWindow, Holding, whose};
+pub use prompt_cache::{CacheFigures, CacheHandle, CacheNode, CacheView, RefUsage, owner_of};
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
-pub use records::{Anchor, CacheEvent, CacheOptions, ChunkKind, ChunkRecord, Lost, Space};
+pub use records::{CacheEvent, CacheOptions, CacheRef, ChunkKind, ChunkRecord, Loss, Namespace};
 pub use request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, ModelInfo,
     PromptInput, PromptPrefix, Score, TokenLogprob,

@@ -12,9 +12,9 @@ use cairn_lm::{GenerateOptions, LmError, LoadedModel, Sampler, check_length, gen
 use crate::imprint::{Imprint, Origin, Parts, PromptKind};
 use crate::prompt::known_tokens;
 use crate::prompt_cache::{Exported, cache_variant, quantized_like};
-use crate::records::Space;
+use crate::records::Namespace;
 use crate::request::{KvCacheOptions, PromptInput};
-use crate::sample;
+use crate::verify_import;
 use crate::worker::{Loaded, Worker};
 use crate::{EngineError, EngineState};
 
@@ -57,7 +57,7 @@ pub struct PromptFileInfo {
     pub model: String,
     /// Where its tokens belong in the prompt cache: apart, once they have been imported without the
     /// check.
-    pub space: Space,
+    pub namespace: Namespace,
     /// Where its tokens end; a file that does not say is taken as a prompt.
     pub kind: PromptKind,
     /// How many there are.
@@ -82,7 +82,7 @@ pub struct PromptFileInfo {
 /// How a prompt-cache file is put into the prompt cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Import {
-    /// Whose it will be: the name of its anchor.
+    /// Whose it will be: the name of its reference.
     pub owner: String,
     /// Computes sample positions again first, and compares.
     pub check: bool,
@@ -228,7 +228,7 @@ pub(crate) fn read(
     })?;
     let mut info = PromptFileInfo {
         model: imprint.model,
-        space: Space { variant, fingerprint: loaded.model.fingerprint.clone() },
+        namespace: Namespace { variant, fingerprint: loaded.model.fingerprint.clone() },
         kind: imprint.kind,
         num_tokens: file.num_tokens(),
         num_bytes: file.num_bytes().map_err(unusable)?,
@@ -279,7 +279,7 @@ fn put(
                 });
                 if is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
-            match sample::check(model, tokens, &caches, on_progress) {
+            match verify_import::check(model, tokens, &caches, on_progress) {
                 Ok(None) => caches,
                 Ok(Some(difference)) => return Err(NotPut::Refused(difference)),
                 Err(LmError::Cancelled) => return Err(NotPut::Cancelled),
@@ -296,10 +296,10 @@ fn put(
         }
         (token_ids, false) => {
             let (caches, hash) = file.read_and_hash_for(model).map_err(NotPut::Unusable)?;
-            info.space = match token_ids {
-                None => Space::after_file(&info.space.fingerprint, &hash),
+            info.namespace = match token_ids {
+                None => Namespace::after_file(&info.namespace.fingerprint, &hash),
                 // Other conversations that begin alike must not come upon what nobody has checked.
-                Some(_) => info.space.apart(&hash),
+                Some(_) => info.namespace.apart(&hash),
             };
             caches
         }
@@ -307,11 +307,11 @@ fn put(
     let tokens = info.token_ids.clone().unwrap_or_else(|| vec![0; info.num_tokens]);
     worker
         .cache
-        .import(&info.space, &loaded.name, tokens, &caches, &import.owner)
+        .import(&info.namespace, &loaded.name, tokens, &caches, &import.owner)
         .map_err(NotPut::Refused)
 }
 
-/// The [`Space::variant`] of a file whose layers are those that the model makes itself (`own`),
+/// The [`Namespace::KV format`] of a file whose layers are those that the model makes itself (`own`),
 /// with keys and values as computed or all quantized alike: only these can be put together again
 /// from parts. None of another.
 fn own_variant(layout: &CacheLayout, own: Vec<LayerCache>) -> Option<String> {
@@ -334,19 +334,19 @@ pub(crate) fn export(
     let loaded = worker.loaded.clone();
     let exported =
         worker.cache.export(&request.owner, loaded.as_ref().map(|loaded| &*loaded.model));
-    let Exported { anchor, tokens, caches } =
+    let Exported { cache_ref, tokens, caches } =
         exported.map_err(|why| EngineError::NothingToExport { why })?;
     let parts = loaded
-        .filter(|loaded| loaded.model.fingerprint == anchor.space.fingerprint)
+        .filter(|loaded| loaded.model.fingerprint == cache_ref.namespace.fingerprint)
         .and_then(|loaded| origin(&loaded.model).parts);
     let imprint = Imprint {
-        token_ids: (!anchor.space.is_opaque()).then(|| tokens.clone()),
-        model: anchor.model,
+        token_ids: (!cache_ref.namespace.is_opaque()).then(|| tokens.clone()),
+        model: cache_ref.model,
         kind: request.kind,
         title: Some(request.title.clone()),
         made_by: Some(request.made_by.clone()),
         created_at_ms: Some(request.created_at_ms),
-        origin: Some(Origin { fingerprint: anchor.space.fingerprint, parts }),
+        origin: Some(Origin { fingerprint: cache_ref.namespace.fingerprint, parts }),
     };
     let metadata = imprint.to_metadata(tokens.len());
     save_prompt_cache(&request.file, &caches, &metadata)?;

@@ -16,15 +16,15 @@ pub struct CacheOptions {
     /// What is known to be there.
     pub chunks: Vec<ChunkRecord>,
     /// Who holds which place.
-    pub anchors: Vec<Anchor>,
+    pub refs: Vec<CacheRef>,
     /// A lock that says that no other program is adding files: while it is held, at the start,
     /// files that no record names are removed. None removes nothing.
-    pub sweep_lock: Option<File>,
+    pub cleanup_lock: Option<File>,
 }
 
 /// What keys and values depend on beside their tokens.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Space {
+pub struct Namespace {
     /// The model that computed them.
     pub fingerprint: String,
     /// How they are kept where that is not as computed, such as "kv8g64", and where they come from
@@ -33,21 +33,24 @@ pub struct Space {
     pub variant: String,
 }
 
-impl Space {
+impl Namespace {
     /// What the variants of files begin with.
     const FILE: &str = "file:";
     /// Between how they are kept and the hash of a file.
     const APART: char = '@';
 
     /// What follows a file of this hash that does not say its tokens.
-    pub fn after_file(fingerprint: &str, hash: &str) -> Space {
-        Space { fingerprint: fingerprint.to_owned(), variant: format!("{}{hash}", Space::FILE) }
+    pub fn after_file(fingerprint: &str, hash: &str) -> Namespace {
+        Namespace {
+            fingerprint: fingerprint.to_owned(),
+            variant: format!("{}{hash}", Namespace::FILE),
+        }
     }
 
     /// The same, apart: for what came from a file of this hash, or follows it, and was never
     /// computed here. Nothing else that begins with the same tokens comes upon it.
-    pub fn apart(&self, hash: &str) -> Space {
-        Space { variant: format!("{}{}{hash}", self.variant, Space::APART), ..self.clone() }
+    pub fn apart(&self, hash: &str) -> Namespace {
+        Namespace { variant: format!("{}{}{hash}", self.variant, Namespace::APART), ..self.clone() }
     }
 
     /// Whether its first tokens only stand for what a file held without saying.
@@ -55,16 +58,22 @@ impl Space {
         is_opaque(&self.variant)
     }
 
-    /// The part of [`Space::variant`] that says how keys and values are kept.
+    /// The part of [`Namespace::KV format`] that says how keys and values are kept.
     pub(crate) fn kept_as(variant: &str) -> &str {
-        if is_opaque(variant) { "" } else { variant.split(Space::APART).next().unwrap_or_default() }
+        if is_opaque(variant) {
+            ""
+        } else {
+            variant.split(Namespace::APART).next().unwrap_or_default()
+        }
     }
 
-    /// Where what follows a prefix of `prefix_variant` belongs that is kept as this space says.
-    pub(crate) fn following(self, prefix_variant: Option<&str>) -> Space {
+    /// Where what follows a prefix of `prefix_variant` belongs that is kept as this namespace says.
+    pub(crate) fn following(self, prefix_variant: Option<&str>) -> Namespace {
         match prefix_variant {
-            Some(variant) if is_opaque(variant) => Space { variant: variant.to_owned(), ..self },
-            Some(variant) => match variant.split_once(Space::APART) {
+            Some(variant) if is_opaque(variant) => {
+                Namespace { variant: variant.to_owned(), ..self }
+            }
+            Some(variant) => match variant.split_once(Namespace::APART) {
                 Some((_, hash)) => self.apart(hash),
                 None => self,
             },
@@ -74,7 +83,7 @@ impl Space {
 }
 
 fn is_opaque(variant: &str) -> bool {
-    variant.starts_with(Space::FILE)
+    variant.starts_with(Namespace::FILE)
 }
 
 /// Whose words a chunk holds.
@@ -96,7 +105,7 @@ pub struct ChunkRecord {
     /// The chunk that this one continues; none for the first of a conversation.
     pub parent_key: Option<String>,
     /// What else it depends on.
-    pub space: Space,
+    pub namespace: Namespace,
     /// Whose words they are.
     pub kind: ChunkKind,
     /// Position of its first token.
@@ -127,11 +136,11 @@ impl ChunkRecord {
 
 /// A place in the stored prompt caches that somebody holds, such as the end of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Anchor {
+pub struct CacheRef {
     /// Who: a name of the caller's choice.
     pub owner: String,
     /// Where its chunks belong.
-    pub space: Space,
+    pub namespace: Namespace,
     /// The name under which the model was loaded.
     pub model: String,
     /// The last chunk before the place; none where nothing is left of them.
@@ -141,12 +150,12 @@ pub struct Anchor {
     /// Whether the chunks before it are kept whatever the budgets say.
     pub is_pinned: bool,
     /// What it had to give up since it was set.
-    pub lost: Option<Lost>,
+    pub loss: Option<Loss>,
 }
 
-/// What an anchor no longer has.
+/// What a reference no longer has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
+pub struct Loss {
     /// The tokens up to the place that it once held.
     pub num_tokens: usize,
     /// Why, in words.
@@ -156,11 +165,11 @@ pub struct Lost {
 }
 
 /// A change of the stored chunks, for the caller's database. Files come first: a chunk is on disk
-/// when `Filed` is sent.
+/// when `Written` is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheEvent {
     /// A chunk was written.
-    Filed(ChunkRecord),
+    Written(ChunkRecord),
     /// Chunks are gone, or can no longer be used.
     Removed {
         /// Their keys.
@@ -175,10 +184,10 @@ pub enum CacheEvent {
         /// When.
         at_ms: i64,
     },
-    /// An anchor was set, or has changed.
-    Anchored(Anchor),
-    /// An anchor is gone.
-    Released {
+    /// A reference was set, or has changed.
+    RefSet(CacheRef),
+    /// A reference is gone.
+    RefRemoved {
         /// Whose it was.
         owner: String,
     },

@@ -48,7 +48,7 @@ pub struct PromptPrefix {
     pub num_tokens: usize,
     /// Where they end.
     pub kind: PromptKind,
-    /// The [`crate::Space::variant`] in which they are kept.
+    /// The [`crate::Namespace::KV format`] in which they are kept.
     pub variant: String,
 }
 
@@ -63,7 +63,7 @@ impl PromptPrefix {
 }
 
 impl PromptInput {
-    /// Where what it begins with belongs, as [`PromptPrefix::variant`] says.
+    /// Where what it begins with belongs, as [`PromptPrefix::KV format`] says.
     pub(crate) fn prefix_variant(&self) -> Option<&str> {
         match self {
             PromptInput::After { prefix, .. } => Some(&prefix.variant),
@@ -111,7 +111,7 @@ pub struct GenerateRequest {
     pub prefill_step_size: usize,
     /// Whether what earlier answers computed is read, and what this one computes is kept.
     pub use_prompt_cache: bool,
-    /// Whose conversation it is, by a name of the caller's choice: the [`crate::Anchor`] of that
+    /// Whose conversation it is, by a name of the caller's choice: the [`crate::CacheRef`] of that
     /// name moves to its end.
     pub owner: Option<String>,
     /// Texts that end the answer; it stops before them.
@@ -143,7 +143,7 @@ impl GenerateRequest {
     }
 
     /// Whether this answer cannot share a batch with others.
-    pub(crate) fn runs_alone(&self) -> bool {
+    pub(crate) fn is_unbatched(&self) -> bool {
         self.kv_cache.quantization.is_some() || self.num_draft_tokens.is_some()
     }
 

@@ -10,13 +10,13 @@ use cairn_chat::Encode;
 use cairn_lm::{LoadOptions, LoadedModel, check_vocabularies, memory};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::answer::GenerateJob;
-use crate::answers::{Answers, guarded};
 use crate::prompt::known_tokens;
 use crate::prompt_file::{
     self, CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo,
 };
 use crate::request::{ModelInfo, PromptInput, Score};
+use crate::scheduler::{Scheduler, guarded};
+use crate::sequence::GenerateJob;
 use crate::worker::{Loaded, Worker};
 use crate::{EngineError, EngineState};
 
@@ -87,7 +87,7 @@ pub(crate) enum Job {
 ///
 /// Jobs begin in the order in which they came. Answers run beside each other; a job that changes
 /// the model waits for those before it, and what comes after it waits too.
-pub(crate) fn run(mut worker: Worker, mut answers: Answers, jobs: &Receiver<Job>) {
+pub(crate) fn run(mut worker: Worker, mut answers: Scheduler, jobs: &Receiver<Job>) {
     worker.publish(EngineState::Empty);
     let mut waiting = VecDeque::new();
     loop {
@@ -116,9 +116,9 @@ pub(crate) fn run(mut worker: Worker, mut answers: Answers, jobs: &Receiver<Job>
     worker.cache.close();
 }
 
-fn may_begin(job: &Job, answers: &Answers) -> bool {
+fn may_begin(job: &Job, answers: &Scheduler) -> bool {
     match job {
-        Job::Generate(job) if job.request.runs_alone() => answers.is_empty(),
+        Job::Generate(job) if job.request.is_unbatched() => answers.is_empty(),
         Job::Generate(_) => answers.has_room(),
         Job::Load { .. }
         | Job::LoadDraft { .. }
@@ -136,7 +136,7 @@ fn may_begin(job: &Job, answers: &Answers) -> bool {
     }
 }
 
-fn begin(worker: &mut Worker, answers: &mut Answers, job: Job) {
+fn begin(worker: &mut Worker, answers: &mut Scheduler, job: Job) {
     match job {
         Job::Generate(job) => answers.begin(worker, job),
         Job::Load { name, folder, reply } => {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use cairn_lm::{LmError, LoadedModel, ModelKit, ModelKitOptions, ffi, memory};
 use tokio::sync::{mpsc, watch};
 
-use crate::prompt_cache::{CacheWindow, PromptCache};
+use crate::prompt_cache::{CacheHandle, PromptCache};
 use crate::records::{CacheEvent, CacheOptions};
 use crate::{EngineState, EngineStatus};
 
@@ -43,7 +43,7 @@ impl Worker {
         status: watch::Sender<EngineStatus>,
         closing: watch::Receiver<bool>,
         cache_events: mpsc::UnboundedSender<CacheEvent>,
-    ) -> (Self, Option<CacheWindow>) {
+    ) -> (Self, Option<CacheHandle>) {
         let (cache, window) = PromptCache::new(cache, cache_events, status.clone());
         (
             Worker {

@@ -82,13 +82,13 @@ fn send(download: Download) -> Response {
         ),
         (header::CACHE_CONTROL, "no-store".to_owned()),
     ];
-    // The place goes along: the file is removed with it.
-    let Download { file, place, .. } = download;
+    // The own_file goes along: the file is removed with it.
+    let Download { file, own_file, .. } = download;
     let pieces = stream::unfold(
-        (ReaderStream::with_capacity(file, READ_BYTES), place),
-        |(mut pieces, place)| async move {
+        (ReaderStream::with_capacity(file, READ_BYTES), own_file),
+        |(mut pieces, own_file)| async move {
             let piece = pieces.next().await?;
-            Some((piece, (pieces, place)))
+            Some((piece, (pieces, own_file)))
         },
     );
     (headers, Body::from_stream(pieces)).into_response()

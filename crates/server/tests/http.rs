@@ -10,7 +10,7 @@ use cairn_app::wire::{
     CacheOverview, Command, Event, FailureCode, Frame, ImportPreview, MessageStatus, NamedCache,
     Reply, Settings,
 };
-use cairn_app::{App, CacheVariables, Options, Places};
+use cairn_app::{App, CacheVariables, DataFolder, Options};
 use cairn_server::{ServeError, ServeOptions, Server};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -33,7 +33,7 @@ struct Running {
 
 async fn open_app(home: &TempDir) -> Arc<App> {
     App::open(Options {
-        places: Places::new(home.path()),
+        data_folder: DataFolder::new(home.path()),
         hub_variables: CacheVariables::default(),
         autoload: false,
     })

@@ -1,14 +1,14 @@
 //! What becomes of the prompt cache's index: several changes in one transaction, because every
 //! commit waits for the disk.
 
-use crate::{AnchorRow, ChunkRow, Store, StoreError, anchors, chunks};
+use crate::{CacheRefRow, ChunkRow, Store, StoreError, cache_refs, chunks};
 
-/// A change of the chunks and anchors tables.
+/// A change of the chunks and references tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheChange {
     /// The file of a chunk is complete. A row that is there already keeps its creation time and its
     /// hits, and takes the rest from this.
-    Filed(ChunkRow),
+    Written(ChunkRow),
     /// A prompt used chunks, one hit for each; keys that are not there do not matter.
     Touched {
         /// Their keys.
@@ -21,10 +21,10 @@ pub enum CacheChange {
         /// Their keys.
         keys: Vec<String>,
     },
-    /// An anchor, in place of the one that its owner had before.
-    Anchored(AnchorRow),
-    /// An owner has no anchor any more; one that had none does not matter.
-    Released {
+    /// A reference, in place of the one that its owner had before.
+    RefSet(CacheRefRow),
+    /// An owner has no reference any more; one that had none does not matter.
+    RefRemoved {
         /// The owner.
         owner: String,
     },
@@ -36,11 +36,11 @@ impl Store {
         let mut tx = self.begin().await?;
         for change in changes {
             let changed = match change {
-                CacheChange::Filed(chunk) => chunks::insert(&mut tx, chunk).await,
+                CacheChange::Written(chunk) => chunks::insert(&mut tx, chunk).await,
                 CacheChange::Touched { keys, at_ms } => chunks::touch(&mut tx, keys, *at_ms).await,
                 CacheChange::Removed { keys } => chunks::delete(&mut tx, keys).await,
-                CacheChange::Anchored(anchor) => anchors::put(&mut tx, anchor).await,
-                CacheChange::Released { owner } => anchors::delete(&mut tx, owner).await,
+                CacheChange::RefSet(cache_ref) => cache_refs::put(&mut tx, cache_ref).await,
+                CacheChange::RefRemoved { owner } => cache_refs::delete(&mut tx, owner).await,
             };
             changed.map_err(|error| self.failed(error))?;
         }

@@ -55,7 +55,7 @@ pub struct ChunkRow {
     pub bytes: i64,
     /// Hash of its file, in hexadecimal.
     pub file_hash: String,
-    /// When it was filed first, in milliseconds since the Unix epoch.
+    /// When it was written first, in milliseconds since the Unix epoch.
     pub created_at_ms: i64,
     /// When a prompt last used it, in milliseconds since the Unix epoch.
     pub last_used_at_ms: i64,

@@ -37,7 +37,7 @@ pub struct Prefix {
     pub name: String,
     /// Where its tokens end.
     pub kind: NamedCacheKind,
-    /// What its contents depend on beside model and tokens; see [`crate::ChunkRow::variant`].
+    /// What its contents depend on beside model and tokens; see [`crate::ChunkRow::KV format`].
     pub variant: String,
     /// How many tokens it holds.
     pub num_tokens: i64,

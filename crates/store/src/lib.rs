@@ -12,7 +12,7 @@
 //! ├── models                  which model folders were used, newest last
 //! ├── settings                JSON texts by key
 //! ├── chunks                  the files of the prompt cache: key, tokens, size, hash
-//! ├── anchors                 the chunk up to which a conversation or a named prompt cache is kept, and what was lost of it
+//! ├── references                 the chunk up to which a conversation or a named prompt cache is kept, and what was lost of it
 //! └── named_caches            prompt caches with a name, to begin conversations with
 //! cairn.db-wal, cairn.db-shm  SQLite's own, gone after a clean close
 //! cairn.db-runs/
@@ -35,15 +35,15 @@
 //! Nothing outside this crate knows SQL. A file that cannot be used is refused with a
 //! [`StoreError`] that names it, and left alone.
 
-mod anchors;
 mod cache_changes;
-mod changes;
+mod cache_refs;
 mod chunks;
 mod conversations;
 mod error;
 mod messages;
 mod models;
 mod named_caches;
+mod other_writers;
 mod run;
 mod settings;
 mod store;
@@ -53,8 +53,8 @@ mod token_ids;
 #[cfg(test)]
 mod tests;
 
-pub use anchors::AnchorRow;
 pub use cache_changes::CacheChange;
+pub use cache_refs::CacheRefRow;
 pub use chunks::{ChunkKind, ChunkRow};
 pub use conversations::{Conversation, Prefix};
 pub use error::StoreError;

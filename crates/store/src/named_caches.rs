@@ -31,7 +31,7 @@ impl NamedCacheKind {
     }
 }
 
-/// A prompt cache with a name. Its place in the cache is the anchor `named/<id>`.
+/// A prompt cache with a name. Its place in the cache is the reference `named/<id>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedCacheRow {
     /// UUID v7.
@@ -42,7 +42,7 @@ pub struct NamedCacheRow {
     pub model: String,
     /// The fingerprint of that model, in hexadecimal.
     pub fingerprint: String,
-    /// What its contents depend on beside model and tokens; see [`crate::ChunkRow::variant`].
+    /// What its contents depend on beside model and tokens; see [`crate::ChunkRow::KV format`].
     pub variant: String,
     /// Where its tokens end.
     pub kind: NamedCacheKind,

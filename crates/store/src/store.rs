@@ -14,7 +14,7 @@ use sqlx::sqlite::{
 use sqlx::{Connection, Sqlite, Transaction};
 
 use crate::StoreError;
-use crate::changes::Seen;
+use crate::other_writers::OtherWriters;
 use crate::run::{self, Run};
 
 pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -35,7 +35,7 @@ pub struct Store {
     pub(crate) writer: SqlitePool,
     pub(crate) readers: SqlitePool,
     pub(crate) run: Run,
-    pub(crate) seen: Seen,
+    pub(crate) other_writers: OtherWriters,
 }
 
 impl Store {
@@ -44,7 +44,7 @@ impl Store {
     ///
     /// Also tidies up after programs that are gone: the answers they were writing become
     /// interrupted, and the conversations and named prompt caches they deleted are purged. What
-    /// these held in the prompt cache is for the caller to purge: see [`Store::orphan_anchors`].
+    /// these held in the prompt cache is for the caller to purge: see [`Store::purged_owners`].
     pub async fn open(path: &Path) -> Result<Store, StoreError> {
         let folder = run::folder_of(path);
         // Held to the end: programs open the file one after the other, so they neither migrate at
@@ -66,8 +66,8 @@ impl Store {
             // change nothing.
             .pragma("fullfsync", "on")
             .pragma("checkpoint_fullfsync", "on");
-        let seen = Seen::default();
-        let num_connections = Arc::clone(&seen.num_connections);
+        let other_writers = OtherWriters::default();
+        let num_connections = Arc::clone(&other_writers.num_connections);
         let pool = || SqlitePoolOptions::new().max_lifetime(None).idle_timeout(None);
         let writer = pool()
             .max_connections(1)
@@ -85,7 +85,7 @@ impl Store {
             )
             .await
             .map_err(|error| StoreError::from_sqlx(path, error))?;
-        let run = match prepare(path, &folder, &writer, &seen).await {
+        let run = match prepare(path, &folder, &writer, &other_writers).await {
             Ok(run) => run,
             Err(error) => {
                 // Waits for the connection to end, so that nothing of ours is left beside a file
@@ -99,7 +99,7 @@ impl Store {
         let readers = pool()
             .max_connections(MAX_READERS)
             .connect_lazy_with(options.pragma("query_only", "on"));
-        Ok(Store { path: path.to_owned(), writer, readers, run, seen })
+        Ok(Store { path: path.to_owned(), writer, readers, run, other_writers })
     }
 
     /// Writes the log back into the file and closes it. Later calls fail with
@@ -143,13 +143,13 @@ async fn prepare(
     path: &Path,
     folder: &Path,
     writer: &SqlitePool,
-    seen: &Seen,
+    other_writers: &OtherWriters,
 ) -> Result<Run, StoreError> {
     refuse_newer(path, writer).await?;
     MIGRATIONS.run(writer).await.map_err(|error| StoreError::from_migrate(path, error))?;
     let run = Run::begin(folder).map_err(|error| StoreError::from_io(path, error))?;
     tidy(folder, writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
-    seen.look(writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
+    other_writers.look(writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
     run::sweep(folder);
     Ok(run)
 }

@@ -4,7 +4,7 @@ const MAX_CHARS: usize = 60;
 /// A word end is only taken from here on; before it, a long word is better cut than left out.
 const MIN_CHARS: usize = 30;
 
-/// The first line that says something, with single spaces, cut at the end of a word to 60
+/// The first line that says something, with single namespaces, cut at the end of a word to 60
 /// characters at most. Empty when there is no such line.
 pub(crate) fn title_from(text: &str) -> String {
     let line = text.lines().map(words_of).find(|line| !line.is_empty()).unwrap_or_default();
@@ -12,7 +12,7 @@ pub(crate) fn title_from(text: &str) -> String {
         return line;
     }
     // One character is kept for the ellipsis. The character after the cut counts as a word end when
-    // it is a space.
+    // it is a namespace.
     let end = line.char_indices().nth(MAX_CHARS - 1).map_or(line.len(), |(end, _)| end);
     let next = line[end..].chars().next().map_or(end, |next| end + next.len_utf8());
     let kept = match line[..next].rfind(' ') {
@@ -22,7 +22,7 @@ pub(crate) fn title_from(text: &str) -> String {
     format!("{}…", kept.trim_end_matches([' ', ',', ';', ':', '.', '-', '–', '—']))
 }
 
-/// The words of a line, joined by single spaces. Control characters other than white space are left
+/// The words of a line, joined by single namespaces. Control characters other than white namespace are left
 /// out: a title stands in one row.
 fn words_of(line: &str) -> String {
     let mut words = String::new();

@@ -46,7 +46,8 @@ export type Reply = { "type": "done" }
   | { "type": "import_preview", preview: ImportPreview, };
 
 /**
- * The answer to a [`Command`] that failed: one clear sentence, and a code where the interface acts on it.
+ * The answer to a [`Command`] that failed: one clear sentence, and a code where the interface acts
+ * on it.
  */
 export type Failure = { code: FailureCode, message: string, };
 
@@ -110,7 +111,8 @@ own_bytes: number, tier: CacheTier, is_pinned: boolean,
  */
 model: string,
 /**
- * That model itself: with this one loaded (`Status::model_fingerprint`) what is kept is of use.
+ * That model itself: with this one loaded (`Status::model_fingerprint`) what is kept is of
+ * use.
  */
 fingerprint: string,
 /**
@@ -118,7 +120,8 @@ fingerprint: string,
  */
 is_whole: boolean,
 /**
- * Titles of other conversations and names of named prompt caches with the same beginning, at most 5.
+ * Titles of other conversations and names of named prompt caches with the same beginning, at
+ * most 5.
  */
 shared_with: Array<string>,
 /**
@@ -201,7 +204,8 @@ prompt_tokens: number,
  */
 cached_tokens: number,
 /**
- * Depth first, runs of chunks without a branch merged, most recently used first among siblings, at most 500.
+ * Depth first, runs of chunks without a branch merged, most recently used first among
+ * siblings, at most 500.
  */
 nodes: Array<CacheNode>, num_hidden_nodes: number, named: Array<NamedCache>,
 /**
@@ -301,7 +305,8 @@ problem: string | null, };
 
 export type Settings = {
 /**
- * The model loaded at start and for new conversations; empty: the last one used, or the starter.
+ * The model loaded at start and for new conversations; empty: the last one used, or the
+ * starter.
  */
 default_model: string,
 /**
@@ -363,7 +368,8 @@ cache_disk_bytes: number,
 cache_ram_bytes: number, };
 
 /**
- * One line of the HTTP door's answer (newline-delimited JSON) and one message on the Tauri channel.
+ * One line of the HTTP door's answer (newline-delimited JSON) and one message on the Tauri
+ * channel.
  */
 export type Frame = { "reply": Reply }
   | { "failure": Failure }

@@ -38,7 +38,7 @@ impl ChunkError {
     }
 }
 
-/// The tensors of a chunk. Immutable once made, so that memory tier, filing and restoring share it.
+/// The tensors of a chunk. Immutable once made, so that memory tier, writing and restoring share it.
 #[derive(Debug)]
 pub(super) struct ChunkContents {
     bytes: Vec<u8>,
@@ -73,7 +73,7 @@ impl ChunkContents {
 
     /// Reads the file of `record`; it must be the one that was written.
     pub(super) fn read(folder: &Path, record: &ChunkRecord) -> Result<Self, ChunkError> {
-        let file = File::open(path(folder, &record.space.fingerprint, &record.key))?;
+        let file = File::open(path(folder, &record.namespace.fingerprint, &record.key))?;
         // Not more than was written, whatever is there now; and whether it is longer shows too.
         let mut bytes = Vec::with_capacity(record.bytes as usize + 1);
         file.take(record.bytes + 1).read_to_end(&mut bytes)?;
@@ -128,8 +128,8 @@ impl ChunkContents {
         });
         let text = HashMap::from([
             ("format".to_owned(), "cairn-chunk-1".to_owned()),
-            ("fingerprint".to_owned(), record.space.fingerprint.clone()),
-            ("variant".to_owned(), record.space.variant.clone()),
+            ("fingerprint".to_owned(), record.namespace.fingerprint.clone()),
+            ("variant".to_owned(), record.namespace.variant.clone()),
             ("key".to_owned(), record.key.clone()),
             ("start".to_owned(), record.start.to_string()),
             ("layout".to_owned(), serde_json::to_string(layout).map_err(io::Error::from)?),

@@ -1,7 +1,7 @@
 //! What goes when a budget is spent, or somebody asks for it.
 //!
 //! Only chunks that nothing continues go, so no chunk loses the beginning it needs; what a pinned
-//! anchor holds stays. Among the rest an answer goes before a question and a question before a
+//! reference holds stays. Among the rest an answer goes before a question and a question before a
 //! system prompt, as long as there are at least as many of the one as of the next; within a kind
 //! the least recently used goes first. (The balance is mlx-lm's LRUPromptCache: without it the
 //! answer of a minute ago would go before the question of last year.)
@@ -44,7 +44,7 @@ impl ChunkIndex {
     }
 
     /// Removes chunks until those on disk are within the budget, as far as pinned ones allow.
-    pub(super) fn keep_to_disk_budget(&mut self, at_ms: i64) -> Vec<ChunkRecord> {
+    pub(super) fn enforce_disk_budget(&mut self, at_ms: i64) -> Vec<ChunkRecord> {
         self.free_on_disk(self.disk.bytes.saturating_sub(self.disk.budget), None, at_ms)
     }
 
@@ -77,10 +77,10 @@ impl ChunkIndex {
     fn can_free(&self, surplus: u64, keep: Option<&str>) -> bool {
         let mut held: HashSet<&str> = HashSet::new();
         let pinned = self
-            .anchors
+            .refs
             .values()
-            .filter(|anchor| anchor.is_pinned)
-            .filter_map(|anchor| anchor.chunk_key.as_deref());
+            .filter(|cache_ref| cache_ref.is_pinned)
+            .filter_map(|cache_ref| cache_ref.chunk_key.as_deref());
         // Whatever is not on disk is in memory.
         let in_memory = self.in_memory.iter().filter_map(|(.., key)| self.get(key));
         let pending =
@@ -179,28 +179,29 @@ impl ChunkIndex {
                 .extend(self.children.get(&key).into_iter().flatten().map(|(_, key)| key.clone()));
             order.push(key);
         }
-        // From the ends, so that anchors fall back step by step to what is left.
+        // From the ends, so that references fall back step by step to what is left.
         order.iter().rev().filter_map(|key| self.remove(key, reason, at_ms)).collect()
     }
 
     /// Removes everything that only `owner` holds, at its place, beside it and where it was before;
-    /// its anchor falls back to what others share.
+    /// its reference falls back to what others share.
     pub(super) fn purge(&mut self, owner: &str, at_ms: i64) -> Vec<ChunkRecord> {
         let mut removed = Vec::new();
-        let left = self.left_by(owner);
+        let left = self.stale_refs_of(owner);
         for place in left.iter().map(String::as_str).chain([owner]) {
-            let Some(key) = self.anchors.get(place).and_then(|anchor| anchor.chunk_key.as_deref())
+            let Some(key) =
+                self.refs.get(place).and_then(|cache_ref| cache_ref.chunk_key.as_deref())
             else {
                 continue;
             };
             let mut path = self.path(key).into_iter().map(|entry| entry.record.key.as_str());
             if let Some(first) =
-                path.find(|key| self.is_held_only_by(owner, key)).map(str::to_owned)
+                path.find(|key| self.is_used_only_by(owner, key)).map(str::to_owned)
             {
                 removed.extend(self.remove_with_descendants(&first, PURGED, at_ms));
             }
         }
-        left.iter().for_each(|left| self.remove_anchor(left));
+        left.iter().for_each(|left| self.remove_ref(left));
         removed
     }
 
@@ -219,7 +220,7 @@ impl ChunkIndex {
             .collect()
     }
 
-    /// Removes everything that no pinned anchor holds.
+    /// Removes everything that no pinned reference holds.
     pub(super) fn clear(&mut self, at_ms: i64) -> Vec<ChunkRecord> {
         let mut removed = Vec::new();
         while let Some(leaf) = self.next_leaf(|_| true) {
@@ -247,8 +248,8 @@ impl ChunkIndex {
             }
         }
         // Nothing continues it, so whoever holds it stands right behind it.
-        for owner in self.holders.remove(key).into_iter().flatten() {
-            self.fall_back(&owner, (record.parent_key.as_deref(), record.start), reason, at_ms);
+        for owner in self.owners_of.remove(key).into_iter().flatten() {
+            self.move_back(&owner, (record.parent_key.as_deref(), record.start), reason, at_ms);
         }
         Some(record)
     }

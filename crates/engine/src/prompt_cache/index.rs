@@ -1,13 +1,13 @@
 //! Which chunks there are, what they continue, and what a prompt can take from them: pure policy,
 //! no files.
 //!
-//! `eviction` decides what goes, `anchors` who holds which place; both are parts of the same index.
+//! `eviction` decides what goes, `refs` who holds which place; both are parts of the same index.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::records::{Anchor, ChunkKind, ChunkRecord, Space};
+use crate::records::{CacheRef, ChunkKind, ChunkRecord, Namespace};
 
 /// The most tokens of one chunk.
 pub(super) const MAX_CHUNK_TOKENS: usize = 256;
@@ -18,30 +18,30 @@ pub(super) const MAX_CHUNK_TOKENS: usize = 256;
 /// - A chunk's parent is there as long as it is; on disk too where the chunk is.
 /// - `leaves` are the chunks that nothing continues, by kind; `in_memory` those whose contents are
 ///   in memory.
-/// - An anchor's chunk is there, or the anchor has none.
-/// - `holders` are the owners of the anchors at a chunk or behind it, for the chunks that have
+/// - A reference's chunk is there, or the reference has none.
+/// - `owners_of` are the owners of the references at a chunk or behind it, for the chunks that have
 ///   some.
 #[derive(Debug)]
 pub(super) struct ChunkIndex {
     pub(super) entries: HashMap<String, Entry>,
-    /// Children by parent key; the roots of a space under its root key. By their first tokens,
+    /// Children by parent key; the roots of a namespace under its root key. By their first tokens,
     /// because ten thousand conversations may continue one system prompt.
     pub(super) children: HashMap<String, BTreeSet<Child>>,
     pub(super) leaves: [BTreeSet<Rank>; 3],
     pub(super) in_memory: BTreeSet<Rank>,
-    pub(super) anchors: BTreeMap<String, Anchor>,
-    /// Kept beside the anchors, so that looking at one of ten thousand does not take a walk over
+    pub(super) refs: BTreeMap<String, CacheRef>,
+    /// Kept beside the references, so that looking at one of ten thousand does not take a walk over
     /// all.
-    pub(super) holders: HashMap<String, BTreeSet<Arc<str>>>,
-    /// Owners of anchors that have changed since somebody asked.
-    pub(super) moved_anchors: BTreeSet<String>,
+    pub(super) owners_of: HashMap<String, BTreeSet<Arc<str>>>,
+    /// Owners of references that have changed since somebody asked.
+    pub(super) changed_refs: BTreeSet<String>,
     pub(super) disk: Tier,
     /// Contents.
     pub(super) memory: Tier,
     /// Chunks from the caller's rows that nothing leads to; for whoever can remove them.
-    pub(super) cut_off: Vec<ChunkRecord>,
-    /// What conversations in place take of the memory budget.
-    pub(super) in_place_bytes: u64,
+    pub(super) orphans: Vec<ChunkRecord>,
+    /// What resident conversations take of the memory budget.
+    pub(super) resident_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -178,26 +178,26 @@ pub(super) struct PlannedChunk {
 }
 
 impl ChunkIndex {
-    /// The chunks that are on disk, and the anchors on them. Those that continue a chunk that is
-    /// not there are [`ChunkIndex::cut_off`].
+    /// The chunks that are on disk, and the references on them. Those that continue a chunk that is
+    /// not there are [`ChunkIndex::orphans`].
     pub(super) fn new(
         disk_budget: u64,
         memory_budget: u64,
         records: Vec<ChunkRecord>,
-        anchors: Vec<Anchor>,
+        refs: Vec<CacheRef>,
     ) -> Self {
         let mut index = ChunkIndex {
             entries: HashMap::with_capacity(records.len()),
             children: HashMap::with_capacity(records.len()),
             leaves: Default::default(),
             in_memory: BTreeSet::new(),
-            anchors: BTreeMap::new(),
-            holders: HashMap::new(),
-            moved_anchors: BTreeSet::new(),
+            refs: BTreeMap::new(),
+            owners_of: HashMap::new(),
+            changed_refs: BTreeSet::new(),
             disk: Tier { bytes: 0, budget: disk_budget },
             memory: Tier { bytes: 0, budget: memory_budget },
-            in_place_bytes: 0,
-            cut_off: Vec::new(),
+            resident_bytes: 0,
+            orphans: Vec::new(),
         };
         // As `insert` would, but quicker for ten thousand: what becomes a leaf is known at the end.
         for record in records {
@@ -206,19 +206,19 @@ impl ChunkIndex {
             let entry = Entry { is_on_disk: true, memory_bytes: None, is_pending: false, record };
             index.entries.insert(entry.record.key.clone(), entry);
         }
-        index.drop_cut_off();
+        index.take_orphans();
         for Entry { record, .. } in
             index.entries.values().filter(|entry| !index.children.contains_key(&entry.record.key))
         {
             index.leaves[record.kind as usize].insert(rank(record));
         }
-        for anchor in anchors {
-            index.restore_anchor(anchor);
+        for cache_ref in refs {
+            index.restore_ref(cache_ref);
         }
         index
     }
 
-    fn drop_cut_off(&mut self) {
+    fn take_orphans(&mut self) {
         let roots = self
             .entries
             .values()
@@ -235,10 +235,10 @@ impl ChunkIndex {
         }
         for (_, Entry { record, .. }) in self.entries.extract_if(|key, _| !reached.contains(key)) {
             self.disk.bytes -= record.bytes;
-            self.cut_off.push(record);
+            self.orphans.push(record);
         }
         // None of them continues one that is there.
-        for record in &self.cut_off {
+        for record in &self.orphans {
             self.children.remove(&self.parent_of(record));
         }
     }
@@ -257,7 +257,7 @@ impl ChunkIndex {
 
     /// What counts against the memory budget.
     pub(super) fn bytes_in_memory(&self) -> u64 {
-        self.memory.bytes + self.in_place_bytes
+        self.memory.bytes + self.resident_bytes
     }
 
     /// Every chunk, in no order.
@@ -298,7 +298,7 @@ impl ChunkIndex {
 
     /// Notes that a chunk's file of `bytes` is there, and returns its record; none if the chunk is
     /// gone meanwhile.
-    pub(super) fn filed(
+    pub(super) fn written(
         &mut self,
         key: &str,
         bytes: u64,
@@ -313,26 +313,26 @@ impl ChunkIndex {
             self.disk.bytes += bytes;
         }
         let record = entry.record.clone();
-        self.tell_those_at(key);
+        self.mark_refs_at(key);
         Some(record)
     }
 
     /// The longest run of chunks that begins as `tokens` do; the last may match in part.
     #[cfg(test)]
-    pub(super) fn longest_prefix(&self, space: &Space, tokens: &[u32]) -> Prefix {
-        self.best_prefix(space, tokens, |prefix| prefix.num_tokens)
+    pub(super) fn longest_prefix(&self, namespace: &Namespace, tokens: &[u32]) -> Prefix {
+        self.best_prefix(namespace, tokens, |prefix| prefix.num_tokens)
     }
 
     /// The chunks that let a model with these needs go on behind the most of `tokens`, and behind
     /// how many.
     pub(super) fn restorable_prefix(
         &self,
-        space: &Space,
+        namespace: &Namespace,
         tokens: &[u32],
         needs: Needs,
     ) -> (Prefix, usize) {
-        let prefix =
-            self.best_prefix(space, tokens, |prefix| prefix.num_restorable(needs, tokens.len()));
+        let prefix = self
+            .best_prefix(namespace, tokens, |prefix| prefix.num_restorable(needs, tokens.len()));
         let num_tokens = prefix.num_restorable(needs, tokens.len());
         (prefix, num_tokens)
     }
@@ -345,7 +345,7 @@ impl ChunkIndex {
     /// can.
     pub(super) fn best_prefix(
         &self,
-        space: &Space,
+        namespace: &Namespace,
         tokens: &[u32],
         worth: impl Fn(&Prefix) -> usize,
     ) -> Prefix {
@@ -364,7 +364,7 @@ impl ChunkIndex {
                 }
             }
         };
-        let (mut parent, mut num_tokens) = (root_key(space), 0);
+        let (mut parent, mut num_tokens) = (root_key(namespace), 0);
         let mut run: Vec<(&Entry, usize)> = Vec::new();
         // Chunks that continue the run's first ones, with how much of them matches; the last is
         // taken first.
@@ -404,12 +404,12 @@ impl ChunkIndex {
     /// which those already there may not allow.
     pub(super) fn plan(
         &self,
-        space: &Space,
+        namespace: &Namespace,
         tokens: &[u32],
         boundaries: &[(usize, ChunkKind)],
         (needs, places): (Needs, &[usize]),
     ) -> Vec<PlannedChunk> {
-        let there = self.best_prefix(space, tokens, |prefix| prefix.num_open(needs, places));
+        let there = self.best_prefix(namespace, tokens, |prefix| prefix.num_open(needs, places));
         let mut start = there.num_open(needs, places);
         // A chunk is never rewritten: one that matches in part, or hides a place, gets a sibling
         // that repeats its tokens.
@@ -424,7 +424,7 @@ impl ChunkIndex {
             let next = boundaries.iter().find(|(boundary, _)| *boundary > start);
             let (boundary, kind) = next.copied().unwrap_or((tokens.len(), ChunkKind::Assistant));
             let mut stop = boundary.min(start + MAX_CHUNK_TOKENS).min(tokens.len());
-            let parent = parent_key.clone().unwrap_or_else(|| root_key(space));
+            let parent = parent_key.clone().unwrap_or_else(|| root_key(namespace));
             let mut key = chunk_key(&parent, &tokens[start..stop]);
             // The sibling of a chunk that hides a place must end elsewhere.
             while self.contains(&key) && stop - start > 1 {
@@ -473,7 +473,7 @@ impl ChunkIndex {
     }
 
     pub(super) fn parent_of(&self, record: &ChunkRecord) -> String {
-        record.parent_key.clone().unwrap_or_else(|| root_key(&record.space))
+        record.parent_key.clone().unwrap_or_else(|| root_key(&record.namespace))
     }
 
     pub(super) fn children_of(&self, parent: &str) -> impl Iterator<Item = &Entry> {
@@ -493,13 +493,14 @@ impl ChunkIndex {
     }
 }
 
-/// What the first chunks of a space's conversations continue.
-fn root_key(space: &Space) -> String {
-    match space.variant.as_str() {
-        "" => hash(b"cairn prompt cache 1", space.fingerprint.as_bytes()),
-        variant => {
-            hash(b"cairn prompt cache 1", format!("{}\n{variant}", space.fingerprint).as_bytes())
-        }
+/// What the first chunks of a namespace's conversations continue.
+fn root_key(namespace: &Namespace) -> String {
+    match namespace.variant.as_str() {
+        "" => hash(b"cairn prompt cache 1", namespace.fingerprint.as_bytes()),
+        variant => hash(
+            b"cairn prompt cache 1",
+            format!("{}\n{variant}", namespace.fingerprint).as_bytes(),
+        ),
     }
 }
 

@@ -7,19 +7,19 @@
 //!     <chunk key>.safetensors               what at most 256 tokens left behind, never rewritten
 //! ```
 //! A chunk continues its parent; its key is a hash over the parent's key and its token ids, the
-//! root's over the model fingerprint and whatever else changes the numbers ([`Space`]). So equal
+//! root's over the model fingerprint and whatever else changes the numbers ([`Namespace`]). So equal
 //! beginnings have equal keys and are kept once. Conversations and named prompt caches stand at
-//! places among the chunks ([`Anchor`]).
+//! places among the chunks ([`CacheRef`]).
 //!
 //! ```text
-//! index · eviction · anchors   what there is, what goes, who holds what: pure policy
+//! index · eviction · references   what there is, what goes, who holds what: pure policy
 //! in_place                     conversations as their last answers left them, on the engine's thread
-//! shelf                        the index with the contents in memory, shared by three threads
+//! cache state                        the index with the contents in memory, shared by three threads
 //! chunk_file                   contents and their file
-//! filing                       the thread that writes, evicts and sweeps
+//! writing                       the thread that writes, evicts and sweeps
 //! restore                      contents back into caches
 //! why                          what was not found, in words
-//! stored, space                what the engine's thread takes and adds; where caches belong by how they are kept
+//! stored, namespace                what the engine's thread takes and adds; where caches belong by how they are kept
 //! view                         the whole as people look at it
 //! ```
 //! This module is what the worker calls.
@@ -28,18 +28,18 @@
 //! was written and hashes the same; any failure is a miss with its reason, never an error and never
 //! a wrong token.
 
-mod anchors;
 mod chunk_file;
+mod chunk_store;
 mod eviction;
-mod filing;
-mod in_place;
 mod index;
+mod miss;
+mod namespace;
+mod refs;
+mod resident;
 mod restore;
-mod shelf;
-mod space;
-mod stored;
+mod state;
 mod view;
-mod why;
+mod writer;
 
 use std::cmp::Reverse;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -51,21 +51,21 @@ use cairn_lm::cache::{KvQuantization, LayerCache};
 use mlx_rs::transforms::eval;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::records::{Anchor, CacheEvent, CacheOptions, ChunkKind, Space};
+use crate::records::{CacheEvent, CacheOptions, CacheRef, ChunkKind, Namespace};
 use crate::{EngineError, EngineStatus};
+use chunk_store::ChunkStore;
 use eviction::NO_ROOM;
-use filing::Filing;
-use in_place::{Conversation, InPlace};
 use index::{Prefix, PrefixPart};
+use namespace::{layout, namespace, needs, variant};
+use resident::{Conversation, ResidentConversations};
 use restore::{Source, restore};
-use shelf::SharedShelf;
-use space::{layout, needs, space, variant};
-use stored::Stored;
+use state::SharedCacheState;
+use writer::Writer;
 
-pub use anchors::{Holding, whose};
-pub use shelf::CacheFigures;
-pub(crate) use space::{cache_variant, named_quantization, quantized_like};
-pub use view::{CacheNode, CacheView, CacheWindow};
+pub(crate) use namespace::{cache_variant, named_quantization, quantized_like};
+pub use refs::{RefUsage, owner_of};
+pub use state::CacheFigures;
+pub use view::{CacheHandle, CacheNode, CacheView};
 
 /// What could be reused of earlier work.
 pub(crate) struct Reuse {
@@ -85,7 +85,7 @@ pub(crate) struct Query<'a> {
     pub(crate) model_name: &'a str,
     /// How keys and values are quantized, where they are.
     pub(crate) quantization: Option<KvQuantization>,
-    /// The [`Space::variant`] of what the prompt begins with, where that has one of its own.
+    /// The [`Namespace::KV format`] of what the prompt begins with, where that has one of its own.
     pub(crate) prefix_variant: Option<&'a str>,
     /// Whose conversation it is.
     pub(crate) owner: Option<&'a str>,
@@ -101,9 +101,9 @@ pub(crate) struct Computed<'a> {
     /// Where the words of each end; what comes after is the answer's.
     pub(crate) boundaries: Vec<(usize, ChunkKind)>,
     /// Places on the way, in their order.
-    pub(crate) captures: Vec<Capture>,
+    pub(crate) checkpoints: Vec<Capture>,
     pub(crate) caches: Vec<LayerCache>,
-    /// The [`Space::variant`] of what the tokens begin with, where that has one of its own.
+    /// The [`Namespace::KV format`] of what the tokens begin with, where that has one of its own.
     pub(crate) prefix_variant: Option<&'a str>,
     /// Whose conversation it is.
     pub(crate) owner: Option<String>,
@@ -111,7 +111,7 @@ pub(crate) struct Computed<'a> {
 
 /// What an owner holds, to be written to a file.
 pub(crate) struct Exported {
-    pub(crate) anchor: Anchor,
+    pub(crate) cache_ref: CacheRef,
     /// Those that `caches` hold.
     pub(crate) tokens: Vec<u32>,
     pub(crate) caches: Vec<LayerCache>,
@@ -119,8 +119,8 @@ pub(crate) struct Exported {
 
 /// The prompt cache as the worker sees it. Owned by the engine's thread.
 pub(crate) struct PromptCache {
-    stored: Option<Stored>,
-    in_place: InPlace,
+    store: Option<ChunkStore>,
+    resident: ResidentConversations,
 }
 
 /// A chunk is kept up to this many tokens before the end of a prompt, for layers that remember only
@@ -137,46 +137,47 @@ impl PromptCache {
         options: Option<CacheOptions>,
         events: mpsc::UnboundedSender<CacheEvent>,
         status: watch::Sender<EngineStatus>,
-    ) -> (Self, Option<CacheWindow>) {
-        let stored = options.map(|mut options| {
-            let sweep_lock = options.sweep_lock.take();
-            let shelf = SharedShelf::new(options, events, status);
-            Stored { filing: Filing::start(shelf.clone(), sweep_lock), shelf }
+    ) -> (Self, Option<CacheHandle>) {
+        let store = options.map(|mut options| {
+            let cleanup_lock = options.cleanup_lock.take();
+            let state = SharedCacheState::new(options, events, status);
+            ChunkStore { writer: Writer::start(state.clone(), cleanup_lock), state }
         });
-        let window = stored.as_ref().map(|stored| CacheWindow::new(stored.shelf.clone()));
-        (PromptCache { stored, in_place: InPlace::default() }, window)
+        let window = store.as_ref().map(|store| CacheHandle::new(store.state.clone()));
+        (PromptCache { store, resident: ResidentConversations::default() }, window)
     }
 
     /// The longest beginning of a prompt that is in memory or on disk.
     pub(crate) fn longest_prefix(&mut self, model: &LoadedModel, query: &Query<'_>) -> Reuse {
         self.forget_purged();
         let tokens = &query.prompt.tokens[..query.limit.min(query.prompt.tokens.len())];
-        let plain = space(model, &[]).following(query.prefix_variant);
+        let plain = namespace(model, &[]).following(query.prefix_variant);
         let kept_as = query.quantization.map_or_else(String::new, variant);
-        let own = Space { variant: kept_as, ..plain.clone() }.following(query.prefix_variant);
+        let own = Namespace { variant: kept_as, ..plain.clone() }.following(query.prefix_variant);
         let (mut caches, mut num_tokens, mut problem) = (None, 0, None);
         // Until they are quantized, keys and values are those of a plain cache; but there zeros
         // stand for nothing else. Where more is stored comes first.
-        let mut spaces = vec![(0, &own)];
-        spaces.extend((own != plain).then_some((0, &plain)));
-        if let Some(stored) = &self.stored {
-            spaces.iter_mut().for_each(|(num_stored, space)| {
-                *num_stored = stored.num_restorable(space, model, query.quantization, tokens)
+        let mut namespaces = vec![(0, &own)];
+        namespaces.extend((own != plain).then_some((0, &plain)));
+        if let Some(store) = &self.store {
+            namespaces.iter_mut().for_each(|(num_stored, namespace)| {
+                *num_stored = store.num_restorable(namespace, model, query.quantization, tokens)
             });
-            spaces.sort_by_key(|(num_stored, _)| Reverse(*num_stored));
+            namespaces.sort_by_key(|(num_stored, _)| Reverse(*num_stored));
         }
         // Memory wins a tie: there is nothing to read.
-        let in_which: Vec<&Space> = spaces.iter().map(|(_, space)| *space).collect();
-        if let Some(taken) = self.in_place.take(&in_which, tokens, spaces[0].0, query.owner) {
-            if let Some(stored) = &self.stored {
-                stored.touch(&taken.space, &tokens[..taken.num_tokens]);
+        let in_which: Vec<&Namespace> =
+            namespaces.iter().map(|(_, namespace)| *namespace).collect();
+        if let Some(taken) = self.resident.take(&in_which, tokens, namespaces[0].0, query.owner) {
+            if let Some(store) = &self.store {
+                store.touch(&taken.namespace, &tokens[..taken.num_tokens]);
             }
             (caches, num_tokens) = (Some(taken.caches), taken.num_tokens);
-            self.keep_to_memory_budget();
+            self.enforce_memory_budget();
         }
-        if let (None, Some(stored)) = (&caches, &self.stored) {
-            for (_, space) in spaces {
-                let restored = stored.restore(space, model, query.quantization, tokens);
+        if let (None, Some(store)) = (&caches, &self.store) {
+            for (_, namespace) in namespaces {
+                let restored = store.restore(namespace, model, query.quantization, tokens);
                 problem = problem.or(restored.problem);
                 if restored.num_tokens > 0 {
                     (caches, num_tokens) = (Some(restored.caches), restored.num_tokens);
@@ -184,16 +185,14 @@ impl PromptCache {
                 }
             }
         }
-        let note = self
-            .stored
-            .as_ref()
-            .and_then(|stored| stored.explain(&own, query, num_tokens, problem));
+        let note =
+            self.store.as_ref().and_then(|store| store.explain(&own, query, num_tokens, problem));
         Reuse { num_tokens, note, caches: caches.unwrap_or_else(|| model.model.make_cache()) }
     }
 
     /// Places in a prompt, after the first `num_cached` tokens, that have to be caught while it is
     /// read; none where every place can be gone back to later.
-    pub(crate) fn places_to_catch(
+    pub(crate) fn checkpoints_at(
         &self,
         model: &LoadedModel,
         prompt: &Prompt,
@@ -201,7 +200,7 @@ impl PromptCache {
     ) -> Vec<usize> {
         let needs_captures = CacheLayout::of(&model.model.make_cache())
             .is_some_and(|layout| layout.needs_captures());
-        if self.stored.is_none() || !needs_captures {
+        if self.store.is_none() || !needs_captures {
             return Vec::new();
         }
         let last = prompt.tokens.len() - 1; // prompts are not empty
@@ -236,15 +235,22 @@ impl PromptCache {
             return;
         }
         tokens.truncate(num_held);
-        let space = space(computed.model, &caches).following(computed.prefix_variant);
-        if let Some(stored) = &self.stored {
-            let (captures, boundaries) = (computed.captures, computed.boundaries);
-            let kept = stored.keep(&space, &tokens, boundaries, &captures, &caches);
+        let namespace = namespace(computed.model, &caches).following(computed.prefix_variant);
+        if let Some(store) = &self.store {
+            let (checkpoints, boundaries) = (computed.checkpoints, computed.boundaries);
+            let kept = store.keep(&namespace, &tokens, boundaries, &checkpoints, &caches);
             if let Err(error) = kept {
                 tracing::warn!(%error, "a prompt cache cannot be copied for keeping");
             }
             if let Some(owner) = &computed.owner {
-                stored.anchor(owner.clone(), &space, computed.model_name, &tokens, &caches, false);
+                store.cache_ref(
+                    owner.clone(),
+                    &namespace,
+                    computed.model_name,
+                    &tokens,
+                    &caches,
+                    false,
+                );
             }
         }
         // What is yet to be computed holds on to what it is computed from, such as the caches of a
@@ -253,70 +259,73 @@ impl PromptCache {
             tracing::warn!(%error, "a conversation cannot stay in memory");
             return;
         }
-        self.in_place.put(Conversation { space, tokens, caches, owner: computed.owner });
-        self.keep_to_memory_budget();
+        self.resident.put(Conversation { namespace, tokens, caches, owner: computed.owner });
+        self.enforce_memory_budget();
     }
 
     /// Drops what the owners have in place that were purged since the last call, and returns them.
     fn forget_purged(&mut self) -> Vec<String> {
         let purged = self
-            .stored
+            .store
             .as_ref()
-            .map_or(Vec::new(), |stored| std::mem::take(&mut stored.shelf.lock().purged));
-        purged.iter().for_each(|owner| self.in_place.forget(owner));
+            .map_or(Vec::new(), |store| std::mem::take(&mut store.state.lock().purged));
+        purged.iter().for_each(|owner| self.resident.forget(owner));
         purged
     }
 
-    /// Keeps to the memory budget, which conversations in place and contents share. The
+    /// Keeps to the memory budget, which resident conversations and contents share. The
     /// conversation that ran last stays whatever it takes.
-    fn keep_to_memory_budget(&mut self) {
-        let Some(stored) = &self.stored else { return self.in_place.keep_to(0) };
-        let mut shelf = stored.shelf.lock();
-        self.in_place.keep_to(shelf.index.memory.budget / IN_PLACE_PART);
-        shelf.index.in_place_bytes = self.in_place.bytes_beside_last();
-        shelf.keep_to_memory_budget();
+    fn enforce_memory_budget(&mut self) {
+        let Some(store) = &self.store else { return self.resident.keep_to(0) };
+        let mut state = store.state.lock();
+        self.resident.keep_to(state.index.memory.budget / IN_PLACE_PART);
+        state.index.resident_bytes = self.resident.bytes_without_last();
+        state.enforce_memory_budget();
     }
 
-    /// Puts what a file held on the shelf, pinned for `owner`. Fails in words where it is not there
+    /// Puts what a file held on the cache state, pinned for `owner`. Fails in words where it is not there
     /// entirely afterwards.
     pub(crate) fn import(
         &mut self,
-        space: &Space,
+        namespace: &Namespace,
         model_name: &str,
         tokens: Vec<u32>,
         caches: &[LayerCache],
         owner: &str,
     ) -> Result<(), String> {
-        let stored = self.stored.as_ref().ok_or("this engine keeps no prompt caches")?;
+        let store = self.store.as_ref().ok_or("this engine keeps no prompt caches")?;
         if CacheLayout::of(caches).is_none() {
             return Err("its kind of caches can only be continued from the file, as `cairn generate --prompt-cache-file` does".to_owned());
         }
         let num_bytes: usize = caches.iter().map(LayerCache::nbytes).sum();
-        if !stored.shelf.lock().index.has_room_on_disk(num_bytes as u64) {
+        if !store.state.lock().index.has_room_on_disk(num_bytes as u64) {
             return Err(NO_ROOM.to_owned());
         }
         let boundaries = vec![(tokens.len(), ChunkKind::System)];
-        let kept = stored.keep(space, &tokens, boundaries, &[], caches);
-        stored.anchor(owner.to_owned(), space, model_name, &tokens, caches, true);
+        let kept = store.keep(namespace, &tokens, boundaries, &[], caches);
+        store.cache_ref(owner.to_owned(), namespace, model_name, &tokens, caches, true);
         // Until the disk has it: only then a budget that is too small shows.
         let (reply, answer) = oneshot::channel();
-        stored.filing.flush(reply);
+        store.writer.flush(reply);
         let _ = answer.blocking_recv();
         let why = {
-            let shelf = stored.shelf.lock();
-            let anchor =
-                shelf.index.anchors.get(owner).filter(|anchor| anchor.num_tokens == tokens.len());
-            let is_there = anchor
-                .and_then(|anchor| anchor.chunk_key.as_deref())
-                .is_some_and(|key| shelf.index.is_on_disk(key));
-            match (kept, is_there, &shelf.problem) {
+            let state = store.state.lock();
+            let cache_ref = state
+                .index
+                .refs
+                .get(owner)
+                .filter(|cache_ref| cache_ref.num_tokens == tokens.len());
+            let is_there = cache_ref
+                .and_then(|cache_ref| cache_ref.chunk_key.as_deref())
+                .is_some_and(|key| state.index.is_on_disk(key));
+            match (kept, is_there, &state.problem) {
                 (Ok(()), true, _) => return Ok(()),
                 (Err(error), ..) => error.to_string(),
                 (.., Some(problem)) => problem.clone(),
                 _ => NO_ROOM.to_owned(),
             }
         };
-        CacheWindow::new(stored.shelf.clone()).release(owner);
+        CacheHandle::new(store.state.clone()).release(owner);
         Err(why)
     }
 
@@ -326,41 +335,46 @@ impl PromptCache {
         owner: &str,
         model: Option<&LoadedModel>,
     ) -> Result<Exported, String> {
-        let stored = self.stored.as_ref().ok_or("this engine keeps no prompt caches")?;
-        let (folder, anchor, sources) = {
-            let shelf = stored.shelf.lock();
-            let anchor =
-                shelf.index.anchors.get(owner).filter(|anchor| anchor.num_tokens > 0).cloned();
-            let anchor = anchor.ok_or("nothing of it is kept")?;
-            let path = anchor.chunk_key.as_deref().map_or(Vec::new(), |key| shelf.index.path(key));
+        let store = self.store.as_ref().ok_or("this engine keeps no prompt caches")?;
+        let (folder, cache_ref, sources) = {
+            let state = store.state.lock();
+            let cache_ref =
+                state.index.refs.get(owner).filter(|cache_ref| cache_ref.num_tokens > 0).cloned();
+            let cache_ref = cache_ref.ok_or("nothing of it is kept")?;
+            let path =
+                cache_ref.chunk_key.as_deref().map_or(Vec::new(), |key| state.index.path(key));
             let sources: Vec<Source> =
-                path.into_iter().map(|entry| shelf.source(entry.record.clone())).collect();
-            (shelf.folder.clone(), anchor, sources)
+                path.into_iter().map(|entry| state.source(entry.record.clone())).collect();
+            (state.folder.clone(), cache_ref, sources)
         };
         // The chunks say themselves what they are, so that no model has to be loaded for it.
         let on_disk = sources.iter().find(|source| !source.record.file_hash.is_empty());
         let written = on_disk.map(|source| {
             chunk_file::layout(&chunk_file::path(
                 &folder,
-                &anchor.space.fingerprint,
+                &cache_ref.namespace.fingerprint,
                 &source.record.key,
             ))
         });
-        let of_model = model.filter(|model| model.fingerprint == anchor.space.fingerprint);
+        let of_model = model.filter(|model| model.fingerprint == cache_ref.namespace.fingerprint);
         let layout = match written {
             Some(Ok(Some(layout))) => Some(layout),
             _ => of_model.and_then(|model| {
-                layout(&anchor.space, model, named_quantization(&anchor.space.variant))
+                layout(
+                    &cache_ref.namespace,
+                    model,
+                    named_quantization(&cache_ref.namespace.variant),
+                )
             }),
         };
-        let layout = layout.ok_or_else(|| format!("load its model first ({})", anchor.model))?;
+        let layout = layout.ok_or_else(|| format!("load its model first ({})", cache_ref.model))?;
         // After an eviction its place may be one that a model cannot go on from.
         let parts = sources.iter().map(|source| PrefixPart {
             num_tokens: source.record.token_ids.len(),
             record: source.record.clone(),
         });
-        let prefix = Prefix { parts: parts.collect(), num_tokens: anchor.num_tokens };
-        let num_tokens = prefix.num_restorable(needs(&layout), anchor.num_tokens);
+        let prefix = Prefix { parts: parts.collect(), num_tokens: cache_ref.num_tokens };
+        let num_tokens = prefix.num_restorable(needs(&layout), cache_ref.num_tokens);
         if num_tokens == 0 {
             return Err("a conversation cannot go on from what is left of it".to_owned());
         }
@@ -371,64 +385,64 @@ impl PromptCache {
             .flat_map(|source| source.record.token_ids)
             .take(num_tokens)
             .collect();
-        Ok(Exported { anchor, tokens, caches })
+        Ok(Exported { cache_ref, tokens, caches })
     }
 
     /// Drops what is in memory as it was left, and of the rest in memory what is on disk too.
     pub(crate) fn demote(&mut self) {
         self.forget_conversations();
-        if let Some(stored) = &self.stored {
-            stored.shelf.lock().demote();
+        if let Some(store) = &self.store {
+            store.state.lock().demote();
         }
     }
 
     /// Drops the conversations that are in memory as they were left.
     pub(crate) fn forget_conversations(&mut self) {
-        self.in_place.clear();
-        self.keep_to_memory_budget();
+        self.resident.clear();
+        self.enforce_memory_budget();
     }
 
     /// Bytes on disk, and in memory beside the conversation that ran last.
     pub(crate) fn bytes(&self) -> (u64, u64) {
-        self.stored.as_ref().map_or((0, 0), |stored| stored.shelf.lock().bytes())
+        self.store.as_ref().map_or((0, 0), |store| store.state.lock().bytes())
     }
 
     pub(crate) fn set_budgets(&mut self, disk_bytes: u64, memory_bytes: u64) {
-        if let Some(stored) = &self.stored {
+        if let Some(store) = &self.store {
             {
-                let mut shelf = stored.shelf.lock();
-                (shelf.index.disk.budget, shelf.index.memory.budget) = (disk_bytes, memory_bytes);
+                let mut state = store.state.lock();
+                (state.index.disk.budget, state.index.memory.budget) = (disk_bytes, memory_bytes);
                 // It may have been the budget.
-                shelf.problem = None;
+                state.problem = None;
             }
-            stored.filing.keep_to_budgets();
+            store.writer.enforce_budgets();
         }
-        self.keep_to_memory_budget();
+        self.enforce_memory_budget();
     }
 
     /// Answers when everything queued until now is on disk.
     pub(crate) fn flush(&mut self, reply: oneshot::Sender<Result<(), EngineError>>) {
-        match &self.stored {
-            Some(stored) => stored.filing.flush(reply),
+        match &self.store {
+            Some(store) => store.writer.flush(reply),
             None => {
                 let _ = reply.send(Ok(()));
             }
         }
     }
 
-    /// Files what is queued and ends the filing thread. What only memory holds then is lost, and
+    /// Files what is queued and ends the writer thread. What only memory holds then is lost, and
     /// whoever holds a place in it hears why.
     pub(crate) fn close(self) {
-        if let Some(stored) = self.stored {
-            stored.filing.close();
-            let mut shelf = stored.shelf.lock();
-            let reason = match &shelf.problem {
+        if let Some(store) = self.store {
+            store.writer.close();
+            let mut state = store.state.lock();
+            let reason = match &state.problem {
                 Some(problem) => format!("it was not stored, because {problem}"),
                 None => "it was not stored on disk, only in memory".to_owned(),
             };
-            let removed = shelf.index.remove_unwritten(&reason, now_ms());
-            shelf.discard(removed, &reason);
-            shelf.end_events();
+            let removed = state.index.remove_unwritten(&reason, now_ms());
+            state.discard(removed, &reason);
+            state.end_events();
         }
     }
 }

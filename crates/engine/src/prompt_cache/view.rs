@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::anchors::{Holding, whose};
 use super::chunk_file;
 use super::eviction::{CLEARED, PURGED};
 use super::index::{ChunkIndex, Entry};
 use super::now_ms;
-use super::shelf::{CacheFigures, SharedShelf};
-use crate::records::{Anchor, ChunkKind, ChunkRecord};
+use super::refs::{RefUsage, owner_of};
+use super::state::{CacheFigures, SharedCacheState};
+use crate::records::{CacheRef, ChunkKind, ChunkRecord};
 
 /// A run of chunks that only one other continues, of one kind, with nobody's place in it but at its
 /// end.
@@ -37,7 +37,7 @@ pub struct CacheNode {
     pub hits: u64,
     /// When that was last, in milliseconds since the Unix epoch.
     pub last_used_at_ms: i64,
-    /// Owners of the anchors at its end.
+    /// Owners of the references at its end.
     pub owners: Vec<String>,
     /// Whether one of them is pinned.
     pub is_pinned: bool,
@@ -67,28 +67,30 @@ pub struct CacheView {
 /// A way to look at the prompt cache, and to change what it keeps, without waiting for the engine's
 /// thread.
 #[derive(Debug, Clone)]
-pub struct CacheWindow(SharedShelf);
+pub struct CacheHandle(SharedCacheState);
 
-impl CacheWindow {
-    pub(super) fn new(shelf: SharedShelf) -> Self {
-        CacheWindow(shelf)
+impl CacheHandle {
+    pub(super) fn new(state: SharedCacheState) -> Self {
+        CacheHandle(state)
     }
 
     /// Everything, as at most `max_nodes` nodes.
     pub fn view(&self, max_nodes: usize) -> CacheView {
-        let shelf = self.0.lock();
-        let index = &shelf.index;
+        let state = self.0.lock();
+        let index = &state.index;
         let (nodes, num_hidden_nodes) = nodes(index, max_nodes);
-        let model = |anchor: &Anchor| (anchor.space.fingerprint.clone(), anchor.model.clone());
+        let model = |cache_ref: &CacheRef| {
+            (cache_ref.namespace.fingerprint.clone(), cache_ref.model.clone())
+        };
         CacheView {
-            models: index.anchors.values().map(model).collect(),
+            models: index.refs.values().map(model).collect(),
             disk: (index.disk.bytes, index.disk.budget),
             memory: (index.bytes_in_memory(), index.memory.budget),
             num_chunks: index.entries.len(),
             nodes,
             num_hidden_nodes,
-            figures: shelf.figures,
-            problem: shelf.problem.clone(),
+            figures: state.figures,
+            problem: state.problem.clone(),
         }
     }
 
@@ -97,63 +99,64 @@ impl CacheWindow {
         self.0.lock().problem.clone()
     }
 
-    /// What every anchor holds.
-    pub fn holdings(&self) -> Vec<Holding> {
-        self.0.lock().index.holdings()
+    /// What every reference holds.
+    pub fn ref_usages(&self) -> Vec<RefUsage> {
+        self.0.lock().index.ref_usages()
     }
 
-    /// What one owner's anchor holds; costs the same however many others there are.
-    pub fn holding(&self, owner: &str) -> Option<Holding> {
-        self.0.lock().index.holding(owner)
+    /// What one owner's reference holds; costs the same however many others there are.
+    pub fn ref_usage(&self, owner: &str) -> Option<RefUsage> {
+        self.0.lock().index.ref_usage(owner)
     }
 
-    /// The tokens before an anchor's place, as far as they are kept.
+    /// The tokens before a reference's place, as far as they are kept.
     pub fn tokens(&self, owner: &str) -> Vec<u32> {
         self.path(owner).into_iter().flat_map(|record| record.token_ids).collect()
     }
 
-    /// The chunks before an anchor's place, from the first of the conversation on.
+    /// The chunks before a reference's place, from the first of the conversation on.
     pub fn path(&self, owner: &str) -> Vec<ChunkRecord> {
-        let shelf = self.0.lock();
-        let key = shelf.index.anchors.get(owner).and_then(|anchor| anchor.chunk_key.clone());
+        let state = self.0.lock();
+        let key = state.index.refs.get(owner).and_then(|cache_ref| cache_ref.chunk_key.clone());
         key.map_or(Vec::new(), |key| {
-            shelf.index.path(&key).into_iter().map(|entry| entry.record.clone()).collect()
+            state.index.path(&key).into_iter().map(|entry| entry.record.clone()).collect()
         })
     }
 
     /// Lets `owner` hold the same place as `other`, pinned or not; false where `other` holds
     /// nothing.
-    pub fn copy_anchor(&self, other: &str, owner: &str, is_pinned: bool) -> bool {
-        let mut shelf = self.0.lock();
-        let Some(anchor) =
-            shelf.index.anchors.get(other).filter(|anchor| anchor.chunk_key.is_some())
+    pub fn copy_ref(&self, other: &str, owner: &str, is_pinned: bool) -> bool {
+        let mut state = self.0.lock();
+        let Some(cache_ref) =
+            state.index.refs.get(other).filter(|cache_ref| cache_ref.chunk_key.is_some())
         else {
             return false;
         };
-        let anchor = Anchor { owner: owner.to_owned(), is_pinned, lost: None, ..anchor.clone() };
-        shelf.index.set_anchor(anchor);
-        shelf.tell_anchors();
+        let cache_ref =
+            CacheRef { owner: owner.to_owned(), is_pinned, loss: None, ..cache_ref.clone() };
+        state.index.set_ref(cache_ref);
+        state.emit_refs();
         true
     }
 
-    /// Keeps what an anchor holds whatever the budgets say, or no longer.
+    /// Keeps what a reference holds whatever the budgets say, or no longer.
     pub fn pin(&self, owner: &str, is_pinned: bool) {
-        let mut shelf = self.0.lock();
-        shelf.index.pin(owner, is_pinned);
-        shelf.tell_anchors();
+        let mut state = self.0.lock();
+        state.index.pin(owner, is_pinned);
+        state.emit_refs();
     }
 
-    /// Forgets an anchor; what it held stays until it is evicted.
-    pub fn remove_anchor(&self, owner: &str) {
-        let mut shelf = self.0.lock();
-        shelf
+    /// Forgets a reference; what it held stays until it is evicted.
+    pub fn remove_ref(&self, owner: &str) {
+        let mut state = self.0.lock();
+        state
             .index
-            .left_by(owner)
+            .stale_refs_of(owner)
             .iter()
             .map(String::as_str)
             .chain([owner])
-            .for_each(|owner| shelf.index.remove_anchor(owner));
-        shelf.tell_anchors();
+            .for_each(|owner| state.index.remove_ref(owner));
+        state.emit_refs();
     }
 
     /// Removes what only `owner` holds, files included, also where its place was before; returns
@@ -163,10 +166,10 @@ impl CacheWindow {
         self.discard(PURGED, |index| index.purge(owner, now_ms()))
     }
 
-    /// Removes what only `owner` holds, and its anchor; returns the bytes.
+    /// Removes what only `owner` holds, and its reference; returns the bytes.
     pub fn release(&self, owner: &str) -> u64 {
         let bytes = self.purge(owner);
-        self.remove_anchor(owner);
+        self.remove_ref(owner);
         bytes
     }
 
@@ -177,53 +180,55 @@ impl CacheWindow {
         Some(self.discard(PURGED, |index| index.remove_with_descendants(key, PURGED, now_ms())))
     }
 
-    /// Takes over what another program did to the same folder: chunks and anchors that it added,
+    /// Takes over what another program did to the same folder: chunks and references that it added,
     /// and chunks that it removed, which are those without a record and without a file.
-    pub fn adopt(&self, mut chunks: Vec<ChunkRecord>, anchors: Vec<Anchor>) {
-        let mut shelf = self.0.lock();
+    pub fn adopt(&self, mut chunks: Vec<ChunkRecord>, refs: Vec<CacheRef>) {
+        let mut state = self.0.lock();
         let known: HashSet<&str> = chunks.iter().map(|record| record.key.as_str()).collect();
         let is_gone = |record: &&ChunkRecord| {
-            let path = || chunk_file::path(&shelf.folder, &record.space.fingerprint, &record.key);
-            shelf.index.is_on_disk(&record.key)
+            let path =
+                || chunk_file::path(&state.folder, &record.namespace.fingerprint, &record.key);
+            state.index.is_on_disk(&record.key)
                 && !known.contains(record.key.as_str())
                 && !path().exists()
         };
         let gone: Vec<String> =
-            shelf.index.records().filter(is_gone).map(|record| record.key.clone()).collect();
+            state.index.records().filter(is_gone).map(|record| record.key.clone()).collect();
         for key in gone {
-            shelf.forget(&key, "removed by another program");
+            state.forget(&key, "removed by another program");
         }
         // Beginnings first. What has gone since the rows were read is not there, nor is what
         // continues it.
         chunks.sort_by_key(|record| record.start);
         for record in chunks {
-            let is_led_to =
-                record.parent_key.as_ref().is_none_or(|parent| shelf.index.is_on_disk(parent));
-            let path = || chunk_file::path(&shelf.folder, &record.space.fingerprint, &record.key);
-            if !shelf.index.contains(&record.key) && is_led_to && path().exists() {
-                shelf.index.insert(record, None);
+            let has_parent =
+                record.parent_key.as_ref().is_none_or(|parent| state.index.is_on_disk(parent));
+            let path =
+                || chunk_file::path(&state.folder, &record.namespace.fingerprint, &record.key);
+            if !state.index.contains(&record.key) && has_parent && path().exists() {
+                state.index.insert(record, None);
             }
         }
-        for anchor in anchors {
-            if !shelf.index.anchors.contains_key(&anchor.owner) {
-                shelf.index.restore_anchor(anchor);
+        for cache_ref in refs {
+            if !state.index.refs.contains_key(&cache_ref.owner) {
+                state.index.restore_ref(cache_ref);
             }
         }
-        shelf.keep_to_budgets();
-        drop(shelf);
+        state.enforce_budgets();
+        drop(state);
         self.0.publish();
     }
 
-    /// As [`CacheWindow::adopt`], for a program that only looks on: places, pins and times of use
+    /// As [`CacheHandle::adopt`], for a program that only looks on: places, pins and times of use
     /// become those of the rows.
-    pub fn take_over(&self, chunks: Vec<ChunkRecord>, anchors: Vec<Anchor>) {
+    pub fn take_over(&self, chunks: Vec<ChunkRecord>, refs: Vec<CacheRef>) {
         {
-            let mut shelf = self.0.lock();
-            anchors.iter().for_each(|anchor| {
-                shelf.index.let_go(&anchor.owner);
+            let mut state = self.0.lock();
+            refs.iter().for_each(|cache_ref| {
+                state.index.unlink(&cache_ref.owner);
             });
             let is_newer = |record: &&ChunkRecord| {
-                shelf
+                state
                     .index
                     .get(&record.key)
                     .is_some_and(|entry| entry.record.last_used_at_ms < record.last_used_at_ms)
@@ -233,12 +238,12 @@ impl CacheWindow {
                 .filter(is_newer)
                 .map(|record| (record.key.clone(), record.last_used_at_ms))
                 .collect();
-            used.into_iter().for_each(|(key, at_ms)| shelf.index.touch(&[key], at_ms));
+            used.into_iter().for_each(|(key, at_ms)| state.index.touch(&[key], at_ms));
         }
-        self.adopt(chunks, anchors);
+        self.adopt(chunks, refs);
     }
 
-    /// Removes all that no pinned anchor holds; returns the bytes.
+    /// Removes all that no pinned reference holds; returns the bytes.
     pub fn clear(&self) -> u64 {
         self.discard(CLEARED, |index| index.clear(now_ms()))
     }
@@ -249,12 +254,12 @@ impl CacheWindow {
         reason: &str,
         remove: impl FnOnce(&mut ChunkIndex) -> Vec<ChunkRecord>,
     ) -> u64 {
-        let mut shelf = self.0.lock();
-        let removed = remove(&mut shelf.index);
+        let mut state = self.0.lock();
+        let removed = remove(&mut state.index);
         let bytes = removed.iter().map(|record| record.bytes).sum();
-        shelf.discard(removed, reason);
-        shelf.tell_anchors();
-        drop(shelf);
+        state.discard(removed, reason);
+        state.emit_refs();
+        drop(state);
         self.0.publish();
         bytes
     }
@@ -262,10 +267,10 @@ impl CacheWindow {
 
 /// The first nodes, depth first, and how many there are beside them.
 fn nodes(index: &ChunkIndex, max_nodes: usize) -> (Vec<CacheNode>, usize) {
-    let mut owners: BTreeMap<&str, Vec<&Anchor>> = BTreeMap::new();
-    for anchor in index.anchors.values() {
-        if let Some(key) = &anchor.chunk_key {
-            owners.entry(key).or_default().push(anchor);
+    let mut owners: BTreeMap<&str, Vec<&CacheRef>> = BTreeMap::new();
+    for cache_ref in index.refs.values() {
+        if let Some(key) = &cache_ref.chunk_key {
+            owners.entry(key).or_default().push(cache_ref);
         }
     }
     let mut roots: Vec<&Entry> =
@@ -282,8 +287,8 @@ fn nodes(index: &ChunkIndex, max_nodes: usize) -> (Vec<CacheNode>, usize) {
         let mut node = CacheNode {
             key: first.record.key.clone(),
             parent_key,
-            fingerprint: first.record.space.fingerprint.clone(),
-            is_opaque: first.record.space.is_opaque(),
+            fingerprint: first.record.namespace.fingerprint.clone(),
+            is_opaque: first.record.namespace.is_opaque(),
             start: first.record.start,
             token_ids: Vec::new(),
             bytes: 0,
@@ -298,7 +303,7 @@ fn nodes(index: &ChunkIndex, max_nodes: usize) -> (Vec<CacheNode>, usize) {
         let children = loop {
             let record = &entry.record;
             node.key.clone_from(&record.key);
-            // What is not shown is not copied: whoever computes waits for the shelf.
+            // What is not shown is not copied: whoever computes waits for the cache state.
             if nodes.len() < max_nodes {
                 node.token_ids.extend(&record.token_ids);
             }
@@ -319,9 +324,9 @@ fn nodes(index: &ChunkIndex, max_nodes: usize) -> (Vec<CacheNode>, usize) {
                 }
             }
         };
-        let anchors = owners.get(node.key.as_str()).into_iter().flatten();
-        node.is_pinned = anchors.clone().any(|anchor| anchor.is_pinned);
-        node.owners = anchors.map(|anchor| whose(&anchor.owner).to_owned()).collect();
+        let refs = owners.get(node.key.as_str()).into_iter().flatten();
+        node.is_pinned = refs.clone().any(|cache_ref| cache_ref.is_pinned);
+        node.owners = refs.map(|cache_ref| owner_of(&cache_ref.owner).to_owned()).collect();
         node.owners.dedup();
         pending.extend(children.into_iter().map(|child| (child, Some(node.key.clone()))));
         if nodes.len() < max_nodes {

@@ -1,7 +1,7 @@
 //! Behaviour of the store on real database files in temporary folders, by subject.
 #![allow(clippy::unwrap_used)]
 
-mod anchors;
+mod cache_refs;
 mod changes;
 mod conversations;
 mod faults;

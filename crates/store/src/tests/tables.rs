@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Scratch;
-use crate::CacheChange::{Filed, Removed, Touched};
+use crate::CacheChange::{Removed, Touched, Written};
 use crate::{ChunkKind, ChunkRow};
 
 fn chunk(key: &str, parent_key: Option<&str>, start: i64) -> ChunkRow {
@@ -58,7 +58,7 @@ async fn chunks_come_back_parents_first() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let (root, child) = (chunk("ff", None, 0), chunk("00", Some("ff"), 3));
-    store.change_cache(&[Filed(child.clone()), Filed(root.clone())]).await.unwrap();
+    store.change_cache(&[Written(child.clone()), Written(root.clone())]).await.unwrap();
     assert_eq!(store.chunks().await.unwrap(), [root.clone(), child.clone()]);
     assert_eq!(store.total_chunk_bytes().await.unwrap(), 2_000);
 
@@ -74,7 +74,7 @@ async fn chunks_come_back_parents_first() {
         hits: 0,
         ..root.clone()
     };
-    store.change_cache(&[Filed(again.clone())]).await.unwrap();
+    store.change_cache(&[Written(again.clone())]).await.unwrap();
     let root = ChunkRow { created_at_ms: 5, hits: 2, ..again };
     assert_eq!(store.chunks().await.unwrap(), [root.clone(), child.clone()]);
 

@@ -3,11 +3,11 @@
 
 use super::super::eviction::{DISK_BUDGET, PURGED};
 use super::*;
-use crate::records::{CacheEvent, Lost};
+use crate::records::{CacheEvent, Loss};
 use ChunkKind::{Assistant, System, User};
 
-fn space() -> Space {
-    Space { fingerprint: "model".to_owned(), variant: String::new() }
+fn namespace() -> Namespace {
+    Namespace { fingerprint: "model".to_owned(), variant: String::new() }
 }
 
 /// Of a model that can go on behind every token.
@@ -21,11 +21,11 @@ fn ids(from: u32, to: u32) -> Vec<u32> {
     (from..to).collect()
 }
 
-fn record(space: &Space, chunk: PlannedChunk, at_ms: i64) -> ChunkRecord {
+fn record(namespace: &Namespace, chunk: PlannedChunk, at_ms: i64) -> ChunkRecord {
     ChunkRecord {
         key: chunk.key,
         parent_key: chunk.parent_key,
-        space: space.clone(),
+        namespace: namespace.clone(),
         kind: chunk.kind,
         start: chunk.start,
         held_from: chunk.start,
@@ -45,42 +45,42 @@ fn file(
     boundaries: &[(usize, ChunkKind)],
     at_ms: i64,
 ) -> String {
-    for chunk in index.plan(&space(), tokens, boundaries, ANYWHERE) {
-        index.insert(record(&space(), chunk, at_ms), None);
+    for chunk in index.plan(&namespace(), tokens, boundaries, ANYWHERE) {
+        index.insert(record(&namespace(), chunk, at_ms), None);
     }
-    index.longest_prefix(&space(), tokens).parts.last().unwrap().record.key.clone()
+    index.longest_prefix(&namespace(), tokens).parts.last().unwrap().record.key.clone()
 }
 
 fn spans(index: &ChunkIndex, tokens: &[u32]) -> Vec<usize> {
-    index.longest_prefix(&space(), tokens).parts.iter().map(|part| part.num_tokens).collect()
+    index.longest_prefix(&namespace(), tokens).parts.iter().map(|part| part.num_tokens).collect()
 }
 
-fn hold(index: &mut ChunkIndex, owner: &str, key: &str, is_pinned: bool) {
+fn reference(index: &mut ChunkIndex, owner: &str, key: &str, is_pinned: bool) {
     let num_tokens = index.get(key).unwrap().record.stop();
     let chunk_key = Some(key.to_owned());
-    let anchor = Anchor {
+    let cache_ref = CacheRef {
         owner: owner.to_owned(),
-        space: space(),
+        namespace: namespace(),
         model: "m".to_owned(),
         chunk_key,
         num_tokens,
         is_pinned,
-        lost: None,
+        loss: None,
     };
-    index.set_anchor(anchor);
+    index.set_ref(cache_ref);
 }
 
-/// The anchors that have changed since the last call, and the owners of those that are gone.
-fn moved(index: &mut ChunkIndex) -> (Vec<Anchor>, Vec<String>) {
-    let (mut anchors, mut released) = (Vec::new(), Vec::new());
-    for event in index.take_moved_anchors() {
+/// The references that have changed since the last call, and the owners of those that are gone.
+fn moved(index: &mut ChunkIndex) -> (Vec<CacheRef>, Vec<String>) {
+    let (mut refs, mut released) = (Vec::new(), Vec::new());
+    for event in index.take_changed_refs() {
         match event {
-            CacheEvent::Anchored(anchor) => anchors.push(anchor),
-            CacheEvent::Released { owner } => released.push(owner),
+            CacheEvent::RefSet(cache_ref) => refs.push(cache_ref),
+            CacheEvent::RefRemoved { owner } => released.push(owner),
             event => panic!("no anchor: {event:?}"),
         }
     }
-    (anchors, released)
+    (refs, released)
 }
 
 fn starts(removed: &[ChunkRecord]) -> Vec<(i64, usize)> {
@@ -94,7 +94,7 @@ fn chunks_end_at_boundaries_and_at_256_tokens() {
                  expected: &[(usize, ChunkKind)]| {
         let mut index = index(u64::MAX);
         file(&mut index, &ids(0, length), boundaries, 0);
-        let parts = index.longest_prefix(&space(), &ids(0, length)).parts;
+        let parts = index.longest_prefix(&namespace(), &ids(0, length)).parts;
         let found: Vec<_> = parts.iter().map(|part| (part.num_tokens, part.record.kind)).collect();
         assert_eq!(found, expected, "{length} tokens, {boundaries:?}");
     };
@@ -124,8 +124,8 @@ fn a_beginning_is_found_however_it_was_cut() {
     assert_eq!(spans(&index, &ids(0, 100)), [40, 60]);
     assert_eq!(spans(&index, &ids(1, 100)), Vec::<usize>::new());
     for other in [
-        Space { fingerprint: "other".to_owned(), ..space() },
-        Space { variant: "kv8g64".to_owned(), ..space() },
+        Namespace { fingerprint: "other".to_owned(), ..namespace() },
+        Namespace { variant: "kv8g64".to_owned(), ..namespace() },
     ] {
         assert!(index.longest_prefix(&other, &ids(0, 100)).parts.is_empty(), "{other:?}");
     }
@@ -143,16 +143,16 @@ fn a_shorter_chunk_is_followed_where_more_comes_behind_it() {
     assert_eq!(spans(&index, &ids(0, 100)), [40, 50, 10]);
     assert_eq!(spans(&index, &ids(0, 80)), [40, 40]);
     assert!(
-        index.plan(&space(), &shorter, &[(40, System), (60, User)], ANYWHERE).is_empty(),
+        index.plan(&namespace(), &shorter, &[(40, System), (60, User)], ANYWHERE).is_empty(),
         "nothing is missing"
     );
 
     // What a model can go on behind counts, not what matches furthest.
-    let end = index.longest_prefix(&space(), &shorter).parts[1].record.key.clone();
+    let end = index.longest_prefix(&namespace(), &shorter).parts[1].record.key.clone();
     index.entries.get_mut(&end).unwrap().record.has_state = true;
     let state = Needs { window: None, state: true };
-    assert_eq!(index.restorable_prefix(&space(), &ids(0, 100), state).1, 60);
-    assert_eq!(index.restorable_prefix(&space(), &ids(0, 100), Needs::default()).1, 100);
+    assert_eq!(index.restorable_prefix(&namespace(), &ids(0, 100), state).1, 60);
+    assert_eq!(index.restorable_prefix(&namespace(), &ids(0, 100), Needs::default()).1, 100);
 }
 
 #[test]
@@ -167,15 +167,18 @@ fn a_place_that_a_chunk_hides_gets_chunks_of_its_own() {
     ) {
         let mut index = index(u64::MAX);
         for chunk in
-            index.plan(&space(), &ids(0, 40), &[(10, System), (20, User), (30, User)], ANYWHERE)
+            index.plan(&namespace(), &ids(0, 40), &[(10, System), (20, User), (30, User)], ANYWHERE)
         {
             let (held_from, has_state) =
                 if chunk.start == 0 { (0, true) } else { (chunk.start + 10, false) };
-            index.insert(ChunkRecord { held_from, has_state, ..record(&space(), chunk, 0) }, None);
+            index.insert(
+                ChunkRecord { held_from, has_state, ..record(&namespace(), chunk, 0) },
+                None,
+            );
         }
         let tokens = ids(tokens.start, tokens.end);
         let planned = index.plan(
-            &space(),
+            &namespace(),
             &tokens,
             &[(10, System), (20, User), (place, User)],
             (needs, &[place]),
@@ -187,13 +190,13 @@ fn a_place_that_a_chunk_hides_gets_chunks_of_its_own() {
         assert_eq!(spans, expected, "{place} for {needs:?}");
         // Once they are there nothing is missing.
         for chunk in planned {
-            index.insert(ChunkRecord { has_state: true, ..record(&space(), chunk, 0) }, None);
+            index.insert(ChunkRecord { has_state: true, ..record(&namespace(), chunk, 0) }, None);
         }
-        assert_eq!(index.restorable_prefix(&space(), &tokens, needs).1, tokens.len());
+        assert_eq!(index.restorable_prefix(&namespace(), &tokens, needs).1, tokens.len());
         assert!(
             index
                 .plan(
-                    &space(),
+                    &namespace(),
                     &tokens,
                     &[(10, System), (20, User), (place, User)],
                     (needs, &[place])
@@ -237,7 +240,7 @@ fn models_with_windows_and_states_go_on_where_what_they_need_is_held() {
                 start,
                 token_ids,
             };
-            let record = ChunkRecord { held_from, has_state, ..record(&space(), planned, 0) };
+            let record = ChunkRecord { held_from, has_state, ..record(&namespace(), planned, 0) };
             start = stop;
             PrefixPart { num_tokens: record.token_ids.len(), record }
         });
@@ -278,14 +281,14 @@ fn answers_go_before_questions_and_questions_before_system_prompts() {
         file(&mut index, &ids(from, from + 35), &[(10, System), (30, User)], at_ms);
     }
     index.disk.budget = 60;
-    assert_eq!(starts(&index.keep_to_disk_budget(9)), [(1, 30), (2, 30)]);
+    assert_eq!(starts(&index.enforce_disk_budget(9)), [(1, 30), (2, 30)]);
     index.disk.budget = 45;
-    assert_eq!(starts(&index.keep_to_disk_budget(9)), [(1, 10)]);
+    assert_eq!(starts(&index.enforce_disk_budget(9)), [(1, 10)]);
     // The question that is left is as many as the system prompt that is left.
     index.disk.budget = 25;
-    assert_eq!(starts(&index.keep_to_disk_budget(9)), [(2, 10)]);
+    assert_eq!(starts(&index.enforce_disk_budget(9)), [(2, 10)]);
     index.disk.budget = 10;
-    assert_eq!(starts(&index.keep_to_disk_budget(9)), [(1, 0)]);
+    assert_eq!(starts(&index.enforce_disk_budget(9)), [(1, 0)]);
     assert_eq!(index.disk.bytes, 10);
 }
 
@@ -310,9 +313,9 @@ fn pinned_places_stay() {
     let mut index = index(u64::MAX);
     let named = file(&mut index, &ids(0, 40), &[(20, User)], 1);
     file(&mut index, &ids(1000, 1040), &[(20, User)], 2);
-    hold(&mut index, "named", &named, true);
+    reference(&mut index, "named", &named, true);
     index.disk.budget = 0;
-    assert_eq!(starts(&index.keep_to_disk_budget(9)), [(2, 20), (2, 0)]);
+    assert_eq!(starts(&index.enforce_disk_budget(9)), [(2, 20), (2, 0)]);
     assert_eq!(spans(&index, &ids(0, 40)), [20, 20]);
     assert!(index.clear(9).is_empty());
     index.pin("named", false);
@@ -323,33 +326,33 @@ fn pinned_places_stay() {
 fn an_anchor_falls_back_to_what_is_left_and_knows_what_it_lost() {
     let mut index = index(u64::MAX);
     let key = file(&mut index, &ids(0, 600), &[], 1);
-    hold(&mut index, "chat", &key, false);
-    index.take_moved_anchors();
-    let second = index.longest_prefix(&space(), &ids(0, 600)).parts[1].record.key.clone();
+    reference(&mut index, "chat", &key, false);
+    index.take_changed_refs();
+    let second = index.longest_prefix(&namespace(), &ids(0, 600)).parts[1].record.key.clone();
     assert_eq!(index.remove_with_descendants(&second, "damaged", 7).len(), 2);
     let fallen = moved(&mut index).0.pop().unwrap();
     assert_eq!(
         (fallen.num_tokens, fallen.chunk_key.clone()),
         (256, index.get(fallen.chunk_key.as_deref().unwrap()).map(|e| e.record.key.clone()))
     );
-    assert_eq!(fallen.lost, Some(Lost { num_tokens: 600, reason: "damaged".to_owned(), at_ms: 7 }));
+    assert_eq!(fallen.loss, Some(Loss { num_tokens: 600, reason: "damaged".to_owned(), at_ms: 7 }));
     index.disk.budget = 0;
-    index.keep_to_disk_budget(8);
+    index.enforce_disk_budget(8);
     let fallen = moved(&mut index).0.pop().unwrap();
     assert_eq!((fallen.num_tokens, fallen.chunk_key), (0, None));
     assert_eq!(
-        fallen.lost,
-        Some(Lost { num_tokens: 600, reason: DISK_BUDGET.to_owned(), at_ms: 8 })
+        fallen.loss,
+        Some(Loss { num_tokens: 600, reason: DISK_BUDGET.to_owned(), at_ms: 8 })
     );
     // A row whose chunk is not there.
-    let anchor = Anchor {
+    let cache_ref = CacheRef {
         chunk_key: Some("gone".to_owned()),
         num_tokens: 50,
-        lost: None,
-        ..index.anchors["chat"].clone()
+        loss: None,
+        ..index.refs["chat"].clone()
     };
-    let reopened = ChunkIndex::new(0, 0, Vec::new(), vec![anchor]);
-    assert_eq!(reopened.anchors["chat"].lost.as_ref().map(|lost| lost.num_tokens), Some(50));
+    let reopened = ChunkIndex::new(0, 0, Vec::new(), vec![cache_ref]);
+    assert_eq!(reopened.refs["chat"].loss.as_ref().map(|loss| loss.num_tokens), Some(50));
 }
 
 #[test]
@@ -365,28 +368,28 @@ fn a_purge_takes_what_nobody_else_holds() {
     sibling.truncate(105);
     sibling.extend(ids(3000, 3009));
     file(&mut index, &sibling, &[(100, System), (105, User)], 1);
-    hold(&mut index, "first", &first, true);
-    hold(&mut index, "second", &second, false);
+    reference(&mut index, "first", &first, true);
+    reference(&mut index, "second", &second, false);
 
-    let holdings = index.holdings();
-    let held: Vec<_> = holdings
+    let ref_usages = index.ref_usages();
+    let held: Vec<_> = ref_usages
         .iter()
         .map(|held| {
-            (held.anchor.owner.as_str(), held.bytes, held.own_bytes, held.shared_with.clone())
+            (held.cache_ref.owner.as_str(), held.bytes, held.own_bytes, held.shared_with.clone())
         })
         .collect();
     let with = |owner: &str| vec![owner.to_owned()];
     assert_eq!(held, [("first", 110, 10, with("second")), ("second", 110, 10, with("first"))]);
 
-    index.take_moved_anchors();
+    index.take_changed_refs();
     let removed = index.purge("first", 9);
     assert_eq!(removed.iter().map(|record| record.bytes).sum::<u64>(), 5 + 5 + 9);
     assert_eq!(spans(&index, &branch(2000)), [100, 5, 5]);
-    assert_eq!(index.anchors["first"].num_tokens, 100);
-    assert_eq!(index.anchors["first"].lost.as_ref().unwrap().reason, PURGED);
+    assert_eq!(index.refs["first"].num_tokens, 100);
+    assert_eq!(index.refs["first"].loss.as_ref().unwrap().reason, PURGED);
     assert_eq!(index.purge("second", 9).len(), 2);
     assert_eq!(index.purge("second", 9).len(), 0, "the rest is the first one's too");
-    index.remove_anchor("first");
+    index.remove_ref("first");
     assert_eq!(index.purge("second", 9).len(), 1);
     assert_eq!(index.disk.bytes, 0);
 }
@@ -399,36 +402,36 @@ fn a_purge_takes_what_its_owner_has_left_too() {
         |from: u32| shared.iter().copied().chain(ids(from, from + 10)).collect::<Vec<u32>>();
     let boundaries = [(100, System)];
     let other = file(&mut index, &branch(9000), &boundaries, 1);
-    hold(&mut index, "other", &other, false);
+    reference(&mut index, "other", &other, false);
     // An edited first question, then one that begins anew, and back to the first, which goes on.
     let first = file(&mut index, &branch(1000), &boundaries, 1);
-    hold(&mut index, "chat", &first, true);
+    reference(&mut index, "chat", &first, true);
     for tokens in [branch(2000), ids(5000, 5020), [branch(1000), ids(1010, 1020)].concat()] {
         let last = file(&mut index, &tokens, &boundaries, 2);
-        hold(&mut index, "chat", &last, true);
+        reference(&mut index, "chat", &last, true);
     }
-    let (anchors, released) = moved(&mut index);
+    let (refs, released) = moved(&mut index);
     assert_eq!(
-        (anchors.len(), released.len()),
+        (refs.len(), released.len()),
         (4, 1),
-        "other, chat, and two that it has left; the first was come back to: {anchors:?}"
+        "other, chat, and two stale references; the conversation has returned to the first: {refs:?}"
     );
     // Nobody sees them, and they pin nothing.
     assert_eq!(
-        index.holdings().iter().map(|held| held.anchor.owner.as_str()).collect::<Vec<_>>(),
+        index.ref_usages().iter().map(|held| held.cache_ref.owner.as_str()).collect::<Vec<_>>(),
         ["chat", "other"]
     );
-    assert_eq!(index.holding("other").unwrap().shared_with, ["chat"]);
+    assert_eq!(index.ref_usage("other").unwrap().shared_with, ["chat"]);
     assert_eq!(index.clear(9).iter().map(|record| record.bytes).sum::<u64>(), 10 + 10 + 20);
     assert_eq!(moved(&mut index).1.len(), 2, "nothing is left of what was left");
     // As rows they come back after a start.
     let last = file(&mut index, &branch(3000), &boundaries, 3);
-    hold(&mut index, "chat", &last, false);
-    let (records, anchors) =
-        (index.records().cloned().collect(), index.anchors.values().cloned().collect());
-    let mut index = ChunkIndex::new(u64::MAX, 0, records, anchors);
+    reference(&mut index, "chat", &last, false);
+    let (records, refs) =
+        (index.records().cloned().collect(), index.refs.values().cloned().collect());
+    let mut index = ChunkIndex::new(u64::MAX, 0, records, refs);
     assert_eq!(index.purge("chat", 9).iter().map(|record| record.bytes).sum::<u64>(), 10 + 10 + 10);
-    assert_eq!(index.anchors.keys().collect::<Vec<_>>(), ["chat", "other"]);
+    assert_eq!(index.refs.keys().collect::<Vec<_>>(), ["chat", "other"]);
     assert_eq!(spans(&index, &branch(9000)), [100]);
 }
 
@@ -437,23 +440,27 @@ fn an_anchor_is_told_where_it_stands_on_disk() {
     let mut index = index(u64::MAX);
     let tokens = ids(0, 30);
     let keys: Vec<String> = index
-        .plan(&space(), &tokens, &[(10, System), (20, User)], ANYWHERE)
+        .plan(&namespace(), &tokens, &[(10, System), (20, User)], ANYWHERE)
         .into_iter()
         .map(|chunk| {
             let key = chunk.key.clone();
-            index.insert(record(&space(), chunk, 1), Some(10));
+            index.insert(record(&namespace(), chunk, 1), Some(10));
             key
         })
         .collect();
-    hold(&mut index, "chat", &keys[2], false);
+    reference(&mut index, "chat", &keys[2], false);
     let told = |index: &mut ChunkIndex| {
-        moved(index).0.iter().map(|anchor| (anchor.num_tokens, anchor.chunk_key.clone())).next()
+        moved(index)
+            .0
+            .iter()
+            .map(|cache_ref| (cache_ref.num_tokens, cache_ref.chunk_key.clone()))
+            .next()
     };
     assert_eq!(told(&mut index), Some((0, None)));
-    index.filed(&keys[0], 10, "hash".to_owned());
-    index.filed(&keys[1], 10, "hash".to_owned());
+    index.written(&keys[0], 10, "hash".to_owned());
+    index.written(&keys[1], 10, "hash".to_owned());
     assert_eq!(told(&mut index), None, "it is told again when all of it is there");
-    index.filed(&keys[2], 10, "hash".to_owned());
+    index.written(&keys[2], 10, "hash".to_owned());
     assert_eq!(told(&mut index), Some((30, Some(keys[2].clone()))));
 }
 
@@ -461,22 +468,22 @@ fn an_anchor_is_told_where_it_stands_on_disk() {
 fn rows_that_nothing_leads_to_are_cut_off() {
     let mut whole = index(u64::MAX);
     let last = file(&mut whole, &ids(0, 600), &[(30, System)], 5);
-    hold(&mut whole, "chat", &last, false);
+    reference(&mut whole, "chat", &last, false);
     file(&mut whole, &ids(1000, 1010), &[], 6);
-    let anchors: Vec<Anchor> = whole.anchors.values().cloned().collect();
+    let refs: Vec<CacheRef> = whole.refs.values().cloned().collect();
     let records: Vec<ChunkRecord> =
         whole.records().filter(|record| record.start != 30).cloned().collect();
-    let mut index = ChunkIndex::new(u64::MAX, 0, records, anchors);
+    let mut index = ChunkIndex::new(u64::MAX, 0, records, refs);
     assert_eq!(
-        index.cut_off.iter().map(|record| record.start).collect::<BTreeSet<_>>(),
+        index.orphans.iter().map(|record| record.start).collect::<BTreeSet<_>>(),
         BTreeSet::from([286, 542])
     );
     assert_eq!(
         (spans(&index, &ids(0, 600)), spans(&index, &ids(1000, 1010)), index.disk.bytes),
         (vec![30], vec![10], 40)
     );
-    assert_eq!(index.anchors["chat"].chunk_key, None);
-    // What takes the place of the lost ones is filed as if they had never been there.
+    assert_eq!(index.refs["chat"].chunk_key, None);
+    // What takes the place of the lost ones is written as if they had never been there.
     file(&mut index, &ids(0, 600), &[(30, System)], 7);
     assert_eq!(spans(&index, &ids(0, 600)), [30, 256, 256, 58]);
     assert_eq!(index.clear(9).len(), 5);
@@ -494,13 +501,13 @@ fn rows_that_nothing_leads_to_are_cut_off() {
 fn what_could_not_be_written_gives_way_to_the_budget() {
     let mut index = index(u64::MAX);
     let on_disk = file(&mut index, &ids(0, 20), &[], 1);
-    for chunk in index.plan(&space(), &ids(0, 30), &[], ANYWHERE) {
-        index.insert(record(&space(), chunk, 2), Some(10));
+    for chunk in index.plan(&namespace(), &ids(0, 30), &[], ANYWHERE) {
+        index.insert(record(&namespace(), chunk, 2), Some(10));
     }
-    let elsewhere = index.plan(&space(), &ids(1000, 1010), &[], ANYWHERE).remove(0);
-    index.insert(record(&space(), elsewhere, 1), Some(10));
+    let elsewhere = index.plan(&namespace(), &ids(1000, 1010), &[], ANYWHERE).remove(0);
+    index.insert(record(&namespace(), elsewhere, 1), Some(10));
     index.disk.budget = 0;
-    assert_eq!(starts(&index.keep_to_disk_budget(9)), [(2, 20), (1, 0)]);
+    assert_eq!(starts(&index.enforce_disk_budget(9)), [(2, 20), (1, 0)]);
     assert!(!index.contains(&on_disk));
     assert_eq!(
         spans(&index, &ids(1000, 1010)),
@@ -513,60 +520,60 @@ fn what_could_not_be_written_gives_way_to_the_budget() {
 fn who_holds_a_chunk_is_known_whatever_has_happened() {
     fn check(index: &ChunkIndex, after: &str) {
         let mut expected: HashMap<String, BTreeSet<Arc<str>>> = HashMap::new();
-        for anchor in index.anchors.values() {
-            for entry in anchor.chunk_key.iter().flat_map(|key| index.path(key)) {
+        for cache_ref in index.refs.values() {
+            for entry in cache_ref.chunk_key.iter().flat_map(|key| index.path(key)) {
                 expected
                     .entry(entry.record.key.clone())
                     .or_default()
-                    .insert(Arc::from(anchor.owner.as_str()));
+                    .insert(Arc::from(cache_ref.owner.as_str()));
             }
         }
-        assert_eq!(index.holders, expected, "{after}");
+        assert_eq!(index.owners_of, expected, "{after}");
     }
     let mut index = index(u64::MAX);
     let branch =
         |from: u32| ids(0, 300).into_iter().chain(ids(from, from + 10)).collect::<Vec<u32>>();
     for (owner, from) in [("first", 1000), ("second", 2000), ("third", 3000)] {
         let last = file(&mut index, &branch(from), &[(300, System), (305, User)], i64::from(from));
-        hold(&mut index, owner, &last, owner == "third");
+        reference(&mut index, owner, &last, owner == "third");
     }
     check(&index, "three beginnings alike");
-    let shared = index.longest_prefix(&space(), &ids(0, 256)).parts.remove(0).record;
-    hold(&mut index, "second", &shared.key, false);
+    let shared = index.longest_prefix(&namespace(), &ids(0, 256)).parts.remove(0).record;
+    reference(&mut index, "second", &shared.key, false);
     check(&index, "one goes back");
     index.pin("first", true);
-    index.remove_anchor("third");
+    index.remove_ref("third");
     check(&index, "one lets go");
     index.clear(9);
     check(&index, "what nobody holds is gone");
     assert_eq!(spans(&index, &branch(1000)), [256, 44, 5, 5]);
     index.remove_with_descendants(&shared.key, "damaged", 10);
     check(&index, "nothing is left");
-    assert!(index.holders.is_empty());
+    assert!(index.owners_of.is_empty());
 }
 
 #[test]
 fn memory_gives_up_what_the_disk_has_before_what_only_it_has() {
     let mut index = ChunkIndex::new(u64::MAX, u64::MAX, Vec::new(), Vec::new());
     for (from, at_ms) in [(0, 1), (1000, 2)] {
-        for chunk in index.plan(&space(), &ids(from, from + 20), &[(10, User)], ANYWHERE) {
-            index.insert(record(&space(), chunk, at_ms), Some(10));
+        for chunk in index.plan(&namespace(), &ids(from, from + 20), &[(10, User)], ANYWHERE) {
+            index.insert(record(&namespace(), chunk, at_ms), Some(10));
         }
     }
     let newer: Vec<String> = index
-        .longest_prefix(&space(), &ids(1000, 1020))
+        .longest_prefix(&namespace(), &ids(1000, 1020))
         .parts
         .into_iter()
         .map(|part| part.record.key)
         .collect();
     let older: Vec<String> = index
-        .longest_prefix(&space(), &ids(0, 20))
+        .longest_prefix(&namespace(), &ids(0, 20))
         .parts
         .into_iter()
         .map(|part| part.record.key)
         .collect();
     for key in &newer {
-        index.filed(key, 11, "hash".to_owned());
+        index.written(key, 11, "hash".to_owned());
     }
     assert_eq!((index.memory.bytes, index.disk.bytes), (40, 22));
     index.memory.budget = 30;
@@ -592,7 +599,7 @@ fn reading_is_counted_and_puts_off_eviction() {
     index.touch(std::slice::from_ref(&first), 3);
     assert_eq!(index.get(&first).unwrap().record.hits, 1);
     index.disk.budget = 10;
-    assert_eq!(starts(&index.keep_to_disk_budget(9)), [(2, 0)]);
+    assert_eq!(starts(&index.enforce_disk_budget(9)), [(2, 0)]);
 }
 
 #[test]
@@ -600,7 +607,7 @@ fn records_make_the_same_index_again() {
     let mut first = index(u64::MAX);
     file(&mut first, &ids(0, 600), &[(30, System)], 5);
     let records = first
-        .longest_prefix(&space(), &ids(0, 600))
+        .longest_prefix(&namespace(), &ids(0, 600))
         .parts
         .into_iter()
         .map(|part| part.record)

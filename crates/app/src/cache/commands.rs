@@ -1,0 +1,308 @@
+//! The commands of the cache page and of a conversation's row: what is kept, and the named prompt
+//! caches.
+
+use cairn_engine::{CacheHandle, CacheRef};
+use cairn_store::{ListedNamedCache, NamedCacheRow, Prefix, StoreError};
+use uuid::Uuid;
+
+use crate::app::{App, now_ms};
+use crate::cache::excerpts::{SHOWN_TOKENS, beginning, ends};
+use crate::cache::owners::{conversation_owner, named_owner};
+use crate::cache::prefix;
+use crate::cache::saved::{self, tier};
+use crate::convert::{self, tokens};
+use crate::wire::{CacheNode, CacheOverview, Event, Failure, FailureCode, NamedCache, Reply};
+
+/// More rows than anybody scrolls through.
+const MAX_NODES: usize = 500;
+const MAX_NAME_CHARS: usize = 200;
+
+/// The whole of it.
+pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
+    let window = window(app)?;
+    let view = window.view(MAX_NODES);
+    let loaded = app.engine.status().borrow().model_fingerprint.clone();
+    let named = named(app).await?;
+    let shown: Vec<Vec<u32>> = view
+        .nodes
+        .iter()
+        .map(|node| match loaded.as_ref() == Some(&node.fingerprint) && !node.is_opaque {
+            true => node.token_ids.iter().copied().take(SHOWN_TOKENS).collect(),
+            false => Vec::new(),
+        })
+        .collect();
+    let no_texts = vec![String::new(); shown.len()];
+    // The engine's thread may be loading a model: it is waited for only where there is something to
+    // decode.
+    let has_something = shown.iter().any(|token_ids| !token_ids.is_empty());
+    let texts =
+        if has_something { app.engine.decode(shown).await.unwrap_or(no_texts) } else { no_texts };
+    let nodes = view.nodes.into_iter().zip(texts).map(|(node, text)| {
+        let owned = |kind: &str| {
+            let ids = node
+                .owners
+                .iter()
+                .filter_map(|owner| owner.strip_prefix(kind)?.strip_prefix('/').map(str::to_owned));
+            ids.collect::<Vec<_>>()
+        };
+        CacheNode {
+            parent_key: node.parent_key.clone(),
+            start: tokens(node.start),
+            tokens: tokens(node.token_ids.len()),
+            bytes: node.bytes,
+            kind: convert::cache_kind(node.kind),
+            tier: tier(node.is_in_memory),
+            hits: u32::try_from(node.hits).unwrap_or(u32::MAX),
+            last_used_at_ms: node.last_used_at_ms,
+            text: (!text.is_empty()).then(|| beginning(&text)),
+            model: view.models.get(&node.fingerprint).cloned().unwrap_or_default(),
+            conversations: owned("conversation"),
+            named: owned("named"),
+            is_pinned: node.is_pinned,
+            key: node.key,
+        }
+    });
+    Ok(CacheOverview {
+        disk_bytes: view.disk.0,
+        disk_budget_bytes: view.disk.1,
+        memory_bytes: view.memory.0,
+        memory_budget_bytes: view.memory.1,
+        num_chunks: tokens(view.num_chunks),
+        lookups: u32::try_from(view.figures.num_lookups).unwrap_or(u32::MAX),
+        prompt_tokens: view.figures.num_prompt_tokens,
+        cached_tokens: view.figures.num_cached_tokens,
+        nodes: nodes.collect(),
+        num_hidden_nodes: tokens(view.num_hidden_nodes),
+        named,
+        problem: view.problem.map(convert::sentence),
+    })
+}
+
+/// The named prompt caches.
+pub(crate) async fn named(app: &App) -> Result<Vec<NamedCache>, Failure> {
+    let wire = |ListedNamedCache { row, has_token_ids, num_conversations }| {
+        let held = app.engine.cache().and_then(|window| window.ref_usage(&named_owner(&row.id)));
+        let ref_usage = held.as_ref();
+        let loss = ref_usage
+            .and_then(|ref_usage| Some(ref_usage.cache_ref.loss.as_ref()?.reason.as_str()));
+        let is_whole = ref_usage
+            .is_some_and(|ref_usage| ref_usage.cache_ref.num_tokens as i64 >= row.num_tokens);
+        NamedCache {
+            num_conversations: u32::try_from(num_conversations).unwrap_or(u32::MAX),
+            bytes: ref_usage.map_or(0, |ref_usage| ref_usage.bytes),
+            tier: ref_usage.filter(|_| is_whole).map(|ref_usage| tier(ref_usage.is_in_memory)),
+            // What is lost of tokens that are known is read again.
+            problem: (!is_whole && !has_token_ids)
+                .then(|| convert::sentence(loss.unwrap_or("it is not kept any more"))),
+            tokens: u32::try_from(row.num_tokens).unwrap_or(0),
+            id: row.id,
+            name: row.name,
+            model: row.model,
+            fingerprint: row.fingerprint,
+            start_text: row.start_text,
+            end_text: row.end_text,
+            imported_from: row.imported_from,
+            created_at_ms: row.created_at_ms,
+            last_used_at_ms: row.last_used_at_ms,
+        }
+    };
+    Ok(app.store.named_caches().await?.into_iter().map(wire).collect())
+}
+
+/// Tells of a new named prompt cache, and answers with it.
+pub(crate) async fn emit_new_named_cache(app: &App, id: &str) -> Result<Reply, Failure> {
+    let all = named(app).await?;
+    let found = all.iter().find(|named| named.id == id).cloned();
+    app.emit(Event::NamedCaches { named: all });
+    Ok(Reply::Named { named: found.ok_or_else(|| StoreError::NoNamedCache { id: id.to_owned() })? })
+}
+
+/// Sends the list of named prompt caches as it is now.
+pub(crate) async fn emit_named_caches(app: &App) {
+    if let Ok(named) = named(app).await {
+        app.emit(Event::NamedCaches { named });
+    }
+}
+
+pub(crate) async fn pin(app: &App, id: &str, is_pinned: bool) -> Result<Reply, Failure> {
+    window(app)?.pin(&conversation_owner(id), is_pinned);
+    app.emit_conversation(id).await;
+    Ok(Reply::Done)
+}
+
+pub(crate) async fn purge(app: &App, id: &str) -> Result<Reply, Failure> {
+    let refuse_while_streaming = || match app.answers.is_streaming(id) {
+        true => Err(StoreError::AlreadyStreaming { conversation_id: id.to_owned() }),
+        false => Ok(()),
+    };
+    refuse_while_streaming()?;
+    // Waits for whatever the engine's thread does, so nothing else may wait for it.
+    app.engine.forget_conversations().await;
+    // Held to the end: no answer begins between the look and what it is for.
+    let _turn = app.turns.lock().await;
+    refuse_while_streaming()?;
+    window(app)?.purge(&conversation_owner(id));
+    app.emit_conversation(id).await;
+    Ok(Reply::Done)
+}
+
+pub(crate) async fn clear(app: &App) -> Result<Reply, Failure> {
+    app.engine.forget_conversations().await;
+    window(app)?.clear();
+    Ok(Reply::Done)
+}
+
+/// Keeps what has been read of a conversation under a name.
+pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result<Reply, Failure> {
+    let name = checked_name(name)?;
+    let window = window(app)?;
+    let conversation = app.store.listed_conversation(conversation_id).await?;
+    let _naming = app.naming.lock().await;
+    let id = Uuid::now_v7().to_string();
+    let owner = named_owner(&id);
+    // Held before it is looked at: the conversation may go on meanwhile, and what it had may be
+    // evicted.
+    let is_held = window.copy_ref(&conversation_owner(conversation_id), &owner, true);
+    // The last answer may be on its way to the disk.
+    app.engine.flush_cache().await;
+    let path = window.path(&owner);
+    let Some(ref_usage) = window.ref_usage(&owner).filter(|_| is_held) else {
+        return Err(Failure::invalid(
+            "Nothing of this conversation is kept yet: ask something first.",
+        ));
+    };
+    if path.iter().any(|record| record.file_hash.is_empty()) {
+        window.release(&owner);
+        let why = window.problem().unwrap_or_else(|| "nothing is kept on disk".to_owned());
+        return Err(Failure::new(
+            FailureCode::Storage,
+            format!("This would only last until Cairn closes: {why}."),
+        ));
+    }
+    let CacheRef { namespace, model, .. } = ref_usage.cache_ref;
+    let kind = prefix::ending(conversation.prefix.as_ref(), &path);
+    let token_ids: Vec<u32> = path.into_iter().flat_map(|record| record.token_ids).collect();
+    let is_opaque = namespace.is_opaque();
+    let ends = if is_opaque {
+        Default::default()
+    } else {
+        ends(&app.engine, &namespace.fingerprint, &token_ids).await
+    };
+    let row = NamedCacheRow {
+        id: id.clone(),
+        name,
+        model,
+        fingerprint: namespace.fingerprint,
+        variant: namespace.variant,
+        kind,
+        num_tokens: token_ids.len() as i64,
+        token_ids: (!is_opaque).then_some(token_ids),
+        title: conversation.title,
+        start_text: ends.0,
+        end_text: ends.1,
+        imported_from: prefix::imported_from(app, conversation.prefix.as_ref()).await,
+        created_at_ms: now_ms(),
+        last_used_at_ms: now_ms(),
+        deleted_at_ms: None,
+    };
+    if let Err(error) = app.store.create_named_cache(&row).await {
+        window.release(&owner);
+        return Err(error.into());
+    }
+    emit_new_named_cache(app, &id).await
+}
+
+pub(crate) async fn rename(app: &App, id: &str, name: &str) -> Result<Reply, Failure> {
+    app.store.rename_named_cache(id, &checked_name(name)?).await?;
+    emit_named_caches(app).await;
+    Ok(Reply::Done)
+}
+
+pub(crate) async fn delete(app: &App, id: &str) -> Result<Reply, Failure> {
+    app.store.delete_named_cache(id, now_ms()).await?;
+    // Its chunks go when it can no longer come back.
+    emit_named_caches(app).await;
+    Ok(Reply::Done)
+}
+
+pub(crate) async fn restore(app: &App, id: &str) -> Result<Reply, Failure> {
+    app.store.restore_named_cache(id).await?;
+    emit_named_caches(app).await;
+    Ok(Reply::Done)
+}
+
+/// A conversation that begins with a named prompt cache.
+pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failure> {
+    let row = app.store.listed_named_cache(named_id).await?;
+    // Where it was saved while another model was loaded, its texts are first known now.
+    let (start_text, end_text) = match &row.token_ids {
+        Some(token_ids) if row.start_text.is_empty() => {
+            ends(&app.engine, &row.fingerprint, token_ids).await
+        }
+        _ => (row.start_text, row.end_text),
+    };
+    let prefix = Prefix {
+        named_id: row.id,
+        name: row.name,
+        kind: row.kind,
+        variant: row.variant,
+        num_tokens: row.num_tokens,
+        token_ids: row.token_ids,
+        start_text,
+        end_text,
+        is_imported: row.imported_from.is_some(),
+    };
+    let conversation = app.store.create_conversation_from(now_ms(), &prefix, "").await?;
+    app.store.touch_named_cache(named_id, now_ms()).await?;
+    if let Some(window) = app.engine.cache() {
+        window.copy_ref(&named_owner(named_id), &conversation_owner(&conversation.id), false);
+    }
+    let cache = saved::of_conversation(&app.engine, &app.store, &conversation.id).await;
+    let conversation = convert::conversation(conversation, false, cache);
+    app.emit(Event::Conversation { conversation: conversation.clone() });
+    emit_named_caches(app).await;
+    Ok(Reply::Conversation { conversation, messages: Vec::new() })
+}
+
+/// A name as it is kept, or why it is none.
+pub(crate) fn checked_name(name: &str) -> Result<String, Failure> {
+    let name = name.trim();
+    if name.is_empty() {
+        return Err(Failure::invalid("A name cannot be empty."));
+    }
+    if name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
+        return Err(Failure::invalid(format!(
+            "A name is one line of at most {MAX_NAME_CHARS} characters."
+        )));
+    }
+    Ok(name.to_owned())
+}
+
+pub(crate) fn window(app: &App) -> Result<&CacheHandle, Failure> {
+    app.engine.cache().ok_or_else(|| {
+        let why = app.cache_problem.as_deref().unwrap_or("the engine keeps none");
+        Failure::new(
+            FailureCode::Storage,
+            format!("Nothing is kept in this run: {why}. What was kept before is left alone."),
+        )
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_one_line_that_says_something() {
+        fn check(name: &str, expected: Option<&str>) {
+            assert_eq!(checked_name(name).ok().as_deref(), expected, "for {name:?}");
+        }
+        check(" My book ", Some("My book"));
+        check("", None);
+        check(" \t", None);
+        check("a\nb", None);
+        check(&"x".repeat(200), Some(&"x".repeat(200)));
+        check(&"x".repeat(201), None);
+    }
+}

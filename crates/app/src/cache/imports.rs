@@ -1,0 +1,224 @@
+//! Prompt caches that leave as files and come in as files: preview first, then the import that a
+//! person confirms.
+
+use std::path::{Path, PathBuf};
+
+use cairn_engine::{
+    CacheHandle, Engine, EngineError, EngineState, ExportRequest, Import, PromptFileInfo,
+    PromptKind,
+};
+use cairn_store::{NamedCacheKind, NamedCacheRow, Store, StoreError};
+use uuid::Uuid;
+
+use crate::app::{App, now_ms};
+use crate::cache::commands::{self, checked_name};
+use crate::cache::excerpts::ends;
+use crate::cache::owners::{named_owner, owner};
+use crate::cache::prefix;
+use crate::cache::previews::Previewed;
+use crate::convert;
+use crate::wire::{CacheSource, Failure, FailureCode, ImportPreview, Reply};
+
+impl App {
+    /// What a person's prompt-cache file holds and whether it can be imported, for them to decide.
+    pub async fn preview_import(&self, file: PathBuf) -> ImportPreview {
+        self.preview(Previewed::of(file)).await
+    }
+
+    pub(crate) async fn preview(&self, previewed: Previewed) -> ImportPreview {
+        let preview = preview(&self.engine, &previewed.file, &previewed.file_name).await;
+        // Not before: a caller that has left takes the file with it.
+        self.imports.begin(preview.token.clone(), previewed);
+        preview
+    }
+
+    /// Writes what is kept of a conversation, or a named prompt cache, to a file that mlx-lm reads
+    /// too.
+    pub async fn export_cache(&self, source: &CacheSource, file: &Path) -> Result<(), Failure> {
+        let request = export_request(&self.store, commands::window(self)?, source, file).await?;
+        self.engine.export_prompt(request).await?;
+        Ok(())
+    }
+}
+
+/// How a conversation or a named prompt cache is written to a file.
+pub(crate) async fn export_request(
+    store: &Store,
+    window: &CacheHandle,
+    source: &CacheSource,
+    file: &Path,
+) -> Result<ExportRequest, Failure> {
+    let owner = owner(source);
+    let (kind, title) = match source {
+        CacheSource::Conversation { id } => {
+            let row = store.listed_conversation(id).await?;
+            (prefix::ending(row.prefix.as_ref(), &window.path(&owner)), row.title)
+        }
+        CacheSource::Named { id } => {
+            let row = store.listed_named_cache(id).await?;
+            (row.kind, row.name)
+        }
+    };
+    let made_by = format!("Cairn {}", env!("CARGO_PKG_VERSION"));
+    Ok(ExportRequest {
+        owner,
+        file: file.to_owned(),
+        kind: convert::prompt_kind(kind),
+        title,
+        made_by,
+        created_at_ms: now_ms(),
+    })
+}
+
+/// What a file holds, as far as the loaded model can tell, under a new token.
+pub(crate) async fn preview(engine: &Engine, file: &Path, file_name: &str) -> ImportPreview {
+    let mut preview = ImportPreview {
+        token: Uuid::now_v7().to_string(),
+        file_name: file_name.to_owned(),
+        suggested_name: file_name.strip_suffix(".safetensors").unwrap_or(file_name).to_owned(),
+        title: None,
+        model: String::new(),
+        kind: PromptKind::Prompt.as_str().to_owned(),
+        tokens: 0,
+        bytes: std::fs::metadata(file).map_or(0, |metadata| metadata.len()),
+        start_text: None,
+        end_text: None,
+        made_by: None,
+        created_at_ms: None,
+        problem: None,
+        warnings: Vec::new(),
+        can_check: false,
+    };
+    match engine.inspect_prompt_file(file).await {
+        Ok(info) => describe(engine, &mut preview, info).await,
+        Err(EngineError::NoModel) => {
+            let why = "Load the model that it was made with first: without it nothing of it can be checked.";
+            preview.problem = Some(why.to_owned());
+        }
+        Err(error) => preview.problem = Some(about(&error, file, file_name)),
+    }
+    preview
+}
+
+async fn describe(engine: &Engine, preview: &mut ImportPreview, info: PromptFileInfo) {
+    if let Some(ids) = &info.token_ids {
+        let (start, end) = ends(engine, &info.namespace.fingerprint, ids).await;
+        (preview.start_text, preview.end_text) = (Some(start), Some(end));
+    } else {
+        preview.warnings.push("It does not say its tokens, so its text cannot be shown and only its shapes were checked.".to_owned());
+    }
+    if !info.is_model_proven {
+        preview
+            .warnings
+            .push("It does not say by which version of the model it was made.".to_owned());
+    }
+    if let Some(title) = &info.title {
+        preview.suggested_name.clone_from(title);
+    }
+    preview.title = info.title;
+    preview.model = info.model;
+    preview.kind = info.kind.as_str().to_owned();
+    preview.tokens = convert::tokens(info.num_tokens);
+    preview.made_by = info.made_by;
+    preview.created_at_ms = info.created_at_ms;
+    preview.can_check = info.can_check;
+}
+
+/// Imports a previewed file under a name.
+pub(crate) async fn confirm(
+    app: &App,
+    token: &str,
+    name: &str,
+    check: bool,
+) -> Result<Reply, Failure> {
+    let name = checked_name(name)?;
+    let previewed = app.imports.find(token);
+    let gone =
+        || Failure::new(FailureCode::NotFound, "This import was given up: choose the file again.");
+    let previewed = previewed.ok_or_else(gone)?;
+    refuse_name_in_use(&app.store, &name).await?;
+    let _naming = app.naming.lock().await;
+    let id = Uuid::now_v7().to_string();
+    let owner = named_owner(&id);
+    let imported = app
+        .engine
+        .import_prompt_file(&previewed.file, Import { owner: owner.clone(), check })
+        .await;
+    let info = imported
+        .map_err(|error| Failure::invalid(about(&error, &previewed.file, &previewed.file_name)))?;
+    let row = named_row(&app.engine, info, &id, name, &previewed.file_name).await;
+    if let Err(error) = app.store.create_named_cache(&row).await {
+        commands::window(app)?.release(&owner);
+        return Err(error.into());
+    }
+    app.imports.end(token);
+    commands::emit_new_named_cache(app, &id).await
+}
+
+pub(crate) async fn refuse_name_in_use(store: &Store, name: &str) -> Result<(), Failure> {
+    match store.named_caches().await?.iter().any(|named| named.row.name == name) {
+        true => Err(StoreError::NameInUse { name: name.to_owned() }.into()),
+        false => Ok(()),
+    }
+}
+
+/// The row of a file that has been imported for the loaded model.
+pub(crate) async fn named_row(
+    engine: &Engine,
+    info: PromptFileInfo,
+    id: &str,
+    name: String,
+    file_name: &str,
+) -> NamedCacheRow {
+    let (start_text, end_text) = match &info.token_ids {
+        Some(ids) => ends(engine, &info.namespace.fingerprint, ids).await,
+        None => Default::default(),
+    };
+    NamedCacheRow {
+        id: id.to_owned(),
+        name,
+        // As the model is called here, where that is known: the file's name for it may be a path
+        // elsewhere.
+        model: loaded_model_name(engine).unwrap_or(info.model),
+        fingerprint: info.namespace.fingerprint,
+        variant: info.namespace.variant,
+        kind: match info.kind {
+            PromptKind::Prompt => NamedCacheKind::Prompt,
+            PromptKind::Conversation => NamedCacheKind::Conversation,
+        },
+        num_tokens: info.num_tokens as i64,
+        token_ids: info.token_ids,
+        title: info.title.unwrap_or_default(),
+        start_text,
+        end_text,
+        imported_from: Some(file_name.to_owned()),
+        created_at_ms: now_ms(),
+        last_used_at_ms: now_ms(),
+        deleted_at_ms: None,
+    }
+}
+
+/// Forgets a preview.
+pub(crate) fn cancel(app: &App, token: &str) -> Result<Reply, Failure> {
+    app.imports.end(token);
+    Ok(Reply::Done)
+}
+
+/// An error about a file, under the name by which a person knows it.
+pub(crate) fn about(error: &EngineError, file: &Path, file_name: &str) -> String {
+    let text = error.to_string().replace(&file.display().to_string(), file_name);
+    // Errors quote what files say of themselves.
+    let text = text.replace(char::is_control, " ");
+    // A name stays as it is written.
+    if text.starts_with(file_name) { format!("{text}.") } else { convert::sentence(text) }
+}
+
+/// The name under which the loaded model was loaded.
+fn loaded_model_name(engine: &Engine) -> Option<String> {
+    match &engine.status().borrow().state {
+        EngineState::Ready { model }
+        | EngineState::Prefilling { model, .. }
+        | EngineState::Generating { model, .. } => Some(model.clone()),
+        EngineState::Empty | EngineState::Loading { .. } | EngineState::Failed { .. } => None,
+    }
+}

@@ -1,0 +1,141 @@
+//! What a conversation begins with that was started from a named prompt cache, as the engine is
+//! asked to go on after it.
+
+use cairn_engine::{ChunkKind, ChunkRecord, PromptPrefix};
+use cairn_store::{NamedCacheKind, Prefix};
+
+use crate::app::App;
+use crate::cache::excerpts::ends;
+use crate::cache::owners::conversation_owner;
+use crate::convert;
+use crate::wire::Failure;
+
+/// A conversation's prefix, for the loaded model. Tokens say something else to a model with another
+/// vocabulary: it is refused, by name of the model that read them.
+pub(crate) async fn checked(
+    app: &App,
+    conversation_id: &str,
+    prefix: Prefix,
+) -> Result<PromptPrefix, Failure> {
+    if let Some(model) = foreign_model(app, conversation_id, &prefix).await? {
+        return Err(Failure::invalid(format!(
+            "this conversation begins with what {model} has read: choose that model to go on"
+        )));
+    }
+    Ok(PromptPrefix {
+        num_tokens: usize::try_from(prefix.num_tokens).unwrap_or(0),
+        kind: convert::prompt_kind(prefix.kind),
+        variant: prefix.variant,
+        token_ids: prefix.token_ids,
+    })
+}
+
+/// The model that read a prefix, where the loaded one cannot go on after it.
+async fn foreign_model(
+    app: &App,
+    conversation_id: &str,
+    prefix: &Prefix,
+) -> Result<Option<String>, Failure> {
+    let Some(loaded) = app.engine.status().borrow().model_fingerprint.clone() else {
+        return Ok(None);
+    };
+    // Its named prompt cache may be gone; then the conversation itself knows who read it last.
+    let named =
+        app.store.named_cache(&prefix.named_id).await?.map(|row| (row.fingerprint, row.model));
+    let (fingerprint, model) = named.or_else(|| last_reader(app, conversation_id)).unzip();
+    if fingerprint.as_ref() == Some(&loaded) {
+        return Ok(None);
+    }
+    // Other weights can read the tokens anew where they have the same vocabulary: the text shows
+    // it.
+    if let Some(token_ids) = &prefix.token_ids {
+        let (start_text, end_text) = ends(&app.engine, &loaded, token_ids).await;
+        if !start_text.is_empty()
+            && (start_text, end_text) == (prefix.start_text.clone(), prefix.end_text.clone())
+        {
+            return Ok(None);
+        }
+    }
+    Ok(Some(model.unwrap_or_else(|| "another model".to_owned())))
+}
+
+/// The fingerprint and the name of the model that read a conversation last.
+fn last_reader(app: &App, conversation_id: &str) -> Option<(String, String)> {
+    let ref_usage = app.engine.cache()?.ref_usage(&conversation_owner(conversation_id))?;
+    Some((ref_usage.cache_ref.namespace.fingerprint, ref_usage.cache_ref.model))
+}
+
+/// Where the tokens of what is kept of a conversation end; `path` are its chunks.
+pub(crate) fn ending(prefix: Option<&Prefix>, path: &[ChunkRecord]) -> NamedCacheKind {
+    let Some(last) = path.last() else { return NamedCacheKind::Prompt };
+    match prefix {
+        // All its chunks are of one kind, whoever wrote its words.
+        Some(prefix) if last.stop() as i64 <= prefix.num_tokens => prefix.kind,
+        // Up to where the first question's words stand.
+        None if last.kind == ChunkKind::System => NamedCacheKind::Prompt,
+        _ => NamedCacheKind::Conversation,
+    }
+}
+
+/// The file from which the beginning of a conversation was imported: what goes on from it can be no
+/// more trusted than that.
+pub(crate) async fn imported_from(app: &App, prefix: Option<&Prefix>) -> Option<String> {
+    let prefix = prefix.filter(|prefix| prefix.is_imported)?;
+    let named = app.store.named_cache(&prefix.named_id).await.ok().flatten();
+    Some(named.and_then(|row| row.imported_from).unwrap_or_else(|| prefix.name.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_ends_where_its_prefix_does_unless_more_is_kept() {
+        use ChunkKind::{Assistant, System, User};
+        use NamedCacheKind::{Conversation, Prompt};
+        fn check(
+            prefix: Option<(NamedCacheKind, i64)>,
+            chunks: &[(ChunkKind, usize)],
+            expected: NamedCacheKind,
+        ) {
+            let prefix = prefix.map(|(kind, num_tokens)| Prefix {
+                named_id: String::new(),
+                name: String::new(),
+                kind,
+                variant: String::new(),
+                num_tokens,
+                token_ids: None,
+                start_text: String::new(),
+                end_text: String::new(),
+                is_imported: true,
+            });
+            let chunk = |&(kind, start): &(ChunkKind, usize)| ChunkRecord {
+                key: String::new(),
+                parent_key: None,
+                namespace: cairn_engine::Namespace {
+                    fingerprint: String::new(),
+                    variant: String::new(),
+                },
+                kind,
+                start,
+                token_ids: vec![0; 10],
+                held_from: start,
+                has_state: false,
+                bytes: 0,
+                file_hash: String::new(),
+                hits: 0,
+                last_used_at_ms: 0,
+            };
+            let path: Vec<ChunkRecord> = chunks.iter().map(chunk).collect();
+            assert_eq!(ending(prefix.as_ref(), &path), expected, "{prefix:?} before {chunks:?}");
+        }
+        check(None, &[(System, 0)], Prompt);
+        check(None, &[(System, 0), (User, 10)], Conversation);
+        check(None, &[(System, 0), (User, 10), (Assistant, 20)], Conversation);
+        for kind in [Prompt, Conversation] {
+            check(Some((kind, 20)), &[(System, 0), (System, 10)], kind);
+            check(Some((kind, 20)), &[(System, 0)], kind);
+            check(Some((kind, 10)), &[(System, 0), (User, 10), (Assistant, 20)], Conversation);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Prompt-cache files that have been previewed and are neither imported nor given up, and those
+//! that Cairn made for it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use uuid::Uuid;
+
+use crate::DataFolder;
+
+/// More files than anybody looks at before deciding; each may be a copy on the disk.
+const MAX_PREVIEWS: usize = 16;
+/// What file systems allow, roughly.
+const MAX_FILE_NAME_CHARS: usize = 255;
+
+/// The files that have been previewed and are neither imported nor given up, the oldest first.
+/// Owned by [`crate::App`].
+#[derive(Debug, Default)]
+pub(crate) struct Imports(Mutex<BTreeMap<String, Previewed>>);
+
+/// A file that is looked at, or has been.
+#[derive(Debug, Clone)]
+pub(crate) struct Previewed {
+    pub(crate) file: PathBuf,
+    pub(crate) file_name: String,
+    /// Removes a copy that Cairn made.
+    _own: Option<Arc<OwnFile>>,
+}
+
+impl Previewed {
+    /// A file of the person's own.
+    pub(crate) fn of(file: PathBuf) -> Self {
+        Previewed { file_name: file_name(&file), file, _own: None }
+    }
+
+    /// A copy that Cairn made and removes when nobody needs it any more.
+    pub(crate) fn own(own: OwnFile, file_name: &str) -> Self {
+        Previewed {
+            file: own.path().to_owned(),
+            file_name: shown_name(file_name),
+            _own: Some(Arc::new(own)),
+        }
+    }
+}
+
+impl Imports {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Previewed>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers one under its token. Tokens are UUIDs v7, so the first is the oldest.
+    pub(crate) fn begin(&self, token: String, previewed: Previewed) {
+        let mut previews = self.lock();
+        previews.insert(token, previewed);
+        if previews.len() > MAX_PREVIEWS {
+            previews.pop_first();
+        }
+    }
+
+    /// One, by its token.
+    pub(crate) fn find(&self, token: &str) -> Option<Previewed> {
+        self.lock().get(token).cloned()
+    }
+
+    /// Forgets one.
+    pub(crate) fn end(&self, token: &str) {
+        self.lock().remove(token);
+    }
+}
+
+/// The path of a file of Cairn's own, which is removed when this is dropped.
+#[derive(Debug)]
+pub struct OwnFile(PathBuf);
+
+impl OwnFile {
+    pub(crate) fn on_its_way(data_folder: &DataFolder) -> Self {
+        OwnFile(data_folder.transfers().join(format!("{}.safetensors", Uuid::now_v7())))
+    }
+
+    /// The path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for OwnFile {
+    fn drop(&mut self) {
+        // What stays is swept at the next start.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A file's name as one line: it goes to terminals, too.
+fn shown_name(file_name: &str) -> String {
+    file_name
+        .chars()
+        .map(|char| if char.is_control() { ' ' } else { char })
+        .take(MAX_FILE_NAME_CHARS)
+        .collect()
+}
+
+/// The name under which a person knows a file, as it is shown.
+pub(crate) fn file_name(file: &Path) -> String {
+    shown_name(&file.file_name().unwrap_or(file.as_os_str()).to_string_lossy())
+}

@@ -1,0 +1,95 @@
+//! What is kept of conversations, as their rows show it.
+
+use std::collections::HashMap;
+
+use cairn_engine::{Engine, RefUsage};
+use cairn_store::{Conversation, Store};
+
+use crate::cache::owners::{conversation_owner, named_owner};
+use crate::convert::tokens;
+use crate::wire::{CacheTier, ConversationCache};
+
+const MAX_SHARED_WITH: usize = 5;
+
+/// What is kept of every conversation, by its id. `conversations` are those in the list.
+pub(crate) async fn of_conversations(
+    engine: &Engine,
+    store: &Store,
+    conversations: &[Conversation],
+) -> HashMap<String, ConversationCache> {
+    let Some(window) = engine.cache() else { return HashMap::new() };
+    let ref_usages = window.ref_usages();
+    let named = store.named_caches().await.unwrap_or_default();
+    let titles =
+        conversations.iter().map(|row| (conversation_owner(&row.id), title(row.title.clone())));
+    let names: HashMap<String, String> = titles
+        .chain(named.into_iter().map(|named| (named_owner(&named.row.id), named.row.name)))
+        .collect();
+    let of_conversation = |ref_usage: &RefUsage| {
+        let id = ref_usage.cache_ref.owner.strip_prefix("conversation/")?;
+        let shared_with = ref_usage
+            .shared_with
+            .iter()
+            .filter_map(|owner| names.get(owner).cloned())
+            .take(MAX_SHARED_WITH);
+        Some((id.to_owned(), conversation_cache(ref_usage, shared_with.collect())?))
+    };
+    ref_usages.iter().filter_map(of_conversation).collect()
+}
+
+/// What is kept of one conversation. Asked at each of its changes, so it looks at no others than
+/// those that it names.
+pub(crate) async fn of_conversation(
+    engine: &Engine,
+    store: &Store,
+    id: &str,
+) -> Option<ConversationCache> {
+    let ref_usage = engine.cache()?.ref_usage(&conversation_owner(id))?;
+    let mut shared_with = Vec::new();
+    for owner in &ref_usage.shared_with {
+        if shared_with.len() < MAX_SHARED_WITH {
+            shared_with.extend(name(store, owner).await);
+        }
+    }
+    conversation_cache(&ref_usage, shared_with)
+}
+
+fn conversation_cache(ref_usage: &RefUsage, shared_with: Vec<String>) -> Option<ConversationCache> {
+    let cache_ref = &ref_usage.cache_ref;
+    if cache_ref.num_tokens == 0 && cache_ref.loss.is_none() {
+        return None;
+    }
+    let loss = cache_ref.loss.as_ref().filter(|loss| loss.num_tokens > cache_ref.num_tokens);
+    Some(ConversationCache {
+        kept_tokens: tokens(cache_ref.num_tokens),
+        kept_bytes: ref_usage.bytes,
+        own_bytes: ref_usage.own_bytes,
+        tier: tier(ref_usage.is_in_memory),
+        is_pinned: cache_ref.is_pinned,
+        model: cache_ref.model.clone(),
+        fingerprint: cache_ref.namespace.fingerprint.clone(),
+        is_whole: cache_ref.num_tokens > 0 && loss.is_none(),
+        shared_with,
+        lost: loss.map(|loss| {
+            format!("{} tokens: {}", loss.num_tokens - cache_ref.num_tokens, loss.reason)
+        }),
+    })
+}
+
+/// What the owner of a reference is called; none where it is deleted.
+async fn name(store: &Store, owner: &str) -> Option<String> {
+    if let Some(id) = owner.strip_prefix("conversation/") {
+        return store.conversation_title(id).await.ok()?.map(title);
+    }
+    store.listed_named_cache(owner.strip_prefix("named/")?).await.ok().map(|row| row.name)
+}
+
+/// A conversation's title as the list shows it.
+fn title(title: String) -> String {
+    if title.is_empty() { "New chat".to_owned() } else { title }
+}
+
+/// The tier of what is in memory, or only on disk.
+pub(crate) fn tier(is_in_memory: bool) -> CacheTier {
+    if is_in_memory { CacheTier::Memory } else { CacheTier::Disk }
+}

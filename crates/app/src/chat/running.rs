@@ -1,0 +1,78 @@
+//! The answers being written: at most one for each conversation.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::wire;
+
+/// An answer being written, or one that has ended and is still to be saved. Shared by its task and
+/// by commands about it.
+#[derive(Debug)]
+pub(crate) struct Running {
+    message: Mutex<wire::Message>,
+    /// Asks the task to end the answer where it is.
+    pub(crate) stop: CancellationToken,
+    /// Cancelled when the task has saved and told everything and is gone.
+    pub(crate) ended: CancellationToken,
+}
+
+impl Running {
+    /// The message exactly as the events sent so far describe it. Whoever changes it sends the
+    /// event under the same lock, so that a reader sees each piece of text either here or in an
+    /// event that is still to come.
+    pub(crate) fn message(&self) -> MutexGuard<'_, wire::Message> {
+        self.message.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is still written; one that only waits to be saved is not.
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.message().status == wire::MessageStatus::Streaming
+    }
+}
+
+/// The running answers by conversation. Owned by [`crate::App`].
+#[derive(Debug, Default)]
+pub(crate) struct RunningAnswers {
+    running: Mutex<HashMap<String, Arc<Running>>>,
+}
+
+impl RunningAnswers {
+    fn running(&self) -> MutexGuard<'_, HashMap<String, Arc<Running>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes up an answer that has no text yet.
+    pub(crate) fn begin(&self, message: wire::Message) -> Arc<Running> {
+        let conversation_id = message.conversation_id.clone();
+        let running = Arc::new(Running {
+            message: Mutex::new(message),
+            stop: CancellationToken::new(),
+            ended: CancellationToken::new(),
+        });
+        self.running().insert(conversation_id, running.clone());
+        running
+    }
+
+    /// Lets go of an answer that is saved. A later answer of the same conversation stays.
+    pub(crate) fn remove(&self, running: &Arc<Running>) {
+        let conversation_id = running.message().conversation_id.clone();
+        let mut listed = self.running();
+        if listed.get(&conversation_id).is_some_and(|listed| Arc::ptr_eq(listed, running)) {
+            listed.remove(&conversation_id);
+        }
+    }
+
+    pub(crate) fn get(&self, conversation_id: &str) -> Option<Arc<Running>> {
+        self.running().get(conversation_id).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Running>> {
+        self.running().values().cloned().collect()
+    }
+
+    pub(crate) fn is_streaming(&self, conversation_id: &str) -> bool {
+        self.get(conversation_id).is_some_and(|running| running.is_streaming())
+    }
+}

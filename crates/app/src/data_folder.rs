@@ -1,0 +1,124 @@
+//! Where Cairn's own things lie: the data folder and the names in it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::{OpenError, platform};
+
+/// The data folder and what lies in it.
+///
+/// ```text
+/// CAIRN_HOME/
+/// ├── lock               held by the process that has the folder open
+/// ├── cairn.db           conversations, settings, the index of the prompt cache
+/// ├── prompt-cache-v1/   the files of the prompt cache
+/// ├── models/            imported models
+/// ├── transfers/         prompt-cache files on their way in or out; empty unless something is
+/// └── logs/
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataFolder {
+    home: PathBuf,
+}
+
+impl DataFolder {
+    /// The places below a folder of one's own choice.
+    pub fn new(home: impl Into<PathBuf>) -> Self {
+        DataFolder { home: home.into() }
+    }
+
+    /// The places below `CAIRN_HOME`, or else below the platform's folder for application data.
+    pub fn from_environment() -> Result<Self, OpenError> {
+        let default = directories::ProjectDirs::from("", "", "Cairn")
+            .map(|folders| folders.data_dir().to_owned());
+        Self::choose(std::env::var_os("CAIRN_HOME"), default)
+    }
+
+    fn choose(variable: Option<OsString>, default: Option<PathBuf>) -> Result<Self, OpenError> {
+        // An empty variable is how shells spell an unset one; as a path it would scatter files over
+        // the working folder.
+        let home = variable
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+            .or(default)
+            .ok_or(OpenError::NoHome)?;
+        // The working folder may change while the program runs, the data folder must not.
+        std::path::absolute(&home)
+            .map(DataFolder::new)
+            .map_err(|source| OpenError::NotWritable { path: home, source })
+    }
+
+    /// Makes the folders that are missing, readable by their owner only.
+    pub fn create(&self) -> Result<(), OpenError> {
+        for folder in
+            [self.home(), &self.models(), &self.logs(), &self.prompt_cache(), &self.transfers()]
+        {
+            platform::create_private_folder(folder)
+                .map_err(|source| OpenError::NotWritable { path: folder.to_owned(), source })?;
+        }
+        Ok(())
+    }
+
+    /// The data folder.
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// The database.
+    pub fn database(&self) -> PathBuf {
+        self.home.join("cairn.db")
+    }
+
+    /// The folder of the prompt cache; its name carries the version of the format.
+    pub fn prompt_cache(&self) -> PathBuf {
+        self.home.join("prompt-cache-v1")
+    }
+
+    /// Held by programs that add files to the prompt cache, and by the one that removes leftovers
+    /// from it.
+    pub fn prompt_cache_lock(&self) -> PathBuf {
+        self.prompt_cache().join(".lock")
+    }
+
+    /// Imported models.
+    pub fn models(&self) -> PathBuf {
+        self.home.join("models")
+    }
+
+    /// Prompt-cache files on their way in or out through shells that carry bytes, not paths.
+    pub fn transfers(&self) -> PathBuf {
+        self.home.join("transfers")
+    }
+
+    /// Log files.
+    pub fn logs(&self) -> PathBuf {
+        self.home.join("logs")
+    }
+
+    /// The file whose lock says that a process has the folder open.
+    pub fn lock(&self) -> PathBuf {
+        self.home.join("lock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_wins_over_the_platforms_folder() {
+        fn check(variable: Option<&str>, default: Option<&str>, expected: Option<&str>) {
+            let data_folder =
+                DataFolder::choose(variable.map(OsString::from), default.map(PathBuf::from)).ok();
+            assert_eq!(
+                data_folder.as_ref().map(|data_folder| data_folder.home()),
+                expected.map(Path::new),
+                "for {variable:?} and {default:?}"
+            );
+        }
+        check(Some("/data/cairn"), Some("/home/ann/.local/share/cairn"), Some("/data/cairn"));
+        check(Some(""), Some("/home/ann/.local/share/cairn"), Some("/home/ann/.local/share/cairn"));
+        check(None, Some("/home/ann/.local/share/cairn"), Some("/home/ann/.local/share/cairn"));
+        check(None, None, None);
+    }
+}

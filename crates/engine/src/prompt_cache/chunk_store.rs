@@ -1,0 +1,278 @@
+//! What the engine's thread takes from the cache state and puts on it: lookups with their reasons, new
+//! chunks, and places.
+
+use std::sync::Arc;
+
+use cairn_lm::LoadedModel;
+use cairn_lm::cache::span::{CacheLayout, Capture, HeldLayers};
+use cairn_lm::cache::{KvQuantization, LayerCache};
+
+use super::chunk_file::{self, ChunkContents};
+use super::index::{Needs, Prefix};
+use super::namespace::{layout, needs};
+use super::restore::{Source, restore};
+use super::state::SharedCacheState;
+use super::writer::Writer;
+use super::{Query, miss, now_ms};
+use crate::records::{CacheRef, ChunkKind, ChunkRecord, Namespace};
+
+/// More than this waits for the disk only if the memory budget allows it.
+const MIN_PENDING_BYTES: u64 = 256 << 20;
+
+/// The cache state, and the thread that files what is on it.
+pub(super) struct ChunkStore {
+    pub(super) state: SharedCacheState,
+    pub(super) writer: Writer,
+}
+
+/// What was read back.
+pub(super) struct Restored {
+    pub(super) num_tokens: usize,
+    pub(super) caches: Vec<LayerCache>,
+    /// What was wrong with chunks that could not be used.
+    pub(super) problem: Option<String>,
+}
+
+impl ChunkStore {
+    /// The layers of what is stored in `namespace` of `tokens`; none where they cannot be stored.
+    fn layout(
+        &self,
+        namespace: &Namespace,
+        model: &LoadedModel,
+        quantization: Option<KvQuantization>,
+        tokens: &[u32],
+    ) -> Option<CacheLayout> {
+        if !namespace.is_opaque() {
+            return layout(namespace, model, quantization);
+        }
+        // The file may have been quantized in a way of its own, which its chunks tell.
+        let path = {
+            let state = self.state.lock();
+            let (prefix, _) = state.index.restorable_prefix(namespace, tokens, Needs::default());
+            let on_disk =
+                prefix.parts.into_iter().find(|part| !part.record.file_hash.is_empty())?;
+            chunk_file::path(&state.folder, &namespace.fingerprint, &on_disk.record.key)
+        };
+        match chunk_file::layout(&path) {
+            Ok(Some(layout)) => Some(layout),
+            // Whoever reads it with another layout would take it for damaged.
+            Err(error) if !error.is_lasting() => None,
+            Ok(None) | Err(_) => layout(namespace, model, None),
+        }
+    }
+
+    pub(super) fn num_restorable(
+        &self,
+        namespace: &Namespace,
+        model: &LoadedModel,
+        quantization: Option<KvQuantization>,
+        tokens: &[u32],
+    ) -> usize {
+        let Some(layout) = self.layout(namespace, model, quantization, tokens) else { return 0 };
+        self.state.lock().index.restorable_prefix(namespace, tokens, needs(&layout)).1
+    }
+
+    /// Reads the longest beginning of `tokens` that can be gone on from. A chunk that cannot be
+    /// used is forgotten, and what is before it is tried.
+    pub(super) fn restore(
+        &self,
+        namespace: &Namespace,
+        model: &LoadedModel,
+        quantization: Option<KvQuantization>,
+        tokens: &[u32],
+    ) -> Restored {
+        let mut problem = None;
+        let nothing = |problem| Restored { num_tokens: 0, caches: Vec::new(), problem };
+        let Some(layout) = self.layout(namespace, model, quantization, tokens) else {
+            return nothing(None);
+        };
+        loop {
+            let (folder, sources, num_tokens) = {
+                let state = self.state.lock();
+                let (prefix, num_tokens) =
+                    state.index.restorable_prefix(namespace, tokens, needs(&layout));
+                let wanted = prefix
+                    .parts
+                    .into_iter()
+                    .map(|part| part.record)
+                    .filter(|record| record.start < num_tokens);
+                let sources: Vec<Source> = wanted.map(|record| state.source(record)).collect();
+                (state.folder.clone(), sources, num_tokens)
+            };
+            if num_tokens == 0 {
+                return nothing(problem);
+            }
+            match restore(&folder, &sources, &layout, num_tokens) {
+                Ok(caches) => {
+                    self.state
+                        .lock()
+                        .touch(sources.into_iter().map(|source| source.record.key).collect());
+                    return Restored { num_tokens, caches, problem };
+                }
+                Err(unusable) => {
+                    let reason = unusable.error.to_string();
+                    tracing::warn!(chunk = %unusable.key, %reason, "a stored prompt cache cannot be used");
+                    if !unusable.error.is_lasting() {
+                        return nothing(Some(reason));
+                    }
+                    self.state.lock().forget(&unusable.key, &reason);
+                    problem = Some(reason);
+                }
+            }
+        }
+    }
+
+    /// Notes that the beginning `tokens` was used, though not from here.
+    pub(super) fn touch(&self, namespace: &Namespace, tokens: &[u32]) {
+        let mut state = self.state.lock();
+        let prefix = state.index.best_prefix(namespace, tokens, |prefix| prefix.num_tokens);
+        state.touch(prefix.parts.into_iter().map(|part| part.record.key).collect());
+    }
+
+    /// Why no more than `num_cached` tokens were taken.
+    pub(super) fn explain(
+        &self,
+        namespace: &Namespace,
+        query: &Query<'_>,
+        num_cached: usize,
+        problem: Option<String>,
+    ) -> Option<String> {
+        let mut state = self.state.lock();
+        state.figures.num_lookups += 1;
+        state.figures.num_prompt_tokens += query.prompt.tokens.len() as u64;
+        state.figures.num_cached_tokens += num_cached as u64;
+        let cache_ref = query.owner.and_then(|owner| state.index.refs.get(owner));
+        let tokens = |cache_ref: &CacheRef| {
+            let path =
+                cache_ref.chunk_key.as_deref().map_or(Vec::new(), |key| state.index.path(key));
+            path.iter().flat_map(|entry| entry.record.token_ids.iter().copied()).collect()
+        };
+        let lookup = miss::Lookup {
+            prompt: query.prompt,
+            namespace,
+            model: query.model_name,
+            cache_ref: cache_ref.map(|cache_ref| (cache_ref, tokens(cache_ref))),
+            limit: query.limit,
+            not_written: state.problem.as_deref(),
+            now_ms: now_ms(),
+        };
+        miss::note(&lookup, num_cached, problem)
+    }
+
+    /// Puts the chunks of `tokens` that are not there yet on the cache state, and queues them for the
+    /// disk.
+    pub(super) fn keep(
+        &self,
+        namespace: &Namespace,
+        tokens: &[u32],
+        mut boundaries: Vec<(usize, ChunkKind)>,
+        checkpoints: &[Capture],
+        caches: &[LayerCache],
+    ) -> Result<(), cairn_lm::LmError> {
+        let Some(layout) = CacheLayout::of(caches).map(Arc::new) else { return Ok(()) };
+        // Behind these places the caches can go on, whatever they are. One that was caught is of
+        // use only where a chunk ends.
+        let needs = needs(&layout);
+        let end = layout.needs_captures().then_some(tokens.len());
+        let places: Vec<usize> = checkpoints.iter().map(Capture::num_tokens).chain(end).collect();
+        for checkpoint in checkpoints {
+            let place = checkpoint.num_tokens();
+            let at = boundaries.partition_point(|(boundary, _)| *boundary < place);
+            if boundaries.get(at).is_none_or(|(boundary, _)| *boundary != place) {
+                let kind = boundaries.get(at).map_or(ChunkKind::Assistant, |(_, kind)| *kind);
+                boundaries.insert(at, (place, kind));
+            }
+        }
+        let (planned, is_filed) = {
+            let state = self.state.lock();
+            if state.index.disk.budget == 0 && state.index.memory.budget == 0 {
+                return Ok(());
+            }
+            (
+                state.index.plan(namespace, tokens, &boundaries, (needs, &places)),
+                state.index.disk.budget > 0,
+            )
+        };
+        if planned.is_empty() {
+            return Ok(());
+        }
+        let held = HeldLayers::of(caches)?;
+        let checkpoints =
+            checkpoints.iter().map(HeldLayers::of_capture).collect::<Result<Vec<_>, _>>()?;
+        for chunk in planned {
+            let span = held.cut(&checkpoints, chunk.start, chunk.start + chunk.token_ids.len())?;
+            let (held_from, has_state) = (span.held_from, span.has_state);
+            let contents = Arc::new(ChunkContents::new(span));
+            let bytes = contents.num_bytes();
+            let record = ChunkRecord {
+                key: chunk.key.clone(),
+                parent_key: chunk.parent_key,
+                namespace: namespace.clone(),
+                kind: chunk.kind,
+                start: chunk.start,
+                token_ids: chunk.token_ids,
+                held_from,
+                has_state,
+                bytes,
+                file_hash: String::new(),
+                hits: 0,
+                last_used_at_ms: now_ms(),
+            };
+            let most_pending = {
+                let mut state = self.state.lock();
+                // Evicted since it was planned on: what continues it could not be reached.
+                if record.parent_key.as_ref().is_some_and(|parent| !state.index.contains(parent)) {
+                    break;
+                }
+                // Another program's, or one that cannot be cut otherwise.
+                if state.index.contains(&record.key) {
+                    continue;
+                }
+                state.add(record, contents, is_filed);
+                state.index.memory.budget.max(MIN_PENDING_BYTES)
+            };
+            if is_filed {
+                self.writer.file(chunk.key, bytes, Arc::clone(&layout));
+                self.state.wait_until_pending_is_at_most(most_pending);
+            }
+        }
+        self.state.lock().enforce_memory_budget();
+        Ok(())
+    }
+
+    /// Moves the owner's reference to the end of `tokens`, as far as they are kept.
+    pub(super) fn cache_ref(
+        &self,
+        owner: String,
+        namespace: &Namespace,
+        model: &str,
+        tokens: &[u32],
+        caches: &[LayerCache],
+        is_pinned: bool,
+    ) {
+        let needs = CacheLayout::of(caches).map_or_else(Needs::default, |layout| needs(&layout));
+        let mut state = self.state.lock();
+        // Of equal runs the one that can be gone on from.
+        let worth = |prefix: &Prefix| {
+            let num_whole = prefix.last_whole().map_or(0, ChunkRecord::stop);
+            num_whole - usize::from(prefix.num_restorable(needs, num_whole) < num_whole)
+        };
+        let prefix = state.index.best_prefix(namespace, tokens, worth);
+        let (chunk_key, num_tokens) = prefix
+            .last_whole()
+            .map_or((None, 0), |record| (Some(record.key.clone()), record.stop()));
+        let is_pinned =
+            is_pinned || state.index.refs.get(&owner).is_some_and(|cache_ref| cache_ref.is_pinned);
+        let cache_ref = CacheRef {
+            owner,
+            namespace: namespace.clone(),
+            model: model.to_owned(),
+            chunk_key,
+            num_tokens,
+            is_pinned,
+            loss: None,
+        };
+        state.index.set_ref(cache_ref);
+        state.emit_refs();
+    }
+}

@@ -1,0 +1,256 @@
+//! Why a turn had to compute what earlier turns had computed already, in words.
+
+use cairn_chat::{Prompt, Role};
+
+use super::{common_prefix, named_quantization};
+use crate::records::{CacheRef, Namespace};
+
+/// What is known about a prompt that was looked up.
+pub(super) struct Lookup<'a> {
+    pub(super) prompt: &'a Prompt,
+    pub(super) namespace: &'a Namespace,
+    /// The name under which the model was loaded.
+    pub(super) model: &'a str,
+    /// Where the conversation stood before, and the tokens up to there.
+    pub(super) cache_ref: Option<(&'a CacheRef, Vec<u32>)>,
+    /// The most tokens that could have been taken.
+    pub(super) limit: usize,
+    /// Why chunks could not be written lately.
+    pub(super) not_written: Option<&'a str>,
+    pub(super) now_ms: i64,
+}
+
+/// A place where caches are kept only near, so that a few tokens are always read again.
+const NEARBY: usize = 16;
+
+/// Why only `num_cached` tokens were taken; none where that is all that could be expected.
+/// `problem` is what was wrong with stored parts.
+pub(super) fn note(
+    lookup: &Lookup<'_>,
+    num_cached: usize,
+    problem: Option<String>,
+) -> Option<String> {
+    let reread = |reason: &str| {
+        Some(format!("re-read {} tokens: {reason}", group(lookup.limit + 1 - num_cached)))
+    };
+    if let Some(problem) = problem {
+        return reread(&problem);
+    }
+    // How far earlier turns of this conversation agree with the prompt.
+    let expected = lookup.prompt.new_from.saturating_sub(1).min(lookup.limit);
+    if num_cached + NEARBY >= expected {
+        return None;
+    }
+    let Some((cache_ref, tokens)) = &lookup.cache_ref else {
+        let reason =
+            "the rest of this conversation was not stored for this model, or has been evicted";
+        return reread(lookup.not_written.unwrap_or(reason));
+    };
+    if cache_ref.namespace.fingerprint != lookup.namespace.fingerprint {
+        return match cache_ref.model == lookup.model {
+            true => reread("the model's files are of another revision than when it was read"),
+            false => reread(&format!("it was read by another model, {}", cache_ref.model)),
+        };
+    }
+    // What is to be quantized is looked for as computed too, since it may not have been long enough
+    // yet.
+    let variants = [
+        lookup.namespace.variant.as_str(),
+        lookup.namespace.variant.trim_start_matches(Namespace::kept_as(&lookup.namespace.variant)),
+    ];
+    if !variants.contains(&cache_ref.namespace.variant.as_str()) && cache_ref.loss.is_none() {
+        let (before, now) = (kept_as(&cache_ref.namespace), kept_as(lookup.namespace));
+        return match before == now {
+            true => reread("what it follows has been imported anew"),
+            false => reread(&format!("it was kept {before} before, and is kept {now} now")),
+        };
+    }
+    let common = common_prefix(tokens, &lookup.prompt.tokens);
+    // Also where a model can only go on from far before the change: it is the change that sends it
+    // there.
+    if common < tokens.len() && common < lookup.prompt.tokens.len() {
+        let roles = lookup.prompt.boundaries.iter().zip(&lookup.prompt.roles);
+        let system_end =
+            roles.clone().find(|(_, role)| **role == Role::System).map_or(0, |(end, _)| *end);
+        return match common < system_end {
+            true => reread(&format!("the system prompt changed at token {}", group(common))),
+            false => reread(&format!("an earlier message changed at token {}", group(common))),
+        };
+    }
+    match &cache_ref.loss {
+        Some(loss) => reread(&format!("{}, {}", loss.reason, ago(lookup.now_ms - loss.at_ms))),
+        None => reread(lookup.not_written.unwrap_or("what was read between was not kept")),
+    }
+}
+
+/// How keys and values are kept, in words.
+fn kept_as(namespace: &Namespace) -> String {
+    named_quantization(&namespace.variant).map_or_else(
+        || "as computed".to_owned(),
+        |quantization| format!("in {} bits", quantization.bits),
+    )
+}
+
+/// A stretch of time before now, as people say it.
+pub(super) fn ago(milliseconds: i64) -> String {
+    let minutes = milliseconds / 60_000;
+    let (count, unit) = match minutes {
+        ..1 => return "a moment ago".to_owned(),
+        1..60 => (minutes, "minute"),
+        60..1440 => (minutes / 60, "hour"),
+        _ => (minutes / 1440, "day"),
+    };
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {unit}{plural} ago")
+}
+
+/// 3100 as "3,100".
+fn group(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::Loss;
+
+    const DAY_MS: i64 = 86_400_000;
+
+    struct Case {
+        cache_ref: Option<CacheRef>,
+        /// What was read before, and what is read now: equal up to `changed_at`.
+        changed_at: usize,
+        num_cached: usize,
+    }
+
+    fn cache_ref() -> CacheRef {
+        let namespace = Namespace { fingerprint: "f".to_owned(), variant: String::new() };
+        CacheRef {
+            owner: "o".to_owned(),
+            namespace,
+            model: "m".to_owned(),
+            chunk_key: None,
+            num_tokens: 3000,
+            is_pinned: false,
+            loss: None,
+        }
+    }
+
+    fn check(case: Case, expected: Option<&str>) {
+        let read: Vec<u32> = (0..3000).collect();
+        let mut tokens: Vec<u32> = (0..3200).collect();
+        tokens.iter_mut().skip(case.changed_at).take(1).for_each(|token| *token += 10_000);
+        let prompt = Prompt {
+            tokens,
+            new_from: 3001,
+            boundaries: vec![100, 3200],
+            roles: vec![Role::System, Role::User],
+            text: String::new(),
+        };
+        let lookup = Lookup {
+            prompt: &prompt,
+            namespace: &Namespace { fingerprint: "f".to_owned(), variant: String::new() },
+            model: "m",
+            cache_ref: case
+                .cache_ref
+                .as_ref()
+                .map(|cache_ref| (cache_ref, read[..cache_ref.num_tokens].to_vec())),
+            limit: 3199,
+            not_written: None,
+            now_ms: 10 * DAY_MS,
+        };
+        assert_eq!(note(&lookup, case.num_cached, None).as_deref(), expected);
+    }
+
+    #[test]
+    fn what_was_read_again_is_explained() {
+        let loss = |num_tokens| CacheRef {
+            num_tokens,
+            loss: Some(Loss {
+                num_tokens: 3000,
+                reason: "evicted to keep to the disk budget".to_owned(),
+                at_ms: 8 * DAY_MS,
+            }),
+            ..cache_ref()
+        };
+        let of_model = |fingerprint: &str, model: &str| CacheRef {
+            namespace: Namespace { fingerprint: fingerprint.to_owned(), variant: String::new() },
+            model: model.to_owned(),
+            ..cache_ref()
+        };
+        let case = |cache_ref, changed_at, num_cached| Case {
+            cache_ref: Some(cache_ref),
+            changed_at,
+            num_cached,
+        };
+        check(case(cache_ref(), 5000, 3000), None);
+        check(
+            case(cache_ref(), 12, 12),
+            Some("re-read 3,188 tokens: the system prompt changed at token 12"),
+        );
+        check(
+            case(cache_ref(), 1500, 1500),
+            Some("re-read 1,700 tokens: an earlier message changed at token 1,500"),
+        );
+        check(
+            case(cache_ref(), 1500, 100),
+            Some("re-read 3,100 tokens: an earlier message changed at token 1,500"),
+        );
+        check(
+            case(loss(256), 5000, 256),
+            Some("re-read 2,944 tokens: evicted to keep to the disk budget, 2 days ago"),
+        );
+        check(
+            case(loss(0), 5000, 0),
+            Some("re-read 3,200 tokens: evicted to keep to the disk budget, 2 days ago"),
+        );
+        check(
+            case(of_model("g", "m"), 5000, 0),
+            Some(
+                "re-read 3,200 tokens: the model's files are of another revision than when it was read",
+            ),
+        );
+        check(
+            case(of_model("g", "n"), 5000, 0),
+            Some("re-read 3,200 tokens: it was read by another model, n"),
+        );
+        let kept_as = |variant: &str| CacheRef {
+            namespace: Namespace { fingerprint: "f".to_owned(), variant: variant.to_owned() },
+            ..cache_ref()
+        };
+        check(
+            case(kept_as("kv8g64"), 5000, 0),
+            Some("re-read 3,200 tokens: it was kept in 8 bits before, and is kept as computed now"),
+        );
+        check(
+            case(kept_as("@hash"), 5000, 0),
+            Some("re-read 3,200 tokens: what it follows has been imported anew"),
+        );
+        check(Case { cache_ref: None, changed_at: 5000, num_cached: 2990 }, None);
+        let unknown = "re-read 3,200 tokens: the rest of this conversation was not stored for this model, or has been evicted";
+        check(Case { cache_ref: None, changed_at: 5000, num_cached: 0 }, Some(unknown));
+    }
+
+    #[test]
+    fn time_is_told_as_people_say_it() {
+        for (milliseconds, expected) in [
+            (-5, "a moment ago"),
+            (59_999, "a moment ago"),
+            (60_000, "1 minute ago"),
+            (3_599_999, "59 minutes ago"),
+            (2 * 3_600_000, "2 hours ago"),
+            (DAY_MS, "1 day ago"),
+            (9 * DAY_MS, "9 days ago"),
+        ] {
+            assert_eq!(ago(milliseconds), expected);
+        }
+    }
+}

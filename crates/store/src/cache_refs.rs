@@ -1,0 +1,86 @@
+//! The references table: the places in the prompt cache that conversations and named prompt caches
+//! hold.
+
+use sqlx::sqlite::SqliteConnection;
+
+use crate::{Store, StoreError};
+
+/// A place in the prompt cache, and what was lost of it.
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+pub struct CacheRefRow {
+    /// Who holds it: `conversation/<id>` or `named/<id>`, for a place that it has left with `#` and
+    /// something more behind it.
+    pub owner: String,
+    /// The fingerprint of the model that read it, in hexadecimal.
+    pub fingerprint: String,
+    /// What its contents depend on beside model and tokens; see [`crate::ChunkRow::KV format`].
+    pub variant: String,
+    /// The name of the model that read it.
+    pub model: String,
+    /// The key of its last chunk; none when nothing is kept.
+    pub chunk_key: Option<String>,
+    /// How many tokens are kept, counted from the start of the prompt.
+    pub num_tokens: i64,
+    /// Whether its chunks are safe from eviction.
+    pub is_pinned: bool,
+    /// How many tokens were kept once and are not any more.
+    pub lost_tokens: i64,
+    /// Why they went, in words.
+    pub lost_reason: Option<String>,
+    /// When they went, in milliseconds since the Unix epoch.
+    pub lost_at_ms: Option<i64>,
+}
+
+impl Store {
+    /// Every reference, ordered by owner.
+    pub async fn cache_refs(&self) -> Result<Vec<CacheRefRow>, StoreError> {
+        sqlx::query_as("select * from anchors order by owner")
+            .fetch_all(&self.readers)
+            .await
+            .map_err(|error| self.failed(error))
+    }
+
+    /// The conversations and named prompt caches that are purged and still have references, ordered,
+    /// as `conversation/<id>` and `named/<id>`. One that is deleted but can still be restored keeps
+    /// its references.
+    pub async fn purged_owners(&self) -> Result<Vec<String>, StoreError> {
+        sqlx::query_scalar(
+            "with holders (holder) as (select distinct substr(owner, 1, instr(owner || '#', '#') - 1) from anchors)
+             select holder from holders
+             where (holder glob 'conversation/*' and substr(holder, length('conversation/') + 1) not in (select id from conversations))
+                or (holder glob 'named/*' and substr(holder, length('named/') + 1) not in (select id from named_caches))
+             order by holder",
+        )
+        .fetch_all(&self.readers)
+        .await
+        .map_err(|error| self.failed(error))
+    }
+}
+
+pub(crate) async fn put(
+    tx: &mut SqliteConnection,
+    cache_ref: &CacheRefRow,
+) -> Result<(), sqlx::Error> {
+    let done = sqlx::query(
+        "insert or replace into anchors
+             (owner, fingerprint, variant, model, chunk_key, num_tokens, is_pinned, lost_tokens, lost_reason, lost_at_ms)
+         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(&cache_ref.owner)
+    .bind(&cache_ref.fingerprint)
+    .bind(&cache_ref.variant)
+    .bind(&cache_ref.model)
+    .bind(&cache_ref.chunk_key)
+    .bind(cache_ref.num_tokens)
+    .bind(cache_ref.is_pinned)
+    .bind(cache_ref.lost_tokens)
+    .bind(&cache_ref.lost_reason)
+    .bind(cache_ref.lost_at_ms)
+    .execute(tx)
+    .await;
+    done.map(drop)
+}
+
+pub(crate) async fn delete(tx: &mut SqliteConnection, owner: &str) -> Result<(), sqlx::Error> {
+    sqlx::query("delete from anchors where owner = ?").bind(owner).execute(tx).await.map(drop)
+}

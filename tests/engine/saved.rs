@@ -1,0 +1,476 @@
+//! What is kept of a conversation is what was computed for it: the same tokens with the same
+//! log-probabilities, wherever it comes from, and all of it.
+
+use std::path::Path;
+
+use cairn_chat::SamplingParams;
+use cairn_engine::{
+    Engine, EngineOptions, ExportRequest, GenerateRequest, Import, KvCacheOptions, KvQuantization,
+    PromptKind,
+};
+use tempfile::TempDir;
+
+use crate::client::{Answer, finish};
+use crate::keeper::{
+    Budgets, CachedItem, IN_MEMORY, Keeper, ON_DISK, ROOMY, Talk, ask, fresh_folder, num_held,
+    talker, talker_with_window,
+};
+
+const OWNER: &str = "conversation/1";
+const NEIGHBOUR: &str = "conversation/2";
+const QUESTIONS: [&str; 3] = ["LEAD ME HOME", "A MILE NO MAN CAN FIND", "AND HOME IN A CALM LAND"];
+
+/// More than a chunk, and far more than the windows.
+fn system() -> String {
+    "AID ME, MIND ME, LEAD ME HOME. ".repeat(10)
+}
+
+struct Case {
+    model: &'static str,
+    /// Another sliding window than the model's own.
+    window: Option<usize>,
+    quantization: Option<KvQuantization>,
+    /// Whether a conversation can go on from any of its tokens.
+    can_go_back: bool,
+}
+
+impl Case {
+    fn ask(&self, talk: &Talk, words: &str, owner: &str) -> GenerateRequest {
+        let kv_cache = KvCacheOptions { max_size: None, quantization: self.quantization };
+        GenerateRequest { kv_cache, num_top_logprobs: Some(5), ..ask(talk.asking(words), owner) }
+    }
+
+    fn talker(&self) -> TempDir {
+        talker_with_window(self.model, self.window)
+    }
+
+    fn name(&self) -> String {
+        format!(
+            "{} {:?} {:?}",
+            self.model,
+            self.window,
+            self.quantization.map(|quantization| quantization.start)
+        )
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let case = |model, can_go_back| Case { model, window: None, quantization: None, can_go_back };
+    let quantized = |start| Case {
+        model: "qwen3_moe/quant4",
+        window: None,
+        quantization: Some(KvQuantization { bits: 8, group_size: 32, start }),
+        can_go_back: true,
+    };
+    vec![
+        case("llama/dense-tied", true),
+        case("qwen3_moe/dense", true),
+        // A window of 5 tokens, and one that the second question reaches the end of.
+        case("gemma3_text/long-prompt", false),
+        Case { window: Some(350), ..case("gemma3_text/pattern3", false) },
+        case("qwen3_next/dense", false),
+        quantized(0),
+        // In the second question.
+        quantized(350),
+    ]
+}
+
+/// The answers of an engine that keeps nothing but what it is at: computed anew each time, or,
+/// since quantizing changes what follows, gone on with as they are.
+async fn reference(case: &Case, model: &Path) -> Vec<Answer> {
+    let (engine, _) = Engine::start(EngineOptions::default());
+    engine.load("model", model).await.expect("loads");
+    let mut talk = Talk::new(&system());
+    let mut answers = Vec::new();
+    for words in QUESTIONS {
+        let request = GenerateRequest {
+            use_prompt_cache: case.quantization.is_some(),
+            ..case.ask(&talk, words, OWNER)
+        };
+        let answer = finish(&mut engine.generate(request)).await.expect("an answer");
+        talk.add(words, &answer);
+        answers.push(answer);
+    }
+    answers
+}
+
+fn check_same(found: &Answer, expected: &Answer, what: &str) {
+    assert_eq!(found.finished.token_ids, expected.finished.token_ids, "{what}");
+    assert_eq!(found.logprobs.len(), expected.logprobs.len(), "{what}");
+    for (found, expected) in found.logprobs.iter().zip(&expected.logprobs) {
+        let numbers = |token: &cairn_engine::TokenLogprob| -> Vec<f32> {
+            std::iter::once(token.logprob)
+                .chain(token.top.iter().map(|(_, logprob)| *logprob))
+                .collect()
+        };
+        for (found, expected) in numbers(found).into_iter().zip(numbers(expected)) {
+            assert!((found - expected).abs() <= 1e-4, "{what}: {found} is not {expected}");
+        }
+    }
+}
+
+/// Where the conversation is taken from when the next turn comes.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    InPlace,
+    Memory,
+    Disk,
+    Export,
+    NeighbourPurged,
+    NeighbourEvicted,
+}
+
+/// What happens between two turns.
+async fn between(way: Way, case: &Case, model: &Path, folder: &Path, mut keeper: Keeper) -> Keeper {
+    match way {
+        Way::Memory => {
+            keeper.forget_in_place().await;
+            keeper
+        }
+        Way::InPlace => {
+            // One that begins alike, and one that does not.
+            keeper.answer(case.ask(&Talk::new(&system()), "NO MAN CAN", NEIGHBOUR)).await;
+            keeper.answer(case.ask(&Talk::new("KNEEL"), "NO MAN CAN", "conversation/3")).await;
+            keeper
+        }
+        Way::Disk => Keeper::start(model, folder, ON_DISK, keeper.close().await).await,
+        Way::Export => {
+            keeper.settle().await;
+            move_by_file(model, folder, keeper).await.0
+        }
+        Way::NeighbourPurged | Way::NeighbourEvicted => {
+            let mut neighbour = Talk::new(&system());
+            for words in ["LEAD A KIND MAN", "NO"] {
+                let answer = keeper.answer(case.ask(&neighbour, words, NEIGHBOUR)).await;
+                neighbour.add(words, &answer);
+            }
+            keeper.settle().await;
+            if matches!(way, Way::NeighbourPurged) {
+                assert!(keeper.window().purge(NEIGHBOUR) > 0);
+            } else {
+                let bytes = keeper.window().path(OWNER).iter().map(|record| record.bytes).sum();
+                keeper.window().pin(OWNER, true);
+                keeper.engine.set_cache_budgets(bytes, 0);
+                keeper.settle().await;
+                keeper.window().pin(OWNER, false);
+                keeper.engine.set_cache_budgets(ROOMY, 0);
+            }
+            keeper.settle().await;
+            let cache_ref = &keeper.kept.refs[NEIGHBOUR];
+            assert!(
+                cache_ref.loss.is_some()
+                    && cache_ref.num_tokens
+                        < cache_ref.loss.as_ref().map_or(0, |loss| loss.num_tokens)
+            );
+            keeper
+        }
+    }
+}
+
+/// Exports the conversation, and imports it where nothing else is; returns also how many tokens
+/// went over.
+async fn move_by_file(model: &Path, folder: &Path, keeper: Keeper) -> (Keeper, usize) {
+    let place = fresh_folder();
+    let file = place.path().join("kept.safetensors");
+    let request = ExportRequest {
+        owner: OWNER.to_owned(),
+        file: file.clone(),
+        kind: PromptKind::Conversation,
+        title: "Home".to_owned(),
+        made_by: "a test".to_owned(),
+        created_at_ms: 1,
+    };
+    let exported = keeper.engine.export_prompt(request).await.expect("exports");
+    keeper.close().await;
+    let _ = std::fs::remove_dir_all(folder);
+    let keeper = Keeper::start(model, folder, ON_DISK, CachedItem::default()).await;
+    let import = Import { owner: "named/1".to_owned(), check: true };
+    let imported = keeper.engine.import_prompt_file(&file, import).await.expect("imports");
+    assert_eq!(imported.num_tokens, exported.num_tokens);
+    (keeper, exported.num_tokens)
+}
+
+async fn check_restored(way: Way, case: &Case, model: &Path, reference: &[Answer]) {
+    let place = fresh_folder();
+    let folder = place.path().join("cache");
+    // The first turn of those that are exported is in memory alone.
+    let budgets =
+        if matches!(way, Way::InPlace | Way::Memory | Way::Export) { IN_MEMORY } else { ON_DISK };
+    let mut keeper = Keeper::start(model, &folder, budgets, CachedItem::default()).await;
+    let mut talk = Talk::new(&system());
+    let mut held = 0;
+    for (words, expected) in QUESTIONS.into_iter().zip(reference) {
+        let what = format!("{} by {way:?}: {words}", case.name());
+        let answer = keeper.answer(case.ask(&talk, words, OWNER)).await;
+        let stats = &answer.finished.stats;
+        assert_eq!((stats.num_cached_tokens, &stats.cache_note), (held, &None), "{what}");
+        check_same(&answer, expected, &what);
+        held = num_held(&answer);
+        talk.add(words, &answer);
+        keeper = between(way, case, model, &folder, keeper).await;
+    }
+    if matches!(way, Way::InPlace) {
+        // What was not read back counts as used too, or it would be evicted as if nobody came back
+        // to it.
+        let hits = keeper.window().view(1).nodes[0].hits;
+        assert!(
+            hits >= QUESTIONS.len() as u64 - 1,
+            "{}: its beginning was used {hits} times",
+            case.name()
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_restored_is_what_was_computed() {
+    for case in cases() {
+        let model = case.talker();
+        let reference = reference(&case, model.path()).await;
+        for way in [
+            Way::InPlace,
+            Way::Memory,
+            Way::Disk,
+            Way::Export,
+            Way::NeighbourPurged,
+            Way::NeighbourEvicted,
+        ] {
+            check_restored(way, &case, model.path(), &reference).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_question_and_another_one_read_what_they_share() {
+    for case in cases() {
+        let model = case.talker();
+        let reference = reference(&case, model.path()).await;
+        for budgets in [ON_DISK, IN_MEMORY] {
+            let place = fresh_folder();
+            let keeper =
+                Keeper::start(model.path(), place.path(), budgets, CachedItem::default()).await;
+            let mut talk = Talk::new(&system());
+            keeper.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
+            for turn in 0..2 {
+                keeper.forget_in_place().await;
+                let what = format!("{}, {budgets:?}, turn {turn}", case.name());
+                let again = keeper.answer(case.ask(&talk, QUESTIONS[turn], OWNER)).await;
+                let stats = &again.finished.stats;
+                let left = stats.num_prompt_tokens - stats.num_cached_tokens;
+                assert!(
+                    left <= if case.can_go_back { 1 } else { 11 },
+                    "{what}: {left} tokens were read again"
+                );
+                if case.quantization.is_none() {
+                    check_same(&again, &reference[turn], &what);
+                }
+                // Another question after the same beginning: the system prompt with what the
+                // template puts around it.
+                keeper.forget_in_place().await;
+                let other =
+                    keeper.answer(case.ask(&Talk::new(&system()), "KNEEL", NEIGHBOUR)).await;
+                let shared = "0:".len() + system().len() + ".\n1:".len();
+                let expected = if turn == 0 || !case.can_go_back {
+                    shared
+                } else {
+                    other.finished.stats.num_prompt_tokens - 1
+                };
+                let cached = other.finished.stats.num_cached_tokens;
+                let fits = if turn == 0 { cached == expected } else { cached + 11 > expected };
+                assert!(fits, "{what}: {cached} tokens of {expected}");
+                talk.add(QUESTIONS[turn], &again);
+                keeper.forget_in_place().await;
+                let next = keeper.answer(case.ask(&talk, QUESTIONS[turn + 1], OWNER)).await;
+                assert_eq!(next.finished.stats.num_cached_tokens, num_held(&again), "{what}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_shorter_question_keeps_its_place_beside_a_longer_one_that_begins_alike() {
+    for case in cases().into_iter().filter(|case| case.quantization.is_none()) {
+        let model = case.talker();
+        let place = fresh_folder();
+        let keeper =
+            Keeper::start(model.path(), place.path(), ON_DISK, CachedItem::default()).await;
+        keeper
+            .answer(case.ask(
+                &Talk::new(&system()),
+                "LEAD ME HOME IN A CALM LAND, A MILE NO MAN CAN FIND",
+                NEIGHBOUR,
+            ))
+            .await;
+        let mut talk = Talk::new(&system());
+        let shorter = keeper.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", OWNER)).await;
+        keeper.forget_in_place().await;
+        let again = keeper.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", OWNER)).await;
+        let stats = &again.finished.stats;
+        assert!(
+            stats.num_prompt_tokens - stats.num_cached_tokens <= 11,
+            "{}: {} tokens",
+            case.name(),
+            stats.num_cached_tokens
+        );
+        check_same(&again, &shorter, &case.name());
+        talk.add("LEAD ME HOME IN A CALM LAND", &shorter);
+        keeper.forget_in_place().await;
+        let next = keeper.answer(case.ask(&talk, "AND", OWNER)).await;
+        assert_eq!(next.finished.stats.num_cached_tokens, num_held(&shorter), "{}", case.name());
+        assert_eq!(next.finished.stats.cache_note, None, "{}", case.name());
+    }
+}
+
+#[tokio::test]
+async fn an_earlier_answer_can_be_made_again_where_everything_was_read_at_once() {
+    for case in cases().into_iter().filter(|case| case.quantization.is_none()) {
+        let model = case.talker();
+        let reference = reference(&case, model.path()).await;
+        let (mut talk, mut before) = (Talk::new(&system()), Vec::new());
+        for (words, answer) in QUESTIONS.into_iter().zip(&reference) {
+            before.push(talk.clone());
+            talk.add(words, answer);
+        }
+        let place = fresh_folder();
+        let mut keeper =
+            Keeper::start(model.path(), place.path(), ON_DISK, CachedItem::default()).await;
+        // All three turns at once, as after a change of the model.
+        keeper.answer(case.ask(&talk, "ONE MAN", OWNER)).await;
+        for turn in [1, 2, 0] {
+            keeper.forget_in_place().await;
+            keeper.answer(case.ask(&before[turn], QUESTIONS[turn], OWNER)).await;
+        }
+        keeper.settle().await;
+        let num_chunks = keeper.kept.rows.len();
+        for turn in [0, 1, 2] {
+            keeper.forget_in_place().await;
+            let again = keeper.answer(case.ask(&before[turn], QUESTIONS[turn], OWNER)).await;
+            check_same(&again, &reference[turn], &case.name());
+            let held = num_held(&again);
+            let stats = again.finished.stats;
+            let left = stats.num_prompt_tokens - stats.num_cached_tokens;
+            assert!(
+                left <= if case.can_go_back { 1 } else { 11 },
+                "{} turn {turn}: {left} tokens were read again",
+                case.name()
+            );
+            keeper.settle().await;
+            assert_eq!(keeper.kept.refs[OWNER].num_tokens, held, "{}", case.name());
+        }
+        assert_eq!(keeper.kept.rows.len(), num_chunks, "{}: nothing is kept twice", case.name());
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_after_an_eviction_can_be_taken_elsewhere() {
+    for case in cases().into_iter().filter(|case| case.quantization.is_none()) {
+        let (model, place) = (case.talker(), fresh_folder());
+        let folder = place.path().join("cache");
+        let mut keeper = Keeper::start(model.path(), &folder, ON_DISK, CachedItem::default()).await;
+        let talk = Talk::new(&system());
+        let first = keeper.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
+        keeper.settle().await;
+        let end = keeper.window().path(OWNER).pop().expect("a chunk").key;
+        assert!(keeper.window().remove(&end).is_some());
+        let (keeper, num_tokens) = move_by_file(model.path(), &folder, keeper).await;
+        let again = keeper.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
+        check_same(&again, &first, &case.name());
+        let stats = again.finished.stats;
+        let left = stats.num_prompt_tokens - num_tokens;
+        assert!(
+            left <= if case.can_go_back { 0 } else { 11 },
+            "{}: {num_tokens} tokens",
+            case.name()
+        );
+        assert_eq!(
+            stats.num_cached_tokens,
+            num_tokens.min(stats.num_prompt_tokens - 1),
+            "{}",
+            case.name()
+        );
+    }
+}
+
+#[tokio::test]
+async fn answers_made_beside_each_other_are_kept_apart() {
+    for case in cases().into_iter().filter(|case| case.quantization.is_none()) {
+        let (model, place) = (case.talker(), fresh_folder());
+        let keeper =
+            Keeper::start(model.path(), place.path(), ON_DISK, CachedItem::default()).await;
+        let names: Vec<String> = (0..3).map(|number| format!("conversation/{number}")).collect();
+        let mut talks = [Talk::new(&system()), Talk::new("AID ME"), Talk::new(&system()[..200])];
+        let mut held = [0; 3];
+        for turn in 0..3 {
+            // Each asks something else at the same time, and finds all that it was told before.
+            let asked: Vec<&str> = (0..3).map(|number| QUESTIONS[(number + turn) % 3]).collect();
+            let request = |number: usize| case.ask(&talks[number], asked[number], &names[number]);
+            let mut answers: Vec<_> =
+                (0..3).map(|number| keeper.engine.generate(request(number))).collect();
+            for (number, generation) in answers.iter_mut().enumerate() {
+                let answer = finish(generation).await.expect("an answer");
+                let alone = keeper
+                    .answer(GenerateRequest {
+                        use_prompt_cache: false,
+                        ..case.ask(&talks[number], asked[number], "")
+                    })
+                    .await;
+                let what = format!("{} turn {turn} of {number}", case.name());
+                check_same(&answer, &alone, &what);
+                let stats = &answer.finished.stats;
+                // A row that ends while others go on has run its last token too.
+                let expected = held[number]..=held[number] + 1;
+                assert!(
+                    turn == 0
+                        || expected.contains(&stats.num_cached_tokens)
+                            && stats.cache_note.is_none(),
+                    "{what}: {stats:?}"
+                );
+                held[number] = num_held(&answer);
+                talks[number].add(asked[number], &answer);
+            }
+        }
+    }
+}
+
+/// Sampled turns, in memory as they were left, or dropped from it every third time.
+async fn check_sampled(model: &Path, logit_bias: &[(u32, f32)], num_turns: usize) {
+    let place = fresh_folder();
+    let mut keeper = Keeper::start(
+        model,
+        place.path(),
+        Budgets { disk: ROOMY, memory: 1 << 16 },
+        CachedItem::default(),
+    )
+    .await;
+    let mut talk = Talk::new("AID ME AND LEAD ME HOME");
+    let mut held = 0;
+    for turn in 0..num_turns {
+        let words = QUESTIONS[turn % 3];
+        let sampling = SamplingParams {
+            temperature: 1.0,
+            seed: Some(turn as u64),
+            logit_bias: logit_bias.iter().copied().collect(),
+            ..SamplingParams::default()
+        };
+        let answer =
+            keeper.answer(GenerateRequest { sampling, ..ask(talk.asking(words), OWNER) }).await;
+        let stats = &answer.finished.stats;
+        let what = format!("{} turn {turn}: {:?}", model.display(), answer.text);
+        assert_eq!((stats.num_cached_tokens, &stats.cache_note), (held, &None), "{what}");
+        held = num_held(&answer);
+        talk.add(words, &answer);
+        if turn % 3 == 0 {
+            keeper.engine.forget_conversations().await;
+        }
+    }
+    keeper.settle().await;
+    assert_eq!(keeper.kept.refs[OWNER].num_tokens, held);
+}
+
+#[tokio::test]
+async fn reuse_survives_sampling() {
+    // Its two other special tokens would end an answer, or stand in it, without being text.
+    check_sampled(&cairn_tests::golden("tiny-chat"), &[(256, -100.0), (257, -100.0)], 50).await;
+    for case in ["gemma3_text/dense", "qwen3_next/dense"] {
+        check_sampled(talker(case).path(), &[], 20).await;
+    }
+}

@@ -1,0 +1,431 @@
+//! What is kept meets bad luck: damaged files, a disk that cannot be written. Answers stay the
+//! same, and the reason is told.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use cairn_engine::{ChunkRecord, GenerateRequest, KvCacheOptions, KvQuantization};
+use tempfile::TempDir;
+
+use crate::file_parts::{Parts, with_header};
+use crate::keeper::{
+    Budgets, CachedItem, IN_MEMORY, Keeper, ON_DISK, ROOMY, Random, Talk, ask, fresh_folder,
+    num_held, talker,
+};
+use crate::scripted::Scripted;
+
+const OWNER: &str = "conversation/1";
+/// In both tiers.
+const BOTH: Budgets = Budgets { disk: ROOMY, memory: ROOMY };
+
+/// A conversation whose files are damaged one by one, and what its next question is answered.
+struct Victim {
+    keeper: Keeper,
+    next: GenerateRequest,
+    /// How many of the next question's tokens can come from the cache at most.
+    limit: usize,
+    expected: Vec<u32>,
+    folder: PathBuf,
+    can_go_back: bool,
+}
+
+impl Victim {
+    async fn new(model: &Path, folder: &Path, can_go_back: bool) -> Victim {
+        let keeper = Keeper::start(model, folder, ON_DISK, CachedItem::default()).await;
+        let mut talk = Talk::new("AID ME AND LEAD ME HOME");
+        let first = keeper.answer(ask(talk.asking("FIND A MILE"), OWNER)).await;
+        talk.add("FIND A MILE", &first);
+        let next = GenerateRequest { max_tokens: 4, ..ask(talk.asking("AND A CALM LAND"), OWNER) };
+        let answer = keeper.answer(next.clone()).await;
+        let (limit, expected) =
+            (answer.finished.stats.num_prompt_tokens - 1, answer.finished.token_ids);
+        keeper.engine.flush_cache().await;
+        Victim { keeper, next, limit, expected, folder: folder.to_owned(), can_go_back }
+    }
+
+    /// Its chunks with the next question's and that one's answer. They are cut anew where they were
+    /// lost.
+    fn chunks(&self) -> Vec<ChunkRecord> {
+        self.keeper.window().path(OWNER)
+    }
+
+    fn file(&self, record: &ChunkRecord) -> PathBuf {
+        self.folder.join(&record.namespace.fingerprint).join(format!("{}.safetensors", record.key))
+    }
+
+    /// Asks with a damaged file: a miss with its reason, or a hit that does not need it, and the
+    /// same answer.
+    async fn check(&mut self, index: usize, damage: impl FnOnce(&mut Vec<u8>), what: &str) {
+        self.keeper.engine.forget_conversations().await;
+        let record = self.chunks().swap_remove(index);
+        let path = self.file(&record);
+        let whole = std::fs::read(&path).expect("the chunk");
+        let mut bytes = whole.clone();
+        damage(&mut bytes);
+        std::fs::write(&path, bytes).expect("written");
+        let answer = self.keeper.answer(self.next.clone()).await.finished;
+        let what = format!("chunk {index}, {what}");
+        assert_eq!(answer.token_ids, self.expected, "{what}");
+        let (cached, note) = (answer.stats.num_cached_tokens, answer.stats.cache_note);
+        match note {
+            Some(note) => {
+                assert!(
+                    note.starts_with("re-read ") && note.contains("a stored part is damaged"),
+                    "{what}: {note:?}"
+                );
+                assert!(
+                    cached == record.start || (cached < record.start && !self.can_go_back),
+                    "{what}: {cached} tokens"
+                );
+            }
+            None => {
+                // It was not needed, and nobody has noticed.
+                assert!(
+                    cached <= record.start && (record.start >= self.limit || !self.can_go_back),
+                    "{what}: {cached} tokens"
+                );
+                std::fs::write(&path, &whole).expect("written");
+            }
+        }
+        self.keeper.settle().await;
+        assert!(
+            self.chunks().last().is_some_and(|record| record.stop() > self.limit),
+            "{what}: what was lost is stored again"
+        );
+        for record in self.chunks() {
+            assert_eq!(
+                self.file(&record).metadata().map_or(0, |file| file.len()),
+                record.bytes,
+                "{what}"
+            );
+        }
+    }
+
+    async fn check_flips(&mut self, num_flips: usize, seed: u64) {
+        let mut random = Random::new(seed);
+        for flip in 0..num_flips {
+            let chunks = self.chunks();
+            let index = random.below(chunks.len());
+            let bit = random.below(chunks[index].bytes as usize * 8);
+            self.check(
+                index,
+                |bytes| bytes[bit / 8] ^= 1 << (bit % 8),
+                &format!("flip {flip} at bit {bit}"),
+            )
+            .await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_cut_anywhere_is_a_miss_with_its_reason() {
+    let (model, place) = (Scripted::endless(), fresh_folder());
+    let mut victim = Victim::new(model.folder(), place.path(), true).await;
+    // System prompt, two questions and two answers; the first one's last token may stand alone.
+    assert!((5..=6).contains(&victim.chunks().len()));
+    for index in 0..5 {
+        for part in 0..64 {
+            let what = format!("cut at {part}/64");
+            victim.check(index, |bytes| bytes.truncate(bytes.len() * part / 64), &what).await;
+        }
+        victim.check(index, |bytes| bytes.push(0), "a byte more").await;
+    }
+}
+
+#[tokio::test]
+async fn a_flipped_bit_is_a_miss_with_its_reason() {
+    let model = Scripted::endless();
+    let place = fresh_folder();
+    Victim::new(model.folder(), place.path(), true).await.check_flips(1000, 1).await;
+}
+
+#[tokio::test]
+async fn a_flipped_bit_is_a_miss_where_windows_and_states_are_kept() {
+    for case in ["gemma3_text/dense", "qwen3_next/dense"] {
+        let (model, folder) = (talker(case), fresh_folder());
+        Victim::new(model.path(), folder.path(), false).await.check_flips(60, 2).await;
+    }
+}
+
+/// A chunk of which only the hash is right: what it holds is refused by itself, and the answer is
+/// the same.
+struct Forger {
+    model: TempDir,
+    folder: TempDir,
+    kept: CachedItem,
+    next: GenerateRequest,
+    expected: Vec<u32>,
+}
+
+impl Forger {
+    async fn new(case: &str, kv_cache: KvCacheOptions) -> Forger {
+        let (model, folder) = (talker(case), fresh_folder());
+        let keeper =
+            Keeper::start(model.path(), folder.path(), ON_DISK, CachedItem::default()).await;
+        let mut talk = Talk::new("AID ME AND LEAD ME HOME");
+        let first = keeper
+            .answer(GenerateRequest { kv_cache, ..ask(talk.asking("FIND A MILE"), OWNER) })
+            .await;
+        talk.add("FIND A MILE", &first);
+        let kept = keeper.close().await;
+        let next = GenerateRequest {
+            max_tokens: 4,
+            kv_cache,
+            ..ask(talk.asking("AND A CALM LAND"), OWNER)
+        };
+        let elsewhere = fresh_folder();
+        let keeper =
+            Keeper::start(model.path(), elsewhere.path(), ON_DISK, CachedItem::default()).await;
+        let answer = keeper.answer(next.clone()).await;
+        keeper.close().await;
+        Forger { model, folder, kept, next, expected: answer.finished.token_ids }
+    }
+
+    /// Forges the chunk behind the first one.
+    async fn check(&self, forge: impl FnOnce(&Path) -> Vec<u8>, what: &str) {
+        let (place, mut kept) = (fresh_folder(), self.kept.clone());
+        let file = |folder: &Path, row: &ChunkRecord| {
+            folder.join(&row.namespace.fingerprint).join(format!("{}.safetensors", row.key))
+        };
+        for row in kept.rows.values() {
+            let copy = file(place.path(), row);
+            std::fs::create_dir_all(copy.parent().expect("a folder")).expect("a folder");
+            std::fs::copy(file(self.folder.path(), row), copy).expect("copies");
+        }
+        let row = kept
+            .rows
+            .values_mut()
+            .filter(|row| row.start > 0)
+            .min_by_key(|row| row.start)
+            .expect("a second chunk");
+        let bytes = forge(&file(place.path(), row));
+        (row.bytes, row.file_hash) =
+            (bytes.len() as u64, blake3::hash(&bytes).to_hex().to_string());
+        std::fs::write(file(place.path(), row), bytes).expect("written");
+        let keeper = Keeper::start(self.model.path(), place.path(), ON_DISK, kept).await;
+        let answer = keeper.answer(self.next.clone()).await.finished;
+        assert_eq!(answer.token_ids, self.expected, "{what}");
+        let note = answer.stats.cache_note.unwrap_or_default();
+        assert!(
+            note.starts_with("re-read ")
+                && note.contains("a stored part ")
+                && !note.contains("since it was written"),
+            "{what}: {note:?}"
+        );
+        keeper.close().await;
+    }
+
+    async fn check_parts(&self, forge: impl FnOnce(&mut Parts), what: &str) {
+        let forge = |path: &Path| {
+            let mut parts = Parts::read(path);
+            forge(&mut parts);
+            parts.bytes()
+        };
+        self.check(forge, what).await;
+    }
+
+    /// The header as JSON, with these words instead of those.
+    async fn check_words(&self, from: &str, to: &str) {
+        let forge = |path: &Path| {
+            let bytes = std::fs::read(path).expect("the chunk");
+            let (length, rest) = bytes.split_first_chunk::<8>().expect("a length");
+            let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+            let header = std::str::from_utf8(header).expect("JSON");
+            assert!(header.contains(from), "{header}");
+            with_header(&header.replacen(from, to, 1), data)
+        };
+        self.check(forge, &format!("{to} instead of {from}")).await;
+    }
+}
+
+/// Another shape from heads, tokens and numbers a head.
+type Reshape = fn(u64, u64, u64) -> Vec<u64>;
+
+#[tokio::test]
+async fn a_chunk_with_the_right_hash_is_refused_by_what_it_holds() {
+    let plain = Forger::new("llama/dense-tied", KvCacheOptions::default()).await;
+    let name = "keys.0";
+    plain.check_parts(|parts| parts.tensor(name).name = "keys.9".to_owned(), "a name").await;
+    plain.check_parts(|parts| parts.tensors.clear(), "nothing").await;
+    for dtype in ["I32", "U32", "F16", "BOOL", "F99"] {
+        plain.check_parts(|parts| parts.tensor(name).dtype = dtype.to_owned(), dtype).await;
+    }
+    let shapes: [Reshape; 7] = [
+        |heads, tokens, width| vec![heads, tokens, width],
+        |heads, tokens, width| vec![heads, 1, tokens, width],
+        |heads, tokens, width| vec![1, tokens, heads, width],
+        |heads, tokens, width| vec![1, heads * 2, tokens, width / 2],
+        |heads, tokens, width| vec![1, heads / 2, tokens, width * 2],
+        |heads, tokens, width| vec![1, heads, tokens * 2, width / 2],
+        |heads, tokens, width| vec![1, heads, tokens, width, u64::MAX],
+    ];
+    for shape in shapes {
+        let forge = |parts: &mut Parts| {
+            let tensor = parts.tensor(name);
+            tensor.shape = shape(tensor.shape[1], tensor.shape[2], tensor.shape[3]);
+        };
+        plain.check_parts(forge, &format!("{:?}", shape(2, 3, 5))).await;
+    }
+    let resize = |edit: fn(&mut Vec<u64>)| {
+        move |parts: &mut Parts| {
+            let tensor = parts.tensor(name);
+            let mut shape = tensor.shape.clone();
+            edit(&mut shape);
+            tensor.zeros("F32", &shape);
+        }
+    };
+    plain.check_parts(resize(|shape| shape[2] -= 1), "a token less").await;
+    plain.check_parts(resize(|shape| shape[2] += 1), "a token more").await;
+    plain.check_parts(resize(|shape| shape[2] = 0), "no token").await;
+    plain.check_parts(resize(|shape| shape[3] -= 1), "a number less").await;
+    plain.check_parts(|parts| parts.tensor(name).bytes.truncate(4), "fewer bytes").await;
+    for (from, to) in [
+        ("\"data_offsets\":[0,", "\"data_offsets\":[4,"),
+        ("\"data_offsets\":[0,", "\"data_offsets\":[18446744073709551615,"),
+        ("\"data_offsets\":[0,", "\"data_offsets\":[-1,"),
+        ("\"data_offsets\":[0,", "\"data_offsets\":[0,9"),
+        ("\"shape\":[1,", "\"shape\":[18446744073709551615,"),
+        ("\"shape\":[1,", "\"shape\":[-1,"),
+        ("\"dtype\":", "\"type\":"),
+        ("{", "["),
+    ] {
+        plain.check_words(from, to).await;
+    }
+    for length in [0, 1, 8, 1 << 20, 1 << 40, u64::MAX] {
+        let forge = |path: &Path| {
+            [&u64::to_le_bytes(length)[..], &std::fs::read(path).expect("the chunk")[8..]].concat()
+        };
+        plain.check(forge, &format!("a header of {length} bytes")).await;
+    }
+    for length in [0, 7, 8, 100] {
+        plain
+            .check(
+                |path| std::fs::read(path).expect("the chunk")[..length].to_vec(),
+                &format!("{length} bytes"),
+            )
+            .await;
+    }
+
+    let quantization = Some(KvQuantization { bits: 8, group_size: 32, start: 0 });
+    let quantized =
+        Forger::new("qwen3_moe/quant4", KvCacheOptions { max_size: None, quantization }).await;
+    for name in ["keys_packed.0", "values_scales.1"] {
+        quantized
+            .check_parts(|parts| parts.tensor(name).name = "keys.0".to_owned(), "a name")
+            .await;
+        quantized.check_parts(|parts| parts.tensor(name).shape.swap(1, 2), "a shape").await;
+    }
+    quantized
+        .check_parts(
+            |parts| parts.tensor("keys_packed.0").dtype = "F32".to_owned(),
+            "packed floats",
+        )
+        .await;
+    quantized
+        .check_parts(|parts| parts.tensor("keys_scales.0").dtype = "U32".to_owned(), "whole scales")
+        .await;
+}
+
+/// Two turns that cannot be written, with the reason; the second is answered from memory. Returns
+/// the conversation and its tokens.
+async fn check_unwritten(keeper: &mut Keeper, expected: &str) -> (Talk, usize) {
+    // More than a chunk: what continues one that is not written is not written either.
+    let mut talk = Talk::new(&"AID ME AND LEAD ME HOME. ".repeat(20));
+    let mut held = 0;
+    for words in ["FIND A MILE", "AND A CALM LAND"] {
+        let answer = keeper.answer(ask(talk.asking(words), OWNER)).await;
+        assert_eq!(
+            (answer.finished.stats.num_cached_tokens, &answer.finished.stats.cache_note),
+            (held, &None)
+        );
+        held = num_held(&answer);
+        talk.add(words, &answer);
+        keeper.settle().await;
+        let view = keeper.window().view(10);
+        assert!(
+            view.problem.as_ref().is_some_and(|problem| problem.contains(expected)),
+            "{:?}",
+            view.problem
+        );
+        keeper.forget_in_place().await;
+    }
+    (talk, held)
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_stays_in_memory_until_it_can() {
+    let (model, place) = (Scripted::endless(), fresh_folder());
+    let blocked = place.path().join("blocked");
+    std::fs::write(&blocked, "mine").expect("written");
+    let folder = blocked.join("cache");
+    let mut keeper = Keeper::start(model.folder(), &folder, BOTH, CachedItem::default()).await;
+    let (mut talk, _) = check_unwritten(&mut keeper, "the disk could not be written").await;
+    assert!(
+        keeper.kept.rows.is_empty() && std::fs::read(&blocked).is_ok_and(|bytes| bytes == b"mine")
+    );
+
+    // The disk is whole again: the next turn brings all of the conversation to it.
+    std::fs::remove_file(&blocked).expect("removed");
+    let answer = keeper.answer(ask(talk.asking("NO"), OWNER)).await;
+    talk.add("NO", &answer);
+    keeper.settle().await;
+    assert_eq!(keeper.window().view(10).problem, None);
+    let keeper = Keeper::start(model.folder(), &folder, ON_DISK, keeper.close().await).await;
+    let next = keeper.answer(ask(talk.asking("GO ON"), OWNER)).await;
+    assert_eq!(
+        (next.finished.stats.num_cached_tokens, next.finished.stats.cache_note),
+        (num_held(&answer), None)
+    );
+}
+
+#[tokio::test]
+async fn what_only_memory_held_is_lost_with_its_reason() {
+    async fn check(folder: &Path, budgets: Budgets, expected: &str) {
+        let (model, place) = (Scripted::endless(), fresh_folder());
+        let keeper = Keeper::start(model.folder(), folder, budgets, CachedItem::default()).await;
+        let mut talk = Talk::new("AID ME");
+        let answer = keeper.answer(ask(talk.asking("FIND A MILE"), OWNER)).await;
+        talk.add("FIND A MILE", &answer);
+        let kept = keeper.close().await;
+        let keeper = Keeper::start(model.folder(), place.path(), ON_DISK, kept).await;
+        let stats = keeper.answer(ask(talk.asking("NO"), OWNER)).await.finished.stats;
+        let note = stats.cache_note.unwrap_or_default();
+        let start =
+            format!("re-read {} tokens: it was not stored{expected}", stats.num_prompt_tokens);
+        assert!(note.starts_with(&start) && note.ends_with(", a moment ago"), "{note:?}");
+    }
+    let place = fresh_folder();
+    check(place.path(), IN_MEMORY, " on disk, only in memory").await;
+    let file = place.path().join("file");
+    std::fs::write(&file, "mine").expect("written");
+    check(&file.join("cache"), BOTH, ", because the disk could not be written: ").await;
+}
+
+#[tokio::test]
+async fn a_full_disk_is_told_and_costs_no_answer() {
+    let (model, place) = (Scripted::endless(), fresh_folder());
+    let size = "size=80k";
+    let mount = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", size, "tmpfs"])
+        .arg(place.path())
+        .stderr(Stdio::null())
+        .status();
+    if !mount.is_ok_and(|status| status.success()) {
+        println!("this process may not mount a tmpfs, so a full disk is not tried here");
+        return;
+    }
+    let mut keeper = Keeper::start(model.folder(), place.path(), BOTH, CachedItem::default()).await;
+    check_unwritten(&mut keeper, "No space left").await;
+    assert!(!keeper.kept.rows.is_empty(), "what had room is there");
+    let left = std::fs::read_dir(place.path())
+        .expect("the folder")
+        .flatten()
+        .flat_map(|model| std::fs::read_dir(model.path()));
+    let left = left
+        .flatten()
+        .flatten()
+        .filter(|file| file.path().extension().is_some_and(|extension| extension != "safetensors"));
+    assert_eq!(left.count(), 0, "no part of a chunk is left");
+    keeper.close().await;
+    let _ = Command::new("umount").arg("-l").arg(place.path()).status();
+}

@@ -1,0 +1,214 @@
+//! Many conversations at once over budgets that hold few of them: the budgets hold at every moment,
+//! and what is promised stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use cairn_engine::{CacheHandle, Engine, GenerateRequest, PromptInput};
+use tokio::task::JoinSet;
+
+use crate::client::finish;
+use crate::keeper::{Budgets, CachedItem, Keeper, Random, Talk, ask, fresh_folder, num_held};
+use crate::scripted::Scripted;
+
+const NUM_CONVERSATIONS: usize = 1000;
+const NUM_WRITERS: usize = 5;
+const BUDGETS: Budgets = Budgets { disk: 400_000, memory: 150_000 };
+/// More than the file of any chunk here: 256 bytes a token, fewer than 200 tokens, and a header.
+const LARGEST_CHUNK: u64 = 52_000;
+
+const SYSTEMS: [&str; 5] = [
+    "You answer briefly.",
+    "You answer briefly and always politely.",
+    "You are a pirate, and speak of nothing but the sea and of what lies at the ground of it.",
+    "Think first.",
+    "Be kind.",
+];
+
+/// The files of all models, with what reports one version of a file from another.
+fn files(folder: &Path) -> BTreeMap<(PathBuf, SystemTime), u64> {
+    let entries = |folder: &Path| {
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+    };
+    let files = entries(folder).flat_map(|model| entries(&model).collect::<Vec<_>>());
+    // One that is gone meanwhile is not there.
+    let described = files.filter_map(|path| {
+        path.metadata().ok().and_then(|file| Some(((path, file.modified().ok()?), file.len())))
+    });
+    described.collect()
+}
+
+/// The bytes of files that were there at one moment.
+fn bytes_at_a_moment(folder: &Path) -> u64 {
+    // What two listings both show was there between them.
+    let (before, after) = (files(folder), files(folder));
+    after.iter().filter(|(file, _)| before.contains_key(file)).map(|(_, bytes)| bytes).sum()
+}
+
+/// Looks at budgets and places until it is told to stop; returns how often it looked.
+fn watch(window: &CacheHandle, folder: &Path, is_done: &AtomicBool) -> usize {
+    let mut looks = 0;
+    while !is_done.load(Ordering::Relaxed) {
+        let bytes = bytes_at_a_moment(folder);
+        assert!(bytes <= BUDGETS.disk + LARGEST_CHUNK, "{bytes} bytes are on disk");
+        let view = window.view(0);
+        assert!(view.disk.0 <= view.disk.1, "{:?} on disk", view.disk);
+        // They are many, and everybody waits while they are listed.
+        for ref_usage in if looks % 50 == 0 { window.ref_usages() } else { Vec::new() } {
+            let cache_ref = &ref_usage.cache_ref;
+            assert_eq!(
+                cache_ref.chunk_key.is_some(),
+                cache_ref.num_tokens > 0 && ref_usage.bytes > 0,
+                "{cache_ref:?}"
+            );
+        }
+        looks += 1;
+        std::thread::yield_now();
+    }
+    looks
+}
+
+/// One short conversation, right to the token.
+async fn converse(engine: &Engine, random: &mut Random, owner: String) {
+    let mut talk = Talk::new(SYSTEMS[random.below(SYSTEMS.len())]);
+    for _ in 0..=random.below(5) / 4 {
+        let words = format!("{} {}", random.below(40), "stone ".repeat(1 + random.below(6)));
+        let request =
+            GenerateRequest { max_tokens: 1 + random.below(6), ..ask(talk.asking(&words), &owner) };
+        let answer = finish(&mut engine.generate(request)).await.expect("an answer");
+        talk.add(&words, &answer);
+    }
+}
+
+fn check_places(keeper: &Keeper) {
+    for ref_usage in keeper.window().ref_usages() {
+        let cache_ref = ref_usage.cache_ref;
+        let path = keeper.window().path(&cache_ref.owner);
+        let end = path.last().map(|record| (record.key.clone(), record.stop()));
+        assert_eq!(
+            end,
+            cache_ref.chunk_key.map(|key| (key, cache_ref.num_tokens)),
+            "{}",
+            cache_ref.owner
+        );
+        assert_eq!(
+            path.iter().map(|record| record.token_ids.len()).sum::<usize>(),
+            cache_ref.num_tokens,
+            "{}",
+            cache_ref.owner
+        );
+    }
+}
+
+#[tokio::test]
+async fn budgets_hold_under_load_and_pinned_conversations_stay() {
+    let model = Scripted::endless();
+    let place = fresh_folder();
+    let mut keeper =
+        Keeper::start(model.folder(), place.path(), BUDGETS, CachedItem::default()).await;
+    let mut pinned = Vec::new();
+    for (number, system) in SYSTEMS[..3].iter().enumerate() {
+        let (mut talk, owner) = (Talk::new(system), format!("pinned/{number}"));
+        let answer = keeper.answer(ask(talk.asking("What is a cairn?"), &owner)).await;
+        talk.add("What is a cairn?", &answer);
+        keeper.window().pin(&owner, true);
+        pinned.push((talk, owner, num_held(&answer)));
+    }
+
+    let is_done = Arc::new(AtomicBool::new(false));
+    let watcher = {
+        let (window, folder, is_done) =
+            (keeper.window().clone(), place.path().to_owned(), Arc::clone(&is_done));
+        std::thread::spawn(move || watch(&window, &folder, &is_done))
+    };
+    let mut writers = JoinSet::new();
+    for writer in 0..NUM_WRITERS {
+        let engine = keeper.engine.clone();
+        writers.spawn(async move {
+            let mut random = Random::new(writer as u64);
+            for number in 0..NUM_CONVERSATIONS / NUM_WRITERS {
+                converse(&engine, &mut random, format!("conversation/{writer}-{number}")).await;
+            }
+        });
+    }
+    while let Some(ended) = writers.join_next().await {
+        ended.expect("every answer comes");
+    }
+    keeper.settle().await;
+    is_done.store(true, Ordering::Relaxed);
+    assert!(watcher.join().expect("the budgets hold") > 10);
+    assert!(keeper.most_bytes <= BUDGETS.disk, "{} bytes were told", keeper.most_bytes);
+
+    let view = keeper.window().view(usize::MAX);
+    assert!(view.memory.0 <= view.memory.1 && view.disk.0 <= view.disk.1, "{view:?}");
+    assert!(view.disk.0 > view.disk.1 / 2, "{} bytes are used", view.disk.0);
+    check_places(&keeper);
+    for (talk, owner, held) in &pinned {
+        let cache_ref = &keeper.kept.refs[owner];
+        assert_eq!(
+            (cache_ref.num_tokens, &cache_ref.loss, cache_ref.is_pinned),
+            (*held, &None, true)
+        );
+        keeper.forget_in_place().await;
+        let next = keeper.answer(ask(talk.asking("Who builds them?"), owner)).await;
+        assert_eq!(
+            (next.finished.stats.num_cached_tokens, next.finished.stats.cache_note),
+            (*held, None)
+        );
+    }
+
+    // Less room than the pinned ones take: they stay, and nothing else.
+    keeper.settle().await;
+    keeper.engine.set_cache_budgets(0, 0);
+    keeper.settle().await;
+    check_places(&keeper);
+    let promised = pinned
+        .iter()
+        .flat_map(|(_, owner, _)| keeper.window().path(owner))
+        .map(|record| record.key);
+    assert_eq!(keeper.kept.rows.keys().cloned().collect::<BTreeSet<_>>(), promised.collect());
+    assert!(pinned.iter().all(|(_, owner, held)| keeper.kept.refs[owner].num_tokens > *held));
+}
+
+#[tokio::test]
+async fn a_prompt_larger_than_the_budgets_leaves_nothing_behind_that_nobody_reaches() {
+    let model = Scripted::endless();
+    let place = fresh_folder();
+    for (disk, memory) in
+        [(100_000, 0), (100_000, 70_000), (10_000, 100_000), (0, 100_000), (0, 10_000)]
+    {
+        let budgets = Budgets { disk, memory };
+        let mut keeper =
+            Keeper::start(model.folder(), place.path(), budgets, CachedItem::default()).await;
+        for first in 1..5 {
+            let prompt: Vec<u32> = (0..1200).map(|token| (token * first) % 250).collect();
+            let request = GenerateRequest {
+                max_tokens: 3,
+                ..GenerateRequest::new(PromptInput::Tokens(prompt.clone()))
+            };
+            let owner = Some(format!("conversation/{first}"));
+            let answer = keeper.answer(GenerateRequest { owner, ..request }).await;
+            assert_eq!(answer.finished.token_ids, model.answer(&prompt, 3));
+            keeper.settle().await;
+            check_places(&keeper);
+            let view = keeper.window().view(usize::MAX);
+            assert!(
+                view.memory.0 <= view.memory.1 && view.disk.0 <= view.disk.1,
+                "{budgets:?}: {view:?}"
+            );
+            // What is in both tiers counts once in the tree.
+            let reached: u64 = view.nodes.iter().map(|node| node.bytes).sum();
+            let kept = view.disk.0.max(view.memory.0)..=view.disk.0 + view.memory.0;
+            assert!(
+                kept.contains(&reached),
+                "{budgets:?}: {reached} bytes are reached of {kept:?}"
+            );
+        }
+        keeper.close().await;
+        std::fs::remove_dir_all(place.path()).expect("removed");
+        std::fs::create_dir(place.path()).expect("made");
+    }
+}
