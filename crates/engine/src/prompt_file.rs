@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use cairn_lm::cache::span::{CacheLayout, LayerLayout};
+use cairn_lm::cache::chunk_state::{CacheLayout, LayerLayout};
 use cairn_lm::cache::{
     KvQuantization, LayerCache, PromptFile, check_writable, make_prompt_cache, save_prompt_cache,
 };

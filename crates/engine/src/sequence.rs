@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use cairn_chat::{FinishReason, GenerationStats, Prompt, Role, StopStrings};
-use cairn_lm::cache::span::Capture;
+use cairn_lm::cache::chunk_state::Checkpoint;
 use cairn_lm::cache::{LayerCache, QuantizedKvCache, make_prompt_cache};
 use cairn_lm::{Detokenizer, LmError, check_prefill_step_size, memory};
 use tokio::sync::{mpsc, watch};
@@ -58,7 +58,7 @@ pub(crate) struct Sequence {
     cache_note: Option<String>,
     /// Where the caches have to be caught on the way, in tokens of the prompt.
     checkpoints_at: Vec<usize>,
-    checkpoints: Vec<Capture>,
+    checkpoints: Vec<Checkpoint>,
     detokenizer: Detokenizer,
     stop_strings: StopStrings,
     stop_string: Option<String>,
@@ -195,7 +195,7 @@ impl Sequence {
 
     /// Remembers what the layers were at a place on the way through the prompt.
     pub(crate) fn add_checkpoint(&mut self, caches: Vec<LayerCache>) {
-        self.checkpoints.extend(Capture::of(caches));
+        self.checkpoints.extend(Checkpoint::of(caches));
     }
 
     /// Tells that `processed` tokens of what was not cached have been read. An answer that begins

@@ -216,7 +216,7 @@ pub enum LmError {
     /// A part of a stored conversation cannot be cut out of its caches, or does not fit the other
     /// parts.
     #[error("a part of a stored conversation cannot be used: {what}")]
-    CacheSpan {
+    ChunkState {
         /// What is wrong with it.
         what: String,
     },

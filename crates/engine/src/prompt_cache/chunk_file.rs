@@ -1,12 +1,12 @@
 //! What a chunk holds, free of MLX, and its file: safetensors with the tensors of
-//! [`cairn_lm::cache::span`].
+//! [`cairn_lm::cache::chunk_state`].
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use cairn_lm::cache::span::{CacheLayout, CutSpan, SpanTensor, TensorSlice};
+use cairn_lm::cache::chunk_state::{CacheLayout, ChunkState, StateTensor, TensorSlice};
 use mlx_rs::Dtype;
 use safetensors::tensor::{Metadata, SafeTensors, TensorInfo};
 
@@ -32,7 +32,7 @@ impl ChunkError {
     pub(super) fn is_lasting(&self) -> bool {
         match self {
             ChunkError::Read(error) => error.kind() == io::ErrorKind::NotFound,
-            ChunkError::Lm(error) => matches!(error, cairn_lm::LmError::CacheSpan { .. }),
+            ChunkError::Lm(error) => matches!(error, cairn_lm::LmError::ChunkState { .. }),
             ChunkError::Damaged | ChunkError::Format(_) | ChunkError::Dtype => true,
         }
     }
@@ -43,12 +43,12 @@ impl ChunkError {
 pub(super) struct ChunkContents {
     bytes: Vec<u8>,
     /// In the order of the bytes.
-    tensors: Vec<SpanTensor>,
+    tensors: Vec<StateTensor>,
     by_name: HashMap<String, usize>,
 }
 
 impl ChunkContents {
-    pub(super) fn new(span: CutSpan) -> Self {
+    pub(super) fn new(span: ChunkState) -> Self {
         let by_name = span
             .tensors
             .iter()
@@ -93,14 +93,14 @@ impl ChunkContents {
             if range.end > bytes.len() {
                 return Err(ChunkError::Damaged);
             }
-            tensors.push(SpanTensor {
+            tensors.push(StateTensor {
                 name,
                 dtype: to_mlx(info.dtype)?,
                 shape: info.shape.clone(),
                 range,
             });
         }
-        Ok(ChunkContents::new(CutSpan {
+        Ok(ChunkContents::new(ChunkState {
             tensors,
             bytes,
             held_from: record.held_from,
@@ -230,13 +230,13 @@ mod tests {
     use super::*;
 
     fn contents(bytes: &[u8]) -> ChunkContents {
-        let tensor = SpanTensor {
+        let tensor = StateTensor {
             name: "keys.0".to_owned(),
             dtype: Dtype::Uint8,
             shape: vec![bytes.len()],
             range: 0..bytes.len(),
         };
-        ChunkContents::new(CutSpan {
+        ChunkContents::new(ChunkState {
             tensors: vec![tensor],
             bytes: bytes.to_vec(),
             held_from: 0,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cairn_lm::LoadedModel;
-use cairn_lm::cache::span::{CacheLayout, Capture, HeldLayers};
+use cairn_lm::cache::chunk_state::{CacheLayout, Checkpoint, EvaluatedLayers};
 use cairn_lm::cache::{KvQuantization, LayerCache};
 
 use super::chunk_file::{self, ChunkContents};
@@ -166,15 +166,15 @@ impl ChunkStore {
         namespace: &Namespace,
         tokens: &[u32],
         mut boundaries: Vec<(usize, ChunkKind)>,
-        checkpoints: &[Capture],
+        checkpoints: &[Checkpoint],
         caches: &[LayerCache],
     ) -> Result<(), cairn_lm::LmError> {
         let Some(layout) = CacheLayout::of(caches).map(Arc::new) else { return Ok(()) };
         // Behind these places the caches can go on, whatever they are. One that was caught is of
         // use only where a chunk ends.
         let needs = needs(&layout);
-        let end = layout.needs_captures().then_some(tokens.len());
-        let places: Vec<usize> = checkpoints.iter().map(Capture::num_tokens).chain(end).collect();
+        let end = layout.needs_checkpoints().then_some(tokens.len());
+        let places: Vec<usize> = checkpoints.iter().map(Checkpoint::num_tokens).chain(end).collect();
         for checkpoint in checkpoints {
             let place = checkpoint.num_tokens();
             let at = boundaries.partition_point(|(boundary, _)| *boundary < place);
@@ -196,9 +196,9 @@ impl ChunkStore {
         if planned.is_empty() {
             return Ok(());
         }
-        let held = HeldLayers::of(caches)?;
+        let held = EvaluatedLayers::of(caches)?;
         let checkpoints =
-            checkpoints.iter().map(HeldLayers::of_capture).collect::<Result<Vec<_>, _>>()?;
+            checkpoints.iter().map(EvaluatedLayers::of_checkpoint).collect::<Result<Vec<_>, _>>()?;
         for chunk in planned {
             let span = held.cut(&checkpoints, chunk.start, chunk.start + chunk.token_ids.len())?;
             let (held_from, has_state) = (span.held_from, span.has_state);

@@ -46,7 +46,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cairn_chat::{Prompt, Role};
 use cairn_lm::LoadedModel;
-use cairn_lm::cache::span::{CacheLayout, Capture};
+use cairn_lm::cache::chunk_state::{CacheLayout, Checkpoint};
 use cairn_lm::cache::{KvQuantization, LayerCache};
 use mlx_rs::transforms::eval;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -101,7 +101,7 @@ pub(crate) struct Computed<'a> {
     /// Where the words of each end; what comes after is the answer's.
     pub(crate) boundaries: Vec<(usize, ChunkKind)>,
     /// Places on the way, in their order.
-    pub(crate) checkpoints: Vec<Capture>,
+    pub(crate) checkpoints: Vec<Checkpoint>,
     pub(crate) caches: Vec<LayerCache>,
     /// The [`Namespace::KV format`] of what the tokens begin with, where that has one of its own.
     pub(crate) prefix_variant: Option<&'a str>,
@@ -198,9 +198,9 @@ impl PromptCache {
         prompt: &Prompt,
         num_cached: usize,
     ) -> Vec<usize> {
-        let needs_captures = CacheLayout::of(&model.model.make_cache())
-            .is_some_and(|layout| layout.needs_captures());
-        if self.store.is_none() || !needs_captures {
+        let needs_checkpoints = CacheLayout::of(&model.model.make_cache())
+            .is_some_and(|layout| layout.needs_checkpoints());
+        if self.store.is_none() || !needs_checkpoints {
             return Vec::new();
         }
         let last = prompt.tokens.len() - 1; // prompts are not empty

@@ -1,7 +1,7 @@
 //! Where caches belong by how they are kept, and what their layers need.
 
 use cairn_lm::LoadedModel;
-use cairn_lm::cache::span::CacheLayout;
+use cairn_lm::cache::chunk_state::CacheLayout;
 use cairn_lm::cache::{KvQuantization, LayerCache, QuantizedKvCache};
 
 use super::index::Needs;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
 use cairn_lm::cache::LayerCache;
-use cairn_lm::cache::span::{CacheJoiner, CacheLayout};
+use cairn_lm::cache::chunk_state::{CacheAssembler, CacheLayout};
 
 use super::chunk_file::{ChunkContents, ChunkError};
 use crate::records::ChunkRecord;
@@ -40,7 +40,7 @@ pub(super) fn restore(
 ) -> Result<Vec<LayerCache>, Unusable> {
     let wanted: Vec<&Source> =
         sources.iter().filter(|source| source.record.start < num_tokens).collect();
-    let mut joiner = CacheJoiner::new(layout, num_tokens);
+    let mut joiner = CacheAssembler::new(layout, num_tokens);
     let mut add = |source: &Source, contents: &ChunkContents| {
         let added =
             joiner.add(source.record.start, source.record.stop(), |name| contents.tensor(name));

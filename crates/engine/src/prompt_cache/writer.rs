@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 
-use cairn_lm::cache::span::CacheLayout;
+use cairn_lm::cache::chunk_state::CacheLayout;
 use tokio::sync::oneshot;
 
 use super::chunk_file;

@@ -1,16 +1,16 @@
 //! Continuous batching: many answers at once, which join and leave between steps.
 //!
 //! ```text
-//! insert ── pending ── prefill (chunks, several prompts per pass) ── lane (one token per row and step) ── finished
+//! insert ── pending ── prefill (chunks, several prompts per pass) ── batch (one token per row and step) ── finished
 //! ```
 //! Every [`BatchGenerator::next`] writes one token for each answer under way, and then reads at
 //! most one chunk of each prompt that is being read; requests are admitted in the order in which
-//! they came. Rows of one *lane* share a forward pass. A lone row runs on the plain caches of its
-//! request, as fast as a [`crate::TokenStream`]; rows whose caches cannot be batched have lanes of
+//! they came. Rows of one *batch* share a forward pass. A lone row runs on the plain caches of its
+//! request, as fast as a [`crate::TokenStream`]; rows whose caches cannot be batched have decode_batches of
 //! their own. Scheduling and names follow mlx-lm 0.32's BatchGenerator.
 
 mod batch_generate;
-mod lane;
+mod decode_batch;
 mod prefill;
 mod request;
 mod stats;
@@ -27,7 +27,7 @@ pub use request::{
 };
 pub use stats::BatchStats;
 
-use crate::batch::lane::{Joining, Lane};
+use crate::batch::decode_batch::{DecodeBatch, PendingRow};
 use crate::batch::prefill::Prefilling;
 use crate::cache::batch::batch_kinds;
 use crate::models::Model;
@@ -47,7 +47,7 @@ pub struct BatchGenerator {
     next_id: u64,
     pending: VecDeque<Prefilling>,
     prefilling: Vec<Prefilling>,
-    lanes: Vec<Lane>,
+    decode_batches: Vec<DecodeBatch>,
     stats: BatchStats,
     num_steps: usize,
 }
@@ -71,7 +71,7 @@ impl BatchGenerator {
             next_id: 0,
             pending: VecDeque::new(),
             prefilling: Vec::new(),
-            lanes: Vec::new(),
+            decode_batches: Vec::new(),
             stats: BatchStats::default(),
             num_steps: 0,
         }
@@ -110,7 +110,7 @@ impl BatchGenerator {
         }
         if self.num_decoding() < self.options.completion_batch_size {
             self.admit();
-            self.begin_answers(&mut step);
+            self.start_decoding(&mut step);
             self.prefill(&mut step);
         }
         Ok(step)
@@ -133,7 +133,7 @@ impl BatchGenerator {
 
     /// Requests whose answer is being written.
     pub fn num_decoding(&self) -> usize {
-        self.lanes.iter().map(Lane::num_rows).sum()
+        self.decode_batches.iter().map(DecodeBatch::num_rows).sum()
     }
 
     /// Ends a request where it is and gives back what was computed for it; none if it is unknown or
@@ -148,13 +148,13 @@ impl BatchGenerator {
             return Ok(Some(self.prefilling.remove(index).into_state()));
         }
         let Some((index, row)) = self.find_decoding(id) else { return Ok(None) };
-        let state = self.lanes[index].state(row);
+        let state = self.decode_batches[index].state(row);
         let kept: Vec<usize> =
-            (0..self.lanes[index].num_rows()).filter(|&other| other != row).collect();
+            (0..self.decode_batches[index].num_rows()).filter(|&other| other != row).collect();
         if kept.is_empty() {
-            self.lanes.remove(index);
-        } else if let Err(error) = self.lanes[index].filter(&kept) {
-            self.lanes.remove(index);
+            self.decode_batches.remove(index);
+        } else if let Err(error) = self.decode_batches[index].filter(&kept) {
+            self.decode_batches.remove(index);
             return Err(error);
         }
         state.map(Some)
@@ -165,7 +165,7 @@ impl BatchGenerator {
         if let Some(row) = self.pending.iter().chain(&self.prefilling).find(|row| row.id() == id) {
             return Ok(Some(row.state()));
         }
-        self.find_decoding(id).map(|(lane, row)| self.lanes[lane].state(row)).transpose()
+        self.find_decoding(id).map(|(batch, row)| self.decode_batches[batch].state(row)).transpose()
     }
 
     /// What was done since the generator was made.
@@ -182,14 +182,17 @@ impl BatchGenerator {
         self.pending.clear();
         self.prefilling.clear();
         // Leaving the process with work in flight aborts in MLX.
-        if !self.lanes.is_empty() {
+        if !self.decode_batches.is_empty() {
             let _ = ffi::synchronize();
         }
-        self.lanes.clear();
+        self.decode_batches.clear();
     }
 
     fn find_decoding(&self, id: RequestId) -> Option<(usize, usize)> {
-        self.lanes.iter().enumerate().find_map(|(lane, rows)| Some((lane, rows.position(id)?)))
+        self.decode_batches
+            .iter()
+            .enumerate()
+            .find_map(|(batch, rows)| Some((batch, rows.position(id)?)))
     }
 
     fn prefers_prefill(&self) -> bool {
@@ -202,10 +205,10 @@ impl BatchGenerator {
     fn decode(&mut self, step: &mut BatchStep) -> Result<(), LmError> {
         let start = Instant::now();
         let num_before = step.tokens.len();
-        for lane in &mut self.lanes {
-            lane.step(&self.model, step)?;
+        for batch in &mut self.decode_batches {
+            batch.step(&self.model, step)?;
         }
-        self.lanes.retain(|lane| lane.num_rows() > 0);
+        self.decode_batches.retain(|batch| batch.num_rows() > 0);
         self.num_steps += 1;
         if self.num_steps.is_multiple_of(CLEAR_CACHE_EVERY) {
             memory::clear_cache();
@@ -223,35 +226,38 @@ impl BatchGenerator {
         self.prefilling.extend(self.pending.drain(..count));
     }
 
-    /// Moves the rows of which only the last token is unread to the lanes, where it is the first
+    /// Moves the rows of which only the last token is unread to the decode_batches, where it is the first
     /// step's input.
-    fn begin_answers(&mut self, step: &mut BatchStep) {
+    fn start_decoding(&mut self, step: &mut BatchStep) {
         let (ready, rest) =
             std::mem::take(&mut self.prefilling).into_iter().partition(Prefilling::is_ready);
         self.prefilling = rest;
         let ready: Vec<Prefilling> = ready;
-        let mut groups: Vec<(Option<usize>, Vec<Joining>)> = Vec::new();
+        let mut groups: Vec<(Option<usize>, Vec<PendingRow>)> = Vec::new();
         for row in ready {
             step.prompts.push(row.finished());
             self.stats.prompt_tokens += 1;
-            let row = row.into_joining();
+            let row = row.into_pending_row();
             let kinds = batch_kinds(&row.caches).ok();
-            let lane = self.lanes.iter().position(|lane| kinds.is_some() && lane.kinds == kinds);
-            let is_same = |group: &&mut (Option<usize>, Vec<Joining>)| match (lane, group.0) {
-                (Some(lane), Some(other)) => lane == other,
+            let batch = self
+                .decode_batches
+                .iter()
+                .position(|batch| kinds.is_some() && batch.kinds == kinds);
+            let is_same = |group: &&mut (Option<usize>, Vec<PendingRow>)| match (batch, group.0) {
+                (Some(batch), Some(other)) => batch == other,
                 (None, None) => kinds.is_some() && batch_kinds(&group.1[0].caches).ok() == kinds,
                 _ => false,
             };
             match groups.iter_mut().find(is_same) {
                 Some(group) => group.1.push(row),
-                None => groups.push((lane, vec![row])),
+                None => groups.push((batch, vec![row])),
             }
         }
-        for (lane, rows) in groups {
-            let ids: Vec<RequestId> = rows.iter().map(Joining::id).collect();
-            let joined = match lane {
-                Some(lane) => self.lanes[lane].extend(rows),
-                None => Lane::new(rows).map(|lane| self.lanes.push(lane)),
+        for (batch, rows) in groups {
+            let ids: Vec<RequestId> = rows.iter().map(PendingRow::id).collect();
+            let joined = match batch {
+                Some(batch) => self.decode_batches[batch].extend(rows),
+                None => DecodeBatch::new(rows).map(|batch| self.decode_batches.push(batch)),
             };
             if let Err(error) = joined {
                 step.fail(ids, error);
@@ -264,7 +270,7 @@ impl BatchGenerator {
             return;
         }
         let start = Instant::now();
-        let chunks = prefill::read_chunks(
+        let chunks = prefill::prefill_chunks(
             &self.model,
             &mut self.prefilling,
             self.options.prefill_step_size,

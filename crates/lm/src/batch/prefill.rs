@@ -5,7 +5,7 @@ use cairn_chat::StopTokens;
 use mlx_rs::Array;
 use mlx_rs::transforms::eval;
 
-use super::lane::{Joining, Row};
+use super::decode_batch::{PendingRow, Row};
 use super::{BatchOptions, BatchRequest, BatchStep, PromptProgress, RequestId, RowState};
 use crate::cache::batch::{BatchKind, batch_kinds, extract, merge, prepare};
 use crate::cache::{LayerCache, MAX_TOKENS, RotatingKvCache};
@@ -51,7 +51,7 @@ impl Prefilling {
             }
         }
         if request.prompt.is_empty() {
-            read_again(&mut request)?;
+            reread_cached_tokens(&mut request)?;
         }
         let caches =
             request.caches.take().unwrap_or_else(|| new_caches(model, options.max_kv_size));
@@ -96,8 +96,8 @@ impl Prefilling {
         }
     }
 
-    pub(super) fn into_joining(self) -> Joining {
-        Joining {
+    pub(super) fn into_pending_row(self) -> PendingRow {
+        PendingRow {
             row: self.row,
             caches: self.caches,
             input: self.prompt.last().copied().unwrap_or(0),
@@ -143,7 +143,7 @@ impl Prefilling {
 
 /// For a request whose whole prompt is cached: gives back the last token to be read again, or all
 /// where caches cannot forget one.
-fn read_again(request: &mut BatchRequest) -> Result<(), LmError> {
+fn reread_cached_tokens(request: &mut BatchRequest) -> Result<(), LmError> {
     let Some(&last) = request.cached_tokens.last() else { return Err(LmError::EmptyPrompt) };
     match &mut request.caches {
         Some(caches) if caches.iter().all(LayerCache::is_trimmable) => {
@@ -174,7 +174,7 @@ fn new_caches(model: &Model, max_kv_size: Option<usize>) -> Vec<LayerCache> {
 
 /// Reads the next chunk of every row; returns how many tokens that were. Rows that fail are named
 /// in `step` and are of no further use.
-pub(super) fn read_chunks(
+pub(super) fn prefill_chunks(
     model: &Model,
     rows: &mut [Prefilling],
     step_size: usize,
@@ -182,7 +182,7 @@ pub(super) fn read_chunks(
 ) -> usize {
     let mut num_tokens = 0;
     for group in groups(rows, step_size) {
-        if group.len() > 1 && read_together(model, rows, &group, step_size).is_ok() {
+        if group.len() > 1 && prefill_group(model, rows, &group, step_size).is_ok() {
             for &index in &group {
                 num_tokens += rows[index].chunk(step_size).len();
                 step.prompts.push(rows[index].advance(step_size));
@@ -193,7 +193,7 @@ pub(super) fn read_chunks(
         // at fault fails again.
         for &index in &group {
             let row = &mut rows[index];
-            match read_alone(model, row, step_size) {
+            match prefill_one(model, row, step_size) {
                 Ok(()) => {
                     num_tokens += row.chunk(step_size).len();
                     step.prompts.push(row.advance(step_size));
@@ -230,7 +230,7 @@ fn groups(rows: &[Prefilling], step_size: usize) -> Vec<Vec<usize>> {
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-fn read_alone(model: &Model, row: &mut Prefilling, step_size: usize) -> Result<(), LmError> {
+fn prefill_one(model: &Model, row: &mut Prefilling, step_size: usize) -> Result<(), LmError> {
     let chunk = row.chunk(step_size);
     let tokens = Array::from_slice(chunk, &[1, chunk.len() as i32]);
     model.forward(&tokens, &mut row.caches)?;
@@ -240,7 +240,7 @@ fn read_alone(model: &Model, row: &mut Prefilling, step_size: usize) -> Result<(
 }
 
 /// Reads the chunks of several rows in one pass; on any error the rows are unchanged.
-fn read_together(
+fn prefill_group(
     model: &Model,
     rows: &mut [Prefilling],
     group: &[usize],

@@ -7,7 +7,7 @@ use mlx_rs::{Array, ops};
 
 use super::buffer::{append, front, round_up};
 use super::rows::{
-    Block, from_first, kept_rows, rolled, rope_offset, row_span, stacked, take_lengths,
+    Block, from_first, kept_rows, rolled, rope_offset, row_tokens, stacked, take_lengths,
 };
 use super::{AttentionStep, KvCache, Mask, causal_mask};
 
@@ -16,7 +16,7 @@ use super::{AttentionStep, KvCache, Mask, causal_mask};
 /// - Every row ends at column `stop`; its first `left_padding` columns hold nothing of it.
 /// - Between [`BatchKvCache::prepare`] and [`BatchKvCache::finalize`] rows may be padded on the
 ///   right: offsets and padding already count as if the padding had been moved to the left, and
-///   `unmoved` is how far each row is still to move.
+///   `pending_shifts` is how far each row is still to move.
 #[derive(Debug, Clone)]
 pub struct BatchKvCache {
     keys: Option<Array>,   // [B, H, capacity, D]
@@ -24,7 +24,7 @@ pub struct BatchKvCache {
     stop: i32,
     left_padding: Vec<i32>,
     remaining: Option<Vec<i32>>,
-    unmoved: Option<Vec<i32>>,
+    pending_shifts: Option<Vec<i32>>,
 }
 
 impl BatchKvCache {
@@ -35,9 +35,9 @@ impl BatchKvCache {
     pub fn merge(caches: &[KvCache]) -> Result<Self> {
         assert!(!caches.is_empty(), "a batch has at least one row");
         let stop = caches.iter().map(|cache| cache.offset() as i32).max().unwrap_or(0);
-        let settled = caches.iter().map(KvCache::settled).collect::<Result<Vec<_>>>()?;
+        let materialized = caches.iter().map(KvCache::materialized).collect::<Result<Vec<_>>>()?;
         let stack = |buffer: &dyn Fn(&(Array, Array)) -> &Array| {
-            let blocks: Vec<Block> = std::iter::zip(caches, &settled)
+            let blocks: Vec<Block> = std::iter::zip(caches, &materialized)
                 .map(|(cache, buffers)| Block {
                     buffer: buffers.as_ref().map(buffer),
                     num_rows: 1,
@@ -52,7 +52,7 @@ impl BatchKvCache {
             stop,
             left_padding: caches.iter().map(|cache| stop - cache.offset() as i32).collect(),
             remaining: None,
-            unmoved: None,
+            pending_shifts: None,
         })
     }
 
@@ -80,11 +80,11 @@ impl BatchKvCache {
     /// Ends what [`BatchKvCache::prepare`] began: right padding becomes left padding.
     pub fn finalize(&mut self) -> Result<()> {
         self.remaining = None;
-        self.settle()
+        self.move_padding()
     }
 
-    fn settle(&mut self) -> Result<()> {
-        if let Some(shifts) = self.unmoved.take() {
+    fn move_padding(&mut self) -> Result<()> {
+        if let Some(shifts) = self.pending_shifts.take() {
             for buffer in [&mut self.keys, &mut self.values].into_iter().flatten() {
                 *buffer = rolled(buffer, &shifts, self.stop)?;
             }
@@ -94,7 +94,7 @@ impl BatchKvCache {
 
     /// Appends `keys` and `values` `[B, H, L, D]` and returns all of them, `[B, H, stop, D]`.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
-        self.settle()?;
+        self.move_padding()?;
         let length = keys.dim(2);
         let all_keys = append(self.keys.as_ref(), &keys, self.stop)?;
         let all_values = append(self.values.as_ref(), &values, self.stop)?;
@@ -102,9 +102,10 @@ impl BatchKvCache {
         let views = (front(&all_keys, self.stop)?, front(&all_values, self.stop)?);
         self.keys = Some(all_keys);
         self.values = Some(all_values);
-        self.unmoved = take_lengths(&mut self.remaining, length)
+        self.pending_shifts = take_lengths(&mut self.remaining, length)
             .filter(|padding| padding.iter().any(|&columns| columns > 0));
-        for (left, right) in self.left_padding.iter_mut().zip(self.unmoved.iter().flatten()) {
+        for (left, right) in self.left_padding.iter_mut().zip(self.pending_shifts.iter().flatten())
+        {
             *left += right;
         }
         Ok(views)
@@ -142,7 +143,7 @@ impl BatchKvCache {
 
     /// Whether tokens can be forgotten from the end: not while right padding stands there.
     pub fn is_trimmable(&self) -> bool {
-        self.unmoved.is_none()
+        self.pending_shifts.is_none()
     }
 
     /// Forgets the last `num_tokens` of every row, at most as many as the shortest has; returns how
@@ -159,7 +160,7 @@ impl BatchKvCache {
 
     /// Keeps only the rows `kept`, in that order, without the left padding that they share.
     pub fn filter(&mut self, kept: &[usize]) -> Result<()> {
-        self.settle()?;
+        self.move_padding()?;
         let left_padding: Vec<i32> = kept.iter().map(|&row| self.left_padding[row]).collect();
         let shared = left_padding.iter().copied().min().unwrap_or(0);
         for buffer in [&mut self.keys, &mut self.values].into_iter().flatten() {
@@ -202,14 +203,15 @@ impl BatchKvCache {
         else {
             return Ok(KvCache::new());
         };
-        let own = |buffer: &Array| row_span(buffer, row, columns.clone())?.contiguous();
+        let own = |buffer: &Array| row_tokens(buffer, row, columns.clone())?.contiguous();
         Ok(KvCache::from_buffers(own(keys)?, own(values)?, columns.end - columns.start))
     }
 
     /// Where the tokens of a row stand in the buffers.
     fn columns(&self, row: usize) -> Range<i32> {
-        let unmoved = self.unmoved.as_ref().map_or(0, |unmoved| unmoved[row]);
-        self.left_padding[row] - unmoved..self.stop - unmoved
+        let pending_shifts =
+            self.pending_shifts.as_ref().map_or(0, |pending_shifts| pending_shifts[row]);
+        self.left_padding[row] - pending_shifts..self.stop - pending_shifts
     }
 
     /// The arrays behind it.

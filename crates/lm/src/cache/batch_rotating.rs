@@ -5,9 +5,9 @@ use std::ops::Range;
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
-use super::buffer::{STEP, front, joined, room, round_up, span, write};
+use super::buffer::{STEP, front, joined, room, round_up, token_range, write};
 use super::rows::{
-    Block, from_first, kept_rows, rolled, rope_offset, row_span, stacked, take_lengths,
+    Block, from_first, kept_rows, rolled, rope_offset, row_tokens, stacked, take_lengths,
 };
 use super::{AttentionStep, Mask, RotatingKvCache, causal_mask};
 
@@ -32,7 +32,7 @@ pub struct BatchRotatingKvCache {
     left_padding: Vec<i32>,
     offsets: Vec<i32>,
     remaining: Option<Vec<i32>>,
-    unmoved: Option<Vec<i32>>,
+    pending_shifts: Option<Vec<i32>>,
 }
 
 impl BatchRotatingKvCache {
@@ -84,7 +84,7 @@ impl BatchRotatingKvCache {
                 .collect(),
             offsets: caches.iter().map(|cache| cache.offset() as i32).collect(),
             remaining: None,
-            unmoved: None,
+            pending_shifts: None,
         })
     }
 
@@ -117,13 +117,13 @@ impl BatchRotatingKvCache {
     /// Ends what [`BatchRotatingKvCache::prepare`] began: right padding becomes left padding.
     pub fn finalize(&mut self) -> Result<()> {
         self.remaining = None;
-        self.settle()
+        self.move_padding()
     }
 
-    fn settle(&mut self) -> Result<()> {
+    fn move_padding(&mut self) -> Result<()> {
         // Right padding comes from several tokens at once, and those leave the buffer in temporal
         // order.
-        if let Some(shifts) = self.unmoved.take() {
+        if let Some(shifts) = self.pending_shifts.take() {
             self.change(|buffer, num_columns| rolled(buffer, &shifts, num_columns))?;
         }
         Ok(())
@@ -146,20 +146,20 @@ impl BatchRotatingKvCache {
         self.change(|buffer, num_columns| {
             let from = head + surplus;
             if head == 0 {
-                span(buffer, surplus, num_columns)
+                token_range(buffer, surplus, num_columns)
             } else if from >= num_columns {
-                span(buffer, from - num_columns, head)
+                token_range(buffer, from - num_columns, head)
             } else {
-                joined(&[span(buffer, from, num_columns)?, front(buffer, head)?])
+                joined(&[token_range(buffer, from, num_columns)?, front(buffer, head)?])
             }
         })?;
         self.head = 0;
         self.num_columns -= surplus;
-        self.let_go(surplus);
+        self.dropped(surplus);
         Ok(())
     }
 
-    fn let_go(&mut self, num_columns: i32) {
+    fn dropped(&mut self, num_columns: i32) {
         for padding in &mut self.left_padding {
             *padding = (*padding - num_columns).max(0);
         }
@@ -168,17 +168,18 @@ impl BatchRotatingKvCache {
     /// Appends `keys` and `values` `[B, H, L, D]` and returns all that the step attends to; a ring
     /// in its own order for L = 1.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
-        self.settle()?;
+        self.move_padding()?;
         let length = keys.dim(2);
         let views = if length == 1 {
             self.append_one(&keys, &values)?
         } else {
             self.append_several(keys, values)?
         };
-        self.unmoved = take_lengths(&mut self.remaining, length)
+        self.pending_shifts = take_lengths(&mut self.remaining, length)
             .filter(|padding| padding.iter().any(|&columns| columns > 0));
         for (row, offset) in self.offsets.iter_mut().enumerate() {
-            let padding = self.unmoved.as_ref().map_or(0, |unmoved| unmoved[row]);
+            let padding =
+                self.pending_shifts.as_ref().map_or(0, |pending_shifts| pending_shifts[row]);
             *offset += length - padding;
             self.left_padding[row] += padding;
         }
@@ -218,7 +219,7 @@ impl BatchRotatingKvCache {
         let all_values = written(&self.values, values)?;
         if self.num_columns == self.max_size {
             self.head = (self.head + 1) % self.max_size;
-            self.let_go(1);
+            self.dropped(1);
         }
         self.num_columns = num_columns;
         let views = (front(&all_keys, num_columns)?, front(&all_values, num_columns)?);
@@ -233,9 +234,9 @@ impl BatchRotatingKvCache {
         let window = window.map_or(self.max_size, |window| window.min(self.max_size));
         let kept = self.num_columns.min(self.max_size - 1);
         let total = kept + length;
-        let let_go = self.num_columns - kept;
+        let dropped = self.num_columns - kept;
         let left_padding: Vec<i32> =
-            self.left_padding.iter().map(|padding| (padding - let_go).max(0)).collect();
+            self.left_padding.iter().map(|padding| (padding - dropped).max(0)).collect();
         let is_padded = left_padding.iter().any(|&padding| padding > 0);
         let mask = if length == 1 {
             let first: Vec<i32> =
@@ -276,7 +277,7 @@ impl BatchRotatingKvCache {
 
     /// Keeps only the rows `kept`, in that order, without the left padding that they share.
     pub fn filter(&mut self, kept: &[usize]) -> Result<()> {
-        self.settle()?;
+        self.move_padding()?;
         let shared = kept.iter().map(|&row| self.left_padding[row]).min().unwrap_or(0);
         if shared > 0 {
             self.keep_last(self.num_columns - shared)?;
@@ -332,8 +333,9 @@ impl BatchRotatingKvCache {
 
     /// One row as a cache of its own.
     pub fn extract(&self, row: usize) -> Result<RotatingKvCache> {
-        let unmoved = self.unmoved.as_ref().map_or(0, |unmoved| unmoved[row]);
-        let columns = self.left_padding[row] - unmoved..self.num_columns - unmoved;
+        let pending_shifts =
+            self.pending_shifts.as_ref().map_or(0, |pending_shifts| pending_shifts[row]);
+        let columns = self.left_padding[row] - pending_shifts..self.num_columns - pending_shifts;
         let (Some(keys), Some(values), false) = (&self.keys, &self.values, columns.is_empty())
         else {
             return Ok(RotatingKvCache::new(self.max_size, 0));
@@ -341,15 +343,15 @@ impl BatchRotatingKvCache {
         let tokens = |buffer: &Array| -> Result<Array> {
             let (from, to) = (self.head + columns.start, self.head + columns.end);
             if to <= self.num_columns {
-                return row_span(buffer, row, from..to)?.contiguous();
+                return row_tokens(buffer, row, from..to)?.contiguous();
             }
             if from >= self.num_columns {
-                return row_span(buffer, row, from - self.num_columns..to - self.num_columns)?
+                return row_tokens(buffer, row, from - self.num_columns..to - self.num_columns)?
                     .contiguous();
             }
             joined(&[
-                row_span(buffer, row, from..self.num_columns)?,
-                row_span(buffer, row, 0..to - self.num_columns)?,
+                row_tokens(buffer, row, from..self.num_columns)?,
+                row_tokens(buffer, row, 0..to - self.num_columns)?,
             ])
         };
         Ok(RotatingKvCache::from_temporal(

@@ -10,7 +10,7 @@ use crate::ffi;
 pub(super) const STEP: i32 = 256;
 
 /// Tokens `start..stop` of `buffer`, as a view.
-pub(super) fn span(buffer: &Array, start: i32, stop: i32) -> Result<Array> {
+pub(super) fn token_range(buffer: &Array, start: i32, stop: i32) -> Result<Array> {
     let (mut from, mut to) = ([0; 4], shape(buffer)?);
     from[2] = start;
     to[2] = stop;
@@ -19,7 +19,7 @@ pub(super) fn span(buffer: &Array, start: i32, stop: i32) -> Result<Array> {
 
 /// The first `stop` tokens of `buffer`: itself where those are all.
 pub(super) fn front(buffer: &Array, stop: i32) -> Result<Array> {
-    if stop == buffer.dim(2) { Ok(buffer.clone()) } else { span(buffer, 0, stop) }
+    if stop == buffer.dim(2) { Ok(buffer.clone()) } else { token_range(buffer, 0, stop) }
 }
 
 /// `buffer` with `update` at the tokens from `start` on. MLX writes in place if nobody holds

@@ -4,7 +4,7 @@
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
-use super::buffer::{append, span};
+use super::buffer::{append, token_range};
 use super::{AttentionStep, Mask, RopeOffset};
 
 /// At most `chunk_size` tokens before a step, and the step's own. As mlx-lm's ChunkedKVCache.
@@ -77,7 +77,7 @@ impl ChunkedKvCache {
         let base = if is_full { start } else { self.base };
         let appended = |buffer: &Option<Array>, update: &Array| match buffer {
             Some(buffer) if is_full => append(
-                Some(&span(buffer, start - self.base, self.offset - self.base)?),
+                Some(&token_range(buffer, start - self.base, self.offset - self.base)?),
                 update,
                 self.offset - base,
             ),
@@ -86,8 +86,8 @@ impl ChunkedKvCache {
         let (all_keys, all_values) = (appended(&self.keys, keys)?, appended(&self.values, values)?);
         (self.base, self.start, self.offset) = (base, start, stop);
         let views = (
-            span(&all_keys, start - base, stop - base)?,
-            span(&all_values, start - base, stop - base)?,
+            token_range(&all_keys, start - base, stop - base)?,
+            token_range(&all_values, start - base, stop - base)?,
         );
         self.keys = Some(all_keys);
         self.values = Some(all_values);
@@ -133,8 +133,8 @@ impl ChunkedKvCache {
     }
 
     /// Keys and values held, as views; none while there are none.
-    pub(super) fn held(&self) -> Result<Option<(Array, Array)>> {
-        let held = |buffer| span(buffer, self.start - self.base, self.offset - self.base);
+    pub(super) fn tokens_in_use(&self) -> Result<Option<(Array, Array)>> {
+        let held = |buffer| token_range(buffer, self.start - self.base, self.offset - self.base);
         match (&self.keys, &self.values) {
             (Some(keys), Some(values)) if self.start < self.offset => {
                 Ok(Some((held(keys)?, held(values)?)))

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
 
-use super::buffer::span;
+use super::buffer::token_range;
 use super::{LayerCache, QuantizedArray};
 use crate::LmError;
 
@@ -123,16 +123,16 @@ impl Part {
     /// Of the tokens `start..stop`, all of which are held.
     fn of(cache: &LayerCache, start: usize, stop: usize, is_first: bool) -> Result<Part, LmError> {
         let refused =
-            || LmError::CacheSpan { what: format!("a {} cannot be compared", cache.kind()) };
+            || LmError::ChunkState { what: format!("a {} cannot be compared", cache.kind()) };
         let cut = |array: &Array, first: usize| match stop - first <= array.dim(2) as usize {
-            true => Ok(span(array, (start - first) as i32, (stop - first) as i32)?),
-            false => Err(LmError::CacheSpan {
+            true => Ok(token_range(array, (start - first) as i32, (stop - first) as i32)?),
+            false => Err(LmError::ChunkState {
                 what: format!("a {} holds fewer than {stop} tokens", cache.kind()),
             }),
         };
         match cache {
             LayerCache::Kv(kv) => {
-                let (keys, values) = kv.settled()?.ok_or_else(refused)?;
+                let (keys, values) = kv.materialized()?.ok_or_else(refused)?;
                 Ok(Part {
                     tolerance: Tolerance::of(keys.dtype()),
                     arrays: [cut(&keys, 0)?, cut(&values, 0)?],
@@ -147,7 +147,7 @@ impl Part {
                 })
             }
             LayerCache::Quantized(quantized) => {
-                let (keys, values) = quantized.held()?.ok_or_else(refused)?;
+                let (keys, values) = quantized.tokens_in_use()?.ok_or_else(refused)?;
                 let (group_size, bits) = (quantized.group_size(), quantized.bits());
                 let dense = |array: &QuantizedArray| {
                     let (packed, scales, biases) =

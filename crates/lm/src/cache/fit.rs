@@ -27,15 +27,16 @@ pub(super) fn check_fit(
         return Err(LmError::CacheLayers { found: layers.len(), expected: own.len() });
     }
     for (layer, (own, given)) in own.iter().zip(layers).enumerate() {
-        let (own, given) = (Form::of_cache(own), Form::of_state(given));
-        if !own.admits(&given) {
+        let (own, given) = (LayerShape::of_cache(own), LayerShape::of_state(given));
+        if !own.accepts(&given) {
             return Err(LmError::CacheFit {
                 layer,
                 found: given.to_string(),
                 expected: own.to_string(),
             });
         }
-        if let Some((found, expected)) = own.other_type(&given).filter(|_| has_its_types) {
+        if let Some((found, expected)) = own.first_dtype_mismatch(&given).filter(|_| has_its_types)
+        {
             return Err(LmError::CachePrecision {
                 layer,
                 found: name(found),
@@ -85,7 +86,7 @@ pub(super) fn own_caches(model: &Model) -> Result<Vec<LayerCache>, LmError> {
 
 /// What of a layer's cache does not depend on its tokens.
 #[derive(Debug)]
-struct Form {
+struct LayerShape {
     class: Option<Class>, // none of a batch, which no file holds
     kind: &'static str,
     /// Tokens of a ring, and how many first ones it keeps.
@@ -94,16 +95,16 @@ struct Form {
     /// axes. Nothing where nothing is held.
     shapes: Vec<Vec<usize>>,
     types: Vec<Dtype>,
-    entries: Vec<Form>,
+    entries: Vec<LayerShape>,
 }
 
-impl Form {
-    fn of_cache(cache: &LayerCache) -> Form {
+impl LayerShape {
+    fn of_cache(cache: &LayerCache) -> LayerShape {
         let arrays = cache.arrays();
         let axes = |array: &Array| -> Vec<usize> {
             array.shape().iter().map(|&length| length as usize).collect()
         };
-        let mut form = Form {
+        let mut shape = LayerShape {
             class: None,
             kind: cache.kind(),
             ring: None,
@@ -115,24 +116,24 @@ impl Form {
             LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Chunked(_) => {
                 // Behind keys and values a plain cache may have a few tokens more of each.
                 for array in arrays.into_iter().take(2) {
-                    form.add_tokens(&axes(array), 1, array.dtype());
+                    shape.add_tokens(&axes(array), 1, array.dtype());
                 }
             }
             LayerCache::Arrays(_) => {
-                (form.shapes, form.types) =
+                (shape.shapes, shape.types) =
                     arrays.into_iter().map(|array| (axes(array), array.dtype())).unzip();
             }
             LayerCache::List(list) => {
-                form.entries = list.entries().iter().map(Form::of_cache).collect()
+                shape.entries = list.entries().iter().map(LayerShape::of_cache).collect()
             }
             // No model makes one.
             LayerCache::Quantized(_) | LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {
-                return form;
+                return shape;
             }
         }
-        form.class = Some(match cache {
+        shape.class = Some(match cache {
             LayerCache::Rotating(ring) => {
-                form.ring = Some((ring.max_size(), ring.keep()));
+                shape.ring = Some((ring.max_size(), ring.keep()));
                 Class::Rotating
             }
             LayerCache::Chunked(_) => Class::Chunked,
@@ -140,11 +141,11 @@ impl Form {
             LayerCache::List(_) => Class::List,
             _ => Class::Kv,
         });
-        form
+        shape
     }
 
-    fn of_state(state: &LayerState) -> Form {
-        let empty = |class: Class| Form {
+    fn of_state(state: &LayerState) -> LayerShape {
+        let empty = |class: Class| LayerShape {
             class: Some(class),
             kind: class.kind(),
             ring: None,
@@ -152,29 +153,30 @@ impl Form {
             types: Vec::new(),
             entries: Vec::new(),
         };
-        let tokens = |mut form: Form, held: &Option<[Rows; 2]>| {
+        let tokens = |mut shape: LayerShape, held: &Option<[Rows; 2]>| {
             for Rows { tensor, .. } in held.iter().flatten() {
-                form.add_tokens(&tensor.shape, 1, mlx_dtype(tensor.dtype));
+                shape.add_tokens(&tensor.shape, 1, mlx_dtype(tensor.dtype));
             }
-            form
+            shape
         };
         match state {
             LayerState::Kv { held, .. } => tokens(empty(Class::Kv), held),
             LayerState::Chunked { held, .. } => tokens(empty(Class::Chunked), held),
-            LayerState::Rotating { held, max_size, keep, .. } => {
-                tokens(Form { ring: Some((*max_size, *keep)), ..empty(Class::Rotating) }, held)
-            }
+            LayerState::Rotating { held, max_size, keep, .. } => tokens(
+                LayerShape { ring: Some((*max_size, *keep)), ..empty(Class::Rotating) },
+                held,
+            ),
             LayerState::Quantized { held, group_size, .. } => {
-                let mut form = empty(Class::Quantized);
+                let mut shape = empty(Class::Quantized);
                 for [_, scales, _] in held.iter().flat_map(|held| held.iter()) {
                     // A scale stands for a group.
-                    form.add_tokens(
+                    shape.add_tokens(
                         &scales.tensor.shape,
                         *group_size as usize,
                         mlx_dtype(scales.tensor.dtype),
                     );
                 }
-                form
+                shape
             }
             LayerState::Arrays(slots) => {
                 let slots = slots
@@ -182,11 +184,12 @@ impl Form {
                     .flatten()
                     .map(|TensorEntry { shape, dtype, .. }| (shape.clone(), mlx_dtype(*dtype)));
                 let (shapes, types) = slots.unzip();
-                Form { shapes, types, ..empty(Class::Arrays) }
+                LayerShape { shapes, types, ..empty(Class::Arrays) }
             }
-            LayerState::List(entries) => {
-                Form { entries: entries.iter().map(Form::of_state).collect(), ..empty(Class::List) }
-            }
+            LayerState::List(entries) => LayerShape {
+                entries: entries.iter().map(LayerShape::of_state).collect(),
+                ..empty(Class::List)
+            },
         }
     }
 
@@ -200,7 +203,7 @@ impl Form {
 
     /// Whether a model whose own cache is this one can go on from a `given` one. What holds nothing
     /// yet fits by its kind.
-    fn admits(&self, given: &Form) -> bool {
+    fn accepts(&self, given: &LayerShape) -> bool {
         let is_kind = match (self.class, given.class) {
             (Some(Class::Rotating), Some(Class::Rotating)) => self.ring == given.ring,
             (Some(Class::Kv), Some(Class::Kv | Class::Rotating | Class::Quantized)) => true,
@@ -208,7 +211,7 @@ impl Form {
             _ => false,
         };
         let are_floats = given.types.iter().all(|dtype| dtype.is_float());
-        let fit = |(own, given): (&Form, &Form)| own.admits(given);
+        let fit = |(own, given): (&LayerShape, &LayerShape)| own.accepts(given);
         is_kind
             && are_floats
             && (given.shapes.is_empty() || self.shapes == given.shapes)
@@ -217,7 +220,7 @@ impl Form {
     }
 
     /// The first type that differs: what is given, and this one's.
-    fn other_type(&self, given: &Form) -> Option<(Dtype, Dtype)> {
+    fn first_dtype_mismatch(&self, given: &LayerShape) -> Option<(Dtype, Dtype)> {
         let own = self
             .types
             .iter()
@@ -225,7 +228,10 @@ impl Form {
             .find(|(own, given)| own != given)
             .map(|(own, given)| (*given, *own));
         own.or_else(|| {
-            self.entries.iter().zip(&given.entries).find_map(|(own, given)| own.other_type(given))
+            self.entries
+                .iter()
+                .zip(&given.entries)
+                .find_map(|(own, given)| own.first_dtype_mismatch(given))
         })
     }
 }
@@ -234,7 +240,7 @@ fn name(dtype: Dtype) -> String {
     format!("{dtype:?}").to_lowercase()
 }
 
-impl Display for Form {
+impl Display for LayerShape {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "a {}", self.kind)?;
         match self.ring {

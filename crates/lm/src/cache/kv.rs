@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 use mlx_rs::error::Result;
 
-use super::buffer::{self, append, front, joined, room, round_up, span};
+use super::buffer::{self, append, front, joined, room, round_up, token_range};
 use super::{AttentionStep, QuantizedKvCache};
 use crate::LmError;
 
@@ -12,7 +12,7 @@ use crate::LmError;
 pub struct KvCache {
     keys: Option<Array>,   // [B, H, capacity, D]
     values: Option<Array>, // [B, H, capacity, D]
-    recent: Option<Recent>,
+    tail: Option<TailBuffer>,
     offset: i32,
 }
 
@@ -20,12 +20,12 @@ pub struct KvCache {
 ///
 /// Whoever writes single tokens faster than the device attends to them never gets to write a buffer
 /// in place: MLX copies what is still being read. A kernel that returns these few tokens anew
-/// leaves the buffers alone for [`KvCache::RECENT`] steps.
+/// leaves the buffers alone for [`KvCache::TAIL_CAPACITY`] steps.
 #[derive(Debug, Clone)]
-pub(crate) struct Recent {
-    /// `[B, H, RECENT, D]`
+pub(crate) struct TailBuffer {
+    /// `[B, H, TAIL_CAPACITY, D]`
     pub(crate) keys: Array,
-    /// `[B, H, RECENT, D]`
+    /// `[B, H, TAIL_CAPACITY, D]`
     pub(crate) values: Array,
     /// How many are in use, at the front.
     pub(crate) count: i32,
@@ -36,7 +36,7 @@ impl KvCache {
     pub const STEP: i32 = buffer::STEP;
 
     /// Room for tokens behind those in the buffers.
-    pub(crate) const RECENT: i32 = 64;
+    pub(crate) const TAIL_CAPACITY: i32 = 64;
 
     /// An empty cache.
     pub fn new() -> Self {
@@ -58,7 +58,7 @@ impl KvCache {
         Ok(KvCache {
             keys: Some(with_room(keys)?),
             values: Some(with_room(values)?),
-            recent: None,
+            tail: None,
             offset,
         })
     }
@@ -70,7 +70,7 @@ impl KvCache {
 
     /// A cache that holds the first `offset` tokens of `keys` and `values` `[B, H, capacity, D]`.
     pub(super) fn from_buffers(keys: Array, values: Array, offset: i32) -> Self {
-        KvCache { keys: Some(keys), values: Some(values), recent: None, offset }
+        KvCache { keys: Some(keys), values: Some(values), tail: None, offset }
     }
 
     /// Whether nothing was ever written.
@@ -79,8 +79,8 @@ impl KvCache {
     }
 
     /// Keys and values in use, `[B, H, offset, D]`, as views; none while nothing is remembered.
-    pub(super) fn held(&self) -> Result<Option<(Array, Array)>> {
-        match self.settled()? {
+    pub(super) fn tokens_in_use(&self) -> Result<Option<(Array, Array)>> {
+        match self.materialized()? {
             Some((keys, values)) if self.offset > 0 => {
                 Ok(Some((front(&keys, self.offset)?, front(&values, self.offset)?)))
             }
@@ -95,7 +95,7 @@ impl KvCache {
         group_size: i32,
         bits: i32,
     ) -> std::result::Result<QuantizedKvCache, LmError> {
-        match self.settled()? {
+        match self.materialized()? {
             Some((keys, values)) => {
                 QuantizedKvCache::quantize(&keys, &values, self.offset(), group_size, bits)
             }
@@ -105,7 +105,7 @@ impl KvCache {
 
     /// Appends `keys` and `values` `[B, H, L, D]` and returns all of them, `[B, H, offset, D]`.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
-        self.settle()?;
+        self.materialize()?;
         let all_keys = append(self.keys.as_ref(), &keys, self.offset)?;
         let all_values = append(self.values.as_ref(), &values, self.offset)?;
         self.offset += keys.dim(2);
@@ -117,67 +117,67 @@ impl KvCache {
 
     /// The whole buffers, `[B, H, capacity, D]`, with all that is remembered in them; none where
     /// nothing was ever written.
-    pub(super) fn settled(&self) -> Result<Option<(Array, Array)>> {
+    pub(super) fn materialized(&self) -> Result<Option<(Array, Array)>> {
         let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
-        match &self.recent {
-            Some(recent) if recent.count > 0 => {
-                let start = self.offset - recent.count;
-                let with = |buffer: &Array, recent_tokens: &Array| {
-                    append(Some(buffer), &front(recent_tokens, recent.count)?, start)
+        match &self.tail {
+            Some(tail) if tail.count > 0 => {
+                let start = self.offset - tail.count;
+                let with = |buffer: &Array, tail_tokens: &Array| {
+                    append(Some(buffer), &front(tail_tokens, tail.count)?, start)
                 };
-                Ok(Some((with(keys, &recent.keys)?, with(values, &recent.values)?)))
+                Ok(Some((with(keys, &tail.keys)?, with(values, &tail.values)?)))
             }
             _ => Ok(Some((keys.clone(), values.clone()))),
         }
     }
 
-    fn settle(&mut self) -> Result<()> {
-        if self.recent.is_some()
-            && let Some((keys, values)) = self.settled()?
+    fn materialize(&mut self) -> Result<()> {
+        if self.tail.is_some()
+            && let Some((keys, values)) = self.materialized()?
         {
-            (self.keys, self.values, self.recent) = (Some(keys), Some(values), None);
+            (self.keys, self.values, self.tail) = (Some(keys), Some(values), None);
         }
         Ok(())
     }
 
-    /// Buffers and recent tokens, with room for one more of these; none where nothing was ever
+    /// Buffers and tail tokens, with room for one more of these; none where nothing was ever
     /// written.
-    pub(crate) fn with_recent(&mut self) -> Result<Option<(&Array, &Array, &Recent)>> {
-        if self.recent.as_ref().is_some_and(|recent| recent.count == Self::RECENT) {
-            self.settle()?;
+    pub(crate) fn with_tail_room(&mut self) -> Result<Option<(&Array, &Array, &TailBuffer)>> {
+        if self.tail.as_ref().is_some_and(|tail| tail.count == Self::TAIL_CAPACITY) {
+            self.materialize()?;
         }
         let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
-        if self.recent.is_none() {
-            let empty = |buffer: &Array| room(buffer, Self::RECENT);
-            self.recent = Some(Recent { keys: empty(keys)?, values: empty(values)?, count: 0 });
+        if self.tail.is_none() {
+            let empty = |buffer: &Array| room(buffer, Self::TAIL_CAPACITY);
+            self.tail = Some(TailBuffer { keys: empty(keys)?, values: empty(values)?, count: 0 });
         }
-        Ok(self.recent.as_ref().map(|recent| (keys, values, recent)))
+        Ok(self.tail.as_ref().map(|tail| (keys, values, tail)))
     }
 
-    /// Takes the recent tokens with one more behind them, as [`KvCache::with_recent`] gave them.
-    pub(crate) fn push_recent(&mut self, keys: Array, values: Array) {
-        let count = self.recent.as_ref().map_or(0, |recent| recent.count) + 1;
-        self.recent = Some(Recent { keys, values, count });
+    /// Takes the tail tokens with one more behind them, as [`KvCache::with_tail_room`] gave them.
+    pub(crate) fn replace_tail(&mut self, keys: Array, values: Array) {
+        let count = self.tail.as_ref().map_or(0, |tail| tail.count) + 1;
+        self.tail = Some(TailBuffer { keys, values, count });
         self.offset += 1;
     }
 
     /// Keys and values of the tokens `start..stop`, `[B, H, stop - start, D]`, as contiguous
     /// arrays; none where the span is not held.
-    pub fn span(&self, start: usize, stop: usize) -> Result<Option<(Array, Array)>> {
+    pub fn token_range(&self, start: usize, stop: usize) -> Result<Option<(Array, Array)>> {
         if start >= stop || stop > self.offset as usize {
             return Ok(None);
         }
-        let num_stored = self.offset - self.recent.as_ref().map_or(0, |recent| recent.count);
+        let num_stored = self.offset - self.tail.as_ref().map_or(0, |tail| tail.count);
         let buffers = match (&self.keys, &self.values) {
             (Some(keys), Some(values)) if stop <= num_stored as usize => {
                 Some((keys.clone(), values.clone()))
             }
-            _ => self.settled()?,
+            _ => self.materialized()?,
         };
         let Some((keys, values)) = buffers else { return Ok(None) };
         Ok(Some((
-            span(&keys, start as i32, stop as i32)?.contiguous()?,
-            span(&values, start as i32, stop as i32)?.contiguous()?,
+            token_range(&keys, start as i32, stop as i32)?.contiguous()?,
+            token_range(&values, start as i32, stop as i32)?.contiguous()?,
         )))
     }
 
@@ -185,8 +185,8 @@ impl KvCache {
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         let trimmed = num_tokens.min(self.offset as usize);
         self.offset -= trimmed as i32;
-        if let Some(recent) = &mut self.recent {
-            recent.count = (recent.count - trimmed as i32).max(0);
+        if let Some(tail) = &mut self.tail {
+            tail.count = (tail.count - trimmed as i32).max(0);
         }
         trimmed
     }
@@ -199,8 +199,8 @@ impl KvCache {
 
     /// The arrays behind it.
     pub fn arrays(&self) -> Vec<&Array> {
-        let recent = self.recent.iter().flat_map(|recent| [&recent.keys, &recent.values]);
-        self.keys.iter().chain(&self.values).chain(recent).collect()
+        let tail = self.tail.iter().flat_map(|tail| [&tail.keys, &tail.values]);
+        self.keys.iter().chain(&self.values).chain(tail).collect()
     }
 }
 
@@ -268,36 +268,35 @@ mod tests {
             keys.contiguous().expect("contiguous").as_slice::<f32>(),
             tokens(0, 600).as_slice::<f32>()
         );
-        let (span, _) = cache.span(250, 310).expect("span").expect("held");
+        let (span, _) = cache.token_range(250, 310).expect("span").expect("held");
         assert_eq!(span.as_slice::<f32>(), tokens(250, 310).as_slice::<f32>());
-        assert!(cache.span(590, 601).expect("span").is_none());
+        assert!(cache.token_range(590, 601).expect("span").is_none());
     }
 
     #[test]
     fn recent_tokens_are_remembered_like_the_others() {
         let held = |cache: &KvCache| {
-            let (keys, values) = cache.held().expect("held").expect("tokens");
+            let (keys, values) = cache.tokens_in_use().expect("held").expect("tokens");
             let numbers =
                 |array: Array| array.contiguous().expect("contiguous").as_slice::<f32>().to_vec();
             (numbers(keys), numbers(values))
         };
         let plain = |length: i32| tokens(0, length).as_slice::<f32>().to_vec();
         let mut cache = KvCache::new();
-        assert!(cache.with_recent().expect("recent").is_none());
+        assert!(cache.with_tail_room().expect("tail").is_none());
         cache.update_and_fetch(tokens(0, 200), tokens(0, 200)).expect("update");
-        // Past the room for recent tokens twice, and past the buffers' first step.
+        // Past the room for tail tokens twice, and past the buffers' first step.
         for position in 200..340 {
-            let (_, _, recent) = cache.with_recent().expect("recent").expect("room");
-            let with_new =
-                buffer::write(&recent.keys, &tokens(position, position + 1), recent.count)
-                    .expect("write");
-            let count = recent.count;
-            assert!(count < KvCache::RECENT);
-            cache.push_recent(with_new.clone(), with_new);
+            let (_, _, tail) = cache.with_tail_room().expect("tail").expect("room");
+            let with_new = buffer::write(&tail.keys, &tokens(position, position + 1), tail.count)
+                .expect("write");
+            let count = tail.count;
+            assert!(count < KvCache::TAIL_CAPACITY);
+            cache.replace_tail(with_new.clone(), with_new);
             assert_eq!(cache.offset() as i32, position + 1);
         }
         assert_eq!(held(&cache), (plain(340), plain(340)));
-        let (span, _) = cache.span(100, 335).expect("span").expect("held");
+        let (span, _) = cache.token_range(100, 335).expect("span").expect("held");
         assert_eq!(span.as_slice::<f32>(), tokens(100, 335).as_slice::<f32>());
         let copy = cache.clone();
         for (trimmed, length) in [(5, 335), (100, 235)] {

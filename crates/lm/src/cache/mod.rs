@@ -10,6 +10,7 @@ pub mod batch;
 mod batch_kv;
 mod batch_rotating;
 mod buffer;
+pub mod chunk_state;
 mod chunked;
 mod compare;
 mod fit;
@@ -21,7 +22,6 @@ mod quantized;
 mod rotating;
 mod rows;
 mod snapshot;
-pub mod span;
 
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, ops};

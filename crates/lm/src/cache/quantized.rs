@@ -142,7 +142,7 @@ impl QuantizedKvCache {
     }
 
     /// Keys and values in use, as views; none while nothing is remembered.
-    pub(super) fn held(&self) -> Result<Option<(QuantizedArray, QuantizedArray)>> {
+    pub(super) fn tokens_in_use(&self) -> Result<Option<(QuantizedArray, QuantizedArray)>> {
         match (&self.keys, &self.values) {
             (Some(keys), Some(values)) if self.offset > 0 => {
                 Ok(Some((keys.front(self.offset)?, values.front(self.offset)?)))

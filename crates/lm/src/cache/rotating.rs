@@ -6,7 +6,7 @@ use std::ops::Range;
 use mlx_rs::Array;
 use mlx_rs::error::Result;
 
-use super::buffer::{STEP, front, joined, room, span, write};
+use super::buffer::{STEP, front, joined, room, token_range, write};
 use super::{AttentionStep, Mask, RopeOffset, causal_mask};
 
 /// The last `max_size` tokens, of which the very first `keep` are never given up. As mlx-lm's
@@ -77,7 +77,7 @@ impl RotatingKvCache {
 
     /// Keys and values in use, in the buffer's own order, as views; none while nothing is
     /// remembered.
-    pub(super) fn held(&self) -> Result<Option<(Array, Array)>> {
+    pub(super) fn tokens_in_use(&self) -> Result<Option<(Array, Array)>> {
         match (&self.keys, &self.values) {
             (Some(keys), Some(values)) if self.offset > 0 => {
                 let in_use = self.offset.min(keys.dim(2));
@@ -126,7 +126,7 @@ impl RotatingKvCache {
         let length = keys.dim(2);
         let (all_keys, all_values) = match (&self.keys, &self.values) {
             (Some(old_keys), Some(old_values)) => {
-                let mut held = self.temporal_spans(old_keys.dim(2)).to_vec();
+                let mut held = self.temporal_ranges(old_keys.dim(2)).to_vec();
                 let num_held: i32 = held.iter().map(|span| span.end - span.start).sum();
                 let surplus = num_held - (self.max_size - 1);
                 if surplus > 0 {
@@ -235,7 +235,7 @@ impl RotatingKvCache {
     /// exceeds `max_size` after several tokens at once.
     pub fn temporal(&self) -> Result<Option<(Array, Array)>> {
         let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
-        let held = self.temporal_spans(keys.dim(2));
+        let held = self.temporal_ranges(keys.dim(2));
         Ok(Some((gathered(keys, &held, None)?, gathered(values, &held, None)?)))
     }
 
@@ -245,7 +245,7 @@ impl RotatingKvCache {
     pub fn first_held(&self) -> usize {
         let capacity = self.keys.as_ref().map_or(0, |keys| keys.dim(2));
         let num_held: i32 =
-            self.temporal_spans(capacity).iter().map(|span| span.end - span.start).sum();
+            self.temporal_ranges(capacity).iter().map(|span| span.end - span.start).sum();
         (self.offset - num_held).max(0) as usize
     }
 
@@ -255,7 +255,7 @@ impl RotatingKvCache {
     }
 
     /// The parts of the buffer that hold tokens, oldest first.
-    fn temporal_spans(&self, capacity: i32) -> [Range<i32>; 3] {
+    fn temporal_ranges(&self, capacity: i32) -> [Range<i32>; 3] {
         if self.index < self.offset && self.index < capacity {
             [0..self.keep, self.index..capacity, self.keep..self.index]
         } else {
@@ -284,7 +284,7 @@ fn gathered(buffer: &Array, spans: &[Range<i32>], more: Option<Array>) -> Result
         parts.push(if *part == (0..buffer.dim(2)) {
             buffer.clone()
         } else {
-            span(buffer, part.start, part.end)?
+            token_range(buffer, part.start, part.end)?
         });
     }
     parts.extend(more);

@@ -10,7 +10,7 @@ use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
 use super::RopeOffset;
-use super::buffer::{front, shape, span};
+use super::buffer::{front, shape, token_range};
 use crate::ffi;
 
 /// Rows whose tokens stand in the same columns of one buffer; none holds nothing.
@@ -32,7 +32,7 @@ pub(super) fn stacked(blocks: &[Block], stop: i32, capacity: i32) -> Result<Opti
         let next = row + block.num_rows as i32;
         let length = block.columns.end - block.columns.start;
         if let Some(buffer) = block.buffer.filter(|_| length > 0) {
-            let part = span(buffer, block.columns.start, block.columns.end)?;
+            let part = token_range(buffer, block.columns.start, block.columns.end)?;
             // Each of these writes into the one before it: no copy but the tokens themselves.
             all = ffi::slice_update(
                 &all,
@@ -48,7 +48,7 @@ pub(super) fn stacked(blocks: &[Block], stop: i32, capacity: i32) -> Result<Opti
 
 /// The columns of the rows `kept` alone.
 pub(super) fn kept_rows(buffer: &Array, kept: &[usize], columns: Range<i32>) -> Result<Array> {
-    span(buffer, columns.start, columns.end)?.take_axis(row_indices(kept), 0)
+    token_range(buffer, columns.start, columns.end)?.take_axis(row_indices(kept), 0)
 }
 
 /// i32 `[kept]`, for taking rows.
@@ -58,7 +58,7 @@ pub(crate) fn row_indices(kept: &[usize]) -> Array {
 }
 
 /// The tokens of one row, a view `[1, H, columns, D]`.
-pub(super) fn row_span(buffer: &Array, row: usize, columns: Range<i32>) -> Result<Array> {
+pub(super) fn row_tokens(buffer: &Array, row: usize, columns: Range<i32>) -> Result<Array> {
     let [_, heads, _, dimensions] = shape(buffer)?;
     let row = row as i32;
     ffi::slice(buffer, &[row, 0, columns.start, 0], &[row + 1, heads, columns.end, dimensions])

@@ -11,10 +11,10 @@ use super::LayerCache;
 /// appended to and trimmed, but not below that number. The others are kept whole: a ring overwrites
 /// what it would have to bring back.
 #[derive(Debug, Clone)]
-pub struct CacheSnapshot(Kept);
+pub struct CacheSnapshot(SavedState);
 
 #[derive(Debug, Clone)]
-enum Kept {
+enum SavedState {
     Offset(usize),
     Whole(Box<LayerCache>),
     Each(Vec<CacheSnapshot>),
@@ -24,14 +24,14 @@ impl LayerCache {
     /// Remembers the present contents.
     pub fn snap(&self) -> CacheSnapshot {
         CacheSnapshot(match self {
-            LayerCache::Kv(_) | LayerCache::Quantized(_) => Kept::Offset(self.offset()),
+            LayerCache::Kv(_) | LayerCache::Quantized(_) => SavedState::Offset(self.offset()),
             LayerCache::Rotating(_)
             | LayerCache::Chunked(_)
             | LayerCache::Arrays(_)
             | LayerCache::BatchKv(_)
-            | LayerCache::BatchRotating(_) => Kept::Whole(Box::new(self.clone())),
+            | LayerCache::BatchRotating(_) => SavedState::Whole(Box::new(self.clone())),
             LayerCache::List(list) => {
-                Kept::Each(list.entries().iter().map(LayerCache::snap).collect())
+                SavedState::Each(list.entries().iter().map(LayerCache::snap).collect())
             }
         })
     }
@@ -40,8 +40,8 @@ impl LayerCache {
     /// there.
     pub fn restore(&mut self, snapshot: CacheSnapshot) -> Result<()> {
         match (snapshot.0, self) {
-            (Kept::Whole(cache), to) => *to = *cache,
-            (Kept::Offset(offset), to) => {
+            (SavedState::Whole(cache), to) => *to = *cache,
+            (SavedState::Offset(offset), to) => {
                 let surplus = to.offset().checked_sub(offset);
                 if surplus.is_none_or(|surplus| to.trim(surplus) != surplus) {
                     let held = to.offset();
@@ -50,14 +50,14 @@ impl LayerCache {
                     )));
                 }
             }
-            (Kept::Each(snapshots), LayerCache::List(list))
+            (SavedState::Each(snapshots), LayerCache::List(list))
                 if snapshots.len() == list.entries().len() =>
             {
                 for (cache, snapshot) in list.entries_mut().iter_mut().zip(snapshots) {
                     cache.restore(snapshot)?;
                 }
             }
-            (Kept::Each(_), to) => {
+            (SavedState::Each(_), to) => {
                 return Err(Exception::custom(format!(
                     "a {} is given the snapshot of another cache",
                     to.kind()

@@ -5,11 +5,11 @@
 //! ahead of the main one. [`stream_generate`] makes text of either, one [`GenerationResponse`] for
 //! each token, and ends it where a stop rule says so; [`generate`] collects that.
 
-mod checkpoint;
 mod history;
 mod logprobs;
 mod prefill;
 mod response;
+mod rollback;
 mod speculative;
 mod stream;
 mod text;
@@ -23,8 +23,8 @@ use crate::models::Model;
 use crate::sample::{LogitsProcessors, Sampler};
 use crate::{LmError, LoadedModel};
 
-pub(crate) use checkpoint::Checkpoint;
-pub(crate) use prefill::read_chunks;
+pub(crate) use prefill::prefill_chunks;
+pub(crate) use rollback::RollbackPoint;
 
 pub(crate) use logprobs::top_logprobs;
 pub use logprobs::{Logprobs, TokenScore, score};

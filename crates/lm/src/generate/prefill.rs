@@ -121,7 +121,7 @@ pub(super) fn prefill(
     }
     let forward = &mut |range, caches: &mut [LayerCache]| prompt.forward(range, model, caches);
     let quantization = options.kv_quantization.as_ref();
-    read_chunks(
+    prefill_chunks(
         0..total - 1,
         options.prefill_step_size,
         forward,
@@ -141,7 +141,7 @@ pub(crate) type Forward<'a> =
 /// Breaking is [`LmError::Cancelled`]: `caches` keep what was read. On any other error they are
 /// left empty, because some layers may have read what others have not. No logits are computed:
 /// nothing asks for them.
-pub(crate) fn read_chunks(
+pub(crate) fn prefill_chunks(
     range: Range<usize>,
     step_size: usize,
     forward: Forward<'_>,

@@ -17,7 +17,7 @@ use super::logprobs::Logprobs;
 use super::prefill::{Prompt, prefill};
 use super::tokens::CLEAR_CACHE_EVERY;
 use super::{
-    Checkpoint, GenerateOptions, Input, OnProgress, Sampled, Sampling, make_caches,
+    GenerateOptions, Input, OnProgress, RollbackPoint, Sampled, Sampling, make_caches,
     quantize_if_due, token_array,
 };
 use crate::cache::LayerCache;
@@ -91,7 +91,7 @@ pub fn speculative_generate_step<'a>(
         model: model.clone(),
         caches: std::mem::take(caches),
         num_read: prompt.len() - 1,
-        checkpoint: None,
+        rollback_point: None,
     };
     let mut stream = SpeculativeStream {
         main: reader(model, caches),
@@ -260,7 +260,7 @@ struct Reader {
     /// The caches hold this many tokens of the sequence, or of its proposed continuation.
     num_read: usize,
     /// Where the caches stood before the last proposals, and how many tokens they held.
-    checkpoint: Option<(Checkpoint, usize)>,
+    rollback_point: Option<(RollbackPoint, usize)>,
 }
 
 impl Reader {
@@ -272,23 +272,25 @@ impl Reader {
             self.read_to(sequence, sequence.len() - 1)?;
         }
         let num_ahead = sequence.len() - self.num_read + num_drafts;
-        self.checkpoint = Some((Checkpoint::take(&self.caches, num_ahead), self.num_read));
+        self.rollback_point = Some((RollbackPoint::take(&self.caches, num_ahead), self.num_read));
         Ok(())
     }
 
     /// Unreads all but the first `num_tokens` of the sequence; where that is not possible, more.
     fn go_back(&mut self, num_tokens: usize) -> Result<(), LmError> {
-        let Some((checkpoint, num_read_then)) = self.checkpoint.take() else { return Ok(()) };
+        let Some((rollback_point, num_read_then)) = self.rollback_point.take() else {
+            return Ok(());
+        };
         if self.num_read <= num_tokens {
             return Ok(());
         }
-        if checkpoint.only_trims() {
+        if rollback_point.only_trims() {
             for cache in &mut self.caches {
                 cache.trim(self.num_read - num_tokens);
             }
             self.num_read = num_tokens;
         } else {
-            checkpoint.restore(&mut self.caches)?;
+            rollback_point.restore(&mut self.caches)?;
             self.num_read = num_read_then;
         }
         Ok(())

@@ -10,12 +10,12 @@ use std::ops::{ControlFlow, Range};
 use super::PromptProgress;
 use crate::LmError;
 use crate::cache::LayerCache;
-use crate::generate::{Checkpoint, GenerateOptions, make_caches, read_chunks, token_array};
+use crate::generate::{GenerateOptions, RollbackPoint, make_caches, prefill_chunks, token_array};
 use crate::models::Model;
 
 /// How far before the end of a prompt its checkpoint stands: chat templates rewrite the last few
 /// tokens of a turn when the next one comes.
-const CHECKPOINT_DISTANCE: usize = 11;
+const ROLLBACK_DISTANCE: usize = 11;
 
 /// The caches of the last prompt and answer.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub(super) struct CacheWrapper {
 pub(super) struct Side {
     pub(super) caches: Vec<LayerCache>,
     /// A point to go back to, and how many tokens were held there.
-    checkpoint: Option<(Checkpoint, usize)>,
+    rollback_point: Option<(RollbackPoint, usize)>,
 }
 
 impl CacheWrapper {
@@ -79,14 +79,15 @@ impl Side {
     fn go_back(&mut self, num_tokens: usize) {
         let surplus = self.num_read().saturating_sub(num_tokens);
         if surplus > 0 && !self.trim(surplus) {
-            match &self.checkpoint {
-                Some((checkpoint, length))
-                    if *length <= num_tokens && checkpoint.restore(&mut self.caches).is_ok() => {}
+            match &self.rollback_point {
+                Some((rollback_point, length))
+                    if *length <= num_tokens
+                        && rollback_point.restore(&mut self.caches).is_ok() => {}
                 _ => self.caches.clear(),
             }
         }
-        self.checkpoint = self
-            .checkpoint
+        self.rollback_point = self
+            .rollback_point
             .take()
             .filter(|(_, length)| *length <= num_tokens && !self.caches.is_empty());
     }
@@ -123,7 +124,7 @@ impl Side {
         };
         let quantization = options.kv_quantization.as_ref();
         let mut read = |range, caches: &mut Vec<LayerCache>| {
-            read_chunks(
+            prefill_chunks(
                 range,
                 options.prefill_step_size,
                 &mut forward,
@@ -132,13 +133,14 @@ impl Side {
                 &mut on_chunk,
             )
         };
-        let checkpoint_at = prompt.len().saturating_sub(CHECKPOINT_DISTANCE);
-        let middle = if checkpoint_at > start { checkpoint_at } else { start };
+        let rollback_at = prompt.len().saturating_sub(ROLLBACK_DISTANCE);
+        let middle = if rollback_at > start { rollback_at } else { start };
         read(start..middle, &mut self.caches)?;
         if middle > start {
-            let checkpoint = Checkpoint::take(&self.caches, usize::MAX);
+            let rollback_point = RollbackPoint::take(&self.caches, usize::MAX);
             // Caches that can always be trimmed need none.
-            self.checkpoint = (!checkpoint.only_trims()).then_some((checkpoint, middle));
+            self.rollback_point =
+                (!rollback_point.only_trims()).then_some((rollback_point, middle));
         }
         read(middle..end, &mut self.caches)?;
         match on_progress(PromptProgress::Finish {

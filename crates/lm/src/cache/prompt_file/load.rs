@@ -7,8 +7,8 @@ use mlx_rs::{Array, Dtype};
 
 use super::checked::{CheckedFile, Class, LayerState, QuantizedRows, Refusal, Rows};
 use crate::LmError;
+use crate::cache::chunk_state::CacheLayout;
 use crate::cache::fit::{check_fit, own_caches};
-use crate::cache::span::CacheLayout;
 use crate::cache::{
     ArraysCache, CacheList, ChunkedKvCache, KvCache, LayerCache, QuantizedArray, QuantizedKvCache,
     RotatingKvCache,

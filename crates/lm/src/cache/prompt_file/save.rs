@@ -61,12 +61,12 @@ impl State {
     fn add(&mut self, prefix: &str, cache: &LayerCache) -> Result<Class> {
         let class = match cache {
             LayerCache::Kv(cache) => {
-                self.pair(prefix, cache.held()?);
+                self.pair(prefix, cache.tokens_in_use()?);
                 self.numbers(prefix, &[cache.offset() as i32]);
                 Class::Kv
             }
             LayerCache::Rotating(cache) => {
-                self.pair(prefix, cache.held()?);
+                self.pair(prefix, cache.tokens_in_use()?);
                 self.numbers(
                     prefix,
                     &[
@@ -79,7 +79,7 @@ impl State {
                 Class::Rotating
             }
             LayerCache::Quantized(cache) => {
-                match cache.held()? {
+                match cache.tokens_in_use()? {
                     Some((keys, values)) => {
                         self.quantized(&format!("{prefix}.0"), keys);
                         self.quantized(&format!("{prefix}.1"), values);
@@ -90,7 +90,7 @@ impl State {
                 Class::Quantized
             }
             LayerCache::Chunked(cache) => {
-                self.pair(prefix, cache.held()?);
+                self.pair(prefix, cache.tokens_in_use()?);
                 self.numbers(
                     prefix,
                     &[cache.offset() as i32, cache.chunk_size() as i32, cache.start() as i32],

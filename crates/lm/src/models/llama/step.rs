@@ -133,13 +133,13 @@ impl CudaStep {
         sizes: &mut Option<Array>,
     ) -> Result<Array, Exception> {
         let offset = cache.offset() as i32;
-        let Some((keys, values, recent)) = cache.with_recent()? else {
+        let Some((keys, values, tail)) = cache.with_tail_room()? else {
             return Err(Exception::custom(
                 "a step on a CUDA device follows other tokens".to_owned(),
             ));
         };
         let sizes = sizes
-            .get_or_insert_with(|| Array::from_slice(&[offset - recent.count, recent.count], &[2]));
+            .get_or_insert_with(|| Array::from_slice(&[offset - tail.count, tail.count], &[2]));
         let splits = Kernels::num_splits(offset);
         let key = (keys.dim(2), splits);
         let mut attention = self.attention.borrow_mut();
@@ -157,16 +157,9 @@ impl CudaStep {
                 &mut other.insert((key, compiled)).1
             }
         };
-        let [attended, keys, values] = compiled.call(&[
-            &qkv,
-            keys,
-            values,
-            &recent.keys,
-            &recent.values,
-            sizes,
-            &self.angles,
-        ])?;
-        cache.push_recent(keys, values);
+        let [attended, keys, values] =
+            compiled.call(&[&qkv, keys, values, &tail.keys, &tail.values, sizes, &self.angles])?;
+        cache.replace_tail(keys, values);
         Ok(attended)
     }
 }

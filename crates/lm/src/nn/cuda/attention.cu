@@ -1,6 +1,6 @@
   // Attention of one token, its rotation and its place in the cache included.
-  // qkv holds queries, keys and values of all heads. The tokens before it are in two places, k and v [KV_HEADS, capacity, D] and recent_k
-  // and recent_v [KV_HEADS, RECENT, D]; sizes says how many are in each. next_k and next_v are the recent ones with this token behind them.
+  // qkv holds queries, keys and values of all heads. The tokens before it are in two places, k and v [KV_HEADS, capacity, D] and tail_k
+  // and tail_v [KV_HEADS, TAIL, D]; sizes says how many are in each. next_k and next_v are the tail ones with this token behind them.
   // A block takes one query head, or with SPLITS > 1 one part of its keys; y then holds D sums, the peak and the total weight of each
   // part, for combine.cu. A key is read by D / 8 lanes, with AHEAD keys in flight for each.
   constexpr int LANES = D / 8;
@@ -12,14 +12,14 @@
   const int head = blockIdx.x, split = blockIdx.y;
   const int kv_head = head / (HEADS / KV_HEADS);
   const int lane = threadIdx.x % LANES, stream = threadIdx.x / LANES, warp = threadIdx.x / 32;
-  const int stored = sizes[0], recent = sizes[1];
+  const int stored = sizes[0], tail = sizes[1];
 
   __shared__ __align__(16) Value query[D], key[D], value[D];
   auto rotate = [&](const Value* from, Value* to) {
     const int i = threadIdx.x;
     const int low = TRADITIONAL ? 2 * i : i, high = TRADITIONAL ? low + 1 : i + D / 2;
     float sine, cosine;
-    sincosf((stored + recent) * angles[i], &sine, &cosine);
+    sincosf((stored + tail) * angles[i], &sine, &cosine);
     const float x = __bfloat162float(from[low]), y = __bfloat162float(from[high]);
     to[low] = __float2bfloat16(x * cosine - y * sine);
     to[high] = __float2bfloat16(x * sine + y * cosine);
@@ -31,15 +31,15 @@
   if (threadIdx.x < D) value[threadIdx.x] = qkv[(HEADS + KV_HEADS + kv_head) * D + threadIdx.x];
   __syncthreads();
 
-  const size_t base = (size_t)kv_head * k_shape[2] * D, recent_base = (size_t)kv_head * RECENT * D;
+  const size_t base = (size_t)kv_head * k_shape[2] * D, tail_base = (size_t)kv_head * TAIL * D;
   if (split == 0 && head % (HEADS / KV_HEADS) == 0) {
-    for (int i = threadIdx.x; i < RECENT * LANES; i += THREADS) {
+    for (int i = threadIdx.x; i < TAIL * LANES; i += THREADS) {
       const int token = i / LANES, at = i % LANES;
-      const bool is_new = token == recent;
-      reinterpret_cast<uint4*>(next_k + recent_base)[i] =
-          is_new ? reinterpret_cast<uint4*>(key)[at] : reinterpret_cast<const uint4*>(recent_k + recent_base)[i];
-      reinterpret_cast<uint4*>(next_v + recent_base)[i] =
-          is_new ? reinterpret_cast<uint4*>(value)[at] : reinterpret_cast<const uint4*>(recent_v + recent_base)[i];
+      const bool is_new = token == tail;
+      reinterpret_cast<uint4*>(next_k + tail_base)[i] =
+          is_new ? reinterpret_cast<uint4*>(key)[at] : reinterpret_cast<const uint4*>(tail_k + tail_base)[i];
+      reinterpret_cast<uint4*>(next_v + tail_base)[i] =
+          is_new ? reinterpret_cast<uint4*>(value)[at] : reinterpret_cast<const uint4*>(tail_v + tail_base)[i];
     }
   }
 
@@ -84,7 +84,7 @@
     for (int j = 0; j < 8; ++j) sums[j] += share * numbers[j];
   };
 
-  const int before = stored + recent;
+  const int before = stored + tail;
   const int chunk = (before + SPLITS - 1) / SPLITS;
   const int first = split * chunk, last = min(first + chunk, before);
   for (int from = first; from < last; from += STREAMS * AHEAD) {
@@ -93,9 +93,9 @@
     for (int i = 0; i < AHEAD; ++i) {
       const int token = min(from + stream + i * STREAMS, last - 1);
       const bool is_stored = token < stored;
-      const size_t at = is_stored ? base + (size_t)token * D : recent_base + (size_t)(token - stored) * D;
-      raw_k[i] = __ldg(reinterpret_cast<const uint4*>((is_stored ? k : recent_k) + at) + lane);
-      raw_v[i] = __ldg(reinterpret_cast<const uint4*>((is_stored ? v : recent_v) + at) + lane);
+      const size_t at = is_stored ? base + (size_t)token * D : tail_base + (size_t)(token - stored) * D;
+      raw_k[i] = __ldg(reinterpret_cast<const uint4*>((is_stored ? k : tail_k) + at) + lane);
+      raw_v[i] = __ldg(reinterpret_cast<const uint4*>((is_stored ? v : tail_v) + at) + lane);
     }
     float scores[AHEAD];
     float highest = peak;

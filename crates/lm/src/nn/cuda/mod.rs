@@ -71,7 +71,7 @@ impl Kernels {
             return None;
         }
         let product_inputs = ["x", "norm_weight", "residual", "w", "scales", "biases"];
-        let attention_inputs = ["qkv", "k", "v", "recent_k", "recent_v", "sizes", "angles"];
+        let attention_inputs = ["qkv", "k", "v", "tail_k", "tail_v", "sizes", "angles"];
         Some(Kernels {
             product: CudaKernel::new(
                 "product",
@@ -144,10 +144,10 @@ impl Kernels {
     }
 
     /// Attention of one token: `inputs` are its queries, keys and values `[1, 1, (H + 2 H_kv) D]`,
-    /// the keys and values before it, stored and recent (`[1, H_kv, capacity or RECENT, D]` each),
+    /// the keys and values before it, stored and tail (`[1, H_kv, capacity or TAIL, D]` each),
     /// how many there are (i32 `[2]`), and the angle that each pair of numbers turns by from one
     /// position to the next (f32 `[D / 2]`). Returns what it attends to, `[1, 1, H D]`, and the
-    /// recent keys and values with its own behind them.
+    /// tail keys and values with its own behind them.
     pub fn attention(
         &self,
         inputs: &[Array; 7],
@@ -158,7 +158,7 @@ impl Kernels {
         let (whole, parts) = ([1, 1, heads * head_dim], [heads, splits, head_dim + 2]);
         let first: (&[i32], _) =
             if splits == 1 { (&whole, Dtype::Bfloat16) } else { (&parts, Dtype::Float32) };
-        let recent: (&[i32], _) = (&[1, kv_heads, KvCache::RECENT, head_dim], Dtype::Bfloat16);
+        let tail: (&[i32], _) = (&[1, kv_heads, KvCache::TAIL_CAPACITY, head_dim], Dtype::Bfloat16);
         let [mut attended, keys, values] = self.attention.apply(
             &inputs.each_ref(),
             Launch {
@@ -166,7 +166,7 @@ impl Kernels {
                     (c"HEADS", heads),
                     (c"KV_HEADS", kv_heads),
                     (c"D", head_dim),
-                    (c"RECENT", KvCache::RECENT),
+                    (c"TAIL", KvCache::TAIL_CAPACITY),
                     (c"SPLITS", splits),
                     (c"THREADS", threads),
                     (c"TRADITIONAL", i32::from(traditional)),
@@ -174,7 +174,7 @@ impl Kernels {
                 ],
                 blocks: [heads, splits, 1],
                 threads,
-                outputs: [first, recent, recent],
+                outputs: [first, tail, tail],
             },
         )?;
         if splits > 1 {

@@ -11,8 +11,8 @@ use crate::{LmError, ffi};
 
 /// Which part of a span's bytes is a tensor, in row-major order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SpanTensor {
-    /// See [`crate::cache::span`].
+pub struct StateTensor {
+    /// See [`crate::cache::chunk_state`].
     pub name: String,
     /// Its type.
     pub dtype: Dtype,
@@ -24,9 +24,9 @@ pub struct SpanTensor {
 
 /// What the layers hold of a span of tokens.
 #[derive(Debug)]
-pub struct CutSpan {
+pub struct ChunkState {
     /// In the order of the layers, each right behind the one before.
-    pub tensors: Vec<SpanTensor>,
+    pub tensors: Vec<StateTensor>,
     /// All their bytes.
     pub bytes: Vec<u8>,
     /// The first token whose keys and values every layer still held; the span's end where a ring
@@ -40,14 +40,14 @@ pub struct CutSpan {
 /// What rings and recurrent states were at a place that the conversation went on from. The arrays
 /// are handles: nothing is copied, but rings that go on are.
 #[derive(Debug, Clone)]
-pub struct Capture {
+pub struct Checkpoint {
     num_tokens: usize,
     layers: Vec<Option<LayerCache>>,
 }
 
-impl Capture {
+impl Checkpoint {
     /// Of `caches` behind their last token; none where every layer keeps all tokens anyway.
-    pub fn of(caches: Vec<LayerCache>) -> Option<Capture> {
+    pub fn of(caches: Vec<LayerCache>) -> Option<Checkpoint> {
         let num_tokens = caches.iter().map(LayerCache::offset).max()?;
         // A second handle to a buffer that only grows would make its next step a copy.
         let layers: Vec<_> = caches
@@ -56,7 +56,7 @@ impl Capture {
                 (!matches!(cache, LayerCache::Kv(_) | LayerCache::Quantized(_))).then_some(cache)
             })
             .collect();
-        layers.iter().any(Option::is_some).then_some(Capture { num_tokens, layers })
+        layers.iter().any(Option::is_some).then_some(Checkpoint { num_tokens, layers })
     }
 
     /// Tokens read when it was taken.
@@ -67,13 +67,13 @@ impl Capture {
 
 /// The evaluated arrays of all layers, to be cut.
 #[derive(Debug)]
-pub struct HeldLayers {
+pub struct EvaluatedLayers {
     num_tokens: usize,
-    layers: Vec<Held>,
+    layers: Vec<EvaluatedLayer>,
 }
 
 #[derive(Debug)]
-enum Held {
+enum EvaluatedLayer {
     /// Keys and values `[1, H, capacity, …]`, row-major, of the tokens from `first` on.
     Tokens {
         arrays: Vec<(&'static str, Array)>,
@@ -81,28 +81,36 @@ enum Held {
         is_window: bool,
     },
     State(Vec<Option<Array>>),
-    List(Vec<Held>),
-    /// Not part of a capture.
+    List(Vec<EvaluatedLayer>),
+    /// Not part of a checkpoint.
     Elsewhere,
 }
 
-impl HeldLayers {
+impl EvaluatedLayers {
     /// Of `caches`, each of which has read the same number of tokens. Evaluates them.
-    pub fn of(caches: &[LayerCache]) -> Result<HeldLayers, LmError> {
-        let layers = caches.iter().map(Held::of).collect::<Result<_, _>>()?;
-        HeldLayers { num_tokens: caches.iter().map(LayerCache::offset).max().unwrap_or(0), layers }
-            .evaluated()
+    pub fn of(caches: &[LayerCache]) -> Result<EvaluatedLayers, LmError> {
+        let layers = caches.iter().map(EvaluatedLayer::of).collect::<Result<_, _>>()?;
+        EvaluatedLayers {
+            num_tokens: caches.iter().map(LayerCache::offset).max().unwrap_or(0),
+            layers,
+        }
+        .evaluated()
     }
 
-    /// Of a capture.
-    pub fn of_capture(capture: &Capture) -> Result<HeldLayers, LmError> {
-        let layers =
-            capture.layers.iter().map(|cache| cache.as_ref().map_or(Ok(Held::Elsewhere), Held::of));
-        HeldLayers { num_tokens: capture.num_tokens, layers: layers.collect::<Result<_, _>>()? }
-            .evaluated()
+    /// Of a checkpoint.
+    pub fn of_checkpoint(checkpoint: &Checkpoint) -> Result<EvaluatedLayers, LmError> {
+        let layers = checkpoint
+            .layers
+            .iter()
+            .map(|cache| cache.as_ref().map_or(Ok(EvaluatedLayer::Elsewhere), EvaluatedLayer::of));
+        EvaluatedLayers {
+            num_tokens: checkpoint.num_tokens,
+            layers: layers.collect::<Result<_, _>>()?,
+        }
+        .evaluated()
     }
 
-    fn evaluated(mut self) -> Result<HeldLayers, LmError> {
+    fn evaluated(mut self) -> Result<EvaluatedLayers, LmError> {
         let mut arrays = Vec::new();
         self.layers.iter_mut().for_each(|layer| layer.arrays_mut(&mut arrays));
         eval(arrays.iter().map(|array| &**array))?;
@@ -114,28 +122,33 @@ impl HeldLayers {
         Ok(self)
     }
 
-    /// Copies the tokens `start..stop`. What these layers no longer hold is taken from `captures`,
+    /// Copies the tokens `start..stop`. What these layers no longer hold is taken from `checkpoints`,
     /// which are of the same conversation, in the order in which they were taken.
     pub fn cut(
         &self,
-        captures: &[HeldLayers],
+        checkpoints: &[EvaluatedLayers],
         start: usize,
         stop: usize,
-    ) -> Result<CutSpan, LmError> {
-        let mut span =
-            CutSpan { tensors: Vec::new(), bytes: Vec::new(), held_from: start, has_state: false };
+    ) -> Result<ChunkState, LmError> {
+        let mut span = ChunkState {
+            tensors: Vec::new(),
+            bytes: Vec::new(),
+            held_from: start,
+            has_state: false,
+        };
         let mut lacks_state = false;
         for (index, layer) in self.layers.iter().enumerate() {
             let path = index.to_string();
             // The first place at or behind the span's end knows most of it.
-            let earlier = captures
-                .iter()
-                .find(|capture| capture.num_tokens >= stop && capture.num_tokens < self.num_tokens);
-            let (source, num_tokens) =
-                match earlier.map(|capture| (&capture.layers[index], capture.num_tokens)) {
-                    Some((Held::Elsewhere, _)) | None => (layer, self.num_tokens),
-                    Some(captured) => captured,
-                };
+            let earlier = checkpoints.iter().find(|checkpoint| {
+                checkpoint.num_tokens >= stop && checkpoint.num_tokens < self.num_tokens
+            });
+            let (source, num_tokens) = match earlier
+                .map(|checkpoint| (&checkpoint.layers[index], checkpoint.num_tokens))
+            {
+                Some((EvaluatedLayer::Elsewhere, _)) | None => (layer, self.num_tokens),
+                Some(earlier) => earlier,
+            };
             source.cut(&path, num_tokens, start, stop, &mut span, &mut lacks_state)?;
         }
         span.has_state &= !lacks_state;
@@ -143,14 +156,15 @@ impl HeldLayers {
     }
 }
 
-impl Held {
-    fn of(cache: &LayerCache) -> Result<Held, LmError> {
-        let refused =
-            || LmError::CacheSpan { what: format!("a {} cannot be stored in parts", cache.kind()) };
+impl EvaluatedLayer {
+    fn of(cache: &LayerCache) -> Result<EvaluatedLayer, LmError> {
+        let refused = || LmError::ChunkState {
+            what: format!("a {} cannot be stored in parts", cache.kind()),
+        };
         Ok(match cache {
             LayerCache::Kv(kv) => {
-                let (keys, values) = kv.settled()?.ok_or_else(refused)?;
-                Held::Tokens {
+                let (keys, values) = kv.materialized()?.ok_or_else(refused)?;
+                EvaluatedLayer::Tokens {
                     arrays: PLAIN.into_iter().zip([keys, values]).collect(),
                     first: 0,
                     is_window: false,
@@ -159,22 +173,22 @@ impl Held {
             LayerCache::Quantized(quantized) if !quantized.is_empty() => {
                 let arrays =
                     QUANTIZED.into_iter().zip(quantized.arrays().into_iter().cloned()).collect();
-                Held::Tokens { arrays, first: 0, is_window: false }
+                EvaluatedLayer::Tokens { arrays, first: 0, is_window: false }
             }
             LayerCache::Rotating(ring) => {
                 let (keys, values) = ring.temporal()?.ok_or_else(refused)?;
-                Held::Tokens {
+                EvaluatedLayer::Tokens {
                     arrays: PLAIN.into_iter().zip([keys, values]).collect(),
                     first: ring.first_held(),
                     is_window: true,
                 }
             }
-            LayerCache::Arrays(state) => {
-                Held::State((0..state.num_slots()).map(|slot| state.get(slot).cloned()).collect())
-            }
-            LayerCache::List(list) => {
-                Held::List(list.entries().iter().map(Held::of).collect::<Result<_, _>>()?)
-            }
+            LayerCache::Arrays(state) => EvaluatedLayer::State(
+                (0..state.num_slots()).map(|slot| state.get(slot).cloned()).collect(),
+            ),
+            LayerCache::List(list) => EvaluatedLayer::List(
+                list.entries().iter().map(EvaluatedLayer::of).collect::<Result<_, _>>()?,
+            ),
             LayerCache::Quantized(_)
             | LayerCache::Chunked(_)
             | LayerCache::BatchKv(_)
@@ -186,10 +200,14 @@ impl Held {
 
     fn arrays_mut<'a>(&'a mut self, into: &mut Vec<&'a mut Array>) {
         match self {
-            Held::Tokens { arrays, .. } => into.extend(arrays.iter_mut().map(|(_, array)| array)),
-            Held::State(slots) => into.extend(slots.iter_mut().flatten()),
-            Held::List(entries) => entries.iter_mut().for_each(|entry| entry.arrays_mut(into)),
-            Held::Elsewhere => {}
+            EvaluatedLayer::Tokens { arrays, .. } => {
+                into.extend(arrays.iter_mut().map(|(_, array)| array))
+            }
+            EvaluatedLayer::State(slots) => into.extend(slots.iter_mut().flatten()),
+            EvaluatedLayer::List(entries) => {
+                entries.iter_mut().for_each(|entry| entry.arrays_mut(into))
+            }
+            EvaluatedLayer::Elsewhere => {}
         }
     }
 
@@ -200,11 +218,11 @@ impl Held {
         num_tokens: usize,
         start: usize,
         stop: usize,
-        span: &mut CutSpan,
+        span: &mut ChunkState,
         lacks_state: &mut bool,
     ) -> Result<(), LmError> {
         match self {
-            Held::Tokens { arrays, first, is_window } => {
+            EvaluatedLayer::Tokens { arrays, first, is_window } => {
                 let from = start.max(*first).min(stop);
                 if *is_window {
                     span.held_from = span.held_from.max(from);
@@ -216,7 +234,9 @@ impl Held {
                     span.push_tokens(format!("{name}.{path}"), array, from - first, stop - first)?;
                 }
             }
-            Held::State(slots) if num_tokens == stop && slots.iter().all(Option::is_some) => {
+            EvaluatedLayer::State(slots)
+                if num_tokens == stop && slots.iter().all(Option::is_some) =>
+            {
                 span.has_state = true;
                 for (slot, array) in slots.iter().enumerate() {
                     let Some(array) = array else { continue };
@@ -224,7 +244,7 @@ impl Held {
                     let start = span.bytes.len();
                     span.bytes.extend_from_slice(ffi::array_bytes(array)?);
                     let range = start..span.bytes.len();
-                    span.tensors.push(SpanTensor {
+                    span.tensors.push(StateTensor {
                         name: state_name(slot, path),
                         dtype: array.dtype(),
                         shape,
@@ -232,8 +252,8 @@ impl Held {
                     });
                 }
             }
-            Held::State(_) => *lacks_state = true,
-            Held::List(entries) => {
+            EvaluatedLayer::State(_) => *lacks_state = true,
+            EvaluatedLayer::List(entries) => {
                 for (index, entry) in entries.iter().enumerate() {
                     entry.cut(
                         &entry_path(path, index),
@@ -245,8 +265,8 @@ impl Held {
                     )?;
                 }
             }
-            Held::Elsewhere => {
-                return Err(LmError::CacheSpan {
+            EvaluatedLayer::Elsewhere => {
+                return Err(LmError::ChunkState {
                     what: "a snapshot does not hold its keys and values".to_owned(),
                 });
             }
@@ -255,7 +275,7 @@ impl Held {
     }
 }
 
-impl CutSpan {
+impl ChunkState {
     /// Adds the tokens `start..stop` of `array` `[1, H, T, …]`.
     fn push_tokens(
         &mut self,
@@ -265,13 +285,13 @@ impl CutSpan {
         stop: usize,
     ) -> Result<(), LmError> {
         let [1, heads, held, width] = *array.shape() else {
-            return Err(LmError::CacheSpan {
+            return Err(LmError::ChunkState {
                 what: format!("{name} is {:?}, and not one row of keys or values", array.shape()),
             });
         };
         let (heads, held, width) = (heads as usize, held as usize, width as usize);
         if stop > held {
-            return Err(LmError::CacheSpan {
+            return Err(LmError::ChunkState {
                 what: format!("{name} holds {held} tokens, not {stop}"),
             });
         }
@@ -284,7 +304,7 @@ impl CutSpan {
                 .extend_from_slice(&all[(head + start) * token_bytes..(head + stop) * token_bytes]);
         }
         let (shape, range) = (vec![1, heads, stop - start, width], before..self.bytes.len());
-        self.tensors.push(SpanTensor { name, dtype: array.dtype(), shape, range });
+        self.tensors.push(StateTensor { name, dtype: array.dtype(), shape, range });
         Ok(())
     }
 }

@@ -69,23 +69,30 @@ fn state() -> LayerCache {
     LayerCache::Arrays(ArraysCache::new(1))
 }
 
-type Stored = Vec<(usize, usize, CutSpan)>;
+type Stored = Vec<(usize, usize, ChunkState)>;
 
-/// Reads `steps` tokens at a time into `caches`, catching every place of `captures`, and cuts what
+/// Reads `steps` tokens at a time into `caches`, catching every place of `checkpoints`, and cuts what
 /// there is at `cuts` and the end.
-fn store(caches: &mut [LayerCache], steps: &[i32], captures: &[usize], cuts: &[usize]) -> Stored {
+fn store(
+    caches: &mut [LayerCache],
+    steps: &[i32],
+    checkpoints: &[usize],
+    cuts: &[usize],
+) -> Stored {
     let mut caught = Vec::new();
     for &length in steps {
         for cache in caches.iter_mut() {
             read(cache, length);
         }
-        if captures.contains(&caches[0].offset()) {
-            caught.extend(Capture::of(caches.to_vec()));
+        if checkpoints.contains(&caches[0].offset()) {
+            caught.extend(Checkpoint::of(caches.to_vec()));
         }
     }
-    let caught: Vec<HeldLayers> =
-        caught.iter().map(|capture| HeldLayers::of_capture(capture).unwrap()).collect();
-    let held = HeldLayers::of(caches).unwrap();
+    let caught: Vec<EvaluatedLayers> = caught
+        .iter()
+        .map(|checkpoint| EvaluatedLayers::of_checkpoint(checkpoint).unwrap())
+        .collect();
+    let held = EvaluatedLayers::of(caches).unwrap();
     let mut start = 0;
     let mut stored = Vec::new();
     for &stop in cuts.iter().chain([&caches[0].offset()]) {
@@ -100,11 +107,11 @@ fn join(
     stored: &Stored,
     num_tokens: usize,
 ) -> Result<Vec<LayerCache>, LmError> {
-    let mut joiner = CacheJoiner::new(layout, num_tokens);
+    let mut assembler = CacheAssembler::new(layout, num_tokens);
     for (start, stop, span) in stored.iter().filter(|(start, ..)| *start < num_tokens) {
-        let by_name: HashMap<&str, &SpanTensor> =
+        let by_name: HashMap<&str, &StateTensor> =
             span.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
-        joiner.add(*start, *stop, |name| {
+        assembler.add(*start, *stop, |name| {
             let tensor = by_name.get(name)?;
             Some(TensorSlice {
                 dtype: tensor.dtype,
@@ -113,7 +120,7 @@ fn join(
             })
         })?;
     }
-    joiner.finish()
+    assembler.finish()
 }
 
 /// Stores a conversation of `steps`, and expects to go on exactly from the places `from`, and not
@@ -121,14 +128,14 @@ fn join(
 fn check(
     make: impl Fn() -> Vec<LayerCache>,
     steps: &[i32],
-    captures: &[usize],
+    checkpoints: &[usize],
     cuts: &[usize],
     from: &[usize],
     not_from: &[usize],
 ) {
     let layout = CacheLayout::of(&make()).unwrap();
-    let stored = store(&mut make(), steps, captures, cuts);
-    let what = format!("{layout:?} after {steps:?}, caught at {captures:?}, cut at {cuts:?}");
+    let stored = store(&mut make(), steps, checkpoints, cuts);
+    let what = format!("{layout:?} after {steps:?}, caught at {checkpoints:?}, cut at {cuts:?}");
     for &place in from {
         let mut joined = join(&layout, &stored, place)
             .unwrap_or_else(|error| panic!("{what}: from {place}: {error}"));
@@ -182,14 +189,14 @@ fn what_a_part_still_holds_is_told() {
     fn check(
         make: impl Fn() -> Vec<LayerCache>,
         steps: &[i32],
-        captures: &[usize],
+        checkpoints: &[usize],
         cuts: &[usize],
         expected: &[(usize, bool)],
     ) {
-        let stored = store(&mut make(), steps, captures, cuts);
+        let stored = store(&mut make(), steps, checkpoints, cuts);
         let told: Vec<_> =
             stored.iter().map(|(.., span)| (span.held_from, span.has_state)).collect();
-        assert_eq!(told, expected, "after {steps:?}, caught at {captures:?}, cut at {cuts:?}");
+        assert_eq!(told, expected, "after {steps:?}, caught at {checkpoints:?}, cut at {cuts:?}");
     }
     check(|| vec![kv()], &[20], &[], &[10], &[(0, false), (10, false)]);
     check(

@@ -27,9 +27,9 @@ pub(super) struct Row {
     num_sampled: usize,
     max_tokens: usize,
     num_top_logprobs: Option<usize>,
-    /// The log-probabilities `[1, V]` from which the lane's input was sampled.
+    /// The log-probabilities `[1, V]` from which the batch's input was sampled.
     logprobs: Option<Array>,
-    /// Whether the lane's input for this row was sampled; the first is the prompt's last token.
+    /// Whether the batch's input for this row was sampled; the first is the prompt's last token.
     is_input_sampled: bool,
 }
 
@@ -77,16 +77,16 @@ impl Row {
     }
 }
 
-/// A row that is about to enter a lane, with the caches of its own and the token that they have not
+/// A row that is about to enter a batch, with the caches of its own and the token that they have not
 /// read.
 #[derive(Debug)]
-pub(super) struct Joining {
+pub(super) struct PendingRow {
     pub(super) row: Row,
     pub(super) caches: Vec<LayerCache>,
     pub(super) input: u32,
 }
 
-impl Joining {
+impl PendingRow {
     pub(super) fn id(&self) -> RequestId {
         self.row.id
     }
@@ -98,7 +98,7 @@ impl Joining {
 /// - `inputs` are the tokens that the next pass reads; those that were sampled are not yet known
 ///   here.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct DecodeBatch {
     /// None: the caches have no batched form, and nobody can join.
     pub(super) kinds: Option<Vec<BatchKind>>,
     rows: Vec<Row>,
@@ -106,15 +106,15 @@ pub(super) struct Lane {
     inputs: Array, // u32 [B]
 }
 
-impl Lane {
-    /// A lane of `joining`, of which several must be of the same kinds.
-    pub(super) fn new(joining: Vec<Joining>) -> Result<Self, LmError> {
-        let inputs = inputs(&joining);
+impl DecodeBatch {
+    /// A batch of `pending`, of which several must be of the same kinds.
+    pub(super) fn new(pending: Vec<PendingRow>) -> Result<Self, LmError> {
+        let inputs = inputs(&pending);
         let (rows, mut caches): (Vec<Row>, Vec<Vec<LayerCache>>) =
-            joining.into_iter().map(|joining| (joining.row, joining.caches)).unzip();
+            pending.into_iter().map(|pending| (pending.row, pending.caches)).unzip();
         let kinds = caches.first().and_then(|caches| batch_kinds(caches).ok());
         let caches = if rows.len() == 1 { caches.remove(0) } else { merge(caches)? };
-        Ok(Lane { kinds, rows, caches, inputs })
+        Ok(DecodeBatch { kinds, rows, caches, inputs })
     }
 
     pub(super) fn num_rows(&self) -> usize {
@@ -125,11 +125,11 @@ impl Lane {
         self.rows.iter().position(|row| row.id == id)
     }
 
-    /// Adds rows of the lane's kinds. On an error the lane is as it was.
-    pub(super) fn extend(&mut self, joining: Vec<Joining>) -> Result<(), LmError> {
-        let inputs = ops::concatenate(&[self.inputs.clone(), inputs(&joining)], 0)?;
+    /// Adds rows of the batch's kinds. On an error the batch is as it was.
+    pub(super) fn extend(&mut self, pending: Vec<PendingRow>) -> Result<(), LmError> {
+        let inputs = ops::concatenate(&[self.inputs.clone(), inputs(&pending)], 0)?;
         let (rows, mut added): (Vec<Row>, Vec<Vec<LayerCache>>) =
-            joining.into_iter().map(|joining| (joining.row, joining.caches)).unzip();
+            pending.into_iter().map(|pending| (pending.row, pending.caches)).unzip();
         let mut caches = self.caches.clone();
         if self.rows.len() == 1 {
             added.insert(0, caches);
@@ -156,12 +156,12 @@ impl Lane {
 
     /// Keeps only the rows `kept`, in that order.
     pub(super) fn filter(&mut self, kept: &[usize]) -> Result<(), LmError> {
-        self.part(&[], kept).map(|_| ())
+        self.split_off(&[], kept).map(|_| ())
     }
 
     /// Keeps only the rows `kept`, in that order, and returns what was computed for those of
     /// `leaving`.
-    fn part(&mut self, leaving: &[usize], kept: &[usize]) -> Result<Vec<RowState>, LmError> {
+    fn split_off(&mut self, leaving: &[usize], kept: &[usize]) -> Result<Vec<RowState>, LmError> {
         if kept.len() == self.rows.len() {
             return Ok(Vec::new());
         }
@@ -263,7 +263,7 @@ impl Lane {
             }
         }
         for (RowState { caches, tokens }, (place, reason)) in
-            self.part(&leaving, &kept)?.into_iter().zip(ends)
+            self.split_off(&leaving, &kept)?.into_iter().zip(ends)
         {
             step.tokens[place].finish = Some(BatchFinish { reason, caches, tokens });
         }
@@ -381,7 +381,7 @@ fn one_row(array: &Array, row: usize) -> Result<Array, LmError> {
     Ok(ffi::slice(array, &start, &stop)?)
 }
 
-fn inputs(joining: &[Joining]) -> Array {
-    let tokens: Vec<u32> = joining.iter().map(|joining| joining.input).collect();
+fn inputs(pending: &[PendingRow]) -> Array {
+    let tokens: Vec<u32> = pending.iter().map(|pending| pending.input).collect();
     Array::from_slice(&tokens, &[tokens.len() as i32])
 }

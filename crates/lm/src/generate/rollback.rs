@@ -6,15 +6,15 @@ use crate::cache::{CacheSnapshot, LayerCache};
 
 /// Where a model's caches stood. Going back is exact on every kind of cache.
 #[derive(Debug)]
-pub(crate) struct Checkpoint {
+pub(crate) struct RollbackPoint {
     layers: Vec<CacheSnapshot>,
     only_trims: bool,
 }
 
-impl Checkpoint {
+impl RollbackPoint {
     /// Where `caches` stand now, good for going back by up to `num_ahead` tokens.
     pub(crate) fn take(caches: &[LayerCache], num_ahead: usize) -> Self {
-        Checkpoint {
+        RollbackPoint {
             layers: caches.iter().map(LayerCache::snap).collect(),
             only_trims: caches.iter().all(|cache| trims_after(cache, num_ahead)),
         }

@@ -11,15 +11,15 @@
 //! ```
 //! Keys and values of plain caches are there for every span, so a conversation can go on from any
 //! token of them. A ring gives up old tokens and a recurrent state all but the last: what they were
-//! on the way is kept only where a [`Capture`] was taken.
+//! on the way is kept only where a [`Checkpoint`] was taken.
 
-mod cut;
-mod join;
+mod assemble;
+mod extract;
 
 use serde::{Deserialize, Serialize};
 
-pub use cut::{Capture, CutSpan, HeldLayers, SpanTensor};
-pub use join::{CacheJoiner, TensorSlice};
+pub use assemble::{CacheAssembler, TensorSlice};
+pub use extract::{Checkpoint, ChunkState, EvaluatedLayers, StateTensor};
 
 use super::LayerCache;
 use super::prompt_file::LayerState;
@@ -82,9 +82,9 @@ impl CacheLayout {
         self.0.iter().any(LayerLayout::has_state)
     }
 
-    /// Whether a conversation can only go on where a [`Capture`] was taken or its last answer
+    /// Whether a conversation can only go on where a [`Checkpoint`] was taken or its last answer
     /// ended.
-    pub fn needs_captures(&self) -> bool {
+    pub fn needs_checkpoints(&self) -> bool {
         self.window().is_some() || self.has_state()
     }
 }

@@ -23,20 +23,25 @@ pub struct TensorSlice<'a> {
 
 /// Caches of a number of tokens, being filled span by span in any order.
 #[derive(Debug)]
-pub struct CacheJoiner {
+pub struct CacheAssembler {
     num_tokens: usize,
-    layers: Vec<Joining>,
+    layers: Vec<LayerAssembly>,
 }
 
 #[derive(Debug)]
-enum Joining {
-    Tokens { names: &'static [&'static str], rows: Vec<Option<Rows>>, kind: Tokens, first: usize },
+enum LayerAssembly {
+    Tokens {
+        names: &'static [&'static str],
+        rows: Vec<Option<RowBuffer>>,
+        kind: TokenKind,
+        first: usize,
+    },
     State(Vec<Option<Array>>),
-    List(Vec<Joining>),
+    List(Vec<LayerAssembly>),
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Tokens {
+enum TokenKind {
     Kv,
     Rotating { max_size: usize },
     Quantized { group_size: i32, bits: i32 },
@@ -44,7 +49,7 @@ enum Tokens {
 
 /// A buffer `[1, heads, capacity, width]` and how many tokens of it have been filled.
 #[derive(Debug)]
-struct Rows {
+struct RowBuffer {
     buffer: ffi::ArrayBuffer,
     dtype: Dtype,
     heads: usize,
@@ -53,13 +58,17 @@ struct Rows {
     num_filled: usize,
 }
 
-impl CacheJoiner {
+impl CacheAssembler {
     /// Empty caches for `num_tokens` tokens. Their buffers are made when the first span shows their
     /// shapes.
-    pub fn new(layout: &CacheLayout, num_tokens: usize) -> CacheJoiner {
-        CacheJoiner {
+    pub fn new(layout: &CacheLayout, num_tokens: usize) -> CacheAssembler {
+        CacheAssembler {
             num_tokens,
-            layers: layout.layers().iter().map(|layer| Joining::new(layer, num_tokens)).collect(),
+            layers: layout
+                .layers()
+                .iter()
+                .map(|layer| LayerAssembly::new(layer, num_tokens))
+                .collect(),
         }
     }
 
@@ -90,26 +99,28 @@ impl CacheJoiner {
     }
 }
 
-impl Joining {
-    fn new(layout: &LayerLayout, num_tokens: usize) -> Joining {
-        let tokens = |names: &'static [&'static str], kind, first| Joining::Tokens {
+impl LayerAssembly {
+    fn new(layout: &LayerLayout, num_tokens: usize) -> LayerAssembly {
+        let tokens = |names: &'static [&'static str], kind, first| LayerAssembly::Tokens {
             names,
             rows: names.iter().map(|_| None).collect(),
             kind,
             first,
         };
         match *layout {
-            LayerLayout::Kv => tokens(&PLAIN, Tokens::Kv, 0),
-            LayerLayout::Rotating { max_size } => {
-                tokens(&PLAIN, Tokens::Rotating { max_size }, num_tokens.saturating_sub(max_size))
-            }
+            LayerLayout::Kv => tokens(&PLAIN, TokenKind::Kv, 0),
+            LayerLayout::Rotating { max_size } => tokens(
+                &PLAIN,
+                TokenKind::Rotating { max_size },
+                num_tokens.saturating_sub(max_size),
+            ),
             LayerLayout::Quantized { group_size, bits } => {
-                tokens(&QUANTIZED, Tokens::Quantized { group_size, bits }, 0)
+                tokens(&QUANTIZED, TokenKind::Quantized { group_size, bits }, 0)
             }
-            LayerLayout::Arrays { num_slots } => Joining::State(vec![None; num_slots]),
-            LayerLayout::List(ref entries) => {
-                Joining::List(entries.iter().map(|entry| Joining::new(entry, num_tokens)).collect())
-            }
+            LayerLayout::Arrays { num_slots } => LayerAssembly::State(vec![None; num_slots]),
+            LayerLayout::List(ref entries) => LayerAssembly::List(
+                entries.iter().map(|entry| LayerAssembly::new(entry, num_tokens)).collect(),
+            ),
         }
     }
 
@@ -122,7 +133,7 @@ impl Joining {
         tensor: &impl Fn(&str) -> Option<TensorSlice<'a>>,
     ) -> Result<(), LmError> {
         match self {
-            Joining::Tokens { names, rows, kind, first } => {
+            LayerAssembly::Tokens { names, rows, kind, first } => {
                 // The tokens of this span that are wanted.
                 let (from, to) = (start.max(*first), stop.min(num_tokens));
                 if from >= to {
@@ -137,7 +148,7 @@ impl Joining {
                             part.shape
                         )));
                     };
-                    let is_packed = matches!(kind, Tokens::Quantized { .. }) && index % 3 == 0; // scales and biases follow
+                    let is_packed = matches!(kind, TokenKind::Quantized { .. }) && index % 3 == 0; // scales and biases follow
                     if is_packed != (part.dtype == Dtype::Uint32) {
                         return Err(refused(format!("{name} holds {:?} numbers", part.dtype)));
                     }
@@ -161,14 +172,14 @@ impl Joining {
                         Some(rows) => rows,
                         None => {
                             let capacity = match kind {
-                                Tokens::Kv | Tokens::Quantized { .. } => {
+                                TokenKind::Kv | TokenKind::Quantized { .. } => {
                                     round_up(num_tokens as i32 + 1) as usize
                                 }
-                                Tokens::Rotating { .. } => num_tokens - *first,
+                                TokenKind::Rotating { .. } => num_tokens - *first,
                             };
                             let shape = [1, heads as i32, capacity as i32, width as i32];
                             let buffer = ffi::ArrayBuffer::zeros(&shape, part.dtype)?;
-                            rows.insert(Rows {
+                            rows.insert(RowBuffer {
                                 buffer,
                                 dtype: part.dtype,
                                 heads,
@@ -196,7 +207,7 @@ impl Joining {
                 }
             }
             // A state is only good where the conversation goes on right behind it.
-            Joining::State(slots) if stop == num_tokens => {
+            LayerAssembly::State(slots) if stop == num_tokens => {
                 for (slot, state) in slots.iter_mut().enumerate() {
                     let name = state_name(slot, path);
                     let part = tensor(&name).ok_or_else(|| refused(format!("it lacks {name}")))?;
@@ -204,8 +215,8 @@ impl Joining {
                     *state = Some(ffi::array_from_bytes(part.bytes, &shape, part.dtype)?);
                 }
             }
-            Joining::State(_) => {}
-            Joining::List(entries) => {
+            LayerAssembly::State(_) => {}
+            LayerAssembly::List(entries) => {
                 for (index, entry) in entries.iter_mut().enumerate() {
                     entry.add(&entry_path(path, index), num_tokens, start, stop, tensor)?;
                 }
@@ -216,7 +227,7 @@ impl Joining {
 
     fn finish(self, num_tokens: i32) -> Result<LayerCache, LmError> {
         Ok(match self {
-            Joining::Tokens { names, rows, kind, first } => {
+            LayerAssembly::Tokens { names, rows, kind, first } => {
                 let wanted = num_tokens as usize - first;
                 let mut arrays = Vec::with_capacity(rows.len());
                 for (name, rows) in names.iter().zip(rows) {
@@ -232,10 +243,10 @@ impl Joining {
                     arrays.next().ok_or_else(|| refused("a layer has too few tensors".to_owned()))
                 };
                 match kind {
-                    Tokens::Kv => {
+                    TokenKind::Kv => {
                         LayerCache::Kv(KvCache::from_buffers(next()?, next()?, num_tokens))
                     }
-                    Tokens::Rotating { max_size } => {
+                    TokenKind::Rotating { max_size } => {
                         LayerCache::Rotating(RotatingKvCache::from_temporal(
                             max_size as i32,
                             0,
@@ -244,7 +255,7 @@ impl Joining {
                             num_tokens,
                         ))
                     }
-                    Tokens::Quantized { group_size, bits } => {
+                    TokenKind::Quantized { group_size, bits } => {
                         let mut quantized = || {
                             Ok::<_, LmError>(QuantizedArray {
                                 packed: next()?,
@@ -260,7 +271,7 @@ impl Joining {
                     }
                 }
             }
-            Joining::State(slots) => {
+            LayerAssembly::State(slots) => {
                 if slots.iter().any(Option::is_none) {
                     return Err(refused("a recurrent state is missing".to_owned()));
                 }
@@ -268,7 +279,7 @@ impl Joining {
                 cache.advance(num_tokens as usize);
                 LayerCache::Arrays(cache)
             }
-            Joining::List(entries) => LayerCache::List(CacheList::new(
+            LayerAssembly::List(entries) => LayerCache::List(CacheList::new(
                 entries
                     .into_iter()
                     .map(|entry| entry.finish(num_tokens))
@@ -279,7 +290,7 @@ impl Joining {
 }
 
 fn refused(what: String) -> LmError {
-    LmError::CacheSpan { what }
+    LmError::ChunkState { what }
 }
 
 fn dtype_bytes(dtype: Dtype) -> usize {
