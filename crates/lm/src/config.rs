@@ -1,4 +1,4 @@
-//! config.json, read once into checked values.
+//! Reading and checking config.json.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub fn read(folder: &Path) -> Result<serde_json::Value, LmError> {
     read_json(&folder.join("config.json"), MAX_CONFIG_BYTES)
 }
 
-/// Turns config.json into an architecture's own arguments; the error names the file.
+/// Deserializes config.json into an architecture's arguments; an error names the file.
 pub fn arguments<T: serde::de::DeserializeOwned>(
     folder: &Path,
     config: &serde_json::Value,
@@ -23,7 +23,7 @@ pub fn arguments<T: serde::de::DeserializeOwned>(
         .map_err(|source| LmError::Json { path: folder.join("config.json"), source })
 }
 
-/// Refuses a number outside `range`, naming its key.
+/// Fails if `value` is outside `range`; the error names the key.
 pub fn check_range(
     name: &'static str,
     value: i64,
@@ -40,8 +40,8 @@ pub fn check_range(
     })
 }
 
-/// The heads of queries and those of keys and values; refuses numbers of which the second does not
-/// divide the first.
+/// Checks the numbers of query heads and key/value heads and returns them. Fails unless the second
+/// divides the first.
 pub fn check_heads(
     num_attention_heads: i64,
     num_key_value_heads: i64,
@@ -59,8 +59,8 @@ pub fn check_heads(
     Ok((heads, kv_heads))
 }
 
-/// Refuses a number that is not above 0 in single precision, which is what it is computed with;
-/// names its key.
+/// Converts a number to f32, in which it is used. Fails unless the result is finite and above 0;
+/// the error names the key.
 pub fn check_positive(name: &'static str, value: f64) -> Result<f32, LmError> {
     let number = value as f32;
     if number.is_finite() && number > 0.0 {
@@ -70,17 +70,17 @@ pub fn check_positive(name: &'static str, value: f64) -> Result<f32, LmError> {
     Err(LmError::Config { name, value: format!("{value:?}"), allowed })
 }
 
-/// How a matrix is quantized: MLX's affine mode.
+/// The settings of a quantized matrix, in MLX's affine mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quantization {
-    /// Elements that share a scale and bias: 32, 64 or 128.
+    /// How many elements share a scale and bias: 32, 64 or 128.
     pub group_size: i32,
-    /// 2, 3, 4, 5, 6 or 8.
+    /// Bits per element: 2, 3, 4, 5, 6 or 8.
     pub bits: i32,
 }
 
-/// The `quantization` (or `quantization_config`) part of config.json: a default and settings of
-/// single layers.
+/// The `quantization` (or `quantization_config`) section of config.json: default settings, and
+/// overrides for single layers.
 #[derive(Debug, Clone, Default)]
 pub struct QuantizationConfig {
     default: Option<Quantization>,
@@ -88,7 +88,7 @@ pub struct QuantizationConfig {
 }
 
 impl QuantizationConfig {
-    /// Reads the settings; a model without them is not quantized.
+    /// Reads the section; without one the model is not quantized.
     pub fn parse(config: &serde_json::Value) -> Result<Self, LmError> {
         let Some(section) =
             config.get("quantization").or_else(|| config.get("quantization_config"))
@@ -115,8 +115,8 @@ impl QuantizationConfig {
         Ok(QuantizationConfig { default: Some(settings(section)?), layers })
     }
 
-    /// The settings of the layer at `path`, for example "model.layers.0.self_attn.q_proj"; none
-    /// where it is dense.
+    /// The settings of the layer at `path`, for example "model.layers.0.self_attn.q_proj"; `None`
+    /// if it is dense.
     pub fn layer(&self, path: &str) -> Option<Quantization> {
         self.layers.get(path).copied().unwrap_or(self.default)
     }

@@ -1,4 +1,4 @@
-//! Which device computes, and what follows for the numbers.
+//! The device that MLX computes on, and the number type that suits it.
 
 use mlx_rs::{Device, DeviceType, Dtype};
 
@@ -12,7 +12,7 @@ pub enum ComputeDevice {
 }
 
 impl ComputeDevice {
-    /// MLX's own choice: the GPU where its build knows one.
+    /// MLX's default device: the GPU if its build supports one.
     pub fn current() -> Self {
         match Device::try_default().and_then(|device| device.get_type()) {
             Ok(DeviceType::Gpu) => ComputeDevice::Gpu,
@@ -28,10 +28,10 @@ impl ComputeDevice {
         }
     }
 
-    /// The type that floating-point weights are computed in; none keeps the checkpoint's own.
+    /// The type that floating-point weights are converted to; `None` keeps the checkpoint's type.
     ///
-    /// MLX's CPU backend runs half precision and quantized products as scalar code, many times
-    /// slower than f32 through BLAS.
+    /// MLX's CPU backend computes half-precision and quantized products in scalar code, many times
+    /// slower than f32 products through BLAS.
     pub fn compute_dtype(self) -> Option<Dtype> {
         match self {
             ComputeDevice::Cpu => Some(Dtype::Float32),

@@ -1,4 +1,4 @@
-//! What can go wrong with a model: what failed, on which thing, and what to do.
+//! The crate's errors. Each message says what failed, on which thing, and what to do.
 
 use std::path::{Path, PathBuf};
 
@@ -213,9 +213,8 @@ pub enum LmError {
         /// What the model has.
         expected: String,
     },
-    /// A part of a stored conversation cannot be cut out of its caches, or does not fit the other
-    /// parts.
-    #[error("a part of a stored conversation cannot be used: {what}")]
+    /// A chunk of a stored conversation cannot be extracted from caches or assembled with others.
+    #[error("a chunk of a stored conversation cannot be used: {what}")]
     ChunkState {
         /// What is wrong with it.
         what: String,

@@ -1,8 +1,9 @@
-//! The one file that calls MLX's C interface directly: what mlx-rs lacks or only offers with
-//! detours.
+//! Direct calls of MLX's C interface, for what mlx-rs does not offer or only less directly. No
+//! other file of this crate has unsafe code.
 //!
-//! mlx-c's own error handler ends the process; mlx-rs installs a gentler one with its first array.
-//! Every function here therefore takes an array or stream that mlx-rs made, or makes one first.
+//! mlx-c's default error handler ends the process; mlx-rs replaces it when it makes its first
+//! array. Every function here therefore takes an array or stream that mlx-rs made, or makes one
+//! first.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -66,7 +67,7 @@ pub fn slice_update(array: &Array, update: &Array, start: &[i32], stop: &[i32]) 
     }
 }
 
-/// A stride of 1 for each axis, once `start` and `stop` have one number for each.
+/// A stride of 1 for each axis. Panics unless `start` and `stop` have a number for each axis.
 fn unit_strides(array: &Array, start: &[i32], stop: &[i32]) -> &'static [i32] {
     const ONES: [i32; 16] = [1; 16];
     assert!(
@@ -90,15 +91,15 @@ pub fn array_from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Arr
     Ok(unsafe { Array::from_raw_data(bytes.as_ptr().cast(), shape, dtype) })
 }
 
-/// A new array whose bytes are filled in before anybody else sees it.
+/// An array under construction: its bytes are filled on the host before the array is used.
 #[derive(Debug)]
 pub struct ArrayBuffer(Filling);
 
 #[derive(Debug)]
 enum Filling {
-    /// Evaluated, row-major, with no other handle to it.
+    /// Evaluated and row-major; this is the only handle.
     Array(Array),
-    /// Where the device does not see what the host writes later: copied when all is there.
+    /// For devices without shared memory: copied to the device when complete.
     Bytes(Vec<u8>, Vec<i32>, Dtype),
 }
 
@@ -114,12 +115,12 @@ impl ArrayBuffer {
             )));
         }
         let array = mlx_rs::ops::zeros_dtype(shape, dtype)?;
-        // Checks that it can be written as plain rows.
+        // Evaluates the array and checks that it is row-major.
         array_bytes(&array)?;
         Ok(ArrayBuffer(Filling::Array(array)))
     }
 
-    /// Its bytes, row-major in native order.
+    /// The bytes, row-major in native order.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.0 {
             // SAFETY: `zeros` evaluated the array and found it row-major, so the pointer is good
@@ -134,7 +135,7 @@ impl ArrayBuffer {
         }
     }
 
-    /// The array.
+    /// The finished array.
     pub fn into_array(self) -> Result<Array> {
         match self.0 {
             Filling::Array(array) => Ok(array),
@@ -165,7 +166,7 @@ pub fn array_bytes(array: &Array) -> Result<&[u8]> {
     }
 }
 
-/// Waits until everything launched on this thread's default stream is done.
+/// Waits until all work launched on this thread's default stream is done.
 pub fn synchronize() -> Result<()> {
     let stream = Stream::thread_local_or_default();
     // SAFETY: the stream is alive; the call only waits.
@@ -184,14 +185,13 @@ pub fn computes_on_cuda() -> bool {
         && is_available
 }
 
-/// A kernel in CUDA C++, compiled for the device by MLX on first use and kept by name and
-/// constants.
+/// A kernel in CUDA C++. MLX compiles it on first use and caches it by name and constants.
 pub struct CudaKernel(mlx_sys::mlx_fast_cuda_kernel);
 
-/// How a [`CudaKernel`] is started and what it returns.
+/// The launch configuration of a [`CudaKernel`].
 #[derive(Debug, Clone, Copy)]
 pub struct Launch<'a, const N: usize> {
-    /// What its source is compiled with.
+    /// Template constants that the source is compiled with.
     pub constants: &'a [(&'a CStr, i32)],
     /// Blocks in the grid's three dimensions.
     pub blocks: [i32; 3],
@@ -311,10 +311,9 @@ impl Debug for CudaKernel {
 /// A function from arrays to arrays.
 pub type ArrayFunction = Box<dyn Fn(Vec<Array>) -> Result<Vec<Array>>>;
 
-/// A function that MLX traces for each combination of input shapes and replays for others of those
-/// shapes.
+/// A function that MLX traces once per combination of input shapes and then replays.
 ///
-/// On the CPU backend tracing starts a C++ compiler: it is for GPUs.
+/// On the CPU backend a fused trace starts a C++ compiler, so use it on GPUs only.
 pub struct Compiled {
     closure: mlx_sys::mlx_closure,
     traced: *mut Traced,
@@ -322,18 +321,18 @@ pub struct Compiled {
 
 struct Traced {
     function: ArrayFunction,
-    /// Kept: MLX would replay a function that failed as one without outputs.
+    /// The first error. It is kept, because MLX replays a failed function as one without outputs.
     error: RefCell<Option<String>>,
 }
 
 impl Compiled {
-    /// Compiles `function`, which must compute its outputs from its inputs and from arrays that
-    /// stay as they are.
+    /// Compiles `function`. Its outputs may depend only on its inputs and on arrays that never
+    /// change.
     pub fn new(function: ArrayFunction) -> Result<Self> {
         Self::compile(function, false)
     }
 
-    /// As [`Compiled::new`], for operations on single elements: traced once for all shapes.
+    /// As [`Compiled::new`], for elementwise operations: traced once for all shapes.
     pub fn elementwise(function: ArrayFunction) -> Result<Self> {
         Self::compile(function, true)
     }
@@ -356,8 +355,8 @@ impl Compiled {
         }
     }
 
-    /// The function's N outputs for `inputs`. Fails with its error, also after it failed once, and
-    /// where it has another number of outputs.
+    /// The function's N outputs for `inputs`. Fails with the function's own error (also on every
+    /// call after it), and if it has another number of outputs.
     pub fn call<const N: usize>(&self, inputs: &[&Array]) -> Result<[Array; N]> {
         // SAFETY: all handles are live for the call; lists are freed once. The payload lives as
         // long as `self`, and nobody changes it.
@@ -444,7 +443,7 @@ unsafe fn arrays_of(list: mlx_sys::mlx_vector_array) -> Vec<Array> {
     }
 }
 
-/// Bytes of one number.
+/// Bytes per number.
 pub fn item_size(dtype: Dtype) -> usize {
     match dtype {
         Dtype::Bool | Dtype::Uint8 | Dtype::Int8 => 1,

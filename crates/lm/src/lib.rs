@@ -1,34 +1,35 @@
 //! Language models on MLX, synchronous: from a model folder to tokens.
 //!
 //! A model folder (MLX or Hugging Face layout) becomes a [`LoadedModel`]: the network ([`models`],
-//! one file per architecture), its tokenizer, chat template and end-of-sequence tokens. What the
-//! network remembers of the tokens before is in [`cache`], one per layer. Three ways lead from a
-//! prompt to an answer:
+//! one file per architecture), its tokenizer, chat template and end-of-sequence tokens. The keys,
+//! values and states of the tokens read so far are in [`cache`], one cache per layer. There are
+//! three ways to generate:
 //!
-//! - [`generate_step`] reads a prompt and samples token by token; [`stream_generate`] makes text of
-//!   that, [`generate()`] collects it.
-//! - A [`ModelKit`] does so for one prompt after another, and reads only what is new.
-//! - A [`batch::BatchGenerator`] answers many prompts side by side.
+//! - [`generate_step`] reads a prompt and samples token by token; [`stream_generate`] adds text and
+//!   stop rules, [`generate()`] collects the whole answer.
+//! - A [`ModelKit`] does so for one prompt after another, and reads only the part of each that its
+//!   caches do not hold.
+//! - A [`batch::BatchGenerator`] generates for many prompts at once.
 //!
 //! ```text
 //! model_kit                                one prompt after another
-//! batch                                    many prompts side by side
-//! generate                                 prefill, decode, drafts, text, stop rules
-//! sample · load                            logits to a token · a model folder as a whole
+//! batch                                    many prompts at once
+//! generate                                 prefill, decode, draft models, text, stop rules
+//! sample · load                            choosing tokens · loading a model folder
 //! models                                   one architecture, one file
 //! nn                                       the mathematics that architectures share
-//! cache · weights · tokenizer              what layers remember · tensors by name · text to tokens and back
-//! safetensors_header · config · error      bytes from outside, checked · what can go wrong
+//! cache · weights · tokenizer              KV caches and states · tensors by name · text and token ids
+//! safetensors_header · config · error      checked input files · errors
 //! ffi · device · memory                    MLX itself
 //!
-//! gguf                                     apart: foreign files become model folders
+//! gguf                                     independent of the rest: converts GGUF files to model folders
 //! ```
-//! A row uses those below it; only [`cache::make_prompt_cache`] looks up, to ask a model which
-//! caches it wants.
+//! A module uses those below it. The one exception is [`cache::make_prompt_cache`], which asks a
+//! model for the kinds of its caches.
 //!
-//! This crate touches no network, database or channel. Bytes from outside are checked in modules
-//! that know nothing of MLX ([`safetensors_header`], [`gguf`]), before MLX sees them. Everything
-//! that holds an MLX array stays on the thread that made it.
+//! This crate touches no network, database or channel. Input files are checked by modules that know
+//! nothing of MLX ([`safetensors_header`], [`gguf`]) before MLX sees their contents. A value that
+//! holds an MLX array must stay on the thread that made it.
 
 pub mod batch;
 pub mod cache;

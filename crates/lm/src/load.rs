@@ -1,5 +1,5 @@
-//! A model folder as a whole: weights, tokenizer, chat template, end-of-sequence tokens, and what
-//! identifies them.
+//! Loading a model folder: weights, tokenizer, chat template, end-of-sequence tokens, and the
+//! hashes that identify them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,48 +13,48 @@ use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer};
 use crate::weights::LoadOptions;
 use crate::{LmError, config};
 
-/// Everything that belongs to one model folder.
+/// A loaded model folder.
 #[derive(Debug)]
 pub struct LoadedModel {
     /// The network.
     pub model: Model,
     /// Its tokenizer and chat template.
     pub tokenizer: Rc<Tokenizer>,
-    /// Tokens that end an answer: config.json's, generation_config.json's and the tokenizer's.
+    /// End-of-sequence tokens: those of config.json, generation_config.json and the tokenizer.
     pub eos_token_ids: BTreeSet<u32>,
     /// config.json's `model_type`.
     pub model_type: String,
     /// Bytes of the weight files.
     pub weight_bytes: u64,
-    /// Identifies what key/value caches depend on: configuration, weights and the precision they
-    /// are computed in.
+    /// Identifies all that KV caches depend on: configuration, weights, and how they are computed.
+    /// Valid on this computer only.
     pub fingerprint: String,
-    /// The same in parts, for files that come from other computers.
+    /// Hashes of the parts, to compare with files from other computers.
     pub identity: ModelIdentity,
 }
 
-/// What identifies a model wherever it lies: hashes of its parts, in hex. What differs between two
-/// of them can be named.
+/// Identifies a model independently of its folder: a hash (hex) of each part, so that an error can
+/// name the part that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelIdentity {
-    /// Of config.json.
+    /// Hash of config.json.
     pub config: String,
-    /// Of the weights: every tensor's name, type and shape, and samples of its numbers. Where two
-    /// differ, so do the weights; where they are equal, the weights may still differ in what was
-    /// not sampled.
+    /// Hash of the weights: every tensor's name, type and shape, and samples of its numbers.
+    /// Different hashes prove different weights; equal hashes do not prove equal weights.
     pub weights: String,
-    /// Of tokenizer.json.
+    /// Hash of tokenizer.json.
     pub tokenizer: String,
-    /// Of the chat template's source; of nothing where there is none.
+    /// Hash of the chat template's source; of no bytes if there is none.
     pub template: String,
-    /// What it is computed in, such as "float32"; "as stored" where that is the weights' own type.
+    /// The type that is computed in, such as "float32"; "as stored" for the weights' own type.
     pub precision: String,
 }
 
 impl LoadedModel {
-    /// Loads the model in `folder`.
+    /// Loads the model in `folder`. Fails if a file is missing, invalid, or does not fit the
+    /// others.
     pub fn load(folder: &Path, options: LoadOptions) -> Result<Self, LmError> {
-        // Small files first: a broken tokenizer should not wait for gigabytes of weights.
+        // Small files first, so that a broken tokenizer is reported before gigabytes are read.
         let config = config::read(folder)?;
         let tokenizer = Rc::new(Tokenizer::load(folder)?);
         let eos_token_ids = eos_token_ids(folder, &config, &tokenizer)?;
@@ -97,13 +97,13 @@ fn as_id(value: &serde_json::Value) -> Option<u32> {
     u32::try_from(value.as_u64()?).ok()
 }
 
-/// Pieces of this length, spread over each weight file, stand for the whole of it: reading
-/// gigabytes at every start would cost seconds.
+/// The fingerprint covers samples of this length, spread over each weight file: hashing gigabytes
+/// at every start would take seconds.
 const SAMPLE_BYTES: u64 = 64 << 10;
 const NUM_SAMPLES: u64 = 64;
 
-/// Hashes config.json, samples of every weight file (with its name, length and time of change) and
-/// how the weights are computed with.
+/// Hashes config.json, the name, length, modification time and samples of every weight file, and
+/// the settings that change the computed numbers.
 fn fingerprint(folder: &Path, options: LoadOptions, weight_bytes: u64) -> Result<String, LmError> {
     use std::io::{Read, Seek, SeekFrom};
 
@@ -129,7 +129,7 @@ fn fingerprint(folder: &Path, options: LoadOptions, weight_bytes: u64) -> Result
         let length = metadata.len();
         part(path.file_name().unwrap_or_default().as_encoded_bytes());
         part(&length.to_le_bytes());
-        // Samples can miss an edit in place; its time cannot.
+        // Samples can miss an edit in place; the modification time does not.
         part(format!("{:?}", metadata.modified().map_err(read)?).as_bytes());
         let mut sample = Vec::new();
         for index in 0..NUM_SAMPLES {
@@ -143,9 +143,9 @@ fn fingerprint(folder: &Path, options: LoadOptions, weight_bytes: u64) -> Result
     Ok(hasher.finalize().to_hex()[..32].to_owned())
 }
 
-/// Beginning and middle of a tensor that are hashed.
+/// How many bytes are hashed at the start and in the middle of a tensor.
 const TENSOR_SAMPLE_BYTES: u64 = 2 << 10;
-/// Beyond this many tensors only some are sampled: all are still hashed by name, type and shape.
+/// At most this many tensors are sampled; all are hashed by name, type and shape.
 const MAX_SAMPLED_TENSORS: usize = 4096;
 
 fn identity(
@@ -159,7 +159,7 @@ fn identity(
         _ => Ok(Vec::new()),
     };
     let template = match optional("chat_template.jinja")? {
-        // Older folders have it in here, among little else.
+        // Older folders have the template in tokenizer_config.json.
         source if source.is_empty() => optional("tokenizer_config.json")?,
         source => source,
     };
@@ -178,7 +178,8 @@ fn identity(
     })
 }
 
-/// The same for the same tensors, however they are spread over files.
+/// Hashes names, types, shapes and samples of all tensors; the result does not depend on how they
+/// are spread over files.
 fn weights_hash(folder: &Path, weight_bytes: u64) -> Result<String, LmError> {
     let files = if weight_bytes == 0 { Vec::new() } else { check_weight_files(folder)? };
     let mut tensors: Vec<_> = files

@@ -1,13 +1,13 @@
-//! MLX's memory counters. A counter that MLX will not tell reads as 0: figures are shown, never
-//! decided on.
+//! MLX's memory counters, in bytes. A counter that cannot be read is 0, so use them for display and
+//! not for decisions.
 
-/// Bytes of arrays that are alive.
+/// Bytes of all living arrays.
 pub fn active_bytes() -> u64 {
     mlx_rs::memory::active_memory().map_or(0, |bytes| bytes as u64)
 }
 
-/// The most bytes alive at once since [`reset_peak`]. MLX counts from the next allocation on; what
-/// was there already counts here.
+/// The most bytes in use at once since [`reset_peak`]. MLX's own counter starts with the next
+/// allocation; arrays that existed at the reset are counted here too.
 pub fn peak_bytes() -> u64 {
     mlx_rs::memory::peak_memory().map_or(0, |bytes| bytes as u64).max(active_bytes())
 }
@@ -17,12 +17,12 @@ pub fn cache_bytes() -> u64 {
     mlx_rs::memory::cache_memory().map_or(0, |bytes| bytes as u64)
 }
 
-/// Begins a new peak at what is alive now.
+/// Resets the peak to the bytes in use now.
 pub fn reset_peak() {
     let _ = mlx_rs::memory::reset_peak_memory();
 }
 
-/// Gives the freed bytes back to the system.
+/// Returns freed bytes to the system.
 pub fn clear_cache() {
     let _ = mlx_rs::memory::clear_cache();
 }

@@ -1,4 +1,4 @@
-//! The tokenizer of a model folder: text to ids, ids to text, and text as it streams.
+//! The tokenizer of a model folder: encoding, decoding, and streaming detokenization.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -9,17 +9,17 @@ use tokenizers::Tokenizer as Inner;
 use crate::LmError;
 use crate::error::{read_file, read_json};
 
-/// Vocabularies of 256k tokens with their merges stay below this.
+/// Limit for tokenizer files; vocabularies of 256k tokens with their merges are smaller.
 pub(crate) const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
 
-/// Tokens of one line that are decoded together with each new one.
+/// The most tokens of a line that are decoded again with each new one.
 const MAX_TAIL_TOKENS: usize = 64;
 
-/// A tokenizer with what tokenizer_config.json says about it.
+/// A tokenizer with its special tokens and chat template.
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: Inner,
-    /// The same, but special tokens in text are ordinary text.
+    /// The same tokenizer, but it encodes special tokens in a text as ordinary text.
     plain: Inner,
     special_tokens: Vec<(String, u32)>,
     special: SpecialTokens,
@@ -35,7 +35,7 @@ impl Tokenizer {
             serde_json::from_slice(&read_file(&path, MAX_TOKENIZER_BYTES)?)
                 .map_err(|source| LmError::Json { path: path.clone(), source })?;
         if let Some(fields) = json.as_object_mut() {
-            // These change what encode returns, and a hostile file can ask for gigabytes of
+            // These change what encoding returns, and a hostile file could ask for gigabytes of
             // padding.
             fields.remove("padding");
             fields.remove("truncation");
@@ -75,28 +75,28 @@ impl Tokenizer {
         Ok(Tokenizer { inner, plain, special_tokens, special, template })
     }
 
-    /// The id of one whole token, special or not.
+    /// The id of a token, special or not.
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// The token that begins every text, where the model has one.
+    /// The beginning-of-sequence token, if the model has one.
     pub fn bos_token(&self) -> Option<&str> {
         self.special.bos.as_deref()
     }
 
-    /// The token that ends an answer, by the tokenizer's own word.
+    /// The end-of-sequence token that tokenizer_config.json names.
     pub fn eos_token(&self) -> Option<&str> {
         self.special.eos.as_deref()
     }
 
-    /// The model's chat template; none where the folder has none, as base models do.
+    /// The chat template; `None` for folders without one, such as base models.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.template.as_ref()
     }
 
-    /// Text as mlx-lm encodes a plain prompt: the tokenizer's special tokens are added unless the
-    /// text begins with them itself.
+    /// Encodes a plain prompt as mlx-lm does: special tokens are added unless the text begins with
+    /// the beginning-of-sequence token itself.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, LmError> {
         let begins_itself =
             self.bos_token().is_some_and(|bos| !bos.is_empty() && text.starts_with(bos));

@@ -1,5 +1,5 @@
-//! The tensors of a model folder, addressed by prefix: each is validated, read once and checked
-//! against the shape that is asked for.
+//! The tensors of a model folder, addressed by prefix. Each is validated, read once, and checked
+//! against the shape that the architecture asks for.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use crate::device::ComputeDevice;
 use crate::ffi;
 use crate::safetensors_header::{self, SafetensorsFile, check_weight_files};
 
-/// How weights are brought into memory.
+/// How weights are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// Compute on quantized weights also on a CPU device, where dequantizing them at load is many
-    /// times faster but takes more memory.
+    /// Keeps quantized weights quantized on a CPU device too. By default they are dequantized
+    /// there, which computes many times faster but needs more memory.
     pub keep_quantized: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Validates the weight files of `folder` and lists their tensors; none is read yet.
+    /// Validates the headers of the weight files in `folder`; no tensor is read yet.
     pub fn open(
         folder: &Path,
         config: &serde_json::Value,
@@ -66,12 +66,13 @@ impl Weights {
         self.remaining.contains_key(name)
     }
 
-    /// Drops tensors that an architecture knows and does not need.
+    /// Drops tensors that the architecture knows but does not need.
     pub fn ignore(&mut self, is_known: impl Fn(&str) -> bool) {
         self.remaining.retain(|name, _| !is_known(name));
     }
 
-    /// Fails if any tensor has not been taken: then the file belongs to another architecture.
+    /// Returns the number of bytes read. Fails if a tensor has not been taken, which means that the
+    /// files belong to another architecture.
     pub fn finish(self, model_type: &str) -> Result<u64, LmError> {
         match self.remaining.keys().next() {
             None => Ok(self.num_bytes),
@@ -97,7 +98,7 @@ impl Weights {
                 name: name.to_owned(),
             });
         };
-        // The header check keeps every length below 2^31.
+        // No overflow: the header check limits every length to less than 2^31.
         let shape: Vec<i32> = tensor.shape.iter().map(|&length| length as i32).collect();
         let array =
             ffi::array_from_bytes(&file.read_tensor(name)?, &shape, mlx_dtype(tensor.dtype))?;
@@ -123,7 +124,7 @@ impl Layer<'_> {
     pub fn take(&mut self, name: &str, shape: &[i32]) -> Result<Array, LmError> {
         let array = self.take_exact(name, shape)?;
         match self.weights.compute_dtype {
-            // Evaluated at once, so that the checkpoint's copy is freed before the next tensor is
+            // Evaluated at once, so that the unconverted copy is freed before the next tensor is
             // read.
             Some(dtype) if is_float(array.dtype()) => {
                 let array = array.as_dtype(dtype)?;
@@ -134,8 +135,8 @@ impl Layer<'_> {
         }
     }
 
-    /// How this layer is quantized; none if its weight is dense. The file decides: config.json may
-    /// name settings for layers that were skipped.
+    /// How this layer is quantized; `None` if its weight is dense. The tensors in the file decide,
+    /// because config.json may have settings for layers that were not quantized.
     pub fn quantization(&self) -> Result<Option<Quantization>, LmError> {
         let scales = format!("{}.scales", self.path);
         if !self.weights.remaining.contains_key(&scales) {
@@ -153,7 +154,7 @@ impl Layer<'_> {
         }
     }
 
-    /// Whether quantized weights stay so in memory.
+    /// Whether quantized weights stay quantized in memory.
     pub fn keeps_quantized(&self) -> bool {
         self.weights.keep_quantized
     }
@@ -169,7 +170,7 @@ impl Layer<'_> {
         self.take_packed(&[outputs], inputs, settings)
     }
 
-    /// As [`Layer::take_quantized`], for `num_experts` matrices stacked along a new first axis.
+    /// As [`Layer::take_quantized`], for matrices of `num_experts` stacked along a new first axis.
     pub fn take_quantized_experts(
         &mut self,
         num_experts: i32,
@@ -197,7 +198,7 @@ impl Layer<'_> {
         self.weights.remaining.contains_key(&format!("{}.{name}", self.path))
     }
 
-    /// Unpacks a quantized matrix to `[outputs, inputs]`.
+    /// Dequantizes a matrix to `[outputs, inputs]` (experts: `[num_experts, outputs, inputs]`).
     pub fn dequantize(
         &self,
         weight: &Array,
@@ -228,7 +229,7 @@ fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32)
 }
 
-/// MLX's name of a file's dtype.
+/// The MLX dtype of a file's dtype.
 pub(crate) fn mlx_dtype(dtype: safetensors_header::Dtype) -> Dtype {
     use safetensors_header::Dtype as File;
     match dtype {

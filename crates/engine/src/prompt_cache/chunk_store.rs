@@ -174,7 +174,8 @@ impl ChunkStore {
         // use only where a chunk ends.
         let needs = needs(&layout);
         let end = layout.needs_checkpoints().then_some(tokens.len());
-        let places: Vec<usize> = checkpoints.iter().map(Checkpoint::num_tokens).chain(end).collect();
+        let places: Vec<usize> =
+            checkpoints.iter().map(Checkpoint::num_tokens).chain(end).collect();
         for checkpoint in checkpoints {
             let place = checkpoint.num_tokens();
             let at = boundaries.partition_point(|(boundary, _)| *boundary < place);
@@ -197,12 +198,15 @@ impl ChunkStore {
             return Ok(());
         }
         let held = EvaluatedLayers::of(caches)?;
-        let checkpoints =
-            checkpoints.iter().map(EvaluatedLayers::of_checkpoint).collect::<Result<Vec<_>, _>>()?;
+        let checkpoints = checkpoints
+            .iter()
+            .map(EvaluatedLayers::of_checkpoint)
+            .collect::<Result<Vec<_>, _>>()?;
         for chunk in planned {
-            let span = held.cut(&checkpoints, chunk.start, chunk.start + chunk.token_ids.len())?;
-            let (held_from, has_state) = (span.held_from, span.has_state);
-            let contents = Arc::new(ChunkContents::new(span));
+            let state =
+                held.chunk_state(&checkpoints, chunk.start, chunk.start + chunk.token_ids.len())?;
+            let (held_from, has_state) = (state.held_from, state.has_state);
+            let contents = Arc::new(ChunkContents::new(state));
             let bytes = contents.num_bytes();
             let record = ChunkRecord {
                 key: chunk.key.clone(),

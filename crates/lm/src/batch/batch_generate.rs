@@ -1,4 +1,4 @@
-//! Many prompts answered together, for callers that want all answers at the end.
+//! Generation for many prompts at once, for callers that want all results at the end.
 
 use cairn_chat::FinishReason;
 
@@ -8,18 +8,18 @@ use super::{
 use crate::models::Model;
 use crate::{LmError, TokenScore};
 
-/// What became of one request of [`batch_generate`].
+/// The result of one request of [`batch_generate`].
 #[derive(Debug)]
 pub struct BatchAnswer {
     /// The tokens sampled, without the one that completed a stop sequence.
     pub tokens: Vec<u32>,
-    /// For each of them what [`super::BatchToken::logprobs`] says, where asked for.
+    /// [`super::BatchToken::logprobs`] of each of them, if asked for.
     pub logprobs: Vec<(f32, Vec<TokenScore>)>,
-    /// How it ended, and its caches.
+    /// Why it ended.
     pub finish: BatchFinish,
 }
 
-/// An answer that is being written.
+/// A sequence that has not ended.
 #[derive(Default)]
 struct Draft {
     id: Option<RequestId>,
@@ -28,10 +28,10 @@ struct Draft {
     outcome: Option<Result<BatchFinish, LmError>>,
 }
 
-/// Answers `requests` together; the answers stand in the order of the requests, and a request that
-/// fails is an error in its place.
+/// Generates for all `requests` together. Results are in the order of the requests; a request that
+/// fails is an error at its index.
 ///
-/// As mlx-lm's batch_generate. Fails as a whole where [`BatchGenerator::next`] does.
+/// As mlx-lm's batch_generate. Fails as a whole when [`BatchGenerator::next`] fails.
 pub fn batch_generate(
     model: &Model,
     requests: Vec<BatchRequest>,

@@ -1,4 +1,5 @@
-//! Rows that share a forward pass: one token each per step, in a pipeline two steps deep.
+//! Sequences that decode together in one forward pass: one token per row and step, in a pipeline
+//! two steps deep.
 
 use cairn_chat::{FinishReason, StopTokens};
 use mlx_rs::ops::indexing::argmax_axis;
@@ -13,23 +14,23 @@ use crate::models::Model;
 use crate::sample::logprobs;
 use crate::{LmError, LogitsProcessors, RandomSampler, Sampler, TokenBuffer, ffi};
 
-/// What belongs to one answer.
+/// The state of one sequence.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) id: RequestId,
-    /// Held by the caches, as far as they were named.
+    /// The tokens that the caches hold, from `cached_tokens` on.
     pub(super) tokens: Vec<u32>,
     sampler: Sampler,
     processors: LogitsProcessors,
-    /// What the processors are shown; none where there are none.
+    /// The tokens that processors see; `None` without processors.
     history: Option<TokenBuffer>,
     stop: StopTokens,
     num_sampled: usize,
     max_tokens: usize,
     num_top_logprobs: Option<usize>,
-    /// The log-probabilities `[1, V]` from which the batch's input was sampled.
+    /// The log-probabilities `[1, V]` from which the row's next input was sampled.
     logprobs: Option<Array>,
-    /// Whether the batch's input for this row was sampled; the first is the prompt's last token.
+    /// Whether the row's next input was sampled; the first one is the prompt's last token.
     is_input_sampled: bool,
 }
 
@@ -50,12 +51,13 @@ impl Row {
         }
     }
 
-    /// Whether the token that is about to be read is the last that may be sampled.
+    /// Whether the next input is the last token that may be sampled.
     fn is_at_limit(&self) -> bool {
         self.is_input_sampled && self.num_sampled + 1 >= self.max_tokens
     }
 
-    /// Takes a token and says whether it ends the answer; a stop sequence counts before the length.
+    /// Counts a sampled token and returns why it ends the sequence, if it does; a stop sequence
+    /// takes precedence over the length.
     fn push(&mut self, token: u32) -> Option<FinishReason> {
         self.num_sampled += 1;
         if self.stop.push(token).is_some() {
@@ -77,8 +79,8 @@ impl Row {
     }
 }
 
-/// A row that is about to enter a batch, with the caches of its own and the token that they have not
-/// read.
+/// A row that is about to enter a decode batch: its own caches, and the one token that they do not
+/// hold yet.
 #[derive(Debug)]
 pub(super) struct PendingRow {
     pub(super) row: Row,
@@ -92,14 +94,13 @@ impl PendingRow {
     }
 }
 
-/// Rows in one forward pass.
+/// The rows of one forward pass.
 ///
 /// - `caches` are plain while there is one row, and batched from the second on.
-/// - `inputs` are the tokens that the next pass reads; those that were sampled are not yet known
-///   here.
+/// - `inputs` are the tokens that the next pass reads. Sampled ones may not be computed yet.
 #[derive(Debug)]
 pub(super) struct DecodeBatch {
-    /// None: the caches have no batched form, and nobody can join.
+    /// `None` if the caches have no batched form, so that no row can join.
     pub(super) kinds: Option<Vec<BatchKind>>,
     rows: Vec<Row>,
     caches: Vec<LayerCache>,
@@ -107,7 +108,7 @@ pub(super) struct DecodeBatch {
 }
 
 impl DecodeBatch {
-    /// A batch of `pending`, of which several must be of the same kinds.
+    /// A batch of the rows `pending`, whose caches must be of the same kinds.
     pub(super) fn new(pending: Vec<PendingRow>) -> Result<Self, LmError> {
         let inputs = inputs(&pending);
         let (rows, mut caches): (Vec<Row>, Vec<Vec<LayerCache>>) =
@@ -125,7 +126,7 @@ impl DecodeBatch {
         self.rows.iter().position(|row| row.id == id)
     }
 
-    /// Adds rows of the batch's kinds. On an error the batch is as it was.
+    /// Adds rows whose caches are of the batch's kinds. On an error the batch is unchanged.
     pub(super) fn extend(&mut self, pending: Vec<PendingRow>) -> Result<(), LmError> {
         let inputs = ops::concatenate(&[self.inputs.clone(), inputs(&pending)], 0)?;
         let (rows, mut added): (Vec<Row>, Vec<Vec<LayerCache>>) =
@@ -142,14 +143,14 @@ impl DecodeBatch {
         Ok(())
     }
 
-    /// A copy of what was computed for a row.
+    /// A copy of the caches and tokens of a row.
     pub(super) fn state(&self, row: usize) -> Result<RowState, LmError> {
         let tokens = self.rows[row].tokens.clone();
         if self.rows.len() == 1 {
             return Ok(RowState { caches: self.caches.clone(), tokens });
         }
         let caches = extract(&self.caches, row)?;
-        // Until they are computed they hold on to the buffers of all rows.
+        // Unevaluated copies would keep the buffers of all rows alive.
         async_eval(caches.iter().flat_map(LayerCache::arrays))?;
         Ok(RowState { caches, tokens })
     }
@@ -159,8 +160,7 @@ impl DecodeBatch {
         self.split_off(&[], kept).map(|_| ())
     }
 
-    /// Keeps only the rows `kept`, in that order, and returns what was computed for those of
-    /// `leaving`.
+    /// Keeps only the rows `kept`, in that order, and returns the state of the rows `leaving`.
     fn split_off(&mut self, leaving: &[usize], kept: &[usize]) -> Result<Vec<RowState>, LmError> {
         if kept.len() == self.rows.len() {
             return Ok(Vec::new());
@@ -172,8 +172,8 @@ impl DecodeBatch {
         if let (1, [state]) = (self.rows.len(), states.as_mut_slice()) {
             state.caches = caches;
         } else {
-            // One layer after the other is computed, and its batch dropped: many rows that end at
-            // once would else be there twice.
+            // Each layer is evaluated and its batch dropped before the next one, so that many rows
+            // that end together are not in memory twice.
             for cache in caches {
                 let mut cache = [cache];
                 for (state, &row) in states.iter_mut().zip(leaving) {
@@ -203,22 +203,22 @@ impl DecodeBatch {
         Ok(states)
     }
 
-    /// Launches the pass after the one that is being computed, then reports the tokens of that one
-    /// and lets finished rows go.
+    /// Launches the next pass, then waits for the tokens of the one before it, reports them and
+    /// removes finished rows.
     pub(super) fn step(&mut self, model: &Model, step: &mut BatchStep) -> Result<(), LmError> {
         let inputs = self.inputs.clone();
         let logprobs: Vec<Option<Array>> =
             self.rows.iter_mut().map(|row| row.logprobs.take()).collect();
         let was_sampled: Vec<bool> = self.rows.iter().map(|row| row.is_input_sampled).collect();
-        // A row that ends by a stop sequence costs one pass more than it needs; one that ends by
-        // its length need not.
+        // A stop sequence is only known after the next pass has been launched; the length limit is
+        // known before, so that pass is saved.
         let launches = !self.rows.iter().all(Row::is_at_limit);
         let mut is_read = launches;
         let mut failed = Vec::new();
         if launches {
             match self.launch(model, &mut failed) {
-                // A pass over one row fails for that row only. Some layers may have read what
-                // others have not: nothing can go on from them.
+                // A pass over one row fails for that row only. Its layers may have read different
+                // numbers of tokens, so the caches cannot be used again.
                 Err(error) if self.rows.len() == 1 => {
                     self.caches.clear();
                     self.rows[0].tokens.clear();
@@ -240,7 +240,7 @@ impl DecodeBatch {
             let failure = failed
                 .iter()
                 .position(|(failed, _)| *failed == index)
-                .map(|place| failed.swap_remove(place).1);
+                .map(|position| failed.swap_remove(position).1);
             if was_sampled[index] {
                 let reason = row.push(token);
                 let logprobs = match &logprobs[index] {
@@ -262,16 +262,16 @@ impl DecodeBatch {
                 None => kept.push(index),
             }
         }
-        for (RowState { caches, tokens }, (place, reason)) in
+        for (RowState { caches, tokens }, (position, reason)) in
             self.split_off(&leaving, &kept)?.into_iter().zip(ends)
         {
-            step.tokens[place].finish = Some(BatchFinish { reason, caches, tokens });
+            step.tokens[position].finish = Some(BatchFinish { reason, caches, tokens });
         }
         Ok(())
     }
 
-    /// Builds and launches the pass over `inputs`; what it samples are the next inputs. Rows whose
-    /// processor or sampler fails are named in `failed`.
+    /// Builds and launches the pass over `inputs` and makes its samples the next inputs. Rows whose
+    /// processor or sampler fails are added to `failed`.
     fn launch(&mut self, model: &Model, failed: &mut Vec<(usize, LmError)>) -> Result<(), LmError> {
         let num_rows = self.rows.len() as i32;
         let hidden =
@@ -300,7 +300,7 @@ impl DecodeBatch {
         Ok(())
     }
 
-    /// Logits `[B, V]` after the processors of each row.
+    /// Applies each row's processors to the logits `[B, V]`.
     fn process(
         &mut self,
         logits: Array,
@@ -321,7 +321,7 @@ impl DecodeBatch {
                 }),
             });
         }
-        // A processor of the caller that changes the shape would change other rows.
+        // A custom processor that returns another shape would shift the rows after it.
         for (index, row) in processed.iter_mut().enumerate() {
             if row.shape() != [1, logits.dim(1)] {
                 let shape = row.shape().to_vec();
@@ -339,7 +339,7 @@ impl DecodeBatch {
         })
     }
 
-    /// Logits `[B, V]` to tokens `[B]`.
+    /// Samples a token per row: logits `[B, V]` to token ids `[B]`.
     fn sample(
         &mut self,
         logits: &Array,
@@ -370,7 +370,7 @@ impl DecodeBatch {
     }
 }
 
-/// One row of an array of several, `[1, ...]`.
+/// One row of `array` `[B, ...]`, as `[1, ...]`.
 fn one_row(array: &Array, row: usize) -> Result<Array, LmError> {
     if array.dim(0) == 1 {
         return Ok(array.clone());

@@ -1,13 +1,13 @@
-//! Continuous batching: many answers at once, which join and leave between steps.
+//! Continuous batching: many sequences at once, which join and leave between steps.
 //!
 //! ```text
-//! insert ── pending ── prefill (chunks, several prompts per pass) ── batch (one token per row and step) ── finished
+//! insert ── pending ── prefill (chunks, several prompts per pass) ── decode batch (one token per row and step) ── finished
 //! ```
-//! Every [`BatchGenerator::next`] writes one token for each answer under way, and then reads at
-//! most one chunk of each prompt that is being read; requests are admitted in the order in which
-//! they came. Rows of one *batch* share a forward pass. A lone row runs on the plain caches of its
-//! request, as fast as a [`crate::TokenStream`]; rows whose caches cannot be batched have decode_batches of
-//! their own. Scheduling and names follow mlx-lm 0.32's BatchGenerator.
+//! Every [`BatchGenerator::next`] decodes one token of each running sequence, then prefills at most
+//! one chunk of each prompt; requests are admitted in the order in which they came. The rows of a
+//! decode batch share a forward pass. A single row runs on the plain caches of its request, as fast
+//! as a [`crate::TokenStream`]; a row whose caches cannot be batched has a decode batch of its own.
+//! Scheduling and names follow mlx-lm 0.32's BatchGenerator.
 
 mod batch_generate;
 mod decode_batch;
@@ -33,16 +33,17 @@ use crate::cache::batch::batch_kinds;
 use crate::models::Model;
 use crate::{LmError, ffi, memory};
 
-/// MLX keeps freed buffers for reuse; letting them go this often bounds what long answers hold.
-/// mlx-lm does the same.
+/// MLX keeps freed buffers for reuse. Releasing them after this many steps, as mlx-lm does, bounds
+/// the memory of long answers.
 const CLEAR_CACHE_EVERY: usize = 512;
 
-/// Many answers at once. It owns their caches; an answer's end or removal gives its own back.
+/// Generates many sequences at once. It owns their caches; when a sequence ends or is removed, its
+/// caches are returned.
 #[derive(Debug)]
 pub struct BatchGenerator {
     model: Model,
     options: BatchOptions,
-    /// Of the options; rows share it.
+    /// The stop sequences of the options, which rows share.
     stop: StopTokens,
     next_id: u64,
     pending: VecDeque<Prefilling>,
@@ -77,8 +78,8 @@ impl BatchGenerator {
         }
     }
 
-    /// Queues a request. Fails where it cannot be answered: an empty prompt, `max_tokens` of 0, ids
-    /// outside the vocabulary, caches of another number of layers.
+    /// Queues a request. Fails on an empty prompt, `max_tokens` of 0, token ids outside the
+    /// vocabulary, and caches that do not fit the model or `cached_tokens`.
     pub fn insert(&mut self, request: BatchRequest) -> Result<RequestId, LmError> {
         let id = RequestId(self.next_id);
         self.pending.push_back(Prefilling::new(
@@ -92,16 +93,15 @@ impl BatchGenerator {
         Ok(id)
     }
 
-    /// One round: a token for every answer under way, then at most one chunk of each prompt that is
-    /// being read.
+    /// One round: a token of every running sequence, then at most one chunk of each prompt.
     ///
-    /// Call it while [`BatchGenerator::has_work`]; the round that launches an answer's first step
-    /// reports no token for it. What goes wrong with one request is in [`BatchStep::failed`]. An
-    /// error means that a pass over several rows failed as a whole: their caches are lost and the
-    /// generator is empty, but each of them may be inserted again.
+    /// Call it while [`BatchGenerator::has_work`]; the round that launches a sequence's first step
+    /// reports no token for it. The failure of a single request is in [`BatchStep::failed`]. An
+    /// error means that a pass over several rows failed as a whole: all caches are lost and the
+    /// generator is empty, but the requests may be inserted again.
     #[expect(
         clippy::should_implement_trait,
-        reason = "named as in mlx-lm; without work there is a round too, an empty one"
+        reason = "named as in mlx-lm; it never ends, without work a round is empty"
     )]
     pub fn next(&mut self) -> Result<BatchStep, LmError> {
         let mut step = BatchStep::default();
@@ -121,25 +121,26 @@ impl BatchGenerator {
         self.num_pending() + self.num_prefilling() + self.num_decoding() > 0
     }
 
-    /// Requests that wait.
+    /// How many requests wait for a slot.
     pub fn num_pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// Requests whose prompt is being read.
+    /// How many requests are in prefill.
     pub fn num_prefilling(&self) -> usize {
         self.prefilling.len()
     }
 
-    /// Requests whose answer is being written.
+    /// How many requests are in decode.
     pub fn num_decoding(&self) -> usize {
         self.decode_batches.iter().map(DecodeBatch::num_rows).sum()
     }
 
-    /// Ends a request where it is and gives back what was computed for it; none if it is unknown or
-    /// has ended.
+    /// Cancels a request and returns what was computed for it; `None` if it is unknown or has
+    /// ended.
     ///
-    /// Its share of the batch is freed at once. An error loses the caches, not the removal.
+    /// Its part of the batch is freed at once. On an error the request is removed, but its caches
+    /// are lost.
     pub fn remove(&mut self, id: RequestId) -> Result<Option<RowState>, LmError> {
         if let Some(index) = self.pending.iter().position(|row| row.id() == id) {
             return Ok(self.pending.remove(index).map(Prefilling::into_state));
@@ -160,7 +161,7 @@ impl BatchGenerator {
         state.map(Some)
     }
 
-    /// A copy of what was computed for a request so far; none if it is unknown or has ended.
+    /// A copy of what was computed for a request so far; `None` if it is unknown or has ended.
     pub fn extract_cache(&self, id: RequestId) -> Result<Option<RowState>, LmError> {
         if let Some(row) = self.pending.iter().chain(&self.prefilling).find(|row| row.id() == id) {
             return Ok(Some(row.state()));
@@ -168,12 +169,12 @@ impl BatchGenerator {
         self.find_decoding(id).map(|(batch, row)| self.decode_batches[batch].state(row)).transpose()
     }
 
-    /// What was done since the generator was made.
+    /// Statistics since the generator was made.
     pub fn stats(&self) -> BatchStats {
         BatchStats { peak_memory_bytes: memory::peak_bytes(), ..self.stats }
     }
 
-    /// Drops all requests, when the device has finished what was launched.
+    /// Waits for the device to finish what was launched, and drops all requests.
     pub fn close(mut self) {
         self.clear();
     }
@@ -181,7 +182,7 @@ impl BatchGenerator {
     fn clear(&mut self) {
         self.pending.clear();
         self.prefilling.clear();
-        // Leaving the process with work in flight aborts in MLX.
+        // MLX aborts a process that exits while the device is working.
         if !self.decode_batches.is_empty() {
             let _ = ffi::synchronize();
         }
@@ -218,7 +219,7 @@ impl BatchGenerator {
         Ok(())
     }
 
-    /// Takes the oldest requests, as many as there is room for.
+    /// Moves the oldest requests into prefill, as many as there are slots.
     fn admit(&mut self) {
         let room = self.options.prefill_batch_size.saturating_sub(self.prefilling.len());
         let slots = self.options.completion_batch_size - self.num_decoding();
@@ -226,8 +227,8 @@ impl BatchGenerator {
         self.prefilling.extend(self.pending.drain(..count));
     }
 
-    /// Moves the rows of which only the last token is unread to the decode_batches, where it is the first
-    /// step's input.
+    /// Moves the rows of which only the last token is unread into decode batches; that token is the
+    /// first step's input.
     fn start_decoding(&mut self, step: &mut BatchStep) {
         let (ready, rest) =
             std::mem::take(&mut self.prefilling).into_iter().partition(Prefilling::is_ready);

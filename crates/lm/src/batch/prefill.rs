@@ -1,5 +1,5 @@
-//! Reading prompts: one chunk of each per round, several prompts in one forward pass where that
-//! wastes little.
+//! Prefill: one chunk of each prompt per round, several prompts in one forward pass if that wastes
+//! little on padding.
 
 use cairn_chat::StopTokens;
 use mlx_rs::Array;
@@ -13,11 +13,11 @@ use crate::generate::check_tokens;
 use crate::models::Model;
 use crate::{LmError, memory};
 
-/// Chunks this short are padded without a thought: a pass over so few tokens is bound by the
-/// weights.
+/// Chunks up to this length share a pass whatever the padding: a pass over so few tokens is bound
+/// by reading the weights.
 const SHORT_CHUNK: usize = 32;
 
-/// A request whose prompt is not read to its end.
+/// A request that waits for prefill or is in it.
 #[derive(Debug)]
 pub(super) struct Prefilling {
     row: Row,
@@ -59,7 +59,7 @@ impl Prefilling {
             .boundaries
             .iter()
             .copied()
-            .filter(|&place| place > 0 && place < request.prompt.len())
+            .filter(|&position| position > 0 && position < request.prompt.len())
             .collect();
         let prompt = std::mem::take(&mut request.prompt);
         let stop = match request.stop.is_empty() {
@@ -79,12 +79,12 @@ impl Prefilling {
         self.row.id
     }
 
-    /// Whether only the last token is left, which the answer's first step reads.
+    /// Whether only the last token is left, which the first decode step reads.
     pub(super) fn is_ready(&self) -> bool {
         self.num_processed + 1 == self.prompt.len()
     }
 
-    /// The progress of a prompt whose answer begins.
+    /// The progress of a prompt whose decoding begins.
     pub(super) fn finished(&self) -> PromptProgress {
         let total = self.prompt.len();
         PromptProgress {
@@ -112,13 +112,13 @@ impl Prefilling {
         RowState { caches: self.caches, tokens: self.row.tokens }
     }
 
-    /// Where the next chunk ends: a step on, at a boundary, or before the last token.
+    /// The end of the next chunk: after a step, at a boundary, or before the last token.
     fn chunk_end(&self, step_size: usize) -> usize {
         let end = (self.num_processed + step_size).min(self.prompt.len() - 1);
         self.boundaries
             .iter()
             .copied()
-            .filter(|&place| place > self.num_processed)
+            .filter(|&position| position > self.num_processed)
             .fold(end, usize::min)
     }
 
@@ -141,8 +141,8 @@ impl Prefilling {
     }
 }
 
-/// For a request whose whole prompt is cached: gives back the last token to be read again, or all
-/// where caches cannot forget one.
+/// For a request whose whole prompt is cached: trims the last token so that it is read again; reads
+/// the whole prompt again if the caches cannot be trimmed.
 fn reread_cached_tokens(request: &mut BatchRequest) -> Result<(), LmError> {
     let Some(&last) = request.cached_tokens.last() else { return Err(LmError::EmptyPrompt) };
     match &mut request.caches {
@@ -172,8 +172,8 @@ fn new_caches(model: &Model, max_kv_size: Option<usize>) -> Vec<LayerCache> {
     model.make_cache().into_iter().map(bounded).collect()
 }
 
-/// Reads the next chunk of every row; returns how many tokens that were. Rows that fail are named
-/// in `step` and are of no further use.
+/// Reads the next chunk of every row and returns the number of tokens read. Rows that fail are
+/// reported in `step` and must be dropped.
 pub(super) fn prefill_chunks(
     model: &Model,
     rows: &mut [Prefilling],
@@ -189,8 +189,8 @@ pub(super) fn prefill_chunks(
             }
             continue;
         }
-        // A pass over several rows that failed left their own caches as they were, and only the row
-        // at fault fails again.
+        // A failed pass over several rows left their own caches unchanged. Run one by one, only the
+        // row at fault fails again.
         for &index in &group {
             let row = &mut rows[index];
             match prefill_one(model, row, step_size) {
@@ -205,8 +205,8 @@ pub(super) fn prefill_chunks(
     num_tokens
 }
 
-/// Which rows share a pass: those of the same kinds of caches and chunks of much the same length,
-/// up to a step's tokens in all.
+/// Groups the rows that share a pass: their caches are of the same kinds, their chunks of similar
+/// length, and the padded total is at most `step_size` tokens.
 fn groups(rows: &[Prefilling], step_size: usize) -> Vec<Vec<usize>> {
     let lengths: Vec<usize> = rows.iter().map(|row| row.chunk(step_size).len()).collect();
     let mut order: Vec<usize> = (0..rows.len()).collect();
@@ -239,7 +239,7 @@ fn prefill_one(model: &Model, row: &mut Prefilling, step_size: usize) -> Result<
     Ok(())
 }
 
-/// Reads the chunks of several rows in one pass; on any error the rows are unchanged.
+/// Reads the chunks of several rows in one pass. On an error the rows are unchanged.
 fn prefill_group(
     model: &Model,
     rows: &mut [Prefilling],

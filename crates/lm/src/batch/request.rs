@@ -1,30 +1,31 @@
-//! What goes into a batch and what comes out of it.
+//! The options, requests and results of a [`super::BatchGenerator`].
 
 use cairn_chat::FinishReason;
 
 use crate::cache::LayerCache;
 use crate::{LmError, LogitsProcessors, Sampler, TokenScore};
 
-/// How requests share the device.
+/// Limits and scheduling of a [`super::BatchGenerator`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchOptions {
-    /// The most answers that are written at once; at least `prefill_batch_size`.
+    /// The most sequences that decode at once; at least `prefill_batch_size`.
     pub completion_batch_size: usize,
-    /// The most prompts that are read at once.
+    /// The most prompts in prefill at once.
     pub prefill_batch_size: usize,
-    /// The most tokens of a prompt that are read between two steps of the answers under way.
+    /// The most tokens of a prompt that are read between two decode steps.
     pub prefill_step_size: usize,
-    /// Read waiting prompts to their end before answers go on: more tokens in all, at the price of
-    /// pauses in answers under way.
+    /// Prefill waiting prompts completely before decoding continues: higher throughput, but running
+    /// sequences pause.
     pub prefer_prefill_when_pending: bool,
-    /// Token sequences that end any answer, such as each end-of-sequence token alone.
+    /// Token sequences that end any sequence, for example each end-of-sequence token.
     pub stop: Vec<Vec<u32>>,
-    /// Remember only so many last tokens of each answer, for models that would remember all.
+    /// Bounds every [`KvCache`](crate::cache::KvCache) to the last `max_kv_size` tokens; other
+    /// kinds of cache ignore it.
     pub max_kv_size: Option<usize>,
 }
 
 impl Default for BatchOptions {
-    /// mlx-lm's figures, without stop sequences or limit.
+    /// mlx-lm's defaults, without stop sequences or cache limit.
     fn default() -> Self {
         BatchOptions {
             completion_batch_size: 32,
@@ -37,37 +38,37 @@ impl Default for BatchOptions {
     }
 }
 
-/// One prompt to be answered.
+/// One prompt and how to continue it.
 #[derive(Debug)]
 pub struct BatchRequest {
-    /// The tokens to read, after those that `caches` hold.
+    /// The tokens to read after those that `caches` hold.
     ///
-    /// It may be empty where `cached_tokens` are named: their last one is then read again, or all
-    /// of them where caches cannot be trimmed.
+    /// It may be empty if `cached_tokens` are given: then their last one is read again, or all of
+    /// them if the caches cannot be trimmed.
     pub prompt: Vec<u32>,
-    /// Places in `prompt` where reading stops for a round, so that
-    /// [`crate::batch::BatchGenerator::extract_cache`] can take a snapshot there.
+    /// Positions in `prompt` at which a chunk ends, so that
+    /// [`crate::batch::BatchGenerator::extract_cache`] can be called exactly there.
     pub boundaries: Vec<usize>,
-    /// What was computed for an earlier part of the conversation, one per layer; none begins anew.
+    /// Caches of an earlier part of the sequence, one per layer; `None` starts with empty ones.
     pub caches: Option<Vec<LayerCache>>,
-    /// The tokens that `caches` hold, for logits processors and for an empty `prompt`; may be left
-    /// empty otherwise.
+    /// The tokens that `caches` hold. Needed for logits processors and for an empty `prompt`;
+    /// otherwise it may be empty.
     pub cached_tokens: Vec<u32>,
     /// The most tokens to sample, at least 1.
     pub max_tokens: usize,
-    /// Chooses the tokens.
+    /// Chooses tokens from logits.
     pub sampler: Sampler,
-    /// What is done to the logits before; they are given all tokens, cached ones and prompt
-    /// included. One that fails ends its request.
+    /// Change the logits before sampling; they see all tokens, cached ones and prompt included. If
+    /// one fails, its request fails.
     pub processors: LogitsProcessors,
-    /// Token sequences that end this answer, besides those of [`BatchOptions::stop`].
+    /// Token sequences that end this sequence, in addition to [`BatchOptions::stop`].
     pub stop: Vec<Vec<u32>>,
-    /// How many alternatives to report with each token; none: no log-probabilities at all.
+    /// How many of the likeliest tokens to report with each token; `None` for no log-probabilities.
     pub num_top_logprobs: Option<usize>,
 }
 
 impl BatchRequest {
-    /// A greedy answer to `prompt`, of at most `max_tokens`.
+    /// A request for at most `max_tokens` greedily chosen tokens after `prompt`.
     pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Self {
         BatchRequest {
             prompt,
@@ -87,19 +88,19 @@ impl BatchRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub(crate) u64);
 
-/// What one round brought.
+/// The results of one round.
 #[derive(Debug, Default)]
 pub struct BatchStep {
-    /// Prompts that were read further.
+    /// The prompts of which a chunk was read.
     pub prompts: Vec<PromptProgress>,
-    /// A token for each answer under way.
+    /// One token of each decoding request.
     pub tokens: Vec<BatchToken>,
-    /// Requests that ended with an error.
+    /// The requests that failed.
     pub failed: Vec<(RequestId, LmError)>,
 }
 
 impl BatchStep {
-    /// One failure of several rows: the first gets the error itself, the others its text.
+    /// Records one failure for several rows: the first gets the error itself, the others its text.
     pub(crate) fn fail(&mut self, ids: Vec<RequestId>, error: LmError) {
         let text = error.to_string();
         let mut error = Some(error);
@@ -117,49 +118,50 @@ impl BatchStep {
 /// How far a prompt has been read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptProgress {
-    /// Whose.
+    /// The request.
     pub id: RequestId,
-    /// Tokens read.
+    /// How many tokens of `prompt` have been read.
     pub processed: usize,
-    /// Tokens of the prompt.
+    /// How many tokens `prompt` has.
     pub total: usize,
-    /// Whether reading stopped at one of the request's boundaries, or before the last token.
+    /// Whether the chunk ended at one of the request's boundaries, or before the last token.
     pub end_of_segment: bool,
-    /// Whether all was read and the first step of the answer is next.
+    /// Whether prefill is complete and decoding begins with the next round.
     pub end_of_prompt: bool,
 }
 
 /// A sampled token.
 #[derive(Debug)]
 pub struct BatchToken {
-    /// Whose.
+    /// The request.
     pub id: RequestId,
-    /// Its id; the token that ends an answer is reported too.
+    /// The token's id; the token that completes a stop sequence is reported too.
     pub token: u32,
-    /// Its natural log-probability and the most likely alternatives, best first; where asked for.
+    /// Its natural log-probability and the likeliest tokens, best first; if asked for.
     pub logprobs: Option<(f32, Vec<TokenScore>)>,
-    /// The end of the answer, if this is its last token.
+    /// Set with the last token of the request.
     pub finish: Option<BatchFinish>,
 }
 
-/// The end of an answer.
+/// How a request ended.
 #[derive(Debug)]
 pub struct BatchFinish {
-    /// A stop sequence, also where `max_tokens` was reached with it; or else the length.
+    /// `Stop` for a stop sequence, also if it ends with the token number `max_tokens`; else
+    /// `Length`.
     pub reason: FinishReason,
-    /// One per layer, or none where the pass over the last token failed; they share no memory with
-    /// the batch.
+    /// One per layer; empty if the pass over the last token failed. They share no memory with the
+    /// batch.
     pub caches: Vec<LayerCache>,
-    /// What `caches` hold since `cached_tokens` and including them: prompt and answer, in which the
-    /// last token may be missing.
+    /// The tokens that `caches` hold: `cached_tokens`, prompt and generated tokens, of which the
+    /// last may be missing.
     pub tokens: Vec<u32>,
 }
 
-/// What was computed for a request that has not ended.
+/// The caches and tokens of a request that has not ended.
 #[derive(Debug)]
 pub struct RowState {
     /// One per layer.
     pub caches: Vec<LayerCache>,
-    /// What `caches` hold since `cached_tokens` and including them.
+    /// The tokens that `caches` hold, beginning with `cached_tokens`.
     pub tokens: Vec<u32>,
 }

@@ -1,27 +1,27 @@
-//! What a batch has done, in figures.
+//! Throughput and memory statistics of a batch.
 
 /// Work since the generator was made.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct BatchStats {
-    /// Prompt tokens read, without those that caches held already.
+    /// Prompt tokens read, without cached ones.
     pub prompt_tokens: usize,
-    /// Seconds spent on them.
+    /// Seconds spent in prefill.
     pub prompt_time_s: f64,
     /// Tokens sampled.
     pub generation_tokens: usize,
-    /// Seconds spent on them.
+    /// Seconds spent in decode.
     pub generation_time_s: f64,
-    /// The most bytes that MLX held at once since its peak was last reset.
+    /// The most bytes of MLX memory in use at once since [`crate::memory::reset_peak`].
     pub peak_memory_bytes: u64,
 }
 
 impl BatchStats {
-    /// Prompt tokens per second; 0 before any.
+    /// Prompt tokens per second; 0 before the first.
     pub fn prompt_tps(&self) -> f64 {
         per_second(self.prompt_tokens, self.prompt_time_s)
     }
 
-    /// Sampled tokens per second, of all answers together; 0 before any.
+    /// Sampled tokens per second, all requests together; 0 before the first.
     pub fn generation_tps(&self) -> f64 {
         per_second(self.generation_tokens, self.generation_time_s)
     }

@@ -1,17 +1,17 @@
-//! State of a fixed number of arrays per layer, such as a convolution's last inputs and a recurrent
-//! state.
+//! The state of a recurrent layer: a fixed number of arrays, such as a convolution's last inputs
+//! and a linear attention's state.
 
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
 use super::rows::row_indices;
 
-/// What a recurrent layer remembers: arrays that each step replaces. They hold no positions, so
-/// nothing can be trimmed from them.
+/// Arrays that each step replaces. They hold no positions, so tokens cannot be trimmed from them.
 ///
-/// Several rows at once are the same arrays with a longer first axis. Between
+/// A batch has the same arrays with one entry of the first axis per row. Between
 /// [`ArraysCache::prepare`] and [`ArraysCache::finalize`] rows may be padded on the right: the
-/// layer leaves out what [`ArraysCache::mask`] hides, and ends a row's state with its last token.
+/// layer ignores tokens that [`ArraysCache::mask`] hides, so that a row's state is that after its
+/// own last token.
 #[derive(Debug, Clone)]
 pub struct ArraysCache {
     slots: Vec<Option<Array>>, // each [B, ...]
@@ -20,12 +20,12 @@ pub struct ArraysCache {
 }
 
 impl ArraysCache {
-    /// `num_slots` empty slots for one row.
+    /// An empty cache of `num_slots` slots, for one row.
     pub fn new(num_slots: usize) -> Self {
         ArraysCache { slots: vec![None; num_slots], offsets: vec![0], lengths: None }
     }
 
-    /// These slots, before any token is counted as read.
+    /// A cache of these slots with an offset of 0.
     pub(super) fn from_slots(slots: Vec<Option<Array>>) -> Self {
         ArraysCache { slots, offsets: vec![0], lengths: None }
     }
@@ -35,19 +35,19 @@ impl ArraysCache {
         self.slots.len()
     }
 
-    /// What slot `index` holds; none before the first step.
+    /// The array in slot `index`, `[B, ...]`; `None` before the first step.
     pub fn get(&self, index: usize) -> Option<&Array> {
         self.slots.get(index)?.as_ref()
     }
 
-    /// Replaces what slot `index` holds.
+    /// Replaces the array in slot `index`.
     ///
-    /// Panics if there is no such slot: a layer's slots are fixed when its cache is made.
+    /// Panics if there is no such slot: their number is fixed when the cache is made.
     pub fn set(&mut self, index: usize, array: Array) {
         self.slots[index] = Some(array);
     }
 
-    /// Counts `length` more tokens as read; of rows that are padded on the right, only their own.
+    /// Advances each row's offset by `length`, or by the row's own tokens where it is padded.
     pub fn advance(&mut self, length: usize) {
         for (row, offset) in self.offsets.iter_mut().enumerate() {
             match &mut self.lengths {
@@ -61,7 +61,7 @@ impl ArraysCache {
         }
     }
 
-    /// Tokens read, of the longest row.
+    /// How many tokens the longest row has read.
     pub fn offset(&self) -> usize {
         self.offsets.iter().copied().max().unwrap_or(0)
     }
@@ -71,13 +71,13 @@ impl ArraysCache {
         self.offsets.len()
     }
 
-    /// How many tokens of the coming steps belong to each row, where some are padded on the right.
+    /// How many tokens of the coming steps belong to each row; `None` outside of
+    /// [`ArraysCache::prepare`] and [`ArraysCache::finalize`].
     pub fn lengths(&self) -> Option<&[i32]> {
         self.lengths.as_deref()
     }
 
-    /// bool `[B, length]`: which of the next `length` tokens belong to their row; none where all
-    /// do.
+    /// bool `[B, length]`: which of the next `length` tokens belong to their row; `None` if all do.
     pub fn mask(&self, length: i32) -> Option<Array> {
         let lengths = self.lengths.as_ref()?;
         let belongs: Vec<bool> =
@@ -86,18 +86,19 @@ impl ArraysCache {
             .then(|| Array::from_slice(&belongs, &[lengths.len() as i32, length]))
     }
 
-    /// Says how many tokens of the coming steps belong to each row; the rest is right padding.
+    /// Announces how many tokens of the coming steps belong to each row; the remaining columns are
+    /// right padding.
     pub fn prepare(&mut self, lengths: &[i32]) {
         self.lengths = Some(lengths.to_vec());
     }
 
-    /// Ends what [`ArraysCache::prepare`] began.
+    /// Ends the steps that [`ArraysCache::prepare`] announced.
     pub fn finalize(&mut self) {
         self.lengths = None;
     }
 
-    /// The rows of all `caches`, one below the other; where only some hold a state, the others
-    /// begin with zeros.
+    /// Concatenates the rows of all `caches`. Where only some caches have a state, the rows of the
+    /// others are zeros.
     ///
     /// Panics unless all have the same number of slots.
     pub fn merge(caches: &[ArraysCache]) -> Result<Self> {
@@ -136,13 +137,13 @@ impl ArraysCache {
         Ok(())
     }
 
-    /// Adds the rows of `other` below its own.
+    /// Appends the rows of `other`.
     pub fn extend(&mut self, other: ArraysCache) -> Result<()> {
         *self = ArraysCache::merge(&[self.clone(), other])?;
         Ok(())
     }
 
-    /// One row as a cache of its own.
+    /// A copy of one row as a cache of its own.
     pub fn extract(&self, row: usize) -> Result<ArraysCache> {
         let own = |slot: &Option<Array>| {
             slot.as_ref().map(|array| array.take_axis(row_indices(&[row]), 0)).transpose()
@@ -154,7 +155,7 @@ impl ArraysCache {
         })
     }
 
-    /// The arrays behind it.
+    /// The arrays of all filled slots.
     pub fn arrays(&self) -> Vec<&Array> {
         self.slots.iter().flatten().collect()
     }

@@ -1,8 +1,8 @@
-//! The caches of several requests as the rows of one set of caches, and back.
+//! Conversion between the caches of single requests and caches with one row per request.
 //!
-//! Every function takes the caches of all layers. Rows that are padded on the right are announced
-//! with [`prepare`] and set right with [`finalize`]; [`extract`] gives a row's own tokens either
-//! way.
+//! Every function takes the caches of all layers. A forward pass over prompts of different lengths
+//! pads the shorter rows on the right: call [`prepare`] with the true lengths before it and
+//! [`finalize`] after it. [`extract`] returns one row's own tokens at any time.
 
 use super::{
     ArraysCache, BatchKvCache, BatchRotatingKvCache, CacheList, KvCache, LayerCache,
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::LmError;
 
-/// What caches must have in common to become rows of one batch.
+/// The properties that caches must share to become rows of one batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BatchKind {
     /// Keys and values of every token.
@@ -29,8 +29,8 @@ pub enum BatchKind {
     List(Vec<BatchKind>),
 }
 
-/// What the caches of one request, one per layer, must have in common with others. An error names a
-/// kind that has no batched form.
+/// The batch kind of each layer of one request. Fails with [`LmError::NotBatchable`] for a kind of
+/// cache that has no batched form.
 pub fn batch_kinds(caches: &[LayerCache]) -> Result<Vec<BatchKind>, LmError> {
     caches.iter().map(batch_kind).collect()
 }
@@ -53,10 +53,11 @@ fn batch_kind(cache: &LayerCache) -> Result<BatchKind, LmError> {
     }
 }
 
-/// The caches of several requests as rows of one set, in order; rows of different lengths end at
-/// the same place.
+/// Makes one set of caches with a row for each request, in order. Shorter rows are padded on the
+/// left, so that all rows end at the same column.
 ///
-/// Fails where a kind has no batched form, or the rows are of different kinds.
+/// Fails if a kind has no batched form, and with [`LmError::MixedCaches`] if the rows are of
+/// different kinds.
 pub fn merge(rows: Vec<Vec<LayerCache>>) -> Result<Vec<LayerCache>, LmError> {
     let mut layers: Vec<Vec<LayerCache>> = Vec::new();
     for row in rows {
@@ -121,7 +122,7 @@ impl LayerCache {
     }
 }
 
-/// Adds the rows of `other`, another batch of the same kinds, behind those of `caches`.
+/// Appends the rows of `other`, a batch of the same kinds, to `caches`.
 pub fn extend(caches: &mut [LayerCache], other: Vec<LayerCache>) -> Result<(), LmError> {
     if caches.len() != other.len() {
         return Err(LmError::MixedCaches);
@@ -167,7 +168,7 @@ pub fn filter(caches: &mut [LayerCache], kept: &[usize]) -> Result<(), LmError> 
     Ok(())
 }
 
-/// The caches of one row, as they would be had it run alone.
+/// The caches of one row, as if the request had run without a batch.
 pub fn extract(caches: &[LayerCache], row: usize) -> Result<Vec<LayerCache>, LmError> {
     let extract_layer = |cache: &LayerCache| match cache {
         LayerCache::BatchKv(cache) => Ok(LayerCache::Kv(cache.extract(row)?)),
@@ -184,8 +185,8 @@ pub fn extract(caches: &[LayerCache], row: usize) -> Result<Vec<LayerCache>, LmE
     caches.iter().map(extract_layer).collect()
 }
 
-/// Says how many tokens of the coming forward passes belong to each row, at least one; the rest of
-/// its columns is right padding.
+/// Announces how many tokens of the coming forward passes belong to each row (at least one); the
+/// remaining columns of a row are right padding.
 pub fn prepare(caches: &mut [LayerCache], lengths: &[i32]) -> Result<(), LmError> {
     for cache in caches {
         match cache {
@@ -204,7 +205,7 @@ pub fn prepare(caches: &mut [LayerCache], lengths: &[i32]) -> Result<(), LmError
     Ok(())
 }
 
-/// Ends what [`prepare`] began: right padding becomes left padding.
+/// Ends the passes that [`prepare`] announced: moves each row's right padding to the left.
 pub fn finalize(caches: &mut [LayerCache]) -> Result<(), LmError> {
     for cache in caches {
         match cache {
@@ -243,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Rows of which only the lengths are remembered: what each should see follows from them.
+    /// A batch under test and its rows' lengths, from which follows what each token should see.
     struct Rows {
         caches: Vec<LayerCache>,
         names: Vec<i32>,
@@ -251,8 +252,7 @@ mod tests {
         window: Option<i32>,
     }
 
-    /// Keys that tell whose they are and where they stand: row * 1000 + position; right padding is
-    /// negative.
+    /// Keys that encode their row and position as row * 1000 + position; right padding is negative.
     fn keys(names: &[i32], starts: &[i32], lengths: &[i32]) -> Array {
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let mut numbers = Vec::new();
@@ -355,7 +355,7 @@ mod tests {
             self.lengths.extend(other.lengths);
         }
 
-        /// Takes every row out and puts them together again.
+        /// Extracts every row and merges them again.
         fn remerge(&mut self) {
             let rows = (0..self.names.len())
                 .map(|row| extract(&self.caches, row).expect("extract"))
@@ -395,7 +395,7 @@ mod tests {
                 }
                 _ => {}
             }
-            // Right padding ends with one step's prompt; single tokens belong to every row.
+            // Single tokens belong to every row, so right padding has to be moved before them.
             for cache in &mut rows.caches {
                 match cache {
                     LayerCache::BatchKv(cache) => cache.finalize().expect("finalize"),

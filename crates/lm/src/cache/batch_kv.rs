@@ -13,10 +13,10 @@ use super::{AttentionStep, KvCache, Mask, causal_mask};
 
 /// Several [`KvCache`]s as the rows of one. As mlx-lm's BatchKVCache.
 ///
-/// - Every row ends at column `stop`; its first `left_padding` columns hold nothing of it.
+/// - Every row ends at column `stop`; its first `left_padding` columns are padding.
 /// - Between [`BatchKvCache::prepare`] and [`BatchKvCache::finalize`] rows may be padded on the
-///   right: offsets and padding already count as if the padding had been moved to the left, and
-///   `pending_shifts` is how far each row is still to move.
+///   right. Offsets and `left_padding` already count that padding as moved to the left;
+///   `pending_shifts` says by how many columns each row still has to be moved right.
 #[derive(Debug, Clone)]
 pub struct BatchKvCache {
     keys: Option<Array>,   // [B, H, capacity, D]
@@ -28,10 +28,10 @@ pub struct BatchKvCache {
 }
 
 impl BatchKvCache {
-    /// The `caches` of single rows side by side, left-padded to the longest, in one buffer with
-    /// room for the next step.
+    /// Merges the `caches` of single rows, left-padded to the longest, with capacity for the next
+    /// step.
     ///
-    /// Panics unless there is at least one.
+    /// Panics if `caches` is empty.
     pub fn merge(caches: &[KvCache]) -> Result<Self> {
         assert!(!caches.is_empty(), "a batch has at least one row");
         let stop = caches.iter().map(|cache| cache.offset() as i32).max().unwrap_or(0);
@@ -61,23 +61,23 @@ impl BatchKvCache {
         self.left_padding.len()
     }
 
-    /// Tokens remembered of the longest row.
+    /// How many tokens the longest row holds.
     pub fn offset(&self) -> usize {
         self.offsets().into_iter().max().unwrap_or(0) as usize
     }
 
-    /// Tokens remembered of each row.
+    /// How many tokens each row holds.
     pub fn offsets(&self) -> Vec<i32> {
         self.left_padding.iter().map(|padding| self.stop - padding).collect()
     }
 
-    /// Says how many tokens of the coming steps belong to each row; the rest of its columns is
-    /// right padding.
+    /// Announces how many tokens of the coming steps belong to each row; the remaining columns of a
+    /// row are right padding.
     pub fn prepare(&mut self, lengths: &[i32]) {
         self.remaining = Some(lengths.to_vec());
     }
 
-    /// Ends what [`BatchKvCache::prepare`] began: right padding becomes left padding.
+    /// Ends the steps that [`BatchKvCache::prepare`] announced: right padding becomes left padding.
     pub fn finalize(&mut self) -> Result<()> {
         self.remaining = None;
         self.move_padding()
@@ -92,7 +92,7 @@ impl BatchKvCache {
         Ok(())
     }
 
-    /// Appends `keys` and `values` `[B, H, L, D]` and returns all of them, `[B, H, stop, D]`.
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns the whole cache, `[B, H, stop, D]`.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
         self.move_padding()?;
         let length = keys.dim(2);
@@ -111,8 +111,8 @@ impl BatchKvCache {
         Ok(views)
     }
 
-    /// Where the next `length` tokens stand and what they see: all before them in their row, or the
-    /// last `window`.
+    /// Position and mask of the next `length` tokens, which attend to all tokens before them in
+    /// their row or to the last `window`.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         let offset = rope_offset(&self.offsets());
         let stop = self.stop + length;
@@ -141,13 +141,13 @@ impl BatchKvCache {
         Ok(AttentionStep { offset, mask })
     }
 
-    /// Whether tokens can be forgotten from the end: not while right padding stands there.
+    /// Whether tokens can be removed from the end: not while rows end with right padding.
     pub fn is_trimmable(&self) -> bool {
         self.pending_shifts.is_none()
     }
 
-    /// Forgets the last `num_tokens` of every row, at most as many as the shortest has; returns how
-    /// many.
+    /// Removes the last `num_tokens` of every row, at most as many as the shortest row has, and
+    /// returns how many it removed.
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         if !self.is_trimmable() {
             return 0;
@@ -158,7 +158,7 @@ impl BatchKvCache {
         trimmed
     }
 
-    /// Keeps only the rows `kept`, in that order, without the left padding that they share.
+    /// Keeps only the rows `kept`, in that order, and drops the left padding that they share.
     pub fn filter(&mut self, kept: &[usize]) -> Result<()> {
         self.move_padding()?;
         let left_padding: Vec<i32> = kept.iter().map(|&row| self.left_padding[row]).collect();
@@ -174,7 +174,7 @@ impl BatchKvCache {
         Ok(())
     }
 
-    /// Adds the rows of `other` behind its own.
+    /// Appends the rows of `other`.
     pub fn extend(&mut self, mut other: BatchKvCache) -> Result<()> {
         self.finalize()?;
         other.finalize()?;
@@ -196,7 +196,7 @@ impl BatchKvCache {
         Ok(())
     }
 
-    /// One row as a cache of its own, in buffers that are no longer than it.
+    /// A copy of one row as a [`KvCache`], in buffers of exactly its length.
     pub fn extract(&self, row: usize) -> Result<KvCache> {
         let columns = self.columns(row);
         let (Some(keys), Some(values), false) = (&self.keys, &self.values, columns.is_empty())
@@ -207,14 +207,14 @@ impl BatchKvCache {
         Ok(KvCache::from_buffers(own(keys)?, own(values)?, columns.end - columns.start))
     }
 
-    /// Where the tokens of a row stand in the buffers.
+    /// The columns of the buffers that hold a row's tokens.
     fn columns(&self, row: usize) -> Range<i32> {
         let pending_shifts =
             self.pending_shifts.as_ref().map_or(0, |pending_shifts| pending_shifts[row]);
         self.left_padding[row] - pending_shifts..self.stop - pending_shifts
     }
 
-    /// The arrays behind it.
+    /// The arrays that the cache consists of, capacity included.
     pub fn arrays(&self) -> Vec<&Array> {
         self.keys.iter().chain(&self.values).collect()
     }

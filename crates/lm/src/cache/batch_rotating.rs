@@ -1,4 +1,4 @@
-//! Keys and values of the last tokens only, for several rows at once.
+//! A cache of the last `max_size` tokens, for several rows at once.
 
 use std::ops::Range;
 
@@ -11,17 +11,17 @@ use super::rows::{
 };
 use super::{AttentionStep, Mask, RotatingKvCache, causal_mask};
 
-/// Several [`RotatingKvCache`]s that keep nothing for good, as the rows of one. As mlx-lm's
+/// Several [`RotatingKvCache`]s with `keep == 0` as the rows of one. As mlx-lm's
 /// BatchRotatingKVCache.
 ///
 /// - The oldest column stands at `head`, the others follow it and wrap around; `head` is above 0
 ///   only in a full ring of `max_size`.
-/// - Every row ends with the newest column. Counted from the oldest, its first `left_padding`
-///   columns hold nothing of it.
-/// - Several tokens at once go behind the last `max_size - 1` columns, so that each sees
-///   `max_size`; the next single token lets go of what is then too much.
-/// - Right padding is treated as in `BatchKvCache`: counted as moved at once, moved by the next
-///   step.
+/// - Every row ends with the newest column. Counted from the oldest column, the first
+///   `left_padding` columns of a row are padding.
+/// - Several tokens at once are appended to the last `max_size - 1` columns, so that each sees
+///   `max_size`; the next single token drops the columns beyond `max_size`.
+/// - Right padding is handled as in `BatchKvCache`: offsets count it as moved at once, the next
+///   step moves it.
 #[derive(Debug, Clone)]
 pub struct BatchRotatingKvCache {
     keys: Option<Array>,   // [B, H, capacity, D]
@@ -36,9 +36,9 @@ pub struct BatchRotatingKvCache {
 }
 
 impl BatchRotatingKvCache {
-    /// The `caches` of single rows side by side, left-padded to the longest.
+    /// Merges the `caches` of single rows, left-padded to the longest.
     ///
-    /// Panics unless there is at least one, and all are of one size and keep nothing.
+    /// Panics if `caches` is empty, and unless all have the same `max_size` and `keep == 0`.
     pub fn merge(caches: &[RotatingKvCache]) -> Result<Self> {
         let max_size = caches.first().map(RotatingKvCache::max_size);
         assert!(
@@ -98,30 +98,31 @@ impl BatchRotatingKvCache {
         self.offsets.len()
     }
 
-    /// Tokens read of the longest row.
+    /// How many tokens the longest row has read.
     pub fn offset(&self) -> usize {
         self.offsets.iter().copied().max().unwrap_or(0) as usize
     }
 
-    /// Tokens read of each row, whether still held or not.
+    /// How many tokens each row has read, those that have been overwritten included.
     pub fn offsets(&self) -> Vec<i32> {
         self.offsets.clone()
     }
 
-    /// Says how many tokens of the coming steps belong to each row, at least one each; the rest of
-    /// its columns is right padding.
+    /// Announces how many tokens of the coming steps belong to each row, at least one each; the
+    /// remaining columns of a row are right padding.
     pub fn prepare(&mut self, lengths: &[i32]) {
         self.remaining = Some(lengths.to_vec());
     }
 
-    /// Ends what [`BatchRotatingKvCache::prepare`] began: right padding becomes left padding.
+    /// Ends the steps that [`BatchRotatingKvCache::prepare`] announced: right padding becomes left
+    /// padding.
     pub fn finalize(&mut self) -> Result<()> {
         self.remaining = None;
         self.move_padding()
     }
 
     fn move_padding(&mut self) -> Result<()> {
-        // Right padding comes from several tokens at once, and those leave the buffer in temporal
+        // Only steps of several tokens have right padding, and after them the buffer is in temporal
         // order.
         if let Some(shifts) = self.pending_shifts.take() {
             self.change(|buffer, num_columns| rolled(buffer, &shifts, num_columns))?;
@@ -136,7 +137,7 @@ impl BatchRotatingKvCache {
         Ok(())
     }
 
-    /// Puts the oldest column first and lets go of all but the last `kept`.
+    /// Brings the columns into temporal order and drops all but the last `kept`.
     fn keep_last(&mut self, kept: i32) -> Result<()> {
         let surplus = (self.num_columns - kept).max(0);
         if self.head == 0 && surplus == 0 {
@@ -165,8 +166,8 @@ impl BatchRotatingKvCache {
         }
     }
 
-    /// Appends `keys` and `values` `[B, H, L, D]` and returns all that the step attends to; a ring
-    /// in its own order for L = 1.
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns all that the step attends to: in the
+    /// ring's order for L = 1, otherwise in temporal order.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
         self.move_padding()?;
         let length = keys.dim(2);
@@ -228,8 +229,8 @@ impl BatchRotatingKvCache {
         Ok(views)
     }
 
-    /// Where the next `length` tokens stand and what they see: the last `window` of their row, at
-    /// most `max_size`.
+    /// Position and mask of the next `length` tokens, which attend to the last `window` tokens of
+    /// their row, at most `max_size`.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         let window = window.map_or(self.max_size, |window| window.min(self.max_size));
         let kept = self.num_columns.min(self.max_size - 1);
@@ -262,10 +263,10 @@ impl BatchRotatingKvCache {
         Ok(AttentionStep { offset: rope_offset(&self.offsets), mask })
     }
 
-    /// i32 `[total]`: for each slot of the buffer which column it holds once one more token is
+    /// i32 `[total]`: the column that each slot of the buffer holds after one more token has been
     /// written, counted from the oldest.
     fn ages_after_one(&self, total: i32) -> Array {
-        // A buffer longer than the ring is put in order first, and then overwritten from its start.
+        // A buffer longer than the ring is brought into order first and overwritten from its start.
         let head = match self.num_columns {
             columns if columns < self.max_size => 0,
             columns if columns == self.max_size => (self.head + 1) % self.max_size,
@@ -275,7 +276,7 @@ impl BatchRotatingKvCache {
         Array::from_slice(&ages, &[total])
     }
 
-    /// Keeps only the rows `kept`, in that order, without the left padding that they share.
+    /// Keeps only the rows `kept`, in that order, and drops the left padding that they share.
     pub fn filter(&mut self, kept: &[usize]) -> Result<()> {
         self.move_padding()?;
         let shared = kept.iter().map(|&row| self.left_padding[row]).min().unwrap_or(0);
@@ -291,9 +292,9 @@ impl BatchRotatingKvCache {
         Ok(())
     }
 
-    /// Adds the rows of `other` behind its own.
+    /// Appends the rows of `other`.
     ///
-    /// Panics unless both rings have one size.
+    /// Panics unless both have the same `max_size`.
     pub fn extend(&mut self, mut other: BatchRotatingKvCache) -> Result<()> {
         assert_eq!(self.max_size, other.max_size, "rings in one batch have one size");
         for cache in [&mut *self, &mut other] {
@@ -331,7 +332,7 @@ impl BatchRotatingKvCache {
         Ok(())
     }
 
-    /// One row as a cache of its own.
+    /// A copy of one row as a [`RotatingKvCache`].
     pub fn extract(&self, row: usize) -> Result<RotatingKvCache> {
         let pending_shifts =
             self.pending_shifts.as_ref().map_or(0, |pending_shifts| pending_shifts[row]);
@@ -363,13 +364,13 @@ impl BatchRotatingKvCache {
         ))
     }
 
-    /// The arrays behind it.
+    /// The arrays that the cache consists of, capacity included.
     pub fn arrays(&self) -> Vec<&Array> {
         self.keys.iter().chain(&self.values).collect()
     }
 }
 
-/// Room for one more column than `num_columns`, in whole steps, as far as the ring goes.
+/// The capacity for one more than `num_columns` columns: whole steps, at most `max_size`.
 fn capacity(num_columns: i32, max_size: i32) -> i32 {
     round_up(num_columns + 1).min(max_size).max(num_columns)
 }

@@ -1,5 +1,4 @@
-//! Buffers `[B, H, capacity, D]` whose third axis counts tokens: the array work that caches of keys
-//! and values share.
+//! Array operations on KV buffers `[B, H, capacity, D]`, whose third axis counts tokens.
 
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, ops};
@@ -17,13 +16,13 @@ pub(super) fn token_range(buffer: &Array, start: i32, stop: i32) -> Result<Array
     ffi::slice(buffer, &from, &to)
 }
 
-/// The first `stop` tokens of `buffer`: itself where those are all.
+/// The first `stop` tokens of `buffer`, as a view; `buffer` itself if those are all.
 pub(super) fn front(buffer: &Array, stop: i32) -> Result<Array> {
     if stop == buffer.dim(2) { Ok(buffer.clone()) } else { token_range(buffer, 0, stop) }
 }
 
-/// `buffer` with `update` at the tokens from `start` on. MLX writes in place if nobody holds
-/// `buffer` when the result is evaluated.
+/// `buffer` with `update` written from token `start` on. MLX writes in place if no other handle to
+/// `buffer` exists when the result is evaluated.
 pub(super) fn write(buffer: &Array, update: &Array, start: i32) -> Result<Array> {
     let (mut from, mut to) = ([0; 4], shape(buffer)?);
     from[2] = start;
@@ -31,15 +30,14 @@ pub(super) fn write(buffer: &Array, update: &Array, start: i32) -> Result<Array>
     ffi::slice_update(buffer, update, &from, &to)
 }
 
-/// `buffer` with `update` at the tokens from `start` on, grown by whole steps where it is too
-/// short; none stands for an empty one.
+/// `buffer` with `update` written from token `start` on, grown by whole steps if it is too short;
+/// `None` is an empty buffer.
 pub(super) fn append(buffer: Option<&Array>, update: &Array, start: i32) -> Result<Array> {
     let stop = start + update.dim(2);
     let capacity = round_up(stop);
     match buffer {
         Some(buffer) if stop <= buffer.dim(2) => write(buffer, update, start),
-        // Room beyond `start` was written by tokens that have been trimmed away, or is the rest of
-        // a step.
+        // The capacity after `start` holds only trimmed tokens or zeros, so it is not copied.
         Some(buffer) => write(
             &joined(&[front(buffer, start)?, room(update, capacity - start)?])?,
             update,
@@ -49,14 +47,14 @@ pub(super) fn append(buffer: Option<&Array>, update: &Array, start: i32) -> Resu
     }
 }
 
-/// Zeros for `length` tokens, otherwise like `array`.
+/// Zeros for `length` tokens, with the type and the other axes of `array`.
 pub(super) fn room(array: &Array, length: i32) -> Result<Array> {
     let mut shape = shape(array)?;
     shape[2] = length;
     ops::zeros_dtype(&shape, array.dtype())
 }
 
-/// The tokens of all `parts`, one after the other.
+/// The tokens of all `parts`, concatenated.
 pub(super) fn joined(parts: &[Array]) -> Result<Array> {
     ops::concatenate(parts, 2)
 }

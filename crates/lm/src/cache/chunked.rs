@@ -1,5 +1,5 @@
-//! Keys and values of the last chunk or two: the cache of attention that looks back to the start of
-//! its own chunk (Llama 4).
+//! A cache of the last chunk or two: for attention that looks back only to the start of its own
+//! chunk (Llama 4).
 
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
@@ -9,9 +9,9 @@ use super::{AttentionStep, Mask, RopeOffset};
 
 /// At most `chunk_size` tokens before a step, and the step's own. As mlx-lm's ChunkedKVCache.
 ///
-/// Tokens are given up at the front when a step begins. They leave the buffer only when it has to
-/// grow anyway, so that most steps write in place: slot 0 holds the token at `base`, and the first
-/// one still remembered is at `start`, `base <= start <= offset`.
+/// Each step first drops the tokens that no later one can attend to, by advancing `start`. They
+/// leave the buffer only when it has to grow, so that most steps write in place: slot 0 holds the
+/// token at position `base`, and `base <= start <= offset`.
 #[derive(Debug, Clone)]
 pub struct ChunkedKvCache {
     keys: Option<Array>,   // [B, H, capacity, D]
@@ -49,28 +49,28 @@ impl ChunkedKvCache {
         }
     }
 
-    /// Tokens that a step can look back to.
+    /// How many tokens a step can look back to.
     pub fn chunk_size(&self) -> usize {
         self.chunk_size as usize
     }
 
-    /// Tokens read, whether still held or not.
+    /// How many tokens were appended, dropped ones included.
     pub fn offset(&self) -> usize {
         self.offset as usize
     }
 
-    /// The position of the first token held.
+    /// The position of the first token that has not been dropped.
     pub fn start(&self) -> usize {
         self.start as usize
     }
 
-    /// Whether nothing was ever written.
+    /// Whether no token was ever appended.
     pub fn is_empty(&self) -> bool {
         self.keys.is_none()
     }
 
-    /// Appends `keys` and `values` `[B, H, L, D]` and returns them behind the tokens that the step
-    /// can look back to.
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns the tokens that the step can look
+    /// back to, followed by its own.
     pub fn update_and_fetch(&mut self, keys: &Array, values: &Array) -> Result<(Array, Array)> {
         let (start, stop) = (self.next_start(), self.offset + keys.dim(2));
         let is_full = self.keys.as_ref().is_some_and(|keys| stop - self.base > keys.dim(2));
@@ -94,8 +94,8 @@ impl ChunkedKvCache {
         Ok(views)
     }
 
-    /// Where the next `length` tokens stand and what they see: those before them in their own
-    /// chunk.
+    /// Position and mask of the next `length` tokens, which attend to the tokens before them in
+    /// their own chunk.
     pub fn attention_step(&self, length: i32) -> Result<AttentionStep> {
         let (start, stop) = (self.next_start(), self.offset + length);
         let chunk_of = |position: i32| position / self.chunk_size * self.chunk_size;
@@ -115,14 +115,14 @@ impl ChunkedKvCache {
         Ok(AttentionStep { offset: RopeOffset::Same(self.offset), mask })
     }
 
-    /// Whether tokens can be forgotten from the end. Not once some have been given up at the front,
-    /// where mlx-lm still trims: the tokens before the new end could miss the beginning of their
+    /// Whether tokens can be removed from the end: not once tokens have been dropped at the front.
+    /// mlx-lm still trims then, but the tokens before the new end may lack the start of their
     /// chunk.
     pub fn is_trimmable(&self) -> bool {
         self.start == 0
     }
 
-    /// Forgets the last `num_tokens`; returns how many it forgot.
+    /// Removes the last `num_tokens` and returns how many it removed: 0 if it cannot.
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         if !self.is_trimmable() {
             return 0;
@@ -132,7 +132,7 @@ impl ChunkedKvCache {
         trimmed
     }
 
-    /// Keys and values held, as views; none while there are none.
+    /// The keys and values in use, as views; `None` for an empty cache.
     pub(super) fn tokens_in_use(&self) -> Result<Option<(Array, Array)>> {
         let held = |buffer| token_range(buffer, self.start - self.base, self.offset - self.base);
         match (&self.keys, &self.values) {
@@ -143,7 +143,7 @@ impl ChunkedKvCache {
         }
     }
 
-    /// The arrays behind it.
+    /// The arrays that the cache consists of, capacity included.
     pub fn arrays(&self) -> Vec<&Array> {
         self.keys.iter().chain(&self.values).collect()
     }

@@ -1,5 +1,5 @@
-//! Whether caches hold what a model computes: number by number, with the tolerance that their
-//! precision asks for.
+//! Comparison of two caches, number by number, with tolerances that follow from their precision:
+//! how an imported cache is verified against a recomputed one.
 
 use std::ops::Range;
 
@@ -9,25 +9,25 @@ use super::buffer::token_range;
 use super::{LayerCache, QuantizedArray};
 use crate::LmError;
 
-/// Where caches differ first.
+/// The first place where two caches differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Difference {
     /// The layer, counted from 0.
     pub layer: usize,
-    /// The token, counted from 0; none where it is a recurrent state, which stands for all of them.
+    /// The token, counted from 0; `None` for a recurrent state, which depends on all tokens.
     pub token: Option<usize>,
 }
 
-/// Compares what `found` and `computed` hold of `tokens`, the last of which is the last that
-/// `computed` has read; recurrent states must have read as many. What only one of them still holds
-/// is not compared.
+/// Compares the range `tokens` of two caches. It must end at the last token that `computed` has
+/// read; recurrent states must have read as many. Tokens that only one of the caches still holds
+/// are not compared.
 ///
-/// Numbers may be as far apart as two computations of them are: kernels for one token and for many
-/// add in other orders, and rounding goes through all layers. Quantized numbers are compared as
-/// what they stand for, within a step of their scale. Behind the first layer a few tokens may be
-/// further off, the fewer the finer the numbers are: where experts are chosen, rounding can tip the
-/// scales. But none may be off by about its own size, as another token's numbers are; where numbers
-/// have few bits, by several times that.
+/// The tolerance covers two honest computations of the same numbers: kernels for one token and for
+/// many add in different orders, and rounding errors pass through all layers. Quantized numbers are
+/// dequantized first and may differ by steps of their scale. After the first layer a small share of
+/// the tokens may differ more, because rounding can change which experts are chosen; the share is
+/// smaller for more precise types. No token may differ by about its own magnitude, as the numbers
+/// of a different token do (for few bits: by several times their magnitude).
 pub fn first_difference(
     found: &[LayerCache],
     computed: &[LayerCache],
@@ -41,7 +41,8 @@ pub fn first_difference(
     Ok(None)
 }
 
-/// The token at which they differ, if they do.
+/// The first token at which the caches of one layer differ: outer `None` if they do not, inner
+/// `None` for a recurrent state.
 fn differs(
     found: &LayerCache,
     computed: &LayerCache,
@@ -101,8 +102,8 @@ fn differs(
     }
 }
 
-/// The first token of which a cache still has keys and values. What a ring keeps of the beginning
-/// is not compared.
+/// The first token whose keys and values a cache still holds. The `keep` first tokens of a rotating
+/// cache are not compared.
 fn first_comparable(cache: &LayerCache) -> usize {
     match cache {
         LayerCache::Rotating(ring) => match ring.first_held() {
@@ -113,14 +114,14 @@ fn first_comparable(cache: &LayerCache) -> usize {
     }
 }
 
-/// Keys and values `[1, H, T, D]` of some tokens.
+/// Keys and values `[1, H, T, D]` of a range of tokens, dequantized.
 struct Part {
     arrays: [Array; 2],
     tolerance: Tolerance,
 }
 
 impl Part {
-    /// Of the tokens `start..stop`, all of which are held.
+    /// The tokens `start..stop`, all of which the cache must hold.
     fn of(cache: &LayerCache, start: usize, stop: usize, is_first: bool) -> Result<Part, LmError> {
         let refused =
             || LmError::ChunkState { what: format!("a {} cannot be compared", cache.kind()) };
@@ -156,10 +157,10 @@ impl Part {
                         &packed, &scales, &biases, group_size, bits,
                     )?)
                 };
-                // From one end of a scale to the other is up to twice the largest number, and a
-                // step is that over their count. Rounding is half of one; what the layers before
-                // have rounded comes on top, and whether the tokens before were read from rounded
-                // numbers or were rounded later, nobody knows.
+                // A scale spans up to twice the largest number; one step is that span over the
+                // number of levels. Rounding accounts for half a step. The rest covers the rounding
+                // of earlier layers, and that the tokens before may have been quantized before or
+                // after these were computed.
                 let step = 2.0 / ((1_u32 << bits) - 1) as f32;
                 let distance = Tolerance::of(keys.scales.dtype()).distance
                     + if is_first { 1.5 } else { 3.0 } * step;
@@ -172,20 +173,21 @@ impl Part {
     }
 }
 
-/// What is no difference yet.
+/// How far two numbers may differ.
 #[derive(Debug, Clone, Copy)]
 struct Tolerance {
-    /// How far two computations of a number may be apart, of the largest of its token.
+    /// The largest allowed distance, relative to the largest number of the token.
     distance: f32,
-    /// The share of tokens that may be further off.
+    /// The share of tokens that may exceed `distance`.
     exempt: f32,
-    /// How far those may be, of the largest number of their token or of most tokens.
+    /// The largest allowed distance of those, relative to the largest number of the token or to the
+    /// mean over all tokens, whichever is greater.
     limit: f32,
 }
 
-/// In tiny models that choose two of four experts, another one moved a token by a third of its size
-/// at most; what another token's numbers are off by is 1.1 to 1.6 of it. With keys and values of 4
-/// bits a model of thirty layers moved one by 1.4.
+/// Measured: in tiny models that choose two of four experts, a different choice moved a token by at
+/// most a third of its magnitude; the numbers of a different token are off by 1.1 to 1.6 of it.
+/// With 4-bit keys and values, a model of thirty layers moved one token by 1.4.
 const EXEMPT_DISTANCE: f32 = 0.75;
 
 impl Tolerance {
@@ -199,11 +201,11 @@ impl Tolerance {
     }
 }
 
-/// The tokens of `[1, H, T, D]` with a number too far from what was computed.
+/// The tokens of `[1, H, T, D]` that differ.
 struct Distant {
-    /// Those that could be exempt.
+    /// Tokens beyond [`Tolerance::distance`].
     far: Vec<usize>,
-    /// Those of them that no exemption covers.
+    /// Tokens beyond [`Tolerance::limit`].
     beyond: Vec<usize>,
 }
 
@@ -220,12 +222,12 @@ impl Distant {
         let (distances, sizes) = (largest(found.subtract(&computed)?)?, largest(computed)?);
         let (distances, sizes) = (distances.contiguous()?, sizes.contiguous()?);
         let (distances, sizes) = (distances.try_as_slice::<f32>()?, sizes.try_as_slice::<f32>()?);
-        // Some tokens, such as the first, have values near zero everywhere: what is left of
-        // rounding there is no difference.
+        // Some tokens, such as the first, have values near zero everywhere; relative to those,
+        // rounding errors would look large.
         let usual = sizes.iter().sum::<f32>() / sizes.len().max(1) as f32;
         let at = |is_close: &dyn Fn(f32, f32) -> bool| {
             let pairs = distances.iter().zip(sizes).enumerate();
-            // What is no number is not close to anything.
+            // The condition is written so that NaN counts as a difference.
             pairs
                 .filter(|(_, (distance, size))| !is_close(**distance, **size))
                 .map(|(token, _)| token)

@@ -1,6 +1,7 @@
-//! Whether caches in a file are of the shapes that a model's own have. Checked at the door and
-//! before they are read, because a shape is also how much memory a file asks for, and because MLX
-//! would say so in terms of its arrays.
+//! Checks whether the caches in a file have the kinds and shapes that a model's own caches have.
+//!
+//! The check needs only the file's header and runs before any array is read: a shape also decides
+//! how much memory is allocated, and MLX's own error would not name the file's mistake.
 
 use std::fmt::{self, Display};
 
@@ -14,9 +15,9 @@ use crate::models::Model;
 use crate::safetensors_header::TensorEntry;
 use crate::weights::mlx_dtype;
 
-/// Fails unless `model` can continue what a file holds: as many layers, each of a kind that stands
-/// for the model's own, with its heads and sizes, and all after the same number of tokens.
-/// `has_its_types`: whether they must also be of the model's own floating-point types.
+/// Fails unless `model` can continue from the caches of a file: one per layer, each of a kind that
+/// the model's layer accepts, with its heads and sizes, and all of the same number of tokens.
+/// With `has_its_types` they must also have the model's own floating-point types.
 pub(super) fn check_fit(
     model: &Model,
     layers: &[LayerState],
@@ -56,7 +57,7 @@ pub(super) fn check_fit(
 
 fn has_read(layer: &LayerState, num_tokens: usize) -> bool {
     match layer {
-        // Which does not say.
+        // A recurrent state does not record its number of tokens.
         LayerState::Arrays(_) => true,
         LayerState::List(entries) => entries.iter().all(|entry| has_read(entry, num_tokens)),
         _ => layer.offset() == num_tokens,
@@ -64,8 +65,8 @@ fn has_read(layer: &LayerState, num_tokens: usize) -> bool {
 }
 
 impl KvQuantization {
-    /// Fails if the groups do not divide `model`'s heads, which shows else only when the first keys
-    /// are quantized.
+    /// Fails if the group size does not divide `model`'s head size; otherwise that error would
+    /// appear only when the first keys are quantized.
     pub(crate) fn check_head_dims(&self, model: &Model) -> Result<(), LmError> {
         for cache in own_caches(model)?.iter().filter(|cache| matches!(cache, LayerCache::Kv(_))) {
             cache
@@ -77,22 +78,22 @@ impl KvQuantization {
     }
 }
 
-/// The model's caches as they would be after a token: their shapes are known, nothing is computed.
+/// The model's caches after one token. The arrays have shapes and types, but are not evaluated.
 pub(super) fn own_caches(model: &Model) -> Result<Vec<LayerCache>, LmError> {
     let mut caches = model.make_cache();
     model.forward(&Array::from_slice(&[0u32], &[1, 1]), &mut caches)?;
     Ok(caches)
 }
 
-/// What of a layer's cache does not depend on its tokens.
+/// The properties of a layer's cache that do not depend on its tokens.
 #[derive(Debug)]
 struct LayerShape {
-    class: Option<Class>, // none of a batch, which no file holds
+    class: Option<Class>, // none for batched caches, which are never saved
     kind: &'static str,
-    /// Tokens of a ring, and how many first ones it keeps.
+    /// `max_size` and `keep` of a rotating cache.
     ring: Option<(usize, usize)>,
-    /// Of keys, then of values: rows, heads and numbers a head. Of a recurrent state its arrays'
-    /// axes. Nothing where nothing is held.
+    /// For keys, then values: rows, heads and head size. For a recurrent state: the shapes of its
+    /// arrays. Empty for an empty cache.
     shapes: Vec<Vec<usize>>,
     types: Vec<Dtype>,
     entries: Vec<LayerShape>,
@@ -114,7 +115,8 @@ impl LayerShape {
         };
         match cache {
             LayerCache::Kv(_) | LayerCache::Rotating(_) | LayerCache::Chunked(_) => {
-                // Behind keys and values a plain cache may have a few tokens more of each.
+                // The first two arrays are keys and values; a plain cache may have a tail buffer
+                // after them.
                 for array in arrays.into_iter().take(2) {
                     shape.add_tokens(&axes(array), 1, array.dtype());
                 }
@@ -126,7 +128,7 @@ impl LayerShape {
             LayerCache::List(list) => {
                 shape.entries = list.entries().iter().map(LayerShape::of_cache).collect()
             }
-            // No model makes one.
+            // No model creates these as its own caches.
             LayerCache::Quantized(_) | LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {
                 return shape;
             }
@@ -169,7 +171,7 @@ impl LayerShape {
             LayerState::Quantized { held, group_size, .. } => {
                 let mut shape = empty(Class::Quantized);
                 for [_, scales, _] in held.iter().flat_map(|held| held.iter()) {
-                    // A scale stands for a group.
+                    // One scale covers `group_size` numbers.
                     shape.add_tokens(
                         &scales.tensor.shape,
                         *group_size as usize,
@@ -193,7 +195,8 @@ impl LayerShape {
         }
     }
 
-    /// Adds keys or values of these axes; each number of the last stands for `group_size`.
+    /// Adds keys or values of these axes; each entry of the last axis stands for `group_size`
+    /// numbers.
     fn add_tokens(&mut self, axes: &[usize], group_size: usize, dtype: Dtype) {
         if let &[rows, heads, _, width] = axes {
             self.shapes.push(vec![rows, heads, width * group_size]);
@@ -201,8 +204,8 @@ impl LayerShape {
         }
     }
 
-    /// Whether a model whose own cache is this one can go on from a `given` one. What holds nothing
-    /// yet fits by its kind.
+    /// Whether a model whose own cache has this shape can continue from a `given` one. Of an empty
+    /// cache only the kind must fit.
     fn accepts(&self, given: &LayerShape) -> bool {
         let is_kind = match (self.class, given.class) {
             (Some(Class::Rotating), Some(Class::Rotating)) => self.ring == given.ring,
@@ -219,7 +222,7 @@ impl LayerShape {
             && self.entries.iter().zip(&given.entries).all(fit)
     }
 
-    /// The first type that differs: what is given, and this one's.
+    /// The first dtype that differs: the given one and this one's.
     fn first_dtype_mismatch(&self, given: &LayerShape) -> Option<(Dtype, Dtype)> {
         let own = self
             .types

@@ -10,24 +10,24 @@ use crate::LmError;
 /// Keys and values of every token, in buffers that grow in steps and are written in place.
 #[derive(Debug, Clone, Default)]
 pub struct KvCache {
-    keys: Option<Array>,   // [B, H, capacity, D]
-    values: Option<Array>, // [B, H, capacity, D]
-    tail: Option<TailBuffer>,
+    keys: Option<Array>,      // [B, H, capacity, D]
+    values: Option<Array>,    // [B, H, capacity, D]
+    tail: Option<TailBuffer>, // the newest tokens, not yet in `keys` and `values`
     offset: i32,
 }
 
-/// Tokens behind those in the buffers.
+/// The newest tokens of a cache, in a small buffer of their own that every step replaces.
 ///
-/// Whoever writes single tokens faster than the device attends to them never gets to write a buffer
-/// in place: MLX copies what is still being read. A kernel that returns these few tokens anew
-/// leaves the buffers alone for [`KvCache::TAIL_CAPACITY`] steps.
+/// MLX copies a buffer that is written while an earlier step still reads it, which would copy the
+/// whole cache for every token when the host runs ahead of the device. A kernel that returns the
+/// tail as a new array leaves the large buffers untouched for [`KvCache::TAIL_CAPACITY`] steps.
 #[derive(Debug, Clone)]
 pub(crate) struct TailBuffer {
     /// `[B, H, TAIL_CAPACITY, D]`
     pub(crate) keys: Array,
     /// `[B, H, TAIL_CAPACITY, D]`
     pub(crate) values: Array,
-    /// How many are in use, at the front.
+    /// How many of the leading columns are in use.
     pub(crate) count: i32,
 }
 
@@ -35,7 +35,7 @@ impl KvCache {
     /// Buffers grow by this many tokens, so that most steps write in place.
     pub const STEP: i32 = buffer::STEP;
 
-    /// Room for tokens behind those in the buffers.
+    /// The most tokens that a [`TailBuffer`] holds.
     pub(crate) const TAIL_CAPACITY: i32 = 64;
 
     /// An empty cache.
@@ -43,8 +43,8 @@ impl KvCache {
         KvCache::default()
     }
 
-    /// A cache that holds the concatenation of `keys` and `values`, each `[B, H, T_i, D]`, with
-    /// room for the next step.
+    /// A cache of the concatenated `keys` and `values`, each `[B, H, T_i, D]`, with capacity for
+    /// the next step.
     pub fn from_parts(keys: &[Array], values: &[Array]) -> Result<Self> {
         let offset: i32 = keys.iter().map(|part| part.dim(2)).sum();
         if offset == 0 {
@@ -63,7 +63,7 @@ impl KvCache {
         })
     }
 
-    /// Tokens remembered.
+    /// How many tokens the cache holds.
     pub fn offset(&self) -> usize {
         self.offset as usize
     }
@@ -73,12 +73,12 @@ impl KvCache {
         KvCache { keys: Some(keys), values: Some(values), tail: None, offset }
     }
 
-    /// Whether nothing was ever written.
+    /// Whether no token was ever appended.
     pub fn is_empty(&self) -> bool {
         self.keys.is_none()
     }
 
-    /// Keys and values in use, `[B, H, offset, D]`, as views; none while nothing is remembered.
+    /// The keys and values in use, `[B, H, offset, D]`, as views; `None` for an empty cache.
     pub(super) fn tokens_in_use(&self) -> Result<Option<(Array, Array)>> {
         match self.materialized()? {
             Some((keys, values)) if self.offset > 0 => {
@@ -88,8 +88,8 @@ impl KvCache {
         }
     }
 
-    /// The same contents, quantized. Fails on settings that [`QuantizedKvCache::new`] refuses and
-    /// groups that do not divide the head size.
+    /// A quantized copy of this cache. Fails on settings that [`QuantizedKvCache::new`] refuses,
+    /// and when `group_size` does not divide the head size.
     pub fn to_quantized(
         &self,
         group_size: i32,
@@ -103,7 +103,7 @@ impl KvCache {
         }
     }
 
-    /// Appends `keys` and `values` `[B, H, L, D]` and returns all of them, `[B, H, offset, D]`.
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns the whole cache, `[B, H, offset, D]`.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
         self.materialize()?;
         let all_keys = append(self.keys.as_ref(), &keys, self.offset)?;
@@ -115,8 +115,8 @@ impl KvCache {
         Ok(views)
     }
 
-    /// The whole buffers, `[B, H, capacity, D]`, with all that is remembered in them; none where
-    /// nothing was ever written.
+    /// Both buffers, `[B, H, capacity, D]`, with the tail written into them; `None` for an empty
+    /// cache.
     pub(super) fn materialized(&self) -> Result<Option<(Array, Array)>> {
         let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
         match &self.tail {
@@ -131,6 +131,7 @@ impl KvCache {
         }
     }
 
+    /// Writes the tail into the buffers for good.
     fn materialize(&mut self) -> Result<()> {
         if self.tail.is_some()
             && let Some((keys, values)) = self.materialized()?
@@ -140,8 +141,8 @@ impl KvCache {
         Ok(())
     }
 
-    /// Buffers and tail tokens, with room for one more of these; none where nothing was ever
-    /// written.
+    /// Keys, values (`[B, H, capacity, D]`) and a tail with room for at least one more token;
+    /// `None` for an empty cache.
     pub(crate) fn with_tail_room(&mut self) -> Result<Option<(&Array, &Array, &TailBuffer)>> {
         if self.tail.as_ref().is_some_and(|tail| tail.count == Self::TAIL_CAPACITY) {
             self.materialize()?;
@@ -154,7 +155,7 @@ impl KvCache {
         Ok(self.tail.as_ref().map(|tail| (keys, values, tail)))
     }
 
-    /// Takes the tail tokens with one more behind them, as [`KvCache::with_tail_room`] gave them.
+    /// Replaces the tail that [`KvCache::with_tail_room`] returned by one with one more token.
     pub(crate) fn replace_tail(&mut self, keys: Array, values: Array) {
         let count = self.tail.as_ref().map_or(0, |tail| tail.count) + 1;
         self.tail = Some(TailBuffer { keys, values, count });
@@ -162,7 +163,7 @@ impl KvCache {
     }
 
     /// Keys and values of the tokens `start..stop`, `[B, H, stop - start, D]`, as contiguous
-    /// arrays; none where the span is not held.
+    /// arrays; `None` if the range is empty or ends behind the last token.
     pub fn token_range(&self, start: usize, stop: usize) -> Result<Option<(Array, Array)>> {
         if start >= stop || stop > self.offset as usize {
             return Ok(None);
@@ -181,7 +182,7 @@ impl KvCache {
         )))
     }
 
-    /// Forgets the last `num_tokens`; returns how many it forgot.
+    /// Removes the last `num_tokens` (or all, if there are fewer) and returns how many it removed.
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         let trimmed = num_tokens.min(self.offset as usize);
         self.offset -= trimmed as i32;
@@ -191,13 +192,13 @@ impl KvCache {
         trimmed
     }
 
-    /// Where the next `length` tokens stand and what they see: all before them, or the last
-    /// `window`.
+    /// Position and mask of the next `length` tokens, which attend to all tokens before them or to
+    /// the last `window`.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         AttentionStep::after(self.offset, length, window)
     }
 
-    /// The arrays behind it.
+    /// The arrays that the cache consists of, capacity included.
     pub fn arrays(&self) -> Vec<&Array> {
         let tail = self.tail.iter().flat_map(|tail| [&tail.keys, &tail.values]);
         self.keys.iter().chain(&self.values).chain(tail).collect()
@@ -285,7 +286,7 @@ mod tests {
         let mut cache = KvCache::new();
         assert!(cache.with_tail_room().expect("tail").is_none());
         cache.update_and_fetch(tokens(0, 200), tokens(0, 200)).expect("update");
-        // Past the room for tail tokens twice, and past the buffers' first step.
+        // Enough tokens to fill the tail twice and to outgrow the first allocation.
         for position in 200..340 {
             let (_, _, tail) = cache.with_tail_room().expect("tail").expect("room");
             let with_new = buffer::write(&tail.keys, &tokens(position, position + 1), tail.count)

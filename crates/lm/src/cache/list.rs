@@ -1,4 +1,4 @@
-//! Several caches of one layer, for layers that attend more than once or mix attention with a
+//! Several caches of one layer: for layers that attend more than once, or combine attention with a
 //! recurrent state.
 
 use mlx_rs::Array;
@@ -13,46 +13,46 @@ pub struct CacheList {
 }
 
 impl CacheList {
-    /// These caches as one.
+    /// A list of `entries`.
     ///
-    /// Panics if there are none.
+    /// Panics if it is empty.
     pub fn new(entries: Vec<LayerCache>) -> Self {
         assert!(!entries.is_empty(), "a list of caches has at least one");
         CacheList { entries }
     }
 
-    /// The caches.
+    /// The entries.
     pub fn entries(&self) -> &[LayerCache] {
         &self.entries
     }
 
-    /// The caches, for the layer to update.
+    /// The entries, for the layer to update.
     pub fn entries_mut(&mut self) -> &mut [LayerCache] {
         &mut self.entries
     }
 
-    /// Tokens read by the one that read most.
+    /// The largest offset of all entries.
     pub fn offset(&self) -> usize {
         self.entries.iter().map(LayerCache::offset).max().unwrap_or(0)
     }
 
-    /// As the first cache's.
+    /// The step of the first entry.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         self.entries[0].attention_step(length, window)
     }
 
-    /// Whether nothing was ever written.
+    /// Whether all entries are empty.
     pub fn is_empty(&self) -> bool {
         self.entries.iter().all(LayerCache::is_empty)
     }
 
-    /// Whether tokens can be forgotten from the end of all of them.
+    /// Whether all entries can be trimmed.
     pub fn is_trimmable(&self) -> bool {
         self.entries.iter().all(LayerCache::is_trimmable)
     }
 
-    /// Forgets the last `num_tokens` in all of them; returns how many the one that held fewest
-    /// forgot, 0 if one of them cannot.
+    /// Removes the last `num_tokens` of every entry and returns the smallest number removed; 0 (and
+    /// no change) if an entry cannot be trimmed.
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         if !self.is_trimmable() {
             return 0;
@@ -60,7 +60,7 @@ impl CacheList {
         self.entries.iter_mut().map(|cache| cache.trim(num_tokens)).min().unwrap_or(0)
     }
 
-    /// The arrays behind it.
+    /// The arrays of all entries.
     pub fn arrays(&self) -> Vec<&Array> {
         self.entries.iter().flat_map(LayerCache::arrays).collect()
     }

@@ -1,9 +1,10 @@
-//! What layers remember of the tokens before: keys and values, or recurrent state.
+//! KV caches and recurrent states: what a layer stores of the tokens it has read.
 //!
-//! A model makes one [`LayerCache`] per layer. Attention layers ask theirs once per forward pass
-//! for an [`AttentionStep`], which layers of one kind share, and then exchange new keys and values
-//! for all of them. Arrays are handles to immutable data, so a clone of a cache is an exact and
-//! cheap snapshot of it; the first write after it copies.
+//! A model makes one [`LayerCache`] per layer. Once per forward pass the attention layers ask for
+//! an [`AttentionStep`] (position and mask), which layers of one kind share. Each layer then
+//! appends its new keys and values and gets back all that it attends to. MLX arrays are handles to
+//! immutable data, so a clone of a cache is an exact snapshot and copies nothing; the next write to
+//! either of the two does.
 
 mod arrays;
 pub mod batch;
@@ -41,10 +42,11 @@ pub use rotating::RotatingKvCache;
 pub(crate) use rows::row_indices;
 pub use snapshot::CacheSnapshot;
 
-/// No position is above this, so that sums of two fit an i32 on the host and in MLX.
+/// No position exceeds this, so that the sum of two positions fits an i32 on the host and in MLX.
 pub(crate) const MAX_TOKENS: i32 = prompt_file::MAX_TOKENS as i32;
 
-/// A layer's memory. The set is closed, so that whatever stores caches handles every kind.
+/// The cache of one layer. The set of kinds is closed, so that code which stores caches handles all
+/// of them.
 #[derive(Debug, Clone)]
 pub enum LayerCache {
     /// Keys and values of every token.
@@ -65,8 +67,7 @@ pub enum LayerCache {
     BatchRotating(BatchRotatingKvCache),
 }
 
-/// What the attention layers of one forward pass share: where its tokens stand and what they may
-/// see.
+/// What the attention layers of one forward pass share: the position of its tokens and their mask.
 #[derive(Debug)]
 pub struct AttentionStep {
     /// The position of the first new token.
@@ -89,16 +90,16 @@ pub enum RopeOffset {
 pub enum Mask {
     /// All of them.
     None,
-    /// Those up to its own position, counted from the end.
+    /// The keys up to its own position; the last query has the last key's position.
     Causal,
-    /// Those where this is true; bool, broadcast to `[B, H, L, T]`.
+    /// The keys where this is true; bool, broadcast to `[B, H, L, T]`.
     Array(Array),
 }
 
 /// All keys and values that a step attends to.
 #[derive(Debug)]
 pub enum KeysValues {
-    /// As they are.
+    /// In the model's floating-point type.
     Dense {
         /// `[B, H_kv, T, D]`
         keys: Array,
@@ -107,22 +108,22 @@ pub enum KeysValues {
     },
     /// Quantized in groups along the last axis.
     Quantized {
-        /// Of `[B, H_kv, T, D]`
+        /// `[B, H_kv, T, D]`, packed.
         keys: QuantizedArray,
-        /// Of `[B, H_kv, T, D]`
+        /// `[B, H_kv, T, D]`, packed.
         values: QuantizedArray,
-        /// Values that share a scale.
+        /// How many numbers share a scale.
         group_size: i32,
-        /// Bits a value.
+        /// Bits per number.
         bits: i32,
     },
 }
 
 impl AttentionStep {
-    /// The step of `length` tokens after `offset` others, all of which are held.
+    /// The step of `length` tokens after `offset` others, all of which the cache holds.
     fn after(offset: i32, length: i32, window: Option<i32>) -> Result<Self> {
         let mask = match window {
-            // Only a window that leaves something out needs a mask of its own.
+            // A mask array is needed only if the window hides a key.
             Some(window) if offset + length > window => {
                 Mask::Array(causal_mask(length, offset, Some(window))?)
             }
@@ -134,7 +135,7 @@ impl AttentionStep {
 }
 
 impl LayerCache {
-    /// What kind it is, in words.
+    /// The kind of cache, for error messages.
     pub fn kind(&self) -> &'static str {
         match self {
             LayerCache::Kv(_) => Class::Kv.kind(),
@@ -148,7 +149,7 @@ impl LayerCache {
         }
     }
 
-    /// Tokens read; of the longest row, where there are several.
+    /// How many tokens the cache has read; with several rows, those of the longest.
     pub fn offset(&self) -> usize {
         match self {
             LayerCache::Kv(cache) => cache.offset(),
@@ -162,8 +163,8 @@ impl LayerCache {
         }
     }
 
-    /// Where the next `length` tokens stand and what they see: all before them, or the last
-    /// `window`.
+    /// Position and mask of the next `length` tokens, which attend to all tokens before them or to
+    /// the last `window`. Fails for a recurrent state.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         match self {
             LayerCache::Kv(cache) => cache.attention_step(length, window),
@@ -178,6 +179,7 @@ impl LayerCache {
     }
 
     /// Appends `keys` and `values` `[B, H_kv, L, D]` and returns all that the step attends to.
+    /// Fails for a recurrent state and for a list.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
         let (keys, values) = match self {
             LayerCache::Kv(cache) => cache.update_and_fetch(keys, values)?,
@@ -199,7 +201,7 @@ impl LayerCache {
         Ok(KeysValues::Dense { keys, values })
     }
 
-    /// The recurrent state to replace, for layers that keep one.
+    /// The recurrent state, for its layer to update. Fails for every other kind.
     pub fn state(&mut self) -> Result<&mut ArraysCache> {
         match self {
             LayerCache::Arrays(cache) => Ok(cache),
@@ -213,7 +215,7 @@ impl LayerCache {
         }
     }
 
-    /// The caches of a layer that has several.
+    /// The entries of a list. Fails for every other kind.
     pub fn entries(&mut self) -> Result<&mut [LayerCache]> {
         match self {
             LayerCache::List(cache) => Ok(cache.entries_mut()),
@@ -227,7 +229,7 @@ impl LayerCache {
         }
     }
 
-    /// Whether nothing was ever written.
+    /// Whether no token was ever appended.
     pub fn is_empty(&self) -> bool {
         match self {
             LayerCache::Kv(cache) => cache.is_empty(),
@@ -241,7 +243,7 @@ impl LayerCache {
         }
     }
 
-    /// Whether tokens can be forgotten from the end.
+    /// Whether tokens can be removed from the end.
     pub fn is_trimmable(&self) -> bool {
         match self {
             LayerCache::Kv(_) | LayerCache::Quantized(_) => true,
@@ -253,7 +255,7 @@ impl LayerCache {
         }
     }
 
-    /// Forgets the last `num_tokens`; returns how many it forgot.
+    /// Removes the last `num_tokens` and returns how many it removed: 0 if it cannot.
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         match self {
             LayerCache::Kv(cache) => cache.trim(num_tokens),
@@ -266,7 +268,7 @@ impl LayerCache {
         }
     }
 
-    /// The arrays behind it.
+    /// The arrays that the cache consists of, capacity included.
     pub fn arrays(&self) -> Vec<&Array> {
         match self {
             LayerCache::Kv(cache) => cache.arrays(),
@@ -280,18 +282,18 @@ impl LayerCache {
         }
     }
 
-    /// Bytes of the arrays behind it, room for more tokens included.
+    /// Bytes of [`LayerCache::arrays`].
     pub fn nbytes(&self) -> usize {
         self.arrays().iter().map(|array| array.nbytes()).sum()
     }
 
     pub(super) fn is_not_for(&self, user: &str) -> Exception {
-        Exception::custom(format!("a {} is not for {user}", self.kind()))
+        Exception::custom(format!("a {} cannot be used for {user}", self.kind()))
     }
 }
 
-/// bool `[length, offset + length]`: true where a query at `offset + row` sees a key, that is, one
-/// not after it and within `window` of it.
+/// bool `[length, offset + length]`: true where the query at position `offset + row` sees a key,
+/// which must not come after it and must be among the last `window` tokens.
 pub(crate) fn causal_mask(length: i32, offset: i32, window: Option<i32>) -> Result<Array> {
     let keys = ops::arange::<_, i32>(0, offset + length, 1)?;
     let queries = ops::reshape(ops::arange::<_, i32>(offset, offset + length, 1)?, &[length, 1])?;

@@ -1,30 +1,30 @@
-//! The caches of all layers of one prompt: made, trimmed and quantized together.
+//! Operations on the caches of all layers of one prompt: making, trimming and quantizing them.
 
 use super::{LayerCache, MAX_TOKENS, QuantizedKvCache, RotatingKvCache};
 use crate::LmError;
 use crate::models::Model;
 
-/// How many of a conversation's first tokens a bounded cache never gives up, as mlx-lm: attention
-/// leans on them (Xiao et al. 2023).
-const NUM_KEPT: i32 = 4;
+/// How many first tokens a bounded cache never overwrites, as in mlx-lm: attention depends on them
+/// (attention sinks, Xiao et al. 2023).
+const NUM_KEEP: i32 = 4;
 
 /// When and how keys and values are quantized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvQuantization {
-    /// Bits a value: 2, 3, 4, 6 or 8.
+    /// Bits per number: 2, 3, 4, 6 or 8.
     pub bits: i32,
-    /// Values that share a scale: 32, 64 or 128; it must divide the model's head size.
+    /// How many numbers share a scale: 32, 64 or 128; it must divide the model's head size.
     pub group_size: i32,
-    /// Tokens that are held before anything is quantized.
+    /// How many tokens a cache must hold before it is quantized.
     pub start: usize,
 }
 
 impl KvQuantization {
-    /// Quantizes the plain caches of keys and values that hold `start` tokens or more; called
-    /// again, it finds nothing left to do.
+    /// Quantizes every [`KvCache`](super::KvCache) that holds at least `start` tokens; caches that
+    /// are quantized already stay as they are.
     ///
-    /// Recurrent, chunked and listed caches stay as they are, as in mlx-lm. Rotating ones are
-    /// refused as by [`check_caches`](Self::check_caches).
+    /// Recurrent, chunked and listed caches are not quantized, as in mlx-lm. A rotating cache is an
+    /// error, see [`check_caches`](Self::check_caches).
     pub fn apply(&self, caches: &mut [LayerCache]) -> Result<(), LmError> {
         self.check_caches(caches)?;
         for cache in caches {
@@ -37,8 +37,8 @@ impl KvQuantization {
         Ok(())
     }
 
-    /// Fails if one of `caches` cannot be quantized: a rotating one. mlx-lm raises when the first
-    /// of them reaches `start`.
+    /// Fails if one of `caches` is rotating, because those cannot be quantized. mlx-lm raises only
+    /// when the first of them reaches `start`.
     pub fn check_caches(&self, caches: &[LayerCache]) -> Result<(), LmError> {
         match caches
             .iter()
@@ -56,17 +56,17 @@ impl KvQuantization {
         }
     }
 
-    /// Fails on settings that no model can have, without looking at caches.
+    /// Fails on settings that are invalid for every model.
     pub fn check(&self) -> Result<(), LmError> {
         QuantizedKvCache::new(self.group_size, self.bits).map(drop)
     }
 }
 
-/// Empty caches for `model`, one per layer. With `max_kv_size` they hold at most that many tokens:
+/// Empty caches for `model`, one per layer. With `max_kv_size` each holds at most that many tokens:
 /// the first four and the last ones.
 ///
-/// mlx-lm ignores `max_kv_size` for models that make caches of their own kinds; here it is refused,
-/// since it would bound nothing.
+/// For models with caches of their own kinds `max_kv_size` would bound nothing: mlx-lm ignores it,
+/// here it is an error.
 pub fn make_prompt_cache(
     model: &Model,
     max_kv_size: Option<usize>,
@@ -87,11 +87,11 @@ pub(super) fn bounded(
     };
     let Some(max_size) = i32::try_from(max_kv_size)
         .ok()
-        .filter(|max_size| (NUM_KEPT + 1..=MAX_TOKENS).contains(max_size))
+        .filter(|max_size| (NUM_KEEP + 1..=MAX_TOKENS).contains(max_size))
     else {
         return Err(refuse(format!(
-            "it must be from {} to {}, because the first {NUM_KEPT} tokens are always kept",
-            NUM_KEPT + 1,
+            "it must be from {} to {}, because the first {NUM_KEEP} tokens are always kept",
+            NUM_KEEP + 1,
             MAX_TOKENS
         )));
     };
@@ -103,17 +103,17 @@ pub(super) fn bounded(
     }
     Ok(caches
         .iter()
-        .map(|_| LayerCache::Rotating(RotatingKvCache::new(max_size, NUM_KEPT)))
+        .map(|_| LayerCache::Rotating(RotatingKvCache::new(max_size, NUM_KEEP)))
         .collect())
 }
 
-/// Whether tokens can be forgotten from the end of all of them.
+/// Whether tokens can be removed from the end of all `caches`.
 pub fn can_trim_prompt_cache(caches: &[LayerCache]) -> bool {
     caches.iter().all(LayerCache::is_trimmable)
 }
 
-/// Forgets the last `num_tokens` in all of `caches`; returns how many the first forgot, 0 (and
-/// changes nothing) if one of them cannot.
+/// Removes the last `num_tokens` of all `caches` and returns how many the first removed; 0 (and no
+/// change) if one of them cannot be trimmed.
 pub fn trim_prompt_cache(caches: &mut [LayerCache], num_tokens: usize) -> usize {
     if !can_trim_prompt_cache(caches) {
         return 0;

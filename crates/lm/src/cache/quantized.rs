@@ -1,4 +1,4 @@
-//! Keys and values of every token, quantized: a fraction of the memory for a little precision.
+//! A cache of every token's keys and values, quantized in MLX's affine mode.
 
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, ops};
@@ -19,7 +19,8 @@ pub struct QuantizedArray {
     pub biases: Array,
 }
 
-/// As [`KvCache`](super::KvCache), of arrays quantized on arrival. As mlx-lm's QuantizedKVCache.
+/// A [`KvCache`](super::KvCache) that quantizes keys and values when they are appended. As mlx-lm's
+/// QuantizedKVCache.
 #[derive(Debug, Clone)]
 pub struct QuantizedKvCache {
     keys: Option<QuantizedArray>,   // [B, H, capacity, ...]
@@ -30,9 +31,9 @@ pub struct QuantizedKvCache {
 }
 
 impl QuantizedKvCache {
-    /// Bits a value that MLX quantizes keys and values to.
+    /// The allowed bits per number.
     pub const BITS: [i32; 5] = KV_BITS;
-    /// How many values may share a scale.
+    /// The allowed group sizes: how many numbers share a scale.
     pub const GROUP_SIZES: [i32; 3] = KV_GROUP_SIZES;
 
     /// An empty cache. Fails on settings outside [`Self::GROUP_SIZES`] and [`Self::BITS`].
@@ -68,7 +69,7 @@ impl QuantizedKvCache {
         Ok(cache)
     }
 
-    /// `self` with what a file held, already checked.
+    /// `self` with the contents of a file that has been checked.
     pub(super) fn with_contents(
         self,
         keys: QuantizedArray,
@@ -78,35 +79,35 @@ impl QuantizedKvCache {
         QuantizedKvCache { keys: Some(keys), values: Some(values), offset, ..self }
     }
 
-    /// How many values share a scale.
+    /// How many numbers share a scale.
     pub fn group_size(&self) -> i32 {
         self.group_size
     }
 
-    /// Bits a value.
+    /// Bits per number.
     pub fn bits(&self) -> i32 {
         self.bits
     }
 
-    /// Tokens remembered.
+    /// How many tokens the cache holds.
     pub fn offset(&self) -> usize {
         self.offset as usize
     }
 
-    /// Whether nothing was ever written.
+    /// Whether no token was ever appended.
     pub fn is_empty(&self) -> bool {
         self.keys.is_none()
     }
 
-    /// Appends `keys` and `values` `[B, H, L, D]` and returns all of them. Fails if the groups do
-    /// not divide D.
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns the whole cache. Fails if the group
+    /// size does not divide D.
     pub fn update_and_fetch(
         &mut self,
         keys: &Array,
         values: &Array,
     ) -> Result<(QuantizedArray, QuantizedArray)> {
         if self.is_empty() {
-            // What a layer writes never changes its shape, so the first time is enough.
+            // A layer's keys never change their head size, so one check is enough.
             for array in [keys, values] {
                 check_head_dim(self.group_size, array)
                     .map_err(|error| Exception::custom(error.to_string()))?;
@@ -128,20 +129,20 @@ impl QuantizedKvCache {
         Ok(QuantizedArray { packed, scales, biases })
     }
 
-    /// Where the next `length` tokens stand and what they see: all before them, or the last
-    /// `window`.
+    /// Position and mask of the next `length` tokens, which attend to all tokens before them or to
+    /// the last `window`.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         AttentionStep::after(self.offset, length, window)
     }
 
-    /// Forgets the last `num_tokens`; returns how many it forgot.
+    /// Removes the last `num_tokens` (or all, if there are fewer) and returns how many it removed.
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         let trimmed = num_tokens.min(self.offset as usize);
         self.offset -= trimmed as i32;
         trimmed
     }
 
-    /// Keys and values in use, as views; none while nothing is remembered.
+    /// The keys and values in use, as views; `None` for an empty cache.
     pub(super) fn tokens_in_use(&self) -> Result<Option<(QuantizedArray, QuantizedArray)>> {
         match (&self.keys, &self.values) {
             (Some(keys), Some(values)) if self.offset > 0 => {
@@ -151,7 +152,7 @@ impl QuantizedKvCache {
         }
     }
 
-    /// The arrays behind it.
+    /// The arrays that the cache consists of, capacity included.
     pub fn arrays(&self) -> Vec<&Array> {
         self.keys
             .iter()
@@ -182,7 +183,8 @@ fn appended(
         biases: append(buffer.map(|buffer| &buffer.biases), &update.biases, start)?,
     })
 }
-/// Fails unless groups divide the heads of `array` `[B, H, L, D]`.
+
+/// Fails unless `group_size` divides the head size of `array` `[B, H, L, D]`.
 pub(super) fn check_head_dim(group_size: i32, array: &Array) -> std::result::Result<(), LmError> {
     let head_dim = array.dim(-1);
     if head_dim % group_size == 0 {

@@ -1,5 +1,4 @@
-//! Keys and values of the last tokens only: the cache of sliding-window attention, and of a
-//! conversation whose memory is bounded.
+//! A cache of the last `max_size` tokens: for sliding-window attention, and for `max_kv_size`.
 
 use std::ops::Range;
 
@@ -9,16 +8,17 @@ use mlx_rs::error::Result;
 use super::buffer::{STEP, front, joined, room, token_range, write};
 use super::{AttentionStep, Mask, RopeOffset, causal_mask};
 
-/// The last `max_size` tokens, of which the very first `keep` are never given up. As mlx-lm's
+/// The last `max_size` tokens; the first `keep` of the sequence are never overwritten. As mlx-lm's
 /// RotatingKVCache.
 ///
-/// - Single tokens go into a ring: once `max_size` are held, each overwrites the oldest.
-/// - Several at once are appended in temporal order behind the last `max_size - 1`, so that each of
-///   them sees `max_size`; the buffer is then longer than `max_size` until the next single token.
-/// - While `offset < max_size` nothing has been given up: `index == offset`, and tokens can be
+/// - Single tokens go into a ring: once it holds `max_size` tokens, each overwrites the oldest.
+/// - Several tokens at once are appended in temporal order to the last `max_size - 1`, so that each
+///   of them sees `max_size` tokens; the buffer then exceeds `max_size` until the next single
+///   token.
+/// - While `offset < max_size` no token has been dropped: `index == offset`, and tokens can be
 ///   trimmed.
 /// - Otherwise the buffer has at least `max_size` tokens, and either `index` is its length
-///   (temporal order) or the buffer is a ring of exactly `max_size` whose newest token stands
+///   (temporal order), or the buffer is a ring of exactly `max_size` tokens whose newest one stands
 ///   before `index`.
 #[derive(Debug, Clone)]
 pub struct RotatingKvCache {
@@ -33,13 +33,13 @@ pub struct RotatingKvCache {
 impl RotatingKvCache {
     /// An empty cache.
     ///
-    /// Panics unless `0 <= keep < max_size`: a ring needs a slot that it may overwrite.
+    /// Panics unless `0 <= keep < max_size`: a ring needs at least one slot to overwrite.
     pub fn new(max_size: i32, keep: i32) -> Self {
         assert!((0..max_size).contains(&keep), "a ring of {max_size} tokens cannot keep {keep}");
         RotatingKvCache { keys: None, values: None, max_size, keep, offset: 0, index: 0 }
     }
 
-    /// A cache that has read `offset` tokens and holds the last of them in temporal order, keys and
+    /// A cache after `offset` tokens, of which it holds the last T in temporal order: keys and
     /// values `[B, H, T, D]`.
     pub fn from_temporal(
         max_size: i32,
@@ -57,7 +57,8 @@ impl RotatingKvCache {
         }
     }
 
-    /// A cache in any state that [`RotatingKvCache`] lists, with buffers of just the tokens in use.
+    /// A cache in any of the states that [`RotatingKvCache`] lists; cuts the buffers to the tokens
+    /// in use.
     pub(super) fn from_buffers(
         max_size: i32,
         keep: i32,
@@ -66,7 +67,7 @@ impl RotatingKvCache {
         offset: i32,
         index: i32,
     ) -> Result<Self> {
-        // Room for more, in a file from elsewhere, could be longer than the ring will be.
+        // A file from another program may hold more spare capacity than the ring's size.
         let in_use = if offset < max_size { offset } else { keys.dim(2) };
         if in_use == 0 {
             return Ok(RotatingKvCache::new(max_size, keep));
@@ -75,8 +76,7 @@ impl RotatingKvCache {
         Ok(RotatingKvCache { keys, values, max_size, keep, offset, index })
     }
 
-    /// Keys and values in use, in the buffer's own order, as views; none while nothing is
-    /// remembered.
+    /// The keys and values in use, in the buffer's order, as views; `None` for an empty cache.
     pub(super) fn tokens_in_use(&self) -> Result<Option<(Array, Array)>> {
         match (&self.keys, &self.values) {
             (Some(keys), Some(values)) if self.offset > 0 => {
@@ -87,7 +87,7 @@ impl RotatingKvCache {
         }
     }
 
-    /// The slot behind the newest token.
+    /// The slot after the newest token.
     pub(super) fn index(&self) -> i32 {
         self.index
     }
@@ -97,23 +97,24 @@ impl RotatingKvCache {
         self.max_size as usize
     }
 
-    /// How many of the first tokens are never given up.
+    /// How many of the sequence's first tokens are never overwritten.
     pub fn keep(&self) -> usize {
         self.keep as usize
     }
 
-    /// Tokens read, whether still held or not.
+    /// How many tokens were appended, those that have been overwritten included.
     pub fn offset(&self) -> usize {
         self.offset as usize
     }
 
-    /// Whether nothing was ever written.
+    /// Whether no token was ever appended.
     pub fn is_empty(&self) -> bool {
         self.keys.is_none()
     }
 
-    /// Appends `keys` and `values` `[B, H, L, D]` and returns all that the step attends to: a ring
-    /// in its own order for L = 1, which attention does not mind, otherwise in temporal order.
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns all that the step attends to: in the
+    /// ring's order for L = 1, since attention does not depend on the order of keys, otherwise in
+    /// temporal order.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
         if keys.dim(2) == 1 {
             self.replace_oldest(&keys, &values)
@@ -173,12 +174,12 @@ impl RotatingKvCache {
         Ok(views)
     }
 
-    /// Where the next `length` tokens stand and what they see: the last `window`, at most
-    /// `max_size`.
+    /// Position and mask of the next `length` tokens, which attend to the last `window` tokens, at
+    /// most `max_size`.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         let mask = if length == 1 {
             match window {
-                // Only a window narrower than the ring leaves something out.
+                // Only a window narrower than the ring hides a slot.
                 Some(window) if self.offset >= window && self.max_size > window => {
                     Mask::Array(self.single_mask(window))
                 }
@@ -196,8 +197,8 @@ impl RotatingKvCache {
         Ok(AttentionStep { offset: RopeOffset::Same(self.offset), mask })
     }
 
-    /// bool `[T]`: which slots the next single token sees once it has been written, itself among
-    /// them.
+    /// bool `[T]`: which slots the next single token sees after it has been written, its own
+    /// included.
     fn single_mask(&self, window: i32) -> Array {
         let num_slots = self.max_size.min(self.offset + 1);
         let slot = if self.index >= self.max_size { self.keep } else { self.index };
@@ -214,13 +215,12 @@ impl RotatingKvCache {
         Array::from_slice(&seen, &[num_slots])
     }
 
-    /// Whether tokens can be forgotten from the end: not once older ones have been given up for
-    /// them.
+    /// Whether tokens can be removed from the end: not once they have overwritten older ones.
     pub fn is_trimmable(&self) -> bool {
         self.offset < self.max_size
     }
 
-    /// Forgets the last `num_tokens`; returns how many it forgot.
+    /// Removes the last `num_tokens` and returns how many it removed: 0 if it cannot.
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         if !self.is_trimmable() {
             return 0;
@@ -231,17 +231,17 @@ impl RotatingKvCache {
         trimmed
     }
 
-    /// Keys and values of the tokens held, oldest first, `[B, H, T, D]`; none while empty. T
-    /// exceeds `max_size` after several tokens at once.
+    /// Keys and values of the tokens in the cache, oldest first, `[B, H, T, D]`; `None` for an
+    /// empty cache. T exceeds `max_size` after several tokens at once.
     pub fn temporal(&self) -> Result<Option<(Array, Array)>> {
         let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
         let held = self.temporal_ranges(keys.dim(2));
         Ok(Some((gathered(keys, &held, None)?, gathered(values, &held, None)?)))
     }
 
-    /// The token of the first of what [`RotatingKvCache::temporal`] gives, counted back from the
-    /// newest. Where the first tokens are kept, they stand in the place of that one and of those
-    /// behind it.
+    /// The position in the sequence of the first token that [`RotatingKvCache::temporal`] returns,
+    /// by counting back from the newest. With `keep > 0` and after an overwrite, the first `keep`
+    /// entries are the sequence's first tokens instead of those at that position.
     pub fn first_held(&self) -> usize {
         let capacity = self.keys.as_ref().map_or(0, |keys| keys.dim(2));
         let num_held: i32 =
@@ -249,7 +249,7 @@ impl RotatingKvCache {
         (self.offset - num_held).max(0) as usize
     }
 
-    /// The arrays behind it.
+    /// The arrays that the cache consists of, capacity included.
     pub fn arrays(&self) -> Vec<&Array> {
         self.keys.iter().chain(&self.values).collect()
     }
@@ -264,7 +264,7 @@ impl RotatingKvCache {
     }
 }
 
-/// `spans` without the tokens `removed`, which counts through all of them.
+/// `spans` without the tokens `removed`, whose numbers count through all spans in order.
 fn without(spans: &[Range<i32>], removed: Range<i32>) -> Vec<Range<i32>> {
     let mut rest = Vec::with_capacity(spans.len() + 1);
     let mut counted = 0;
@@ -277,7 +277,7 @@ fn without(spans: &[Range<i32>], removed: Range<i32>) -> Vec<Range<i32>> {
     rest
 }
 
-/// The tokens of `spans`, and `more` behind them.
+/// The tokens of `spans`, followed by `more`.
 fn gathered(buffer: &Array, spans: &[Range<i32>], more: Option<Array>) -> Result<Array> {
     let mut parts = Vec::with_capacity(spans.len() + 1);
     for part in spans.iter().filter(|part| part.start < part.end) {

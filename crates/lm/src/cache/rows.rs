@@ -1,8 +1,8 @@
-//! Rows of a batch side by side: what batched caches of keys and values share.
+//! Array operations on the rows of a batch that batched KV caches share.
 //!
-//! Rows of different lengths end at the same column, so that a step appends to all of them at once;
-//! the columns before a row's first token are its left padding, which a mask hides. Lengths and
-//! padding are plain numbers here, and become arrays once per forward pass.
+//! Rows of different lengths end at the same column, so that a step appends to all of them at once.
+//! The columns before a row's first token are its left padding, which a mask hides. Lengths and
+//! padding are kept as numbers on the host and become arrays once per forward pass.
 
 use std::ops::Range;
 
@@ -13,15 +13,15 @@ use super::RopeOffset;
 use super::buffer::{front, shape, token_range};
 use crate::ffi;
 
-/// Rows whose tokens stand in the same columns of one buffer; none holds nothing.
+/// Rows whose tokens occupy the same columns of one buffer; no buffer stands for empty rows.
 pub(super) struct Block<'a> {
     pub(super) buffer: Option<&'a Array>, // [num_rows, H, capacity, D]
     pub(super) num_rows: usize,
     pub(super) columns: Range<i32>,
 }
 
-/// All `blocks` in one buffer of `capacity` columns, each ending at column `stop`; none where no
-/// block holds anything.
+/// Copies all `blocks` into one buffer of `capacity` columns, in which each ends at column `stop`;
+/// `None` if all are empty.
 pub(super) fn stacked(blocks: &[Block], stop: i32, capacity: i32) -> Result<Option<Array>> {
     let Some(first) = blocks.iter().find_map(|block| block.buffer) else { return Ok(None) };
     let [_, heads, _, dimensions] = shape(first)?;
@@ -33,7 +33,7 @@ pub(super) fn stacked(blocks: &[Block], stop: i32, capacity: i32) -> Result<Opti
         let length = block.columns.end - block.columns.start;
         if let Some(buffer) = block.buffer.filter(|_| length > 0) {
             let part = token_range(buffer, block.columns.start, block.columns.end)?;
-            // Each of these writes into the one before it: no copy but the tokens themselves.
+            // Nothing else holds `all`, so each update writes in place and copies only its tokens.
             all = ffi::slice_update(
                 &all,
                 &part,
@@ -46,12 +46,12 @@ pub(super) fn stacked(blocks: &[Block], stop: i32, capacity: i32) -> Result<Opti
     Ok(Some(all))
 }
 
-/// The columns of the rows `kept` alone.
+/// The rows `kept` of `buffer`, cut to `columns`.
 pub(super) fn kept_rows(buffer: &Array, kept: &[usize], columns: Range<i32>) -> Result<Array> {
     token_range(buffer, columns.start, columns.end)?.take_axis(row_indices(kept), 0)
 }
 
-/// i32 `[kept]`, for taking rows.
+/// The row numbers as an i32 array `[kept]`, for `take_axis`.
 pub(crate) fn row_indices(kept: &[usize]) -> Array {
     let kept: Vec<i32> = kept.iter().map(|&row| row as i32).collect();
     Array::from_slice(&kept, &[kept.len() as i32])
@@ -64,8 +64,7 @@ pub(super) fn row_tokens(buffer: &Array, row: usize, columns: Range<i32>) -> Res
     ffi::slice(buffer, &[row, 0, columns.start, 0], &[row + 1, heads, columns.end, dimensions])
 }
 
-/// The first `num_columns` with each row turned right by its own shift; what falls off the end
-/// comes back at the front.
+/// The first `num_columns` of `buffer` with each row rotated right by its own shift.
 pub(super) fn rolled(buffer: &Array, shifts: &[i32], num_columns: i32) -> Result<Array> {
     let sources: Vec<i32> = shifts
         .iter()
@@ -77,7 +76,7 @@ pub(super) fn rolled(buffer: &Array, shifts: &[i32], num_columns: i32) -> Result
     front(buffer, num_columns)?.take_along_axis(sources, 2)
 }
 
-/// Where the next token of each row stands.
+/// The position of each row's next token.
 pub(super) fn rope_offset(offsets: &[i32]) -> RopeOffset {
     match offsets {
         [first, rest @ ..] if rest.iter().all(|offset| offset == first) => RopeOffset::Same(*first),
@@ -85,14 +84,14 @@ pub(super) fn rope_offset(offsets: &[i32]) -> RopeOffset {
     }
 }
 
-/// bool `[B, 1, 1, T]`: where the numbers `columns` (i32 `[T]`) are not below the first that a row
+/// bool `[B, 1, 1, T]`: true where `columns` (i32 `[T]`) is at least the first column that the row
 /// sees.
 pub(super) fn from_first(columns: &Array, first: &[i32]) -> Result<Array> {
     columns.ge(Array::from_slice(first, &[first.len() as i32, 1, 1, 1]))
 }
 
-/// How many of a step's `length` columns are no tokens of a row that has `remaining` left to read,
-/// and what then remains.
+/// For a step of `length` columns: how many of them are padding in each row, given how many tokens
+/// the row has `remaining`. Subtracts the step from `remaining`.
 pub(super) fn take_lengths(remaining: &mut Option<Vec<i32>>, length: i32) -> Option<Vec<i32>> {
     let remaining = remaining.as_mut()?;
     let padding = remaining.iter().map(|&left| (length - left).max(0)).collect();

@@ -1,15 +1,14 @@
-//! Going back to where a cache stood, exactly: what speculative decoding does when a draft is
-//! refused.
+//! Exact snapshots of a cache: speculative decoding restores one when a draft is refused.
 
 use mlx_rs::error::{Exception, Result};
 
 use super::LayerCache;
 
-/// Where a cache stood. Costs no copy when it is taken.
+/// The state of a cache at one moment. Taking it copies no array.
 ///
-/// Caches that only append remember how many tokens they held, so between the two calls they may be
-/// appended to and trimmed, but not below that number. The others are kept whole: a ring overwrites
-/// what it would have to bring back.
+/// For a cache that only appends, the snapshot is its number of tokens: until it is restored the
+/// cache may be appended to and trimmed, but not below that number. Other caches are saved whole,
+/// because a ring overwrites the tokens that a restore would need.
 #[derive(Debug, Clone)]
 pub struct CacheSnapshot(SavedState);
 
@@ -21,7 +20,7 @@ enum SavedState {
 }
 
 impl LayerCache {
-    /// Remembers the present contents.
+    /// Takes a snapshot of the present contents.
     pub fn snap(&self) -> CacheSnapshot {
         CacheSnapshot(match self {
             LayerCache::Kv(_) | LayerCache::Quantized(_) => SavedState::Offset(self.offset()),
@@ -36,8 +35,8 @@ impl LayerCache {
         })
     }
 
-    /// Goes back to `snapshot`, which this cache made. Fails if the tokens it counted are no longer
-    /// there.
+    /// Restores `snapshot`, which this cache made. Fails if tokens that it counted have been
+    /// trimmed since.
     pub fn restore(&mut self, snapshot: CacheSnapshot) -> Result<()> {
         match (snapshot.0, self) {
             (SavedState::Whole(cache), to) => *to = *cache,
@@ -46,7 +45,7 @@ impl LayerCache {
                 if surplus.is_none_or(|surplus| to.trim(surplus) != surplus) {
                     let held = to.offset();
                     return Err(Exception::custom(format!(
-                        "a cache of {held} tokens cannot go back to {offset}"
+                        "a cache of {held} tokens cannot be restored to {offset} tokens"
                     )));
                 }
             }
@@ -59,7 +58,7 @@ impl LayerCache {
             }
             (SavedState::Each(_), to) => {
                 return Err(Exception::custom(format!(
-                    "a {} is given the snapshot of another cache",
+                    "a {} cannot restore the snapshot of another kind of cache",
                     to.kind()
                 )));
             }

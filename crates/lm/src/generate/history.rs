@@ -1,12 +1,12 @@
-//! The tokens that logits processors see: prompt and answer, also those that the device is still
-//! computing.
+//! The tokens that logits processors see: the prompt and the generated tokens, including those that
+//! the device has not computed yet.
 
 use mlx_rs::Array;
 
 use crate::LmError;
 use crate::sample::{LogitsProcessors, TokenBuffer};
 
-/// Prompt and answer so far. Empty, and free, where no processor asks for them.
+/// The prompt and the tokens generated so far; `None` without processors, which costs nothing.
 #[derive(Debug)]
 pub(super) struct History(Option<TokenBuffer>);
 
@@ -23,14 +23,14 @@ impl History {
         }
     }
 
-    /// The array behind it, to be computed with each step: a processor that ignores it, as a bias
-    /// does, would let its graph grow with the answer.
+    /// The token array, to be evaluated with each step: if no processor reads it (a bias does not),
+    /// its graph would otherwise grow with every token.
     pub(super) fn array(&self) -> Option<&Array> {
         self.0.as_ref().map(TokenBuffer::array)
     }
 
-    /// Logits `[1, V]` as the processors leave them, after this history and `proposed`, tokens
-    /// `[1]` that may yet be taken back.
+    /// Applies the processors to logits `[1, V]`. They see this history followed by `proposed`,
+    /// draft tokens `[1]` that may still be refused.
     pub(super) fn process(
         &self,
         processors: &mut LogitsProcessors,

@@ -1,4 +1,4 @@
-//! Log-probabilities of tokens: those of an answer as it is sampled, and those of a given text.
+//! Log-probabilities: of sampled tokens, and of given ones ([`score`]).
 
 use mlx_rs::Array;
 
@@ -10,26 +10,27 @@ use crate::sample::logprobs;
 /// A token id with its natural log-probability.
 pub type TokenScore = (u32, f32);
 
-/// The distribution behind one sampled token.
+/// The distribution from which one token was sampled.
 #[derive(Debug, Clone)]
 pub struct Logprobs {
     /// The token's own natural log-probability.
     pub own: f32,
-    /// The most likely tokens, best first; as many as were asked for.
+    /// The likeliest tokens, best first; as many as were asked for.
     pub top: Vec<TokenScore>,
-    /// All of them, f32 `[V]`.
+    /// The log-probabilities of all tokens, f32 `[V]`.
     pub all: Array,
 }
 
 impl Logprobs {
-    /// Of `token`, from a row `[V]` of log-probabilities.
+    /// Looks up `token` in a row `[V]` of log-probabilities.
     pub(super) fn read(all: Array, token: u32, num_top: usize) -> Result<Self, LmError> {
         let (own, top) = top_logprobs(&all, token, num_top)?;
         Ok(Logprobs { own, top, all })
     }
 }
 
-/// The log-probability of `token` and the `num_top` best, from an evaluated row `[V]` or `[1, V]`.
+/// The log-probability of `token` and the `num_top` likeliest tokens, from an evaluated f32 row
+/// `[V]` or `[1, V]`.
 pub(crate) fn top_logprobs(
     row: &Array,
     token: u32,
@@ -40,12 +41,14 @@ pub(crate) fn top_logprobs(
     Ok((own, likeliest(row, num_top)))
 }
 
-/// How many rows of logits [`score`] computes at once: shorter chunks than in prefill, because each
-/// token has a row of the vocabulary.
+/// How many tokens [`score`] reads at once: fewer than prefill, because each token needs a row of
+/// logits over the vocabulary.
 const SCORE_CHUNK: usize = 256;
 
-/// Natural log-probabilities of each of `tokens` given those before it (none for the first), and
-/// the `num_top` likeliest next tokens.
+/// The natural log-probability of each of `tokens` given those before it (`None` for the first),
+/// and the `num_top` likeliest next tokens, best first.
+///
+/// Fails if `tokens` is empty, longer than the context, or outside the vocabulary.
 pub fn score(
     model: &Model,
     tokens: &[u32],

@@ -1,9 +1,9 @@
-//! From a prompt to an answer: reading in chunks, then sampling token by token.
+//! Generation for one prompt: prefill in chunks, then decode token by token.
 //!
-//! Three functions, with mlx-lm's names. [`generate_step`] reads a prompt into caches and returns a
-//! [`TokenStream`] of ids; [`speculative_generate_step`] does the same with a small draft model
-//! ahead of the main one. [`stream_generate`] makes text of either, one [`GenerationResponse`] for
-//! each token, and ends it where a stop rule says so; [`generate`] collects that.
+//! The functions have mlx-lm's names. [`generate_step`] reads a prompt into caches and returns a
+//! [`TokenStream`] of token ids; [`speculative_generate_step`] does the same with a draft model.
+//! [`stream_generate`] decodes the ids to text, with one [`GenerationResponse`] per token, and
+//! applies stop rules; [`generate`] collects its responses.
 
 mod history;
 mod logprobs;
@@ -40,21 +40,21 @@ pub use tokens::{TokenStream, generate_step};
 /// Called with `(processed, total)` prompt tokens; breaking cancels.
 pub type OnProgress<'a> = &'a mut dyn FnMut(usize, usize) -> std::ops::ControlFlow<()>;
 
-/// How a prompt is read and an answer written. Defaults are mlx-lm's.
+/// Options of prefill and decode. The defaults are mlx-lm's, except for `max_tokens`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateOptions {
-    /// The most tokens to sample. With 0 the prompt is read, all of it, and nothing is sampled.
+    /// The most tokens to sample. With 0 the whole prompt is read and nothing is sampled.
     pub max_tokens: usize,
     /// Prompt tokens per forward pass, at least 1.
     pub prefill_step_size: usize,
-    /// How many alternatives to report with each token; none: no log-probabilities at all.
+    /// How many of the likeliest tokens to report with each token; `None` for no log-probabilities.
     pub num_top_logprobs: Option<usize>,
-    /// Bounds the caches that are made here; the first 4 tokens stay. Caches that are given, and
-    /// models with caches of their own, ignore it.
+    /// Bounds caches that are created here to this many tokens, see
+    /// [`make_prompt_cache`]; caches that the caller passes in are not changed.
     pub max_kv_size: Option<usize>,
-    /// Quantizes keys and values; none leaves them as computed.
+    /// Quantizes keys and values; `None` keeps them as computed.
     pub kv_quantization: Option<KvQuantization>,
-    /// Tokens that a draft model proposes at a time. Without a draft model it means nothing.
+    /// How many tokens a draft model proposes at a time. Ignored without a draft model.
     pub num_draft_tokens: usize,
 }
 
@@ -80,7 +80,7 @@ impl Default for GenerateOptions {
     }
 }
 
-/// Fails if a prompt were to be read no tokens at a time.
+/// Fails if `prefill_step_size` is 0.
 pub fn check_prefill_step_size(prefill_step_size: usize) -> Result<(), LmError> {
     if prefill_step_size > 0 {
         return Ok(());
@@ -92,23 +92,23 @@ pub fn check_prefill_step_size(prefill_step_size: usize) -> Result<(), LmError> 
     })
 }
 
-/// How tokens are chosen: processors change the logits, then the sampler draws. The default takes
-/// the most likely token.
+/// How tokens are chosen: processors change the logits, then the sampler draws. The default is
+/// greedy, without processors.
 #[derive(Debug)]
 pub struct Sampling {
-    /// Draws a token.
+    /// Draws a token from the logits.
     pub sampler: Sampler,
-    /// Change logits by what came before, prompt included.
+    /// Change the logits; they see all tokens so far, the prompt included.
     pub processors: LogitsProcessors,
 }
 
 impl Sampling {
-    /// What `params` ask for, checked against their ranges and the model's vocabulary.
+    /// Sampling by `params`. Fails if they are outside their ranges or the model's vocabulary.
     pub fn new(params: &SamplingParams, loaded: &LoadedModel) -> Result<Self, LmError> {
         params.validate()?;
         let mut xtc_special_tokens = Vec::new();
         if params.xtc_probability > 0.0 {
-            // XTC must not take away the ends of a line and of the answer.
+            // XTC must not exclude line breaks and end-of-sequence tokens.
             xtc_special_tokens = loaded.tokenizer.encode("\n", true)?;
             xtc_special_tokens.extend(&loaded.eos_token_ids);
         }
@@ -136,11 +136,11 @@ pub struct Sampled {
     pub token: u32,
     /// Whether the draft model proposed it.
     pub from_draft: bool,
-    /// The distribution that it was drawn from, before the sampler's filters; where asked for.
+    /// The distribution after processors and before the sampler's filters; if asked for.
     pub logprobs: Option<Logprobs>,
 }
 
-/// Fails if the prompt leaves no room for an answer.
+/// Fails if `num_tokens` exceed the model's context.
 pub fn check_length(num_tokens: usize, model: &Model) -> Result<(), LmError> {
     let context_length = model.context_length();
     if num_tokens > context_length {
@@ -161,8 +161,8 @@ pub(crate) fn token_array(tokens: &[u32]) -> Array {
     Array::from_slice(tokens, &[1, tokens.len() as i32])
 }
 
-/// Makes caches where the caller gave none. Refuses caches of another number of layers and settings
-/// that they cannot follow, before anything is read.
+/// Creates caches if `caches` is empty. Fails, before anything is read, on caches for another
+/// number of layers and on options that the caches do not support.
 pub(crate) fn make_caches(
     caches: &mut Vec<LayerCache>,
     model: &Model,
@@ -184,7 +184,7 @@ pub(crate) fn make_caches(
     }
 }
 
-/// Quantizes what has become long enough for it.
+/// Quantizes the caches that have reached `quantization.start`.
 fn quantize_if_due(
     caches: &mut [LayerCache],
     quantization: Option<&KvQuantization>,

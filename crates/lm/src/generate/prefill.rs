@@ -1,4 +1,4 @@
-//! Reading a prompt into caches, in chunks between which the caller hears of it and can stop it.
+//! Prefill of one prompt in chunks, with progress reports and cancellation between them.
 
 use std::ops::{ControlFlow, Range};
 
@@ -10,15 +10,15 @@ use crate::cache::{KvQuantization, LayerCache};
 use crate::models::Model;
 use crate::{LmError, ffi};
 
-/// What a model is to read after what its caches hold: tokens, embeddings, or embeddings with the
-/// tokens that they stand for.
+/// The input that a model reads after what its caches hold: token ids, embeddings, or both (then
+/// the embeddings are read, and processors see the ids).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Input<'a> {
-    /// Token ids; may be empty where embeddings are given.
+    /// Token ids; may be empty if embeddings are given.
     pub tokens: &'a [u32],
-    /// What the first layer reads instead of the tokens' own embeddings, `[L, D]` or `[1, L, D]`.
+    /// Embeddings `[L, D]` or `[1, L, D]` that the first layer reads instead of those of `tokens`.
     pub embeddings: Option<&'a Array>,
-    /// The tokens that the caches hold, for logits processors to see and figures to count.
+    /// The tokens that the caches hold: processors see them, and `prompt_tokens` counts them.
     pub cached_tokens: &'a [u32],
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Prompt<'a> {
 impl<'a> Prompt<'a> {
     pub(super) fn checked(input: &Input<'a>, model: &Model) -> Result<Self, LmError> {
         check_tokens(input.tokens, model.vocab_size())?;
-        // Processors look their logits up, and MLX checks no index.
+        // Processors index logits by them, and MLX does not check indices.
         check_tokens(input.cached_tokens, model.vocab_size())?;
         let embeddings = match input.embeddings {
             Some(embeddings) => Some(checked_embeddings(embeddings, input.tokens.len(), model)?),
@@ -58,7 +58,7 @@ impl<'a> Prompt<'a> {
         self.embeddings.as_ref().map_or(self.tokens.len(), |embeddings| embeddings.dim(1) as usize)
     }
 
-    /// Runs the tokens of `range` and returns their hidden states `[1, L, D]`.
+    /// Runs the model over the tokens `range` and returns their hidden states `[1, L, D]`.
     pub(super) fn forward(
         &self,
         range: Range<usize>,
@@ -107,7 +107,8 @@ fn checked_embeddings(
     Ok(batched)
 }
 
-/// Reads all of `prompt` but the last, reporting before the first and after every chunk.
+/// Reads all of `prompt` but its last token; reports progress before the first and after every
+/// chunk.
 pub(super) fn prefill(
     prompt: &Prompt<'_>,
     model: &Model,
@@ -131,16 +132,15 @@ pub(super) fn prefill(
     )
 }
 
-/// Runs the tokens of a range, and returns their hidden states.
+/// Runs the model over a range of tokens and returns their hidden states.
 pub(crate) type Forward<'a> =
     &'a mut dyn FnMut(Range<usize>, &mut [LayerCache]) -> Result<Array, LmError>;
 
-/// Reads the tokens of `range` by `forward`, at most `step_size` at once, and calls `on_chunk` with
-/// the end of every chunk.
+/// Reads the tokens of `range` with `forward`, at most `step_size` at once, and calls `on_chunk`
+/// with the end of every chunk. Computes no logits.
 ///
-/// Breaking is [`LmError::Cancelled`]: `caches` keep what was read. On any other error they are
-/// left empty, because some layers may have read what others have not. No logits are computed:
-/// nothing asks for them.
+/// If `on_chunk` breaks, the error is [`LmError::Cancelled`] and `caches` hold what was read. After
+/// any other error they are empty, because layers may have read different numbers of tokens.
 pub(crate) fn prefill_chunks(
     range: Range<usize>,
     step_size: usize,

@@ -1,4 +1,4 @@
-//! What a caller hears of each token of an answer, with mlx-lm's figures.
+//! The response for each generated token, with mlx-lm's statistics.
 
 use std::time::Instant;
 
@@ -7,34 +7,36 @@ use cairn_chat::FinishReason;
 use super::Logprobs;
 use crate::memory;
 
-/// One token of an answer and what is known when it has come.
+/// One generated token, with text and statistics. As mlx-lm's GenerationResponse.
 #[derive(Debug, Clone)]
 pub struct GenerationResponse {
-    /// Text that has become certain; often empty, and sometimes that of several tokens.
+    /// The text that this token completes: empty while a character or a possible stop string is
+    /// incomplete, and then that of several tokens.
     pub text: String,
     /// The token.
     pub token: u32,
-    /// The distribution behind it; where asked for.
+    /// The distribution from which it was sampled; if asked for.
     pub logprobs: Option<Logprobs>,
     /// Whether the draft model proposed it.
     pub from_draft: bool,
-    /// Tokens of the prompt, those that the caches held included.
+    /// Tokens of the prompt, cached ones included.
     pub prompt_tokens: usize,
-    /// Newly read prompt tokens a second, the first sampled token included in the time.
+    /// Prompt tokens read per second, without cached ones; the time ends with the first sampled
+    /// token.
     pub prompt_tps: f64,
-    /// Tokens sampled, a token that ends the answer included.
+    /// Tokens sampled so far, including one that ends the answer.
     pub generation_tokens: usize,
-    /// Tokens sampled a second, counted from the first: 0 with that one, because its time belongs
-    /// to the prompt.
+    /// Tokens sampled per second after the first; 0 with the first, whose time belongs to the
+    /// prompt.
     pub generation_tps: f64,
     /// The most MLX memory in use since [`memory::reset_peak`], in 10^9 bytes.
     pub peak_memory_gb: f64,
-    /// Why the answer ends with this token; none before the last.
+    /// Why the answer ends with this token; `None` before the last.
     pub finish_reason: Option<FinishReason>,
-    /// The stop string that ended it. `text` ends before it.
+    /// The stop string that ended the answer; the text ends before it.
     pub stop_string: Option<String>,
-    /// The tokens that ended it: an end-of-sequence token, a stop sequence, or those that a stop
-    /// string was cut from. Empty otherwise.
+    /// The tokens that ended the answer: an end-of-sequence token, a stop sequence, or the tokens
+    /// that a stop string was cut from. Empty otherwise.
     pub stop_tokens: Vec<u32>,
 }
 
@@ -43,13 +45,13 @@ pub struct GenerationResponse {
 pub struct Generated {
     /// Its text.
     pub text: String,
-    /// Its tokens, one that ended it included.
+    /// Its tokens, including one that ended it.
     pub tokens: Vec<u32>,
-    /// The last token's response, with the figures of the whole.
+    /// The last token's response, with the statistics of the whole answer.
     pub last: GenerationResponse,
 }
 
-/// When things happened, and how much was read.
+/// Timestamps and counts, from which the statistics of a response are computed.
 #[derive(Debug)]
 pub(super) struct Clock {
     pub(super) prompt_tokens: usize,
@@ -65,7 +67,7 @@ impl Clock {
         self.generation_tokens += 1;
     }
 
-    /// A response with the figures of now.
+    /// A response with the present statistics and without text.
     pub(super) fn response(
         &self,
         token: u32,

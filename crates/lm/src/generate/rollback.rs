@@ -1,10 +1,11 @@
-//! A point that a model's caches can go back to, by trimming where that is possible.
+//! Points that a model's caches can be rolled back to: by trimming if possible, otherwise from a
+//! snapshot.
 
 use mlx_rs::error::Result;
 
 use crate::cache::{CacheSnapshot, LayerCache};
 
-/// Where a model's caches stood. Going back is exact on every kind of cache.
+/// A position of a model's caches. Rolling back to it is exact for every kind of cache.
 #[derive(Debug)]
 pub(crate) struct RollbackPoint {
     layers: Vec<CacheSnapshot>,
@@ -12,7 +13,7 @@ pub(crate) struct RollbackPoint {
 }
 
 impl RollbackPoint {
-    /// Where `caches` stand now, good for going back by up to `num_ahead` tokens.
+    /// The present position of `caches`, for a rollback after at most `num_ahead` more tokens.
     pub(crate) fn take(caches: &[LayerCache], num_ahead: usize) -> Self {
         RollbackPoint {
             layers: caches.iter().map(LayerCache::snap).collect(),
@@ -20,12 +21,12 @@ impl RollbackPoint {
         }
     }
 
-    /// Whether every layer goes back by trimming, and so to any point before the present.
+    /// Whether every layer rolls back by trimming, and therefore to any earlier position.
     pub(crate) fn only_trims(&self) -> bool {
         self.only_trims
     }
 
-    /// Puts `caches`, which it was taken of, back to where they stood.
+    /// Rolls `caches`, of which it was taken, back to this position.
     pub(crate) fn restore(&self, caches: &mut [LayerCache]) -> Result<()> {
         caches
             .iter_mut()
@@ -34,7 +35,7 @@ impl RollbackPoint {
     }
 }
 
-/// Whether tokens can still be trimmed from `cache` when it has read `num_ahead` more.
+/// Whether `cache` can still be trimmed after `num_ahead` more tokens.
 fn trims_after(cache: &LayerCache, num_ahead: usize) -> bool {
     match cache {
         LayerCache::Kv(_) | LayerCache::Quantized(_) | LayerCache::BatchKv(_) => true,

@@ -1,11 +1,11 @@
-//! Speculative decoding: a small draft model proposes tokens, the main model reads them in one pass
-//! and keeps those it would have chosen.
+//! Speculative decoding: a small draft model proposes tokens, the main model verifies them in one
+//! pass and accepts those that it would have chosen.
 //!
-//! Greedy answers are those of the main model alone; sampled ones are drawn from its distributions
-//! (Leviathan et al. 2023, in mlx-lm's simpler form: a proposal is kept where the main model's own
-//! draw is the same token). What was proposed in vain is taken back from both models' caches:
-//! trimmed, or, where a cache cannot be trimmed, by going back to a checkpoint and reading the kept
-//! tokens again together with the next proposals.
+//! With greedy sampling the result is that of the main model; otherwise tokens are drawn from the
+//! main model's distributions (Leviathan et al. 2023, in mlx-lm's simpler form: a proposal is
+//! accepted if the main model's own draw is the same token). Refused proposals are removed from
+//! both models' caches: by trimming or, if a cache cannot be trimmed, by a rollback, after which
+//! the accepted tokens are read again together with the next proposals.
 
 use std::collections::VecDeque;
 
@@ -25,26 +25,26 @@ use crate::models::Model;
 use crate::sample::logprobs;
 use crate::{LmError, ffi};
 
-/// The model that proposes, with its caches.
+/// A draft model with its caches.
 #[derive(Debug)]
 pub struct Draft<'a> {
-    /// It has the main model's vocabulary.
+    /// The draft model; it must have the main model's vocabulary.
     pub model: &'a Model,
-    /// They hold the same tokens as the main model's; made where the vector is empty.
+    /// Its caches, which must hold the same tokens as the main model's. Created if empty.
     pub caches: &'a mut Vec<LayerCache>,
 }
 
-/// How often the draft model was right.
+/// How many draft tokens were accepted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Acceptance {
     /// Tokens proposed.
     pub num_drafted: usize,
-    /// Tokens proposed and given out.
+    /// Tokens proposed, accepted and returned.
     pub num_accepted: usize,
 }
 
-/// Tokens being sampled with a draft model ahead. It owns both models' caches;
-/// [`SpeculativeStream::into_caches`] gives them back.
+/// A stream of tokens generated with a draft model. It owns both models' caches until
+/// [`SpeculativeStream::into_caches`].
 #[derive(Debug)]
 pub struct SpeculativeStream {
     main: Reader,
@@ -52,19 +52,19 @@ pub struct SpeculativeStream {
     sampling: Sampling,
     history: History,
     options: GenerateOptions,
-    /// The prompt and the tokens given out.
+    /// The prompt and the tokens returned so far.
     sequence: Vec<u32>,
-    /// Tokens chosen and not yet given out.
+    /// Tokens chosen, but not returned yet.
     chosen: VecDeque<Sampled>,
     num_sampled: usize,
     acceptance: Acceptance,
 }
 
-/// Reads `input` with both models, the draft model first. Arguments and errors as in
+/// Reads `input` with both models, the draft model first. Arguments and errors are those of
 /// [`generate_step`](super::generate_step).
 ///
-/// Fails if the vocabularies differ, and if embeddings are given: a draft model cannot read those
-/// of another.
+/// Fails also if the vocabularies differ, and if embeddings are given, because a draft model cannot
+/// read another model's embeddings.
 pub fn speculative_generate_step<'a>(
     model: &Model,
     draft: Draft<'_>,
@@ -84,7 +84,7 @@ pub fn speculative_generate_step<'a>(
     let history = History::new(&sampling.processors, &[input.cached_tokens, input.tokens]);
     make_caches(draft.caches, draft.model, &options)?;
     make_caches(caches, model, &options)?;
-    // Progress counts what the main model has read.
+    // Progress counts the main model's tokens only.
     prefill(&prompt, draft.model, draft.caches, &options, &mut |_, total| on_progress(0, total))?;
     prefill(&prompt, model, caches, &options, on_progress)?;
     let reader = |model: &Model, caches: &mut Vec<LayerCache>| Reader {
@@ -110,7 +110,7 @@ pub fn speculative_generate_step<'a>(
     Ok(stream)
 }
 
-/// Fails unless a token id means the same to both models, as far as their configurations tell.
+/// Fails unless both models have vocabularies of the same size.
 pub fn check_vocabularies(model: &Model, draft: &Model) -> Result<(), LmError> {
     let (vocab_size, draft_vocab_size) = (model.vocab_size(), draft.vocab_size());
     if vocab_size == draft_vocab_size {
@@ -121,13 +121,13 @@ pub fn check_vocabularies(model: &Model, draft: &Model) -> Result<(), LmError> {
 }
 
 impl SpeculativeStream {
-    /// The next token; none after `max_tokens`.
+    /// The next token; `None` after `max_tokens`.
     pub fn next_token(&mut self) -> Result<Option<Sampled>, LmError> {
         if self.num_sampled >= self.options.max_tokens {
             return Ok(None);
         }
         if self.chosen.is_empty() {
-            self.settle()?;
+            self.discard_unreturned()?;
             self.round()?;
         }
         let Some(sampled) = self.chosen.pop_front() else { return Ok(None) };
@@ -141,25 +141,25 @@ impl SpeculativeStream {
         Ok(Some(sampled))
     }
 
-    /// How often the draft model was right so far.
+    /// How many draft tokens were accepted so far.
     pub fn acceptance(&self) -> Acceptance {
         self.acceptance
     }
 
-    /// Ends the stream and gives both models' caches back, the main model's first.
+    /// Ends the stream and returns both models' caches, the main model's first.
     ///
-    /// Each holds a beginning of the prompt and the tokens that were given out, as long as its
-    /// offset tells: at most all but the last, and a few less where a cache cannot be trimmed.
-    /// After a failed step they are not to be used.
+    /// Their offsets tell how many tokens of the prompt and the returned tokens they hold: at most
+    /// all but the last, and a few fewer if a cache cannot be trimmed. After a failed step they
+    /// must not be used.
     pub fn into_caches(mut self) -> Result<(Vec<LayerCache>, Vec<LayerCache>), LmError> {
-        self.settle()?;
+        self.discard_unreturned()?;
         ffi::synchronize()?;
         Ok((self.main.caches, self.draft.caches))
     }
 
-    /// Takes back what both models read beyond the tokens that were given out, the last of which is
-    /// always read anew.
-    fn settle(&mut self) -> Result<(), LmError> {
+    /// Rolls both models' caches back to the returned tokens, without the last one, which the next
+    /// round reads again.
+    fn discard_unreturned(&mut self) -> Result<(), LmError> {
         self.chosen.clear();
         for reader in [&mut self.main, &mut self.draft] {
             reader.go_back(self.sequence.len() - 1)?;
@@ -168,11 +168,11 @@ impl SpeculativeStream {
         Ok(())
     }
 
-    /// Proposes tokens and chooses among them.
+    /// Lets the draft model propose tokens and the main model verify them.
     fn round(&mut self) -> Result<(), LmError> {
         let num_left = self.options.max_tokens - self.num_sampled;
         let mut num_drafts = self.options.num_draft_tokens.min(num_left);
-        // Nothing is won by proposals that the main model has to read one by one.
+        // Proposals that the main model has to read one by one gain nothing.
         if self.main.reads_one_by_one(self.sequence.len() - self.main.num_read + num_drafts) {
             num_drafts = 0;
         }
@@ -215,11 +215,11 @@ impl SpeculativeStream {
         Ok(())
     }
 
-    /// The draft model's next tokens, each `[1]`, none of them waited for.
+    /// The draft model's next tokens, each `[1]`, launched but not waited for.
     fn propose(&mut self, num_drafts: usize) -> Result<Vec<Array>, LmError> {
         self.draft.prepare(&self.sequence, num_drafts)?;
         let mut input = token_array(&self.sequence[self.draft.num_read..]);
-        // The last proposal is not read: only the main model's verdict tells whether it will be.
+        // The draft model does not read its last proposal, which may be refused.
         self.draft.num_read = self.sequence.len() + num_drafts - 1;
         let mut drafts: Vec<Array> = Vec::with_capacity(num_drafts);
         for _ in 0..num_drafts {
@@ -233,7 +233,7 @@ impl SpeculativeStream {
         Ok(drafts)
     }
 
-    /// Row `i` of the logits `[rows, V]` follows the first `i` drafts, and processors see them.
+    /// Applies processors to the logits `[rows, V]`: for row `i` they see the first `i` drafts.
     fn process_rows(&mut self, logits: Array, drafts: &[Array]) -> Result<Array, LmError> {
         if self.sampling.processors.is_empty() {
             return Ok(logits);
@@ -252,22 +252,23 @@ impl SpeculativeStream {
     }
 }
 
-/// One of the two models, with what it has read of the common sequence.
+/// One of the two models, its caches, and how much of the common sequence they hold.
 #[derive(Debug)]
 struct Reader {
     model: Model,
     caches: Vec<LayerCache>,
-    /// The caches hold this many tokens of the sequence, or of its proposed continuation.
+    /// How many tokens the caches hold, of the sequence and its proposed continuation.
     num_read: usize,
-    /// Where the caches stood before the last proposals, and how many tokens they held.
+    /// The position before the last proposals, and `num_read` there.
     rollback_point: Option<(RollbackPoint, usize)>,
 }
 
 impl Reader {
-    /// Takes a checkpoint before up to `num_drafts` tokens beyond `sequence` are read.
+    /// Takes a rollback point before up to `num_drafts` tokens beyond `sequence` are read.
     fn prepare(&mut self, sequence: &[u32], num_drafts: usize) -> Result<(), LmError> {
         let num_unread = sequence.len() - self.num_read;
-        // Tokens kept from earlier proposals are read with the new ones, but not again and again.
+        // Accepted tokens that a rollback removed are read with the new proposals; if they become
+        // too many, they are read now, so that the next rollback does not remove them again.
         if num_unread > num_drafts + 1 || self.reads_one_by_one(num_unread + num_drafts) {
             self.read_to(sequence, sequence.len() - 1)?;
         }
@@ -276,7 +277,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Unreads all but the first `num_tokens` of the sequence; where that is not possible, more.
+    /// Rolls back to the first `num_tokens` of the sequence, or to fewer if the caches cannot be
+    /// trimmed.
     fn go_back(&mut self, num_tokens: usize) -> Result<(), LmError> {
         let Some((rollback_point, num_read_then)) = self.rollback_point.take() else {
             return Ok(());
@@ -296,7 +298,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads the sequence's tokens up to the first `num_tokens`, for nothing but the caches.
+    /// Reads the sequence into the caches until they hold its first `num_tokens`.
     fn read_to(&mut self, sequence: &[u32], num_tokens: usize) -> Result<(), LmError> {
         while self.num_read < num_tokens {
             let stop = if self.reads_one_by_one(num_tokens - self.num_read) {
@@ -311,8 +313,9 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether `length` tokens at once would see other tokens than one by one: a full ring that
-    /// keeps its first tokens shows them to single tokens only.
+    /// Whether `length` tokens must be read one by one, because a pass over all of them would
+    /// attend to other tokens: a full ring with `keep > 0` shows its first tokens to single tokens
+    /// only.
     fn reads_one_by_one(&self, length: usize) -> bool {
         self.caches.iter().any(|cache| match cache {
             LayerCache::Rotating(ring) => {
@@ -322,7 +325,8 @@ impl Reader {
         })
     }
 
-    /// Runs `tokens` `[1, L]` and returns the logits of the last `rows` of them, `[rows, V]`.
+    /// Runs the model over `tokens` `[1, L]` and returns the logits of the last `rows`, `[rows,
+    /// V]`.
     fn last_logits(&mut self, tokens: &Array, rows: i32) -> Result<Array, LmError> {
         let hidden = self.model.forward(tokens, &mut self.caches)?;
         let (length, width) = (hidden.dim(1), hidden.dim(2));

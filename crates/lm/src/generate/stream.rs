@@ -1,4 +1,4 @@
-//! Text as it is generated: tokens of one model or two, stop rules, figures.
+//! Streaming generation of text, with stop rules, statistics and an optional draft model.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use super::{
 use crate::cache::LayerCache;
 use crate::{LmError, LoadedModel};
 
-/// What is asked of [`stream_generate`].
+/// The arguments of [`stream_generate`].
 pub struct StreamRequest<'a> {
     /// The prompt.
     pub input: Input<'a>,
@@ -24,18 +24,18 @@ pub struct StreamRequest<'a> {
     pub stops: Stops,
     /// Limits, cache settings, log-probabilities.
     pub options: GenerateOptions,
-    /// What the model has read before, to be continued; an empty vector is filled. On an error they
-    /// are as [`generate_step`] leaves them, otherwise [`ResponseStream::into_caches`] gives them
-    /// back.
+    /// Caches to continue from; created if the vector is empty. On success the stream takes them
+    /// and [`ResponseStream::into_caches`] returns them; on an error they are as [`generate_step`]
+    /// leaves them.
     pub caches: Option<&'a mut Vec<LayerCache>>,
-    /// A model that proposes tokens.
+    /// A draft model for speculative decoding.
     pub draft: Option<Draft<'a>>,
-    /// Hears how the prompt is read.
+    /// Called with the progress of the prefill.
     pub on_progress: Option<OnProgress<'a>>,
 }
 
 impl<'a> StreamRequest<'a> {
-    /// The most likely continuation of `input` up to the model's own end-of-sequence tokens.
+    /// Greedy generation after `input` that ends with the model's own end-of-sequence tokens.
     pub fn new(loaded: &LoadedModel, input: impl Into<Input<'a>>) -> Self {
         StreamRequest {
             input: input.into(),
@@ -49,8 +49,8 @@ impl<'a> StreamRequest<'a> {
     }
 }
 
-/// An answer as it comes: one response for each token, the last with a finish reason. An error is
-/// the last item too.
+/// The iterator of [`stream_generate`]: one response per token, the last with a finish reason.
+/// After an error it ends too.
 #[derive(Debug)]
 pub struct ResponseStream {
     tokens: Tokens,
@@ -66,8 +66,8 @@ enum Tokens {
     Speculative(Box<SpeculativeStream>),
 }
 
-/// Reads the prompt and returns the answer as it comes. `max_tokens` 0 is refused: a last response
-/// needs a token.
+/// Reads the prompt and returns an iterator over the generated tokens. Fails if `max_tokens` is 0,
+/// because the last response needs a token.
 pub fn stream_generate(
     loaded: &LoadedModel,
     request: StreamRequest<'_>,
@@ -84,7 +84,7 @@ pub fn stream_generate(
     let text = AnswerText::new(&loaded.tokenizer, stops)?;
     let num_read = match input.embeddings.map(Array::shape) {
         Some([.., length, _]) => *length as usize,
-        Some(_) | None => input.tokens.len(), // of embeddings this is refused below
+        Some(_) | None => input.tokens.len(), // embeddings of another shape are refused below
     };
     let prompt_tokens = input.cached_tokens.len() + num_read;
     let clock = Clock {
@@ -121,7 +121,7 @@ pub fn stream_generate(
     Ok(ResponseStream { tokens, text, clock, max_tokens, has_ended: false })
 }
 
-/// The whole answer at once.
+/// Runs [`stream_generate`] to its end and returns the whole answer.
 pub fn generate(loaded: &LoadedModel, request: StreamRequest<'_>) -> Result<Generated, LmError> {
     let (mut text, mut tokens) = (String::new(), Vec::new());
     let mut stream = stream_generate(loaded, request)?;
@@ -136,7 +136,7 @@ pub fn generate(loaded: &LoadedModel, request: StreamRequest<'_>) -> Result<Gene
 }
 
 impl ResponseStream {
-    /// How often the draft model was right; nothing without one.
+    /// How many draft tokens were accepted; zeros without a draft model.
     pub fn acceptance(&self) -> Acceptance {
         match &self.tokens {
             Tokens::Plain(_) => Acceptance::default(),
@@ -144,11 +144,11 @@ impl ResponseStream {
         }
     }
 
-    /// Ends the answer, where it has not ended, and gives the model's caches back, and the draft
-    /// model's.
+    /// Ends the stream and returns the model's caches, and those of the draft model if there is
+    /// one.
     ///
-    /// They hold the prompt and tokens that were given out, as many as their offset tells. After an
-    /// error they are not to be used.
+    /// Their offsets tell how many tokens of the prompt and the answer they hold. After an error
+    /// they must not be used.
     pub fn into_caches(self) -> Result<(Vec<LayerCache>, Option<Vec<LayerCache>>), LmError> {
         match self.tokens {
             Tokens::Plain(stream) => Ok((stream.into_caches()?, None)),
@@ -159,7 +159,7 @@ impl ResponseStream {
         }
     }
 
-    /// Ends the answer early and returns the text that was held back.
+    /// Ends the answer early and returns the text that was withheld.
     pub fn stop(&mut self) -> Result<String, LmError> {
         self.has_ended = true;
         Ok(self.text.finish()?.text)

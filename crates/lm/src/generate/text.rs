@@ -1,4 +1,4 @@
-//! From tokens to the text of an answer, and where it ends.
+//! The text of an answer and the rules that end it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -8,14 +8,14 @@ use cairn_chat::{StopStrings, StopTokens};
 use crate::tokenizer::{Detokenizer, Tokenizer};
 use crate::{LmError, LoadedModel};
 
-/// What ends an answer before its limit.
+/// The rules that end an answer before its token limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stops {
-    /// Tokens that end it. They have no text.
+    /// Tokens that end it; their text is not part of the answer.
     pub eos_token_ids: BTreeSet<u32>,
-    /// Sequences of tokens that end it. Their text is not given out either.
+    /// Token sequences that end it; their text is not part of the answer.
     pub token_sequences: Vec<Vec<u32>>,
-    /// Texts that end it, wherever the tokens are cut. The answer ends before them.
+    /// Strings that end it, whatever the token boundaries are; the text ends before them.
     pub strings: Vec<String>,
 }
 
@@ -26,31 +26,31 @@ impl Stops {
     }
 }
 
-/// What one token leads to.
+/// The effect of one token.
 #[derive(Debug, Default)]
 pub(super) struct Step {
-    /// Text that is certain now.
+    /// The text that can be returned now.
     pub(super) text: String,
-    /// What ended the answer.
+    /// The end of the answer, if this token ends it.
     pub(super) end: Option<End>,
 }
 
-/// The tokens that ended an answer, and the stop string that was found in them, if it was one.
+/// The tokens that ended an answer, and the stop string that was found in them, if any.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) stop_string: Option<String>,
     pub(super) stop_tokens: Vec<u32>,
 }
 
-/// The text of one answer. Joined, the pieces are the decoded whole, up to where a stop rule ended
-/// it.
+/// Decodes the text of one answer. The pieces concatenate to the decoded whole, up to the point
+/// where a stop rule ended it.
 #[derive(Debug)]
 pub(super) struct AnswerText {
     detokenizer: Option<Detokenizer>,
     stops: Stops,
     search: StopTokens,
     strings: StopStrings,
-    /// Tokens that may become a stop sequence: not yet decoded.
+    /// Tokens that may be the start of a stop sequence and are therefore not decoded yet.
     undecided: VecDeque<u32>,
     withheld: Withheld,
 }
@@ -81,7 +81,7 @@ impl AnswerText {
         self.decode(self.undecided.len() - self.possible_start())
     }
 
-    /// The text still held back when the answer ends; a stop string may be in it.
+    /// Ends the answer and returns the withheld text, which may complete a stop string.
     pub(super) fn finish(&mut self) -> Result<Step, LmError> {
         let mut step = self.decode(self.undecided.len())?;
         if let Some(detokenizer) = self.detokenizer.take() {
@@ -100,7 +100,7 @@ impl AnswerText {
         Ok(step)
     }
 
-    /// Makes text of the first `count` undecided tokens.
+    /// Decodes the first `count` undecided tokens.
     fn decode(&mut self, count: usize) -> Result<Step, LmError> {
         let mut step = Step::default();
         for token in self.undecided.drain(..count) {
@@ -119,7 +119,7 @@ impl AnswerText {
         Ok(step)
     }
 
-    /// How many of the last undecided tokens may be the beginning of a stop sequence.
+    /// How many of the last undecided tokens may be the start of a stop sequence.
     fn possible_start(&self) -> usize {
         let begins = |sequence: &Vec<u32>| {
             let longest = sequence.len().saturating_sub(1).min(self.undecided.len());
@@ -131,12 +131,12 @@ impl AnswerText {
     }
 }
 
-/// Tokens with text that is not given out yet, and how many bytes of it each has.
+/// The tokens whose text has not been returned completely, with the number of bytes still missing.
 #[derive(Debug, Default)]
 struct Withheld(VecDeque<(u32, usize)>);
 
 impl Withheld {
-    /// Lets the tokens of the first `num_bytes` go.
+    /// Removes the first `num_bytes` of text, and the tokens that have none left.
     fn release(&mut self, mut num_bytes: usize) {
         while num_bytes > 0
             && let Some((_, length)) = self.0.front_mut()

@@ -1,4 +1,4 @@
-//! Token by token from one model: a decode pipeline two steps deep.
+//! Prefill and decode with one model, in a pipeline two steps deep.
 
 use mlx_rs::transforms::async_eval;
 use mlx_rs::{Array, memory, ops};
@@ -12,7 +12,7 @@ use crate::models::Model;
 use crate::sample::logprobs;
 use crate::{LmError, ffi};
 
-/// Tokens being sampled. It owns the caches; [`TokenStream::into_caches`] gives them back.
+/// A stream of generated tokens. It owns the caches until [`TokenStream::into_caches`].
 #[derive(Debug)]
 pub struct TokenStream {
     model: Model,
@@ -20,22 +20,21 @@ pub struct TokenStream {
     sampling: Sampling,
     history: History,
     options: GenerateOptions,
-    /// The step that is being computed: its token `[1]` and, where asked for, log-probabilities
+    /// The step that has been launched: its token `[1]` and, if asked for, its log-probabilities
     /// `[1, V]`.
     pending: Option<(Array, Option<Array>)>,
     num_sampled: usize,
 }
 
-/// MLX keeps freed buffers for reuse; letting them go this often bounds what long answers hold.
-/// mlx-lm does the same.
+/// MLX keeps freed buffers for reuse. Releasing them after this many tokens, as mlx-lm does, bounds
+/// the memory of long answers.
 pub(super) const CLEAR_CACHE_EVERY: usize = 256;
 
-/// Reads `input` after what `caches` hold (they are made where the vector is empty), and launches
-/// the first step.
+/// Reads `input` after what `caches` hold (an empty vector is filled), and launches the first step.
 ///
-/// `on_progress(processed, total)` is called before the first and after every chunk. Breaking ends
-/// with [`LmError::Cancelled`], and `caches` keep what was read. Arguments that are refused leave
-/// them as they were, any other error leaves them empty.
+/// `on_progress(processed, total)` is called before the first and after every chunk; if it breaks,
+/// the error is [`LmError::Cancelled`] and `caches` hold what was read. After an invalid argument
+/// `caches` are unchanged, after any other error they are empty.
 pub fn generate_step<'a>(
     model: &Model,
     input: impl Into<Input<'a>>,
@@ -71,8 +70,8 @@ pub fn generate_step<'a>(
 }
 
 impl TokenStream {
-    /// The next token; none after `max_tokens`. The step after it is launched before this one is
-    /// waited for.
+    /// The next token; `None` after `max_tokens`. The step after it is launched before waiting for
+    /// this one.
     pub fn next_token(&mut self) -> Result<Option<Sampled>, LmError> {
         let Some((token, logprobs)) = self.pending.take() else { return Ok(None) };
         self.num_sampled += 1;
@@ -98,17 +97,17 @@ impl TokenStream {
         Ok(Some(Sampled { token: id, from_draft: false, logprobs }))
     }
 
-    /// Ends the stream and gives the caches back, when the device has finished what was launched.
+    /// Waits for the device, ends the stream and returns the caches.
     ///
-    /// They hold the prompt and the sampled tokens that were fed back, as many as their offset
-    /// tells. After a failed step they are not to be used.
+    /// Their offsets tell how many tokens of the prompt and the answer they hold. After a failed
+    /// step they must not be used.
     pub fn into_caches(mut self) -> Result<Vec<LayerCache>, LmError> {
         self.pending = None;
         ffi::synchronize()?;
         Ok(self.caches)
     }
 
-    /// From the hidden state `[1, 1, D]` of the last token to the next token.
+    /// Samples the token after the hidden state `[1, 1, D]` and launches the computation.
     fn launch(&mut self, hidden: &Array) -> Result<(Array, Option<Array>), LmError> {
         let logits = self.model.logits(hidden)?;
         let logits = self.history.process(

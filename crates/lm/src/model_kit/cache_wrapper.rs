@@ -1,9 +1,9 @@
-//! What a kit keeps from one prompt to the next: one list of tokens, and both models' caches, each
-//! holding a beginning of it.
+//! The caches that a kit reuses from one prompt to the next: one list of tokens, and for both
+//! models the caches of a prefix of it.
 //!
-//! A new prompt keeps the beginning that it shares with the list. Caches that hold more are
-//! trimmed; where that is not possible they go back to a checkpoint inside the last prompt, and if
-//! that is not shared either, they begin anew.
+//! A new prompt reuses its common prefix with the list. Caches that hold more are trimmed; if they
+//! cannot be trimmed, they are rolled back to a point inside the last prompt; if that point is not
+//! in the common prefix, they are emptied.
 
 use std::ops::{ControlFlow, Range};
 
@@ -13,39 +13,39 @@ use crate::cache::LayerCache;
 use crate::generate::{GenerateOptions, RollbackPoint, make_caches, prefill_chunks, token_array};
 use crate::models::Model;
 
-/// How far before the end of a prompt its checkpoint stands: chat templates rewrite the last few
-/// tokens of a turn when the next one comes.
+/// How many tokens before the end of a prompt its rollback point is taken: chat templates change
+/// the last few tokens of a turn when the next one is added.
 const ROLLBACK_DISTANCE: usize = 11;
 
-/// The caches of the last prompt and answer.
+/// The tokens and caches of the last prompt and answer.
 #[derive(Debug, Default)]
 pub(super) struct CacheWrapper {
-    /// The last prompt and its answer.
+    /// The tokens of the last prompt and its answer.
     pub(super) tokens: Vec<u32>,
     pub(super) main: Side,
     pub(super) draft: Side,
 }
 
-/// One model's caches. They hold the first tokens of the wrapper's list, as many as their offset
-/// says.
+/// One model's caches. They hold the first tokens of the wrapper's list; their offset says how
+/// many.
 #[derive(Debug, Default)]
 pub(super) struct Side {
     pub(super) caches: Vec<LayerCache>,
-    /// A point to go back to, and how many tokens were held there.
+    /// A point to roll back to, and the number of tokens there.
     rollback_point: Option<(RollbackPoint, usize)>,
 }
 
 impl CacheWrapper {
-    /// Forgets what the draft model has read.
+    /// Drops the draft model's caches.
     pub(super) fn forget_draft(&mut self) {
         self.draft = Side::default();
     }
 
-    /// Leaves `prompt` but for its last token in the caches of both models. The draft model, if
-    /// there is one, reads first.
+    /// Brings the caches of both models to hold exactly `prompt` without its last token. The draft
+    /// model, if there is one, reads first.
     ///
-    /// Breaking is [`LmError::Cancelled`] and keeps what was read; other errors empty the caches of
-    /// the model that failed.
+    /// If `on_progress` breaks, the error is [`LmError::Cancelled`] and the caches hold what was
+    /// read; any other error empties the caches of the model that failed.
     pub(super) fn read(
         &mut self,
         prompt: &[u32],
@@ -54,7 +54,7 @@ impl CacheWrapper {
         options: &GenerateOptions,
         on_progress: &mut dyn FnMut(PromptProgress) -> ControlFlow<()>,
     ) -> Result<(), LmError> {
-        // At least one token must be run, to have something to sample from.
+        // At least one token has to be run, because its logits are sampled.
         let most = prompt.len() - 1;
         let common =
             self.tokens.iter().zip(&prompt[..most]).take_while(|(held, new)| held == new).count();
@@ -75,7 +75,7 @@ impl Side {
         self.caches.iter().map(LayerCache::offset).max().unwrap_or(0)
     }
 
-    /// Leaves nothing but a beginning of the first `num_tokens` in the caches.
+    /// Reduces the caches to a prefix of the first `num_tokens` tokens.
     fn go_back(&mut self, num_tokens: usize) {
         let surplus = self.num_read().saturating_sub(num_tokens);
         if surplus > 0 && !self.trim(surplus) {
@@ -97,7 +97,7 @@ impl Side {
             && self.caches.iter_mut().all(|cache| cache.trim(num_tokens) == num_tokens)
     }
 
-    /// Reads all of `prompt` but what is held and the last token.
+    /// Reads the part of `prompt` after the cached tokens, without its last token.
     fn read(
         &mut self,
         prompt: &[u32],
@@ -138,7 +138,7 @@ impl Side {
         read(start..middle, &mut self.caches)?;
         if middle > start {
             let rollback_point = RollbackPoint::take(&self.caches, usize::MAX);
-            // Caches that can always be trimmed need none.
+            // Caches that can always be trimmed do not need one.
             self.rollback_point =
                 (!rollback_point.only_trims()).then_some((rollback_point, middle));
         }

@@ -1,4 +1,4 @@
-//! An answer of a kit, result by result.
+//! The results of [`ModelKit::generate`](super::ModelKit::generate).
 
 use std::ops::ControlFlow;
 
@@ -13,17 +13,17 @@ use crate::generate::{
 use crate::models::Model;
 use crate::{LmError, LoadedModel};
 
-/// Text that has become certain, with the tokens since the last result.
+/// A piece of text, with the tokens since the last result.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationResult {
     /// The text; empty in a last result without any.
     pub text: String,
     /// The tokens since the last result.
     pub tokens: Vec<ResultToken>,
-    /// The likeliest alternatives to each of `tokens`, best first; empty lists where none were
+    /// The likeliest tokens in place of each of `tokens`, best first; empty lists if none were
     /// asked for.
     pub top_logprobs: Vec<Vec<ResultToken>>,
-    /// Why the answer ends here; none before the last result.
+    /// Why the answer ended; `None` before the last result.
     pub stop_condition: Option<StopCondition>,
 }
 
@@ -32,7 +32,7 @@ pub struct GenerationResult {
 pub struct ResultToken {
     /// Its id.
     pub id: u32,
-    /// Its own text, without what is around it.
+    /// The text of this token alone.
     pub text: String,
     /// Its natural log-probability.
     pub logprob: f32,
@@ -47,25 +47,25 @@ pub struct StopCondition {
     pub stop_reason: StopReason,
     /// The stop string that was found, or the text of the end-of-sequence token; empty otherwise.
     pub stop_string: String,
-    /// The tokens that the stop was found in.
+    /// The tokens in which the stop was found.
     pub stop_tokens: Vec<u32>,
 }
 
-/// Why an answer ended.
+/// The kinds of [`StopCondition`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
-    /// The model ended it.
+    /// An end-of-sequence token was sampled.
     EosToken,
     /// A stop string was found.
     StopString,
-    /// The limit, or the end of the context.
+    /// The token limit or the end of the context was reached.
     TokenLimit,
-    /// The caller ended it.
+    /// The caller cancelled.
     UserCancelled,
 }
 
 impl StopReason {
-    /// mlx-engine's word for it.
+    /// mlx-engine's name of the reason.
     pub fn as_str(self) -> &'static str {
         match self {
             StopReason::EosToken => "eos_token",
@@ -76,20 +76,20 @@ impl StopReason {
     }
 }
 
-/// An answer as it comes, by iterating: a result for each text that becomes certain; or by
-/// [`GenerationStream::next_response`], token by token. It borrows the kit's caches, and brings
-/// them back when it is dropped.
+/// A running generation. Iterate it for pieces of text, or call
+/// [`GenerationStream::next_response`] for single tokens. It borrows the kit's caches and returns
+/// them when it is dropped.
 #[derive(Debug)]
 pub struct GenerationStream<'kit> {
     loaded: &'kit LoadedModel,
     wrapper: &'kit mut CacheWrapper,
-    /// None where the answer was cancelled before its first token, and after a failure.
+    /// `None` if the prompt was cancelled before the first token, and after a failure.
     responses: Option<ResponseStream>,
     is_cancelled: bool,
     has_ended: bool,
 }
 
-/// What an answer is made with.
+/// The checked arguments of a generation.
 pub(super) struct Call<'a> {
     pub(super) prompt: &'a [u32],
     pub(super) draft: Option<&'a Model>,
@@ -121,18 +121,18 @@ impl<'kit> GenerationStream<'kit> {
         })
     }
 
-    /// Ends the answer: the next result is the last, with the text that was held back.
+    /// Cancels the answer: the next result is the last, with the text that was withheld.
     pub fn cancel(&mut self) {
         self.is_cancelled = true;
     }
 
-    /// How often the draft model was right; nothing without one.
+    /// How many draft tokens were accepted; zeros without a draft model.
     pub fn acceptance(&self) -> Acceptance {
         self.responses.as_ref().map(ResponseStream::acceptance).unwrap_or_default()
     }
 
-    /// The next token by itself, for a caller that does not wait for text to become certain; none
-    /// after the last, and where the prompt was cancelled.
+    /// The next token, whether or not it completes a piece of text; `None` after the last one, and
+    /// if the prompt was cancelled.
     pub fn next_response(&mut self) -> Result<Option<GenerationResponse>, LmError> {
         let Some(responses) = &mut self.responses else { return Ok(None) };
         let response = responses.next().transpose();
@@ -140,7 +140,7 @@ impl<'kit> GenerationStream<'kit> {
             Ok(response) => {
                 self.wrapper.tokens.extend(response.iter().map(|response| response.token))
             }
-            // What the caches hold after a failure is unknown, so they are not brought back.
+            // After a failure the caches' contents are unknown, so they are not returned.
             Err(_) => self.responses = None,
         }
         response

@@ -1,8 +1,8 @@
-//! A model ready for one request after another: its draft model, its caches from one prompt to the
-//! next, its rules.
+//! A model with an optional draft model and caches that are reused from one prompt to the next.
 //!
-//! The behaviour is that of LM Studio's mlx-engine (`ModelKit` with its `CacheWrapper`),
-//! single-threaded: whoever owns a [`ModelKit`] asks, and follows the answer by iterating.
+//! The behaviour is that of LM Studio's mlx-engine (`ModelKit` with its `CacheWrapper`), on a
+//! single thread: the owner of a [`ModelKit`] calls [`ModelKit::generate`] and iterates over the
+//! results.
 
 mod cache_wrapper;
 mod generation;
@@ -27,7 +27,7 @@ pub use generation::{GenerationResult, GenerationStream, ResultToken, StopCondit
 pub use options::ModelKitOptions;
 pub use progress::{PromptProgress, PromptProgressReporter};
 
-/// A model with its draft slot and the caches of the last prompt.
+/// A model, its draft model if one is loaded, and the caches of the last prompt.
 #[derive(Debug)]
 pub struct ModelKit {
     loaded: Rc<LoadedModel>,
@@ -36,23 +36,24 @@ pub struct ModelKit {
     caches: CacheWrapper,
 }
 
-/// What is asked of [`ModelKit::generate`].
+/// The parameters of [`ModelKit::generate`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateParams {
     /// How tokens are chosen.
     pub sampling: SamplingParams,
-    /// The most tokens to sample, at least 1; the end of the context is a limit too.
+    /// The most tokens to sample, at least 1; the answer also ends with the context.
     pub max_tokens: usize,
-    /// Texts that end the answer.
+    /// Strings that end the answer.
     pub stop_strings: Vec<String>,
-    /// Tokens that end the answer; none: the model's own.
+    /// Tokens that end the answer; `None` for the model's own.
     pub eos_token_ids: Option<BTreeSet<u32>>,
-    /// Alternatives to report with each token, at most [`ModelKit::MAX_TOP_LOGPROBS`].
+    /// How many of the likeliest tokens to report with each token, at most
+    /// [`ModelKit::MAX_TOP_LOGPROBS`].
     pub top_logprobs: usize,
-    /// Whether the draft model is used; none: if there is one. Asking for it without one is an
-    /// error.
+    /// Whether to use the draft model; `None` uses it if one is loaded. `Some(true)` without one is
+    /// an error.
     pub speculative_decoding: Option<bool>,
-    /// Tokens that the draft model proposes at a time; none: 3.
+    /// How many tokens the draft model proposes at a time; `None` for 3.
     pub num_draft_tokens: Option<usize>,
 }
 
@@ -71,10 +72,10 @@ impl Default for GenerateParams {
 }
 
 impl ModelKit {
-    /// The most alternatives that are reported with a token.
+    /// The largest allowed [`GenerateParams::top_logprobs`].
     pub const MAX_TOP_LOGPROBS: usize = 10;
 
-    /// Loads the model in `folder`. Options are checked first.
+    /// Loads the model in `folder`, after checking the options.
     pub fn load(
         folder: &Path,
         load: LoadOptions,
@@ -103,31 +104,31 @@ impl ModelKit {
         self.draft.as_ref()
     }
 
-    /// The options as they apply.
+    /// The options in effect.
     pub fn options(&self) -> &ModelKitOptions {
         &self.options
     }
 
-    /// Text as tokens, at least one: where it has none, those of a single space.
+    /// Encodes a text; the result has at least one token, for an empty text that of a space.
     pub fn tokenize(&self, text: &str) -> Result<Vec<u32>, LmError> {
         let tokens = self.loaded.tokenizer.encode_prompt(text)?;
         if tokens.is_empty() { self.loaded.tokenizer.encode_prompt(" ") } else { Ok(tokens) }
     }
 
-    /// Whether the model in `folder` has this model's vocabulary, as a draft model needs. Reads its
-    /// config.json only.
+    /// Whether the model in `folder` has a vocabulary of this model's size, as a draft model must.
+    /// Reads only its config.json.
     pub fn is_draft_model_compatible(&self, folder: &Path) -> Result<bool, LmError> {
         let vocab_size =
             config::read(folder)?.get("vocab_size").and_then(serde_json::Value::as_u64);
         Ok(vocab_size == Some(self.loaded.model.vocab_size() as u64))
     }
 
-    /// Loads a draft model, in place of one that is there.
+    /// Loads a draft model, which replaces the present one.
     pub fn load_draft_model(&mut self, folder: &Path, load: LoadOptions) -> Result<(), LmError> {
         self.set_draft_model(Rc::new(LoadedModel::load(folder, load)?))
     }
 
-    /// Takes a draft model that is loaded already. It must have the model's vocabulary.
+    /// Sets a draft model that is loaded already. Fails unless its vocabulary has the same size.
     pub fn set_draft_model(&mut self, draft: Rc<LoadedModel>) -> Result<(), LmError> {
         check_vocabularies(&self.loaded.model, &draft.model)?;
         self.caches.forget_draft();
@@ -135,7 +136,7 @@ impl ModelKit {
         Ok(())
     }
 
-    /// Lets go of the draft model; without one, nothing happens.
+    /// Unloads the draft model, if there is one.
     pub fn unload_draft_model(&mut self) {
         if self.draft.take().is_some() {
             self.caches.forget_draft();
@@ -143,18 +144,18 @@ impl ModelKit {
         }
     }
 
-    /// Forgets the last prompt, and the memory that its caches took.
+    /// Drops the caches of the last prompt and frees their memory.
     pub fn clear_caches(&mut self) {
         self.caches = CacheWrapper::default();
         memory::clear_cache();
     }
 
-    /// Reads `prompt` as far as the caches do not hold it, the draft model first, and returns the
-    /// answer as it comes.
+    /// Reads the part of `prompt` that the caches do not hold, the draft model first, and returns a
+    /// stream of results.
     ///
-    /// `on_progress` hears of the reading. Breaking cancels: the answer is then one result without
-    /// text that says so, and what was read stays in the caches. Dropping the answer keeps them as
-    /// well.
+    /// `on_progress` is called during prefill. If it breaks, the stream has a single result without
+    /// text and with [`StopReason::UserCancelled`], and the caches hold what was read. Dropping the
+    /// stream returns the caches to the kit.
     pub fn generate(
         &mut self,
         prompt: &[u32],
@@ -191,7 +192,7 @@ impl ModelKit {
         }
         check_tokens(prompt, self.loaded.model.vocab_size())?;
         let mut params = params.clone();
-        // mlx-engine's seeds have 32 bits; negative ones cannot be written down here.
+        // As in mlx-engine, seeds have 32 bits.
         params.sampling.seed = params.sampling.seed.map(|seed| seed & u64::from(u32::MAX));
         if self.options.max_kv_size.is_none() {
             let (num_tokens, context_length) = (prompt.len(), self.loaded.model.context_length());
@@ -210,7 +211,7 @@ impl GenerateParams {
         Stops { eos_token_ids, strings: self.stop_strings.clone(), ..Stops::default() }
     }
 
-    /// The draft model that is to be used.
+    /// The draft model to use.
     fn draft<'a>(&self, loaded: Option<&'a LoadedModel>) -> Result<Option<&'a Model>, LmError> {
         match (self.speculative_decoding, loaded) {
             (Some(true), None) => Err(LmError::NoDraftModel),

@@ -1,22 +1,22 @@
-//! How a kit keeps caches: the rules by which LM Studio's settings fit together.
+//! The cache settings of a kit, and LM Studio's rules for combining them.
 
 use crate::cache::KvQuantization;
 use crate::generate::check_prefill_step_size;
 use crate::{GenerateOptions, LmError};
 
-/// Settings of a [`ModelKit`](super::ModelKit), as far as they are given.
+/// Settings of a [`ModelKit`](super::ModelKit).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelKitOptions {
-    /// Bounds the caches. Means nothing once keys and values are quantized: a quantized cache
+    /// Bounds the caches to this many tokens. Ignored with `kv_bits`, because a quantized cache
     /// cannot rotate.
     pub max_kv_size: Option<usize>,
     /// Quantizes keys and values to 2, 3, 4, 6 or 8 bits.
     pub kv_bits: Option<i32>,
-    /// Values that share a scale: 32, 64 or 128; none: 64. Only with `kv_bits`.
+    /// How many numbers share a scale: 32, 64 or 128; `None` for 64. Only with `kv_bits`.
     pub kv_group_size: Option<i32>,
-    /// Tokens that are held before anything is quantized; none: 0. Only with `kv_bits`.
+    /// How many tokens a cache holds before it is quantized; `None` for 0. Only with `kv_bits`.
     pub quantized_kv_start: Option<usize>,
-    /// Prompt tokens per forward pass, at least 1; none: 2048.
+    /// Prompt tokens per forward pass, at least 1; `None` for 2048.
     pub prefill_step_size: Option<usize>,
 }
 
@@ -24,7 +24,8 @@ impl ModelKitOptions {
     /// mlx-engine's `kv_group_size`.
     pub const DEFAULT_KV_GROUP_SIZE: i32 = 64;
 
-    /// The options as they apply, or what is wrong with them.
+    /// The options in effect. Fails on values outside their ranges, and on settings of quantization
+    /// without `kv_bits`.
     pub(super) fn checked(mut self) -> Result<Self, LmError> {
         check_prefill_step_size(self.prefill_step_size())?;
         match self.kv_quantization() {
@@ -33,7 +34,7 @@ impl ModelKitOptions {
                 self.max_kv_size = None;
             }
             None => {
-                let alone = |name, value: String| {
+                let refuse = |name, value: String| {
                     Err(LmError::OutOfRange {
                         name,
                         value,
@@ -41,10 +42,10 @@ impl ModelKitOptions {
                     })
                 };
                 if let Some(group_size) = self.kv_group_size {
-                    return alone("kv_group_size", group_size.to_string());
+                    return refuse("kv_group_size", group_size.to_string());
                 }
                 if let Some(start) = self.quantized_kv_start {
-                    return alone("quantized_kv_start", start.to_string());
+                    return refuse("quantized_kv_start", start.to_string());
                 }
             }
         }

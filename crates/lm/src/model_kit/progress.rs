@@ -1,38 +1,37 @@
-//! How a caller hears that its prompt is being read: events for both models, or one percentage.
+//! Progress of the prefill: events for both models, or a single percentage.
 
 use std::ops::ControlFlow;
 
-/// A step in the reading of a prompt. With a draft model its events come first, then the main
-/// model's.
+/// An event of the prefill. With a draft model its events come first, then the main model's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptProgress {
-    /// A model begins.
+    /// A model begins to read.
     Begin {
         /// Whether it is the draft model.
         is_draft: bool,
-        /// Tokens that its caches hold already.
+        /// How many tokens its caches hold already.
         cached_tokens: usize,
-        /// Length of the prompt. The last token is left to the first decode step.
+        /// The length of the prompt. Its last token is left to the first decode step.
         total_prompt_tokens: usize,
     },
-    /// It has read a chunk.
+    /// The model has read a chunk.
     Update {
         /// Whether it is the draft model.
         is_draft: bool,
-        /// Tokens read so far, without those that were cached.
+        /// Tokens read so far, without cached ones.
         prefill_tokens_processed: usize,
     },
-    /// It has read all that is to be read.
+    /// The model has finished reading.
     Finish {
         /// Whether it is the draft model.
         is_draft: bool,
-        /// Tokens read, without those that were cached.
+        /// Tokens read, without cached ones.
         prefill_tokens_processed: usize,
     },
 }
 
-/// Turns events into percentages of what the main model has to read, 0 to 100. The draft model's
-/// share is silent.
+/// Converts events to percentages (0 to 100) of the tokens that the main model has to read. Events
+/// of the draft model are ignored.
 pub struct PromptProgressReporter<'a> {
     on_percent: &'a mut dyn FnMut(f32) -> ControlFlow<()>,
     state: State,
@@ -46,13 +45,12 @@ enum State {
 }
 
 impl<'a> PromptProgressReporter<'a> {
-    /// `on_percent` breaks to cancel.
+    /// A reporter that calls `on_percent`, which may break to cancel.
     pub fn new(on_percent: &'a mut dyn FnMut(f32) -> ControlFlow<()>) -> Self {
         PromptProgressReporter { on_percent, state: State::Waiting }
     }
 
-    /// Takes an event. Those of the draft model, those before the beginning and those after the end
-    /// say nothing.
+    /// Reports an event. Events of the draft model, before `Begin` and after `Finish` are ignored.
     pub fn report(&mut self, event: PromptProgress) -> ControlFlow<()> {
         match (event, self.state) {
             (
@@ -69,7 +67,7 @@ impl<'a> PromptProgressReporter<'a> {
             ) => (self.on_percent)(percent(prefill_tokens_processed, num_to_read)),
             (PromptProgress::Finish { is_draft: false, .. }, State::Reading { num_to_read }) => {
                 self.state = State::Finished;
-                // With nothing to read the beginning has said so already.
+                // With nothing to read, `Begin` has reported 100 already.
                 if num_to_read == 0 { ControlFlow::Continue(()) } else { (self.on_percent)(100.0) }
             }
             _ => ControlFlow::Continue(()),

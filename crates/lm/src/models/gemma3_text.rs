@@ -1,5 +1,5 @@
-//! Gemma 3, text only (Gemma Team 2025): most layers see a sliding window, every n-th layer
-//! everything. Reference: mlx-lm's gemma3_text.py.
+//! Gemma 3, text only (Gemma Team 2025): most layers attend to a sliding window, every n-th layer
+//! to all tokens. Reference: mlx-lm's gemma3_text.py.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
@@ -14,7 +14,7 @@ use crate::nn::{
 };
 use crate::weights::{Layer, Weights};
 
-/// config.json, with its own names and the defaults of Gemma 3 1B.
+/// The fields of config.json, with the defaults of Gemma 3 1B.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct ModelArgs {
@@ -80,7 +80,7 @@ struct Shape {
     rope_theta: f32,
     rope_local_base_freq: f32,
     rope_scaling: RopeScaling,
-    /// Per layer, how far back it sees; none: everything.
+    /// The sliding window of each layer; `None` for layers that attend to all tokens.
     windows: Vec<Option<i32>>,
     final_logit_softcapping: Option<f32>,
 }
@@ -98,8 +98,7 @@ impl Shape {
             });
         }
         if args.use_bidirectional_attention {
-            let allowed =
-                "a model whose tokens see those after them cannot generate text".to_owned();
+            let allowed = "a model that attends to later tokens cannot generate text".to_owned();
             return Err(LmError::Config {
                 name: "use_bidirectional_attention",
                 value: "true".to_owned(),
@@ -143,7 +142,7 @@ impl Shape {
                 .map(|number| (number % pattern != 0).then_some(window))
                 .collect());
         };
-        // Newer configs list the layers instead of giving the pattern.
+        // Newer configs list the layers' types instead of a pattern.
         if kinds.len() != num_layers as usize {
             let allowed = format!("it must name the type of each of the {num_layers} layers");
             return Err(LmError::Config {
@@ -174,7 +173,7 @@ pub struct Model {
     embed_scale: Array, // scalar
     layers: Vec<TransformerBlock>,
     norm: RmsNorm,
-    lm_head: Option<Linear>,         // none: tied to embed_tokens
+    lm_head: Option<Linear>,         // `None`: tied to embed_tokens
     softcap: Option<(Array, Array)>, // a scalar and its inverse
 }
 
@@ -201,7 +200,8 @@ impl Model {
         }
         let norm =
             RmsNorm::load_plus_one(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?;
-        // The file decides: some configs claim an output layer that their checkpoint ties.
+        // The file decides, because some configs claim an output layer although their checkpoint
+        // ties it.
         let lm_head = match weights.contains("lm_head.weight") {
             true => {
                 Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?)
@@ -226,13 +226,12 @@ impl Architecture for Model {
     }
 
     fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
-        // Here and not in `embed`, so that embeddings from elsewhere are scaled too, as the
-        // reference does.
+        // Scaled here and not in `embed`, so that embeddings from the caller are scaled too, as in
+        // the reference.
         let mut x = ops::multiply(embeddings, &self.embed_scale)?;
         let mut steps: [Option<AttentionStep>; 2] = [None, None];
         for (layer, cache) in self.layers.iter().zip(caches) {
-            // The first layer of each kind says for all of them where the tokens stand and what
-            // they see.
+            // All layers of one kind share the step of the first.
             let step = match &mut steps[usize::from(layer.window.is_some())] {
                 Some(step) => step,
                 unknown => unknown.insert(cache.attention_step(x.dim(1), layer.window)?),
@@ -316,7 +315,7 @@ impl TransformerBlock {
     }
 }
 
-/// `x + y`; in half precision, which Gemma's activations can leave, clipped to what it holds.
+/// `x + y`; in float16, whose range Gemma's activations can exceed, the sum is clipped to it.
 fn add_residual(x: &Array, y: &Array) -> Result<Array, Exception> {
     if x.dtype() != Dtype::Float16 {
         return ops::add(x, y);
@@ -421,7 +420,7 @@ mod tests {
 
     use super::*;
 
-    /// The layers' windows that a config asks for, or the key that is refused.
+    /// Compares the windows of a config's layers, or the key that is refused.
     fn check(config: serde_json::Value, expected: Result<&[Option<i32>], &str>) {
         let args = ModelArgs::deserialize(&config).expect("arguments");
         let found = Shape::check(&args).map(|shape| shape.windows).map_err(|error| match error {

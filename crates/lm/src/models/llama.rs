@@ -18,7 +18,7 @@ use crate::nn::{Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, SwiG
 use crate::weights::{Layer, Weights};
 use step::CudaStep;
 
-/// config.json, with its own names and defaults.
+/// The fields of config.json, with its defaults.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ModelArgs {
     hidden_size: i64,
@@ -90,7 +90,7 @@ impl Shape {
         }
         let head_dim = args.head_dim.unwrap_or(args.hidden_size / i64::from(heads));
         let number = |name, value: f64, allowed: &str| {
-            // Single precision is what it is computed with.
+            // The number is used as an f32.
             let is_positive = (value as f32).is_finite() && value as f32 > 0.0;
             let error = || LmError::Config {
                 name,
@@ -141,7 +141,7 @@ pub struct Model {
     embed_tokens: Embedding,
     layers: Vec<Rc<TransformerBlock>>,
     norm: Rc<RmsNorm>,
-    lm_head: Option<Linear>, // none: tied to embed_tokens
+    lm_head: Option<Linear>, // `None`: tied to embed_tokens
     cuda_step: Option<CudaStep>,
 }
 
@@ -149,8 +149,8 @@ impl Model {
     /// Takes the tensors that `args` ask for.
     pub fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
         let shape = Shape::check(&args)?;
-        // Older checkpoints store RoPE frequencies, which follow from the config; tied ones may
-        // repeat the output layer.
+        // Older checkpoints store RoPE frequencies, which follow from the config; tied checkpoints
+        // may store the output layer again.
         weights.ignore(|name| {
             name.ends_with("rotary_emb.inv_freq")
                 || (args.tie_word_embeddings && name.starts_with("lm_head."))
@@ -298,7 +298,7 @@ impl Attention {
         })
     }
 
-    /// `residual` plus the attention of `x`.
+    /// `residual` plus the attention output for `x`, `[B, L, D]`.
     fn forward(
         &self,
         residual: &Array,
@@ -316,7 +316,7 @@ impl Attention {
         let qkv = self.qkv_proj.forward(x)?;
         let qkv = ops::reshape(qkv, &[batch, length, heads + 2 * kv_heads, head_dim])?
             .transpose_axes(&[0, 2, 1, 3])?;
-        // Queries and keys stand side by side and turn by the same angles: one rotation for both.
+        // Queries and keys are adjacent and rotate by the same angles: one RoPE call for both.
         let part = |from: i32, to: i32, of: &Array| {
             ffi::slice(of, &[0, from, 0, 0], &[batch, to, length, head_dim])
         };
@@ -349,7 +349,7 @@ impl Mlp {
         Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, swiglu: SwiGlu::new()?, down_proj })
     }
 
-    /// `residual` plus the MLP of `x`.
+    /// `residual` plus the MLP output for `x`, `[B, L, D]`.
     fn forward(&self, residual: &Array, x: &Array) -> Result<Array, Exception> {
         if let Some(activated) = self.gate_up_proj.gated(x)? {
             return self.down_proj.forward_onto(residual, &activated);

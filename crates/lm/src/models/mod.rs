@@ -1,4 +1,4 @@
-//! The architectures: one file each, named by config.json's `model_type`.
+//! The architectures: one file each, named after config.json's `model_type`.
 
 mod gemma3_text;
 mod llama;
@@ -18,17 +18,17 @@ use crate::cache::LayerCache;
 use crate::weights::{LoadOptions, Weights};
 use crate::{LmError, config};
 
-/// config.json's `model_type`s that can be loaded.
+/// The values of config.json's `model_type` that can be loaded.
 pub const SUPPORTED: &[&str] =
     &["gemma3_text", "llama", "mistral", "qwen3", "qwen3_moe", "qwen3_next"];
 
-/// What every architecture computes. Rows of a batch (B) never see each other.
+/// What every architecture implements. The rows of a batch (B) are independent of each other.
 pub(crate) trait Architecture: Debug {
-    /// Token ids `[B, L]` to what the first layer reads, `[B, L, D]`.
+    /// Token ids `[B, L]` to embeddings `[B, L, D]`.
     fn embed(&self, tokens: &Array) -> Result<Array, LmError>;
 
-    /// Runs `embeddings` `[B, L, D]` after what `caches` hold, and returns normalised hidden states
-    /// of the same shape.
+    /// Runs all layers over `embeddings` `[B, L, D]`, which follow the tokens in `caches`, and
+    /// returns normalized hidden states of the same shape.
     fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError>;
 
     /// Hidden states `[B, L, D]` to logits `[B, L, V]`.
@@ -37,19 +37,19 @@ pub(crate) trait Architecture: Debug {
     /// Empty caches, one per layer.
     fn make_cache(&self) -> Vec<LayerCache>;
 
-    /// Token ids are below this.
+    /// The size of the vocabulary: token ids are smaller.
     fn vocab_size(&self) -> usize;
 
-    /// The most tokens the model can attend to.
+    /// The most tokens that the model can attend to.
     fn context_length(&self) -> usize;
 }
 
-/// A loaded model of any architecture: a handle, cheap to clone.
+/// A loaded model of any architecture. A clone is another handle to the same model.
 #[derive(Debug, Clone)]
 pub struct Model(Rc<dyn Architecture>);
 
 impl Model {
-    /// Loads the model in `folder`; also returns the bytes of its weight files.
+    /// Loads the model in `folder` and returns it with the number of bytes of its weights.
     pub fn load(folder: &Path, options: LoadOptions) -> Result<(Self, u64), LmError> {
         let config = config::read(folder)?;
         let model_type =
@@ -71,13 +71,13 @@ impl Model {
         }
     }
 
-    /// Runs `tokens` `[B, L]` after what `caches` hold, and returns their hidden states `[B, L,
-    /// D]`.
+    /// Runs the model over `tokens` `[B, L]`, which follow the tokens in `caches`, and returns
+    /// their hidden states `[B, L, D]`.
     pub fn forward(&self, tokens: &Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
         self.0.forward(self.0.embed(tokens)?, caches)
     }
 
-    /// Token ids `[B, L]` to what the first layer reads, `[B, L, D]`.
+    /// Token ids `[B, L]` to embeddings `[B, L, D]`.
     pub fn embed(&self, tokens: &Array) -> Result<Array, LmError> {
         self.0.embed(tokens)
     }
@@ -101,18 +101,19 @@ impl Model {
         self.0.make_cache()
     }
 
-    /// Token ids are below this.
+    /// The size of the vocabulary: token ids are smaller.
     pub fn vocab_size(&self) -> usize {
         self.0.vocab_size()
     }
 
-    /// The most tokens the model can attend to.
+    /// The most tokens that the model can attend to.
     pub fn context_length(&self) -> usize {
         self.0.context_length()
     }
 }
 
-/// Reads config.json into the architecture's arguments, and the tensors that it asks for.
+/// Deserializes config.json into the architecture's arguments and builds its network from the
+/// weight files.
 fn load<Args: serde::de::DeserializeOwned, Network: Architecture + 'static>(
     folder: &Path,
     config: &serde_json::Value,

@@ -13,7 +13,7 @@ use crate::nn::{
 };
 use crate::weights::{Layer, Weights};
 
-/// config.json, with its own names.
+/// The fields of config.json.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ModelArgs {
     hidden_size: i64,
@@ -106,14 +106,14 @@ pub struct Model {
     embed_tokens: Embedding,
     layers: Vec<TransformerBlock>,
     norm: RmsNorm,
-    lm_head: Option<Linear>, // none: tied to embed_tokens
+    lm_head: Option<Linear>, // `None`: tied to embed_tokens
 }
 
 impl Model {
     /// Takes the tensors that `args` ask for.
     pub fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
         let shape = Shape::check(&args)?;
-        // Tied checkpoints may repeat the output layer.
+        // Tied checkpoints may store the output layer again.
         weights.ignore(|name| args.tie_word_embeddings && name.starts_with("lm_head."));
         let embed_tokens =
             Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
@@ -208,7 +208,7 @@ impl TransformerBlock {
     }
 }
 
-/// Attention with queries and keys normalised head by head; also that of qwen3_moe.
+/// Attention with RMS-normalized queries and keys per head; qwen3_moe uses it too.
 #[derive(Debug)]
 pub(super) struct Attention {
     qkv_proj: FusedLinear,
@@ -263,7 +263,7 @@ impl Attention {
     }
 }
 
-/// The dense feed-forward network; also that of qwen3_moe's dense layers.
+/// The dense feed-forward network; qwen3_moe's dense layers use it too.
 #[derive(Debug)]
 pub(super) struct Mlp {
     gate_up_proj: FusedLinear,

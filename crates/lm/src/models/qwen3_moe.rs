@@ -13,7 +13,7 @@ use crate::models::Architecture;
 use crate::nn::{Embedding, Linear, RmsNorm, SwitchGlu, route};
 use crate::weights::{Layer, Weights};
 
-/// config.json, with its own names: those of the dense model, and how its experts are laid out.
+/// The fields of config.json: those of the dense model and those of the experts.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ModelArgs {
     #[serde(flatten)]
@@ -27,16 +27,16 @@ pub struct ModelArgs {
     norm_topk_prob: bool,
 }
 
-/// How the experts are laid out, after its checks.
+/// The experts' part of [`ModelArgs`] after its checks.
 #[derive(Debug)]
 struct Experts {
     count: i32,
     per_token: i32,
     intermediate: i32,
     norm_topk_prob: bool,
-    /// Every n-th layer has experts.
+    /// Every n-th layer has experts,
     step: i32,
-    /// But not these.
+    /// except for these.
     mlp_only_layers: Vec<i64>,
 }
 
@@ -75,7 +75,7 @@ pub struct Model {
     embed_tokens: Embedding,
     layers: Vec<TransformerBlock>,
     norm: RmsNorm,
-    lm_head: Option<Linear>, // none: tied to embed_tokens
+    lm_head: Option<Linear>, // `None`: tied to embed_tokens
 }
 
 impl Model {
@@ -84,7 +84,7 @@ impl Model {
         let shape = Shape::check(&args.dense)?;
         let experts = Experts::check(&args)?;
         let is_tied = args.dense.tie_word_embeddings;
-        // Tied checkpoints may repeat the output layer.
+        // Tied checkpoints may store the output layer again.
         weights.ignore(|name| is_tied && name.starts_with("lm_head."));
         let embed_tokens =
             Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;

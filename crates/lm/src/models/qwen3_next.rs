@@ -1,5 +1,6 @@
-//! Qwen3-Next (Qwen Team 2025): most layers remember by the gated delta rule, every fourth attends;
-//! experts with one that all tokens share. Reference: mlx-lm's qwen3_next.py.
+//! Qwen3-Next (Qwen Team 2025): most layers use linear attention (the gated delta rule), every
+//! fourth full attention; a mixture of experts with one shared expert. Reference: mlx-lm's
+//! qwen3_next.py.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, fast, ops};
@@ -16,7 +17,7 @@ use crate::nn::{
 };
 use crate::weights::{Layer, Weights};
 
-/// config.json, with its own names and defaults.
+/// The fields of config.json, with its defaults.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ModelArgs {
     hidden_size: i64,
@@ -72,7 +73,7 @@ struct Shape {
     rotary_dim: i32,
     rope_theta: f32,
     rope_scaling: RopeScaling,
-    /// Every n-th layer attends.
+    /// Every n-th layer has full attention.
     full_attention_interval: i32,
     linear: LinearShape,
     experts: Experts,
@@ -81,7 +82,7 @@ struct Shape {
     eps: f32,
 }
 
-/// Of the layers with the gated delta rule.
+/// The sizes of the linear attention layers.
 #[derive(Debug, Clone, Copy)]
 struct LinearShape {
     key_heads: i32,
@@ -91,7 +92,7 @@ struct LinearShape {
     kernel: i32,
 }
 
-/// How the experts are laid out.
+/// The settings of the experts.
 #[derive(Debug)]
 struct Experts {
     count: i32,
@@ -99,9 +100,9 @@ struct Experts {
     intermediate: i32,
     shared_intermediate: i32,
     norm_topk_prob: bool,
-    /// Every n-th layer has experts.
+    /// Every n-th layer has experts,
     step: i32,
-    /// But not these.
+    /// except for these.
     mlp_only_layers: Vec<i64>,
 }
 
@@ -226,13 +227,13 @@ impl Shape {
     }
 }
 
-/// Who wrote the checkpoint.
+/// The layout of the checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
-    /// mlx-lm: experts stacked.
+    /// mlx-lm's: stacked experts.
     Mlx,
-    /// Hugging Face: each expert by itself, norm weights less one, convolution weights `[C, 1, K]`
-    /// instead of `[C, K, 1]`.
+    /// Hugging Face's: separate experts, norm weights stored minus one, convolution weights
+    /// `[C, 1, K]` instead of `[C, K, 1]`.
     HuggingFace,
 }
 
@@ -252,15 +253,15 @@ pub struct Model {
     embed_tokens: Embedding,
     layers: Vec<TransformerBlock>,
     norm: RmsNorm,
-    lm_head: Option<Linear>, // none: tied to embed_tokens
+    lm_head: Option<Linear>, // `None`: tied to embed_tokens
 }
 
 impl Model {
     /// Takes the tensors that `args` ask for.
     pub fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
         let shape = Shape::check(&args)?;
-        // Heads that predict several tokens are not used here; tied checkpoints may repeat the
-        // output layer.
+        // Heads for multi-token prediction are not used; tied checkpoints may store the output
+        // layer again.
         weights.ignore(|name| {
             name.contains("mtp.") || (args.tie_word_embeddings && name.starts_with("lm_head."))
         });
@@ -416,7 +417,7 @@ impl TransformerBlock {
     }
 }
 
-/// Attention over part of each head's rotation, its output gated.
+/// Attention with partial RoPE and a gated output.
 #[derive(Debug)]
 struct Attention {
     /// Queries, their gates, keys, values.
@@ -434,7 +435,7 @@ impl Attention {
     fn load(layer: &mut Layer, shape: &Shape, layout: Layout) -> Result<Self, LmError> {
         let (heads, kv_heads, head_dim, bias) =
             (shape.heads, shape.kv_heads, shape.head_dim, shape.attention_bias);
-        // Each head's query stands before its gate in the checkpoint; here all queries come first.
+        // The checkpoint interleaves the heads' queries and gates; here all queries come first.
         let q_proj =
             Linear::load(&mut layer.layer("q_proj"), shape.hidden, 2 * heads * head_dim, bias)?;
         let half = |second: i32| -> Vec<i32> {
@@ -484,14 +485,14 @@ impl Attention {
 }
 
 /// A short convolution over time, then the gated delta rule. Its cache holds the convolution's last
-/// inputs `[B, K - 1, C]` and the state `[B, Hv, Dv, Dk]` (f32). C is the width of queries, keys
-/// and values together.
+/// inputs `[B, K - 1, C]` and the state `[B, Hv, Dv, Dk]` (f32). C is the total width of queries,
+/// keys and values.
 #[derive(Debug)]
 struct GatedDeltaNet {
-    /// Queries, keys and values side by side; the output's gate z; b, of which beta is made; a, of
-    /// which the decay is made.
+    /// Queries, keys and values concatenated; the output's gate z; b, which gives beta; a, which
+    /// gives the decay.
     projections: FusedLinear,
-    /// f32 `[K, C]`: with f32 weights all from here to the output's norm is computed in f32.
+    /// f32 `[K, C]`, so that everything from here to the output's norm is computed in f32.
     conv_weight: Array,
     query_scale: Array, // [Dk]
     key_scale: Array,   // [Dk]
@@ -502,7 +503,7 @@ struct GatedDeltaNet {
     shape: LinearShape,
 }
 
-/// Keeps vectors without length from being divided by zero.
+/// Avoids division by zero when a vector of zeros is normalized.
 const NORM_EPS: f32 = 1e-6;
 
 impl GatedDeltaNet {
@@ -510,7 +511,7 @@ impl GatedDeltaNet {
         let (hidden, linear) = (shape.hidden, shape.linear);
         let LinearShape { key_heads, value_heads, key_dim, value_dim, kernel } = linear;
         let sharing = value_heads / key_heads;
-        // In the checkpoint each key head's q, k, v and z stand together, as do its b and a.
+        // The checkpoint groups q, k, v and z by key head, and likewise b and a.
         let widths = [key_dim, key_dim, sharing * value_dim, sharing * value_dim];
         let in_proj_qkvz = Linear::load(
             &mut layer.layer("in_proj_qkvz"),
@@ -554,7 +555,7 @@ impl GatedDeltaNet {
             key_scale: everywhere(scale),
             decay_scale,
             dt_bias,
-            // No layout stores this one less one.
+            // Neither layout stores this weight minus one.
             norm: RmsNorm::load(&mut layer.layer("norm"), value_dim, shape.eps)?,
             out_proj,
             shape: linear,
@@ -588,7 +589,7 @@ impl GatedDeltaNet {
             let part = ffi::slice(&mixed, &[0, 0, from], &[batch, length, from + count * dim])?;
             ops::reshape(part, &[batch, length, count, dim])
         };
-        // Root mean squares instead of lengths, with the factors between the two in the scales.
+        // Normalization to unit length by rms_norm; the factor between the two is in the scales.
         let unit = |vectors: &Array, scale: &Array| {
             fast::rms_norm(vectors, Some(scale), NORM_EPS / key_dim as f32)
         };
@@ -612,8 +613,8 @@ impl GatedDeltaNet {
         self.out_proj.forward(&ops::reshape(gated, &[batch, length, -1])?.as_dtype(x.dtype())?)
     }
 
-    /// Each channel's weighted sum over its last K inputs, through SiLU: `[B, L, C]` to f32 of the
-    /// same shape.
+    /// Causal convolution of each channel over its last K inputs, then SiLU: `[B, L, C]` to f32 of
+    /// the same shape.
     fn convolve(&self, qkv: &Array, cache: &mut ArraysCache) -> Result<Array, Exception> {
         let (batch, length, channels, kept) =
             (qkv.dim(0), qkv.dim(1), qkv.dim(2), self.shape.kernel - 1);
@@ -623,7 +624,7 @@ impl GatedDeltaNet {
         };
         let inputs = ops::concatenate(&[&before, qkv], 1)?; // [B, K - 1 + L, C]
         let last = match cache.lengths() {
-            // Each row ends at its own last token.
+            // Each row's state is taken at its own last token.
             Some(lengths) => {
                 let ends = lengths.iter().map(|&own| own.clamp(0, length));
                 let positions: Vec<i32> = ends.flat_map(|end| end..end + kept).collect();
@@ -631,7 +632,7 @@ impl GatedDeltaNet {
             }
             None => {
                 let last = ffi::slice(&inputs, &[0, length, 0], &[batch, length + kept, channels])?;
-                // A view would keep the whole prompt's inputs in memory.
+                // A view would keep the inputs of the whole prompt in memory.
                 if length == 1 { last } else { last.contiguous()? }
             }
         };
@@ -639,8 +640,8 @@ impl GatedDeltaNet {
         let convolved = if length == 1 {
             ops::multiply(&inputs, &self.conv_weight)?.sum_axis(1, true)?
         } else {
-            // Shifted sums: on a CPU many times faster than MLX's own convolution with one channel
-            // per group.
+            // A sum of shifted products: on a CPU many times faster than MLX's convolution with one
+            // channel per group.
             let inputs = inputs.as_dtype(Dtype::Float32)?;
             let tap = |index: i32| {
                 let weight = ffi::slice(&self.conv_weight, &[index, 0], &[index + 1, channels])?;
@@ -659,7 +660,7 @@ impl GatedDeltaNet {
     }
 }
 
-/// Where part `part` of each group stands, when every group holds parts of `widths` side by side.
+/// The indices of part `part` of every group, if each group concatenates parts of `widths`.
 fn part_of_each(widths: &[i32], part: usize, num_groups: i32) -> Vec<i32> {
     let group: i32 = widths.iter().sum();
     let before: i32 = widths[..part].iter().sum();
@@ -668,7 +669,7 @@ fn part_of_each(widths: &[i32], part: usize, num_groups: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Experts that tokens choose, and one that all share.
+/// A mixture of experts with a shared expert.
 #[derive(Debug)]
 struct SparseMoe {
     gate: Linear,

@@ -1,9 +1,8 @@
-//! A model that answers from a script, for tests of what stands above models: the engine, its
-//! prompt cache, the app.
+//! A model without weights that answers from a script, for tests of the engine, its prompt cache
+//! and the app.
 //!
-//! Its next token is `script[(sum of the token ids it remembers) % script.len()]`, and it remembers
-//! ids in a real key/value cache. So a cache that was restored wrongly changes the answer, and a
-//! test can tell without knowing any weights.
+//! Its next token is `script[(sum of all token ids so far) % script.len()]`, and the ids are stored
+//! in a real KV cache. A cache that was restored wrongly therefore changes the answer.
 
 use mlx_rs::{Array, ops};
 use serde::Deserialize;
@@ -12,7 +11,7 @@ use crate::cache::{KeysValues, KvCache, LayerCache, Mask, causal_mask};
 use crate::models::Architecture;
 use crate::{LmError, ffi};
 
-/// config.json of a scripted model.
+/// The fields of a scripted model's config.json.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ModelArgs {
     vocab_size: i32,
@@ -29,7 +28,7 @@ fn default_context() -> usize {
     4096
 }
 
-/// How often an id is remembered: the smallest head whose keys can be quantized.
+/// The head size: each id is stored this often, because smaller keys cannot be quantized.
 const HEAD_SIZE: i32 = 32;
 
 /// A loaded script.
@@ -41,7 +40,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Checks the script.
+    /// Fails if the script is empty or has ids outside the vocabulary.
     pub fn load(args: ModelArgs) -> Result<Self, LmError> {
         if args.script.is_empty()
             || args.script.iter().any(|token| !(0..args.vocab_size).contains(token))
@@ -60,12 +59,12 @@ impl Model {
 }
 
 impl Architecture for Model {
-    /// Ids `[B, L]` to themselves, `[B, L, 1]`.
+    /// Token ids `[B, L]` as f32 `[B, L, 1]`.
     fn embed(&self, tokens: &Array) -> Result<Array, LmError> {
         Ok(ops::expand_dims(tokens.as_dtype(mlx_rs::Dtype::Float32)?, -1)?)
     }
 
-    /// Ids `[B, L, 1]` to the running sums of remembered ids, `[B, L, 1]`.
+    /// Ids `[B, L, 1]` to the sums of all ids up to each token, `[B, L, 1]`.
     fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
         let (batch, length) = (embeddings.dim(0), embeddings.dim(1));
         let [cache] = caches else {
@@ -93,7 +92,7 @@ impl Architecture for Model {
             .into());
         };
         let keys = ffi::slice(&keys, &[0; 4], &[batch, 1, keys.dim(2), 1])?;
-        // A batch pads its rows with keys that no query sees.
+        // The mask hides the padding of a batch's rows.
         let keys = match &step.mask {
             Mask::Array(mask) => ops::multiply(
                 mask.as_dtype(mlx_rs::Dtype::Float32)?,

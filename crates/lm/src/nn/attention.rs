@@ -1,4 +1,4 @@
-//! Scaled dot-product attention over what a layer's cache holds.
+//! Scaled dot-product attention over a layer's cache, dense or quantized.
 
 use mlx_rs::error::Exception;
 use mlx_rs::fast::{ScaledDotProductAttentionMask, scaled_dot_product_attention};
@@ -7,8 +7,8 @@ use mlx_rs::{Array, Dtype, ops};
 use crate::cache::{KeysValues, Mask, QuantizedArray, causal_mask};
 use crate::nn::RmsNorm;
 
-/// Attends from `queries` `[B, H, L, D]` to all that the layer's cache returned for this step; H is
-/// a multiple of H_kv (grouped-query attention). Returns `[B, L, H * D]`.
+/// Attention of `queries` `[B, H, L, D]` over the keys and values that the layer's cache returned
+/// for this step; H is a multiple of H_kv (grouped-query attention). Returns `[B, L, H * D]`.
 pub fn attention(
     queries: &Array,
     keys_values: &KeysValues,
@@ -34,12 +34,12 @@ pub fn attention(
             quantized_attention(queries, keys, values, (*group_size, *bits), scale, mask)?
         }
     };
-    // One token's heads already stand side by side.
+    // For a single token the heads are adjacent already.
     let by_token = if length == 1 { output } else { output.transpose_axes(&[0, 2, 1, 3])? };
     ops::reshape(by_token, &[batch, length, -1])
 }
 
-/// `[B, L, H * D]` to `[B, H, L, D]`, each head's vector normalised by `norm` where there is one.
+/// `[B, L, H * D]` to `[B, H, L, D]`; with `norm`, each head's vector is normalized.
 pub fn split_heads(x: &Array, num_heads: i32, norm: Option<&RmsNorm>) -> Result<Array, Exception> {
     let [batch, length, width] = *x.shape() else {
         return Err(Exception::custom(format!(
@@ -48,8 +48,8 @@ pub fn split_heads(x: &Array, num_heads: i32, norm: Option<&RmsNorm>) -> Result<
         )));
     };
     let head_dim = width / num_heads;
-    // Before the axes are swapped each vector is contiguous, which the norm wants; a single token
-    // needs no swap.
+    // Normalized before the axes are swapped, while each vector is contiguous; a single token needs
+    // no swap.
     let shape = if length == 1 {
         [batch, num_heads, 1, head_dim]
     } else {
@@ -65,8 +65,8 @@ pub fn split_heads(x: &Array, num_heads: i32, norm: Option<&RmsNorm>) -> Result<
 /// Attention in two quantized products, as mlx-lm's quantized_scaled_dot_product_attention; returns
 /// `[B, H, L, D]`.
 ///
-/// The queries that share a head of keys are so many rows of one product. Only a mask has to tell
-/// them apart, on a fifth axis.
+/// The queries that share a key head are rows of one product; the mask is applied with their heads
+/// on a fifth axis.
 fn quantized_attention(
     queries: &Array,
     keys: &QuantizedArray,
@@ -103,8 +103,8 @@ fn quantized_attention(
         Mask::Array(mask) => Some(mask),
     };
     if let Some(mask) = mask {
-        // The least finite number, not minus infinity: a row that sees nothing, in a padded batch,
-        // must not become NaN.
+        // The lowest finite number instead of minus infinity, because a fully masked row of a
+        // padded batch would become NaN.
         let hidden = constant(least(scores.dtype()), scores.dtype())?;
         let mask = grouped(mask, heads, kv_heads)?;
         let grouped_scores =
@@ -118,7 +118,8 @@ fn quantized_attention(
     ops::reshape(output, &[batch, heads, length, -1])
 }
 
-/// A mask that broadcasts to `[B, H, L, T]`, made to broadcast to `[B, H_kv, H / H_kv, L, T]`.
+/// Reshapes a mask that broadcasts to `[B, H, L, T]` so that it broadcasts to
+/// `[B, H_kv, H / H_kv, L, T]`.
 fn grouped(mask: &Array, heads: i32, kv_heads: i32) -> Result<Array, Exception> {
     match *mask.shape() {
         [batch, 1, length, num_keys] => ops::reshape(mask, &[batch, 1, 1, length, num_keys]),
@@ -133,7 +134,7 @@ fn grouped(mask: &Array, heads: i32, kv_heads: i32) -> Result<Array, Exception> 
     }
 }
 
-/// A number of this dtype, which an operation with it keeps.
+/// A scalar of this dtype, so that operations with it keep the dtype.
 fn constant(number: f32, dtype: Dtype) -> Result<Array, Exception> {
     let array = Array::from_f32(number);
     if dtype == Dtype::Float32 { Ok(array) } else { array.as_dtype(dtype) }
@@ -142,8 +143,7 @@ fn constant(number: f32, dtype: Dtype) -> Result<Array, Exception> {
 fn least(dtype: Dtype) -> f32 {
     match dtype {
         Dtype::Float16 => -65504.0,
-        // f32::MIN with bfloat16's eight bits of precision; f32::MIN itself would round to minus
-        // infinity.
+        // The lowest bfloat16; f32::MIN itself would round to minus infinity.
         Dtype::Bfloat16 => f32::from_bits(0xff7f_0000),
         _ => f32::MIN,
     }
@@ -215,7 +215,7 @@ mod tests {
             .as_dtype(Dtype::Float32)
             .unwrap()
             .item_exact::<f32>();
-        // Rows are grouped otherwise than in mlx-lm, so sums may be taken in another order: some
+        // Rows are grouped differently than in mlx-lm, so sums may be taken in another order: a few
         // last bits of numbers around 1.
         let tolerance = match dtype {
             "f32" => 2e-6,

@@ -1,5 +1,4 @@
-//! Token embeddings, dense or affine-quantized, which also serve as output layer where a model ties
-//! the two.
+//! Token embeddings, dense or affine-quantized; also the output layer of models that tie the two.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
@@ -13,29 +12,29 @@ use crate::weights::Layer;
 /// A table of one vector per token.
 #[derive(Debug)]
 pub enum Embedding {
-    /// The vectors as they are.
+    /// Floating-point vectors.
     Dense {
-        /// [V, D], a view
+        /// `[V, D]`, a view of `transposed`.
         weight: Array,
-        /// [D, V], stored in the order that products read it.
+        /// `[D, V]`, stored in the order that products read it.
         transposed: Array,
     },
     /// Packed vectors with a scale and bias per group.
     Quantized {
-        /// [V, D * bits / 32]
+        /// u32 `[V, D * bits / 32]`
         weight: Array,
-        /// [V, D / group_size]
+        /// `[V, D / group_size]`
         scales: Array,
-        /// [V, D / group_size]
+        /// `[V, D / group_size]`
         biases: Array,
-        /// How they are packed.
+        /// Group size and bits.
         settings: Quantization,
     },
 }
 
 impl Embedding {
-    /// Takes `weight` of `[vocab_size, dimensions]`, packed with `scales` and `biases` where the
-    /// layer is quantized.
+    /// Takes `weight` `[vocab_size, dimensions]`, or the packed weight with `scales` and `biases`
+    /// if the layer is quantized.
     pub fn load(layer: &mut Layer, vocab_size: i32, dimensions: i32) -> Result<Self, LmError> {
         let weight = match layer.quantization()? {
             Some(settings) => {
@@ -49,8 +48,8 @@ impl Embedding {
             }
             None => layer.take("weight", &[vocab_size, dimensions])?,
         };
-        // One table serves both uses: a row is looked up for each token, but a product reads all of
-        // them for each.
+        // One table serves both uses. It is stored for products, which read all of it, while a
+        // lookup reads one row per token.
         let transposed = product_order(&weight)?;
         transposed.eval()?;
         Ok(Embedding::Dense { weight: transposed.transpose()?, transposed })
@@ -70,7 +69,7 @@ impl Embedding {
         }
     }
 
-    /// The table, where it is quantized.
+    /// The table, if it is quantized.
     pub fn quantized(&self) -> Option<QuantizedRows<'_>> {
         match self {
             Embedding::Dense { .. } => None,

@@ -1,37 +1,38 @@
 //! The gated delta rule (Yang et al. 2024, "Gated Delta Networks"): linear attention whose state
-//! forgets and corrects itself.
+//! decays and is corrected by each token.
 //!
-//! Per value head, with a state S of `[Dv, Dk]`, each token does `S ← g S`, `S ← S + β (v − S k)
-//! kᵀ`, `y = S q`. One token is computed as it stands there. Several are computed in chunks: all
-//! that a chunk's tokens add to S solves one triangular system (the WY form), so that a prompt
-//! becomes matrix products instead of a loop over its tokens. Reference for the numbers: mlx-lm's
-//! gated_delta.py.
+//! Per value head, with a state S `[Dv, Dk]`, each token computes `S ← g S`, `S ← S + β (v − S k)
+//! kᵀ`, `y = S q`. A single token is computed in exactly this way. Several tokens are computed in
+//! chunks: the corrections of a chunk's tokens are the solution of one triangular system (the WY
+//! form), so that a prompt becomes matrix products instead of a loop over its tokens. Reference:
+//! mlx-lm's gated_delta.py.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
 
-/// Tokens per chunk: larger ones spend more on the triangular system than they save in steps.
+/// Tokens per chunk. In larger chunks the triangular system costs more than the steps that they
+/// save.
 const CHUNK: i32 = 64;
 
-/// What each token brings, all f32. Value head `h` reads the query and key head `h / (Hv / Hk)`.
+/// The inputs of the rule, all f32. Value head `h` uses the query and key head `h / (Hv / Hk)`.
 #[derive(Debug)]
 pub struct GatedDelta {
-    /// `[B, L, Hk, Dk]`, scaled as they are to be read with.
+    /// `[B, L, Hk, Dk]`, with the attention scale applied.
     pub queries: Array,
     /// `[B, L, Hk, Dk]`, of unit length.
     pub keys: Array,
     /// `[B, L, Hv, Dv]`
     pub values: Array,
-    /// `[B, L, Hv]`: g, what a token leaves of the state before it, 0 to 1.
+    /// `[B, L, Hv]`: g, the factor by which a token scales the state before it, 0 to 1.
     pub decay: Array,
-    /// `[B, L, Hv]`: how much of its error a token corrects, 0 to 1.
+    /// `[B, L, Hv]`: β, the share of the error that a token corrects, 0 to 1.
     pub beta: Array,
 }
 
 impl GatedDelta {
-    /// Reads the tokens into `state` `[B, Hv, Dv, Dk]` (none: zeros) and returns what they read
-    /// from it, `[B, L, Hv, Dv]`, and the state after them, both f32. Tokens where `mask` (bool
-    /// `[B, L]`) is false leave the state as it is; what they read means nothing.
+    /// Updates `state` `[B, Hv, Dv, Dk]` (`None`: zeros) by the tokens; returns their outputs
+    /// `[B, L, Hv, Dv]` and the new state, both f32. Tokens where `mask` (bool `[B, L]`) is false
+    /// do not change the state, and their outputs are undefined.
     pub fn update(
         mut self,
         state: Option<&Array>,
@@ -69,7 +70,7 @@ impl GatedDelta {
         Ok((outputs, ops::reshape(state, &[batch, value_heads, value_dim, key_dim])?))
     }
 
-    /// One token, with few graph nodes: a decode step does this once per layer.
+    /// A single token, in few graph nodes: every decode step does this once per layer.
     fn one(&self, heads: &Heads, state: &Array) -> Result<(Array, Array), Exception> {
         let &Heads { batch, key_heads, sharing, key_dim, value_dim } = heads;
         let column = |array: &Array| ops::reshape(array, &[batch, key_heads, 1, key_dim, 1]);
@@ -81,7 +82,7 @@ impl GatedDelta {
             recalled,
         )?;
         let correction = ops::multiply(error, scalar(&self.beta)?)?;
-        // An outer product by broadcasting, as GPUs may round the inputs of a real one.
+        // An outer product by broadcasting, because GPUs may round the inputs of a matrix product.
         let key_row = ops::reshape(&self.keys, &[batch, key_heads, 1, 1, key_dim])?;
         let state = ops::add(decayed, ops::multiply(correction, key_row)?)?;
         Ok((ops::matmul(&state, column(&self.queries)?)?, state))
@@ -89,7 +90,7 @@ impl GatedDelta {
 
     /// Several tokens. A chunk's corrections U `[C, Dv]` solve `(I + A) U = β (V − G K Sᵀ)`, where
     /// G_i is the product of the decays up to i and `A_ij = β_i (G_i / G_j) k_i·k_j` for j < i. All
-    /// but the parts with S is done for every chunk at once.
+    /// terms without S are computed for every chunk at once.
     fn chunks(
         &self,
         heads: &Heads,
@@ -97,7 +98,7 @@ impl GatedDelta {
         state: Array,
     ) -> Result<(Array, Array), Exception> {
         let &Heads { batch, key_heads, sharing, value_dim, .. } = heads;
-        // Fewer tokens than a chunk make a smaller one.
+        // Fewer tokens than a chunk are computed in one smaller chunk.
         let chunk = CHUNK.min((length as u32).next_power_of_two() as i32);
         let num_chunks = (length + chunk - 1) / chunk;
         let layout = Chunks { batch, length, chunk, num_chunks };
@@ -147,7 +148,7 @@ impl GatedDelta {
     }
 }
 
-/// Axes other than time. R value heads share a key head.
+/// The lengths of all axes but time. R value heads share a key head.
 #[derive(Debug)]
 struct Heads {
     batch: i32,
@@ -163,8 +164,8 @@ impl Heads {
     }
 }
 
-/// How time is cut into N chunks of C tokens, the last filled up with tokens that neither decay nor
-/// correct anything.
+/// The division of time into N chunks of C tokens. The last one is padded with tokens that do not
+/// change the state.
 #[derive(Debug)]
 struct Chunks {
     batch: i32,
@@ -203,11 +204,11 @@ impl Chunks {
     }
 }
 
-/// Decays `[..., C, 1]` to `[..., C, C]`: what of token j's addition is left at token i, and 0 for
-/// j after i.
+/// Decays `[..., C, 1]` to `[..., C, C]`: the factor by which token j's correction has decayed at
+/// token i, and 0 for j > i.
 ///
-/// The product over the tokens between is taken for each pair: a quotient of two products from the
-/// start would lose the small decays beside large ones, or be 0 / 0.
+/// The product is computed for each pair of tokens, because a quotient of two cumulative products
+/// would lose precision for small decays, or be 0 / 0.
 fn decay_between(decay: &Array, chunk: i32) -> Result<Array, Exception> {
     let grid = |is_kept: fn(i32, i32) -> bool| -> Vec<bool> {
         (0..chunk).flat_map(|row| (0..chunk).map(move |column| is_kept(row, column))).collect()
@@ -224,11 +225,11 @@ fn decay_between(decay: &Array, chunk: i32) -> Result<Array, Exception> {
 /// The inverse of I + A, where A is the part of `below` `[..., C, C]` strictly below the diagonal
 /// and C a power of two.
 ///
-/// The inverse of the diagonal blocks of each size gives that of the blocks twice as large: as
-/// exact as forward substitution, also where keys repeat. (A product of powers of A would be
-/// shorter; with equal keys their entries grow to 10¹⁸ and cancel.)
+/// The inverses of the diagonal blocks of one size give those of the blocks twice as large. This is
+/// as exact as forward substitution, also if keys repeat. (A product of powers of A would be
+/// shorter, but with equal keys its entries grow to 10¹⁸ and cancel.)
 fn unit_triangular_inverse(below: &Array, chunk: i32) -> Result<Array, Exception> {
-    // Where row and column lie in the lower left quarter of one of the diagonal blocks of 2 * size.
+    // `below` in the lower left quarter of each diagonal block of 2 * size, zeros elsewhere.
     let quarter = |size: i32| {
         let is_inside =
             |row: i32, column: i32| row / size == column / size + 1 && (row / size) % 2 == 1;

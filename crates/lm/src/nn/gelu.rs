@@ -1,11 +1,11 @@
-//! GELU in its tanh approximation (Hendrycks and Gimpel 2016), written out: MLX's compiled form
-//! would start a C++ compiler at run time on the CPU backend.
+//! GELU in its tanh approximation (Hendrycks and Gimpel 2016), as plain operations: MLX's compiled
+//! form would start a C++ compiler at run time on the CPU backend.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
-/// `x / 2 * (1 + tanh(√(2/π) * (x + 0.044715 x³)))`, in fewer operations as `x * sigmoid((a x² + b)
-/// x)`.
+/// `x / 2 * (1 + tanh(√(2/π) * (x + 0.044715 x³)))`, computed in fewer operations as
+/// `x * sigmoid((a x² + b) x)`.
 #[derive(Debug)]
 pub struct GeluApprox {
     cubic: Array,  // a, scalar
@@ -13,8 +13,8 @@ pub struct GeluApprox {
 }
 
 impl GeluApprox {
-    /// The function on arrays of `dtype`; constants of another type would change the type of what
-    /// they meet.
+    /// The function for arrays of `dtype`; constants of another type would change the result's
+    /// type.
     pub fn new(dtype: Dtype) -> Result<Self, Exception> {
         // (1 + tanh z) / 2 = sigmoid(2 z)
         let linear = 2.0 * (2.0 / std::f32::consts::PI).sqrt();
@@ -26,7 +26,7 @@ impl GeluApprox {
         Ok(GeluApprox { cubic: constant(0.044715 * linear)?, linear: constant(linear)? })
     }
 
-    /// Any shape to the same.
+    /// An array of any shape to one of the same shape.
     pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
         let slope = ops::add(ops::multiply(ops::square(x)?, &self.cubic)?, &self.linear)?;
         ops::multiply(ops::sigmoid(ops::multiply(slope, x)?)?, x)

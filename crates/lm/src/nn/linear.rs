@@ -1,4 +1,4 @@
-//! Linear layers: dense or affine-quantized, alone or several fused into one product.
+//! Linear layers: dense or affine-quantized, single or several fused into one product.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
@@ -19,15 +19,15 @@ pub struct Linear {
 
 #[derive(Debug)]
 enum Matrix {
-    /// [in, out], as [`product_order`] stores it.
+    /// `[in, out]`, in the order of [`product_order`].
     Dense(Array),
     /// Packed rows of `bits`-wide integers with a scale and bias per group.
     Quantized { weight: Array, scales: Array, biases: Array, settings: Quantization },
 }
 
 impl Linear {
-    /// Takes `weight` of `[outputs, inputs]`, packed with `scales` and `biases` where the layer is
-    /// quantized, and `bias` where `has_bias`.
+    /// Takes `weight` `[outputs, inputs]`, or the packed weight with `scales` and `biases` if the
+    /// layer is quantized, and `bias` `[outputs]` if `has_bias`.
     pub fn load(
         layer: &mut Layer,
         inputs: i32,
@@ -55,7 +55,7 @@ impl Linear {
     pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
         let product = match &self.matrix {
             Matrix::Dense(weight) => match &self.bias {
-                // One node instead of two.
+                // One graph node instead of two.
                 Some(bias) => return ops::addmm(bias, x, weight, None, None),
                 None => ops::matmul(x, weight)?,
             },
@@ -70,7 +70,7 @@ impl Linear {
         }
     }
 
-    /// `residual + forward(x)`, in one launch for rows of a batch on a CUDA device.
+    /// `residual + forward(x)`; one kernel launch for a batch on a CUDA device.
     pub fn forward_onto(&self, residual: &Array, x: &Array) -> Result<Array, Exception> {
         let fusion = Fusion { residual: Some(residual), ..Fusion::default() };
         if let Some(rows) = self.quantized()
@@ -81,7 +81,7 @@ impl Linear {
         ops::add(residual, self.forward(x)?)
     }
 
-    /// The matrix, where it is quantized and no bias is added to its product.
+    /// The matrix, if it is quantized and there is no bias.
     pub fn quantized(&self) -> Option<QuantizedRows<'_>> {
         match (&self.matrix, &self.bias) {
             (Matrix::Quantized { weight, scales, biases, settings }, None) => {
@@ -91,7 +91,7 @@ impl Linear {
         }
     }
 
-    /// Stacks the outputs of layers that read the same input, where their kinds allow it.
+    /// Stacks the outputs of layers with the same input; `None` if their kinds or settings differ.
     fn stack(layers: &[Linear]) -> Result<Option<Linear>, Exception> {
         let bias = match layers.iter().map(|layer| layer.bias.as_ref()).collect::<Option<Vec<_>>>()
         {
@@ -143,8 +143,8 @@ impl Linear {
         }
     }
 
-    /// The layer whose outputs are those that `outputs` names, in that order: exact, as outputs do
-    /// not depend on each other.
+    /// A layer that computes only the outputs `outputs`, in that order. Its numbers are exactly the
+    /// same, because outputs do not depend on each other.
     pub fn select_outputs(&self, outputs: &[i32]) -> Result<Linear, Exception> {
         let outputs = Array::from_slice(outputs, &[outputs.len() as i32]);
         let rows = |array: &Array| array.take_axis(&outputs, 0);
@@ -160,7 +160,7 @@ impl Linear {
         Ok(Linear { matrix, bias: self.bias.as_ref().map(rows).transpose()? })
     }
 
-    /// The outputs `from..to` alone, as views of the same arrays.
+    /// A layer that computes the outputs `from..to`, with views of the same arrays.
     fn outputs(&self, from: i32, to: i32) -> Result<Linear, Exception> {
         let rows = |array: &Array| ffi::slice(array, &[from, 0], &[to, array.dim(1)]);
         let matrix = match &self.matrix {
@@ -189,18 +189,18 @@ impl Linear {
         arrays
     }
 
-    /// Computes the layer's arrays now, so that no file or intermediate stays alive behind them.
+    /// Evaluates the layer's arrays, so that intermediate arrays of the load are freed.
     pub fn eval(&self) -> Result<(), Exception> {
         mlx_rs::transforms::eval(self.arrays())
     }
 }
 
-/// A checkpoint's weights `[out, in]` as `[in, out]`, in the order that products read them.
+/// Transposes a checkpoint's weights `[out, in]` to `[in, out]`: stored in that order on a CPU, as
+/// a view on a GPU, whose kernels prefer the checkpoint's order.
 ///
-/// OpenBLAS packs the weights anew for every product, and packing what must be transposed takes
-/// half as long again: on two Zen cores all products of SmolLM2-135M took 53 ms instead of 69 for
-/// one row, 81 instead of 107 for eight, 498 instead of 525 for 128. A GPU's kernels prefer the
-/// checkpoint's order.
+/// OpenBLAS packs the weights for every product, which takes half as long again if it has to
+/// transpose them. Measured with all products of SmolLM2-135M on two Zen cores: 53 ms instead of 69
+/// for one row, 81 instead of 107 for eight, 498 instead of 525 for 128.
 pub(super) fn product_order(weight: &Array) -> Result<Array, Exception> {
     match ComputeDevice::current() {
         ComputeDevice::Cpu => weight.transpose()?.contiguous(),
@@ -217,32 +217,33 @@ pub(super) fn quantized_product(x: &Array, rows: QuantizedRows<'_>) -> Result<Ar
     ops::quantized_matmul(x, packed, scales, biases, true, settings.group_size, settings.bits)
 }
 
-/// Several linear layers over the same input, in one product where that is exact.
+/// Several linear layers over the same input (q/k/v, gate/up), fused into one product if possible.
 ///
-/// Rows of a product do not depend on each other, so stacking q/k/v or gate/up changes no number;
-/// it saves graph nodes, and on a host that is slower than its device those are what a token costs.
-/// Layers of different kinds (per-layer quantization) stay apart.
+/// Outputs of a product do not depend on each other, so fusing changes no number. It saves graph
+/// nodes, which determine the cost of a token when the host is slower than the device. Layers of
+/// different kinds (per-layer quantization) are not fused.
 #[derive(Debug)]
 pub struct FusedLinear {
     stacked: Option<Linear>,
-    /// The single layers; views into `stacked` where there is one.
+    /// The single layers; views of `stacked` if there is one.
     layers: Vec<Linear>,
 }
 
 impl FusedLinear {
-    /// Fuses `layers` if they are of one kind and the device gains by it.
+    /// Fuses `layers` if they are of one kind and the device benefits.
     pub fn new(layers: Vec<Linear>) -> Result<Self, Exception> {
         // MLX's CPU backend copies views of stacked dense weights for each product, and parts of
-        // its output for elementwise work. Stacked, gate and up took 9 % longer for a prompt of 512
-        // tokens and no less for one or eight single ones; q, k and v 5 % longer for a prompt, and
-        // what they save single tokens is lost in the whole (SmolLM2-135M, two Zen cores).
-        let is_better_apart = ComputeDevice::current() == ComputeDevice::Cpu
+        // its output for elementwise operations. Measured with SmolLM2-135M on two Zen cores:
+        // stacking gate and up took 9 % longer for a prompt of 512 tokens and gained nothing for
+        // one or eight rows; stacking q, k and v took 5 % longer for the prompt, with no measurable
+        // gain per token.
+        let is_faster_separate = ComputeDevice::current() == ComputeDevice::Cpu
             && layers.iter().any(|layer| matches!(layer.matrix, Matrix::Dense(_)));
-        if is_better_apart { Self::apart(layers) } else { Self::side_by_side(layers) }
+        if is_faster_separate { Self::separate(layers) } else { Self::stacked(layers) }
     }
 
-    fn side_by_side(layers: Vec<Linear>) -> Result<Self, Exception> {
-        let Some(stacked) = Linear::stack(&layers)? else { return Self::apart(layers) };
+    fn stacked(layers: Vec<Linear>) -> Result<Self, Exception> {
+        let Some(stacked) = Linear::stack(&layers)? else { return Self::separate(layers) };
         stacked.eval()?;
         let mut from = 0;
         let mut views = Vec::with_capacity(layers.len());
@@ -251,22 +252,21 @@ impl FusedLinear {
             views.push(stacked.outputs(from, to)?);
             from = to;
         }
-        Ok(FusedLinear { stacked: Some(stacked), ..Self::apart(views)? })
+        Ok(FusedLinear { stacked: Some(stacked), ..Self::separate(views)? })
     }
 
-    fn apart(layers: Vec<Linear>) -> Result<Self, Exception> {
+    fn separate(layers: Vec<Linear>) -> Result<Self, Exception> {
         layers.iter().try_for_each(Linear::eval)?;
         Ok(FusedLinear { stacked: None, layers })
     }
 
-    /// The rows of all layers, one layer after the other, where they are stacked and as
-    /// [`Linear::quantized`].
+    /// The stacked matrix, if there is one and [`Linear::quantized`] returns it.
     pub fn quantized(&self) -> Option<QuantizedRows<'_>> {
         self.stacked.as_ref()?.quantized()
     }
 
-    /// Of a gate and an up projection: `silu(gate) * up` in one launch, for rows of a batch on a
-    /// CUDA device; otherwise none.
+    /// For a gate and an up projection: `silu(gate) * up` in one kernel launch, for a batch on a
+    /// CUDA device; otherwise `None`.
     pub fn gated(&self, x: &Array) -> Result<Option<Array>, Exception> {
         match self.quantized() {
             Some(rows) => cuda::batch_product(x, rows, Fusion { gated: true, ..Fusion::default() }),
@@ -274,7 +274,7 @@ impl FusedLinear {
         }
     }
 
-    /// `[..., in]` to the outputs of all layers side by side, `[..., sum of out]`.
+    /// `[..., in]` to the concatenated outputs of all layers, `[..., sum of out]`.
     pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
         match &self.stacked {
             Some(stacked) => stacked.forward(x),
@@ -282,9 +282,11 @@ impl FusedLinear {
         }
     }
 
-    /// `[B, L, in]` to the outputs of the N layers, `[B, L, out]`: parts of one product for single
-    /// tokens; for more, several products, since parts of many rows would be strided, and
-    /// elementwise work on those costs more than another product.
+    /// `[B, L, in]` to the outputs of the N layers, each `[B, L, out]`.
+    ///
+    /// Single tokens use one product and split it. Longer inputs use a product per layer: the parts
+    /// of one product would be strided, and elementwise operations on strided arrays cost more than
+    /// the additional products.
     pub fn forward_split<const N: usize>(&self, x: &Array) -> Result<[Array; N], Exception> {
         let parts = match (x.shape(), &self.stacked) {
             (&[_, 1, _], Some(stacked)) => self.parts(&stacked.forward(x)?)?,
@@ -299,10 +301,10 @@ impl FusedLinear {
         self.layers.iter().map(|layer| layer.forward(x)).collect()
     }
 
-    /// The outputs of each layer, views of those of all.
+    /// The outputs of each layer, as views of `all`.
     fn parts(&self, all: &Array) -> Result<Vec<Array>, Exception> {
         let (mut from, mut to) = (vec![0; all.ndim()], all.shape().to_vec());
-        let last = all.ndim() - 1; // a product has axes
+        let last = all.ndim() - 1; // a product has at least one axis
         to[last] = 0;
         let mut part = |layer: &Linear| {
             from[last] = to[last];

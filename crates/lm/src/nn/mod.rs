@@ -1,4 +1,4 @@
-//! The mathematics that architectures share. Wiring stays in the architectures' own files.
+//! The layers that architectures share. How they are connected is in the architectures' own files.
 
 mod attention;
 pub mod cuda;

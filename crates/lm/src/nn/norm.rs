@@ -1,4 +1,4 @@
-//! RMS normalisation (Zhang and Sennrich 2019), computed by MLX's fused kernel.
+//! RMS normalization (Zhang and Sennrich 2019), with MLX's fused kernel.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, fast, ops};
@@ -19,7 +19,7 @@ impl RmsNorm {
         Ok(RmsNorm { weight: layer.take("weight", &[dimensions])?, eps })
     }
 
-    /// As [`RmsNorm::load`], for checkpoints that store the weight less one, as Gemma's do.
+    /// As [`RmsNorm::load`], for checkpoints that store the weight minus one, as Gemma's do.
     pub fn load_plus_one(layer: &mut Layer, dimensions: i32, eps: f32) -> Result<Self, LmError> {
         let stored = layer.take("weight", &[dimensions])?;
         let weight = ops::add(&stored, Array::from_f32(1.0).as_dtype(stored.dtype())?)?;
@@ -32,7 +32,7 @@ impl RmsNorm {
         fast::rms_norm(x, Some(&self.weight), self.eps)
     }
 
-    /// Weight `[D]` and epsilon.
+    /// The weight `[D]` and epsilon.
     pub fn parts(&self) -> (&Array, f32) {
         (&self.weight, self.eps)
     }

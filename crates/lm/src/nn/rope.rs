@@ -10,28 +10,30 @@ use crate::cache::RopeOffset;
 /// config.json's `rope_scaling`, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
-    /// None.
+    /// No scaling.
     Default,
-    /// Positions divided by a factor.
+    /// Positions are divided by a factor.
     Linear {
         /// The divisor.
         factor: f32,
     },
-    /// Llama 3's: long wavelengths divided by a factor, short ones kept, those between blended.
+    /// Llama 3's: long wavelengths are scaled by a factor, short ones are not, those between are
+    /// interpolated.
     Llama3 {
-        /// The divisor of long wavelengths.
+        /// The factor for long wavelengths.
         factor: f32,
         /// Wavelengths above `original / low` are long.
         low_freq_factor: f32,
         /// Wavelengths below `original / high` are short.
         high_freq_factor: f32,
-        /// Context length the model was first trained with.
+        /// The context length of the original training.
         original_max_position_embeddings: f32,
     },
 }
 
 impl RopeScaling {
-    /// Reads `rope_scaling`; absent or null is the default.
+    /// Reads `rope_scaling`; `None` and null mean the default. Fails on types and values that are
+    /// not supported.
     pub fn parse(scaling: Option<&Value>) -> Result<Self, LmError> {
         let Some(scaling) = scaling.filter(|scaling| !scaling.is_null()) else {
             return Ok(RopeScaling::Default);
@@ -52,7 +54,7 @@ impl RopeScaling {
             Some("default") => Ok(RopeScaling::Default),
             Some("linear") => Ok(RopeScaling::Linear { factor: positive("factor")? }),
             Some("llama3") => {
-                // The defaults of the reference implementation, for configs that leave them out.
+                // The reference implementation's defaults for keys that the config leaves out.
                 let or = |name: &str, default: f32| {
                     if scaling.get(name).is_some() { positive(name) } else { Ok(default) }
                 };
@@ -126,8 +128,8 @@ impl Rope {
         rope
     }
 
-    /// The angle that each pair of numbers turns by from one position to the next, f32 `[D / 2]`,
-    /// and whether pairs are neighbours.
+    /// The rotation angle per position of each pair of dimensions, f32 `[D / 2]`, and whether pairs
+    /// are neighbours (traditional RoPE).
     pub fn angles(&self) -> Result<(Array, bool), Exception> {
         let pairs = self.dimensions / 2;
         let freqs = match (&self.freqs, self.base) {
@@ -144,7 +146,7 @@ impl Rope {
         Ok((angles, self.traditional))
     }
 
-    /// `[B, H, L, D]` whose first position is `offset`, to the same shape.
+    /// Rotates `x` `[B, H, L, D]`, whose first token has the position `offset`.
     pub fn forward(&self, x: &Array, offset: &RopeOffset) -> Result<Array, Exception> {
         let (dimensions, traditional, scale, freqs) =
             (self.dimensions, self.traditional, self.scale, self.freqs.as_ref());

@@ -8,13 +8,13 @@ use crate::ffi::Compiled;
 
 /// SwiGLU (Shazeer 2020): `silu(gate) * up`.
 ///
-/// On a GPU one kernel, without room for what lies between. Written out on the CPU backend, where
-/// MLX would start a C++ compiler for it.
+/// Compiled to one kernel on a GPU, without intermediate arrays. On the CPU backend, where MLX
+/// would start a C++ compiler, it runs as plain operations.
 #[derive(Debug)]
 pub struct SwiGlu(Option<Compiled>);
 
 impl SwiGlu {
-    /// The function for MLX's present device.
+    /// The function for MLX's default device.
     pub fn new() -> Result<Self, Exception> {
         if ComputeDevice::current() == ComputeDevice::Cpu {
             return Ok(SwiGlu(None));
@@ -28,7 +28,7 @@ impl SwiGlu {
         Ok(SwiGlu(Some(compiled)))
     }
 
-    /// Two arrays of one shape to a third.
+    /// Two arrays of the same shape to one of that shape.
     pub fn forward(&self, gate: Array, up: Array) -> Result<Array, Exception> {
         match &self.0 {
             None => written_out(gate, up),

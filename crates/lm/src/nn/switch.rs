@@ -1,5 +1,5 @@
-//! Mixture of experts: routing, and feed-forward experts of which each token visits a few.
-//! Reference: mlx-lm's switch_layers.py.
+//! Mixture of experts: routing, and feed-forward experts of which each token uses a few. Reference:
+//! mlx-lm's switch_layers.py.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
@@ -10,13 +10,13 @@ use crate::ffi;
 use crate::nn::SwiGlu;
 use crate::weights::Layer;
 
-/// From this many (token, expert) pairs on they are sorted by expert, so that a GPU reads each
-/// expert's weights once.
+/// From this number of (token, expert) pairs on, they are sorted by expert, so that a GPU reads
+/// each expert's weights once.
 const MIN_SORTED: usize = 64;
 
-/// The `num_chosen` likeliest experts of each token and what their outputs weigh: router outputs
-/// `[B, L, E]` to indices (u32) and scores, both `[B, L, K]`. Scores are shares of all experts'
-/// probability, or of the chosen ones' alone where they are to add up to one.
+/// Chooses the `num_chosen` likeliest experts of each token: router logits `[B, L, E]` to expert
+/// indices (u32) and scores, both `[B, L, K]`. Scores are softmax probabilities over all experts;
+/// with `adds_up_to_one` they are normalized over the chosen ones.
 pub fn route(
     router_logits: &Array,
     num_chosen: i32,
@@ -51,15 +51,15 @@ pub struct SwitchGlu {
 
 #[derive(Debug)]
 enum GateUp {
-    /// Gate rows, then up rows of each expert: one product instead of two, and the same numbers.
+    /// For each expert the gate's rows, then up's: one product with the same numbers.
     Joined(SwitchLinear),
-    /// Where the two are quantized differently.
-    Apart { gate: SwitchLinear, up: SwitchLinear },
+    /// Separate matrices, if the two are quantized differently.
+    Separate { gate: SwitchLinear, up: SwitchLinear },
 }
 
 impl SwitchGlu {
     /// Takes the experts of the block `layer` (for example "model.layers.0.mlp"): MLX's stacked
-    /// `switch_mlp.*` or, where those are missing, Hugging Face's dense `experts.<index>.*`.
+    /// `switch_mlp.*` or, if those are missing, Hugging Face's dense `experts.<index>.*`.
     pub fn load(
         layer: &mut Layer,
         hidden: i32,
@@ -72,11 +72,11 @@ impl SwitchGlu {
         down_proj.eval()?;
         let gate_up_proj = match SwitchLinear::join(&gate, &up)? {
             Some(joined) => GateUp::Joined(joined),
-            None => GateUp::Apart { gate, up },
+            None => GateUp::Separate { gate, up },
         };
         match &gate_up_proj {
             GateUp::Joined(joined) => joined.eval()?,
-            GateUp::Apart { gate, up } => {
+            GateUp::Separate { gate, up } => {
                 gate.eval()?;
                 up.eval()?;
             }
@@ -84,8 +84,8 @@ impl SwitchGlu {
         Ok(SwitchGlu { gate_up_proj, swiglu: SwiGlu::new()?, down_proj, intermediate })
     }
 
-    /// `x` `[B, L, D]` through the experts `expert_indices` `[B, L, K]` (integers below the number
-    /// of experts) to `[B, L, K, D]`.
+    /// Runs each token of `x` `[B, L, D]` through its experts `expert_indices` `[B, L, K]`, which
+    /// must be less than the number of experts; returns `[B, L, K, D]`.
     pub fn forward(&self, x: &Array, expert_indices: &Array) -> Result<Array, Exception> {
         let (&[batch, length, hidden], &[_, _, num_chosen]) = (x.shape(), expert_indices.shape())
         else {
@@ -104,7 +104,7 @@ impl SwitchGlu {
         ops::reshape(sorted.take_axis(ops::argsort(&order)?, 0)?, &shape)
     }
 
-    /// `x` `[..., 1, D]` through one expert for each of `indices` `[...]`, to `[..., 1, D]`.
+    /// Runs `x` `[..., 1, D]` through the experts `indices` `[...]`; returns `[..., 1, D]`.
     fn experts(&self, x: &Array, indices: &Array, are_sorted: bool) -> Result<Array, Exception> {
         let (gate, up) = match &self.gate_up_proj {
             GateUp::Joined(joined) => {
@@ -117,7 +117,7 @@ impl SwitchGlu {
                 };
                 (half(0)?, half(self.intermediate)?)
             }
-            GateUp::Apart { gate, up } => {
+            GateUp::Separate { gate, up } => {
                 (gate.forward(x, indices, are_sorted)?, up.forward(x, indices, are_sorted)?)
             }
         };
@@ -128,7 +128,7 @@ impl SwitchGlu {
 /// One matrix per expert, without bias.
 #[derive(Debug)]
 enum SwitchLinear {
-    /// [E, in, out]: a transposed view of the checkpoint's [E, out, in].
+    /// `[E, in, out]`: a transposed view of the checkpoint's `[E, out, in]`.
     Dense(Array),
     /// Packed rows of `bits`-wide integers with a scale and bias per group.
     Quantized { weight: Array, scales: Array, biases: Array, settings: Quantization },
@@ -193,8 +193,8 @@ impl SwitchLinear {
         }
     }
 
-    /// Both matrices of each expert as one with the rows of `first`, then of `second`; none where
-    /// they are of different kinds.
+    /// Concatenates both matrices of each expert, the rows of `first` before those of `second`;
+    /// `None` if their kinds or settings differ.
     fn join(
         first: &SwitchLinear,
         second: &SwitchLinear,
@@ -222,7 +222,7 @@ impl SwitchLinear {
         }
     }
 
-    /// Computes the arrays now, so that no file or intermediate stays alive behind them.
+    /// Evaluates the arrays, so that intermediate arrays of the load are freed.
     fn eval(&self) -> Result<(), Exception> {
         match self {
             SwitchLinear::Dense(weight) => weight.eval(),
@@ -263,7 +263,7 @@ mod tests {
         let (down_proj, down_weight) = layer(INTERMEDIATE, HIDDEN, down);
         let gate_up_proj = match SwitchLinear::join(&gate, &up).expect("join") {
             Some(joined) => GateUp::Joined(joined),
-            None => GateUp::Apart { gate, up },
+            None => GateUp::Separate { gate, up },
         };
         let switch = SwitchGlu {
             gate_up_proj,
@@ -280,13 +280,13 @@ mod tests {
         let sums = scores.sum_axis(-1, None).expect("sum");
         assert!(sums.as_slice::<f32>().iter().all(|sum| (sum - 1.0).abs() < 1e-5));
         let experts = indices.contiguous().expect("contiguous");
-        for (place, &expert) in experts.as_slice::<u32>().iter().enumerate() {
+        for (index, &expert) in experts.as_slice::<u32>().iter().enumerate() {
             let row = |array: &Array, row: usize| {
                 array.take_axis(Array::from_int(row as i32), 0).expect("row")
             };
             let token = row(
                 &ops::reshape(&x, &[-1, HIDDEN]).expect("reshape"),
-                place / num_chosen as usize,
+                index / num_chosen as usize,
             );
             let times = |weight: &Array, by: &Array| {
                 ops::matmul(row(weight, expert as usize), by).expect("matmul")
@@ -298,10 +298,10 @@ mod tests {
                 &down_weight,
                 &ops::multiply(activated, times(&up_weight, &token)).expect("multiply"),
             );
-            let found = row(&ops::reshape(&found, &[-1, HIDDEN]).expect("reshape"), place);
+            let found = row(&ops::reshape(&found, &[-1, HIDDEN]).expect("reshape"), index);
             assert!(
                 found.all_close(&expected, 1e-4, 1e-4, None).expect("all_close"),
-                "place {place}, expert {expert}"
+                "index {index}, expert {expert}"
             );
         }
     }

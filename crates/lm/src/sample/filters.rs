@@ -1,20 +1,20 @@
-//! Which tokens may be sampled: each filter takes f32 logits `[B, V]` and returns them with the
-//! others at negative infinity.
+//! Sampling filters: each takes f32 logits `[B, V]` and sets those of excluded tokens to negative
+//! infinity.
 //!
-//! mlx-lm filters log-probabilities; logits serve as well, because no filter asks for more than
-//! ratios of probabilities.
+//! mlx-lm filters log-probabilities; logits give the same result, because the filters depend only
+//! on ratios of probabilities.
 
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
 use crate::ffi;
 
-/// The smallest set of tokens whose mass reaches `top_p`; tokens as likely as the last one kept
-/// stay too.
+/// Keeps the smallest set of tokens whose probabilities add up to `top_p`, and tokens as likely as
+/// the least likely of them.
 pub fn keep_top_p(logits: &Array, top_p: f32) -> Result<Array> {
     let ascending = ops::sort_axis(logits, -1)?;
     let probabilities = ops::softmax_axis(&ascending, -1, None)?;
-    // The mass strictly above each token: a token stays while that is below top_p, so the most
+    // The probability of all likelier tokens: a token stays while that is below top_p, so the most
     // likely one always does.
     let above = probabilities.cumsum(-1, true, false)?;
     let kept =
@@ -22,8 +22,8 @@ pub fn keep_top_p(logits: &Array, top_p: f32) -> Result<Array> {
     keep(&logits.ge(kept.min_axis(-1, true)?)?, logits)
 }
 
-/// Tokens at least `exp(ln_min_p)` times as likely as the most likely one, and the
-/// `min_tokens_to_keep` most likely in any case.
+/// Keeps tokens at least `exp(ln_min_p)` times as likely as the most likely one, and in any case
+/// the `min_tokens_to_keep` most likely.
 pub fn keep_min_p(logits: &Array, ln_min_p: f32, min_tokens_to_keep: i32) -> Result<Array> {
     let threshold = ops::add(logits.max_axis(-1, true)?, Array::from_f32(ln_min_p))?;
     let mut kept = logits.ge(threshold)?;
@@ -39,10 +39,10 @@ pub fn keep_min_p(logits: &Array, ln_min_p: f32, min_tokens_to_keep: i32) -> Res
     keep(&kept, logits)
 }
 
-/// Exclude top choices: of the tokens more likely than `threshold` only the least likely one, and
-/// all others.
+/// XTC (exclude top choices): of the tokens more likely than `threshold`, keeps only the least
+/// likely one; keeps all tokens below it.
 ///
-/// Tokens that are true in `exempt` `[V]` stay. From
+/// Tokens that are true in `exempt` `[V]` are never excluded. From
 /// <https://github.com/oobabooga/text-generation-webui/pull/6335>.
 pub fn exclude_top_choices(
     logits: &Array,
@@ -60,7 +60,7 @@ pub fn exclude_top_choices(
     keep(&kept, logits)
 }
 
-/// Exactly the `top_k` most likely tokens; which of equally likely ones, is MLX's choice.
+/// Keeps exactly the `top_k` most likely tokens; ties are broken as MLX's partition orders them.
 pub fn keep_top_k(logits: &Array, top_k: i32) -> Result<Array> {
     let num_dropped = logits.dim(-1) - top_k;
     if num_dropped <= 0 {

@@ -1,5 +1,4 @@
-//! What is done to logits before sampling: bias, allowed tokens, penalties for what was said
-//! before, and functions of the caller.
+//! Logits processors: bias, allowed tokens, penalties for repeated tokens, and custom functions.
 
 use std::fmt;
 
@@ -10,15 +9,15 @@ use mlx_rs::{Array, Dtype, ops};
 use super::TokenBuffer;
 use crate::LmError;
 
-/// A function from all tokens so far, `[n]` u32, and logits `[1, V]` to the logits that are sampled
-/// from. An error ends the request.
+/// A custom processor: takes all tokens so far, `[n]` u32, and logits `[1, V]`, and returns the
+/// logits to sample from, of the same shape. An error ends the request.
 pub type LogitsProcessor = Box<dyn FnMut(&Array, Array) -> Result<Array, LmError>>;
 
 /// The logits processors of one request, in mlx-lm's order: bias, repetition, presence, frequency,
-/// then the caller's.
+/// then custom ones.
 ///
-/// Everything is computed in the type of the logits, as mlx-lm computes it. Tokens that are not
-/// allowed are removed with the bias.
+/// As in mlx-lm, everything is computed in the type of the logits. Tokens that are not allowed get
+/// a bias of negative infinity.
 #[derive(Default)]
 pub struct LogitsProcessors {
     /// [1, V], added.
@@ -28,8 +27,8 @@ pub struct LogitsProcessors {
 }
 
 impl LogitsProcessors {
-    /// The processors that checked `params` ask for. Fails if they do not fit a vocabulary of
-    /// `vocab_size`; that includes `top_k`.
+    /// The processors for checked `params`. Fails if a token id or `top_k` does not fit a
+    /// vocabulary of `vocab_size`.
     pub fn new(params: &SamplingParams, vocab_size: usize) -> Result<Self, LmError> {
         if params.top_k >= vocab_size {
             let allowed = format!("less than the model's vocabulary of {vocab_size}");
@@ -44,7 +43,7 @@ impl LogitsProcessors {
             Some(Penalty { kind, amount, context_size, constant: None })
         };
         let penalties = [
-            // 1 changes nothing, and is what many clients send for "off".
+            // A penalty of 1 changes nothing; many clients send it for "off".
             penalty(
                 PenaltyKind::Repetition,
                 params.repetition_penalty,
@@ -68,18 +67,17 @@ impl LogitsProcessors {
         Ok(LogitsProcessors { bias: bias_row(params, vocab_size)?, penalties, custom: Vec::new() })
     }
 
-    /// Adds a function of the caller, to run after all others.
+    /// Adds a custom processor, which runs after all others.
     pub fn push(&mut self, processor: LogitsProcessor) {
         self.custom.push(processor);
     }
 
-    /// Whether logits stay as they are, so that no tokens need to be kept.
+    /// Whether there is no processor, so that no token history is needed.
     pub fn is_empty(&self) -> bool {
         self.bias.is_none() && self.penalties.is_empty() && self.custom.is_empty()
     }
 
-    /// Logits `[1, V]` of the token after `tokens`, prompt included, to the logits that are sampled
-    /// from.
+    /// Applies all processors to the logits `[1, V]` of the token after `tokens` (prompt included).
     pub fn apply(&mut self, tokens: &TokenBuffer, mut logits: Array) -> Result<Array, LmError> {
         if let Some(bias) = &mut self.bias {
             logits = ops::add(&logits, bias.cast(logits.dtype())?)?;
@@ -108,7 +106,7 @@ impl fmt::Debug for LogitsProcessors {
     }
 }
 
-/// Bias and allowed tokens as one row to add: one node in the graph of a step, however many tokens
+/// Bias and allowed tokens as one row `[1, V]` to add: one graph node per step, however many tokens
 /// they name.
 fn bias_row(params: &SamplingParams, vocab_size: usize) -> Result<Option<Constant>, LmError> {
     if params.logit_bias.is_empty() && params.allowed_token_ids.is_none() {
@@ -126,7 +124,7 @@ fn bias_row(params: &SamplingParams, vocab_size: usize) -> Result<Option<Constan
     Ok(Some(Constant(Array::from_slice(&row, &[1, vocab_size as i32]))))
 }
 
-/// An array that is cast to the type of the logits once, not in every step.
+/// An array that is cast to the type of the logits once instead of in every step.
 #[derive(Debug)]
 struct Constant(Array);
 
@@ -143,9 +141,9 @@ impl Constant {
 struct Penalty {
     kind: PenaltyKind,
     amount: f32,
-    /// 0: all tokens.
+    /// How many of the last tokens count; 0 for all.
     context_size: usize,
-    /// The amount, in the shape that is computed with.
+    /// The amount as an array of the shape that is needed.
     constant: Option<Constant>,
 }
 
@@ -175,13 +173,13 @@ impl Penalty {
                 )?;
                 put_along_axis(&logits, &recent, penalized, -1)?
             }
-            // A token that occurs twice is written twice with the same number.
+            // A token that occurs twice is written twice, with the same result.
             PenaltyKind::Presence => {
                 let penalty = self.constant(&[]).cast(logits.dtype())?;
                 let penalized = ops::subtract(take_along_axis(&logits, &recent, -1)?, penalty)?;
                 put_along_axis(&logits, &recent, penalized, -1)?
             }
-            // MLX wants a slice of the logits for each index.
+            // MLX's scatter takes one update slice for each index.
             PenaltyKind::Frequency => {
                 let updates = self.constant(&[1, count as i32, 1, 1]).cast(logits.dtype())?;
                 scatter_add_single(&logits, &recent, updates, 1)?
@@ -191,7 +189,7 @@ impl Penalty {
     }
 
     fn constant(&mut self, shape: &[i32]) -> &mut Constant {
-        // A frequency penalty's array grows with the context until that is full.
+        // The array of a frequency penalty grows until the context is full.
         self.constant = self.constant.take().filter(|constant| constant.0.shape() == shape);
         let amount =
             if let PenaltyKind::Frequency = self.kind { -self.amount } else { self.amount };

@@ -1,8 +1,8 @@
-//! The random keys of one request, made on the host.
+//! The random keys of one request, computed on the host.
 //!
-//! The same sequence as MLX's `KeySequence` and mlx_rs's `RandomState` give for a seed
-//! (Threefry-2x32 of Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011), but
-//! splitting a key there is five graph nodes for every token.
+//! The sequence for a seed is that of MLX's `KeySequence` and mlx_rs's `RandomState` (Threefry-2x32
+//! of Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011). Splitting a key in MLX
+//! would add five graph nodes per token.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -15,9 +15,9 @@ pub struct RandomKeys {
 }
 
 impl RandomKeys {
-    /// The sequence of `seed`; without one, a sequence that nobody has seen.
+    /// The sequence for `seed`; without one, a random sequence.
     pub fn new(seed: Option<u64>) -> Self {
-        // The standard library's hash maps take their keys from the operating system.
+        // The keys of the standard library's hashers come from the operating system's randomness.
         let seed = seed.unwrap_or_else(|| RandomState::new().hash_one("sampling"));
         RandomKeys { state: [(seed >> 32) as u32, seed as u32] }
     }
@@ -33,8 +33,8 @@ impl RandomKeys {
         (bits as f32 / u32::MAX as f32).min(1.0 - f32::EPSILON / 2.0)
     }
 
-    /// MLX fills an array with both words of each hash half the array apart: the first words become
-    /// the state, the second the key.
+    /// MLX writes the two words of each hash half an array apart: the first words become the new
+    /// state, the second words the key.
     fn advance(&mut self) -> [u32; 2] {
         let first = threefry(self.state, [0, 2]);
         let second = threefry(self.state, [1, 3]);

@@ -1,4 +1,4 @@
-//! The sampler of one request: filters, temperature, and random numbers of its own.
+//! The sampler of one request: filters, temperature, and its own random numbers.
 
 use cairn_chat::SamplingParams;
 use mlx_rs::ops::indexing::argmax_axis;
@@ -21,7 +21,7 @@ pub enum Sampler {
 /// Draws tokens: top_p, min_p, XTC, top_k, then the temperature, as mlx-lm's `make_sampler` orders
 /// them.
 ///
-/// A seed gives the draws that mlx-lm gives for it, as long as the logits are the same.
+/// A seed gives the same draws as in mlx-lm, as long as the logits are the same.
 #[derive(Debug)]
 pub struct RandomSampler {
     filters: Vec<Filter>,
@@ -40,10 +40,10 @@ enum Filter {
 }
 
 impl Sampler {
-    /// A sampler for checked `params`. Without a seed no two give the same draws.
+    /// A sampler for checked `params`. Without a seed its draws are not reproducible.
     ///
-    /// XTC never removes `xtc_special_tokens`: mlx-lm gives the end-of-sequence tokens and those of
-    /// a line break.
+    /// XTC never excludes `xtc_special_tokens`; mlx-lm passes the end-of-sequence tokens and those
+    /// of a line break.
     pub fn new(params: &SamplingParams, xtc_special_tokens: &[u32]) -> Self {
         if params.temperature == 0.0 {
             return Sampler::Greedy;
@@ -80,8 +80,8 @@ impl Sampler {
         })
     }
 
-    /// Logits `[B, V]` of any floating type to tokens `[B]` u32. Rows are drawn with one key, and
-    /// XTC takes them all or none.
+    /// Samples a token per row: logits `[B, V]` of any floating-point type to `[B]` u32. All rows
+    /// are drawn with one key, and XTC applies to all of them or to none.
     pub fn sample(&mut self, logits: &Array) -> Result<Array, LmError> {
         match self {
             Sampler::Greedy => Ok(argmax_axis(logits, -1, false)?),
@@ -89,8 +89,8 @@ impl Sampler {
         }
     }
 
-    /// Goes on as after `num_draws` tokens, for an answer that was begun with another sampler of
-    /// the same seed.
+    /// Advances the random numbers by `num_draws` tokens, to continue an answer that was begun with
+    /// another sampler of the same seed.
     pub fn skip(&mut self, num_draws: usize) {
         let Sampler::Random(RandomSampler { filters, keys, .. }) = self else { return };
         let numbers_per_draw =
@@ -102,11 +102,11 @@ impl Sampler {
 }
 
 impl RandomSampler {
-    /// Logits `[B, V]` to tokens `[B]` u32 by a sampler for each row, the same tokens as row by
-    /// row; none if their settings differ.
+    /// Samples each row of logits `[B, V]` with its own sampler: `[B]` u32, the same tokens as row
+    /// by row. `None` if the samplers' settings differ.
     ///
-    /// What sorts or sums a whole vocabulary is done once for all rows; only the draws have random
-    /// numbers of their own.
+    /// Filters sort or sum the whole vocabulary and run once for all rows; only the draws use each
+    /// row's own random numbers.
     pub(crate) fn sample_rows(
         samplers: &mut [&mut RandomSampler],
         logits: &Array,
@@ -135,8 +135,8 @@ impl RandomSampler {
         Ok(Some(ops::concatenate(&sampled, 0)?))
     }
 
-    /// Whether the other's filters and temperature may be used for this one's logits. XTC is not
-    /// shared: it throws a coin for each row.
+    /// Whether both have the same filters and temperature. XTC is never shared, because it is
+    /// random for each row.
     fn treats_alike(&self, other: &RandomSampler) -> bool {
         let is_same = |filters: (&Filter, &Filter)| match filters {
             (Filter::TopP(one), Filter::TopP(other)) => one == other,
@@ -161,8 +161,7 @@ impl RandomSampler {
                     filters::keep_min_p(&logits, *ln_min_p, *min_tokens_to_keep)?
                 }
                 Filter::Xtc { probability, threshold, special, exempt } => {
-                    // The coin is thrown here and not on the device: a step without XTC has no
-                    // graph for it.
+                    // Decided on the host, so that a step without XTC has no graph nodes for it.
                     if self.keys.next_uniform() > *probability {
                         continue;
                     }
@@ -179,7 +178,7 @@ impl RandomSampler {
     }
 }
 
-/// `[V]` bool, true at `tokens`; those outside the vocabulary cannot be sampled anyway.
+/// bool `[V]`, true at `tokens`. Ids outside the vocabulary are ignored.
 fn row_with(tokens: &[u32], vocab_size: i32) -> Array {
     let mut row = vec![false; vocab_size as usize];
     for &token in tokens {

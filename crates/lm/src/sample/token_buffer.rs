@@ -1,17 +1,17 @@
-//! The tokens of one answer on the device, appended before anyone knows them.
+//! The tokens of one request as an array on the device.
 
 use mlx_rs::{Array, Dtype, ops};
 
 use crate::{LmError, ffi};
 
-/// Token ids, prompt first, that grow by what is sampled.
+/// The token ids of the prompt and of the answer so far.
 ///
-/// A decode pipeline appends a token that the device has yet to compute, so nothing here reads one
-/// back. Room is made 256 tokens at a time and written in place, which keeps an answer of n tokens
-/// from copying n² of them.
+/// The decode pipeline appends tokens that the device has not computed yet, so nothing here reads a
+/// token back. The buffer grows by 256 tokens at a time and is written in place; otherwise an
+/// answer of n tokens would copy n² of them.
 #[derive(Debug, Clone)]
 pub struct TokenBuffer {
-    /// [1, capacity] u32; zeros from `len` on.
+    /// `[1, capacity]` u32; zeros from `len` on.
     ids: Array,
     len: i32,
 }
@@ -57,17 +57,17 @@ impl TokenBuffer {
         Ok(ffi::slice(&self.ids, &[0, self.len - count], &[1, self.len])?)
     }
 
-    /// The array behind it, to be computed with the step that it was appended in.
+    /// The whole buffer, to be evaluated with the step that appended to it.
     pub(crate) fn array(&self) -> &Array {
         &self.ids
     }
 
-    /// How many tokens there are.
+    /// The number of tokens.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether there are none.
+    /// Whether it holds no token.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

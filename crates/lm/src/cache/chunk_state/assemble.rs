@@ -1,4 +1,4 @@
-//! From spans to caches.
+//! From chunk states to caches.
 
 use mlx_rs::{Array, Dtype};
 
@@ -10,18 +10,18 @@ use crate::cache::{
 };
 use crate::{LmError, ffi};
 
-/// A tensor of a span, in row-major order.
+/// A tensor of a chunk state, in row-major order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSlice<'a> {
     /// Its type.
     pub dtype: Dtype,
     /// Its axes.
     pub shape: Vec<usize>,
-    /// Its contents.
+    /// Its contents, `shape` numbers of `dtype`.
     pub bytes: &'a [u8],
 }
 
-/// Caches of a number of tokens, being filled span by span in any order.
+/// Builds caches of a given number of tokens from chunk states, which may be added in any order.
 #[derive(Debug)]
 pub struct CacheAssembler {
     num_tokens: usize,
@@ -47,7 +47,7 @@ enum TokenKind {
     Quantized { group_size: i32, bits: i32 },
 }
 
-/// A buffer `[1, heads, capacity, width]` and how many tokens of it have been filled.
+/// A buffer `[1, heads, capacity, width]` and how many of its tokens have been filled.
 #[derive(Debug)]
 struct RowBuffer {
     buffer: ffi::ArrayBuffer,
@@ -59,8 +59,8 @@ struct RowBuffer {
 }
 
 impl CacheAssembler {
-    /// Empty caches for `num_tokens` tokens. Their buffers are made when the first span shows their
-    /// shapes.
+    /// An assembler of caches for `num_tokens` tokens. Buffers are allocated when the first chunk
+    /// shows their shapes.
     pub fn new(layout: &CacheLayout, num_tokens: usize) -> CacheAssembler {
         CacheAssembler {
             num_tokens,
@@ -72,11 +72,11 @@ impl CacheAssembler {
         }
     }
 
-    /// Adds the span `start..stop`, as far as its tokens are among those wanted; `tensor` finds its
-    /// tensors by name.
+    /// Adds the state of the tokens `start..stop`; tokens that the caches do not need are ignored.
+    /// `tensor` finds the chunk's tensors by name.
     ///
-    /// Fails where a tensor is missing, or not of the shape that the layers and the other spans
-    /// say.
+    /// Fails with [`LmError::ChunkState`] if a tensor is missing, or has another shape than the
+    /// layout and the other chunks ask for.
     pub fn add<'a>(
         &mut self,
         start: usize,
@@ -89,7 +89,7 @@ impl CacheAssembler {
         Ok(())
     }
 
-    /// The caches. Fails where spans were missing.
+    /// The caches, one per layer. Fails if chunks are missing.
     pub fn finish(self) -> Result<Vec<LayerCache>, LmError> {
         let num_tokens =
             i32::try_from(self.num_tokens).ok().filter(|&num_tokens| num_tokens <= MAX_TOKENS);
@@ -134,7 +134,7 @@ impl LayerAssembly {
     ) -> Result<(), LmError> {
         match self {
             LayerAssembly::Tokens { names, rows, kind, first } => {
-                // The tokens of this span that are wanted.
+                // The tokens of this chunk that the layer needs.
                 let (from, to) = (start.max(*first), stop.min(num_tokens));
                 if from >= to {
                     return Ok(());
@@ -152,7 +152,7 @@ impl LayerAssembly {
                     if is_packed != (part.dtype == Dtype::Uint32) {
                         return Err(refused(format!("{name} holds {:?} numbers", part.dtype)));
                     }
-                    // A ring may have given up the first tokens of the span.
+                    // A ring may have overwritten the first tokens of the chunk.
                     let held_from = stop
                         .checked_sub(held)
                         .filter(|&held_from| (start..=from).contains(&held_from));
@@ -206,7 +206,7 @@ impl LayerAssembly {
                     rows.num_filled += to - from;
                 }
             }
-            // A state is only good where the conversation goes on right behind it.
+            // A recurrent state is valid only at the position where generation continues.
             LayerAssembly::State(slots) if stop == num_tokens => {
                 for (slot, state) in slots.iter_mut().enumerate() {
                     let name = state_name(slot, path);
@@ -273,7 +273,7 @@ impl LayerAssembly {
             }
             LayerAssembly::State(slots) => {
                 if slots.iter().any(Option::is_none) {
-                    return Err(refused("a recurrent state is missing".to_owned()));
+                    return Err(refused("it lacks a recurrent state".to_owned()));
                 }
                 let mut cache = ArraysCache::from_slots(slots);
                 cache.advance(num_tokens as usize);

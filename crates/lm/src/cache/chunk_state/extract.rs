@@ -1,4 +1,4 @@
-//! From caches to spans: copies of what layers hold of some tokens, free of MLX.
+//! From caches to chunk states: plain bytes that hold no MLX array.
 
 use std::ops::Range;
 
@@ -9,36 +9,36 @@ use super::{PLAIN, QUANTIZED, entry_path, state_name};
 use crate::cache::LayerCache;
 use crate::{LmError, ffi};
 
-/// Which part of a span's bytes is a tensor, in row-major order.
+/// One tensor within [`ChunkState::bytes`], in row-major order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateTensor {
-    /// See [`crate::cache::chunk_state`].
+    /// Its name, see [`crate::cache::chunk_state`].
     pub name: String,
     /// Its type.
     pub dtype: Dtype,
     /// Its axes.
     pub shape: Vec<usize>,
-    /// Its bytes.
+    /// Its range in [`ChunkState::bytes`].
     pub range: Range<usize>,
 }
 
-/// What the layers hold of a span of tokens.
+/// The state of all layers that belongs to a range of tokens.
 #[derive(Debug)]
 pub struct ChunkState {
-    /// In the order of the layers, each right behind the one before.
+    /// In the order of the layers; their ranges are adjacent.
     pub tensors: Vec<StateTensor>,
-    /// All their bytes.
+    /// The contents of all tensors.
     pub bytes: Vec<u8>,
-    /// The first token whose keys and values every layer still held; the span's end where a ring
-    /// holds none of it.
+    /// The first token whose keys and values every layer still held; the range's end if a ring held
+    /// none of its tokens.
     pub held_from: usize,
-    /// Whether the recurrent states behind the span's last token are there; false where there are
-    /// none.
+    /// Whether the recurrent states after the range's last token are included; false if the model
+    /// has none.
     pub has_state: bool,
 }
 
-/// What rings and recurrent states were at a place that the conversation went on from. The arrays
-/// are handles: nothing is copied, but rings that go on are.
+/// A snapshot of the rings and recurrent states at one position, taken before generation continues
+/// past it. Taking it copies nothing; the next write to a ring copies that ring.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
     num_tokens: usize,
@@ -46,10 +46,12 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Of `caches` behind their last token; none where every layer keeps all tokens anyway.
+    /// A checkpoint of `caches` after their last token; `None` if every layer holds all tokens, so
+    /// that no checkpoint is needed.
     pub fn of(caches: Vec<LayerCache>) -> Option<Checkpoint> {
         let num_tokens = caches.iter().map(LayerCache::offset).max()?;
-        // A second handle to a buffer that only grows would make its next step a copy.
+        // Plain caches are left out: a second handle to their buffers would make the next write a
+        // copy.
         let layers: Vec<_> = caches
             .into_iter()
             .map(|cache| {
@@ -59,13 +61,13 @@ impl Checkpoint {
         layers.iter().any(Option::is_some).then_some(Checkpoint { num_tokens, layers })
     }
 
-    /// Tokens read when it was taken.
+    /// The position: how many tokens had been read.
     pub fn num_tokens(&self) -> usize {
         self.num_tokens
     }
 }
 
-/// The evaluated arrays of all layers, to be cut.
+/// The evaluated arrays of all layers, from which chunk states are extracted.
 #[derive(Debug)]
 pub struct EvaluatedLayers {
     num_tokens: usize,
@@ -74,7 +76,7 @@ pub struct EvaluatedLayers {
 
 #[derive(Debug)]
 enum EvaluatedLayer {
-    /// Keys and values `[1, H, capacity, …]`, row-major, of the tokens from `first` on.
+    /// Keys and values `[1, H, capacity, …]`, row-major; column 0 is the token `first`.
     Tokens {
         arrays: Vec<(&'static str, Array)>,
         first: usize,
@@ -82,12 +84,12 @@ enum EvaluatedLayer {
     },
     State(Vec<Option<Array>>),
     List(Vec<EvaluatedLayer>),
-    /// Not part of a checkpoint.
-    Elsewhere,
+    /// Not part of a checkpoint: the caches themselves have it.
+    InCaches,
 }
 
 impl EvaluatedLayers {
-    /// Of `caches`, each of which has read the same number of tokens. Evaluates them.
+    /// Evaluates `caches`, all of which must have read the same number of tokens.
     pub fn of(caches: &[LayerCache]) -> Result<EvaluatedLayers, LmError> {
         let layers = caches.iter().map(EvaluatedLayer::of).collect::<Result<_, _>>()?;
         EvaluatedLayers {
@@ -97,12 +99,12 @@ impl EvaluatedLayers {
         .evaluated()
     }
 
-    /// Of a checkpoint.
+    /// Evaluates the arrays of a checkpoint.
     pub fn of_checkpoint(checkpoint: &Checkpoint) -> Result<EvaluatedLayers, LmError> {
         let layers = checkpoint
             .layers
             .iter()
-            .map(|cache| cache.as_ref().map_or(Ok(EvaluatedLayer::Elsewhere), EvaluatedLayer::of));
+            .map(|cache| cache.as_ref().map_or(Ok(EvaluatedLayer::InCaches), EvaluatedLayer::of));
         EvaluatedLayers {
             num_tokens: checkpoint.num_tokens,
             layers: layers.collect::<Result<_, _>>()?,
@@ -122,15 +124,15 @@ impl EvaluatedLayers {
         Ok(self)
     }
 
-    /// Copies the tokens `start..stop`. What these layers no longer hold is taken from `checkpoints`,
-    /// which are of the same conversation, in the order in which they were taken.
-    pub fn cut(
+    /// Copies the state of the tokens `start..stop`. What these layers no longer hold comes from
+    /// `checkpoints` of the same sequence, in the order in which they were taken.
+    pub fn chunk_state(
         &self,
         checkpoints: &[EvaluatedLayers],
         start: usize,
         stop: usize,
     ) -> Result<ChunkState, LmError> {
-        let mut span = ChunkState {
+        let mut chunk = ChunkState {
             tensors: Vec::new(),
             bytes: Vec::new(),
             held_from: start,
@@ -139,27 +141,27 @@ impl EvaluatedLayers {
         let mut lacks_state = false;
         for (index, layer) in self.layers.iter().enumerate() {
             let path = index.to_string();
-            // The first place at or behind the span's end knows most of it.
+            // The first checkpoint at or after the range's end has overwritten the least of it.
             let earlier = checkpoints.iter().find(|checkpoint| {
                 checkpoint.num_tokens >= stop && checkpoint.num_tokens < self.num_tokens
             });
             let (source, num_tokens) = match earlier
                 .map(|checkpoint| (&checkpoint.layers[index], checkpoint.num_tokens))
             {
-                Some((EvaluatedLayer::Elsewhere, _)) | None => (layer, self.num_tokens),
+                Some((EvaluatedLayer::InCaches, _)) | None => (layer, self.num_tokens),
                 Some(earlier) => earlier,
             };
-            source.cut(&path, num_tokens, start, stop, &mut span, &mut lacks_state)?;
+            source.add_to(&path, num_tokens, start, stop, &mut chunk, &mut lacks_state)?;
         }
-        span.has_state &= !lacks_state;
-        Ok(span)
+        chunk.has_state &= !lacks_state;
+        Ok(chunk)
     }
 }
 
 impl EvaluatedLayer {
     fn of(cache: &LayerCache) -> Result<EvaluatedLayer, LmError> {
         let refused = || LmError::ChunkState {
-            what: format!("a {} cannot be stored in parts", cache.kind()),
+            what: format!("a {} cannot be stored in chunks", cache.kind()),
         };
         Ok(match cache {
             LayerCache::Kv(kv) => {
@@ -207,44 +209,49 @@ impl EvaluatedLayer {
             EvaluatedLayer::List(entries) => {
                 entries.iter_mut().for_each(|entry| entry.arrays_mut(into))
             }
-            EvaluatedLayer::Elsewhere => {}
+            EvaluatedLayer::InCaches => {}
         }
     }
 
-    /// `num_tokens` have been read.
-    fn cut(
+    /// Adds this layer's part to `chunk`. This state was taken after `num_tokens` tokens.
+    fn add_to(
         &self,
         path: &str,
         num_tokens: usize,
         start: usize,
         stop: usize,
-        span: &mut ChunkState,
+        chunk: &mut ChunkState,
         lacks_state: &mut bool,
     ) -> Result<(), LmError> {
         match self {
             EvaluatedLayer::Tokens { arrays, first, is_window } => {
                 let from = start.max(*first).min(stop);
                 if *is_window {
-                    span.held_from = span.held_from.max(from);
+                    chunk.held_from = chunk.held_from.max(from);
                 }
                 if from == stop {
                     return Ok(());
                 }
                 for (name, array) in arrays {
-                    span.push_tokens(format!("{name}.{path}"), array, from - first, stop - first)?;
+                    chunk.push_tokens(
+                        format!("{name}.{path}"),
+                        array,
+                        from - first,
+                        stop - first,
+                    )?;
                 }
             }
             EvaluatedLayer::State(slots)
                 if num_tokens == stop && slots.iter().all(Option::is_some) =>
             {
-                span.has_state = true;
+                chunk.has_state = true;
                 for (slot, array) in slots.iter().enumerate() {
                     let Some(array) = array else { continue };
                     let shape = array.shape().iter().map(|&length| length as usize).collect();
-                    let start = span.bytes.len();
-                    span.bytes.extend_from_slice(ffi::array_bytes(array)?);
-                    let range = start..span.bytes.len();
-                    span.tensors.push(StateTensor {
+                    let start = chunk.bytes.len();
+                    chunk.bytes.extend_from_slice(ffi::array_bytes(array)?);
+                    let range = start..chunk.bytes.len();
+                    chunk.tensors.push(StateTensor {
                         name: state_name(slot, path),
                         dtype: array.dtype(),
                         shape,
@@ -255,19 +262,20 @@ impl EvaluatedLayer {
             EvaluatedLayer::State(_) => *lacks_state = true,
             EvaluatedLayer::List(entries) => {
                 for (index, entry) in entries.iter().enumerate() {
-                    entry.cut(
+                    entry.add_to(
                         &entry_path(path, index),
                         num_tokens,
                         start,
                         stop,
-                        span,
+                        chunk,
                         lacks_state,
                     )?;
                 }
             }
-            EvaluatedLayer::Elsewhere => {
+            EvaluatedLayer::InCaches => {
                 return Err(LmError::ChunkState {
-                    what: "a snapshot does not hold its keys and values".to_owned(),
+                    what: "a checkpoint does not hold the keys and values of a plain cache"
+                        .to_owned(),
                 });
             }
         }
@@ -276,7 +284,7 @@ impl EvaluatedLayer {
 }
 
 impl ChunkState {
-    /// Adds the tokens `start..stop` of `array` `[1, H, T, …]`.
+    /// Adds the columns `start..stop` of `array` `[1, H, T, …]`.
     fn push_tokens(
         &mut self,
         name: String,

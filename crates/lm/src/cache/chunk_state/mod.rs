@@ -1,17 +1,17 @@
-//! Caches cut into spans of tokens and put together again: how a conversation is stored piece by
-//! piece.
+//! Conversion between caches and chunk states: the part of all layers' caches that belongs to a
+//! range of tokens. Conversations are stored as chunks.
 //!
-//! Of the tokens `start..stop` a span holds, as tensors by name (`<layer>` is the layer's number;
-//! an entry of a list of caches adds `.<entry>`):
+//! The state of the tokens `start..stop` is a set of named tensors (`<layer>` is the layer's
+//! number; an entry of a list of caches adds `.<entry>`):
 //!
 //! ```text
-//! keys.<layer>, values.<layer>      [1, H, n, D] of all n = stop - start tokens, or of those last ones that a ring still held
+//! keys.<layer>, values.<layer>      [1, H, n, D] for all n = stop - start tokens; for a ring, the last tokens that it still held
 //! keys_packed.<layer> …             quantized keys and values: packed, scales and biases of each
-//! state_<slot>.<layer>              a recurrent state behind the token stop - 1, where it was caught there
+//! state_<slot>.<layer>              a recurrent state after token stop - 1, if a checkpoint was taken there
 //! ```
-//! Keys and values of plain caches are there for every span, so a conversation can go on from any
-//! token of them. A ring gives up old tokens and a recurrent state all but the last: what they were
-//! on the way is kept only where a [`Checkpoint`] was taken.
+//! Plain caches have keys and values of every token, so generation can continue from any token of a
+//! chunk. A ring overwrites old tokens and a recurrent state holds only the newest state; to
+//! continue from an earlier position, a [`Checkpoint`] has to be taken there.
 
 mod assemble;
 mod extract;
@@ -24,7 +24,7 @@ pub use extract::{Checkpoint, ChunkState, EvaluatedLayers, StateTensor};
 use super::LayerCache;
 use super::prompt_file::LayerState;
 
-/// What has to be known of a layer's cache to put one together from spans.
+/// The settings of a layer's cache that are needed to assemble it from chunk states.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerLayout {
@@ -32,37 +32,37 @@ pub enum LayerLayout {
     Kv,
     /// Keys and values of the last tokens.
     Rotating {
-        /// How many of them.
+        /// The size of the ring in tokens.
         max_size: usize,
     },
     /// Keys and values of every token, quantized.
     Quantized {
-        /// Values that share a scale.
+        /// How many numbers share a scale.
         group_size: i32,
-        /// Bits a value.
+        /// Bits per number.
         bits: i32,
     },
     /// A recurrent state.
     Arrays {
-        /// Arrays that it consists of.
+        /// How many arrays it consists of.
         num_slots: usize,
     },
     /// Several caches of one layer.
     List(Vec<LayerLayout>),
 }
 
-/// What has to be known of all layers' caches.
+/// The layout of all layers' caches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheLayout(Vec<LayerLayout>);
 
 impl CacheLayout {
-    /// That of `caches`; none where one of them cannot be cut: rings that keep their first tokens,
-    /// chunked caches and batches.
+    /// The layout of `caches`; `None` if one of them cannot be stored in chunks: a rotating cache
+    /// with `keep > 0`, a chunked cache or a batch.
     pub fn of(caches: &[LayerCache]) -> Option<CacheLayout> {
         caches.iter().map(LayerLayout::of).collect::<Option<_>>().map(CacheLayout)
     }
 
-    /// That of the caches in a file, by its header alone.
+    /// The layout of the caches in a file, from its header alone.
     pub(super) fn of_states(layers: &[LayerState]) -> Option<CacheLayout> {
         layers.iter().map(LayerLayout::of_state).collect::<Option<_>>().map(CacheLayout)
     }
@@ -72,18 +72,17 @@ impl CacheLayout {
         &self.0
     }
 
-    /// The tokens that the widest ring holds; none where every layer holds all.
+    /// The size of the widest ring; `None` if there is no ring.
     pub fn window(&self) -> Option<usize> {
         self.0.iter().filter_map(LayerLayout::window).max()
     }
 
-    /// Whether a layer remembers a state that only stands for one place.
+    /// Whether a layer has a recurrent state, which is valid at one position only.
     pub fn has_state(&self) -> bool {
         self.0.iter().any(LayerLayout::has_state)
     }
 
-    /// Whether a conversation can only go on where a [`Checkpoint`] was taken or its last answer
-    /// ended.
+    /// Whether generation can continue only from a [`Checkpoint`] or from the end of the caches.
     pub fn needs_checkpoints(&self) -> bool {
         self.window().is_some() || self.has_state()
     }
@@ -147,7 +146,7 @@ impl LayerLayout {
     }
 }
 
-/// The tensors of keys and values, in the order in which they are cut and joined.
+/// The tensor names of keys and values, in the order in which they are extracted and assembled.
 const PLAIN: [&str; 2] = ["keys", "values"];
 const QUANTIZED: [&str; 6] = [
     "keys_packed",

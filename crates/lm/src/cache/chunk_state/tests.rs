@@ -1,5 +1,5 @@
-//! A conversation cut into spans, with its places caught on the way, goes on from any place that
-//! they allow as the original did there.
+//! A conversation that is stored in chunks, with checkpoints on the way, continues from every
+//! position that they allow exactly as the original did.
 
 use std::collections::HashMap;
 
@@ -71,93 +71,98 @@ fn state() -> LayerCache {
 
 type Stored = Vec<(usize, usize, ChunkState)>;
 
-/// Reads `steps` tokens at a time into `caches`, catching every place of `checkpoints`, and cuts what
-/// there is at `cuts` and the end.
+/// Reads `steps` tokens at a time into `caches`, takes a checkpoint at each position of
+/// `checkpoints`, and extracts the chunks that end at `ends` and at the last token.
 fn store(
     caches: &mut [LayerCache],
     steps: &[i32],
     checkpoints: &[usize],
-    cuts: &[usize],
+    ends: &[usize],
 ) -> Stored {
-    let mut caught = Vec::new();
+    let mut taken = Vec::new();
     for &length in steps {
         for cache in caches.iter_mut() {
             read(cache, length);
         }
         if checkpoints.contains(&caches[0].offset()) {
-            caught.extend(Checkpoint::of(caches.to_vec()));
+            taken.extend(Checkpoint::of(caches.to_vec()));
         }
     }
-    let caught: Vec<EvaluatedLayers> = caught
+    let taken: Vec<EvaluatedLayers> = taken
         .iter()
         .map(|checkpoint| EvaluatedLayers::of_checkpoint(checkpoint).unwrap())
         .collect();
     let held = EvaluatedLayers::of(caches).unwrap();
     let mut start = 0;
     let mut stored = Vec::new();
-    for &stop in cuts.iter().chain([&caches[0].offset()]) {
-        stored.push((start, stop, held.cut(&caught, start, stop).unwrap()));
+    for &stop in ends.iter().chain([&caches[0].offset()]) {
+        stored.push((start, stop, held.chunk_state(&taken, start, stop).unwrap()));
         start = stop;
     }
     stored
 }
 
-fn join(
+fn assemble(
     layout: &CacheLayout,
     stored: &Stored,
     num_tokens: usize,
 ) -> Result<Vec<LayerCache>, LmError> {
     let mut assembler = CacheAssembler::new(layout, num_tokens);
-    for (start, stop, span) in stored.iter().filter(|(start, ..)| *start < num_tokens) {
+    for (start, stop, chunk) in stored.iter().filter(|(start, ..)| *start < num_tokens) {
         let by_name: HashMap<&str, &StateTensor> =
-            span.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+            chunk.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
         assembler.add(*start, *stop, |name| {
             let tensor = by_name.get(name)?;
             Some(TensorSlice {
                 dtype: tensor.dtype,
                 shape: tensor.shape.clone(),
-                bytes: &span.bytes[tensor.range.clone()],
+                bytes: &chunk.bytes[tensor.range.clone()],
             })
         })?;
     }
     assembler.finish()
 }
 
-/// Stores a conversation of `steps`, and expects to go on exactly from the places `from`, and not
-/// from `not_from`.
+/// Stores a conversation of `steps`, and expects it to continue exactly from the positions `from`,
+/// and not from `not_from`.
 fn check(
     make: impl Fn() -> Vec<LayerCache>,
     steps: &[i32],
     checkpoints: &[usize],
-    cuts: &[usize],
+    ends: &[usize],
     from: &[usize],
     not_from: &[usize],
 ) {
     let layout = CacheLayout::of(&make()).unwrap();
-    let stored = store(&mut make(), steps, checkpoints, cuts);
-    let what = format!("{layout:?} after {steps:?}, caught at {checkpoints:?}, cut at {cuts:?}");
-    for &place in from {
-        let mut joined = join(&layout, &stored, place)
-            .unwrap_or_else(|error| panic!("{what}: from {place}: {error}"));
+    let stored = store(&mut make(), steps, checkpoints, ends);
+    let what = format!(
+        "{layout:?} after {steps:?}, checkpoints at {checkpoints:?}, chunks end at {ends:?}"
+    );
+    for &position in from {
+        let mut assembled = assemble(&layout, &stored, position)
+            .unwrap_or_else(|error| panic!("{what}: from {position}: {error}"));
         let mut original = make();
-        original.iter_mut().for_each(|cache| drop(read(cache, place as i32)));
+        original.iter_mut().for_each(|cache| drop(read(cache, position as i32)));
         for length in [2, 1, 1, 3] {
-            for (joined, original) in joined.iter_mut().zip(&mut original) {
-                assert_eq!(joined.offset(), original.offset(), "{what}: from {place}");
+            for (assembled, original) in assembled.iter_mut().zip(&mut original) {
+                assert_eq!(assembled.offset(), original.offset(), "{what}: from {position}");
                 assert!(
-                    read(joined, length) == read(original, length),
-                    "{what}: goes on otherwise from {place}"
+                    read(assembled, length) == read(original, length),
+                    "{what}: continues differently from {position}"
                 );
             }
         }
     }
-    for &place in not_from {
-        assert!(join(&layout, &stored, place).is_err(), "{what}: must not go on from {place}");
+    for &position in not_from {
+        assert!(
+            assemble(&layout, &stored, position).is_err(),
+            "{what}: must not continue from {position}"
+        );
     }
 }
 
 #[test]
-fn a_conversation_goes_on_from_its_parts() {
+fn a_conversation_continues_from_its_chunks() {
     check(
         || vec![kv(), kv()],
         &[300, 1, 1],
@@ -167,12 +172,12 @@ fn a_conversation_goes_on_from_its_parts() {
         &[303],
     );
     check(|| vec![quantized()], &[70, 1], &[], &[64], &[71, 64, 3], &[72]);
-    // A ring only knows its last tokens, and what was caught of it.
+    // A ring holds only its last tokens and those of its checkpoints.
     check(|| vec![kv(), ring(8)], &[20, 1, 1], &[], &[5, 10, 20], &[22], &[21, 14, 10, 8, 3]);
     check(|| vec![kv(), ring(8)], &[20], &[], &[5, 10], &[20, 16, 8, 5], &[]);
     check(|| vec![kv(), ring(8)], &[10, 10, 1], &[10], &[10, 20], &[21, 10, 9], &[15]);
     check(|| vec![ring(8)], &[5, 1, 1], &[], &[4], &[7, 4, 2], &[]);
-    // A state is only good where it was caught.
+    // A recurrent state can be continued only from a checkpoint.
     check(|| vec![state(), kv()], &[6, 4, 1, 1], &[6], &[6, 10], &[12, 6], &[10, 11, 3]);
     check(
         || vec![LayerCache::List(CacheList::new(vec![state(), ring(4), kv()]))],
@@ -185,18 +190,21 @@ fn a_conversation_goes_on_from_its_parts() {
 }
 
 #[test]
-fn what_a_part_still_holds_is_told() {
+fn a_chunk_says_what_it_still_holds() {
     fn check(
         make: impl Fn() -> Vec<LayerCache>,
         steps: &[i32],
         checkpoints: &[usize],
-        cuts: &[usize],
+        ends: &[usize],
         expected: &[(usize, bool)],
     ) {
-        let stored = store(&mut make(), steps, checkpoints, cuts);
-        let told: Vec<_> =
-            stored.iter().map(|(.., span)| (span.held_from, span.has_state)).collect();
-        assert_eq!(told, expected, "after {steps:?}, caught at {checkpoints:?}, cut at {cuts:?}");
+        let stored = store(&mut make(), steps, checkpoints, ends);
+        let found: Vec<_> =
+            stored.iter().map(|(.., chunk)| (chunk.held_from, chunk.has_state)).collect();
+        assert_eq!(
+            found, expected,
+            "after {steps:?}, checkpoints at {checkpoints:?}, chunks end at {ends:?}"
+        );
     }
     check(|| vec![kv()], &[20], &[], &[10], &[(0, false), (10, false)]);
     check(
@@ -223,16 +231,16 @@ fn what_a_part_still_holds_is_told() {
 }
 
 #[test]
-fn parts_that_do_not_fit_are_refused() {
+fn chunks_that_do_not_fit_are_refused() {
     let layout = CacheLayout::of(&[kv(), kv()]).unwrap();
     let good = || store(&mut [kv(), kv()], &[20], &[], &[10]);
     let check = |change: fn(&mut Stored), named: &str| {
         let mut stored = good();
         change(&mut stored);
-        let refusal = join(&layout, &stored, 20).map(drop).unwrap_err().to_string();
+        let refusal = assemble(&layout, &stored, 20).map(drop).unwrap_err().to_string();
         assert!(refusal.contains(named), "{refusal:?} should name {named:?}");
     };
-    assert!(join(&layout, &good(), 20).is_ok());
+    assert!(assemble(&layout, &good(), 20).is_ok());
     check(|stored| drop(stored[1].2.tensors.remove(2)), "keys.1");
     check(|stored| stored[0].2.tensors[1].shape[2] = 9, "values.0");
     check(|stored| stored[0].2.tensors[1].shape = vec![10, 64], "values.0");
@@ -242,7 +250,7 @@ fn parts_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn kinds_without_parts_have_no_layout() {
+fn caches_that_cannot_be_chunked_have_no_layout() {
     let chunked = LayerCache::Chunked(crate::cache::ChunkedKvCache::new(8));
     assert!(CacheLayout::of(&[kv(), chunked]).is_none());
     assert!(CacheLayout::of(&[LayerCache::Rotating(RotatingKvCache::new(8, 4))]).is_none());

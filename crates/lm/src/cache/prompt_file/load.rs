@@ -1,4 +1,4 @@
-//! Caches from a file that has been checked.
+//! Reading the caches of a prompt-cache file after its header has been checked.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,9 +18,8 @@ use crate::models::Model;
 use crate::safetensors_header::{CheckError, TensorEntry};
 use crate::weights::mlx_dtype;
 
-/// Reads the caches in `path`, and what the user stored beside them. Fails with one sentence on
-/// anything that a model could not continue from; whether the caches fit a certain model, only that
-/// model can tell ([`PromptFile`]).
+/// Reads the caches and the user metadata in `path`. Fails on any file that no model could continue
+/// from; use [`PromptFile::check_fit`] to check the caches against a certain model.
 pub fn load_prompt_cache(
     path: &Path,
 ) -> Result<(Vec<LayerCache>, BTreeMap<String, String>), LmError> {
@@ -29,28 +28,28 @@ pub fn load_prompt_cache(
     Ok((caches, file.0.metadata))
 }
 
-/// A prompt-cache file, open and checked as far as that goes without a model. Its arrays are still
-/// to be read, from the same file even if its path has another one by then.
+/// An open prompt-cache file with a checked header. Its arrays are read later from the same file
+/// handle, even if the path has been replaced by then.
 #[derive(Debug)]
 pub struct PromptFile(CheckedFile);
 
 impl PromptFile {
-    /// Opens and checks `path`; reads header and numbers only.
+    /// Opens and checks `path`; reads only the header and the scalars.
     pub fn open(path: &Path) -> Result<PromptFile, LmError> {
         CheckedFile::open(path).map(PromptFile).map_err(|refusal| error(path, refusal))
     }
 
-    /// What was stored beside the caches.
+    /// The user metadata.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.0.metadata
     }
 
-    /// Tokens that its layers have read; 0 where there are only recurrent states, which do not say.
+    /// How many tokens the layers have read; 0 if all are recurrent states, which do not record it.
     pub fn num_tokens(&self) -> usize {
         self.0.num_tokens()
     }
 
-    /// Its length.
+    /// The file's length in bytes.
     pub fn num_bytes(&self) -> Result<u64, LmError> {
         self.0
             .file
@@ -60,34 +59,34 @@ impl PromptFile {
             .map_err(|source| self.unreadable(source))
     }
 
-    /// How its layers are kept, by what its header says; none where they could not be put together
-    /// again from spans.
+    /// The layout of its layers according to the header; `None` if one of them cannot be stored in
+    /// chunks.
     pub fn layout(&self) -> Option<CacheLayout> {
         CacheLayout::of_states(&self.0.layers)
     }
 
-    /// Fails unless `model` can continue it; nothing is read for that. Where `is_its_own` says that
-    /// this very model made it, its numbers must be of the type that the model computes with.
+    /// Fails unless `model` can continue from it, by its header alone. With `is_its_own` the file
+    /// was made by this very model, so its numbers must be of the type that the model computes in.
     pub fn check_fit(&self, model: &Model, is_its_own: bool) -> Result<(), LmError> {
         check_fit(model, &self.0.layers, is_its_own)
     }
 
-    /// Its caches. Only what is in use is read, not the room that other programs leave for more
-    /// tokens.
+    /// Reads the caches: only the tokens in use, not the spare capacity that other programs save.
     pub fn read(&self) -> Result<Vec<LayerCache>, LmError> {
         self.read_with(&mut Reading { file: &self.0, hasher: None }, None)
     }
 
-    /// Its caches, with their numbers in the types that `model` computes with. They must fit.
+    /// Reads the caches and converts them to the types that `model` computes in. The file must have
+    /// passed [`PromptFile::check_fit`].
     pub fn read_for(&self, model: &Model) -> Result<Vec<LayerCache>, LmError> {
         self.read_with(&mut Reading { file: &self.0, hasher: None }, Some(&own_caches(model)?))
     }
 
-    /// As [`PromptFile::read_for`], with a BLAKE3 hash of what was read and of the metadata, in
-    /// hex. It is the same for the same contents, whatever room the file has for more.
+    /// As [`PromptFile::read_for`], with a BLAKE3 hash (hex) of the metadata and of all that was
+    /// read. Spare capacity in the file does not change it.
     pub fn read_and_hash_for(&self, model: &Model) -> Result<(Vec<LayerCache>, String), LmError> {
-        // What is hashed names what is stored: it must not change. Texts and numbers each have a
-        // length or an end of their own.
+        // Stored namespaces contain this hash, so its input format must not change. Every part is
+        // length-prefixed or terminated, so that different contents cannot collide.
         let mut hasher = blake3::Hasher::new();
         hasher.update(b"cairn prompt file 1\n");
         for text in self.metadata().iter().flat_map(|(key, value)| [key, value]) {
@@ -127,7 +126,7 @@ fn error(path: &Path, refusal: Refusal) -> LmError {
     }
 }
 
-/// Gives recurrent states the number of tokens that the other layers have read.
+/// Sets the offset of recurrent states to that of the other layers.
 fn count_as_read(cache: &mut LayerCache, num_tokens: usize) {
     match cache {
         LayerCache::Arrays(cache) => cache.advance(num_tokens),
@@ -144,14 +143,13 @@ fn count_as_read(cache: &mut LayerCache, num_tokens: usize) {
 
 struct Reading<'a> {
     file: &'a CheckedFile,
-    /// Of everything that is read, in its order; none where nobody asks.
+    /// Hashes all that is read, in order; `None` if no hash is wanted.
     hasher: Option<blake3::Hasher>,
 }
 
-// Lengths and numbers are below 2^31 from here on: the header check and the numbers' own saw to
-// that.
+// The casts to i32 below cannot overflow: the header check limits every length and number.
 impl Reading<'_> {
-    /// With numbers in the types of `own`, where that is given.
+    /// The cache of one layer, converted to the types of `own` if that is given.
     fn cache(
         &mut self,
         layer: &LayerState,
@@ -281,7 +279,7 @@ impl Reading<'_> {
         wanted: Option<Dtype>,
     ) -> Result<Array, LmError> {
         if let Some(hasher) = &mut self.hasher {
-            // The name says which of a layer's arrays it is.
+            // The name tells a layer's arrays apart.
             hasher
                 .update(format!("{} {} {shape:?}\n", tensor.name, tensor.dtype.name()).as_bytes());
             hasher.update(bytes);
@@ -289,7 +287,7 @@ impl Reading<'_> {
         array_of(bytes, shape, mlx_dtype(tensor.dtype), wanted)
     }
 
-    /// Hashes which kind of cache comes next, and its numbers.
+    /// Adds a cache's class and scalars to the hash.
     fn note(&mut self, class: Class, numbers: &[usize]) {
         if let Some(hasher) = &mut self.hasher {
             hasher.update(format!("{} {numbers:?}\n", class.name()).as_bytes());
@@ -308,7 +306,7 @@ fn array_of(
     match wanted.filter(|wanted| *wanted != dtype) {
         Some(wanted) => {
             let array = array.as_dtype(wanted)?;
-            // At once, so that the file's bytes are not kept beside it.
+            // Evaluated at once, so that the unconverted copy is freed.
             array.eval()?;
             Ok(array)
         }

@@ -1,13 +1,13 @@
-//! Prompt caches as files that mlx-lm reads and writes.
+//! Prompt-cache files, which mlx-lm reads and writes too.
 //!
 //! ```text
 //! <name>.safetensors, layout of mlx-lm 0.32.0
 //! ├── __metadata__
-//! │   ├── 0.<key>          what the user stored beside the caches
+//! │   ├── 0.<key>          user metadata
 //! │   ├── 1.<layer>        the cache's class
 //! │   ├── 2.0              empty
-//! │   └── 2.<n>.0, 2.<n>.1 a tensor's name, and that it stands for a "scalar", a "string" (code points) or "none" (no values)
-//! └── <layer>.<i>          the cache's state in this order; what is no array is listed under 2
+//! │   └── 2.<n>.0, 2.<n>.1 a tensor's name, and what it encodes: "scalar", "string" (code points) or "none" (no values)
+//! └── <layer>.<i>          the cache's state in this order; values that are no arrays are listed under 2
 //!     KVCache              keys, values, offset
 //!     RotatingKVCache      keys, values, offset, keep, max_size, index
 //!     QuantizedKVCache     keys.{0,1,2}, values.{0,1,2}, offset, group_size, bits
@@ -15,12 +15,11 @@
 //!     ArraysCache          <0>.<slot>, left_padding, lengths (both none: they belong to batches)
 //!     CacheList            <entry>.0 that entry's state, <entry>.1 its class
 //! ```
-//! The layout of 0.30.4 differs: numbers are strings under `0.<layer>.<i>`, `1.<key>` is the user's
-//! and `2.<layer>` the class. It is read only.
+//! The layout of 0.30.4 differs: numbers are strings under `0.<layer>.<i>`, `1.<key>` is user
+//! metadata and `2.<layer>` the class. Files of that layout are read, but not written.
 //!
-//! Two things that both layouts leave out: a recurrent state does not say how many tokens it has
-//! read, so it is given the number that the other layers say; and mlx-lm's loader takes the dots in
-//! a user's key for nesting, so keys are better without.
+//! Neither layout records how many tokens a recurrent state has read; it gets the offset of the
+//! other layers. mlx-lm's loader treats dots in a user's key as nesting, so keys should have none.
 
 mod checked;
 mod load;

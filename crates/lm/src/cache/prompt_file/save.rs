@@ -1,4 +1,4 @@
-//! Caches to a file.
+//! Writing a prompt-cache file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,9 +14,9 @@ use crate::LmError;
 use crate::cache::{LayerCache, QuantizedArray};
 use crate::ffi;
 
-/// Writes `caches` and `metadata` to `path` in the layout of mlx-lm 0.32.0, so that afterwards
-/// either all of it is there or what was there before. Buffers are cut to the tokens in use: what
-/// was trimmed away is not written, nor the room for more.
+/// Writes `caches` and `metadata` to `path` in the layout of mlx-lm 0.32.0. The file is replaced
+/// atomically: after an error the old one, if any, is still there. Buffers are cut to the tokens in
+/// use. Fails for caches with several rows, and if the file cannot be written.
 pub fn save_prompt_cache(
     path: &Path,
     caches: &[LayerCache],
@@ -37,24 +37,24 @@ pub fn save_prompt_cache(
     write(path, state.tensors, header)
 }
 
-/// Fails where [`save_prompt_cache`] could not write, before there is something to lose.
+/// Fails if [`save_prompt_cache`] could not write `path`: call it before a long computation.
 pub fn check_writable(path: &Path) -> std::result::Result<(), LmError> {
     Replacement::create(path)
         .map(drop)
         .map_err(|source| LmError::Write { path: path.to_owned(), source })
 }
 
-/// What becomes a tensor of the file.
+/// The contents of one tensor of the file.
 enum Content {
     Array(Array),
-    Numbers(Vec<i32>, Vec<usize>), // and their shape
+    Numbers(Vec<i32>, Vec<usize>), // values and shape
 }
 
 /// The caches' states, flattened.
 #[derive(Default)]
 struct State {
     tensors: Vec<(String, Content)>,
-    kinds: Vec<(String, &'static str)>, // of those that stand for something else than an array
+    kinds: Vec<(String, &'static str)>, // name and meaning of the tensors that encode other values
 }
 
 impl State {
@@ -138,7 +138,7 @@ impl State {
         }
     }
 
-    /// Numbers that follow a pair of keys and values.
+    /// Adds scalars after a pair of keys and values.
     fn numbers(&mut self, prefix: &str, numbers: &[i32]) {
         for (index, number) in numbers.iter().enumerate() {
             self.other(
@@ -188,8 +188,7 @@ fn write(
     mut tensors: Vec<(String, Content)>,
     metadata: BTreeMap<String, String>,
 ) -> std::result::Result<(), LmError> {
-    // Wide items first: every tensor is then aligned to its items, as readers that map the file
-    // want it.
+    // Tensors with wide items first, so that every tensor is aligned for readers that map the file.
     tensors.sort_by_key(|(_, content)| std::cmp::Reverse(content.item_bytes()));
     let mut entries = Map::new();
     entries.insert("__metadata__".to_owned(), json!(metadata));
@@ -230,7 +229,7 @@ fn write(
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
 }
 
-/// A new file that is to replace another.
+/// A temporary file that will replace `target`.
 struct Replacement {
     file: tempfile::NamedTempFile,
     folder: PathBuf,
@@ -238,12 +237,12 @@ struct Replacement {
 }
 
 impl Replacement {
-    /// Where a link leads, and never in place of a device, a pipe or a folder.
+    /// Follows links; refuses to replace a device, a pipe or a folder.
     fn create(path: &Path) -> io::Result<Self> {
         let target = match std::fs::metadata(path) {
             Ok(metadata) if metadata.is_file() => std::fs::canonicalize(path)?,
             Ok(_) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
                 path.to_owned()

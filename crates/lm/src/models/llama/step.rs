@@ -1,12 +1,12 @@
-//! Llama, one token at a time on a CUDA device: five launches a layer, in functions that MLX traces
-//! only once.
+//! The decode step of a llama on a CUDA device: five kernel launches per layer, in functions that
+//! MLX traces only once.
 //!
 //! ```text
 //! segment 0        segment 1                                                               …  last segment
 //! norm, q/k/v ── attention ── output, residual ── norm, gate/up ── down, residual ── norm, q/k/v ── …  norm
 //! ```
-//! Between two attentions nothing depends on how many tokens there are, so each segment is traced
-//! with its first token and replayed for all others.
+//! Between two attentions no shape depends on the number of tokens, so each segment is traced with
+//! the first token and replayed for all others.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,15 +24,16 @@ use crate::nn::cuda::{AttentionShape, Fusion, Kernels, QuantizedRows};
 pub(super) struct CudaStep {
     kernels: Rc<Kernels>,
     segments: Vec<Compiled>,
-    /// For one capacity of the caches' buffers and one number of splits: those change seldom.
+    /// Compiled for one capacity of the caches' buffers and one number of splits, which seldom
+    /// change.
     attention: RefCell<Option<((i32, i32), Compiled)>>,
     attention_shape: AttentionShape,
     angles: Array,
 }
 
 impl CudaStep {
-    /// The step for these layers; none on another device and for layers that its kernels cannot
-    /// read.
+    /// The step for these layers; `None` on other devices, and if the kernels do not support the
+    /// layers' format.
     pub(super) fn new(
         shape: &Shape,
         layers: &[Rc<TransformerBlock>],
@@ -78,14 +79,14 @@ impl CudaStep {
         })
     }
 
-    /// Whether it can run this pass: one token of one row, after others in plain caches.
+    /// Whether it supports this pass: one token of one row, with plain, non-empty bfloat16 caches.
     pub(super) fn applies(&self, embeddings: &Array, caches: &[LayerCache]) -> bool {
         let is_bfloat16 = |array: &Array| array.dtype() == Dtype::Bfloat16;
         let is_plain = |cache: &LayerCache| matches!(cache, LayerCache::Kv(cache) if !cache.is_empty() && cache.arrays().into_iter().all(is_bfloat16));
         embeddings.shape()[..2] == [1, 1] && is_bfloat16(embeddings) && caches.iter().all(is_plain)
     }
 
-    /// As `Architecture::forward`, for what [`CudaStep::applies`] to.
+    /// As `Architecture::forward`, for passes that [`CudaStep::applies`] to.
     pub(super) fn forward(
         &self,
         embeddings: Array,
@@ -107,8 +108,8 @@ impl CudaStep {
         Ok(h)
     }
 
-    /// Hidden state `[1, 1, D]` to logits `[1, 1, V]`; none where the output layer is of another
-    /// kind.
+    /// Hidden state `[1, 1, D]` to logits `[1, 1, V]`; `None` if the kernel does not support the
+    /// output layer or the pass.
     pub(super) fn logits(
         &self,
         hidden: &Array,
@@ -135,7 +136,7 @@ impl CudaStep {
         let offset = cache.offset() as i32;
         let Some((keys, values, tail)) = cache.with_tail_room()? else {
             return Err(Exception::custom(
-                "a step on a CUDA device follows other tokens".to_owned(),
+                "the CUDA decode step needs a cache with tokens".to_owned(),
             ));
         };
         let sizes = sizes
@@ -164,7 +165,7 @@ impl CudaStep {
     }
 }
 
-/// A layer's matrices, all of a kind that the kernels read.
+/// A layer's matrices, all in the format of the kernels.
 #[derive(Debug)]
 pub(super) struct Matrices<'a> {
     qkv: QuantizedRows<'a>,
@@ -187,20 +188,20 @@ impl TransformerBlock {
 
     fn matrices(&self) -> Result<Matrices<'_>, Exception> {
         self.quantized().ok_or_else(|| {
-            Exception::custom("a layer is not quantized as its kernels ask".to_owned())
+            Exception::custom("the CUDA kernels do not support this layer's format".to_owned())
         })
     }
 }
 
-/// A layer up to its attention: the residual stream, and queries, keys and values of all heads side
-/// by side.
+/// A layer up to its attention: returns the residual stream `[1, 1, D]`, and queries, keys and
+/// values of all heads concatenated.
 fn begin(layer: &TransformerBlock, kernels: &Kernels, h: Array) -> Result<Vec<Array>, Exception> {
     let fusion = Fusion { norm: Some(layer.input_layernorm.parts()), ..Fusion::default() };
     let qkv = kernels.product(&h, layer.matrices()?.qkv, fusion)?;
     Ok(vec![h, qkv])
 }
 
-/// A layer from its attention's result on.
+/// A layer from its attention's output on: returns the new residual stream `[1, 1, D]`.
 fn finish(
     layer: &TransformerBlock,
     kernels: &Kernels,

@@ -1,8 +1,9 @@
-  // Attention of one token, its rotation and its place in the cache included.
-  // qkv holds queries, keys and values of all heads. The tokens before it are in two places, k and v [KV_HEADS, capacity, D] and tail_k
-  // and tail_v [KV_HEADS, TAIL, D]; sizes says how many are in each. next_k and next_v are the tail ones with this token behind them.
-  // A block takes one query head, or with SPLITS > 1 one part of its keys; y then holds D sums, the peak and the total weight of each
-  // part, for combine.cu. A key is read by D / 8 lanes, with AHEAD keys in flight for each.
+  // Attention of one token, with its RoPE and its append to the cache.
+  // qkv holds the queries, keys and values of all heads. The tokens before it are in k and v [KV_HEADS, capacity, D] and in the tail
+  // buffer, tail_k and tail_v [KV_HEADS, TAIL, D]; sizes holds the number of tokens in each. next_k and next_v are the tail buffer with
+  // this token appended.
+  // A block computes one query head or, with SPLITS > 1, one part of its keys; y then holds the D sums, the peak and the total weight of
+  // each part, for combine.cu. A key is read by D / 8 lanes, with AHEAD keys in flight for each.
   constexpr int LANES = D / 8;
   constexpr int STREAMS = THREADS / LANES;
   constexpr int WARPS = THREADS / 32;

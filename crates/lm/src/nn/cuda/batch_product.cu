@@ -1,8 +1,8 @@
   // y[B, 1, N] = x[B, 1, K] times the transpose of a 4-bit matrix of N rows, whose value is scale * q + bias by groups along K, on tensor
-  // cores: 8 TILES rows of x share what is read of the matrix.
+  // cores: 8 TILES rows of x share each read of the matrix.
   //   GATED: the matrix has 2 N rows, and y = silu(first half) * second half.  RESIDUAL: residual [B, 1, N] is added to y.
-  // A block takes 16 STRIPS rows of the matrix (GATED: 16 of each half) and as many of x. Its warps take turns along K, 64 numbers at a
-  // time, and add up in the end.
+  // A block computes 16 STRIPS rows of the matrix (GATED: 16 of each half) with 8 TILES rows of x. Its warps take turns along K, 64
+  // numbers at a time, and add up their sums at the end.
   constexpr int SPAN = 64, SUMS = 16 * STRIPS, OUTPUTS = GATED ? 16 : SUMS, ROWS = 8 * TILES;
   static_assert(!GATED || STRIPS == 2);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

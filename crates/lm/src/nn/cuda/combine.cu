@@ -1,4 +1,4 @@
-  // The parts of attention.cu, SPLITS for each row and query head (a block each), become one result.
+  // Combines the SPLITS parts of attention.cu; one block for each query head.
   const size_t index = blockIdx.x;
   const float* part = parts + index * SPLITS * (D + 2);
   float highest = -1e30f;

@@ -1,10 +1,10 @@
-//! Kernels for writing tokens on a CUDA device.
+//! Kernels for decoding on a CUDA device.
 //!
-//! MLX's own take some seventeen launches a layer there, each of which costs the host microseconds,
-//! and its 4-bit product reads memory at a sixth of an H200's speed, once for each row of a batch.
-//! [`Kernels`] do one row's layer in five launches; [`batch_product`] reads the weights once for
-//! all rows. They read bfloat16 and MLX's affine 4-bit format; for anything else, and on every
-//! other device, models run on MLX's operations.
+//! MLX's own operations take some seventeen launches per layer, each of which costs the host
+//! microseconds, and its 4-bit product reads memory at a sixth of an H200's bandwidth, once for
+//! each row of a batch. [`Kernels`] compute a layer for one row in five launches; [`batch_product`]
+//! reads the weights once for all rows. They support bfloat16 and MLX's affine 4-bit format; for
+//! other formats and devices, models use MLX's operations.
 
 use std::cell::OnceCell;
 
@@ -15,7 +15,7 @@ use crate::cache::KvCache;
 use crate::config::Quantization;
 use crate::ffi::{self, CudaKernel, Launch};
 
-/// Rows of quantized numbers, as the product reads them.
+/// A quantized matrix `[N, K]`, as the kernels read it.
 #[derive(Debug, Clone, Copy)]
 pub struct QuantizedRows<'a> {
     /// u32 `[N, K * bits / 32]`
@@ -24,19 +24,19 @@ pub struct QuantizedRows<'a> {
     pub scales: &'a Array,
     /// `[N, K / group_size]`
     pub biases: &'a Array,
-    /// How they are packed.
+    /// Group size and bits.
     pub settings: Quantization,
 }
 
 impl QuantizedRows<'_> {
-    /// The longest vector that is kept in a block's shared memory.
+    /// The longest vector that fits a block's shared memory.
     const MAX_INPUTS: i32 = 20_480;
 
     fn inputs(&self) -> i32 {
         self.packed.dim(1) * 32 / self.settings.bits
     }
 
-    /// Whether the kernel reads this format.
+    /// Whether the kernels support this format.
     pub fn are_readable(&self) -> bool {
         self.settings.bits == 4
             && self.inputs() <= Self::MAX_INPUTS
@@ -45,18 +45,18 @@ impl QuantizedRows<'_> {
     }
 }
 
-/// What a product does before and after, in the same launch.
+/// Operations before and after a product, in the same launch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Fusion<'a> {
-    /// RMS-normalises the input: weight `[K]` and epsilon.
+    /// RMS-normalizes the input with a weight `[K]` and epsilon.
     pub norm: Option<(&'a Array, f32)>,
-    /// Takes the first half of the outputs as gate of the second: `silu(gate) * up`.
+    /// Computes `silu(gate) * up`, where the first half of the outputs is the gate.
     pub gated: bool,
-    /// Is added to the output.
+    /// Is added to the output; of the output's shape.
     pub residual: Option<&'a Array>,
 }
 
-/// The kernels, compiled by the device's driver on first use.
+/// The kernels for a single row. Each is compiled on its first launch.
 #[derive(Debug)]
 pub struct Kernels {
     product: CudaKernel,
@@ -65,7 +65,7 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// The kernels; none where MLX does not compute on a CUDA device that runs them.
+    /// The kernels; `None` unless MLX computes on a CUDA device that supports them.
     pub fn load() -> Option<Self> {
         if !runs_kernels() {
             return None;
@@ -92,7 +92,7 @@ impl Kernels {
         })
     }
 
-    /// `x` `[1, 1, K]` times the rows: `[1, 1, N]`, or half of that where they are gated.
+    /// `x` `[1, 1, K]` times the matrix: `[1, 1, N]`, or `[1, 1, N / 2]` if gated.
     pub fn product(
         &self,
         x: &Array,
@@ -100,8 +100,8 @@ impl Kernels {
         fusion: Fusion<'_>,
     ) -> Result<Array, Exception> {
         let outputs = rows.packed.dim(0) / if fusion.gated { 2 } else { 1 };
-        // Few rows are spread thin over the device; of many, a warp takes several, which share the
-        // input that it has read.
+        // A small matrix is spread over as many warps as possible; in a large one a warp computes
+        // several outputs with the input that it has read.
         let (rows_per_warp, warps) = match (outputs < 4096, fusion.gated) {
             (true, _) => (1, 4),
             (false, true) => (2, 8),
@@ -138,16 +138,21 @@ impl Kernels {
         Ok(product)
     }
 
-    /// Into how many parts keys are split, so that long contexts fill the device.
+    /// The number of parts into which keys are split, so that long contexts occupy the device.
     pub fn num_splits(num_keys: i32) -> i32 {
         if num_keys <= 2048 { 1 } else { 16 }
     }
 
-    /// Attention of one token: `inputs` are its queries, keys and values `[1, 1, (H + 2 H_kv) D]`,
-    /// the keys and values before it, stored and tail (`[1, H_kv, capacity or TAIL, D]` each),
-    /// how many there are (i32 `[2]`), and the angle that each pair of numbers turns by from one
-    /// position to the next (f32 `[D / 2]`). Returns what it attends to, `[1, 1, H D]`, and the
-    /// tail keys and values with its own behind them.
+    /// Attention of one token, RoPE included. The inputs are:
+    ///
+    /// 1. the token's queries, keys and values, `[1, 1, (H + 2 H_kv) D]`;
+    /// 2. and 3. the cache's keys and values, `[1, H_kv, capacity, D]`;
+    /// 4. and 5. the tail buffer's keys and values, `[1, H_kv, TAIL_CAPACITY, D]`;
+    /// 6. how many tokens are in the cache and in the tail buffer, i32 `[2]`;
+    /// 7. the rotation angles of [`Rope::angles`](crate::nn::Rope::angles), f32 `[D / 2]`.
+    ///
+    /// Returns the attention output `[1, 1, H D]`, and the tail buffer's keys and values with those
+    /// of the token appended.
     pub fn attention(
         &self,
         inputs: &[Array; 7],
@@ -192,9 +197,9 @@ impl Kernels {
     }
 }
 
-/// Whether MLX computes on a CUDA device of compute capability 8.0 or more, the first with products
-/// of bfloat16 matrices. MLX itself also runs on 7.5, and says that a kernel does not compile only
-/// when it is waited for.
+/// Whether MLX computes on a CUDA device of compute capability 8.0 or more, the first with bfloat16
+/// matrix products. MLX itself supports 7.5 too, and reports a kernel that does not compile only
+/// when its result is waited for.
 fn runs_kernels() -> bool {
     thread_local!(static ANSWER: OnceCell<bool> = const { OnceCell::new() });
     let ask = || {
@@ -216,23 +221,23 @@ fn runs_kernels() -> bool {
 }
 
 thread_local! {
-    /// None where the device does not run it. It belongs to no model: whichever loads first must
-    /// not be the one that keeps it.
+    /// `None` if the device does not support it. It belongs to the thread and not to a model, so
+    /// that all models share it.
     static BATCH_PRODUCT: OnceCell<Option<CudaKernel>> = const { OnceCell::new() };
 }
 
-/// `x` `[B, 1, K]` times the rows, `[B, 1, N]`, or half of that where they are gated. None for a
-/// single row, for what the kernel does not read (a norm too), and on other devices.
+/// `x` `[B, 1, K]` times the matrix: `[B, 1, N]`, or `[B, 1, N / 2]` if gated. `None` for a single
+/// row, for formats and fusions that the kernel does not support (a norm), and on other devices.
 ///
-/// MLX multiplies the rows of a batch one by one. Given as rows of one matrix it takes its kernel
-/// for prompts, which reads the weights once too, but compiles for 14 to 39 seconds at its first
-/// use in a size. Weights are rounded to bfloat16 before they are multiplied, as there.
+/// MLX multiplies the rows of a batch one by one. If they are passed as one matrix it uses its
+/// prefill kernel, which also reads the weights once, but takes 14 to 39 seconds to compile for
+/// each new size. As in that kernel, weights are rounded to bfloat16 before the multiplication.
 pub fn batch_product(
     x: &Array,
     rows: QuantizedRows<'_>,
     fusion: Fusion<'_>,
 ) -> Result<Option<Array>, Exception> {
-    const SPAN: i32 = 64; // of numbers that a warp takes at a time
+    const SPAN: i32 = 64; // numbers that a warp reads at a time
     BATCH_PRODUCT.with(|kernel| {
         let load = || {
             let inputs = ["x", "residual", "w", "scales", "biases"];
@@ -260,8 +265,8 @@ pub fn batch_product(
             return Ok(None);
         }
         let outputs = rows.packed.dim(0) / if fusion.gated { 2 } else { 1 };
-        // As in a single row's product: where outputs are few, more warps share each. Few variants:
-        // each is compiled once on its device.
+        // As in the product of a single row, small matrices use more warps per output. There are
+        // few variants, because each has to be compiled.
         let (strips, warps) = if outputs < 8192 && !fusion.gated {
             (1, 16.min(inputs / SPAN))
         } else {
@@ -295,19 +300,19 @@ pub fn batch_product(
     })
 }
 
-/// What attention is compiled for.
+/// The constants that the attention kernel is compiled with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionShape {
-    /// Of queries.
+    /// The number of query heads.
     pub heads: i32,
-    /// Of keys and values.
+    /// The number of key/value heads.
     pub kv_heads: i32,
-    /// 64, 128 or 256.
+    /// The head size: 64, 128 or 256.
     pub head_dim: i32,
-    /// Of the scores.
+    /// The factor of the attention scores.
     pub scale: f32,
-    /// Whether neighbouring numbers turn together, instead of those half a head apart.
+    /// Whether RoPE rotates neighbouring numbers, instead of those half a head apart.
     pub traditional: bool,
-    /// From [`Kernels::num_splits`].
+    /// The result of [`Kernels::num_splits`].
     pub splits: i32,
 }

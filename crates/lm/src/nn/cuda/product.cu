@@ -1,7 +1,7 @@
   // y[N] = x[K] times the transpose of a 4-bit matrix of N rows, whose value is scale * q + bias by groups along K.
-  //   NORM: x is first RMS-normalised by norm_weight.  GATED: the matrix has 2 N rows, and y = silu(first half) * second half.
+  //   NORM: x is first RMS-normalized with norm_weight.  GATED: the matrix has 2 N rows, and y = silu(first half) * second half.
   //   RESIDUAL: residual is added to y.
-  // Each warp takes ROWS rows; each lane 32 numbers of a row at a time, so that a warp reads 512 consecutive bytes.
+  // Each warp computes ROWS rows; each lane reads 32 numbers of a row at a time, so that a warp reads 512 consecutive bytes.
   constexpr int SPAN = 32;
   constexpr int NUM_SPANS = K / SPAN;
   constexpr int PADDED = (NUM_SPANS + 31) / 32 * 32 * SPAN;
