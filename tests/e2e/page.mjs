@@ -56,9 +56,12 @@ export class Page {
 
   /** The row of a conversation; while an answer is being written, its name says so too. */
   row(title) {
-    return this.driver
-      .getByRole('navigation')
-      .getByRole('button', { name: new RegExp(`^${title}( , being written)?$`) });
+    return this.driver.getByRole('navigation').getByRole('button', { name: new RegExp(`^${title}( , answering)?$`) });
+  }
+
+  /** A starting point in the list that is open. */
+  startingPoint(name) {
+    return this.dialog('Start a chat from').getByRole('button', { name: new RegExp(`^Start from ${name} `) });
   }
 
   /** Waits until this text can be seen somewhere. */
@@ -102,11 +105,23 @@ export class Page {
     return this.region('Messages').getByRole('article', { name: 'You' }).locator('p').allInnerTexts();
   }
 
-  /** How many tokens of the last answer's prompt were read from the cache, of how many. */
+  /** The line under the last answer. */
+  get statusLine() {
+    return this.answer.locator('summary');
+  }
+
+  /** The figures behind the line under the last answer, by name. */
+  async figures() {
+    await this.answer.locator('dl').waitFor({ state: 'attached' });
+    const [names, values] = await Promise.all(['dt', 'dd'].map((cell) => this.answer.locator(cell).allTextContents()));
+    return Object.fromEntries(names.map((name, index) => [name, values[index]]));
+  }
+
+  /** How many tokens of the last answer's prompt came from saved context, of how many. */
   async cached() {
-    const words = await this.answer.getByText(/tokens read from cache/).innerText();
-    const [, cached, prompt] = /([\d,]+) of ([\d,]+) tokens read from cache/.exec(words);
-    return { cached: number(cached), prompt: number(prompt) };
+    const { Prompt: words } = await this.figures();
+    const [, read, cached] = /^([\d,]+) tokens? read, ([\d,]+) from saved context$/.exec(words);
+    return { cached: number(cached), prompt: number(read) + number(cached) };
   }
 
   /** Notes each text that the last match of a selector goes through from now on; the returned function gives them. */

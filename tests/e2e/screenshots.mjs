@@ -35,17 +35,17 @@ try {
     await page.driver.screenshot({ path: join(to, `${name}.png`), animations: 'disabled' });
   };
   await page.open(core.url);
-  await page.button('Look again').waitFor();
+  await page.button('Refresh').waitFor();
   await look('no-model');
 
   await home.addBroken('half-a-model');
-  await page.button('Look again').click();
+  await page.button('Refresh').click();
   await page.button('Show models').click();
   await look('problem');
   await page.driver.keyboard.press('Escape');
 
   await home.addStarter();
-  await page.button('Look again').click();
+  await page.button('Refresh').click();
   await page.driver.getByRole('heading', { name: 'A conversation keeps its place' }).waitFor();
   await look('empty');
   await look('empty-narrow', { size: NARROW, colorScheme: 'dark' });
@@ -64,12 +64,12 @@ try {
   await look('narrow', { size: NARROW });
 
   await page.driver.setViewportSize(WIDE);
-  await page.answer.locator('summary').click();
+  await page.statusLine.click();
   await look('figures');
   await page.row('How do I reverse a list in Python\\?').click();
   await look('code');
   await look('code-narrow', { size: NARROW, colorScheme: 'dark' });
-  await page.button('Show conversations').click();
+  await page.button('Show chats').click();
   await look('drawer', { size: NARROW });
   await page.driver.setViewportSize(WIDE);
   await page.button('Settings').click();
@@ -91,30 +91,31 @@ try {
   await look('deleted');
 
   await page.row('What is the capital of France\\?').click();
-  await page.button('Kept').click();
-  await page.dialog('What is kept of this conversation').waitFor();
-  await look('kept');
-  await look('kept-dark', { colorScheme: 'dark' });
-  await page.button('Save as named…').click();
+  await page.button('Saved').click();
+  await page.dialog('Saved context of this chat').waitFor();
+  await look('saved-panel');
+  await look('saved-panel-dark', { colorScheme: 'dark' });
+  await page.button('Save as starting point…').click();
   await page.box('Name').fill('France');
   await page.button('Save').click();
   await page.shows('Saved as “France”');
   await page.driver.keyboard.press('Escape');
   await page.button('Start from…').click();
   await look('start-from');
-  await page.button('Start from France').first().click();
-  await page.driver.getByRole('complementary', { name: 'Beginning' }).waitFor();
+  await page.startingPoint('France').click();
+  await page.driver.getByRole('complementary', { name: 'Starting point' }).waitFor();
   await page.ask('How large is it?');
-  await look('beginning');
-  await page.button('What is kept').click();
+  await look('starting-point');
+  await page.button('Saved context').click();
+  await page.driver.getByText('Details').click();
   await page.driver.getByRole('treeitem').first().waitFor();
-  await look('cache');
-  await look('cache-dark', { colorScheme: 'dark' });
-  await look('cache-narrow', { size: NARROW });
+  await look('saved-context');
+  await look('saved-context-dark', { colorScheme: 'dark' });
+  await look('saved-context-narrow', { size: NARROW });
   await page.driver.setViewportSize(WIDE);
   const [download] = await Promise.all([
     page.driver.waitForEvent('download'),
-    page.button('Export prompt cache France').click(),
+    page.button('Export starting point France').click(),
   ]);
   const file = join(home.folder, 'France.safetensors');
   await download.saveAs(file);

@@ -27,9 +27,8 @@ test('the desktop app answers, closes and comes back with the conversation', { t
   await ask(window, 'Hello, window', 1);
   await ask(window, 'And again', 2);
   const [first, second] = await window.texts(`${ANSWER} summary`);
-  assert.match(first, /\d tok\/s\s+first token [\d.]+ m?s\s+0 of \d+ tokens read from cache/);
-  const [, cached] = /(\d+) of \d+ tokens read from cache/.exec(second);
-  assert.ok(Number(cached) > 100, `the second turn read ${cached} tokens from the cache`);
+  assert.match(first, /^Read \d+ tokens$/);
+  assert.equal(second, 'Continued');
   await until(
     'the engine is ready again',
     async () => (await window.texts('[data-testid=engine-state]')).join() === 'Ready',

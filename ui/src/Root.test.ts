@@ -58,7 +58,7 @@ test('a conversation shows its messages and figures', async () => {
   expect(within(screen.getByRole('article', { name: 'You' })).getByText('Why?')).toBeTruthy();
   const answer = within(screen.getByRole('article', { name: 'Answer' }));
   expect(answer.getByText('Because').tagName).toBe('STRONG');
-  expect(answer.getByText('1,204 of 1,236 tokens read from cache')).toBeTruthy();
+  expect(answer.getByText('Continued').closest('summary')?.title).toBe('32 tokens read, 1,204 from saved context');
   expect(answer.getByRole('button', { name: 'Regenerate' })).toBeTruthy();
 });
 
@@ -142,6 +142,7 @@ test('arrows walk through the list, F2 renames, Delete deletes and can be undone
 test('without a model the composer says why', async () => {
   await open({ models: [], conversations: [], status: { ...status, engine: { state: 'empty' } } });
   expect(composer().disabled).toBe(true);
+  expect(composer().placeholder).toBe('Choose a model to start');
   expect(screen.getAllByText('There is no model on this computer yet.').length).toBeGreaterThan(0);
   expect(screen.getByRole('heading', { name: 'Cairn needs a model' })).toBeTruthy();
 });
@@ -150,15 +151,19 @@ test('an answer that was interrupted says what can be done', async () => {
   const { platform } = await open();
   platform.emit({ type: 'message', message: message('m', { parent_id: 'u', status: 'interrupted', text: 'Beca' }) });
   await tick();
-  expect(screen.getByText('Cairn was closed while this was written. Regenerate to have it written anew.')).toBeTruthy();
+  expect(
+    screen.getByText('Cairn was closed while it wrote this answer. Regenerate to have it written again.'),
+  ).toBeTruthy();
   await fireEvent.click(screen.getByRole('button', { name: 'Regenerate' }));
   expect(platform.askedTypes()).toContain('regenerate');
 });
 
-test('a lost connection is told', async () => {
+test('a lost connection is told, also where it would say Ready', async () => {
   const { platform } = await open();
+  expect(screen.getByTestId('engine-state').textContent).toBe('Ready');
   platform.connect('reconnecting');
   await tick();
+  expect(screen.getByTestId('engine-state').textContent).toBe('Not connected');
   expect(screen.getByText('Lost the connection to Cairn. Reconnecting…')).toBeTruthy();
 });
 

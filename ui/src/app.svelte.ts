@@ -8,9 +8,10 @@ import { CallError, sentenceOf, type Connection, type Platform } from './platfor
 import type { Event, NamedCache } from './platform/wire';
 import { SettingsStore } from './settings/settings.svelte';
 import { StatusStore } from './status/status.svelte';
+import { strings } from './text';
 import { Toasts } from './ui/toasts.svelte';
 
-/** How long a message offers to go on with what was imported. */
+/** How long a message offers to start a chat from what was imported. */
 const OFFER_MS = 20_000;
 
 /** Owns the stores, the connection and which page is shown. */
@@ -29,7 +30,7 @@ export class App {
   problem = $state<string | null>(null);
   isDrawerOpen = $state(false);
   /** What fills the main area. */
-  page = $state<'chat' | 'cache'>('chat');
+  page = $state<'chat' | 'saved'>('chat');
 
   /** Events that come while the state is asked for; they are newer than the answer may be, so they are applied after it. */
   #held: Event[] | null = null;
@@ -46,7 +47,7 @@ export class App {
     this.imports = new ImportStore({
       platform,
       toasts: this.toasts,
-      onImported: (named, isHidden) => this.#imported(named, isHidden),
+      onImported: (point, isHidden) => this.#imported(point, isHidden),
     });
   }
 
@@ -77,7 +78,7 @@ export class App {
     this.#held = [];
     try {
       const reply = await this.platform.call({ type: 'bootstrap' });
-      if (reply.type !== 'bootstrap') throw new Error('Cairn did not answer with its state.');
+      if (reply.type !== 'bootstrap') throw new Error(strings.connection.unexpectedReply);
       this.models.receive(reply.models);
       this.settings.receive(reply.settings);
       this.status.receive(reply.status);
@@ -100,11 +101,11 @@ export class App {
     return this.isReady && this.platform.onFileDrop === undefined;
   }
 
-  /** Whether a dialog or a panel lies above the page, which Escape closes by itself. */
+  /** Whether a dialog or a panel covers the page; Escape closes that first. */
   get isCovered(): boolean {
     const { cache, imports } = this;
     const isDialogOpen = this.settings.isOpen || this.chat.isPromptOpen || cache.savingId !== null || imports.isOpen;
-    return isDialogOpen || this.models.isChooserOpen || cache.isKeptOpen || cache.isStartOpen;
+    return isDialogOpen || this.models.isChooserOpen || cache.isPanelOpen || cache.isMenuOpen;
   }
 
   newChat(): void {
@@ -118,21 +119,21 @@ export class App {
     this.chat.select(id);
   }
 
-  /** Opens a new conversation that begins with a named prompt cache. */
-  async startFrom(namedId: string): Promise<void> {
-    if (!(await this.cache.start(namedId))) return;
+  /** Opens a new chat that begins with a starting point. */
+  async startFrom(pointId: string): Promise<void> {
+    if (!(await this.cache.start(pointId))) return;
     this.isDrawerOpen = false;
     this.#showChat();
   }
 
-  openCache(highlightedId: string | null = null): void {
-    this.page = 'cache';
+  openSaved(highlightedId: string | null = null): void {
+    this.page = 'saved';
     this.isDrawerOpen = false;
     this.cache.open(highlightedId);
   }
 
-  /** Back to the conversation that was open. */
-  closeCache(): void {
+  /** Back to the chat that was open. */
+  closeSaved(): void {
     this.#showChat();
     this.chat.numFocusRequests++;
   }
@@ -142,12 +143,12 @@ export class App {
     this.cache.close();
   }
 
-  #imported(named: NamedCache, isHidden: boolean): void {
+  #imported(point: NamedCache, isHidden: boolean): void {
     // Whoever closed the dialog is busy with something else by now.
-    if (!isHidden) this.openCache(named.id);
-    this.toasts.show('info', `Imported “${named.name}”.`, {
+    if (!isHidden) this.openSaved(point.id);
+    this.toasts.show('info', strings.imports.imported(point.name), {
       milliseconds: OFFER_MS,
-      action: { label: 'Start a conversation', run: () => void this.startFrom(named.id) },
+      action: { label: strings.startingPoints.start, run: () => void this.startFrom(point.id) },
     });
   }
 

@@ -1,11 +1,12 @@
-// What is kept: of each conversation, under names, and all of it on the cache page.
+// Saved context: of each chat, of starting points, and the whole of it on its page.
 import type { ChatStore } from '../chat/chat.svelte';
 import { titleOf } from '../chat/conversations.svelte';
 import { cacheFileName, sentenceOf, type Platform } from '../platform/platform';
 import type { CacheOverview, CacheSource, Command, Event, NamedCache } from '../platform/wire';
+import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
+import { deletedMessage } from './saved';
 import { TreeState } from './tree.svelte';
-import { purgedWords } from './words';
 
 const REFRESH_MS = 1000;
 const UNDO_MS = 8000;
@@ -19,28 +20,30 @@ export interface CacheOptions {
   report: (error: unknown) => void;
 }
 
-/** Owns the named prompt caches and the overview. The overview is asked for only while its page is open, at most once a second. */
+/** Owns the starting points and the overview. The overview is asked for only while its page is open, at most once a second. */
 export class CacheStore {
   overview = $state.raw<CacheOverview | null>(null);
-  named = $state.raw<NamedCache[]>([]);
+  startingPoints = $state.raw<NamedCache[]>([]);
   readonly tree = new TreeState();
   isOpen = $state(false);
-  /** Why the overview could not be had. */
+  /** The stored pieces are shown. */
+  isDetailsOpen = $state(false);
+  /** Why the overview could not be loaded. */
   problem = $state<string | null>(null);
-  /** The named cache that was just imported. */
+  /** The starting point that was just imported. */
   highlightedId = $state<string | null>(null);
   renamingId = $state<string | null>(null);
-  /** Why the name that was typed is not to be had. */
+  /** Why the name that was typed was refused. */
   renameProblem = $state<string | null>(null);
-  /** The row that takes the focus which another one took along, or none: the heading. */
+  /** The row that takes the focus of one that was deleted; without an id the heading takes it. */
   focus = $state.raw<{ id: string | null } | null>(null);
   /** The page has been opened, and what it shows may be old. */
   isLoading = $state(false);
 
   /** Panels that hang on buttons. */
-  isKeptOpen = $state(false);
-  isStartOpen = $state(false);
-  /** The conversation that is being saved under a name. */
+  isPanelOpen = $state(false);
+  isMenuOpen = $state(false);
+  /** The chat that is being saved as a starting point. */
   savingId = $state<string | null>(null);
   saveProblem = $state<string | null>(null);
   isSaving = $state(false);
@@ -75,7 +78,7 @@ export class CacheStore {
   }
 
   receive(event: Extract<Event, { type: 'cache_changed' | 'named_caches' }>): void {
-    if (event.type === 'named_caches') this.named = event.named;
+    if (event.type === 'named_caches') this.startingPoints = event.named;
     else if (this.isOpen) this.#refreshSoon();
   }
 
@@ -91,7 +94,7 @@ export class CacheStore {
       const reply = await this.#options.platform.call({ type: 'get_cache' });
       if (reply.type === 'cache') {
         this.overview = reply.cache;
-        this.named = reply.cache.named;
+        this.startingPoints = reply.cache.named;
         this.tree.nodes = reply.cache.nodes;
       }
       this.problem = null;
@@ -110,7 +113,7 @@ export class CacheStore {
     this.#timer ??= setTimeout(() => void this.refresh(), wait);
   }
 
-  /** Keeps a conversation from being evicted, or lets it go again. */
+  /** Keeps the saved context of a chat from being evicted, or allows that again. */
   async pin(id: string, isPinned: boolean): Promise<void> {
     this.#putPinned(id, isPinned);
     if (!(await this.#run({ type: 'pin_conversation', id, is_pinned: isPinned }))) this.#putPinned(id, !isPinned);
@@ -122,30 +125,30 @@ export class CacheStore {
     this.#options.chat.list.put({ ...conversation, cache: { ...conversation.cache, is_pinned } });
   }
 
-  /** Removes what is kept of a conversation; its messages stay. */
-  async purge(id: string): Promise<void> {
+  /** Deletes the saved context of a chat; its messages stay. */
+  async deleteSaved(id: string): Promise<void> {
     const { chat, toasts } = this.#options;
     const before = chat.list.get(id)?.cache;
     if (!(await this.#run({ type: 'purge_conversation', id }))) return;
     const conversation = chat.list.get(id);
     if (!conversation || !before) return;
-    // What is still kept may have been told meanwhile.
+    // An event may have said meanwhile what is still saved.
     if (conversation.cache === before) chat.list.put({ ...conversation, cache: null });
-    toasts.show('info', purgedWords(titleOf(conversation), before));
+    toasts.show('info', deletedMessage(titleOf(conversation), before));
   }
 
-  /** Removes everything but what is named or pinned. */
-  async clear(): Promise<void> {
+  /** Deletes all saved context but that of pinned chats and starting points. */
+  async deleteAll(): Promise<void> {
     if (await this.#run({ type: 'clear_cache' })) await this.refresh();
   }
 
   askForName(conversationId: string): void {
-    this.isKeptOpen = false;
+    this.isPanelOpen = false;
     this.saveProblem = null;
     this.savingId = conversationId;
   }
 
-  /** Saves the conversation that is being asked about; a name that is not free is said where it was typed. */
+  /** Makes a starting point of the chat that is being asked about; the dialog says why a name is refused. */
   async save(name: string): Promise<void> {
     const id = this.savingId;
     if (id === null || this.isSaving || name.trim() === '') return;
@@ -155,7 +158,7 @@ export class CacheStore {
       const reply = await this.#options.platform.call(command);
       if (reply.type === 'named') this.#put(reply.named);
       this.savingId = null;
-      this.#options.toasts.show('info', `Saved as “${name.trim()}”. New conversations can start from it.`);
+      this.#options.toasts.show('info', strings.startingPoints.savedAs(name.trim()));
     } catch (error) {
       this.saveProblem = sentenceOf(error);
     } finally {
@@ -163,13 +166,13 @@ export class CacheStore {
     }
   }
 
-  /** Shows the field for the name of a named cache; null: hides it. */
+  /** Shows the field for the name of a starting point; null: hides it. */
   askForRename(id: string | null): void {
     this.renamingId = id;
     this.renameProblem = null;
   }
 
-  /** The field stays until the name is saved; one that is not free is said where it was typed. */
+  /** The field stays until the name is saved, and says why it is refused. */
   async rename(id: string, typed: string): Promise<void> {
     const name = typed.trim();
     // Leaving the field saves as well.
@@ -178,8 +181,8 @@ export class CacheStore {
     this.#isRenaming = true;
     try {
       await this.#options.platform.call({ type: 'rename_named_cache', id, name });
-      const named = this.#get(id);
-      if (named) this.#put({ ...named, name });
+      const point = this.#get(id);
+      if (point) this.#put({ ...point, name });
       if (this.renamingId === id) this.askForRename(null);
     } catch (error) {
       if (this.renamingId === id) this.renameProblem = sentenceOf(error);
@@ -189,48 +192,49 @@ export class CacheStore {
     }
   }
 
-  /** Hides a named cache at once and offers to bring it back. */
-  async remove(id: string): Promise<void> {
-    const before = this.named;
-    const named = this.#get(id);
-    if (!named) return;
-    const index = before.indexOf(named);
+  /** Hides a starting point at once and offers to bring it back. */
+  async deleteStartingPoint(id: string): Promise<void> {
+    const before = this.startingPoints;
+    const point = this.#get(id);
+    if (!point) return;
+    const index = before.indexOf(point);
     this.focus = { id: (before[index + 1] ?? before[index - 1])?.id ?? null };
-    this.named = before.filter((row) => row.id !== id);
+    this.startingPoints = before.filter((row) => row.id !== id);
     if (!(await this.#run({ type: 'delete_named_cache', id }))) {
       this.focus = { id };
-      return void (this.named = before);
+      return void (this.startingPoints = before);
     }
-    this.#options.toasts.show('info', `Deleted “${named.name}”.`, {
+    this.#options.toasts.show('info', strings.startingPoints.deleted(point.name), {
       milliseconds: UNDO_MS,
-      action: { label: 'Undo', run: () => void this.#restore(named) },
+      action: { label: strings.common.undo, run: () => void this.#restore(point) },
     });
   }
 
-  async #restore(named: NamedCache): Promise<void> {
-    if (!(await this.#run({ type: 'restore_named_cache', id: named.id }))) return;
-    this.#put(this.#get(named.id) ?? named);
-    if (this.isOpen) this.focus = { id: named.id };
+  async #restore(point: NamedCache): Promise<void> {
+    if (!(await this.#run({ type: 'restore_named_cache', id: point.id }))) return;
+    this.#put(this.#get(point.id) ?? point);
+    if (this.isOpen) this.focus = { id: point.id };
   }
 
-  /** Opens a new conversation that begins with a named cache; says whether it worked. */
+  /** Opens a new chat that begins with a starting point; says whether it worked. */
   async start(id: string): Promise<boolean> {
     if (this.isStarting) return false;
     this.isStarting = true;
     const isDone = await this.#options.chat.startFrom(id);
     this.isStarting = false;
-    if (isDone) this.isStartOpen = false;
+    if (isDone) this.isMenuOpen = false;
     return isDone;
   }
 
-  /** Writes a file. While that takes its time, a message says so. */
+  /** Writes a prompt cache file. While that takes its time, a message says so. */
   async export(source: CacheSource, name: string): Promise<void> {
     const { platform, toasts, report } = this.#options;
-    this.isKeptOpen = false;
-    const notice = toasts.show('info', `Exporting “${name}”…`, { milliseconds: LASTING_MS });
+    const messages = source.type === 'named' ? strings.startingPoints : strings.saved;
+    this.isPanelOpen = false;
+    const notice = toasts.show('info', messages.exporting(name), { milliseconds: LASTING_MS });
     try {
       const isDone = await platform.exportCache(source, cacheFileName(name));
-      if (isDone) toasts.show('info', `Exported “${name}”.`);
+      if (isDone) toasts.show('info', messages.exported(name));
     } catch (error) {
       report(error);
     } finally {
@@ -238,14 +242,15 @@ export class CacheStore {
     }
   }
 
-  /** Takes in a named cache that a command answered with. */
-  #put(named: NamedCache): void {
-    const isKnown = this.#get(named.id) !== undefined;
-    this.named = isKnown ? this.named.map((row) => (row.id === named.id ? named : row)) : [named, ...this.named];
+  /** Takes in a starting point that a command answered with. */
+  #put(point: NamedCache): void {
+    const isKnown = this.#get(point.id) !== undefined;
+    const points = this.startingPoints;
+    this.startingPoints = isKnown ? points.map((row) => (row.id === point.id ? point : row)) : [point, ...points];
   }
 
   #get(id: string): NamedCache | undefined {
-    return this.named.find((row) => row.id === id);
+    return this.startingPoints.find((row) => row.id === id);
   }
 
   async #run(command: Command): Promise<boolean> {

@@ -1,8 +1,18 @@
-// What a person does with what is kept, and when the page asks again.
+// What a person does with saved context, and when the page asks again.
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
-import { bootstrap, conversation, FakePlatform, gate, kept, named, node, overview, settle } from '../testing/fake';
+import {
+  bootstrap,
+  conversation,
+  FakePlatform,
+  gate,
+  saved,
+  startingPoint,
+  node,
+  overview,
+  settle,
+} from '../testing/fake';
 import type { Reply } from '../platform/wire';
 
 beforeEach(() => {
@@ -15,11 +25,14 @@ async function start() {
   const platform = new FakePlatform();
   platform.answers = {
     bootstrap: bootstrap({
-      conversations: [conversation('a', { cache: kept() }), conversation('b')],
-      named: [named('x'), named('y')],
+      conversations: [conversation('a', { cache: saved() }), conversation('b')],
+      named: [startingPoint('x'), startingPoint('y')],
     }),
     get_conversation: { type: 'conversation', conversation: conversation('a'), messages: [] },
-    get_cache: { type: 'cache', cache: overview({ named: [named('x'), named('y')], nodes: [node('k')] }) },
+    get_cache: {
+      type: 'cache',
+      cache: overview({ named: [startingPoint('x'), startingPoint('y')], nodes: [node('k')] }),
+    },
   };
   const app = new App(platform, { storage: localStorage, nextFrame: (run) => run() });
   app.start();
@@ -30,16 +43,16 @@ async function start() {
     app,
     platform,
     cache: app.cache,
-    names: () => app.cache.named.map(({ name }) => name),
+    names: () => app.cache.startingPoints.map(({ name }) => name),
     toasts: () => app.toasts.items.map(({ text }) => text),
     numAsked: () => platform.askedTypes().filter((type) => type === 'get_cache').length,
   };
 }
 
-test('named prompt caches are known from the start and follow events', async () => {
+test('starting points are known from the start and follow events', async () => {
   const { names, platform } = await start();
   expect(names()).toEqual(['Name x', 'Name y']);
-  platform.emit({ type: 'named_caches', named: [named('z')] });
+  platform.emit({ type: 'named_caches', named: [startingPoint('z')] });
   expect(names()).toEqual(['Name z']);
 });
 
@@ -50,7 +63,7 @@ test('changes are asked for at most once a second, and only while the page is op
   await vi.advanceTimersByTimeAsync(5000);
   expect(numAsked()).toBe(0);
 
-  app.openCache();
+  app.openSaved();
   await settle();
   expect(numAsked()).toBe(1);
   for (let turn = 0; turn < 30; turn++) {
@@ -60,7 +73,7 @@ test('changes are asked for at most once a second, and only while the page is op
   expect(numAsked()).toBe(4);
 
   platform.emit({ type: 'cache_changed' });
-  app.closeCache();
+  app.closeSaved();
   await vi.advanceTimersByTimeAsync(5000);
   expect(numAsked()).toBe(4);
 });
@@ -69,7 +82,7 @@ test('a change while the answer is on its way is asked for afterwards', async ()
   const { app, cache, numAsked, platform } = await start();
   const answer = gate<Reply>();
   platform.answers.get_cache = answer.promise;
-  app.openCache();
+  app.openSaved();
   platform.emit({ type: 'cache_changed' }, { type: 'cache_changed' });
   await vi.advanceTimersByTimeAsync(3000);
   expect(numAsked()).toBe(1);
@@ -80,12 +93,12 @@ test('a change while the answer is on its way is asked for afterwards', async ()
   expect(cache.overview?.num_chunks).toBe(99);
 });
 
-test('an overview that cannot be had says why, and keeps the last one', async () => {
+test('an overview that cannot be loaded says why, and the starting points stay', async () => {
   const { app, cache, platform } = await start();
   platform.answers.get_cache = new CallError('storage', 'The disk is gone.');
-  app.openCache();
+  app.openSaved();
   await settle();
-  expect([cache.problem, cache.named.length]).toEqual(['The disk is gone.', 2]);
+  expect([cache.problem, cache.startingPoints.length]).toEqual(['The disk is gone.', 2]);
 });
 
 test.each<[name: string, failure: CallError | null, isPinned: boolean]>([
@@ -101,40 +114,40 @@ test.each<[name: string, failure: CallError | null, isPinned: boolean]>([
   expect(platform.asked).toEqual([{ type: 'pin_conversation', id: 'a', is_pinned: true }]);
 });
 
-test('purging takes the mark away, not the conversation', async () => {
+test('deleting the saved context of a chat leaves the chat', async () => {
   const { app, cache, platform, toasts } = await start();
-  await cache.purge('a');
+  await cache.deleteSaved('a');
   expect(platform.asked).toEqual([{ type: 'purge_conversation', id: 'a' }]);
   expect(app.chat.list.get('a')).toMatchObject({ title: 'Title a', cache: null });
-  expect(toasts()).toEqual(['Only what it shares with others is kept of “Title a”. Its messages are all there.']);
+  expect(toasts()).toEqual(['Deleted the saved context that only “Title a” used. Its messages stay.']);
 });
 
-test('what is still kept after purging is shown, whenever it is told', async () => {
+test('what is still saved after deleting is shown, whenever it is told', async () => {
   const { app, cache, platform } = await start();
-  const left = kept({ kept_tokens: 24, own_bytes: 0 });
+  const left = saved({ kept_tokens: 24, own_bytes: 0 });
   platform.answers.purge_conversation = () => {
     platform.emit({ type: 'conversation', conversation: conversation('a', { cache: left }) });
     return { type: 'done' };
   };
-  await cache.purge('a');
+  await cache.deleteSaved('a');
   expect(app.chat.list.get('a')?.cache).toEqual(left);
 });
 
-test('what could not be purged is still shown as kept', async () => {
+test('what could not be deleted is still shown as saved', async () => {
   const { app, cache, platform, toasts } = await start();
   platform.answers.purge_conversation = new CallError('storage', 'No.');
-  await cache.purge('a');
+  await cache.deleteSaved('a');
   expect(app.chat.list.get('a')?.cache).not.toBeNull();
   expect(toasts()).toEqual(['No.']);
 });
 
-test('saving under a name closes the dialog; a name that is taken is said in it', async () => {
+test('saving a starting point closes the dialog, which says that a name is taken', async () => {
   const { cache, names, platform, toasts } = await start();
   cache.askForName('a');
   platform.answers.save_named_cache = new CallError('invalid', 'There is one of this name.');
   await cache.save(' Notes ');
   expect([cache.savingId, cache.saveProblem, toasts()]).toEqual(['a', 'There is one of this name.', []]);
-  platform.answers.save_named_cache = { type: 'named', named: named('n', { name: 'Notes' }) };
+  platform.answers.save_named_cache = { type: 'named', named: startingPoint('n', { name: 'Notes' }) };
   await cache.save(' Notes ');
   expect(platform.asked.at(-1)).toEqual({ type: 'save_named_cache', conversation_id: 'a', name: 'Notes' });
   expect([cache.savingId, names()]).toEqual([null, ['Notes', 'Name x', 'Name y']]);
@@ -163,7 +176,7 @@ test('a name that is taken is said where it was typed', async () => {
   expect(cache.renameProblem).toBeNull();
 });
 
-test('a name that is refused when another is being typed is told in a message', async () => {
+test('a name that is refused while another is being typed is told in a message', async () => {
   const { cache, platform, toasts } = await start();
   platform.answers.rename_named_cache = new CallError('invalid', 'There is one of this name.');
   cache.askForRename('x');
@@ -173,9 +186,9 @@ test('a name that is refused when another is being typed is told in a message', 
   expect([cache.renamingId, cache.renameProblem, toasts()]).toEqual(['y', null, ['There is one of this name.']]);
 });
 
-test('a deleted named cache is gone at once, and Undo brings it back', async () => {
+test('a deleted starting point is gone at once, and Undo brings it back', async () => {
   const { app, cache, names, platform, toasts } = await start();
-  await cache.remove('x');
+  await cache.deleteStartingPoint('x');
   expect([names(), toasts()]).toEqual([['Name y'], ['Deleted “Name x”.']]);
   app.toasts.act(app.toasts.items[0]?.id ?? 0);
   await settle();
@@ -183,18 +196,18 @@ test('a deleted named cache is gone at once, and Undo brings it back', async () 
   expect(names()).toEqual(['Name x', 'Name y']);
 });
 
-test('a named cache that could not be deleted stays', async () => {
+test('a starting point that could not be deleted stays', async () => {
   const { cache, names, platform, toasts } = await start();
   platform.answers.delete_named_cache = new CallError('storage', 'The disk is full.');
-  await cache.remove('x');
+  await cache.deleteStartingPoint('x');
   expect([names(), toasts()]).toEqual([['Name x', 'Name y'], ['The disk is full.']]);
 });
 
-test('clearing asks for the page anew', async () => {
+test('deleting all saved context asks for the page again', async () => {
   const { app, cache, platform } = await start();
-  app.openCache();
+  app.openSaved();
   await settle();
-  await cache.clear();
+  await cache.deleteAll();
   expect(platform.askedTypes()).toEqual(['get_cache', 'clear_cache', 'get_cache']);
 });
 
@@ -212,11 +225,19 @@ test.each<[name: string, answer: boolean | Error, toasts: string[]]>([
   expect(toasts()).toEqual(expected);
 });
 
-test('a conversation from a named cache is opened in place of the page, with the draft in it', async () => {
+test('an export of a chat says that it is its saved context', async () => {
+  const { cache, toasts } = await start();
+  const exporting = cache.export({ type: 'conversation', id: 'a' }, 'Title a');
+  expect(toasts()).toEqual(['Exporting the saved context of “Title a”…']);
+  await exporting;
+  expect(toasts()).toEqual(['Exported the saved context of “Title a”.']);
+});
+
+test('a chat from a starting point is opened in place of the page, with the draft in it', async () => {
   const { app, platform } = await start();
   app.newChat();
   app.chat.draft = 'Hello';
-  app.openCache();
+  app.openSaved();
   platform.answers.new_conversation_from = { type: 'conversation', conversation: conversation('new'), messages: [] };
   await app.startFrom('x');
   expect(platform.asked).toContainEqual({ type: 'new_conversation_from', named_id: 'x' });
@@ -224,10 +245,10 @@ test('a conversation from a named cache is opened in place of the page, with the
   expect(platform.askedTypes()).not.toContain('get_conversation');
 });
 
-test('a conversation that could not be started leaves the page as it was', async () => {
+test('a chat that could not be started leaves the page as it was', async () => {
   const { app, platform, toasts } = await start();
-  app.openCache();
+  app.openSaved();
   platform.answers.new_conversation_from = new CallError('engine', 'That model is not there.');
   await app.startFrom('x');
-  expect([app.page, toasts(), app.cache.isStarting]).toEqual(['cache', ['That model is not there.'], false]);
+  expect([app.page, toasts(), app.cache.isStarting]).toEqual(['saved', ['That model is not there.'], false]);
 });

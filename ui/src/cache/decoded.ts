@@ -1,20 +1,23 @@
-// Decoded tokens as a person reads them: between the words, the tokens that open and close turns are signs, not text.
+// Decoded tokens as a person reads them: the special tokens that open and close turns are marked apart from the words.
+import { strings } from '../text';
 
 export interface TextPart {
   /** As it was decoded. All of them make the whole text. */
   raw: string;
-  /** What is read: of special tokens only whose turn they open, or a dot; empty at both ends of the text, where there is any. */
+  /** What is shown: for special tokens the speaker of the turn that they open, or a dot; empty where they begin or end the text. */
   words: string;
   isToken: boolean;
 }
 
+const { speakers } = strings.content;
+/** The roles that chat templates write, and who speaks then. */
 const SPEAKERS: Record<string, string> = {
-  system: 'System:',
-  developer: 'System:',
-  user: 'You:',
-  assistant: 'Answer:',
-  model: 'Answer:',
-  tool: 'Tool:',
+  system: speakers.system,
+  developer: speakers.system,
+  user: speakers.user,
+  assistant: speakers.assistant,
+  model: speakers.assistant,
+  tool: speakers.tool,
 };
 const roles = Object.keys(SPEAKERS).join('|');
 const token = [

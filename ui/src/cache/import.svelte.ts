@@ -1,9 +1,10 @@
-// The way of a file into Cairn: chosen or dropped, looked at, imported under a name.
+// Imports of prompt cache files: a file is chosen or dropped, previewed, and imported as a starting point.
 import { sentenceOf, type Platform } from '../platform/platform';
 import type { ImportPreview, NamedCache } from '../platform/wire';
+import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 
-/** `reading`: the file is on its way; `refused`: it did not get here; `preview`: the person decides; `importing`: it is being filed. */
+/** `reading`: the file is being transferred; `refused`: that failed; `preview`: the person decides; `importing`: it is being written. */
 export type ImportStep = 'reading' | 'refused' | 'preview' | 'importing';
 
 export interface ImportStoreOptions {
@@ -26,14 +27,14 @@ export class ImportStore {
   isOver = $state(false);
   /** A file is being chosen or read. */
   isBusy = $state(false);
-  /** The dialog was closed while the file was being filed, which is seen through. */
+  /** The dialog was closed while the file was being imported, which goes on. */
   isHidden = $state(false);
 
   /** Whether the dialog is shown. */
   readonly isOpen = $derived(this.step !== null && !this.isHidden);
 
   readonly #options: ImportStoreOptions;
-  /** Stops the file that was asked for last on its way here. */
+  /** Stops the transfer of the file that was asked for last. */
   #reading = new AbortController();
 
   constructor(options: ImportStoreOptions) {
@@ -55,11 +56,11 @@ export class ImportStore {
     await this.#take((signal) => this.#options.platform.importCache(file, { signal }));
   }
 
-  /** Takes what the shell found in a file that was dropped on the window. */
+  /** Takes the shell's preview of a file that was dropped on the window. */
   async dropped(preview: Promise<ImportPreview>): Promise<void> {
     this.isOver = false;
     if (this.#isFree()) return this.#take(() => preview);
-    // Nobody will decide about this one.
+    // Only one import is decided on at a time; this one is dropped.
     const refused = await preview.catch(() => null);
     if (refused) this.#forget(refused);
   }
@@ -73,7 +74,7 @@ export class ImportStore {
     try {
       const check = preview.can_check && this.isChecking;
       const reply = await this.#options.platform.call({ type: 'confirm_import', token: preview.token, name, check });
-      if (reply.type !== 'named') throw new Error('Cairn did not say what became of the file.');
+      if (reply.type !== 'named') throw new Error(strings.connection.unexpectedReply);
       const { isHidden } = this;
       this.#end();
       this.#options.onImported(reply.named, isHidden);
@@ -82,15 +83,15 @@ export class ImportStore {
       this.problem = sentenceOf(error);
       if (!this.isHidden) return;
       // A dialog over what the person does by now would take their keys.
-      this.#options.toasts.show('error', `“${name}” was not imported. ${this.problem}`, {
-        action: { label: 'Show', run: () => (this.isHidden = false) },
+      this.#options.toasts.show('error', strings.imports.failed(name, this.problem), {
+        action: { label: strings.imports.show, run: () => (this.isHidden = false) },
       });
     }
   }
 
-  /** Lets the file go, also on its way here. What is already being filed is seen through. */
+  /** Drops the file, also while it is being transferred. An import that has begun goes on. */
   cancel(): void {
-    // Closing by itself is told by the dialog as well.
+    // The dialog also reports that it was closed by the store.
     if (!this.isOpen) return;
     if (this.step === 'importing') return void (this.isHidden = true);
     if (this.step === 'reading') this.#reading.abort();
@@ -123,7 +124,7 @@ export class ImportStore {
       this.problem = sentenceOf(error);
       this.step = 'refused';
     } finally {
-      // By then another file may be on its way.
+      // After a cancellation another file may already be under way.
       if (!signal.aborted) this.isBusy = false;
     }
   }

@@ -1,4 +1,4 @@
-// The way of a file into Cairn.
+// Imports of prompt cache files.
 import { beforeEach, expect, test } from 'vitest';
 import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
@@ -9,7 +9,7 @@ import {
   conversation,
   FakePlatform,
   gate,
-  named,
+  startingPoint,
   overview,
   preview,
   settle,
@@ -21,8 +21,8 @@ async function start() {
   const platform = new FakePlatform();
   platform.answers = {
     bootstrap: bootstrap(),
-    get_cache: { type: 'cache', cache: overview({ named: [named('n', { name: 'Mine' })] }) },
-    confirm_import: { type: 'named', named: named('n', { name: 'Mine' }) },
+    get_cache: { type: 'cache', cache: overview({ named: [startingPoint('n', { name: 'Mine' })] }) },
+    confirm_import: { type: 'named', named: startingPoint('n', { name: 'Mine' }) },
   };
   const app = new App(platform);
   app.start();
@@ -44,7 +44,7 @@ test('a chosen file is shown first, then imported under the name that was typed'
   imports.isChecking = true;
   await imports.confirm();
   expect(platform.asked[0]).toEqual({ type: 'confirm_import', token: 'token', name: 'Mine', check: true });
-  expect([imports.isOpen, app.page, app.cache.highlightedId]).toEqual([false, 'cache', 'n']);
+  expect([imports.isOpen, app.page, app.cache.highlightedId]).toEqual([false, 'saved', 'n']);
   expect(toasts()).toEqual(['Imported “Mine”.']);
 
   platform.answers.new_conversation_from = { type: 'conversation', conversation: conversation('c'), messages: [] };
@@ -59,7 +59,7 @@ test('nothing happens when no file was chosen', async () => {
   expect([imports.step, imports.isBusy, platform.asked, toasts()]).toEqual([null, false, [], []]);
 });
 
-test('a file that is refused can only be let go', async () => {
+test('a file that is refused can only be dropped', async () => {
   const { imports, platform } = await start();
   platform.importAnswer = preview({ problem: 'It was made by another model.' });
   await imports.choose();
@@ -69,7 +69,7 @@ test('a file that is refused can only be let go', async () => {
   expect([imports.step, platform.asked]).toEqual([null, [{ type: 'cancel_import', token: 'token' }]]);
 });
 
-test('a file that could not be read says why, until it is let go', async () => {
+test('a file that could not be read says why, until the dialog is closed', async () => {
   const { imports, platform } = await start();
   platform.importAnswer = new CallError('invalid', 'This is no safetensors file.');
   await imports.drop(file);
@@ -124,14 +124,14 @@ test('closing the dialog while a file is read stops it and leaves room for anoth
   expect(platform.asked).toEqual([{ type: 'cancel_import', token: 'token' }]);
 });
 
-/** An import whose dialog was closed while it is filed; `ends` says how that ends. */
+/** An import whose dialog was closed while it went on; `ends` says how it ends. */
 async function hide() {
   const started = await start();
   const { imports, platform } = started;
   platform.importAnswer = preview();
   await imports.choose();
-  const filed = gate<Reply | Error>();
-  platform.answers.confirm_import = filed.promise.then((answer) => {
+  const imported = gate<Reply | Error>();
+  platform.answers.confirm_import = imported.promise.then((answer) => {
     if (answer instanceof Error) throw answer;
     return answer;
   });
@@ -139,15 +139,15 @@ async function hide() {
   imports.cancel();
   expect([imports.step, imports.isOpen]).toEqual(['importing', false]);
   const ends = async (answer: Reply | Error) => {
-    filed.open(answer);
+    imported.open(answer);
     await confirming;
   };
   return { ...started, ends };
 }
 
-test('an import whose dialog was closed is seen through, and only a message tells', async () => {
+test('an import whose dialog was closed goes on, and only a message tells', async () => {
   const { app, platform, imports, toasts, ends } = await hide();
-  await ends({ type: 'named', named: named('n', { name: 'Mine' }) });
+  await ends({ type: 'named', named: startingPoint('n', { name: 'Mine' }) });
   expect([imports.step, imports.isOpen, app.page]).toEqual([null, false, 'chat']);
   expect(toasts()).toEqual(['Imported “Mine”.']);
   expect(platform.askedTypes()).not.toContain('cancel_import');
@@ -170,7 +170,7 @@ test.each<[name: string, ask: (imports: App['imports']) => Promise<void>]>([
   const { imports, ends } = await hide();
   await ask(imports);
   expect([imports.step, imports.isOpen]).toEqual(['importing', true]);
-  await ends({ type: 'named', named: named('n') });
+  await ends({ type: 'named', named: startingPoint('n') });
   expect([imports.step, imports.isOpen]).toEqual([null, false]);
 });
 

@@ -1,15 +1,15 @@
-// The tree of kept prefixes as rows: which are on screen, how deep they stand, where the arrow keys lead.
+// The tree of stored pieces as rows: which are shown, how deep they are, where the arrow keys lead.
 import type { CacheNode } from '../platform/wire';
 
 export interface TreeRow {
   node: CacheNode;
-  /** 0 for a beginning. */
+  /** 0 for a root. */
   depth: number;
   numChildren: number;
   isExpanded: boolean;
 }
 
-/** Rows in the order of `nodes` (depth first), without what lies under a folded one. */
+/** Rows in the order of `nodes` (depth first), without the descendants of folded ones. */
 export function treeRows(nodes: CacheNode[], folded: ReadonlySet<string>): TreeRow[] {
   const numChildren = new Map<string, number>();
   for (const { parent_key } of nodes) {
@@ -18,7 +18,7 @@ export function treeRows(nodes: CacheNode[], folded: ReadonlySet<string>): TreeR
   const shown = new Map<string, TreeRow>();
   const known = new Set(nodes.map(({ key }) => key));
   for (const node of nodes) {
-    // A node whose parent was left out of the answer stands at the beginning.
+    // A node whose parent is missing from the answer becomes a root.
     const hasParent = node.parent_key !== null && known.has(node.parent_key);
     const parent = hasParent ? shown.get(node.parent_key ?? '') : undefined;
     if (hasParent && !parent?.isExpanded) continue;

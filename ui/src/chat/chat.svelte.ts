@@ -1,11 +1,12 @@
 // What a person does with conversations: choose, write, stop, rename, delete and take back.
 import type { Platform } from '../platform/platform';
 import type { Command, Conversation, Event, Message, Reply } from '../platform/wire';
+import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 import { ConversationList, titleOf } from './conversations.svelte';
 import { Thread } from './thread.svelte';
 
-/** Where the draft of a conversation that does not exist yet is kept. */
+/** The key of the draft of a chat that does not exist yet. */
 const NEW = '';
 const SELECTED_KEY = 'cairn.conversation';
 const UNDO_MS = 8000;
@@ -71,7 +72,7 @@ export class ChatStore {
     this.numFocusRequests++;
   }
 
-  /** Opens a new conversation that begins with a named prompt cache; says whether it worked. */
+  /** Opens a new chat that begins with a starting point; says whether it worked. */
   async startFrom(named_id: string): Promise<boolean> {
     try {
       await this.#create({ type: 'new_conversation_from', named_id });
@@ -163,9 +164,9 @@ export class ChatStore {
     const wasSelected = this.selectedId === id;
     this.#forget(id);
     if (!(await this.#run({ type: 'delete_conversation', id }, id))) return this.list.put(before);
-    this.#options.toasts.show('info', `Deleted “${titleOf(before)}”.`, {
+    this.#options.toasts.show('info', strings.chats.deleted(titleOf(before)), {
       milliseconds: UNDO_MS,
-      action: { label: 'Undo', run: () => void this.#restore(before, wasSelected) },
+      action: { label: strings.common.undo, run: () => void this.#restore(before, wasSelected) },
     });
   }
 
@@ -179,7 +180,7 @@ export class ChatStore {
 
   async #create(command: Command = { type: 'new_conversation' }): Promise<string> {
     const reply = await this.#options.platform.call(command);
-    if (reply.type !== 'conversation' && reply.type !== 'sent') throw new Error('Cairn made no conversation.');
+    if (reply.type !== 'conversation' && reply.type !== 'sent') throw new Error(strings.connection.unexpectedReply);
     const { conversation } = reply;
     this.list.put(conversation);
     this.#open(conversation.id).startEmpty();
@@ -221,14 +222,14 @@ export class ChatStore {
 
   async #fetch(id: string): Promise<Message[]> {
     const reply = await this.#options.platform.call({ type: 'get_conversation', id });
-    if (reply.type !== 'conversation') throw new Error('Cairn did not answer with a conversation.');
+    if (reply.type !== 'conversation') throw new Error(strings.connection.unexpectedReply);
     return reply.messages;
   }
 
   #finished(id: string, message: Message): void {
     if (id !== this.selectedId) return;
     this.announcement =
-      message.status === 'complete' ? `Answer finished. ${message.text}` : 'The answer has ended early.';
+      message.status === 'complete' ? strings.chat.answerFinished(message.text) : strings.chat.answerEnded;
   }
 
   #forget(id: string): void {

@@ -292,10 +292,10 @@ test('ages are counted in calendar days', () => {
   const now = new Date(2026, 2, 10, 0, 30);
   const age = (day: number, hour = 12) => ageOf(new Date(2026, 2, day, hour).getTime(), now);
   expect([age(10, 0), age(9, 23), age(8), age(4), age(3)]).toEqual([
-    'Today',
-    'Yesterday',
-    'Last 7 days',
-    'Last 7 days',
-    'Earlier',
+    'today',
+    'yesterday',
+    'lastWeek',
+    'lastWeek',
+    'earlier',
   ]);
 });

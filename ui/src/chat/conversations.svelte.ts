@@ -1,11 +1,9 @@
 // The list of conversations, newest activity first.
 import type { Conversation } from '../platform/wire';
-
-/** What an untitled conversation is called. */
-export const UNTITLED = 'New chat';
+import { strings } from '../text';
 
 export function titleOf(conversation: Pick<Conversation, 'title'>): string {
-  return conversation.title.trim() || UNTITLED;
+  return conversation.title.trim() || strings.chats.untitled;
 }
 
 /** Owns the rows of the list. While held, known rows keep their order, so that nothing moves under the pointer. */

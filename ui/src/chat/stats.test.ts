@@ -1,38 +1,66 @@
-// The sentences under an answer.
+// The words under an answer.
 import { expect, test } from 'vitest';
 import type { Message } from '../platform/wire';
 import { message, stats } from '../testing/fake';
-import { endingWords, memoryWords, peakWords, prefillWords, statsRows, statsWords } from './stats';
+import { endingWords, prefillWords, statsRows, statusLine } from './stats';
 
-test.each<[name: string, change: Parameters<typeof stats>[0], words: string[]]>([
-  ['most from cache', {}, ['42.1 tok/s', 'first token 312 ms', '1,204 of 1,236 tokens read from cache']],
+const earlier = [
+  message('u'),
+  message('long', { stats: stats({ prompt_tokens: 4000, cached_tokens: 0, prompt_tps: 80 }) }),
+  message('v'),
+];
+
+test.each<[name: string, change: Parameters<typeof stats>[0], before: Message[], line: string]>([
+  ['the next turn', { cached_tokens: 4400, prompt_tokens: 4420 }, earlier, 'continued: Continued, 55 s saved'],
   [
-    'nothing from cache',
-    { cached_tokens: 0 },
-    ['42.1 tok/s', 'first token 312 ms', '0 of 1,236 tokens read from cache'],
+    'a chat where no reading was long enough to tell',
+    {},
+    [message('u'), message('m'), message('v')],
+    'continued: Continued',
+  ],
+  ['the first turn', { cached_tokens: 0, prompt_tokens: 43 }, [message('u')], 'read: Read 43 tokens'],
+  ['one token', { cached_tokens: 0, prompt_tokens: 1 }, [message('u')], 'read: Read 1 token'],
+  [
+    'a first turn whose template is shared',
+    { cached_tokens: 24, prompt_tokens: 43 },
+    [message('u')],
+    'read: Read 19 tokens',
   ],
   [
-    'slow and fast',
-    { generation_tps: 132.6, time_to_first_token_ms: 4210 },
-    ['133 tok/s', 'first token 4.2 s', '1,204 of 1,236 tokens read from cache'],
+    'the first turn of a chat that shares much with another',
+    { cached_tokens: 2048, prompt_tokens: 2060 },
+    [message('u')],
+    'continued: Continued',
+  ],
+  ['nothing was saved', { cached_tokens: 0, prompt_tokens: 900 }, earlier, 'read: Read 900 tokens'],
+  [
+    'an earlier part changed',
+    { cache_note: 're-read 3,285 tokens: the system prompt changed at token 12' },
+    earlier,
+    'reread: Read 3,285 tokens again: the system prompt changed',
   ],
   [
-    'stopped before the first token',
-    { generation_tokens: 0, generation_tps: 0, time_to_first_token_ms: 0 },
-    ['1,204 of 1,236 tokens read from cache'],
+    'a reason with a colon',
+    { cache_note: 're-read 1 tokens: evicted: the disk is full' },
+    earlier,
+    'reread: Read 1 token again: evicted: the disk is full',
   ],
-  [
-    'minutes',
-    { time_to_first_token_ms: 61_000 },
-    ['42.1 tok/s', 'first token 1 min 1 s', '1,204 of 1,236 tokens read from cache'],
-  ],
-])('the line of figures: %s', (_, change, words) => {
-  expect(statsWords(stats(change))).toEqual(words);
+  ['a note of another form', { cache_note: 'The file was damaged.' }, earlier, 'reread: The file was damaged.'],
+])('the status line: %s', (_, change, before, line) => {
+  const answer = { ...message('x'), stats: stats(change) };
+  const { kind, words } = statusLine(answer, [...before, answer], false);
+  expect(`${kind}: ${words}`).toBe(line);
 });
 
-test('memory now and at most', () => {
-  expect(memoryWords(stats())).toBe('app 512 MB, MLX 271 MB');
-  expect(peakWords(stats())).toBe('Most memory: app 648 MB, MLX 1.4 GB');
+test('the first turn after a starting point continues it, however short it is', () => {
+  const answer = { ...message('x'), stats: stats({ cached_tokens: 90, prompt_tokens: 105 }) };
+  const words = (hasStartingPoint: boolean) => statusLine(answer, [message('u'), answer], hasStartingPoint).words;
+  expect([words(true), words(false)]).toEqual(['Continued', 'Read 15 tokens']);
+});
+
+test('behind the status line are the tokens', () => {
+  const answer = { ...message('x'), stats: stats() };
+  expect(statusLine(answer, [answer], false).detail).toBe('32 tokens read, 1,204 from saved context');
 });
 
 test('an answer without a token has no rate and no first token', () => {
@@ -46,7 +74,8 @@ test('an answer without a token has no rate and no first token', () => {
 test('all figures', () => {
   expect(Object.fromEntries(statsRows(stats()))).toEqual({
     Model: 'owner/model',
-    Prompt: '32 tokens newly read at 812 tok/s, 1,204 from cache',
+    Prompt: '32 tokens read, 1,204 from saved context',
+    'Reading speed': '812 tok/s',
     Answer: '312 tokens at 42.1 tok/s',
     'First token': 'after 312 ms',
     'App memory': '512 MB now, 648 MB at most',
@@ -56,7 +85,7 @@ test('all figures', () => {
 
 test('an answer that waited says so', () => {
   const rows = Object.fromEntries(statsRows(stats({ time_to_first_token_ms: 4210, queue_ms: 3900 })));
-  expect(rows['First token']).toBe('after 4.2 s, of which 3.9 s waiting for its turn');
+  expect(rows['First token']).toBe('after 4.2 s, 3.9 s of it behind other answers');
 });
 
 test('progress', () => {
@@ -70,13 +99,13 @@ test.each<[name: string, change: Partial<Message>, isLast: boolean, words: strin
     'length',
     { stats: stats({ finish_reason: 'length', generation_tokens: 1024 }) },
     true,
-    'This answer reached its limit of 1,024 tokens. Ask to continue, or raise the limit in Settings.',
+    'This answer reached the limit of 1,024 tokens. Ask the model to continue, or raise the maximum answer length in Settings.',
   ],
   [
     'length, earlier',
     { stats: stats({ finish_reason: 'length', generation_tokens: 8 }) },
     false,
-    'This answer reached its limit of 8 tokens.',
+    'This answer reached the limit of 8 tokens.',
   ],
   ['stopped', { status: 'stopped' }, true, 'You stopped this answer. Regenerate to have it written again.'],
   ['stopped, earlier', { status: 'stopped' }, false, 'You stopped this answer.'],
@@ -84,7 +113,7 @@ test.each<[name: string, change: Partial<Message>, isLast: boolean, words: strin
     'interrupted',
     { status: 'interrupted' },
     true,
-    'Cairn was closed while this was written. Regenerate to have it written anew.',
+    'Cairn was closed while it wrote this answer. Regenerate to have it written again.',
   ],
   ['failed', { status: 'failed', error: 'Out of memory.' }, true, 'Out of memory. Regenerate to try again.'],
   ['failed without a reason', { status: 'failed' }, false, 'This answer could not be written.'],

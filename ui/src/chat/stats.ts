@@ -1,72 +1,97 @@
-// The figures under an answer, and the states it can end in, in words.
+// The status line under an answer, the figures behind it, and the states it can end in.
 import type { Message, MessageStats } from '../platform/wire';
-import { formatBytes, formatCount, formatMilliseconds, formatRate } from '../ui/numbers';
+import { strings } from '../text';
+import { newlyRead, savedMilliseconds } from './estimates';
 import type { Prefill } from './thread.svelte';
 
-/** What was not read anew because the conversation kept its place. */
-export function cacheWords({ cached_tokens, prompt_tokens }: MessageStats): string {
-  return `${formatCount(cached_tokens)} of ${formatCount(prompt_tokens)} tokens read from cache`;
+/** With fewer, the first answer of a chat only shares its template or a short system prompt with other chats. */
+const LEAST_CONTINUED_TOKENS = 256;
+
+/** `continued`: saved context was used. `reread`: some of it could not be. `read`: there was none to use. */
+export interface StatusLine {
+  kind: 'continued' | 'reread' | 'read';
+  words: string;
+  /** The tokens behind the words, for a tooltip. */
+  detail: string;
 }
 
-/** The line of figures, most telling first. */
-export function statsWords(stats: MessageStats): string[] {
-  const words = [];
-  if (stats.generation_tokens > 0) words.push(`${formatRate(stats.generation_tps)} tok/s`);
-  if (stats.time_to_first_token_ms > 0) words.push(`first token ${formatMilliseconds(stats.time_to_first_token_ms)}`);
-  words.push(cacheWords(stats));
-  return words;
+/** What a person wants to know of an answer at a glance. `hasStartingPoint`: its chat begins with one. */
+export function statusLine(
+  message: Message & { stats: MessageStats },
+  messages: Message[],
+  hasStartingPoint: boolean,
+): StatusLine {
+  const { stats } = message;
+  const detail = strings.stats.promptRead(newlyRead(stats), stats.cached_tokens);
+  if (stats.cache_note) return { kind: 'reread', words: rereadWords(stats.cache_note), detail };
+  const continuesSomething = hasStartingPoint || messages.findIndex(({ id }) => id === message.id) > 1;
+  const isContinued = stats.cached_tokens >= (continuesSomething ? 1 : LEAST_CONTINUED_TOKENS);
+  if (!isContinued) return { kind: 'read', words: strings.stats.read(newlyRead(stats)), detail };
+  const saved = savedMilliseconds(stats, messages);
+  return {
+    kind: 'continued',
+    words: saved === null ? strings.stats.continued : strings.stats.continuedSaving(saved),
+    detail,
+  };
+}
+
+/** The engine's note, which stored answers keep as “re-read 285 tokens: the system prompt changed at token 12”. */
+function rereadWords(note: string): string {
+  const found = /^re-read ([\d,]+) tokens: (.+)$/s.exec(note.trim());
+  if (!found) return note.trim();
+  const [, count = '', reason = ''] = found;
+  return strings.stats.readAgain(count, reason.replace(/ at token [\d,]+\.?$/, ''));
 }
 
 /** Everything there is to know about an answer, as rows of a table. */
 export function statsRows(stats: MessageStats): [name: string, value: string][] {
-  const read = stats.prompt_tokens - stats.cached_tokens;
-  const rate = stats.prompt_tps > 0 ? ` at ${formatRate(stats.prompt_tps)} tok/s` : '';
-  // Less is the way through the queue, not a wait that anyone noticed.
-  const waited = stats.queue_ms >= 100 ? `, of which ${formatMilliseconds(stats.queue_ms)} waiting for its turn` : '';
-  const hasBegun = stats.generation_tokens > 0 || stats.time_to_first_token_ms > 0;
-  const answer: [string, string][] = hasBegun
-    ? [
-        ['Answer', `${formatCount(stats.generation_tokens)} tokens at ${formatRate(stats.generation_tps)} tok/s`],
-        ['First token', `after ${formatMilliseconds(stats.time_to_first_token_ms)}${waited}`],
-      ]
-    : [['Answer', 'stopped before its first token']];
-  return [
-    ['Model', stats.model],
-    ['Prompt', `${formatCount(read)} tokens newly read${rate}, ${formatCount(stats.cached_tokens)} from cache`],
-    ...answer,
-    ['App memory', `${formatBytes(stats.process_bytes)} now, ${formatBytes(stats.process_peak_bytes)} at most`],
-    ['MLX memory', `${formatBytes(stats.mlx_active_bytes)} now, ${formatBytes(stats.mlx_peak_bytes)} at most`],
+  const words = strings.stats;
+  const rows: [string, string][] = [
+    [words.model, stats.model],
+    [words.prompt, words.promptRead(newlyRead(stats), stats.cached_tokens)],
   ];
+  if (stats.prompt_tps > 0) rows.push([words.readingSpeed, words.rate(stats.prompt_tps)]);
+  const hasBegun = stats.generation_tokens > 0 || stats.time_to_first_token_ms > 0;
+  if (hasBegun) {
+    rows.push(
+      [words.answer, words.answerRate(stats.generation_tokens, stats.generation_tps)],
+      [words.firstToken, firstTokenWords(stats)],
+    );
+  } else rows.push([words.answer, words.stoppedBeforeFirst]);
+  rows.push(
+    [words.appMemory, words.memory(stats.process_bytes, stats.process_peak_bytes)],
+    [words.mlxMemory, words.memory(stats.mlx_active_bytes, stats.mlx_peak_bytes)],
+  );
+  return rows;
 }
 
-export function memoryWords(stats: MessageStats): string {
-  return `app ${formatBytes(stats.process_bytes)}, MLX ${formatBytes(stats.mlx_active_bytes)}`;
-}
-
-export function peakWords(stats: MessageStats): string {
-  return `Most memory: app ${formatBytes(stats.process_peak_bytes)}, MLX ${formatBytes(stats.mlx_peak_bytes)}`;
+function firstTokenWords({ time_to_first_token_ms, queue_ms }: MessageStats): string {
+  // Less is the way through the queue, not a wait that anyone noticed.
+  if (queue_ms < 100) return strings.stats.firstTokenAfter(time_to_first_token_ms);
+  return strings.stats.firstTokenAfterWait(time_to_first_token_ms, queue_ms);
 }
 
 export function prefillWords({
   processed_tokens,
   total_tokens,
 }: Pick<Prefill, 'processed_tokens' | 'total_tokens'>): string {
-  return `Reading ${formatCount(processed_tokens)} of ${formatCount(total_tokens)} tokens`;
+  return strings.reading.progress(processed_tokens, total_tokens);
 }
 
 /** How an answer ended when it did not end by itself, and what can be done (`isLast`: it can be regenerated). */
 export function endingWords(message: Message, isLast: boolean): string | null {
-  const then = (advice: string) => (isLast ? ` ${advice}` : '');
+  const { endings } = strings;
+  const withAdvice = (ending: string, advice: string) => (isLast ? `${ending} ${advice}` : ending);
   switch (message.status) {
     case 'stopped':
-      return `You stopped this answer.${then('Regenerate to have it written again.')}`;
+      return withAdvice(endings.stopped, endings.stoppedAdvice);
     case 'interrupted':
-      return `Cairn was closed while this was written.${then('Regenerate to have it written anew.')}`;
+      return withAdvice(endings.interrupted, endings.interruptedAdvice);
     case 'failed':
-      return `${message.error ?? 'This answer could not be written.'}${then('Regenerate to try again.')}`;
+      return withAdvice(message.error ?? endings.failed, endings.failedAdvice);
     case 'complete':
       if (message.stats?.finish_reason !== 'length') return null;
-      return `This answer reached its limit of ${formatCount(message.stats.generation_tokens)} tokens.${then('Ask to continue, or raise the limit in Settings.')}`;
+      return withAdvice(endings.length(message.stats.generation_tokens), endings.lengthAdvice);
     case 'streaming':
       return null;
   }

@@ -1,4 +1,4 @@
-// The messages of one conversation, kept equal to the core's while an answer is being written.
+// The messages of one chat, equal to the core's also while an answer is being written.
 import type { Event, Message } from '../platform/wire';
 
 /** Events that belong to one conversation. */
@@ -14,7 +14,8 @@ export interface ThreadOptions {
   nextFrame?: (run: () => void) => void;
 }
 
-const SHOWN_AT_FIRST = 50;
+/** How many messages are shown at first, and how many more with each press. */
+export const SHOWN_AT_FIRST = 50;
 const REFETCH_WAIT_MS = 500;
 
 /**

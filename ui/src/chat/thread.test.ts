@@ -1,4 +1,4 @@
-// One conversation kept equal to the core's, however its events and answers overtake each other.
+// The messages of one chat stay equal to the core's, however events and replies overtake each other.
 import { expect, test, vi } from 'vitest';
 import type { Message } from '../platform/wire';
 import { gate, message, settle } from '../testing/fake';
@@ -14,7 +14,7 @@ const delta = (offset: number, text: string, message_id = 'm'): ThreadEvent => (
 const writing = (text: string): Message => message('m', { status: 'streaming', text });
 const whole = (next: Message): ThreadEvent => ({ type: 'message', message: next });
 
-/** A thread whose frames are drawn at once and whose answers come from a list. */
+/** A thread that draws frames at once and takes its replies from a list. */
 async function open(...answers: (Message[] | Promise<Message[]>)[]) {
   const fetch = vi.fn(async () => (await answers.shift()) ?? []);
   const onFinished = vi.fn();

@@ -2,12 +2,13 @@
 import type { Platform } from '../platform/platform';
 import type { Model } from '../platform/wire';
 import type { StatusStore } from '../status/status.svelte';
+import { strings } from '../text';
 
 /** Owns the list of models. What is loaded is the status store's to say. */
 export class ModelStore {
   items = $state.raw<Model[]>([]);
   isChooserOpen = $state(false);
-  isLooking = $state(false);
+  isRefreshing = $state(false);
   /** The model asked for, until the engine says what became of it. */
   asked = $state<string | null>(null);
 
@@ -25,9 +26,7 @@ export class ModelStore {
   /** Why no message can be sent, or null when one can. */
   get whyNotReady(): string | null {
     if (this.#status.model !== null || this.loadable.length > 0) return null;
-    return this.items.length === 0
-      ? 'There is no model on this computer yet.'
-      : 'None of the models on this computer can be loaded.';
+    return this.items.length === 0 ? strings.welcome.noModels : strings.welcome.noneLoadable;
   }
 
   receive(models: Model[]): void {
@@ -59,15 +58,16 @@ export class ModelStore {
     }
   }
 
-  async lookAgain(): Promise<void> {
-    this.isLooking = true;
+  /** Looks for models again. */
+  async refresh(): Promise<void> {
+    this.isRefreshing = true;
     try {
       const reply = await this.platform.call({ type: 'list_models' });
       if (reply.type === 'models') this.receive(reply.models);
     } catch (error) {
       this.report(error);
     } finally {
-      this.isLooking = false;
+      this.isRefreshing = false;
     }
   }
 }

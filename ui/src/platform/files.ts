@@ -1,6 +1,7 @@
 // Files in a browser: chosen with its file dialog, saved among its downloads.
+import { strings } from '../text';
 
-/** Asks for a prompt-cache file; null: the person changed their mind. */
+/** Asks for a prompt cache file; null: the person changed their mind. */
 export function pickFile(): Promise<File | null> {
   const input = document.createElement('input');
   input.type = 'file';
@@ -12,25 +13,23 @@ export function pickFile(): Promise<File | null> {
   });
 }
 
-/** The longest header of a prompt-cache file that the core reads, in bytes. */
+/** The longest header of a prompt cache file that the core reads, in bytes. */
 const MAX_HEADER_BYTES = 8 * 2 ** 20;
 /** Such a file begins with the length of its header: a little-endian 64-bit number. */
 const LENGTH_BYTES = 8;
 
-/** Why a file is surely no prompt-cache file, by its name and first bytes, as a sentence; null: it may be one. */
+/** Why a file cannot be a prompt cache, by its name and first bytes, as a sentence; null: it may be one. */
 export async function whyNoCacheFile(file: File): Promise<string | null> {
-  if (!/\.safetensors$/i.test(file.name)) {
-    return `“${file.name}” is no prompt-cache file: their names end in .safetensors.`;
-  }
+  if (!/\.safetensors$/i.test(file.name)) return strings.imports.wrongEnding(file.name);
   const first = await file
     .slice(0, LENGTH_BYTES)
     .arrayBuffer()
     .catch(() => null);
-  if (first === null) return `“${file.name}” cannot be read. Is it still where it was?`;
+  if (first === null) return strings.imports.unreadable(file.name);
   const headerBytes = first.byteLength === LENGTH_BYTES ? new DataView(first).getBigUint64(0, true) : 0n;
   // The shortest header is {}.
   const isPlausible = headerBytes >= 2n && headerBytes <= Math.min(MAX_HEADER_BYTES, file.size - LENGTH_BYTES);
-  return isPlausible ? null : `“${file.name}” is damaged or no prompt-cache file: it does not begin like one.`;
+  return isPlausible ? null : strings.imports.wrongBeginning(file.name);
 }
 
 /** Hands a file to the browser's downloads. */
@@ -39,6 +38,6 @@ export function saveFile(content: Blob, name: string): void {
   link.href = URL.createObjectURL(content);
   link.download = name;
   link.click();
-  // The download has to have begun; nobody tells when.
+  // The download must have begun by then; no event says when it has.
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }

@@ -1,4 +1,4 @@
-// The HTTP door: requests, frames, failures, and coming back after the connection broke.
+// The HTTP platform: requests, frames, failures, and coming back after the connection broke.
 import { expect, test, vi } from 'vitest';
 import { cacheFile, preview } from '../testing/fake';
 import { HttpPlatform, reconnectWait } from './http';
@@ -63,19 +63,23 @@ test.each<[string, () => Response | Error, string]>([
     () => answer(404, '{"failure":{"code":"not_found","message":"Gone."}}\n'),
     'not_found: Gone.',
   ],
-  ['a refusal without frames', () => answer(401), 'unreachable: Cairn could not be asked: status 401.'],
-  ['a page instead of frames', () => answer(502, '<html>\n'), 'unreachable: Cairn could not be asked: status 502.'],
+  ['a refusal without frames', () => answer(401), 'unreachable: Cairn answered with status 401. Try again.'],
+  [
+    'a page instead of frames',
+    () => answer(502, '<html>\n'),
+    'unreachable: Cairn answered with status 502. Try again.',
+  ],
   [
     'an answer cut short',
     () => answer(200, '{"reply":{"type":"done"}}'),
-    'unreachable: Cairn could not be asked: the answer was cut short.',
+    'unreachable: Cairn’s answer was incomplete. Try again.',
   ],
-  ['no server', () => new TypeError('failed'), 'unreachable: Cairn does not answer. Is it still running?'],
+  ['no server', () => new TypeError('failed'), 'unreachable: Cairn does not answer. Check that it is still running.'],
 ])('a call answered with %s', async (_, response, expected) => {
   expect(await callWith(response())).toBe(expected);
 });
 
-/** Subscribes, plays one response after the other, and tells what was heard; the last state is always final. */
+/** Subscribes, plays one response after the other, and returns what was heard; the last state is always final. */
 async function listen(token: string | null, responses: (Response | Error)[], until: Connection = 'refused') {
   const heard: string[] = [];
   const waits: number[] = [];
@@ -221,12 +225,17 @@ test('a file on its way is stopped', async () => {
 
 const begins = (...bytes: number[]) => new Uint8Array(bytes);
 const rest = (length: number) => ' '.repeat(length);
-const other = '“a.safetensors” is damaged or no prompt-cache file: it does not begin like one.';
+const other = '“a.safetensors” isn’t a Cairn prompt cache, or it is damaged.';
 
 test.each<[name: string, parts: BlobPart[], fileName: string, why: string | null]>([
   ['the shortest header', [begins(2, 0, 0, 0, 0, 0, 0, 0), '{}'], 'A.SafeTensors', null],
   ['a longer header', [begins(44, 1, 0, 0, 0, 0, 0, 0), rest(300)], 'a.safetensors', null],
-  ['another name', [rest(9)], 'film.mp4', '“film.mp4” is no prompt-cache file: their names end in .safetensors.'],
+  [
+    'another name',
+    [rest(9)],
+    'film.mp4',
+    '“film.mp4” isn’t a Cairn prompt cache. Choose a file whose name ends in .safetensors.',
+  ],
   ['nothing in it', [], 'a.safetensors', other],
   ['seven bytes', [begins(2, 0, 0, 0, 0, 0, 0)], 'a.safetensors', other],
   ['no header', [begins(0, 0, 0, 0, 0, 0, 0, 0), rest(300)], 'a.safetensors', other],
@@ -249,13 +258,13 @@ test('a file that is gone is told', async () => {
   const file = cacheFile();
   file.slice = () => Object.assign(new Blob(), { arrayBuffer: () => Promise.reject(new Error('gone')) });
   const platform = new HttpPlatform('key', { fetch: () => expect.unreachable() });
-  await expect(platform.importCache(file)).rejects.toThrow('“file.safetensors” cannot be read.');
+  await expect(platform.importCache(file)).rejects.toThrow('“file.safetensors” could not be read.');
 });
 
 test.each<[string, Response | Error, string]>([
   ['a failure', answer(404, '{"failure":{"code":"not_found","message":"Gone."}}\n'), 'not_found: Gone.'],
-  ['a refusal', answer(413), 'unreachable: Cairn could not be asked: status 413.'],
-  ['no server', new TypeError('failed'), 'unreachable: Cairn does not answer. Is it still running?'],
+  ['a refusal', answer(413), 'unreachable: Cairn answered with status 413. Try again.'],
+  ['no server', new TypeError('failed'), 'unreachable: Cairn does not answer. Check that it is still running.'],
 ])('files answered with %s', async (_, response, expected) => {
   const fetch = async () => {
     if (response instanceof Error) throw response;

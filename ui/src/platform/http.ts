@@ -1,8 +1,9 @@
-// The door to a core behind the loopback server: POST /api/call, answered with newline-delimited frames. Files travel beside it.
+// A core behind the loopback server: POST /api/call, answered with newline-delimited frames; files have routes of their own.
 import { pickFile, saveFile, whyNoCacheFile } from './files';
 import { readFrames } from './frames';
 import { CallError, type Connection, type ImportOptions, type Platform } from './platform';
 import type { CacheSource, Command, Event, ImportPreview, Reply } from './wire';
+import { strings } from '../text';
 
 export interface HttpOptions {
   fetch?: typeof fetch;
@@ -46,7 +47,7 @@ export class HttpPlatform implements Platform {
     const response = await asked(this.#send(`/api/cache/export?${query}`, { method: 'GET' }));
     if (!response.ok) await replyOf(response);
     const content = await response.blob().catch(() => {
-      throw new CallError('unreachable', 'The file was cut short on its way here.');
+      throw new CallError('unreachable', strings.connection.truncatedFile);
     });
     this.#save(content, suggestedName);
     return true;
@@ -63,7 +64,7 @@ export class HttpPlatform implements Platform {
     const init = { method: 'POST', headers, body: file, signal: signal ?? null };
     try {
       const reply = await replyOf(await asked(this.#send('/api/cache/import', init)));
-      if (reply.type !== 'import_preview') throw new Error('Cairn did not answer with what the file holds.');
+      if (reply.type !== 'import_preview') throw new Error(strings.connection.unexpectedReply);
       return reply.preview;
     } catch (error) {
       if (signal?.aborted) return null;
@@ -118,7 +119,7 @@ async function asked(response: Promise<Response>): Promise<Response> {
   try {
     return await response;
   } catch {
-    throw new CallError('unreachable', 'Cairn does not answer. Is it still running?');
+    throw new CallError('unreachable', strings.connection.noAnswer);
   }
 }
 
@@ -135,8 +136,8 @@ async function replyOf(response: Response): Promise<Reply> {
       // Neither frames nor JSON: the status below says more than the parser would.
     }
   }
-  const why = response.ok ? 'the answer was cut short' : `status ${response.status}`;
-  throw new CallError('unreachable', `Cairn could not be asked: ${why}.`);
+  const { connection } = strings;
+  throw new CallError('unreachable', response.ok ? connection.truncatedReply : connection.status(response.status));
 }
 
 function pause(milliseconds: number, signal: AbortSignal): Promise<void> {

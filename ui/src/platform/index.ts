@@ -1,4 +1,4 @@
-// Picks the door: the desktop shell when it is there, otherwise the server that handed out this page.
+// Picks the platform: the desktop shell when it is there, otherwise the server that handed out this page.
 import type { Platform } from './platform';
 
 export async function openPlatform(): Promise<Platform> {

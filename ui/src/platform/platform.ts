@@ -1,28 +1,29 @@
 // The one interface between the app and whatever runs its core: a desktop shell or a server on this machine.
+import { strings } from '../text';
 import type { CacheSource, Command, Event, FailureCode, ImportPreview, Reply } from './wire';
 
-/** Where the event stream stands. `refused`: the server does not know our token, trying again would not help. */
+/** The state of the event stream. `refused`: the server does not know our token, so trying again would not help. */
 export type Connection = 'connecting' | 'open' | 'reconnecting' | 'refused';
 
 /** What may happen while a file is looked into. */
 export interface ImportOptions {
   /** Hears the file's name as soon as it is known, where it is. */
   onChosen?: (fileName: string) => void;
-  /** Aborted: the person changed their mind, and what is still on its way need not arrive. */
+  /** Aborted when the person cancels: what has not arrived yet is not needed. */
   signal?: AbortSignal;
 }
 
 export interface Platform {
   /** Runs one command. Rejects with a {@link CallError}. */
   call(command: Command): Promise<Reply>;
-  /** Delivers events in order until the returned function is called. After each `open` the state has to be asked for anew. */
+  /** Delivers events in order until the returned function is called. After each `open` the state has to be asked for again. */
   subscribe(onEvent: (event: Event) => void, onState: (state: Connection) => void): () => void;
   /** Calls back when the menu-bar item asks for a new chat, where there is one. */
   onNewChat?(run: () => void): () => void;
   /** Writes a prompt cache to a file of the person's choice; false: they changed their mind. Rejects with a {@link CallError}. */
   exportCache(source: CacheSource, suggestedName: string): Promise<boolean>;
   /**
-   * Looks into a prompt-cache file without keeping anything of it yet. Without a file it asks for one; null: the person changed their mind.
+   * Previews a prompt cache file without importing it yet. Without a file it asks for one; null: the person changed their mind.
    * Rejects with a {@link CallError}.
    */
   importCache(file?: File, options?: ImportOptions): Promise<ImportPreview | null>;
@@ -46,11 +47,11 @@ export function sentenceOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** A copy of a file's name that every file system takes, with the ending of prompt-cache files. */
+/** A name as a file name that every file system takes, with the ending of prompt cache files. */
 export function cacheFileName(name: string): string {
   const plain = name
     .replaceAll(/[\p{Cc}\p{Cf}/\\:*?"<>|]+/gu, ' ')
     .replaceAll(/\s+/g, ' ')
     .replace(/^[ .]+/, '');
-  return `${[...plain].slice(0, 60).join('').trim() || 'prompt cache'}.safetensors`;
+  return `${[...plain].slice(0, 60).join('').trim() || strings.imports.exportName}.safetensors`;
 }

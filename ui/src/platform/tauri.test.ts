@@ -1,4 +1,4 @@
-// The desktop door: one command, answered on its channel.
+// The desktop platform: one command, answered on its channel.
 import { emit } from '@tauri-apps/api/event';
 import { clearMocks, mockIPC, mockWindows } from '@tauri-apps/api/mocks';
 import { afterEach, expect, test, vi } from 'vitest';

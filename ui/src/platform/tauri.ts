@@ -1,4 +1,4 @@
-// The door to a core in the same process: the desktop shell's one command, answered on a channel, and its file dialogs.
+// A core in the same process: the desktop shell's one command, answered on a channel, and its file dialogs.
 import { Channel, invoke } from '@tauri-apps/api/core';
 import { listen } from '@tauri-apps/api/event';
 import { getCurrentWebview } from '@tauri-apps/api/webview';

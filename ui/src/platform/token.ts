@@ -2,14 +2,14 @@
 
 const KEY = 'cairn.token';
 
-type Place = Pick<Location, 'hash' | 'pathname' | 'search'>;
+type Address = Pick<Location, 'hash' | 'pathname' | 'search'>;
 
-/** Takes the token out of the address bar, so that it is neither bookmarked nor shown, and keeps it for this tab. */
-export function takeToken(place: Place, history: Pick<History, 'replaceState'>, storage: Storage): string | null {
-  const token = new URLSearchParams(place.hash.slice(1)).get('token');
+/** Takes the token out of the address bar, so that it is neither bookmarked nor shown, and stores it for this tab. */
+export function takeToken(address: Address, history: Pick<History, 'replaceState'>, storage: Storage): string | null {
+  const token = new URLSearchParams(address.hash.slice(1)).get('token');
   if (token) {
     storage.setItem(KEY, token);
-    history.replaceState(null, '', place.pathname + place.search);
+    history.replaceState(null, '', address.pathname + address.search);
   }
   return token || storage.getItem(KEY);
 }

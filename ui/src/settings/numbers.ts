@@ -1,4 +1,6 @@
 // What a person types into a number field, as a value or as the sentence that says what is allowed.
+import { strings } from '../text';
+import { formatNumber } from '../text/format';
 
 export type Parsed<T> = { value: T } | { problem: string };
 
@@ -6,10 +8,9 @@ interface Range {
   least: number;
   most: number;
   isWhole?: boolean;
-  unit?: string;
 }
 
-export function parseNumber(text: string, { least, most, isWhole = false, unit = '' }: Range): Parsed<number> {
+export function parseNumber(text: string, { least, most, isWhole = false }: Range): Parsed<number> {
   const value = Number(text.trim().replace(',', '.'));
   const isAllowed =
     text.trim() !== '' &&
@@ -18,8 +19,8 @@ export function parseNumber(text: string, { least, most, isWhole = false, unit =
     value <= most &&
     (!isWhole || Number.isInteger(value));
   if (isAllowed) return { value };
-  const kind = isWhole ? 'a whole number' : 'a number';
-  return { problem: `Enter ${kind} from ${least.toLocaleString('en-US')} to ${most.toLocaleString('en-US')}${unit}.` };
+  const problem = isWhole ? strings.settings.enterWhole : strings.settings.enterNumber;
+  return { problem: problem(formatNumber(least), formatNumber(most)) };
 }
 
 /** An empty seed means a new one for every answer. */

@@ -105,7 +105,7 @@ export function conversation(id: string, change: Partial<Conversation> = {}): Co
   };
 }
 
-export function kept(change: Partial<ConversationCache> = {}): ConversationCache {
+export function saved(change: Partial<ConversationCache> = {}): ConversationCache {
   return {
     kept_tokens: 3120,
     kept_bytes: 143e6,
@@ -121,7 +121,7 @@ export function kept(change: Partial<ConversationCache> = {}): ConversationCache
   };
 }
 
-export function named(id: string, change: Partial<NamedCache> = {}): NamedCache {
+export function startingPoint(id: string, change: Partial<NamedCache> = {}): NamedCache {
   return {
     id,
     name: `Name ${id}`,

@@ -61,7 +61,7 @@ const lowlight = createLowlight({
   yaml,
 });
 
-/** The coloured runs, whose texts join to `code` exactly; one plain run when the language is unknown or the code too long. */
+/** The coloured runs; their texts joined are `code` exactly; one plain run when the language is unknown or the code too long. */
 export function highlight(code: string, language: string): Run[] {
   const plain = [{ text: code, scope: '' }];
   if (code.length > LONGEST || !lowlight.registered(language.toLowerCase())) return plain;

@@ -31,7 +31,7 @@ export interface Placed {
 /** Link definitions (`[name]: address`) seen so far, in the parser's own form. */
 export type References = Record<string, { title: string; href: string }>;
 
-// Deeper text is shown as it was written: nobody means it, and each level costs a component.
+// Deeper nesting is shown as it was written: it is never intended, and each level costs a component.
 const DEEPEST = 24;
 
 // `validateLink` stays open so that refused links keep their words; `safeHref` decides what may be followed.

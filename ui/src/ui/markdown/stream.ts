@@ -1,4 +1,4 @@
-// Markdown that grows at its end: settled blocks are kept, only the tail is parsed again.
+// Markdown that grows at its end: settled blocks are reused, only the tail is parsed again.
 import { parseBlocks, type Block, type References } from './parse';
 
 /** A top-level block and the text it came from, which is what is drawn when the block cannot be. */

@@ -1,4 +1,4 @@
-// The cache page, the panel and the dialogs as a person with a keyboard meets them.
+// The page of saved context, the panel and the dialogs as a person with a keyboard meets them.
 import { fireEvent, render, screen, within } from '@testing-library/svelte';
 import { tick } from 'svelte';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
@@ -11,9 +11,9 @@ import {
   conversation,
   FakePlatform,
   gate,
-  kept,
+  saved,
   message,
-  named,
+  startingPoint,
   node,
   overview,
   preview,
@@ -44,11 +44,11 @@ const prefix = { name: 'Manual', tokens: 2048, start_text: 'It begins', end_text
 
 async function open(change: Parameters<typeof overview>[0] = {}) {
   const platform = new FakePlatform();
-  const first = conversation('a', { cache: kept({ shared_with: ['Other'] }), prefix });
+  const first = conversation('a', { cache: saved({ shared_with: ['Other'] }), prefix });
   platform.answers = {
     bootstrap: bootstrap({
       conversations: [first, conversation('b', { updated_at_ms: 0 })],
-      named: [named('x', { imported_from: 'x.safetensors' })],
+      named: [startingPoint('x', { imported_from: 'x.safetensors' })],
     }),
     get_conversation: {
       type: 'conversation',
@@ -58,7 +58,7 @@ async function open(change: Parameters<typeof overview>[0] = {}) {
     get_cache: {
       type: 'cache',
       cache: overview({
-        named: [named('x', { imported_from: 'x.safetensors' })],
+        named: [startingPoint('x', { imported_from: 'x.safetensors' })],
         nodes: [
           node('root', { kind: 'system', text: 'You are' }),
           node('leaf', { parent_key: 'root', start: 256, conversations: ['b'], named: ['x'], is_pinned: true }),
@@ -80,20 +80,25 @@ async function open(change: Parameters<typeof overview>[0] = {}) {
 const button = (name: string | RegExp) => screen.getByRole('button', { name });
 const item = (name: RegExp) => screen.getByRole('treeitem', { name });
 
+/** The words beside a row's name, and the state of its glyph. */
+function described(name: string) {
+  const row = button(name);
+  const words = document.getElementById(row.getAttribute('aria-describedby') ?? '')?.textContent;
+  return [words, row.querySelector<SVGElement>('[data-state]')?.dataset.state];
+}
+
 async function openPage(change: Parameters<typeof overview>[0] = {}) {
   const opened = await open(change);
-  await fireEvent.click(button('What is kept'));
+  await fireEvent.click(button('Saved context'));
   await settle();
   await tick();
   return opened;
 }
 
-test('a row says what is kept of its conversation, beside its name', async () => {
+test('a row says how much of its chat is saved, beside its name', async () => {
   await open();
-  const row = button('Title a');
-  const described = document.getElementById(row.getAttribute('aria-describedby') ?? '');
-  expect(described?.textContent).toBe('3,120 tokens kept (143 MB, in memory), resumes instantly');
-  expect(button('Title b').hasAttribute('aria-describedby')).toBe(false);
+  expect(described('Title a')).toEqual(['Saved: 3,120 tokens, 143 MB', 'saved']);
+  expect(described('Title b')).toEqual(['Not saved', 'none']);
 });
 
 test('rows follow the model that is loaded', async () => {
@@ -101,29 +106,37 @@ test('rows follow the model that is loaded', async () => {
   const engine = { state: 'ready', model: 'owner/other' } as const;
   platform.emit({ type: 'status', status: { ...status, engine, model_fingerprint: 'g' } });
   await tick();
-  const described = document.getElementById(button('Title a').getAttribute('aria-describedby') ?? '');
-  expect(described?.textContent).toBe('3,120 tokens kept (143 MB, in memory), read by model');
-});
-
-test('the page says why something could not be kept on disk', async () => {
-  await openPage({ problem: 'The disk is full.' });
-  expect(screen.getByText('Not everything could be kept on disk lately. The disk is full.')).toBeTruthy();
-});
-
-test('the thread shows what it begins with, and why an answer took longer', async () => {
-  await open();
-  const card = within(screen.getByRole('complementary', { name: 'Beginning' }));
-  for (const text of ['Manual', 'imported', '2,048 tokens']) expect(card.getByText(text)).toBeTruthy();
-  expect(screen.getByText('Why it took longer: re-read 3,100 tokens: evicted.')).toBeTruthy();
-});
-
-test('the panel says what is kept, pins, saves under a name and purges after a second press', async () => {
-  const { app, platform } = await open();
-  app.cache.isKeptOpen = true;
+  expect(described('Title a')).toEqual(['Not saved for other, only for model', 'none']);
+  platform.emit({ type: 'status', status: { ...status, engine: { state: 'empty' }, model_fingerprint: null } });
   await tick();
-  const panel = within(screen.getByRole('dialog', { name: 'What is kept of this conversation', hidden: true }));
+  expect(described('Title a')).toEqual(['Saved: 3,120 tokens, 143 MB', 'saved']);
+});
+
+test('the page says why something could not be saved to disk', async () => {
+  await openPage({ problem: 'The disk is full.' });
+  expect(screen.getByText('Some context could not be saved to disk. The disk is full.')).toBeTruthy();
+});
+
+test('the thread shows its starting point, and what an answer had to read again', async () => {
+  await open();
+  const card = within(screen.getByRole('complementary', { name: 'Starting point' }));
+  for (const text of ['Manual', 'imported', '2,048 tokens']) expect(card.getByText(text)).toBeTruthy();
+  expect(screen.getByText('Read 3,100 tokens again: evicted')).toBeTruthy();
+});
+
+test('the panel says what is saved, pins, and deletes after a second press', async () => {
+  const { app, platform } = await open();
+  app.cache.isPanelOpen = true;
+  await tick();
+  const panel = within(screen.getByRole('dialog', { name: 'Saved context of this chat', hidden: true }));
   const press = (name: string) => fireEvent.click(panel.getByRole('button', { name, hidden: true }));
-  for (const text of ['Resumes instantly.', '3,120 tokens, in memory', 'Other'])
+  for (const text of [
+    'Ready to continue',
+    '3,120 tokens',
+    '143 MB, 12 MB of it only for this chat',
+    'in memory',
+    'Other',
+  ])
     expect(panel.getByText(text)).toBeTruthy();
 
   await press('Pin');
@@ -132,22 +145,22 @@ test('the panel says what is kept, pins, saves under a name and purges after a s
   await press('Unpin');
   expect(platform.asked.at(-1)).toEqual({ type: 'pin_conversation', id: 'a', is_pinned: false });
 
-  await press('Purge…');
+  await press('Delete saved context…');
   expect(platform.askedTypes()).not.toContain('purge_conversation');
-  await press('Purge');
+  await press('Delete');
   await settle();
   expect(platform.asked).toContainEqual({ type: 'purge_conversation', id: 'a' });
-  expect(panel.getByText('Nothing is kept of this conversation now.')).toBeTruthy();
+  expect(panel.getByText('Not saved')).toBeTruthy();
 });
 
-test('saving under a name suggests the title', async () => {
+test('saving a starting point suggests the title', async () => {
   const { app, platform } = await open();
   app.cache.askForName('a');
   await tick();
   const field = screen.getByRole<HTMLInputElement>('textbox', { name: 'Name' });
   expect(field.value).toBe('Title a');
   await fireEvent.input(field, { target: { value: 'Notes' } });
-  // News about the conversation leaves alone what was typed.
+  // Events about the chat leave alone what was typed.
   platform.emit({ type: 'conversation', conversation: conversation('a', { title: 'Changed' }) });
   await tick();
   await fireEvent.click(button('Save'));
@@ -155,53 +168,53 @@ test('saving under a name suggests the title', async () => {
   expect(platform.asked).toContainEqual({ type: 'save_named_cache', conversation_id: 'a', name: 'Notes' });
 });
 
-test('the page takes the place of the conversation; Escape leads back', async () => {
+test('the page takes the place of the chat; Escape leads back', async () => {
   const { app } = await openPage();
-  expect(screen.getByRole('heading', { level: 1, name: 'What is kept' })).toBeTruthy();
+  expect(screen.getByRole('heading', { level: 1, name: 'Saved context' })).toBeTruthy();
   expect(screen.queryByRole('textbox', { name: 'Message' })).toBeNull();
-  expect(screen.getByRole('meter', { name: 'Disk' }).getAttribute('aria-valuetext')).toBe('1.2 GB of 20.0 GB');
+  expect(screen.getByRole('meter', { name: 'Disk' }).getAttribute('aria-valuetext')).toBe('1.2 GB of 20 GB');
   await fireEvent.keyDown(window, { key: 'Escape' });
   await tick();
   expect(app.page).toBe('chat');
   expect(document.activeElement).toBe(screen.getByRole('textbox', { name: 'Message' }));
 });
 
-test('a conversation chosen in the list leads back as well', async () => {
+test('a chat chosen in the list leads back as well', async () => {
   const { app } = await openPage();
   await fireEvent.click(button('Title b'));
   expect([app.page, app.chat.selectedId]).toEqual(['chat', 'b']);
 });
 
-test('clearing asks first, and Escape takes that back without leaving the page', async () => {
+test('deleting all asks first, and Escape takes that back without leaving the page', async () => {
   const { app, platform } = await openPage();
-  await fireEvent.click(button('Clear…'));
+  await fireEvent.click(button('Delete all but pinned and starting points…'));
   await tick();
   expect(document.activeElement).toBe(button('Cancel'));
-  await fireEvent.keyDown(button('Clear'), { key: 'Escape' });
+  await fireEvent.keyDown(button('Delete'), { key: 'Escape' });
   await tick();
-  expect([app.page, screen.queryByRole('button', { name: 'Clear' })]).toEqual(['cache', null]);
-  await fireEvent.click(button('Clear…'));
-  await fireEvent.click(button('Clear'));
+  expect([app.page, screen.queryByRole('button', { name: 'Delete' })]).toEqual(['saved', null]);
+  await fireEvent.click(button('Delete all but pinned and starting points…'));
+  await fireEvent.click(button('Delete'));
   expect(platform.askedTypes()).toContain('clear_cache');
 });
 
-test('a named prompt cache can be renamed, exported, deleted and started from', async () => {
+test('a starting point can be renamed, exported, deleted and started from', async () => {
   const { app, platform } = await openPage();
-  await fireEvent.click(button('Rename prompt cache Name x'));
+  await fireEvent.click(button('Rename starting point Name x'));
   await tick();
   const field = screen.getByRole<HTMLInputElement>('textbox', { name: 'Name' });
   field.value = 'Better';
   await fireEvent.keyDown(field, { key: 'Enter' });
   await settle();
   await tick();
-  expect(document.activeElement).toBe(button('Rename prompt cache Better'));
+  expect(document.activeElement).toBe(button('Rename starting point Better'));
   expect(platform.asked).toContainEqual({ type: 'rename_named_cache', id: 'x', name: 'Better' });
 
-  await fireEvent.click(button('Export prompt cache Better'));
+  await fireEvent.click(button('Export starting point Better'));
   expect(platform.exported).toEqual([[{ type: 'named', id: 'x' }, 'Better.safetensors']]);
 
   platform.answers.new_conversation_from = { type: 'conversation', conversation: conversation('n'), messages: [] };
-  await fireEvent.click(button('Start a conversation from Better'));
+  await fireEvent.click(button('Start a chat from Better'));
   await settle();
   expect([app.page, app.chat.selectedId]).toEqual(['chat', 'n']);
 });
@@ -209,7 +222,7 @@ test('a named prompt cache can be renamed, exported, deleted and started from', 
 test('a name that is taken leaves the field as it was typed, and says so under it', async () => {
   const { platform } = await openPage();
   platform.answers.rename_named_cache = new CallError('invalid', 'There is one of this name.');
-  await fireEvent.click(button('Rename prompt cache Name x'));
+  await fireEvent.click(button('Rename starting point Name x'));
   const field = screen.getByRole<HTMLInputElement>('textbox', { name: 'Name' });
   field.value = 'Taken';
   await fireEvent.keyDown(field, { key: 'Enter' });
@@ -224,32 +237,32 @@ test('a name that is taken leaves the field as it was typed, and says so under i
 });
 
 test('the focus goes to the neighbour of a deleted row, to the heading after the last, and back with Undo', async () => {
-  const { app } = await openPage({ named: [named('x'), named('y')] });
+  const { app } = await openPage({ named: [startingPoint('x'), startingPoint('y')] });
   const remove = async (name: string) => {
-    button(`Delete prompt cache ${name}`).focus();
-    await fireEvent.click(button(`Delete prompt cache ${name}`));
+    button(`Delete starting point ${name}`).focus();
+    await fireEvent.click(button(`Delete starting point ${name}`));
     await settle();
     await tick();
   };
   await remove('Name x');
-  expect(document.activeElement).toBe(button('Rename prompt cache Name y'));
+  expect(document.activeElement).toBe(button('Rename starting point Name y'));
   await remove('Name y');
-  expect(document.activeElement).toBe(screen.getByRole('heading', { name: 'Named prompt caches' }));
+  expect(document.activeElement).toBe(screen.getByRole('heading', { name: 'Starting points' }));
 
   const undo = screen.getAllByRole('button', { name: 'Undo' }).at(-1) as HTMLElement;
   undo.focus();
   await fireEvent.click(undo);
   await settle();
   await tick();
-  expect(document.activeElement).toBe(button('Rename prompt cache Name y'));
+  expect(document.activeElement).toBe(button('Rename starting point Name y'));
   expect(app.cache.focus).toBeNull();
 });
 
 test('the panel closes while what has the focus is in it, so that the browser gives the focus back', async () => {
   const { app } = await open();
-  app.cache.isKeptOpen = true;
+  app.cache.isPanelOpen = true;
   await tick();
-  const save = screen.getByRole('button', { name: 'Save as named…', hidden: true });
+  const save = screen.getByRole('button', { name: 'Save as starting point…', hidden: true });
   save.focus();
   vi.mocked(Element.prototype.matches).mockImplementation(() => true);
   const focused: boolean[] = [];
@@ -261,14 +274,14 @@ test('the panel closes while what has the focus is in it, so that the browser gi
   expect(focused[0]).toBe(true);
 });
 
-test('where nothing is left, nothing is offered but to unpin', async () => {
+test('where nothing is saved any more, only unpinning is offered', async () => {
   const { app, platform } = await open();
-  app.cache.isKeptOpen = true;
-  const cache = kept({ kept_tokens: 0, kept_bytes: 0, is_whole: false, is_pinned: true });
+  app.cache.isPanelOpen = true;
+  const cache = saved({ kept_tokens: 0, kept_bytes: 0, is_whole: false, is_pinned: true });
   platform.emit({ type: 'conversation', conversation: conversation('a', { cache }) });
   await tick();
-  const panel = within(screen.getByRole('dialog', { name: 'What is kept of this conversation', hidden: true }));
-  expect(panel.getByText('Nothing is kept of it; its messages are read again with the next one.')).toBeTruthy();
+  const panel = within(screen.getByRole('dialog', { name: 'Saved context of this chat', hidden: true }));
+  expect(panel.getByText('Will be read again once')).toBeTruthy();
   expect(panel.getAllByRole('button', { hidden: true }).map(({ textContent }) => textContent)).toEqual(['Unpin']);
 });
 
@@ -277,18 +290,20 @@ test('what goes beyond a limit says so, and fills its bar', async () => {
   const meter = screen.getByRole('meter', { name: 'Disk' });
   expect([meter.getAttribute('aria-valuenow'), meter.getAttribute('aria-valuetext')]).toEqual([
     '100',
-    '55 MB, above the limit of 0 MB',
+    '55 MB, over the limit of 0 MB',
   ]);
-  expect(screen.getByText('What is named, pinned or in use stays, also above a limit.')).toBeTruthy();
+  expect(
+    screen.getByText('Pinned chats, starting points and what is in use are never deleted, even above a limit.'),
+  ).toBeTruthy();
 });
 
-test('a beginning that another model has read says which one to choose', async () => {
+test('a starting point that another model has read says which one to choose', async () => {
   const { platform } = await open();
-  const cache = kept({ fingerprint: 'g', model: 'owner/other' });
+  const cache = saved({ fingerprint: 'g', model: 'owner/other' });
   platform.emit({ type: 'conversation', conversation: conversation('a', { cache, prefix }) });
   await tick();
-  const card = within(screen.getByRole('complementary', { name: 'Beginning' }));
-  expect(card.getByText('Read by other: choose that model to go on.')).toBeTruthy();
+  const card = within(screen.getByRole('complementary', { name: 'Starting point' }));
+  expect(card.getByText('other has read this: choose that model to continue.')).toBeTruthy();
 });
 
 test('an empty tree is not called empty before it has been looked at', async () => {
@@ -296,12 +311,12 @@ test('an empty tree is not called empty before it has been looked at', async () 
   await fireEvent.click(button('Title b'));
   const answer = gate<Reply>();
   platform.answers.get_cache = answer.promise;
-  await fireEvent.click(button('What is kept'));
+  await fireEvent.click(button('Saved context'));
   expect(screen.getByText('Loading…')).toBeTruthy();
   answer.open({ type: 'cache', cache: overview() });
   await settle();
   await tick();
-  expect(screen.getByText('Nothing is kept yet. It begins with the first answer.')).toBeTruthy();
+  expect(screen.getByText('Nothing is saved yet. Cairn saves context with the first answer.')).toBeTruthy();
 });
 
 test('keys walk through the tree and open a row; what ends there can be visited', async () => {
@@ -316,11 +331,11 @@ test('keys walk through the tree and open a row; what ends there can be visited'
   root.focus();
   await fireEvent.keyDown(root, { key: 'ArrowRight' });
   await tick();
-  const leaf = item(/^You, tokens 257–512: Text leaf.*pinned, 2 end here$/);
+  const leaf = item(/^You, tokens 257–512: Text leaf.*pinned, last piece of 2$/);
   expect([document.activeElement, leaf.getAttribute('aria-level')]).toEqual([leaf, '2']);
 
   await fireEvent.keyDown(leaf, { key: 'Enter' });
-  const ends = within(within(leaf).getByRole('list', { name: '2 end here:' }));
+  const ends = within(within(leaf).getByRole('list', { name: 'Last piece of:' }));
   await fireEvent.click(ends.getByRole('button', { name: 'Title b' }));
   expect([app.page, app.chat.selectedId]).toEqual(['chat', 'b']);
 });
@@ -337,15 +352,15 @@ test('folding a row hides what continues it', async () => {
 
 test('an empty page says how it fills', async () => {
   await openPage({ named: [], nodes: [] });
-  expect(screen.getByText('Nothing is kept yet. It begins with the first answer.')).toBeTruthy();
-  expect(screen.getByText(/^None yet\. Save a conversation/)).toBeTruthy();
+  expect(screen.getByText('Nothing is saved yet. Cairn saves context with the first answer.')).toBeTruthy();
+  expect(screen.getByText(/^None yet\. Open the saved context of a chat/)).toBeTruthy();
   expect(screen.queryByRole('button', { name: 'Start from…' })).toBeNull();
 });
 
 test('an import shows what the file holds, then points at what came of it', async () => {
   const { platform } = await openPage();
   platform.importAnswer = preview({ warnings: ['It does not say its tokens.'] });
-  platform.answers.confirm_import = { type: 'named', named: named('x', { name: 'Suggested' }) };
+  platform.answers.confirm_import = { type: 'named', named: startingPoint('x', { name: 'Suggested' }) };
   await fireEvent.click(button('Import…'));
   await settle();
   await tick();
@@ -354,14 +369,14 @@ test('an import shows what the file holds, then points at what came of it', asyn
     expect(dialog.getByText(text, { exact: false })).toBeTruthy();
   }
   await fireEvent.click(
-    dialog.getByRole('checkbox', { name: /^Check sample positions.*every chat that begins alike/ }),
+    dialog.getByRole('checkbox', { name: /^Verify \(reads it again\).*Every chat that begins the same way/ }),
   );
   await fireEvent.click(dialog.getByRole('button', { name: 'Import' }));
   await settle();
   await tick();
   expect(platform.asked).toContainEqual({ type: 'confirm_import', token: 'token', name: 'Suggested', check: true });
   expect(screen.getByRole('listitem', { current: true }).textContent).toContain('imported');
-  expect(button('Start a conversation')).toBeTruthy();
+  expect(button('Start a chat')).toBeTruthy();
 });
 
 test('a file that does not fit offers nothing but to close', async () => {
@@ -376,7 +391,7 @@ test('a file that does not fit offers nothing but to close', async () => {
   expect(dialog.queryByRole('textbox')).toBeNull();
 });
 
-test('a file that never got here is told in the same place', async () => {
+test('a file that could not be transferred is told in the same place', async () => {
   const { app, platform } = await openPage();
   platform.importAnswer = new CallError('invalid', 'It is a film.');
   await fireEvent.click(button('Import…'));
@@ -390,12 +405,15 @@ test('a file that never got here is told in the same place', async () => {
 
 test('special tokens are signs between the words; the text itself is a tooltip and opens with the row', async () => {
   const text = '<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nWhy?';
-  await openPage({ nodes: [node('root', { kind: 'system', text })], named: [named('x', { start_text: text })] });
+  await openPage({
+    nodes: [node('root', { kind: 'system', text })],
+    named: [startingPoint('x', { start_text: text })],
+  });
   const row = item(/^System, tokens 1–256: Be kind\. You: Why\?\. /);
   const line = row.querySelector('code');
   expect([line?.textContent?.trim(), line?.title]).toEqual(['Be kind. You: Why?', text]);
-  const excerpt = document.querySelector<HTMLElement>('p[title]');
-  expect([excerpt?.textContent, excerpt?.title]).toEqual(['Begins:  Why?', text]);
+  const excerpt = document.querySelector<HTMLElement>('li p[title]:not(.facts)');
+  expect([excerpt?.textContent?.replaceAll(/\s+/g, ' '), excerpt?.title]).toEqual(['Begins: Why?', text]);
   await fireEvent.click(row);
   expect(row.querySelector('pre')?.textContent).toBe(text);
 });
@@ -405,21 +423,18 @@ test('what is not shown of the tree is only counted', async () => {
   expect(screen.getByText('And 1,200 more.')).toBeTruthy();
 });
 
-test('beside New chat stands, in words, what else a conversation can start from', async () => {
+test('beside New chat stands, in words, what else a chat can start from', async () => {
   await open();
   const start = button('Start from…');
-  expect([start.textContent?.trim(), start.title]).toEqual([
-    'Start from…',
-    'Start a conversation from a named prompt cache',
-  ]);
+  expect([start.textContent?.trim(), start.title]).toEqual(['Start from…', 'Start a chat from a starting point']);
 });
 
-test('a file dropped anywhere is looked into', async () => {
+test('a file dropped anywhere is previewed', async () => {
   const { app, platform } = await open();
   platform.importAnswer = preview();
   const dataTransfer = { types: ['Files'], files: [new File(['x'], 'dropped.safetensors')] };
   await fireEvent.dragOver(window, { dataTransfer });
-  expect(screen.getByText('Drop a prompt-cache file to look into it')).toBeTruthy();
+  expect(screen.getByText('Drop a prompt cache here to import it')).toBeTruthy();
   await fireEvent.drop(window, { dataTransfer });
   await settle();
   expect([app.imports.step, app.imports.isOver]).toEqual(['preview', false]);

@@ -1,21 +1,21 @@
-// The engine's state in words.
+// The engine's state and the names of models, in words.
 import type { EngineState } from '../platform/wire';
-import { formatCount } from '../ui/numbers';
+import { strings } from '../text';
 
 export function engineWords(engine: EngineState): string {
   switch (engine.state) {
     case 'empty':
-      return 'No model loaded';
+      return strings.status.empty;
     case 'loading':
-      return 'Loading model';
+      return strings.status.loading;
     case 'ready':
-      return 'Ready';
+      return strings.status.ready;
     case 'prefilling':
-      return `Reading ${formatCount(engine.processed_tokens)} of ${formatCount(engine.total_tokens)} tokens`;
+      return strings.reading.progress(engine.processed_tokens, engine.total_tokens);
     case 'generating':
-      return 'Writing';
+      return strings.status.writing;
     case 'failed':
-      return 'Model not loaded';
+      return strings.status.failed;
   }
 }
 

@@ -1,0 +1,224 @@
+// Saved context, as people read it.
+import { expect, test } from 'vitest';
+import { overview, preview, saved, startingPoint } from '../testing/fake';
+import {
+  deletedMessage,
+  deleteQuestion,
+  hitRate,
+  outlook,
+  positions,
+  previewRows,
+  savedState,
+  savedSummary,
+  startingPointFacts,
+  startingPointOutlook,
+  storageUsage,
+  type SavedState,
+} from './saved';
+
+const LOADED = { name: 'owner/model', fingerprint: 'f' };
+const EMPTY = { kept_tokens: 0, kept_bytes: 0, is_whole: false };
+
+interface Case {
+  change: Parameters<typeof saved>[0];
+  loaded: typeof LOADED | null;
+  state: SavedState;
+  summary: string;
+  heading: string;
+  reason?: string;
+}
+
+test.each<[name: string, expected: Case]>([
+  [
+    'all of it',
+    {
+      change: {},
+      loaded: LOADED,
+      state: 'saved',
+      summary: 'Saved: 3,120 tokens, 143 MB',
+      heading: 'Ready to continue',
+    },
+  ],
+  [
+    'one token, pinned',
+    {
+      change: { kept_tokens: 1, kept_bytes: 46_080, is_pinned: true },
+      loaded: LOADED,
+      state: 'saved',
+      summary: 'Saved: 1 token, 46 kB, pinned',
+      heading: 'Ready to continue',
+    },
+  ],
+  [
+    'no model is loaded',
+    {
+      change: {},
+      loaded: null,
+      state: 'saved',
+      summary: 'Saved: 3,120 tokens, 143 MB',
+      heading: 'Ready to continue once model is loaded',
+    },
+  ],
+  [
+    'a part',
+    {
+      change: { is_whole: false },
+      loaded: LOADED,
+      state: 'partly',
+      summary: 'Partly saved: 3,120 tokens, 143 MB',
+      heading: 'Partly saved: the rest will be read again once (about 6 s)',
+    },
+  ],
+  [
+    'another model has read it',
+    {
+      change: { fingerprint: 'g', model: 'owner/other' },
+      loaded: LOADED,
+      state: 'none',
+      summary: 'Not saved for model, only for other',
+      heading: 'Will be read again once (about 6 s)',
+      reason: 'It is saved for other, and model is loaded. Load other to continue without reading again.',
+    },
+  ],
+  [
+    'another model of the same name has read it',
+    {
+      change: { fingerprint: 'g' },
+      loaded: LOADED,
+      state: 'none',
+      summary: 'Not saved for this version of model',
+      heading: 'Will be read again once (about 6 s)',
+      reason: 'The files of model have changed since it read this chat.',
+    },
+  ],
+  [
+    'nothing',
+    {
+      change: { ...EMPTY, fingerprint: 'g' },
+      loaded: LOADED,
+      state: 'none',
+      summary: 'Not saved',
+      heading: 'Will be read again once (about 6 s)',
+    },
+  ],
+  [
+    'nothing but a pin',
+    {
+      change: { ...EMPTY, is_pinned: true },
+      loaded: null,
+      state: 'none',
+      summary: 'Not saved, pinned',
+      heading: 'Will be read again once (about 6 s)',
+    },
+  ],
+])('what is saved of a chat: %s', (_, { change, loaded, state, summary, heading, reason = null }) => {
+  const cache = saved(change);
+  expect([savedState(cache, loaded), savedSummary(cache, loaded)]).toEqual([state, summary]);
+  expect(outlook(cache, loaded, 6200)).toEqual({ heading, reason });
+});
+
+test('a time that nothing tells is not made up', () => {
+  expect(outlook(saved(EMPTY), LOADED, null).heading).toBe('Will be read again once');
+  expect(outlook(saved({ is_whole: false }), LOADED, null).heading).toBe(
+    'Partly saved: the rest will be read again once',
+  );
+});
+
+test('a chat of which nothing was ever saved', () => {
+  expect([savedState(null, LOADED), savedSummary(null, LOADED)]).toEqual(['none', 'Not saved']);
+});
+
+test('deleting speaks of other chats only where there are any', () => {
+  expect(deleteQuestion(saved())).toContain('the saved context of this chat');
+  expect(deleteQuestion(saved({ shared_with: ['A'] }))).toContain('that only this chat uses');
+});
+
+test.each<[own_bytes: number, words: string]>([
+  [12e6, 'Deleted the saved context that only “A” used. Its messages stay.'],
+  [143e6, 'Deleted the saved context of “A”. Its messages stay.'],
+])('what was deleted when %d of 143 MB were its own', (own_bytes, words) => {
+  expect(deletedMessage('A', saved({ own_bytes }))).toBe(words);
+});
+
+test.each<[name: string, change: Parameters<typeof startingPoint>[1], facts: string, expected: string]>([
+  ['on disk', {}, '2,048 tokens · 94 MB on disk', '2,048 tokens · ready'],
+  [
+    'used by one chat',
+    { tier: 'memory', num_conversations: 1 },
+    '2,048 tokens · 94 MB in memory · 1 chat',
+    '2,048 tokens · ready',
+  ],
+  [
+    'lost',
+    { tier: null, bytes: 0, num_conversations: 12 },
+    '2,048 tokens · not saved, will be read again once · 12 chats',
+    '2,048 tokens · will be read again once',
+  ],
+  [
+    'lost in part',
+    { tier: null },
+    '2,048 tokens · partly saved, the rest will be read again once',
+    '2,048 tokens · will be read again once',
+  ],
+  [
+    'imported for another model',
+    { fingerprint: 'g', model: 'owner/other', imported_from: 'x.safetensors' },
+    '2,048 tokens · 94 MB on disk · for other',
+    '2,048 tokens · for other · imported',
+  ],
+])('a starting point: %s', (_, change, facts, expected) => {
+  const point = startingPoint('a', change);
+  expect(startingPointFacts(point, LOADED).join(' · ')).toBe(facts);
+  expect(startingPointOutlook(point, LOADED)).toBe(expected);
+});
+
+test.each<[change: Parameters<typeof overview>[0], words: string]>([
+  [{ lookups: 0, prompt_tokens: 0, cached_tokens: 0 }, 'No prompt has been read since Cairn started.'],
+  [{}, 'Since Cairn started, 75% of the prompts came from saved context (3,000 of 4,000 tokens).'],
+  [
+    { prompt_tokens: 4000, cached_tokens: 3999 },
+    'Since Cairn started, 99% of the prompts came from saved context (3,999 of 4,000 tokens).',
+  ],
+])('the hit rate of %o', (change, words) => {
+  expect(hitRate(overview(change))).toBe(words);
+});
+
+test.each<[bytes: number, limit: number, words: string]>([
+  [55e6, 20e9, '55 MB of 20 GB'],
+  [0, 0, '0 MB of 0 MB'],
+  [55e6, 0, '55 MB, over the limit of 0 MB'],
+])('%d bytes of a limit of %d', (bytes, limit, words) => {
+  expect(storageUsage(bytes, limit)).toBe(words);
+});
+
+test('of a file that could not be read only its name and size are known', () => {
+  const unread = preview({ title: null, made_by: null, model: '', tokens: 0, bytes: 0, problem: 'It is a text.' });
+  expect(previewRows(unread)).toEqual([
+    ['File', 'file.safetensors'],
+    ['Size', '0 MB'],
+  ]);
+});
+
+test('a file about to be imported: only what it says', () => {
+  const bare = preview({ title: null, made_by: null, kind: 'conversation' });
+  expect(previewRows(bare).map(([name, value]) => `${name}: ${value}`)).toEqual([
+    'File: file.safetensors',
+    'Model: owner/model',
+    'Contains: a chat',
+    'Length: 2,048 tokens',
+    'Size: 94 MB',
+  ]);
+  const noon = new Date(2026, 2, 10, 12).getTime();
+  expect(previewRows(preview({ created_at_ms: noon }))).toEqual(
+    expect.arrayContaining([
+      ['Title', 'Title'],
+      ['Contains', 'the beginning of a chat'],
+      ['Made by', 'Cairn 0.1.0'],
+      ['Made on', 'Mar 10, 2026'],
+    ]),
+  );
+});
+
+test('positions are counted from 1', () => {
+  expect([positions(0, 256), positions(2047, 1), positions(0, 2048)]).toEqual(['1–256', '2,048', '1–2,048']);
+});

@@ -1,0 +1,129 @@
+// What is saved of chats and starting points, and what follows from it for the model that is loaded.
+import type { CacheOverview, ConversationCache, ImportPreview, NamedCache } from '../platform/wire';
+import { shortModelName } from '../status/engine';
+import type { LoadedModel } from '../status/status.svelte';
+import { strings } from '../text';
+
+/** How much of a chat the loaded model need not read again. */
+export type SavedState = 'saved' | 'partly' | 'none';
+
+/** While no model is loaded, the one that read the chat is expected to be. */
+function fits(cache: ConversationCache, loaded: LoadedModel | null): boolean {
+  return loaded === null || cache.fingerprint === loaded.fingerprint;
+}
+
+export function savedState(cache: ConversationCache | null, loaded: LoadedModel | null): SavedState {
+  if (!cache || cache.kept_tokens === 0 || !fits(cache, loaded)) return 'none';
+  return cache.is_whole ? 'saved' : 'partly';
+}
+
+/** The state of a chat in a few words, for its row in the list. */
+export function savedSummary(cache: ConversationCache | null, loaded: LoadedModel | null): string {
+  const state = strings.saved.states[savedState(cache, loaded)];
+  if (!cache) return state;
+  const summary = savedAmount(cache, loaded, state);
+  return cache.is_pinned ? strings.saved.pinned(summary) : summary;
+}
+
+function savedAmount(cache: ConversationCache, loaded: LoadedModel | null, state: string): string {
+  if (cache.kept_tokens === 0) return state;
+  if (loaded === null || fits(cache, loaded)) return strings.saved.amount(state, cache.kept_tokens, cache.kept_bytes);
+  const model = shortModelName(cache.model);
+  if (cache.model === loaded.name) return strings.saved.forOtherVersion(model);
+  return strings.saved.forOtherModel(shortModelName(loaded.name), model);
+}
+
+/** What happens with the next message of a chat, and why. */
+export interface Outlook {
+  heading: string;
+  reason: string | null;
+}
+
+/** `estimateMs`: how long the loaded model will read again, where that is known. */
+export function outlook(cache: ConversationCache, loaded: LoadedModel | null, estimateMs: number | null): Outlook {
+  const { saved } = strings;
+  const state = savedState(cache, loaded);
+  if (state === 'none') return { heading: saved.readAgainOnce(estimateMs), reason: whyNone(cache, loaded) };
+  if (state === 'partly') {
+    const heading = estimateMs === null ? saved.restReadAgainOnce : saved.restReadAgainOnceAbout(estimateMs);
+    return { heading, reason: null };
+  }
+  return { heading: loaded ? saved.ready : saved.readyOnceLoaded(shortModelName(cache.model)), reason: null };
+}
+
+function whyNone(cache: ConversationCache, loaded: LoadedModel | null): string | null {
+  if (cache.kept_tokens === 0 || loaded === null) return null;
+  const model = shortModelName(cache.model);
+  // The same name for other weights: there is no model to load instead.
+  if (cache.model === loaded.name) return strings.saved.modelChanged(model);
+  return strings.saved.loadToContinue(shortModelName(loaded.name), model);
+}
+
+/** What deleting the saved context of a chat does, before it is done. */
+export function deleteQuestion(cache: ConversationCache): string {
+  return cache.shared_with.length > 0 ? strings.saved.deleteQuestionShared : strings.saved.deleteQuestion;
+}
+
+/** What deleting has done. `before`: what was saved until then. */
+export function deletedMessage(title: string, before: ConversationCache): string {
+  const isShared = before.kept_bytes > before.own_bytes;
+  return isShared ? strings.saved.deletedShared(title) : strings.saved.deleted(title);
+}
+
+/** The line under the name of a starting point. */
+export function startingPointFacts(point: NamedCache, loaded: LoadedModel | null): string[] {
+  const { startingPoints } = strings;
+  const facts = [strings.common.tokens(point.tokens)];
+  if (point.tier) facts.push(strings.pieces.stored(point.bytes, point.tier));
+  else facts.push(point.bytes > 0 ? startingPoints.partly : startingPoints.none);
+  if (isForOther(point, loaded)) facts.push(startingPoints.forModel(shortModelName(point.model)));
+  if (point.num_conversations > 0) facts.push(startingPoints.numChats(point.num_conversations));
+  return facts;
+}
+
+/** What to expect of a chat that begins with a starting point. */
+export function startingPointOutlook(point: NamedCache, loaded: LoadedModel | null): string {
+  const { startingPoints } = strings;
+  const facts = [strings.common.tokens(point.tokens)];
+  if (isForOther(point, loaded)) facts.push(startingPoints.forModel(shortModelName(point.model)));
+  else facts.push(point.tier ? startingPoints.ready : startingPoints.willBeRead);
+  if (point.imported_from !== null) facts.push(strings.common.imported);
+  return facts.join(' · ');
+}
+
+function isForOther(point: NamedCache, loaded: LoadedModel | null): boolean {
+  return point.fingerprint !== loaded?.fingerprint;
+}
+
+/** How much of a limit is used. What is pinned, a starting point or in use stays beyond it. */
+export function storageUsage(bytes: number, limit: number): string {
+  return bytes > limit ? strings.saved.usageOver(bytes, limit) : strings.saved.usage(bytes, limit);
+}
+
+/** How much of all prompts came from saved context since Cairn started. */
+export function hitRate({ prompt_tokens, cached_tokens }: CacheOverview): string {
+  if (prompt_tokens === 0) return strings.saved.noPrompts;
+  return strings.saved.hitRate(cached_tokens / prompt_tokens, cached_tokens, prompt_tokens);
+}
+
+/** The facts about a file that is about to be imported, as rows of a table: those that are known. */
+export function previewRows(preview: ImportPreview): [name: string, value: string][] {
+  const { imports } = strings;
+  const rows: [string, string][] = [[imports.file, preview.file_name]];
+  if (preview.title) rows.push([imports.fileTitle, preview.title]);
+  if (preview.model) rows.push([imports.model, preview.model]);
+  // A file that could not be read contains none.
+  if (preview.tokens > 0) {
+    const contains = preview.kind === 'conversation' ? imports.aChat : imports.aBeginning;
+    rows.push([imports.contains, contains], [imports.length, strings.common.tokens(preview.tokens)]);
+  }
+  rows.push([imports.size, strings.common.bytes(preview.bytes)]);
+  if (preview.made_by) rows.push([imports.madeBy, preview.made_by]);
+  if (preview.created_at_ms !== null) rows.push([imports.madeOn, imports.date(preview.created_at_ms)]);
+  return rows;
+}
+
+/** The positions of a run of tokens, counted from 1 as people do. */
+export function positions(start: number, tokens: number): string {
+  return strings.pieces.positions(start + 1, start + Math.max(1, tokens));
+}

@@ -1,0 +1,104 @@
+// Every word that the window shows stands in the catalogue: components hold no text of their own, stores no sentences.
+import { parse, type AST } from 'svelte/compiler';
+import ts from 'typescript';
+import { expect, test } from 'vitest';
+
+const components = import.meta.glob<string>('../**/*.svelte', { query: '?raw', import: 'default', eager: true });
+const modules = import.meta.glob<string>(['../**/*.ts', '!../**/*.test.ts', '!../testing/**', '!./**'], {
+  query: '?raw',
+  import: 'default',
+  eager: true,
+});
+
+/** Attributes and properties whose value a person sees or hears. */
+const SHOWN =
+  /^(aria-(label|description|valuetext|roledescription|placeholder)|title|placeholder|alt|label|note|unit|question|action|words)$/;
+/** What looks like a sentence and is part of a protocol. */
+const NOT_SHOWN = ['Bearer x'];
+const COMPARISONS = new Set(['==', '===', '!=', '!==', 'in']);
+
+type Node = { type: string } & Record<string, unknown>;
+const isNode = (value: unknown): value is Node => typeof value === 'object' && value !== null && 'type' in value;
+const childrenOf = (node: Node) =>
+  Object.values(node)
+    .flatMap((value) => (Array.isArray(value) ? value : [value]))
+    .filter(isNode);
+const hasLetters = (text: unknown): text is string => typeof text === 'string' && /\p{L}/u.test(text);
+
+/** The strings that an expression can give, without those that it only compares with, calls with or looks up. */
+function stringsOf(node: Node): string[] {
+  if (node.type === 'Literal') return hasLetters(node.value) ? [node.value] : [];
+  if (node.type === 'TemplateElement') {
+    const { cooked } = node.value as { cooked: string };
+    return hasLetters(cooked) ? [cooked] : [];
+  }
+  if (node.type === 'BinaryExpression' && COMPARISONS.has(node.operator as string)) return [];
+  if (node.type === 'CallExpression' || node.type === 'MemberExpression') return [];
+  return childrenOf(node).flatMap(stringsOf);
+}
+
+/** What a component would show that does not come from the catalogue. */
+function literalsIn(source: string): string[] {
+  const found: string[] = [];
+  const visit = (node: Node) => {
+    if (node.type === 'Text' && hasLetters(node.data)) found.push(node.data.trim());
+    else if (node.type === 'ExpressionTag') found.push(...stringsOf(node.expression as Node));
+    else if (node.type === 'Attribute') {
+      if (!SHOWN.test(node.name as string)) return;
+      const values = (Array.isArray(node.value) ? node.value : [node.value]).filter(isNode);
+      values.forEach(visit);
+    } else if (!['Comment', 'StyleDirective', 'ClassDirective', 'OnDirective', 'SvelteOptions'].includes(node.type)) {
+      childrenOf(node).forEach(visit);
+    }
+  };
+  const root: AST.Root = parse(source, { modern: true });
+  visit(root.fragment as unknown as Node);
+  return found;
+}
+
+/** What looks like a sentence in a module: several words, of which the first begins with a capital or a quotation mark. */
+function sentencesIn(source: string): string[] {
+  const found: string[] = [];
+  const visit = (node: ts.Node) => {
+    const whole = ts.isStringLiteralLike(node) ? node.text : ts.isTemplateExpression(node) ? templateText(node) : '';
+    if (/^[\p{Lu}“][^<>{}]*[\p{L}”] +[\p{L}“]/u.test(whole) && !NOT_SHOWN.includes(whole)) found.push(whole);
+    ts.forEachChild(node, visit);
+  };
+  visit(ts.createSourceFile('module.ts', source, ts.ScriptTarget.Latest));
+  return found;
+}
+
+/** A template with `x` for each of its values. */
+function templateText({ head, templateSpans }: ts.TemplateExpression): string {
+  return head.text + templateSpans.map(({ literal }) => `x${literal.text}`).join('');
+}
+
+test.each(Object.entries(components))('%s takes its words from the catalogue', (_, source) => {
+  const script = /<script[^>]*>(.*?)<\/script>/s.exec(source)?.[1] ?? '';
+  expect([...literalsIn(source), ...sentencesIn(script)]).toEqual([]);
+});
+
+test.each(Object.entries(modules))('%s holds no sentence', (_, source) => {
+  expect(sentencesIn(source)).toEqual([]);
+});
+
+test.each<[source: string, found: string[]]>([
+  ['<p>Text</p>', ['Text']],
+  ['<p>{count} · {unit}</p>', []],
+  ['<p title="Title" class="name">{a}</p>', ['Title']],
+  ['<Dialog label={`Delete ${name}`} {...rest} />', ['Delete ']],
+  ['<p aria-label={isOn ? "On" : strings.off}></p>', ['On']],
+  ["<p>{state === 'ready' ? strings.ready : ' soon'}</p>", [' soon']],
+  ["<p>{format('short', rows['name'])}</p>", []],
+  ["{#if state === 'ready'}{#each rows as row (row.id)}<b>Row</b>{/each}{/if}", ['Row']],
+  ['<svelte:boundary>{#snippet failed()}<p>Failed</p>{/snippet}</svelte:boundary>', ['Failed']],
+])('in %j it finds %j', (source, found) => {
+  expect(literalsIn(source)).toEqual(found);
+});
+
+test('in modules it finds sentences, not keys', () => {
+  const source = `
+    show('Deleted it.', \`“\${name}” is gone\`, \`Deleted “\${name}”\`);
+    on('cache_changed', 'Escape'); get('Content-Type', \`/models/\${name}\`, 'hljs one two');`;
+  expect(sentencesIn(source)).toEqual(['Deleted it.', '“x” is gone', 'Deleted “x”']);
+});

@@ -1,0 +1,84 @@
+// Numbers, times and plural forms.
+import { expect, test } from 'vitest';
+import {
+  formatAgo,
+  formatBytes,
+  formatCount,
+  formatEstimate,
+  formatMilliseconds,
+  formatRate,
+  formatShare,
+  plural,
+} from './format';
+
+test.each<[bytes: number, words: string]>([
+  [0, '0 MB'],
+  [900, '1 kB'],
+  [12_000, '12 kB'],
+  [1e6, '1 MB'],
+  [512.4e6, '512 MB'],
+  [999.7e6, '1 GB'],
+  [1.24e9, '1.2 GB'],
+  [20e9, '20 GB'],
+  [240.4e9, '240 GB'],
+])('%d bytes are %s', (bytes, words) => {
+  expect(formatBytes(bytes)).toBe(words);
+});
+
+test('counts are grouped, and one is not plural', () => {
+  expect([0, 1, 2, 1812].map((count) => plural(count, 'token', 'tokens'))).toEqual([
+    '0 tokens',
+    '1 token',
+    '2 tokens',
+    '1,812 tokens',
+  ]);
+  expect(formatCount(1_234_567)).toBe('1,234,567');
+});
+
+test('rates', () => {
+  expect([4.04, 99.96, 1234.5].map(formatRate)).toEqual(['4.0', '100', '1,235']);
+});
+
+test('measured times', () => {
+  expect([0, 312.4, 999.6, 12_340, 59_960, 119_600, 125_000].map(formatMilliseconds)).toEqual([
+    '0 ms',
+    '312 ms',
+    '1.0 s',
+    '12.3 s',
+    '1 min 0 s',
+    '2 min 0 s',
+    '2 min 5 s',
+  ]);
+});
+
+test('estimates have no more precision than they deserve', () => {
+  expect([200, 1400, 55_300, 99_400, 100_000, 252_000, 3_590_000, 5_460_000].map(formatEstimate)).toEqual([
+    '1 s',
+    '1 s',
+    '55 s',
+    '99 s',
+    '2 min',
+    '4 min',
+    '1 h 0 min',
+    '1 h 31 min',
+  ]);
+});
+
+test('only all of it is 100%, and only nothing is 0%', () => {
+  expect([0, 0.0001, 0.75, 0.9999, 1].map(formatShare)).toEqual(['0%', '1%', '75%', '99%', '100%']);
+});
+
+test('how long ago', () => {
+  const now = new Date(2026, 2, 10, 12).getTime();
+  const ago = (minutes: number) => formatAgo(now - minutes * 60_000, now);
+  expect([-1, 0.9, 1, 59, 60, 60 * 47, 60 * 48, 60 * 24 * 40].map(ago)).toEqual([
+    null,
+    null,
+    '1 minute ago',
+    '59 minutes ago',
+    '1 hour ago',
+    '1 day ago',
+    '2 days ago',
+    'Jan 29, 2026',
+  ]);
+});
