@@ -2,9 +2,13 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Home, program, run } from './core.mjs';
-import { flow } from './flow.mjs';
+import { ENDLESS, flow } from './flow.mjs';
 import { asSeen } from './page.mjs';
 import { until } from './until.mjs';
+
+/** A rate, and an amount of memory or disk, as the page shows them on any machine. */
+const RATE = /^[\d,.]+ tok\/s$/;
+const SIZE = '[\\d,.]+ [kMG]B';
 
 /** What a browser says of its own accord when a server goes away. */
 const GONE =
@@ -27,43 +31,58 @@ flow(
   },
 );
 
-flow('a message is answered word by word, with its figures', { maxTokens: 1000 }, async ({ core, page }) => {
-  const lengths = await page.watch('article .markdown');
-  const states = await page.watch('[data-testid=engine-state]');
+flow('a message is answered word by word', { maxTokens: ENDLESS }, async ({ page }) => {
+  await page.button('Model: tiny-chat').waitFor();
+  await page.send('How are you?');
+  await page.written(30);
+  await page.written((await page.answerText()).length + 1);
+  await until('the status bar says so', async () => (await page.status('engine-state').innerText()) === 'Writing');
+  await until('and how fast', async () => RATE.test(await page.status('rate').innerText()));
+  await page.stop.click();
+  await until('the engine is ready again', async () => (await page.status('engine-state').innerText()) === 'Ready');
+  assert.equal(await page.status('rate').innerText(), '');
+});
+
+flow('an answer has its figures', { maxTokens: 1000 }, async ({ core, page }) => {
   await page.button('Model: tiny-chat').waitFor();
   const answer = await page.ask('How are you?');
 
   const [{ messages }] = await core.conversations();
   assert.equal(answer, asSeen(messages[1].text));
-  const numSteps = (await lengths()).length;
-  assert.ok(numSteps >= 4, `the text came in ${numSteps} steps`);
   assert.deepEqual(await page.questionTexts(), ['How are you?']);
   await page.shows('This answer reached the limit of 1,000 tokens.');
 
   assert.match(await page.statusLine.innerText(), /^Read \d+ tokens$/);
   await page.statusLine.click();
-  await page.shows(/^1,000 tokens at [\d.]+ tok\/s$/);
-  assert.match((await page.figures()).Prompt, /^\d+ tokens read, 0 from saved context$/);
+  await page.shows(/^1,000 tokens at [\d,.]+ tok\/s$/);
+  const figures = await page.figures();
+  assert.equal(figures.Model, 'tiny-chat');
+  assert.match(figures.Prompt, /^\d+ tokens read, 0 from saved context$/);
+  assert.match(figures['Reading speed'], RATE);
+  assert.match(figures['First token'], /^after [\d,.]+ (ms|s|min)/);
+  assert.match(figures['App memory'], new RegExp(`^${SIZE} now, ${SIZE} at most$`));
+  assert.match(figures['MLX memory'], new RegExp(`^${SIZE} now, ${SIZE} at most$`));
 
-  await until('the engine is ready again', async () => (await states()).at(-1) === 'Ready');
-  assert.ok((await states()).includes('Writing'), `the status bar went through ${await states()}`);
-  assert.match(await page.status('memory').innerText(), /^Memory \d+ MB$/);
+  assert.match(await page.status('memory').innerText(), new RegExp(`^Memory ${SIZE}$`));
   assert.equal(await page.status('device').innerText(), 'CPU');
-  await until('saved context is on disk', async () => !/ 0 MB$/.test(await page.status('saved-context').innerText()));
+  await until('saved context is on disk', async () => {
+    const words = await page.status('saved-context').innerText();
+    return new RegExp(`^Saved context ${SIZE}$`).test(words) && !words.endsWith(' 0 MB');
+  });
 
-  await page.button('Copy answer').click();
-  await page.button('Copied').waitFor();
+  // It says so for a moment only, so the wait begins before.
+  await Promise.all([page.button('Copied').waitFor(), page.button('Copy answer').click()]);
   assert.equal(await page.driver.evaluate(() => navigator.clipboard.readText()), messages[1].text);
 });
 
-flow('Stop ends an answer, keeps its text and says so', { maxTokens: 3000 }, async ({ core, page }) => {
+flow('Stop ends an answer, keeps its text and says so', { maxTokens: ENDLESS }, async ({ core, page }) => {
   await page.send('Go on and on');
-  await page.written(30);
+  await page.written(60);
   await page.stop.click();
   await page.finished();
   await page.shows('You stopped this answer. Regenerate to have it written again.');
   const text = await page.answerText();
-  assert.ok(text.length >= 30 && text.length < 3000, `${text.length} letters are left`);
+  assert.ok(text.length >= 60, `${text.length} letters are left`);
   const [{ messages }] = await core.conversations();
   assert.deepEqual(
     messages.map(({ status, text }) => [status, asSeen(text)]),
@@ -79,7 +98,7 @@ flow('Stop ends an answer, keeps its text and says so', { maxTokens: 3000 }, asy
   assert.equal(await page.answers.count(), 1);
   assert.equal(await page.answerText(), text.slice(0, 50));
 
-  await core.set({ max_tokens: 3000 });
+  await core.set({ max_tokens: ENDLESS });
   await page.send('Again');
   await page.written(30);
   await page.driver.keyboard.press('Escape');
@@ -89,23 +108,28 @@ flow('Stop ends an answer, keeps its text and says so', { maxTokens: 3000 }, asy
 
 flow('a long question shows how far it is read', { maxTokens: 20 }, async ({ page }) => {
   const readings = await page.watch('[role=progressbar]');
-  await page.ask('word '.repeat(600));
-  const counts = (await readings()).filter((words) => /^Reading [\d,]+ of 3,0\d\d tokens$/.test(words));
+  // Five tokens each: long enough that a fast machine reports while it reads, short enough for a slow one.
+  await page.ask('word '.repeat(1000));
+  const counts = (await readings()).filter((words) => /^Reading [\d,]+ of [\d,]+ tokens$/.test(words));
   assert.ok(counts.length > 0, `the page showed ${await readings()}`);
   assert.equal(await page.driver.getByRole('progressbar').count(), 0);
 });
 
-flow('a page that is reloaded goes on with the answer being written', { maxTokens: 3000 }, async ({ core, page }) => {
-  await page.send('Go on');
-  await page.written(30);
-  await page.driver.reload();
-  const before = await page.answerText();
-  await page.written(before.length + 1);
-  await page.stop.click();
-  await page.finished();
-  const [{ messages }] = await core.conversations();
-  assert.equal(await page.answerText(), asSeen(messages[1].text));
-});
+flow(
+  'a page that is reloaded goes on with the answer being written',
+  { maxTokens: ENDLESS },
+  async ({ core, page }) => {
+    await page.send('Go on');
+    await page.written(30);
+    await page.driver.reload();
+    const before = await page.answerText();
+    await page.written(before.length + 1);
+    await page.stop.click();
+    await page.finished();
+    const [{ messages }] = await core.conversations();
+    assert.equal(await page.answerText(), asSeen(messages[1].text));
+  },
+);
 
 flow('the second turn does not read the first one again', {}, async ({ page }) => {
   await page.ask('One');
@@ -145,17 +169,21 @@ flow('a chat and its saved context survive a restart', { expected: GONE }, async
 
 flow(
   'an answer cut off by a crash keeps its text and can be had again',
-  { maxTokens: 3000, expected: GONE },
+  { maxTokens: ENDLESS, expected: GONE },
   async ({ home, core, page }) => {
     await page.send('Tell me everything');
     await page.written(150);
+    const [{ messages }] = await core.conversations();
+    const beginning = messages[1].text.slice(0, 64);
+    assert.equal(beginning.length, 64);
+    await until('the beginning of the answer is stored', () => home.hasStored(beginning));
     await core.end('SIGKILL');
 
     const again = await home.start(core);
     await page.driver.reload();
     await page.shows('Cairn was closed while it wrote this answer. Regenerate to have it written again.');
     const text = await page.answerText();
-    assert.ok(text.length >= 64, `only ${text.length} letters of 150 are left`);
+    assert.ok(text.startsWith(asSeen(beginning)), `only ${text.length} letters are left`);
 
     await again.set({ temperature: 0, max_tokens: 400 });
     await page.button('Regenerate').click();
@@ -181,6 +209,8 @@ flow(
 
     await page.row('Better name').hover();
     await page.button('Delete Better name').click();
+    // The offer to undo stays while the pointer is on it.
+    await page.region('Notifications').getByRole('button', { name: 'Undo' }).hover();
     await page.row('Better name').waitFor({ state: 'detached' });
     assert.equal(await page.row('First question').getAttribute('aria-current'), 'true');
     await page.region('Notifications').getByRole('button', { name: 'Undo' }).click();
@@ -199,10 +229,10 @@ flow(
   },
 );
 
-flow('an answer goes on while another chat is looked at', { maxTokens: 1500 }, async ({ core, page }) => {
+flow('an answer goes on while another chat is looked at', { maxTokens: ENDLESS }, async ({ core, page }) => {
   await core.set({ max_tokens: 20 });
   await page.ask('Short one');
-  await core.set({ max_tokens: 1500 });
+  await core.set({ max_tokens: ENDLESS });
   await page.button('New chat').click();
   await page.send('Long one');
   await page.written(30);
@@ -212,25 +242,31 @@ flow('an answer goes on while another chat is looked at', { maxTokens: 1500 }, a
   await page.row('Long one').click();
   const before = (await page.answerText()).length;
   await page.written(before + 1);
+  await page.stop.click();
   await page.finished();
   const long = (await core.conversations()).find(({ conversation }) => conversation.title === 'Long one');
-  assert.equal(long.messages[1].stats.generation_tokens, 1500);
+  assert.equal(long.messages[1].status, 'stopped');
   assert.equal(await page.answerText(), asSeen(long.messages[1].text));
 });
 
-flow('two chats are answered at once', { maxTokens: 400 }, async ({ core, page }) => {
+flow('two chats are answered at once', { maxTokens: ENDLESS }, async ({ core, page }) => {
   await page.send('Left');
+  await page.written(1);
   await page.button('New chat').click();
-  await page.ask('Right');
+  await page.send('Right');
+  await page.written(30);
   await page.row('Left').click();
+  await page.written((await page.answerText()).length + 1);
+  await page.stop.click();
+  await page.finished();
+  await page.row('Right').click();
+  await page.written((await page.answerText()).length + 1);
+  await page.stop.click();
   await page.finished();
   const answers = (await core.conversations()).map(({ messages }) => messages[1]);
   assert.deepEqual(
-    answers.map(({ status, stats }) => [status, stats.generation_tokens]),
-    [
-      ['complete', 400],
-      ['complete', 400],
-    ],
+    answers.map(({ status }) => status),
+    ['stopped', 'stopped'],
   );
 });
 
@@ -292,6 +328,7 @@ flow(
     await page.box('Temperature').press('Tab');
     await page.shows('Enter a number from 0 to 2.');
     await page.driver.keyboard.press('Escape');
+    await until('the core knows', async () => (await core.call({ type: 'bootstrap' })).settings.max_tokens === 7);
     assert.equal((await page.ask('Hello')).length, 7);
     await page.shows('This answer reached the limit of 7 tokens.');
     await core.end('SIGTERM');

@@ -2,19 +2,18 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { cp, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
+import { LIMIT_MS } from './until.mjs';
 
 export const root = fileURLToPath(new URL('../..', import.meta.url));
 export const target = process.env.CARGO_TARGET_DIR ?? join(root, 'target');
 /** The starter model's GGUF file, which `make starter` fetches. */
 export const starterFile = join(root, 'target/starter/SmolLM2-135M-Instruct.Q4_1.gguf');
-
-const START_LIMIT_MS = 60_000;
 
 /** The path of a program of this workspace, as built for tests. */
 export function program(name) {
@@ -49,9 +48,20 @@ export class Home {
     return join(this.env.CAIRN_HOME, 'models', name);
   }
 
-  /** Brings in one of the tiny random models that the goldens are made of. */
+  /** Brings in one of the tiny random models that the goldens are made of, with a context that no flow fills. */
   async addGolden(name) {
-    await cp(join(root, 'tests/goldens/llama', name), this.modelFolder(name), { recursive: true });
+    const folder = this.modelFolder(name);
+    await cp(join(root, 'tests/goldens/llama', name), folder, { recursive: true });
+    const file = join(folder, 'config.json');
+    const config = JSON.parse(await readFile(file, 'utf8'));
+    await writeFile(file, JSON.stringify({ ...config, max_position_embeddings: 2_000_000 }));
+  }
+
+  /** Whether a text is in the database, as a core that starts after a crash would find it. */
+  async hasStored(text) {
+    const paths = ['cairn.db', 'cairn.db-wal'].map((name) => join(this.env.CAIRN_HOME, name));
+    const files = await Promise.all(paths.map((path) => readFile(path).catch(() => '')));
+    return files.some((content) => content.includes(text));
   }
 
   /** Brings in a model that has its config and nothing else. */
@@ -102,7 +112,7 @@ export class Core {
   /** Waits for the address, which is the first line that a core prints. */
   async opened() {
     const lines = createInterface({ input: this.#child.stdout });
-    const late = AbortSignal.timeout(START_LIMIT_MS);
+    const late = AbortSignal.timeout(LIMIT_MS);
     const line = await Promise.race([once(lines, 'line', { signal: late }), this.#exited.then(() => null)]);
     if (!line) throw new Error(`cairn serve ended before it printed an address: ${await this.#stderr}`);
     this.url = new URL(line[0]);

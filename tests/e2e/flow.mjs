@@ -6,15 +6,18 @@ import { after, test } from 'node:test';
 import { Home, target } from './core.mjs';
 import { launchBrowser, Page } from './page.mjs';
 
+/** More tokens than any machine writes during a flow: the answer ends when it is stopped. */
+export const ENDLESS = 1_000_000;
+
 /** Of a whole flow. What it waits for has limits of its own; this one says that something else hangs. */
-const LIMIT_MS = 240_000;
+const LIMIT_MS = 900_000;
 
 let browser;
 after(async () => (await browser)?.close());
 
 /**
  * Declares a flow. The page must not complain of anything but what `expected` matches; of one that fails, a picture is kept.
- * Answers are greedy, so that the tiny model, which then knows no end, writes until `maxTokens`.
+ * Answers are greedy, so that the tiny model, which then knows no end, writes until `maxTokens`; with `ENDLESS` until it is stopped.
  */
 export function flow(name, { models, maxTokens = 200, viewport, expected, prepare }, steps) {
   test(name, { timeout: LIMIT_MS }, async (t) => {

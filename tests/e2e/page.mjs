@@ -1,6 +1,6 @@
 // Cairn's interface in Chromium: what a person finds and does on the page, and everything that the page complains of.
 import { chromium } from 'playwright-core';
-import { until } from './until.mjs';
+import { LIMIT_MS, until } from './until.mjs';
 
 export function launchBrowser() {
   // Chromium's own sandbox cannot be had in containers; the only page it sees is ours.
@@ -14,7 +14,7 @@ export class Page {
 
   constructor(driver) {
     this.driver = driver;
-    driver.setDefaultTimeout(60_000);
+    driver.setDefaultTimeout(LIMIT_MS);
     driver.on('pageerror', (error) => this.complaints.push(String(error)));
     driver.on('console', (line) => {
       if (['error', 'warning'].includes(line.type())) this.complaints.push(`${line.text()} (${line.location().url})`);

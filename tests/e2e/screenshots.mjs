@@ -79,12 +79,15 @@ try {
   await page.button('Model: SmolLM2-135M-Instruct').click();
   await look('models', { colorScheme: 'dark' });
   await page.driver.keyboard.press('Escape');
+  // Long enough to be seen while it is written, on any machine.
+  await core.set({ max_tokens: 4000 });
   await page.send('And in Rust?');
   await page.written(5);
   await look('writing');
   await page.stop.click();
   await page.finished();
   await look('stopped');
+  await core.set({ max_tokens: 180 });
   await page.driver.mouse.move(130, 150);
   await page.button('Delete How do I reverse a list in Python?').click({ force: true });
   await page.button('Undo').waitFor();

@@ -2,8 +2,8 @@
 import { setTimeout as pause } from 'node:timers/promises';
 
 const LOOK_AGAIN_MS = 50;
-// Debug builds on a machine that compiles meanwhile; a flow that works waits only as long as it must.
-const LIMIT_MS = 60_000;
+// For debug builds on a slow machine that compiles meanwhile; a flow that works waits only as long as it must.
+export const LIMIT_MS = 180_000;
 
 /** Looks until `look` gives something truthy, and returns that; fails with `what` and what was seen last. */
 export async function until(what, look, limitMs = LIMIT_MS) {

@@ -17,7 +17,7 @@ async function ask(window, text, count) {
   );
 }
 
-test('the desktop app answers, closes and comes back with the conversation', { timeout: 300_000 }, async (t) => {
+test('the desktop app answers, closes and comes back with the conversation', { timeout: 900_000 }, async (t) => {
   const home = await Home.make(t);
   const core = await home.start();
   await core.set({ temperature: 0, max_tokens: 100 });

@@ -175,7 +175,7 @@ test('a prompt cache is saved under its name', async () => {
     save: (content, name) => void content.text().then((text) => saved.push([text, name])),
   });
   expect(await platform.exportCache({ type: 'named', id: 'a&b' }, 'Notes.safetensors')).toBe(true);
-  await vi.waitFor(() => expect(saved).toEqual([['bytes', 'Notes.safetensors']]));
+  await vi.waitFor(() => expect(saved).toEqual([['bytes', 'Notes.safetensors']]), { timeout: 20_000 });
   expect(asked?.[0]).toBe('/api/cache/export?type=named&id=a%26b');
   expect(asked?.[1]).toMatchObject({ method: 'GET', headers: { authorization: 'Bearer key' } });
 });

@@ -111,10 +111,13 @@ test('a dropped file is looked into, and hovering is told', async () => {
   );
   // The shell is asked for one kind of event after the other.
   const until = (kind: string, isThere: () => boolean) =>
-    vi.waitFor(async () => {
-      await emit(`tauri://drag-${kind}`, { paths: ['/a.safetensors'], position: { x: 0, y: 0 } });
-      expect(isThere()).toBe(true);
-    });
+    vi.waitFor(
+      async () => {
+        await emit(`tauri://drag-${kind}`, { paths: ['/a.safetensors'], position: { x: 0, y: 0 } });
+        expect(isThere()).toBe(true);
+      },
+      { timeout: 20_000 },
+    );
   await until('enter', () => heard.at(-1) === true);
   await until('drop', () => paths.length > 0);
   expect(await heard.at(-1)).toEqual(preview());
