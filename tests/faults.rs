@@ -572,8 +572,8 @@ async fn a_data_folder_that_cannot_be_written_is_refused_by_name() {
     // Something else stands where the folder has its own things.
     let blocked = folder.path().join("blocked");
     fs::create_dir_all(&blocked).unwrap();
-    fs::write(blocked.join("prompt-cache-v1"), "mine").unwrap();
-    check(&blocked, &["CAIRN_HOME", "prompt-cache-v1"]).await;
+    fs::write(blocked.join("prompt-cache-v2"), "mine").unwrap();
+    check(&blocked, &["CAIRN_HOME", "prompt-cache-v2"]).await;
     let blocked = folder.path().join("blocked database");
     fs::create_dir_all(blocked.join("cairn.db")).unwrap();
     check(&blocked, &["cairn.db"]).await;

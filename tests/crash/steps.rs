@@ -21,7 +21,7 @@ struct Place {
     files: &'static str,
 }
 
-const FILING: Place = Place { thread: "cairn-filing", files: "prompt-cache-v1" };
+const WRITER: Place = Place { thread: "cairn-writer", files: "prompt-cache-v2" };
 /// The first of the database's threads is the one that writes. The kernel keeps fifteen letters of
 /// a name.
 const DATABASE: Place = Place { thread: "sqlx-sqlite-wor", files: "cairn.db" };
@@ -29,19 +29,19 @@ const DATABASE: Place = Place { thread: "sqlx-sqlite-wor", files: "cairn.db" };
 #[test]
 fn a_kill_at_any_write_of_filing_leaves_whole_files_and_true_rows() {
     // Twice for each chunk: its header, and its tensors.
-    check(FILING, "write", 8);
+    check(WRITER, "write", 8);
 }
 
 #[test]
 fn a_kill_at_any_fsync_of_filing_leaves_whole_files_and_true_rows() {
     // Once for the model's new folder, then for each chunk its file and its folder.
-    check(FILING, "fsync", 9);
+    check(WRITER, "fsync", 9);
 }
 
 #[test]
 fn a_kill_at_any_rename_of_filing_leaves_whole_files_and_true_rows() {
     // Which of them there are depends on the processor.
-    check(FILING, "?rename,renameat,renameat2", 4);
+    check(WRITER, "?rename,renameat,renameat2", 4);
 }
 
 #[test]

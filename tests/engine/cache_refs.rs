@@ -206,7 +206,7 @@ async fn what_was_read_again_is_told_with_its_reason() {
     kept.rows.values_mut().for_each(|row| row.file_hash = "0".repeat(64));
     let keeper = Keeper::start(model.folder(), place.path(), ON_DISK, kept).await;
     let stats = keeper.answer(ask(talk.asking("And then?"), OWNER)).await.finished.stats;
-    let reason = "a stored part is damaged (its contents have changed since it was written)";
+    let reason = "a saved part is damaged (its contents have changed since it was written)";
     assert_eq!(
         stats.cache_note,
         Some(format!("re-read {} tokens: {reason}", stats.num_prompt_tokens))

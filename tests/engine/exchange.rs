@@ -39,6 +39,7 @@ impl Exchange {
             memory_budget_bytes: 0,
             chunks: Vec::new(),
             refs: Vec::new(),
+            old_folders: Vec::new(),
             cleanup_lock: None,
         };
         let (engine, _) =

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use cairn_chat::{Message, Role};
 use cairn_engine::{
     CacheOptions, CachePromptRequest, Engine, EngineOptions, GenerateRequest, Import,
-    KvCacheOptions, KvQuantization, PromptFileInfo, PromptInput, PromptPrefix,
+    KvCacheOptions, KvQuantization, PromptFileInfo, PromptInput, PromptPrefix, Provenance,
 };
 use tempfile::TempDir;
 
@@ -42,6 +42,7 @@ impl Place {
             memory_budget_bytes: 0,
             chunks: Vec::new(),
             refs: Vec::new(),
+            old_folders: Vec::new(),
             cleanup_lock: None,
         };
         let (engine, _) =
@@ -591,7 +592,7 @@ async fn kinds_that_the_model_does_not_keep_are_refused_and_the_rest_fits() {
 
 /// An honest file passes the check and can be gone on from; each spoilt one does not, and without
 /// the check is none of its business.
-async fn check_sampled(case: &str, num_tokens: u32, kv_cache: KvCacheOptions) {
+async fn check_recomputed(case: &str, num_tokens: u32, kv_cache: KvCacheOptions) {
     let place = Place::of(case, num_tokens, kv_cache).await;
     let other = Place::of(case, num_tokens + 1, kv_cache).await;
     assert_eq!(place.import(true).await, Ok(num_tokens as usize), "{case}, honest");
@@ -697,7 +698,11 @@ async fn check_apart(case: &str, kv_cache: KvCacheOptions) -> (Place, PromptFile
     altered.write(&place.file);
     let import = Import { owner: OWNER.to_owned(), check: false };
     let imported = place.engine.import_prompt_file(&place.file, import).await.expect("imports");
-    assert!(imported.namespace.variant.contains('@'), "{case}: {:?}", imported.namespace);
+    assert!(
+        matches!(imported.namespace.provenance, Provenance::Import(_)),
+        "{case}: {:?}",
+        imported.namespace
+    );
     for turn in 0..2 {
         place.engine.forget_conversations().await;
         let found =
@@ -715,7 +720,8 @@ async fn check_after(place: &Place, imported: PromptFileInfo) {
         num_tokens: imported.num_tokens,
         token_ids: imported.token_ids,
         kind: imported.kind,
-        variant: imported.namespace.variant,
+        kv_format: imported.namespace.kv_format,
+        provenance: imported.namespace.provenance,
     };
     let after = PromptInput::After { prefix, messages: vec![question] };
     let mut held = imported.num_tokens;
@@ -745,23 +751,23 @@ async fn what_nobody_has_checked_is_found_only_by_those_that_go_on_after_it() {
 
 #[tokio::test]
 async fn the_check_finds_what_was_altered_in_keys_and_values() {
-    check_sampled("llama/tiny-chat", 40, plain()).await;
-    check_sampled("llama/dense-bf16", 40, plain()).await;
-    check_sampled("llama/quant4-tied", 40, plain()).await;
+    check_recomputed("llama/tiny-chat", 40, plain()).await;
+    check_recomputed("llama/dense-bf16", 40, plain()).await;
+    check_recomputed("llama/quant4-tied", 40, plain()).await;
 }
 
 #[tokio::test]
 async fn the_check_finds_what_was_altered_in_rings_and_states() {
     // Past the window, and within it.
-    check_sampled("gemma3_text/long-prompt", 40, plain()).await;
-    check_sampled("gemma3_text/long-prompt", 5, plain()).await;
-    check_sampled("qwen3_next/dense", 40, plain()).await;
+    check_recomputed("gemma3_text/long-prompt", 40, plain()).await;
+    check_recomputed("gemma3_text/long-prompt", 5, plain()).await;
+    check_recomputed("qwen3_next/dense", 40, plain()).await;
 }
 
 #[tokio::test]
 async fn the_check_finds_what_was_altered_in_quantized_keys_and_values() {
-    check_sampled("qwen3_moe/quant4", 40, quantized(8, 32)).await;
-    check_sampled("qwen3_moe/quant4", 40, quantized(4, 32)).await;
+    check_recomputed("qwen3_moe/quant4", 40, quantized(8, 32)).await;
+    check_recomputed("qwen3_moe/quant4", 40, quantized(4, 32)).await;
 }
 
 #[tokio::test]
@@ -813,7 +819,7 @@ async fn a_check_that_nobody_waits_for_ends_and_imports_nothing() {
 #[tokio::test]
 async fn what_was_imported_unchecked_is_named_by_its_contents() {
     let place = Place::of("llama/tiny-chat", 30, plain()).await;
-    let variant = async |parts: &Parts| {
+    let provenance = async |parts: &Parts| {
         parts.write(&place.file);
         let import = Import { owner: OWNER.to_owned(), check: false };
         place
@@ -822,14 +828,14 @@ async fn what_was_imported_unchecked_is_named_by_its_contents() {
             .await
             .expect("imports")
             .namespace
-            .variant
+            .provenance
     };
     for says_tokens in [true, false] {
         let mut honest = place.parts.clone();
         if !says_tokens {
             honest.say_nothing();
         }
-        let name = variant(&honest).await;
+        let name = provenance(&honest).await;
         let mut roomy = honest.clone();
         for tensor in roomy.tensors.iter_mut().filter(|tensor| tensor.shape.len() == 4) {
             let head = tensor.bytes.len() / 2;
@@ -840,33 +846,36 @@ async fn what_was_imported_unchecked_is_named_by_its_contents() {
                 .collect();
             tensor.shape[2] += 5;
         }
-        assert_eq!(variant(&roomy).await, name, "the room for more is not part of it");
+        assert_eq!(provenance(&roomy).await, name, "the room for more is not part of it");
         let mut titled = honest.clone();
         titled.say("cairn_title", "Another");
-        assert_ne!(variant(&titled).await, name);
+        assert_ne!(provenance(&titled).await, name);
         let mut altered = honest.clone();
         altered.tensor("1.1").edit(|numbers| numbers[5] += 1.0);
-        assert_ne!(variant(&altered).await, name);
+        assert_ne!(provenance(&altered).await, name);
         let mut swapped = honest.clone();
         let keys = swapped.tensor("0.0").bytes.clone();
         let values = std::mem::replace(&mut swapped.tensor("0.1").bytes, keys);
         swapped.tensor("0.0").bytes = values;
-        assert_ne!(variant(&swapped).await, name);
+        assert_ne!(provenance(&swapped).await, name);
     }
 }
 
 #[tokio::test]
-async fn a_long_file_is_sampled() {
+async fn every_token_of_a_long_file_is_verified() {
     let place = Place::of("llama/tiny-chat", 3000, plain()).await;
     assert_eq!(place.import(true).await, Ok(3000));
     let window = place.engine.cache().expect("caches are stored");
     window.purge(OWNER);
     window.remove_ref(OWNER);
     window.clear();
-    let mut altered = place.parts.clone();
-    altered.tensor("1.1").edit(|numbers| numbers.reverse());
-    check_caught(&place, altered, "a layer of a long prompt").await;
-    let mut altered = place.parts.clone();
-    altered.tensor("0.0").edit(|numbers| numbers.rotate_left(16));
-    check_caught(&place, altered, "every token's place").await;
+    for token in [0, 1234, 2999] {
+        let mut altered = place.parts.clone();
+        let head_dim = altered.tensor("1.1").shape[3] as usize;
+        let row = token * head_dim..(token + 1) * head_dim;
+        altered
+            .tensor("1.1")
+            .edit(|numbers| numbers[row].iter_mut().for_each(|number| *number += 20.0));
+        check_caught(&place, altered, &format!("token {token}")).await;
+    }
 }

@@ -51,6 +51,7 @@ impl Keeper {
             memory_budget_bytes: budgets.memory,
             chunks: kept.rows.values().cloned().collect(),
             refs: kept.refs.values().cloned().collect(),
+            old_folders: Vec::new(),
             cleanup_lock: Some(tempfile::tempfile().expect("a file")),
         };
         let (engine, events) =

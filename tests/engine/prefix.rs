@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use cairn_chat::{Message, Role};
 use cairn_engine::{
     CacheEvent, CacheOptions, CachePromptRequest, CacheRef, ChunkRecord, Engine, EngineOptions,
-    GenerateRequest, Import, KvCacheOptions, KvQuantization, PromptInput, PromptKind, PromptPrefix,
+    GenerateRequest, Import, KvCacheOptions, KvFormat, KvQuantization, PromptInput, PromptKind,
+    PromptPrefix, Provenance,
 };
 use cairn_lm::cache::{load_prompt_cache, save_prompt_cache};
 use serde_json::json;
@@ -98,7 +99,8 @@ impl App {
             token_ids: info.token_ids,
             num_tokens: info.num_tokens,
             kind: info.kind,
-            variant: info.namespace.variant,
+            kv_format: info.namespace.kv_format,
+            provenance: info.namespace.provenance,
         }
     }
 }
@@ -116,6 +118,7 @@ async fn start(
         memory_budget_bytes: ROOMY,
         chunks,
         refs,
+        old_folders: Vec::new(),
         cleanup_lock: None,
     };
     let (engine, events) =
@@ -142,7 +145,8 @@ fn known(token_ids: &[u32], kind: PromptKind) -> PromptPrefix {
         num_tokens: token_ids.len(),
         token_ids: Some(token_ids.to_vec()),
         kind,
-        variant: String::new(),
+        kv_format: KvFormat::Plain,
+        provenance: Provenance::Computed,
     }
 }
 
@@ -399,13 +403,15 @@ async fn what_was_lost_and_cannot_be_computed_again_is_said() {
     // Another file of as many tokens is another beginning, and so is a conversation that begins
     // with what stands for them.
     app.answer(request(&vec![0; open.len() + 1], 1)).await.expect("an answer");
-    let other = PromptPrefix { variant: "file:0".to_owned(), ..prefix.clone() };
+    let other =
+        PromptPrefix { provenance: Provenance::OpaqueImport("0".to_owned()), ..prefix.clone() };
     assert_eq!(
         app.answer(ask(&other, &question("And then?"))).await.err().expect("is lost").message,
         loss
     );
-    for variant in ["", "kv8g64"] {
-        let unnamed = PromptPrefix { variant: variant.to_owned(), ..prefix.clone() };
+    for kv_format in [KvFormat::Plain, KvFormat::Quantized { bits: 8, group_size: 64 }] {
+        let unnamed =
+            PromptPrefix { kv_format, provenance: Provenance::Computed, ..prefix.clone() };
         assert_eq!(
             app.answer(ask(&unnamed, &question("And then?"))).await.err().expect("is lost").message,
             loss

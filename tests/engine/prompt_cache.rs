@@ -39,6 +39,7 @@ impl App {
             memory_budget_bytes: 0,
             chunks: rows.values().cloned().collect(),
             refs: Vec::new(),
+            old_folders: Vec::new(),
             cleanup_lock: Some(tempfile::tempfile().expect("a file")),
         };
         let (engine, events) =
@@ -193,7 +194,7 @@ fn message(role: Role, content: &str, token_ids: Option<Vec<u32>>) -> Message {
 }
 
 fn file(folder: &Path, row: &ChunkRecord) -> PathBuf {
-    folder.join(&row.namespace.fingerprint).join(format!("{}.safetensors", row.key))
+    folder.join(&row.namespace.model).join(format!("{}.safetensors", row.key))
 }
 
 /// The files in the folders of a folder, with their lengths.
@@ -416,14 +417,14 @@ async fn a_chunk_that_cannot_be_used_is_a_miss_with_its_reason_and_is_stored_aga
         app.close().await;
     }
     let damages: [(Damage, &str); 6] = [
-        (flip_a_byte, "a stored part is damaged (its contents have changed since it was written)"),
-        (cut, "a stored part is damaged (its contents have changed since it was written)"),
-        (empty, "a stored part is damaged (its contents have changed since it was written)"),
-        (delete, "a stored part cannot be read"),
-        (replace_by_text, "a stored part is damaged"),
+        (flip_a_byte, "a saved part is damaged (its contents have changed since it was written)"),
+        (cut, "a saved part is damaged (its contents have changed since it was written)"),
+        (empty, "a saved part is damaged (its contents have changed since it was written)"),
+        (delete, "a saved part cannot be read"),
+        (replace_by_text, "a saved part is damaged"),
         (
             take_a_tensor,
-            "a stored part could not be brought back into memory (a part of a stored conversation cannot be used: it lacks keys.0)",
+            "a saved part could not be brought back into memory (a chunk of a stored conversation cannot be used: it lacks keys.0)",
         ),
     ];
     for (damage, reason) in damages {
@@ -565,28 +566,77 @@ async fn what_was_used_longest_ago_is_evicted_first() {
 }
 
 #[tokio::test]
-async fn files_without_rows_are_swept_at_start() {
+async fn files_without_rows_get_them_back_at_start() {
     let model = Scripted::endless();
     let folder = folder();
     let app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
     app.answer(request(&[1; 300], 5)).await;
     app.answer(request(&[2; 300], 5)).await;
-    let mut rows = app.close().await;
-    // As after a crash: the rows of one conversation were not written, a file was being written, a
-    // model is long gone.
+    let before = app.close().await;
+    // As after a crash: the rows of one conversation were not written, and a file was being
+    // written.
+    let mut rows = before.clone();
     rows.retain(|_, row| row.token_ids[0] != 2);
-    let fingerprint = rows.values().next().expect("a row").namespace.fingerprint.clone();
-    std::fs::write(folder.path().join(&fingerprint).join(".filing-x.tmp"), "half")
-        .expect("written");
-    std::fs::create_dir(folder.path().join("gone")).expect("created");
-    std::fs::write(folder.path().join("gone/stray.safetensors"), "whole").expect("written");
+    let fingerprint = rows.values().next().expect("a row").namespace.model.clone();
+    let unfinished = folder.path().join(&fingerprint).join(".writing-x.tmp");
+    std::fs::write(&unfinished, "half").expect("written");
 
     let mut app = App::start(model.folder(), folder.path(), ROOMY, rows).await;
     app.settle().await;
-    assert!(!folder.path().join("gone").exists());
-    assert_eq!(app.answer(request(&[1; 300], 5)).await.finished.stats.num_cached_tokens, 299);
-    assert_eq!(app.answer(request(&[2; 300], 5)).await.finished.stats.num_cached_tokens, 0);
+    assert!(!unfinished.exists());
+    assert_eq!(app.rows.keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>());
+    for first in [1, 2] {
+        let answer = app.answer(request(&[first; 300], 5)).await.finished;
+        assert_eq!(answer.stats.num_cached_tokens, 299, "prompt {first}");
+    }
     app.settle().await;
+}
+
+#[tokio::test]
+async fn nothing_that_is_not_a_chunk_is_touched() {
+    let model = Scripted::endless();
+    let (folder, elsewhere) = (folder(), folder());
+    let app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
+    app.answer(request(&[1; 300], 5)).await;
+    let rows = app.close().await;
+    let row = rows.values().next().expect("a row");
+    let own = file(folder.path(), row);
+    let models = own.parent().expect("a folder");
+    // Files of other programs, also under names that chunks have, and links that lead out.
+    let other_key = "00112233445566778899aabbccddeeff";
+    let foreign = [
+        folder.path().join("notes.txt"),
+        folder.path().join("photos/stray.safetensors"),
+        models.join("model.safetensors"),
+        models.join("notes.txt"),
+        models.join(format!("{other_key}.safetensors")),
+        elsewhere.path().join(format!("{other_key}.safetensors")),
+        elsewhere.path().join(".writing-x.tmp"),
+    ];
+    for path in &foreign {
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("created");
+        std::fs::write(path, "mine").expect("written");
+    }
+    let chunk_elsewhere = elsewhere.path().join(own.file_name().expect("a name"));
+    std::fs::copy(&own, &chunk_elsewhere).expect("copied");
+    let link_to_folder = folder.path().join("ffeeddccbbaa99887766554433221100");
+    let link_to_file = models.join("ffeeddccbbaa99887766554433221100.safetensors");
+    std::os::unix::fs::symlink(elsewhere.path(), &link_to_folder).expect("linked");
+    std::os::unix::fs::symlink(&chunk_elsewhere, &link_to_file).expect("linked");
+
+    // The database is new: all rows are rebuilt.
+    let mut app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
+    app.engine.flush_cache().await;
+    while let Ok(event) = app.events.try_recv() {
+        app.apply(event);
+    }
+    assert_eq!(app.rows.keys().collect::<Vec<_>>(), rows.keys().collect::<Vec<_>>());
+    app.engine.cache().expect("a cache").clear();
+    app.engine.flush_cache().await;
+    assert!(!own.exists(), "the chunk itself was cleared");
+    for path in foreign.iter().chain([&chunk_elsewhere, &link_to_folder, &link_to_file]) {
+        assert!(path.symlink_metadata().is_ok(), "{} is gone", path.display());
+    }
 }
 
 #[tokio::test]

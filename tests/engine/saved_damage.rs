@@ -50,7 +50,7 @@ impl Victim {
     }
 
     fn file(&self, record: &ChunkRecord) -> PathBuf {
-        self.folder.join(&record.namespace.fingerprint).join(format!("{}.safetensors", record.key))
+        self.folder.join(&record.namespace.model).join(format!("{}.safetensors", record.key))
     }
 
     /// Asks with a damaged file: a miss with its reason, or a hit that does not need it, and the
@@ -70,7 +70,7 @@ impl Victim {
         match note {
             Some(note) => {
                 assert!(
-                    note.starts_with("re-read ") && note.contains("a stored part is damaged"),
+                    note.starts_with("re-read ") && note.contains("a saved part is damaged"),
                     "{what}: {note:?}"
                 );
                 assert!(
@@ -185,7 +185,7 @@ impl Forger {
     async fn check(&self, forge: impl FnOnce(&Path) -> Vec<u8>, what: &str) {
         let (place, mut kept) = (fresh_folder(), self.kept.clone());
         let file = |folder: &Path, row: &ChunkRecord| {
-            folder.join(&row.namespace.fingerprint).join(format!("{}.safetensors", row.key))
+            folder.join(&row.namespace.model).join(format!("{}.safetensors", row.key))
         };
         for row in kept.rows.values() {
             let copy = file(place.path(), row);
@@ -208,7 +208,7 @@ impl Forger {
         let note = answer.stats.cache_note.unwrap_or_default();
         assert!(
             note.starts_with("re-read ")
-                && note.contains("a stored part ")
+                && note.contains("a saved part ")
                 && !note.contains("since it was written"),
             "{what}: {note:?}"
         );

@@ -93,6 +93,7 @@ async fn observe() -> Observed {
             memory_budget_bytes: 0,
             chunks,
             refs: Vec::new(),
+            old_folders: Vec::new(),
             cleanup_lock: None,
         };
         let (engine, events) =

@@ -97,7 +97,7 @@ async fn fill(home: &Path, shape: &Shape) -> Result<()> {
             numbers(num_conversations)
         ),
         format!(
-            "{} insert into anchors (owner, fingerprint, variant, model, chunk_key, num_tokens, is_pinned, lost_tokens)
+            "{} insert into cache_refs (owner, fingerprint, kv_format, provenance, model, chunk_key, num_tokens, is_pinned, lost_tokens)
              select 'conversation/' || printf('%036x', i), 'model', '', 'a model', printf('%032x', {end}), {num_tokens}, 0, 0 from numbers",
             numbers(num_conversations)
         ),

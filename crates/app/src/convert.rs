@@ -222,13 +222,22 @@ pub(crate) fn cache_kind(kind: ChunkKind) -> wire::CacheKind {
     }
 }
 
+/// The namespace that a row names; none where it names none.
+pub(crate) fn namespace(model: String, kv_format: &str, provenance: &str) -> Option<Namespace> {
+    Some(Namespace {
+        model,
+        kv_format: kv_format.parse().ok()?,
+        provenance: provenance.parse().ok()?,
+    })
+}
+
 /// A row as the engine wants it; none for one whose numbers cannot be (the file was changed by
 /// others).
 pub(crate) fn chunk_record(row: ChunkRow) -> Option<ChunkRecord> {
     Some(ChunkRecord {
         key: row.key,
         parent_key: row.parent_key,
-        namespace: Namespace { fingerprint: row.fingerprint, variant: row.variant },
+        namespace: namespace(row.fingerprint, &row.kv_format, &row.provenance)?,
         kind: match row.kind {
             cairn_store::ChunkKind::System => ChunkKind::System,
             cairn_store::ChunkKind::User => ChunkKind::User,
@@ -250,7 +259,7 @@ pub(crate) fn cache_ref(row: CacheRefRow) -> Option<CacheRef> {
     let lost_tokens = usize::try_from(row.lost_tokens).ok()?;
     Some(CacheRef {
         owner: row.owner,
-        namespace: Namespace { fingerprint: row.fingerprint, variant: row.variant },
+        namespace: namespace(row.fingerprint, &row.kv_format, &row.provenance)?,
         model: row.model,
         chunk_key: row.chunk_key,
         num_tokens: usize::try_from(row.num_tokens).ok()?,
@@ -269,8 +278,9 @@ pub(crate) fn cache_ref_row(cache_ref: CacheRef) -> CacheRefRow {
     let (lost_reason, lost_at_ms) = loss.unzip();
     CacheRefRow {
         owner: cache_ref.owner,
-        fingerprint: cache_ref.namespace.fingerprint,
-        variant: cache_ref.namespace.variant,
+        fingerprint: cache_ref.namespace.model,
+        kv_format: cache_ref.namespace.kv_format.to_string(),
+        provenance: cache_ref.namespace.provenance.to_string(),
         model: cache_ref.model,
         chunk_key: cache_ref.chunk_key,
         num_tokens: number(cache_ref.num_tokens),
@@ -298,8 +308,9 @@ pub(crate) fn chunk_row(record: ChunkRecord, now_ms: i64) -> ChunkRow {
     ChunkRow {
         key: record.key,
         parent_key: record.parent_key,
-        fingerprint: record.namespace.fingerprint,
-        variant: record.namespace.variant,
+        fingerprint: record.namespace.model,
+        kv_format: record.namespace.kv_format.to_string(),
+        provenance: record.namespace.provenance.to_string(),
         kind: match record.kind {
             ChunkKind::System => cairn_store::ChunkKind::System,
             ChunkKind::User => cairn_store::ChunkKind::User,
@@ -332,6 +343,7 @@ pub(crate) fn figure(value: f64) -> f64 {
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
+    use cairn_engine::KvFormat;
     use std::path::PathBuf;
 
     #[test]
@@ -381,7 +393,7 @@ mod tests {
         let record = ChunkRecord {
             key: "b".to_owned(),
             parent_key: Some("a".to_owned()),
-            namespace: Namespace { fingerprint: "f".to_owned(), variant: "kv8g64".to_owned() },
+            namespace: Namespace::computed("f", KvFormat::Quantized { bits: 8, group_size: 64 }),
             kind: ChunkKind::User,
             start: 256,
             token_ids: vec![1, 2, 3],

@@ -11,7 +11,7 @@ use crate::{OpenError, platform};
 /// CAIRN_HOME/
 /// ├── lock               held by the process that has the folder open
 /// ├── cairn.db           conversations, settings, the index of the prompt cache
-/// ├── prompt-cache-v1/   the files of the prompt cache
+/// ├── prompt-cache-v2/   the files of the prompt cache
 /// ├── models/            imported models
 /// ├── transfers/         prompt-cache files on their way in or out; empty unless something is
 /// └── logs/
@@ -71,7 +71,12 @@ impl DataFolder {
 
     /// The folder of the prompt cache; its name carries the version of the format.
     pub fn prompt_cache(&self) -> PathBuf {
-        self.home.join("prompt-cache-v1")
+        self.home.join("prompt-cache-v2")
+    }
+
+    /// The folders that earlier versions of the prompt cache's format used.
+    pub(crate) fn old_prompt_caches(&self) -> Vec<PathBuf> {
+        vec![self.home.join("prompt-cache-v1")]
     }
 
     /// Held by programs that add files to the prompt cache, and by the one that removes leftovers

@@ -40,6 +40,7 @@ pub use bindings::typescript;
 pub use cache::{
     CachedEntry, CachedItem, ChunkSummary, Download, OfflineCaches, OfflineImport, OwnFile, Upload,
 };
+pub use cairn_engine::Repaired;
 pub use cairn_hub::CacheVariables;
 pub use data_folder::DataFolder;
 pub use error::OpenError;

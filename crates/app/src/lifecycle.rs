@@ -54,6 +54,7 @@ impl App {
         let cache_refs = cache_refs.into_iter().filter_map(convert::cache_ref).collect();
         let cache = CacheOptions {
             folder: data_folder.prompt_cache(),
+            old_folders: data_folder.old_prompt_caches(),
             disk_budget_bytes: settings.cache_budget_bytes,
             memory_budget_bytes: settings.cache_ram_budget_bytes,
             chunks,

@@ -738,7 +738,7 @@ async fn begun_from(app: &Arc<App>, named_id: &str) -> String {
 
 /// The files of chunks.
 fn chunk_files(home: &TempDir) -> Vec<PathBuf> {
-    let folders = std::fs::read_dir(home.path().join("prompt-cache-v1"))
+    let folders = std::fs::read_dir(home.path().join("prompt-cache-v2"))
         .unwrap()
         .map(|entry| entry.unwrap().path());
     let files =
@@ -771,8 +771,8 @@ async fn what_is_kept_outlives_rows_that_cannot_be_read() {
             "update chunks set kind = substr(kind, 2)",
         ),
         (
-            "alter table anchors rename column model to other",
-            "alter table anchors rename column other to model",
+            "alter table cache_refs rename column model to other",
+            "alter table cache_refs rename column other to model",
         ),
     ] {
         change(damage).await;
@@ -970,7 +970,10 @@ async fn of_a_conversation_that_is_gone_nothing_stays() {
         sqlx::query_scalar::<_, i64>(statement).fetch_one(&database).await.unwrap()
     };
     assert_eq!(
-        (count("select count(*) from anchors").await, count("select count(*) from chunks").await),
+        (
+            count("select count(*) from cache_refs").await,
+            count("select count(*) from chunks").await
+        ),
         (0, 0)
     );
     assert_eq!(chunk_files(&home), Vec::<PathBuf>::new());

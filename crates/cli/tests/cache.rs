@@ -138,7 +138,7 @@ impl Place {
 
     /// Files of chunks.
     fn num_chunk_files(&self) -> usize {
-        let folders = std::fs::read_dir(self.home().join("prompt-cache-v1")).unwrap().flatten();
+        let folders = std::fs::read_dir(self.home().join("prompt-cache-v2")).unwrap().flatten();
         folders
             .filter(|folder| folder.path().is_dir())
             .map(|folder| std::fs::read_dir(folder.path()).unwrap().count())

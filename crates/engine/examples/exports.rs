@@ -36,6 +36,7 @@ async fn main() -> anyhow::Result<()> {
         memory_budget_bytes: 0,
         chunks: Vec::new(),
         refs: Vec::new(),
+        old_folders: Vec::new(),
         cleanup_lock: None,
     };
     let (engine, _) =

@@ -142,8 +142,7 @@ fn read_and_copy(folder: &Path, records: &[ChunkRecord]) -> Result<f64> {
     let start = std::time::Instant::now();
     let mut copies = Vec::new();
     for record in records {
-        let path =
-            folder.join(&record.namespace.fingerprint).join(format!("{}.safetensors", record.key));
+        let path = folder.join(&record.namespace.model).join(format!("{}.safetensors", record.key));
         copies.push(std::hint::black_box(std::fs::read(path)?).clone());
     }
     std::hint::black_box(&copies);
@@ -154,8 +153,7 @@ fn read_and_copy(folder: &Path, records: &[ChunkRecord]) -> Result<f64> {
 fn kv_bytes_per_token(folder: &Path, records: &[ChunkRecord]) -> Result<u64> {
     let record =
         records.iter().max_by_key(|record| record.token_ids.len()).context("nothing was filed")?;
-    let path =
-        folder.join(&record.namespace.fingerprint).join(format!("{}.safetensors", record.key));
+    let path = folder.join(&record.namespace.model).join(format!("{}.safetensors", record.key));
     let bytes = std::fs::read(path)?;
     let header = u64::from_le_bytes(bytes[..8].try_into()?);
     Ok((bytes.len() as u64 - 8 - header) / record.token_ids.len() as u64)
@@ -172,6 +170,7 @@ fn start(
         memory_budget_bytes,
         chunks,
         refs: Vec::new(),
+        old_folders: Vec::new(),
         cleanup_lock: None,
     });
     Engine::start(EngineOptions { cache, ..EngineOptions::default() })

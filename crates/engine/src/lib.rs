@@ -37,9 +37,14 @@ pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
 pub use imprint::PromptKind;
-pub use prompt_cache::{CacheFigures, CacheHandle, CacheNode, CacheView, RefUsage, owner_of};
+pub use prompt_cache::{
+    CacheFigures, CacheHandle, CacheNode, CacheView, RefUsage, Repaired, owner_of,
+};
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
-pub use records::{CacheEvent, CacheOptions, CacheRef, ChunkKind, ChunkRecord, Loss, Namespace};
+pub use records::{
+    CacheEvent, CacheOptions, CacheRef, ChunkKind, ChunkRecord, KvFormat, Loss, Namespace,
+    Provenance, UnknownNamespace,
+};
 pub use request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, ModelInfo,
     PromptInput, PromptPrefix, Score, TokenLogprob,

@@ -5,7 +5,6 @@ use cairn_lm::{LmError, LoadedModel};
 
 use crate::EngineError;
 use crate::imprint::PromptKind;
-use crate::records::Namespace;
 use crate::request::{PromptInput, PromptPrefix};
 
 /// Enough to see how an answer ends: what templates write between messages is shorter.
@@ -63,12 +62,8 @@ fn after(
     let mut tokens = match &prefix.token_ids {
         Some(token_ids) => token_ids.clone(),
         None => {
-            let namespace = Namespace {
-                fingerprint: model.fingerprint.clone(),
-                variant: prefix.variant.clone(),
-            };
             // A file with so many was not imported, and memory is taken for each.
-            if !namespace.is_opaque() || prefix.num_tokens >= model.model.context_length() {
+            if !prefix.provenance.is_opaque() || prefix.num_tokens >= model.model.context_length() {
                 return Err(EngineError::BeginningLost);
             }
             vec![0; prefix.num_tokens]

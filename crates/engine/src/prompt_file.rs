@@ -11,10 +11,10 @@ use cairn_lm::{GenerateOptions, LmError, LoadedModel, Sampler, check_length, gen
 
 use crate::imprint::{Imprint, Origin, Parts, PromptKind};
 use crate::prompt::known_tokens;
-use crate::prompt_cache::{Exported, cache_variant, quantized_like};
-use crate::records::Namespace;
+use crate::prompt_cache::{Exported, kv_format_of, quantized_like};
+use crate::records::{KvFormat, Namespace, Provenance};
 use crate::request::{KvCacheOptions, PromptInput};
-use crate::verify_import;
+use crate::verify_import::{Verified, verify};
 use crate::worker::{Loaded, Worker};
 use crate::{EngineError, EngineState};
 
@@ -219,16 +219,17 @@ pub(crate) fn read(
     };
     let file = PromptFile::open(path).map_err(unusable)?;
     let imprint = check(path, &file, &loaded, &unusable)?;
-    let variant =
-        file.layout().and_then(|layout| own_variant(&layout, loaded.model.model.make_cache()));
-    let variant = variant.ok_or_else(|| {
+    let kv_format = file
+        .layout()
+        .and_then(|layout| kv_format_in_file(&layout, loaded.model.model.make_cache()));
+    let kv_format = kv_format.ok_or_else(|| {
         let what = "its layers are not kept as this model's are (a bounded or partly quantized cache): it can only be continued from the \
                     file, as `cairn generate --prompt-cache-file` does";
         refuse(what.to_owned())
     })?;
     let mut info = PromptFileInfo {
         model: imprint.model,
-        namespace: Namespace { variant, fingerprint: loaded.model.fingerprint.clone() },
+        namespace: Namespace::computed(&loaded.model.fingerprint, kv_format),
         kind: imprint.kind,
         num_tokens: file.num_tokens(),
         num_bytes: file.num_bytes().map_err(unusable)?,
@@ -258,7 +259,7 @@ enum NotPut {
     Cancelled,
 }
 
-/// Puts what `file` holds into the prompt cache, and says in `info` where.
+/// Imports what `file` contains into the prompt cache, and writes its namespace to `info`.
 fn put(
     worker: &mut Worker,
     loaded: &Loaded,
@@ -270,7 +271,7 @@ fn put(
     let model = &loaded.model.model;
     let caches = match (&info.token_ids, import.check) {
         (Some(tokens), true) => {
-            let caches = file.read_for(model).map_err(NotPut::Unusable)?;
+            let found = file.read_for(model).map_err(NotPut::Unusable)?;
             let on_progress = |processed_tokens, total_tokens| {
                 worker.publish_progress(|| EngineState::Prefilling {
                     model: loaded.name.clone(),
@@ -279,28 +280,29 @@ fn put(
                 });
                 if is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
-            match verify_import::check(model, tokens, &caches, on_progress) {
-                Ok(None) => caches,
-                Ok(Some(difference)) => return Err(NotPut::Refused(difference)),
+            match verify(model, tokens, &found, info.namespace.kv_format, on_progress) {
+                // What is shared with other conversations is what this program computed.
+                Ok(Verified::Equal(computed)) => computed,
+                Ok(Verified::Differs(difference)) => return Err(NotPut::Refused(difference)),
                 Err(LmError::Cancelled) => return Err(NotPut::Cancelled),
                 Err(error) => {
                     return Err(NotPut::Refused(format!(
-                        "it could not be computed again ({error}): import it without the check"
+                        "it could not be computed again ({error}): import it without verifying"
                     )));
                 }
             }
         }
         (None, true) => {
-            let what = "it does not say its tokens, so nothing of it can be computed again: import it without the check";
+            let what = "it does not name its tokens, so nothing of it can be computed again: import it without verifying";
             return Err(NotPut::Refused(what.to_owned()));
         }
         (token_ids, false) => {
             let (caches, hash) = file.read_and_hash_for(model).map_err(NotPut::Unusable)?;
-            info.namespace = match token_ids {
-                None => Namespace::after_file(&info.namespace.fingerprint, &hash),
-                // Other conversations that begin alike must not come upon what nobody has checked.
-                Some(_) => info.namespace.apart(&hash),
+            let provenance = match token_ids {
+                Some(_) => Provenance::Import(hash),
+                None => Provenance::OpaqueImport(hash),
             };
+            info.namespace = info.namespace.clone().following(&provenance);
             caches
         }
     };
@@ -311,10 +313,9 @@ fn put(
         .map_err(NotPut::Refused)
 }
 
-/// The [`Namespace::KV format`] of a file whose layers are those that the model makes itself (`own`),
-/// with keys and values as computed or all quantized alike: only these can be put together again
-/// from parts. None of another.
-fn own_variant(layout: &CacheLayout, own: Vec<LayerCache>) -> Option<String> {
+/// How a file stores keys and values; none where its layers are not those that the model makes
+/// itself (`own`), plain or all quantized alike: only these can be split into chunks.
+fn kv_format_in_file(layout: &CacheLayout, own: Vec<LayerCache>) -> Option<KvFormat> {
     let quantization = layout.layers().iter().find_map(|layer| match *layer {
         LayerLayout::Quantized { group_size, bits } => {
             Some(KvQuantization { bits, group_size, start: 0 })
@@ -322,7 +323,7 @@ fn own_variant(layout: &CacheLayout, own: Vec<LayerCache>) -> Option<String> {
         _ => None,
     });
     let own = quantized_like(own, quantization)?;
-    (CacheLayout::of(&own)? == *layout).then(|| cache_variant(&own))
+    (CacheLayout::of(&own)? == *layout).then(|| kv_format_of(&own))
 }
 
 /// Writes what an owner holds.
@@ -337,7 +338,7 @@ pub(crate) fn export(
     let Exported { cache_ref, tokens, caches } =
         exported.map_err(|why| EngineError::NothingToExport { why })?;
     let parts = loaded
-        .filter(|loaded| loaded.model.fingerprint == cache_ref.namespace.fingerprint)
+        .filter(|loaded| loaded.model.fingerprint == cache_ref.namespace.model)
         .and_then(|loaded| origin(&loaded.model).parts);
     let imprint = Imprint {
         token_ids: (!cache_ref.namespace.is_opaque()).then(|| tokens.clone()),
@@ -346,7 +347,7 @@ pub(crate) fn export(
         title: Some(request.title.clone()),
         made_by: Some(request.made_by.clone()),
         created_at_ms: Some(request.created_at_ms),
-        origin: Some(Origin { fingerprint: cache_ref.namespace.fingerprint, parts }),
+        origin: Some(Origin { fingerprint: cache_ref.namespace.model, parts }),
     };
     let metadata = imprint.to_metadata(tokens.len());
     save_prompt_cache(&request.file, &caches, &metadata)?;

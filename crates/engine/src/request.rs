@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
 use crate::imprint::PromptKind;
-use crate::prompt_cache::named_quantization;
+use crate::records::{KvFormat, Provenance};
 
 /// What an answer is to continue.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,26 +48,25 @@ pub struct PromptPrefix {
     pub num_tokens: usize,
     /// Where they end.
     pub kind: PromptKind,
-    /// The [`crate::Namespace::KV format`] in which they are kept.
-    pub variant: String,
+    /// How their keys and values are stored.
+    pub kv_format: KvFormat,
+    /// Who computed their keys and values.
+    pub provenance: Provenance,
 }
 
 impl PromptPrefix {
     /// How an answer must keep its keys and values to find these.
     pub fn kv_cache(&self) -> KvCacheOptions {
-        KvCacheOptions {
-            quantization: named_quantization(&self.variant),
-            ..KvCacheOptions::default()
-        }
+        KvCacheOptions { quantization: self.kv_format.quantization(), ..KvCacheOptions::default() }
     }
 }
 
 impl PromptInput {
-    /// Where what it begins with belongs, as [`PromptPrefix::KV format`] says.
-    pub(crate) fn prefix_variant(&self) -> Option<&str> {
+    /// Who computed the keys and values that the prompt begins with.
+    pub(crate) fn prefix_provenance(&self) -> &Provenance {
         match self {
-            PromptInput::After { prefix, .. } => Some(&prefix.variant),
-            _ => None,
+            PromptInput::After { prefix, .. } => &prefix.provenance,
+            _ => &Provenance::Computed,
         }
     }
 

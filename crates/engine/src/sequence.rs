@@ -113,7 +113,7 @@ impl Sequence {
                     limit: total - 1,
                     model_name: &loaded.name,
                     quantization: request.kv_cache.quantization,
-                    prefix_variant: request.prompt.prefix_variant(),
+                    prefix_provenance: request.prompt.prefix_provenance(),
                     owner: request.owner.as_deref(),
                 };
                 (worker.cache.longest_prefix(&loaded.model, &query), Vec::new())
@@ -337,7 +337,7 @@ impl Sequence {
                 boundaries,
                 checkpoints: self.checkpoints,
                 caches,
-                prefix_variant: self.job.request.prompt.prefix_variant(),
+                prefix_provenance: self.job.request.prompt.prefix_provenance(),
                 owner: self.job.request.owner,
             });
         }

@@ -1,8 +1,11 @@
-//! Whether keys and values from elsewhere are those of their tokens: they are computed again and
-//! compared, all of them or samples.
+//! Whether imported keys and values are those of their tokens: all of them are computed again and
+//! compared.
+//!
+//! A sample would not do. Each position depends on the keys and values before it, so a sampled
+//! position that is computed on top of altered ones agrees with them, and what the sample misses
+//! would be shared with every conversation that begins alike.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 
 use cairn_lm::LmError;
 use cairn_lm::cache::{Difference, LayerCache, first_difference};
@@ -10,78 +13,62 @@ use cairn_lm::models::Model;
 use mlx_rs::Array;
 use mlx_rs::transforms::eval;
 
-/// Up to this many tokens everything is computed again: it takes as long as reading them.
-const MAX_WHOLE_TOKENS: usize = 2048;
-/// Beyond it, as many spans of so many tokens are, spread over all of them. What was altered before
-/// a span shows in it too, as far as its tokens attend to that.
-const NUM_SPANS: usize = 8;
-const SPAN_TOKENS: usize = 64;
-/// Tokens run at once: on a CPU a second or two, for which whoever stops it waits.
+use crate::records::KvFormat;
+
+/// Tokens run at once: on a CPU a second or two, which is how long a cancellation waits.
 const STEP_TOKENS: usize = 256;
 
-/// Computes keys, values and states of `tokens` again and compares them with what `caches` hold;
-/// returns where they differ first, in words. `on_progress(processed, total)` counts the tokens
-/// that are computed; breaking is [`LmError::Cancelled`].
-///
-/// Rings and recurrent states cannot go back to the middle: with them everything is computed again.
-pub(crate) fn check(
+/// What became of a comparison.
+pub(crate) enum Verified {
+    /// The file's contents are those of its tokens. The caches are the ones computed here.
+    Equal(Vec<LayerCache>),
+    /// Where they differ first, in words.
+    Differs(String),
+}
+
+/// Computes the caches of `tokens` and compares them with what `found` contains, which stores keys
+/// and values in `kv_format`. `on_progress(processed, total)` counts tokens; breaking is
+/// [`LmError::Cancelled`].
+pub(crate) fn verify(
     model: &Model,
     tokens: &[u32],
-    caches: &[LayerCache],
+    found: &[LayerCache],
+    kv_format: KvFormat,
     mut on_progress: impl FnMut(usize, usize) -> ControlFlow<()>,
-) -> Result<Option<String>, LmError> {
-    let is_whole = tokens.len() <= MAX_WHOLE_TOKENS || !caches.iter().all(LayerCache::is_trimmable);
-    let spans: Vec<Range<usize>> = if is_whole {
-        std::iter::once(0..tokens.len()).collect()
-    } else {
-        sample_spans(tokens.len())
-    };
-    let total = spans.iter().map(ExactSizeIterator::len).sum();
+) -> Result<Verified, LmError> {
+    let mut computed = model.make_cache();
     let mut processed = 0;
-    for span in spans {
-        let mut again = match span.start {
-            0 => model.make_cache(),
-            start => trimmed(caches, tokens.len() - start),
-        };
-        for step in tokens[span.clone()].chunks(STEP_TOKENS) {
-            if on_progress(processed, total).is_break() {
-                return Err(LmError::Cancelled);
-            }
-            let input = Array::from_slice(step, &[1, step.len() as i32]);
-            model.forward(&input, &mut again)?;
-            // Step by step, as a prompt is read: all of them at once would take their activations
-            // at once.
-            eval(again.iter().flat_map(LayerCache::arrays))?;
-            processed += step.len();
+    for step in tokens.chunks(STEP_TOKENS) {
+        if on_progress(processed, tokens.len()).is_break() {
+            return Err(LmError::Cancelled);
         }
-        if let Some(Difference { layer, token }) = first_difference(caches, &again, span)? {
-            let at = token.map_or_else(String::new, |token| format!("token {token}, "));
-            return Ok(Some(format!(
-                "its contents are not what the model computes from its tokens ({at}layer {layer}): do not use it"
-            )));
-        }
+        let input = Array::from_slice(step, &[1, step.len() as i32]); // [1, L]
+        model.forward(&input, &mut computed)?;
+        // Evaluated step by step, as a prompt is prefilled: otherwise the activations of all steps
+        // would be in memory at once.
+        eval(computed.iter().flat_map(LayerCache::arrays))?;
+        processed += step.len();
     }
-    // Nothing is imported for someone who has gone.
-    if on_progress(total, total).is_break() { Err(LmError::Cancelled) } else { Ok(None) }
+    // A cancelled import must not be stored.
+    if on_progress(tokens.len(), tokens.len()).is_break() {
+        return Err(LmError::Cancelled);
+    }
+    if let Some(Difference { layer, token }) = first_difference(found, &computed, 0..tokens.len())?
+    {
+        let at = token.map_or_else(String::new, |token| format!("token {token}, "));
+        return Ok(Verified::Differs(format!(
+            "its contents are not what the model computes from its tokens ({at}layer {layer}): do not use it"
+        )));
+    }
+    Ok(Verified::Equal(stored_in(kv_format, computed)?))
 }
 
-fn trimmed(caches: &[LayerCache], surplus: usize) -> Vec<LayerCache> {
-    let mut caches = caches.to_vec();
-    for cache in &mut caches {
-        cache.trim(surplus);
-    }
-    caches
-}
-
-/// One span in each part of equal length, at a place that whoever made the file cannot know, and
-/// the last tokens.
-fn sample_spans(num_tokens: usize) -> Vec<Range<usize>> {
-    let part = num_tokens / NUM_SPANS;
-    let random = |index: usize| {
-        let mut hasher = RandomState::new().build_hasher();
-        hasher.write_usize(index);
-        hasher.finish() as usize
+/// Plain caches, quantized where `kv_format` says so.
+fn stored_in(kv_format: KvFormat, caches: Vec<LayerCache>) -> Result<Vec<LayerCache>, LmError> {
+    let KvFormat::Quantized { bits, group_size } = kv_format else { return Ok(caches) };
+    let quantized = |cache| match cache {
+        LayerCache::Kv(kv) => Ok(LayerCache::Quantized(kv.to_quantized(group_size, bits)?)),
+        other => Ok(other),
     };
-    let starts = (0..NUM_SPANS).map(|index| index * part + random(index) % (part - SPAN_TOKENS));
-    starts.chain([num_tokens - SPAN_TOKENS]).map(|start| start..start + SPAN_TOKENS).collect()
+    caches.into_iter().map(quantized).collect()
 }

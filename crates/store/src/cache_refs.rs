@@ -13,8 +13,10 @@ pub struct CacheRefRow {
     pub owner: String,
     /// The fingerprint of the model that read it, in hexadecimal.
     pub fingerprint: String,
-    /// What its contents depend on beside model and tokens; see [`crate::ChunkRow::KV format`].
-    pub variant: String,
+    /// How its keys and values are stored; see [`crate::ChunkRow::kv_format`].
+    pub kv_format: String,
+    /// Who computed them; see [`crate::ChunkRow::provenance`].
+    pub provenance: String,
     /// The name of the model that read it.
     pub model: String,
     /// The key of its last chunk; none when nothing is kept.
@@ -34,7 +36,7 @@ pub struct CacheRefRow {
 impl Store {
     /// Every reference, ordered by owner.
     pub async fn cache_refs(&self) -> Result<Vec<CacheRefRow>, StoreError> {
-        sqlx::query_as("select * from anchors order by owner")
+        sqlx::query_as("select * from cache_refs order by owner")
             .fetch_all(&self.readers)
             .await
             .map_err(|error| self.failed(error))
@@ -45,7 +47,7 @@ impl Store {
     /// its references.
     pub async fn purged_owners(&self) -> Result<Vec<String>, StoreError> {
         sqlx::query_scalar(
-            "with holders (holder) as (select distinct substr(owner, 1, instr(owner || '#', '#') - 1) from anchors)
+            "with holders (holder) as (select distinct substr(owner, 1, instr(owner || '#', '#') - 1) from cache_refs)
              select holder from holders
              where (holder glob 'conversation/*' and substr(holder, length('conversation/') + 1) not in (select id from conversations))
                 or (holder glob 'named/*' and substr(holder, length('named/') + 1) not in (select id from named_caches))
@@ -62,13 +64,14 @@ pub(crate) async fn put(
     cache_ref: &CacheRefRow,
 ) -> Result<(), sqlx::Error> {
     let done = sqlx::query(
-        "insert or replace into anchors
-             (owner, fingerprint, variant, model, chunk_key, num_tokens, is_pinned, lost_tokens, lost_reason, lost_at_ms)
-         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "insert or replace into cache_refs
+             (owner, fingerprint, kv_format, provenance, model, chunk_key, num_tokens, is_pinned, lost_tokens, lost_reason, lost_at_ms)
+         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(&cache_ref.owner)
     .bind(&cache_ref.fingerprint)
-    .bind(&cache_ref.variant)
+    .bind(&cache_ref.kv_format)
+    .bind(&cache_ref.provenance)
     .bind(&cache_ref.model)
     .bind(&cache_ref.chunk_key)
     .bind(cache_ref.num_tokens)
@@ -82,5 +85,5 @@ pub(crate) async fn put(
 }
 
 pub(crate) async fn delete(tx: &mut SqliteConnection, owner: &str) -> Result<(), sqlx::Error> {
-    sqlx::query("delete from anchors where owner = ?").bind(owner).execute(tx).await.map(drop)
+    sqlx::query("delete from cache_refs where owner = ?").bind(owner).execute(tx).await.map(drop)
 }

@@ -38,8 +38,10 @@ pub struct ChunkRow {
     pub parent_key: Option<String>,
     /// The fingerprint of the model that read it, in hexadecimal.
     pub fingerprint: String,
-    /// What its contents depend on beside model and tokens; empty for plain keys and values.
-    pub variant: String,
+    /// How its keys and values are stored: `plain`, or for example `kv8g64`.
+    pub kv_format: String,
+    /// Who computed them: `computed`, `import:<hash>` or `opaque:<hash>`.
+    pub provenance: String,
     /// Who wrote its tokens.
     pub kind: ChunkKind,
     /// Position of its first token in the prompt.
@@ -69,7 +71,8 @@ impl FromRow<'_, SqliteRow> for ChunkRow {
             key: row.try_get("key")?,
             parent_key: row.try_get("parent_key")?,
             fingerprint: row.try_get("fingerprint")?,
-            variant: row.try_get("variant")?,
+            kv_format: row.try_get("kv_format")?,
+            provenance: row.try_get("provenance")?,
             kind: kind_named(row.try_get("kind")?)?,
             start: row.try_get("start")?,
             held_from: row.try_get("held_from")?,
@@ -114,11 +117,12 @@ impl Store {
 pub(crate) async fn insert(tx: &mut SqliteConnection, chunk: &ChunkRow) -> Result<(), sqlx::Error> {
     let done = sqlx::query(
         "insert into chunks
-             (key, parent_key, fingerprint, variant, kind, start, held_from, has_state, token_ids, bytes, file_hash,
+             (key, parent_key, fingerprint, kv_format, provenance, kind, start, held_from, has_state, token_ids, bytes, file_hash,
               created_at_ms, last_used_at_ms, hits)
-         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
          on conflict (key) do update set
-             parent_key = excluded.parent_key, fingerprint = excluded.fingerprint, variant = excluded.variant,
+             parent_key = excluded.parent_key, fingerprint = excluded.fingerprint,
+             kv_format = excluded.kv_format, provenance = excluded.provenance,
              kind = excluded.kind, start = excluded.start, held_from = excluded.held_from, has_state = excluded.has_state,
              token_ids = excluded.token_ids, bytes = excluded.bytes, file_hash = excluded.file_hash,
              last_used_at_ms = excluded.last_used_at_ms",
@@ -126,7 +130,8 @@ pub(crate) async fn insert(tx: &mut SqliteConnection, chunk: &ChunkRow) -> Resul
     .bind(&chunk.key)
     .bind(&chunk.parent_key)
     .bind(&chunk.fingerprint)
-    .bind(&chunk.variant)
+    .bind(&chunk.kv_format)
+    .bind(&chunk.provenance)
     .bind(chunk.kind.as_str())
     .bind(chunk.start)
     .bind(chunk.held_from)

@@ -37,8 +37,10 @@ pub struct Prefix {
     pub name: String,
     /// Where its tokens end.
     pub kind: NamedCacheKind,
-    /// What its contents depend on beside model and tokens; see [`crate::ChunkRow::KV format`].
-    pub variant: String,
+    /// How its keys and values are stored; see [`crate::ChunkRow::kv_format`].
+    pub kv_format: String,
+    /// Who computed them; see [`crate::ChunkRow::provenance`].
+    pub provenance: String,
     /// How many tokens it holds.
     pub num_tokens: i64,
     /// Those tokens; none where an imported file did not say them, and in the list of
@@ -73,7 +75,8 @@ fn prefix_from_row(row: &SqliteRow) -> Result<Option<Prefix>, sqlx::Error> {
         named_id,
         name: row.try_get("prefix_name")?,
         kind: NamedCacheKind::named("prefix_kind", row.try_get("prefix_kind")?)?,
-        variant: row.try_get("prefix_variant")?,
+        kv_format: row.try_get("prefix_kv_format")?,
+        provenance: row.try_get("prefix_provenance")?,
         num_tokens: row.try_get("prefix_num_tokens")?,
         token_ids: token_ids::from_row(row, "prefix_token_ids")?,
         start_text: row.try_get("prefix_start_text")?,
@@ -119,8 +122,8 @@ impl Store {
         sqlx::query(
             "insert into conversations
                  (id, title, system_prompt, activity_seq, created_at_ms, updated_at_ms, prefix_named_id, prefix_name, prefix_kind,
-                  prefix_variant, prefix_num_tokens, prefix_token_ids, prefix_start_text, prefix_end_text, prefix_is_imported)
-             values (?, ?, '', (select coalesce(max(activity_seq), 0) + 1 from conversations), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                  prefix_kv_format, prefix_provenance, prefix_num_tokens, prefix_token_ids, prefix_start_text, prefix_end_text, prefix_is_imported)
+             values (?, ?, '', (select coalesce(max(activity_seq), 0) + 1 from conversations), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(&conversation.id)
         .bind(title)
@@ -129,7 +132,8 @@ impl Store {
         .bind(prefix.map(|prefix| &prefix.named_id))
         .bind(prefix.map(|prefix| &prefix.name))
         .bind(prefix.map(|prefix| prefix.kind.as_str()))
-        .bind(prefix.map(|prefix| &prefix.variant))
+        .bind(prefix.map(|prefix| &prefix.kv_format))
+        .bind(prefix.map(|prefix| &prefix.provenance))
         .bind(prefix.map(|prefix| prefix.num_tokens))
         .bind(prefix.and_then(|prefix| prefix.token_ids.as_deref()).map(token_ids::to_blob))
         .bind(prefix.map(|prefix| &prefix.start_text))
@@ -148,7 +152,7 @@ impl Store {
     pub async fn conversations(&self) -> Result<Vec<Conversation>, StoreError> {
         sqlx::query_as(
             "select id, title, system_prompt, leaf_message_id, created_at_ms, updated_at_ms, deleted_at_ms,
-                 prefix_named_id, prefix_name, prefix_kind, prefix_variant, prefix_num_tokens, null as prefix_token_ids,
+                 prefix_named_id, prefix_name, prefix_kind, prefix_kv_format, prefix_provenance, prefix_num_tokens, null as prefix_token_ids,
                  prefix_start_text, prefix_end_text, prefix_is_imported
              from conversations where deleted_at_ms is null order by activity_seq desc",
         )

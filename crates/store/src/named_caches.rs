@@ -42,8 +42,10 @@ pub struct NamedCacheRow {
     pub model: String,
     /// The fingerprint of that model, in hexadecimal.
     pub fingerprint: String,
-    /// What its contents depend on beside model and tokens; see [`crate::ChunkRow::KV format`].
-    pub variant: String,
+    /// How its keys and values are stored; see [`crate::ChunkRow::kv_format`].
+    pub kv_format: String,
+    /// Who computed them; see [`crate::ChunkRow::provenance`].
+    pub provenance: String,
     /// Where its tokens end.
     pub kind: NamedCacheKind,
     /// How many tokens it holds.
@@ -96,7 +98,8 @@ impl FromRow<'_, SqliteRow> for NamedCacheRow {
             name: row.try_get("name")?,
             model: row.try_get("model")?,
             fingerprint: row.try_get("fingerprint")?,
-            variant: row.try_get("variant")?,
+            kv_format: row.try_get("kv_format")?,
+            provenance: row.try_get("provenance")?,
             kind: NamedCacheKind::named("kind", row.try_get("kind")?)?,
             num_tokens: row.try_get("num_tokens")?,
             token_ids: token_ids::from_row(row, "token_ids")?,
@@ -116,7 +119,7 @@ impl Store {
     /// perhaps of whole books, are left out.
     pub async fn named_caches(&self) -> Result<Vec<ListedNamedCache>, StoreError> {
         sqlx::query_as(
-            "select id, name, model, fingerprint, variant, kind, num_tokens, title, start_text, end_text, imported_from,
+            "select id, name, model, fingerprint, kv_format, provenance, kind, num_tokens, title, start_text, end_text, imported_from,
                  created_at_ms, last_used_at_ms, deleted_at_ms, null as token_ids, token_ids is not null as has_token_ids,
                  coalesce(begun.num_conversations, 0) as num_conversations
              from named_caches left join (
@@ -152,15 +155,16 @@ impl Store {
         self.refuse_name_in_use(&mut tx, &cache.name, &cache.id).await?;
         sqlx::query(
             "insert into named_caches
-                 (id, name, model, fingerprint, variant, kind, num_tokens, token_ids, title, start_text, end_text, imported_from,
+                 (id, name, model, fingerprint, kv_format, provenance, kind, num_tokens, token_ids, title, start_text, end_text, imported_from,
                   created_at_ms, last_used_at_ms)
-             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(&cache.id)
         .bind(&cache.name)
         .bind(&cache.model)
         .bind(&cache.fingerprint)
-        .bind(&cache.variant)
+        .bind(&cache.kv_format)
+        .bind(&cache.provenance)
         .bind(cache.kind.as_str())
         .bind(cache.num_tokens)
         .bind(cache.token_ids.as_deref().map(token_ids::to_blob))

@@ -141,14 +141,19 @@ pub(crate) async fn purge(app: &App, id: &str) -> Result<Reply, Failure> {
     // Held to the end: no answer begins between the look and what it is for.
     let _turn = app.turns.lock().await;
     refuse_while_streaming()?;
-    window(app)?.purge(&conversation_owner(id));
+    let window = window(app)?;
+    window.purge(&conversation_owner(id));
+    // What is said to be deleted is gone from the disk.
+    window.flush().await;
     app.emit_conversation(id).await;
     Ok(Reply::Done)
 }
 
 pub(crate) async fn clear(app: &App) -> Result<Reply, Failure> {
     app.engine.forget_conversations().await;
-    window(app)?.clear();
+    let window = window(app)?;
+    window.clear();
+    window.flush().await;
     Ok(Reply::Done)
 }
 
@@ -186,14 +191,15 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
     let ends = if is_opaque {
         Default::default()
     } else {
-        ends(&app.engine, &namespace.fingerprint, &token_ids).await
+        ends(&app.engine, &namespace.model, &token_ids).await
     };
     let row = NamedCacheRow {
         id: id.clone(),
         name,
         model,
-        fingerprint: namespace.fingerprint,
-        variant: namespace.variant,
+        fingerprint: namespace.model,
+        kv_format: namespace.kv_format.to_string(),
+        provenance: namespace.provenance.to_string(),
         kind,
         num_tokens: token_ids.len() as i64,
         token_ids: (!is_opaque).then_some(token_ids),
@@ -245,7 +251,8 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
         named_id: row.id,
         name: row.name,
         kind: row.kind,
-        variant: row.variant,
+        kv_format: row.kv_format,
+        provenance: row.provenance,
         num_tokens: row.num_tokens,
         token_ids: row.token_ids,
         start_text,

@@ -102,7 +102,7 @@ pub(crate) async fn preview(engine: &Engine, file: &Path, file_name: &str) -> Im
 
 async fn describe(engine: &Engine, preview: &mut ImportPreview, info: PromptFileInfo) {
     if let Some(ids) = &info.token_ids {
-        let (start, end) = ends(engine, &info.namespace.fingerprint, ids).await;
+        let (start, end) = ends(engine, &info.namespace.model, ids).await;
         (preview.start_text, preview.end_text) = (Some(start), Some(end));
     } else {
         preview.warnings.push("It does not say its tokens, so its text cannot be shown and only its shapes were checked.".to_owned());
@@ -171,7 +171,7 @@ pub(crate) async fn named_row(
     file_name: &str,
 ) -> NamedCacheRow {
     let (start_text, end_text) = match &info.token_ids {
-        Some(ids) => ends(engine, &info.namespace.fingerprint, ids).await,
+        Some(ids) => ends(engine, &info.namespace.model, ids).await,
         None => Default::default(),
     };
     NamedCacheRow {
@@ -180,8 +180,9 @@ pub(crate) async fn named_row(
         // As the model is called here, where that is known: the file's name for it may be a path
         // elsewhere.
         model: loaded_model_name(engine).unwrap_or(info.model),
-        fingerprint: info.namespace.fingerprint,
-        variant: info.namespace.variant,
+        fingerprint: info.namespace.model,
+        kv_format: info.namespace.kv_format.to_string(),
+        provenance: info.namespace.provenance.to_string(),
         kind: match info.kind {
             PromptKind::Prompt => NamedCacheKind::Prompt,
             PromptKind::Conversation => NamedCacheKind::Conversation,

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_engine::{
     CacheEvent, CacheHandle, CacheOptions, CacheRef, ChunkRecord, Engine, EngineOptions, Import,
+    Repaired,
 };
 use cairn_store::{ListedNamedCache, Store};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -247,6 +248,19 @@ impl OfflineCaches {
         Ok(freed)
     }
 
+    /// Rebuilds the rows of chunk files that no row names, and removes damaged chunk files. Files
+    /// that are not Cairn's stay. Works while the app has the folder open.
+    pub async fn repair(&self) -> Result<Repaired, Failure> {
+        // Held until the rows are written, as for an import.
+        let _lock = lock_files(&self.data_folder).await?;
+        let mut bench = self.bench().await?;
+        let repaired = bench.window.repair().await.unwrap_or_default();
+        let events = bench.events().await;
+        bench.engine.shutdown().await;
+        self.write(events).await?;
+        Ok(repaired)
+    }
+
     /// Looks at a prompt-cache file with the model that made it, which is loaded for that.
     pub async fn begin_import(
         &self,
@@ -273,6 +287,7 @@ impl OfflineCaches {
         let Rows { chunks, cache_refs } = self.rows().await?;
         let cache = CacheOptions {
             folder: self.data_folder.prompt_cache(),
+            old_folders: Vec::new(),
             disk_budget_bytes: u64::MAX,
             memory_budget_bytes: 0,
             chunks: chunks.into_values().collect(),

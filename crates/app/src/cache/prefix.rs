@@ -25,7 +25,9 @@ pub(crate) async fn checked(
     Ok(PromptPrefix {
         num_tokens: usize::try_from(prefix.num_tokens).unwrap_or(0),
         kind: convert::prompt_kind(prefix.kind),
-        variant: prefix.variant,
+        // A row that names neither was changed by another program: the tokens are then read again.
+        kv_format: prefix.kv_format.parse().unwrap_or_default(),
+        provenance: prefix.provenance.parse().unwrap_or_default(),
         token_ids: prefix.token_ids,
     })
 }
@@ -62,7 +64,7 @@ async fn foreign_model(
 /// The fingerprint and the name of the model that read a conversation last.
 fn last_reader(app: &App, conversation_id: &str) -> Option<(String, String)> {
     let ref_usage = app.engine.cache()?.ref_usage(&conversation_owner(conversation_id))?;
-    Some((ref_usage.cache_ref.namespace.fingerprint, ref_usage.cache_ref.model))
+    Some((ref_usage.cache_ref.namespace.model, ref_usage.cache_ref.model))
 }
 
 /// Where the tokens of what is kept of a conversation end; `path` are its chunks.
@@ -102,7 +104,8 @@ mod tests {
                 named_id: String::new(),
                 name: String::new(),
                 kind,
-                variant: String::new(),
+                kv_format: String::new(),
+                provenance: String::new(),
                 num_tokens,
                 token_ids: None,
                 start_text: String::new(),
@@ -112,10 +115,7 @@ mod tests {
             let chunk = |&(kind, start): &(ChunkKind, usize)| ChunkRecord {
                 key: String::new(),
                 parent_key: None,
-                namespace: cairn_engine::Namespace {
-                    fingerprint: String::new(),
-                    variant: String::new(),
-                },
+                namespace: cairn_engine::Namespace::computed("", Default::default()),
                 kind,
                 start,
                 token_ids: vec![0; 10],

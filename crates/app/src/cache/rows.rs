@@ -89,7 +89,7 @@ mod tests {
         let with_ref = |owner: &str, num_tokens: usize| {
             CacheEvent::RefSet(CacheRef {
                 owner: owner.to_owned(),
-                namespace: Namespace { fingerprint: "f".to_owned(), variant: String::new() },
+                namespace: Namespace::computed("f", cairn_engine::KvFormat::Plain),
                 model: "m".to_owned(),
                 chunk_key: None,
                 num_tokens,

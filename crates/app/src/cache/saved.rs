@@ -67,7 +67,7 @@ fn conversation_cache(ref_usage: &RefUsage, shared_with: Vec<String>) -> Option<
         tier: tier(ref_usage.is_in_memory),
         is_pinned: cache_ref.is_pinned,
         model: cache_ref.model.clone(),
-        fingerprint: cache_ref.namespace.fingerprint.clone(),
+        fingerprint: cache_ref.namespace.model.clone(),
         is_whole: cache_ref.num_tokens > 0 && loss.is_none(),
         shared_with,
         lost: loss.map(|loss| {

@@ -1,7 +1,10 @@
-//! What a chunk holds, free of MLX, and its file: safetensors with the tensors of
-//! [`cairn_lm::cache::chunk_state`].
+//! The contents of a chunk, free of MLX, and their file: safetensors with the tensors of
+//! [`cairn_lm::cache::chunk_state`] (docs/prompt-cache.md draws it).
+//!
+//! A file proves itself: its metadata holds everything that its key is a hash of, and a hash of the
+//! tensors. So the records of a lost database can be rebuilt from the files ([`prove`]).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -10,25 +13,26 @@ use cairn_lm::cache::chunk_state::{CacheLayout, ChunkState, StateTensor, TensorS
 use mlx_rs::Dtype;
 use safetensors::tensor::{Metadata, SafeTensors, TensorInfo};
 
-use crate::records::ChunkRecord;
+use super::index::{MAX_CHUNK_TOKENS, key_of};
+use crate::records::{ChunkKind, ChunkRecord, Namespace};
 
 /// Why a stored chunk cannot be used. Each displays as a reason for a person.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChunkError {
-    #[error("a stored part cannot be read ({0})")]
+    #[error("a saved part cannot be read ({0})")]
     Read(#[from] io::Error),
-    #[error("a stored part is damaged (its contents have changed since it was written)")]
+    #[error("a saved part is damaged (its contents have changed since it was written)")]
     Damaged,
-    #[error("a stored part is damaged ({0})")]
+    #[error("a saved part is damaged ({0})")]
     Format(#[from] safetensors::SafeTensorError),
-    #[error("a stored part could not be brought back into memory ({0})")]
+    #[error("a saved part could not be brought back into memory ({0})")]
     Lm(#[from] cairn_lm::LmError),
-    #[error("a stored part holds numbers of a kind that no cache has")]
+    #[error("a saved part holds numbers of a type that no cache has")]
     Dtype,
 }
 
 impl ChunkError {
-    /// Whether it will be there next time too: then the chunk is of no use any more.
+    /// Whether a later attempt will fail too: then the chunk is of no use any more.
     pub(super) fn is_lasting(&self) -> bool {
         match self {
             ChunkError::Read(error) => error.kind() == io::ErrorKind::NotFound,
@@ -38,7 +42,8 @@ impl ChunkError {
     }
 }
 
-/// The tensors of a chunk. Immutable once made, so that memory tier, writing and restoring share it.
+/// The tensors of a chunk. Immutable once made, so that the memory tier, the writer and restoring
+/// share them.
 #[derive(Debug)]
 pub(super) struct ChunkContents {
     bytes: Vec<u8>,
@@ -47,15 +52,34 @@ pub(super) struct ChunkContents {
     by_name: HashMap<String, usize>,
 }
 
+/// A file that is in place.
+pub(super) struct WrittenFile {
+    pub(super) num_bytes: u64,
+    /// BLAKE3 of the file, in hex.
+    pub(super) hash: String,
+}
+
+/// No chunk of any model is as long; a row or file that says so is wrong.
+pub(super) const MAX_CHUNK_BYTES: u64 = 64 << 30;
+/// Far more than the header of any chunk takes.
+const MAX_HEADER_BYTES: u64 = 8 << 20;
+const CONTENTS_HASH: &str = "contents_hash";
+const FORMAT: &str = "cairn-chunk-2";
+/// The format of the first version, which did not prove itself.
+const OLD_FORMAT: &str = "cairn-chunk-1";
+const SUFFIX: &str = ".safetensors";
+const TEMPORARY_PREFIXES: [&str; 2] = [".writing-", ".filing-"];
+const TEMPORARY_SUFFIX: &str = ".tmp";
+
 impl ChunkContents {
-    pub(super) fn new(span: ChunkState) -> Self {
-        let by_name = span
+    pub(super) fn new(state: ChunkState) -> Self {
+        let by_name = state
             .tensors
             .iter()
             .enumerate()
             .map(|(index, tensor)| (tensor.name.clone(), index))
             .collect();
-        ChunkContents { bytes: span.bytes, tensors: span.tensors, by_name }
+        ChunkContents { bytes: state.bytes, tensors: state.tensors, by_name }
     }
 
     pub(super) fn num_bytes(&self) -> u64 {
@@ -73,17 +97,14 @@ impl ChunkContents {
 
     /// Reads the file of `record`; it must be the one that was written.
     pub(super) fn read(folder: &Path, record: &ChunkRecord) -> Result<Self, ChunkError> {
-        let file = File::open(path(folder, &record.namespace.fingerprint, &record.key))?;
-        // Not more than was written, whatever is there now; and whether it is longer shows too.
-        let mut bytes = Vec::with_capacity(record.bytes as usize + 1);
-        file.take(record.bytes + 1).read_to_end(&mut bytes)?;
+        let bytes = read_whole(&path(folder, &record.namespace.model, &record.key), record.bytes)?;
         if bytes.len() as u64 != record.bytes
             || blake3::hash(&bytes).to_hex().as_str() != record.file_hash
         {
             return Err(ChunkError::Damaged);
         }
-        // From here on the bytes are those that this program wrote; what they hold must still fit
-        // the model, which the joiner sees.
+        // The bytes are those that this program wrote; whether they fit the model is for the
+        // assembler of the caches to see.
         let (header_bytes, metadata) = SafeTensors::read_metadata(&bytes)?;
         let start = header_bytes + size_of::<u64>();
         let mut tensors = Vec::new();
@@ -108,33 +129,26 @@ impl ChunkContents {
         }))
     }
 
-    /// The beginning of the file: everything before the bytes of the tensors. `layout` makes the
-    /// file say what it is without a model.
+    /// The beginning of the file: everything before the tensors' bytes.
     pub(super) fn header(
         &self,
         record: &ChunkRecord,
         layout: &CacheLayout,
     ) -> Result<Vec<u8>, ChunkError> {
         let infos = self.tensors.iter().map(|tensor| {
-            let data_offsets = (tensor.range.start, tensor.range.end);
-            Ok((
-                tensor.name.clone(),
-                TensorInfo {
-                    dtype: to_safetensors(tensor.dtype)?,
-                    shape: tensor.shape.clone(),
-                    data_offsets,
-                },
-            ))
+            let info = TensorInfo {
+                dtype: to_safetensors(tensor.dtype)?,
+                shape: tensor.shape.clone(),
+                data_offsets: (tensor.range.start, tensor.range.end),
+            };
+            Ok((tensor.name.clone(), info))
         });
-        let text = HashMap::from([
-            ("format".to_owned(), "cairn-chunk-1".to_owned()),
-            ("fingerprint".to_owned(), record.namespace.fingerprint.clone()),
-            ("variant".to_owned(), record.namespace.variant.clone()),
-            ("key".to_owned(), record.key.clone()),
-            ("start".to_owned(), record.start.to_string()),
-            ("layout".to_owned(), serde_json::to_string(layout).map_err(io::Error::from)?),
-        ]);
-        let metadata = Metadata::new(Some(text), infos.collect::<Result<_, ChunkError>>()?)?;
+        let infos: Vec<(String, TensorInfo)> = infos.collect::<Result<_, ChunkError>>()?;
+        let mut text = self_description(record, layout)?;
+        let tensors = infos.iter().map(|(name, info)| (name.as_str(), info));
+        let hash = contents_hash(&text, tensors, &self.bytes);
+        text.insert(CONTENTS_HASH.to_owned(), hash);
+        let metadata = Metadata::new(Some(text), infos)?;
         let mut json = serde_json::to_vec(&metadata).map_err(io::Error::from)?;
         json.resize(json.len().next_multiple_of(8), b' ');
         let mut header = (json.len() as u64).to_le_bytes().to_vec();
@@ -142,28 +156,23 @@ impl ChunkContents {
         Ok(header)
     }
 
-    /// Writes the file so that it is there whole or not at all: temporary name, fsync, rename,
-    /// fsync of the folder. Returns its hash.
+    /// Writes the file so that it is there whole or not at all: temporary name, fsync, rename, fsync
+    /// of the folder.
     ///
-    /// Where another program has written this chunk meanwhile, its file stays: that program knows
-    /// it by its hash.
-    pub(super) fn write(&self, path: &Path, header: &[u8]) -> io::Result<String> {
+    /// Another program may have written this chunk meanwhile, and knows it by its hash: a file that
+    /// proves to be this chunk stays. Any other file of this name is replaced.
+    pub(super) fn write(&self, path: &Path, header: &[u8]) -> io::Result<WrittenFile> {
         let folder = path.parent().unwrap_or(Path::new("."));
-        if !folder.exists() {
-            std::fs::create_dir_all(folder)?;
-            if let Some(parent) = folder.parent() {
-                File::open(parent)?.sync_all()?;
-            }
-        }
-        let num_bytes = (header.len() + self.bytes.len()) as u64;
-        if std::fs::metadata(path).is_ok_and(|there| there.len() == num_bytes) {
-            let there = std::fs::read(path)?;
+        make_own_folder(folder)?;
+        if let Some(record) = prove(path) {
             File::open(folder)?.sync_all()?;
-            return Ok(blake3::hash(&there).to_hex().to_string());
+            return Ok(WrittenFile { num_bytes: record.bytes, hash: record.file_hash });
         }
         let mut hasher = blake3::Hasher::new();
-        let mut file =
-            tempfile::Builder::new().prefix(".filing-").suffix(".tmp").tempfile_in(folder)?;
+        let mut file = tempfile::Builder::new()
+            .prefix(TEMPORARY_PREFIXES[0])
+            .suffix(TEMPORARY_SUFFIX)
+            .tempfile_in(folder)?;
         for part in [header, &self.bytes] {
             file.write_all(part)?;
             hasher.update(part);
@@ -171,22 +180,93 @@ impl ChunkContents {
         file.as_file().sync_all()?;
         file.persist(path)?;
         if let Err(error) = File::open(folder).and_then(|folder| folder.sync_all()) {
-            // It counts as not written: nobody would remove it later.
+            // It counts as not written, so nothing would remove it later.
             let _ = std::fs::remove_file(path);
             return Err(error);
         }
-        Ok(hasher.finalize().to_hex().to_string())
+        let num_bytes = (header.len() + self.bytes.len()) as u64;
+        Ok(WrittenFile { num_bytes, hash: hasher.finalize().to_hex().to_string() })
     }
 }
 
-/// Where a chunk's file lies.
-pub(super) fn path(folder: &Path, fingerprint: &str, key: &str) -> PathBuf {
-    folder.join(fingerprint).join(format!("{key}.safetensors"))
+/// The path of a chunk's file.
+pub(super) fn path(folder: &Path, model: &str, key: &str) -> PathBuf {
+    folder.join(model).join(format!("{key}{SUFFIX}"))
 }
 
-/// The layers that the chunk at `path` was cut from, as it says itself; none where it is from a
-/// version that did not.
-pub(super) fn layout(path: &Path) -> Result<Option<CacheLayout>, ChunkError> {
+/// Whether a fingerprint or key is one: only then it may be part of a path.
+pub(super) fn is_hex(text: &str) -> bool {
+    (16..=128).contains(&text.len())
+        && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// What a file of the prompt cache's folder is, by its name alone.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum FileName {
+    /// `<key>.safetensors`
+    Chunk,
+    /// A file that was being written.
+    Temporary,
+    /// Not Cairn's.
+    Foreign,
+}
+
+pub(super) fn file_name(name: &str) -> FileName {
+    let is_temporary = TEMPORARY_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        && name.ends_with(TEMPORARY_SUFFIX);
+    match name.strip_suffix(SUFFIX) {
+        Some(key) if is_hex(key) => FileName::Chunk,
+        _ if is_temporary => FileName::Temporary,
+        _ => FileName::Foreign,
+    }
+}
+
+/// The record of the chunk that the file at `path` proves to be: a regular file in a folder named by
+/// the model, its key is the hash of what its metadata says, and its tensors are those it was
+/// written with. None for any other file.
+pub(super) fn prove(path: &Path) -> Option<ChunkRecord> {
+    let length = std::fs::symlink_metadata(path).ok().filter(|file| file.is_file())?.len();
+    let bytes = read_whole(path, length).ok().filter(|bytes| bytes.len() as u64 == length)?;
+    let (header_bytes, metadata) = SafeTensors::read_metadata(&bytes).ok()?;
+    let text = metadata.metadata().as_ref().filter(|text| is_of_format(text, FORMAT))?;
+    let mut record = described(text)?;
+    let model = path.parent().and_then(Path::file_name)?;
+    let contents = &bytes[header_bytes + size_of::<u64>()..];
+    let names = metadata.offset_keys();
+    let tensors = names.iter().filter_map(|name| Some((name.as_str(), metadata.info(name)?)));
+    let is_proven = path.file_stem()?.to_str() == Some(&record.key)
+        && model.to_str() == Some(&record.namespace.model)
+        && key_of(&record) == record.key
+        && text.get(CONTENTS_HASH) == Some(&contents_hash(text, tensors, contents));
+    record.bytes = length;
+    record.file_hash = blake3::hash(&bytes).to_hex().to_string();
+    is_proven.then_some(record)
+}
+
+/// Whether the header of the file at `path` says that Cairn wrote it, as a chunk of its own name:
+/// then it may be removed when it is of no use.
+pub(super) fn is_own(path: &Path) -> bool {
+    let is_regular = std::fs::symlink_metadata(path).is_ok_and(|file| file.is_file());
+    let stem = path.file_stem().and_then(|stem| stem.to_str());
+    let Some(metadata) = is_regular.then(|| read_header(path).ok()).flatten() else { return false };
+    metadata.metadata().as_ref().is_some_and(|text| {
+        (is_of_format(text, FORMAT) || is_of_format(text, OLD_FORMAT))
+            && text.get("key").map(String::as_str) == stem
+    })
+}
+
+/// The layers that the chunk at `path` was split from, as it says itself.
+pub(super) fn layout(path: &Path) -> Result<CacheLayout, ChunkError> {
+    let metadata = read_header(path)?;
+    let text = metadata.metadata().as_ref().and_then(|text| text.get("layout"));
+    text.and_then(|layout| serde_json::from_str(layout).ok()).ok_or(ChunkError::Damaged)
+}
+
+fn is_of_format(text: &HashMap<String, String>, format: &str) -> bool {
+    text.get("format").is_some_and(|found| found == format)
+}
+
+fn read_header(path: &Path) -> Result<Metadata, ChunkError> {
     let mut file = File::open(path)?;
     let mut length = [0; size_of::<u64>()];
     file.read_exact(&mut length)?;
@@ -194,15 +274,104 @@ pub(super) fn layout(path: &Path) -> Result<Option<CacheLayout>, ChunkError> {
     if length > MAX_HEADER_BYTES {
         return Err(ChunkError::Damaged);
     }
-    let mut json = vec![0; length as usize];
-    file.read_exact(&mut json)?;
-    let metadata: Metadata = serde_json::from_slice(&json).map_err(|_| ChunkError::Damaged)?;
-    let text = metadata.metadata().as_ref().and_then(|text| text.get("layout"));
-    text.map(|layout| serde_json::from_str(layout).map_err(|_| ChunkError::Damaged)).transpose()
+    let mut json = Vec::new();
+    file.take(length).read_to_end(&mut json)?;
+    serde_json::from_slice(&json).map_err(|_| ChunkError::Damaged)
 }
 
-/// Far more than the header of any chunk takes.
-const MAX_HEADER_BYTES: u64 = 8 << 20;
+/// The file's bytes, or one more than `expected` where it is longer.
+fn read_whole(path: &Path, expected: u64) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    // Reserved by what is there: a row may say anything.
+    let length = file.metadata()?.len().min(expected).min(MAX_CHUNK_BYTES);
+    let mut bytes = Vec::with_capacity(length as usize + 1);
+    file.take(expected.min(MAX_CHUNK_BYTES) + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Makes the folder of a model's chunks. One that is a link leads out of the prompt cache.
+fn make_own_folder(folder: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(folder) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::NotADirectory,
+            format!("{} is not a folder", folder.display()),
+        )),
+        Err(_) => {
+            std::fs::create_dir_all(folder)?;
+            folder.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+        }
+    }
+}
+
+/// BLAKE3, in hex, of everything that the file holds beside this hash: the metadata by key, the
+/// tensors' descriptions in the order of their bytes, and the bytes.
+fn contents_hash<'a>(
+    text: &HashMap<String, String>,
+    tensors: impl Iterator<Item = (&'a str, &'a TensorInfo)>,
+    bytes: &[u8],
+) -> String {
+    let mut hasher = blake3::Hasher::new();
+    let described: BTreeMap<&String, &String> =
+        text.iter().filter(|(key, _)| *key != CONTENTS_HASH).collect();
+    for (key, value) in described {
+        hasher.update(format!("{key}={value}\n").as_bytes());
+    }
+    for (name, TensorInfo { dtype, shape, data_offsets }) in tensors {
+        hasher.update(format!("{name} {dtype} {shape:?} {data_offsets:?}\n").as_bytes());
+    }
+    hasher.update(bytes);
+    hasher.finalize().to_hex().to_string()
+}
+
+/// What a chunk's file says of itself, from which its record can be rebuilt.
+fn self_description(
+    record: &ChunkRecord,
+    layout: &CacheLayout,
+) -> Result<HashMap<String, String>, ChunkError> {
+    let token_ids: Vec<String> = record.token_ids.iter().map(u32::to_string).collect();
+    let mut entries = vec![
+        ("format", FORMAT.to_owned()),
+        ("fingerprint", record.namespace.model.clone()),
+        ("kv_format", record.namespace.kv_format.to_string()),
+        ("provenance", record.namespace.provenance.to_string()),
+        ("key", record.key.clone()),
+        ("kind", record.kind.as_str().to_owned()),
+        ("start", record.start.to_string()),
+        ("token_ids", token_ids.join(",")),
+        ("held_from", record.held_from.to_string()),
+        ("has_state", record.has_state.to_string()),
+        ("layout", serde_json::to_string(layout).map_err(io::Error::from)?),
+    ];
+    entries.extend(record.parent_key.clone().map(|parent| ("parent_key", parent)));
+    Ok(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+}
+
+/// The record that a file describes, without what only the file as a whole tells.
+fn described(text: &HashMap<String, String>) -> Option<ChunkRecord> {
+    let get = |key: &str| text.get(key).map(String::as_str);
+    let token_ids = get("token_ids")?.split(',').map(|id| id.parse().ok());
+    // One more than allowed is enough to see that there are too many.
+    let token_ids: Vec<u32> = token_ids.take(MAX_CHUNK_TOKENS + 1).collect::<Option<_>>()?;
+    Some(ChunkRecord {
+        key: get("key")?.to_owned(),
+        parent_key: get("parent_key").map(str::to_owned),
+        namespace: Namespace {
+            model: get("fingerprint")?.to_owned(),
+            kv_format: get("kv_format")?.parse().ok()?,
+            provenance: get("provenance")?.parse().ok()?,
+        },
+        kind: ChunkKind::named(get("kind")?)?,
+        start: get("start")?.parse().ok()?,
+        token_ids,
+        held_from: get("held_from")?.parse().ok()?,
+        has_state: get("has_state")?.parse().ok()?,
+        bytes: 0,
+        file_hash: String::new(),
+        hits: 0,
+        last_used_at_ms: super::now_ms(),
+    })
+}
 
 fn to_safetensors(dtype: Dtype) -> Result<safetensors::Dtype, ChunkError> {
     Ok(match dtype {
@@ -228,12 +397,34 @@ fn to_mlx(dtype: safetensors::Dtype) -> Result<Dtype, ChunkError> {
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
+    use crate::records::KvFormat;
+
+    const MODEL: &str = "0123456789abcdef0123456789abcdef";
+
+    fn record() -> ChunkRecord {
+        let mut record = ChunkRecord {
+            key: String::new(),
+            parent_key: None,
+            namespace: Namespace::computed(MODEL, KvFormat::Plain),
+            kind: ChunkKind::User,
+            start: 0,
+            token_ids: vec![5, 6, 7],
+            held_from: 0,
+            has_state: false,
+            bytes: 0,
+            file_hash: String::new(),
+            hits: 0,
+            last_used_at_ms: 0,
+        };
+        record.key = key_of(&record);
+        record
+    }
 
     fn contents(bytes: &[u8]) -> ChunkContents {
         let tensor = StateTensor {
             name: "keys.0".to_owned(),
-            dtype: Dtype::Uint8,
-            shape: vec![bytes.len()],
+            dtype: Dtype::Uint32,
+            shape: vec![bytes.len() / 4],
             range: 0..bytes.len(),
         };
         ChunkContents::new(ChunkState {
@@ -244,22 +435,89 @@ mod tests {
         })
     }
 
-    /// Writes a chunk where there is a file already; what is there afterwards, by whose hash it is
-    /// known.
-    fn check(there: &[u8], written: &[u8], expected: &[u8]) {
+    /// The bytes of the file of a chunk with these contents.
+    fn file(bytes: &[u8]) -> Vec<u8> {
+        let layout: CacheLayout = CacheLayout::of(&[]).unwrap();
+        let header = contents(bytes).header(&record(), &layout).unwrap();
+        [header, bytes.to_vec()].concat()
+    }
+
+    fn header_of(file: &[u8], bytes: &[u8]) -> Vec<u8> {
+        file[..file.len() - bytes.len()].to_vec()
+    }
+
+    /// Writes "ours" where there is a file already; returns whether that file was kept.
+    fn is_kept(there: &[u8]) -> bool {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("model/key.safetensors");
-        contents(there).write(&path, b"header").unwrap();
-        let hash = contents(written).write(&path, b"header").unwrap();
+        let path = path(folder.path(), MODEL, &record().key);
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, there).unwrap();
+        let ours = file(b"ours");
+        let written = contents(b"ours").write(&path, &header_of(&ours, b"ours")).unwrap();
         let found = std::fs::read(&path).unwrap();
-        assert_eq!(found, [b"header", expected].concat());
-        assert_eq!(hash, blake3::hash(&found).to_hex().to_string());
+        assert_eq!(written.hash, blake3::hash(&found).to_hex().to_string());
+        assert_eq!(written.num_bytes, found.len() as u64);
+        assert!(found == there || found == ours);
+        found == there
     }
 
     #[test]
-    fn a_chunk_that_another_program_has_written_stays_as_that_one_knows_it() {
-        check(b"theirs", b"ours..", b"theirs");
-        // Of another length it is none of this chunk.
-        check(b"torn", b"ours..", b"ours..");
+    fn a_file_that_proves_to_be_the_chunk_stays_and_any_other_is_replaced() {
+        let theirs = file(b"them");
+        assert!(is_kept(&theirs));
+        // As long, but damaged.
+        for at in [theirs.len() - 1, 20] {
+            let mut damaged = theirs.clone();
+            damaged[at] ^= 1;
+            assert!(!is_kept(&damaged), "byte {at}");
+        }
+        assert!(!is_kept(&theirs[..theirs.len() - 1]));
+        assert!(!is_kept(b"foreign"));
+    }
+
+    #[test]
+    fn a_file_gives_back_its_record_and_no_changed_byte_goes_unseen() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = path(folder.path(), MODEL, &record().key);
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        let whole = file(b"ours");
+        std::fs::write(&path, &whole).unwrap();
+        let proven = prove(&path).unwrap();
+        let expected = ChunkRecord {
+            bytes: whole.len() as u64,
+            file_hash: blake3::hash(&whole).to_hex().to_string(),
+            last_used_at_ms: proven.last_used_at_ms,
+            ..record()
+        };
+        assert_eq!(proven, expected);
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            std::fs::write(&path, &changed).unwrap();
+            // JSON has bytes that mean nothing, such as the spaces behind it.
+            let means_the_same = prove(&path).is_some_and(|found| {
+                let (bytes, file_hash) = (expected.bytes, found.file_hash.clone());
+                let last_used_at_ms = found.last_used_at_ms;
+                found == ChunkRecord { bytes, file_hash, last_used_at_ms, ..record() }
+            });
+            assert!(means_the_same || prove(&path).is_none(), "byte {at}");
+        }
+        std::fs::write(&path, &whole).unwrap();
+        assert!(is_own(&path));
+        let link = path.with_file_name("fedcba9876543210fedcba9876543210.safetensors");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(prove(&link).is_none() && !is_own(&link));
+    }
+
+    #[test]
+    fn files_are_told_apart_by_their_names() {
+        let check =
+            |name: &str, expected: FileName| assert_eq!(file_name(name), expected, "{name}");
+        check("0123456789abcdef0123456789abcdef.safetensors", FileName::Chunk);
+        check(".writing-a1B2c3.tmp", FileName::Temporary);
+        check(".filing-a1B2c3.tmp", FileName::Temporary);
+        for name in ["model.safetensors", "notes.txt", ".lock", "0123.safetensors", "a.tmp", ""] {
+            check(name, FileName::Foreign);
+        }
     }
 }

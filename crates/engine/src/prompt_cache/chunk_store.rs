@@ -51,13 +51,13 @@ impl ChunkStore {
             let (prefix, _) = state.index.restorable_prefix(namespace, tokens, Needs::default());
             let on_disk =
                 prefix.parts.into_iter().find(|part| !part.record.file_hash.is_empty())?;
-            chunk_file::path(&state.folder, &namespace.fingerprint, &on_disk.record.key)
+            chunk_file::path(&state.folder, &namespace.model, &on_disk.record.key)
         };
         match chunk_file::layout(&path) {
-            Ok(Some(layout)) => Some(layout),
+            Ok(layout) => Some(layout),
             // Whoever reads it with another layout would take it for damaged.
             Err(error) if !error.is_lasting() => None,
-            Ok(None) | Err(_) => layout(namespace, model, None),
+            Err(_) => layout(namespace, model, None),
         }
     }
 
@@ -236,7 +236,7 @@ impl ChunkStore {
                 state.index.memory.budget.max(MIN_PENDING_BYTES)
             };
             if is_filed {
-                self.writer.file(chunk.key, bytes, Arc::clone(&layout));
+                self.writer.write(chunk.key, bytes, Arc::clone(&layout));
                 self.state.wait_until_pending_is_at_most(most_pending);
             }
         }

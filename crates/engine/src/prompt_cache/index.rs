@@ -38,8 +38,10 @@ pub(super) struct ChunkIndex {
     pub(super) disk: Tier,
     /// Contents.
     pub(super) memory: Tier,
-    /// Chunks from the caller's rows that nothing leads to; for whoever can remove them.
+    /// Chunks from the caller's rows without a parent.
     pub(super) orphans: Vec<ChunkRecord>,
+    /// References from the caller's rows to chunks that are not there, by owner.
+    pub(super) unresolved_refs: BTreeMap<String, CacheRef>,
     /// What resident conversations take of the memory budget.
     pub(super) resident_bytes: u64,
 }
@@ -198,6 +200,7 @@ impl ChunkIndex {
             memory: Tier { bytes: 0, budget: memory_budget },
             resident_bytes: 0,
             orphans: Vec::new(),
+            unresolved_refs: BTreeMap::new(),
         };
         // As `insert` would, but quicker for ten thousand: what becomes a leaf is known at the end.
         for record in records {
@@ -213,21 +216,36 @@ impl ChunkIndex {
             index.leaves[record.kind as usize].insert(rank(record));
         }
         for cache_ref in refs {
-            index.restore_ref(cache_ref);
+            if cache_ref.chunk_key.as_ref().is_none_or(|key| index.contains(key)) {
+                index.restore_ref(cache_ref);
+            } else {
+                index.unresolved_refs.insert(cache_ref.owner.clone(), cache_ref);
+            }
         }
         index
     }
 
+    /// Takes over the references whose chunks were not there at the start: some may have been
+    /// rebuilt from their files since, the others have lost theirs.
+    pub(super) fn resolve_refs(&mut self) {
+        for (owner, cache_ref) in std::mem::take(&mut self.unresolved_refs) {
+            if !self.refs.contains_key(&owner) {
+                self.restore_ref(cache_ref);
+            }
+        }
+    }
+
+    /// Moves the chunks that no chain of parents connects to a prompt's first token to `orphans`.
     fn take_orphans(&mut self) {
-        let roots = self
-            .entries
-            .values()
-            .map(|entry| &entry.record)
-            .filter(|record| record.parent_key.is_none());
+        let is_root = |record: &&ChunkRecord| record.parent_key.is_none() && record.start == 0;
+        let roots = self.entries.values().map(|entry| &entry.record).filter(is_root);
         let mut reached: HashSet<String> = HashSet::with_capacity(self.entries.len());
-        let mut pending: Vec<String> = roots.map(|root| root.key.clone()).collect();
-        while let Some(key) = pending.pop() {
-            pending.extend(self.children_of(&key).map(|child| child.record.key.clone()));
+        let mut pending: Vec<(String, usize)> =
+            roots.map(|root| (root.key.clone(), root.stop())).collect();
+        while let Some((key, stop)) = pending.pop() {
+            let children = self.children_of(&key).map(|child| &child.record);
+            let continuing = children.filter(|child| child.start == stop);
+            pending.extend(continuing.map(|child| (child.key.clone(), child.stop())));
             reached.insert(key);
         }
         if reached.len() == self.entries.len() {
@@ -237,9 +255,14 @@ impl ChunkIndex {
             self.disk.bytes -= record.bytes;
             self.orphans.push(record);
         }
-        // None of them continues one that is there.
         for record in &self.orphans {
-            self.children.remove(&self.parent_of(record));
+            let parent = self.parent_of(record);
+            if let Some(siblings) = self.children.get_mut(&parent) {
+                siblings.remove(&child(record));
+                if siblings.is_empty() {
+                    self.children.remove(&parent);
+                }
+            }
         }
     }
 
@@ -298,7 +321,7 @@ impl ChunkIndex {
 
     /// Notes that a chunk's file of `bytes` is there, and returns its record; none if the chunk is
     /// gone meanwhile.
-    pub(super) fn written(
+    pub(super) fn mark_written(
         &mut self,
         key: &str,
         bytes: u64,
@@ -493,15 +516,10 @@ impl ChunkIndex {
     }
 }
 
-/// What the first chunks of a namespace's conversations continue.
+/// The parent key of a namespace's first chunks.
 fn root_key(namespace: &Namespace) -> String {
-    match namespace.variant.as_str() {
-        "" => hash(b"cairn prompt cache 1", namespace.fingerprint.as_bytes()),
-        variant => hash(
-            b"cairn prompt cache 1",
-            format!("{}\n{variant}", namespace.fingerprint).as_bytes(),
-        ),
-    }
+    let Namespace { model, kv_format, provenance } = namespace;
+    hash(b"cairn prompt cache 2", format!("{model}\n{kv_format}\n{provenance}").as_bytes())
 }
 
 /// The key of a chunk: everything that its keys and values depend on is in the parent's key or the
@@ -509,6 +527,12 @@ fn root_key(namespace: &Namespace) -> String {
 fn chunk_key(parent: &str, token_ids: &[u32]) -> String {
     let ids: Vec<u8> = token_ids.iter().flat_map(|id| id.to_le_bytes()).collect();
     hash(parent.as_bytes(), &ids)
+}
+
+/// The key that a record must have.
+pub(super) fn key_of(record: &ChunkRecord) -> String {
+    let parent = record.parent_key.clone().unwrap_or_else(|| root_key(&record.namespace));
+    chunk_key(&parent, &record.token_ids)
 }
 
 fn hash(first: &[u8], second: &[u8]) -> String {

@@ -2,8 +2,8 @@
 
 use cairn_chat::{Prompt, Role};
 
-use super::{common_prefix, named_quantization};
-use crate::records::{CacheRef, Namespace};
+use super::common_prefix;
+use crate::records::{CacheRef, KvFormat, Namespace};
 
 /// What is known about a prompt that was looked up.
 pub(super) struct Lookup<'a> {
@@ -46,24 +46,22 @@ pub(super) fn note(
             "the rest of this conversation was not stored for this model, or has been evicted";
         return reread(lookup.not_written.unwrap_or(reason));
     };
-    if cache_ref.namespace.fingerprint != lookup.namespace.fingerprint {
+    if cache_ref.namespace.model != lookup.namespace.model {
         return match cache_ref.model == lookup.model {
             true => reread("the model's files are of another revision than when it was read"),
             false => reread(&format!("it was read by another model, {}", cache_ref.model)),
         };
     }
-    // What is to be quantized is looked for as computed too, since it may not have been long enough
-    // yet.
-    let variants = [
-        lookup.namespace.variant.as_str(),
-        lookup.namespace.variant.trim_start_matches(Namespace::kept_as(&lookup.namespace.variant)),
-    ];
-    if !variants.contains(&cache_ref.namespace.variant.as_str()) && cache_ref.loss.is_none() {
-        let (before, now) = (kept_as(&cache_ref.namespace), kept_as(lookup.namespace));
-        return match before == now {
-            true => reread("what it follows has been imported anew"),
-            false => reread(&format!("it was kept {before} before, and is kept {now} now")),
-        };
+    let (before, now) = (&cache_ref.namespace, lookup.namespace);
+    if before.provenance != now.provenance && cache_ref.loss.is_none() {
+        return reread("what it follows was imported again");
+    }
+    // Lookups of quantized keys and values also take plain ones, which a prompt has until it is
+    // long enough to be quantized.
+    let formats = [now.kv_format, KvFormat::Plain];
+    if !formats.contains(&before.kv_format) && cache_ref.loss.is_none() {
+        let (before, now) = (stored_as(before.kv_format), stored_as(now.kv_format));
+        return reread(&format!("it was saved {before} before, and is saved {now} now"));
     }
     let common = common_prefix(tokens, &lookup.prompt.tokens);
     // Also where a model can only go on from far before the change: it is the change that sends it
@@ -83,12 +81,12 @@ pub(super) fn note(
     }
 }
 
-/// How keys and values are kept, in words.
-fn kept_as(namespace: &Namespace) -> String {
-    named_quantization(&namespace.variant).map_or_else(
-        || "as computed".to_owned(),
-        |quantization| format!("in {} bits", quantization.bits),
-    )
+/// How keys and values are stored, in words.
+fn stored_as(format: KvFormat) -> String {
+    match format {
+        KvFormat::Plain => "as computed".to_owned(),
+        KvFormat::Quantized { bits, .. } => format!("in {bits} bits"),
+    }
 }
 
 /// A stretch of time before now, as people say it.
@@ -120,7 +118,7 @@ fn group(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::Loss;
+    use crate::records::{Loss, Provenance};
 
     const DAY_MS: i64 = 86_400_000;
 
@@ -132,7 +130,7 @@ mod tests {
     }
 
     fn cache_ref() -> CacheRef {
-        let namespace = Namespace { fingerprint: "f".to_owned(), variant: String::new() };
+        let namespace = Namespace::computed("f", KvFormat::Plain);
         CacheRef {
             owner: "o".to_owned(),
             namespace,
@@ -157,7 +155,7 @@ mod tests {
         };
         let lookup = Lookup {
             prompt: &prompt,
-            namespace: &Namespace { fingerprint: "f".to_owned(), variant: String::new() },
+            namespace: &Namespace::computed("f", KvFormat::Plain),
             model: "m",
             cache_ref: case
                 .cache_ref
@@ -182,7 +180,7 @@ mod tests {
             ..cache_ref()
         };
         let of_model = |fingerprint: &str, model: &str| CacheRef {
-            namespace: Namespace { fingerprint: fingerprint.to_owned(), variant: String::new() },
+            namespace: Namespace::computed(fingerprint, KvFormat::Plain),
             model: model.to_owned(),
             ..cache_ref()
         };
@@ -222,17 +220,20 @@ mod tests {
             case(of_model("g", "n"), 5000, 0),
             Some("re-read 3,200 tokens: it was read by another model, n"),
         );
-        let kept_as = |variant: &str| CacheRef {
-            namespace: Namespace { fingerprint: "f".to_owned(), variant: variant.to_owned() },
+        let quantized = KvFormat::Quantized { bits: 8, group_size: 64 };
+        let of_namespace = |kv_format, provenance| CacheRef {
+            namespace: Namespace { provenance, ..Namespace::computed("f", kv_format) },
             ..cache_ref()
         };
         check(
-            case(kept_as("kv8g64"), 5000, 0),
-            Some("re-read 3,200 tokens: it was kept in 8 bits before, and is kept as computed now"),
+            case(of_namespace(quantized, Provenance::Computed), 5000, 0),
+            Some(
+                "re-read 3,200 tokens: it was saved in 8 bits before, and is saved as computed now",
+            ),
         );
         check(
-            case(kept_as("@hash"), 5000, 0),
-            Some("re-read 3,200 tokens: what it follows has been imported anew"),
+            case(of_namespace(KvFormat::Plain, Provenance::Import("hash".to_owned())), 5000, 0),
+            Some("re-read 3,200 tokens: what it follows was imported again"),
         );
         check(Case { cache_ref: None, changed_at: 5000, num_cached: 2990 }, None);
         let unknown = "re-read 3,200 tokens: the rest of this conversation was not stored for this model, or has been evicted";

@@ -2,7 +2,7 @@
 //! with the same beginning, reads them back instead of computing them again.
 //!
 //! ```text
-//! <folder>/prompt-cache-v1/                 (given as CacheOptions::folder)
+//! <folder>/prompt-cache-v2/                 (given as CacheOptions::folder)
 //!   <model fingerprint>/
 //!     <chunk key>.safetensors               what at most 256 tokens left behind, never rewritten
 //! ```
@@ -42,6 +42,7 @@ mod view;
 mod writer;
 
 use std::cmp::Reverse;
+use std::sync::mpsc as std_mpsc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cairn_chat::{Prompt, Role};
@@ -51,21 +52,24 @@ use cairn_lm::cache::{KvQuantization, LayerCache};
 use mlx_rs::transforms::eval;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::records::{CacheEvent, CacheOptions, CacheRef, ChunkKind, Namespace};
+use crate::records::{
+    CacheEvent, CacheOptions, CacheRef, ChunkKind, KvFormat, Namespace, Provenance,
+};
 use crate::{EngineError, EngineStatus};
 use chunk_store::ChunkStore;
 use eviction::NO_ROOM;
 use index::{Prefix, PrefixPart};
-use namespace::{layout, namespace, needs, variant};
+use namespace::{layout, namespace, needs};
 use resident::{Conversation, ResidentConversations};
 use restore::{Source, restore};
 use state::SharedCacheState;
 use writer::Writer;
 
-pub(crate) use namespace::{cache_variant, named_quantization, quantized_like};
+pub(crate) use namespace::{kv_format_of, quantized_like};
 pub use refs::{RefUsage, owner_of};
 pub use state::CacheFigures;
 pub use view::{CacheHandle, CacheNode, CacheView};
+pub use writer::Repaired;
 
 /// What could be reused of earlier work.
 pub(crate) struct Reuse {
@@ -86,7 +90,7 @@ pub(crate) struct Query<'a> {
     /// How keys and values are quantized, where they are.
     pub(crate) quantization: Option<KvQuantization>,
     /// The [`Namespace::KV format`] of what the prompt begins with, where that has one of its own.
-    pub(crate) prefix_variant: Option<&'a str>,
+    pub(crate) prefix_provenance: &'a Provenance,
     /// Whose conversation it is.
     pub(crate) owner: Option<&'a str>,
 }
@@ -104,7 +108,7 @@ pub(crate) struct Computed<'a> {
     pub(crate) checkpoints: Vec<Checkpoint>,
     pub(crate) caches: Vec<LayerCache>,
     /// The [`Namespace::KV format`] of what the tokens begin with, where that has one of its own.
-    pub(crate) prefix_variant: Option<&'a str>,
+    pub(crate) prefix_provenance: &'a Provenance,
     /// Whose conversation it is.
     pub(crate) owner: Option<String>,
 }
@@ -140,8 +144,11 @@ impl PromptCache {
     ) -> (Self, Option<CacheHandle>) {
         let store = options.map(|mut options| {
             let cleanup_lock = options.cleanup_lock.take();
-            let state = SharedCacheState::new(options, events, status);
-            ChunkStore { writer: Writer::start(state.clone(), cleanup_lock), state }
+            let old_folders = std::mem::take(&mut options.old_folders);
+            let (jobs, receiver) = std_mpsc::channel();
+            let state = SharedCacheState::new(options, events, status, jobs.clone());
+            let writer = Writer::start(state.clone(), (jobs, receiver), cleanup_lock, old_folders);
+            ChunkStore { writer, state }
         });
         let window = store.as_ref().map(|store| CacheHandle::new(store.state.clone()));
         (PromptCache { store, resident: ResidentConversations::default() }, window)
@@ -151,9 +158,10 @@ impl PromptCache {
     pub(crate) fn longest_prefix(&mut self, model: &LoadedModel, query: &Query<'_>) -> Reuse {
         self.forget_purged();
         let tokens = &query.prompt.tokens[..query.limit.min(query.prompt.tokens.len())];
-        let plain = namespace(model, &[]).following(query.prefix_variant);
-        let kept_as = query.quantization.map_or_else(String::new, variant);
-        let own = Namespace { variant: kept_as, ..plain.clone() }.following(query.prefix_variant);
+        let in_format = |kv_format: KvFormat| {
+            Namespace::computed(&model.fingerprint, kv_format).following(query.prefix_provenance)
+        };
+        let (own, plain) = (in_format(query.quantization.into()), in_format(KvFormat::Plain));
         let (mut caches, mut num_tokens, mut problem) = (None, 0, None);
         // Until they are quantized, keys and values are those of a plain cache; but there zeros
         // stand for nothing else. Where more is stored comes first.
@@ -235,7 +243,7 @@ impl PromptCache {
             return;
         }
         tokens.truncate(num_held);
-        let namespace = namespace(computed.model, &caches).following(computed.prefix_variant);
+        let namespace = namespace(computed.model, &caches).following(computed.prefix_provenance);
         if let Some(store) = &self.store {
             let (checkpoints, boundaries) = (computed.checkpoints, computed.boundaries);
             let kept = store.keep(&namespace, &tokens, boundaries, &checkpoints, &caches);
@@ -352,19 +360,15 @@ impl PromptCache {
         let written = on_disk.map(|source| {
             chunk_file::layout(&chunk_file::path(
                 &folder,
-                &cache_ref.namespace.fingerprint,
+                &cache_ref.namespace.model,
                 &source.record.key,
             ))
         });
-        let of_model = model.filter(|model| model.fingerprint == cache_ref.namespace.fingerprint);
+        let of_model = model.filter(|model| model.fingerprint == cache_ref.namespace.model);
         let layout = match written {
-            Some(Ok(Some(layout))) => Some(layout),
+            Some(Ok(layout)) => Some(layout),
             _ => of_model.and_then(|model| {
-                layout(
-                    &cache_ref.namespace,
-                    model,
-                    named_quantization(&cache_ref.namespace.variant),
-                )
+                layout(&cache_ref.namespace, model, cache_ref.namespace.kv_format.quantization())
             }),
         };
         let layout = layout.ok_or_else(|| format!("load its model first ({})", cache_ref.model))?;

@@ -1,51 +1,37 @@
-//! Where caches belong by how they are kept, and what their layers need.
+//! The namespace and the layout that a model's caches belong to.
 
 use cairn_lm::LoadedModel;
 use cairn_lm::cache::chunk_state::CacheLayout;
 use cairn_lm::cache::{KvQuantization, LayerCache, QuantizedKvCache};
 
 use super::index::Needs;
-use crate::records::Namespace;
+use crate::records::{KvFormat, Namespace};
 
-/// Where what `caches` hold belongs; no caches stand for plain ones.
+/// The shared namespace of what `caches` contain.
 pub(super) fn namespace(model: &LoadedModel, caches: &[LayerCache]) -> Namespace {
-    Namespace { fingerprint: model.fingerprint.clone(), variant: cache_variant(caches) }
+    Namespace::computed(&model.fingerprint, kv_format_of(caches))
 }
 
-/// The [`Namespace::KV format`] of what `caches` hold.
-pub(crate) fn cache_variant(caches: &[LayerCache]) -> String {
-    let quantized = caches.iter().find_map(|cache| {
-        if let LayerCache::Quantized(cache) = cache { Some(cache) } else { None }
+/// How `caches` store keys and values.
+pub(crate) fn kv_format_of(caches: &[LayerCache]) -> KvFormat {
+    let quantized = caches.iter().find_map(|cache| match cache {
+        LayerCache::Quantized(cache) => Some(cache),
+        _ => None,
     });
-    quantized.map_or_else(String::new, |cache| quantized_variant(cache.bits(), cache.group_size()))
-}
-
-pub(super) fn variant(quantization: KvQuantization) -> String {
-    quantized_variant(quantization.bits, quantization.group_size)
-}
-
-fn quantized_variant(bits: i32, group_size: i32) -> String {
-    format!("kv{bits}g{group_size}")
-}
-
-/// The quantization that a [`Namespace::KV format`] names; from which token on it began it does not say.
-pub(crate) fn named_quantization(variant: &str) -> Option<KvQuantization> {
-    let (bits, group_size) = Namespace::kept_as(variant).strip_prefix("kv")?.split_once('g')?;
-    Some(KvQuantization {
-        bits: bits.parse().ok()?,
-        group_size: group_size.parse().ok()?,
-        start: 0,
+    quantized.map_or(KvFormat::Plain, |cache| KvFormat::Quantized {
+        bits: cache.bits(),
+        group_size: cache.group_size(),
     })
 }
 
-/// The layers of what is stored in `namespace` for a model; none where they cannot be stored.
+/// The layers of what `namespace` stores for a model; none where its caches cannot be stored.
 pub(super) fn layout(
     namespace: &Namespace,
     model: &LoadedModel,
     quantization: Option<KvQuantization>,
 ) -> Option<CacheLayout> {
-    let quantization = quantization
-        .filter(|quantization| Namespace::kept_as(&namespace.variant) == variant(*quantization));
+    let quantization =
+        quantization.filter(|wanted| namespace.kv_format == KvFormat::from(Some(*wanted)));
     CacheLayout::of(&quantized_like(model.model.make_cache(), quantization)?)
 }
 

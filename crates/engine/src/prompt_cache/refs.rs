@@ -38,6 +38,7 @@ impl ChunkIndex {
     /// Moves a reference, or makes it. What it lost is forgotten: whoever sets it has what there is.
     pub(super) fn set_ref(&mut self, cache_ref: CacheRef) {
         let (owner, left) = (cache_ref.owner.clone(), self.refs.get(&cache_ref.owner).cloned());
+        self.unresolved_refs.remove(&owner);
         self.put_ref(cache_ref);
         let left = left.and_then(|left| Some((left.chunk_key.clone()?, left)));
         if let Some((key, left)) = left
@@ -95,6 +96,7 @@ impl ChunkIndex {
 
     /// Drops a reference without telling so; whether there was one.
     pub(super) fn unlink(&mut self, owner: &str) -> bool {
+        self.unresolved_refs.remove(owner);
         let Some(cache_ref) = self.refs.remove(owner) else { return false };
         let mut next = cache_ref.chunk_key.as_deref();
         while let Some(record) =

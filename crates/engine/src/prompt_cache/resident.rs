@@ -122,8 +122,8 @@ mod tests {
 
     const TOKENS: [u32; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 
-    fn namespace(variant: &str) -> Namespace {
-        Namespace { fingerprint: "f".to_owned(), variant: variant.to_owned() }
+    fn namespace(kv_format: &str) -> Namespace {
+        Namespace::computed("f", kv_format.parse().unwrap())
     }
 
     fn conversation(owner: Option<&str>, tokens: &[u32]) -> Conversation {
@@ -131,7 +131,7 @@ mod tests {
         let cache =
             KvCache::from_parts(std::slice::from_ref(&rows), std::slice::from_ref(&rows)).unwrap();
         Conversation {
-            namespace: namespace(""),
+            namespace: namespace("plain"),
             tokens: tokens.to_vec(),
             caches: vec![LayerCache::Kv(cache)],
             owner: owner.map(str::to_owned),
@@ -162,7 +162,7 @@ mod tests {
         let case = format!("{:?} of {:?} for {tokens:?} of {owner:?}", kept.tokens, kept.owner);
         let whole = kept.tokens.len();
         let mut resident = resident(vec![kept]);
-        let taken = resident.take(&[&namespace("")], tokens, 0, owner);
+        let taken = resident.take(&[&namespace("plain")], tokens, 0, owner);
         assert_eq!(taken.as_ref().map(|taken| taken.num_tokens), expected, "{case}");
         if let Some(Taken { num_tokens, caches, .. }) = taken {
             assert!(caches.iter().all(|cache| cache.offset() == num_tokens), "{case}");
@@ -191,8 +191,8 @@ mod tests {
     fn a_conversation_of_another_space_or_with_less_than_is_stored_stays() {
         let mut resident = resident(vec![conversation(Some("a"), &TOKENS)]);
         assert!(resident.take(&[&namespace("kv8g64")], &TOKENS, 0, Some("a")).is_none());
-        assert!(resident.take(&[&namespace("")], &TOKENS, 9, Some("a")).is_none());
-        assert!(resident.take(&[&namespace("")], &TOKENS, 8, Some("a")).is_some());
+        assert!(resident.take(&[&namespace("plain")], &TOKENS, 9, Some("a")).is_none());
+        assert!(resident.take(&[&namespace("plain")], &TOKENS, 8, Some("a")).is_some());
     }
 
     #[test]
@@ -209,7 +209,10 @@ mod tests {
             .map(|kept| (kept.owner.clone().unwrap(), kept.tokens.len()))
             .collect();
         assert_eq!(owners, [("b".to_owned(), 6), ("c".to_owned(), 3)]);
-        assert_eq!(resident.take(&[&namespace("")], &TOKENS, 0, Some("d")).unwrap().num_tokens, 6);
+        assert_eq!(
+            resident.take(&[&namespace("plain")], &TOKENS, 0, Some("d")).unwrap().num_tokens,
+            6
+        );
     }
 
     #[test]

@@ -4,21 +4,23 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc as std_mpsc};
 
 use tokio::sync::{mpsc, watch};
 
-use super::chunk_file::{self, ChunkContents};
-use super::index::ChunkIndex;
+use super::chunk_file::{self, ChunkContents, MAX_CHUNK_BYTES, is_hex};
+use super::index::{ChunkIndex, MAX_CHUNK_TOKENS, key_of};
 use super::now_ms;
 use super::restore::Source;
+use super::writer::WriteJob;
 use crate::EngineStatus;
 use crate::records::{CacheEvent, CacheOptions, ChunkRecord};
 
 /// The index, the contents in memory, and how well it all serves.
 ///
 /// - `contents` are there exactly for the chunks that the index says are in memory.
-/// - Files are removed while the cache state is locked: until then their room in the budget is not free.
+/// - A file leaves the budget when its chunk leaves the index; the writer removes such files before it
+///   writes another, so that the budget holds on the disk too.
 #[derive(Debug)]
 pub(super) struct CacheState {
     pub(super) folder: PathBuf,
@@ -26,6 +28,10 @@ pub(super) struct CacheState {
     pub(super) contents: HashMap<String, Arc<ChunkContents>>,
     /// Bytes of chunks that wait to be written.
     pub(super) pending_bytes: u64,
+    /// Chunks that are gone from the index and whose files are yet to be removed.
+    pub(super) doomed: Vec<Doomed>,
+    /// Rows that contradict themselves. Their files may be sound.
+    pub(super) invalid: Vec<ChunkRecord>,
     /// Why chunks could not be written lately.
     pub(super) problem: Option<String>,
     /// Owners of conversations that are not to stay in place, for the engine's thread.
@@ -33,7 +39,30 @@ pub(super) struct CacheState {
     pub(super) figures: CacheFigures,
     /// None once the engine has shut down: whoever writes rows waits for the end of the events.
     events: Option<mpsc::UnboundedSender<CacheEvent>>,
+    jobs: std_mpsc::Sender<WriteJob>,
 }
+
+/// Files that are to be removed together, and why.
+#[derive(Debug)]
+pub(super) struct Doomed {
+    pub(super) files: Vec<ChunkRecord>,
+    pub(super) reason: String,
+}
+
+/// Whether a row can be true: a damaged database may hold any value.
+pub(super) fn is_valid(record: &ChunkRecord) -> bool {
+    let num_tokens = record.token_ids.len();
+    (1..=MAX_CHUNK_TOKENS).contains(&num_tokens)
+        && record.start < MAX_POSITION
+        && (record.start..=record.stop()).contains(&record.held_from)
+        && record.bytes <= MAX_CHUNK_BYTES
+        && is_hex(&record.namespace.model)
+        && is_hex(&record.key)
+        && key_of(record) == record.key
+}
+
+/// No context is as long.
+const MAX_POSITION: usize = 1 << 40;
 
 /// How well the prompt cache has served since the engine started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,26 +93,22 @@ impl SharedCacheState {
         options: CacheOptions,
         events: mpsc::UnboundedSender<CacheEvent>,
         status: watch::Sender<EngineStatus>,
+        jobs: std_mpsc::Sender<WriteJob>,
     ) -> Self {
-        let CacheOptions {
-            folder,
-            disk_budget_bytes,
-            memory_budget_bytes,
-            chunks,
-            refs,
-            cleanup_lock: _,
-        } = options;
-        let index = ChunkIndex::new(disk_budget_bytes, memory_budget_bytes, chunks, refs);
-        let (contents, figures) = (HashMap::new(), CacheFigures::default());
+        let (chunks, invalid) = options.chunks.into_iter().partition(is_valid);
+        let (disk_budget, memory_budget) = (options.disk_budget_bytes, options.memory_budget_bytes);
         let state = CacheState {
-            folder,
-            index,
-            contents,
+            folder: options.folder,
+            index: ChunkIndex::new(disk_budget, memory_budget, chunks, options.refs),
+            contents: HashMap::new(),
             pending_bytes: 0,
+            doomed: Vec::new(),
+            invalid,
             problem: None,
             purged: Vec::new(),
-            figures,
+            figures: CacheFigures::default(),
             events: Some(events),
+            jobs,
         };
         SharedCacheState(Arc::new(Shared {
             state: Mutex::new(state),
@@ -118,12 +143,18 @@ impl SharedCacheState {
         });
     }
 
-    pub(super) fn ring(&self) {
+    /// Wakes whoever waits for the writer.
+    pub(super) fn notify_written(&self) {
         self.0.written.notify_all();
     }
 }
 
 impl CacheState {
+    /// Asks the writer; false where it has ended.
+    pub(super) fn send(&self, job: WriteJob) -> bool {
+        self.jobs.send(job).is_ok()
+    }
+
     pub(super) fn emit(&mut self, event: CacheEvent) {
         if let Some(events) = &self.events {
             let _ = events.send(event);
@@ -176,42 +207,50 @@ impl CacheState {
         self.pending_bytes -= bytes;
     }
 
-    /// Lets go of what the index has just removed: contents, files, and reports so.
+    /// Gives up what the index has just removed: the contents at once, the files on the writer's
+    /// thread, so that nothing else waits while thousands of them go.
     pub(super) fn discard(&mut self, removed: Vec<ChunkRecord>, reason: &str) {
-        if removed.is_empty() {
-            return;
-        }
-        for record in &removed {
+        let mut files = Vec::new();
+        for record in removed {
             self.contents.remove(&record.key);
+            // What was never on disk has neither file nor row.
             if !record.file_hash.is_empty() {
-                let _ = std::fs::remove_file(chunk_file::path(
-                    &self.folder,
-                    &record.namespace.fingerprint,
-                    &record.key,
-                ));
+                files.push(record);
             }
         }
-        // What was never on disk has no row.
-        let keys: Vec<String> = removed
-            .into_iter()
-            .filter(|record| !record.file_hash.is_empty())
-            .map(|record| record.key)
-            .collect();
-        if !keys.is_empty() {
-            self.emit(CacheEvent::Removed { keys, reason: reason.to_owned() });
+        if !files.is_empty() {
+            self.doomed.push(Doomed { files, reason: reason.to_owned() });
+            let _ = self.jobs.send(WriteJob::RemoveFiles);
         }
         self.emit_refs();
+    }
+
+    /// The files that are to be removed.
+    pub(super) fn doomed_paths(&self) -> Vec<PathBuf> {
+        let files = self.doomed.iter().flat_map(|doomed| &doomed.files);
+        // A chunk that was computed again meanwhile is written after this.
+        files
+            .map(|record| chunk_file::path(&self.folder, &record.namespace.model, &record.key))
+            .collect()
+    }
+
+    /// Reports the first `num_groups` of `doomed`, whose files have been removed.
+    pub(super) fn emit_removed(&mut self, num_groups: usize) {
+        let removed: Vec<Doomed> = self.doomed.drain(..num_groups).collect();
+        for Doomed { files, reason } in removed {
+            let keys = files.into_iter().map(|record| record.key).collect();
+            self.emit(CacheEvent::Removed { keys, reason });
+        }
+    }
+
+    /// Whether the file of a chunk is about to be removed.
+    pub(super) fn is_doomed(&self, key: &str) -> bool {
+        self.doomed.iter().flat_map(|doomed| &doomed.files).any(|record| record.key == key)
     }
 
     /// Bytes on disk, and in memory beside the conversation that ran last.
     pub(super) fn bytes(&self) -> (u64, u64) {
         (self.index.disk.bytes, self.index.bytes_in_memory())
-    }
-
-    /// Removes what the caller's rows name and nothing leads to.
-    pub(super) fn discard_orphans(&mut self) {
-        let orphans = std::mem::take(&mut self.index.orphans);
-        self.discard(orphans, "what it continues was not there any more");
     }
 
     /// Keeps to both budgets, as far as what is pinned or waits to be written allows.

@@ -8,8 +8,10 @@ use super::eviction::{CLEARED, PURGED};
 use super::index::{ChunkIndex, Entry};
 use super::now_ms;
 use super::refs::{RefUsage, owner_of};
-use super::state::{CacheFigures, SharedCacheState};
+use super::state::{CacheFigures, SharedCacheState, is_valid};
+use super::writer::{Repaired, WriteJob};
 use crate::records::{CacheRef, ChunkKind, ChunkRecord};
+use tokio::sync::oneshot;
 
 /// A run of chunks that only one other continues, of one kind, with nobody's place in it but at its
 /// end.
@@ -79,9 +81,8 @@ impl CacheHandle {
         let state = self.0.lock();
         let index = &state.index;
         let (nodes, num_hidden_nodes) = nodes(index, max_nodes);
-        let model = |cache_ref: &CacheRef| {
-            (cache_ref.namespace.fingerprint.clone(), cache_ref.model.clone())
-        };
+        let model =
+            |cache_ref: &CacheRef| (cache_ref.namespace.model.clone(), cache_ref.model.clone());
         CacheView {
             models: index.refs.values().map(model).collect(),
             disk: (index.disk.bytes, index.disk.budget),
@@ -186,8 +187,7 @@ impl CacheHandle {
         let mut state = self.0.lock();
         let known: HashSet<&str> = chunks.iter().map(|record| record.key.as_str()).collect();
         let is_gone = |record: &&ChunkRecord| {
-            let path =
-                || chunk_file::path(&state.folder, &record.namespace.fingerprint, &record.key);
+            let path = || chunk_file::path(&state.folder, &record.namespace.model, &record.key);
             state.index.is_on_disk(&record.key)
                 && !known.contains(record.key.as_str())
                 && !path().exists()
@@ -199,13 +199,17 @@ impl CacheHandle {
         }
         // Beginnings first. What has gone since the rows were read is not there, nor is what
         // continues it.
+        chunks.retain(is_valid);
         chunks.sort_by_key(|record| record.start);
         for record in chunks {
             let has_parent =
                 record.parent_key.as_ref().is_none_or(|parent| state.index.is_on_disk(parent));
-            let path =
-                || chunk_file::path(&state.folder, &record.namespace.fingerprint, &record.key);
-            if !state.index.contains(&record.key) && has_parent && path().exists() {
+            let path = || chunk_file::path(&state.folder, &record.namespace.model, &record.key);
+            if !state.index.contains(&record.key)
+                && !state.is_doomed(&record.key)
+                && has_parent
+                && path().exists()
+            {
                 state.index.insert(record, None);
             }
         }
@@ -241,6 +245,24 @@ impl CacheHandle {
             used.into_iter().for_each(|(key, at_ms)| state.index.touch(&[key], at_ms));
         }
         self.adopt(chunks, refs);
+    }
+
+    /// Waits until everything queued for the disk is done: chunks written, files removed.
+    pub async fn flush(&self) {
+        let (reply, answer) = oneshot::channel();
+        if self.0.lock().send(WriteJob::Flush(reply)) {
+            let _ = answer.await;
+        }
+    }
+
+    /// Rebuilds the records of chunk files that no record names, and removes files of Cairn's own
+    /// that are damaged or continue nothing. None once the engine has shut down.
+    pub async fn repair(&self) -> Option<Repaired> {
+        let (reply, answer) = oneshot::channel();
+        if !self.0.lock().send(WriteJob::Repair(reply)) {
+            return None;
+        }
+        answer.await.ok()
     }
 
     /// Removes all that no pinned reference holds; returns the bytes.
@@ -287,7 +309,7 @@ fn nodes(index: &ChunkIndex, max_nodes: usize) -> (Vec<CacheNode>, usize) {
         let mut node = CacheNode {
             key: first.record.key.clone(),
             parent_key,
-            fingerprint: first.record.namespace.fingerprint.clone(),
+            fingerprint: first.record.namespace.model.clone(),
             is_opaque: first.record.namespace.is_opaque(),
             start: first.record.start,
             token_ids: Vec::new(),

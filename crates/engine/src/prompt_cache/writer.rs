@@ -1,73 +1,89 @@
-//! The thread that writes chunk files, evicts old ones and sweeps leftovers, so that no answer
-//! waits for the disk.
+//! The thread that writes and removes chunk files, so that no answer waits for the disk.
 
-use std::collections::HashSet;
-use std::fs::{self, File};
-use std::path::PathBuf;
+use std::fs::{self, DirEntry, File};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 
 use cairn_lm::cache::chunk_state::CacheLayout;
 use tokio::sync::oneshot;
 
-use super::chunk_file;
+use super::chunk_file::{self, FileName, file_name, is_hex};
 use super::eviction::{DISK_BUDGET, NO_ROOM};
 use super::now_ms;
 use super::state::SharedCacheState;
 use crate::EngineError;
-use crate::records::CacheEvent;
+use crate::records::{CacheEvent, ChunkRecord};
 
-enum WriteJob {
-    /// Write a chunk that waits on the cache state.
-    File {
-        key: String,
-        bytes: u64,
-        layout: Arc<CacheLayout>,
-    },
-    /// Keep to budgets that have changed.
+/// What the thread is asked to do, in order.
+#[derive(Debug)]
+pub(super) enum WriteJob {
+    /// Writes a chunk whose contents are in memory.
+    Write { key: String, bytes: u64, layout: Arc<CacheLayout> },
+    /// Removes the files of [`super::state::CacheState::doomed`].
+    RemoveFiles,
+    /// Evicts until budgets that have changed are kept.
     EnforceBudgets,
+    /// Answers when everything before it is done.
     Flush(oneshot::Sender<Result<(), EngineError>>),
+    /// Adopts the files that no record names.
+    Repair(oneshot::Sender<Repaired>),
+    /// Ends the thread.
+    Close,
+}
+
+/// What became of the chunk files that no record named.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Repaired {
+    /// Chunks whose records were rebuilt.
+    pub num_adopted: usize,
+    /// Cairn's own files that were removed: damaged ones, and those without a parent.
+    pub num_removed: usize,
+    /// Other files, which were left alone.
+    pub num_foreign: usize,
 }
 
 /// The handle to the thread.
 pub(super) struct Writer {
-    orders: std_mpsc::Sender<WriteJob>,
+    jobs: std_mpsc::Sender<WriteJob>,
     thread: JoinHandle<()>,
 }
 
 impl Writer {
-    pub(super) fn start(state: SharedCacheState, cleanup_lock: Option<File>) -> Self {
-        let (orders, receiver) = std_mpsc::channel();
+    /// Starts the thread. With a `cleanup_lock` it first adopts files that no record names and
+    /// removes what Cairn left unfinished, also in `old_folders`.
+    pub(super) fn start(
+        state: SharedCacheState,
+        (jobs, receiver): (std_mpsc::Sender<WriteJob>, std_mpsc::Receiver<WriteJob>),
+        cleanup_lock: Option<File>,
+        old_folders: Vec<PathBuf>,
+    ) -> Self {
         let thread = WriterThread { state };
         let thread = std::thread::Builder::new()
-            .name("cairn-filing".to_owned())
+            .name("cairn-writer".to_owned())
             .spawn(move || {
-                if let Some(lock) = cleanup_lock {
-                    thread.state.lock().discard_orphans();
-                    thread.remove_leftovers();
-                    drop(lock);
-                }
+                thread.begin(cleanup_lock, &old_folders);
                 thread.run(&receiver);
             })
             .expect("the system starts a thread");
-        Writer { orders, thread }
+        Writer { jobs, thread }
     }
 
-    pub(super) fn file(&self, key: String, bytes: u64, layout: Arc<CacheLayout>) {
-        let _ = self.orders.send(WriteJob::File { key, bytes, layout });
+    pub(super) fn write(&self, key: String, bytes: u64, layout: Arc<CacheLayout>) {
+        let _ = self.jobs.send(WriteJob::Write { key, bytes, layout });
     }
 
     pub(super) fn enforce_budgets(&self) {
-        let _ = self.orders.send(WriteJob::EnforceBudgets);
+        let _ = self.jobs.send(WriteJob::EnforceBudgets);
     }
 
     pub(super) fn flush(&self, reply: oneshot::Sender<Result<(), EngineError>>) {
-        let _ = self.orders.send(WriteJob::Flush(reply));
+        let _ = self.jobs.send(WriteJob::Flush(reply));
     }
 
     /// Writes what is queued, then ends the thread.
     pub(super) fn close(self) {
-        drop(self.orders);
+        let _ = self.jobs.send(WriteJob::Close);
         let _ = self.thread.join();
     }
 }
@@ -77,46 +93,77 @@ struct WriterThread {
 }
 
 impl WriterThread {
-    fn run(self, orders: &std_mpsc::Receiver<WriteJob>) {
+    /// Puts rows and files in agreement, as far as this program may.
+    fn begin(&self, cleanup_lock: Option<File>, old_folders: &[PathBuf]) {
+        if let Some(lock) = cleanup_lock {
+            self.drop_bad_rows();
+            let folder = self.state.lock().folder.clone();
+            remove_own_files(&folder, |name, _| *name == FileName::Temporary);
+            for folder in old_folders {
+                remove_own_files(folder, |name, path| match name {
+                    FileName::Chunk => chunk_file::is_own(path),
+                    FileName::Temporary => true,
+                    FileName::Foreign => false,
+                });
+                let _ = fs::remove_file(folder.join(".lock"));
+                // Succeeds only where nothing is left.
+                let _ = fs::remove_dir(folder);
+            }
+            self.adopt_files();
+            drop(lock);
+        }
+        let mut state = self.state.lock();
+        state.index.resolve_refs();
+        state.emit_refs();
+    }
+
+    fn run(self, jobs: &std_mpsc::Receiver<WriteJob>) {
         self.enforce_budgets();
-        while let Ok(order) = orders.recv() {
-            match order {
-                WriteJob::File { key, bytes, layout } => {
-                    let written = self.file(&key, &layout);
-                    let mut state = self.state.lock();
-                    if let Err(problem) = written {
-                        // The chunk stays in memory, and is tried again with the next that
-                        // continues it.
-                        tracing::warn!(%problem, "a prompt cache could not be stored");
-                        state.problem = Some(problem);
-                    }
-                    state.end_pending(&key, bytes);
-                    state.enforce_memory_budget();
-                    drop(state);
-                    self.state.ring();
-                    self.state.publish();
+        while let Ok(job) = jobs.recv() {
+            self.remove_doomed();
+            match job {
+                WriteJob::Write { key, bytes, layout } => {
+                    self.write_and_report(&key, bytes, &layout)
                 }
+                WriteJob::RemoveFiles => {}
                 WriteJob::EnforceBudgets => self.enforce_budgets(),
-                WriteJob::Flush(reply) => {
-                    let _ = reply.send(Ok(()));
+                WriteJob::Flush(reply) => drop(reply.send(Ok(()))),
+                WriteJob::Repair(reply) => {
+                    self.drop_bad_rows();
+                    let repaired = self.adopt_files();
+                    self.enforce_budgets();
+                    let _ = reply.send(repaired);
                 }
+                WriteJob::Close => return,
             }
         }
     }
 
-    /// Writes a chunk, and before it what it continues and could not be written earlier. Fails in
+    fn write_and_report(&self, key: &str, bytes: u64, layout: &CacheLayout) {
+        let written = self.write(key, layout);
+        let mut state = self.state.lock();
+        if let Err(problem) = written {
+            // The chunk stays in memory, and is tried again with the next that continues it.
+            tracing::warn!(%problem, "a prompt cache could not be stored");
+            state.problem = Some(problem);
+        }
+        state.end_pending(key, bytes);
+        state.enforce_memory_budget();
+        drop(state);
+        self.state.notify_written();
+        self.state.publish();
+    }
+
+    /// Writes a chunk, and before it its ancestors that could not be written earlier. Fails in
     /// words.
-    fn file(&self, key: &str, layout: &CacheLayout) -> Result<(), String> {
-        let mut unwritten: Vec<String> = {
+    fn write(&self, key: &str, layout: &CacheLayout) -> Result<(), String> {
+        let unwritten: Vec<String> = {
             let state = self.state.lock();
             let path = state.index.path(key);
-            path.iter()
-                .filter(|entry| !entry.is_on_disk)
-                .map(|entry| entry.record.key.clone())
-                .collect()
+            let unwritten = path.iter().filter(|entry| !entry.is_on_disk);
+            unwritten.map(|entry| entry.record.key.clone()).collect()
         };
-        unwritten.reverse();
-        while let Some(key) = unwritten.pop() {
+        for key in unwritten {
             match self.write_one(&key, layout)? {
                 true => self.state.lock().problem = None,
                 false => break,
@@ -134,32 +181,20 @@ impl WriterThread {
                 return Ok(false);
             };
             let Some(contents) = state.contents.get(key) else { return Ok(false) };
-            if entry
-                .record
-                .parent_key
-                .as_ref()
-                .is_some_and(|parent| !state.index.is_on_disk(parent))
-            {
+            let parent = entry.record.parent_key.as_ref();
+            if parent.is_some_and(|parent| !state.index.is_on_disk(parent)) {
                 return Ok(false);
             }
-            let path = chunk_file::path(&state.folder, &entry.record.namespace.fingerprint, key);
+            let path = chunk_file::path(&state.folder, &entry.record.namespace.model, key);
             (entry.record.clone(), Arc::clone(contents), path)
         };
         let header = contents.header(&record, layout).map_err(|error| error.to_string())?;
-        let bytes = header.len() as u64 + contents.num_bytes();
-        {
-            // Room is made before the file is there, so that the budget holds at every moment.
-            let mut state = self.state.lock();
-            match state.index.make_room_on_disk(bytes, record.parent_key.as_deref(), now_ms()) {
-                Some(removed) => state.discard(removed, DISK_BUDGET),
-                None => return Err(NO_ROOM.to_owned()),
-            }
-        }
-        let file_hash = contents
+        self.make_room(header.len() as u64 + contents.num_bytes(), &record)?;
+        let file = contents
             .write(&path, &header)
             .map_err(|error| format!("the disk could not be written: {error}"))?;
         let mut state = self.state.lock();
-        match state.index.written(key, bytes, file_hash) {
+        match state.index.mark_written(key, file.num_bytes, file.hash) {
             Some(record) => {
                 state.emit(CacheEvent::Written(record));
                 state.emit_refs();
@@ -170,32 +205,155 @@ impl WriterThread {
         Ok(true)
     }
 
+    /// Makes room before the file is there, so that the budget holds at every moment.
+    fn make_room(&self, bytes: u64, record: &ChunkRecord) -> Result<(), String> {
+        {
+            let mut state = self.state.lock();
+            let parent = record.parent_key.as_deref();
+            let removed = state.index.make_room_on_disk(bytes, parent, now_ms());
+            state.discard(removed.ok_or_else(|| NO_ROOM.to_owned())?, DISK_BUDGET);
+        }
+        self.remove_doomed();
+        Ok(())
+    }
+
     fn enforce_budgets(&self) {
         self.state.lock().enforce_budgets();
+        self.remove_doomed();
         self.state.publish();
     }
 
-    /// Removes files that no record names: a crash between file and row leaves one, a crash while
-    /// writing a temporary one.
-    fn remove_leftovers(&self) {
-        let (folder, known) = {
+    /// Removes the files of chunks that are gone from the index, then reports that they are gone:
+    /// while a row is there, so may its file be.
+    fn remove_doomed(&self) {
+        // More may be doomed meanwhile, by other threads; only this one takes them out.
+        let (folder, num_groups, doomed) = {
             let state = self.state.lock();
-            let path = |record: &crate::ChunkRecord| {
-                chunk_file::path(&state.folder, &record.namespace.fingerprint, &record.key)
-            };
-            let known: HashSet<PathBuf> = state.index.records().map(path).collect();
-            (state.folder.clone(), known)
+            (state.folder.clone(), state.doomed.len(), state.doomed_paths())
         };
-        let Ok(models) = fs::read_dir(&folder) else { return };
-        for model in models.flatten() {
-            let Ok(files) = fs::read_dir(model.path()) else { continue };
-            for file in files.flatten().map(|file| file.path()) {
-                if !known.contains(&file) {
-                    let _ = fs::remove_file(&file);
+        for path in doomed {
+            // A folder that is a link leads to files that are not Cairn's.
+            if path.parent().is_some_and(|model| is_own_folder(model) && model.starts_with(&folder))
+            {
+                let _ = fs::remove_file(path);
+            }
+        }
+        self.state.lock().emit_removed(num_groups);
+    }
+
+    /// Reports the rows that contradict themselves or have no parent as gone. Their files are
+    /// looked at like any other that no record names.
+    fn drop_bad_rows(&self) {
+        let mut state = self.state.lock();
+        let orphans = std::mem::take(&mut state.index.orphans);
+        let bad = std::mem::take(&mut state.invalid).into_iter().chain(orphans);
+        let keys: Vec<String> = bad.map(|record| record.key).collect();
+        if !keys.is_empty() {
+            let reason = "their rows were damaged, or what they continue was gone".to_owned();
+            state.emit(CacheEvent::Removed { keys, reason });
+        }
+    }
+
+    /// Looks at the chunk files that no record names: a crash between file and row leaves one, a
+    /// lost database leaves all. Those that prove themselves get their records back; other files of
+    /// Cairn's are removed, and everything else is left alone.
+    fn adopt_files(&self) -> Repaired {
+        let folder = self.state.lock().folder.clone();
+        let mut repaired = Repaired::default();
+        let mut proven = Vec::new();
+        for model in own_folders(&folder) {
+            for file in entries(&model) {
+                let path = file.path();
+                match file_name(&file.file_name().to_string_lossy()) {
+                    FileName::Chunk if self.is_known(&path) => {}
+                    FileName::Chunk => match chunk_file::prove(&path) {
+                        Some(record) => proven.push((path, record)),
+                        None if chunk_file::is_own(&path) => {
+                            repaired.num_removed += usize::from(fs::remove_file(&path).is_ok());
+                        }
+                        None => repaired.num_foreign += 1,
+                    },
+                    FileName::Temporary => {}
+                    FileName::Foreign => repaired.num_foreign += 1,
                 }
             }
             // Succeeds only where nothing is left.
-            let _ = fs::remove_dir(model.path());
+            let _ = fs::remove_dir(&model);
         }
+        // Parents come before their children.
+        proven.sort_by_key(|(_, record)| record.start);
+        for (path, record) in proven {
+            match self.adopt(record) {
+                true => repaired.num_adopted += 1,
+                false => repaired.num_removed += usize::from(fs::remove_file(&path).is_ok()),
+            }
+        }
+        if repaired != Repaired::default() {
+            tracing::info!(
+                "chunk files without a record: {} adopted, {} removed, {} of others left alone",
+                repaired.num_adopted,
+                repaired.num_removed,
+                repaired.num_foreign
+            );
+        }
+        repaired
+    }
+
+    fn is_known(&self, path: &Path) -> bool {
+        let key = path.file_stem().unwrap_or_default().to_string_lossy();
+        let state = self.state.lock();
+        let is_of = |entry: &super::index::Entry| {
+            chunk_file::path(&state.folder, &entry.record.namespace.model, &key) == path
+        };
+        state.is_doomed(&key) || state.index.get(&key).is_some_and(is_of)
+    }
+
+    /// Adds a chunk that its file proves; false where its parent is not there.
+    fn adopt(&self, record: ChunkRecord) -> bool {
+        let mut state = self.state.lock();
+        let parent = record.parent_key.as_deref().map(|parent| state.index.get(parent));
+        let continues = match parent {
+            None => record.start == 0,
+            Some(parent) => parent
+                .is_some_and(|parent| parent.is_on_disk && parent.record.stop() == record.start),
+        };
+        if continues {
+            state.index.insert(record.clone(), None);
+            state.emit(CacheEvent::Written(record));
+        }
+        continues
+    }
+}
+
+/// The entries of a folder; none where it cannot be read.
+fn entries(folder: &Path) -> impl Iterator<Item = DirEntry> {
+    fs::read_dir(folder).into_iter().flatten().flatten()
+}
+
+/// The folders of models in a folder of the prompt cache.
+fn own_folders(folder: &Path) -> Vec<PathBuf> {
+    let is_of_model = |entry: &DirEntry| entry.file_name().to_str().is_some_and(is_hex);
+    entries(folder)
+        .filter(is_of_model)
+        .map(|entry| entry.path())
+        .filter(|path| is_own_folder(path))
+        .collect()
+}
+
+fn is_own_folder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
+}
+
+/// Removes the regular files in a prompt cache's model folders that `is_useless` says are.
+fn remove_own_files(folder: &Path, is_useless: impl Fn(&FileName, &Path) -> bool) {
+    for model in own_folders(folder) {
+        for file in entries(&model) {
+            let name = file_name(&file.file_name().to_string_lossy());
+            let is_regular = file.file_type().is_ok_and(|kind| kind.is_file());
+            if is_regular && is_useless(&name, &file.path()) {
+                let _ = fs::remove_file(file.path());
+            }
+        }
+        let _ = fs::remove_dir(&model);
     }
 }

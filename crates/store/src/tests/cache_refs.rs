@@ -8,7 +8,8 @@ fn cache_ref(owner: &str) -> CacheRefRow {
     CacheRefRow {
         owner: owner.into(),
         fingerprint: "f00d".into(),
-        variant: "kv8g64".into(),
+        kv_format: "kv8g64".into(),
+        provenance: "computed".into(),
         model: "smol".into(),
         chunk_key: Some("ff".into()),
         num_tokens: 512,

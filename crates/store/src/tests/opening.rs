@@ -172,7 +172,7 @@ async fn a_file_of_the_first_version_keeps_its_rows() {
     MIGRATIONS.run_to(1, &old).await.unwrap();
     for statement in [
         "insert into conversations values ('c', 'title', 'system', null, 1, 2, 3, null, null)",
-        "insert into chunks values ('aa', null, 'f00d', 0, x'01000000', 7, 'beef', 8, 9), ('bb', 'aa', 'f00d', 256, x'', 7, 'beef', 8, 9)",
+        "insert into chunks values ('aa', null, 'f00d', 0, x'01000000', 7, 'beef', 8, 9)",
     ] {
         sqlx::query(statement).execute(&old).await.unwrap();
     }
@@ -181,22 +181,65 @@ async fn a_file_of_the_first_version_keeps_its_rows() {
     // Twice, because the first time changes the file.
     for _ in 0..2 {
         let store = scratch.open().await;
-        let chunks = store.chunks().await.unwrap();
-        let read: Vec<_> = chunks
-            .iter()
-            .map(|chunk| (chunk.key.as_str(), chunk.start, chunk.held_from, chunk.token_ids.len()))
-            .collect();
-        assert_eq!(read, [("aa", 0, 0, 1), ("bb", 256, 256, 0)]);
-        for chunk in chunks {
-            assert_eq!(
-                (chunk.variant.as_str(), chunk.kind, chunk.has_state, chunk.hits),
-                ("", ChunkKind::Assistant, false, 0)
-            );
-            assert_eq!((chunk.bytes, chunk.created_at_ms, chunk.last_used_at_ms), (7, 8, 9));
-        }
+        // Chunk files of that version cannot be used any more.
+        assert_eq!(store.chunks().await.unwrap(), []);
         let conversation = store.conversation("c").await.unwrap().unwrap();
         assert_eq!((conversation.title.as_str(), conversation.prefix), ("title", None));
         store.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_the_second_version_keeps_starting_points_and_explains_the_rest() {
+    let scratch = Scratch::new();
+    let options = sqlx::sqlite::SqliteConnectOptions::new()
+        .filename(scratch.database())
+        .create_if_missing(true);
+    let old = sqlx::SqlitePool::connect_with(options).await.unwrap();
+    MIGRATIONS.run_to(2, &old).await.unwrap();
+    // How the second version wrote down what keys and values depend on, and how the third does.
+    let variants = [
+        ("a", "", "plain", "computed"),
+        ("b", "kv8g64", "kv8g64", "computed"),
+        ("c", "@0f", "plain", "import:0f"),
+        ("d", "kv4g32@0f", "kv4g32", "import:0f"),
+        ("e", "file:0f", "plain", "opaque:0f"),
+    ];
+    for (id, variant, ..) in variants {
+        let statement = format!(
+            "insert into anchors values
+                 ('conversation/{id}', 'f00d', '{variant}', 'm', 'aa', 300, 1, 0, null, null),
+                 ('conversation/{id}#left:bb', 'f00d', '{variant}', 'm', 'bb', 200, 0, 0, null, null);
+             insert into named_caches values
+                 ('{id}', 'name {id}', 'm', 'f00d', '{variant}', 'prompt', 2, 't', 's', 'e', null, 1, 2, null, null,
+                  x'0100000002000000');
+             insert into conversations values
+                 ('{id}', 'title', '', null, 1, 2, 3, null, null, '{id}', 'name', 'prompt', '{variant}', 2, 's', 'e', 0,
+                  x'0100000002000000')"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(&old).await.unwrap();
+    }
+    old.close().await;
+
+    let store = scratch.open().await;
+    let refs = store.cache_refs().await.unwrap();
+    assert_eq!(refs.len(), variants.len(), "positions that were left are forgotten: {refs:?}");
+    for (row, (id, _, kv_format, provenance)) in refs.into_iter().zip(variants) {
+        assert_eq!(row.owner, format!("conversation/{id}"));
+        assert_eq!((row.kv_format.as_str(), row.provenance.as_str()), (kv_format, provenance));
+        assert_eq!((row.chunk_key, row.num_tokens, row.is_pinned), (None, 0, true));
+        assert_eq!(row.lost_tokens, 300);
+        assert_eq!(row.lost_reason.as_deref(), Some("saved by an earlier version"));
+        assert!(row.lost_at_ms.is_some_and(|at_ms| at_ms > 1_700_000_000_000));
+        let named = store.named_cache(id).await.unwrap().unwrap();
+        assert_eq!((named.kv_format.as_str(), named.provenance.as_str()), (kv_format, provenance));
+        assert_eq!(named.token_ids, Some(vec![1, 2]));
+        let prefix = store.conversation(id).await.unwrap().unwrap().prefix.unwrap();
+        assert_eq!(
+            (prefix.kv_format.as_str(), prefix.provenance.as_str()),
+            (kv_format, provenance)
+        );
+        assert_eq!(prefix.token_ids, Some(vec![1, 2]));
     }
 }
 
@@ -214,7 +257,7 @@ async fn a_newer_file_is_refused() {
     let before = fs::read(scratch.database()).unwrap();
     let refused = Store::open(&scratch.database()).await;
     assert!(
-        matches!(&refused, Err(StoreError::Newer { found: 9999, known: 2, .. })),
+        matches!(&refused, Err(StoreError::Newer { found: 9999, known: 3, .. })),
         "{refused:?}"
     );
     assert_eq!(fs::read(scratch.database()).unwrap(), before);

@@ -3,11 +3,11 @@
 
 use super::super::eviction::{DISK_BUDGET, PURGED};
 use super::*;
-use crate::records::{CacheEvent, Loss};
+use crate::records::{CacheEvent, KvFormat, Loss};
 use ChunkKind::{Assistant, System, User};
 
 fn namespace() -> Namespace {
-    Namespace { fingerprint: "model".to_owned(), variant: String::new() }
+    Namespace::computed("model", KvFormat::Plain)
 }
 
 /// Of a model that can go on behind every token.
@@ -124,8 +124,8 @@ fn a_beginning_is_found_however_it_was_cut() {
     assert_eq!(spans(&index, &ids(0, 100)), [40, 60]);
     assert_eq!(spans(&index, &ids(1, 100)), Vec::<usize>::new());
     for other in [
-        Namespace { fingerprint: "other".to_owned(), ..namespace() },
-        Namespace { variant: "kv8g64".to_owned(), ..namespace() },
+        Namespace { model: "other".to_owned(), ..namespace() },
+        Namespace { kv_format: KvFormat::Quantized { bits: 8, group_size: 64 }, ..namespace() },
     ] {
         assert!(index.longest_prefix(&other, &ids(0, 100)).parts.is_empty(), "{other:?}");
     }
@@ -351,7 +351,8 @@ fn an_anchor_falls_back_to_what_is_left_and_knows_what_it_lost() {
         loss: None,
         ..index.refs["chat"].clone()
     };
-    let reopened = ChunkIndex::new(0, 0, Vec::new(), vec![cache_ref]);
+    let mut reopened = ChunkIndex::new(0, 0, Vec::new(), vec![cache_ref]);
+    reopened.resolve_refs();
     assert_eq!(reopened.refs["chat"].loss.as_ref().map(|loss| loss.num_tokens), Some(50));
 }
 
@@ -457,15 +458,15 @@ fn an_anchor_is_told_where_it_stands_on_disk() {
             .next()
     };
     assert_eq!(told(&mut index), Some((0, None)));
-    index.written(&keys[0], 10, "hash".to_owned());
-    index.written(&keys[1], 10, "hash".to_owned());
+    index.mark_written(&keys[0], 10, "hash".to_owned());
+    index.mark_written(&keys[1], 10, "hash".to_owned());
     assert_eq!(told(&mut index), None, "it is told again when all of it is there");
-    index.written(&keys[2], 10, "hash".to_owned());
+    index.mark_written(&keys[2], 10, "hash".to_owned());
     assert_eq!(told(&mut index), Some((30, Some(keys[2].clone()))));
 }
 
 #[test]
-fn rows_that_nothing_leads_to_are_cut_off() {
+fn rows_without_a_parent_are_orphans() {
     let mut whole = index(u64::MAX);
     let last = file(&mut whole, &ids(0, 600), &[(30, System)], 5);
     reference(&mut whole, "chat", &last, false);
@@ -482,6 +483,7 @@ fn rows_that_nothing_leads_to_are_cut_off() {
         (spans(&index, &ids(0, 600)), spans(&index, &ids(1000, 1010)), index.disk.bytes),
         (vec![30], vec![10], 40)
     );
+    index.resolve_refs();
     assert_eq!(index.refs["chat"].chunk_key, None);
     // What takes the place of the lost ones is written as if they had never been there.
     file(&mut index, &ids(0, 600), &[(30, System)], 7);
@@ -573,7 +575,7 @@ fn memory_gives_up_what_the_disk_has_before_what_only_it_has() {
         .map(|part| part.record.key)
         .collect();
     for key in &newer {
-        index.written(key, 11, "hash".to_owned());
+        index.mark_written(key, 11, "hash".to_owned());
     }
     assert_eq!((index.memory.bytes, index.disk.bytes), (40, 22));
     index.memory.budget = 30;
