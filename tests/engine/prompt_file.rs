@@ -207,7 +207,7 @@ async fn what_cannot_be_replaced_is_refused_before_the_prompt_is_read() {
         .expect("written");
     assert!(link.is_symlink() && load_prompt_cache(&behind).is_ok());
     for (file, expected) in
-        [(Path::new("/dev/null"), "it is no regular file"), (place.path(), "it is no regular file")]
+        [(Path::new("/dev/null"), "not a regular file"), (place.path(), "not a regular file")]
     {
         let written = engine
             .cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), file), |_, _| {

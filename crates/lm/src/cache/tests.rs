@@ -162,7 +162,7 @@ fn a_cache_does_not_go_back_to_tokens_that_are_gone() {
     cache.trim(2);
     assert_eq!(
         cache.restore(snapshot).unwrap_err().what(),
-        "a cache of 3 tokens cannot go back to 5"
+        "a cache of 3 tokens cannot be restored to 5 tokens"
     );
     let snapshot = list(vec![kv()]).snap();
     assert!(cache.restore(snapshot).is_err());
@@ -284,15 +284,15 @@ fn caches_of_one_kind_are_not_used_as_another() {
     let message = |result: Result<KeysValues>| result.unwrap_err().what().to_owned();
     assert_eq!(
         message(recurrent().update_and_fetch(tokens(0, 1), tokens(0, 1))),
-        "a recurrent state is not for attention"
+        "a recurrent state cannot be used for attention"
     );
     assert_eq!(
         message(list(vec![kv()]).update_and_fetch(tokens(0, 1), tokens(0, 1))),
-        "a list of caches is not for attention"
+        "a list of caches cannot be used for attention"
     );
     assert_eq!(
         kv().state().unwrap_err().what(),
-        "a cache of keys and values is not for a recurrent layer"
+        "a cache of keys and values cannot be used for a recurrent layer"
     );
     assert!(rotating(8, 0).entries().is_err() && recurrent().attention_step(1, None).is_err());
 }
