@@ -1,4 +1,5 @@
-//! Answers written together are those written alone: whoever joins, leaves or fails beside them.
+//! Batched generation gives the same tokens as unbatched generation, whichever requests join, leave
+//! or fail in the same batch.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -14,8 +15,8 @@ use cairn_lm::{
 };
 use mlx_rs::{Array, ops};
 
-/// Checkpoints, each of an architecture or a kind of cache of its own, that every test of equality
-/// runs on.
+/// The checkpoints that every test of equality runs on: one for each architecture and kind of
+/// cache.
 const MODELS: &[&str] = &[
     "llama/dense-tied",
     "llama/gqa",
@@ -30,7 +31,7 @@ const MODELS: &[&str] = &[
     "qwen3_next/interval",
 ];
 
-/// Sums of a batch are taken in another order than those of one row.
+/// The sums of a batch are computed in another order than those of one row.
 const TOLERANCE: f32 = 1e-4;
 
 fn model(case: &str) -> Model {
@@ -55,8 +56,8 @@ impl Numbers {
     }
 }
 
-/// The greedy answer of a request that runs alone, with log-probabilities.
-fn alone(model: &Model, prompt: &[u32], max_tokens: usize) -> Vec<Sampled> {
+/// The greedy, unbatched answer to a prompt, with log-probabilities.
+fn unbatched(model: &Model, prompt: &[u32], max_tokens: usize) -> Vec<Sampled> {
     let options =
         GenerateOptions { max_tokens, num_top_logprobs: Some(2), ..GenerateOptions::default() };
     let mut caches = model.make_cache();
@@ -100,7 +101,8 @@ fn assert_equal(case: &str, answer: &BatchAnswer, expected: &[Sampled]) {
     }
 }
 
-/// Prompts of the given lengths, answered together under `options`, against each answered alone.
+/// Compares the answers to prompts of the given lengths in a batch under `options` with those of
+/// each prompt unbatched.
 fn check(case: &str, lengths: &[usize], max_tokens: &[usize], options: &BatchOptions) {
     let model = model(case);
     let mut numbers = Numbers(lengths.len() as u64);
@@ -114,7 +116,7 @@ fn check(case: &str, lengths: &[usize], max_tokens: &[usize], options: &BatchOpt
         .collect();
     let answers = answers(&model, requests, options.clone());
     for ((answer, prompt), limit) in answers.iter().zip(&prompts).zip(limits) {
-        assert_equal(case, answer, &alone(&model, prompt, limit));
+        assert_equal(case, answer, &unbatched(&model, prompt, limit));
         assert_eq!(answer.finish.reason, FinishReason::Length);
     }
 }
@@ -150,7 +152,7 @@ fn more_requests_than_slots_are_all_answered() {
 }
 
 /// Random requests join, leave and are cancelled; whatever the schedule, the tokens are those of
-/// each request alone.
+/// the unbatched requests.
 fn random_schedule(case: &str, seed: u64) {
     let model = model(case);
     let mut numbers = Numbers(seed);
@@ -179,13 +181,14 @@ fn random_schedule(case: &str, seed: u64) {
                     ..BatchRequest::new(prompt.clone(), max_tokens)
                 })
                 .expect("insert");
-            expected.insert(id, tokens(&alone(&model, &prompt, max_tokens)));
+            expected.insert(id, tokens(&unbatched(&model, &prompt, max_tokens)));
             found.insert(id, Vec::new());
         }
         if numbers.below(12) == 0 && !expected.is_empty() {
             let id = *expected.keys().nth(numbers.below(expected.len())).expect("a request");
             if let Some(row) = batch.remove(id).expect("remove") {
-                // What was computed until then is right too: it continues to the same tokens.
+                // The caches of a cancelled request are right too: they continue to the same
+                // tokens.
                 let sampled = &found[&id];
                 let whole = &expected[&id];
                 if row.tokens.len() >= sampled.len()
@@ -255,7 +258,7 @@ fn conversations_go_on_from_their_caches() {
                 assert_equal(
                     &format!("{case}, round {round}"),
                     &answer,
-                    &alone(&model, history, 5),
+                    &unbatched(&model, history, 5),
                 );
                 history.extend(&answer.tokens);
                 assert!(
@@ -277,7 +280,7 @@ fn a_prompt_that_is_cached_to_its_end_is_answered() {
         let id = batch.insert(BatchRequest::new(prompt.clone(), 3)).expect("insert");
         while batch.next().expect("step").tokens.is_empty() {}
         let row = batch.remove(id).expect("remove").expect("a row");
-        let expected = tokens(&alone(&model, &row.tokens, 4));
+        let expected = tokens(&unbatched(&model, &row.tokens, 4));
         for caches in [Some(row.caches), None] {
             let request = BatchRequest {
                 caches,
@@ -299,9 +302,9 @@ fn stop_sequences_end_their_answers_before_the_length_does() {
     let prompts: Vec<Vec<u32>> =
         [6, 11, 4].iter().map(|&length| Numbers(length).tokens(&model, length as usize)).collect();
     let whole: Vec<Vec<u32>> =
-        prompts.iter().map(|prompt| tokens(&alone(&model, prompt, 6))).collect();
-    // The first row stops at its third token, the second at a pair that ends with its last, the
-    // third at nothing.
+        prompts.iter().map(|prompt| tokens(&unbatched(&model, prompt, 6))).collect();
+    // The first row stops at its third token, the second at a pair that ends with its last token,
+    // the third at its limit.
     let stops = [
         vec![vec![whole[0][2]]],
         vec![whole[1][4..6].to_vec()],
@@ -320,7 +323,7 @@ fn stop_sequences_end_their_answers_before_the_length_does() {
     );
     assert_eq!(answers[1].finish.reason, FinishReason::Stop);
     assert_eq!((answers[2].finish.reason, &answers[2].tokens), (FinishReason::Length, &whole[2]));
-    // A stop sequence of the options holds for all.
+    // A stop sequence of the options applies to all requests.
     let options = BatchOptions { stop: vec![vec![whole[2][1]]], ..BatchOptions::default() };
     let (all, _) = batch_generate(&model, vec![BatchRequest::new(prompts[2].clone(), 6)], options)
         .expect("batch");
@@ -473,11 +476,11 @@ fn a_bounded_memory_holds_only_the_last_tokens() {
     let huge = BatchOptions { max_kv_size: Some(usize::MAX), ..BatchOptions::default() };
     assert_eq!(
         answers(&model, vec![BatchRequest::new(vec![1, 2], 4)], huge)[0].tokens,
-        tokens(&alone(&model, &[1, 2], 4))
+        tokens(&unbatched(&model, &[1, 2], 4))
     );
     for (prompt, together) in prompts.iter().zip(together) {
-        let alone = answers(&model, vec![with_logprobs(prompt, 12)], options.clone()).remove(0);
-        assert_eq!(together.tokens, alone.tokens);
+        let unbatched = answers(&model, vec![with_logprobs(prompt, 12)], options.clone()).remove(0);
+        assert_eq!(together.tokens, unbatched.tokens);
         let held = together.finish.caches[0]
             .arrays()
             .iter()
@@ -510,7 +513,7 @@ fn caches_without_a_batched_form_are_answered_too() {
     for (answer, prompt) in
         answers(&model, requests.collect(), BatchOptions::default()).iter().zip(&prompts)
     {
-        assert_eq!(answer.tokens, tokens(&alone(&model, prompt, 8)));
+        assert_eq!(answer.tokens, tokens(&unbatched(&model, prompt, 8)));
     }
 }
 
@@ -542,18 +545,18 @@ fn a_request_that_fails_leaves_the_others_alone() {
     let (answers, _) = batch_generate(&model, requests, BatchOptions::default()).expect("batch");
     assert!(matches!(answers[1], Err(LmError::EmptyPrompt)));
     for (answer, prompt) in [(&answers[0], vec![1, 2]), (&answers[2], vec![3])] {
-        assert_eq!(answer.as_ref().expect("answer").tokens, tokens(&alone(&model, &prompt, 3)));
+        assert_eq!(answer.as_ref().expect("answer").tokens, tokens(&unbatched(&model, &prompt, 3)));
     }
 }
 
-/// A function for one row, as a caller of the Rust API gives it.
+/// A custom logits processor for one row.
 fn processors(function: LogitsProcessor) -> LogitsProcessors {
     let mut processors = LogitsProcessors::default();
     processors.push(function);
     processors
 }
 
-/// Makes `token` certain.
+/// A processor that makes `token` certain.
 fn only(token: u32) -> LogitsProcessors {
     processors(Box::new(move |_, logits| {
         let row: Vec<f32> = (0..logits.dim(1))
@@ -575,7 +578,7 @@ fn each_row_has_its_own_processors() {
     ];
     let answers = answers(&model, requests, BatchOptions::default());
     assert_eq!(answers[0].tokens, [7; 4]);
-    assert_eq!(answers[1].tokens, tokens(&alone(&model, &prompts[1], 4)));
+    assert_eq!(answers[1].tokens, tokens(&unbatched(&model, &prompts[1], 4)));
     assert_eq!(answers[2].tokens, [3; 4]);
 }
 
@@ -633,7 +636,7 @@ fn a_processor_that_fails_ends_its_request_only() {
         for (id, answer) in (1..together).zip(&answers[1..]) {
             assert_eq!(
                 answer.as_ref().expect("answer").tokens,
-                tokens(&alone(&model, &[id, id], 6))
+                tokens(&unbatched(&model, &[id, id], 6))
             );
         }
     }
@@ -709,7 +712,7 @@ fn a_seed_gives_the_same_answer_alone_and_in_company() {
         }
         assert_ne!(together[0].tokens, together[1].tokens);
         if has_greedy {
-            assert_eq!(together[3].tokens, tokens(&alone(&model, &[4, 5], 12)));
+            assert_eq!(together[3].tokens, tokens(&unbatched(&model, &[4, 5], 12)));
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Memory over many requests: what an answer took is given back when it has ended. A process of its
-//! own: MLX counts for all threads.
+//! Memory over many requests: all memory of an answer is freed when it ends. This test runs in its
+//! own process, because MLX's counters cover all threads.
 
 use cairn_engine::{Engine, EngineOptions, GenerateEvent, GenerateRequest, PromptInput};
 
@@ -14,10 +14,10 @@ async fn answer(engine: &Engine, count: usize) {
         request.use_prompt_cache = false;
         request.ignore_eos = true;
         request.num_top_logprobs = number.is_multiple_of(4).then_some(2);
-        // Some cannot share a batch with the others.
+        // Some requests cannot share a batch with the others.
         request.num_draft_tokens = (number % 11 == 5).then_some(2);
         request.kv_cache.max_size = (number % 13 == 7).then_some(16);
-        // Some are not waited for.
+        // Some requests are cancelled by dropping their stream.
         let generation = engine.generate(request);
         if !number.is_multiple_of(9) {
             running.push(generation);
@@ -42,7 +42,7 @@ async fn a_thousand_requests_leave_no_memory_behind() {
     let (engine, _events) = Engine::start(EngineOptions::default());
     engine.load("tiny-chat", &cairn_tests::golden("tiny-chat")).await.expect("loads");
     engine.load_draft("tiny-chat", &cairn_tests::golden("tiny-chat")).await.expect("loads");
-    // A score is a job like any other: when it is answered, everything before it has ended.
+    // Jobs run in order: when this score is answered, everything before it has ended.
     let settled = async || {
         engine.score(PromptInput::Tokens(vec![1, 2]), 0).await.expect("a score");
         engine.status().borrow().mlx_active_bytes

@@ -1,4 +1,4 @@
-//! The checkpoints that these tests run on, and plain answers to compare with.
+//! The checkpoints of these tests, and the plain answers to compare with.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use cairn_lm::{
 };
 use mlx_rs::Array;
 
-/// A checkpoint and its prompt, to which greedy answers have no near ties.
+/// A checkpoint and a prompt whose greedy answer has no near ties.
 pub struct Golden {
     /// `model_type/case`.
     pub name: String,
@@ -62,14 +62,14 @@ fn folders(parent: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.expect("entry").path()).filter(|path| path.is_dir()).collect()
 }
 
-/// The tiny model to chat with: bytes for tokens, and answers of lower-case letters and namespaces.
+/// A tiny model whose tokens are bytes and whose answers are lower-case letters and spaces.
 pub fn chat() -> LoadedModel {
     LoadedModel::load(&cairn_tests::golden("tiny-chat"), LoadOptions { keep_quantized: true })
         .expect("tiny-chat")
 }
 
-/// A checkpoint with a tokenizer that is not its own, where ids below 128 are bytes, and answers
-/// that end at their limit only.
+/// A checkpoint with a tokenizer of which ids below 128 are bytes, and without end-of-sequence
+/// tokens, so that answers end only at their limit.
 pub fn loaded(name: &str) -> Rc<LoadedModel> {
     let folder = tempfile::tempdir().expect("folder");
     cairn_tests::copy_with_tokenizer(name, folder.path()).expect("copies");
@@ -105,7 +105,7 @@ pub fn rest(stream: &mut TokenStream) -> Vec<u32> {
     tokens
 }
 
-/// The greedy answer of one model.
+/// The greedy answer of one model, without a draft model.
 pub fn plain(model: &Model, prompt: &[u32], options: GenerateOptions) -> Vec<u32> {
     rest(&mut start(model, prompt, &mut Vec::new(), Sampler::Greedy, options).expect("start"))
 }

@@ -1,4 +1,4 @@
-//! What a kit answers and refuses: results, stop conditions, alternatives, draft models.
+//! The results and errors of a `ModelKit`: stop conditions, log-probabilities, draft models.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! What a kit keeps between prompts: answers are those of a kit that has read nothing before, and
-//! no token is read twice.
+//! The caches that a `ModelKit` reuses between prompts: answers are those of a new kit, and no
+//! token is read twice.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -40,8 +40,8 @@ fn answer(kit: &mut ModelKit, prompt: &[u32]) -> (Vec<u32>, usize) {
     (tokens, cached)
 }
 
-/// Prompts that follow on `prompt` and its answer in every way: the same, a shorter one, another
-/// ending, the conversation going on.
+/// Prompts that share a prefix with `prompt` and its answer in different ways: the same prompt, a
+/// shorter one, another ending, a continued conversation.
 fn prompts(prompt: &[u32], answer: &[u32]) -> Vec<Vec<u32>> {
     let last = prompt.len() - 1;
     let whole = [prompt, answer].concat();
@@ -63,8 +63,8 @@ fn prompts(prompt: &[u32], answer: &[u32]) -> Vec<Vec<u32>> {
     ]
 }
 
-/// `is_exact`: where a cache is bounded or quantized, what was read in which chunk changes numbers,
-/// and only that there is an answer counts.
+/// Without `is_exact` only the existence of an answer is checked: the numbers of a bounded or
+/// quantized cache depend on how the prompt was divided into chunks.
 fn check(name: &str, options: &ModelKitOptions, with_draft: bool, is_exact: bool) {
     let loaded = loaded(name);
     let draft = with_draft.then_some(&loaded);
@@ -138,7 +138,7 @@ fn check_cached(
 #[test]
 fn no_token_is_read_twice_where_caches_can_go_back() {
     for name in KINDS {
-        // The last token of an answer is not read: nothing follows it.
+        // The last token of an answer is never read into the caches.
         let goes_on = |prompt: &[u32], answer: &[u32]| [prompt, answer, &[3, 4]].concat();
         check_cached(name, goes_on, |length| length + NUM_TOKENS - 1);
         check_cached(name, |_, _| vec![11, 12], |_| 0);
@@ -148,7 +148,7 @@ fn no_token_is_read_twice_where_caches_can_go_back() {
         check_cached(name, |prompt, _| prompt[..5].to_vec(), |_| 4);
     }
     for name in ["gemma3_text/long-prompt", "qwen3_next/dense"] {
-        // They cannot be trimmed, but there is a point to go back to.
+        // These caches cannot be trimmed, but there is a rollback point.
         check_cached(name, |prompt, _| prompt.to_vec(), |length| length - 11);
         check_cached(
             name,

@@ -1,5 +1,5 @@
-//! Generation as its callers see it: tokens, text, drafts and kits, on tiny checkpoints of every
-//! architecture.
+//! The public generation functions, on tiny checkpoints of every architecture: tokens, text, draft
+//! models and kits.
 
 mod golden;
 mod kit;

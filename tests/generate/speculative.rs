@@ -1,5 +1,5 @@
-//! Decoding with a draft model: the same answer as without, whatever the draft model says and
-//! whatever the caches are.
+//! Speculative decoding gives the same answer as decoding without a draft model, whatever the draft
+//! model proposes and whatever the kinds of caches are.
 
 use std::ops::ControlFlow;
 
@@ -38,7 +38,7 @@ fn tokens(sampled: &[Sampled]) -> Vec<u32> {
     sampled.iter().map(|step| step.token).collect()
 }
 
-/// The draft's answer is the plain one; returns how often the draft was right.
+/// Checks that speculative decoding gives the plain answer; returns the acceptance.
 fn check(golden: &Golden, draft: &Golden, options: &GenerateOptions) -> Acceptance {
     let mut stream =
         begin(&golden.model, &draft.model, &golden.prompt, Sampler::Greedy, options.clone());
@@ -64,7 +64,7 @@ fn greedy_answers_are_those_of_the_model_alone() {
         for &num_draft_tokens in numbers {
             let options = GenerateOptions { num_draft_tokens, ..options(16) };
             let itself = check(golden, golden, &options);
-            // The draft model is always right about itself.
+            // A model accepts all of its own proposals.
             assert_eq!(itself.num_drafted, itself.num_accepted, "{}", golden.name);
             let others = all[index + 1..].iter().chain(&all[..index]);
             if let Some(other) = others
@@ -116,14 +116,14 @@ fn the_first_two_of_three_tokens_are_drafted() {
             alone.next_token().expect("step").expect("token").logprobs,
         );
         let expected = expected.expect("asked for");
-        // Several rows at once take other kernels than one; the last bits differ.
+        // Several rows use other kernels than a single one; the last bits differ.
         assert!((found.own - expected.own).abs() < 1e-4);
         assert_eq!(found.top.len(), 2);
         assert_eq!(found.top[0].0, expected.top[0].0);
     }
 }
 
-/// Stopped after `num_taken` tokens, both models' caches hold what was given out and nothing else.
+/// After `num_taken` tokens both models' caches hold the returned tokens and nothing else.
 fn check_stop(golden: &Golden, draft: &Golden, max_kv_size: Option<usize>, num_taken: usize) {
     let options = GenerateOptions { max_kv_size, ..options(16) };
     let case = format!("{} with {}, {max_kv_size:?}, after {num_taken}", golden.name, draft.name);
@@ -138,7 +138,7 @@ fn check_stop(golden: &Golden, draft: &Golden, max_kv_size: Option<usize>, num_t
     let (held, draft_held) = (offset(&caches), offset(&draft_caches));
     assert!((golden.prompt.len() - 1..sequence.len()).contains(&held), "{case}");
     if golden.name.starts_with("llama") && max_kv_size.is_none() {
-        // Caches that can be trimmed lose nothing.
+        // Caches that can be trimmed hold all but the last token.
         assert_eq!(held, sequence.len() - 1, "{case}");
     }
     let options = GenerateOptions { max_tokens: 16 - num_taken, ..options };

@@ -1,4 +1,4 @@
-//! Answers as text: pieces, stop rules, limits, figures.
+//! The text of answers: pieces, stop rules, limits, statistics.
 
 use cairn_chat::{FinishReason, SamplingParams};
 use cairn_lm::{
@@ -48,7 +48,7 @@ fn an_answer_has_as_many_tokens_as_were_asked_for() {
     }
 }
 
-/// The answer to the fixed prompt without any stop, which the cases below cut.
+/// The answer to the fixed prompt without stop rules.
 fn whole(loaded: &LoadedModel) -> Generated {
     answer(loaded, Stops::default(), options(60))
 }
@@ -90,7 +90,8 @@ fn text_that_was_held_back_for_nothing_is_given_out_at_the_end() {
     );
 }
 
-/// An answer that these tokens end: in it neither they nor anything after them have text.
+/// Checks an answer that a token sequence ends: the text has neither that sequence nor anything
+/// after it.
 fn check_tokens(
     stops: Stops,
     end: usize,

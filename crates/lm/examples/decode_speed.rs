@@ -1,11 +1,13 @@
-//! Speed of llama shapes with random 4-bit weights, as JSON lines: what `xtask/bench/gpu.sh`
-//! compares with mlx-lm.
+//! Measures the decode speed of llama shapes with random 4-bit weights and prints JSON lines, which
+//! `xtask/bench/gpu.sh` compares with mlx-lm.
 //!
-//! usage: decode_speed [SHAPE]...     shapes: smollm2-135m, llama-3.2-1b, llama-3.1-8b; all by
-//! default The weights are written as a model folder and loaded from there, so that the path
-//! measured is the one every model takes. Before anything is timed, logits of tokens read one at a
-//! time are held against those of the same tokens read at once and of several rows read together:
-//! the three ways share no kernel for their products on a CUDA device.
+//! ```text
+//! usage: decode_speed [SHAPE]...     shapes: smollm2-135m, llama-3.2-1b, llama-3.1-8b; default: all
+//! ```
+//! The weights are written to a model folder and loaded from there, so that the measured path is
+//! that of every model. Before anything is timed, the logits of tokens read one at a time are
+//! compared with those of the same tokens read at once and of several rows read together: on a CUDA
+//! device the three ways use different kernels.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -23,12 +25,12 @@ use serde_json::json;
 
 const PROMPT_TOKENS: usize = 512;
 const ANSWER_TOKENS: usize = 256;
-/// Streams at once, each with an answer of [`BATCH_ANSWER_TOKENS`]; models of less than this many
-/// hidden numbers only.
+/// Batch sizes, for models with a hidden size below [`BATCH_MAX_HIDDEN`]; each row generates
+/// [`BATCH_ANSWER_TOKENS`].
 const BATCHES: [usize; 2] = [8, 32];
 const BATCH_ANSWER_TOKENS: usize = 128;
 const BATCH_MAX_HIDDEN: usize = 4096;
-/// Each is another form of the product.
+/// Batch sizes that each use another variant of the product kernel.
 const CHECKED_ROWS: [usize; 3] = [3, 12, 40];
 const RUNS: usize = 3;
 const GROUP_SIZE: usize = 64;
@@ -89,7 +91,7 @@ fn main() -> Result<(), Failure> {
         let folder = tempfile::tempdir()?;
         let bytes = write_model(folder.path(), shape)?;
         let (model, _) = Model::load(folder.path(), LoadOptions { keep_quantized: true })?;
-        // The second is long enough for keys to be split over the device.
+        // The second length is long enough for keys to be split over several blocks.
         for length in [PROMPT_TOKENS, 2200] {
             check(shape, &model, length)?;
         }
@@ -109,10 +111,10 @@ fn random_prompt(shape: &Shape, seed: u64, length: usize) -> Vec<u32> {
     (0..length).map(|_| (random.next() % shape.vocab as u64) as u32).collect()
 }
 
-/// Fails unless a prompt's logits are the same, but for rounding, whether its last tokens are read
-/// at once or one at a time, some of them twice.
+/// Fails unless a prompt's logits are the same, except for rounding, when its last tokens are read
+/// one at a time, some of them twice.
 fn check(shape: &Shape, model: &Model, length: usize) -> Result<(), Failure> {
-    const SINGLE_TOKENS: usize = 80; // more than a cache keeps apart
+    const SINGLE_TOKENS: usize = 80; // more than a tail buffer holds
     const TRIMMED: usize = 8;
     let prompt = random_prompt(shape, 3, length);
     let (mut at_once, mut one_by_one) = (model.make_cache(), model.make_cache());
@@ -138,8 +140,8 @@ fn check(shape: &Shape, model: &Model, length: usize) -> Result<(), Failure> {
     )
 }
 
-/// Fails unless rows of several lengths have the same logits, but for rounding, in a batch as each
-/// alone.
+/// Fails unless rows of several lengths have the same logits, except for rounding, in a batch and
+/// unbatched.
 fn check_batch(shape: &Shape, model: &Model, num_rows: usize) -> Result<(), Failure> {
     const ALONE: usize = 2; // tokens that rows read alone before they meet
     const STEPS: usize = 2;
@@ -197,8 +199,8 @@ fn compare(shape: &Shape, ways: &str, found: &Array, expected: &Array) -> Result
     let (found, expected) = (found.as_dtype(Dtype::Float32)?, expected.as_dtype(Dtype::Float32)?);
     let off = norm(&ops::subtract(&found, &expected)?)? / norm(&expected)?;
     eprintln!("{}: {off:.4} between logits of {ways}", shape.name);
-    // bfloat16 keeps eight bits; dozens of layers add up their rounding. A wrong position, mask or
-    // scale is off by one or so.
+    // bfloat16 has eight bits of precision, and rounding adds up over dozens of layers. A wrong
+    // position, mask or scale changes logits by about one.
     if off < 0.1 {
         Ok(())
     } else {
@@ -206,8 +208,8 @@ fn compare(shape: &Shape, ways: &str, found: &Array, expected: &Array) -> Result
     }
 }
 
-/// The best decode rate of a few runs, with that run's time to first token. The first run, which
-/// compiles kernels, does not count.
+/// The best decode rate of a few runs, with that run's time to first token. The first run compiles
+/// kernels and is not counted.
 fn measure_stream(
     shape: &Shape,
     model: &Model,
@@ -243,8 +245,8 @@ fn measure_stream(
     )
 }
 
-/// Tokens a second of all streams together, prompts included in the time; the better of two runs
-/// after one that does not count.
+/// Tokens per second of all rows together, with prefill in the time: the better of two runs after a
+/// warm-up.
 fn measure_batch(shape: &Shape, model: &Model, batch: usize) -> Result<serde_json::Value, Failure> {
     let mut best = f64::INFINITY;
     memory::reset_peak();
@@ -310,9 +312,9 @@ fn write_model(folder: &Path, shape: &Shape) -> Result<u64, Failure> {
     tensors.write(&folder.join("model.safetensors"))
 }
 
-/// What a tensor is filled with.
+/// The contents of a tensor.
 enum Fill {
-    /// 4-bit numbers, all alike likely.
+    /// Uniformly distributed 4-bit numbers.
     Packed,
     /// bf16 numbers around the given one.
     Near(f32),
