@@ -10,7 +10,7 @@ use cairn_engine::{
     GenerateRequest, Import, KvCacheOptions, KvFormat, KvQuantization, PromptInput, PromptKind,
     PromptPrefix, Provenance,
 };
-use cairn_lm::cache::{load_prompt_cache, save_prompt_cache};
+use cairn_lm::cache::{PromptFileLayout, load_prompt_cache, save_prompt_cache};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -73,7 +73,8 @@ impl App {
         let file = self.folder.path().join("foreign");
         self.cache_prompt(tokens, kv_cache, &file).await;
         let (caches, _) = load_prompt_cache(&file).expect("reads");
-        save_prompt_cache(&file, &caches, &BTreeMap::new()).expect("saves");
+        save_prompt_cache(&file, &caches, &BTreeMap::new(), PromptFileLayout::V0_32)
+            .expect("saves");
         self.import_file(&file).await
     }
 

@@ -7,7 +7,7 @@ use cairn_engine::{
     CachePromptRequest, Engine, EngineOptions, GenerateRequest, KvCacheOptions, KvQuantization,
     PromptInput,
 };
-use cairn_lm::cache::{load_prompt_cache, save_prompt_cache};
+use cairn_lm::cache::{PromptFileLayout, load_prompt_cache, save_prompt_cache};
 
 use crate::client::{Answer, Failure, finish, request};
 use crate::scripted::Scripted;
@@ -159,7 +159,7 @@ async fn check_foreign(written: &str, reader: &str, expected: &str) {
         .expect("written");
     writer.shutdown().await;
     let (caches, _) = load_prompt_cache(&own).expect("reads");
-    save_prompt_cache(&foreign, &caches, &BTreeMap::new()).expect("saves");
+    save_prompt_cache(&foreign, &caches, &BTreeMap::new(), PromptFileLayout::V0_32).expect("saves");
     let message = continued(&engine(to.path()).await, &foreign, request(&[4], 5))
         .await
         .err()

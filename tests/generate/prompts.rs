@@ -1,4 +1,4 @@
-//! How prompts are read: chunks, progress, cancellation, embeddings, caches, and what logits
+//! Prefill: chunks, progress, cancellation, embeddings, caches, and the tokens that logits
 //! processors see.
 
 use std::cell::RefCell;
@@ -7,7 +7,9 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use cairn_chat::SamplingParams;
-use cairn_lm::cache::{KvQuantization, LayerCache, PromptFile, save_prompt_cache};
+use cairn_lm::cache::{
+    KvQuantization, LayerCache, PromptFile, PromptFileLayout, save_prompt_cache,
+};
 use cairn_lm::{
     GenerateOptions, Input, LmError, LogitsProcessors, Sampler, Sampling, generate_step,
 };
@@ -15,7 +17,7 @@ use mlx_rs::{Array, ops};
 
 use crate::golden::{KINDS, go_on, golden, offset, options, plain, rest, start};
 
-/// What the progress of a prompt of `length` tokens looks like.
+/// The expected progress calls for a prompt of `length` tokens.
 fn check_progress(length: usize, prefill_step_size: usize, expected: &[usize]) {
     let golden = golden("llama/dense-tied");
     let prompt = &golden.prompt[..length];
@@ -124,7 +126,8 @@ fn an_answer_continues_from_the_caches_of_the_one_before_and_from_their_file() {
             let mut caches = stream.into_caches().expect("caches");
             let sequence = [golden.prompt.as_slice(), &first].concat();
             let held = offset(&caches);
-            save_prompt_cache(&file, &caches, &BTreeMap::new()).expect("saves");
+            save_prompt_cache(&file, &caches, &BTreeMap::new(), PromptFileLayout::V0_32)
+                .expect("saves");
             let saved = PromptFile::open(&file).expect("opens");
             saved.check_fit(&golden.model, true).expect("fits");
             let mut loaded = saved.read().expect("reads");
@@ -242,7 +245,7 @@ fn what_cannot_be_read_is_refused_by_name() {
     );
 }
 
-/// What is refused before anything was read leaves the caches that were given as they were.
+/// An argument that is refused before prefill leaves the given caches unchanged.
 fn check_refused(
     name: &str,
     change: impl FnOnce(&mut Vec<LayerCache>, &mut Input<'_>, &mut GenerateOptions),

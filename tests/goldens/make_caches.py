@@ -18,8 +18,8 @@ follow from `token`, so that whoever reads a file can go on in the same way.
 
     python tests/goldens/make_caches.py check FOLDER
 
-goes on from the files `<case>.safetensors` in another folder and compares with what is in `caches/`. On files that Cairn had loaded and saved
-again, mlx-lm 0.32.0 found no difference in any case.
+continues from the files `<case>.safetensors` (with mlx-lm 0.30.4: `old-<case>.safetensors`) in another folder and compares with what is in
+`caches/`. On files that Cairn had loaded and saved again in the layout of each version, mlx-lm 0.32.0 and 0.30.4 found no difference in any case.
 """
 
 import sys
@@ -146,14 +146,14 @@ def main():
     mx.set_default_device(mx.cpu)
     if version("mlx") != "0.32.2" or mlx_lm.__version__ not in ("0.32.0", "0.30.4"):
         sys.exit(f"found mlx {version('mlx')} and mlx-lm {mlx_lm.__version__}, need 0.32.2 and 0.32.0 (or 0.30.4)")
+    is_old = mlx_lm.__version__ == "0.30.4"
     if sys.argv[1:2] == ["check"]:
-        for case in CASES:
+        for case in [f"old-{case}" for case in OLD] if is_old else CASES:
             found, expected = continued(Path(sys.argv[2]) / f"{case}.safetensors"), mx.load(str(OUT / f"{case}.expected.safetensors"))
             assert found.keys() == expected.keys() and all(mx.array_equal(found[name], expected[name]) for name in expected), case
-            print(case, "goes on alike")
+            print(case, "continues alike")
         return
     OUT.mkdir(exist_ok=True)
-    is_old = mlx_lm.__version__ == "0.30.4"
     for case, make in (OLD if is_old else CASES).items():
         path = OUT / f"{'old-' if is_old else ''}{case}.safetensors"
         save_prompt_cache(str(path), make(), METADATA)

@@ -106,6 +106,7 @@ impl From<LmError> for EngineError {
             | LmError::CachePrecision { .. }
             | LmError::CacheOffsets { .. }
             | LmError::PromptFile { .. }
+            | LmError::PromptFileLayout { .. }
             | LmError::Write { .. }
             | LmError::DraftVocabulary { .. }
             | LmError::NoDraftModel => EngineError::Refused(error),

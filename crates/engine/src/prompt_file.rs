@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use cairn_lm::cache::chunk_state::{CacheLayout, LayerLayout};
 use cairn_lm::cache::{
-    KvQuantization, LayerCache, PromptFile, check_writable, make_prompt_cache, save_prompt_cache,
+    KvQuantization, LayerCache, PromptFile, PromptFileLayout, check_writable, make_prompt_cache,
+    save_prompt_cache,
 };
 use cairn_lm::{GenerateOptions, LmError, LoadedModel, Sampler, check_length, generate_step};
 
@@ -135,7 +136,7 @@ pub(crate) fn write(
         origin: Some(origin(&loaded.model)),
     };
     let metadata = imprint.to_metadata(tokens.len());
-    save_prompt_cache(&request.file, &caches, &metadata)?;
+    save_prompt_cache(&request.file, &caches, &metadata, PromptFileLayout::default())?;
     let num_bytes = std::fs::metadata(&request.file).map_or(0, |metadata| metadata.len());
     Ok(CachedPrompt { num_tokens: tokens.len(), num_bytes })
 }
@@ -350,7 +351,7 @@ pub(crate) fn export(
         origin: Some(Origin { fingerprint: cache_ref.namespace.model, parts }),
     };
     let metadata = imprint.to_metadata(tokens.len());
-    save_prompt_cache(&request.file, &caches, &metadata)?;
+    save_prompt_cache(&request.file, &caches, &metadata, PromptFileLayout::default())?;
     let num_bytes = std::fs::metadata(&request.file).map_or(0, |metadata| metadata.len());
     Ok(CachedPrompt { num_tokens: tokens.len(), num_bytes })
 }

@@ -67,6 +67,18 @@ pub enum LmError {
         /// What is allowed.
         allowed: String,
     },
+    /// A layer's cache cannot be written in the layout of mlx-lm 0.30.
+    #[error(
+        "layer {layer} is a {kind}, which mlx-lm 0.30's layout cannot hold ({reason}): write the 0.32 layout"
+    )]
+    PromptFileLayout {
+        /// The layer, counted from 0.
+        layer: usize,
+        /// The kind of its cache.
+        kind: &'static str,
+        /// Why.
+        reason: &'static str,
+    },
     /// A file cannot be written.
     #[error("cannot write {path}: {source}")]
     Write {

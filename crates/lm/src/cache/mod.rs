@@ -36,7 +36,9 @@ pub use kv::KvCache;
 pub use list::CacheList;
 pub use prompt::{KvQuantization, can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache};
 use prompt_file::Class;
-pub use prompt_file::{PromptFile, check_writable, load_prompt_cache, save_prompt_cache};
+pub use prompt_file::{
+    PromptFile, PromptFileLayout, check_writable, load_prompt_cache, save_prompt_cache,
+};
 pub use quantized::{QuantizedArray, QuantizedKvCache};
 pub use rotating::RotatingKvCache;
 pub(crate) use rows::row_indices;

@@ -1,4 +1,5 @@
-//! What all kinds of caches do: see, trim, go back, quantize, continue a model.
+//! Behaviour that all kinds of caches share: masks, trimming, snapshots, quantization,
+//! continuation.
 
 use std::path::Path;
 
@@ -92,7 +93,7 @@ fn bits(array: &Array) -> Vec<u8> {
     crate::ffi::array_bytes(&array.contiguous().unwrap()).unwrap().to_vec()
 }
 
-/// A cache that verified `drafts` and went back goes on exactly as one that never did.
+/// A cache that verified `drafts` and was restored continues exactly as one that never did.
 fn check_restores(cache: LayerCache, steps: &[i32], drafts: &[i32]) {
     let mut plain = if matches!(cache, LayerCache::List(_) | LayerCache::Arrays(_)) {
         cache
@@ -105,7 +106,7 @@ fn check_restores(cache: LayerCache, steps: &[i32], drafts: &[i32]) {
         let snapshot = verified.snap();
         let what = format!("{} after {steps:?} and {draft} tokens of {drafts:?}", plain.kind());
         next(&mut verified, draft);
-        // Evaluated, so that what MLX writes in place is written.
+        // Evaluated, so that MLX performs its in-place writes.
         verified.arrays().into_iter().try_for_each(Array::eval).unwrap();
         verified.restore(snapshot).unwrap();
         assert_eq!(verified.offset(), plain.offset(), "{what}");
@@ -127,7 +128,7 @@ fn a_restored_cache_goes_on_as_if_nothing_had_been_verified() {
         check_restores(quantized(), &[255], drafts);
         check_restores(rotating(8, 0), &[3], drafts);
         check_restores(rotating(8, 0), &[7], drafts);
-        // Rotated: single tokens have come round, from a short and from a long prompt.
+        // Rotated: single tokens have wrapped around, after a short and after a long prompt.
         check_restores(rotating(8, 0), &[6, 1, 1, 1, 1, 1], drafts);
         check_restores(rotating(8, 2), &[20, 1, 1, 1], drafts);
         check_restores(rotating(8, 2), &[20, 1, 1, 1, 3], drafts);
@@ -168,7 +169,7 @@ fn a_cache_does_not_go_back_to_tokens_that_are_gone() {
     assert!(cache.restore(snapshot).is_err());
 }
 
-/// Trims by each number in turn and compares how many were forgotten.
+/// Trims by each number in turn and compares how many tokens were removed.
 fn check_trims(mut caches: Vec<LayerCache>, cases: &[(usize, usize)]) {
     for &(num_tokens, expected) in cases {
         assert_eq!(
@@ -274,7 +275,7 @@ fn emptiness_and_size_are_those_of_the_arrays() {
     assert_eq!(filled(kv(), &[1]).nbytes(), 256 * bytes_a_token);
     assert_eq!(filled(rotating(300, 0), &[1]).nbytes(), 256 * bytes_a_token);
     assert_eq!(filled(rotating(8, 0), &[20, 1]).nbytes(), 8 * bytes_a_token);
-    // One byte a value, and two numbers of four for each group of 32.
+    // One byte per number, and two f32 for each group of 32.
     assert_eq!(filled(quantized(), &[1]).nbytes(), 256 * bytes_a_token * 5 / 16);
     assert!(!filled(list(vec![recurrent(), kv()]).entries().unwrap()[1].clone(), &[1]).is_empty());
 }
@@ -297,7 +298,7 @@ fn caches_of_one_kind_are_not_used_as_another() {
     assert!(rotating(8, 0).entries().is_err() && recurrent().attention_step(1, None).is_err());
 }
 
-/// The mask of a step of `length` tokens, a row a query: `T` where it sees the key.
+/// The mask of a step of `length` tokens, one row per query: `T` where it sees the key.
 fn check_mask(cache: &LayerCache, length: i32, window: Option<i32>, expected: &[&str]) {
     let found = match cache.attention_step(length, window).unwrap().mask {
         Mask::None => vec!["none".to_owned()],
@@ -347,7 +348,7 @@ fn masks_hide_what_lies_outside_the_window() {
     check_mask(&ring, 2, None, &["TTTTTTTTF", "FTTTTTTTT"]);
     check_mask(&filled(rotating(8, 0), &[6]), 1, Some(5), &["FFTTTTT"]);
     check_mask(&filled(rotating(8, 0), &[3]), 2, None, &["causal"]);
-    // What is kept stands outside the ring, and outside the window.
+    // The first `keep` tokens are outside the ring and outside the window.
     check_mask(&filled(rotating(8, 2), &[10, 1]), 1, Some(3), &["FFTTFFFT"]);
 }
 
@@ -360,8 +361,8 @@ fn a_ring_is_never_longer_than_its_tokens_need() {
     assert_eq!((keys.dim(2), values.dim(2)), (10, 10));
 }
 
-/// Attention over what a quantized cache holds stays within `tolerance` of attention over the plain
-/// one.
+/// Attention over a quantized cache differs from attention over the plain one by at most
+/// `tolerance`.
 fn check_quantized(group_size: i32, bits: i32, tolerance: f32) {
     let LayerCache::Kv(mut plain) = filled(kv(), &[300]) else { panic!("it is a plain cache") };
     let mut small = plain.to_quantized(group_size, bits).unwrap();
@@ -428,7 +429,7 @@ fn quantization_begins_when_it_is_due() {
     quantization.apply(&mut caches).unwrap();
     let LayerCache::Quantized(cache) = &caches[0] else { panic!("five tokens are due") };
     assert_eq!((cache.bits(), cache.group_size(), cache.offset()), (4, 64, 5));
-    // Recurrent, listed and quantized ones stay as they were.
+    // Recurrent, listed and quantized caches are unchanged.
     assert!(matches!(&caches[2], LayerCache::Quantized(cache) if cache.bits() == 8));
     assert!(
         matches!(&caches[3], LayerCache::List(list) if matches!(list.entries()[0], LayerCache::Kv(_)))
@@ -465,7 +466,7 @@ fn a_model_goes_on_from_a_file_and_in_a_ring_that_is_wide_enough() {
     let folder = tempfile::tempdir().unwrap();
     let mut restored = [&plain, &bounded].map(|caches| {
         let path = folder.path().join("prompt.safetensors");
-        save_prompt_cache(&path, caches, &Default::default()).unwrap();
+        save_prompt_cache(&path, caches, &Default::default(), PromptFileLayout::V0_32).unwrap();
         load_prompt_cache(&path).unwrap().0
     });
     let expected = logits(&model, &mut plain, rest);
@@ -484,7 +485,7 @@ fn a_ring_smaller_than_the_prompt_goes_on_from_a_file() {
     logits(&model, &mut caches, &[prompt, &[11], &[13]]);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("prompt.safetensors");
-    save_prompt_cache(&path, &caches, &Default::default()).unwrap();
+    save_prompt_cache(&path, &caches, &Default::default(), PromptFileLayout::V0_32).unwrap();
     let mut restored = load_prompt_cache(&path).unwrap().0;
     assert!(logits(&model, &mut restored, rest) == logits(&model, &mut caches, rest));
 }

@@ -15,8 +15,20 @@
 //!     ArraysCache          <0>.<slot>, left_padding, lengths (both none: they belong to batches)
 //!     CacheList            <entry>.0 that entry's state, <entry>.1 its class
 //! ```
-//! The layout of 0.30.4 differs: numbers are strings under `0.<layer>.<i>`, `1.<key>` is user
-//! metadata and `2.<layer>` the class. Files of that layout are read, but not written.
+//! In the layout of 0.30.4 `2.<layer>` is the class, `1.<key>` is user metadata, and the state's
+//! numbers are strings:
+//!
+//! ```text
+//! <name>.safetensors, layout of mlx-lm 0.30.4
+//! ├── __metadata__
+//! │   ├── 0.<layer>        empty, for a class without numbers
+//! │   ├── 0.<layer>.<i>    RotatingKVCache: keep, max_size, offset, index; QuantizedKVCache: offset, group_size, bits;
+//! │   │                    ChunkedKVCache: chunk_size, start_position
+//! │   ├── 1.<key>          user metadata
+//! │   └── 2.<layer>        the cache's class
+//! └── <layer>.<i>          keys and values, cut to the offset; of an ArraysCache its slots
+//! ```
+//! Both are read. [`PromptFileLayout`] selects the one that is written.
 //!
 //! Neither layout records how many tokens a recurrent state has read; it gets the offset of the
 //! other layers. mlx-lm's loader treats dots in a user's key as nesting, so keys should have none.
@@ -28,6 +40,31 @@ mod save;
 pub(crate) use checked::{Class, KV_BITS, KV_GROUP_SIZES, LayerState, MAX_TOKENS, Rows};
 pub use load::{PromptFile, load_prompt_cache};
 pub use save::{check_writable, save_prompt_cache};
+
+/// The layouts of prompt-cache files, named after versions of mlx-lm. Neither version reads the
+/// other's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PromptFileLayout {
+    /// That of mlx-lm 0.32.
+    #[default]
+    V0_32,
+    /// That of mlx-lm 0.30 and 0.31. It cannot hold empty caches, lists of caches, and chunked
+    /// caches that have dropped tokens.
+    V0_30,
+}
+
+impl PromptFileLayout {
+    /// All layouts, the default first.
+    pub const ALL: [PromptFileLayout; 2] = [PromptFileLayout::V0_32, PromptFileLayout::V0_30];
+
+    /// The version as users write it: "0.32" or "0.30".
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PromptFileLayout::V0_32 => "0.32",
+            PromptFileLayout::V0_30 => "0.30",
+        }
+    }
+}
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report

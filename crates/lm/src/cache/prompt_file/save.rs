@@ -9,19 +9,45 @@ use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, Dtype};
 use serde_json::{Map, Value, json};
 
-use super::Class;
+use super::{Class, PromptFileLayout};
 use crate::LmError;
 use crate::cache::{LayerCache, QuantizedArray};
 use crate::ffi;
 
-/// Writes `caches` and `metadata` to `path` in the layout of mlx-lm 0.32.0. The file is replaced
-/// atomically: after an error the old one, if any, is still there. Buffers are cut to the tokens in
-/// use. Fails for caches with several rows, and if the file cannot be written.
+/// Writes `caches` and `metadata` to `path` in the given layout. The file is replaced atomically:
+/// after an error the old one, if any, is still there. Buffers are cut to the tokens in use. Fails
+/// for caches with several rows, for caches that the layout cannot hold, and if the file cannot be
+/// written.
 pub fn save_prompt_cache(
     path: &Path,
     caches: &[LayerCache],
     metadata: &BTreeMap<String, String>,
+    layout: PromptFileLayout,
 ) -> std::result::Result<(), LmError> {
+    let (tensors, header) = match layout {
+        PromptFileLayout::V0_32 => encode_v0_32(caches, metadata)?,
+        PromptFileLayout::V0_30 => encode_v0_30(caches, metadata)?,
+    };
+    write(path, tensors, header)
+}
+
+/// Fails if [`save_prompt_cache`] could not write `path`: call it before a long computation.
+pub fn check_writable(path: &Path) -> std::result::Result<(), LmError> {
+    Replacement::create(path)
+        .map(drop)
+        .map_err(|source| LmError::Write { path: path.to_owned(), source })
+}
+
+/// The tensors and the metadata of a file.
+type Encoded = (Vec<(String, Content)>, BTreeMap<String, String>);
+
+/// The contents of one tensor of the file.
+enum Content {
+    Array(Array),
+    Numbers(Vec<i32>, Vec<usize>), // values and shape
+}
+
+fn encode_v0_32(caches: &[LayerCache], metadata: &BTreeMap<String, String>) -> Result<Encoded> {
     let mut state = State::default();
     let mut header: BTreeMap<String, String> =
         metadata.iter().map(|(key, value)| (format!("0.{key}"), value.clone())).collect();
@@ -34,23 +60,10 @@ pub fn save_prompt_cache(
         header.insert(format!("2.{}.0", index + 1), name.clone());
         header.insert(format!("2.{}.1", index + 1), (*kind).to_owned());
     }
-    write(path, state.tensors, header)
+    Ok((state.tensors, header))
 }
 
-/// Fails if [`save_prompt_cache`] could not write `path`: call it before a long computation.
-pub fn check_writable(path: &Path) -> std::result::Result<(), LmError> {
-    Replacement::create(path)
-        .map(drop)
-        .map_err(|source| LmError::Write { path: path.to_owned(), source })
-}
-
-/// The contents of one tensor of the file.
-enum Content {
-    Array(Array),
-    Numbers(Vec<i32>, Vec<usize>), // values and shape
-}
-
-/// The caches' states, flattened.
+/// The layers' states in the layout of mlx-lm 0.32, flattened.
 #[derive(Default)]
 struct State {
     tensors: Vec<(String, Content)>,
@@ -159,6 +172,99 @@ impl State {
     fn other(&mut self, name: String, kind: &'static str, content: Content) {
         self.kinds.push((name.clone(), kind));
         self.tensors.push((name, content));
+    }
+}
+
+fn encode_v0_30(
+    caches: &[LayerCache],
+    metadata: &BTreeMap<String, String>,
+) -> std::result::Result<Encoded, LmError> {
+    let mut tensors = Vec::new();
+    let mut header: BTreeMap<String, String> =
+        metadata.iter().map(|(key, value)| (format!("1.{key}"), value.clone())).collect();
+    for (layer, cache) in caches.iter().enumerate() {
+        let refused = |reason| LmError::PromptFileLayout { layer, kind: cache.kind(), reason };
+        let Some(LayerV0_30 { class, arrays, numbers }) = LayerV0_30::of(cache)? else {
+            return Err(refused(match cache {
+                LayerCache::List(_) => "that layout does not record the kinds of its entries",
+                LayerCache::Chunked(cache) if cache.start() > 0 => {
+                    "that layout does not record which tokens were dropped"
+                }
+                LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {
+                    "a file holds the caches of one prompt"
+                }
+                _ => "that layout has no empty caches",
+            }));
+        };
+        tensors.extend(
+            arrays
+                .into_iter()
+                .map(|(name, array)| (format!("{layer}.{name}"), Content::Array(array))),
+        );
+        header.insert(format!("2.{layer}"), class.name().to_owned());
+        if numbers.is_empty() {
+            header.insert(format!("0.{layer}"), String::new());
+        }
+        for (index, number) in numbers.iter().enumerate() {
+            header.insert(format!("0.{layer}.{index}"), number.to_string());
+        }
+    }
+    Ok((tensors, header))
+}
+
+/// The state of one layer in the layout of mlx-lm 0.30.
+struct LayerV0_30 {
+    class: Class,
+    /// Named without the layer's number.
+    arrays: Vec<(String, Array)>,
+    /// The class's `meta_state`.
+    numbers: Vec<i32>,
+}
+
+impl LayerV0_30 {
+    /// `None` if the layout cannot hold `cache`.
+    fn of(cache: &LayerCache) -> Result<Option<LayerV0_30>> {
+        let layer = |class, arrays: Option<Vec<Array>>, numbers| {
+            let named = |arrays: Vec<Array>| {
+                arrays.into_iter().enumerate().map(|(index, array)| (index.to_string(), array))
+            };
+            arrays.map(|arrays| LayerV0_30 { class, arrays: named(arrays).collect(), numbers })
+        };
+        let pair = |tokens: Option<(Array, Array)>| tokens.map(|(keys, values)| vec![keys, values]);
+        Ok(match cache {
+            LayerCache::Kv(cache) => layer(Class::Kv, pair(cache.tokens_in_use()?), Vec::new()),
+            LayerCache::Rotating(cache) => {
+                let (keep, max_size) = (cache.keep() as i32, cache.max_size() as i32);
+                let numbers = vec![keep, max_size, cache.offset() as i32, cache.index()];
+                layer(Class::Rotating, pair(cache.tokens_in_use()?), numbers)
+            }
+            LayerCache::Quantized(cache) => {
+                let numbers = vec![cache.offset() as i32, cache.group_size(), cache.bits()];
+                let part = |side: usize, array: QuantizedArray| {
+                    [array.packed, array.scales, array.biases]
+                        .into_iter()
+                        .enumerate()
+                        .map(move |(part, array)| (format!("{side}.{part}"), array))
+                };
+                cache.tokens_in_use()?.map(|(keys, values)| LayerV0_30 {
+                    class: Class::Quantized,
+                    arrays: part(0, keys).chain(part(1, values)).collect(),
+                    numbers,
+                })
+            }
+            LayerCache::Chunked(cache) if cache.start() == 0 => {
+                let numbers = vec![cache.chunk_size() as i32, 0];
+                layer(Class::Chunked, pair(cache.tokens_in_use()?), numbers)
+            }
+            LayerCache::Arrays(cache) => {
+                let slots = (0..cache.num_slots()).map(|slot| cache.get(slot).cloned()).collect();
+                layer(Class::Arrays, slots, Vec::new())
+            }
+            LayerCache::Chunked(_)
+            | LayerCache::List(_)
+            | LayerCache::BatchKv(_)
+            | LayerCache::BatchRotating(_) => None,
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Files of mlx-lm and of ours, sound and spoilt.
+//! Reading and writing prompt-cache files: those of mlx-lm, our own, and damaged ones.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use mlx_rs::Array;
 use serde_json::json;
 
-use super::{load_prompt_cache, save_prompt_cache};
+use super::{PromptFileLayout, load_prompt_cache, save_prompt_cache};
 use crate::cache::{KeysValues, LayerCache, QuantizedArray};
 use crate::ffi;
 use crate::safetensors_header::{Limits, SafetensorsFile};
@@ -137,12 +137,12 @@ fn files_of_both_layouts_go_on_as_mlx_lm_goes_on_and_so_do_they_saved_again() {
             load_prompt_cache(&golden(&format!("{case}.safetensors"))).unwrap();
         assert_eq!(user, metadata(), "{case}");
         let path = folder.path().join(format!("{case}.safetensors"));
-        save_prompt_cache(&path, &caches, &user).unwrap();
+        save_prompt_cache(&path, &caches, &user, PromptFileLayout::V0_32).unwrap();
         check_goes_on(&mut caches, &expected, case);
         for round in ["saved", "saved over itself"] {
             let (mut again, user) = load_prompt_cache(&path).unwrap();
             assert_eq!(user, metadata(), "{case}, {round}");
-            save_prompt_cache(&path, &again, &user).unwrap();
+            save_prompt_cache(&path, &again, &user, PromptFileLayout::V0_32).unwrap();
             check_goes_on(&mut again, &expected, &format!("{case}, {round}"));
         }
     }
@@ -151,13 +151,64 @@ fn files_of_both_layouts_go_on_as_mlx_lm_goes_on_and_so_do_they_saved_again() {
     assert_eq!(left.len(), CASES.len(), "temporary files stay behind: {left:?}");
 }
 
+/// Saves a case in the layout of mlx-lm 0.30 and expects the metadata of the golden file `golden`,
+/// which that version wrote, or the error that names `refused`.
+fn check_v0_30(case: &str, expected: Result<&str, &str>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("saved.safetensors");
+    let (caches, user) = load_prompt_cache(&golden(&format!("{case}.safetensors"))).unwrap();
+    let saved = save_prompt_cache(&path, &caches, &user, PromptFileLayout::V0_30);
+    let old = match expected {
+        Ok(old) => old,
+        Err(refused) => {
+            let error = saved.unwrap_err().to_string();
+            assert!(error.contains(refused), "{case}: {error}");
+            return;
+        }
+    };
+    saved.unwrap();
+    let expected =
+        SafetensorsFile::open(&golden(&format!("{old}.expected.safetensors")), Limits::CACHE)
+            .unwrap();
+    let (mut again, user) = load_prompt_cache(&path).unwrap();
+    assert_eq!(user, metadata(), "{case}");
+    check_goes_on(&mut again, &expected, &format!("{case} in the old layout"));
+    let parts = |path: &Path| {
+        let file = SafetensorsFile::open(path, Limits::CACHE).unwrap();
+        let mut tensors: Vec<_> = file
+            .tensors()
+            .iter()
+            .map(|tensor| {
+                let bytes = file.read_tensor(&tensor.name).unwrap();
+                (tensor.name.clone(), tensor.dtype.name(), tensor.shape.clone(), bytes)
+            })
+            .collect();
+        tensors.sort();
+        (file.metadata().clone(), tensors)
+    };
+    let ((found_metadata, found), (mlx_lm_metadata, mlx_lm)) =
+        (parts(&path), parts(&golden(&format!("{old}.safetensors"))));
+    assert_eq!(found_metadata, mlx_lm_metadata, "{case}");
+    assert!(found == mlx_lm, "{case}: the tensors differ from those of mlx-lm");
+}
+
+#[test]
+fn files_in_the_old_layout_are_those_of_mlx_lm() {
+    for case in ["old-kv", "old-rotating", "old-quantized", "old-arrays", "old-chunked"] {
+        check_v0_30(case, Ok(case));
+    }
+    check_v0_30("list", Err("does not record the kinds of its entries"));
+    check_v0_30("kv", Err("no empty caches"));
+    check_v0_30("chunked", Err("does not record which tokens were dropped"));
+}
+
 #[test]
 fn a_recurrent_state_has_read_what_the_other_layers_have() {
     let (caches, _) = load_prompt_cache(&golden("mixed.safetensors")).unwrap();
     assert_eq!(caches.iter().map(LayerCache::offset).collect::<Vec<_>>(), [7; 4]);
 }
 
-/// A file in parts, to be spoilt: metadata, and tensors of name, dtype, shape and bytes.
+/// A file in parts, to be damaged: metadata, and tensors with name, dtype, shape and bytes.
 struct Parts {
     metadata: BTreeMap<String, String>,
     tensors: Vec<(String, &'static str, Vec<usize>, Vec<u8>)>,
@@ -206,7 +257,7 @@ impl Parts {
     }
 }
 
-/// Spoils a golden file and compares what is said of it.
+/// Damages a golden file and checks the error.
 fn refused(case: &str, spoil: impl FnOnce(&mut Parts), expected: &str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("spoilt.safetensors");
@@ -421,7 +472,7 @@ fn a_damaged_file_is_refused_or_read_but_never_more() {
             damaged[position] = [b'9', b'0', b'-'][position % 3];
             std::fs::write(&path, damaged).unwrap();
             if let Ok((caches, _)) = load_prompt_cache(&path) {
-                // What was accepted goes on or fails; it does not bring the process down.
+                // An accepted cache may fail to continue, but must not end the process.
                 for mut cache in caches {
                     let (keys, values) = token(0, 1, 2);
                     let _ = cache
@@ -442,11 +493,13 @@ fn a_file_that_cannot_be_written_leaves_the_old_one() {
     let folder = tempfile::tempdir().unwrap();
     let (caches, user) = load_prompt_cache(&golden("kv.safetensors")).unwrap();
     let nowhere = folder.path().join("nowhere").join("a.safetensors");
-    let error = save_prompt_cache(&nowhere, &caches, &user).unwrap_err().to_string();
+    let error = save_prompt_cache(&nowhere, &caches, &user, PromptFileLayout::V0_32)
+        .unwrap_err()
+        .to_string();
     assert!(error.starts_with("cannot write ") && error.contains("nowhere"), "{error}");
 }
 
-/// Numbers without meaning, the same every time.
+/// Pseudo-random numbers, the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -459,7 +512,7 @@ impl Random {
     }
 }
 
-/// Spoils a file's parts in one of the ways that keep its header readable.
+/// Damages a file's parts in a way that keeps its header readable.
 fn mutate(parts: &mut Parts, random: &mut Random) {
     const NUMBERS: [&str; 9] =
         ["0", "1", "-1", "5", "257", "2147483647", "9223372036854775808", "x", ""];
@@ -534,7 +587,7 @@ fn thousands_of_spoilt_files_are_refused_in_a_sentence_or_read_whole() {
             }
         }
         let mut bytes = parts.bytes();
-        // Sometimes the bytes themselves, mostly those of the header.
+        // Sometimes damage the bytes themselves, mostly those of the header.
         for _ in 0..[0, 0, 0, 2][random.next(4)] {
             let at = random.next(bytes.len().min(2000));
             bytes[at] = random.next(256) as u8;
