@@ -38,8 +38,9 @@ fn byte_fallback() -> Rc<Tokenizer> {
 
 fn pieces(tokenizer: &Rc<Tokenizer>, ids: &[u32]) -> Vec<String> {
     let mut stream = tokenizer.stream();
-    let mut pieces: Vec<String> = ids.iter().map(|&id| stream.push(id).expect("a piece")).collect();
-    pieces.push(stream.finish().expect("the rest"));
+    let mut pieces: Vec<String> =
+        ids.iter().map(|&id| stream.push(id).expect("a piece").visible).collect();
+    pieces.push(stream.finish().expect("the rest").visible);
     pieces
 }
 

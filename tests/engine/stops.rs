@@ -139,3 +139,45 @@ async fn extra_tokens_end_an_answer() {
         );
     }
 }
+
+/// `<|im_start|>`: a special token that ends no answer.
+const START: u32 = 257;
+
+#[tokio::test]
+async fn a_special_token_matches_stop_strings_and_is_left_out_of_a_chat() {
+    // After a prompt whose sum is a multiple of seven the model samples "a", "<|im_start|>" and then "b".
+    let model = Scripted::new(&[97, 98, 98, 98, 98, 98, START]);
+    let engine = engine(&model).await;
+    let prompt = [0, 7];
+    assert_eq!(model.answer(&prompt, 4), [97, START, 98, 98]);
+    let check = async |stop: &[&str], skip_special_tokens, text: &str, num_tokens: usize| {
+        let stop: Vec<String> = stop.iter().map(|&stop| stop.to_owned()).collect();
+        for request in
+            ways(GenerateRequest { stop: stop.clone(), skip_special_tokens, ..request(&prompt, 4) })
+        {
+            let answer = finish(&mut engine.generate(request)).await.expect("an answer");
+            assert_eq!(answer.text, text, "{stop:?}");
+            assert_eq!(answer.finished.token_ids.len(), num_tokens, "{stop:?}");
+            assert_eq!(answer.finished.stop_string.is_some(), num_tokens < 4, "{stop:?}");
+        }
+    };
+    check(&[], true, "abb", 4).await;
+    check(&[], false, "a<|im_start|>bb", 4).await;
+    check(&["<|im_start|>"], true, "a", 2).await;
+    check(&["<|im_start|>"], false, "a", 2).await;
+    check(&["start|>b"], true, "a", 3).await;
+    check(&["start|>b"], false, "a<|im_", 3).await;
+}
+
+#[tokio::test]
+async fn a_stop_string_may_be_completed_by_the_last_incomplete_character() {
+    let model = Scripted::new(&[0xe2]);
+    let engine = engine(&model).await;
+    let stop = vec!["\u{fffd}".to_owned()];
+    for request in ways(GenerateRequest { stop: stop.clone(), ..request(PROMPT, 1) }) {
+        let answer = finish(&mut engine.generate(request)).await.expect("an answer");
+        assert_eq!(answer.text, "");
+        assert_eq!(answer.finished.stop_string.as_deref(), Some("\u{fffd}"));
+        assert_eq!(answer.finished.stats.finish_reason, FinishReason::Stop);
+    }
+}

@@ -205,8 +205,9 @@ fn streamed_text_is_the_decoded_text() {
     let all: Vec<u32> = (17..49_152).collect();
     for ids in [tokenizer.encode_prompt(text).expect("encodes"), all] {
         let mut stream = tokenizer.stream();
-        let mut pieces: String = ids.iter().map(|&id| stream.push(id).expect("a piece")).collect();
-        pieces.push_str(&stream.finish().expect("the rest"));
+        let mut pieces: String =
+            ids.iter().map(|&id| stream.push(id).expect("a piece").text).collect();
+        pieces.push_str(&stream.finish().expect("the rest").text);
         let whole = cairn_chat::Encode::decode(tokenizer.as_ref(), &ids).expect("decodes");
         assert!(pieces == whole, "{} ids", ids.len());
     }

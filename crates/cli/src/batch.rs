@@ -129,6 +129,7 @@ impl Line {
             sampling,
             max_tokens: self.max_tokens,
             stop: self.stop,
+            skip_special_tokens: false,
             extra_eos_tokens: self.extra_eos_tokens,
             num_top_logprobs: self.logprobs,
             prefill_step_size,

@@ -42,6 +42,7 @@ pub async fn run(arguments: Generate) -> Result<()> {
     request.prefill_step_size = arguments.prefill_step_size as usize;
     request.use_prompt_cache = false;
     request.stop = arguments.stops.stop;
+    request.skip_special_tokens = false; // as mlx-lm prints them
     request.extra_eos_tokens = arguments.stops.extra_eos_token;
     request.kv_cache = kv_cache;
     request.prompt_cache_file = arguments.prompt_cache_file;

@@ -115,6 +115,9 @@ pub struct GenerateRequest {
     pub owner: Option<String>,
     /// Texts that end the answer; it stops before them.
     pub stop: Vec<String>,
+    /// Whether special tokens are left out of the answer's text, as in a chat. Stop strings always
+    /// match the text with special tokens.
+    pub skip_special_tokens: bool,
     /// Tokens, by their text, that end an answer beside the model's own.
     pub extra_eos_tokens: Vec<String>,
     /// How keys and values are kept.
@@ -157,6 +160,7 @@ impl GenerateRequest {
             use_prompt_cache: true,
             owner: None,
             stop: Vec::new(),
+            skip_special_tokens: true,
             extra_eos_tokens: Vec::new(),
             kv_cache: KvCacheOptions::default(),
             prompt_cache_file: None,

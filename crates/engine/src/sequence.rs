@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Instant;
 
-use cairn_chat::{FinishReason, GenerationStats, Prompt, Role, StopStrings};
+use cairn_chat::{FinishReason, GenerationStats, Prompt, Role};
 use cairn_lm::cache::chunk_state::Checkpoint;
 use cairn_lm::cache::{LayerCache, QuantizedKvCache, make_prompt_cache};
-use cairn_lm::{Detokenizer, LmError, check_prefill_step_size, memory};
+use cairn_lm::{AnswerStep, AnswerText, LmError, Stops, check_prefill_step_size, memory};
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
@@ -59,8 +59,7 @@ pub(crate) struct Sequence {
     /// Where the caches have to be caught on the way, in tokens of the prompt.
     checkpoints_at: Vec<usize>,
     checkpoints: Vec<Checkpoint>,
-    detokenizer: Detokenizer,
-    stop_strings: StopStrings,
+    text: AnswerText,
     stop_string: Option<String>,
     began: Instant,
     first_token: Option<Instant>,
@@ -82,7 +81,8 @@ impl Sequence {
         if let Some(quantization) = request.kv_cache.quantization {
             QuantizedKvCache::new(quantization.group_size, quantization.bits)?;
         }
-        let stop_strings = StopStrings::new(request.stop.clone())?;
+        let stops = Stops { strings: request.stop.clone(), ..Stops::default() };
+        let text = AnswerText::new(&loaded.model.tokenizer, stops)?;
         let prompt = prompt_tokens(&loaded.model, &request.prompt)?;
         let opaque = request.prompt.opaque_prefix();
         if opaque.is_some() && request.num_draft_tokens.is_some() {
@@ -138,7 +138,6 @@ impl Sequence {
             num_in_file: total - prompt.tokens.len(),
             tokens_in_file,
             max_tokens: request.max_tokens.min(context_length - total),
-            detokenizer: loaded.model.tokenizer.stream(),
             num_cached: reuse.num_tokens,
             num_read: reuse.num_tokens,
             cache_note: reuse.note,
@@ -152,7 +151,7 @@ impl Sequence {
             job,
             loaded,
             prompt,
-            stop_strings,
+            text,
             began,
         };
         Ok((sequence, reuse.caches))
@@ -242,12 +241,17 @@ impl Sequence {
         logprobs: Option<(f32, Vec<(u32, f32)>)>,
     ) -> Result<bool, EngineError> {
         self.count(token);
-        let text = self.detokenizer.push(token)?;
-        let step = self.stop_strings.push(&text);
+        let mut step = self.text.push(token)?;
+        self.stop_string = step.end.take().and_then(|end| end.stop_string);
         let logprob = logprobs.map(|(logprob, top)| TokenLogprob { token, logprob, top });
-        let _ = self.job.events.send(GenerateEvent::Delta { text: step.text, token, logprob });
-        self.stop_string = step.stopped;
+        let text = self.requested_text(step);
+        let _ = self.job.events.send(GenerateEvent::Delta { text, token, logprob });
         Ok(self.stop_string.is_some())
+    }
+
+    /// The text of a step, with or without special tokens as the request asks.
+    fn requested_text(&self, step: AnswerStep) -> String {
+        if self.job.request.skip_special_tokens { step.visible } else { step.text }
     }
 
     /// Takes the end-of-sequence token that ended the answer: it is sampled, but no part of it.
@@ -287,22 +291,27 @@ impl Sequence {
         reason: FinishReason,
         caches: Vec<LayerCache>,
     ) {
-        let stats = self.stats(reason);
-        // Nothing follows a stop string; else what was held back is text after all.
-        let text = match self.stop_string {
-            Some(_) => Ok(String::new()),
-            None => self
-                .detokenizer
-                .finish()
-                .map(|rest| self.stop_strings.push(&rest).text + &self.stop_strings.finish()),
+        // Nothing follows a stop string; otherwise the withheld text may still complete one.
+        let rest = match self.stop_string {
+            Some(_) => Ok(AnswerStep::default()),
+            None => self.text.finish(),
         };
-        let text = match text {
-            Ok(text) => text,
+        let mut rest = match rest {
+            Ok(rest) => rest,
             Err(error) => {
                 let _ = self.job.events.send(GenerateEvent::Failed(error.into()));
                 return;
             }
         };
+        let mut reason = reason;
+        if let Some(end) = rest.end.take()
+            && reason != FinishReason::Cancelled
+        {
+            reason = FinishReason::Stop;
+            self.stop_string = end.stop_string;
+        }
+        let text = self.requested_text(rest);
+        let stats = self.stats(reason);
         let finished = FinishedGeneration {
             text,
             stop_string: self.stop_string,

@@ -51,10 +51,11 @@ mod weights;
 
 pub use error::LmError;
 pub use generate::{
-    Acceptance, Draft, GenerateOptions, Generated, GenerationResponse, Input, Logprobs, OnProgress,
-    ResponseStream, Sampled, Sampling, SpeculativeStream, Stops, StreamRequest, TokenScore,
-    TokenStream, check_length, check_prefill_step_size, check_vocabularies, generate,
-    generate_step, score, speculative_generate_step, stream_generate,
+    Acceptance, AnswerEnd, AnswerStep, AnswerText, Draft, GenerateOptions, Generated,
+    GenerationResponse, Input, Logprobs, OnProgress, ResponseStream, Sampled, Sampling,
+    SpeculativeStream, Stops, StreamRequest, TokenScore, TokenStream, check_length,
+    check_prefill_step_size, check_vocabularies, generate, generate_step, score,
+    speculative_generate_step, stream_generate,
 };
 pub use load::{LoadedModel, ModelIdentity};
 pub use model_kit::{
@@ -62,5 +63,5 @@ pub use model_kit::{
     PromptProgressReporter, ResultToken, StopCondition, StopReason,
 };
 pub use sample::{LogitsProcessor, LogitsProcessors, RandomSampler, Sampler, TokenBuffer};
-pub use tokenizer::{Detokenizer, Tokenizer};
+pub use tokenizer::{Detokenizer, TextPiece, Tokenizer};
 pub use weights::LoadOptions;

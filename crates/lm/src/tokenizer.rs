@@ -21,7 +21,7 @@ pub struct Tokenizer {
     inner: Inner,
     /// The same tokenizer, but it encodes special tokens in a text as ordinary text.
     plain: Inner,
-    special_tokens: Vec<(String, u32)>,
+    special_tokens: Vec<(String, u32)>, // by id
     special: SpecialTokens,
     template: Option<ChatTemplate>,
 }
@@ -108,9 +108,23 @@ impl Tokenizer {
         Detokenizer {
             tokenizer: Rc::clone(self),
             ids: Vec::new(),
-            settled: 0,
-            given: String::new(),
+            text: Tail::default(),
+            visible: None,
+            special_end: 0,
         }
+    }
+
+    fn is_special(&self, token: u32) -> bool {
+        self.special_tokens.binary_search_by_key(&token, |(_, id)| *id).is_ok()
+    }
+
+    pub(crate) fn decode_tail(
+        &self,
+        ids: &[u32],
+        skip_special_tokens: bool,
+    ) -> Result<String, LmError> {
+        let decoded = self.inner.decode(ids, skip_special_tokens);
+        decoded.map_err(|error| LmError::Encoding { reason: error.to_string() })
     }
 }
 
@@ -143,60 +157,109 @@ impl Encode for Tokenizer {
     }
 }
 
-/// Text of an answer as its tokens arrive. Joined, the pieces are the decoded whole.
+/// The text that a token completes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TextPiece {
+    /// The text with special tokens, as in mlx-lm.
+    pub text: String,
+    /// The text without special tokens, to be shown.
+    pub visible: String,
+}
+
+/// Decodes the tokens of an answer as they arrive. The pieces concatenate to the decoded whole.
 #[derive(Debug)]
 pub struct Detokenizer {
     tokenizer: Rc<Tokenizer>,
     ids: Vec<u32>,
-    /// Ids before this one are decoded for good.
-    settled: usize,
-    /// Text of the ids from `settled` on that has been given out.
-    given: String,
+    text: Tail,
+    /// The text without special tokens; `None` while it is the same as `text`.
+    visible: Option<Tail>,
+    /// The index behind the last special token.
+    special_end: usize,
 }
 
 impl Detokenizer {
-    /// The text that `token` completes: empty while a character is still in pieces.
-    pub fn push(&mut self, token: u32) -> Result<String, LmError> {
+    /// The text that `token` completes: empty while a character is incomplete.
+    pub fn push(&mut self, token: u32) -> Result<TextPiece, LmError> {
+        if self.tokenizer.is_special(token) {
+            self.special_end = self.ids.len() + 1;
+            self.visible.get_or_insert_with(|| self.text.clone());
+        }
         self.ids.push(token);
-        let text = self.decode_from(self.settled)?;
-        // A piece of a character decodes to U+FFFD at the end: hold the text back until the rest
-        // has come.
+        let text = self.text.push(&self.ids, |ids| self.tokenizer.decode_tail(ids, false))?;
+        let visible = match &mut self.visible {
+            None => text.clone(),
+            Some(tail) => tail.push(&self.ids, |ids| self.tokenizer.decode_tail(ids, true))?,
+        };
+        // Without a special token in the tail both decode the same ids to the same text.
+        if self.visible.as_ref() == Some(&self.text) && self.special_end <= self.text.start {
+            self.visible = None;
+        }
+        Ok(TextPiece { text, visible })
+    }
+
+    /// The withheld text, when the answer has ended: an incomplete character becomes U+FFFD.
+    pub fn finish(self) -> Result<TextPiece, LmError> {
+        let text = self.text.finish(&self.ids, |ids| self.tokenizer.decode_tail(ids, false))?;
+        let visible = match &self.visible {
+            None => text.clone(),
+            Some(tail) => tail.finish(&self.ids, |ids| self.tokenizer.decode_tail(ids, true))?,
+        };
+        Ok(TextPiece { text, visible })
+    }
+}
+
+/// The last tokens of an answer, which are decoded again with each new one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Tail {
+    /// The index of the first token that is decoded again.
+    start: usize,
+    /// The part of the tail's text that has been returned.
+    emitted: String,
+}
+
+impl Tail {
+    /// The text that the last of `ids` completes.
+    fn push(
+        &mut self,
+        ids: &[u32],
+        decode: impl Fn(&[u32]) -> Result<String, LmError>,
+    ) -> Result<String, LmError> {
+        let text = decode(&ids[self.start..])?;
+        // An incomplete character decodes to U+FFFD at the end, which is withheld.
         let complete = text.trim_end_matches('\u{FFFD}');
-        let piece = after(complete, &self.given).to_owned();
-        self.given.push_str(&piece);
-        // Decoding begins anew at line ends and in long lines, so that its cost does not grow with
-        // the answer. The last token stays as context, where it means something by itself: some
-        // tokenizers strip a leading space from the first token they decode.
-        let is_long = self.ids.len() - self.settled > MAX_TAIL_TOKENS && !piece.is_empty();
+        let piece = after(complete, &self.emitted).to_owned();
+        self.emitted.push_str(&piece);
+        // A new tail begins at line ends and in long lines, so that the cost of a token does not
+        // grow with the answer. The last token stays in the tail as context, because some
+        // tokenizers strip a leading space from the first token that they decode; so it must be
+        // one that decodes to text by itself.
+        let is_long = ids.len() - self.start > MAX_TAIL_TOKENS && !piece.is_empty();
         if (is_long || piece.ends_with('\n')) && complete.len() == text.len() {
-            let last = self.ids.len() - 1;
-            let context = self.decode_from(last)?;
+            let last = ids.len() - 1;
+            let context = decode(&ids[last..])?;
             if !context.contains('\u{FFFD}') {
-                self.settled = last;
-                self.given = context;
+                *self = Tail { start: last, emitted: context };
             }
         }
         Ok(piece)
     }
 
-    /// What was held back, when the answer has ended.
-    pub fn finish(self) -> Result<String, LmError> {
-        let text = self.decode_from(self.settled)?;
-        Ok(after(&text, &self.given).to_owned())
-    }
-
-    fn decode_from(&self, index: usize) -> Result<String, LmError> {
-        let decoded = self.tokenizer.inner.decode(&self.ids[index..], true);
-        decoded.map_err(|error| LmError::Encoding { reason: error.to_string() })
+    fn finish(
+        &self,
+        ids: &[u32],
+        decode: impl Fn(&[u32]) -> Result<String, LmError>,
+    ) -> Result<String, LmError> {
+        Ok(after(&decode(&ids[self.start..])?, &self.emitted).to_owned())
     }
 }
 
-/// What of `text` is still to be given out after `given`.
+/// The part of `text` that follows `emitted`.
 ///
-/// Byte-fallback decoders take back a character where a broken one follows, and give one U+FFFD for
-/// each of its bytes instead; then characters are counted, so that the text goes on.
-fn after<'t>(text: &'t str, given: &str) -> &'t str {
-    text.strip_prefix(given).unwrap_or_else(|| {
-        text.char_indices().nth(given.chars().count()).map_or("", |(index, _)| &text[index..])
+/// A byte-fallback decoder replaces a character that it has returned by one U+FFFD per byte if a
+/// broken one follows; then characters are counted, so that the text continues.
+fn after<'t>(text: &'t str, emitted: &str) -> &'t str {
+    text.strip_prefix(emitted).unwrap_or_else(|| {
+        text.char_indices().nth(emitted.chars().count()).map_or("", |(index, _)| &text[index..])
     })
 }

@@ -34,7 +34,7 @@ pub use speculative::{
     Acceptance, Draft, SpeculativeStream, check_vocabularies, speculative_generate_step,
 };
 pub use stream::{ResponseStream, StreamRequest, generate, stream_generate};
-pub use text::Stops;
+pub use text::{AnswerEnd, AnswerStep, AnswerText, Stops};
 pub use tokens::{TokenStream, generate_step};
 
 /// Called with `(processed, total)` prompt tokens; breaking cancels.
