@@ -73,7 +73,11 @@ fn tokens(sampled: &[Sampled]) -> Vec<u32> {
 }
 
 fn with_logprobs(prompt: &[u32], max_tokens: usize) -> BatchRequest {
-    BatchRequest { num_top_logprobs: Some(2), ..BatchRequest::new(prompt.to_vec(), max_tokens) }
+    BatchRequest {
+        num_top_logprobs: Some(2),
+        return_caches: true,
+        ..BatchRequest::new(prompt.to_vec(), max_tokens)
+    }
 }
 
 fn answers(model: &Model, requests: Vec<BatchRequest>, options: BatchOptions) -> Vec<BatchAnswer> {
@@ -122,7 +126,7 @@ fn check(case: &str, lengths: &[usize], max_tokens: &[usize], options: &BatchOpt
 }
 
 #[test]
-fn a_batch_answers_as_each_request_alone() {
+fn a_batch_answers_as_unbatched_requests() {
     for case in MODELS {
         check(case, &[12, 5, 9], &[10], &BatchOptions::default());
         check(case, &[7], &[10], &BatchOptions::default());
@@ -178,6 +182,7 @@ fn random_schedule(case: &str, seed: u64) {
             let id = batch
                 .insert(BatchRequest {
                     boundaries,
+                    return_caches: true,
                     ..BatchRequest::new(prompt.clone(), max_tokens)
                 })
                 .expect("insert");
@@ -224,7 +229,7 @@ fn random_schedule(case: &str, seed: u64) {
 }
 
 #[test]
-fn any_schedule_gives_the_tokens_of_each_request_alone() {
+fn any_schedule_gives_the_tokens_of_unbatched_requests() {
     for case in MODELS {
         for seed in 0..5 {
             random_schedule(case, seed);
@@ -277,7 +282,8 @@ fn a_prompt_that_is_cached_to_its_end_is_answered() {
         let model = model(case);
         let prompt = Numbers(4).tokens(&model, 9);
         let mut batch = BatchGenerator::new(model.clone(), BatchOptions::default());
-        let id = batch.insert(BatchRequest::new(prompt.clone(), 3)).expect("insert");
+        let request = BatchRequest { return_caches: true, ..BatchRequest::new(prompt.clone(), 3) };
+        let id = batch.insert(request).expect("insert");
         while batch.next().expect("step").tokens.is_empty() {}
         let row = batch.remove(id).expect("remove").expect("a row");
         let expected = tokens(&unbatched(&model, &row.tokens, 4));
@@ -535,7 +541,7 @@ fn figures_count_what_was_done() {
 }
 
 #[test]
-fn a_request_that_fails_leaves_the_others_alone() {
+fn a_failing_request_does_not_affect_the_others() {
     let model = model("llama/dense-tied");
     let requests = vec![
         BatchRequest::new(vec![1, 2], 3),
@@ -650,6 +656,34 @@ fn a_processor_that_fails_ends_its_request_only() {
 }
 
 #[test]
+fn caches_are_returned_only_on_request() {
+    let model = model("llama/dense-tied");
+    let prompt = Numbers(6).tokens(&model, 5);
+    for num_rows in [1, 3] {
+        // All rows end in the same step, so that those with and without caches leave together.
+        for returning in 0..=num_rows {
+            let request = |index| BatchRequest {
+                return_caches: index < returning,
+                ..BatchRequest::new(prompt.clone(), 4)
+            };
+            let requests = (0..num_rows).map(request).collect();
+            let answers = answers(&model, requests, BatchOptions::default());
+            for (index, answer) in answers.iter().enumerate() {
+                let offsets: Vec<usize> =
+                    answer.finish.caches.iter().map(|cache| cache.offset()).collect();
+                let num_layers = if index < returning { model.make_cache().len() } else { 0 };
+                assert_eq!(offsets, vec![answer.finish.tokens.len(); num_layers]);
+            }
+        }
+    }
+    let mut batch = BatchGenerator::new(model.clone(), BatchOptions::default());
+    let ids = [(); 2].map(|()| batch.insert(BatchRequest::new(prompt.clone(), 9)).expect("insert"));
+    while batch.next().expect("step").tokens.is_empty() {}
+    let row = batch.remove(ids[0]).expect("remove").expect("a row");
+    assert!(row.caches.is_empty() && row.tokens.starts_with(&prompt));
+}
+
+#[test]
 fn an_answer_that_ends_as_its_pass_fails_is_whole_but_leaves_no_caches() {
     let folder = tempfile::tempdir().expect("a folder");
     let config =
@@ -679,7 +713,7 @@ fn an_answer_that_ends_as_its_pass_fails_is_whole_but_leaves_no_caches() {
 }
 
 #[test]
-fn a_seed_gives_the_same_answer_alone_and_in_company() {
+fn a_seed_gives_the_same_answer_batched_and_unbatched() {
     let model = model("llama/dense-tied");
     let params = |seed, top_k| SamplingParams {
         temperature: 1.0,

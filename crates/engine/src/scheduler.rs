@@ -128,6 +128,7 @@ impl Scheduler {
             num_top_logprobs: request.num_top_logprobs,
             stop: sequence.eos_token_ids()?.into_iter().map(|id| vec![id]).collect(),
             caches,
+            return_caches: request.uses_prompt_cache(),
             boundaries: if sequence.sampled.is_empty() {
                 sequence.uncached_checkpoints_at()
             } else {

@@ -28,6 +28,7 @@ pub(super) struct Row {
     num_sampled: usize,
     max_tokens: usize,
     num_top_logprobs: Option<usize>,
+    pub(super) returns_caches: bool,
     /// The log-probabilities `[1, V]` from which the row's next input was sampled.
     logprobs: Option<Array>,
     /// Whether the row's next input was sampled; the first one is the prompt's last token.
@@ -46,6 +47,7 @@ impl Row {
             num_sampled: 0,
             max_tokens: request.max_tokens,
             num_top_logprobs: request.num_top_logprobs,
+            returns_caches: request.return_caches,
             logprobs: None,
             is_input_sampled: false,
         }
@@ -122,6 +124,14 @@ impl DecodeBatch {
         self.rows.len()
     }
 
+    pub(super) fn returns_caches(&self, row: usize) -> bool {
+        self.rows[row].returns_caches
+    }
+
+    pub(super) fn tokens(&self, row: usize) -> &[u32] {
+        &self.rows[row].tokens
+    }
+
     pub(super) fn position(&self, id: RequestId) -> Option<usize> {
         self.rows.iter().position(|row| row.id == id)
     }
@@ -160,7 +170,8 @@ impl DecodeBatch {
         self.split_off(&[], kept).map(|_| ())
     }
 
-    /// Keeps only the rows `kept`, in that order, and returns the state of the rows `leaving`.
+    /// Keeps only the rows `kept`, in that order, and returns the state of the rows `leaving`; its
+    /// caches are empty unless the row's request asked for them.
     fn split_off(&mut self, leaving: &[usize], kept: &[usize]) -> Result<Vec<RowState>, LmError> {
         if kept.len() == self.rows.len() {
             return Ok(Vec::new());
@@ -168,16 +179,24 @@ impl DecodeBatch {
         let state =
             |&row: &usize| RowState { caches: Vec::new(), tokens: self.rows[row].tokens.clone() };
         let mut states: Vec<RowState> = leaving.iter().map(state).collect();
+        // The states that get caches, with their rows.
+        let mut returning: Vec<(&mut RowState, usize)> = states
+            .iter_mut()
+            .zip(leaving.iter().copied())
+            .filter(|&(_, row)| self.rows[row].returns_caches)
+            .collect();
         let caches = std::mem::take(&mut self.caches);
-        if let (1, [state]) = (self.rows.len(), states.as_mut_slice()) {
-            state.caches = caches;
+        if self.rows.len() == 1 {
+            if let [(state, _)] = returning.as_mut_slice() {
+                state.caches = caches;
+            }
         } else {
             // Each layer is evaluated and its batch dropped before the next one, so that many rows
             // that end together are not in memory twice.
             for cache in caches {
                 let mut cache = [cache];
-                for (state, &row) in states.iter_mut().zip(leaving) {
-                    state.caches.extend(extract(&cache, row)?);
+                for (state, row) in &mut returning {
+                    state.caches.extend(extract(&cache, *row)?);
                 }
                 match *kept {
                     [] => {}
@@ -187,10 +206,9 @@ impl DecodeBatch {
                         self.caches.extend(cache);
                     }
                 }
-                let computed =
-                    states.iter().filter_map(|state| state.caches.last()).chain(self.caches.last());
-                if !states.is_empty() {
-                    eval(computed.flat_map(LayerCache::arrays))?;
+                if !returning.is_empty() {
+                    let extracted = returning.iter().filter_map(|(state, _)| state.caches.last());
+                    eval(extracted.chain(self.caches.last()).flat_map(LayerCache::arrays))?;
                 }
             }
         }

@@ -38,7 +38,7 @@ use crate::{LmError, ffi, memory};
 const CLEAR_CACHE_EVERY: usize = 512;
 
 /// Generates many sequences at once. It owns their caches; when a sequence ends or is removed, its
-/// caches are returned.
+/// caches are returned if the request asked for them.
 #[derive(Debug)]
 pub struct BatchGenerator {
     model: Model,
@@ -136,8 +136,8 @@ impl BatchGenerator {
         self.decode_batches.iter().map(DecodeBatch::num_rows).sum()
     }
 
-    /// Cancels a request and returns what was computed for it; `None` if it is unknown or has
-    /// ended.
+    /// Cancels a request and returns its tokens, and its caches if it asked for them; `None` if it is
+    /// unknown or has ended.
     ///
     /// Its part of the batch is freed at once. On an error the request is removed, but its caches
     /// are lost.
@@ -149,7 +149,11 @@ impl BatchGenerator {
             return Ok(Some(self.prefilling.remove(index).into_state()));
         }
         let Some((index, row)) = self.find_decoding(id) else { return Ok(None) };
-        let state = self.decode_batches[index].state(row);
+        let batch = &self.decode_batches[index];
+        let state = match batch.returns_caches(row) {
+            true => batch.state(row),
+            false => Ok(RowState { caches: Vec::new(), tokens: batch.tokens(row).to_vec() }),
+        };
         let kept: Vec<usize> =
             (0..self.decode_batches[index].num_rows()).filter(|&other| other != row).collect();
         if kept.is_empty() {

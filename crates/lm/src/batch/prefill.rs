@@ -108,8 +108,10 @@ impl Prefilling {
         RowState { caches: self.caches.clone(), tokens: self.row.tokens.clone() }
     }
 
+    /// The state of a removed row; its caches are empty unless the request asked for them.
     pub(super) fn into_state(self) -> RowState {
-        RowState { caches: self.caches, tokens: self.row.tokens }
+        let caches = if self.row.returns_caches { self.caches } else { Vec::new() };
+        RowState { caches, tokens: self.row.tokens }
     }
 
     /// The end of the next chunk: after a step, at a boundary, or before the last token.

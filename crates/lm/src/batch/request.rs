@@ -65,6 +65,9 @@ pub struct BatchRequest {
     pub stop: Vec<Vec<u32>>,
     /// How many of the likeliest tokens to report with each token; `None` for no log-probabilities.
     pub num_top_logprobs: Option<usize>,
+    /// Whether the caches are returned when the request ends or is removed. That copies and
+    /// evaluates the caches of a row that was in a batch.
+    pub return_caches: bool,
 }
 
 impl BatchRequest {
@@ -80,6 +83,7 @@ impl BatchRequest {
             processors: LogitsProcessors::default(),
             stop: Vec::new(),
             num_top_logprobs: None,
+            return_caches: false,
         }
     }
 }
@@ -149,10 +153,10 @@ pub struct BatchFinish {
     /// `Stop` for a stop sequence, also if it ends with the token number `max_tokens`; else
     /// `Length`.
     pub reason: FinishReason,
-    /// One per layer; empty if the pass over the last token failed. They share no memory with the
-    /// batch.
+    /// One per layer; empty unless [`BatchRequest::return_caches`], and if the pass over the last
+    /// token failed. They share no memory with the batch.
     pub caches: Vec<LayerCache>,
-    /// The tokens that `caches` hold: `cached_tokens`, prompt and generated tokens, of which the
+    /// The tokens that the caches hold: `cached_tokens`, prompt and generated tokens, of which the
     /// last may be missing.
     pub tokens: Vec<u32>,
 }
@@ -162,6 +166,6 @@ pub struct BatchFinish {
 pub struct RowState {
     /// One per layer.
     pub caches: Vec<LayerCache>,
-    /// The tokens that `caches` hold, beginning with `cached_tokens`.
+    /// The tokens that the caches hold, beginning with `cached_tokens`.
     pub tokens: Vec<u32>,
 }
