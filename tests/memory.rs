@@ -1,7 +1,9 @@
 //! Memory over many requests: all memory of an answer is freed when it ends. This test runs in its
 //! own process, because MLX's counters cover all threads.
 
-use cairn_engine::{Engine, EngineOptions, GenerateEvent, GenerateRequest, PromptInput};
+use cairn_engine::{
+    Engine, EngineOptions, GenerateEvent, GenerateRequest, Generation, PromptInput,
+};
 
 /// Answers `count` requests of varied lengths, up to ten at once.
 async fn answer(engine: &Engine, count: usize) {
@@ -37,6 +39,33 @@ async fn answer(engine: &Engine, count: usize) {
     }
 }
 
+/// The peak of a small answer that begins after a large prompt was read beside it does not include
+/// that prompt.
+async fn an_answer_has_a_peak_of_its_own(engine: &Engine) {
+    let request = |num_tokens: usize, max_tokens| {
+        let tokens = (0..num_tokens).map(|index| index as u32 * 31 % 256).collect();
+        let mut request = GenerateRequest::new(PromptInput::Tokens(tokens));
+        request.max_tokens = max_tokens;
+        request.use_prompt_cache = false;
+        request.ignore_eos = true;
+        request
+    };
+    let finished = async |generation: &mut Generation| {
+        while let Some(event) = generation.recv().await {
+            if let GenerateEvent::Finished(finished) = event {
+                return finished.stats.mlx_peak_bytes;
+            }
+        }
+        panic!("no answer");
+    };
+    let mut large = engine.generate(request(1500, 400));
+    while !matches!(large.recv().await, Some(GenerateEvent::Delta { .. })) {}
+    let small = finished(&mut engine.generate(request(2, 2))).await;
+    large.stop();
+    let large = finished(&mut large).await;
+    assert!(small < large, "{small} and {large}");
+}
+
 #[tokio::test]
 async fn a_thousand_requests_leave_no_memory_behind() {
     let (engine, _events) = Engine::start(EngineOptions::default());
@@ -47,6 +76,7 @@ async fn a_thousand_requests_leave_no_memory_behind() {
         engine.score(PromptInput::Tokens(vec![1, 2]), 0).await.expect("a score");
         engine.status().borrow().mlx_active_bytes
     };
+    an_answer_has_a_peak_of_its_own(&engine).await;
     let loaded = settled().await;
     for hundred in 1..=10 {
         answer(&engine, 100).await;

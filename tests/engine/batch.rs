@@ -101,11 +101,14 @@ async fn a_failure_ends_one_answer_of_five() {
         let requests: Vec<GenerateRequest> = (0..5)
             .map(|index| {
                 let prompt = vec![index as u32 + 1; if index == failing { 30 } else { 3 + index }];
-                GenerateRequest {
+                let mut request = GenerateRequest {
                     sampling: sampling.clone(),
                     use_prompt_cache: false,
                     ..request(&prompt, 25)
-                }
+                };
+                // One with a bounded cache goes on with a bounded cache.
+                request.kv_cache.max_size = (index == 3).then_some(8);
+                request
             })
             .collect();
         engine.load("calm", calm.folder()).await.expect("loads");

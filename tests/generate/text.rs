@@ -100,7 +100,9 @@ fn check_tokens(
     whole: &Generated,
 ) {
     let found = answer(loaded, stops, options(60));
-    assert_eq!(found.tokens, whole.tokens[..end]);
+    // The token that completes the sequence is no part of the answer.
+    assert_eq!(found.tokens, whole.tokens[..end - 1]);
+    assert_eq!(found.last.generation_tokens, end - 1);
     assert_eq!(found.text, whole.text[..end - stop_tokens.len()]);
     assert_eq!(
         (found.last.finish_reason, found.last.stop_string),

@@ -45,9 +45,11 @@ impl Scheduler {
 
     /// Begins an answer. What is wrong with its request is told to whoever asked.
     pub(crate) fn begin(&mut self, worker: &mut Worker, job: GenerateJob) {
-        if self.is_empty() {
-            memory::reset_peak();
+        // MLX has one counter for the whole process; each answer notes the part of its own time.
+        for sequence in self.rows.values_mut().chain(&mut self.retry_queue) {
+            sequence.note_peak_memory();
         }
+        memory::reset_peak();
         let events = job.events.clone();
         let begun = guarded(worker, "beginning an answer", |worker| {
             let (mut sequence, caches) = Sequence::begin(worker, job)?;
@@ -62,7 +64,7 @@ impl Scheduler {
                 return Ok(());
             }
             let (cached, remaining) = sequence.cached_and_uncached();
-            self.insert(sequence, cached, remaining, Some(caches))
+            self.insert(sequence, cached, remaining, caches)
         });
         if let Err(error) = begun {
             let _ = events.send(GenerateEvent::Failed(error));
@@ -108,7 +110,7 @@ impl Scheduler {
         sequence: Sequence,
         cached_tokens: Vec<u32>,
         prompt: Vec<u32>,
-        caches: Option<Vec<LayerCache>>,
+        caches: Vec<LayerCache>,
     ) -> Result<(), EngineError> {
         let loaded = &sequence.loaded.model;
         let request = &sequence.job.request;
@@ -127,7 +129,7 @@ impl Scheduler {
             processors,
             num_top_logprobs: request.num_top_logprobs,
             stop: sequence.eos_token_ids()?.into_iter().map(|id| vec![id]).collect(),
-            caches,
+            caches: Some(caches),
             return_caches: request.uses_prompt_cache(),
             boundaries: if sequence.sampled.is_empty() {
                 sequence.uncached_checkpoints_at()
@@ -261,8 +263,11 @@ impl Scheduler {
                 sequence.job.fail(EngineError::Interrupted);
                 continue;
             };
-            match guarded(worker, "answering", |_| self.insert(sequence, Vec::new(), prompt, None))
-            {
+            let inserted = guarded(worker, "answering", |_| {
+                let caches = sequence.new_caches()?;
+                self.insert(sequence, Vec::new(), prompt, caches)
+            });
+            match inserted {
                 Ok(()) => return,
                 Err(error) => drop(events.send(GenerateEvent::Failed(error))),
             }

@@ -64,6 +64,8 @@ pub(crate) struct Sequence {
     began: Instant,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
+    /// The most MLX memory in use while this answer was made, up to the last reset of the counter.
+    peak_memory_bytes: u64,
 }
 
 impl Sequence {
@@ -148,6 +150,7 @@ impl Sequence {
             stop_string: None,
             first_token: None,
             last_token: None,
+            peak_memory_bytes: 0,
             job,
             loaded,
             prompt,
@@ -260,6 +263,17 @@ impl Sequence {
         self.ended_by_eos = true;
     }
 
+    /// Empty caches, bounded as the request asks.
+    pub(crate) fn new_caches(&self) -> Result<Vec<LayerCache>, LmError> {
+        let max_size = self.job.request.kv_cache.effective_max_size();
+        make_prompt_cache(&self.loaded.model.model, max_size)
+    }
+
+    /// Takes over MLX's peak before the counter is reset for another answer.
+    pub(crate) fn note_peak_memory(&mut self) {
+        self.peak_memory_bytes = self.peak_memory_bytes.max(memory::peak_bytes());
+    }
+
     fn count(&mut self, token: u32) {
         let now = Instant::now();
         self.first_token.get_or_insert(now);
@@ -370,7 +384,7 @@ impl Sequence {
             generation_tps: self.generation_tps(),
             time_to_first_token_ms: until_first(self.job.arrived) * 1e3,
             mlx_active_bytes: memory::active_bytes(),
-            mlx_peak_bytes: memory::peak_bytes(),
+            mlx_peak_bytes: self.peak_memory_bytes.max(memory::peak_bytes()),
             process_bytes: 0,
             process_peak_bytes: 0,
         }

@@ -24,7 +24,8 @@ pub struct GenerationResponse {
     /// Prompt tokens read per second, without cached ones; the time ends with the first sampled
     /// token.
     pub prompt_tps: f64,
-    /// Tokens sampled so far, including one that ends the answer.
+    /// Tokens of the answer so far: all sampled ones, without an end-of-sequence token or one that
+    /// completed a stop sequence.
     pub generation_tokens: usize,
     /// Tokens sampled per second after the first; 0 with the first, whose time belongs to the
     /// prompt.
@@ -45,7 +46,7 @@ pub struct GenerationResponse {
 pub struct Generated {
     /// Its text.
     pub text: String,
-    /// Its tokens, including one that ended it.
+    /// Its tokens, as many as [`GenerationResponse::generation_tokens`].
     pub tokens: Vec<u32>,
     /// The last token's response, with the statistics of the whole answer.
     pub last: GenerationResponse,
@@ -58,13 +59,13 @@ pub(super) struct Clock {
     pub(super) num_read: usize,
     pub(super) began: Instant,
     pub(super) first_token: Option<Instant>,
-    pub(super) generation_tokens: usize,
+    pub(super) num_sampled: usize,
 }
 
 impl Clock {
     pub(super) fn tick(&mut self) {
         self.first_token.get_or_insert_with(Instant::now);
-        self.generation_tokens += 1;
+        self.num_sampled += 1;
     }
 
     /// A response with the present statistics and without text.
@@ -82,9 +83,9 @@ impl Clock {
             from_draft,
             prompt_tokens: self.prompt_tokens,
             prompt_tps: rate(self.num_read, (first_token - self.began).as_secs_f64()),
-            generation_tokens: self.generation_tokens,
+            generation_tokens: self.num_sampled,
             generation_tps: rate(
-                self.generation_tokens.saturating_sub(1),
+                self.num_sampled.saturating_sub(1),
                 first_token.elapsed().as_secs_f64(),
             ),
             peak_memory_gb: memory::peak_bytes() as f64 / 1e9,

@@ -87,13 +87,8 @@ pub fn stream_generate(
         Some(_) | None => input.tokens.len(), // embeddings of another shape are refused below
     };
     let prompt_tokens = input.cached_tokens.len() + num_read;
-    let clock = Clock {
-        prompt_tokens,
-        num_read,
-        began: Instant::now(),
-        first_token: None,
-        generation_tokens: 0,
-    };
+    let clock =
+        Clock { prompt_tokens, num_read, began: Instant::now(), first_token: None, num_sampled: 0 };
     let mut own_caches = Vec::new();
     let caches = caches.unwrap_or(&mut own_caches);
     let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
@@ -129,6 +124,7 @@ pub fn generate(loaded: &LoadedModel, request: StreamRequest<'_>) -> Result<Gene
         let Some(response) = stream.next().transpose()? else { return Err(LmError::EmptyPrompt) };
         text.push_str(&response.text);
         tokens.push(response.token);
+        tokens.truncate(response.generation_tokens);
         if response.finish_reason.is_some() {
             return Ok(Generated { text, tokens, last: response });
         }
@@ -174,7 +170,7 @@ impl ResponseStream {
         self.clock.tick();
         let mut response = self.clock.response(token, from_draft, logprobs);
         let mut step = self.text.push(token)?;
-        if step.end.is_none() && self.clock.generation_tokens == self.max_tokens {
+        if step.end.is_none() && self.clock.num_sampled == self.max_tokens {
             let rest = self.text.finish()?;
             step.text += &rest.text;
             step.end = rest.end;
@@ -185,6 +181,7 @@ impl ResponseStream {
             response.finish_reason = Some(FinishReason::Stop);
             response.stop_string = end.stop_string;
             response.stop_tokens = end.stop_tokens;
+            response.generation_tokens -= usize::from(end.excludes_last_token);
         }
         Ok(Some(response))
     }

@@ -44,6 +44,9 @@ pub struct AnswerEnd {
     pub stop_string: Option<String>,
     /// The tokens that ended it: see [`super::GenerationResponse::stop_tokens`].
     pub stop_tokens: Vec<u32>,
+    /// Whether the last token ended it as an end-of-sequence token or as the end of a stop sequence,
+    /// and so is no part of the answer.
+    pub excludes_last_token: bool,
 }
 
 /// Decodes the text of one answer and applies its [`Stops`]. The pieces concatenate to the decoded
@@ -75,13 +78,13 @@ impl AnswerText {
     /// Takes the next token.
     pub fn push(&mut self, token: u32) -> Result<AnswerStep, LmError> {
         if self.stops.eos_token_ids.contains(&token) {
-            return self.finish_with(AnswerEnd { stop_string: None, stop_tokens: vec![token] });
+            return self.finish_with(vec![token]);
         }
         self.undecided.push_back(token);
         if let Some(index) = self.search.push(token) {
             let sequence = self.stops.token_sequences.get(index).cloned().unwrap_or_default();
             self.undecided.truncate(self.undecided.len().saturating_sub(sequence.len()));
-            return self.finish_with(AnswerEnd { stop_string: None, stop_tokens: sequence });
+            return self.finish_with(sequence);
         }
         self.decode(self.undecided.len() - self.possible_start())
     }
@@ -106,9 +109,15 @@ impl AnswerText {
         Ok(step)
     }
 
-    fn finish_with(&mut self, end: AnswerEnd) -> Result<AnswerStep, LmError> {
+    fn finish_with(&mut self, stop_tokens: Vec<u32>) -> Result<AnswerStep, LmError> {
         let mut step = self.finish()?;
-        step.end.get_or_insert(end);
+        let end = AnswerEnd { stop_string: None, stop_tokens, excludes_last_token: true };
+        // The withheld text may have completed a stop string before this token.
+        let end = match step.end.take() {
+            Some(earlier) => AnswerEnd { excludes_last_token: true, ..earlier },
+            None => end,
+        };
+        step.end = Some(end);
         Ok(step)
     }
 
@@ -208,6 +217,7 @@ impl Withheld {
         AnswerEnd {
             stop_string: Some(stop_string),
             stop_tokens: self.0.iter().filter_map(|withheld| withheld.token).collect(),
+            excludes_last_token: false,
         }
     }
 }
