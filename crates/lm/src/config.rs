@@ -4,14 +4,29 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::LmError;
-use crate::error::read_json;
+use crate::error::read_file;
 
 /// config.json files are a few kilobytes; a megabyte is not one.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
-/// Reads config.json as plain JSON.
-pub fn read(folder: &Path) -> Result<serde_json::Value, LmError> {
-    read_json(&folder.join("config.json"), MAX_CONFIG_BYTES)
+/// config.json as it was read.
+#[derive(Debug)]
+pub struct ConfigFile {
+    /// Its bytes, from which hashes are computed.
+    pub bytes: Vec<u8>,
+    /// The parsed bytes.
+    pub value: serde_json::Value,
+}
+
+impl ConfigFile {
+    /// Reads config.json in `folder`.
+    pub fn read(folder: &Path) -> Result<Self, LmError> {
+        let path = folder.join("config.json");
+        let bytes = read_file(&path, MAX_CONFIG_BYTES)?;
+        let value =
+            serde_json::from_slice(&bytes).map_err(|source| LmError::Json { path, source })?;
+        Ok(ConfigFile { bytes, value })
+    }
 }
 
 /// Deserializes config.json into an architecture's arguments; an error names the file.

@@ -4,14 +4,16 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::SystemTime;
 
+use crate::LmError;
+use crate::config::ConfigFile;
 use crate::device::ComputeDevice;
 use crate::error::{read_file, read_json};
 use crate::models::Model;
-use crate::safetensors_header::check_weight_files;
+use crate::safetensors_header::SafetensorsFile;
 use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer};
 use crate::weights::LoadOptions;
-use crate::{LmError, config};
 
 /// A loaded model folder.
 #[derive(Debug)]
@@ -55,20 +57,21 @@ impl LoadedModel {
     /// others.
     pub fn load(folder: &Path, options: LoadOptions) -> Result<Self, LmError> {
         // Small files first, so that a broken tokenizer is reported before gigabytes are read.
-        let config = config::read(folder)?;
+        let config = ConfigFile::read(folder)?;
         let tokenizer = Rc::new(Tokenizer::load(folder)?);
-        let eos_token_ids = eos_token_ids(folder, &config, &tokenizer)?;
-        let (model, weight_bytes) = Model::load(folder, options)?;
-        let model_type =
-            config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default().to_owned();
+        let eos_token_ids = eos_token_ids(folder, &config.value, &tokenizer)?;
+        let (model, weights) = Model::load_with(folder, &config.value, options)?;
+        let model_type = config.value.get("model_type").and_then(|name| name.as_str());
+        let model_type = model_type.unwrap_or_default().to_owned();
+        let revision = model.numerics_revision();
         Ok(LoadedModel {
-            fingerprint: fingerprint(folder, options, weight_bytes)?,
-            identity: identity(folder, options, weight_bytes)?,
+            fingerprint: fingerprint(&config.bytes, options, revision, &weights.files)?,
+            identity: identity(folder, &config.bytes, options, &weights.files)?,
             model,
             tokenizer,
             eos_token_ids,
             model_type,
-            weight_bytes,
+            weight_bytes: weights.num_bytes,
         })
     }
 }
@@ -103,44 +106,57 @@ const SAMPLE_BYTES: u64 = 64 << 10;
 const NUM_SAMPLES: u64 = 64;
 
 /// Hashes config.json, the name, length, modification time and samples of every weight file, and
-/// the settings that change the computed numbers.
-fn fingerprint(folder: &Path, options: LoadOptions, weight_bytes: u64) -> Result<String, LmError> {
-    use std::io::{Read, Seek, SeekFrom};
-
+/// the settings and the revision of the code that change the computed numbers. The files are those
+/// that the weights were read from, whatever stands at their paths now.
+fn fingerprint(
+    config: &[u8],
+    options: LoadOptions,
+    numerics_revision: u32,
+    files: &[SafetensorsFile],
+) -> Result<String, LmError> {
     let mut hasher = blake3::Hasher::new();
     let mut part = |bytes: &[u8]| {
         hasher.update(&(bytes.len() as u64).to_le_bytes());
         hasher.update(bytes);
     };
-    part(b"cairn model fingerprint 1");
-    let device = ComputeDevice::current();
-    part(
-        format!("{:?} keep_quantized={}", device.compute_dtype(), options.keep_quantized)
-            .as_bytes(),
-    );
-    part(&read_file(&folder.join("config.json"), 1 << 20)?);
-    // A scripted model has no weights, and nothing to check.
-    let files = if weight_bytes == 0 { Vec::new() } else { check_weight_files(folder)? };
-    for file in &files {
-        let path = file.path();
-        let read = |source| LmError::Read { path: path.to_owned(), source };
-        let mut file = std::fs::File::open(path).map_err(read)?;
-        let metadata = file.metadata().map_err(read)?;
+    part(b"cairn model fingerprint 2");
+    part(precision(options).as_bytes());
+    part(&numerics_revision.to_le_bytes());
+    part(config);
+    let mut sample = Vec::new();
+    for file in files {
+        let read = |source| LmError::Read { path: file.path().to_owned(), source };
+        let metadata = file.file().metadata().map_err(read)?;
         let length = metadata.len();
-        part(path.file_name().unwrap_or_default().as_encoded_bytes());
+        part(file.path().file_name().unwrap_or_default().as_encoded_bytes());
         part(&length.to_le_bytes());
         // Samples can miss an edit in place; the modification time does not.
-        part(format!("{:?}", metadata.modified().map_err(read)?).as_bytes());
-        let mut sample = Vec::new();
+        part(&unix_nanoseconds(metadata.modified().map_err(read)?).to_le_bytes());
         for index in 0..NUM_SAMPLES {
             let position = length.saturating_sub(SAMPLE_BYTES) / (NUM_SAMPLES - 1).max(1) * index;
-            file.seek(SeekFrom::Start(position)).map_err(read)?;
-            sample.clear();
-            file.by_ref().take(SAMPLE_BYTES).read_to_end(&mut sample).map_err(read)?;
+            sample.resize(SAMPLE_BYTES.min(length - position) as usize, 0);
+            file.read_at(&mut sample, position)?;
             part(&sample);
         }
     }
     Ok(hasher.finalize().to_hex()[..32].to_owned())
+}
+
+/// Nanoseconds since the Unix epoch; negative before it.
+fn unix_nanoseconds(time: SystemTime) -> i128 {
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => after.as_nanos() as i128,
+        Err(before) => -(before.duration().as_nanos() as i128),
+    }
+}
+
+/// The type that is computed in, in words.
+fn precision(options: LoadOptions) -> String {
+    match (ComputeDevice::current().compute_dtype(), options.keep_quantized) {
+        (Some(dtype), false) => format!("{dtype:?}").to_lowercase(),
+        (Some(dtype), true) => format!("{dtype:?} on quantized weights").to_lowercase(),
+        (None, _) => "as stored".to_owned(),
+    }
 }
 
 /// How many bytes are hashed at the start and in the middle of a tensor.
@@ -150,8 +166,9 @@ const MAX_SAMPLED_TENSORS: usize = 4096;
 
 fn identity(
     folder: &Path,
+    config: &[u8],
     options: LoadOptions,
-    weight_bytes: u64,
+    files: &[SafetensorsFile],
 ) -> Result<ModelIdentity, LmError> {
     let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex()[..32].to_owned();
     let optional = |name: &str| match folder.join(name) {
@@ -163,25 +180,18 @@ fn identity(
         source if source.is_empty() => optional("tokenizer_config.json")?,
         source => source,
     };
-    let dtype = ComputeDevice::current().compute_dtype();
-    let precision = match (dtype, options.keep_quantized) {
-        (Some(dtype), false) => format!("{dtype:?}").to_lowercase(),
-        (Some(dtype), true) => format!("{dtype:?} on quantized weights").to_lowercase(),
-        (None, _) => "as stored".to_owned(),
-    };
     Ok(ModelIdentity {
-        config: hash(&read_file(&folder.join("config.json"), 1 << 20)?),
-        weights: weights_hash(folder, weight_bytes)?,
+        config: hash(config),
+        weights: weights_hash(files)?,
         tokenizer: hash(&optional("tokenizer.json")?),
         template: hash(&template),
-        precision,
+        precision: precision(options),
     })
 }
 
 /// Hashes names, types, shapes and samples of all tensors; the result does not depend on how they
 /// are spread over files.
-fn weights_hash(folder: &Path, weight_bytes: u64) -> Result<String, LmError> {
-    let files = if weight_bytes == 0 { Vec::new() } else { check_weight_files(folder)? };
+fn weights_hash(files: &[SafetensorsFile]) -> Result<String, LmError> {
     let mut tensors: Vec<_> = files
         .iter()
         .flat_map(|file| file.tensors().iter().map(move |tensor| (file, tensor)))
@@ -204,4 +214,63 @@ fn weights_hash(folder: &Path, weight_bytes: u64) -> Result<String, LmError> {
         }
     }
     Ok(hasher.finalize().to_hex()[..32].to_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::safetensors_header::check_weight_files;
+
+    const OPTIONS: LoadOptions = LoadOptions { keep_quantized: true };
+
+    /// A folder with the weight file of a checkpoint.
+    fn folder() -> tempfile::TempDir {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama");
+        let folder = tempfile::tempdir().unwrap();
+        let file = "model.safetensors";
+        std::fs::copy(golden.join("dense-tied").join(file), folder.path().join(file)).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_fingerprint_is_that_of_the_files_that_were_read() {
+        let (folder, other) = (folder(), folder());
+        let path = folder.path().join("model.safetensors");
+        let files = check_weight_files(folder.path()).unwrap();
+        let before = fingerprint(b"{}", OPTIONS, 1, &files).unwrap();
+        std::fs::rename(other.path().join("model.safetensors"), &path).unwrap();
+        std::fs::File::options()
+            .append(true)
+            .open(&path)
+            .and_then(|file| file.set_modified(SystemTime::UNIX_EPOCH))
+            .unwrap();
+        assert_eq!(fingerprint(b"{}", OPTIONS, 1, &files).unwrap(), before);
+        let replaced = check_weight_files(folder.path()).unwrap();
+        assert_ne!(fingerprint(b"{}", OPTIONS, 1, &replaced).unwrap(), before);
+    }
+
+    #[test]
+    fn all_that_changes_numbers_changes_the_fingerprint() {
+        let of = |config: &[u8], keep_quantized, revision| {
+            fingerprint(config, LoadOptions { keep_quantized }, revision, &[]).unwrap()
+        };
+        let first = of(b"{}", true, 1);
+        assert_eq!(of(b"{}", true, 1), first);
+        assert_ne!(of(b"{} ", true, 1), first);
+        assert_ne!(of(b"{}", true, 2), first);
+        if ComputeDevice::current() == ComputeDevice::Cpu {
+            assert_ne!(of(b"{}", false, 1), first);
+        }
+    }
+
+    #[test]
+    fn times_are_written_as_numbers() {
+        let epoch = SystemTime::UNIX_EPOCH;
+        assert_eq!(unix_nanoseconds(epoch), 0);
+        assert_eq!(unix_nanoseconds(epoch + Duration::new(2, 5)), 2_000_000_005);
+        assert_eq!(unix_nanoseconds(epoch - Duration::new(1, 1)), -1_000_000_001);
+    }
 }

@@ -20,6 +20,16 @@ pub struct LoadOptions {
     pub keep_quantized: bool,
 }
 
+/// The weight files of a loaded model. They are still open, so that what identifies the model is
+/// computed from the files that were read.
+#[derive(Debug, Default)]
+pub struct LoadedWeights {
+    /// Bytes of the tensors that were read.
+    pub num_bytes: u64,
+    /// The files.
+    pub files: Vec<SafetensorsFile>,
+}
+
 /// The tensors of a model folder that have not been taken yet.
 #[derive(Debug)]
 pub struct Weights {
@@ -71,11 +81,11 @@ impl Weights {
         self.remaining.retain(|name, _| !is_known(name));
     }
 
-    /// Returns the number of bytes read. Fails if a tensor has not been taken, which means that the
-    /// files belong to another architecture.
-    pub fn finish(self, model_type: &str) -> Result<u64, LmError> {
+    /// Returns what was read. Fails if a tensor has not been taken, which means that the files belong
+    /// to another architecture.
+    pub fn finish(self, model_type: &str) -> Result<LoadedWeights, LmError> {
         match self.remaining.keys().next() {
-            None => Ok(self.num_bytes),
+            None => Ok(LoadedWeights { num_bytes: self.num_bytes, files: self.files }),
             Some(first) => Err(LmError::UnusedWeights {
                 model_type: model_type.to_owned(),
                 count: self.remaining.len(),

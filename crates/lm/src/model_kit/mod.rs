@@ -15,10 +15,11 @@ use std::rc::Rc;
 
 use cairn_chat::SamplingParams;
 
+use crate::config::ConfigFile;
 use crate::generate::{GenerateOptions, Sampling, Stops, check_tokens, check_vocabularies};
 use crate::models::Model;
 use crate::weights::LoadOptions;
-use crate::{LmError, LoadedModel, config, memory};
+use crate::{LmError, LoadedModel, memory};
 
 use cache_wrapper::CacheWrapper;
 use generation::Call;
@@ -119,7 +120,7 @@ impl ModelKit {
     /// Reads only its config.json.
     pub fn is_draft_model_compatible(&self, folder: &Path) -> Result<bool, LmError> {
         let vocab_size =
-            config::read(folder)?.get("vocab_size").and_then(serde_json::Value::as_u64);
+            ConfigFile::read(folder)?.value.get("vocab_size").and_then(serde_json::Value::as_u64);
         Ok(vocab_size == Some(self.loaded.model.vocab_size() as u64))
     }
 

@@ -14,6 +14,9 @@ use crate::nn::{
 };
 use crate::weights::{Layer, Weights};
 
+/// See [`Architecture::numerics_revision`].
+const NUMERICS_REVISION: u32 = 1;
+
 /// The fields of config.json, with the defaults of Gemma 3 1B.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
@@ -260,6 +263,10 @@ impl Architecture for Model {
             None => LayerCache::Kv(KvCache::new()),
         };
         self.layers.iter().map(cache_of).collect()
+    }
+
+    fn numerics_revision(&self) -> u32 {
+        NUMERICS_REVISION
     }
 
     fn vocab_size(&self) -> usize {

@@ -18,6 +18,9 @@ use crate::nn::{Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, SwiG
 use crate::weights::{Layer, Weights};
 use step::CudaStep;
 
+/// See [`Architecture::numerics_revision`].
+const NUMERICS_REVISION: u32 = 1;
+
 /// The fields of config.json, with its defaults.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ModelArgs {
@@ -215,6 +218,10 @@ impl Architecture for Model {
 
     fn make_cache(&self) -> Vec<LayerCache> {
         self.layers.iter().map(|_| LayerCache::Kv(KvCache::new())).collect()
+    }
+
+    fn numerics_revision(&self) -> u32 {
+        NUMERICS_REVISION
     }
 
     fn vocab_size(&self) -> usize {

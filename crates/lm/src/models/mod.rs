@@ -15,7 +15,7 @@ use std::rc::Rc;
 use mlx_rs::Array;
 
 use crate::cache::LayerCache;
-use crate::weights::{LoadOptions, Weights};
+use crate::weights::{LoadOptions, LoadedWeights, Weights};
 use crate::{LmError, config};
 
 /// The values of config.json's `model_type` that can be loaded.
@@ -37,6 +37,11 @@ pub(crate) trait Architecture: Debug {
     /// Empty caches, one per layer.
     fn make_cache(&self) -> Vec<LayerCache>;
 
+    /// The revision of the architecture's numerics, which is part of a model's fingerprint. It has to
+    /// be increased with every change after which keys, values or states differ by more than
+    /// rounding, so that caches from before the change are not reused.
+    fn numerics_revision(&self) -> u32;
+
     /// The size of the vocabulary: token ids are smaller.
     fn vocab_size(&self) -> usize;
 
@@ -51,18 +56,29 @@ pub struct Model(Rc<dyn Architecture>);
 impl Model {
     /// Loads the model in `folder` and returns it with the number of bytes of its weights.
     pub fn load(folder: &Path, options: LoadOptions) -> Result<(Self, u64), LmError> {
-        let config = config::read(folder)?;
+        let config = config::ConfigFile::read(folder)?;
+        let (model, weights) = Model::load_with(folder, &config.value, options)?;
+        Ok((model, weights.num_bytes))
+    }
+
+    /// Loads the model in `folder`, whose config.json has been read.
+    pub(crate) fn load_with(
+        folder: &Path,
+        config: &serde_json::Value,
+        options: LoadOptions,
+    ) -> Result<(Self, LoadedWeights), LmError> {
         let model_type =
             config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default();
         match model_type {
-            "gemma3_text" => load(folder, &config, model_type, options, gemma3_text::Model::load),
-            "llama" | "mistral" => load(folder, &config, model_type, options, llama::Model::load),
-            "qwen3" => load(folder, &config, model_type, options, qwen3::Model::load),
-            "qwen3_moe" => load(folder, &config, model_type, options, qwen3_moe::Model::load),
-            "qwen3_next" => load(folder, &config, model_type, options, qwen3_next::Model::load),
+            "gemma3_text" => load(folder, config, model_type, options, gemma3_text::Model::load),
+            "llama" | "mistral" => load(folder, config, model_type, options, llama::Model::load),
+            "qwen3" => load(folder, config, model_type, options, qwen3::Model::load),
+            "qwen3_moe" => load(folder, config, model_type, options, qwen3_moe::Model::load),
+            "qwen3_next" => load(folder, config, model_type, options, qwen3_next::Model::load),
             #[cfg(feature = "scripted")]
             "scripted" => {
-                Ok((Model(Rc::new(scripted::Model::load(config::arguments(folder, &config)?)?)), 0))
+                let model = scripted::Model::load(config::arguments(folder, config)?)?;
+                Ok((Model(Rc::new(model)), LoadedWeights::default()))
             }
             other => Err(LmError::UnknownModelType {
                 model_type: other.to_owned(),
@@ -101,6 +117,11 @@ impl Model {
         self.0.make_cache()
     }
 
+    /// The revision of the architecture's numerics: caches of another revision must not be reused.
+    pub fn numerics_revision(&self) -> u32 {
+        self.0.numerics_revision()
+    }
+
     /// The size of the vocabulary: token ids are smaller.
     pub fn vocab_size(&self) -> usize {
         self.0.vocab_size()
@@ -120,10 +141,10 @@ fn load<Args: serde::de::DeserializeOwned, Network: Architecture + 'static>(
     model_type: &str,
     options: LoadOptions,
     build: impl FnOnce(Args, &mut Weights) -> Result<Network, LmError>,
-) -> Result<(Model, u64), LmError> {
+) -> Result<(Model, LoadedWeights), LmError> {
     let args = config::arguments(folder, config)?;
     let mut weights = Weights::open(folder, config, options)?;
     let network = build(args, &mut weights)?;
-    let num_bytes = weights.finish(model_type)?;
-    Ok((Model(Rc::new(network)), num_bytes))
+    let weights = weights.finish(model_type)?;
+    Ok((Model(Rc::new(network)), weights))
 }

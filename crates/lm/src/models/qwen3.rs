@@ -13,6 +13,9 @@ use crate::nn::{
 };
 use crate::weights::{Layer, Weights};
 
+/// See [`Architecture::numerics_revision`].
+const NUMERICS_REVISION: u32 = 1;
+
 /// The fields of config.json.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ModelArgs {
@@ -159,6 +162,10 @@ impl Architecture for Model {
 
     fn make_cache(&self) -> Vec<LayerCache> {
         self.layers.iter().map(|_| LayerCache::Kv(KvCache::new())).collect()
+    }
+
+    fn numerics_revision(&self) -> u32 {
+        NUMERICS_REVISION
     }
 
     fn vocab_size(&self) -> usize {

@@ -13,6 +13,9 @@ use crate::models::Architecture;
 use crate::nn::{Embedding, Linear, RmsNorm, SwitchGlu, route};
 use crate::weights::{Layer, Weights};
 
+/// See [`Architecture::numerics_revision`].
+const NUMERICS_REVISION: u32 = 1;
+
 /// The fields of config.json: those of the dense model and those of the experts.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ModelArgs {
@@ -135,6 +138,10 @@ impl Architecture for Model {
 
     fn make_cache(&self) -> Vec<LayerCache> {
         self.layers.iter().map(|_| LayerCache::Kv(KvCache::new())).collect()
+    }
+
+    fn numerics_revision(&self) -> u32 {
+        NUMERICS_REVISION
     }
 
     fn vocab_size(&self) -> usize {

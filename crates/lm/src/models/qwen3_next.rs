@@ -17,6 +17,9 @@ use crate::nn::{
 };
 use crate::weights::{Layer, Weights};
 
+/// See [`Architecture::numerics_revision`].
+const NUMERICS_REVISION: u32 = 1;
+
 /// The fields of config.json, with its defaults.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ModelArgs {
@@ -326,6 +329,10 @@ impl Architecture for Model {
             Mixer::Linear(_) => LayerCache::Arrays(ArraysCache::new(2)),
         };
         self.layers.iter().map(cache).collect()
+    }
+
+    fn numerics_revision(&self) -> u32 {
+        NUMERICS_REVISION
     }
 
     fn vocab_size(&self) -> usize {

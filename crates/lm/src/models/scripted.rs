@@ -11,6 +11,9 @@ use crate::cache::{KeysValues, KvCache, LayerCache, Mask, causal_mask};
 use crate::models::Architecture;
 use crate::{LmError, ffi};
 
+/// See [`Architecture::numerics_revision`].
+const NUMERICS_REVISION: u32 = 1;
+
 /// The fields of a scripted model's config.json.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ModelArgs {
@@ -120,6 +123,10 @@ impl Architecture for Model {
 
     fn make_cache(&self) -> Vec<LayerCache> {
         vec![LayerCache::Kv(KvCache::new())]
+    }
+
+    fn numerics_revision(&self) -> u32 {
+        NUMERICS_REVISION
     }
 
     fn vocab_size(&self) -> usize {
