@@ -6,9 +6,11 @@
 //! first.
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_void};
 use std::fmt::{self, Debug};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, Dtype, Stream};
@@ -186,25 +188,25 @@ pub fn computes_on_cuda() -> bool {
 }
 
 /// A kernel in CUDA C++. MLX compiles it on first use and caches it by name and constants.
-pub struct CudaKernel(mlx_sys::mlx_fast_cuda_kernel);
+pub(crate) struct CudaKernel(mlx_sys::mlx_fast_cuda_kernel);
 
 /// The launch configuration of a [`CudaKernel`].
 #[derive(Debug, Clone, Copy)]
-pub struct Launch<'a, const N: usize> {
+pub(crate) struct Launch<'a, const N: usize> {
     /// Template constants that the source is compiled with.
-    pub constants: &'a [(&'a CStr, i32)],
+    pub(crate) constants: &'a [(&'a CStr, i32)],
     /// Blocks in the grid's three dimensions.
-    pub blocks: [i32; 3],
+    pub(crate) blocks: [i32; 3],
     /// Threads in a block.
-    pub threads: i32,
+    pub(crate) threads: i32,
     /// Shape and type of each output.
-    pub outputs: [(&'a [i32], Dtype); N],
+    pub(crate) outputs: [(&'a [i32], Dtype); N],
 }
 
 impl CudaKernel {
     /// A kernel whose body is `source`, with the arguments `inputs` and then `outputs`. Fails on
     /// names and sources with a zero byte, and where MLX was built without CUDA.
-    pub fn new(name: &str, inputs: &[&str], outputs: &[&str], source: &str) -> Result<Self> {
+    pub(crate) fn new(name: &str, inputs: &[&str], outputs: &[&str], source: &str) -> Result<Self> {
         let text = |text: &str| {
             CString::new(text).map_err(|_| {
                 Exception::custom(format!("the kernel '{name}' has a zero byte in it"))
@@ -242,11 +244,13 @@ impl CudaKernel {
         }
     }
 
-    /// The kernel's outputs for `inputs`, which are made contiguous where they are not.
+    /// The kernel's outputs for `inputs`, which MLX makes contiguous.
     ///
-    /// What the kernel reads and writes is not checked: it must fit the inputs' shapes, types and
-    /// the launch.
-    pub fn apply<const N: usize>(
+    /// Nothing checks what the kernel reads and writes. The caller, which also wrote the source,
+    /// must pass inputs of the shapes and types that the source expects for the constants, a grid
+    /// that covers no more than these, and outputs of the shapes that the source fills. That is why
+    /// kernels are private to this crate.
+    pub(crate) fn apply<const N: usize>(
         &self,
         inputs: &[&Array],
         launch: Launch<'_, N>,
@@ -405,7 +409,11 @@ unsafe extern "C" fn trace(
     // SAFETY: by this function's contract.
     unsafe {
         let traced = &*payload.cast::<Traced>();
-        match (traced.function)(arrays_of(inputs)) {
+        let inputs = arrays_of(inputs);
+        // A panic must not unwind into MLX, which would end the process.
+        let result = catch_unwind(AssertUnwindSafe(|| (traced.function)(inputs)))
+            .unwrap_or_else(|panic| Err(Exception::custom(panic_text(panic.as_ref()))));
+        match result {
             Ok(arrays) => {
                 let handles: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
                 mlx_sys::mlx_vector_array_set_data(outputs, handles.as_ptr(), handles.len())
@@ -416,6 +424,13 @@ unsafe extern "C" fn trace(
             }
         }
     }
+}
+
+/// The message of a panic in a traced function.
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("a compiled function panicked: {}", text.unwrap_or("no message"))
 }
 
 /// # Safety
@@ -504,6 +519,16 @@ mod tests {
                     .what()
                     .contains("four is too many")
             );
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_compiled_function_is_its_error() {
+        let panicking = Compiled::new(Box::new(|_| panic!("no such shape"))).expect("compile");
+        let x = Array::from_int(1);
+        for _ in 0..2 {
+            let error = panicking.call::<1>(&[&x]).expect_err("panics");
+            assert!(error.what().contains("no such shape"), "{}", error.what());
         }
     }
 }

@@ -198,6 +198,14 @@ impl Layer<'_> {
         settings: Quantization,
     ) -> Result<(Array, Array, Array), LmError> {
         let shape = |columns: i32| [rows, &[columns]].concat();
+        // MLX packs whole groups only; a group of 32 or more fills whole u32 for any bits.
+        if inputs % settings.group_size != 0 {
+            return Err(LmError::Config {
+                name: "quantization",
+                value: format!("group_size {}", settings.group_size),
+                allowed: format!("it must divide the {inputs} inputs of '{}'", self.path),
+            });
+        }
         let groups = shape(inputs / settings.group_size);
         let weight = self.take_exact("weight", &shape(inputs * settings.bits / 32))?;
         Ok((weight, self.take("scales", &groups)?, self.take("biases", &groups)?))
@@ -255,5 +263,61 @@ pub(crate) fn mlx_dtype(dtype: safetensors_header::Dtype) -> Dtype {
         File::F32 => Dtype::Float32,
         File::U64 => Dtype::Uint64,
         File::I64 => Dtype::Int64,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A folder whose weight file has zeros for tensors of these names, types and shapes.
+    fn folder(tensors: &[(&str, &str, [usize; 2])]) -> tempfile::TempDir {
+        let mut entries = serde_json::Map::new();
+        let mut end = 0;
+        for (name, dtype, [rows, columns]) in tensors {
+            let start = end;
+            end += rows * columns * if *dtype == "U32" { 4 } else { 2 };
+            entries.insert(
+                (*name).to_owned(),
+                json!({ "dtype": dtype, "shape": [rows, columns], "data_offsets": [start, end] }),
+            );
+        }
+        let header = json!(entries).to_string();
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.resize(bytes.len() + end, 0);
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+        folder
+    }
+
+    #[test]
+    fn groups_must_divide_the_inputs_of_a_quantized_matrix() {
+        let check = |inputs: usize, expected: Result<(), &str>| {
+            let folder = folder(&[
+                ("fc.weight", "U32", [8, inputs / 8]),
+                ("fc.scales", "F16", [8, inputs / 32]),
+                ("fc.biases", "F16", [8, inputs / 32]),
+            ]);
+            let config = json!({ "quantization": { "group_size": 32, "bits": 4 } });
+            let options = LoadOptions { keep_quantized: true };
+            let mut weights = Weights::open(folder.path(), &config, options).unwrap();
+            let mut layer = weights.layer("fc");
+            let settings = layer.quantization().unwrap().unwrap();
+            let taken = layer.take_quantized(inputs as i32, 8, settings).map(drop);
+            match (taken, expected) {
+                (Ok(()), Ok(())) => {}
+                (Err(error), Err(named)) => {
+                    assert!(error.to_string().contains(named), "{inputs}: {error}")
+                }
+                (found, expected) => panic!("{inputs}: {found:?} instead of {expected:?}"),
+            }
+        };
+        check(64, Ok(()));
+        // 40 inputs are one group and a quarter: the shapes agree, the last eight have no scale.
+        check(40, Err("must divide the 40 inputs of 'fc'"));
     }
 }
