@@ -6,12 +6,13 @@ use std::ops::ControlFlow;
 
 use cairn_chat::{FinishReason, SamplingParams};
 use cairn_lm::batch::{
-    BatchAnswer, BatchGenerator, BatchOptions, BatchRequest, RequestId, batch_generate,
+    BatchAnswer, BatchGenerator, BatchOptions, BatchRequest, BatchResponse, RequestId,
+    batch_generate, batch_generate_tokens,
 };
 use cairn_lm::models::Model;
 use cairn_lm::{
-    GenerateOptions, LmError, LoadOptions, LogitsProcessor, LogitsProcessors, Sampled, Sampler,
-    generate_step,
+    GenerateOptions, LmError, LoadOptions, LoadedModel, LogitsProcessor, LogitsProcessors,
+    NO_TOKEN_LIMIT, Sampled, Sampler, StreamRequest, generate, generate_step,
 };
 use mlx_rs::{Array, ops};
 
@@ -81,7 +82,7 @@ fn with_logprobs(prompt: &[u32], max_tokens: usize) -> BatchRequest {
 }
 
 fn answers(model: &Model, requests: Vec<BatchRequest>, options: BatchOptions) -> Vec<BatchAnswer> {
-    let (answers, _) = batch_generate(model, requests, options).expect("batch");
+    let (answers, _) = batch_generate_tokens(model, requests, options).expect("batch");
     answers.into_iter().map(|answer| answer.expect("answer")).collect()
 }
 
@@ -331,8 +332,9 @@ fn stop_sequences_end_their_answers_before_the_length_does() {
     assert_eq!((answers[2].finish.reason, &answers[2].tokens), (FinishReason::Length, &whole[2]));
     // A stop sequence of the options applies to all requests.
     let options = BatchOptions { stop: vec![vec![whole[2][1]]], ..BatchOptions::default() };
-    let (all, _) = batch_generate(&model, vec![BatchRequest::new(prompts[2].clone(), 6)], options)
-        .expect("batch");
+    let (all, _) =
+        batch_generate_tokens(&model, vec![BatchRequest::new(prompts[2].clone(), 6)], options)
+            .expect("batch");
     assert_eq!(all[0].as_ref().expect("answer").finish.reason, FinishReason::Stop);
 }
 
@@ -529,7 +531,7 @@ fn figures_count_what_was_done() {
     let requests =
         [5, 9].map(|length| BatchRequest::new(Numbers(1).tokens(&model, length), 4)).into();
     let (answers, stats) =
-        batch_generate(&model, requests, BatchOptions::default()).expect("batch");
+        batch_generate_tokens(&model, requests, BatchOptions::default()).expect("batch");
     assert!(
         answers.iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer.logprobs.is_empty())),
         "none unless asked for"
@@ -548,7 +550,8 @@ fn a_failing_request_does_not_affect_the_others() {
         BatchRequest::new(vec![], 3),
         BatchRequest::new(vec![3], 3),
     ];
-    let (answers, _) = batch_generate(&model, requests, BatchOptions::default()).expect("batch");
+    let (answers, _) =
+        batch_generate_tokens(&model, requests, BatchOptions::default()).expect("batch");
     assert!(matches!(answers[1], Err(LmError::EmptyPrompt)));
     for (answer, prompt) in [(&answers[0], vec![1, 2]), (&answers[2], vec![3])] {
         assert_eq!(answer.as_ref().expect("answer").tokens, tokens(&unbatched(&model, &prompt, 3)));
@@ -637,7 +640,7 @@ fn a_processor_that_fails_ends_its_request_only() {
         }];
         requests.extend((1..together).map(|id| BatchRequest::new(vec![id, id], 6)));
         let (answers, _) =
-            batch_generate(&model, requests, BatchOptions::default()).expect("batch");
+            batch_generate_tokens(&model, requests, BatchOptions::default()).expect("batch");
         assert!(answers[0].as_ref().expect_err("failed").to_string().contains("no more"));
         for (id, answer) in (1..together).zip(&answers[1..]) {
             assert_eq!(
@@ -651,7 +654,8 @@ fn a_processor_that_fails_ends_its_request_only() {
         BatchRequest { processors: processors(short), ..BatchRequest::new(vec![1], 2) },
         BatchRequest::new(vec![2], 2),
     ];
-    let (answers, _) = batch_generate(&model, requests, BatchOptions::default()).expect("batch");
+    let (answers, _) =
+        batch_generate_tokens(&model, requests, BatchOptions::default()).expect("batch");
     assert!(matches!(answers[0], Err(LmError::ProcessedShape { .. })) && answers[1].is_ok());
 }
 
@@ -692,9 +696,12 @@ fn an_answer_that_ends_as_its_pass_fails_is_whole_but_leaves_no_caches() {
     let (model, _) =
         Model::load(folder.path(), LoadOptions { keep_quantized: true }).expect("a model");
     // The second token sampled is at position 3: its pass fails while it ends the answer.
-    let (whole, _) =
-        batch_generate(&model, vec![BatchRequest::new(vec![3, 3], 2)], BatchOptions::default())
-            .expect("batch");
+    let (whole, _) = batch_generate_tokens(
+        &model,
+        vec![BatchRequest::new(vec![3, 3], 2)],
+        BatchOptions::default(),
+    )
+    .expect("batch");
     let sampled = &whole[0].as_ref().expect("answer").tokens;
     let request = BatchRequest { stop: vec![sampled.clone()], ..BatchRequest::new(vec![3, 3], 9) };
     let mut batch = BatchGenerator::new(model, BatchOptions::default());
@@ -749,4 +756,160 @@ fn a_seed_gives_the_same_answer_batched_and_unbatched() {
             assert_eq!(together[3].tokens, tokens(&unbatched(&model, &[4, 5], 12)));
         }
     }
+}
+
+/// A scripted model with a context of `context_length` tokens.
+fn scripted(context_length: usize) -> Model {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = format!(
+        r#"{{"model_type": "scripted", "vocab_size": 8, "script": [5, 6, 7],
+            "max_position_embeddings": {context_length}}}"#
+    );
+    std::fs::write(folder.path().join("config.json"), config).expect("config.json");
+    Model::load(folder.path(), LoadOptions { keep_quantized: true }).expect("a model").0
+}
+
+#[test]
+fn without_a_token_limit_an_answer_ends_with_the_context() {
+    let model = scripted(20);
+    let prompt = [1, 2, 3, 4, 5];
+    let whole = tokens(&unbatched(&model, &prompt, NO_TOKEN_LIMIT));
+    assert_eq!(whole.len(), 15);
+    let requests = vec![
+        BatchRequest::new(prompt.to_vec(), NO_TOKEN_LIMIT),
+        BatchRequest::new(prompt[..2].to_vec(), NO_TOKEN_LIMIT),
+    ];
+    let answers = answers(&model, requests, BatchOptions::default());
+    assert_eq!(answers[0].tokens, whole);
+    assert_eq!(answers[1].tokens.len(), 18);
+    assert_eq!(answers[1].finish.reason, FinishReason::Length);
+}
+
+/// Chooses the second likeliest token.
+fn second_likeliest() -> Sampler {
+    Sampler::Custom(Box::new(|logprobs: &Array| {
+        let total = ops::exp(logprobs)?.sum_axis(-1, false)?;
+        assert!((total.item_exact::<f32>() - 1.0).abs() < 1e-3, "log-probabilities");
+        let order = ops::argsort_axis(logprobs, -1)?; // ascending
+        let second = Array::from_slice(&[logprobs.dim(1) - 2], &[1]);
+        Ok(ops::reshape(order.take_axis(second, 1)?, &[1])?)
+    }))
+}
+
+#[test]
+fn a_custom_sampler_chooses_the_tokens_of_its_row() {
+    let model = model("llama/dense-tied");
+    let prompt = Numbers(8).tokens(&model, 6);
+    let custom = BatchRequest { sampler: second_likeliest(), ..with_logprobs(&prompt, 5) };
+    let requests = vec![with_logprobs(&prompt, 5), custom];
+    let answers = answers(&model, requests, BatchOptions::default());
+    assert_eq!(answers[0].tokens, tokens(&unbatched(&model, &prompt, 5)));
+    for (token, (logprob, top)) in answers[1].tokens.iter().zip(&answers[1].logprobs) {
+        assert_eq!((*token, *logprob), top[1]);
+    }
+    // Without a batch it gives the same tokens.
+    let options = GenerateOptions { max_tokens: 5, ..GenerateOptions::default() };
+    let mut on_progress = |_, _| ControlFlow::Continue(());
+    let caches = &mut Vec::new();
+    let mut stream =
+        generate_step(&model, &prompt, caches, second_likeliest(), options, &mut on_progress)
+            .expect("start");
+    let found: Vec<u32> =
+        std::iter::from_fn(|| stream.next_token().expect("step")).map(|step| step.token).collect();
+    assert_eq!(found, answers[1].tokens);
+}
+
+#[test]
+fn a_custom_sampler_is_held_to_its_contract() {
+    let model = scripted(100);
+    let with = |sampler| BatchRequest { sampler, ..BatchRequest::new(vec![1, 2], 3) };
+    let constant = |array: Array| Sampler::Custom(Box::new(move |_: &Array| Ok(array.clone())));
+    let requests = vec![
+        BatchRequest::new(vec![1, 2], 3),
+        with(constant(Array::from_slice(&[1u32, 2], &[2]))),
+        with(constant(Array::from_slice(&[1.0f32], &[1]))),
+        with(constant(Array::from_slice(&[1_000_000u32], &[1]))),
+        with(Sampler::Custom(Box::new(|_: &Array| Err(LmError::Cancelled)))),
+    ];
+    let (answers, _) =
+        batch_generate_tokens(&model, requests, BatchOptions::default()).expect("batch");
+    assert_eq!(
+        answers[0].as_ref().expect("an answer").tokens,
+        tokens(&unbatched(&model, &[1, 2], 3))
+    );
+    for (index, expected) in [(1, "of shape [2]"), (2, "float32"), (4, "cancelled")] {
+        let error = answers[index].as_ref().expect_err("fails").to_string();
+        assert!(error.contains(expected), "{index}: {error}");
+    }
+    // An id outside the vocabulary becomes the last one of it.
+    assert_eq!(answers[3].as_ref().expect("an answer").tokens, [7, 7, 7]);
+}
+
+#[test]
+fn every_log_probability_of_a_step_is_there_on_request() {
+    let model = model("llama/dense-tied");
+    let mut batch = BatchGenerator::new(model.clone(), BatchOptions::default());
+    for seed in [1, 2] {
+        let prompt = Numbers(seed).tokens(&model, 4);
+        batch.insert(with_logprobs(&prompt, 3)).expect("insert");
+    }
+    batch.insert(BatchRequest::new(vec![3, 4], 3)).expect("insert");
+    let mut num_seen = 0;
+    while batch.has_work() {
+        for token in batch.next().expect("step").tokens {
+            let Some(logprobs) = token.logprobs else { continue };
+            assert_eq!(logprobs.all.shape(), [model.vocab_size() as i32]);
+            let all = logprobs.all.contiguous().expect("contiguous");
+            assert_eq!(all.as_slice::<f32>()[token.token as usize], logprobs.own);
+            num_seen += 1;
+        }
+    }
+    assert_eq!(num_seen, 6);
+}
+
+#[test]
+fn the_bytes_of_all_caches_are_counted() {
+    let model = model("llama/dense-tied");
+    let mut batch = BatchGenerator::new(model.clone(), BatchOptions::default());
+    assert_eq!(batch.prompt_cache_nbytes(), 0);
+    let ids = [1, 2].map(|seed| {
+        let prompt = Numbers(seed).tokens(&model, 20);
+        batch.insert(BatchRequest::new(prompt, 50)).expect("insert")
+    });
+    batch.next().expect("step");
+    let prefilled = batch.prompt_cache_nbytes();
+    assert!(prefilled > 0);
+    while batch.num_decoding() < 2 {
+        batch.next().expect("step");
+    }
+    let both = batch.prompt_cache_nbytes();
+    batch.remove(ids[0]).expect("remove");
+    let one = batch.prompt_cache_nbytes();
+    assert!(0 < one && one < both, "{one} of {both}");
+    batch.remove(ids[1]).expect("remove");
+    assert_eq!(batch.prompt_cache_nbytes(), 0);
+}
+
+#[test]
+fn a_batch_of_prompts_is_answered_with_texts() {
+    let loaded =
+        LoadedModel::load(&cairn_tests::golden("tiny-chat"), LoadOptions { keep_quantized: true })
+            .expect("tiny-chat");
+    let prompts = ["Tell me a story", "Hello"]
+        .map(|text| loaded.tokenizer.encode_prompt(text).expect("encode"));
+    let mut requests: Vec<BatchRequest> =
+        prompts.iter().map(|prompt| BatchRequest::new(prompt.clone(), 12)).collect();
+    requests.push(BatchRequest::new(Vec::new(), 12));
+    let BatchResponse { texts, answers, stats } =
+        batch_generate(&loaded, requests, BatchOptions::default()).expect("batch");
+    for (index, prompt) in prompts.iter().enumerate() {
+        let options = GenerateOptions { max_tokens: 12, ..GenerateOptions::default() };
+        let expected =
+            generate(&loaded, StreamRequest { options, ..StreamRequest::new(&loaded, prompt) })
+                .expect("an answer");
+        assert_eq!(texts[index], expected.text);
+        assert_eq!(answers[index].as_ref().expect("an answer").tokens, expected.tokens);
+    }
+    assert!(answers[2].is_err() && texts[2].is_empty());
+    assert_eq!(stats.generation_tokens, 24);
 }

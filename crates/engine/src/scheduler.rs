@@ -176,7 +176,10 @@ impl Scheduler {
                 sequence.end_of_sequence(token.token);
                 Ok(true)
             }
-            false => sequence.token(token.token, token.logprobs),
+            false => {
+                let logprobs = token.logprobs.map(|logprobs| (logprobs.own, logprobs.top));
+                sequence.token(token.token, logprobs)
+            }
         };
         match (is_stopped, token.finish) {
             (Err(error), _) => {

@@ -269,6 +269,18 @@ pub enum LmError {
         /// What it returned.
         found: Vec<i32>,
     },
+    /// A custom sampler returned something else than token ids.
+    #[error(
+        "a sampler returned an array of {dtype} of shape {found:?}, but token ids are integers [{expected}]"
+    )]
+    SampledShape {
+        /// The number of rows.
+        expected: i32,
+        /// The shape that it returned.
+        found: Vec<i32>,
+        /// The type that it returned.
+        dtype: String,
+    },
     /// A parameter is outside its range, whatever the model.
     #[error(transparent)]
     Parameter(#[from] cairn_chat::ChatError),

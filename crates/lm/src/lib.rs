@@ -52,8 +52,8 @@ mod weights;
 pub use error::LmError;
 pub use generate::{
     Acceptance, AnswerEnd, AnswerStep, AnswerText, Draft, GenerateOptions, Generated,
-    GenerationResponse, Input, Logprobs, OnProgress, ResponseStream, Sampled, Sampling,
-    SpeculativeStream, Stops, StreamRequest, TokenScore, TokenStream, check_length,
+    GenerationResponse, Input, Logprobs, NO_TOKEN_LIMIT, OnProgress, ResponseStream, Sampled,
+    Sampling, SpeculativeStream, Stops, StreamRequest, TokenScore, TokenStream, check_length,
     check_prefill_step_size, check_vocabularies, generate, generate_step, score,
     speculative_generate_step, stream_generate,
 };
@@ -62,6 +62,8 @@ pub use model_kit::{
     GenerateParams, GenerationResult, GenerationStream, ModelKit, ModelKitOptions, PromptProgress,
     PromptProgressReporter, ResultToken, StopCondition, StopReason,
 };
-pub use sample::{LogitsProcessor, LogitsProcessors, RandomSampler, Sampler, TokenBuffer};
+pub use sample::{
+    LogitsProcessor, LogitsProcessors, RandomSampler, Sampler, SamplerFn, TokenBuffer,
+};
 pub use tokenizer::{Detokenizer, TextPiece, Tokenizer};
 pub use weights::LoadOptions;

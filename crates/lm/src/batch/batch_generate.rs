@@ -1,19 +1,30 @@
 //! Generation for many prompts at once, for callers that want all results at the end.
 
-use cairn_chat::FinishReason;
+use cairn_chat::{Encode, FinishReason};
 
 use super::{
     BatchFinish, BatchGenerator, BatchOptions, BatchRequest, BatchStats, BatchStep, RequestId,
 };
 use crate::models::Model;
-use crate::{LmError, TokenScore};
+use crate::{LmError, LoadedModel, TokenScore};
 
-/// The result of one request of [`batch_generate`].
+/// The results of [`batch_generate`], in the order of the requests. As mlx-lm's BatchResponse.
+#[derive(Debug)]
+pub struct BatchResponse {
+    /// The text of each answer, with special tokens; empty for a request that failed.
+    pub texts: Vec<String>,
+    /// The answers, or why a request failed. An answer has caches if its request asked for them.
+    pub answers: Vec<Result<BatchAnswer, LmError>>,
+    /// Throughput and memory.
+    pub stats: BatchStats,
+}
+
+/// The result of one request.
 #[derive(Debug)]
 pub struct BatchAnswer {
     /// The tokens sampled, without the one that completed a stop sequence.
     pub tokens: Vec<u32>,
-    /// [`super::BatchToken::logprobs`] of each of them, if asked for.
+    /// The log-probability of each of them and the likeliest tokens, best first; if asked for.
     pub logprobs: Vec<(f32, Vec<TokenScore>)>,
     /// Why it ended.
     pub finish: BatchFinish,
@@ -28,11 +39,29 @@ struct Draft {
     outcome: Option<Result<BatchFinish, LmError>>,
 }
 
-/// Generates for all `requests` together. Results are in the order of the requests; a request that
-/// fails is an error at its index.
+/// Generates for all `requests` together, up to the model's end-of-sequence tokens, and decodes the
+/// answers. As mlx-lm's batch_generate.
 ///
-/// As mlx-lm's batch_generate. Fails as a whole when [`BatchGenerator::next`] fails.
+/// Fails as a whole when [`BatchGenerator::next`] fails.
 pub fn batch_generate(
+    loaded: &LoadedModel,
+    requests: Vec<BatchRequest>,
+    mut options: BatchOptions,
+) -> Result<BatchResponse, LmError> {
+    options.stop.extend(loaded.eos_token_ids.iter().map(|&id| vec![id]));
+    let (answers, stats) = batch_generate_tokens(&loaded.model, requests, options)?;
+    let text = |answer: &Result<BatchAnswer, LmError>| match answer {
+        Ok(answer) => Ok(loaded.tokenizer.decode(&answer.tokens)?),
+        Err(_) => Ok(String::new()),
+    };
+    let texts = answers.iter().map(text).collect::<Result<_, LmError>>()?;
+    Ok(BatchResponse { texts, answers, stats })
+}
+
+/// As [`batch_generate`], for token ids alone: only the stop sequences of `options` and of the
+/// requests end an answer. Results are in the order of the requests; a request that fails is an
+/// error at its index.
+pub fn batch_generate_tokens(
     model: &Model,
     requests: Vec<BatchRequest>,
     options: BatchOptions,
@@ -49,7 +78,7 @@ pub fn batch_generate(
             let Some(draft) = draft(&mut drafts, token.id) else { continue };
             if token.finish.as_ref().is_none_or(|finish| finish.reason != FinishReason::Stop) {
                 draft.tokens.push(token.token);
-                draft.logprobs.extend(token.logprobs);
+                draft.logprobs.extend(token.logprobs.map(|logprobs| (logprobs.own, logprobs.top)));
             }
             draft.outcome = token.finish.map(Ok);
         }

@@ -9,10 +9,9 @@ use mlx_rs::{Array, ops};
 use super::{BatchFinish, BatchRequest, BatchStep, BatchToken, RequestId, RowState};
 use crate::cache::batch::{BatchKind, batch_kinds, extend, extract, filter, merge};
 use crate::cache::{LayerCache, row_indices};
-use crate::generate::top_logprobs;
 use crate::models::Model;
 use crate::sample::logprobs;
-use crate::{LmError, LogitsProcessors, RandomSampler, Sampler, TokenBuffer, ffi};
+use crate::{LmError, LogitsProcessors, Logprobs, RandomSampler, Sampler, TokenBuffer, ffi};
 
 /// The state of one sequence.
 #[derive(Debug)]
@@ -122,6 +121,11 @@ impl DecodeBatch {
 
     pub(super) fn num_rows(&self) -> usize {
         self.rows.len()
+    }
+
+    /// Bytes of the caches of all rows.
+    pub(super) fn cache_nbytes(&self) -> usize {
+        self.caches.iter().map(LayerCache::nbytes).sum()
     }
 
     pub(super) fn returns_caches(&self, row: usize) -> bool {
@@ -262,9 +266,11 @@ impl DecodeBatch {
             if was_sampled[index] {
                 let reason = row.push(token);
                 let logprobs = match &logprobs[index] {
-                    Some(logprobs) => {
-                        Some(top_logprobs(logprobs, token, row.num_top_logprobs.unwrap_or(0))?)
-                    }
+                    Some(logprobs) => Some(Logprobs::read(
+                        ops::reshape(logprobs, &[-1])?,
+                        token,
+                        row.num_top_logprobs.unwrap_or(0),
+                    )?),
                     None => None,
                 };
                 let id = row.id;

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use cairn_chat::StopTokens;
 
-pub use batch_generate::{BatchAnswer, batch_generate};
+pub use batch_generate::{BatchAnswer, BatchResponse, batch_generate, batch_generate_tokens};
 pub use request::{
     BatchFinish, BatchOptions, BatchRequest, BatchStep, BatchToken, PromptProgress, RequestId,
     RowState,
@@ -171,6 +171,12 @@ impl BatchGenerator {
             return Ok(Some(row.state()));
         }
         self.find_decoding(id).map(|(batch, row)| self.decode_batches[batch].state(row)).transpose()
+    }
+
+    /// Bytes of the caches of all requests, capacity included. As mlx-lm's `prompt_cache_nbytes`.
+    pub fn prompt_cache_nbytes(&self) -> usize {
+        let prompts = self.pending.iter().chain(&self.prefilling).map(Prefilling::cache_nbytes);
+        prompts.chain(self.decode_batches.iter().map(DecodeBatch::cache_nbytes)).sum()
     }
 
     /// Statistics since the generator was made.

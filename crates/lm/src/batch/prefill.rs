@@ -9,7 +9,7 @@ use super::decode_batch::{PendingRow, Row};
 use super::{BatchOptions, BatchRequest, BatchStep, PromptProgress, RequestId, RowState};
 use crate::cache::batch::{BatchKind, batch_kinds, extract, merge, prepare};
 use crate::cache::{LayerCache, MAX_TOKENS, RotatingKvCache};
-use crate::generate::check_tokens;
+use crate::generate::{check_tokens, num_cached, token_limit};
 use crate::models::Model;
 use crate::{LmError, memory};
 
@@ -45,7 +45,7 @@ impl Prefilling {
             if caches.len() != expected {
                 return Err(LmError::CacheLayers { found: caches.len(), expected });
             }
-            let held = caches.iter().map(LayerCache::offset).max().unwrap_or(0);
+            let held = num_cached(caches);
             if !request.cached_tokens.is_empty() && held != request.cached_tokens.len() {
                 return Err(LmError::CachedTokens { held, named: request.cached_tokens.len() });
             }
@@ -53,6 +53,9 @@ impl Prefilling {
         if request.prompt.is_empty() {
             reread_cached_tokens(&mut request)?;
         }
+        let num_held = request.caches.as_deref().map_or(0, num_cached);
+        request.max_tokens =
+            token_limit(request.max_tokens, num_held + request.prompt.len(), model);
         let caches =
             request.caches.take().unwrap_or_else(|| new_caches(model, options.max_kv_size));
         let boundaries = request
@@ -77,6 +80,11 @@ impl Prefilling {
 
     pub(super) fn id(&self) -> RequestId {
         self.row.id
+    }
+
+    /// Bytes of the row's caches.
+    pub(super) fn cache_nbytes(&self) -> usize {
+        self.caches.iter().map(LayerCache::nbytes).sum()
     }
 
     /// Whether only the last token is left, which the first decode step reads.

@@ -3,7 +3,7 @@
 use cairn_chat::FinishReason;
 
 use crate::cache::LayerCache;
-use crate::{LmError, LogitsProcessors, Sampler, TokenScore};
+use crate::{LmError, LogitsProcessors, Logprobs, Sampler};
 
 /// Limits and scheduling of a [`super::BatchGenerator`].
 #[derive(Debug, Clone, PartialEq)]
@@ -54,7 +54,8 @@ pub struct BatchRequest {
     /// The tokens that `caches` hold. Needed for logits processors and for an empty `prompt`;
     /// otherwise it may be empty.
     pub cached_tokens: Vec<u32>,
-    /// The most tokens to sample, at least 1.
+    /// The most tokens to sample, at least 1; with [`NO_TOKEN_LIMIT`](crate::NO_TOKEN_LIMIT) only
+    /// the model's context is a limit.
     pub max_tokens: usize,
     /// Chooses tokens from logits.
     pub sampler: Sampler,
@@ -141,8 +142,9 @@ pub struct BatchToken {
     pub id: RequestId,
     /// The token's id; the token that completes a stop sequence is reported too.
     pub token: u32,
-    /// Its natural log-probability and the likeliest tokens, best first; if asked for.
-    pub logprobs: Option<(f32, Vec<TokenScore>)>,
+    /// The distribution from which it was sampled; if asked for. Its array shares the memory of all
+    /// rows of the step.
+    pub logprobs: Option<Logprobs>,
     /// Set with the last token of the request.
     pub finish: Option<BatchFinish>,
 }

@@ -23,15 +23,15 @@ pub struct Logprobs {
 
 impl Logprobs {
     /// Looks up `token` in a row `[V]` of log-probabilities.
-    pub(super) fn read(all: Array, token: u32, num_top: usize) -> Result<Self, LmError> {
+    pub(crate) fn read(all: Array, token: u32, num_top: usize) -> Result<Self, LmError> {
         let (own, top) = top_logprobs(&all, token, num_top)?;
         Ok(Logprobs { own, top, all })
     }
 }
 
 /// The log-probability of `token` and the `num_top` likeliest tokens, from an evaluated f32 row
-/// `[V]` or `[1, V]`.
-pub(crate) fn top_logprobs(
+/// `[V]`.
+fn top_logprobs(
     row: &Array,
     token: u32,
     num_top: usize,

@@ -26,7 +26,6 @@ use crate::{LmError, LoadedModel};
 pub(crate) use prefill::prefill_chunks;
 pub(crate) use rollback::RollbackPoint;
 
-pub(crate) use logprobs::top_logprobs;
 pub use logprobs::{Logprobs, TokenScore, score};
 pub use prefill::Input;
 pub use response::{Generated, GenerationResponse};
@@ -40,10 +39,29 @@ pub use tokens::{TokenStream, generate_step};
 /// Called with `(processed, total)` prompt tokens; breaking cancels.
 pub type OnProgress<'a> = &'a mut dyn FnMut(usize, usize) -> std::ops::ControlFlow<()>;
 
+/// As `max_tokens`: sample until a stop rule or the model's context ends the answer. The same as -1
+/// in mlx-lm.
+pub const NO_TOKEN_LIMIT: usize = usize::MAX;
+
+/// `max_tokens` after `num_prompt_tokens`, at least 1 where [`NO_TOKEN_LIMIT`] asks for what the
+/// context leaves.
+pub(crate) fn token_limit(max_tokens: usize, num_prompt_tokens: usize, model: &Model) -> usize {
+    match max_tokens {
+        NO_TOKEN_LIMIT => model.context_length().saturating_sub(num_prompt_tokens).max(1),
+        max_tokens => max_tokens,
+    }
+}
+
+/// How many tokens `caches` have read.
+pub(crate) fn num_cached(caches: &[LayerCache]) -> usize {
+    caches.iter().map(LayerCache::offset).max().unwrap_or(0)
+}
+
 /// Options of prefill and decode. The defaults are mlx-lm's, except for `max_tokens`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateOptions {
-    /// The most tokens to sample. With 0 the whole prompt is read and nothing is sampled.
+    /// The most tokens to sample. With 0 the whole prompt is read and nothing is sampled; with
+    /// [`NO_TOKEN_LIMIT`] only the model's context is a limit.
     pub max_tokens: usize,
     /// Prompt tokens per forward pass, at least 1.
     pub prefill_step_size: usize,

@@ -17,8 +17,8 @@ use super::logprobs::Logprobs;
 use super::prefill::{Prompt, prefill};
 use super::tokens::CLEAR_CACHE_EVERY;
 use super::{
-    GenerateOptions, Input, OnProgress, RollbackPoint, Sampled, Sampling, make_caches,
-    quantize_if_due, token_array,
+    GenerateOptions, Input, OnProgress, RollbackPoint, Sampled, Sampling, make_caches, num_cached,
+    quantize_if_due, token_array, token_limit,
 };
 use crate::cache::LayerCache;
 use crate::models::Model;
@@ -71,7 +71,7 @@ pub fn speculative_generate_step<'a>(
     input: impl Into<Input<'a>>,
     caches: &mut Vec<LayerCache>,
     sampling: impl Into<Sampling>,
-    options: GenerateOptions,
+    mut options: GenerateOptions,
     on_progress: OnProgress<'_>,
 ) -> Result<SpeculativeStream, LmError> {
     let (input, sampling) = (input.into(), sampling.into());
@@ -84,6 +84,8 @@ pub fn speculative_generate_step<'a>(
     let history = History::new(&sampling.processors, &[input.cached_tokens, input.tokens]);
     make_caches(draft.caches, draft.model, &options)?;
     make_caches(caches, model, &options)?;
+    let num_prompt_tokens = num_cached(caches) + prompt.len();
+    options.max_tokens = token_limit(options.max_tokens, num_prompt_tokens, model);
     // Progress counts the main model's tokens only.
     prefill(&prompt, draft.model, draft.caches, &options, &mut |_, total| on_progress(0, total))?;
     prefill(&prompt, model, caches, &options, on_progress)?;
@@ -121,6 +123,11 @@ pub fn check_vocabularies(model: &Model, draft: &Model) -> Result<(), LmError> {
 }
 
 impl SpeculativeStream {
+    /// The most tokens that are sampled.
+    pub(super) fn max_tokens(&self) -> usize {
+        self.options.max_tokens
+    }
+
     /// The next token; `None` after `max_tokens`.
     pub fn next_token(&mut self) -> Result<Option<Sampled>, LmError> {
         if self.num_sampled >= self.options.max_tokens {

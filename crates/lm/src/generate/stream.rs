@@ -73,8 +73,7 @@ pub fn stream_generate(
     request: StreamRequest<'_>,
 ) -> Result<ResponseStream, LmError> {
     let StreamRequest { input, sampling, stops, options, caches, draft, on_progress } = request;
-    let max_tokens = options.max_tokens;
-    if max_tokens == 0 {
+    if options.max_tokens == 0 {
         return Err(LmError::OutOfRange {
             name: "max_tokens",
             value: "0".to_owned(),
@@ -112,6 +111,10 @@ pub fn stream_generate(
             options,
             on_progress,
         )?)),
+    };
+    let max_tokens = match &tokens {
+        Tokens::Plain(stream) => stream.max_tokens(),
+        Tokens::Speculative(stream) => stream.max_tokens(),
     };
     Ok(ResponseStream { tokens, text, clock, max_tokens, has_ended: false })
 }

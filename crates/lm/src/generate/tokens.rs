@@ -6,7 +6,10 @@ use mlx_rs::{Array, memory, ops};
 use super::history::History;
 use super::logprobs::Logprobs;
 use super::prefill::{Prompt, prefill};
-use super::{GenerateOptions, Input, OnProgress, Sampled, Sampling, make_caches, quantize_if_due};
+use super::{
+    GenerateOptions, Input, OnProgress, Sampled, Sampling, make_caches, num_cached,
+    quantize_if_due, token_limit,
+};
 use crate::cache::LayerCache;
 use crate::models::Model;
 use crate::sample::logprobs;
@@ -40,7 +43,7 @@ pub fn generate_step<'a>(
     input: impl Into<Input<'a>>,
     caches: &mut Vec<LayerCache>,
     sampling: impl Into<Sampling>,
-    options: GenerateOptions,
+    mut options: GenerateOptions,
     on_progress: OnProgress<'_>,
 ) -> Result<TokenStream, LmError> {
     let (input, sampling) = (input.into(), sampling.into());
@@ -48,6 +51,8 @@ pub fn generate_step<'a>(
     let prompt = Prompt::checked(&input, model)?;
     let history = History::new(&sampling.processors, &[input.cached_tokens, input.tokens]);
     make_caches(caches, model, &options)?;
+    let num_prompt_tokens = num_cached(caches) + prompt.len();
+    options.max_tokens = token_limit(options.max_tokens, num_prompt_tokens, model);
     prefill(&prompt, model, caches, &options, on_progress)?;
     let mut stream = TokenStream {
         model: model.clone(),
@@ -70,6 +75,11 @@ pub fn generate_step<'a>(
 }
 
 impl TokenStream {
+    /// The most tokens that are sampled.
+    pub(super) fn max_tokens(&self) -> usize {
+        self.options.max_tokens
+    }
+
     /// The next token; `None` after `max_tokens`. The step after it is launched before waiting for
     /// this one.
     pub fn next_token(&mut self) -> Result<Option<Sampled>, LmError> {

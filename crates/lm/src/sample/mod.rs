@@ -14,7 +14,7 @@ use mlx_rs::error::Result;
 use mlx_rs::{Array, Dtype, ops};
 
 pub use processors::{LogitsProcessor, LogitsProcessors};
-pub use sampler::{RandomSampler, Sampler};
+pub use sampler::{RandomSampler, Sampler, SamplerFn};
 pub use token_buffer::TokenBuffer;
 
 /// Logits `[..., V]` to natural log-probabilities in f32.

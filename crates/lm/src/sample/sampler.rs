@@ -1,21 +1,38 @@
 //! The sampler of one request: filters, temperature, and its own random numbers.
 
+use std::fmt;
+
 use cairn_chat::SamplingParams;
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::random::categorical;
 use mlx_rs::{Array, Dtype, ops};
 
-use super::filters;
 use super::random_keys::RandomKeys;
+use super::{filters, logprobs};
 use crate::{LmError, ffi};
 
+/// A custom sampler: takes natural log-probabilities, f32 `[B, V]`, and returns a token id for each
+/// row, integers `[B]`. An error ends the request.
+pub type SamplerFn = Box<dyn FnMut(&Array) -> Result<Array, LmError>>;
+
 /// Chooses tokens for one request.
-#[derive(Debug)]
 pub enum Sampler {
     /// The most likely token.
     Greedy,
     /// A random token.
     Random(RandomSampler),
+    /// A function of the caller, as mlx-lm's `sampler` argument.
+    Custom(SamplerFn),
+}
+
+impl fmt::Debug for Sampler {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sampler::Greedy => formatter.write_str("Greedy"),
+            Sampler::Random(sampler) => formatter.debug_tuple("Random").field(sampler).finish(),
+            Sampler::Custom(_) => formatter.write_str("Custom"),
+        }
+    }
 }
 
 /// Draws tokens: top_p, min_p, XTC, top_k, then the temperature, as mlx-lm's `make_sampler` orders
@@ -82,10 +99,27 @@ impl Sampler {
 
     /// Samples a token per row: logits `[B, V]` of any floating-point type to `[B]` u32. All rows
     /// are drawn with one key, and XTC applies to all of them or to none.
+    ///
+    /// Fails if a custom sampler fails or returns something else than a token id for each row; ids
+    /// outside the vocabulary are replaced by its last one.
     pub fn sample(&mut self, logits: &Array) -> Result<Array, LmError> {
         match self {
             Sampler::Greedy => Ok(argmax_axis(logits, -1, false)?),
             Sampler::Random(sampler) => sampler.sample(logits),
+            Sampler::Custom(sampler) => {
+                let tokens = sampler(&logprobs(logits)?)?;
+                let (num_rows, vocab_size) = (logits.dim(0), logits.dim(1));
+                if tokens.shape() != [num_rows] || tokens.dtype().is_float() {
+                    return Err(LmError::SampledShape {
+                        expected: num_rows,
+                        found: tokens.shape().to_vec(),
+                        dtype: format!("{:?}", tokens.dtype()).to_lowercase(),
+                    });
+                }
+                // MLX does not check the ids when it looks up their embeddings.
+                let largest = Array::from_slice(&[vocab_size as u32 - 1], &[1]);
+                Ok(ops::minimum(tokens.as_dtype(Dtype::Uint32)?, largest)?)
+            }
         }
     }
 
