@@ -202,6 +202,7 @@ impl ChunkStore {
             .iter()
             .map(EvaluatedLayers::of_checkpoint)
             .collect::<Result<Vec<_>, _>>()?;
+        let used_at_ms = self.state.lock().index.next_use_ms(now_ms());
         for chunk in planned {
             let state =
                 held.chunk_state(&checkpoints, chunk.start, chunk.start + chunk.token_ids.len())?;
@@ -220,7 +221,7 @@ impl ChunkStore {
                 bytes,
                 file_hash: String::new(),
                 hits: 0,
-                last_used_at_ms: now_ms(),
+                last_used_at_ms: used_at_ms,
             };
             let most_pending = {
                 let mut state = self.state.lock();

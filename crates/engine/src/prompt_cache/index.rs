@@ -44,6 +44,8 @@ pub(super) struct ChunkIndex {
     pub(super) unresolved_refs: BTreeMap<String, CacheRef>,
     /// What resident conversations take of the memory budget.
     pub(super) resident_bytes: u64,
+    /// The latest time that [`ChunkIndex::next_use_ms`] returned or a record has.
+    last_use_ms: i64,
 }
 
 #[derive(Debug)]
@@ -199,6 +201,7 @@ impl ChunkIndex {
             disk: Tier { bytes: 0, budget: disk_budget },
             memory: Tier { bytes: 0, budget: memory_budget },
             resident_bytes: 0,
+            last_use_ms: records.iter().map(|record| record.last_used_at_ms).max().unwrap_or(0),
             orphans: Vec::new(),
             unresolved_refs: BTreeMap::new(),
         };
@@ -465,6 +468,13 @@ impl ChunkIndex {
             start = stop;
         }
         planned
+    }
+
+    /// The time to note for a use at `now_ms` of the wall clock. It is later than that of every
+    /// earlier use, so that eviction keeps its order when the wall clock is set back.
+    pub(super) fn next_use_ms(&mut self, now_ms: i64) -> i64 {
+        self.last_use_ms = now_ms.max(self.last_use_ms.saturating_add(1));
+        self.last_use_ms
     }
 
     /// Notes that chunks were read.

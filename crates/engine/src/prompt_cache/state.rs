@@ -175,7 +175,7 @@ impl CacheState {
 
     /// Notes that chunks were used now.
     pub(super) fn touch(&mut self, keys: Vec<String>) {
-        let at_ms = now_ms();
+        let at_ms = self.index.next_use_ms(now_ms());
         self.index.touch(&keys, at_ms);
         self.emit(CacheEvent::Touched { keys, at_ms });
     }

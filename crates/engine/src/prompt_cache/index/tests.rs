@@ -621,3 +621,23 @@ fn records_make_the_same_index_again() {
     assert_eq!(second.leaves, first.leaves);
     assert_eq!(starts(&second.clear(9)), [(5, 542), (5, 286), (5, 30), (5, 0)]);
 }
+
+#[test]
+fn a_clock_that_is_set_back_does_not_change_the_order_of_eviction() {
+    let mut index = index(30);
+    let at = index.next_use_ms(1000);
+    file(&mut index, &ids(0, 10), &[], at);
+    // The clock is set back; what is used now is still the last to go.
+    for (start, now_ms) in [(100, 500), (200, 500), (300, 400)] {
+        let at = index.next_use_ms(now_ms);
+        file(&mut index, &ids(start, start + 10), &[], at);
+    }
+    let removed = index.enforce_disk_budget(2000);
+    assert_eq!(starts(&removed), [(1000, 0)]);
+    // So are the uses after a restart.
+    let records: Vec<ChunkRecord> =
+        index.entries.values().map(|entry| entry.record.clone()).collect();
+    let mut index = ChunkIndex::new(30, u64::MAX, records, Vec::new());
+    assert_eq!(index.next_use_ms(10), 1004);
+    assert_eq!(index.next_use_ms(5000), 5000);
+}
