@@ -1,4 +1,4 @@
-//! `GET /api/cache/export` and `POST /api/cache/import`: prompt caches as files.
+//! `GET /api/cache/export` and `POST /api/cache/import`: download and upload of prompt-cache files.
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ use percent_encoding::percent_decode_str;
 use tokio_util::io::ReaderStream;
 
 use crate::call::{done, failed, refuse};
-use crate::door::only;
+use crate::request_guard::single_value;
 use crate::shared::Shared;
 
 const FILE_NAME: HeaderName = HeaderName::from_static("x-file-name");
-/// What file systems allow, roughly.
+/// About the longest name that file systems allow.
 const MAX_NAME_CHARS: usize = 255;
 const READ_BYTES: usize = 256 << 10;
 
-/// Sends what is kept of a conversation or under a name.
+/// Sends the saved context of a conversation, or a named prompt cache, as a file.
 pub(crate) async fn export(State(shared): State<Arc<Shared>>, request: Request) -> Response {
-    if let Err(refusal) = shared.door.check_token(request.headers()) {
+    if let Err(refusal) = shared.guard.check_token(request.headers()) {
         return refuse(refusal.status(), refusal.sentence());
     }
-    let Some(source) = source(request.uri().query().unwrap_or_default()) else {
+    let Some(source) = parse_source(request.uri().query().unwrap_or_default()) else {
         return refuse(
             StatusCode::BAD_REQUEST,
-            "Say what to export: type=conversation or type=named, and its id.",
+            "The query must name what to export: type=conversation or type=named, and its id.",
         );
     };
     match shared.app.download(source).await {
@@ -38,20 +38,20 @@ pub(crate) async fn export(State(shared): State<Arc<Shared>>, request: Request) 
     }
 }
 
-/// Receives a file and tells what it holds.
+/// Receives a prompt-cache file and answers with a preview of it.
 pub(crate) async fn import(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    if let Err(refusal) = shared.door.check_token(&parts.headers) {
+    if let Err(refusal) = shared.guard.check_token(&parts.headers) {
         return refuse(refusal.status(), refusal.sentence());
     }
     let Some(name) = file_name(&parts.headers) else {
         return refuse(
             StatusCode::BAD_REQUEST,
-            "Say the file's name in the header x-file-name, percent-encoded.",
+            "The header x-file-name must hold the file's name, percent-encoded.",
         );
     };
     let num_bytes =
-        only(&parts.headers, header::CONTENT_LENGTH).and_then(|length| length.parse().ok());
+        single_value(&parts.headers, header::CONTENT_LENGTH).and_then(|length| length.parse().ok());
     let mut upload = match shared.app.start_upload(num_bytes).await {
         Ok(upload) => upload,
         Err(failure) => return failed(failure),
@@ -59,7 +59,10 @@ pub(crate) async fn import(State(shared): State<Arc<Shared>>, request: Request) 
     let mut body = body.into_data_stream();
     while let Some(bytes) = body.next().await {
         let Ok(bytes) = bytes else {
-            return refuse(StatusCode::BAD_REQUEST, "The file was cut short on its way here.");
+            return refuse(
+                StatusCode::BAD_REQUEST,
+                "The upload ended before the whole file had arrived.",
+            );
         };
         if let Err(failure) = upload.write(&bytes).await {
             return failed(failure);
@@ -75,14 +78,14 @@ fn send(download: Download) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
         (header::CONTENT_LENGTH, download.num_bytes.to_string()),
-        // The interface names the file itself; this is for other callers.
+        // The interface chooses a file name itself; this one is for other clients.
         (
             header::CONTENT_DISPOSITION,
             "attachment; filename=\"prompt-cache.safetensors\"".to_owned(),
         ),
         (header::CACHE_CONTROL, "no-store".to_owned()),
     ];
-    // The own_file goes along: the file is removed with it.
+    // `own_file` removes the temporary file when the stream has been sent and dropped.
     let Download { file, own_file, .. } = download;
     let pieces = stream::unfold(
         (ReaderStream::with_capacity(file, READ_BYTES), own_file),
@@ -94,8 +97,8 @@ fn send(download: Download) -> Response {
     (headers, Body::from_stream(pieces)).into_response()
 }
 
-/// What is asked for in a query such as `type=named&id=…`.
-fn source(query: &str) -> Option<CacheSource> {
+/// Parses a query such as `type=named&id=…`.
+fn parse_source(query: &str) -> Option<CacheSource> {
     let value = |name: &str| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         let (_, value) = pairs.find(|(key, _)| *key == name)?;
@@ -109,9 +112,9 @@ fn source(query: &str) -> Option<CacheSource> {
     }
 }
 
-/// The name under which a person knows the file: no folders, one line.
+/// The uploaded file's name, without folders and control characters.
 fn file_name(headers: &HeaderMap) -> Option<String> {
-    let name = percent_decode_str(only(headers, FILE_NAME)?).decode_utf8().ok()?;
+    let name = percent_decode_str(single_value(headers, FILE_NAME)?).decode_utf8().ok()?;
     let name = name.rsplit(['/', '\\']).next().unwrap_or_default();
     let name: String =
         name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
@@ -126,7 +129,7 @@ mod tests {
     #[test]
     fn a_query_names_what_to_export() {
         fn check(query: &str, expected: Option<CacheSource>) {
-            assert_eq!(source(query), expected, "for {query:?}");
+            assert_eq!(parse_source(query), expected, "for {query:?}");
         }
         let named = |id: &str| Some(CacheSource::Named { id: id.to_owned() });
         check("type=named&id=a", named("a"));

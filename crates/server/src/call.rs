@@ -1,4 +1,4 @@
-//! `POST /api/call`: one command in, frames out.
+//! `POST /api/call`: takes one command and answers with frames.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::shared::Shared;
 
-/// The longest command: a message of more than a hundred thousand words.
+/// Enough for a message of more than a hundred thousand words.
 const MAX_COMMAND_BYTES: usize = 1 << 20;
 
-/// Answers one command.
+/// Handles one command.
 pub(crate) async fn call(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    if let Err(refusal) = shared.door.check_command(&parts.headers) {
+    if let Err(refusal) = shared.guard.check_command(&parts.headers) {
         return refuse(refusal.status(), refusal.sentence());
     }
     let Ok(body) = to_bytes(body, MAX_COMMAND_BYTES).await else {
-        return refuse(StatusCode::PAYLOAD_TOO_LARGE, "A command can have at most 1 MiB.");
+        return refuse(StatusCode::PAYLOAD_TOO_LARGE, "A command may have at most 1 MiB.");
     };
     match serde_json::from_slice(&body) {
         Ok(Command::Subscribe) => subscribe(&shared),
@@ -32,21 +32,23 @@ pub(crate) async fn call(State(shared): State<Arc<Shared>>, request: Request) ->
             Ok(reply) => done(reply),
             Err(failure) => failed(failure),
         },
-        Err(error) => refuse(StatusCode::BAD_REQUEST, &format!("This is no command: {error}.")),
+        Err(error) => {
+            refuse(StatusCode::BAD_REQUEST, &format!("The body is not a valid command: {error}."))
+        }
     }
 }
 
-/// The answer to a request that asks for nothing Cairn can do.
+/// The response to an invalid request.
 pub(crate) fn refuse(status: StatusCode, sentence: &str) -> Response {
     fail(status, Failure { code: FailureCode::Invalid, message: sentence.to_owned() })
 }
 
-/// The answer to what Cairn could not do.
+/// The response to a command that failed.
 pub(crate) fn failed(failure: Failure) -> Response {
     fail(status_of(failure.code), failure)
 }
 
-/// The answer to what Cairn did.
+/// The response to a command that succeeded.
 pub(crate) fn done(reply: Reply) -> Response {
     frames(StatusCode::OK, Body::from(line(&Frame::Reply(reply))))
 }
@@ -70,8 +72,8 @@ fn subscribe(shared: &Shared) -> Response {
     let rest = stream::unfold(shared.app.subscribe(), |mut events| async move {
         let frame = match events.recv().await {
             Ok(event) => Frame::Event(event),
-            // Some events are lost: the interface must ask for everything again, as after the first
-            // `Done`.
+            // This subscriber was too slow and has missed events. Like the first `Done`, another one
+            // makes the interface fetch everything again.
             Err(RecvError::Lagged(_)) => Frame::Reply(Reply::Done),
             Err(RecvError::Closed) => return None,
         };
@@ -94,9 +96,9 @@ fn frames(status: StatusCode, body: Body) -> Response {
         .into_response()
 }
 
-/// One frame as one line: JSON texts contain no raw line breaks.
+/// One frame as one line. JSON escapes line breaks, so a frame never spans two.
 fn line(frame: &Frame) -> Bytes {
-    // Wire types have text keys and finite numbers, so they always serialize.
+    // Serializing cannot fail: wire types have string keys and finite numbers only.
     let mut line = serde_json::to_vec(frame).unwrap_or_default();
     line.push(b'\n');
     line.into()

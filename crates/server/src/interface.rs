@@ -1,5 +1,4 @@
-//! The built interface: `ui/dist`, part of the program (a debug build reads the folder each time
-//! instead).
+//! The built interface, `ui/dist`, embedded in the program. Debug builds read the folder instead.
 
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
@@ -14,14 +13,14 @@ use crate::shared::Shared;
 #[allow_missing = true]
 struct Dist;
 
-/// Everything comes from this server and nothing is executed that is not one of its files. The one
-/// Trusted Types policy is Svelte's.
+/// Everything is loaded from this server, and only its own script files are executed. The Trusted
+/// Types policy is Svelte's.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; \
     img-src 'self' data: blob:; connect-src 'self'; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
     frame-src 'none'; frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'; \
     trusted-types svelte-trusted-html";
 
-/// Goes with every answer, commands included.
+/// Headers of every response, of commands too.
 pub(crate) const SECURITY_HEADERS: [(HeaderName, HeaderValue); 6] = [
     (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY_POLICY)),
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
@@ -37,10 +36,10 @@ pub(crate) const SECURITY_HEADERS: [(HeaderName, HeaderValue); 6] = [
     ),
 ];
 
-/// Hands out a file of the interface.
+/// Serves a file of the interface.
 pub(crate) async fn file(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
     if !shared.serves_interface {
-        return sentence("There is no page here: start with `cairn serve --ui` for the interface.");
+        return not_found("The interface is not served: start with `cairn serve --ui`.");
     }
     let path = match uri.path().trim_start_matches('/') {
         "" => "index.html",
@@ -48,13 +47,14 @@ pub(crate) async fn file(State(shared): State<Arc<Shared>>, uri: Uri) -> Respons
     };
     let Some(file) = Dist::get(path) else {
         let is_built = Dist::get("index.html").is_some();
-        return sentence(if is_built {
+        return not_found(if is_built {
             "There is no such page."
         } else {
             "The interface is not built yet: run `make app`."
         });
     };
-    // Vite names what lies in assets/ after its content; the rest keeps its name when it changes.
+    // Vite puts a content hash into the names of files in assets/; other files keep their names when
+    // they change.
     let caching = if path.starts_with("assets/") {
         "public, max-age=31536000, immutable"
     } else {
@@ -67,7 +67,7 @@ pub(crate) async fn file(State(shared): State<Arc<Shared>>, uri: Uri) -> Respons
     (headers, file.data).into_response()
 }
 
-fn sentence(text: &'static str) -> Response {
+fn not_found(text: &'static str) -> Response {
     let headers =
         [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::CACHE_CONTROL, "no-store")];
     (StatusCode::NOT_FOUND, headers, text).into_response()

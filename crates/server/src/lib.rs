@@ -1,31 +1,33 @@
-//! The door over HTTP on this machine: the app's commands for a browser, and the built interface.
+//! The app over HTTP on this machine: its commands for a browser, and the built interface.
 //!
 //! ```text
-//! POST /api/call      one command as JSON; answered with frames, one JSON object a line (application/x-ndjson):
-//!                     a reply or a failure, and for `subscribe` every event after that, until the caller leaves
+//! POST /api/call      one command as JSON; answered with frames, one JSON object a line
+//!                     (application/x-ndjson): a reply or a failure, and for `subscribe` every
+//!                     event after that, until the client disconnects
 //! GET  /api/cache/export?type=conversation|named&id=…
-//!                     what is kept of it as a .safetensors file, or a failure as above
+//!                     its prompt cache as a .safetensors file, or a failure as above
 //! POST /api/cache/import
-//!                     a prompt-cache file, its name percent-encoded in `x-file-name`; answered with its preview as a reply
+//!                     a prompt-cache file, its name percent-encoded in `x-file-name`; answered
+//!                     with a preview of it as a reply
 //! GET  /, /assets/…   the interface
 //! ```
 //!
-//! Web pages of strangers can reach a loopback port too, so every request passes the same checks
-//! (`door.rs`):
+//! Any web page that a browser shows can send requests to a loopback port, so every request passes
+//! the same checks (`request_guard.rs`):
 //!
-//! - the `Host` header names this server by address, never by a name that someone else may point
-//!   here;
+//! - the `Host` header names this server by its address or as localhost, not by a DNS name, which
+//!   anyone may point at this machine;
 //! - an `Origin` header, where a browser sends one, is this server's own;
-//! - a command carries the token and says that it is JSON, which no plain form can; files, in and
-//!   out, need the token too.
+//! - a command carries the token and the content type application/json, which an HTML form cannot
+//!   send; file transfers carry the token.
 //!
-//! There are no CORS headers. The token travels in the fragment of the printed URL, which browsers
-//! keep to themselves.
+//! There are no CORS headers. The printed URL holds the token in its fragment, which browsers do not
+//! send to the server.
 
 mod cache;
 mod call;
-mod door;
 mod interface;
+mod request_guard;
 mod server;
 mod shared;
 

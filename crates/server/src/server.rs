@@ -1,4 +1,4 @@
-//! The server: binding, the printed URL, running, ending.
+//! The server: it binds an address, makes its URL, serves, and shuts down.
 
 use std::fmt::Write;
 use std::future::Future;
@@ -16,25 +16,25 @@ use cairn_app::App;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::door::Door;
+use crate::request_guard::RequestGuard;
 use crate::shared::Shared;
 use crate::{cache, call, interface};
 
 const TOKEN_BYTES: usize = 32;
 const MAX_TOKEN_LENGTH: usize = 256;
-/// How long connections may take to end once the server is to stop.
-const STOP_LIMIT: Duration = Duration::from_secs(1);
+/// How long open connections may take to finish at shutdown.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
-/// How to serve.
+/// Where and how to serve.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
-    /// The address to listen on. One that other machines can reach needs a token of one's own.
+    /// The address to listen on. One that other machines can reach needs an explicit token.
     pub host: IpAddr,
-    /// The port; 0 takes a free one.
+    /// The port; with 0 the system chooses a free one.
     pub port: u16,
-    /// Visible ASCII characters; none makes 256 random bits.
+    /// Visible ASCII characters; `None` generates 256 random bits.
     pub token: Option<String>,
-    /// Whether the interface is served too.
+    /// Whether to serve the interface besides the commands.
     pub ui: bool,
 }
 
@@ -44,10 +44,10 @@ impl Default for ServeOptions {
     }
 }
 
-/// Why nothing is served.
+/// Why the server could not start, or stopped early.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Others could reach the server, and no token was chosen.
+    /// Other machines can reach the address, and no token was given.
     #[error(
         "other machines can reach {host}: choose a token with --token or --token-file to serve there"
     )]
@@ -58,28 +58,28 @@ pub enum ServeError {
     /// The token cannot be sent in a header.
     #[error("a token must have 1 to {MAX_TOKEN_LENGTH} visible ASCII characters and no spaces")]
     BadToken,
-    /// The system gave no random bits.
-    #[error("the system gave no random bits for a token: {0}")]
+    /// The operating system's random number generator failed.
+    #[error("cannot generate a random token: {0}")]
     NoRandomBits(getrandom::Error),
-    /// The address cannot be listened on.
+    /// Listening on the address failed.
     #[error("cannot listen on {address} ({source}): choose another port with --port")]
     Bind {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The server broke off.
-    #[error("the server on {address} broke off: {source}")]
+    /// The server stopped on an error.
+    #[error("the server on {address} stopped: {source}")]
     Run {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
 
-/// A server that listens and does not answer yet.
+/// A server that has bound its address but does not accept requests yet.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -88,7 +88,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens. From here on the port is taken and [`Server::url`] is known.
+    /// Binds the address. Afterwards the port is known and so is [`Server::url`].
     pub async fn bind(app: Arc<App>, options: ServeOptions) -> Result<Server, ServeError> {
         let ServeOptions { host, port, token, ui } = options;
         let token = match token {
@@ -103,34 +103,36 @@ impl Server {
             None if host.is_loopback() => random_token()?,
             None => return Err(ServeError::NeedsToken { host }),
         };
-        let wanted = SocketAddr::new(host, port);
-        let bind_error = |source| ServeError::Bind { address: wanted, source };
-        let listener = TcpListener::bind(wanted).await.map_err(bind_error)?;
+        let requested = SocketAddr::new(host, port);
+        let bind_error = |source| ServeError::Bind { address: requested, source };
+        let listener = TcpListener::bind(requested).await.map_err(bind_error)?;
         let address = listener.local_addr().map_err(bind_error)?;
-        let door = Door { address, token };
-        let shared =
-            Arc::new(Shared { app, door, serves_interface: ui, closing: CancellationToken::new() });
+        let guard = RequestGuard { address, token };
+        let shared = Arc::new(Shared {
+            app,
+            guard,
+            serves_interface: ui,
+            closing: CancellationToken::new(),
+        });
         Ok(Server { listener, address, shared })
     }
 
-    /// The address that is listened on.
+    /// The address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where a browser finds the interface. The token stands in the fragment, which is sent to
-    /// nobody.
+    /// The interface's URL. It holds the token in its fragment, which browsers do not send.
     pub fn url(&self) -> String {
-        format!("http://{}/#token={}", self.address, in_fragment(&self.shared.door.token))
+        format!("http://{}/#token={}", self.address, in_fragment(&self.shared.guard.token))
     }
 
-    /// The token that commands must carry.
+    /// The token that commands and file transfers must carry.
     pub fn token(&self) -> &str {
-        &self.shared.door.token
+        &self.shared.guard.token
     }
 
-    /// Answers until `shutdown` is done. Commands being run are finished; whoever listens to events
-    /// is sent away.
+    /// Serves until `shutdown` resolves. Running commands may then finish; event streams end.
     pub async fn run(
         self,
         shutdown: impl Future<Output = ()> + Send + 'static,
@@ -149,19 +151,19 @@ impl Server {
             shutdown.await;
             closing.cancel();
         });
-        let give_up = async {
+        let grace_expired = async {
             stopped.cancelled().await;
-            tokio::time::sleep(STOP_LIMIT).await;
+            tokio::time::sleep(SHUTDOWN_GRACE).await;
         };
         tokio::select! {
             result = server.into_future() => result.map_err(|source| ServeError::Run { address, source }),
-            // A connection that its client keeps half open.
-            () = give_up => Ok(()),
+            // A client keeps a connection half open.
+            () = grace_expired => Ok(()),
         }
     }
 }
 
-/// Listens and answers until `shutdown` is done, for callers that need not know the URL.
+/// Binds and serves until `shutdown` resolves, for callers that do not need the URL.
 pub async fn serve(
     app: Arc<App>,
     options: ServeOptions,
@@ -170,10 +172,10 @@ pub async fn serve(
     Server::bind(app, options).await?.run(shutdown).await
 }
 
-/// Turns away what does not belong here, and gives every answer its headers.
+/// Refuses requests from other origins, and adds the security headers to every response.
 async fn check(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let mut response = match shared.door.check_every(&parts) {
+    let mut response = match shared.guard.check_host_and_origin(&parts) {
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
         Err(refusal) => call::refuse(refusal.status(), refusal.sentence()),
     };
@@ -191,8 +193,7 @@ fn random_token() -> Result<String, ServeError> {
     }))
 }
 
-/// A token as part of a URL that is read as a form: only characters that mean themselves stand as
-/// they are.
+/// Percent-encodes a token for the URL's fragment, which the interface parses as form data.
 fn in_fragment(token: &str) -> String {
     token.bytes().fold(String::new(), |mut text, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -211,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_random_token_has_256_bits_and_never_comes_twice() {
+    fn random_tokens_have_256_bits_and_differ() {
         let tokens = [random_token().unwrap(), random_token().unwrap()];
         for token in &tokens {
             assert!(
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_survives_the_fragment() {
+    fn a_token_is_percent_encoded_in_the_fragment() {
         fn check(token: &str, expected: &str) {
             assert_eq!(in_fragment(token), expected);
         }

@@ -1,18 +1,18 @@
-//! What every request is answered with.
+//! The state that all request handlers share.
 
 use std::sync::Arc;
 
 use cairn_app::App;
 use tokio_util::sync::CancellationToken;
 
-use crate::door::Door;
+use crate::request_guard::RequestGuard;
 
-/// What all requests share.
+/// State shared by all request handlers.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) app: Arc<App>,
-    pub(crate) door: Door,
+    pub(crate) guard: RequestGuard,
     pub(crate) serves_interface: bool,
-    /// Ends the streams of subscribers, which would otherwise keep their connections for ever.
+    /// Cancelled at shutdown. Ends the event streams, which would otherwise stay open for ever.
     pub(crate) closing: CancellationToken,
 }

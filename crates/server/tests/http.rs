@@ -1,4 +1,5 @@
-//! The server as a client meets it: bytes over a socket, so that nothing is polite on our behalf.
+//! The server over a real socket: requests are written as raw bytes, so that no client library
+//! corrects them.
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,8 +19,8 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// Longer than anything here takes; only a failing test waits for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A limit that only a failing test reaches.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Running {
     home: TempDir,
@@ -57,7 +58,7 @@ async fn start(ui: bool) -> Running {
 impl Running {
     async fn end(self) {
         self.stop.send(()).unwrap();
-        tokio::time::timeout(PATIENCE, self.server)
+        tokio::time::timeout(TIMEOUT, self.server)
             .await
             .expect("the server ends")
             .unwrap()
@@ -65,15 +66,14 @@ impl Running {
         self.app.close().await;
     }
 
-    /// Sends a request as it stands and returns status, headers (lower case) and body. `HOST` and
-    /// `TOKEN` are filled in.
+    /// Sends a request verbatim, but for `HOST` and `TOKEN`, which are filled in. Returns status,
+    /// headers (in lower case) and body.
     async fn send(&self, head: &str, body: &[u8]) -> (u16, String, String) {
         let (status, headers, answer) = self.send_bytes(head, body.len() as u64, body).await;
         (status, headers, String::from_utf8(answer).unwrap())
     }
 
-    /// As [`Running::send`], with a length that need not be true, and an answer that need not be
-    /// text.
+    /// As [`Running::send`], with a content length that may be wrong and a body of any bytes.
     async fn send_bytes(
         &self,
         head: &str,
@@ -81,10 +81,10 @@ impl Running {
         body: &[u8],
     ) -> (u16, String, Vec<u8>) {
         let mut stream = self.begin(head, content_length).await;
-        // The server may refuse and leave while a large body is still on its way.
+        // The server may refuse and close the connection before it has read a large body.
         let _ = stream.write_all(body).await;
         let mut answer = Vec::new();
-        let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer))
+        let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer))
             .await
             .expect("the server answers");
         let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
@@ -111,7 +111,7 @@ impl Running {
         self.app.call(command).await.unwrap()
     }
 
-    /// How many files are on their way in or out.
+    /// The number of temporary files of uploads and downloads.
     fn num_transfers(&self) -> usize {
         std::fs::read_dir(self.home.path().join("transfers")).unwrap().count()
     }
@@ -126,7 +126,7 @@ fn frames(body: &str) -> Vec<Frame> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_own_page_with_the_token_may_command() {
+async fn a_command_needs_the_servers_host_its_own_origin_and_the_token() {
     let running = start(true).await;
     let check = async |head: &str, body: &[u8], expected: u16| {
         let (status, headers, answer) = running.send(head, body).await;
@@ -202,7 +202,7 @@ async fn failures_have_the_status_of_their_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subscriber_hears_of_everything_until_the_server_ends() {
+async fn a_subscriber_receives_events_until_the_server_stops() {
     let running = start(false).await;
     let stream = TcpStream::connect(running.address).await.unwrap();
     let mut stream = BufReader::new(stream);
@@ -212,10 +212,10 @@ async fn a_subscriber_hears_of_everything_until_the_server_ends() {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut lines = Vec::new();
     let mut next = async || {
-        // Chunk sizes and headers stand between the frames; a frame is a line that is an object.
+        // Skips headers and chunk sizes; a frame is a line with a JSON object.
         loop {
             lines.clear();
-            let length = tokio::time::timeout(PATIENCE, stream.read_until(b'\n', &mut lines))
+            let length = tokio::time::timeout(TIMEOUT, stream.read_until(b'\n', &mut lines))
                 .await
                 .expect("a line comes")
                 .unwrap();
@@ -234,8 +234,8 @@ async fn a_subscriber_hears_of_everything_until_the_server_ends() {
     };
     loop {
         match next().await {
-            Some(Frame::Event(Event::Conversation { conversation: told })) => {
-                break assert_eq!(told.id, conversation.id);
+            Some(Frame::Event(Event::Conversation { conversation: received })) => {
+                break assert_eq!(received.id, conversation.id);
             }
             Some(Frame::Event(Event::Status { .. })) => {}
             other => panic!("{other:?}"),
@@ -246,7 +246,7 @@ async fn a_subscriber_hears_of_everything_until_the_server_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_interface_is_served_or_its_absence_explained() {
+async fn the_interface_is_served_or_the_response_says_why_not() {
     let running = start(true).await;
     assert_eq!(running.url, format!("http://{}/#token={}", running.address, running.token));
     let (status, headers, body) = running.send("GET / HTTP/1.1\r\nhost: HOST", b"").await;
@@ -275,7 +275,7 @@ async fn the_interface_is_served_or_its_absence_explained() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_or_token_that_would_be_unsafe_is_refused() {
+async fn an_unsafe_address_or_token_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let app = open_app(&home).await;
     let check = async |host: IpAddr, token: Option<&str>, is_served: bool| {
@@ -307,7 +307,7 @@ const EXPORT: &str =
 const IMPORT: &str = "POST /api/cache/import HTTP/1.1\r\nhost: HOST\r\nauthorization: Bearer TOKEN\r\nx-file-name: Caf%C3%A9.safetensors";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_pass_the_same_checks_as_commands() {
+async fn file_transfers_pass_the_same_checks_as_commands() {
     let running = start(false).await;
     let check =
         async |head: &str, content_length: u64, body: &[u8], expected: u16, code: FailureCode| {
@@ -366,7 +366,7 @@ async fn files_pass_the_same_checks_as_commands() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_that_leaves_in_the_middle_leaves_no_file() {
+async fn an_aborted_upload_leaves_no_file() {
     let running = start(false).await;
     let mut stream = running.begin(IMPORT, 1 << 20).await;
     stream.write_all(&[0; 1 << 16]).await.unwrap();
@@ -375,14 +375,14 @@ async fn a_caller_that_leaves_in_the_middle_leaves_no_file() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, until(1)).await.expect("the file is being received");
+    tokio::time::timeout(TIMEOUT, until(1)).await.expect("the file is being received");
     drop(stream);
-    tokio::time::timeout(PATIENCE, until(0)).await.expect("the file is removed");
+    tokio::time::timeout(TIMEOUT, until(0)).await.expect("the file is removed");
     running.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_prompt_cache_goes_out_as_a_file_and_comes_back() {
+async fn an_exported_prompt_cache_can_be_imported() {
     let running = start(false).await;
     let named = named_cache(&running).await;
     let head = EXPORT.replace("ID", &named.id);
@@ -438,7 +438,7 @@ async fn preview(running: &Running, file: &[u8]) -> ImportPreview {
     }
 }
 
-/// Loads the tiny model, asks it something, and keeps what it has read under a name.
+/// Loads the tiny model, sends it a message, and saves its prompt cache under a name.
 async fn named_cache(running: &Running) -> NamedCache {
     const MODEL: &str = "tiny-chat";
     let source =
@@ -475,7 +475,7 @@ async fn named_cache(running: &Running) -> NamedCache {
         let is_end = |event| matches!(event, Event::Message { message } if message.status == MessageStatus::Complete && message.stats.is_some());
         while !is_end(events.recv().await.unwrap()) {}
     };
-    tokio::time::timeout(PATIENCE, ends).await.expect("an answer");
+    tokio::time::timeout(TIMEOUT, ends).await.expect("an answer");
     let Reply::Cache { cache: CacheOverview { num_chunks, .. } } =
         running.ask(Command::GetCache).await
     else {

@@ -1,4 +1,4 @@
-//! Who may come in: the checks that every request passes, as pure rules over its headers.
+//! The checks that a request must pass before it is handled, as pure rules over its headers.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -7,21 +7,24 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use constant_time_eq::constant_time_eq;
 
-/// What a request is checked against.
+/// Accepts or refuses requests by the server's address and token.
 #[derive(Clone)]
-pub(crate) struct Door {
+pub(crate) struct RequestGuard {
     pub(crate) address: SocketAddr,
     pub(crate) token: String,
 }
 
-impl fmt::Debug for Door {
-    /// Without the token: what is printed may end up in a log.
+impl fmt::Debug for RequestGuard {
+    /// Leaves the token out, because debug output may end up in a log.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Door").field("address", &self.address).finish_non_exhaustive()
+        formatter
+            .debug_struct("RequestGuard")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
     }
 }
 
-/// Why a request is turned away.
+/// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Host,
@@ -41,24 +44,27 @@ impl Refusal {
 
     pub(crate) fn sentence(self) -> &'static str {
         match self {
-            Refusal::Host => "This address does not lead here: use the URL that Cairn printed.",
-            Refusal::Origin => "Pages of other sites have no access to Cairn.",
+            Refusal::Host => {
+                "The Host header does not name this server: use the URL that Cairn printed."
+            }
+            Refusal::Origin => "Pages of other origins may not call Cairn.",
             Refusal::Token => "The token is missing or wrong: use the URL that Cairn printed.",
-            Refusal::ContentType => "A command must be sent as application/json.",
+            Refusal::ContentType => "A command must have the content type application/json.",
         }
     }
 }
 
-impl Door {
-    /// What holds for every request: it is meant for this server and comes from its own pages.
-    pub(crate) fn check_every(&self, request: &Parts) -> Result<(), Refusal> {
-        let host = only(&request.headers, header::HOST).ok_or(Refusal::Host)?;
-        let asked = request.uri.authority().map_or(host, |authority| authority.as_str());
-        if asked != host || !self.is_mine(host) {
+impl RequestGuard {
+    /// Checks every request: the `Host` header must name this server, and an `Origin` header, where
+    /// there is one, must be this server's own.
+    pub(crate) fn check_host_and_origin(&self, request: &Parts) -> Result<(), Refusal> {
+        let host = single_value(&request.headers, header::HOST).ok_or(Refusal::Host)?;
+        let target = request.uri.authority().map_or(host, |authority| authority.as_str());
+        if target != host || !self.is_own_host(host) {
             return Err(Refusal::Host);
         }
         if request.headers.contains_key(header::ORIGIN) {
-            let origin = only(&request.headers, header::ORIGIN)
+            let origin = single_value(&request.headers, header::ORIGIN)
                 .and_then(|origin| origin.strip_prefix("http://"));
             if origin != Some(host) {
                 return Err(Refusal::Origin);
@@ -67,9 +73,10 @@ impl Door {
         Ok(())
     }
 
-    /// What holds for files besides: a header that no plain form and no picture can send.
+    /// Checks the token of a file transfer. It is in a header that neither an HTML form nor an image
+    /// can send.
     pub(crate) fn check_token(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let authorization = only(headers, header::AUTHORIZATION).unwrap_or_default();
+        let authorization = single_value(headers, header::AUTHORIZATION).unwrap_or_default();
         let (scheme, token) = authorization.split_once(' ').unwrap_or_default();
         if !scheme.eq_ignore_ascii_case("bearer")
             || !constant_time_eq(token.as_bytes(), self.token.as_bytes())
@@ -79,10 +86,10 @@ impl Door {
         Ok(())
     }
 
-    /// What holds for commands besides.
+    /// Checks the token and the content type of a command.
     pub(crate) fn check_command(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         self.check_token(headers)?;
-        let content_type = only(headers, header::CONTENT_TYPE).unwrap_or_default();
+        let content_type = single_value(headers, header::CONTENT_TYPE).unwrap_or_default();
         let essence = content_type.split(';').next().unwrap_or_default().trim();
         if !essence.eq_ignore_ascii_case("application/json") {
             return Err(Refusal::ContentType);
@@ -90,20 +97,20 @@ impl Door {
         Ok(())
     }
 
-    /// A server that others may reach was given its token by hand, and may be asked by any of its
-    /// addresses; still not by a name.
-    fn is_mine(&self, host: &str) -> bool {
+    /// Whether a `Host` header names this server: a loopback name, or one of its IP addresses. Other
+    /// names are refused, because anyone can point a DNS name at this machine (DNS rebinding).
+    fn is_own_host(&self, host: &str) -> bool {
         let port = self.address.port();
         let is_loopback_name =
             [format!("127.0.0.1:{port}"), format!("localhost:{port}"), format!("[::1]:{port}")]
                 .iter()
                 .any(|name| name == host);
-        // Browsers leave out the port that plain HTTP has by itself.
+        // Browsers leave out port 80, the default of HTTP.
         let is_loopback_name =
             is_loopback_name || (port == 80 && ["127.0.0.1", "localhost", "[::1]"].contains(&host));
-        let named: Option<SocketAddr> = host.parse().ok();
+        let address: Option<SocketAddr> = host.parse().ok();
         let is_own_address =
-            named.is_some_and(|named| named.port() == port && self.is_own_ip(named.ip()));
+            address.is_some_and(|address| address.port() == port && self.is_own_ip(address.ip()));
         is_loopback_name || is_own_address
     }
 
@@ -113,9 +120,9 @@ impl Door {
     }
 }
 
-/// The value of a header that occurs once and is text; two values are how one check is made to see
-/// another than the next.
-pub(crate) fn only(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+/// The value of a header that occurs exactly once and is text. A repeated header is refused: two
+/// checks could each read another of its values.
+pub(crate) fn single_value(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?;
     values.next().is_none().then(|| value.to_str().ok()).flatten()
@@ -127,8 +134,8 @@ mod tests {
     use super::*;
     use axum::http::Request;
 
-    fn door(address: &str) -> Door {
-        Door { address: address.parse().unwrap(), token: "secret".to_owned() }
+    fn guard(address: &str) -> RequestGuard {
+        RequestGuard { address: address.parse().unwrap(), token: "secret".to_owned() }
     }
 
     fn parts(uri: &str, headers: &[(&str, &str)]) -> Parts {
@@ -140,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn only_requests_by_address_and_from_own_pages_come_in() {
+    fn only_requests_to_its_address_from_its_own_pages_pass() {
         fn check(
             address: &str,
             uri: &str,
@@ -148,7 +155,7 @@ mod tests {
             expected: Result<(), Refusal>,
         ) {
             assert_eq!(
-                door(address).check_every(&parts(uri, headers)),
+                guard(address).check_host_and_origin(&parts(uri, headers)),
                 expected,
                 "{uri} with {headers:?} at {address}"
             );
@@ -223,7 +230,7 @@ mod tests {
     fn a_command_needs_the_token_and_its_content_type() {
         fn check(headers: &[(&str, &str)], expected: Result<(), Refusal>) {
             assert_eq!(
-                door("127.0.0.1:8011").check_command(&parts("/", headers).headers),
+                guard("127.0.0.1:8011").check_command(&parts("/", headers).headers),
                 expected,
                 "with {headers:?}"
             );
