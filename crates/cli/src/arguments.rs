@@ -1,12 +1,13 @@
-//! The command line: what can be asked, with mlx-lm's names and defaults.
+//! The commands and their flags, with mlx-lm's names and defaults where it has them.
+
+mod flags;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use cairn_chat::SamplingParams;
-use cairn_engine::{KvCacheOptions, KvQuantization};
-use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
+
+pub use flags::{KvFlags, ModelFlags, SamplingFlags, StopFlags};
 
 #[derive(Parser)]
 #[command(
@@ -17,7 +18,7 @@ use clap::{Args, Parser, Subcommand};
     args_override_self = true
 )]
 #[command(
-    after_help = "Conversations, stored prompt caches and imported models lie in the folder that CAIRN_HOME names."
+    after_help = "CAIRN_HOME names the folder of conversations, stored prompt caches and imported models."
 )]
 pub struct Arguments {
     #[command(subcommand)]
@@ -26,181 +27,32 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Continue a prompt
+    /// Generate text from a prompt
     Generate(Box<Generate>),
-    /// Answer many prompts of a file at once
+    /// Generate text for many prompts of a file at once
     Batch(Batch),
-    /// Chat in the terminal; what is said is not kept
+    /// Chat in the terminal; the conversation is not saved
     Chat(Chat),
-    /// Read a prompt once and keep its keys and values in a file
+    /// Compute a prompt's KV cache and save it to a file
     CachePrompt(CachePrompt),
-    /// List, look into, export, import and delete the stored prompt caches
+    /// List, show, export, import and delete the stored prompt caches
     #[command(subcommand)]
     Cache(Cache),
-    /// Log-probability of each token of a text, and of the next
+    /// Compute the log-probability of each token of a text, and of the next token
     Score(Score),
-    /// List, import and look into models
+    /// List, import and inspect models
     #[command(subcommand)]
     Models(Models),
-    /// Measure prompt reading and generation, as mlx_lm.benchmark does
+    /// Measure the speed of prefill and generation, as mlx_lm.benchmark does
     Bench(Bench),
-    /// Serve the app on this machine, to a browser or a program
+    /// Serve the app over HTTP on this machine
     Serve(Serve),
-}
-
-/// A model folder or a name, and how its weights are computed with.
-#[derive(Args)]
-pub struct ModelChoice {
-    /// A model folder, or the name of a model on this machine (see `cairn models list`)
-    #[arg(short, long)]
-    pub model: String,
-    /// On a CPU device compute on quantized weights instead of dequantizing them at load
-    #[arg(long)]
-    pub keep_quantized: bool,
-}
-
-/// How tokens are chosen.
-#[derive(Args)]
-pub struct Sampling {
-    /// Sampling temperature; 0 takes the most likely token
-    #[arg(long, default_value_t = 0.0, value_parser = not_negative, allow_negative_numbers = true)]
-    pub temp: f32,
-    /// Keep the smallest set of tokens with this probability mass; 1 keeps all
-    #[arg(long, default_value_t = 1.0, value_parser = share, allow_negative_numbers = true)]
-    pub top_p: f32,
-    /// Drop tokens less likely than this share of the likeliest one's probability; 0 keeps all
-    #[arg(long, default_value_t = 0.0, value_parser = share, allow_negative_numbers = true)]
-    pub min_p: f32,
-    /// Tokens that --min-p keeps in any case
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
-    pub min_tokens_to_keep: u32,
-    /// Keep this many of the likeliest tokens; 0 keeps all
-    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
-    pub top_k: usize,
-    /// How often to drop the likeliest tokens but the last above --xtc-threshold
-    #[arg(long, default_value_t = 0.0, value_parser = share, allow_negative_numbers = true)]
-    pub xtc_probability: f32,
-    /// The probability from which XTC drops tokens
-    #[arg(long, default_value_t = 0.1, value_parser = to_half, allow_negative_numbers = true)]
-    pub xtc_threshold: f32,
-    /// Make tokens less likely that came before; 1 changes nothing
-    #[arg(long, value_parser = not_negative, allow_negative_numbers = true)]
-    pub repetition_penalty: Option<f32>,
-    /// How many of the last tokens the penalties look at
-    #[arg(long, default_value_t = 20, allow_negative_numbers = true)]
-    pub repetition_context_size: usize,
-    /// Subtract this from tokens that came before
-    #[arg(long, value_parser = finite, allow_negative_numbers = true)]
-    pub presence_penalty: Option<f32>,
-    /// Subtract this from tokens for each time that they came before
-    #[arg(long, value_parser = finite, allow_negative_numbers = true)]
-    pub frequency_penalty: Option<f32>,
-    /// Add to the logits of single tokens
-    #[arg(long, value_name = "ID:V,...", value_delimiter = ',', value_parser = bias, allow_negative_numbers = true)]
-    pub logit_bias: Vec<(u32, f32)>,
-    /// Make sampling repeatable
-    #[arg(long, allow_negative_numbers = true)]
-    pub seed: Option<u64>,
-}
-
-impl Sampling {
-    pub fn params(&self) -> SamplingParams {
-        SamplingParams {
-            temperature: self.temp,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            min_tokens_to_keep: self.min_tokens_to_keep as usize,
-            top_k: self.top_k,
-            xtc_probability: self.xtc_probability,
-            xtc_threshold: self.xtc_threshold,
-            repetition_penalty: self.repetition_penalty,
-            repetition_context_size: self.repetition_context_size,
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            logit_bias: self.logit_bias.iter().copied().collect(),
-            seed: self.seed,
-            ..SamplingParams::default()
-        }
-    }
-}
-
-fn not_negative(text: &str) -> Result<f32, String> {
-    number(text, |value| value.is_finite() && value >= 0.0, "a number from 0 on")
-}
-
-fn share(text: &str) -> Result<f32, String> {
-    number(text, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
-}
-
-fn to_half(text: &str) -> Result<f32, String> {
-    number(text, |value| (0.0..=0.5).contains(&value), "a number from 0 to 0.5")
-}
-
-fn finite(text: &str) -> Result<f32, String> {
-    number(text, f32::is_finite, "a number")
-}
-
-fn number(text: &str, is_allowed: impl Fn(f32) -> bool, allowed: &str) -> Result<f32, String> {
-    text.parse().ok().filter(|&value| is_allowed(value)).ok_or_else(|| format!("give {allowed}"))
-}
-
-/// "5:-1.5" as token 5 and -1.5.
-fn bias(text: &str) -> Result<(u32, f32), String> {
-    // Minus infinity forbids a token.
-    let number = |text: &str| text.trim().parse().ok().filter(|&value: &f32| value < f32::INFINITY);
-    text.split_once(':')
-        .and_then(|(id, value)| Some((id.trim().parse().ok()?, number(value)?)))
-        .ok_or_else(|| "give a token id and a number, such as 5:-1.5".to_owned())
-}
-
-/// What ends an answer beside its length.
-#[derive(Args)]
-pub struct Stops {
-    /// End the answer before this text; may be given several times
-    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
-    pub stop: Vec<String>,
-    /// A token of the vocabulary that ends an answer too; may be given several times
-    #[arg(long, value_name = "TOKEN", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
-    pub extra_eos_token: Vec<String>,
-}
-
-/// How keys and values are kept.
-#[derive(Args)]
-pub struct KvFlags {
-    /// Keep only so many tokens' keys and values: the first four and the latest
-    #[arg(long, value_parser = clap::value_parser!(u32).range(5..), allow_negative_numbers = true)]
-    pub max_kv_size: Option<u32>,
-    /// Quantize keys and values to this many bits
-    #[arg(long, value_parser = one_of(["2", "3", "4", "6", "8"]), allow_negative_numbers = true)]
-    pub kv_bits: Option<i32>,
-    /// Numbers that share a scale
-    #[arg(long, default_value_t = 64, value_parser = one_of(["32", "64", "128"]), allow_negative_numbers = true)]
-    pub kv_group_size: i32,
-    /// Quantize from this many tokens on
-    #[arg(long, default_value_t = 5000, allow_negative_numbers = true)]
-    pub quantized_kv_start: usize,
-}
-
-/// A number out of a few, which the help lists.
-fn one_of<const N: usize>(allowed: [&'static str; N]) -> impl TypedValueParser<Value = i32> {
-    PossibleValuesParser::new(allowed).try_map(|text| text.parse::<i32>())
-}
-
-impl KvFlags {
-    pub fn options(&self) -> KvCacheOptions {
-        let quantization = self.kv_bits.map(|bits| KvQuantization {
-            bits,
-            group_size: self.kv_group_size,
-            start: self.quantized_kv_start,
-        });
-        KvCacheOptions { max_size: self.max_kv_size.map(|size| size as usize), quantization }
-    }
 }
 
 #[derive(Args)]
 pub struct Generate {
     #[command(flatten)]
-    pub model: ModelChoice,
+    pub model: ModelFlags,
     /// The prompt; `-` reads it from stdin
     #[arg(
         short,
@@ -210,40 +62,40 @@ pub struct Generate {
         allow_hyphen_values = true
     )]
     pub prompt: Option<String>,
-    /// Token ids to continue as they stand, separated by commas
+    /// Token ids to use verbatim as the prompt, separated by commas
     #[arg(long, value_delimiter = ',', num_args = 1)]
     pub prompt_tokens: Option<Vec<u32>>,
-    /// Instructions that stand before the prompt
+    /// System prompt for the chat template
     #[arg(long, conflicts_with_all = ["prompt_tokens", "ignore_chat_template", "prompt_cache_file"], allow_hyphen_values = true)]
     pub system_prompt: Option<String>,
-    /// Encode the prompt as plain text
+    /// Use the prompt without the model's chat template
     #[arg(long)]
     pub ignore_chat_template: bool,
-    /// The longest answer, in tokens
+    /// Maximum number of tokens to generate
     #[arg(long, default_value_t = 256, allow_negative_numbers = true)]
     pub max_tokens: usize,
     #[command(flatten)]
-    pub sampling: Sampling,
+    pub sampling: SamplingFlags,
     #[command(flatten)]
-    pub stops: Stops,
-    /// Prompt tokens read at once
+    pub stops: StopFlags,
+    /// Number of prompt tokens to process at a time
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub prefill_step_size: u32,
     #[command(flatten)]
     pub kv: KvFlags,
-    /// Continue what this prompt-cache file holds; it is not changed
+    /// Continue from the KV cache in this prompt-cache file; the file is not changed
     #[arg(long, value_name = "FILE", conflicts_with = "max_kv_size")]
     pub prompt_cache_file: Option<PathBuf>,
-    /// An image for the prompt; may be given several times
+    /// An image to add to the prompt; may be given several times
     #[arg(long, value_name = "FILE")]
     pub image: Vec<PathBuf>,
-    /// A smaller model of the same vocabulary that proposes tokens
+    /// Draft model for speculative decoding: a smaller model with the same vocabulary
     #[arg(long, value_name = "MODEL")]
     pub draft_model: Option<String>,
-    /// Tokens proposed at once
+    /// Number of tokens to draft at a time
     #[arg(long, default_value_t = 3, requires = "draft_model", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub num_draft_tokens: u32,
-    /// With --json: log-probabilities, with this many alternatives for each token
+    /// With --json: print log-probabilities, with this many alternatives for each token
     #[arg(long, requires = "json", allow_negative_numbers = true)]
     pub logprobs: Option<usize>,
     /// Print one JSON object instead of the text
@@ -254,24 +106,24 @@ pub struct Generate {
 #[derive(Args)]
 pub struct Batch {
     #[command(flatten)]
-    pub model: ModelChoice,
-    /// A file of one request a line; `-` reads stdin: {"prompt_tokens": [...] | "messages": [...] |
+    pub model: ModelFlags,
+    /// A file with one JSON request on each line; `-` reads stdin: {"prompt_tokens": [...] | "messages": [...] |
     /// "prompt": "...", "max_tokens", "temp", "top_p", ...}
     #[arg(long, value_name = "FILE.jsonl")]
     pub input: PathBuf,
-    /// Answers written at once
+    /// Maximum number of sequences to generate at once
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub completion_batch_size: u32,
-    /// Prompts read at once
+    /// Maximum number of prompts to prefill at once
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub prefill_batch_size: u32,
-    /// Prompt tokens read at once
+    /// Number of prompt tokens to process at a time
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub prefill_step_size: u32,
-    /// Read waiting prompts before the answers under way go on
+    /// Prefill pending prompts before running sequences continue
     #[arg(long)]
     pub prefer_prefill_when_pending: bool,
-    /// Print one JSON object a line, in the order of the input, instead of the texts
+    /// Print one JSON object on each line, in the order of the input, instead of the texts
     #[arg(long)]
     pub json: bool,
 }
@@ -279,17 +131,17 @@ pub struct Batch {
 #[derive(Args)]
 pub struct CachePrompt {
     #[command(flatten)]
-    pub model: ModelChoice,
+    pub model: ModelFlags,
     /// The prompt; `-` reads it from stdin
     #[arg(short, long, allow_hyphen_values = true)]
     pub prompt: String,
-    /// Where to write the keys and values
+    /// The prompt-cache file to write
     #[arg(long, value_name = "OUT.safetensors")]
     pub prompt_cache_file: PathBuf,
-    /// Encode the prompt as plain text
+    /// Use the prompt without the model's chat template
     #[arg(long)]
     pub ignore_chat_template: bool,
-    /// Prompt tokens read at once
+    /// Number of prompt tokens to process at a time
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub prefill_step_size: u32,
     #[command(flatten)]
@@ -298,29 +150,29 @@ pub struct CachePrompt {
 
 #[derive(Subcommand)]
 pub enum Cache {
-    /// What is kept under names and of conversations
+    /// List the prompt caches of conversations and named prompt caches
     List {
         /// Print an array of {"kind", "name" | "title", "id", "tokens", "bytes", "model",
         /// "last_used_at_ms", ...}
         #[arg(long)]
         json: bool,
     },
-    /// The chunks of one of them
+    /// Show a stored prompt cache and its chunks
     Show {
         /// A name, an id, or the key of a chunk
         key: String,
     },
-    /// Write one of them to a file that mlx-lm reads too
+    /// Write a stored prompt cache to a file that mlx-lm reads too
     Export {
         /// A name, or the id of a conversation
         source: String,
-        /// Where to write it
+        /// The prompt-cache file to write
         #[arg(value_name = "OUT.safetensors")]
         file: PathBuf,
     },
-    /// Keep a prompt-cache file under a name, after a look at what it holds
+    /// Preview a prompt-cache file and store it under a name
     Import(ImportCache),
-    /// Remove some of them, files included
+    /// Delete stored prompt caches and their files
     Delete {
         /// Names, ids, or keys of chunks
         #[arg(required = true, value_name = "KEY")]
@@ -330,18 +182,18 @@ pub enum Cache {
 
 #[derive(Args)]
 pub struct ImportCache {
-    /// A file of `cairn cache export`, `cairn cache-prompt` or mlx_lm.cache_prompt
+    /// A file written by `cairn cache export`, `cairn cache-prompt` or mlx_lm.cache_prompt
     pub file: PathBuf,
-    /// The model that it was made with; without it the one that the file names
+    /// The model that computed the file [default: the one that the file names]
     #[arg(short, long)]
     pub model: Option<String>,
-    /// The name to keep it under; without it that of the file
+    /// The name to store it under [default: the title in the file, or its file name]
     #[arg(long)]
     pub name: Option<String>,
     /// Import without asking
     #[arg(short, long)]
     pub yes: bool,
-    /// Compute sample positions again first, and compare
+    /// Recompute sample positions with the model before the import, and compare
     #[arg(long)]
     pub check: bool,
 }
@@ -349,21 +201,21 @@ pub struct ImportCache {
 #[derive(Args)]
 pub struct Chat {
     #[command(flatten)]
-    pub model: ModelChoice,
-    /// Instructions that stand before the conversation
+    pub model: ModelFlags,
+    /// System prompt of the conversation
     #[arg(long, allow_hyphen_values = true)]
     pub system_prompt: Option<String>,
-    /// The longest answer, in tokens
+    /// Maximum number of tokens to generate
     #[arg(long, default_value_t = 256, allow_negative_numbers = true)]
     pub max_tokens: usize,
     #[command(flatten)]
-    pub sampling: Sampling,
+    pub sampling: SamplingFlags,
 }
 
 #[derive(Args)]
 pub struct Score {
     #[command(flatten)]
-    pub model: ModelChoice,
+    pub model: ModelFlags,
     /// Token ids, separated by commas
     #[arg(
         long,
@@ -376,7 +228,7 @@ pub struct Score {
     /// Text to encode and score; `-` reads it from stdin
     #[arg(short, long, allow_hyphen_values = true)]
     pub prompt: Option<String>,
-    /// How many of the likeliest next tokens to print
+    /// Number of most likely next tokens to print
     #[arg(long, default_value_t = 10, allow_negative_numbers = true)]
     pub top: usize,
     /// Print one JSON object
@@ -386,21 +238,21 @@ pub struct Score {
 
 #[derive(Subcommand)]
 pub enum Models {
-    /// The models on this machine
+    /// List the models on this machine
     List {
         /// Print an array of {"name", "path", "model_type", "bytes"}
         #[arg(long)]
         json: bool,
     },
-    /// Bring a GGUF file or a model folder into Cairn's models
+    /// Import a GGUF file or a model folder into Cairn's models
     Import {
         /// A .gguf file, or a folder in MLX or Hugging Face layout
         file: PathBuf,
-        /// The model's name; without it the file's own
+        /// The model's name [default: the file's]
         #[arg(long)]
         name: Option<String>,
     },
-    /// What is known about a model
+    /// Show a model's configuration and size
     Info {
         /// A model folder or name
         model: String,
@@ -413,49 +265,49 @@ pub enum Models {
 #[derive(Args)]
 pub struct Bench {
     #[command(flatten)]
-    pub model: ModelChoice,
-    /// Length of the prompt
+    pub model: ModelFlags,
+    /// Length of the prompt in tokens
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=10_000_000), allow_negative_numbers = true)]
     pub prompt_tokens: u32,
-    /// Tokens to generate
+    /// Number of tokens to generate
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub generation_tokens: u32,
-    /// How many times, after one to warm up
+    /// Number of measured trials, after one warm-up
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub num_trials: u32,
-    /// Answers generated at once
+    /// Number of sequences to generate at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true)]
     pub batch_size: u32,
-    /// Prompt tokens read at once
+    /// Number of prompt tokens to process at a time
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub prefill_step_size: u32,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// Run one trial for each line read from stdin, so that another program can be measured in
-    /// turns
+    /// Run one trial for each line read from stdin, so that a script can alternate between two
+    /// programs
     #[arg(long, hide = true)]
     pub interactive: bool,
 }
 
 #[derive(Args)]
 pub struct Serve {
-    /// Serve the app's interface too, not only its commands
+    /// Serve the app's interface besides its commands
     #[arg(long)]
     pub ui: bool,
-    /// Address to listen on; another than loopback needs a token
+    /// Address to listen on; one other than loopback needs a token
     #[arg(long, default_value = "127.0.0.1")]
     pub host: IpAddr,
-    /// Port to listen on; 0 takes a free one
+    /// Port to listen on; 0 chooses a free one
     #[arg(long, default_value_t = 11435, allow_negative_numbers = true)]
     pub port: u16,
-    /// The model to load at start
+    /// Model to load at start
     #[arg(long)]
     pub model: Option<String>,
-    /// The token that callers must give; without it a random one is made
+    /// Token that clients must send [default: a random one]
     #[arg(long, conflicts_with = "token_file")]
     pub token: Option<String>,
-    /// A file that holds the token
+    /// File to read the token from
     #[arg(long)]
     pub token_file: Option<PathBuf>,
 }
@@ -505,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_may_begin_with_a_hyphen_and_the_last_of_a_flag_counts() {
+    fn texts_may_begin_with_a_hyphen_and_the_last_value_of_a_flag_counts() {
         let found = generate(&[
             "--prompt",
             "- an item",

@@ -1,4 +1,4 @@
-//! `cairn batch`: the requests of a file, answered together.
+//! `cairn batch`: generates text for all requests of a file, in batches.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use cairn_engine::{EngineOptions, GenerateRequest, PromptInput};
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
-use crate::answer::Answer;
 use crate::arguments::Batch;
+use crate::completion::Completion;
 use crate::output;
 use crate::session::Session;
 
-/// One line of the file, with the names of the command line's flags.
+/// A request: one line of the file. Its fields are named as the flags of `cairn generate` are.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -118,11 +118,11 @@ impl Line {
             content: message.content,
             token_ids: None,
         };
-        let asked = self.prompt.map(|content| LineMessage { role: Role::User, content });
+        let user = self.prompt.map(|content| LineMessage { role: Role::User, content });
         let prompt = match self.prompt_tokens {
             Some(tokens) => PromptInput::Tokens(tokens),
             None => PromptInput::Messages(
-                self.messages.into_iter().flatten().chain(asked).map(message).collect(),
+                self.messages.into_iter().flatten().chain(user).map(message).collect(),
             ),
         };
         GenerateRequest {
@@ -140,8 +140,7 @@ impl Line {
 }
 
 pub async fn run(arguments: Batch) -> Result<()> {
-    // Every line is checked before the model is loaded: a typo in the last one should not cost the
-    // others' work.
+    // All lines are checked before the model is loaded, so that a typo in the last one shows at once.
     let lines = read(&arguments.input)?;
     let options = EngineOptions {
         completion_batch_size: arguments.completion_batch_size as usize,
@@ -150,21 +149,21 @@ pub async fn run(arguments: Batch) -> Result<()> {
         ..EngineOptions::default()
     };
     let session = Session::open_with(&arguments.model, options).await?;
-    let bar = output::bar(lines.len() as u64, "answering {wide_bar} {pos}/{len} requests");
+    let bar = output::bar(lines.len() as u64, "generating {wide_bar} {pos}/{len} requests");
     let with_logprobs: Vec<bool> = lines.iter().map(|line| line.logprobs.is_some()).collect();
     let step = arguments.prefill_step_size as usize;
     let mut generations: Vec<_> =
         lines.into_iter().map(|line| session.engine.generate(line.request(step))).collect();
     let mut num_failed = 0;
     for (index, generation) in generations.iter_mut().enumerate() {
-        match Answer::collect(generation).await {
-            Ok((answer, finished)) if arguments.json => {
-                let mut object = answer.json(&finished, with_logprobs[index]);
+        match Completion::collect(generation).await {
+            Ok((completion, finished)) if arguments.json => {
+                let mut object = completion.json(&finished, with_logprobs[index]);
                 object["index"] = index.into();
                 output::line(object)?;
             }
-            Ok((answer, _)) => {
-                output::line(format_args!("{index}\t{}", answer.text.replace('\n', "\\n")))?
+            Ok((completion, _)) => {
+                output::line(format_args!("{index}\t{}", completion.text.replace('\n', "\\n")))?
             }
             Err(error) => {
                 num_failed += 1;
@@ -195,7 +194,7 @@ fn read(path: &Path) -> Result<Vec<Line>> {
         .collect::<Result<_>>()?;
     ensure!(
         !lines.is_empty(),
-        "{} holds no requests: write one JSON object a line",
+        "{} holds no requests: write one JSON object on each line",
         path.display()
     );
     Ok(lines)

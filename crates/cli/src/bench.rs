@@ -1,5 +1,4 @@
-//! `cairn bench`: prompt reading and generation on random tokens, measured as mlx_lm.benchmark
-//! does.
+//! `cairn bench`: measures prefill and generation on random tokens, as mlx_lm.benchmark does.
 
 use std::io::{BufRead, Write};
 use std::time::Instant;
@@ -34,7 +33,7 @@ pub async fn run(arguments: Bench) -> Result<()> {
         ..EngineOptions::default()
     };
     let session = Session::open_with(&arguments.model, options).await?;
-    // The first run pays for what is only done once.
+    // The first trial warms up and is not counted.
     trial(&session, &arguments).await?;
     if arguments.interactive {
         output::line(json!({"ready": true}))?;
@@ -75,31 +74,34 @@ pub async fn run(arguments: Bench) -> Result<()> {
     Ok(())
 }
 
-/// Answers `batch_size` prompts at once. Generation is measured while all of them are being
-/// written.
+/// Runs `batch_size` sequences at once. Generation is measured from when all of them have their
+/// first token.
 async fn trial(session: &Session, arguments: &Bench) -> Result<Trial> {
     let began = Instant::now();
     let rows = 0..u64::from(arguments.batch_size);
-    let mut running: JoinSet<_> =
-        rows.map(|row| follow(session.engine.generate(request(session, arguments, row)))).collect();
-    let mut answers = Vec::new();
-    while let Some(answer) = running.join_next().await {
-        answers.push(answer??);
+    let mut running: JoinSet<_> = rows
+        .map(|row| run_to_end(session.engine.generate(request(session, arguments, row))))
+        .collect();
+    let mut sequences = Vec::new();
+    while let Some(sequence) = running.join_next().await {
+        sequences.push(sequence??);
     }
     let prompt_tokens = f64::from(arguments.prompt_tokens) * f64::from(arguments.batch_size);
-    let peak_memory_gb =
-        answers.iter().map(|answer| answer.stats.mlx_peak_bytes as f64 / 1e9).fold(0.0, f64::max);
-    if let [answer] = answers.as_slice() {
-        // The engine's own clock leaves out the way to this program.
-        let GenerationStats { prompt_tps, generation_tps, .. } = answer.stats;
+    let peak_memory_gb = sequences
+        .iter()
+        .map(|sequence| sequence.stats.mlx_peak_bytes as f64 / 1e9)
+        .fold(0.0, f64::max);
+    if let [sequence] = sequences.as_slice() {
+        // The engine measures without the time that events take to arrive here.
+        let GenerationStats { prompt_tps, generation_tps, .. } = sequence.stats;
         return Ok(Trial { prompt_tps, generation_tps, peak_memory_gb });
     }
-    let all_began =
-        answers.iter().filter_map(|answer| answer.tokens.first()).max().copied().unwrap_or(began);
-    let ended =
-        answers.iter().filter_map(|answer| answer.tokens.last()).max().copied().unwrap_or(began);
-    let generated =
-        answers.iter().flat_map(|answer| &answer.tokens).filter(|&&at| at > all_began).count();
+    let first_tokens = sequences.iter().filter_map(|sequence| sequence.token_times.first());
+    let last_tokens = sequences.iter().filter_map(|sequence| sequence.token_times.last());
+    let all_began = first_tokens.max().copied().unwrap_or(began);
+    let ended = last_tokens.max().copied().unwrap_or(began);
+    let token_times = sequences.iter().flat_map(|sequence| &sequence.token_times);
+    let generated = token_times.filter(|&&time| time > all_began).count();
     Ok(Trial {
         prompt_tps: prompt_tokens / (all_began - began).as_secs_f64(),
         generation_tps: generated as f64 / (ended - all_began).as_secs_f64(),
@@ -108,8 +110,8 @@ async fn trial(session: &Session, arguments: &Bench) -> Result<Trial> {
 }
 
 fn request(session: &Session, arguments: &Bench, row: u64) -> GenerateRequest {
-    // Any tokens do; these are spread over the vocabulary by a fixed rule, so that every run reads
-    // the same prompts.
+    // Which tokens does not matter. A fixed rule spreads them over the vocabulary, so that every run
+    // has the same prompts.
     let vocab_size = session.model.vocab_size as u64;
     let length = u64::from(arguments.prompt_tokens);
     let tokens = (row * length..(row + 1) * length)
@@ -123,23 +125,23 @@ fn request(session: &Session, arguments: &Bench, row: u64) -> GenerateRequest {
     request
 }
 
-/// An answer's figures, and when its tokens came.
-struct Followed {
+/// A finished sequence, and when each of its tokens arrived.
+struct TimedSequence {
     stats: GenerationStats,
-    tokens: Vec<Instant>,
+    token_times: Vec<Instant>,
 }
 
-async fn follow(mut generation: Generation) -> Result<Followed> {
-    let mut tokens = Vec::new();
+async fn run_to_end(mut generation: Generation) -> Result<TimedSequence> {
+    let mut token_times = Vec::new();
     while let Some(event) = generation.recv().await {
         match event {
-            GenerateEvent::Delta { .. } => tokens.push(Instant::now()),
+            GenerateEvent::Delta { .. } => token_times.push(Instant::now()),
             GenerateEvent::Finished(finished) => {
-                return Ok(Followed { stats: finished.stats, tokens });
+                return Ok(TimedSequence { stats: finished.stats, token_times });
             }
             GenerateEvent::Failed(error) => return Err(error.into()),
             GenerateEvent::Prefill { .. } => {}
         }
     }
-    bail!("the engine ended without an answer")
+    bail!("the engine stopped before generation finished")
 }

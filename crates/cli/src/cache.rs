@@ -1,4 +1,4 @@
-//! `cairn cache`: the stored prompt caches, also while the app is running.
+//! `cairn cache`: works on the stored prompt caches, also while the app is running.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,11 @@ pub async fn run(command: Cache) -> Result<()> {
     if let Cache::Import(ImportCache { yes: false, .. }) = command
         && !std::io::stdin().is_terminal()
     {
-        let why = "there is no terminal to ask on: add --yes to import without being asked";
-        return Err(output::Usage(why).into());
+        let problem = "there is no terminal to ask on: add --yes to import without a question";
+        return Err(output::Usage(problem).into());
     }
     let caches = OfflineCaches::open(DataFolder::from_environment()?).await?;
-    let done = match command {
+    let result = match command {
         Cache::List { json } => list(&caches, json).await,
         Cache::Show { key } => show(&caches, &key).await,
         Cache::Export { source, file } => export(&caches, &source, &file).await,
@@ -30,16 +30,16 @@ pub async fn run(command: Cache) -> Result<()> {
         Cache::Delete { keys } => delete(&caches, &keys).await,
     };
     caches.close().await;
-    done
+    result
 }
 
 async fn list(caches: &OfflineCaches, json: bool) -> Result<()> {
-    let kept = caches.list().await.map_err(why)?;
+    let kept = caches.list().await.map_err(to_error)?;
     if json {
         return output::line(kept.iter().map(object).collect::<Value>());
     }
     if kept.is_empty() {
-        eprintln!("Nothing is kept yet. `cairn cache import FILE` brings a prompt cache in.");
+        eprintln!("There are no stored prompt caches. `cairn cache import FILE` imports one.");
     }
     for kept in kept {
         let marks = [("pinned", kept.is_pinned), ("imported", kept.imported_from.is_some())];
@@ -56,15 +56,18 @@ async fn list(caches: &OfflineCaches, json: bool) -> Result<()> {
             kept.id(),
         ))?;
     }
-    // Less than the sum: what several share is there once.
-    output::line(format_args!("total\t{}", output::size(caches.total_bytes().await.map_err(why)?)))
+    // This is less than the sum, because prompt caches share chunks.
+    output::line(format_args!(
+        "total\t{}",
+        output::size(caches.total_bytes().await.map_err(to_error)?)
+    ))
 }
 
 async fn show(caches: &OfflineCaches, key: &str) -> Result<()> {
-    let found = caches.find(key).await.map_err(why)?;
+    let found = caches.find(key).await.map_err(to_error)?;
     if let CachedItem::Source(source) = &found
         && let Some(kept) =
-            caches.list().await.map_err(why)?.into_iter().find(|kept| kept.source == *source)
+            caches.list().await.map_err(to_error)?.into_iter().find(|kept| kept.source == *source)
     {
         output::line(format_args!(
             "{}\t{}\nid\t{}\nmodel\t{}",
@@ -83,7 +86,7 @@ async fn show(caches: &OfflineCaches, key: &str) -> Result<()> {
             output::line(format_args!("begins\t{start:?}\nends\t{end:?}"))?;
         }
     }
-    for chunk in caches.chunks(&found).await.map_err(why)? {
+    for chunk in caches.chunks(&found).await.map_err(to_error)? {
         let kind = match chunk.kind {
             CacheKind::System => "system",
             CacheKind::User => "user",
@@ -102,13 +105,14 @@ async fn show(caches: &OfflineCaches, key: &str) -> Result<()> {
 
 async fn export(caches: &OfflineCaches, source: &str, file: &Path) -> Result<()> {
     let cannot = || format!("cannot export {source}");
-    match caches.find(source).await.map_err(why).with_context(cannot)? {
+    match caches.find(source).await.map_err(to_error).with_context(cannot)? {
         CachedItem::Source(source) => {
-            caches.export(&source, file).await.map_err(why).with_context(cannot)?
+            caches.export(&source, file).await.map_err(to_error).with_context(cannot)?
         }
         CachedItem::Chunk { .. } => {
             bail!(
-                "cannot export {source}: it is a chunk, and only named prompt caches and conversations can be exported"
+                "{}: a single chunk cannot be exported; name a conversation or a named prompt cache",
+                cannot()
             )
         }
     }
@@ -122,37 +126,36 @@ async fn import(caches: &OfflineCaches, arguments: ImportCache) -> Result<()> {
     let spinner = output::spinner(format!("loading {model}"));
     let import = caches.begin_import(file, &model, &folder).await;
     spinner.finish_and_clear();
-    let import = import.map_err(why).with_context(cannot)?;
+    let import = import.map_err(to_error).with_context(cannot)?;
     if let Some(problem) = &import.preview.problem {
-        // The file is named already.
+        // The context names the file already.
         let problem = problem.trim_end_matches('.');
         let rest = problem.strip_prefix(&import.preview.file_name).map(|rest| format!("it{rest}"));
         return Err(anyhow!(rest.unwrap_or_else(|| problem.to_owned()))).with_context(cannot);
     }
     print(&import.preview)?;
     let name = arguments.name.unwrap_or_else(|| import.preview.suggested_name.clone());
-    if !arguments.yes && !output::confirm(&format!("Keep it as “{name}”?"))? {
-        eprintln!("Nothing was imported.");
+    if !arguments.yes && !output::confirm(&format!("Store it as “{name}”?"))? {
+        eprintln!("The file was not imported.");
         return Ok(());
     }
-    let kept = import.confirm(&name, arguments.check).await.map_err(why).with_context(cannot)?;
-    let checked = if arguments.check {
-        "\nchecked\tsample positions are what the model computes"
-    } else {
-        ""
-    };
-    output::line(format_args!("kept as\t{}\nid\t{}{checked}", kept.title, kept.id()))
+    let kept =
+        import.confirm(&name, arguments.check).await.map_err(to_error).with_context(cannot)?;
+    let checked =
+        if arguments.check { "\nchecked\tsample positions agree with the model" } else { "" };
+    output::line(format_args!("stored as\t{}\nid\t{}{checked}", kept.title, kept.id()))
 }
 
 async fn delete(caches: &OfflineCaches, keys: &[String]) -> Result<()> {
     let mut found = Vec::new();
     for key in keys {
-        // All are looked up before the first goes.
-        found.push(caches.find(key).await.map_err(why).context("nothing was deleted")?);
+        // All keys are looked up before the first is deleted.
+        found.push(caches.find(key).await.map_err(to_error).context("nothing was deleted")?);
     }
-    let freed = caches.delete(&found).await.map_err(why)?;
+    let freed = caches.delete(&found).await.map_err(to_error)?;
     for (key, bytes) in keys.iter().zip(freed) {
-        let shared = if bytes == 0 { "\twhat it held, others hold too" } else { "" };
+        let shared =
+            if bytes == 0 { "\tits chunks are shared with other prompt caches" } else { "" };
         output::line(format_args!("{key}\tfreed {}{shared}", output::size(bytes)))?;
     }
     Ok(())
@@ -169,14 +172,14 @@ fn print(preview: &ImportPreview) -> Result<()> {
         preview.model, preview.kind, preview.tokens
     ))?;
     if let (Some(start), Some(end)) = (&preview.start_text, &preview.end_text) {
-        // Quoted, so that no control character of the file reaches the terminal.
+        // {:?} escapes control characters, so that none of the file's reach the terminal.
         output::line(format_args!("begins\t{start:?}\nends\t{end:?}"))?;
     }
     if let Some(made_by) = &preview.made_by {
-        output::line(format_args!("made by\t{made_by}"))?;
+        output::line(format_args!("created by\t{made_by}"))?;
     }
     if let Some(at_ms) = preview.created_at_ms {
-        output::line(format_args!("made\t{}", ago(at_ms)))?;
+        output::line(format_args!("created\t{}", ago(at_ms)))?;
     }
     for warning in &preview.warnings {
         output::line(format_args!("note\t{warning}"))?;
@@ -184,26 +187,28 @@ fn print(preview: &ImportPreview) -> Result<()> {
     Ok(())
 }
 
-/// Name and folder of the model that made a file: the one named on the command line, or the one on
-/// this machine that the file names.
-fn model_for(file: &Path, named: Option<String>) -> Result<(String, PathBuf)> {
-    if let Some(name) = named {
+/// Name and folder of the model that computed a file: the one given with --model, or else the one
+/// on this machine that the file names.
+fn model_for(file: &Path, given: Option<String>) -> Result<(String, PathBuf)> {
+    if let Some(name) = given {
         let folder = find_model(&name)?;
         return Ok((name, folder));
     }
     let header = SafetensorsFile::open(file, Limits::CACHE)?;
-    // User metadata stands under 0 since mlx-lm 0.32, and stood under 1 before.
-    let written =
-        ["0.model", "1.model"].iter().find_map(|key| header.metadata().get(*key)).cloned();
-    let written = written.ok_or_else(|| {
-        anyhow!("it does not say by which model it was made: name that one with --model")
+    // mlx-lm writes user metadata under `0.` since 0.32, and wrote it under `1.` before.
+    let named = ["0.model", "1.model"].iter().find_map(|key| header.metadata().get(*key)).cloned();
+    let named = named.ok_or_else(|| {
+        anyhow!("it does not name the model that computed it: give that one with --model")
     })?;
-    // Only among the models of this machine: a file must not choose a folder to load from.
+    // The name is only looked up among the listed models: a file must not choose which folder is
+    // loaded.
     let found = model_folders()?
         .list()
         .into_iter()
-        .find(|model| model.name == written || model.path == Path::new(&written));
-    let found = found.ok_or_else(|| anyhow!("it was made with {written:?}, which is not on this machine: name the model with --model"))?;
+        .find(|model| model.name == named || model.path == Path::new(&named));
+    let found = found.ok_or_else(|| {
+        anyhow!("its model {named:?} is not on this machine: give the model with --model")
+    })?;
     Ok((found.name, found.path))
 }
 
@@ -238,7 +243,7 @@ fn title(kept: &CachedEntry) -> &str {
     if kept.title.is_empty() { "New chat" } else { &kept.title }
 }
 
-/// How long a time is past, roughly.
+/// How long ago a time was, in words.
 fn ago(at_ms: i64) -> String {
     let now_ms =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64);
@@ -251,7 +256,7 @@ fn ago(at_ms: i64) -> String {
     }
 }
 
-/// A failure as a command tells it: without a full stop.
-fn why(failure: Failure) -> anyhow::Error {
+/// An app failure as an error of this program, whose messages have no full stop.
+fn to_error(failure: Failure) -> anyhow::Error {
     anyhow!(failure.message.trim_end_matches('.').to_owned())
 }

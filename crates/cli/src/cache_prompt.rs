@@ -1,5 +1,5 @@
-//! `cairn cache-prompt`: read a prompt once and keep its keys and values in a file that generate
-//! continues, ours and mlx-lm's.
+//! `cairn cache-prompt`: computes a prompt's KV cache and saves it to a file that `cairn generate` and
+//! `mlx_lm.generate` continue from.
 
 use anyhow::Result;
 use cairn_chat::{Message, Role};
@@ -21,7 +21,7 @@ pub async fn run(arguments: CachePrompt) -> Result<()> {
         }]),
     };
     let session = Session::open(&arguments.model).await?;
-    let bar = output::bar(0, "reading the prompt {wide_bar} {pos}/{len} tokens");
+    let bar = output::bar(0, "prefill {wide_bar} {pos}/{len} tokens");
     let request = CachePromptRequest {
         prompt,
         kv_cache,
@@ -38,12 +38,12 @@ pub async fn run(arguments: CachePrompt) -> Result<()> {
     session.engine.shutdown().await;
     let file = arguments.prompt_cache_file.display();
     eprintln!(
-        "kept {} tokens in {file} ({:.1} MB)",
+        "saved {} tokens to {file} ({:.1} MB)",
         saved.num_tokens,
         saved.num_bytes as f64 / 1e6
     );
     eprintln!(
-        "Continue it with `cairn generate --prompt-cache-file {file}`, or start chats from it after `cairn cache import {file}`."
+        "`cairn generate --prompt-cache-file {file}` continues from it; after `cairn cache import {file}` chats can start from it."
     );
     Ok(())
 }

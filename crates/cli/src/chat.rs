@@ -1,4 +1,5 @@
-//! `cairn chat`: a conversation in the terminal. Each turn reads only what is new.
+//! `cairn chat`: a conversation in the terminal. The KV cache of earlier turns is reused, so that each
+//! turn only prefills its new tokens.
 
 use std::io::{BufRead, IsTerminal};
 use std::ops::ControlFlow;
@@ -12,28 +13,31 @@ use crate::arguments::Chat;
 use crate::output;
 use crate::session::Session;
 
-const HELP: &str = "Type a message and press Enter.\n  q       leaves\n  r       starts a new conversation\n  h       shows this help\n  Ctrl-C  stops an answer, or leaves";
+const HELP: &str = "Type a message and press Enter.\n  q       quits\n  r       starts a new conversation\n  h       shows this help\n  Ctrl-C  stops generation, or quits";
 
 pub async fn run(arguments: Chat) -> Result<()> {
     let session = Session::open(&arguments.model).await?;
-    eprintln!("Chatting with {}. q leaves, r starts anew, h helps.", session.model.name);
-    let beginning: Vec<Message> = arguments
+    eprintln!(
+        "Chatting with {}. q quits, r starts a new conversation, h shows help.",
+        session.model.name
+    );
+    let opening: Vec<Message> = arguments
         .system_prompt
         .iter()
         .map(|prompt| message(Role::System, prompt.clone(), None))
         .collect();
-    let mut messages = beginning.clone();
+    let mut messages = opening.clone();
     while let Some(line) = read_line().await? {
         match line.trim() {
             "" => {}
             "q" => break,
             "r" => {
-                messages = beginning.clone();
-                eprintln!("A new conversation.");
+                messages = opening.clone();
+                eprintln!("New conversation.");
             }
             "h" => eprintln!("{HELP}"),
             text => {
-                if answer(&session, &arguments, &mut messages, text.to_owned()).await?.is_break() {
+                if reply(&session, &arguments, &mut messages, text.to_owned()).await?.is_break() {
                     break;
                 }
             }
@@ -43,8 +47,8 @@ pub async fn run(arguments: Chat) -> Result<()> {
     Ok(())
 }
 
-/// Asks for an answer to `text`. The first Ctrl-C ends the answer, a second one the program.
-async fn answer(
+/// Generates and prints the reply to `text`. The first Ctrl-C stops generation, a second one quits.
+async fn reply(
     session: &Session,
     arguments: &Chat,
     messages: &mut Vec<Message>,
@@ -56,7 +60,7 @@ async fn answer(
     request.max_tokens = arguments.max_tokens;
     request.prefill_step_size = session.engine.interactive_prefill_step_size();
     let mut generation = session.engine.generate(request);
-    let mut answer = String::new();
+    let mut reply = String::new();
     let mut is_stopping = false;
     loop {
         let event = tokio::select! {
@@ -74,24 +78,25 @@ async fn answer(
             Some(GenerateEvent::Prefill { .. }) => {}
             Some(GenerateEvent::Delta { text, .. }) => {
                 output::text(&text)?;
-                answer += &text;
+                reply += &text;
             }
             Some(GenerateEvent::Finished(finished)) => {
                 output::line(&finished.text)?;
-                answer += &finished.text;
-                if answer.is_empty() {
-                    // Nothing was said: templates insist on turns, so the question goes too.
+                reply += &finished.text;
+                if reply.is_empty() {
+                    // Templates require that user and assistant alternate, so the user's message is
+                    // removed too.
                     messages.pop();
                     return Ok(ControlFlow::Continue(()));
                 }
                 if let Some(user) = messages.last_mut() {
                     user.token_ids = Some(finished.new_prompt_ids);
                 }
-                messages.push(message(Role::Assistant, answer, Some(finished.token_ids)));
+                messages.push(message(Role::Assistant, reply, Some(finished.token_ids)));
                 return Ok(ControlFlow::Continue(()));
             }
             Some(GenerateEvent::Failed(error)) => {
-                // The conversation goes on without the message that failed.
+                // The conversation continues without the message that failed.
                 messages.pop();
                 eprintln!("cairn: {error}");
                 return Ok(ControlFlow::Continue(()));
@@ -105,13 +110,13 @@ fn message(role: Role, content: String, token_ids: Option<Vec<u32>>) -> Message 
     Message { role, content, token_ids }
 }
 
-/// The next line typed; none at the end of the input or after Ctrl-C.
+/// Reads the next line; `None` at the end of the input or after Ctrl-C.
 async fn read_line() -> Result<Option<String>> {
     if std::io::stdin().is_terminal() {
         eprint!("> ");
     }
-    // A thread of its own: a blocking read on the runtime's shutdown path would wait for one more
-    // line.
+    // The read blocks on a thread of its own: on one of the runtime's, shutdown would wait for one
+    // more line.
     let (sender, receiver) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let mut line = String::new();

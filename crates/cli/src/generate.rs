@@ -1,4 +1,4 @@
-//! `cairn generate`: continue a prompt, as text that streams or as one JSON object.
+//! `cairn generate`: generates text from a prompt, and prints it as it comes or as one JSON object.
 
 use std::io::IsTerminal;
 
@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail};
 use cairn_chat::{Message, Role};
 use cairn_engine::{FinishedGeneration, GenerateEvent, GenerateRequest, PromptInput};
 
-use crate::answer::Answer;
 use crate::arguments::Generate;
+use crate::completion::Completion;
 use crate::output;
 use crate::session::{Session, find_model};
 
@@ -24,7 +24,7 @@ pub async fn run(arguments: Generate) -> Result<()> {
     let session = Session::open(&arguments.model).await?;
     if let Some(image) = arguments.image.first() {
         bail!(
-            "cannot read {}: {} models take text only",
+            "cannot use {}: Cairn has no image input for {} models",
             image.display(),
             session.model.model_type
         );
@@ -34,7 +34,7 @@ pub async fn run(arguments: Generate) -> Result<()> {
             .engine
             .load_draft(draft, &find_model(draft)?)
             .await
-            .with_context(|| format!("cannot draft with {draft}"))?;
+            .with_context(|| format!("cannot use {draft} as the draft model"))?;
     }
     let mut request = GenerateRequest::new(prompt);
     request.sampling = arguments.sampling.params();
@@ -50,9 +50,9 @@ pub async fn run(arguments: Generate) -> Result<()> {
         arguments.draft_model.is_some().then_some(arguments.num_draft_tokens as usize);
     request.num_top_logprobs = arguments.logprobs;
 
-    let mut answer = Answer::default();
+    let mut completion = Completion::default();
     let mut generation = session.engine.generate(request);
-    let bar = output::bar(0, "reading the prompt {wide_bar} {pos}/{len} tokens");
+    let bar = output::bar(0, "prefill {wide_bar} {pos}/{len} tokens");
     while let Some(event) = generation.recv().await {
         match event {
             GenerateEvent::Prefill { processed, total, .. } => {
@@ -64,16 +64,16 @@ pub async fn run(arguments: Generate) -> Result<()> {
                 if !arguments.json {
                     output::text(&text)?;
                 }
-                answer.push(&text, token, logprob);
+                completion.push(&text, token, logprob);
             }
             GenerateEvent::Finished(finished) => {
-                answer.text += &finished.text;
+                completion.text += &finished.text;
                 if arguments.json {
-                    output::line(answer.json(&finished, arguments.logprobs.is_some()))?;
+                    output::line(completion.json(&finished, arguments.logprobs.is_some()))?;
                 } else {
                     output::text(&finished.text)?;
                     output::line("")?;
-                    summarise(&finished);
+                    print_stats(&finished);
                 }
             }
             GenerateEvent::Failed(error) => return Err(error.into()),
@@ -86,16 +86,16 @@ pub async fn run(arguments: Generate) -> Result<()> {
 fn prompt(
     text: String,
     system_prompt: Option<String>,
-    plain: bool,
+    ignore_chat_template: bool,
     continues_file: bool,
 ) -> PromptInput {
-    if plain {
+    if ignore_chat_template {
         return if continues_file { PromptInput::MoreText(text) } else { PromptInput::Text(text) };
     }
     let message = |role, content| Message { role, content, token_ids: None };
     let system = system_prompt.map(|content| message(Role::System, content));
     let messages = system.into_iter().chain([message(Role::User, text)]).collect();
-    // The file ends within the user's turn: only what comes after it is read.
+    // The file ends within the user's turn, so only the text after that is to be read.
     if continues_file {
         PromptInput::Continuation(messages)
     } else {
@@ -103,13 +103,13 @@ fn prompt(
     }
 }
 
-fn summarise(finished: &FinishedGeneration) {
+fn print_stats(finished: &FinishedGeneration) {
     if !std::io::stderr().is_terminal() {
         return;
     }
     let stats = &finished.stats;
     eprintln!(
-        "\nprompt {} tokens, {:.1} tokens/s; answer {} tokens, {:.1} tokens/s; peak memory {:.2} GB",
+        "\nprompt {} tokens, {:.1} tokens/s; generation {} tokens, {:.1} tokens/s; peak memory {:.2} GB",
         stats.num_prompt_tokens,
         stats.prompt_tps,
         stats.num_generation_tokens,

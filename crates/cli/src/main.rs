@@ -1,15 +1,15 @@
-//! `cairn`: models from the command line, with mlx-lm's commands and flags. Results go to stdout,
-//! everything else to stderr.
+//! `cairn`: language models on the command line, with mlx-lm's commands and flags. Results go to
+//! stdout; progress and logs go to stderr.
 //!
-//! Exit status: 0; 1 with one line `cairn: what failed: why`; 2 for wrong usage.
+//! Exit status: 0 on success; 1 on failure, with one line `cairn: what failed: why`; 2 for usage.
 
-mod answer;
 mod arguments;
 mod batch;
 mod bench;
 mod cache;
 mod cache_prompt;
 mod chat;
+mod completion;
 mod generate;
 mod models;
 mod output;

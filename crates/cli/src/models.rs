@@ -1,4 +1,4 @@
-//! `cairn models`: what is on this machine, and how more comes in.
+//! `cairn models`: lists, imports and inspects the models on this machine.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn list(json: bool) -> Result<()> {
         return Ok(());
     }
     if models.is_empty() {
-        eprintln!("No models yet. `cairn models import FILE.gguf` brings one in.");
+        eprintln!("There are no models. `cairn models import FILE.gguf` imports one.");
     }
     for model in models {
         let problem = model.problem.map(|problem| format!("  ({problem})")).unwrap_or_default();

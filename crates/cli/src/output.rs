@@ -1,4 +1,4 @@
-//! What all commands print the same way: failures, prompts from stdin, progress on a terminal.
+//! Terminal input and output that the commands share: results, errors, questions, progress.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -17,12 +17,12 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
             .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
     };
     if error.chain().any(is_closed_pipe) {
-        // The reader has seen enough (`cairn … | head`).
+        // The reader of a pipe has closed it, as in `cairn … | head`.
         return ExitCode::SUCCESS;
     }
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {
-        // Some errors tell their cause themselves.
+        // Some errors' messages already end with their cause.
         if !line.ends_with(&cause) {
             line += if line.is_empty() { "" } else { ": " };
             line += &cause;
@@ -32,7 +32,7 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
 }
 
-/// What is asked for cannot be done in this way of calling.
+/// Wrong usage that clap cannot see; ends the program with exit status 2.
 #[derive(Debug)]
 pub struct Usage(pub &'static str);
 
@@ -44,19 +44,19 @@ impl Display for Usage {
 
 impl Error for Usage {}
 
-/// Prints a result, followed by a newline. Unlike `println!` a reader that went away (`cairn … |
-/// head`) is an error, not a panic.
+/// Prints a result and a newline. Unlike `println!` it returns an error instead of panicking when
+/// the reader of a pipe has closed it.
 pub fn line(result: impl Display) -> Result<()> {
     text(format_args!("{result}\n"))
 }
 
-/// Prints a piece of a result at once.
-pub fn text(piece: impl Display) -> Result<()> {
+/// Prints a part of a result and flushes it.
+pub fn text(part: impl Display) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    write!(stdout, "{piece}").and_then(|()| stdout.flush()).context("cannot write to stdout")
+    write!(stdout, "{part}").and_then(|()| stdout.flush()).context("cannot write to stdout")
 }
 
-/// The prompt itself, or all of stdin where it is `-`. Fails on one without a character.
+/// The prompt given on the command line, or all of stdin where that is `-`. It must not be empty.
 pub fn text_or_stdin(text: String) -> Result<String> {
     let text =
         if text == "-" { stdin().context("cannot read the prompt from stdin")? } else { text };
@@ -64,7 +64,7 @@ pub fn text_or_stdin(text: String) -> Result<String> {
     Ok(text)
 }
 
-/// Asks on the terminal; only a yes is one.
+/// Asks a yes-or-no question on the terminal; anything but `y` or `yes` means no.
 pub fn confirm(question: &str) -> Result<bool> {
     eprint!("{question} [y/N] ");
     let mut answer = String::new();
@@ -72,7 +72,7 @@ pub fn confirm(question: &str) -> Result<bool> {
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Bytes as people read them.
+/// A number of bytes for people to read.
 pub fn size(bytes: u64) -> String {
     match bytes as f64 {
         bytes if bytes >= 1e9 => format!("{:.2} GB", bytes / 1e9),
@@ -88,7 +88,7 @@ pub fn stdin() -> std::io::Result<String> {
     Ok(text)
 }
 
-/// A spinner that says what is being done; nothing where stderr is not a terminal.
+/// A spinner with a message; hidden where stderr is not a terminal.
 pub fn spinner(message: String) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -98,7 +98,7 @@ pub fn spinner(message: String) -> ProgressBar {
     spinner
 }
 
-/// A bar over bytes or tokens; nothing where stderr is not a terminal.
+/// A progress bar; hidden where stderr is not a terminal.
 pub fn bar(total: u64, template: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

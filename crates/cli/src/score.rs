@@ -1,4 +1,4 @@
-//! `cairn score`: how likely a text is, token by token.
+//! `cairn score`: the log-probability of each token of a text, and of the next token.
 
 use anyhow::Result;
 use cairn_engine::PromptInput;

@@ -1,4 +1,4 @@
-//! `cairn serve --ui`: the app's interface on this machine, for a browser.
+//! `cairn serve`: the app's commands over HTTP on this machine, with `--ui` its interface too.
 
 use anyhow::{Context, Result, bail};
 use cairn_app::wire::Command;
@@ -43,18 +43,18 @@ pub async fn run(arguments: Serve) -> Result<()> {
         bail!(failure.message);
     }
     output::line(server.url())?;
-    let what = if has_interface {
-        "Cairn is at the address above."
+    let note = if has_interface {
+        "Open the address above in a browser."
     } else {
-        "The commands are served above; --ui adds the interface."
+        "The app's commands are served at the address above; --ui adds the interface."
     };
-    eprintln!("{what} Ctrl-C ends it.");
+    eprintln!("{note} Ctrl-C stops the server.");
     let result = server.run(shutdown_signal()).await;
     app.close().await;
     Ok(result?)
 }
 
-/// Ctrl-C, or the polite signal of a process manager.
+/// Resolves on Ctrl-C (SIGINT) or SIGTERM.
 async fn shutdown_signal() {
     let mut terminate =
         match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {

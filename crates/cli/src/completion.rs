@@ -1,50 +1,53 @@
-//! An answer as it is collected from the engine's events, and the JSON object that tells it.
+//! Generated text and tokens, collected from the engine's events, and their JSON form.
 
 use anyhow::{Result, bail};
 use cairn_chat::FinishReason;
 use cairn_engine::{FinishedGeneration, GenerateEvent, Generation, TokenLogprob};
 use serde_json::{Value, json};
 
-/// Text and tokens so far.
+/// What has been generated so far.
 #[derive(Default)]
-pub struct Answer {
+pub struct Completion {
     pub text: String,
     tokens: Vec<u32>,
     logprobs: Vec<TokenLogprob>,
 }
 
-impl Answer {
-    /// Takes a token with the text that it completed.
+impl Completion {
+    /// Appends a token and the text that it completed.
     pub fn push(&mut self, text: &str, token: u32, logprob: Option<TokenLogprob>) {
         self.text += text;
         self.tokens.push(token);
         self.logprobs.extend(logprob);
     }
 
-    /// Follows an answer to its end.
-    pub async fn collect(generation: &mut Generation) -> Result<(Answer, FinishedGeneration)> {
-        let mut answer = Answer::default();
+    /// Receives events until generation has finished.
+    pub async fn collect(generation: &mut Generation) -> Result<(Completion, FinishedGeneration)> {
+        let mut completion = Completion::default();
         while let Some(event) = generation.recv().await {
             match event {
                 GenerateEvent::Prefill { .. } => {}
-                GenerateEvent::Delta { text, token, logprob } => answer.push(&text, token, logprob),
+                GenerateEvent::Delta { text, token, logprob } => {
+                    completion.push(&text, token, logprob)
+                }
                 GenerateEvent::Finished(finished) => {
-                    answer.text += &finished.text;
-                    return Ok((answer, *finished));
+                    completion.text += &finished.text;
+                    return Ok((completion, *finished));
                 }
                 GenerateEvent::Failed(error) => return Err(error.into()),
             }
         }
-        bail!("the engine ended without an answer")
+        bail!("the engine stopped before generation finished")
     }
 
     /// The object that `--json` prints.
     pub fn json(&self, finished: &FinishedGeneration, with_logprobs: bool) -> Value {
         let stats = &finished.stats;
+        let is_stopped = stats.finish_reason == FinishReason::Stop;
         let mut object = json!({
             "text": self.text,
             "tokens": self.tokens,
-            "finish_reason": if stats.finish_reason == FinishReason::Stop { "stop" } else { "length" },
+            "finish_reason": if is_stopped { "stop" } else { "length" },
             "stop_string": finished.stop_string,
             "prompt_tokens": stats.num_prompt_tokens,
             "cached_tokens": stats.num_cached_tokens,

@@ -1,0 +1,154 @@
+//! Groups of flags that several commands share, and the parsers of their values.
+
+use cairn_chat::SamplingParams;
+use cairn_engine::{KvCacheOptions, KvQuantization};
+use clap::Args;
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
+
+/// Which model to load, and how.
+#[derive(Args)]
+pub struct ModelFlags {
+    /// A model folder, or the name of a model on this machine (see `cairn models list`)
+    #[arg(short, long)]
+    pub model: String,
+    /// Compute on quantized weights on a CPU too, instead of dequantizing them at load
+    #[arg(long)]
+    pub keep_quantized: bool,
+}
+
+/// How the next token is sampled.
+#[derive(Args)]
+pub struct SamplingFlags {
+    /// Sampling temperature; 0 always takes the most likely token
+    #[arg(long, default_value_t = 0.0, value_parser = not_negative, allow_negative_numbers = true)]
+    pub temp: f32,
+    /// Sample from the smallest set of tokens with this probability mass; 1 keeps all tokens
+    #[arg(long, default_value_t = 1.0, value_parser = fraction, allow_negative_numbers = true)]
+    pub top_p: f32,
+    /// Drop tokens less likely than this fraction of the most likely token's probability
+    #[arg(long, default_value_t = 0.0, value_parser = fraction, allow_negative_numbers = true)]
+    pub min_p: f32,
+    /// Number of most likely tokens that --min-p never drops
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    pub min_tokens_to_keep: u32,
+    /// Sample from this many of the most likely tokens; 0 keeps all tokens
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    pub top_k: usize,
+    /// Probability with which XTC drops all tokens above --xtc-threshold but the least likely one
+    #[arg(long, default_value_t = 0.0, value_parser = fraction, allow_negative_numbers = true)]
+    pub xtc_probability: f32,
+    /// Probability above which XTC may drop a token
+    #[arg(long, default_value_t = 0.1, value_parser = up_to_half, allow_negative_numbers = true)]
+    pub xtc_threshold: f32,
+    /// Make recent tokens less likely by this factor; 1 changes nothing
+    #[arg(long, value_parser = not_negative, allow_negative_numbers = true)]
+    pub repetition_penalty: Option<f32>,
+    /// Number of recent tokens that --repetition-penalty applies to
+    #[arg(long, default_value_t = 20, allow_negative_numbers = true)]
+    pub repetition_context_size: usize,
+    /// Subtract this from the logit of each recent token, once
+    #[arg(long, value_parser = finite, allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
+    /// Subtract this from the logit of each recent token, for each time it occurs
+    #[arg(long, value_parser = finite, allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
+    /// Values to add to the logits of single tokens
+    #[arg(long, value_name = "ID:V,...", value_delimiter = ',', value_parser = bias, allow_negative_numbers = true)]
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Seed of the random numbers; the same seed gives the same tokens
+    #[arg(long, allow_negative_numbers = true)]
+    pub seed: Option<u64>,
+}
+
+impl SamplingFlags {
+    pub fn params(&self) -> SamplingParams {
+        SamplingParams {
+            temperature: self.temp,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            min_tokens_to_keep: self.min_tokens_to_keep as usize,
+            top_k: self.top_k,
+            xtc_probability: self.xtc_probability,
+            xtc_threshold: self.xtc_threshold,
+            repetition_penalty: self.repetition_penalty,
+            repetition_context_size: self.repetition_context_size,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            logit_bias: self.logit_bias.iter().copied().collect(),
+            seed: self.seed,
+            ..SamplingParams::default()
+        }
+    }
+}
+
+/// What ends generation before the maximum number of tokens.
+#[derive(Args)]
+pub struct StopFlags {
+    /// Stop before this text; may be given several times
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+    /// Another token of the vocabulary that ends generation; may be given several times
+    #[arg(long, value_name = "TOKEN", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
+    pub extra_eos_token: Vec<String>,
+}
+
+/// How the KV cache is stored.
+#[derive(Args)]
+pub struct KvFlags {
+    /// Maximum size of the KV cache in tokens; beyond it the oldest but the first four are dropped
+    #[arg(long, value_parser = clap::value_parser!(u32).range(5..), allow_negative_numbers = true)]
+    pub max_kv_size: Option<u32>,
+    /// Number of bits to quantize the KV cache to; without it the cache is not quantized
+    #[arg(long, value_parser = one_of(["2", "3", "4", "6", "8"]), allow_negative_numbers = true)]
+    pub kv_bits: Option<i32>,
+    /// Group size of the KV cache's quantization
+    #[arg(long, default_value_t = 64, value_parser = one_of(["32", "64", "128"]), allow_negative_numbers = true)]
+    pub kv_group_size: i32,
+    /// With --kv-bits: number of tokens from which the KV cache is quantized
+    #[arg(long, default_value_t = 5000, allow_negative_numbers = true)]
+    pub quantized_kv_start: usize,
+}
+
+impl KvFlags {
+    pub fn options(&self) -> KvCacheOptions {
+        let quantization = self.kv_bits.map(|bits| KvQuantization {
+            bits,
+            group_size: self.kv_group_size,
+            start: self.quantized_kv_start,
+        });
+        KvCacheOptions { max_size: self.max_kv_size.map(|size| size as usize), quantization }
+    }
+}
+
+/// One of a few integers, which the help lists.
+fn one_of<const N: usize>(allowed: [&'static str; N]) -> impl TypedValueParser<Value = i32> {
+    PossibleValuesParser::new(allowed).try_map(|text| text.parse::<i32>())
+}
+
+fn not_negative(text: &str) -> Result<f32, String> {
+    number(text, |value| value.is_finite() && value >= 0.0, "a number from 0 on")
+}
+
+fn fraction(text: &str) -> Result<f32, String> {
+    number(text, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
+}
+
+fn up_to_half(text: &str) -> Result<f32, String> {
+    number(text, |value| (0.0..=0.5).contains(&value), "a number from 0 to 0.5")
+}
+
+fn finite(text: &str) -> Result<f32, String> {
+    number(text, f32::is_finite, "a number")
+}
+
+fn number(text: &str, is_allowed: impl Fn(f32) -> bool, allowed: &str) -> Result<f32, String> {
+    text.parse().ok().filter(|&value| is_allowed(value)).ok_or_else(|| format!("give {allowed}"))
+}
+
+/// Parses `5:-1.5` as token 5 and -1.5. Minus infinity is allowed: it forbids a token.
+fn bias(text: &str) -> Result<(u32, f32), String> {
+    let number = |text: &str| text.trim().parse().ok().filter(|&value: &f32| value < f32::INFINITY);
+    text.split_once(':')
+        .and_then(|(id, value)| Some((id.trim().parse().ok()?, number(value)?)))
+        .ok_or_else(|| "give a token id and a number, such as 5:-1.5".to_owned())
+}

@@ -1,0 +1,152 @@
+//! `cairn cache`: list, show, export, import, delete.
+
+use cairn_app::wire::{self, Reply};
+use serde_json::Value;
+
+use crate::program::{MODEL, Program};
+
+/// The tokens generated after a prompt-cache file, and how many prompt tokens came from it.
+fn continued(program: &Program, file: &str) -> (Value, Value) {
+    let flags = ["--prompt", " And then?", "--max-tokens", "12", "--json"];
+    let completion = program
+        .json(&[&["generate", "--model", MODEL, "--prompt-cache-file", file][..], &flags].concat());
+    (completion["tokens"].clone(), completion["cached_tokens"].clone())
+}
+
+#[tokio::test]
+async fn an_imported_prompt_cache_is_listed_shown_exported_and_continued_with_the_same_tokens() {
+    let program = Program::new().await;
+    let file =
+        program.prompt_file("story.safetensors", &"Once there was a pile of stones. ".repeat(20));
+    let expected = continued(&program, &file);
+
+    let report =
+        program.stdout_of(&["cache", "import", &file, "--yes", "--check", "--name", "Story"]);
+    for expected in
+        ["model\ttiny-chat", "kind\tprompt", "begins\t\"", "pile of stones", "stored as\tStory"]
+    {
+        assert!(report.contains(expected), "{report:?} should say {expected:?}");
+    }
+    let list = program.json(&["cache", "list", "--json"]);
+    let [named] = &list.as_array().unwrap()[..] else { panic!("{list}") };
+    assert_eq!(
+        (&named["kind"], &named["name"], &named["model"]),
+        (&"named".into(), &"Story".into(), &MODEL.into())
+    );
+    assert_eq!(
+        (&named["tokens"], &named["imported_from"]),
+        (&expected.1, &"story.safetensors".into())
+    );
+    let (id, bytes) = (named["id"].as_str().unwrap(), named["bytes"].as_u64().unwrap());
+    let table = program.stdout_of(&["cache", "list"]);
+    assert!(table.contains("Story") && table.contains(id) && table.contains("total\t"), "{table}");
+
+    let shown = program.stdout_of(&["cache", "show", "Story"]);
+    assert!(shown.contains(id) && shown.contains(&format!("bytes\t{bytes}")), "{shown}");
+    let chunks: Vec<&str> = shown.lines().filter(|line| line.contains("\tsystem\t")).collect();
+    assert!(chunks.len() > 1 && chunks[0].starts_with("0..256\t"), "{shown}");
+    let key = chunks[0].rsplit('\t').next().unwrap();
+    assert_eq!(program.stdout_of(&["cache", "show", key]).lines().collect::<Vec<_>>(), chunks[..1]);
+
+    let again = program.file("again.safetensors");
+    for source in ["Story", id] {
+        assert_eq!(program.stdout_of(&["cache", "export", source, &again]).trim(), again);
+        assert_eq!(continued(&program, &again), expected);
+    }
+    let output = program.run(&["cache", "import", &again, "--yes"]);
+    assert!(output.code == Some(1) && output.stderr.contains("“Story”"), "{}", output.stderr);
+    program.check_fails(&["cache", "export", key, &again], 1, "chunk");
+
+    // Half of it, then all.
+    let last = chunks[chunks.len() - 1].rsplit('\t').next().unwrap();
+    program.stdout_of(&["cache", "delete", last]);
+    let rest = program.json(&["cache", "list", "--json"])[0].clone();
+    assert!(rest["tokens"].as_u64() < expected.1.as_u64() && rest["lost"].is_string(), "{rest}");
+    program.stdout_of(&["cache", "delete", "Story"]);
+    assert_eq!(program.json(&["cache", "list", "--json"]), Value::Array(Vec::new()));
+    assert_eq!(program.num_chunk_files(), 0);
+}
+
+#[tokio::test]
+async fn a_failed_command_prints_one_line() {
+    let program = Program::new().await;
+    let file = program.prompt_file("a.safetensors", "Stones");
+    program.check_fails(&["cache", "import", &file], 2, "--yes");
+    program.check_fails(&["cache"], 2, "Usage");
+    program.check_fails(&["cache", "show"], 2, "<KEY>");
+    program.check_fails(&["cache", "delete"], 2, "<KEY>");
+    program.check_fails(&["cache", "export", "Story"], 2, "OUT.safetensors");
+    program.check_fails(&["cache", "import", "--yes"], 2, "<FILE>");
+    program.check_fails(&["cache", "show", "Story"], 1, "“Story”");
+    program.check_fails(&["cache", "delete", "Story"], 1, "nothing was deleted");
+    program.check_fails(
+        &["cache", "export", "Story", &program.file("b.safetensors")],
+        1,
+        "“Story”",
+    );
+    program.check_fails(
+        &["cache", "import", &program.file("none.safetensors"), "--yes"],
+        1,
+        "none.safetensors",
+    );
+    program.check_fails(&["cache", "import", &file, "--yes", "--model", "other"], 1, "other");
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(program.file("half.safetensors"), &bytes[..bytes.len() / 2]).unwrap();
+    program.check_fails(
+        &["cache", "import", &program.file("half.safetensors"), "--yes"],
+        1,
+        "half.safetensors",
+    );
+    std::fs::rename(
+        program.home().join("models").join(MODEL),
+        program.home().join("models").join("renamed"),
+    )
+    .unwrap();
+    program.check_fails(&["cache", "import", &file, "--yes"], 1, "--model");
+    assert_eq!(program.num_chunk_files(), 0);
+    assert!(
+        program
+            .stdout_of(&["cache", "import", &file, "--yes", "--model", "renamed"])
+            .contains("stored as\ta")
+    );
+}
+
+#[tokio::test]
+async fn an_import_respects_the_disk_budget() {
+    let program = Program::with_budget(300_000).await;
+    let file =
+        |name: &str, num_words: usize| program.prompt_file(name, &"stone ".repeat(num_words));
+    let (small, large) = (file("small.safetensors", 60), file("large.safetensors", 200));
+    let sizes = [&small, &large].map(|file| std::fs::metadata(file).unwrap().len());
+    assert!(sizes[0] < 300_000 && sizes.iter().sum::<u64>() > 300_000, "{sizes:?}");
+    program.stdout_of(&["cache", "import", &small, "--yes"]);
+    let output = program.run(&["cache", "import", &large, "--yes"]);
+    assert!(output.code == Some(1) && output.stderr.contains("budget"), "{}", output.stderr);
+    let list = program.json(&["cache", "list", "--json"]);
+    assert!(
+        list.as_array().unwrap().len() == 1
+            && list[0]["name"] == "small"
+            && list[0]["lost"].is_null(),
+        "{list}"
+    );
+}
+
+#[tokio::test]
+async fn the_commands_work_while_the_app_has_the_folder_open() {
+    let program = Program::new().await;
+    let file = program.prompt_file("story.safetensors", "Once there was a pile of stones.");
+    let app = program.open_app().await;
+    program.stdout_of(&["cache", "import", &file, "--yes"]);
+    let named = async || match app.call(wire::Command::GetCache).await.unwrap() {
+        Reply::Cache { cache } => cache.named,
+        other => panic!("{other:?}"),
+    };
+    let [cache] = &named().await[..] else { panic!("one is imported") };
+    assert_eq!(
+        (cache.name.as_str(), cache.imported_from.as_deref()),
+        ("story", Some("story.safetensors"))
+    );
+    program.stdout_of(&["cache", "delete", &cache.id]);
+    assert!(named().await.is_empty());
+    app.close().await;
+}

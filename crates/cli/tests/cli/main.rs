@@ -1,0 +1,5 @@
+//! Tests of `cairn` as a program: they run the binary on a data folder with a tiny model.
+#![allow(clippy::unwrap_used)] // in a test a panic is the report
+
+mod cache;
+mod program;

@@ -1,0 +1,147 @@
+//! Runs the `cairn` binary on a data folder of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use cairn_app::wire::{self, Reply, Settings};
+use cairn_app::{App, CacheVariables, DataFolder, Options};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The name of the tiny model in the data folder.
+pub const MODEL: &str = "tiny-chat";
+
+/// What a run of the program returned.
+pub struct Output {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// The program with a data folder, and a folder for other files beside it.
+pub struct Program {
+    folder: TempDir,
+}
+
+impl Program {
+    /// With a budget for prompt caches that does not depend on the machine's free disk space.
+    pub async fn new() -> Program {
+        Program::with_budget(1 << 30).await
+    }
+
+    pub async fn with_budget(cache_budget_bytes: u64) -> Program {
+        let program = Program { folder: tempfile::tempdir().unwrap() };
+        program.copy_model(MODEL);
+        let app = program.open_app().await;
+        let Reply::Bootstrap { settings, .. } = app.call(wire::Command::Bootstrap).await.unwrap()
+        else {
+            panic!("no settings")
+        };
+        let settings = Settings { cache_budget_bytes, ..settings };
+        app.call(wire::Command::UpdateSettings { settings }).await.unwrap();
+        app.close().await;
+        program
+    }
+
+    /// Copies the tiny model into the data folder under `name` and returns its folder.
+    pub fn copy_model(&self, name: &str) -> PathBuf {
+        let source =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama").join(MODEL);
+        let folder = self.home().join("models").join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        for file in [
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+        ] {
+            std::fs::copy(source.join(file), folder.join(file)).unwrap();
+        }
+        folder
+    }
+
+    pub async fn open_app(&self) -> Arc<App> {
+        let options = Options {
+            data_folder: DataFolder::new(self.home()),
+            hub_variables: CacheVariables::default(),
+            autoload: false,
+        };
+        App::open(options).await.unwrap()
+    }
+
+    pub fn home(&self) -> PathBuf {
+        self.folder.path().join("home")
+    }
+
+    /// The path of a file beside the data folder.
+    pub fn file(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    /// The program with its environment; stdin is closed.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
+        command
+            .args(arguments)
+            .env("CAIRN_HOME", self.home())
+            .env("HF_HUB_CACHE", self.folder.path().join("hub"))
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        let output = self.command(arguments).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Output {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+
+    /// The stdout of a run that must succeed.
+    pub fn stdout_of(&self, arguments: &[&str]) -> String {
+        let Output { code, stdout, stderr } = self.run(arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+        stdout
+    }
+
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.stdout_of(arguments)).unwrap()
+    }
+
+    /// Checks the exit status of a run that fails, and that stderr says `expected`.
+    pub fn check_fails(&self, arguments: &[&str], code: i32, expected: &str) {
+        let output = self.run(arguments);
+        let stderr = &output.stderr;
+        assert_eq!(
+            (output.code, output.stdout.as_str()),
+            (Some(code), ""),
+            "{arguments:?}: {stderr}"
+        );
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr:?} should say {expected:?}");
+        if code == 1 {
+            let is_one_line = stderr.starts_with("cairn: ") && stderr.lines().count() == 1;
+            assert!(is_one_line, "{arguments:?}: {stderr:?}");
+        }
+    }
+
+    /// Writes a prompt-cache file and returns its path.
+    pub fn prompt_file(&self, name: &str, prompt: &str) -> String {
+        let file = self.file(name);
+        let flags = ["--model", MODEL, "--prompt", prompt, "--prompt-cache-file", &file];
+        self.stdout_of(&[&["cache-prompt"], &flags[..]].concat());
+        file
+    }
+
+    /// The number of chunk files in the data folder.
+    pub fn num_chunk_files(&self) -> usize {
+        let folders = std::fs::read_dir(self.home().join("prompt-cache-v2")).unwrap().flatten();
+        folders
+            .filter(|folder| folder.path().is_dir())
+            .map(|folder| std::fs::read_dir(folder.path()).unwrap().count())
+            .sum()
+    }
+}
