@@ -72,7 +72,7 @@ pub struct Generate {
     #[arg(long)]
     pub ignore_chat_template: bool,
     /// Maximum number of tokens to generate
-    #[arg(long, default_value_t = 256, allow_negative_numbers = true)]
+    #[arg(short, long, default_value_t = 256, allow_negative_numbers = true)]
     pub max_tokens: usize,
     #[command(flatten)]
     pub sampling: SamplingFlags,
@@ -185,7 +185,7 @@ pub struct ImportCache {
     /// A file written by `cairn cache export`, `cairn cache-prompt` or mlx_lm.cache_prompt
     pub file: PathBuf,
     /// The model that computed the file [default: the one that the file names]
-    #[arg(short, long)]
+    #[arg(long)]
     pub model: Option<String>,
     /// The name to store it under [default: the title in the file, or its file name]
     #[arg(long)]
@@ -206,7 +206,7 @@ pub struct Chat {
     #[arg(long, allow_hyphen_values = true)]
     pub system_prompt: Option<String>,
     /// Maximum number of tokens to generate
-    #[arg(long, default_value_t = 256, allow_negative_numbers = true)]
+    #[arg(short, long, default_value_t = 256, allow_negative_numbers = true)]
     pub max_tokens: usize,
     #[command(flatten)]
     pub sampling: SamplingFlags,
@@ -267,16 +267,16 @@ pub struct Bench {
     #[command(flatten)]
     pub model: ModelFlags,
     /// Length of the prompt in tokens
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=10_000_000), allow_negative_numbers = true)]
+    #[arg(short = 'p', long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=10_000_000), allow_negative_numbers = true)]
     pub prompt_tokens: u32,
     /// Number of tokens to generate
-    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(short = 'g', long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub generation_tokens: u32,
     /// Number of measured trials, after one warm-up
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(short = 'n', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub num_trials: u32,
     /// Number of sequences to generate at once
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true)]
+    #[arg(short = 'b', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true)]
     pub batch_size: u32,
     /// Number of prompt tokens to process at a time
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
@@ -378,7 +378,20 @@ mod tests {
             (Some("- an item"), vec!["--".to_owned(), "-x".to_owned()])
         );
         assert_eq!(found.sampling.temp, 0.5);
-        assert_eq!(generate(&["-p", "x"]).unwrap().prompt.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn short_flags_are_those_of_mlx_lm() {
+        let found = generate(&["-p", "x", "-m", "7"]).unwrap();
+        assert_eq!((found.prompt.as_deref(), found.max_tokens), (Some("x"), 7));
+        let Ok(Command::Chat(chat)) = parse(&["chat", "--model", "m", "-m", "7"]) else {
+            panic!("chat takes -m")
+        };
+        assert_eq!(chat.max_tokens, 7);
+        let bench = ["bench", "--model", "m", "-p", "1", "-g", "2", "-b", "3", "-n", "4"];
+        let Ok(Command::Bench(bench)) = parse(&bench) else { panic!("bench takes -p -g -b -n") };
+        assert_eq!((bench.prompt_tokens, bench.generation_tokens), (1, 2));
+        assert_eq!((bench.batch_size, bench.num_trials), (3, 4));
     }
 
     #[test]

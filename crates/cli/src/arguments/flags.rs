@@ -9,7 +9,7 @@ use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueP
 #[derive(Args)]
 pub struct ModelFlags {
     /// A model folder, or the name of a model on this machine (see `cairn models list`)
-    #[arg(short, long)]
+    #[arg(long)]
     pub model: String,
     /// Compute on quantized weights on a CPU too, instead of dequantizing them at load
     #[arg(long)]
