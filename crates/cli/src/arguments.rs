@@ -53,7 +53,7 @@ pub enum Command {
 pub struct Generate {
     #[command(flatten)]
     pub model: ModelFlags,
-    /// The prompt; `-` reads it from stdin
+    /// The prompt, in which \n and \t are replaced; `-` reads it verbatim from stdin
     #[arg(
         short,
         long,

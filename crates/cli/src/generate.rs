@@ -17,7 +17,7 @@ pub async fn run(arguments: Generate) -> Result<()> {
     let prompt = match (arguments.prompt, arguments.prompt_tokens) {
         (_, Some(tokens)) => PromptInput::Tokens(tokens),
         (text, None) => {
-            let text = output::text_or_stdin(text.unwrap_or_default())?;
+            let text = output::text_or_stdin(unescape(&text.unwrap_or_default()))?;
             prompt(text, arguments.system_prompt, arguments.ignore_chat_template, continues_file)
         }
     };
@@ -101,6 +101,11 @@ fn prompt(
     } else {
         PromptInput::Messages(messages)
     }
+}
+
+/// Replaces `\n` and `\t` in a prompt given on the command line, as mlx-lm does.
+fn unescape(text: &str) -> String {
+    text.replace("\\n", "\n").replace("\\t", "\t")
 }
 
 fn print_stats(finished: &FinishedGeneration) {

@@ -2,4 +2,5 @@
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 mod cache;
+mod generate;
 mod program;

@@ -1,5 +1,6 @@
 //! Runs the `cairn` binary on a data folder of its own.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -110,6 +111,16 @@ impl Program {
 
     pub fn json(&self, arguments: &[&str]) -> Value {
         serde_json::from_str(&self.stdout_of(arguments)).unwrap()
+    }
+
+    /// As [`Program::json`], with `stdin` as the program's input.
+    pub fn json_with_stdin(&self, arguments: &[&str], stdin: &str) -> Value {
+        let mut command = self.command(arguments);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{arguments:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
     }
 
     /// Checks the exit status of a run that fails, and that stderr says `expected`.
