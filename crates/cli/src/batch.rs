@@ -111,19 +111,21 @@ impl Line {
         }
     }
 
-    fn request(self, prefill_step_size: usize) -> GenerateRequest {
+    fn request(self, prefill_step_size: usize, has_chat_template: bool) -> GenerateRequest {
         let sampling = self.sampling();
         let message = |message: LineMessage| Message {
             role: message.role,
             content: message.content,
             token_ids: None,
         };
-        let user = self.prompt.map(|content| LineMessage { role: Role::User, content });
-        let prompt = match self.prompt_tokens {
-            Some(tokens) => PromptInput::Tokens(tokens),
-            None => PromptInput::Messages(
-                self.messages.into_iter().flatten().chain(user).map(message).collect(),
-            ),
+        let prompt = match (self.prompt_tokens, self.prompt) {
+            (Some(tokens), _) => PromptInput::Tokens(tokens),
+            (None, Some(text)) if !has_chat_template => PromptInput::Text(text),
+            (None, text) => {
+                let user = text.map(|content| LineMessage { role: Role::User, content });
+                let messages = self.messages.into_iter().flatten().chain(user);
+                PromptInput::Messages(messages.map(message).collect())
+            }
         };
         GenerateRequest {
             sampling,
@@ -152,8 +154,11 @@ pub async fn run(arguments: Batch) -> Result<()> {
     let bar = output::bar(lines.len() as u64, "generating {wide_bar} {pos}/{len} requests");
     let with_logprobs: Vec<bool> = lines.iter().map(|line| line.logprobs.is_some()).collect();
     let step = arguments.prefill_step_size as usize;
-    let mut generations: Vec<_> =
-        lines.into_iter().map(|line| session.engine.generate(line.request(step))).collect();
+    let has_template = session.model.has_chat_template;
+    let mut generations: Vec<_> = lines
+        .into_iter()
+        .map(|line| session.engine.generate(line.request(step, has_template)))
+        .collect();
     let mut num_failed = 0;
     for (index, generation) in generations.iter_mut().enumerate() {
         match Completion::collect(generation).await {

@@ -12,15 +12,12 @@ use crate::session::Session;
 pub async fn run(arguments: CachePrompt) -> Result<()> {
     let kv_cache = arguments.kv.options();
     let text = output::text_or_stdin(arguments.prompt)?;
-    let prompt = match arguments.ignore_chat_template {
-        true => PromptInput::Text(text),
-        false => PromptInput::OpenTurn(vec![Message {
-            role: Role::User,
-            content: text,
-            token_ids: None,
-        }]),
-    };
     let session = Session::open(&arguments.model).await?;
+    let prompt = if arguments.ignore_chat_template || !session.model.has_chat_template {
+        PromptInput::Text(text)
+    } else {
+        PromptInput::OpenTurn(vec![Message { role: Role::User, content: text, token_ids: None }])
+    };
     let bar = output::bar(0, "prefill {wide_bar} {pos}/{len} tokens");
     let request = CachePromptRequest {
         prompt,

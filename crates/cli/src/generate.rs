@@ -12,15 +12,7 @@ use crate::output;
 use crate::session::{Session, find_model};
 
 pub async fn run(arguments: Generate) -> Result<()> {
-    let kv_cache = arguments.kv.options();
-    let continues_file = arguments.prompt_cache_file.is_some();
-    let prompt = match (arguments.prompt, arguments.prompt_tokens) {
-        (_, Some(tokens)) => PromptInput::Tokens(tokens),
-        (text, None) => {
-            let text = output::text_or_stdin(unescape(&text.unwrap_or_default()))?;
-            prompt(text, arguments.system_prompt, arguments.ignore_chat_template, continues_file)
-        }
-    };
+    let text = prompt_text(&arguments)?;
     let session = Session::open(&arguments.model).await?;
     if let Some(image) = arguments.image.first() {
         bail!(
@@ -36,20 +28,73 @@ pub async fn run(arguments: Generate) -> Result<()> {
             .await
             .with_context(|| format!("cannot use {draft} as the draft model"))?;
     }
-    let mut request = GenerateRequest::new(prompt);
-    request.sampling = arguments.sampling.params();
-    request.max_tokens = arguments.max_tokens;
-    request.prefill_step_size = arguments.prefill_step_size as usize;
-    request.use_prompt_cache = false;
-    request.stop = arguments.stops.stop;
-    request.skip_special_tokens = false; // as mlx-lm prints them
-    request.extra_eos_tokens = arguments.stops.extra_eos_token;
-    request.kv_cache = kv_cache;
-    request.prompt_cache_file = arguments.prompt_cache_file;
-    request.num_draft_tokens =
-        arguments.draft_model.is_some().then_some(arguments.num_draft_tokens as usize);
-    request.num_top_logprobs = arguments.logprobs;
+    if !session.model.has_chat_template && arguments.system_prompt.is_some() {
+        let name = &session.model.name;
+        eprintln!("note: {name} has no chat template, so --system-prompt has no effect");
+    }
+    let prompt = prompt(&arguments, text, session.model.has_chat_template);
+    let generated = print_generated(&session, request(&arguments, prompt), &arguments).await;
+    session.engine.shutdown().await;
+    generated
+}
 
+/// The prompt's text, from the command line or from stdin; empty where token ids are given.
+fn prompt_text(arguments: &Generate) -> Result<String> {
+    match (&arguments.prompt, &arguments.prompt_tokens) {
+        (Some(text), None) => output::text_or_stdin(unescape(text)),
+        _ => Ok(String::new()),
+    }
+}
+
+/// Replaces `\n` and `\t` in a prompt given on the command line, as mlx-lm does.
+fn unescape(text: &str) -> String {
+    text.replace("\\n", "\n").replace("\\t", "\t")
+}
+
+fn prompt(arguments: &Generate, text: String, has_chat_template: bool) -> PromptInput {
+    let continues_file = arguments.prompt_cache_file.is_some();
+    if let Some(tokens) = &arguments.prompt_tokens {
+        return PromptInput::Tokens(tokens.clone());
+    }
+    if arguments.ignore_chat_template || !has_chat_template {
+        return if continues_file { PromptInput::MoreText(text) } else { PromptInput::Text(text) };
+    }
+    let message = |role, content| Message { role, content, token_ids: None };
+    let system = arguments.system_prompt.clone().map(|content| message(Role::System, content));
+    let messages = system.into_iter().chain([message(Role::User, text)]).collect();
+    // The file ends within the user's turn, so only the text after that is to be read.
+    if continues_file {
+        PromptInput::Continuation(messages)
+    } else {
+        PromptInput::Messages(messages)
+    }
+}
+
+fn request(arguments: &Generate, prompt: PromptInput) -> GenerateRequest {
+    GenerateRequest {
+        sampling: arguments.sampling.params(),
+        max_tokens: arguments.max_tokens,
+        prefill_step_size: arguments.prefill_step_size as usize,
+        use_prompt_cache: false,
+        stop: arguments.stops.stop.clone(),
+        skip_special_tokens: false, // as mlx-lm prints them
+        extra_eos_tokens: arguments.stops.extra_eos_token.clone(),
+        kv_cache: arguments.kv.options(),
+        prompt_cache_file: arguments.prompt_cache_file.clone(),
+        num_draft_tokens: arguments
+            .draft_model
+            .is_some()
+            .then_some(arguments.num_draft_tokens as usize),
+        num_top_logprobs: arguments.logprobs,
+        ..GenerateRequest::new(prompt)
+    }
+}
+
+async fn print_generated(
+    session: &Session,
+    request: GenerateRequest,
+    arguments: &Generate,
+) -> Result<()> {
     let mut completion = Completion::default();
     let mut generation = session.engine.generate(request);
     let bar = output::bar(0, "prefill {wide_bar} {pos}/{len} tokens");
@@ -79,33 +124,7 @@ pub async fn run(arguments: Generate) -> Result<()> {
             GenerateEvent::Failed(error) => return Err(error.into()),
         }
     }
-    session.engine.shutdown().await;
     Ok(())
-}
-
-fn prompt(
-    text: String,
-    system_prompt: Option<String>,
-    ignore_chat_template: bool,
-    continues_file: bool,
-) -> PromptInput {
-    if ignore_chat_template {
-        return if continues_file { PromptInput::MoreText(text) } else { PromptInput::Text(text) };
-    }
-    let message = |role, content| Message { role, content, token_ids: None };
-    let system = system_prompt.map(|content| message(Role::System, content));
-    let messages = system.into_iter().chain([message(Role::User, text)]).collect();
-    // The file ends within the user's turn, so only the text after that is to be read.
-    if continues_file {
-        PromptInput::Continuation(messages)
-    } else {
-        PromptInput::Messages(messages)
-    }
-}
-
-/// Replaces `\n` and `\t` in a prompt given on the command line, as mlx-lm does.
-fn unescape(text: &str) -> String {
-    text.replace("\\n", "\n").replace("\\t", "\t")
 }
 
 fn print_stats(finished: &FinishedGeneration) {

@@ -290,6 +290,8 @@ pub struct ModelInfo {
     pub vocab_size: usize,
     /// Bytes of its weights in memory.
     pub weight_bytes: u64,
+    /// Whether its folder has a chat template. Base models have none: they take plain text only.
+    pub has_chat_template: bool,
     /// Identifies the weights and the precision they are computed in; prompt caches are only valid
     /// with the same one.
     pub fingerprint: String,

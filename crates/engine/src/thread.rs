@@ -235,6 +235,7 @@ fn load(worker: &mut Worker, name: String, folder: PathBuf) -> Result<ModelInfo,
                 context_length: model.model.context_length(),
                 vocab_size: model.model.vocab_size(),
                 weight_bytes: model.weight_bytes,
+                has_chat_template: model.tokenizer.chat_template().is_some(),
                 fingerprint: model.fingerprint.clone(),
             };
             worker.loaded = Some(Rc::new(Loaded { name: name.clone(), model: Rc::new(model) }));

@@ -44,3 +44,45 @@ async fn a_prompt_from_stdin_is_used_verbatim() {
     assert_eq!(prompt_tokens(r"a\nb"), 4);
     assert_eq!(prompt_tokens("a\nb"), 3);
 }
+
+/// Copies the tiny model without its chat template.
+fn copy_base_model(program: &Program) -> &'static str {
+    let path = program.copy_model("base").join("tokenizer_config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config.as_object_mut().unwrap().remove("chat_template").unwrap();
+    std::fs::write(&path, config.to_string()).unwrap();
+    "base"
+}
+
+#[tokio::test]
+async fn a_model_without_a_chat_template_gets_the_plain_prompt() {
+    let program = Program::new().await;
+    let base = copy_base_model(&program);
+    let plain = generate(&program, &["--prompt", "Stones", "--ignore-chat-template"]);
+    assert_eq!(plain["prompt_tokens"], 6);
+
+    let found = generate_with(&program, base, &["--prompt", "Stones"]);
+    assert_eq!((&found["prompt_tokens"], &found["tokens"]), (&6.into(), &plain["tokens"]));
+
+    let requests = program.file("requests.jsonl");
+    std::fs::write(&requests, r#"{"prompt": "Stones", "max_tokens": 8}"#).unwrap();
+    let found = program.json(&["batch", "--model", base, "--input", &requests, "--json"]);
+    assert_eq!((&found["prompt_tokens"], &found["tokens"]), (&6.into(), &plain["tokens"]));
+
+    let file = program.file("prompt.safetensors");
+    let flags = ["--model", base, "--prompt", "Sto", "--prompt-cache-file", &file];
+    program.stdout_of(&[&["cache-prompt"], &flags[..]].concat());
+    let found = generate_with(&program, base, &["--prompt", "nes", "--prompt-cache-file", &file]);
+    assert_eq!((&found["prompt_tokens"], &found["cached_tokens"]), (&6.into(), &3.into()));
+    assert_eq!(found["tokens"], plain["tokens"]);
+}
+
+#[tokio::test]
+async fn a_system_prompt_without_a_chat_template_is_ignored_with_a_note() {
+    let program = Program::new().await;
+    let base = copy_base_model(&program);
+    let flags = ["--prompt", "Stones", "--max-tokens", "1", "--system-prompt", "Be brief."];
+    let output = program.run(&[&["generate", "--model", base], &flags[..]].concat());
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    assert!(output.stderr.contains("--system-prompt"), "{}", output.stderr);
+}
