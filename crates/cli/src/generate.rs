@@ -4,7 +4,11 @@ use std::io::IsTerminal;
 
 use anyhow::{Context, Result, bail};
 use cairn_chat::{Message, Role};
-use cairn_engine::{FinishedGeneration, GenerateEvent, GenerateRequest, PromptInput};
+use cairn_engine::{
+    FinishedGeneration, GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput,
+};
+use cairn_lm::cache::PromptFile;
+use cairn_lm::cache::chunk_state::LayerLayout;
 
 use crate::arguments::Generate;
 use crate::completion::Completion;
@@ -13,6 +17,7 @@ use crate::session::{Session, find_model};
 
 pub async fn run(arguments: Generate) -> Result<()> {
     let text = prompt_text(&arguments)?;
+    let kv_cache = kv_cache_options(&arguments)?;
     let session = Session::open(&arguments.model).await?;
     if let Some(image) = arguments.image.first() {
         bail!(
@@ -33,7 +38,8 @@ pub async fn run(arguments: Generate) -> Result<()> {
         eprintln!("note: {name} has no chat template, so --system-prompt has no effect");
     }
     let prompt = prompt(&arguments, text, session.model.has_chat_template);
-    let generated = print_generated(&session, request(&arguments, prompt), &arguments).await;
+    let request = GenerateRequest { kv_cache, ..request(&arguments, prompt) };
+    let generated = print_generated(&session, request, &arguments).await;
     session.engine.shutdown().await;
     generated
 }
@@ -49,6 +55,30 @@ fn prompt_text(arguments: &Generate) -> Result<String> {
 /// Replaces `\n` and `\t` in a prompt given on the command line, as mlx-lm does.
 fn unescape(text: &str) -> String {
     text.replace("\\n", "\n").replace("\\t", "\t")
+}
+
+/// How the KV cache is stored: as the prompt-cache file has it where that is quantized, else as the
+/// flags say. Flags that contradict the file are refused, as in mlx-lm.
+fn kv_cache_options(arguments: &Generate) -> Result<KvCacheOptions> {
+    let kv = &arguments.kv;
+    let Some(path) = &arguments.prompt_cache_file else { return Ok(kv.options()) };
+    let quantized = PromptFile::open(path)?.layout().and_then(|layout| {
+        layout.layers().iter().find_map(|layer| match *layer {
+            LayerLayout::Quantized { group_size, bits } => Some((group_size, bits)),
+            _ => None,
+        })
+    });
+    let Some((group_size, bits)) = quantized else { return Ok(kv.options()) };
+    let path = path.display();
+    if let Some(given) = kv.kv_bits.filter(|&given| given != bits) {
+        bail!("cannot continue {path} with --kv-bits {given}: its KV cache has {bits} bits");
+    }
+    if let Some(given) = kv.kv_group_size.filter(|&given| given != group_size) {
+        bail!(
+            "cannot continue {path} with --kv-group-size {given}: its KV cache has groups of {group_size}"
+        );
+    }
+    Ok(KvCacheOptions { quantization: None, ..kv.options() })
 }
 
 fn prompt(arguments: &Generate, text: String, has_chat_template: bool) -> PromptInput {
@@ -79,7 +109,6 @@ fn request(arguments: &Generate, prompt: PromptInput) -> GenerateRequest {
         stop: arguments.stops.stop.clone(),
         skip_special_tokens: false, // as mlx-lm prints them
         extra_eos_tokens: arguments.stops.extra_eos_token.clone(),
-        kv_cache: arguments.kv.options(),
         prompt_cache_file: arguments.prompt_cache_file.clone(),
         num_draft_tokens: arguments
             .draft_model

@@ -101,9 +101,9 @@ pub struct KvFlags {
     /// Number of bits to quantize the KV cache to; without it the cache is not quantized
     #[arg(long, value_parser = one_of(["2", "3", "4", "6", "8"]), allow_negative_numbers = true)]
     pub kv_bits: Option<i32>,
-    /// Group size of the KV cache's quantization
-    #[arg(long, default_value_t = 64, value_parser = one_of(["32", "64", "128"]), allow_negative_numbers = true)]
-    pub kv_group_size: i32,
+    /// Group size of the KV cache's quantization [default: 64]
+    #[arg(long, value_parser = one_of(["32", "64", "128"]), allow_negative_numbers = true)]
+    pub kv_group_size: Option<i32>,
     /// With --kv-bits: number of tokens from which the KV cache is quantized
     #[arg(long, default_value_t = 5000, allow_negative_numbers = true)]
     pub quantized_kv_start: usize,
@@ -113,7 +113,7 @@ impl KvFlags {
     pub fn options(&self) -> KvCacheOptions {
         let quantization = self.kv_bits.map(|bits| KvQuantization {
             bits,
-            group_size: self.kv_group_size,
+            group_size: self.kv_group_size.unwrap_or(64),
             start: self.quantized_kv_start,
         });
         KvCacheOptions { max_size: self.max_kv_size.map(|size| size as usize), quantization }

@@ -86,3 +86,29 @@ async fn a_system_prompt_without_a_chat_template_is_ignored_with_a_note() {
     assert_eq!(output.code, Some(0), "{}", output.stderr);
     assert!(output.stderr.contains("--system-prompt"), "{}", output.stderr);
 }
+
+#[tokio::test]
+async fn kv_flags_that_contradict_a_quantized_prompt_cache_file_are_refused() {
+    let program = Program::new().await;
+    program.copy_quantizable_model("quantizable");
+    let file = program.file("quantized.safetensors");
+    let flags = ["--model", "quantizable", "--ignore-chat-template", "--prompt", "Stones"];
+    let flags = [&flags[..], &["--prompt-cache-file", &file]].concat();
+    let kv_flags = ["--kv-bits", "8", "--kv-group-size", "32", "--quantized-kv-start", "0"];
+    program.stdout_of(&[&["cache-prompt"], &flags[..], &kv_flags].concat());
+
+    let check_refused = |kv_flags: &[&str], expected: &[&str]| {
+        let arguments = [&["generate"], &flags[..], kv_flags].concat();
+        for expected in expected {
+            program.check_fails(&arguments, 1, expected);
+        }
+    };
+    check_refused(&["--kv-bits", "4"], &["--kv-bits 4", "8 bits", "quantized.safetensors"]);
+    check_refused(&["--kv-bits", "8", "--kv-group-size", "64"], &["--kv-group-size 64", "of 32"]);
+    check_refused(&["--kv-group-size", "64"], &["--kv-group-size 64", "of 32"]);
+
+    for kv_flags in [&[][..], &["--kv-bits", "8"], &["--kv-bits", "8", "--kv-group-size", "32"]] {
+        let found = program.json(&[&["generate", "--json"], &flags[..], kv_flags].concat());
+        assert!(found["cached_tokens"].as_u64() > Some(0), "{kv_flags:?}: {found}");
+    }
+}

@@ -47,8 +47,7 @@ impl Program {
 
     /// Copies the tiny model into the data folder under `name` and returns its folder.
     pub fn copy_model(&self, name: &str) -> PathBuf {
-        let source =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama").join(MODEL);
+        let source = golden("llama").join(MODEL);
         let folder = self.home().join("models").join(name);
         std::fs::create_dir_all(&folder).unwrap();
         for file in [
@@ -61,6 +60,16 @@ impl Program {
             std::fs::copy(source.join(file), folder.join(file)).unwrap();
         }
         folder
+    }
+
+    /// Copies a tiny model with heads of 32 numbers, whose KV cache can be quantized in groups of
+    /// 32; the tiny model's cannot. It has 128 tokens: the tokenizer's ASCII ones.
+    pub fn copy_quantizable_model(&self, name: &str) {
+        let folder = self.copy_model(name);
+        let source = golden("qwen3_moe/quant4");
+        for file in ["config.json", "model.safetensors"] {
+            std::fs::copy(source.join(file), folder.join(file)).unwrap();
+        }
     }
 
     pub async fn open_app(&self) -> Arc<App> {
@@ -155,4 +164,8 @@ impl Program {
             .map(|folder| std::fs::read_dir(folder.path()).unwrap().count())
             .sum()
     }
+}
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(name)
 }
