@@ -395,6 +395,19 @@ mod tests {
     }
 
     #[test]
+    fn each_penalty_has_a_context_size_of_its_own() {
+        let sizes = |flags: &[&str]| {
+            let params = generate(&[&["-p", "x"], flags].concat()).unwrap().sampling.params();
+            let repetition = params.repetition_context_size;
+            (repetition, params.presence_context_size, params.frequency_context_size)
+        };
+        assert_eq!(sizes(&[]), (20, 20, 20));
+        assert_eq!(sizes(&["--repetition-context-size", "5"]), (5, 20, 20));
+        assert_eq!(sizes(&["--presence-context-size", "6"]), (20, 6, 20));
+        assert_eq!(sizes(&["--frequency-context-size", "7"]), (20, 20, 7));
+    }
+
+    #[test]
     fn biases_are_pairs() {
         let found = generate(&["-p", "x", "--logit-bias", "5:-1.5,7:2,8:-inf"]).unwrap();
         assert_eq!(found.sampling.logit_bias, [(5, -1.5), (7, 2.0), (8, f32::NEG_INFINITY)]);

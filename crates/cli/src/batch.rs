@@ -37,7 +37,9 @@ struct Line {
     repetition_penalty: Option<f32>,
     repetition_context_size: Option<usize>,
     presence_penalty: Option<f32>,
+    presence_context_size: Option<usize>,
     frequency_penalty: Option<f32>,
+    frequency_context_size: Option<usize>,
     logit_bias: Option<std::collections::BTreeMap<u32, f32>>,
     seed: Option<u64>,
 }
@@ -104,7 +106,13 @@ impl Line {
                 .repetition_context_size
                 .unwrap_or(default.repetition_context_size),
             presence_penalty: self.presence_penalty,
+            presence_context_size: self
+                .presence_context_size
+                .unwrap_or(default.presence_context_size),
             frequency_penalty: self.frequency_penalty,
+            frequency_context_size: self
+                .frequency_context_size
+                .unwrap_or(default.frequency_context_size),
             logit_bias: self.logit_bias.clone().unwrap_or_default(),
             seed: self.seed,
             ..default
@@ -203,4 +211,18 @@ fn read(path: &Path) -> Result<Vec<Line>> {
         path.display()
     );
     Ok(lines)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_penalty_of_a_line_has_a_context_size_of_its_own() {
+        let line = r#"{"prompt": "x", "repetition_context_size": 5, "presence_context_size": 6, "frequency_context_size": 7}"#;
+        let params = Line::parse(line).unwrap().sampling();
+        assert_eq!((params.repetition_context_size, params.presence_context_size), (5, 6));
+        assert_eq!(params.frequency_context_size, 7);
+    }
 }

@@ -43,15 +43,21 @@ pub struct SamplingFlags {
     /// Make recent tokens less likely by this factor; 1 changes nothing
     #[arg(long, value_parser = not_negative, allow_negative_numbers = true)]
     pub repetition_penalty: Option<f32>,
-    /// Number of recent tokens that --repetition-penalty applies to
+    /// Number of recent tokens that --repetition-penalty applies to; 0 means all
     #[arg(long, default_value_t = 20, allow_negative_numbers = true)]
     pub repetition_context_size: usize,
     /// Subtract this from the logit of each recent token, once
     #[arg(long, value_parser = finite, allow_negative_numbers = true)]
     pub presence_penalty: Option<f32>,
+    /// Number of recent tokens that --presence-penalty applies to; 0 means all
+    #[arg(long, default_value_t = 20, allow_negative_numbers = true)]
+    pub presence_context_size: usize,
     /// Subtract this from the logit of each recent token, for each time it occurs
     #[arg(long, value_parser = finite, allow_negative_numbers = true)]
     pub frequency_penalty: Option<f32>,
+    /// Number of recent tokens that --frequency-penalty applies to; 0 means all
+    #[arg(long, default_value_t = 20, allow_negative_numbers = true)]
+    pub frequency_context_size: usize,
     /// Values to add to the logits of single tokens
     #[arg(long, value_name = "ID:V,...", value_delimiter = ',', value_parser = bias, allow_negative_numbers = true)]
     pub logit_bias: Vec<(u32, f32)>,
@@ -73,7 +79,9 @@ impl SamplingFlags {
             repetition_penalty: self.repetition_penalty,
             repetition_context_size: self.repetition_context_size,
             presence_penalty: self.presence_penalty,
+            presence_context_size: self.presence_context_size,
             frequency_penalty: self.frequency_penalty,
+            frequency_context_size: self.frequency_context_size,
             logit_bias: self.logit_bias.iter().copied().collect(),
             seed: self.seed,
             ..SamplingParams::default()
