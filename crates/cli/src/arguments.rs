@@ -123,6 +123,8 @@ pub struct Batch {
     /// Prefill pending prompts before running sequences continue
     #[arg(long)]
     pub prefer_prefill_when_pending: bool,
+    #[command(flatten)]
+    pub kv: KvFlags,
     /// Print one JSON object on each line, in the order of the input, instead of the texts
     #[arg(long)]
     pub json: bool,
@@ -210,6 +212,11 @@ pub struct Chat {
     pub max_tokens: usize,
     #[command(flatten)]
     pub sampling: SamplingFlags,
+    /// Number of prompt tokens to process at a time [default: 256 on a CPU, else 2048]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    pub prefill_step_size: Option<u32>,
+    #[command(flatten)]
+    pub kv: KvFlags,
 }
 
 #[derive(Args)]

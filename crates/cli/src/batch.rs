@@ -119,7 +119,7 @@ impl Line {
         }
     }
 
-    fn request(self, prefill_step_size: usize, has_chat_template: bool) -> GenerateRequest {
+    fn request(self, flags: &Batch, has_chat_template: bool) -> GenerateRequest {
         let sampling = self.sampling();
         let message = |message: LineMessage| Message {
             role: message.role,
@@ -142,7 +142,8 @@ impl Line {
             skip_special_tokens: false,
             extra_eos_tokens: self.extra_eos_tokens,
             num_top_logprobs: self.logprobs,
-            prefill_step_size,
+            prefill_step_size: flags.prefill_step_size as usize,
+            kv_cache: flags.kv.options(),
             use_prompt_cache: false,
             ..GenerateRequest::new(prompt)
         }
@@ -161,11 +162,10 @@ pub async fn run(arguments: Batch) -> Result<()> {
     let session = Session::open_with(&arguments.model, options).await?;
     let bar = output::bar(lines.len() as u64, "generating {wide_bar} {pos}/{len} requests");
     let with_logprobs: Vec<bool> = lines.iter().map(|line| line.logprobs.is_some()).collect();
-    let step = arguments.prefill_step_size as usize;
     let has_template = session.model.has_chat_template;
     let mut generations: Vec<_> = lines
         .into_iter()
-        .map(|line| session.engine.generate(line.request(step, has_template)))
+        .map(|line| session.engine.generate(line.request(&arguments, has_template)))
         .collect();
     let mut num_failed = 0;
     for (index, generation) in generations.iter_mut().enumerate() {

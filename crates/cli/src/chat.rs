@@ -1,5 +1,5 @@
 //! `cairn chat`: a conversation in the terminal. The KV cache of earlier turns is reused, so that each
-//! turn only prefills its new tokens.
+//! turn only prefills its new tokens; with `--max-kv-size` it prefills the whole conversation.
 
 use std::io::{BufRead, IsTerminal};
 use std::ops::ControlFlow;
@@ -58,7 +58,10 @@ async fn reply(
     let mut request = GenerateRequest::new(PromptInput::Messages(messages.clone()));
     request.sampling = arguments.sampling.params();
     request.max_tokens = arguments.max_tokens;
-    request.prefill_step_size = session.engine.interactive_prefill_step_size();
+    request.prefill_step_size = arguments
+        .prefill_step_size
+        .map_or_else(|| session.engine.interactive_prefill_step_size(), |step| step as usize);
+    request.kv_cache = arguments.kv.options();
     let mut generation = session.engine.generate(request);
     let mut reply = String::new();
     let mut is_stopping = false;

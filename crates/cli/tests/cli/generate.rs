@@ -1,6 +1,6 @@
 //! `cairn generate`: prompts, templates, limits, statistics.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::program::{MODEL, Program};
 
@@ -111,4 +111,31 @@ async fn kv_flags_that_contradict_a_quantized_prompt_cache_file_are_refused() {
         let found = program.json(&[&["generate", "--json"], &flags[..], kv_flags].concat());
         assert!(found["cached_tokens"].as_u64() > Some(0), "{kv_flags:?}: {found}");
     }
+}
+
+#[tokio::test]
+async fn batch_and_chat_take_the_kv_flags_of_generate() {
+    let program = Program::new().await;
+    program.copy_quantizable_model("quantizable");
+    let prompt = "Many stones lie on a long beach.";
+    let requests = program.file("requests.jsonl");
+    std::fs::write(&requests, json!({"prompt": prompt, "max_tokens": 8}).to_string()).unwrap();
+
+    let check = |model: &str, kv_flags: &[&str]| {
+        let flags = [&["--model", model], kv_flags].concat();
+        let generate = ["generate", "--prompt", prompt, "--max-tokens", "8", "--json"];
+        let expected = program.json(&[&generate[..], &flags].concat());
+        let plain = generate_with(&program, model, &["--prompt", prompt]);
+        assert_ne!(expected["tokens"], plain["tokens"], "{kv_flags:?} should change the tokens");
+
+        let batch = ["batch", "--input", &requests, "--json"];
+        let found = program.json(&[&batch[..], &flags].concat());
+        assert_eq!(found["tokens"], expected["tokens"], "batch {kv_flags:?}");
+        let chat = ["chat", "--max-tokens", "8", "--prefill-step-size", "512"];
+        let reply = program.stdout_with_stdin(&[&chat[..], &flags].concat(), prompt);
+        assert_eq!(reply.strip_suffix('\n'), expected["text"].as_str(), "chat {kv_flags:?}");
+    };
+    check(MODEL, &["--max-kv-size", "6"]);
+    let quantized = ["--kv-bits", "2", "--kv-group-size", "32", "--quantized-kv-start", "0"];
+    check("quantizable", &quantized);
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cairn_app::wire::{self, Reply, Settings};
 use cairn_app::{App, CacheVariables, DataFolder, Options};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// The name of the tiny model in the data folder.
@@ -63,13 +63,17 @@ impl Program {
     }
 
     /// Copies a tiny model with heads of 32 numbers, whose KV cache can be quantized in groups of
-    /// 32; the tiny model's cannot. It has 128 tokens: the tokenizer's ASCII ones.
+    /// 32; the tiny model's cannot. It has 128 tokens, the tokenizer's ASCII ones, so its chat
+    /// template has no special tokens.
     pub fn copy_quantizable_model(&self, name: &str) {
         let folder = self.copy_model(name);
         let source = golden("qwen3_moe/quant4");
         for file in ["config.json", "model.safetensors"] {
             std::fs::copy(source.join(file), folder.join(file)).unwrap();
         }
+        let template = "{% for message in messages %}{{ message['content'] }}{% endfor %}";
+        let config = json!({ "chat_template": template });
+        std::fs::write(folder.join("tokenizer_config.json"), config.to_string()).unwrap();
     }
 
     pub async fn open_app(&self) -> Arc<App> {
@@ -124,12 +128,17 @@ impl Program {
 
     /// As [`Program::json`], with `stdin` as the program's input.
     pub fn json_with_stdin(&self, arguments: &[&str], stdin: &str) -> Value {
+        serde_json::from_str(&self.stdout_with_stdin(arguments, stdin)).unwrap()
+    }
+
+    /// As [`Program::stdout_of`], with `stdin` as the program's input.
+    pub fn stdout_with_stdin(&self, arguments: &[&str], stdin: &str) -> String {
         let mut command = self.command(arguments);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{arguments:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Checks the exit status of a run that fails, and that stderr says `expected`.
