@@ -5,6 +5,7 @@ mod flags;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 
 pub use flags::{KvFlags, ModelFlags, SamplingFlags, StopFlags};
@@ -71,6 +72,15 @@ pub struct Generate {
     /// Use the prompt without the model's chat template
     #[arg(long)]
     pub ignore_chat_template: bool,
+    /// Beginning of the response, which the model continues
+    #[arg(
+        long,
+        value_name = "TEXT",
+        value_parser = NonEmptyStringValueParser::new(),
+        conflicts_with_all = ["prompt_tokens", "ignore_chat_template", "prompt_cache_file"],
+        allow_hyphen_values = true
+    )]
+    pub prefill_response: Option<String>,
     /// Maximum number of tokens to generate
     #[arg(short, long, default_value_t = 256, allow_negative_numbers = true)]
     pub max_tokens: usize,

@@ -33,9 +33,8 @@ pub async fn run(arguments: Generate) -> Result<()> {
             .await
             .with_context(|| format!("cannot use {draft} as the draft model"))?;
     }
-    if !session.model.has_chat_template && arguments.system_prompt.is_some() {
-        let name = &session.model.name;
-        eprintln!("note: {name} has no chat template, so --system-prompt has no effect");
+    if !session.model.has_chat_template {
+        note_ignored_flags(&arguments, &session.model.name);
     }
     let prompt = prompt(&arguments, text, session.model.has_chat_template);
     let request = GenerateRequest { kv_cache, ..request(&arguments, prompt) };
@@ -81,6 +80,17 @@ fn kv_cache_options(arguments: &Generate) -> Result<KvCacheOptions> {
     Ok(KvCacheOptions { quantization: None, ..kv.options() })
 }
 
+/// Names the given flags that have no effect on a model without a chat template.
+fn note_ignored_flags(arguments: &Generate, model: &str) {
+    let flags = [
+        ("--system-prompt", arguments.system_prompt.is_some()),
+        ("--prefill-response", arguments.prefill_response.is_some()),
+    ];
+    for (flag, _) in flags.into_iter().filter(|&(_, is_given)| is_given) {
+        eprintln!("note: {model} has no chat template, so {flag} has no effect");
+    }
+}
+
 fn prompt(arguments: &Generate, text: String, has_chat_template: bool) -> PromptInput {
     let continues_file = arguments.prompt_cache_file.is_some();
     if let Some(tokens) = &arguments.prompt_tokens {
@@ -91,7 +101,11 @@ fn prompt(arguments: &Generate, text: String, has_chat_template: bool) -> Prompt
     }
     let message = |role, content| Message { role, content, token_ids: None };
     let system = arguments.system_prompt.clone().map(|content| message(Role::System, content));
-    let messages = system.into_iter().chain([message(Role::User, text)]).collect();
+    let mut messages: Vec<_> = system.into_iter().chain([message(Role::User, text)]).collect();
+    if let Some(beginning) = &arguments.prefill_response {
+        messages.push(message(Role::Assistant, beginning.clone()));
+        return PromptInput::OpenTurn(messages);
+    }
     // The file ends within the user's turn, so only the text after that is to be read.
     if continues_file {
         PromptInput::Continuation(messages)

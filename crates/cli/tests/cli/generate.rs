@@ -139,3 +139,17 @@ async fn batch_and_chat_take_the_kv_flags_of_generate() {
     let quantized = ["--kv-bits", "2", "--kv-group-size", "32", "--quantized-kv-start", "0"];
     check("quantizable", &quantized);
 }
+
+#[tokio::test]
+async fn a_prefilled_response_is_continued() {
+    let program = Program::new().await;
+    let plain = concat!(
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nStones<|im_end|>\n",
+        "<|im_start|>assistant\nOnce"
+    );
+    check_same(
+        &program,
+        &["--system-prompt", "Be brief.", "--prompt", "Stones", "--prefill-response", "Once"],
+        &["--prompt", plain, "--ignore-chat-template"],
+    );
+}
