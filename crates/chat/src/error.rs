@@ -18,6 +18,12 @@ pub enum ChatError {
         "this model has no chat template; choose another model, or give it a plain prompt instead of messages"
     )]
     NoTemplate,
+    /// A variable was given that the template gets from the conversation.
+    #[error("the chat template's variable {name} is set by the conversation: leave it out")]
+    ReservedVariable {
+        /// The variable.
+        name: &'static str,
+    },
     /// The template's source is longer than is read.
     #[error("the chat template has {bytes} bytes, but at most {limit_bytes} are read")]
     TemplateTooLong {

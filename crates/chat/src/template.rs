@@ -4,8 +4,9 @@
 use crate::sandbox::{self, Budget, MAX_STEPS, MAX_TEXT_BYTES, MAX_WORK_BYTES, Stop};
 use crate::{ChatError, Date, Message, builtins};
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, context, machinery};
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -47,6 +48,7 @@ pub struct ChatTemplate {
     prepared: Arc<str>,
     special: SpecialTokens,
     today: Option<Date>,
+    variables: Arc<Map<String, Json>>,
 }
 
 impl ChatTemplate {
@@ -66,7 +68,13 @@ impl ChatTemplate {
         };
         let prepared =
             check().map_err(|error| ChatError::TemplateSyntax { reason: error.to_string() })?;
-        Ok(ChatTemplate { source: source.into(), prepared: prepared.into(), special, today: None })
+        Ok(ChatTemplate {
+            source: source.into(),
+            prepared: prepared.into(),
+            special,
+            today: None,
+            variables: Arc::default(),
+        })
     }
 
     /// Takes the template out of the value of a `tokenizer_config.json`, where `chat_template` is a
@@ -99,6 +107,18 @@ impl ChatTemplate {
     pub fn dated(mut self, today: Date) -> ChatTemplate {
         self.today = Some(today);
         self
+    }
+
+    /// Gives the template more variables, such as `enable_thinking`. They replace those of the same
+    /// name, but for `messages` and `add_generation_prompt`, which are refused.
+    pub fn with_variables(mut self, variables: Map<String, Json>) -> Result<Self, ChatError> {
+        for name in ["messages", "add_generation_prompt"] {
+            if variables.contains_key(name) {
+                return Err(ChatError::ReservedVariable { name });
+            }
+        }
+        self.variables = Arc::new(variables);
+        Ok(self)
     }
 
     /// The template as its author wrote it.
@@ -138,6 +158,8 @@ impl ChatTemplate {
         // A token that a model lacks is undefined, not none: templates test for that.
         context.extend(self.special.bos.as_deref().map(|bos| ("bos_token", Value::from(bos))));
         context.extend(self.special.eos.as_deref().map(|eos| ("eos_token", Value::from(eos))));
+        let variables = self.variables.iter();
+        context.extend(variables.map(|(name, value)| (name.as_str(), Value::from(Serde(value)))));
         let mut text = String::new();
         let mut out = machinery::make_string_output(&mut text);
         machinery::eval(

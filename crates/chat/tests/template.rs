@@ -441,3 +441,22 @@ fn hostile_templates_end_quickly_with_an_error() {
         &["undefined"],
     );
 }
+
+#[test]
+fn variables_are_added_and_may_replace_special_tokens() {
+    let render = |variables: serde_json::Value| {
+        let source = "{{ bos_token }}{{ messages[0].content }}{{ '?' if tone == 'doubt' }}";
+        let template = ChatTemplate::parse(source, special()).unwrap();
+        let variables = variables.as_object().unwrap().clone();
+        template.with_variables(variables)?.render(&talk(&[(Role::User, "Stones")]), true)
+    };
+    let plain = render(json!({})).unwrap();
+    assert_eq!(render(json!({"tone": "doubt"})).unwrap(), format!("{plain}?"));
+    assert_eq!(render(json!({"bos_token": "<new>"})).unwrap(), "<new>Stones");
+    for name in ["messages", "add_generation_prompt"] {
+        let mut variables = serde_json::Map::new();
+        variables.insert(name.to_owned(), json!([]));
+        let error = render(variables.into()).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+    }
+}

@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 
+use serde_json::{Map, Value};
+
+use flags::json_object;
 pub use flags::{KvFlags, ModelFlags, SamplingFlags, StopFlags};
 
 #[derive(Parser)]
@@ -81,6 +84,13 @@ pub struct Generate {
         allow_hyphen_values = true
     )]
     pub prefill_response: Option<String>,
+    /// More variables for the chat template, as a JSON object
+    #[arg(long, value_name = "JSON", value_parser = json_object)]
+    pub chat_template_config: Option<Map<String, Value>>,
+    /// Accepted as by mlx-lm, where it has no effect either: there are no default chat templates
+    /// any more, and a model without one gets the plain prompt
+    #[arg(long)]
+    pub use_default_chat_template: bool,
     /// Maximum number of tokens to generate
     #[arg(short, long, default_value_t = 256, allow_negative_numbers = true)]
     pub max_tokens: usize,

@@ -116,6 +116,7 @@ fn prompt(arguments: &Generate, text: String, has_chat_template: bool) -> Prompt
 
 fn request(arguments: &Generate, prompt: PromptInput) -> GenerateRequest {
     GenerateRequest {
+        template_variables: arguments.chat_template_config.clone().unwrap_or_default(),
         sampling: arguments.sampling.params(),
         max_tokens: arguments.max_tokens,
         prefill_step_size: arguments.prefill_step_size as usize,

@@ -1,7 +1,10 @@
 //! What an answer is to continue, as tokens.
 
-use cairn_chat::{ChatError, Encode, Ending, Message, Prompt, Role, assemble, assemble_after};
+use cairn_chat::{
+    ChatError, ChatTemplate, Encode, Ending, Message, Prompt, Role, assemble, assemble_after,
+};
 use cairn_lm::{LmError, LoadedModel};
+use serde_json::{Map, Value};
 
 use crate::EngineError;
 use crate::imprint::PromptKind;
@@ -15,6 +18,7 @@ const TAIL_TOKENS: usize = 64;
 pub(crate) fn prompt_tokens(
     model: &LoadedModel,
     prompt: &PromptInput,
+    template_variables: &Map<String, Value>,
 ) -> Result<Prompt, EngineError> {
     let plain = |tokens: Vec<u32>| Prompt {
         new_from: 0,
@@ -24,10 +28,13 @@ pub(crate) fn prompt_tokens(
         text: String::new(),
     };
     let tokenizer = model.tokenizer.as_ref();
-    let template = || tokenizer.chat_template().ok_or(ChatError::NoTemplate);
+    let template = || {
+        let template = tokenizer.chat_template().cloned().ok_or(ChatError::NoTemplate)?;
+        template.with_variables(template_variables.clone())
+    };
     match prompt {
-        PromptInput::Messages(messages) => Ok(assemble(template()?, messages, tokenizer)?),
-        PromptInput::After { prefix, messages } => after(model, prefix, messages),
+        PromptInput::Messages(messages) => Ok(assemble(&template()?, messages, tokenizer)?),
+        PromptInput::After { prefix, messages } => after(model, &template()?, prefix, messages),
         // Templates write the beginning-of-sequence token themselves.
         PromptInput::OpenTurn(messages) => {
             Ok(plain(tokenizer.encode(&template()?.render_open(messages)?, false)?))
@@ -49,12 +56,13 @@ pub(crate) fn known_tokens(
 ) -> Result<Vec<u32>, EngineError> {
     match prompt.opaque_prefix() {
         Some(_) => Err(EngineError::BeginningLost),
-        None => Ok(prompt_tokens(model, prompt)?.tokens),
+        None => Ok(prompt_tokens(model, prompt, &Map::new())?.tokens),
     }
 }
 
 fn after(
     model: &LoadedModel,
+    template: &ChatTemplate,
     prefix: &PromptPrefix,
     messages: &[Message],
 ) -> Result<Prompt, EngineError> {
@@ -79,12 +87,7 @@ fn after(
         PromptKind::Prompt => Ending::OpenUserTurn,
         PromptKind::Conversation => Ending::Answer { tail: tail.as_deref() },
     };
-    let following = assemble_after(
-        tokenizer.chat_template().ok_or(ChatError::NoTemplate)?,
-        ending,
-        messages,
-        tokenizer,
-    )?;
+    let following = assemble_after(template, ending, messages, tokenizer)?;
     if following.tokens.is_empty() {
         return Err(LmError::EmptyPrompt.into());
     }

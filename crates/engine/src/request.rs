@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use cairn_chat::{GenerationStats, Message, SamplingParams};
 use cairn_lm::cache::KvQuantization;
+use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
@@ -101,6 +102,8 @@ impl KvCacheOptions {
 pub struct GenerateRequest {
     /// What to continue.
     pub prompt: PromptInput,
+    /// More variables for the chat template, such as `enable_thinking`.
+    pub template_variables: Map<String, Value>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// The most tokens to sample; the answer also ends where the model's context does.
@@ -154,6 +157,7 @@ impl GenerateRequest {
     pub fn new(prompt: PromptInput) -> Self {
         GenerateRequest {
             prompt,
+            template_variables: Map::new(),
             sampling: SamplingParams::default(),
             max_tokens: 256,
             prefill_step_size: 2048,

@@ -85,7 +85,7 @@ impl Sequence {
         }
         let stops = Stops { strings: request.stop.clone(), ..Stops::default() };
         let text = AnswerText::new(&loaded.model.tokenizer, stops)?;
-        let prompt = prompt_tokens(&loaded.model, &request.prompt)?;
+        let prompt = prompt_tokens(&loaded.model, &request.prompt, &request.template_variables)?;
         let opaque = request.prompt.opaque_prefix();
         if opaque.is_some() && request.num_draft_tokens.is_some() {
             return Err(EngineError::DraftWithFile);

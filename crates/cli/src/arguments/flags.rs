@@ -4,6 +4,7 @@ use cairn_chat::SamplingParams;
 use cairn_engine::{KvCacheOptions, KvQuantization};
 use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
+use serde_json::{Map, Value};
 
 /// Which model to load, and how.
 #[derive(Args)]
@@ -131,6 +132,12 @@ impl KvFlags {
 /// One of a few integers, which the help lists.
 fn one_of<const N: usize>(allowed: [&'static str; N]) -> impl TypedValueParser<Value = i32> {
     PossibleValuesParser::new(allowed).try_map(|text| text.parse::<i32>())
+}
+
+/// Parses a JSON object, such as `{"enable_thinking": false}`.
+pub fn json_object(text: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(text)
+        .map_err(|_| r#"give a JSON object, such as {"enable_thinking": false}"#.to_owned())
 }
 
 fn not_negative(text: &str) -> Result<f32, String> {

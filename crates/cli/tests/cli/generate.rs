@@ -153,3 +153,29 @@ async fn a_prefilled_response_is_continued() {
         &["--prompt", plain, "--ignore-chat-template"],
     );
 }
+
+#[tokio::test]
+async fn a_chat_template_config_sets_the_templates_variables() {
+    let program = Program::new().await;
+    let path = program.copy_model("variables").join("tokenizer_config.json");
+    let template =
+        "{{ messages[0]['content'] }}{{ ' thinks' if enable_thinking else '' }}{{ end }}";
+    std::fs::write(path, json!({ "chat_template": template }).to_string()).unwrap();
+
+    let check = |config: &[&str], expected: &str| {
+        let flags = [&["--prompt", "Stones"], config].concat();
+        let found = generate_with(&program, "variables", &flags);
+        let plain = generate(&program, &["--prompt", expected, "--ignore-chat-template"]);
+        assert_eq!(found["prompt_tokens"], plain["prompt_tokens"], "{config:?}");
+        assert_eq!(found["tokens"], plain["tokens"], "{config:?}");
+    };
+    check(&[], "Stones");
+    let config = r#"{"enable_thinking": true, "end": "!"}"#;
+    check(&["--chat-template-config", config], "Stones thinks!");
+    check(&["--chat-template-config", config, "--use-default-chat-template"], "Stones thinks!");
+
+    let flags = ["generate", "--model", "variables", "--prompt", "x", "--chat-template-config"];
+    program.check_fails(&[&flags[..], &["[1]"]].concat(), 2, "JSON object");
+    program.check_fails(&[&flags[..], &["{"]].concat(), 2, "JSON object");
+    program.check_fails(&[&flags[..], &[r#"{"messages": []}"#]].concat(), 1, "messages");
+}
