@@ -10,8 +10,8 @@ use clap::{Args, Parser, Subcommand};
 
 use serde_json::{Map, Value};
 
-use flags::json_object;
 pub use flags::{KvFlags, ModelFlags, SamplingFlags, StopFlags};
+use flags::{boolean, json_object};
 
 #[derive(Parser)]
 #[command(
@@ -118,6 +118,15 @@ pub struct Generate {
     /// With --json: print log-probabilities, with this many alternatives for each token
     #[arg(long, requires = "json", allow_negative_numbers = true)]
     pub logprobs: Option<usize>,
+    /// Print speed and memory to stderr [default: only on a terminal and without --json]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        default_missing_value = "true",
+        value_parser = boolean
+    )]
+    pub verbose: Option<bool>,
     /// Print one JSON object instead of the text
     #[arg(long)]
     pub json: bool,

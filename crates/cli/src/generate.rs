@@ -162,6 +162,9 @@ async fn print_generated(
                 } else {
                     output::text(&finished.text)?;
                     output::line("")?;
+                }
+                let is_shown = !arguments.json && std::io::stderr().is_terminal();
+                if arguments.verbose.unwrap_or(is_shown) {
                     print_stats(&finished);
                 }
             }
@@ -172,9 +175,6 @@ async fn print_generated(
 }
 
 fn print_stats(finished: &FinishedGeneration) {
-    if !std::io::stderr().is_terminal() {
-        return;
-    }
     let stats = &finished.stats;
     eprintln!(
         "\nprompt {} tokens, {:.1} tokens/s; generation {} tokens, {:.1} tokens/s; peak memory {:.2} GB",

@@ -134,6 +134,15 @@ fn one_of<const N: usize>(allowed: [&'static str; N]) -> impl TypedValueParser<V
     PossibleValuesParser::new(allowed).try_map(|text| text.parse::<i32>())
 }
 
+/// Parses mlx-lm's True, T, False and F, in upper or lower case.
+pub fn boolean(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "t" => Ok(true),
+        "false" | "f" => Ok(false),
+        _ => Err("give true or false".to_owned()),
+    }
+}
+
 /// Parses a JSON object, such as `{"enable_thinking": false}`.
 pub fn json_object(text: &str) -> Result<Map<String, Value>, String> {
     serde_json::from_str(text)

@@ -179,3 +179,19 @@ async fn a_chat_template_config_sets_the_templates_variables() {
     program.check_fails(&[&flags[..], &["{"]].concat(), 2, "JSON object");
     program.check_fails(&[&flags[..], &[r#"{"messages": []}"#]].concat(), 1, "messages");
 }
+
+#[tokio::test]
+async fn verbose_prints_the_statistics_to_stderr() {
+    let program = Program::new().await;
+    let has_stats = |flags: &[&str]| {
+        let command = ["generate", "--model", MODEL, "--prompt", "x", "--max-tokens", "2"];
+        let output = program.run(&[&command, flags].concat());
+        assert_eq!(output.code, Some(0), "{}", output.stderr);
+        output.stderr.contains("tokens/s")
+    };
+    assert!(!has_stats(&[]), "stderr is not a terminal");
+    assert!(has_stats(&["--verbose"]));
+    assert!(has_stats(&["--verbose", "True"]));
+    assert!(has_stats(&["--verbose", "--json"]));
+    assert!(!has_stats(&["--verbose", "F"]));
+}
