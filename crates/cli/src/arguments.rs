@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 use serde_json::{Map, Value};
 
-pub use flags::{KvFlags, ModelFlags, SamplingFlags, StopFlags};
+pub use flags::{DEFAULT_MAX_TOKENS, KvFlags, ModelFlags, SamplingFlags, StopFlags, token_limit};
 use flags::{boolean, json_object};
 
 #[derive(Parser)]
@@ -91,8 +91,14 @@ pub struct Generate {
     /// any more, and a model without one gets the plain prompt
     #[arg(long)]
     pub use_default_chat_template: bool,
-    /// Maximum number of tokens to generate
-    #[arg(short, long, default_value_t = 256, allow_negative_numbers = true)]
+    /// Maximum number of tokens to generate; -1 generates until the context is full
+    #[arg(
+        short,
+        long,
+        default_value_t = DEFAULT_MAX_TOKENS,
+        value_parser = token_limit,
+        allow_negative_numbers = true
+    )]
     pub max_tokens: usize,
     #[command(flatten)]
     pub sampling: SamplingFlags,
@@ -236,8 +242,14 @@ pub struct Chat {
     /// System prompt of the conversation
     #[arg(long, allow_hyphen_values = true)]
     pub system_prompt: Option<String>,
-    /// Maximum number of tokens to generate
-    #[arg(short, long, default_value_t = 256, allow_negative_numbers = true)]
+    /// Maximum number of tokens to generate; -1 generates until the context is full
+    #[arg(
+        short,
+        long,
+        default_value_t = DEFAULT_MAX_TOKENS,
+        value_parser = token_limit,
+        allow_negative_numbers = true
+    )]
     pub max_tokens: usize,
     #[command(flatten)]
     pub sampling: SamplingFlags,
@@ -379,7 +391,7 @@ mod tests {
         check_refused(&["--presence-penalty", "inf"], &["--presence-penalty"]);
         check_refused(&["--min-tokens-to-keep", "0"], &["--min-tokens-to-keep"]);
         check_refused(&["--top-k", "-1"], &["--top-k"]);
-        check_refused(&["--max-tokens", "-1"], &["--max-tokens"]);
+        check_refused(&["--max-tokens", "-2"], &["--max-tokens", "-1"]);
         check_refused(&["--kv-bits", "5"], &["--kv-bits", "2, 3, 4, 6, 8"]);
         check_refused(&["--kv-group-size", "16"], &["--kv-group-size", "32, 64, 128"]);
         check_refused(&["--max-kv-size", "-1"], &["--max-kv-size", "-1"]);

@@ -5,10 +5,11 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use cairn_chat::{Message, Role, SamplingParams};
 use cairn_engine::{EngineOptions, GenerateRequest, PromptInput};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
-use crate::arguments::Batch;
+use crate::arguments::{self, Batch, DEFAULT_MAX_TOKENS};
 use crate::completion::Completion;
 use crate::output;
 use crate::session::Session;
@@ -20,7 +21,7 @@ struct Line {
     prompt_tokens: Option<Vec<u32>>,
     messages: Option<Vec<LineMessage>>,
     prompt: Option<String>,
-    #[serde(default = "default_max_tokens")]
+    #[serde(default = "default_max_tokens", deserialize_with = "token_limit")]
     max_tokens: usize,
     #[serde(default, deserialize_with = "one_or_several")]
     stop: Vec<String>,
@@ -65,7 +66,11 @@ fn one_or_several<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::
 }
 
 fn default_max_tokens() -> usize {
-    256
+    DEFAULT_MAX_TOKENS
+}
+
+fn token_limit<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+    arguments::token_limit(&i64::deserialize(from)?.to_string()).map_err(Error::custom)
 }
 
 impl Line {

@@ -6,6 +6,9 @@ use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use serde_json::{Map, Value};
 
+/// The maximum number of tokens to generate where none is given.
+pub const DEFAULT_MAX_TOKENS: usize = 256;
+
 /// Which model to load, and how.
 #[derive(Args)]
 pub struct ModelFlags {
@@ -133,6 +136,18 @@ impl KvFlags {
 fn one_of<const N: usize>(allowed: [&'static str; N]) -> impl TypedValueParser<Value = i32> {
     PossibleValuesParser::new(allowed).try_map(|text| text.parse::<i32>())
 }
+
+/// Parses a maximum number of tokens. As in mlx-lm -1 means no limit; the context still ends
+/// generation.
+pub fn token_limit(text: &str) -> Result<usize, String> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(usize::MAX),
+        Ok(limit) => usize::try_from(limit).map_err(|_| TOKEN_LIMITS.to_owned()),
+        Err(_) => Err(TOKEN_LIMITS.to_owned()),
+    }
+}
+
+const TOKEN_LIMITS: &str = "give a number of tokens, or -1 for no limit but the context";
 
 /// Parses mlx-lm's True, T, False and F, in upper or lower case.
 pub fn boolean(text: &str) -> Result<bool, String> {

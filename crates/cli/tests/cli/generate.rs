@@ -195,3 +195,32 @@ async fn verbose_prints_the_statistics_to_stderr() {
     assert!(has_stats(&["--verbose", "--json"]));
     assert!(!has_stats(&["--verbose", "F"]));
 }
+
+#[tokio::test]
+async fn without_a_token_limit_only_the_context_ends_generation() {
+    let program = Program::new().await;
+    let path = program.copy_model("short").join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["max_position_embeddings"] = 280.into();
+    std::fs::write(path, config.to_string()).unwrap();
+
+    let check = |found: Value| {
+        assert_eq!(
+            (&found["finish_reason"], &found["prompt_tokens"]),
+            (&"length".into(), &6.into())
+        );
+        assert_eq!(found["tokens"].as_array().unwrap().len(), 274);
+    };
+    let flags =
+        ["--prompt", "Stones", "--ignore-chat-template", "--logit-bias", "256:-inf,258:-inf"];
+    let command = ["generate", "--model", "short", "--json", "--max-tokens", "-1"];
+    check(program.json(&[&command, &flags[..]].concat()));
+
+    let ids: Vec<u8> = b"Stones".to_vec();
+    let bias = json!({"256": -1e9, "258": -1e9});
+    let line = json!({"prompt_tokens": ids, "max_tokens": -1, "logit_bias": bias});
+    let requests = program.file("requests.jsonl");
+    std::fs::write(&requests, line.to_string()).unwrap();
+    check(program.json(&["batch", "--model", "short", "--input", &requests, "--json"]));
+    program.check_fails(&[&command[..4], &["--max-tokens", "-2"]].concat(), 2, "-1");
+}
