@@ -51,7 +51,7 @@ impl Completion {
             "stop_string": finished.stop_string,
             "prompt_tokens": stats.num_prompt_tokens,
             "cached_tokens": stats.num_cached_tokens,
-            "generation_tokens": stats.num_generation_tokens,
+            "generation_tokens": self.tokens.len(),
             "prompt_tps": stats.prompt_tps,
             "generation_tps": stats.generation_tps,
             "peak_memory_gb": stats.mlx_peak_bytes as f64 / 1e9,

@@ -224,3 +224,36 @@ async fn without_a_token_limit_only_the_context_ends_generation() {
     check(program.json(&["batch", "--model", "short", "--input", &requests, "--json"]));
     program.check_fails(&[&command[..4], &["--max-tokens", "-2"]].concat(), 2, "-1");
 }
+
+#[tokio::test]
+async fn generation_tokens_counts_the_tokens_however_generation_ends() {
+    let program = Program::new().await;
+    let check = |flags: &[&str], reason: &str, stop_string: Value| {
+        let command = ["--prompt", "Stones", "--ignore-chat-template", "--logprobs", "0"];
+        let found = generate(&program, &[&command, flags].concat());
+        assert_eq!(
+            (&found["finish_reason"], &found["stop_string"]),
+            (&reason.into(), &stop_string)
+        );
+        let num_tokens = found["tokens"].as_array().unwrap().len();
+        assert_eq!(found["generation_tokens"], num_tokens, "{flags:?}");
+        assert_eq!(found["logprobs"].as_array().unwrap().len(), num_tokens, "{flags:?}");
+        found
+    };
+    let plain = check(&[], "length", Value::Null);
+    let tokens: Vec<u32> = serde_json::from_value(plain["tokens"].clone()).unwrap();
+    assert_eq!(tokens.len(), 8);
+
+    // The tiny tokenizer has one token for each byte.
+    let text = |tokens: &[u32]| -> String {
+        tokens.iter().map(|&token| char::from(u8::try_from(token).unwrap())).collect()
+    };
+    let third = text(&tokens[2..3]);
+    let num_before = tokens.iter().position(|token| *token == tokens[2]).unwrap();
+    let stopped = check(&["--stop", &third], "stop", third.clone().into());
+    assert_eq!(stopped["tokens"].as_array().unwrap().len(), num_before + 1);
+    assert_eq!(stopped["text"], text(&tokens[..num_before]));
+    let ended = check(&["--extra-eos-token", &third], "stop", Value::Null);
+    assert_eq!(ended["tokens"].as_array().unwrap().len(), num_before);
+    check(&["--max-tokens", "0"], "length", Value::Null);
+}
