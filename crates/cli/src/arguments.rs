@@ -352,7 +352,8 @@ pub struct Serve {
     /// Model to load at start
     #[arg(long)]
     pub model: Option<String>,
-    /// Token that clients must send [default: a random one]
+    /// Token that clients must send, of at least 16 characters where other machines can reach the
+    /// address [default: a random one]
     #[arg(long, conflicts_with = "token_file")]
     pub token: Option<String>,
     /// File to read the token from

@@ -19,7 +19,7 @@ pub async fn run(command: Cache) -> Result<()> {
         && !std::io::stdin().is_terminal()
     {
         let problem = "there is no terminal to ask on: add --yes to import without a question";
-        return Err(output::Usage(problem).into());
+        return Err(output::Usage(problem.to_owned()).into());
     }
     let caches = OfflineCaches::open(DataFolder::from_environment()?).await?;
     let result = match command {

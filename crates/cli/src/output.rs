@@ -34,11 +34,11 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
 
 /// Wrong usage that clap cannot see; ends the program with exit status 2.
 #[derive(Debug)]
-pub struct Usage(pub &'static str);
+pub struct Usage(pub String);
 
 impl Display for Usage {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(self.0)
+        formatter.write_str(&self.0)
     }
 }
 

@@ -6,7 +6,7 @@ use cairn_app::{App, DataFolder, Options};
 use cairn_server::{ServeOptions, Server};
 
 use crate::arguments::Serve;
-use crate::output;
+use crate::output::{self, Usage};
 use crate::session::hub_variables;
 
 pub async fn run(arguments: Serve) -> Result<()> {
@@ -33,7 +33,10 @@ pub async fn run(arguments: Serve) -> Result<()> {
         Ok(server) => server,
         Err(error) => {
             app.close().await;
-            return Err(error.into());
+            return Err(match error.is_usage() {
+                true => Usage(error.to_string()).into(),
+                false => error.into(),
+            });
         }
     };
     if let Some(name) = arguments.model

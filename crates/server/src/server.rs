@@ -22,6 +22,8 @@ use crate::{cache, call, interface};
 
 const TOKEN_BYTES: usize = 32;
 const MAX_TOKEN_LENGTH: usize = 256;
+/// The shortest token for an address that other machines can reach: they could guess a shorter one.
+const MIN_PUBLIC_TOKEN_LENGTH: usize = 16;
 /// How long open connections may take to finish at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
@@ -32,7 +34,8 @@ pub struct ServeOptions {
     pub host: IpAddr,
     /// The port; with 0 the system chooses a free one.
     pub port: u16,
-    /// Visible ASCII characters; `None` generates 256 random bits.
+    /// Visible ASCII characters, at least 16 where other machines can reach the host; `None`
+    /// generates 256 random bits.
     pub token: Option<String>,
     /// Whether to serve the interface besides the commands.
     pub ui: bool,
@@ -52,6 +55,14 @@ pub enum ServeError {
         "other machines can reach {host}: choose a token with --token or --token-file to serve there"
     )]
     NeedsToken {
+        /// The address.
+        host: IpAddr,
+    },
+    /// Other machines can reach the address, and could guess the token.
+    #[error(
+        "other machines can reach {host}: the token must have at least {MIN_PUBLIC_TOKEN_LENGTH} characters to serve there"
+    )]
+    ShortToken {
         /// The address.
         host: IpAddr,
     },
@@ -79,6 +90,13 @@ pub enum ServeError {
     },
 }
 
+impl ServeError {
+    /// Whether the options must be changed, rather than something outside.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::NeedsToken { .. } | Self::ShortToken { .. } | Self::BadToken)
+    }
+}
+
 /// A server that has bound its address but does not accept requests yet.
 #[derive(Debug)]
 pub struct Server {
@@ -92,14 +110,7 @@ impl Server {
     pub async fn bind(app: Arc<App>, options: ServeOptions) -> Result<Server, ServeError> {
         let ServeOptions { host, port, token, ui } = options;
         let token = match token {
-            Some(token)
-                if token.len() <= MAX_TOKEN_LENGTH
-                    && !token.is_empty()
-                    && token.bytes().all(|b| b.is_ascii_graphic()) =>
-            {
-                token
-            }
-            Some(_) => return Err(ServeError::BadToken),
+            Some(token) => checked_token(token, host)?,
             None if host.is_loopback() => random_token()?,
             None => return Err(ServeError::NeedsToken { host }),
         };
@@ -181,6 +192,17 @@ async fn check(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     };
     response.headers_mut().extend(interface::SECURITY_HEADERS);
     response
+}
+
+fn checked_token(token: String, host: IpAddr) -> Result<String, ServeError> {
+    let is_visible = token.bytes().all(|byte| byte.is_ascii_graphic());
+    if !is_visible || token.is_empty() || token.len() > MAX_TOKEN_LENGTH {
+        return Err(ServeError::BadToken);
+    }
+    if !host.is_loopback() && token.len() < MIN_PUBLIC_TOKEN_LENGTH {
+        return Err(ServeError::ShortToken { host });
+    }
+    Ok(token)
 }
 
 fn random_token() -> Result<String, ServeError> {

@@ -291,7 +291,9 @@ async fn an_unsafe_address_or_token_is_refused() {
     check(here, Some("two words"), false).await;
     check(here, Some("line\nbreak"), false).await;
     check(everywhere, None, false).await;
-    check(everywhere, Some("secret"), true).await;
+    check(everywhere, Some("s"), false).await;
+    check(everywhere, Some("fifteen-letters"), false).await;
+    check(everywhere, Some("sixteen--letters"), true).await;
 
     let first = Server::bind(app.clone(), ServeOptions { port: 0, ..ServeOptions::default() })
         .await

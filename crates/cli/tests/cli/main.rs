@@ -4,3 +4,4 @@
 mod cache;
 mod generate;
 mod program;
+mod serve;
