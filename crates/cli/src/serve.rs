@@ -4,6 +4,8 @@ use anyhow::{Context, Result, bail};
 use cairn_app::wire::Command;
 use cairn_app::{App, DataFolder, Options};
 use cairn_server::{ServeOptions, Server};
+use signal_hook::low_level::emulate_default_handler;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::arguments::Serve;
 use crate::output::{self, Usage};
@@ -45,6 +47,7 @@ pub async fn run(arguments: Serve) -> Result<()> {
         app.close().await;
         bail!(failure.message);
     }
+    let signals = Signals::listen()?;
     output::line(server.url())?;
     let note = if has_interface {
         "Open the address above in a browser."
@@ -52,20 +55,43 @@ pub async fn run(arguments: Serve) -> Result<()> {
         "The app's commands are served at the address above; --ui adds the interface."
     };
     eprintln!("{note} Ctrl-C stops the server.");
-    let result = server.run(shutdown_signal()).await;
+    let result = server.run(signals.shutdown()).await;
     app.close().await;
     Ok(result?)
 }
 
-/// Resolves on Ctrl-C (SIGINT) or SIGTERM.
-async fn shutdown_signal() {
-    let mut terminate =
-        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-            Ok(terminate) => terminate,
-            Err(_) => return std::future::pending().await,
-        };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
+/// SIGINT (Ctrl-C) and SIGTERM.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// Takes the signals over from here on; until then they end the program.
+    fn listen() -> Result<Signals> {
+        let listen = |kind| signal(kind).context("cannot listen for Ctrl-C");
+        Ok(Signals {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    /// Waits for the next signal.
+    async fn recv(&mut self) -> SignalKind {
+        tokio::select! {
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
+            _ = self.terminate.recv() => SignalKind::terminate(),
+        }
+    }
+
+    /// Resolves on the first signal, and then lets a second one end the program at once.
+    async fn shutdown(mut self) {
+        self.recv().await;
+        eprintln!("Stopping. Ctrl-C again ends the program at once.");
+        tokio::spawn(async move {
+            let kind = self.recv().await;
+            // The signal's default action runs no destructors: MLX's abort while its thread works.
+            let _ = emulate_default_handler(kind.as_raw_value());
+        });
     }
 }

@@ -1,9 +1,54 @@
-//! `cairn serve`: which addresses and tokens it accepts.
+//! `cairn serve`: which addresses and tokens it accepts, and how it stops.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus, Stdio};
 
 use crate::program::Program;
+
+const SIGINT: i32 = 2;
+
+/// A running server.
+struct Server {
+    child: Child,
+    address: String,
+    log: BufReader<std::process::ChildStderr>,
+}
+
+impl Server {
+    fn start(program: &Program) -> Server {
+        let mut command = program.command(&["serve", "--port", "0"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut url = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
+        let address = url.strip_prefix("http://").unwrap().split('/').next().unwrap().to_owned();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        let mut server = Server { child, address, log };
+        server.wait_for_line("Ctrl-C stops the server");
+        server
+    }
+
+    /// Reads stderr up to a line that contains `text`.
+    fn wait_for_line(&mut self, text: &str) {
+        let mut line = String::new();
+        while !line.contains(text) {
+            line.clear();
+            assert!(self.log.read_line(&mut line).unwrap() > 0, "no line says {text:?}");
+        }
+    }
+
+    /// What Ctrl-C in a terminal does.
+    fn interrupt(&self) {
+        let pid = self.child.id().to_string();
+        let status = std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap();
+        assert!(status.success());
+    }
+
+    fn wait(mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+}
 
 #[tokio::test]
 async fn a_short_or_missing_token_is_refused_where_other_machines_can_reach_the_server() {
@@ -30,4 +75,29 @@ async fn a_short_or_missing_token_is_refused_where_other_machines_can_reach_the_
     let file = program.file("token");
     std::fs::write(&file, "x\n").unwrap();
     check_refused(&["--token-file", &file], "16 characters");
+}
+
+#[tokio::test]
+async fn one_interrupt_stops_the_server() {
+    let program = Program::new().await;
+    let server = Server::start(&program);
+    server.interrupt();
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_second_interrupt_ends_the_program_at_once() {
+    let program = Program::new().await;
+    // Shutdown gives this connection a second to finish its request. The second interrupt comes
+    // within that second, unless this test is not scheduled for so long; then it is tried again.
+    let was_killed = (0..10).any(|_| {
+        let mut server = Server::start(&program);
+        let mut connection = TcpStream::connect(&server.address).unwrap();
+        connection.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+        server.interrupt();
+        server.wait_for_line("again");
+        server.interrupt();
+        server.wait().signal() == Some(SIGINT)
+    });
+    assert!(was_killed);
 }
