@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{Scratch, finished, texts, turn};
 use crate::store::MIGRATIONS;
-use crate::{ChunkKind, MessageStatus, Store, StoreError};
+use crate::{MessageStatus, Store, StoreError};
 
 async fn pragma(store: &Store, statement: &'static str) -> String {
     let value: sqlx::sqlite::SqliteRow =
