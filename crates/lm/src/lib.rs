@@ -27,6 +27,23 @@
 //! A module uses those below it. The one exception is [`cache::make_prompt_cache`], which asks a
 //! model for the kinds of its caches.
 //!
+//! # Example
+//!
+//! ```no_run,standalone_crate
+//! use cairn_lm::{GenerateOptions, LoadOptions, LoadedModel, StreamRequest, generate};
+//!
+//! # fn main() -> Result<(), cairn_lm::LmError> {
+//! let folder = std::path::Path::new("models/SmolLM2-135M-Instruct");
+//! let loaded = LoadedModel::load(folder, LoadOptions { keep_quantized: false })?;
+//! let prompt = loaded.tokenizer.encode_prompt("Tell me a story")?;
+//! let options = GenerateOptions { max_tokens: 8, ..GenerateOptions::default() };
+//! let request = StreamRequest { options, ..StreamRequest::new(&loaded, &prompt) };
+//! let answer = generate(&loaded, request)?;
+//! assert_eq!(answer.last.generation_tokens, answer.tokens.len());
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! This crate touches no network, database or channel. Input files are checked by modules that know
 //! nothing of MLX ([`safetensors_header`], [`gguf`]) before MLX sees their contents. A value that
 //! holds an MLX array must stay on the thread that made it.
