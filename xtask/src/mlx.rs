@@ -27,7 +27,7 @@ const MLX: Wheel = Wheel {
 };
 
 /// Raised when this file makes something different from the same inputs.
-const RECIPE: u32 = 1;
+const RECIPE: u32 = 2;
 
 const OPENBLAS: &str = "/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0";
 
@@ -188,9 +188,12 @@ fn cargo_settings(folder: &Path) -> String {
              rustc-env = {{ OUT_DIR = \"{path}/bindings\" }}\n\n"
         );
     }
+    // Examples in documentation are programs too, with flags of their own.
+    let rpath = format!("-Clink-arg=-Wl,-rpath,{path}/wheel/mlx/lib");
     text += &format!(
         "[target.x86_64-unknown-linux-gnu]\n\
-         rustflags = [\"-Clink-arg=-Wl,-rpath,{path}/wheel/mlx/lib\", \"-Clink-arg=-Wl,-rpath,$ORIGIN/../mlx/wheel/mlx/lib\"]\n"
+         rustflags = [\"{rpath}\", \"-Clink-arg=-Wl,-rpath,$ORIGIN/../mlx/wheel/mlx/lib\"]\n\
+         rustdocflags = [\"{rpath}\"]\n"
     );
     text
 }

@@ -4,8 +4,8 @@
 //! ```text
 //! Command ──► App::call ──► commands.rs ──► store (rows first) ──► Reply
 //!                               │
-//!                               └─► answering.rs: one task for each running answer
-//!                                     engine.generate ─► progress.rs (what is due when) ─► Event::Delta, saved text
+//!                               └─► chat/answering.rs: one task for each running answer
+//!                                     engine.generate ─► chat/progress.rs (what is due when) ─► Event::Delta, saved text
 //! Event  ◄── App::subscribe ◄── answers, status.rs (engine and memory), commands that changed something
 //! ```
 //!
@@ -17,7 +17,29 @@
 //! - [`OfflineCaches`] are its prompt caches for other processes, also while it is owned.
 //!
 //! The engine never sees the database: it is given the rows of the prompt cache at start and reports
-//! what became of its files; `cache_rows.rs` writes that down.
+//! what became of its files; `cache/rows.rs` writes that down.
+//!
+//! # Example
+//!
+//! ```
+//! use cairn_app::wire::{Command, Reply};
+//! use cairn_app::{App, CacheVariables, DataFolder, Options};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let home = tempfile::tempdir()?;
+//! let options = Options {
+//!     data_folder: DataFolder::new(home.path()),
+//!     hub_variables: CacheVariables::default(),
+//!     autoload: false,
+//! };
+//! let app = App::open(options).await?;
+//! let reply = app.call(Command::NewConversation).await;
+//! assert!(matches!(reply, Ok(Reply::Conversation { .. })));
+//! app.close().await;
+//! # Ok(())
+//! # }
+//! ```
 
 mod app;
 mod bindings;

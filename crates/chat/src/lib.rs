@@ -15,6 +15,23 @@
 //! 3. The engine reads the prompt, chooses tokens as [`SamplingParams`] say until [`StopTokens`] or
 //!    [`StopStrings`] end the answer, and closes with a [`FinishReason`] and [`GenerationStats`].
 //!
+//! ```text
+//! Message ─┐
+//!          ├─▶ ChatTemplate ─▶ text ─▶ Encode ─▶ Prompt ─▶ (engine) ─▶ StopTokens, StopStrings
+//! system ──┘        assemble                                              FinishReason, GenerationStats
+//! ```
+//!
+//! # Example
+//!
+//! A stop string may arrive in pieces. What could become one is held back until it is clear.
+//!
+//! ```
+//! let mut stop = cairn_chat::StopStrings::new(vec!["END".to_owned()]).unwrap();
+//! assert_eq!(stop.push("A stone E").text, "A stone ");
+//! let step = stop.push("ND and more");
+//! assert_eq!((step.text.as_str(), step.stopped.as_deref()), ("", Some("END")));
+//! ```
+//!
 //! Templates are programs from strangers. They run in a sandbox without files or clock, with limits
 //! on their length, their steps and their output; see [`ChatTemplate`].
 

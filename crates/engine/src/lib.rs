@@ -1,20 +1,37 @@
 //! The thread that owns MLX, and the handle that everyone else holds.
 //!
-//! [`Engine`] is a handle: it sends plain data to one named thread, which owns device, stream,
-//! model and caches, and gets events back. No MLX array leaves that thread. An answer is a
-//! [`Generation`], a stream of [`GenerateEvent`]s; dropping it cancels the work. What the engine is
-//! busy with can be watched ([`EngineStatus`]). A failure or panic in a job ends that job only.
-//! Answers share a batch (`answers`); those that cannot, for a draft model or quantized keys and
-//! values, are made one by one with a kit (`unbatched`).
+//! [`Engine`] is a handle: it sends plain data to one named thread, which owns device, stream, model
+//! and caches, and gets events back. No MLX array leaves that thread. An answer is a
+//! [`Generation`], a stream of [`GenerateEvent`]s; dropping it cancels the work. Others can watch
+//! what the engine does ([`EngineStatus`]). A failure or panic in a job ends that job only. Answers
+//! share a batch (`scheduler`); those that cannot, because of a draft model or quantized keys and
+//! values, run one by one (`unbatched`).
 //!
 //! ```text
-//! Engine ──Job──▶ thread ("cairn-engine") ── answers ── answer ── worker ── lm
-//!    ▲                  │ chunks                     │ longest prefix
-//!    │                  ▼                            ▼
-//!  events          prompt_cache::writing ──────▶ prompt_cache::cache state        (thread "cairn-writing" writes files)
+//! Engine ──Job──▶ thread ("cairn-engine") ── scheduler ── sequence ── worker ── cairn-lm
+//!    ▲                  │ chunks                           │ longest prefix
+//!    │                  ▼                                  ▼
+//!  events          prompt_cache::writer ────────▶ prompt_cache::state      (thread "cairn-writer" writes files)
 //! ```
-//! The engine never sees a database: it is given the chunk index as plain [`ChunkRecord`]s and
-//! reports changes as [`CacheEvent`]s.
+//! The engine never sees a database: it is given the rows as plain [`ChunkRecord`]s and
+//! [`CacheRef`]s, and reports changes as [`CacheEvent`]s.
+//!
+//! # Example
+//!
+//! ```
+//! use cairn_engine::{Engine, EngineError, EngineOptions, GenerateEvent, GenerateRequest, PromptInput};
+//!
+//! # #[tokio::main]
+//! # async fn main() {
+//! let (engine, _cache_events) = Engine::start(EngineOptions::default());
+//! let prompt = PromptInput::Text("Tell me a story".to_owned());
+//! let mut generation = engine.generate(GenerateRequest::new(prompt));
+//! // With a model (`engine.load(name, folder).await`) the text comes in `GenerateEvent::Delta`s.
+//! let event = generation.recv().await;
+//! assert!(matches!(event, Some(GenerateEvent::Failed(EngineError::NoModel))));
+//! engine.shutdown().await;
+//! # }
+//! ```
 
 mod engine;
 mod error;

@@ -272,7 +272,7 @@ fn put(
     let model = &loaded.model.model;
     let caches = match (&info.token_ids, import.check) {
         (Some(tokens), true) => {
-            let found = file.read_for(model).map_err(NotPut::Unusable)?;
+            let (found, hash) = file.read_and_hash_for(model).map_err(NotPut::Unusable)?;
             let on_progress = |processed_tokens, total_tokens| {
                 worker.publish_progress(|| EngineState::Prefilling {
                     model: loaded.name.clone(),
@@ -281,9 +281,17 @@ fn put(
                 });
                 if is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
-            match verify(model, tokens, &found, info.namespace.kv_format, on_progress) {
+            match verify(model, tokens, &found, on_progress) {
                 // What is shared with other conversations is what this program computed.
-                Ok(Verified::Equal(computed)) => computed,
+                Ok(Verified::Equal(computed)) if info.namespace.kv_format == KvFormat::Plain => {
+                    computed
+                }
+                // Quantized keys and values depend on when quantizing began, which no file says, so
+                // they cannot be computed again exactly. The file's stay apart from computed ones.
+                Ok(Verified::Equal(_)) => {
+                    info.namespace = info.namespace.clone().following(&Provenance::Import(hash));
+                    found
+                }
                 Ok(Verified::Differs(difference)) => return Err(NotPut::Refused(difference)),
                 Err(LmError::Cancelled) => return Err(NotPut::Cancelled),
                 Err(error) => {

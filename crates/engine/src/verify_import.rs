@@ -13,27 +13,23 @@ use cairn_lm::models::Model;
 use mlx_rs::Array;
 use mlx_rs::transforms::eval;
 
-use crate::records::KvFormat;
-
 /// Tokens run at once: on a CPU a second or two, which is how long a cancellation waits.
 const STEP_TOKENS: usize = 256;
 
 /// What became of a comparison.
 pub(crate) enum Verified {
-    /// The file's contents are those of its tokens. The caches are the ones computed here.
+    /// The file's contents are those of its tokens. These are the plain caches computed here.
     Equal(Vec<LayerCache>),
     /// Where they differ first, in words.
     Differs(String),
 }
 
-/// Computes the caches of `tokens` and compares them with what `found` contains, which stores keys
-/// and values in `kv_format`. `on_progress(processed, total)` counts tokens; breaking is
-/// [`LmError::Cancelled`].
+/// Computes the caches of `tokens` and compares them with what `found` contains, which may be
+/// quantized. `on_progress(processed, total)` counts tokens; breaking is [`LmError::Cancelled`].
 pub(crate) fn verify(
     model: &Model,
     tokens: &[u32],
     found: &[LayerCache],
-    kv_format: KvFormat,
     mut on_progress: impl FnMut(usize, usize) -> ControlFlow<()>,
 ) -> Result<Verified, LmError> {
     let mut computed = model.make_cache();
@@ -60,15 +56,5 @@ pub(crate) fn verify(
             "its contents are not what the model computes from its tokens ({at}layer {layer}): do not use it"
         )));
     }
-    Ok(Verified::Equal(stored_in(kv_format, computed)?))
-}
-
-/// Plain caches, quantized where `kv_format` says so.
-fn stored_in(kv_format: KvFormat, caches: Vec<LayerCache>) -> Result<Vec<LayerCache>, LmError> {
-    let KvFormat::Quantized { bits, group_size } = kv_format else { return Ok(caches) };
-    let quantized = |cache| match cache {
-        LayerCache::Kv(kv) => Ok(LayerCache::Quantized(kv.to_quantized(group_size, bits)?)),
-        other => Ok(other),
-    };
-    caches.into_iter().map(quantized).collect()
+    Ok(Verified::Equal(computed))
 }

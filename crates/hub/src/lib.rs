@@ -12,6 +12,22 @@
 //! - [`ModelFolders::import_folder`] copies a model folder into the data folder; nothing else here
 //!   changes the disk.
 //!
+//! ```text
+//! ModelFolders ──┬── $CAIRN_HOME/models/<name>                         imported
+//!                └── hub/models--<owner>--<name>/snapshots/<revision>  downloaded, shared with mlx-lm
+//! ```
+//!
+//! # Example
+//!
+//! ```
+//! use cairn_hub::{CacheVariables, ModelFolders};
+//!
+//! let home = tempfile::tempdir().unwrap();
+//! let variables = CacheVariables::from_lookup(|_| None);
+//! let folders = ModelFolders::new(home.path(), &variables);
+//! assert!(folders.resolve("owner/a-model-that-is-not-here").is_err());
+//! ```
+//!
 //! [`starter`] names the model that the set-up fetches.
 
 mod error;

@@ -29,7 +29,7 @@
 //!
 //! # Example
 //!
-//! ```no_run,standalone_crate
+//! ```no_run
 //! use cairn_lm::{GenerateOptions, LoadOptions, LoadedModel, StreamRequest, generate};
 //!
 //! # fn main() -> Result<(), cairn_lm::LmError> {

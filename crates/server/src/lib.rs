@@ -21,6 +21,14 @@
 //! - a command carries the token and the content type application/json, which an HTML form cannot
 //!   send; file transfers carry the token.
 //!
+//! # Example
+//!
+//! ```
+//! // Without a token of its own a server makes one, and prints the address that carries it.
+//! let options = cairn_server::ServeOptions::default();
+//! assert!(options.token.is_none());
+//! ```
+//!
 //! There are no CORS headers. The printed URL holds the token in its fragment, which browsers do not
 //! send to the server.
 

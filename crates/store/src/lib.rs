@@ -12,7 +12,7 @@
 //! ├── models                  which model folders were used, newest last
 //! ├── settings                JSON texts by key
 //! ├── chunks                  the files of the prompt cache: key, tokens, size, hash
-//! ├── references                 the chunk up to which a conversation or a named prompt cache is kept, and what was lost of it
+//! ├── cache_refs              the chunk up to which a conversation or a named prompt cache is saved, and what was lost of it
 //! └── named_caches            prompt caches with a name, to begin conversations with
 //! cairn.db-wal, cairn.db-shm  SQLite's own, gone after a clean close
 //! cairn.db-runs/
@@ -31,6 +31,20 @@
 //! streaming answer, [`Store::save_progress`] its text now and then, [`Store::finish_turn`] closes
 //! it with the token ids of both. [`Store::branch`] reads the conversation back from its first
 //! message to the end of the current branch.
+//!
+//! # Example
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), cairn_store::StoreError> {
+//! let folder = tempfile::tempdir().unwrap();
+//! let store = cairn_store::Store::open(&folder.path().join("cairn.db")).await?;
+//! let conversation = store.create_conversation(0).await?;
+//! store.rename_conversation(&conversation.id, "Stones").await?;
+//! assert_eq!(store.conversations().await?[0].title, "Stones");
+//! store.close().await
+//! # }
+//! ```
 //!
 //! Nothing outside this crate knows SQL. A file that cannot be used is refused with a
 //! [`StoreError`] that names it, and left alone.
