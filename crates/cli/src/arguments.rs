@@ -206,6 +206,9 @@ pub enum Cache {
         /// The prompt-cache file to write
         #[arg(value_name = "OUT.safetensors")]
         file: PathBuf,
+        /// Overwrite the file if it exists
+        #[arg(long)]
+        force: bool,
     },
     /// Preview a prompt-cache file and store it under a name
     Import(ImportCache),

@@ -25,7 +25,7 @@ pub async fn run(command: Cache) -> Result<()> {
     let result = match command {
         Cache::List { json } => list(&caches, json).await,
         Cache::Show { key } => show(&caches, &key).await,
-        Cache::Export { source, file } => export(&caches, &source, &file).await,
+        Cache::Export { source, file, force } => export(&caches, &source, &file, force).await,
         Cache::Import(arguments) => import(&caches, arguments).await,
         Cache::Delete { keys } => delete(&caches, &keys).await,
     };
@@ -103,8 +103,11 @@ async fn show(caches: &OfflineCaches, key: &str) -> Result<()> {
     Ok(())
 }
 
-async fn export(caches: &OfflineCaches, source: &str, file: &Path) -> Result<()> {
+async fn export(caches: &OfflineCaches, source: &str, file: &Path, force: bool) -> Result<()> {
     let cannot = || format!("cannot export {source}");
+    if file.exists() && !force {
+        bail!("{}: {} exists: add --force to overwrite it", cannot(), file.display());
+    }
     match caches.find(source).await.map_err(to_error).with_context(cannot)? {
         CachedItem::Source(source) => {
             caches.export(&source, file).await.map_err(to_error).with_context(cannot)?

@@ -50,12 +50,13 @@ async fn an_imported_prompt_cache_is_listed_shown_exported_and_continued_with_th
 
     let again = program.file("again.safetensors");
     for source in ["Story", id] {
-        assert_eq!(program.stdout_of(&["cache", "export", source, &again]).trim(), again);
+        let export = ["cache", "export", source, &again, "--force"];
+        assert_eq!(program.stdout_of(&export).trim(), again);
         assert_eq!(continued(&program, &again), expected);
     }
     let output = program.run(&["cache", "import", &again, "--yes"]);
     assert!(output.code == Some(1) && output.stderr.contains("“Story”"), "{}", output.stderr);
-    program.check_fails(&["cache", "export", key, &again], 1, "chunk");
+    program.check_fails(&["cache", "export", key, &again, "--force"], 1, "chunk");
 
     // Half of it, then all.
     let last = chunks[chunks.len() - 1].rsplit('\t').next().unwrap();
@@ -149,4 +150,19 @@ async fn the_commands_work_while_the_app_has_the_folder_open() {
     program.stdout_of(&["cache", "delete", &cache.id]);
     assert!(named().await.is_empty());
     app.close().await;
+}
+
+#[tokio::test]
+async fn an_export_replaces_a_file_only_with_force() {
+    let program = Program::new().await;
+    let file = program.prompt_file("story.safetensors", "Once there was a pile of stones.");
+    program.stdout_of(&["cache", "import", &file, "--yes"]);
+
+    let notes = program.file("notes.txt");
+    std::fs::write(&notes, "not to be lost").unwrap();
+    let export = ["cache", "export", "story", &notes];
+    program.check_fails(&export, 1, "--force");
+    assert_eq!(std::fs::read_to_string(&notes).unwrap(), "not to be lost");
+    program.stdout_of(&[&export[..], &["--force"]].concat());
+    assert_eq!(continued(&program, &notes), continued(&program, &file));
 }
