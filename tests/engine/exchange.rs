@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use cairn_engine::{
-    CacheOptions, Engine, EngineOptions, ExportRequest, GenerateRequest, Import, PromptKind,
+    CacheOptions, Engine, EngineOptions, ExportRequest, GenerateRequest, Import, PromptFileLayout,
+    PromptKind,
 };
 use serde::Deserialize;
 
@@ -104,6 +105,7 @@ impl Exchange {
         let export = ExportRequest {
             owner: OWNER.to_owned(),
             file: exported.clone(),
+            layout: PromptFileLayout::default(),
             kind: info.kind,
             title: "A title".to_owned(),
             made_by: "a test".to_owned(),

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use cairn_chat::{Message, Role};
 use cairn_engine::{
     CacheOptions, CachePromptRequest, Engine, EngineOptions, GenerateRequest, Import,
-    KvCacheOptions, KvQuantization, PromptFileInfo, PromptInput, PromptPrefix, Provenance,
+    KvCacheOptions, KvQuantization, PromptFileInfo, PromptFileLayout, PromptInput, PromptPrefix,
+    Provenance,
 };
 use tempfile::TempDir;
 
@@ -56,6 +57,7 @@ impl Place {
             kv_cache,
             prefill_step_size: 16,
             file: file.clone(),
+            layout: PromptFileLayout::default(),
             model_name: "org/model".to_owned(),
         };
         engine.cache_prompt(request, |_, _| {}).await.expect("written");

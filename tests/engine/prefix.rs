@@ -85,6 +85,7 @@ impl App {
             kv_cache,
             prefill_step_size: 64,
             file: file.to_owned(),
+            layout: PromptFileLayout::default(),
             model_name: "model".to_owned(),
         };
         self.engine.cache_prompt(request, |_, _| {}).await.expect("written");

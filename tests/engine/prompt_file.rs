@@ -24,6 +24,7 @@ fn to_file(prompt: &[u32], kv_cache: KvCacheOptions, file: &Path) -> CachePrompt
         kv_cache,
         prefill_step_size: 4,
         file: file.to_owned(),
+        layout: PromptFileLayout::default(),
         model_name: "model".to_owned(),
     }
 }

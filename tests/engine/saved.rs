@@ -6,7 +6,7 @@ use std::path::Path;
 use cairn_chat::SamplingParams;
 use cairn_engine::{
     Engine, EngineOptions, ExportRequest, GenerateRequest, Import, KvCacheOptions, KvQuantization,
-    PromptKind,
+    PromptFileLayout, PromptKind,
 };
 use tempfile::TempDir;
 
@@ -175,6 +175,7 @@ async fn move_by_file(model: &Path, folder: &Path, keeper: Keeper) -> (Keeper, u
     let request = ExportRequest {
         owner: OWNER.to_owned(),
         file: file.clone(),
+        layout: PromptFileLayout::default(),
         kind: PromptKind::Conversation,
         title: "Home".to_owned(),
         made_by: "a test".to_owned(),

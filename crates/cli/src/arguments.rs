@@ -5,13 +5,14 @@ mod flags;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use cairn_engine::PromptFileLayout;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 
 use serde_json::{Map, Value};
 
 pub use flags::{DEFAULT_MAX_TOKENS, KvFlags, ModelFlags, SamplingFlags, StopFlags, token_limit};
-use flags::{boolean, json_object};
+use flags::{boolean, json_object, layouts};
 
 #[derive(Parser)]
 #[command(
@@ -175,6 +176,9 @@ pub struct CachePrompt {
     /// The prompt-cache file to write
     #[arg(long, value_name = "OUT.safetensors")]
     pub prompt_cache_file: PathBuf,
+    /// The version of mlx-lm that is to read the file; 0.30 stands for 0.31 too
+    #[arg(long, default_value = "0.32", value_parser = layouts())]
+    pub layout: PromptFileLayout,
     /// Use the prompt without the model's chat template
     #[arg(long)]
     pub ignore_chat_template: bool,
@@ -200,16 +204,7 @@ pub enum Cache {
         key: String,
     },
     /// Write a stored prompt cache to a file that mlx-lm reads too
-    Export {
-        /// A name, or the id of a conversation
-        source: String,
-        /// The prompt-cache file to write
-        #[arg(value_name = "OUT.safetensors")]
-        file: PathBuf,
-        /// Overwrite the file if it exists
-        #[arg(long)]
-        force: bool,
-    },
+    Export(ExportCache),
     /// Preview a prompt-cache file and store it under a name
     Import(ImportCache),
     /// Delete stored prompt caches and their files
@@ -218,6 +213,21 @@ pub enum Cache {
         #[arg(required = true, value_name = "KEY")]
         keys: Vec<String>,
     },
+}
+
+#[derive(Args)]
+pub struct ExportCache {
+    /// A name, or the id of a conversation
+    pub source: String,
+    /// The prompt-cache file to write
+    #[arg(value_name = "OUT.safetensors")]
+    pub file: PathBuf,
+    /// The version of mlx-lm that is to read the file; 0.30 stands for 0.31 too
+    #[arg(long, default_value = "0.32", value_parser = layouts())]
+    pub layout: PromptFileLayout,
+    /// Overwrite the file if it exists
+    #[arg(long)]
+    pub force: bool,
 }
 
 #[derive(Args)]

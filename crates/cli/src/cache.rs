@@ -10,7 +10,7 @@ use cairn_app::{CachedEntry, CachedItem, DataFolder, OfflineCaches};
 use cairn_lm::safetensors_header::{Limits, SafetensorsFile};
 use serde_json::{Value, json};
 
-use crate::arguments::{Cache, ImportCache};
+use crate::arguments::{Cache, ExportCache, ImportCache};
 use crate::output;
 use crate::session::{find_model, model_folders};
 
@@ -25,7 +25,7 @@ pub async fn run(command: Cache) -> Result<()> {
     let result = match command {
         Cache::List { json } => list(&caches, json).await,
         Cache::Show { key } => show(&caches, &key).await,
-        Cache::Export { source, file, force } => export(&caches, &source, &file, force).await,
+        Cache::Export(arguments) => export(&caches, arguments).await,
         Cache::Import(arguments) => import(&caches, arguments).await,
         Cache::Delete { keys } => delete(&caches, &keys).await,
     };
@@ -103,14 +103,15 @@ async fn show(caches: &OfflineCaches, key: &str) -> Result<()> {
     Ok(())
 }
 
-async fn export(caches: &OfflineCaches, source: &str, file: &Path, force: bool) -> Result<()> {
+async fn export(caches: &OfflineCaches, arguments: ExportCache) -> Result<()> {
+    let ExportCache { source, file, layout, force } = arguments;
     let cannot = || format!("cannot export {source}");
     if file.exists() && !force {
         bail!("{}: {} exists: add --force to overwrite it", cannot(), file.display());
     }
-    match caches.find(source).await.map_err(to_error).with_context(cannot)? {
+    match caches.find(&source).await.map_err(to_error).with_context(cannot)? {
         CachedItem::Source(source) => {
-            caches.export(&source, file).await.map_err(to_error).with_context(cannot)?
+            caches.export(&source, &file, layout).await.map_err(to_error).with_context(cannot)?
         }
         CachedItem::Chunk { .. } => {
             bail!(

@@ -24,6 +24,7 @@ pub async fn run(arguments: CachePrompt) -> Result<()> {
         kv_cache,
         prefill_step_size: arguments.prefill_step_size as usize,
         file: arguments.prompt_cache_file.clone(),
+        layout: arguments.layout,
         model_name: arguments.model.model.clone(),
     };
     let saved = session.engine.cache_prompt(request, |processed, total| {

@@ -13,7 +13,7 @@ use anyhow::Context;
 use cairn_chat::{Message, Role};
 use cairn_engine::{
     CacheOptions, CachePromptRequest, Engine, EngineOptions, ExportRequest, FinishedGeneration,
-    GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput, PromptKind,
+    GenerateEvent, GenerateRequest, KvCacheOptions, PromptFileLayout, PromptInput, PromptKind,
 };
 use serde_json::json;
 
@@ -50,6 +50,7 @@ async fn main() -> anyhow::Result<()> {
         kv_cache: KvCacheOptions::default(),
         prefill_step_size: 2048,
         file: file.clone(),
+        layout: PromptFileLayout::default(),
         model_name: model_name.clone(),
     };
     engine.cache_prompt(request, |_, _| {}).await?;
@@ -73,6 +74,7 @@ async fn main() -> anyhow::Result<()> {
             let request = ExportRequest {
                 owner: owner.to_owned(),
                 file: out.join("conversation.safetensors"),
+                layout: PromptFileLayout::default(),
                 kind: PromptKind::Conversation,
                 title: "About cairns".to_owned(),
                 made_by: "an example".to_owned(),

@@ -49,7 +49,7 @@ mod unbatched;
 mod verify_import;
 mod worker;
 
-pub use cairn_lm::cache::KvQuantization;
+pub use cairn_lm::cache::{KvQuantization, PromptFileLayout};
 pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;

@@ -30,6 +30,8 @@ pub struct CachePromptRequest {
     pub prefill_step_size: usize,
     /// Where they are written.
     pub file: PathBuf,
+    /// The layout of the file: each version of mlx-lm reads only its own.
+    pub layout: PromptFileLayout,
     /// What the file says that the model was named; mlx-lm compares it with what its user names.
     pub model_name: String,
 }
@@ -96,6 +98,8 @@ pub struct ExportRequest {
     pub owner: String,
     /// Where it is written.
     pub file: PathBuf,
+    /// The layout of the file: each version of mlx-lm reads only its own.
+    pub layout: PromptFileLayout,
     /// Where its tokens end.
     pub kind: PromptKind,
     /// What it is called.
@@ -136,7 +140,7 @@ pub(crate) fn write(
         origin: Some(origin(&loaded.model)),
     };
     let metadata = imprint.to_metadata(tokens.len());
-    save_prompt_cache(&request.file, &caches, &metadata, PromptFileLayout::default())?;
+    save_prompt_cache(&request.file, &caches, &metadata, request.layout)?;
     let num_bytes = std::fs::metadata(&request.file).map_or(0, |metadata| metadata.len());
     Ok(CachedPrompt { num_tokens: tokens.len(), num_bytes })
 }
@@ -359,7 +363,7 @@ pub(crate) fn export(
         origin: Some(Origin { fingerprint: cache_ref.namespace.model, parts }),
     };
     let metadata = imprint.to_metadata(tokens.len());
-    save_prompt_cache(&request.file, &caches, &metadata, PromptFileLayout::default())?;
+    save_prompt_cache(&request.file, &caches, &metadata, request.layout)?;
     let num_bytes = std::fs::metadata(&request.file).map_or(0, |metadata| metadata.len());
     Ok(CachedPrompt { num_tokens: tokens.len(), num_bytes })
 }

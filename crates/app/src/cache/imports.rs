@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_engine::{
     CacheHandle, Engine, EngineError, EngineState, ExportRequest, Import, PromptFileInfo,
-    PromptKind,
+    PromptFileLayout, PromptKind,
 };
 use cairn_store::{NamedCacheKind, NamedCacheRow, Store, StoreError};
 use uuid::Uuid;
@@ -63,6 +63,7 @@ pub(crate) async fn export_request(
     Ok(ExportRequest {
         owner,
         file: file.to_owned(),
+        layout: PromptFileLayout::default(),
         kind: convert::prompt_kind(kind),
         title,
         made_by,

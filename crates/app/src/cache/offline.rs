@@ -10,8 +10,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use cairn_engine::{
-    CacheEvent, CacheHandle, CacheOptions, CacheRef, ChunkRecord, Engine, EngineOptions, Import,
-    Repaired,
+    CacheEvent, CacheHandle, CacheOptions, CacheRef, ChunkRecord, Engine, EngineOptions,
+    ExportRequest, Import, PromptFileLayout, Repaired,
 };
 use cairn_store::{ListedNamedCache, Store};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -208,12 +208,18 @@ impl OfflineCaches {
         Ok(key.map_or(Vec::new(), |key| rows.path(key)).into_iter().map(chunk).collect())
     }
 
-    /// Writes what is kept to a file that mlx-lm reads too. Needs no model.
-    pub async fn export(&self, source: &CacheSource, file: &Path) -> Result<(), Failure> {
+    /// Writes a stored prompt cache to a file that mlx-lm reads too. Needs no model.
+    pub async fn export(
+        &self,
+        source: &CacheSource,
+        file: &Path,
+        layout: PromptFileLayout,
+    ) -> Result<(), Failure> {
         let bench = self.bench().await?;
         let exported = match imports::export_request(&self.store, &bench.window, source, file).await
         {
             Ok(request) => {
+                let request = ExportRequest { layout, ..request };
                 bench.engine.export_prompt(request).await.map(drop).map_err(Failure::from)
             }
             Err(failure) => Err(failure),

@@ -1,7 +1,7 @@
 //! Groups of flags that several commands share, and the parsers of their values.
 
 use cairn_chat::SamplingParams;
-use cairn_engine::{KvCacheOptions, KvQuantization};
+use cairn_engine::{KvCacheOptions, KvQuantization, PromptFileLayout};
 use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use serde_json::{Map, Value};
@@ -148,6 +148,14 @@ pub fn token_limit(text: &str) -> Result<usize, String> {
 }
 
 const TOKEN_LIMITS: &str = "give a number of tokens, or -1 for no limit but the context";
+
+/// A layout of prompt-cache files, by the version of mlx-lm that reads it.
+pub fn layouts() -> impl TypedValueParser<Value = PromptFileLayout> {
+    PossibleValuesParser::new(PromptFileLayout::ALL.map(PromptFileLayout::as_str)).map(|text| {
+        let mut all = PromptFileLayout::ALL.into_iter();
+        all.find(|layout| layout.as_str() == text).unwrap_or_default()
+    })
+}
 
 /// Parses mlx-lm's True, T, False and F, in upper or lower case.
 pub fn boolean(text: &str) -> Result<bool, String> {

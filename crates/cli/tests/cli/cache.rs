@@ -166,3 +166,37 @@ async fn an_export_replaces_a_file_only_with_force() {
     program.stdout_of(&[&export[..], &["--force"]].concat());
     assert_eq!(continued(&program, &notes), continued(&program, &file));
 }
+
+/// Checks in which of mlx-lm's layouts a prompt-cache file is written: they hold the user's
+/// metadata under different prefixes.
+fn check_layout(file: &str, prefix: &str) {
+    let bytes = std::fs::read(file).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    assert_eq!(header["__metadata__"][format!("{prefix}model")], MODEL, "{file}: {header}");
+}
+
+#[tokio::test]
+async fn prompt_cache_files_are_written_in_the_layout_that_is_asked_for() {
+    let program = Program::new().await;
+    let new = program.prompt_file("new.safetensors", "Once there was a pile of stones.");
+    check_layout(&new, "0.");
+    let expected = continued(&program, &new);
+
+    let old = program.file("old.safetensors");
+    let flags = ["--model", MODEL, "--prompt", "Once there was a pile of stones."];
+    let to_file = ["--prompt-cache-file", &old, "--layout", "0.30"];
+    program.stdout_of(&[&["cache-prompt"], &flags[..], &to_file].concat());
+    check_layout(&old, "1.");
+    assert_eq!(continued(&program, &old), expected);
+
+    program.stdout_of(&["cache", "import", &old, "--yes", "--name", "Story"]);
+    for (layout, prefix) in [("0.30", "1."), ("0.32", "0.")] {
+        let file = program.file(layout);
+        program.stdout_of(&["cache", "export", "Story", &file, "--layout", layout]);
+        check_layout(&file, prefix);
+        assert_eq!(continued(&program, &file), expected, "layout {layout}");
+    }
+    let export = ["cache", "export", "Story", &program.file("x"), "--layout", "0.29"];
+    program.check_fails(&export, 2, "0.32, 0.30");
+}
