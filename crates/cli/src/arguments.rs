@@ -40,7 +40,7 @@ pub enum Command {
     Chat(Chat),
     /// Compute a prompt's KV cache and save it to a file
     CachePrompt(CachePrompt),
-    /// List, show, export, import and delete the stored prompt caches
+    /// List, show, export, import, delete and repair the stored prompt caches
     #[command(subcommand)]
     Cache(Cache),
     /// Compute the log-probability of each token of a text, and of the next token
@@ -207,6 +207,8 @@ pub enum Cache {
     Export(ExportCache),
     /// Preview a prompt-cache file and store it under a name
     Import(ImportCache),
+    /// Rebuild the database's rows of chunk files, and remove damaged chunk files
+    Repair,
     /// Delete stored prompt caches and their files
     Delete {
         /// Names, ids, or keys of chunks

@@ -28,6 +28,7 @@ pub async fn run(command: Cache) -> Result<()> {
         Cache::Export(arguments) => export(&caches, arguments).await,
         Cache::Import(arguments) => import(&caches, arguments).await,
         Cache::Delete { keys } => delete(&caches, &keys).await,
+        Cache::Repair => repair(&caches).await,
     };
     caches.close().await;
     result
@@ -163,6 +164,14 @@ async fn delete(caches: &OfflineCaches, keys: &[String]) -> Result<()> {
         output::line(format_args!("{key}\tfreed {}{shared}", output::size(bytes)))?;
     }
     Ok(())
+}
+
+async fn repair(caches: &OfflineCaches) -> Result<()> {
+    let repaired = caches.repair().await.map_err(to_error).context("cannot repair the cache")?;
+    output::line(format_args!(
+        "rebuilt\t{}\nremoved\t{}\nother files\t{}",
+        repaired.num_adopted, repaired.num_removed, repaired.num_foreign
+    ))
 }
 
 fn print(preview: &ImportPreview) -> Result<()> {

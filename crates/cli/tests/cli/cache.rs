@@ -200,3 +200,30 @@ async fn prompt_cache_files_are_written_in_the_layout_that_is_asked_for() {
     let export = ["cache", "export", "Story", &program.file("x"), "--layout", "0.29"];
     program.check_fails(&export, 2, "0.32, 0.30");
 }
+
+#[tokio::test]
+async fn repair_rebuilds_the_rows_of_chunk_files_and_leaves_other_files_alone() {
+    let program = Program::new().await;
+    let prompt = "Once there was a pile of stones. ".repeat(20);
+    let file = program.prompt_file("story.safetensors", &prompt);
+    program.stdout_of(&["cache", "import", &file, "--yes", "--check"]);
+    let num_chunks = program.num_chunk_files();
+    assert!(num_chunks > 1);
+    let check = |num_rebuilt: usize, num_removed: usize, num_others: usize| {
+        let expected =
+            format!("rebuilt\t{num_rebuilt}\nremoved\t{num_removed}\nother files\t{num_others}\n");
+        assert_eq!(program.stdout_of(&["cache", "repair"]), expected);
+    };
+    check(0, 0, 0);
+
+    // A new database beside a full folder.
+    for suffix in ["", "-wal", "-shm"] {
+        let path = program.home().join(format!("cairn.db{suffix}"));
+        assert!(std::fs::remove_file(path).is_ok() || !suffix.is_empty());
+    }
+    let notes = program.chunk_folder().join("notes.txt");
+    std::fs::write(&notes, "not a chunk").unwrap();
+    check(num_chunks, 0, 1);
+    assert_eq!(std::fs::read_to_string(&notes).unwrap(), "not a chunk");
+    check(0, 0, 1);
+}

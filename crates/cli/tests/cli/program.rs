@@ -167,11 +167,20 @@ impl Program {
 
     /// The number of chunk files in the data folder.
     pub fn num_chunk_files(&self) -> usize {
-        let folders = std::fs::read_dir(self.home().join("prompt-cache-v2")).unwrap().flatten();
-        folders
-            .filter(|folder| folder.path().is_dir())
-            .map(|folder| std::fs::read_dir(folder.path()).unwrap().count())
-            .sum()
+        let folders = self.chunk_folders();
+        folders.iter().map(|folder| std::fs::read_dir(folder).unwrap().count()).sum()
+    }
+
+    /// The folder of the only model with chunks.
+    pub fn chunk_folder(&self) -> PathBuf {
+        let folders = self.chunk_folders();
+        assert_eq!(folders.len(), 1);
+        folders[0].clone()
+    }
+
+    fn chunk_folders(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.home().join("prompt-cache-v2")).unwrap().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
     }
 }
 
