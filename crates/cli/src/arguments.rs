@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use serde_json::{Map, Value};
 
 pub use flags::{DEFAULT_MAX_TOKENS, KvFlags, ModelFlags, SamplingFlags, StopFlags, token_limit};
-use flags::{boolean, json_object, layouts};
+use flags::{at_least_one, boolean, json_object, layouts};
 
 #[derive(Parser)]
 #[command(
@@ -23,7 +23,7 @@ use flags::{boolean, json_object, layouts};
     args_override_self = true
 )]
 #[command(
-    after_help = "CAIRN_HOME names the folder of conversations, stored prompt caches and imported models."
+    after_help = "CAIRN_HOME names the folder of conversations, prompt caches and imported models."
 )]
 pub struct Arguments {
     #[command(subcommand)]
@@ -71,7 +71,11 @@ pub struct Generate {
     #[arg(long, value_delimiter = ',', num_args = 1)]
     pub prompt_tokens: Option<Vec<u32>>,
     /// System prompt for the chat template
-    #[arg(long, conflicts_with_all = ["prompt_tokens", "ignore_chat_template", "prompt_cache_file"], allow_hyphen_values = true)]
+    #[arg(
+        long,
+        conflicts_with_all = ["prompt_tokens", "ignore_chat_template", "prompt_cache_file"],
+        allow_hyphen_values = true
+    )]
     pub system_prompt: Option<String>,
     /// Use the prompt without the model's chat template
     #[arg(long)]
@@ -106,7 +110,12 @@ pub struct Generate {
     #[command(flatten)]
     pub stops: StopFlags,
     /// Number of prompt tokens to process at a time
-    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(
+        long,
+        default_value_t = 2048,
+        value_parser = at_least_one(),
+        allow_negative_numbers = true
+    )]
     pub prefill_step_size: u32,
     #[command(flatten)]
     pub kv: KvFlags,
@@ -120,7 +129,13 @@ pub struct Generate {
     #[arg(long, value_name = "MODEL")]
     pub draft_model: Option<String>,
     /// Number of tokens to draft at a time
-    #[arg(long, default_value_t = 3, requires = "draft_model", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(
+        long,
+        default_value_t = 3,
+        requires = "draft_model",
+        value_parser = at_least_one(),
+        allow_negative_numbers = true
+    )]
     pub num_draft_tokens: u32,
     /// With --json: print log-probabilities, with this many alternatives for each token
     #[arg(long, requires = "json", allow_negative_numbers = true)]
@@ -143,18 +158,23 @@ pub struct Generate {
 pub struct Batch {
     #[command(flatten)]
     pub model: ModelFlags,
-    /// A file with one JSON request on each line; `-` reads stdin: {"prompt_tokens": [...] | "messages": [...] |
-    /// "prompt": "...", "max_tokens", "temp", "top_p", ...}
+    /// A file with one JSON request on each line; `-` reads stdin: {"prompt_tokens": [...] |
+    /// "messages": [...] | "prompt": "...", "max_tokens", "temp", "top_p", ...}
     #[arg(long, value_name = "FILE.jsonl")]
     pub input: PathBuf,
     /// Maximum number of sequences to generate at once
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 32, value_parser = at_least_one(), allow_negative_numbers = true)]
     pub completion_batch_size: u32,
     /// Maximum number of prompts to prefill at once
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 8, value_parser = at_least_one(), allow_negative_numbers = true)]
     pub prefill_batch_size: u32,
     /// Number of prompt tokens to process at a time
-    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(
+        long,
+        default_value_t = 2048,
+        value_parser = at_least_one(),
+        allow_negative_numbers = true
+    )]
     pub prefill_step_size: u32,
     /// Prefill pending prompts before running sequences continue
     #[arg(long)]
@@ -183,7 +203,12 @@ pub struct CachePrompt {
     #[arg(long)]
     pub ignore_chat_template: bool,
     /// Number of prompt tokens to process at a time
-    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(
+        long,
+        default_value_t = 2048,
+        value_parser = at_least_one(),
+        allow_negative_numbers = true
+    )]
     pub prefill_step_size: u32,
     #[command(flatten)]
     pub kv: KvFlags,
@@ -269,7 +294,7 @@ pub struct Chat {
     #[command(flatten)]
     pub sampling: SamplingFlags,
     /// Number of prompt tokens to process at a time [default: 256 on a CPU, else 2048]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(long, value_parser = at_least_one(), allow_negative_numbers = true)]
     pub prefill_step_size: Option<u32>,
     #[command(flatten)]
     pub kv: KvFlags,
@@ -330,19 +355,48 @@ pub struct Bench {
     #[command(flatten)]
     pub model: ModelFlags,
     /// Length of the prompt in tokens
-    #[arg(short = 'p', long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=10_000_000), allow_negative_numbers = true)]
+    #[arg(
+        short = 'p',
+        long,
+        default_value_t = 512,
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000),
+        allow_negative_numbers = true
+    )]
     pub prompt_tokens: u32,
     /// Number of tokens to generate
-    #[arg(short = 'g', long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(
+        short = 'g',
+        long,
+        default_value_t = 128,
+        value_parser = at_least_one(),
+        allow_negative_numbers = true
+    )]
     pub generation_tokens: u32,
     /// Number of measured trials, after one warm-up
-    #[arg(short = 'n', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(
+        short = 'n',
+        long,
+        default_value_t = 5,
+        value_parser = at_least_one(),
+        allow_negative_numbers = true
+    )]
     pub num_trials: u32,
     /// Number of sequences to generate at once
-    #[arg(short = 'b', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true)]
+    #[arg(
+        short = 'b',
+        long,
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1024),
+        allow_negative_numbers = true
+    )]
     pub batch_size: u32,
     /// Number of prompt tokens to process at a time
-    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(
+        long,
+        default_value_t = 2048,
+        value_parser = at_least_one(),
+        allow_negative_numbers = true
+    )]
     pub prefill_step_size: u32,
     /// Print one JSON object
     #[arg(long)]

@@ -156,7 +156,7 @@ impl Line {
 }
 
 pub async fn run(arguments: Batch) -> Result<()> {
-    // All lines are checked before the model is loaded, so that a typo in the last one shows at once.
+    // All lines are checked before the model is loaded, so that a typo in the last one shows early.
     let lines = read(&arguments.input)?;
     let options = EngineOptions {
         completion_batch_size: arguments.completion_batch_size as usize,
@@ -225,7 +225,12 @@ mod tests {
 
     #[test]
     fn each_penalty_of_a_line_has_a_context_size_of_its_own() {
-        let line = r#"{"prompt": "x", "repetition_context_size": 5, "presence_context_size": 6, "frequency_context_size": 7}"#;
+        let line = r#"{
+            "prompt": "x",
+            "repetition_context_size": 5,
+            "presence_context_size": 6,
+            "frequency_context_size": 7
+        }"#;
         let params = Line::parse(line).unwrap().sampling();
         assert_eq!((params.repetition_context_size, params.presence_context_size), (5, 6));
         assert_eq!(params.frequency_context_size, 7);

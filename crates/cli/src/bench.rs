@@ -23,7 +23,11 @@ struct Trial {
 
 impl Trial {
     fn json(self) -> Value {
-        json!({"prompt_tps": self.prompt_tps, "generation_tps": self.generation_tps, "peak_memory_gb": self.peak_memory_gb})
+        json!({
+            "prompt_tps": self.prompt_tps,
+            "generation_tps": self.generation_tps,
+            "peak_memory_gb": self.peak_memory_gb,
+        })
     }
 }
 
@@ -64,11 +68,13 @@ pub async fn run(arguments: Bench) -> Result<()> {
     let peak_memory_gb = trials.iter().map(|trial| trial.peak_memory_gb).fold(0.0, f64::max);
     if arguments.json {
         let trials: Vec<Value> = trials.into_iter().map(Trial::json).collect();
-        let result = json!({"prompt_tps": prompt_tps, "generation_tps": generation_tps, "peak_memory_gb": peak_memory_gb, "trials": trials});
-        output::line(format_args!("{result}"))?;
+        let mut result = Trial { prompt_tps, generation_tps, peak_memory_gb }.json();
+        result["trials"] = trials.into();
+        output::line(result)?;
     } else {
         output::line(format_args!(
-            "prompt_tps\t{prompt_tps:.2}\ngeneration_tps\t{generation_tps:.2}\npeak_memory_gb\t{peak_memory_gb:.3}"
+            "prompt_tps\t{prompt_tps:.2}\ngeneration_tps\t{generation_tps:.2}\n\
+             peak_memory_gb\t{peak_memory_gb:.3}"
         ))?;
     }
     Ok(())
@@ -110,8 +116,8 @@ async fn trial(session: &Session, arguments: &Bench) -> Result<Trial> {
 }
 
 fn request(session: &Session, arguments: &Bench, row: u64) -> GenerateRequest {
-    // Which tokens does not matter. A fixed rule spreads them over the vocabulary, so that every run
-    // has the same prompts.
+    // Which tokens does not matter. A fixed rule spreads them over the vocabulary, so that every
+    // run has the same prompts.
     let vocab_size = session.model.vocab_size as u64;
     let length = u64::from(arguments.prompt_tokens);
     let tokens = (row * length..(row + 1) * length)

@@ -35,26 +35,26 @@ pub async fn run(command: Cache) -> Result<()> {
 }
 
 async fn list(caches: &OfflineCaches, json: bool) -> Result<()> {
-    let kept = caches.list().await.map_err(to_error)?;
+    let entries = caches.list().await.map_err(to_error)?;
     if json {
-        return output::line(kept.iter().map(object).collect::<Value>());
+        return output::line(entries.iter().map(object).collect::<Value>());
     }
-    if kept.is_empty() {
+    if entries.is_empty() {
         eprintln!("There are no stored prompt caches. `cairn cache import FILE` imports one.");
     }
-    for kept in kept {
-        let marks = [("pinned", kept.is_pinned), ("imported", kept.imported_from.is_some())];
+    for entry in entries {
+        let marks = [("pinned", entry.is_pinned), ("imported", entry.imported_from.is_some())];
         let marks: String =
             marks.iter().filter(|(_, is_so)| *is_so).map(|(mark, _)| format!("\t{mark}")).collect();
         output::line(format_args!(
             "{}\t{}\t{} tokens\t{}\t{}\t{}\t{}{marks}",
-            kind(&kept.source),
-            title(&kept),
-            kept.tokens,
-            output::size(kept.bytes),
-            kept.model,
-            ago(kept.last_used_at_ms),
-            kept.id(),
+            kind(&entry.source),
+            title(&entry),
+            entry.tokens,
+            output::size(entry.bytes),
+            entry.model,
+            ago(entry.last_used_at_ms),
+            entry.id(),
         ))?;
     }
     // This is less than the sum, because prompt caches share chunks.
@@ -67,23 +67,23 @@ async fn list(caches: &OfflineCaches, json: bool) -> Result<()> {
 async fn show(caches: &OfflineCaches, key: &str) -> Result<()> {
     let found = caches.find(key).await.map_err(to_error)?;
     if let CachedItem::Source(source) = &found
-        && let Some(kept) =
-            caches.list().await.map_err(to_error)?.into_iter().find(|kept| kept.source == *source)
+        && let Some(entry) =
+            caches.list().await.map_err(to_error)?.into_iter().find(|entry| entry.source == *source)
     {
         output::line(format_args!(
             "{}\t{}\nid\t{}\nmodel\t{}",
             kind(source),
-            title(&kept),
-            kept.id(),
-            kept.model
+            title(&entry),
+            entry.id(),
+            entry.model
         ))?;
-        output::line(format_args!("tokens\t{}\nbytes\t{}", kept.tokens, kept.bytes))?;
-        for (name, value) in [("imported from", kept.imported_from), ("lost", kept.loss)] {
+        output::line(format_args!("tokens\t{}\nbytes\t{}", entry.tokens, entry.bytes))?;
+        for (name, value) in [("imported from", entry.imported_from), ("lost", entry.loss)] {
             if let Some(value) = value {
                 output::line(format_args!("{name}\t{value}"))?;
             }
         }
-        if let Some((start, end)) = kept.ends {
+        if let Some((start, end)) = entry.ends {
             output::line(format_args!("begins\t{start:?}\nends\t{end:?}"))?;
         }
     }
@@ -115,10 +115,7 @@ async fn export(caches: &OfflineCaches, arguments: ExportCache) -> Result<()> {
             caches.export(&source, &file, layout).await.map_err(to_error).with_context(cannot)?
         }
         CachedItem::Chunk { .. } => {
-            bail!(
-                "{}: a single chunk cannot be exported; name a conversation or a named prompt cache",
-                cannot()
-            )
+            bail!("{}: it is a single chunk; name a conversation or a named prompt cache", cannot())
         }
     }
     output::line(file.display())
@@ -144,11 +141,11 @@ async fn import(caches: &OfflineCaches, arguments: ImportCache) -> Result<()> {
         eprintln!("The file was not imported.");
         return Ok(());
     }
-    let kept =
+    let entry =
         import.confirm(&name, arguments.check).await.map_err(to_error).with_context(cannot)?;
     let checked =
         if arguments.check { "\nchecked\tsample positions agree with the model" } else { "" };
-    output::line(format_args!("stored as\t{}\nid\t{}{checked}", kept.title, kept.id()))
+    output::line(format_args!("stored as\t{}\nid\t{}{checked}", entry.title, entry.id()))
 }
 
 async fn delete(caches: &OfflineCaches, keys: &[String]) -> Result<()> {
@@ -225,21 +222,21 @@ fn model_for(file: &Path, given: Option<String>) -> Result<(String, PathBuf)> {
     Ok((found.name, found.path))
 }
 
-fn object(kept: &CachedEntry) -> Value {
-    let name_or_title = if is_named(&kept.source) { "name" } else { "title" };
+fn object(entry: &CachedEntry) -> Value {
+    let name_or_title = if is_named(&entry.source) { "name" } else { "title" };
     let mut object = json!({
-        "kind": kind(&kept.source),
-        name_or_title: kept.title,
-        "id": kept.id(),
-        "tokens": kept.tokens,
-        "bytes": kept.bytes,
-        "model": kept.model,
-        "last_used_at_ms": kept.last_used_at_ms,
-        "is_pinned": kept.is_pinned,
-        "lost": kept.loss,
+        "kind": kind(&entry.source),
+        name_or_title: entry.title,
+        "id": entry.id(),
+        "tokens": entry.tokens,
+        "bytes": entry.bytes,
+        "model": entry.model,
+        "last_used_at_ms": entry.last_used_at_ms,
+        "is_pinned": entry.is_pinned,
+        "lost": entry.loss,
     });
-    if is_named(&kept.source) {
-        object["imported_from"] = kept.imported_from.clone().into();
+    if is_named(&entry.source) {
+        object["imported_from"] = entry.imported_from.clone().into();
     }
     object
 }
@@ -252,8 +249,8 @@ fn kind(source: &CacheSource) -> &'static str {
     if is_named(source) { "named" } else { "conversation" }
 }
 
-fn title(kept: &CachedEntry) -> &str {
-    if kept.title.is_empty() { "New chat" } else { &kept.title }
+fn title(entry: &CachedEntry) -> &str {
+    if entry.title.is_empty() { "New chat" } else { &entry.title }
 }
 
 /// How long ago a time was, in words.

@@ -1,5 +1,5 @@
-//! `cairn cache-prompt`: computes a prompt's KV cache and saves it to a file that `cairn generate` and
-//! `mlx_lm.generate` continue from.
+//! `cairn cache-prompt`: computes a prompt's KV cache and saves it to a file, from which `cairn
+//! generate` and `mlx_lm.generate` continue.
 
 use anyhow::Result;
 use cairn_chat::{Message, Role};
@@ -41,7 +41,8 @@ pub async fn run(arguments: CachePrompt) -> Result<()> {
         saved.num_bytes as f64 / 1e6
     );
     eprintln!(
-        "`cairn generate --prompt-cache-file {file}` continues from it; after `cairn cache import {file}` chats can start from it."
+        "`cairn generate --prompt-cache-file {file}` continues from it; \
+         after `cairn cache import {file}` chats can start from it."
     );
     Ok(())
 }

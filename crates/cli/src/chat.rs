@@ -1,5 +1,5 @@
-//! `cairn chat`: a conversation in the terminal. The KV cache of earlier turns is reused, so that each
-//! turn only prefills its new tokens; with `--max-kv-size` it prefills the whole conversation.
+//! `cairn chat`: a conversation in the terminal. The KV cache of earlier turns is reused, so that
+//! each turn only prefills its new tokens; with `--max-kv-size` it prefills the whole conversation.
 
 use std::io::{BufRead, IsTerminal};
 use std::ops::ControlFlow;
@@ -13,7 +13,11 @@ use crate::arguments::Chat;
 use crate::output;
 use crate::session::Session;
 
-const HELP: &str = "Type a message and press Enter.\n  q       quits\n  r       starts a new conversation\n  h       shows this help\n  Ctrl-C  stops generation, or quits";
+const HELP: &str = "Type a message and press Enter.
+  q       quits
+  r       starts a new conversation
+  h       shows this help
+  Ctrl-C  stops generation, or quits";
 
 pub async fn run(arguments: Chat) -> Result<()> {
     let session = Session::open(&arguments.model).await?;

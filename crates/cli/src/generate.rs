@@ -73,9 +73,8 @@ fn kv_cache_options(arguments: &Generate) -> Result<KvCacheOptions> {
         bail!("cannot continue {path} with --kv-bits {given}: its KV cache has {bits} bits");
     }
     if let Some(given) = kv.kv_group_size.filter(|&given| given != group_size) {
-        bail!(
-            "cannot continue {path} with --kv-group-size {given}: its KV cache has groups of {group_size}"
-        );
+        let problem = format!("its KV cache has groups of {group_size}");
+        bail!("cannot continue {path} with --kv-group-size {given}: {problem}");
     }
     Ok(KvCacheOptions { quantization: None, ..kv.options() })
 }
@@ -177,7 +176,8 @@ async fn print_generated(
 fn print_stats(finished: &FinishedGeneration) {
     let stats = &finished.stats;
     eprintln!(
-        "\nprompt {} tokens, {:.1} tokens/s; generation {} tokens, {:.1} tokens/s; peak memory {:.2} GB",
+        "\nprompt {} tokens, {:.1} tokens/s; generation {} tokens, {:.1} tokens/s; \
+         peak memory {:.2} GB",
         stats.num_prompt_tokens,
         stats.prompt_tps,
         stats.num_generation_tokens,

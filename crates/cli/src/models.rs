@@ -24,7 +24,14 @@ fn list(json: bool) -> Result<()> {
     if json {
         let entries: Vec<_> = models
             .iter()
-            .map(|model| json!({"name": model.name, "path": model.path, "model_type": model.model_type, "bytes": model.bytes}))
+            .map(|model| {
+                json!({
+                    "name": model.name,
+                    "path": model.path,
+                    "model_type": model.model_type,
+                    "bytes": model.bytes,
+                })
+            })
             .collect();
         output::line(serde_json::Value::from(entries))?;
         return Ok(());
@@ -76,9 +83,13 @@ fn info(model: &str, json: bool) -> Result<()> {
     let tensors: usize = files.iter().map(|file| file.tensors().len()).sum();
     let bytes: u64 = files.iter().map(|file| file.data_bytes()).sum();
     if json {
-        output::line(
-            json!({"name": model, "path": folder, "config": config, "tensors": tensors, "bytes": bytes}),
-        )?;
+        output::line(json!({
+            "name": model,
+            "path": folder,
+            "config": config,
+            "tensors": tensors,
+            "bytes": bytes,
+        }))?;
         return Ok(());
     }
     output::line(format_args!(

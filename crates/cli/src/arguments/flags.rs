@@ -3,7 +3,9 @@
 use cairn_chat::SamplingParams;
 use cairn_engine::{KvCacheOptions, KvQuantization, PromptFileLayout};
 use clap::Args;
-use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::{
+    NonEmptyStringValueParser, PossibleValuesParser, RangedI64ValueParser, TypedValueParser,
+};
 use serde_json::{Map, Value};
 
 /// The maximum number of tokens to generate where none is given.
@@ -33,7 +35,7 @@ pub struct SamplingFlags {
     #[arg(long, default_value_t = 0.0, value_parser = fraction, allow_negative_numbers = true)]
     pub min_p: f32,
     /// Number of most likely tokens that --min-p never drops
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1, value_parser = at_least_one(), allow_negative_numbers = true)]
     pub min_tokens_to_keep: u32,
     /// Sample from this many of the most likely tokens; 0 keeps all tokens
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
@@ -63,7 +65,13 @@ pub struct SamplingFlags {
     #[arg(long, default_value_t = 20, allow_negative_numbers = true)]
     pub frequency_context_size: usize,
     /// Values to add to the logits of single tokens
-    #[arg(long, value_name = "ID:V,...", value_delimiter = ',', value_parser = bias, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "ID:V,...",
+        value_delimiter = ',',
+        value_parser = bias,
+        allow_negative_numbers = true
+    )]
     pub logit_bias: Vec<(u32, f32)>,
     /// Seed of the random numbers; the same seed gives the same tokens
     #[arg(long, allow_negative_numbers = true)]
@@ -97,10 +105,20 @@ impl SamplingFlags {
 #[derive(Args)]
 pub struct StopFlags {
     /// Stop before this text; may be given several times
-    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        value_parser = NonEmptyStringValueParser::new(),
+        allow_hyphen_values = true
+    )]
     pub stop: Vec<String>,
     /// Another token of the vocabulary that ends generation; may be given several times
-    #[arg(long, value_name = "TOKEN", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        value_parser = NonEmptyStringValueParser::new(),
+        allow_hyphen_values = true
+    )]
     pub extra_eos_token: Vec<String>,
 }
 
@@ -130,6 +148,11 @@ impl KvFlags {
         });
         KvCacheOptions { max_size: self.max_kv_size.map(|size| size as usize), quantization }
     }
+}
+
+/// An integer from 1 on.
+pub fn at_least_one() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..)
 }
 
 /// One of a few integers, which the help lists.
