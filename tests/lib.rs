@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use cairn_lm::gguf::{GgufError, import_gguf};
+use cairn_formats::gguf::{GgufError, import_gguf};
 
 /// A tiny checkpoint made by `goldens/make_llama.py`.
 pub fn golden(case: &str) -> PathBuf {

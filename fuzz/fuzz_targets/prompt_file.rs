@@ -8,25 +8,15 @@
 //! and lengths are put right, so that what is mutated reaches the checks behind them. Any other
 //! input is a file as it stands.
 #![no_main]
-#![allow(dead_code)] // of the modules only what an import calls is used
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
+use cairn_formats::cache_file::{CheckedFile, Imprint, LayerState, Origin, Rows};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value, json};
-
-#[path = "../../crates/lm/src/cache/prompt_file/checked.rs"]
-mod checked;
-#[path = "../../crates/engine/src/imprint.rs"]
-mod imprint;
-#[path = "../../crates/lm/src/safetensors_header.rs"]
-mod safetensors_header;
-
-use checked::{CheckedFile, LayerState, Rows};
-use imprint::{Imprint, Origin};
 
 /// What is made of a header is at most this long.
 const MAX_DATA_BYTES: u64 = 1 << 20;

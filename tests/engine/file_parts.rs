@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use cairn_lm::safetensors_header::{Limits, SafetensorsFile};
+use cairn_formats::safetensors::{Limits, SafetensorsFile};
 use serde_json::{Map, Value, json};
 
 /// Metadata as it stands in the file, and tensors in their order.

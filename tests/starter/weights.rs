@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use cairn_lm::gguf::import_gguf;
+use cairn_formats::gguf::import_gguf;
 use mlx_rs::{Array, ops};
 
 use crate::gguf::Gguf;

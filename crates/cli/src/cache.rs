@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, anyhow, bail};
 use cairn_app::wire::{CacheKind, CacheSource, Failure, ImportPreview};
 use cairn_app::{CachedEntry, CachedItem, DataFolder, OfflineCaches};
-use cairn_lm::safetensors_header::{Limits, SafetensorsFile};
+use cairn_formats::safetensors::{Limits, SafetensorsFile};
 use serde_json::{Value, json};
 
 use crate::arguments::{Cache, ExportCache, ImportCache};

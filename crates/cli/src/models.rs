@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use cairn_app::DataFolder;
-use cairn_lm::gguf::import_gguf;
+use cairn_formats::gguf::import_gguf;
 use serde_json::json;
 
 use crate::arguments::Models;
@@ -79,7 +79,7 @@ fn info(model: &str, json: bool) -> Result<()> {
         .with_context(|| format!("cannot read config.json of {model}"))?;
     let config: serde_json::Value = serde_json::from_slice(&config)
         .with_context(|| format!("config.json of {model} is not JSON"))?;
-    let files = cairn_lm::safetensors_header::check_weight_files(&folder)?;
+    let files = cairn_formats::safetensors::check_weight_files(&folder)?;
     let tensors: usize = files.iter().map(|file| file.tensors().len()).sum();
     let bytes: u64 = files.iter().map(|file| file.data_bytes()).sum();
     if json {

@@ -35,7 +35,6 @@
 
 mod engine;
 mod error;
-mod imprint;
 mod prompt;
 mod prompt_cache;
 mod prompt_file;
@@ -49,11 +48,11 @@ mod unbatched;
 mod verify_import;
 mod worker;
 
+pub use cairn_formats::cache_file::PromptKind;
 pub use cairn_lm::cache::{KvQuantization, PromptFileLayout};
 pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
-pub use imprint::PromptKind;
 pub use prompt_cache::{
     CacheFigures, CacheHandle, CacheNode, CacheView, RefUsage, Repaired, owner_of,
 };

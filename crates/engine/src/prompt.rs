@@ -7,8 +7,8 @@ use cairn_lm::{LmError, LoadedModel};
 use serde_json::{Map, Value};
 
 use crate::EngineError;
-use crate::imprint::PromptKind;
 use crate::request::{PromptInput, PromptPrefix};
+use cairn_formats::cache_file::PromptKind;
 
 /// Enough to see how an answer ends: what templates write between messages is shorter.
 const TAIL_TOKENS: usize = 64;

@@ -10,7 +10,6 @@ use cairn_lm::cache::{
 };
 use cairn_lm::{GenerateOptions, LmError, LoadedModel, Sampler, check_length, generate_step};
 
-use crate::imprint::{Imprint, Origin, Parts, PromptKind};
 use crate::prompt::known_tokens;
 use crate::prompt_cache::{Exported, kv_format_of, quantized_like};
 use crate::records::{KvFormat, Namespace, Provenance};
@@ -18,6 +17,7 @@ use crate::request::{KvCacheOptions, PromptInput};
 use crate::verify_import::{Verified, verify};
 use crate::worker::{Loaded, Worker};
 use crate::{EngineError, EngineState};
+use cairn_formats::cache_file::{Imprint, Origin, Parts, PromptKind};
 
 /// A prompt to read and keep.
 #[derive(Debug, Clone, PartialEq)]

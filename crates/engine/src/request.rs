@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
-use crate::imprint::PromptKind;
+use cairn_formats::cache_file::PromptKind;
 use crate::records::{KvFormat, Provenance};
 
 /// What an answer is to continue.

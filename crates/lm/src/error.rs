@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use mlx_rs::error::{AsSliceError, Exception};
 
-use crate::safetensors_header::CheckError;
+use cairn_formats::safetensors::CheckError;
 
 /// The errors of this crate. Each displays as one sentence.
 #[derive(Debug, thiserror::Error)]

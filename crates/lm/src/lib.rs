@@ -19,10 +19,8 @@
 //! models                                   one architecture, one file
 //! nn                                       the mathematics that architectures share
 //! cache · weights · tokenizer              KV caches and states · tensors by name · text and token ids
-//! safetensors_header · config · error      checked input files · errors
+//! config · error                           config.json · errors
 //! ffi · device · memory                    MLX itself
-//!
-//! gguf                                     independent of the rest: converts GGUF files to model folders
 //! ```
 //! A module uses those below it. The one exception is [`cache::make_prompt_cache`], which asks a
 //! model for the kinds of its caches.
@@ -44,9 +42,9 @@
 //! # }
 //! ```
 //!
-//! This crate touches no network, database or channel. Input files are checked by modules that know
-//! nothing of MLX ([`safetensors_header`], [`gguf`]) before MLX sees their contents. A value that
-//! holds an MLX array must stay on the thread that made it.
+//! This crate touches no network, database or channel. `cairn-formats` checks weight files and
+//! prompt-cache files before MLX sees their contents. A value that holds an MLX array must stay on
+//! the thread that made it.
 
 pub mod batch;
 pub mod cache;
@@ -55,13 +53,11 @@ pub mod device;
 mod error;
 pub mod ffi;
 mod generate;
-pub mod gguf;
 mod load;
 pub mod memory;
 mod model_kit;
 pub mod models;
 mod nn;
-pub mod safetensors_header;
 mod sample;
 mod tokenizer;
 mod weights;

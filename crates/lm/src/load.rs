@@ -11,9 +11,9 @@ use crate::config::ConfigFile;
 use crate::device::ComputeDevice;
 use crate::error::{read_file, read_json};
 use crate::models::Model;
-use crate::safetensors_header::SafetensorsFile;
 use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer};
 use crate::weights::LoadOptions;
+use cairn_formats::safetensors::SafetensorsFile;
 
 /// A loaded model folder.
 #[derive(Debug)]
@@ -222,7 +222,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::safetensors_header::check_weight_files;
+    use cairn_formats::safetensors::check_weight_files;
 
     const OPTIONS: LoadOptions = LoadOptions { keep_quantized: true };
 

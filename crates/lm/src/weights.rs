@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use cairn_formats::safetensors::{self, SafetensorsFile, check_weight_files};
 use mlx_rs::{Array, Dtype, ops};
 
 use crate::LmError;
 use crate::config::{Quantization, QuantizationConfig};
 use crate::device::ComputeDevice;
 use crate::ffi;
-use crate::safetensors_header::{self, SafetensorsFile, check_weight_files};
 
 /// How weights are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -248,8 +248,8 @@ fn is_float(dtype: Dtype) -> bool {
 }
 
 /// The MLX dtype of a file's dtype.
-pub(crate) fn mlx_dtype(dtype: safetensors_header::Dtype) -> Dtype {
-    use safetensors_header::Dtype as File;
+pub(crate) fn mlx_dtype(dtype: safetensors::Dtype) -> Dtype {
+    use safetensors::Dtype as File;
     match dtype {
         File::Bool => Dtype::Bool,
         File::U8 => Dtype::Uint8,

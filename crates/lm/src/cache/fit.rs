@@ -12,8 +12,8 @@ use super::quantized::check_head_dim;
 use super::{KvQuantization, LayerCache};
 use crate::LmError;
 use crate::models::Model;
-use crate::safetensors_header::TensorEntry;
 use crate::weights::mlx_dtype;
+use cairn_formats::safetensors::TensorEntry;
 
 /// Fails unless `model` can continue from the caches of a file: one per layer, each of a kind that
 /// the model's layer accepts, with its heads and sizes, and all of the same number of tokens.

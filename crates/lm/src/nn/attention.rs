@@ -156,8 +156,8 @@ mod tests {
 
     use super::*;
     use crate::ffi;
-    use crate::safetensors_header::{Limits, SafetensorsFile};
     use crate::weights::mlx_dtype;
+    use cairn_formats::safetensors::{Limits, SafetensorsFile};
 
     /// The cases of tests/goldens/make_caches.py: what mlx-lm's quantized attention returns.
     fn check(name: &str, file: &SafetensorsFile) {

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
 
-use super::checked::{CheckedFile, Class, LayerState, QuantizedRows, Refusal, Rows};
 use crate::LmError;
 use crate::cache::chunk_state::CacheLayout;
 use crate::cache::fit::{check_fit, own_caches};
@@ -15,8 +14,9 @@ use crate::cache::{
 };
 use crate::ffi;
 use crate::models::Model;
-use crate::safetensors_header::{CheckError, TensorEntry};
 use crate::weights::mlx_dtype;
+use cairn_formats::cache_file::{CheckedFile, Class, LayerState, QuantizedRows, Refusal, Rows};
+use cairn_formats::safetensors::{CheckError, TensorEntry};
 
 /// Reads the caches and the user metadata in `path`. Fails on any file that no model could continue
 /// from; use [`PromptFile::check_fit`] to check the caches against a certain model.

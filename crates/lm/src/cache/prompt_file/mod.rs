@@ -33,11 +33,12 @@
 //! Neither layout records how many tokens a recurrent state has read; it gets the offset of the
 //! other layers. mlx-lm's loader treats dots in a user's key as nesting, so keys should have none.
 
-mod checked;
 mod load;
 mod save;
 
-pub(crate) use checked::{Class, KV_BITS, KV_GROUP_SIZES, LayerState, MAX_TOKENS, Rows};
+pub(crate) use cairn_formats::cache_file::{
+    Class, KV_BITS, KV_GROUP_SIZES, LayerState, MAX_TOKENS, Rows,
+};
 pub use load::{PromptFile, load_prompt_cache};
 pub use save::{check_writable, save_prompt_cache};
 

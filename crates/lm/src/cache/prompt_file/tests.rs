@@ -9,8 +9,8 @@ use serde_json::json;
 use super::{PromptFileLayout, load_prompt_cache, save_prompt_cache};
 use crate::cache::{KeysValues, LayerCache, QuantizedArray};
 use crate::ffi;
-use crate::safetensors_header::{Limits, SafetensorsFile};
 use crate::weights::mlx_dtype;
+use cairn_formats::safetensors::{Limits, SafetensorsFile};
 
 /// The cases of tests/goldens/make_caches.py.
 const CASES: [&str; 12] = [

@@ -399,7 +399,7 @@ fn shortened(text: &str) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
-    use super::super::sample::{HEAD_DIM, Sample, SampleTensor, file_with};
+    use super::super::test_files::{HEAD_DIM, Sample, SampleTensor, file_with};
     use super::*;
 
     fn config(change: impl FnOnce(&mut Sample)) -> Result<Value, GgufError> {

@@ -276,9 +276,9 @@ fn sync_folder(folder: &Path) -> Result<(), GgufError> {
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::super::convert::f16_to_f32;
-    use super::super::sample::{HEAD_DIM, Random, Sample, SampleTensor, file_with};
+    use super::super::test_files::{HEAD_DIM, Random, Sample, SampleTensor, file_with};
     use super::*;
-    use crate::safetensors_header::{SafetensorsFile, check_weight_files};
+    use crate::safetensors::{SafetensorsFile, check_weight_files};
 
     fn import(bytes: &[u8], models_dir: &Path, name: Option<&str>) -> Result<PathBuf, GgufError> {
         let (_folder, file) = file_with(bytes);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use crate::safetensors_header::{CheckError, Dtype, Limits, SafetensorsFile, TensorEntry};
+use crate::safetensors::{CheckError, Dtype, Limits, SafetensorsFile, TensorEntry};
 
 /// No position is above this, so that sums of two fit an i32 on the host and in MLX.
 pub const MAX_TOKENS: usize = 1 << 30;

@@ -15,7 +15,7 @@ mod import;
 mod llama;
 mod parse;
 #[cfg(test)]
-mod sample;
+mod test_files;
 mod tokenizer;
 
 use std::io;

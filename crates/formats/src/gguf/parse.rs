@@ -639,7 +639,7 @@ fn place_tensors(
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
-    use super::super::sample::{Sample, file_with, text};
+    use super::super::test_files::{Sample, file_with, text};
     use super::*;
 
     /// Opens a spoiled sample and compares the sentence of the refusal, which follows the path.

@@ -287,7 +287,7 @@ fn post_processor(tokens: &[&str], begin: Option<usize>, end: Option<usize>) -> 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
-    use super::super::sample::{Sample, file_with};
+    use super::super::test_files::{Sample, file_with};
     use super::*;
 
     fn read(change: impl FnOnce(&mut Sample)) -> Result<TokenizerFiles, GgufError> {

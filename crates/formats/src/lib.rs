@@ -1,0 +1,5 @@
+//! Bytes from outside, checked once: safetensors headers, GGUF files and prompt-cache files.
+
+pub mod cache_file;
+pub mod gguf;
+pub mod safetensors;
