@@ -150,7 +150,7 @@ fn assert_sentence(message: String, expected: &str) {
         "load that one",
         "download or import it again",
         "choose",
-        "cannot be read",
+        "cannot read",
         "update Cairn",
         "as `cairn generate",
     ];
@@ -462,12 +462,12 @@ async fn files_that_end_too_soon_or_too_late_or_are_none_are_refused() {
         .await;
 
     std::fs::remove_file(&place.file).expect("removed");
-    place.check_refused("cannot be read").await; // it vanished
+    place.check_refused("cannot read").await; // it vanished
     std::fs::create_dir(&place.file).expect("a folder");
     place.check_refused("is not a regular file").await;
     std::fs::remove_dir(&place.file).expect("removed");
     for (target, expected) in
-        [(Path::new("/dev/zero"), "is not a regular file"), (&place.file, "cannot be read")]
+        [(Path::new("/dev/zero"), "is not a regular file"), (&place.file, "cannot read")]
     {
         std::os::unix::fs::symlink(target, &place.file).expect("links");
         place.check_refused(expected).await;

@@ -1,5 +1,8 @@
 //! Bytes from outside, checked once: safetensors headers, GGUF files and prompt-cache files.
 
 pub mod cache_file;
+mod file;
 pub mod gguf;
 pub mod safetensors;
+
+pub use file::{FileError, read_file};

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use cairn_formats::read_file;
+
 use crate::LmError;
-use crate::error::read_file;
 
 /// config.json files are a few kilobytes; a megabyte is not one.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;

@@ -5,30 +5,14 @@ use std::path::{Path, PathBuf};
 use mlx_rs::error::{AsSliceError, Exception};
 
 use cairn_formats::safetensors::CheckError;
+use cairn_formats::{FileError, read_file};
 
 /// The errors of this crate. Each displays as one sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum LmError {
     /// A file of the model folder cannot be read.
-    #[error("cannot read {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A file of the model folder is larger than anything of its kind has reason to be.
-    #[error(
-        "{path} is {bytes} bytes long, more than the {limit} allowed: this is not a usable model folder"
-    )]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its length.
-        bytes: u64,
-        /// The most that is read.
-        limit: u64,
-    },
+    #[error("{0}; download or import the model again")]
+    File(#[from] FileError),
     /// A JSON file is broken.
     #[error("{path} is not valid: {source}; download or import the model again")]
     Json {
@@ -329,16 +313,6 @@ pub enum LmError {
     #[cfg(feature = "scripted")]
     #[error("the script fails at token {0}")]
     Scripted(usize),
-}
-
-/// Reads a file of at most `limit` bytes.
-pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, LmError> {
-    let read = |source| LmError::Read { path: path.to_owned(), source };
-    let bytes = std::fs::metadata(path).map_err(read)?.len();
-    if bytes > limit {
-        return Err(LmError::TooLarge { path: path.to_owned(), bytes, limit });
-    }
-    std::fs::read(path).map_err(read)
 }
 
 /// Reads and parses a JSON file of at most `limit` bytes.

@@ -9,11 +9,12 @@ use std::time::SystemTime;
 use crate::LmError;
 use crate::config::ConfigFile;
 use crate::device::ComputeDevice;
-use crate::error::{read_file, read_json};
+use crate::error::read_json;
 use crate::models::Model;
 use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer};
 use crate::weights::LoadOptions;
 use cairn_formats::safetensors::SafetensorsFile;
+use cairn_formats::{FileError, read_file};
 
 /// A loaded model folder.
 #[derive(Debug)]
@@ -125,7 +126,7 @@ fn fingerprint(
     part(config);
     let mut sample = Vec::new();
     for file in files {
-        let read = |source| LmError::Read { path: file.path().to_owned(), source };
+        let read = |source| FileError::Io { path: file.path().to_owned(), source };
         let metadata = file.file().metadata().map_err(read)?;
         let length = metadata.len();
         part(file.path().file_name().unwrap_or_default().as_encoded_bytes());

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::rc::Rc;
 
 use cairn_chat::{ChatError, ChatTemplate, Encode, SpecialTokens};
+use cairn_formats::read_file;
 use tokenizers::Tokenizer as Inner;
 
 use crate::LmError;
-use crate::error::{read_file, read_json};
+use crate::error::read_json;
 
 /// Limit for tokenizer files; vocabularies of 256k tokens with their merges are smaller.
 pub(crate) const MAX_TOKENIZER_BYTES: u64 = 64 << 20;

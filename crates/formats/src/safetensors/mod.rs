@@ -9,13 +9,14 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
+
+use crate::file::{FileError, open_regular, read_file};
 
 /// The bytes before the header: its length as a little-endian u64.
 const LENGTH_BYTES: u64 = 8;
@@ -42,20 +43,9 @@ impl Limits {
 /// Why a safetensors file, or a folder of them, was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// The operating system refused.
-    #[error("{path} cannot be read: {source}", path = path.display())]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A folder, a pipe or a device stands where a file should.
-    #[error("{path} is not a regular file: choose another", path = path.display())]
-    NotAFile {
-        /// The offending path.
-        path: PathBuf,
-    },
+    /// It cannot be opened or read.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The file ends before what its header promises.
     #[error("{path} is incomplete: it has {found_bytes} bytes, but should have at least {expected_bytes}; download or import it again", path = path.display())]
     Truncated {
@@ -326,7 +316,7 @@ impl SafetensorsFile {
     pub fn read_at(&self, bytes: &mut [u8], position: u64) -> Result<(), CheckError> {
         self.file
             .read_exact_at(bytes, position)
-            .map_err(|source| CheckError::Io { path: self.path.clone(), source })
+            .map_err(|source| FileError::Io { path: self.path.clone(), source }.into())
     }
 }
 
@@ -337,9 +327,9 @@ impl SafetensorsFile {
 pub fn check_weight_files(folder: &Path) -> Result<Vec<SafetensorsFile>, CheckError> {
     let mut names = BTreeSet::new();
     let entries = std::fs::read_dir(folder)
-        .map_err(|source| CheckError::Io { path: folder.into(), source })?;
+        .map_err(|source| FileError::Io { path: folder.into(), source })?;
     for entry in entries {
-        let entry = entry.map_err(|source| CheckError::Io { path: folder.into(), source })?;
+        let entry = entry.map_err(|source| FileError::Io { path: folder.into(), source })?;
         if let Ok(name) = entry.file_name().into_string()
             && name.starts_with("model")
             && name.ends_with(".safetensors")
@@ -384,36 +374,10 @@ fn shards_in_index(index: &Path) -> Result<BTreeSet<String>, CheckError> {
     struct Index {
         weight_map: HashMap<String, String>,
     }
-    let (file, file_bytes) = open_regular(index)?;
-    let allowed_bytes = Limits::MODEL.header_bytes;
-    if file_bytes > allowed_bytes {
-        return Err(CheckError::HeaderTooLarge {
-            path: index.into(),
-            found_bytes: file_bytes,
-            allowed_bytes,
-        });
-    }
-    let mut text = Vec::new();
-    file.take(allowed_bytes)
-        .read_to_end(&mut text)
-        .map_err(|source| CheckError::Io { path: index.into(), source })?;
+    let text = read_file(index, Limits::MODEL.header_bytes)?;
     let parsed: Index = serde_json::from_slice(&text)
         .map_err(|source| CheckError::Json { path: index.into(), source })?;
     Ok(parsed.weight_map.into_values().collect())
-}
-
-/// Opens a regular file; asks before opening too, since opening a pipe would wait for its writer.
-fn open_regular(path: &Path) -> Result<(File, u64), CheckError> {
-    let io_error = |source| CheckError::Io { path: path.into(), source };
-    if !std::fs::metadata(path).map_err(io_error)?.is_file() {
-        return Err(CheckError::NotAFile { path: path.into() });
-    }
-    let file = File::open(path).map_err(io_error)?;
-    let metadata = file.metadata().map_err(io_error)?;
-    if !metadata.is_file() {
-        return Err(CheckError::NotAFile { path: path.into() });
-    }
-    Ok((file, metadata.len()))
 }
 
 fn read_header(
@@ -427,7 +391,7 @@ fn read_header(
         expected_bytes,
         found_bytes: file_bytes,
     };
-    let io_error = |source| CheckError::Io { path: path.into(), source };
+    let io_error = |source| FileError::Io { path: path.into(), source };
     if file_bytes < LENGTH_BYTES {
         return Err(truncated(LENGTH_BYTES));
     }
@@ -832,7 +796,7 @@ mod tests {
         assert_eq!(file.read_tensor("w").unwrap(), [0, 0]);
         assert!(matches!(
             SafetensorsFile::open(folder.path(), Limits::MODEL),
-            Err(CheckError::NotAFile { .. })
+            Err(CheckError::File(FileError::NotAFile { .. }))
         ));
     }
 

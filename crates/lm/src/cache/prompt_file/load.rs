@@ -15,8 +15,9 @@ use crate::cache::{
 use crate::ffi;
 use crate::models::Model;
 use crate::weights::mlx_dtype;
+use cairn_formats::FileError;
 use cairn_formats::cache_file::{CheckedFile, Class, LayerState, QuantizedRows, Refusal, Rows};
-use cairn_formats::safetensors::{CheckError, TensorEntry};
+use cairn_formats::safetensors::TensorEntry;
 
 /// Reads the caches and the user metadata in `path`. Fails on any file that no model could continue
 /// from; use [`PromptFile::check_fit`] to check the caches against a certain model.
@@ -113,7 +114,8 @@ impl PromptFile {
     }
 
     fn unreadable(&self, source: std::io::Error) -> LmError {
-        LmError::Weights(CheckError::Io { path: self.0.file.path().to_owned(), source })
+        let path = self.0.file.path().to_owned();
+        LmError::Weights(FileError::Io { path, source }.into())
     }
 }
 
