@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use mlx_rs::error::{AsSliceError, Exception};
 
-use cairn_formats::safetensors::CheckError;
+use cairn_formats::safetensors::SafetensorsError;
 use cairn_formats::{FileError, read_file};
 
 /// The errors of this crate. Each displays as one sentence.
@@ -83,7 +83,7 @@ pub enum LmError {
     },
     /// A weight file was refused before MLX could see it.
     #[error(transparent)]
-    Weights(#[from] CheckError),
+    Weights(#[from] SafetensorsError),
     /// A tensor that the architecture needs is not in the files.
     #[error(
         "the weight files of {folder} lack the tensor '{name}'; download or import the model again"

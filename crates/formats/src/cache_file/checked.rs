@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use crate::safetensors::{CheckError, Dtype, Limits, SafetensorsFile, TensorEntry};
+use crate::safetensors::{Dtype, Limits, SafetensorsError, SafetensorsFile, TensorEntry};
 
 /// No position is above this, so that sums of two fit an i32 on the host and in MLX.
 pub const MAX_TOKENS: usize = 1 << 30;
@@ -26,7 +26,7 @@ const MAX_SHOWN_CHARS: usize = 60;
 pub enum Refusal {
     /// It is not even a safetensors file, or cannot be read.
     #[error(transparent)]
-    Check(#[from] CheckError),
+    Check(#[from] SafetensorsError),
     /// It is no prompt cache, or one that no sequence of tokens leads to.
     #[error("{what}, but {allowed}")]
     Contents {
