@@ -5,5 +5,7 @@ mod excerpt;
 mod file;
 pub mod gguf;
 pub mod safetensors;
+#[cfg(any(test, feature = "test-files"))]
+pub mod test_files;
 
 pub use file::{FileError, read_file};

@@ -1,20 +1,21 @@
-//! The llama architecture in GGUF: its keys as a `config.json`, its tensors under their MLX names,
-//! nothing left over.
+//! The llama architecture in GGUF: its keys become a `config.json`, and each of its tensors gets its
+//! MLX name. A tensor that gets none is an error.
 
 use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
-use super::GgufError;
-use super::convert::{GROUP_SIZE, affine_bits, f16_to_f32};
-use super::parse::{Gguf, Stored, TensorInfo};
+use super::affine::{GROUP_SIZE, affine_bits, f16_to_f32};
+use super::tensors::{GgmlType, TensorInfo};
 use super::tokenizer::SpecialIds;
+use super::{GgufFile, GgufProblem};
+use crate::excerpt::excerpt;
 
 const ROPE_FREQS: &str = "rope_freqs.weight";
 
 /// Sizes and constants of one model, read from the file's keys and checked against its tensors.
 #[derive(Debug)]
-pub(super) struct Llama {
+pub struct Llama {
     hidden_size: usize,
     num_hidden_layers: usize,
     intermediate_size: usize,
@@ -22,16 +23,19 @@ pub(super) struct Llama {
     num_key_value_heads: usize,
     head_dim: usize,
     rms_norm_eps: f64,
+    /// Rows of the embedding.
     pub vocab_size: usize,
     rope_theta: f64,
     rope_scaling: Option<Value>,
+    /// Tokens that the model can attend to.
     pub max_position_embeddings: usize,
     tie_word_embeddings: bool,
 }
 
-/// What becomes of one tensor of the file.
+/// One tensor of the file, and what it becomes.
 #[derive(Debug)]
-pub(super) struct Planned<'a> {
+pub struct PlannedTensor<'a> {
+    /// The tensor in the GGUF file.
     pub source: &'a TensorInfo,
     /// The MLX module, without `.weight`.
     pub module: String,
@@ -41,7 +45,7 @@ pub(super) struct Planned<'a> {
 
 impl Llama {
     /// Reads the keys and plans every tensor, in the order in which they are written.
-    pub fn read(gguf: &Gguf) -> Result<(Llama, Vec<Planned<'_>>), GgufError> {
+    pub fn read(gguf: &GgufFile) -> Result<(Llama, Vec<PlannedTensor<'_>>), GgufProblem> {
         check_architecture(gguf)?;
         let embedding = required(gguf, "token_embd.weight")?;
         let hidden_size = size(gguf, "llama.embedding_length")?;
@@ -85,7 +89,7 @@ impl Llama {
         Ok((llama, plan))
     }
 
-    fn plan<'a>(&self, gguf: &'a Gguf) -> Result<Vec<Planned<'a>>, GgufError> {
+    fn plan<'a>(&self, gguf: &'a GgufFile) -> Result<Vec<PlannedTensor<'a>>, GgufProblem> {
         let (hidden, inner, vocab, head_dim) =
             (self.hidden_size, self.intermediate_size, self.vocab_size, self.head_dim);
         // Both products are bounded: head counts and head_dim come from i32 values, and the shapes
@@ -97,25 +101,25 @@ impl Llama {
             |source: String, module: String, shape: &[usize], unpermute: Option<usize>| {
                 let info = required(gguf, &source)?;
                 if info.shape != shape {
-                    return Err(GgufError::WrongShape {
+                    return Err(GgufProblem::WrongShape {
                         tensor: source,
                         found: info.shape.clone(),
                         expected: shape.into(),
                     });
                 }
-                if let Stored::Other(_) = info.stored {
-                    return Err(GgufError::UnsupportedTensorType {
+                if let GgmlType::Other(_) = info.ggml_type {
+                    return Err(GgufProblem::UnsupportedTensorType {
                         tensor: source,
-                        found: info.stored.name(),
+                        found: info.ggml_type.name(),
                     });
                 }
-                if shape.len() == 1 && affine_bits(info.stored).is_some() {
-                    return Err(GgufError::QuantizedVector {
+                if shape.len() == 1 && affine_bits(info.ggml_type).is_some() {
+                    return Err(GgufProblem::QuantizedVector {
                         tensor: source,
-                        found: info.stored.name(),
+                        found: info.ggml_type.name(),
                     });
                 }
-                plan.push(Planned { source: info, module, unpermute });
+                plan.push(PlannedTensor { source: info, module, unpermute });
                 Ok(())
             };
         add("token_embd.weight".into(), "model.embed_tokens".into(), &[vocab, hidden], None)?;
@@ -147,16 +151,16 @@ impl Llama {
 
         let used: HashSet<&str> =
             plan.iter().map(|planned| planned.source.name.as_str()).chain([ROPE_FREQS]).collect();
-        if let Some(left) =
+        if let Some(unknown) =
             gguf.tensors().iter().find(|tensor| !used.contains(tensor.name.as_str()))
         {
-            return Err(GgufError::UnexpectedTensor { tensor: left.name.clone() });
+            return Err(GgufProblem::UnexpectedTensor { tensor: excerpt(&unknown.name) });
         }
         Ok(plan)
     }
 
     /// The `config.json`.
-    pub fn config(&self, plan: &[Planned], special: &SpecialIds) -> Value {
+    pub fn config(&self, plan: &[PlannedTensor], special: &SpecialIds) -> Value {
         let mut config = Map::new();
         let mut set = |key: &str, value: Value| {
             config.insert(key.into(), value);
@@ -188,9 +192,9 @@ impl Llama {
         }
         set("rope_theta", json!(self.rope_theta));
         set("tie_word_embeddings", json!(self.tie_word_embeddings));
-        let is_half = plan
-            .iter()
-            .all(|planned| planned.source.shape.len() == 1 || planned.source.stored == Stored::F16);
+        let is_half = plan.iter().all(|planned| {
+            planned.source.shape.len() == 1 || planned.source.ggml_type == GgmlType::F16
+        });
         set("torch_dtype", json!(if is_half { "float16" } else { "float32" }));
         set("vocab_size", json!(self.vocab_size));
         Value::Object(config)
@@ -199,10 +203,10 @@ impl Llama {
 
 /// mlx-lm's `quantization`: the commonest number of bits for all, then each module that differs;
 /// `None` if nothing is quantized.
-fn quantization(plan: &[Planned]) -> Option<Value> {
+fn quantization(plan: &[PlannedTensor]) -> Option<Value> {
     let matrices = || plan.iter().filter(|planned| planned.source.shape.len() == 2);
     let mut modules_of_bits: BTreeMap<usize, usize> = BTreeMap::new();
-    for bits in matrices().filter_map(|planned| affine_bits(planned.source.stored)) {
+    for bits in matrices().filter_map(|planned| affine_bits(planned.source.ggml_type)) {
         *modules_of_bits.entry(bits).or_default() += 1;
     }
     let (&common, _) = modules_of_bits.iter().rev().max_by_key(|(_, modules)| **modules)?;
@@ -210,7 +214,7 @@ fn quantization(plan: &[Planned]) -> Option<Value> {
     quantization.insert("group_size".into(), json!(GROUP_SIZE));
     quantization.insert("bits".into(), json!(common));
     for planned in matrices() {
-        match affine_bits(planned.source.stored) {
+        match affine_bits(planned.source.ggml_type) {
             Some(bits) if bits == common => {}
             Some(bits) => {
                 drop(quantization.insert(
@@ -224,12 +228,12 @@ fn quantization(plan: &[Planned]) -> Option<Value> {
     Some(Value::Object(quantization))
 }
 
-fn check_architecture(gguf: &Gguf) -> Result<(), GgufError> {
+fn check_architecture(gguf: &GgufFile) -> Result<(), GgufProblem> {
     let architecture = gguf
         .text("general.architecture")?
-        .ok_or_else(|| GgufError::MissingKey { key: "general.architecture".into() })?;
+        .ok_or_else(|| GgufProblem::MissingKey { key: "general.architecture".into() })?;
     if architecture != "llama" {
-        return Err(unsupported("general.architecture", shortened(architecture), "llama"));
+        return Err(unsupported("general.architecture", quoted(architecture), "llama"));
     }
     // Keys of relatives of llama that change what the model computes.
     for key in ["llama.expert_count", "llama.attention.sliding_window"] {
@@ -254,7 +258,7 @@ fn check_architecture(gguf: &Gguf) -> Result<(), GgufError> {
 }
 
 /// Rows per head; every way of saying it must agree, since MLX rotates and weighs whole heads.
-fn head_dim(gguf: &Gguf, hidden_size: usize, heads: usize) -> Result<usize, GgufError> {
+fn head_dim(gguf: &GgufFile, hidden_size: usize, heads: usize) -> Result<usize, GgufProblem> {
     let head_dim = match gguf.count("llama.attention.key_length")? {
         Some(length) => length,
         None if hidden_size.is_multiple_of(heads) => hidden_size / heads,
@@ -279,7 +283,11 @@ fn head_dim(gguf: &Gguf, hidden_size: usize, heads: usize) -> Result<usize, Gguf
 
 /// `rope_scaling` as config.json writes it, from the scaling keys or from the factors that a Llama
 /// 3 file carries as a tensor.
-fn rope_scaling(gguf: &Gguf, rope_theta: f64, head_dim: usize) -> Result<Option<Value>, GgufError> {
+fn rope_scaling(
+    gguf: &GgufFile,
+    rope_theta: f64,
+    head_dim: usize,
+) -> Result<Option<Value>, GgufProblem> {
     let kind = gguf.text("llama.rope.scaling.type")?;
     let factor =
         gguf.number("llama.rope.scaling.factor")?.or(gguf.number("llama.rope.scale_linear")?);
@@ -287,11 +295,7 @@ fn rope_scaling(gguf: &Gguf, rope_theta: f64, head_dim: usize) -> Result<Option<
         Some("none") => None,
         Some("linear") | None => factor.filter(|factor| *factor != 0.0 && *factor != 1.0),
         Some(other) => {
-            return Err(unsupported(
-                "llama.rope.scaling.type",
-                shortened(other),
-                "none and linear",
-            ));
+            return Err(unsupported("llama.rope.scaling.type", quoted(other), "none and linear"));
         }
     };
     let factors = gguf.tensor(ROPE_FREQS);
@@ -303,7 +307,7 @@ fn rope_scaling(gguf: &Gguf, rope_theta: f64, head_dim: usize) -> Result<Option<
         (Some(factor), None) => {
             Err(unsupported("llama.rope.scaling.factor", factor, "positive numbers"))
         }
-        (Some(_), Some(_)) => Err(GgufError::UnknownRopeFactors),
+        (Some(_), Some(_)) => Err(GgufProblem::UnknownRopeFactors),
         (None, Some(tensor)) => llama3_scaling(gguf, tensor, rope_theta, head_dim).map(Some),
     }
 }
@@ -311,16 +315,16 @@ fn rope_scaling(gguf: &Gguf, rope_theta: f64, head_dim: usize) -> Result<Option<
 /// Finds the Llama 3 parameters behind a table of factors: the largest is `factor`, the rest are
 /// the same in every such model.
 fn llama3_scaling(
-    gguf: &Gguf,
+    gguf: &GgufFile,
     tensor: &TensorInfo,
     rope_theta: f64,
     head_dim: usize,
-) -> Result<Value, GgufError> {
+) -> Result<Value, GgufProblem> {
     const LOW: f64 = 1.0;
     const HIGH: f64 = 4.0;
     const ORIGINAL_CONTEXT: f64 = 8192.0;
     if tensor.shape != [head_dim / 2] {
-        return Err(GgufError::WrongShape {
+        return Err(GgufProblem::WrongShape {
             tensor: tensor.name.clone(),
             found: tensor.shape.clone(),
             expected: vec![head_dim / 2],
@@ -328,18 +332,18 @@ fn llama3_scaling(
     }
     let mut bytes = vec![0; (tensor.bytes.end - tensor.bytes.start) as usize];
     gguf.read_at(&mut bytes, tensor.bytes.start)?;
-    let factors: Vec<f64> = match tensor.stored {
-        Stored::F32 => bytes
+    let factors: Vec<f64> = match tensor.ggml_type {
+        GgmlType::F32 => bytes
             .chunks_exact(4)
             .map(|value| f32::from_le_bytes([value[0], value[1], value[2], value[3]]).into())
             .collect(),
-        Stored::F16 => {
+        GgmlType::F16 => {
             bytes.chunks_exact(2).map(|value| f16_to_f32([value[0], value[1]]).into()).collect()
         }
         _ => {
-            return Err(GgufError::UnsupportedTensorType {
+            return Err(GgufProblem::UnsupportedTensorType {
                 tensor: tensor.name.clone(),
-                found: tensor.stored.name(),
+                found: tensor.ggml_type.name(),
             });
         }
     };
@@ -359,7 +363,7 @@ fn llama3_scaling(
         (found - expected).abs() <= expected * 2e-3
     });
     if !is_llama3 || !factor.is_finite() {
-        return Err(GgufError::UnknownRopeFactors);
+        return Err(GgufProblem::UnknownRopeFactors);
     }
     Ok(json!({
         "factor": factor, "high_freq_factor": HIGH, "low_freq_factor": LOW,
@@ -367,58 +371,58 @@ fn llama3_scaling(
     }))
 }
 
-fn required<'a>(gguf: &'a Gguf, tensor: &str) -> Result<&'a TensorInfo, GgufError> {
-    gguf.tensor(tensor).ok_or_else(|| GgufError::MissingTensor { tensor: tensor.into() })
+fn required<'a>(gguf: &'a GgufFile, tensor: &str) -> Result<&'a TensorInfo, GgufProblem> {
+    gguf.tensor(tensor).ok_or_else(|| GgufProblem::MissingTensor { tensor: tensor.into() })
 }
 
-fn size(gguf: &Gguf, key: &str) -> Result<usize, GgufError> {
+fn size(gguf: &GgufFile, key: &str) -> Result<usize, GgufProblem> {
     match gguf.count(key)? {
         Some(0) => Err(unsupported(key, 0, "values from 1")),
         Some(size) => Ok(size),
-        None => Err(GgufError::MissingKey { key: key.into() }),
+        None => Err(GgufProblem::MissingKey { key: key.into() }),
     }
 }
 
-fn number(gguf: &Gguf, key: &str) -> Result<f64, GgufError> {
-    gguf.number(key)?.ok_or_else(|| GgufError::MissingKey { key: key.into() })
+fn number(gguf: &GgufFile, key: &str) -> Result<f64, GgufProblem> {
+    gguf.number(key)?.ok_or_else(|| GgufProblem::MissingKey { key: key.into() })
 }
 
-fn unsupported(key: &str, found: impl ToString, allowed: &str) -> GgufError {
-    GgufError::UnsupportedValue {
+fn unsupported(key: &str, found: impl ToString, allowed: &str) -> GgufProblem {
+    GgufProblem::UnsupportedValue {
         key: key.into(),
         found: found.to_string(),
         allowed: allowed.into(),
     }
 }
 
-/// A foreign text short enough for an error message.
-fn shortened(text: &str) -> String {
-    text.chars().take(64).collect()
+/// A text of the file as an error shows it.
+fn quoted(text: &str) -> String {
+    format!("{:?}", excerpt(text))
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
-    use super::super::test_files::{HEAD_DIM, Sample, SampleTensor, file_with};
     use super::*;
+    use crate::test_files::gguf::{HEAD_DIM, TestGguf, TestTensor, file_with};
 
-    fn config(change: impl FnOnce(&mut Sample)) -> Result<Value, GgufError> {
-        let mut sample = Sample::tiny();
+    fn config(change: impl FnOnce(&mut TestGguf)) -> Result<Value, GgufProblem> {
+        let mut sample = TestGguf::tiny();
         change(&mut sample);
         let (_folder, path) = file_with(&sample.bytes());
-        let gguf = Gguf::open(&path)?;
+        let gguf = GgufFile::open(&path).unwrap();
         let (llama, plan) = Llama::read(&gguf)?;
         Ok(llama.config(&plan, &SpecialIds::default()))
     }
 
-    fn refused(change: impl FnOnce(&mut Sample), expected: &str) {
+    fn refused(change: impl FnOnce(&mut TestGguf), expected: &str) {
         let found = config(change).err().map_or("no refusal".into(), |error| error.to_string());
         assert!(found.contains(expected), "expected {expected:?}, found {found:?}");
     }
 
-    fn with_tensor(name: &str, shape: Vec<usize>, values: Vec<f32>) -> impl FnOnce(&mut Sample) {
+    fn with_tensor(name: &str, shape: Vec<usize>, values: Vec<f32>) -> impl FnOnce(&mut TestGguf) {
         let data = values.into_iter().flat_map(f32::to_le_bytes).collect();
-        let tensor = SampleTensor { name: name.into(), shape, type_id: 0, data };
+        let tensor = TestTensor { name: name.into(), shape, type_id: 0, data };
         move |sample| sample.tensors.push(tensor)
     }
 
@@ -461,7 +465,7 @@ mod tests {
         ];
         let found = config(|sample| {
             for name in matrices {
-                sample.store_as(&format!("{name}.weight"), Stored::F16);
+                sample.store_as(&format!("{name}.weight"), GgmlType::F16);
             }
         });
         let found = found.unwrap();
@@ -493,12 +497,12 @@ mod tests {
     #[test]
     fn rope_scaling_is_translated_or_refused() {
         let linear = |kind: &'static str, factor: f32| {
-            move |sample: &mut Sample| {
+            move |sample: &mut TestGguf| {
                 sample.set_text("llama.rope.scaling.type", kind);
                 sample.set_f32("llama.rope.scaling.factor", factor);
             }
         };
-        let check = |change: Box<dyn FnOnce(&mut Sample)>, expected: Value| {
+        let check = |change: Box<dyn FnOnce(&mut TestGguf)>, expected: Value| {
             assert_eq!(config(change).unwrap()["rope_scaling"], expected);
         };
         check(Box::new(linear("none", 4.0)), Value::Null);
@@ -531,7 +535,7 @@ mod tests {
         );
         refused(
             linear("yarn", 4.0),
-            "llama.rope.scaling.type is yarn; Cairn imports none and linear",
+            r#"llama.rope.scaling.type is "yarn"; Cairn imports none and linear"#,
         );
         refused(linear("linear", -4.0), "llama.rope.scaling.factor is -4");
         refused(
@@ -544,12 +548,9 @@ mod tests {
     fn relatives_of_llama_are_refused_by_name() {
         refused(
             |sample| sample.set_text("general.architecture", "qwen2"),
-            "general.architecture is qwen2; Cairn imports llama",
+            r#"general.architecture is "qwen2"; Cairn imports llama"#,
         );
-        refused(
-            |sample| sample.remove("general.architecture"),
-            "the file has no general.architecture",
-        );
+        refused(|sample| sample.remove("general.architecture"), "it has no general.architecture");
         refused(|sample| sample.set_u32("llama.expert_count", 8), "llama.expert_count is 8");
         refused(
             |sample| sample.set_u32("split.count", 3),
@@ -577,7 +578,7 @@ mod tests {
         );
         refused(
             with_tensor("blk.0.attn_q.bias", vec![32], vec![0.0; 32]),
-            "tensor blk.0.attn_q.bias is not part of a llama model",
+            r#"tensor "blk.0.attn_q.bias" is not part of a llama model"#,
         );
     }
 
@@ -585,7 +586,7 @@ mod tests {
     fn tensors_must_be_those_the_keys_promise() {
         refused(
             |sample| sample.set_u32("llama.block_count", i32::MAX as u32),
-            "the file has no tensor blk.1.attn_norm.weight",
+            "it has no tensor blk.1.attn_norm.weight",
         );
         refused(
             |sample| sample.set_u32("llama.feed_forward_length", 96),
@@ -593,10 +594,10 @@ mod tests {
         );
         refused(
             |sample| sample.tensors.retain(|tensor| tensor.name != "token_embd.weight"),
-            "the file has no tensor token_embd.weight",
+            "it has no tensor token_embd.weight",
         );
         refused(
-            |sample| sample.store_as("blk.0.ffn_norm.weight", Stored::Q8_0),
+            |sample| sample.store_as("blk.0.ffn_norm.weight", GgmlType::Q8_0),
             "blk.0.ffn_norm.weight is stored as Q8_0; a vector must be",
         );
     }

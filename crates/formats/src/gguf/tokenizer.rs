@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::GgufError;
-use super::parse::Gguf;
+use super::{GgufFile, GgufProblem};
+use crate::excerpt::excerpt;
 
 /// ggml's numbers for kinds of tokens: those that text never produces, and those that are matched
 /// in text before BPE.
@@ -19,7 +19,8 @@ const LLAMA3_WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L
 
 /// Ids with a meaning for generation.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct SpecialIds {
+pub struct SpecialIds {
+    /// The token that begins every text.
     pub bos: Option<usize>,
     /// The end of the sequence and, where it is another token, the end of a turn.
     pub eos: Vec<usize>,
@@ -40,10 +41,14 @@ impl SpecialIds {
 
 /// The contents of the three files.
 #[derive(Debug)]
-pub(super) struct TokenizerFiles {
+pub struct TokenizerFiles {
+    /// `tokenizer.json`
     pub tokenizer: Value,
+    /// `tokenizer_config.json`
     pub tokenizer_config: Value,
+    /// `generation_config.json`
     pub generation_config: Value,
+    /// The ids that `config.json` repeats.
     pub special: SpecialIds,
 }
 
@@ -58,15 +63,15 @@ enum Words {
 impl TokenizerFiles {
     /// `vocab_size` is the number of embedding rows; `context_length` becomes `model_max_length`.
     pub fn read(
-        gguf: &Gguf,
+        gguf: &GgufFile,
         vocab_size: usize,
         context_length: usize,
-    ) -> Result<TokenizerFiles, GgufError> {
+    ) -> Result<TokenizerFiles, GgufProblem> {
         let words = words(gguf)?;
         let tokens = required(gguf.texts("tokenizer.ggml.tokens")?, "tokenizer.ggml.tokens")?;
         if tokens.is_empty() || tokens.len() > vocab_size {
             let allowed = format!("1 to {vocab_size} tokens, one per embedding row");
-            return Err(GgufError::UnsupportedValue {
+            return Err(GgufProblem::UnsupportedValue {
                 key: "tokenizer.ggml.tokens".into(),
                 found: tokens.len().to_string(),
                 allowed,
@@ -75,10 +80,7 @@ impl TokenizerFiles {
         let mut id_of: HashMap<&str, usize> = HashMap::with_capacity(tokens.len());
         for (id, token) in tokens.iter().enumerate() {
             if id_of.insert(token, id).is_some() {
-                return Err(GgufError::DuplicateName {
-                    path: gguf.path().into(),
-                    name: token.chars().take(64).collect(),
-                });
+                return Err(GgufProblem::DuplicateName { name: excerpt(token) });
             }
         }
         let merges = merges(gguf, &id_of)?;
@@ -154,7 +156,7 @@ impl TokenizerFiles {
     }
 }
 
-fn words(gguf: &Gguf) -> Result<Words, GgufError> {
+fn words(gguf: &GgufFile) -> Result<Words, GgufProblem> {
     let model = required(gguf.text("tokenizer.ggml.model")?, "tokenizer.ggml.model")?;
     if model != "gpt2" {
         return Err(unsupported("tokenizer.ggml.model", model, "gpt2 (byte-level BPE)"));
@@ -169,21 +171,21 @@ fn words(gguf: &Gguf) -> Result<Words, GgufError> {
     }
 }
 
-fn unsupported(key: &str, found: &str, allowed: &str) -> GgufError {
-    GgufError::UnsupportedValue {
+fn unsupported(key: &str, found: &str, allowed: &str) -> GgufProblem {
+    GgufProblem::UnsupportedValue {
         key: key.into(),
-        found: found.chars().take(64).collect(),
+        found: format!("{:?}", excerpt(found)),
         allowed: allowed.into(),
     }
 }
 
-fn required<T>(value: Option<T>, key: &str) -> Result<T, GgufError> {
-    value.ok_or_else(|| GgufError::MissingKey { key: key.into() })
+fn required<T>(value: Option<T>, key: &str) -> Result<T, GgufProblem> {
+    value.ok_or_else(|| GgufProblem::MissingKey { key: key.into() })
 }
 
 /// The merges as pairs; each must be two tokens that make a third, or the tokenizer would fail to
 /// load much later.
-fn merges(gguf: &Gguf, id_of: &HashMap<&str, usize>) -> Result<Vec<[String; 2]>, GgufError> {
+fn merges(gguf: &GgufFile, id_of: &HashMap<&str, usize>) -> Result<Vec<[String; 2]>, GgufProblem> {
     let merges = required(gguf.texts("tokenizer.ggml.merges")?, "tokenizer.ggml.merges")?;
     let pair = |(index, merge): (usize, &str)| {
         // Byte-level tokens hold no space: it is one of the bytes written as another letter.
@@ -191,20 +193,18 @@ fn merges(gguf: &Gguf, id_of: &HashMap<&str, usize>) -> Result<Vec<[String; 2]>,
             let whole = [*left, *right].concat();
             [left, right, whole.as_str()].iter().all(|token| id_of.contains_key(token))
         });
-        let (left, right) = parts.ok_or_else(|| GgufError::BadMerge {
-            index,
-            merge: merge.chars().take(64).collect(),
-        })?;
+        let (left, right) =
+            parts.ok_or_else(|| GgufProblem::BadMerge { index, merge: excerpt(merge) })?;
         Ok([left.to_string(), right.to_string()])
     };
     merges.into_iter().enumerate().map(pair).collect()
 }
 
-fn special_ids(gguf: &Gguf, token_count: usize) -> Result<SpecialIds, GgufError> {
+fn special_ids(gguf: &GgufFile, token_count: usize) -> Result<SpecialIds, GgufProblem> {
     let id = |name: &str| {
         let key = format!("tokenizer.ggml.{name}_token_id");
         match gguf.count(&key)? {
-            Some(id) if id >= token_count => Err(GgufError::UnsupportedValue {
+            Some(id) if id >= token_count => Err(GgufProblem::UnsupportedValue {
                 key,
                 found: id.to_string(),
                 allowed: format!("ids below {token_count}"),
@@ -221,12 +221,12 @@ fn special_ids(gguf: &Gguf, token_count: usize) -> Result<SpecialIds, GgufError>
     Ok(SpecialIds { bos: id("bos")?, eos, unknown: id("unknown")?, padding: id("padding")? })
 }
 
-fn added_tokens(gguf: &Gguf, tokens: &[&str]) -> Result<Vec<Value>, GgufError> {
+fn added_tokens(gguf: &GgufFile, tokens: &[&str]) -> Result<Vec<Value>, GgufProblem> {
     const KEY: &str = "tokenizer.ggml.token_type";
     let kinds = gguf.integers(KEY)?.unwrap_or_else(|| vec![1; tokens.len()]);
     if kinds.len() != tokens.len() {
         let allowed = format!("one entry for each of {} tokens", tokens.len());
-        return Err(GgufError::UnsupportedValue {
+        return Err(GgufProblem::UnsupportedValue {
             key: KEY.into(),
             found: format!("{} entries", kinds.len()),
             allowed,
@@ -287,17 +287,17 @@ fn post_processor(tokens: &[&str], begin: Option<usize>, end: Option<usize>) -> 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
-    use super::super::test_files::{Sample, file_with};
     use super::*;
+    use crate::test_files::gguf::{TestGguf, file_with};
 
-    fn read(change: impl FnOnce(&mut Sample)) -> Result<TokenizerFiles, GgufError> {
-        let mut sample = Sample::tiny();
+    fn read(change: impl FnOnce(&mut TestGguf)) -> Result<TokenizerFiles, GgufProblem> {
+        let mut sample = TestGguf::tiny();
         change(&mut sample);
         let (_folder, path) = file_with(&sample.bytes());
-        TokenizerFiles::read(&Gguf::open(&path)?, 300, 128)
+        TokenizerFiles::read(&GgufFile::open(&path).unwrap(), 300, 128)
     }
 
-    fn refused(change: impl FnOnce(&mut Sample), expected: &str) {
+    fn refused(change: impl FnOnce(&mut TestGguf), expected: &str) {
         let found = read(change).err().map_or("no refusal".into(), |error| error.to_string());
         assert!(found.contains(expected), "expected {expected:?}, found {found:?}");
     }
@@ -389,26 +389,20 @@ mod tests {
     fn what_is_not_understood_is_refused_by_name() {
         refused(
             |sample| sample.set_text("tokenizer.ggml.model", "llama"),
-            "tokenizer.ggml.model is llama; Cairn imports gpt2",
+            r#"tokenizer.ggml.model is "llama"; Cairn imports gpt2"#,
         );
         refused(
             |sample| sample.set_text("tokenizer.ggml.pre", "qwen2"),
-            "tokenizer.ggml.pre is qwen2; Cairn imports gpt-2, default, smollm",
+            r#"tokenizer.ggml.pre is "qwen2"; Cairn imports gpt-2, default, smollm"#,
         );
-        refused(
-            |sample| sample.remove("tokenizer.ggml.model"),
-            "the file has no tokenizer.ggml.model",
-        );
-        refused(
-            |sample| sample.remove("tokenizer.ggml.merges"),
-            "the file has no tokenizer.ggml.merges",
-        );
+        refused(|sample| sample.remove("tokenizer.ggml.model"), "it has no tokenizer.ggml.model");
+        refused(|sample| sample.remove("tokenizer.ggml.merges"), "it has no tokenizer.ggml.merges");
         refused(
             |sample| sample.set_u32("tokenizer.ggml.eos_token_id", 263),
             "tokenizer.ggml.eos_token_id is 263; Cairn imports ids below 263",
         );
         let merge = |merge: &'static str| {
-            move |sample: &mut Sample| {
+            move |sample: &mut TestGguf| {
                 sample.set_texts("tokenizer.ggml.merges", &["h e".into(), merge.into()])
             }
         };

@@ -1,7 +1,7 @@
 //! The header of a safetensors file: its JSON is parsed, then every rule of the format is applied
 //! to it. Knows the file's length but not the file.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, btree_map, hash_map};
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
@@ -149,10 +149,11 @@ impl<'de> Deserialize<'de> for RawHeader {
                         // MLX writes null where there is nothing to say.
                         let metadata = map.next_value::<Option<Metadata>>()?;
                         header.metadata = metadata.unwrap_or_default().0;
-                    } else if header.tensors.contains_key(&name) {
-                        return Err(occurs_twice(&name));
-                    } else {
-                        header.tensors.insert(name, map.next_value()?);
+                        continue;
+                    }
+                    match header.tensors.entry(name) {
+                        hash_map::Entry::Vacant(entry) => drop(entry.insert(map.next_value()?)),
+                        hash_map::Entry::Occupied(entry) => return Err(occurs_twice(entry.key())),
                     }
                 }
                 Ok(header)
@@ -179,10 +180,10 @@ impl<'de> Deserialize<'de> for Metadata {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Metadata, A::Error> {
                 let mut metadata = Metadata::default();
                 while let Some(key) = map.next_key::<String>()? {
-                    if metadata.0.contains_key(&key) {
-                        return Err(occurs_twice(&key));
+                    match metadata.0.entry(key) {
+                        btree_map::Entry::Vacant(entry) => drop(entry.insert(map.next_value()?)),
+                        btree_map::Entry::Occupied(entry) => return Err(occurs_twice(entry.key())),
                     }
-                    metadata.0.insert(key, map.next_value()?);
                 }
                 Ok(metadata)
             }

@@ -7,14 +7,14 @@
 //! 8, so `d * q` and the bias are exact in f32 and the sum is the exact GGUF value: scales and
 //! biases are written as f32. Only the sign of a zero may differ (d negative, q the centre).
 
-use super::parse::Stored;
+use super::tensors::GgmlType;
 
 /// Weights that share a scale, in both formats.
-pub(super) const GROUP_SIZE: usize = 32;
+pub const GROUP_SIZE: usize = 32;
 
 /// Rows of an MLX affine matrix, each part as little-endian bytes in row order.
 #[derive(Debug, Default)]
-pub(super) struct Affine {
+pub struct Affine {
     /// u32 words; element i of a row takes bits `i * bits ..` of the row.
     pub words: Vec<u8>,
     /// f32, one per group.
@@ -25,21 +25,21 @@ pub(super) struct Affine {
 
 /// A scale, a minimum or a weight is infinite or not a number.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct NotFinite;
+pub struct NotFinite;
 
 /// Bits per weight of the MLX form; `None` for what stays as it is.
-pub(super) fn affine_bits(stored: Stored) -> Option<usize> {
-    match stored {
-        Stored::Q4_0 | Stored::Q4_1 => Some(4),
-        Stored::Q8_0 => Some(8),
-        Stored::F32 | Stored::F16 | Stored::Other(_) => None,
+pub fn affine_bits(ggml_type: GgmlType) -> Option<usize> {
+    match ggml_type {
+        GgmlType::Q4_0 | GgmlType::Q4_1 => Some(4),
+        GgmlType::Q8_0 => Some(8),
+        GgmlType::F32 | GgmlType::F16 | GgmlType::Other(_) => None,
     }
 }
 
 /// Converts whole blocks of a quantized format; gives empty parts for any other format.
-pub(super) fn to_affine(stored: Stored, blocks: &[u8]) -> Result<Affine, NotFinite> {
+pub fn to_affine(ggml_type: GgmlType, blocks: &[u8]) -> Result<Affine, NotFinite> {
     let mut affine = Affine::default();
-    let (Some(bits), Some((_, block_bytes))) = (affine_bits(stored), stored.block()) else {
+    let (Some(bits), Some((_, block_bytes))) = (affine_bits(ggml_type), ggml_type.block()) else {
         return Ok(affine);
     };
     let count = blocks.len() / block_bytes;
@@ -48,9 +48,9 @@ pub(super) fn to_affine(stored: Stored, blocks: &[u8]) -> Result<Affine, NotFini
     affine.biases.reserve(count * 4);
     for block in blocks.chunks_exact(block_bytes) {
         let scale = f16_to_f32([block[0], block[1]]);
-        let bias = match stored {
-            Stored::Q4_1 => f16_to_f32([block[2], block[3]]),
-            Stored::Q4_0 => -8.0 * scale,
+        let bias = match ggml_type {
+            GgmlType::Q4_1 => f16_to_f32([block[2], block[3]]),
+            GgmlType::Q4_0 => -8.0 * scale,
             _ => -128.0 * scale,
         };
         if !scale.is_finite() || !bias.is_finite() {
@@ -58,9 +58,9 @@ pub(super) fn to_affine(stored: Stored, blocks: &[u8]) -> Result<Affine, NotFini
         }
         affine.scales.extend(scale.to_le_bytes());
         affine.biases.extend(bias.to_le_bytes());
-        match stored {
-            Stored::Q4_1 => pack_nibbles(&block[4..], &mut affine.words),
-            Stored::Q4_0 => pack_nibbles(&block[2..], &mut affine.words),
+        match ggml_type {
+            GgmlType::Q4_1 => pack_nibbles(&block[4..], &mut affine.words),
+            GgmlType::Q4_0 => pack_nibbles(&block[2..], &mut affine.words),
             // Flipping the top bit adds 128 to a two's complement byte.
             _ => affine.words.extend(block[2..].iter().map(|byte| byte ^ 0x80)),
         }
@@ -76,14 +76,14 @@ fn pack_nibbles(halves: &[u8], words: &mut Vec<u8>) {
 }
 
 /// Whether values stored as F32 or F16 are all finite; true for other formats.
-pub(super) fn all_finite(stored: Stored, bytes: &[u8]) -> bool {
-    match stored {
-        Stored::F32 => bytes
+pub fn all_finite(ggml_type: GgmlType, bytes: &[u8]) -> bool {
+    match ggml_type {
+        GgmlType::F32 => bytes
             .chunks_exact(4)
             .all(|value| f32::from_le_bytes([value[0], value[1], value[2], value[3]]).is_finite()),
         // The exponent's five bits, all set, mean infinite or not a number.
-        Stored::F16 => bytes.chunks_exact(2).all(|value| value[1] & 0x7c != 0x7c),
-        Stored::Q4_0 | Stored::Q4_1 | Stored::Q8_0 | Stored::Other(_) => true,
+        GgmlType::F16 => bytes.chunks_exact(2).all(|value| value[1] & 0x7c != 0x7c),
+        GgmlType::Q4_0 | GgmlType::Q4_1 | GgmlType::Q8_0 | GgmlType::Other(_) => true,
     }
 }
 
@@ -92,7 +92,7 @@ pub(super) fn all_finite(stored: Stored, bytes: &[u8]) -> bool {
 /// GGUF interleaves the two halves of each query and key head (row 2j + p of the file is row p *
 /// D/2 + j of the checkpoint, D being the head's rows), because ggml rotates neighbouring pairs
 /// where MLX rotates the two halves.
-pub(super) fn unpermute_heads(rows: &[u8], row_bytes: usize, head_dim: usize) -> Vec<u8> {
+pub fn unpermute_heads(rows: &[u8], row_bytes: usize, head_dim: usize) -> Vec<u8> {
     let mut ordered = Vec::with_capacity(rows.len());
     for head in rows.chunks_exact(head_dim * row_bytes) {
         for half in 0..2 {
@@ -106,7 +106,7 @@ pub(super) fn unpermute_heads(rows: &[u8], row_bytes: usize, head_dim: usize) ->
 }
 
 /// The f32 with the value of a little-endian f16.
-pub(super) fn f16_to_f32(bytes: [u8; 2]) -> f32 {
+pub fn f16_to_f32(bytes: [u8; 2]) -> f32 {
     let half = u32::from(u16::from_le_bytes(bytes));
     let sign = (half & 0x8000) << 16;
     let exponent = (half >> 10) & 0x1f;
@@ -218,51 +218,55 @@ mod tests {
         // Low halves hold 0, 1, …, 15 and high halves 15, 14, …, 0.
         let nibbles: Vec<u8> = (0..16).map(|j| j | (15 - j) << 4).collect();
         let numbers = || (0..16).chain((0..16).rev());
-        let cases: [(Stored, Vec<u8>, Vec<f32>); 4] = [
+        let cases: [(GgmlType, Vec<u8>, Vec<f32>); 4] = [
             (
-                Stored::Q4_0,
+                GgmlType::Q4_0,
                 [&HALF[..], &nibbles].concat(),
                 numbers().map(|q| 0.5 * (q as f32 - 8.0)).collect(),
             ),
             (
-                Stored::Q4_0,
+                GgmlType::Q4_0,
                 [&MINUS_TWO[..], &nibbles].concat(),
                 numbers().map(|q| -2.0 * (q as f32 - 8.0)).collect(),
             ),
             (
-                Stored::Q4_1,
+                GgmlType::Q4_1,
                 [&HALF[..], &MINUS_TWO, &nibbles].concat(),
                 numbers().map(|q| 0.5 * q as f32 - 2.0).collect(),
             ),
             (
-                Stored::Q8_0,
+                GgmlType::Q8_0,
                 [&ONE[..], &(0..32).map(|j| (j * 8 - 128) as i8 as u8).collect::<Vec<_>>()]
                     .concat(),
                 (0..32).map(|j| j as f32 * 8.0 - 128.0).collect(),
             ),
         ];
-        for (stored, block, expected) in cases {
-            let affine = to_affine(stored, &[block.clone(), block].concat()).unwrap();
-            let found = dequantize(&affine, affine_bits(stored).unwrap());
-            assert_eq!(found, [expected.clone(), expected].concat(), "{stored:?}");
+        for (ggml_type, block, expected) in cases {
+            let affine = to_affine(ggml_type, &[block.clone(), block].concat()).unwrap();
+            let found = dequantize(&affine, affine_bits(ggml_type).unwrap());
+            assert_eq!(found, [expected.clone(), expected].concat(), "{ggml_type:?}");
         }
     }
 
     #[test]
     fn a_scale_that_is_not_finite_is_refused() {
         for bad in [[0x00, 0x7c], [0x01, 0x7c], [0x00, 0xfc]] {
-            for stored in [Stored::Q4_0, Stored::Q4_1, Stored::Q8_0] {
-                let (_, bytes) = stored.block().unwrap();
+            for ggml_type in [GgmlType::Q4_0, GgmlType::Q4_1, GgmlType::Q8_0] {
+                let (_, bytes) = ggml_type.block().unwrap();
                 let mut block = vec![0; bytes];
                 block[..2].copy_from_slice(&bad);
-                assert_eq!(to_affine(stored, &block).err(), Some(NotFinite), "{stored:?} {bad:?}");
+                assert_eq!(
+                    to_affine(ggml_type, &block).err(),
+                    Some(NotFinite),
+                    "{ggml_type:?} {bad:?}"
+                );
             }
-            assert!(!all_finite(Stored::F16, &[[0, 0], bad].concat()));
+            assert!(!all_finite(GgmlType::F16, &[[0, 0], bad].concat()));
         }
-        assert!(!all_finite(Stored::F32, &f32::NAN.to_le_bytes()));
+        assert!(!all_finite(GgmlType::F32, &f32::NAN.to_le_bytes()));
         assert!(
-            all_finite(Stored::F32, &f32::MAX.to_le_bytes())
-                && all_finite(Stored::F16, &[0xff, 0x7b])
+            all_finite(GgmlType::F32, &f32::MAX.to_le_bytes())
+                && all_finite(GgmlType::F16, &[0xff, 0x7b])
         );
     }
 

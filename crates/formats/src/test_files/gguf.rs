@@ -1,43 +1,55 @@
-//! Builds small GGUF files for the tests: a one-layer llama with a byte-level vocabulary, any part
-//! of which a test may spoil.
+//! Builds small GGUF files: a llama of one layer with a byte-level vocabulary, any part of which a
+//! test may spoil before it is written.
 
 use std::path::PathBuf;
 
-use super::parse::Stored;
+use crate::gguf::GgmlType;
 
-pub(super) const HIDDEN: usize = 32;
-pub(super) const HEAD_DIM: usize = 16;
-pub(super) const HEADS: usize = 2;
-pub(super) const KV_HEADS: usize = 1;
-pub(super) const INNER: usize = 64;
+/// Numbers in an embedding.
+pub const HIDDEN: usize = 32;
+/// Numbers in a head.
+pub const HEAD_DIM: usize = 16;
+/// Query heads.
+pub const HEADS: usize = 2;
+/// Key and value heads.
+pub const KV_HEADS: usize = 1;
+/// Width of the MLP.
+pub const INNER: usize = 64;
 
-/// ggml's numbers for the kinds of values that the samples use.
+/// ggml's numbers for the kinds of values that the builder writes.
 const U32: u32 = 4;
 const F32: u32 = 6;
 const BOOL: u32 = 7;
 const TEXT: u32 = 8;
 const ARRAY: u32 = 9;
 
-pub(super) struct SampleTensor {
+/// One tensor before it is written; nothing in it need be true.
+pub struct TestTensor {
+    /// The name.
     pub name: String,
     /// Row-major.
     pub shape: Vec<usize>,
+    /// ggml's number for the type.
     pub type_id: u32,
+    /// The values.
     pub data: Vec<u8>,
 }
 
 /// The parts of a GGUF file before they are written.
-pub(super) struct Sample {
+pub struct TestGguf {
+    /// The version in the preamble.
     pub version: u32,
+    /// Keys, the numbers of their kinds, and their values as written.
     pub keys: Vec<(String, u32, Vec<u8>)>,
-    pub tensors: Vec<SampleTensor>,
+    /// Tensors in the order of the header.
+    pub tensors: Vec<TestTensor>,
 }
 
-impl Sample {
+impl TestGguf {
     /// A model that imports: embedding Q8_0, matrices Q4_1 except one each of Q4_0, F16 and F32,
     /// norms F32, tied embeddings.
-    pub fn tiny() -> Sample {
-        let mut sample = Sample { version: 3, keys: Vec::new(), tensors: Vec::new() };
+    pub fn tiny() -> TestGguf {
+        let mut sample = TestGguf { version: 3, keys: Vec::new(), tensors: Vec::new() };
         sample.set_text("general.architecture", "llama");
         sample.set_text("general.name", "Tiny Llama: 1 layer!");
         for (key, value) in [
@@ -78,24 +90,24 @@ impl Sample {
 
         let mut random = Random(1);
         let (queries, keys) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
-        for (name, shape, stored) in [
-            ("token_embd", vec![tokens.len(), HIDDEN], Stored::Q8_0),
-            ("blk.0.attn_norm", vec![HIDDEN], Stored::F32),
-            ("blk.0.attn_q", vec![queries, HIDDEN], Stored::Q4_1),
-            ("blk.0.attn_k", vec![keys, HIDDEN], Stored::Q4_1),
-            ("blk.0.attn_v", vec![keys, HIDDEN], Stored::F16),
-            ("blk.0.attn_output", vec![HIDDEN, queries], Stored::Q4_0),
-            ("blk.0.ffn_norm", vec![HIDDEN], Stored::F32),
-            ("blk.0.ffn_gate", vec![INNER, HIDDEN], Stored::Q4_1),
-            ("blk.0.ffn_up", vec![INNER, HIDDEN], Stored::F32),
-            ("blk.0.ffn_down", vec![HIDDEN, INNER], Stored::Q4_1),
-            ("output_norm", vec![HIDDEN], Stored::F32),
+        for (name, shape, ggml_type) in [
+            ("token_embd", vec![tokens.len(), HIDDEN], GgmlType::Q8_0),
+            ("blk.0.attn_norm", vec![HIDDEN], GgmlType::F32),
+            ("blk.0.attn_q", vec![queries, HIDDEN], GgmlType::Q4_1),
+            ("blk.0.attn_k", vec![keys, HIDDEN], GgmlType::Q4_1),
+            ("blk.0.attn_v", vec![keys, HIDDEN], GgmlType::F16),
+            ("blk.0.attn_output", vec![HIDDEN, queries], GgmlType::Q4_0),
+            ("blk.0.ffn_norm", vec![HIDDEN], GgmlType::F32),
+            ("blk.0.ffn_gate", vec![INNER, HIDDEN], GgmlType::Q4_1),
+            ("blk.0.ffn_up", vec![INNER, HIDDEN], GgmlType::F32),
+            ("blk.0.ffn_down", vec![HIDDEN, INNER], GgmlType::Q4_1),
+            ("output_norm", vec![HIDDEN], GgmlType::F32),
         ] {
-            let data = random.values(stored, shape.iter().product());
-            sample.tensors.push(SampleTensor {
+            let data = random.values(ggml_type, shape.iter().product());
+            sample.tensors.push(TestTensor {
                 name: format!("{name}.weight"),
                 shape,
-                type_id: type_id(stored),
+                type_id: type_id(ggml_type),
                 data,
             });
         }
@@ -108,26 +120,32 @@ impl Sample {
         self.keys.push((key.into(), kind, value));
     }
 
+    /// Removes a key.
     pub fn remove(&mut self, key: &str) {
         self.keys.retain(|(known, ..)| known != key);
     }
 
+    /// Sets an integer.
     pub fn set_u32(&mut self, key: &str, value: u32) {
         self.set(key, U32, value.to_le_bytes().into());
     }
 
+    /// Sets a number.
     pub fn set_f32(&mut self, key: &str, value: f32) {
         self.set(key, F32, value.to_le_bytes().into());
     }
 
+    /// Sets a boolean.
     pub fn set_flag(&mut self, key: &str, value: bool) {
         self.set(key, BOOL, vec![value.into()]);
     }
 
+    /// Sets a string.
     pub fn set_text(&mut self, key: &str, value: &str) {
         self.set(key, TEXT, text(value));
     }
 
+    /// Sets an array of strings.
     pub fn set_texts(&mut self, key: &str, values: &[String]) {
         self.set_array(
             key,
@@ -146,17 +164,19 @@ impl Sample {
         );
     }
 
-    pub fn tensor(&mut self, name: &str) -> &mut SampleTensor {
-        self.tensors.iter_mut().find(|tensor| tensor.name == name).expect("a tensor of the sample")
+    /// The tensor of that name. Panics where there is none.
+    pub fn tensor(&mut self, name: &str) -> &mut TestTensor {
+        self.tensors.iter_mut().find(|tensor| tensor.name == name).expect("a tensor of the file")
     }
 
-    /// Gives a tensor another format, with values to match.
-    pub fn store_as(&mut self, name: &str, stored: Stored) {
+    /// Gives a tensor another type, with values to match.
+    pub fn store_as(&mut self, name: &str, ggml_type: GgmlType) {
         let tensor = self.tensor(name);
-        tensor.type_id = type_id(stored);
-        tensor.data = Random(7).values(stored, tensor.shape.iter().product());
+        tensor.type_id = type_id(ggml_type);
+        tensor.data = Random(7).values(ggml_type, tensor.shape.iter().product());
     }
 
+    /// The file.
     pub fn bytes(&self) -> Vec<u8> {
         const ALIGNMENT: usize = 32;
         let mut bytes = b"GGUF".to_vec();
@@ -186,25 +206,27 @@ impl Sample {
 }
 
 /// A file with these bytes in a folder of its own, which lives as long as the first value.
-pub(super) fn file_with(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
+pub fn file_with(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("file stem.gguf");
     std::fs::write(&path, bytes).expect("a written file");
     (folder, path)
 }
 
-pub(super) fn text(value: &str) -> Vec<u8> {
+/// A string as GGUF writes it: its length, then its bytes.
+pub fn text(value: &str) -> Vec<u8> {
     [&(value.len() as u64).to_le_bytes()[..], value.as_bytes()].concat()
 }
 
-pub(super) fn type_id(stored: Stored) -> u32 {
-    match stored {
-        Stored::F32 => 0,
-        Stored::F16 => 1,
-        Stored::Q4_0 => 2,
-        Stored::Q4_1 => 3,
-        Stored::Q8_0 => 8,
-        Stored::Other(id) => id,
+/// ggml's number for a type.
+pub fn type_id(ggml_type: GgmlType) -> u32 {
+    match ggml_type {
+        GgmlType::F32 => 0,
+        GgmlType::F16 => 1,
+        GgmlType::Q4_0 => 2,
+        GgmlType::Q4_1 => 3,
+        GgmlType::Q8_0 => 8,
+        GgmlType::Other(id) => id,
     }
 }
 
@@ -225,10 +247,11 @@ fn byte_letters() -> Vec<String> {
 }
 
 /// A small generator: the tests need variety, not chance.
-pub(super) struct Random(pub u64);
+pub struct Random(/** The seed, then the state. */ pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    /// The next 31 bits.
+    pub fn next_bits(&mut self) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.0 >> 33
@@ -236,22 +259,22 @@ impl Random {
 
     /// An f16 between about 2^-7 and 2^-5, of either sign.
     fn half(&mut self) -> [u8; 2] {
-        ((0x2000 | (self.next() & 0x07ff) | (self.next() & 1) << 15) as u16).to_le_bytes()
+        ((0x2000 | (self.next_bits() & 0x07ff) | (self.next_bits() & 1) << 15) as u16).to_le_bytes()
     }
 
-    fn values(&mut self, stored: Stored, count: usize) -> Vec<u8> {
-        let (per_block, block_bytes) = stored.block().unwrap_or((1, 1));
+    fn values(&mut self, ggml_type: GgmlType, count: usize) -> Vec<u8> {
+        let (per_block, block_bytes) = ggml_type.block().unwrap_or((1, 1));
         let mut data = Vec::new();
         for _ in 0..count / per_block {
             let start = data.len();
-            match stored {
-                Stored::F32 => {
-                    data.extend((self.next() as f32 / (1u64 << 31) as f32 - 0.5).to_le_bytes())
+            match ggml_type {
+                GgmlType::F32 => {
+                    data.extend((self.next_bits() as f32 / (1u64 << 31) as f32 - 0.5).to_le_bytes())
                 }
-                Stored::Q4_1 => data.extend([self.half(), self.half()].concat()),
+                GgmlType::Q4_1 => data.extend([self.half(), self.half()].concat()),
                 _ => data.extend(self.half()),
             }
-            data.resize_with(start + block_bytes, || self.next() as u8);
+            data.resize_with(start + block_bytes, || self.next_bits() as u8);
         }
         data
     }
