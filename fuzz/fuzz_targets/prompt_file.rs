@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use cairn_formats::cache_file::{CheckedFile, Imprint, LayerState, Origin, Rows};
+use cairn_formats::cache_file::{CacheFile, CacheFileMetadata, KvBuffer, LayerState, ModelOrigin};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value, json};
 
@@ -36,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
     let bytes = made.as_deref().unwrap_or(data);
     file.set_len(0).expect("shortens");
     file.write_all_at(bytes, 0).expect("writes");
-    match CheckedFile::open(path) {
+    match CacheFile::open(path) {
         Ok(checked) => use_all_of(&checked),
         Err(refusal) => check_words(&refusal.to_string()),
     }
@@ -79,41 +79,41 @@ fn size_of(entry: &Value) -> Option<u64> {
 }
 
 /// Reads all that an import reads.
-fn use_all_of(file: &CheckedFile) {
+fn use_all_of(file: &CacheFile) {
     let num_tokens = file.num_tokens();
     for layer in &file.layers {
         read(file, layer);
     }
-    match Imprint::parse(&file.metadata, num_tokens, VOCAB_SIZE) {
-        Ok(imprint) => {
+    match CacheFileMetadata::parse(&file.metadata, num_tokens, VOCAB_SIZE) {
+        Ok(metadata) => {
             assert!(
-                imprint.token_ids.as_ref().is_none_or(|ids| ids.len() == num_tokens
+                metadata.token_ids.as_ref().is_none_or(|ids| ids.len() == num_tokens
                     && ids.iter().all(|id| (*id as usize) < VOCAB_SIZE))
             );
-            for text in [&imprint.title, &imprint.made_by, &Some(imprint.model.clone())]
+            for text in [&metadata.title, &metadata.made_by, &Some(metadata.model.clone())]
                 .into_iter()
                 .flatten()
             {
                 check_words(text);
             }
             // What was read is written, and read alike.
-            let again = Imprint::parse(&imprint.to_metadata(num_tokens), num_tokens, VOCAB_SIZE);
-            assert_eq!(again.as_ref(), Ok(&imprint));
+            let again = CacheFileMetadata::parse(&metadata.to_entries(num_tokens), num_tokens, VOCAB_SIZE);
+            assert_eq!(again.as_ref(), Ok(&metadata));
         }
         Err(words) => check_words(&words),
     }
-    let (origin, model) = Imprint::origin_of(&file.metadata);
-    let loaded = Origin { fingerprint: "loaded".to_owned(), parts: None };
-    if let Some(words) = origin.and_then(|origin| origin.difference(&model, &loaded, "org/model")) {
+    let (origin, model) = CacheFileMetadata::origin_and_model(&file.metadata);
+    let loaded = ModelOrigin { fingerprint: "loaded".to_owned(), parts: None };
+    if let Some(words) = origin.and_then(|origin| origin.mismatch(&model, &loaded, "org/model")) {
         check_words(&words);
     }
 }
 
-fn read(file: &CheckedFile, layer: &LayerState) {
-    let rows = |rows: &Rows| {
+fn read(file: &CacheFile, layer: &LayerState) {
+    let rows = |rows: &KvBuffer| {
         let shape = rows.shape();
         assert!(rows.num_used >= 1 && rows.num_used <= rows.tensor.shape[2], "{rows:?}");
-        match file.read_rows(rows) {
+        match file.read_buffer(rows) {
             Ok(bytes) => assert_eq!(
                 bytes.len(),
                 shape.iter().product::<usize>() * rows.tensor.dtype.size_bytes() as usize
@@ -122,20 +122,20 @@ fn read(file: &CheckedFile, layer: &LayerState) {
         }
     };
     match layer {
-        LayerState::Kv { held, offset } => {
-            assert!(held.as_ref().map_or(*offset == 0, |[keys, _]| keys.num_used == *offset));
-            held.iter().flatten().for_each(rows);
+        LayerState::Kv { buffers, offset } => {
+            assert!(buffers.as_ref().map_or(*offset == 0, |[keys, _]| keys.num_used == *offset));
+            buffers.iter().flatten().for_each(rows);
         }
-        LayerState::Rotating { held, offset, keep, max_size, index } => {
-            assert!(keep < max_size && held.as_ref().is_none_or(|[keys, _]| keys.num_used <= *offset && index <= &keys.num_used));
-            held.iter().flatten().for_each(rows);
+        LayerState::Rotating { buffers, offset, keep, max_size, index } => {
+            assert!(keep < max_size && buffers.as_ref().is_none_or(|[keys, _]| keys.num_used <= *offset && index <= &keys.num_used));
+            buffers.iter().flatten().for_each(rows);
         }
-        LayerState::Chunked { held, offset, start, .. } => {
+        LayerState::Chunked { buffers, offset, start, .. } => {
             assert!(start <= offset);
-            held.iter().flatten().for_each(rows);
+            buffers.iter().flatten().for_each(rows);
         }
-        LayerState::Quantized { held, .. } => {
-            held.iter().flat_map(|held| held.iter()).flatten().for_each(rows)
+        LayerState::Quantized { buffers, .. } => {
+            buffers.iter().flat_map(|buffers| buffers.iter()).flatten().for_each(rows)
         }
         LayerState::Arrays(slots) => {
             for tensor in slots.iter().flatten() {

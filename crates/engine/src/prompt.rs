@@ -3,12 +3,12 @@
 use cairn_chat::{
     ChatError, ChatTemplate, Encode, Ending, Message, Prompt, Role, assemble, assemble_after,
 };
+use cairn_formats::cache_file::PromptKind;
 use cairn_lm::{LmError, LoadedModel};
 use serde_json::{Map, Value};
 
 use crate::EngineError;
 use crate::request::{PromptInput, PromptPrefix};
-use cairn_formats::cache_file::PromptKind;
 
 /// Enough to see how an answer ends: what templates write between messages is shorter.
 const TAIL_TOKENS: usize = 64;

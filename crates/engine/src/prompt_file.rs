@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use cairn_formats::cache_file::{CacheFileMetadata, ModelOrigin, ModelParts, PromptKind};
 use cairn_lm::cache::chunk_state::{CacheLayout, LayerLayout};
 use cairn_lm::cache::{
     KvQuantization, LayerCache, PromptFile, PromptFileLayout, check_writable, make_prompt_cache,
@@ -17,7 +18,6 @@ use crate::request::{KvCacheOptions, PromptInput};
 use crate::verify_import::{Verified, verify};
 use crate::worker::{Loaded, Worker};
 use crate::{EngineError, EngineState};
-use cairn_formats::cache_file::{Imprint, Origin, Parts, PromptKind};
 
 /// A prompt to read and keep.
 #[derive(Debug, Clone, PartialEq)]
@@ -130,7 +130,7 @@ pub(crate) fn write(
     };
     let caches = generate_step(model, &tokens, &mut caches, Sampler::Greedy, options, on_progress)?
         .into_caches()?;
-    let imprint = Imprint {
+    let metadata = CacheFileMetadata {
         model: request.model_name.clone(),
         kind: PromptKind::Prompt,
         token_ids: Some(tokens.clone()),
@@ -139,8 +139,8 @@ pub(crate) fn write(
         created_at_ms: None,
         origin: Some(origin(&loaded.model)),
     };
-    let metadata = imprint.to_metadata(tokens.len());
-    save_prompt_cache(&request.file, &caches, &metadata, request.layout)?;
+    let entries = metadata.to_entries(tokens.len());
+    save_prompt_cache(&request.file, &caches, &entries, request.layout)?;
     let num_bytes = std::fs::metadata(&request.file).map_or(0, |metadata| metadata.len());
     Ok(CachedPrompt { num_tokens: tokens.len(), num_bytes })
 }
@@ -149,11 +149,11 @@ pub(crate) fn write(
 pub(crate) fn load(path: &Path, loaded: &Loaded) -> Result<Beginning, EngineError> {
     let unusable = |source| EngineError::PromptFile { path: path.to_owned(), source };
     let file = PromptFile::open(path).map_err(unusable)?;
-    let imprint = check(path, &file, loaded, &unusable)?;
+    let metadata = check(path, &file, loaded, &unusable)?;
     let caches = file.read_for(&loaded.model.model).map_err(unusable)?;
     Ok(Beginning {
         num_tokens: file.num_tokens(),
-        token_ids: imprint.token_ids.unwrap_or_default(),
+        token_ids: metadata.token_ids.unwrap_or_default(),
         caches,
     })
 }
@@ -166,23 +166,20 @@ fn check(
     file: &PromptFile,
     loaded: &Loaded,
     unusable: &dyn Fn(LmError) -> EngineError,
-) -> Result<Imprint, EngineError> {
+) -> Result<CacheFileMetadata, EngineError> {
     let Loaded { name, model } = loaded;
     let refuse = |what: String| EngineError::NotImportable { path: path.to_owned(), what };
-    let imprint = Imprint::parse(file.metadata(), file.num_tokens(), model.model.vocab_size());
-    // Of another model much else is wrong too: that it is another one says most.
-    let (origin_of_file, name_in_file) = match &imprint {
-        Ok(imprint) => (imprint.origin.clone(), imprint.model.clone()),
-        Err(_) => Imprint::origin_of(file.metadata()),
-    };
-    if let Some(what) = origin_of_file
-        .as_ref()
-        .and_then(|file| file.difference(&name_in_file, &origin(model), name))
+    // First, because of another model much else is wrong too.
+    let (origin_of_file, name_in_file) = CacheFileMetadata::origin_and_model(file.metadata());
+    if let Some(mismatch) =
+        origin_of_file.as_ref().and_then(|file| file.mismatch(&name_in_file, &origin(model), name))
     {
-        return Err(EngineError::OtherModel { path: path.to_owned(), what });
+        return Err(EngineError::OtherModel { path: path.to_owned(), what: mismatch.to_string() });
     }
     file.check_fit(&model.model, origin_of_file.is_some()).map_err(unusable)?;
-    let imprint = imprint.map_err(refuse)?;
+    let vocab_size = model.model.vocab_size();
+    let metadata = CacheFileMetadata::parse(file.metadata(), file.num_tokens(), vocab_size)
+        .map_err(|error| refuse(error.to_string()))?;
     let (num_tokens, context_length) = (file.num_tokens(), model.model.context_length());
     if num_tokens == 0 {
         return Err(refuse("it holds no tokens: make the file anew".to_owned()));
@@ -192,19 +189,19 @@ fn check(
             "its {num_tokens} tokens leave no room in the {context_length} that the model can read: make a shorter one"
         )));
     }
-    Ok(imprint)
+    Ok(metadata)
 }
 
-fn origin(model: &LoadedModel) -> Origin {
+fn origin(model: &LoadedModel) -> ModelOrigin {
     let identity = &model.identity;
-    let parts = Parts {
+    let parts = ModelParts {
         config: identity.config.clone(),
         weights: identity.weights.clone(),
         tokenizer: identity.tokenizer.clone(),
         template: identity.template.clone(),
         precision: identity.precision.clone(),
     };
-    Origin { fingerprint: model.fingerprint.clone(), parts: Some(parts) }
+    ModelOrigin { fingerprint: model.fingerprint.clone(), parts: Some(parts) }
 }
 
 /// Looks at a file for the loaded model, and reads it and puts it into the prompt cache where that
@@ -223,7 +220,7 @@ pub(crate) fn read(
         source => refuse(source.to_string()),
     };
     let file = PromptFile::open(path).map_err(unusable)?;
-    let imprint = check(path, &file, &loaded, &unusable)?;
+    let metadata = check(path, &file, &loaded, &unusable)?;
     let kv_format = file
         .layout()
         .and_then(|layout| kv_format_in_file(&layout, loaded.model.model.make_cache()));
@@ -233,17 +230,17 @@ pub(crate) fn read(
         refuse(what.to_owned())
     })?;
     let mut info = PromptFileInfo {
-        model: imprint.model,
+        model: metadata.model,
         namespace: Namespace::computed(&loaded.model.fingerprint, kv_format),
-        kind: imprint.kind,
+        kind: metadata.kind,
         num_tokens: file.num_tokens(),
         num_bytes: file.num_bytes().map_err(unusable)?,
-        title: imprint.title,
-        made_by: imprint.made_by,
-        created_at_ms: imprint.created_at_ms,
-        is_model_proven: imprint.origin.is_some(),
-        can_check: imprint.token_ids.is_some(),
-        token_ids: imprint.token_ids,
+        title: metadata.title,
+        made_by: metadata.made_by,
+        created_at_ms: metadata.created_at_ms,
+        is_model_proven: metadata.origin.is_some(),
+        can_check: metadata.token_ids.is_some(),
+        token_ids: metadata.token_ids,
     };
     if let Some(import) = import {
         put(worker, &loaded, &file, import, &mut info, is_cancelled).map_err(|failure| {
@@ -353,17 +350,17 @@ pub(crate) fn export(
     let parts = loaded
         .filter(|loaded| loaded.model.fingerprint == cache_ref.namespace.model)
         .and_then(|loaded| origin(&loaded.model).parts);
-    let imprint = Imprint {
+    let metadata = CacheFileMetadata {
         token_ids: (!cache_ref.namespace.is_opaque()).then(|| tokens.clone()),
         model: cache_ref.model,
         kind: request.kind,
         title: Some(request.title.clone()),
         made_by: Some(request.made_by.clone()),
         created_at_ms: Some(request.created_at_ms),
-        origin: Some(Origin { fingerprint: cache_ref.namespace.model, parts }),
+        origin: Some(ModelOrigin { fingerprint: cache_ref.namespace.model, parts }),
     };
-    let metadata = imprint.to_metadata(tokens.len());
-    save_prompt_cache(&request.file, &caches, &metadata, request.layout)?;
+    let entries = metadata.to_entries(tokens.len());
+    save_prompt_cache(&request.file, &caches, &entries, request.layout)?;
     let num_bytes = std::fs::metadata(&request.file).map_or(0, |metadata| metadata.len());
     Ok(CachedPrompt { num_tokens: tokens.len(), num_bytes })
 }

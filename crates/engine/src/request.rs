@@ -4,12 +4,12 @@
 use std::path::PathBuf;
 
 use cairn_chat::{GenerationStats, Message, SamplingParams};
+use cairn_formats::cache_file::PromptKind;
 use cairn_lm::cache::KvQuantization;
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
-use cairn_formats::cache_file::PromptKind;
 use crate::records::{KvFormat, Provenance};
 
 /// What an answer is to continue.

@@ -6,6 +6,9 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::SystemTime;
 
+use cairn_formats::safetensors::SafetensorsFile;
+use cairn_formats::{FileError, read_file};
+
 use crate::LmError;
 use crate::config::ConfigFile;
 use crate::device::ComputeDevice;
@@ -13,8 +16,6 @@ use crate::error::read_json;
 use crate::models::Model;
 use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer};
 use crate::weights::LoadOptions;
-use cairn_formats::safetensors::SafetensorsFile;
-use cairn_formats::{FileError, read_file};
 
 /// A loaded model folder.
 #[derive(Debug)]
@@ -222,8 +223,9 @@ fn weights_hash(files: &[SafetensorsFile]) -> Result<String, LmError> {
 mod tests {
     use std::time::Duration;
 
-    use super::*;
     use cairn_formats::safetensors::check_weight_files;
+
+    use super::*;
 
     const OPTIONS: LoadOptions = LoadOptions { keep_quantized: true };
 

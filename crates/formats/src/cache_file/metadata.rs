@@ -1,8 +1,9 @@
-//! What a prompt-cache file says about itself beside its caches: written with every export,
-//! believed only as far as it can be checked. Knows neither files nor MLX, so that it can be fuzzed
-//! alone.
+//! What a prompt-cache file says about itself beside its caches: written with every export, and
+//! believed only as far as it can be checked. Knows keys and strings, but no file.
 
 use std::collections::BTreeMap;
+
+use super::origin::{ModelOrigin, ModelParts};
 
 /// Where the tokens of a prompt-cache file end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,44 +24,81 @@ impl PromptKind {
     }
 }
 
-/// What a file says.
+/// The user metadata that Cairn writes into a prompt-cache file.
+///
+/// - `token_ids`, where the file has them, are as many as the caches hold, each within the
+///   vocabulary.
+/// - Texts are single lines of bounded length, without marks that reorder what is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Imprint {
+pub struct CacheFileMetadata {
     /// The string that its model was given as; mlx-lm compares it with what its user names.
     pub model: String,
-    /// Where its tokens end; one that does not say is taken as a prompt.
+    /// Where its tokens end; a file that does not say is taken as a prompt.
     pub kind: PromptKind,
-    /// The tokens; none where it does not say them.
+    /// The tokens; none where the file does not list them.
     pub token_ids: Option<Vec<u32>>,
     /// What it was called where it was made.
     pub title: Option<String>,
-    /// What wrote it.
+    /// The program that wrote it.
     pub made_by: Option<String>,
     /// When it was made, in milliseconds since the Unix epoch.
     pub created_at_ms: Option<i64>,
-    /// By what it was made; none where it does not say.
-    pub origin: Option<Origin>,
+    /// The model that made it; none where the file does not say.
+    pub origin: Option<ModelOrigin>,
 }
 
-/// Which model made a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin {
-    /// It, as it lies on one computer.
-    pub fingerprint: String,
-    /// Hashes of its parts, by which it is known elsewhere; none in files of earlier versions, and
-    /// in exports made while another model was loaded.
-    pub parts: Option<Parts>,
-}
-
-/// Hashes of a model's parts, and what it is computed in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)] // as on `cairn_lm::ModelIdentity`
-pub struct Parts {
-    pub config: String,
-    pub weights: String,
-    pub tokenizer: String,
-    pub template: String,
-    pub precision: String,
+/// Why the metadata of a prompt-cache file was refused: what contradicts the file or the model, and
+/// what to do. Follows the name of the file in a sentence.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MetadataError {
+    /// A later version of Cairn wrote it.
+    #[error(
+        "it is of format {found:?}, and this version of Cairn reads {FORMAT_VERSION}: update Cairn"
+    )]
+    UnknownFormat {
+        /// The format that it names.
+        found: String,
+    },
+    /// It ends neither in an open user turn nor after an assistant's turn.
+    #[error(
+        "it is a {found:?}, but only a prompt or a conversation can be read: make the file anew"
+    )]
+    UnknownKind {
+        /// The kind that it names.
+        found: String,
+    },
+    /// Its number of tokens is not that of its caches.
+    #[error("it says that it has {found:?} tokens, but it holds {num_tokens}: make the file anew")]
+    TokenCount {
+        /// The number that it names.
+        found: String,
+        /// Tokens in the caches.
+        num_tokens: usize,
+    },
+    /// It lists more or fewer token ids than its caches have tokens.
+    #[error("it names {num_ids} token ids, but it holds {num_tokens} tokens: make the file anew")]
+    TokenIdCount {
+        /// Ids in the list.
+        num_ids: usize,
+        /// Tokens in the caches.
+        num_tokens: usize,
+    },
+    /// A token id is not written as a number is.
+    #[error("among its token ids is {found:?}, which is no number: make the file anew")]
+    TokenId {
+        /// The id as written.
+        found: String,
+    },
+    /// A token id lies outside the model's vocabulary.
+    #[error(
+        "among its token ids is {id}, but the model's vocabulary has {vocab_size}: choose the model of the file"
+    )]
+    OutsideVocabulary {
+        /// The id.
+        id: u32,
+        /// Ids are below this.
+        vocab_size: usize,
+    },
 }
 
 // Flat names: mlx-lm takes a dot for a level of its own.
@@ -82,13 +120,14 @@ const CREATED_AT_MS: &str = "cairn_created_at_ms";
 
 /// The format that this version writes and reads.
 const FORMAT_VERSION: &str = "1";
-/// What is taken over of a file's texts.
+/// The most that is kept of a text, of a hash, and of a value in an error.
 const MAX_TEXT_CHARS: usize = 200;
 const MAX_HASH_CHARS: usize = 80;
+const MAX_SHOWN_CHARS: usize = 20;
 
-impl Imprint {
-    /// What is stored in the file. Texts are stored as they are.
-    pub fn to_metadata(&self, num_tokens: usize) -> BTreeMap<String, String> {
+impl CacheFileMetadata {
+    /// The entries that are stored in a file of `num_tokens` tokens. Texts are stored as they are.
+    pub fn to_entries(&self, num_tokens: usize) -> BTreeMap<String, String> {
         let mut entries = vec![
             (MODEL, self.model.clone()),
             (TOKENIZER_CONFIG, "{}".to_owned()),
@@ -96,7 +135,7 @@ impl Imprint {
             (KIND, self.kind.as_str().to_owned()),
             (TOKEN_COUNT, num_tokens.to_string()),
         ];
-        if let Some(Origin { fingerprint, parts }) = &self.origin {
+        if let Some(ModelOrigin { fingerprint, parts }) = &self.origin {
             entries.push((FINGERPRINT, fingerprint.clone()));
             if let Some(parts) = parts {
                 entries.extend([
@@ -120,44 +159,33 @@ impl Imprint {
         entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
-    /// Reads what is stored in a file of `num_tokens` tokens, for a model of `vocab_size` ones.
-    /// Fails in words where it contradicts the file or the model, or does not make sense. Keys that
-    /// are not known are left alone.
+    /// Reads the entries of a file of `num_tokens` tokens, for a model with a vocabulary of
+    /// `vocab_size`. Unknown keys are ignored.
     pub fn parse(
         metadata: &BTreeMap<String, String>,
         num_tokens: usize,
         vocab_size: usize,
-    ) -> Result<Imprint, String> {
+    ) -> Result<CacheFileMetadata, MetadataError> {
         let get = |key: &str| metadata.get(key).map(String::as_str);
+        let shown = |text: &str| line(text, MAX_SHOWN_CHARS);
         if let Some(format) = get(FORMAT).filter(|format| *format != FORMAT_VERSION) {
-            return Err(format!(
-                "it is of format {:?}, and this version of Cairn reads {FORMAT_VERSION}: update Cairn",
-                line(format, 20)
-            ));
+            return Err(MetadataError::UnknownFormat { found: shown(format) });
         }
         let kind = match get(KIND) {
             None | Some("prompt") => PromptKind::Prompt,
             Some("conversation") => PromptKind::Conversation,
-            Some(kind) => {
-                return Err(format!(
-                    "it is a {:?}, but only a prompt or a conversation can be read: {ANEW}",
-                    line(kind, 20)
-                ));
-            }
+            Some(kind) => return Err(MetadataError::UnknownKind { found: shown(kind) }),
         };
         if let Some(count) = get(TOKEN_COUNT).filter(|count| count.parse() != Ok(num_tokens)) {
-            return Err(format!(
-                "it says that it has {:?} tokens, but it holds {num_tokens}: {ANEW}",
-                line(count, 20)
-            ));
+            return Err(MetadataError::TokenCount { found: shown(count), num_tokens });
         }
         let token_ids =
-            get(TOKEN_IDS).map(|ids| token_ids(ids, num_tokens, vocab_size)).transpose()?;
-        let (origin, model) = Imprint::origin_of(metadata);
+            get(TOKEN_IDS).map(|ids| parse_token_ids(ids, num_tokens, vocab_size)).transpose()?;
+        let (origin, model) = CacheFileMetadata::origin_and_model(metadata);
         let text = |key: &str| {
             get(key).map(|text| line(text, MAX_TEXT_CHARS)).filter(|text| !text.is_empty())
         };
-        Ok(Imprint {
+        Ok(CacheFileMetadata {
             model,
             kind,
             token_ids,
@@ -168,110 +196,56 @@ impl Imprint {
         })
     }
 
-    /// By which model a file says that it was made, and what it calls it: also where nothing else
-    /// in it makes sense.
-    pub fn origin_of(metadata: &BTreeMap<String, String>) -> (Option<Origin>, String) {
+    /// The model that made a file, and the name that the file gives it. Cannot fail, so that a file
+    /// of another model can be told from a broken one.
+    pub fn origin_and_model(metadata: &BTreeMap<String, String>) -> (Option<ModelOrigin>, String) {
         let get = |key: &str| metadata.get(key).map(|value| line(value, MAX_HASH_CHARS));
         let parts =
             match [CONFIG_HASH, WEIGHTS_HASH, TOKENIZER_HASH, TEMPLATE_HASH, PRECISION].map(get) {
                 [Some(config), Some(weights), Some(tokenizer), Some(template), Some(precision)] => {
-                    Some(Parts { config, weights, tokenizer, template, precision })
+                    Some(ModelParts { config, weights, tokenizer, template, precision })
                 }
                 _ => None,
             };
         let origin = match (get(FINGERPRINT), parts) {
             (None, None) => None,
             (fingerprint, parts) => {
-                Some(Origin { fingerprint: fingerprint.unwrap_or_default(), parts })
+                Some(ModelOrigin { fingerprint: fingerprint.unwrap_or_default(), parts })
             }
         };
         (origin, metadata.get(MODEL).map_or_else(String::new, |model| line(model, MAX_TEXT_CHARS)))
     }
 }
 
-/// What to do about a file that is no good.
-const ANEW: &str = "make the file anew";
-
-fn token_ids(text: &str, num_tokens: usize, vocab_size: usize) -> Result<Vec<u32>, String> {
-    // Counted before anything is made of them.
-    let num_ids =
-        if text.is_empty() { 0 } else { text.bytes().filter(|byte| *byte == b',').count() + 1 };
+fn parse_token_ids(
+    text: &str,
+    num_tokens: usize,
+    vocab_size: usize,
+) -> Result<Vec<u32>, MetadataError> {
+    // Counted first, so that a long list costs no memory.
+    let num_commas = text.bytes().filter(|byte| *byte == b',').count();
+    let num_ids = if text.is_empty() { 0 } else { num_commas + 1 };
     if num_ids != num_tokens {
-        return Err(format!(
-            "it names {num_ids} token ids, but it holds {num_tokens} tokens: {ANEW}"
-        ));
+        return Err(MetadataError::TokenIdCount { num_ids, num_tokens });
     }
     let mut ids = Vec::with_capacity(num_ids);
     for text in text.split(',') {
         // Not "+1" or "01": whatever else reads the file must see the same tokens.
         let id = text.parse::<u32>().ok().filter(|id| id.to_string() == text);
-        let id = id.ok_or_else(|| {
-            format!("among its token ids is {:?}, which is no number: {ANEW}", line(text, 20))
-        })?;
+        let id = id.ok_or_else(|| MetadataError::TokenId { found: line(text, MAX_SHOWN_CHARS) })?;
         if id as usize >= vocab_size {
-            return Err(format!(
-                "among its token ids is {id}, but the model's vocabulary has {vocab_size}: choose the model of the file"
-            ));
+            return Err(MetadataError::OutsideVocabulary { id, vocab_size });
         }
         ids.push(id);
     }
     Ok(ids)
 }
 
-impl Origin {
-    /// Why a file with this origin is none of the model that is loaded, as which `model` names it;
-    /// `loaded` is that one's own origin and name. None where it is the same.
-    pub fn difference(&self, model: &str, loaded: &Origin, loaded_name: &str) -> Option<String> {
-        if self.fingerprint == loaded.fingerprint {
-            return None;
-        }
-        let what = match (&self.parts, &loaded.parts) {
-            (Some(file), Some(own)) => {
-                let differing = [
-                    ("its configuration differs", file.config != own.config),
-                    ("its weights differ", file.weights != own.weights),
-                    ("its tokenizer differs", file.tokenizer != own.tokenizer),
-                ];
-                let differing: Vec<&str> = differing
-                    .into_iter()
-                    .filter(|(_, differs)| *differs)
-                    .map(|(what, _)| what)
-                    .collect();
-                if differing.is_empty() {
-                    // The same model; its template shapes only what comes after.
-                    return (file.precision != own.precision).then(|| {
-                        let (file, own) = (&file.precision, &own.precision);
-                        format!("it was made in another precision ({file}; here the model is computed in {own}): {ANEW}")
-                    });
-                }
-                differing.join(", ")
-            }
-            _ => "its fingerprint differs".to_owned(),
-        };
-        Some(match (model.is_empty(), last_name(model) == last_name(loaded_name)) {
-            (true, _) => format!(
-                "it was made with another model than {loaded_name} ({what}): load that one, or {ANEW}"
-            ),
-            (false, true) => format!(
-                "it was made with another revision of {loaded_name} ({what}): load that one, or {ANEW}"
-            ),
-            (false, false) => format!(
-                "it was made with another model ({model}; {loaded_name} is loaded): load that one, or {ANEW}"
-            ),
-        })
-    }
-}
-
-/// A model is named by its folder here and by its owner and name there.
-fn last_name(name: &str) -> &str {
-    name.trim_end_matches('/').rsplit('/').next().unwrap_or(name)
-}
-
 /// A file's text as one line without what changes how other text is shown: control characters, and
 /// marks of direction and joining.
 fn line(text: &str, max_chars: usize) -> String {
     let is_mark = |char: char| matches!(char, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}');
-    // Not more of it is looked at than may be shown, with some marks between.
+    // Bounds the work too: no more is looked at than may be shown, with some marks between.
     let shown = text.chars().take(8 * max_chars).filter(|char| !is_mark(*char));
     let line: String =
         shown.map(|char| if char.is_control() { ' ' } else { char }).take(max_chars).collect();
@@ -284,9 +258,9 @@ mod tests {
 
     fn refused(key: &str, value: &str, expected: &str) {
         let metadata = BTreeMap::from([(key.to_owned(), value.to_owned())]);
-        let message = Imprint::parse(&metadata, 3, 100)
+        let message = CacheFileMetadata::parse(&metadata, 3, 100)
             .err()
-            .unwrap_or_else(|| format!("{key} = {value} is read"));
+            .map_or_else(|| format!("{key} = {value} is read"), |error| error.to_string());
         assert!(message.contains(expected), "{key} = {value}: {message}");
         assert!(message.len() < 300 && message.ends_with(['w', 'n', 'e']), "{message}");
     }
@@ -326,26 +300,27 @@ mod tests {
             let metadata = BTreeMap::from(
                 [TITLE, MADE_BY, MODEL].map(|key| (key.to_owned(), text.to_owned())),
             );
-            let imprint = Imprint::parse(&metadata, 0, 0).expect("is read");
+            let metadata = CacheFileMetadata::parse(&metadata, 0, 0).expect("is read");
             assert_eq!(
                 [
-                    imprint.title.as_deref(),
-                    imprint.made_by.as_deref(),
-                    Some(imprint.model.as_str())
+                    metadata.title.as_deref(),
+                    metadata.made_by.as_deref(),
+                    Some(metadata.model.as_str())
                 ],
                 [Some(expected); 3]
             );
         }
         for text in ["ä".repeat(1 << 20), "\u{202e}".repeat(1 << 20)] {
-            let imprint =
-                Imprint::parse(&BTreeMap::from([(TITLE.to_owned(), text)]), 0, 0).expect("is read");
-            assert!(imprint.title.unwrap_or_default().chars().count() <= MAX_TEXT_CHARS);
+            let metadata =
+                CacheFileMetadata::parse(&BTreeMap::from([(TITLE.to_owned(), text)]), 0, 0)
+                    .expect("is read");
+            assert!(metadata.title.unwrap_or_default().chars().count() <= MAX_TEXT_CHARS);
         }
     }
 
     #[test]
     fn what_is_written_is_read() {
-        let parts = |precision: &str| Parts {
+        let parts = |precision: &str| ModelParts {
             config: "c".to_owned(),
             weights: "w".to_owned(),
             tokenizer: "t".to_owned(),
@@ -353,67 +328,16 @@ mod tests {
             precision: precision.to_owned(),
         };
         for parts in [None, Some(parts("float32"))] {
-            let imprint = Imprint {
+            let metadata = CacheFileMetadata {
                 model: "some/model".to_owned(),
                 kind: PromptKind::Conversation,
                 token_ids: Some(vec![0, 7, 99]),
                 title: Some("A title".to_owned()),
                 made_by: Some("Cairn 0.1.0".to_owned()),
                 created_at_ms: Some(5),
-                origin: Some(Origin { fingerprint: "f".to_owned(), parts }),
+                origin: Some(ModelOrigin { fingerprint: "f".to_owned(), parts }),
             };
-            assert_eq!(Imprint::parse(&imprint.to_metadata(3), 3, 100), Ok(imprint));
+            assert_eq!(CacheFileMetadata::parse(&metadata.to_entries(3), 3, 100), Ok(metadata));
         }
-    }
-
-    #[test]
-    fn the_difference_to_the_loaded_model_is_named() {
-        let origin = |fingerprint: &str, parts: Option<[&str; 5]>| Origin {
-            fingerprint: fingerprint.to_owned(),
-            parts: parts.map(|parts| {
-                let [config, weights, tokenizer, template, precision] = parts.map(str::to_owned);
-                Parts { config, weights, tokenizer, template, precision }
-            }),
-        };
-        let own = ["c", "w", "t", "m", "float32"];
-        let loaded = origin("f", Some(own));
-        let check = |file: Origin, model: &str, expected: Option<&str>| {
-            let found = file.difference(model, &loaded, "org/Stone-1B");
-            assert_eq!(found.is_some(), expected.is_some(), "{found:?}");
-            assert!(
-                found.clone().unwrap_or_default().contains(expected.unwrap_or_default()),
-                "{found:?}"
-            );
-        };
-        check(origin("f", None), "other", None);
-        // The same files on another computer, whatever its template has become.
-        check(origin("g", Some(own)), "/elsewhere/Stone-1B", None);
-        check(origin("g", Some(["c", "w", "t", "n", "float32"])), "org/Stone-1B", None);
-        check(
-            origin("g", Some(["c", "w", "t", "m", "as stored"])),
-            "org/Stone-1B",
-            Some("in another precision (as stored; here"),
-        );
-        check(
-            origin("g", Some(["c", "v", "t", "m", "float32"])),
-            "org/Stone-1B",
-            Some("another revision of org/Stone-1B (its weights differ)"),
-        );
-        check(
-            origin("g", Some(["d", "w", "u", "m", "float32"])),
-            "x/Stone-1B",
-            Some("its configuration differs, its tokenizer differs"),
-        );
-        check(
-            origin("g", None),
-            "Stone-1B",
-            Some("another revision of org/Stone-1B (its fingerprint differs)"),
-        );
-        check(
-            origin("g", Some(["d", "v", "u", "m", "float32"])),
-            "Rock-2B",
-            Some("another model (Rock-2B; org/Stone-1B is loaded)"),
-        );
-        check(origin("g", None), "", Some("another model than org/Stone-1B"));
     }
 }

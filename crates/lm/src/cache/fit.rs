@@ -5,15 +5,15 @@
 
 use std::fmt::{self, Display};
 
+use cairn_formats::safetensors::TensorEntry;
 use mlx_rs::{Array, Dtype};
 
-use super::prompt_file::{Class, LayerState, Rows};
+use super::prompt_file::{CacheClass, KvBuffer, LayerState};
 use super::quantized::check_head_dim;
 use super::{KvQuantization, LayerCache};
 use crate::LmError;
 use crate::models::Model;
 use crate::weights::mlx_dtype;
-use cairn_formats::safetensors::TensorEntry;
 
 /// Fails unless `model` can continue from the caches of a file: one per layer, each of a kind that
 /// the model's layer accepts, with its heads and sizes, and all of the same number of tokens.
@@ -88,7 +88,7 @@ pub(super) fn own_caches(model: &Model) -> Result<Vec<LayerCache>, LmError> {
 /// The properties of a layer's cache that do not depend on its tokens.
 #[derive(Debug)]
 struct LayerShape {
-    class: Option<Class>, // none for batched caches, which are never saved
+    class: Option<CacheClass>, // none for batched caches, which are never saved
     kind: &'static str,
     /// `max_size` and `keep` of a rotating cache.
     ring: Option<(usize, usize)>,
@@ -136,18 +136,18 @@ impl LayerShape {
         shape.class = Some(match cache {
             LayerCache::Rotating(ring) => {
                 shape.ring = Some((ring.max_size(), ring.keep()));
-                Class::Rotating
+                CacheClass::Rotating
             }
-            LayerCache::Chunked(_) => Class::Chunked,
-            LayerCache::Arrays(_) => Class::Arrays,
-            LayerCache::List(_) => Class::List,
-            _ => Class::Kv,
+            LayerCache::Chunked(_) => CacheClass::Chunked,
+            LayerCache::Arrays(_) => CacheClass::Arrays,
+            LayerCache::List(_) => CacheClass::List,
+            _ => CacheClass::Kv,
         });
         shape
     }
 
     fn of_state(state: &LayerState) -> LayerShape {
-        let empty = |class: Class| LayerShape {
+        let empty = |class: CacheClass| LayerShape {
             class: Some(class),
             kind: class.kind(),
             ring: None,
@@ -155,22 +155,22 @@ impl LayerShape {
             types: Vec::new(),
             entries: Vec::new(),
         };
-        let tokens = |mut shape: LayerShape, held: &Option<[Rows; 2]>| {
-            for Rows { tensor, .. } in held.iter().flatten() {
+        let tokens = |mut shape: LayerShape, buffers: &Option<[KvBuffer; 2]>| {
+            for KvBuffer { tensor, .. } in buffers.iter().flatten() {
                 shape.add_tokens(&tensor.shape, 1, mlx_dtype(tensor.dtype));
             }
             shape
         };
         match state {
-            LayerState::Kv { held, .. } => tokens(empty(Class::Kv), held),
-            LayerState::Chunked { held, .. } => tokens(empty(Class::Chunked), held),
-            LayerState::Rotating { held, max_size, keep, .. } => tokens(
-                LayerShape { ring: Some((*max_size, *keep)), ..empty(Class::Rotating) },
-                held,
+            LayerState::Kv { buffers, .. } => tokens(empty(CacheClass::Kv), buffers),
+            LayerState::Chunked { buffers, .. } => tokens(empty(CacheClass::Chunked), buffers),
+            LayerState::Rotating { buffers, max_size, keep, .. } => tokens(
+                LayerShape { ring: Some((*max_size, *keep)), ..empty(CacheClass::Rotating) },
+                buffers,
             ),
-            LayerState::Quantized { held, group_size, .. } => {
-                let mut shape = empty(Class::Quantized);
-                for [_, scales, _] in held.iter().flat_map(|held| held.iter()) {
+            LayerState::Quantized { buffers, group_size, .. } => {
+                let mut shape = empty(CacheClass::Quantized);
+                for [_, scales, _] in buffers.iter().flat_map(|buffers| buffers.iter()) {
                     // One scale covers `group_size` numbers.
                     shape.add_tokens(
                         &scales.tensor.shape,
@@ -186,11 +186,11 @@ impl LayerShape {
                     .flatten()
                     .map(|TensorEntry { shape, dtype, .. }| (shape.clone(), mlx_dtype(*dtype)));
                 let (shapes, types) = slots.unzip();
-                LayerShape { shapes, types, ..empty(Class::Arrays) }
+                LayerShape { shapes, types, ..empty(CacheClass::Arrays) }
             }
             LayerState::List(entries) => LayerShape {
                 entries: entries.iter().map(LayerShape::of_state).collect(),
-                ..empty(Class::List)
+                ..empty(CacheClass::List)
             },
         }
     }
@@ -208,8 +208,11 @@ impl LayerShape {
     /// cache only the kind must fit.
     fn accepts(&self, given: &LayerShape) -> bool {
         let is_kind = match (self.class, given.class) {
-            (Some(Class::Rotating), Some(Class::Rotating)) => self.ring == given.ring,
-            (Some(Class::Kv), Some(Class::Kv | Class::Rotating | Class::Quantized)) => true,
+            (Some(CacheClass::Rotating), Some(CacheClass::Rotating)) => self.ring == given.ring,
+            (
+                Some(CacheClass::Kv),
+                Some(CacheClass::Kv | CacheClass::Rotating | CacheClass::Quantized),
+            ) => true,
             (Some(own), Some(given)) => own == given,
             _ => false,
         };
@@ -255,7 +258,9 @@ impl Display for LayerShape {
             None => {}
         }
         match (self.class, self.shapes.as_slice()) {
-            (Some(Class::Arrays), shapes) if !shapes.is_empty() => write!(out, " of {shapes:?}"),
+            (Some(CacheClass::Arrays), shapes) if !shapes.is_empty() => {
+                write!(out, " of {shapes:?}")
+            }
             (_, [keys, values]) => match (keys.as_slice(), values.as_slice()) {
                 ([_, heads, size], [_, _, other]) if size == other => {
                     write!(out, " with {heads} heads of {size} numbers")

@@ -35,7 +35,7 @@ pub use compare::{Difference, first_difference};
 pub use kv::KvCache;
 pub use list::CacheList;
 pub use prompt::{KvQuantization, can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache};
-use prompt_file::Class;
+use prompt_file::CacheClass;
 pub use prompt_file::{
     PromptFile, PromptFileLayout, check_writable, load_prompt_cache, save_prompt_cache,
 };
@@ -140,12 +140,12 @@ impl LayerCache {
     /// The kind of cache, for error messages.
     pub fn kind(&self) -> &'static str {
         match self {
-            LayerCache::Kv(_) => Class::Kv.kind(),
-            LayerCache::Rotating(_) => Class::Rotating.kind(),
-            LayerCache::Quantized(_) => Class::Quantized.kind(),
-            LayerCache::Chunked(_) => Class::Chunked.kind(),
-            LayerCache::Arrays(_) => Class::Arrays.kind(),
-            LayerCache::List(_) => Class::List.kind(),
+            LayerCache::Kv(_) => CacheClass::Kv.kind(),
+            LayerCache::Rotating(_) => CacheClass::Rotating.kind(),
+            LayerCache::Quantized(_) => CacheClass::Quantized.kind(),
+            LayerCache::Chunked(_) => CacheClass::Chunked.kind(),
+            LayerCache::Arrays(_) => CacheClass::Arrays.kind(),
+            LayerCache::List(_) => CacheClass::List.kind(),
             LayerCache::BatchKv(_) => "batch of caches of keys and values",
             LayerCache::BatchRotating(_) => "batch of rotating caches",
         }

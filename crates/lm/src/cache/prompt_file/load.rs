@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use cairn_formats::FileError;
+use cairn_formats::cache_file::{
+    CacheClass, CacheFile, CacheFileError, KvBuffer, LayerState, QuantizedBuffers,
+};
+use cairn_formats::safetensors::TensorEntry;
 use mlx_rs::{Array, Dtype};
 
 use crate::LmError;
@@ -15,9 +20,6 @@ use crate::cache::{
 use crate::ffi;
 use crate::models::Model;
 use crate::weights::mlx_dtype;
-use cairn_formats::FileError;
-use cairn_formats::cache_file::{CheckedFile, Class, LayerState, QuantizedRows, Refusal, Rows};
-use cairn_formats::safetensors::TensorEntry;
 
 /// Reads the caches and the user metadata in `path`. Fails on any file that no model could continue
 /// from; use [`PromptFile::check_fit`] to check the caches against a certain model.
@@ -32,12 +34,12 @@ pub fn load_prompt_cache(
 /// An open prompt-cache file with a checked header. Its arrays are read later from the same file
 /// handle, even if the path has been replaced by then.
 #[derive(Debug)]
-pub struct PromptFile(CheckedFile);
+pub struct PromptFile(CacheFile);
 
 impl PromptFile {
     /// Opens and checks `path`; reads only the header and the scalars.
     pub fn open(path: &Path) -> Result<PromptFile, LmError> {
-        CheckedFile::open(path).map(PromptFile).map_err(|refusal| error(path, refusal))
+        CacheFile::open(path).map(PromptFile).map_err(|refusal| error(path, refusal))
     }
 
     /// The user metadata.
@@ -119,10 +121,10 @@ impl PromptFile {
     }
 }
 
-fn error(path: &Path, refusal: Refusal) -> LmError {
+fn error(path: &Path, refusal: CacheFileError) -> LmError {
     match refusal {
-        Refusal::Check(error) => LmError::Weights(error),
-        Refusal::Contents { what, allowed } => {
+        CacheFileError::Safetensors(error) => LmError::Weights(error),
+        CacheFileError::Contents { what, allowed } => {
             LmError::PromptFile { path: path.to_owned(), what, allowed }
         }
     }
@@ -144,7 +146,7 @@ fn count_as_read(cache: &mut LayerCache, num_tokens: usize) {
 }
 
 struct Reading<'a> {
-    file: &'a CheckedFile,
+    file: &'a CacheFile,
     /// Hashes all that is read, in order; `None` if no hash is wanted.
     hasher: Option<blake3::Hasher>,
 }
@@ -161,23 +163,24 @@ impl Reading<'_> {
             own.map_or(Vec::new(), |own| own.arrays().into_iter().map(Array::dtype).collect());
         let dtype = types.first().copied();
         Ok(match layer {
-            LayerState::Kv { held, offset } => {
-                self.note(Class::Kv, &[*offset]);
-                LayerCache::Kv(match held {
+            LayerState::Kv { buffers, offset } => {
+                self.note(CacheClass::Kv, &[*offset]);
+                LayerCache::Kv(match buffers {
                     Some([keys, values]) => KvCache::from_buffers(
-                        self.rows(keys, dtype)?,
-                        self.rows(values, dtype)?,
+                        self.buffer(keys, dtype)?,
+                        self.buffer(values, dtype)?,
                         *offset as i32,
                     ),
                     None => KvCache::new(),
                 })
             }
-            LayerState::Rotating { held, offset, keep, max_size, index } => {
-                self.note(Class::Rotating, &[*offset, *keep, *max_size, *index]);
+            LayerState::Rotating { buffers, offset, keep, max_size, index } => {
+                self.note(CacheClass::Rotating, &[*offset, *keep, *max_size, *index]);
                 let (max_size, keep) = (*max_size as i32, *keep as i32);
-                LayerCache::Rotating(match held {
+                LayerCache::Rotating(match buffers {
                     Some([keys, values]) => {
-                        let (keys, values) = (self.rows(keys, dtype)?, self.rows(values, dtype)?);
+                        let (keys, values) =
+                            (self.buffer(keys, dtype)?, self.buffer(values, dtype)?);
                         RotatingKvCache::from_buffers(
                             max_size,
                             keep,
@@ -190,12 +193,12 @@ impl Reading<'_> {
                     None => RotatingKvCache::new(max_size, keep),
                 })
             }
-            LayerState::Quantized { held, offset, group_size, bits } => {
-                self.note(Class::Quantized, &[*offset, *group_size as usize, *bits as usize]);
+            LayerState::Quantized { buffers, offset, group_size, bits } => {
+                self.note(CacheClass::Quantized, &[*offset, *group_size as usize, *bits as usize]);
                 let cache = QuantizedKvCache::new(*group_size, *bits)?;
-                LayerCache::Quantized(match held {
-                    Some(held) => {
-                        let [keys, values] = held.as_ref();
+                LayerCache::Quantized(match buffers {
+                    Some(buffers) => {
+                        let [keys, values] = buffers.as_ref();
                         cache.with_contents(
                             self.quantized(keys, dtype)?,
                             self.quantized(values, dtype)?,
@@ -205,11 +208,12 @@ impl Reading<'_> {
                     None => cache,
                 })
             }
-            LayerState::Chunked { held, offset, chunk_size, start } => {
-                self.note(Class::Chunked, &[*offset, *chunk_size, *start]);
-                LayerCache::Chunked(match held {
+            LayerState::Chunked { buffers, offset, chunk_size, start } => {
+                self.note(CacheClass::Chunked, &[*offset, *chunk_size, *start]);
+                LayerCache::Chunked(match buffers {
                     Some([keys, values]) => {
-                        let (keys, values) = (self.rows(keys, dtype)?, self.rows(values, dtype)?);
+                        let (keys, values) =
+                            (self.buffer(keys, dtype)?, self.buffer(values, dtype)?);
                         ChunkedKvCache::from_buffers(
                             *chunk_size as i32,
                             keys,
@@ -222,7 +226,7 @@ impl Reading<'_> {
                 })
             }
             LayerState::Arrays(slots) => {
-                self.note(Class::Arrays, &[slots.len()]);
+                self.note(CacheClass::Arrays, &[slots.len()]);
                 let array = |(slot, tensor): (usize, &Option<TensorEntry>)| {
                     tensor
                         .as_ref()
@@ -234,7 +238,7 @@ impl Reading<'_> {
                 ))
             }
             LayerState::List(entries) => {
-                self.note(Class::List, &[entries.len()]);
+                self.note(CacheClass::List, &[entries.len()]);
                 let own = |index: usize| {
                     if let Some(LayerCache::List(own)) = own {
                         own.entries().get(index)
@@ -251,20 +255,22 @@ impl Reading<'_> {
 
     fn quantized(
         &mut self,
-        [packed, scales, biases]: &QuantizedRows,
+        [packed, scales, biases]: &QuantizedBuffers,
         dtype: Option<Dtype>,
     ) -> Result<QuantizedArray, LmError> {
         Ok(QuantizedArray {
-            packed: self.rows(packed, None)?,
-            scales: self.rows(scales, dtype)?,
-            biases: self.rows(biases, dtype)?,
+            packed: self.buffer(packed, None)?,
+            scales: self.buffer(scales, dtype)?,
+            biases: self.buffer(biases, dtype)?,
         })
     }
 
-    fn rows(&mut self, rows: &Rows, dtype: Option<Dtype>) -> Result<Array, LmError> {
-        let bytes =
-            self.file.read_rows(rows).map_err(|refusal| error(self.file.file.path(), refusal))?;
-        self.array_of(&bytes, &rows.tensor, &rows.shape(), dtype)
+    fn buffer(&mut self, buffer: &KvBuffer, dtype: Option<Dtype>) -> Result<Array, LmError> {
+        let bytes = self
+            .file
+            .read_buffer(buffer)
+            .map_err(|refusal| error(self.file.file.path(), refusal))?;
+        self.array_of(&bytes, &buffer.tensor, &buffer.shape(), dtype)
     }
 
     fn array(&mut self, tensor: &TensorEntry, dtype: Option<Dtype>) -> Result<Array, LmError> {
@@ -290,7 +296,7 @@ impl Reading<'_> {
     }
 
     /// Adds a cache's class and scalars to the hash.
-    fn note(&mut self, class: Class, numbers: &[usize]) {
+    fn note(&mut self, class: CacheClass, numbers: &[usize]) {
         if let Some(hasher) = &mut self.hasher {
             hasher.update(format!("{} {numbers:?}\n", class.name()).as_bytes());
         }

@@ -9,7 +9,7 @@ use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, Dtype};
 use serde_json::{Map, Value, json};
 
-use super::{Class, PromptFileLayout};
+use super::{CacheClass, PromptFileLayout};
 use crate::LmError;
 use crate::cache::{LayerCache, QuantizedArray};
 use crate::ffi;
@@ -71,12 +71,12 @@ struct State {
 }
 
 impl State {
-    fn add(&mut self, prefix: &str, cache: &LayerCache) -> Result<Class> {
+    fn add(&mut self, prefix: &str, cache: &LayerCache) -> Result<CacheClass> {
         let class = match cache {
             LayerCache::Kv(cache) => {
                 self.pair(prefix, cache.tokens_in_use()?);
                 self.numbers(prefix, &[cache.offset() as i32]);
-                Class::Kv
+                CacheClass::Kv
             }
             LayerCache::Rotating(cache) => {
                 self.pair(prefix, cache.tokens_in_use()?);
@@ -89,7 +89,7 @@ impl State {
                         cache.index(),
                     ],
                 );
-                Class::Rotating
+                CacheClass::Rotating
             }
             LayerCache::Quantized(cache) => {
                 match cache.tokens_in_use()? {
@@ -100,7 +100,7 @@ impl State {
                     None => self.pair(prefix, None),
                 }
                 self.numbers(prefix, &[cache.offset() as i32, cache.group_size(), cache.bits()]);
-                Class::Quantized
+                CacheClass::Quantized
             }
             LayerCache::Chunked(cache) => {
                 self.pair(prefix, cache.tokens_in_use()?);
@@ -108,7 +108,7 @@ impl State {
                     prefix,
                     &[cache.offset() as i32, cache.chunk_size() as i32, cache.start() as i32],
                 );
-                Class::Chunked
+                CacheClass::Chunked
             }
             LayerCache::Arrays(cache) => {
                 for slot in 0..cache.num_slots() {
@@ -116,7 +116,7 @@ impl State {
                 }
                 self.array(format!("{prefix}.1"), None);
                 self.array(format!("{prefix}.2"), None);
-                Class::Arrays
+                CacheClass::Arrays
             }
             LayerCache::List(list) => {
                 for (index, entry) in list.entries().iter().enumerate() {
@@ -130,7 +130,7 @@ impl State {
                         Content::Numbers(code_points, shape),
                     );
                 }
-                Class::List
+                CacheClass::List
             }
             LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {
                 return Err(cache.is_not_for("a prompt-cache file"));
@@ -214,7 +214,7 @@ fn encode_v0_30(
 
 /// The state of one layer in the layout of mlx-lm 0.30.
 struct LayerV0_30 {
-    class: Class,
+    class: CacheClass,
     /// Named without the layer's number.
     arrays: Vec<(String, Array)>,
     /// The class's `meta_state`.
@@ -232,11 +232,13 @@ impl LayerV0_30 {
         };
         let pair = |tokens: Option<(Array, Array)>| tokens.map(|(keys, values)| vec![keys, values]);
         Ok(match cache {
-            LayerCache::Kv(cache) => layer(Class::Kv, pair(cache.tokens_in_use()?), Vec::new()),
+            LayerCache::Kv(cache) => {
+                layer(CacheClass::Kv, pair(cache.tokens_in_use()?), Vec::new())
+            }
             LayerCache::Rotating(cache) => {
                 let (keep, max_size) = (cache.keep() as i32, cache.max_size() as i32);
                 let numbers = vec![keep, max_size, cache.offset() as i32, cache.index()];
-                layer(Class::Rotating, pair(cache.tokens_in_use()?), numbers)
+                layer(CacheClass::Rotating, pair(cache.tokens_in_use()?), numbers)
             }
             LayerCache::Quantized(cache) => {
                 let numbers = vec![cache.offset() as i32, cache.group_size(), cache.bits()];
@@ -247,18 +249,18 @@ impl LayerV0_30 {
                         .map(move |(part, array)| (format!("{side}.{part}"), array))
                 };
                 cache.tokens_in_use()?.map(|(keys, values)| LayerV0_30 {
-                    class: Class::Quantized,
+                    class: CacheClass::Quantized,
                     arrays: part(0, keys).chain(part(1, values)).collect(),
                     numbers,
                 })
             }
             LayerCache::Chunked(cache) if cache.start() == 0 => {
                 let numbers = vec![cache.chunk_size() as i32, 0];
-                layer(Class::Chunked, pair(cache.tokens_in_use()?), numbers)
+                layer(CacheClass::Chunked, pair(cache.tokens_in_use()?), numbers)
             }
             LayerCache::Arrays(cache) => {
                 let slots = (0..cache.num_slots()).map(|slot| cache.get(slot).cloned()).collect();
-                layer(Class::Arrays, slots, Vec::new())
+                layer(CacheClass::Arrays, slots, Vec::new())
             }
             LayerCache::Chunked(_)
             | LayerCache::List(_)

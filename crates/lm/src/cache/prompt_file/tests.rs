@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use cairn_formats::safetensors::{Limits, SafetensorsFile};
 use mlx_rs::Array;
 use serde_json::json;
 
@@ -10,7 +11,6 @@ use super::{PromptFileLayout, load_prompt_cache, save_prompt_cache};
 use crate::cache::{KeysValues, LayerCache, QuantizedArray};
 use crate::ffi;
 use crate::weights::mlx_dtype;
-use cairn_formats::safetensors::{Limits, SafetensorsFile};
 
 /// The cases of tests/goldens/make_caches.py.
 const CASES: [&str; 12] = [
