@@ -5,6 +5,7 @@ mod app;
 mod bench;
 mod check;
 mod fetch;
+mod fuzz;
 mod macos_check;
 #[cfg_attr(not(target_os = "linux"), path = "mlx_elsewhere.rs")]
 mod mlx;
@@ -45,6 +46,14 @@ enum Chore {
     Mlx,
     /// Fetch the starter model into target/starter.
     Starter,
+    /// Feed mutated files to the code that checks them; needs a C++ compiler.
+    Fuzz {
+        /// How long each target runs.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Targets in fuzz/fuzz_targets; all of them where none is named.
+        targets: Vec<String>,
+    },
     /// Install the system packages of one part of the work.
     Packages {
         #[arg(value_enum)]
@@ -78,6 +87,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Bindings => ui::write_bindings(),
         Chore::Mlx => mlx::make(),
         Chore::Starter => starter::fetch(),
+        Chore::Fuzz { seconds, targets } => fuzz::run_targets(seconds, &targets),
         Chore::Packages { part } => system::ensure(part),
     }
 }
