@@ -1,4 +1,42 @@
-//! Bytes from outside, checked once: safetensors headers, GGUF files and prompt-cache files.
+//! Files that somebody else wrote, checked once, into types that need no further check.
+//!
+//! Weights, GGUF files and prompt caches come from the internet and from friends. This crate reads
+//! them before anything else does: it believes no length, count or offset before it has compared it
+//! with the file, repeats only excerpts of a file's words, and refuses with one sentence that names
+//! the file, what is wrong and what to do. It links no MLX and knows no engine, so each parser is
+//! fuzzed by itself (`cargo xtask fuzz`).
+//!
+//! ```text
+//! path ──▶ read_file                       any small file: a regular one, up to a limit
+//!      ──▶ safetensors::SafetensorsFile    header checked; tensors are read from the same handle
+//!      │     ├── check_weight_files        all weight files of a model folder
+//!      │     └── cache_file::CacheFile     a prompt cache: one LayerState per layer
+//!      │           └── CacheFileMetadata   tokens, title, and the model that made it
+//!      └──▶ gguf::GgufFile                 header checked
+//!            └── import_gguf               a model folder: config, weights, tokenizer
+//! ```
+//!
+//! # Example
+//! ```
+//! use cairn_formats::safetensors::{Dtype, Limits, SafetensorsFile};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("model.safetensors");
+//! let header = br#"{"w":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}}"#;
+//! let length = (header.len() as u64).to_le_bytes();
+//! std::fs::write(&path, [&length[..], header, &[0, 60, 0, 64]].concat())?;
+//!
+//! let file = SafetensorsFile::open(&path, Limits::MODEL)?;
+//! let tensor = file.tensor("w").expect("the header names it");
+//! assert_eq!((tensor.dtype, tensor.shape.as_slice()), (Dtype::F16, &[2][..]));
+//! assert_eq!(file.read_tensor("w")?, [0, 60, 0, 64]);
+//!
+//! // Fewer bytes than the header promises: the file is refused, in words for a person.
+//! std::fs::write(&path, [&length[..], header, &[0, 60]].concat())?;
+//! let refusal = SafetensorsFile::open(&path, Limits::MODEL).unwrap_err().to_string();
+//! assert!(refusal.contains("is incomplete") && refusal.contains("download or import it again"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod cache_file;
 mod excerpt;
