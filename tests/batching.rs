@@ -36,8 +36,7 @@ const MODELS: &[&str] = &[
 const TOLERANCE: f32 = 1e-4;
 
 fn model(case: &str) -> Model {
-    let folder = cairn_tests::goldens().join(case);
-    Model::load(&folder, LoadOptions { keep_quantized: true })
+    Model::load(&cairn_tests::tiny_model(case), LoadOptions { keep_quantized: true })
         .unwrap_or_else(|error| panic!("{case}: {error}"))
         .0
 }
@@ -892,9 +891,11 @@ fn the_bytes_of_all_caches_are_counted() {
 
 #[test]
 fn a_batch_of_prompts_is_answered_with_texts() {
-    let loaded =
-        LoadedModel::load(&cairn_tests::golden("tiny-chat"), LoadOptions { keep_quantized: true })
-            .expect("tiny-chat");
+    let loaded = LoadedModel::load(
+        &cairn_tests::tiny_model("llama/tiny-chat"),
+        LoadOptions { keep_quantized: true },
+    )
+    .expect("tiny-chat");
     let prompts = ["Tell me a story", "Hello"]
         .map(|text| loaded.tokenizer.encode_prompt(text).expect("encode"));
     let mut requests: Vec<BatchRequest> =

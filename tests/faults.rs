@@ -23,6 +23,7 @@ use tempfile::TempDir;
 use tokio::sync::broadcast::Receiver;
 
 const GOOD: &str = "tiny-chat";
+const TINY_MODEL: &str = "llama/tiny-chat";
 const BROKEN: &str = "broken";
 /// Longer than anything here takes; only a failing test waits for it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -41,7 +42,7 @@ fn model_folder(home: &Path, name: &str) -> PathBuf {
 
 fn home_with_model() -> TempDir {
     let home = tempfile::tempdir().unwrap();
-    cairn_tests::copy_model(GOOD, &model_folder(home.path(), GOOD)).unwrap();
+    cairn_tests::copy_tiny_model(TINY_MODEL, &model_folder(home.path(), GOOD)).unwrap();
     home
 }
 
@@ -231,6 +232,12 @@ async fn a_model_that_cannot_be_used_is_refused_and_another_one_answers() {
         "[".repeat(100_000),
         "]".repeat(100_000)
     );
+    let size =
+        fs::metadata(cairn_tests::tiny_model(TINY_MODEL).join("model.safetensors")).unwrap().len();
+    let [shorter_size, whole_size, longer_size] =
+        [size - 1, size, size + 1].map(|size| size.to_string());
+    let shorter = [BROKEN, "model.safetensors", "incomplete", &shorter_size, &whole_size, "again"];
+    let longer = [BROKEN, "model.safetensors", &longer_size, &whole_size, "again"];
     let padded = format!(r#"{{"model_type": "llama", "x": "{}"}}"#, "x".repeat(2 << 20));
     let cases: Vec<Case> = vec![
         // Files that are missing or cut.
@@ -242,8 +249,8 @@ async fn a_model_that_cannot_be_used_is_refused_and_another_one_answers() {
         (cut(8), &[BROKEN, "model.safetensors", "incomplete", "again"]),
         (cut(500), &[BROKEN, "model.safetensors", "incomplete", "again"]),
         (cut(50_000), &[BROKEN, "model.safetensors", "incomplete", "50000", "again"]),
-        (cut(93_987), &[BROKEN, "model.safetensors", "incomplete", "93987", "93988", "again"]),
-        (cut(93_989), &[BROKEN, "model.safetensors", "93989", "93988", "again"]),
+        (cut(size - 1), &shorter),
+        (cut(size + 1), &longer),
         (
             write("model.safetensors", "<!DOCTYPE html><html>not found</html>"),
             &[BROKEN, "model.safetensors", "again"],
@@ -351,7 +358,7 @@ async fn a_model_that_cannot_be_used_is_refused_and_another_one_answers() {
         ),
     ];
     for (damage, named) in cases {
-        cairn_tests::copy_model(GOOD, &folder).unwrap();
+        cairn_tests::copy_tiny_model(TINY_MODEL, &folder).unwrap();
         damage(&folder);
         let failure = desk.refusal(Command::LoadModel { name: BROKEN.to_owned() }).await;
         assert_eq!(failure.code, FailureCode::Engine, "{failure:?}");
@@ -390,7 +397,7 @@ async fn an_answer_that_cannot_be_made_says_why_and_the_next_one_comes() {
         ("tokenizer_config.json", "{}", "Hi".to_owned(), &["chat template", "another model"]),
     ];
     for (file, contents, question, named) in cases {
-        cairn_tests::copy_model(GOOD, &folder).unwrap();
+        cairn_tests::copy_tiny_model(TINY_MODEL, &folder).unwrap();
         fs::write(folder.join(file), contents).unwrap();
         desk.call(Command::LoadModel { name: BROKEN.to_owned() }).await;
         desk.new_conversation().await;
@@ -463,7 +470,7 @@ impl Drop for SmallDisk {
 async fn a_full_disk_keeps_no_answer_back_and_what_was_not_saved_is_saved_later() {
     let home = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(home.path(), 8 << 20) else { return };
-    cairn_tests::copy_model(GOOD, &model_folder(home.path(), GOOD)).unwrap();
+    cairn_tests::copy_tiny_model(TINY_MODEL, &model_folder(home.path(), GOOD)).unwrap();
     let desk = Desk::new(home.path(), 2_000).await;
     let mut events = desk.app.subscribe();
     let id = desk.ask("Tell me everything").await;

@@ -499,7 +499,7 @@ impl Desk {
     fn new() -> Desk {
         let folder = tempfile::tempdir().unwrap();
         let model = folder.path().join("models").join("tiny-chat");
-        cairn_tests::copy_model("tiny-chat", &model).unwrap();
+        cairn_tests::copy_tiny_model("llama/tiny-chat", &model).unwrap();
         // Conversations grow from kill to kill.
         let config = fs::read_to_string(model.join("config.json")).unwrap();
         let roomy = config

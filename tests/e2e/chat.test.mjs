@@ -23,7 +23,7 @@ flow(
     assert.equal(await page.message.isDisabled(), true);
     assert.equal(await page.status('engine-state').innerText(), 'No model loaded');
 
-    await home.addGolden('tiny-chat');
+    await home.addTinyModel('tiny-chat');
     await page.button('Refresh').click();
     await page.driver.getByRole('heading', { name: 'A conversation keeps its place' }).waitFor();
     await page.ask('hello');

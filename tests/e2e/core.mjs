@@ -12,6 +12,7 @@ import { LIMIT_MS } from './until.mjs';
 
 export const root = fileURLToPath(new URL('../..', import.meta.url));
 export const target = process.env.CARGO_TARGET_DIR ?? join(root, 'target');
+const tinyModels = join(root, 'target/tiny-models/llama');
 /** The starter model's GGUF file, which `make starter` fetches. */
 export const starterFile = join(root, 'target/starter/SmolLM2-135M-Instruct.Q4_1.gguf');
 
@@ -40,7 +41,7 @@ export class Home {
   static async make(t, models = ['tiny-chat']) {
     const home = new Home(await mkdtemp(join(tmpdir(), 'cairn-e2e-')));
     t.after(() => home.remove());
-    for (const model of models) await home.addGolden(model);
+    for (const model of models) await home.addTinyModel(model);
     return home;
   }
 
@@ -48,10 +49,10 @@ export class Home {
     return join(this.env.CAIRN_HOME, 'models', name);
   }
 
-  /** Brings in one of the tiny random models that the goldens are made of, with a context that no flow fills. */
-  async addGolden(name) {
+  /** Brings in one of the tiny random models that `cargo xtask tiny-models` writes, with a context that no flow fills. */
+  async addTinyModel(name) {
     const folder = this.modelFolder(name);
-    await cp(join(root, 'tests/goldens/llama', name), folder, { recursive: true });
+    await cp(join(tinyModels, name), folder, { recursive: true });
     const file = join(folder, 'config.json');
     const config = JSON.parse(await readFile(file, 'utf8'));
     await writeFile(file, JSON.stringify({ ...config, max_position_embeddings: 2_000_000 }));
@@ -67,7 +68,7 @@ export class Home {
   /** Brings in a model that has its config and nothing else. */
   async addBroken(name) {
     await mkdir(this.modelFolder(name), { recursive: true });
-    await cp(join(root, 'tests/goldens/llama/tiny-chat/config.json'), join(this.modelFolder(name), 'config.json'));
+    await cp(join(tinyModels, 'tiny-chat/config.json'), join(this.modelFolder(name), 'config.json'));
   }
 
   /** Imports the starter model, the real one. */

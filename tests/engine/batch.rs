@@ -81,7 +81,7 @@ async fn each_answer_has_sampling_of_its_own() {
     let alike = [1, 2, 3, 4].map(|seed| SamplingParams { top_p: 0.9, top_k: 40, ..seeded(seed) });
     let scripted = Scripted::endless();
     let (engine, _) = Engine::start(EngineOptions::default());
-    engine.load("tiny-chat", &cairn_tests::golden("tiny-chat")).await.expect("loads");
+    engine.load("tiny-chat", &cairn_tests::tiny_model("llama/tiny-chat")).await.expect("loads");
     check_together(&engine, &requests(&chosen)).await;
     check_together(&engine, &requests(&drawn)).await;
     check_together(&engine, &requests(&alike)).await;

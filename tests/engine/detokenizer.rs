@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::scripted::{text_ids, text_of};
 
 fn byte_level() -> Rc<Tokenizer> {
-    Rc::new(Tokenizer::load(&cairn_tests::golden("tiny-chat")).expect("the tokenizer"))
+    Rc::new(Tokenizer::load(&cairn_tests::tiny_model("llama/tiny-chat")).expect("the tokenizer"))
 }
 
 /// A tokenizer as Llama 2 has it: words begin with "▁", and bytes that no token holds are tokens of

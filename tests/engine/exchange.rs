@@ -33,7 +33,7 @@ impl Exchange {
         let folder = tempfile::tempdir().expect("a folder");
         let place = folder.path().join("model");
         std::fs::create_dir(&place).expect("a folder");
-        cairn_tests::copy_with_tokenizer(model, &place).expect("copies");
+        cairn_tests::copy_tiny_model(model, &place).expect("copies");
         let cache = CacheOptions {
             folder: folder.path().join("stored"),
             disk_budget_bytes: 1 << 30,

@@ -32,11 +32,7 @@ impl Place {
         let folder = tempfile::tempdir().expect("a folder");
         let model = folder.path().join("model");
         std::fs::create_dir(&model).expect("a folder");
-        match case.strip_prefix("llama/tiny-chat") {
-            Some(_) => cairn_tests::copy_model("tiny-chat", &model),
-            None => cairn_tests::copy_with_tokenizer(case, &model),
-        }
-        .expect("copies");
+        cairn_tests::copy_tiny_model(case, &model).expect("copies");
         let cache = CacheOptions {
             folder: folder.path().join("stored"),
             disk_budget_bytes: ROOMY,

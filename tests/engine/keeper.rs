@@ -190,7 +190,7 @@ pub fn talker(case: &str) -> TempDir {
 /// As [`talker`], with another sliding window than its own.
 pub fn talker_with_window(case: &str, window: Option<usize>) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
-    cairn_tests::copy_with_tokenizer(case, folder.path()).expect("copies");
+    cairn_tests::copy_tiny_model(case, folder.path()).expect("copies");
     let file = folder.path().join("config.json");
     let mut config: serde_json::Value =
         serde_json::from_slice(&std::fs::read(&file).expect("config.json")).expect("JSON");

@@ -67,7 +67,7 @@ async fn a_draft_model_changes_no_token() {
 
 #[tokio::test]
 async fn a_real_draft_model_changes_no_token() {
-    let folder = cairn_tests::golden("tiny-chat");
+    let folder = cairn_tests::tiny_model("llama/tiny-chat");
     let (engine, _) = Engine::start(EngineOptions::default());
     engine.load("tiny-chat", &folder).await.expect("loads");
     engine.load_draft("itself", &folder).await.expect("loads");
@@ -202,7 +202,7 @@ async fn draft_models_come_and_go() {
     assert_eq!(refusal(&engine, drafted(&[1], 1)).await, none);
 
     let folder = tempfile::tempdir().expect("folder");
-    cairn_tests::copy_with_tokenizer("llama/dense-tied", folder.path()).expect("copies");
+    cairn_tests::copy_tiny_model("llama/dense-tied", folder.path()).expect("copies");
     let message =
         engine.load_draft("other", folder.path()).await.expect_err("is refused").to_string();
     assert!(
@@ -230,7 +230,7 @@ async fn draft_models_come_and_go() {
 #[tokio::test]
 async fn quantized_answers_are_those_of_the_model_with_such_caches() {
     let folder = tempfile::tempdir().expect("folder");
-    cairn_tests::copy_with_tokenizer("qwen3_moe/quant4", folder.path()).expect("copies");
+    cairn_tests::copy_tiny_model("qwen3_moe/quant4", folder.path()).expect("copies");
     let (engine, _) = Engine::start(EngineOptions::default());
     engine.load("moe", folder.path()).await.expect("loads");
     let loaded =

@@ -163,7 +163,7 @@ fn models() -> (Vec<Scripted>, Vec<PathBuf>) {
     let folders = models
         .iter()
         .map(|model| model.folder().to_owned())
-        .chain([cairn_tests::golden("tiny-chat")])
+        .chain([cairn_tests::tiny_model("llama/tiny-chat")])
         .collect();
     (models, folders)
 }
@@ -269,7 +269,7 @@ async fn a_file_that_does_not_say_its_tokens_is_gone_on_with() {
 /// in its vocabulary.
 fn golden(case: &str) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
-    cairn_tests::copy_with_tokenizer(case, folder.path()).expect("copies");
+    cairn_tests::copy_tiny_model(case, folder.path()).expect("copies");
     let template = "{% for m in messages %}{{ '(' if m.role == 'user' else '>' }}{{ m.content }}){% endfor %}{{ '>' if add_generation_prompt }}";
     std::fs::write(
         folder.path().join("tokenizer_config.json"),

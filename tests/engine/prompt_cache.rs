@@ -225,7 +225,7 @@ fn model_folders(models: &[Scripted]) -> Vec<PathBuf> {
     models
         .iter()
         .map(|model| model.folder().to_owned())
-        .chain([cairn_tests::golden("tiny-chat")])
+        .chain([cairn_tests::tiny_model("llama/tiny-chat")])
         .collect()
 }
 

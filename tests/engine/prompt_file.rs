@@ -92,9 +92,9 @@ async fn check(folder: &Path, kv_cache: KvCacheOptions, is_exact: bool) {
 #[tokio::test]
 async fn an_answer_after_a_file_is_that_to_the_whole_prompt() {
     check(Scripted::endless().folder(), KvCacheOptions::default(), true).await;
-    check(&cairn_tests::golden("tiny-chat"), KvCacheOptions::default(), true).await;
+    check(&cairn_tests::tiny_model("llama/tiny-chat"), KvCacheOptions::default(), true).await;
     let moe = tempfile::tempdir().expect("folder");
-    cairn_tests::copy_with_tokenizer("qwen3_moe/quant4", moe.path()).expect("copies");
+    cairn_tests::copy_tiny_model("qwen3_moe/quant4", moe.path()).expect("copies");
     let quantized = |start| KvCacheOptions {
         max_size: None,
         quantization: Some(KvQuantization { bits: 8, group_size: 32, start }),
@@ -129,7 +129,7 @@ async fn a_file_that_does_not_fit_is_refused() {
         .message;
     assert!(message.contains("nowhere"), "{message}");
 
-    engine.load("other", &cairn_tests::golden("tiny-chat")).await.expect("loads");
+    engine.load("other", &cairn_tests::tiny_model("llama/tiny-chat")).await.expect("loads");
     let message =
         continued(&engine, &file, request(&[4], 5)).await.err().expect("is refused").message;
     assert!(message.contains("was made with another model (model; other is loaded): load that one, or make the file anew"), "{message}");
@@ -148,8 +148,8 @@ async fn a_file_that_does_not_fit_is_refused() {
 /// with one sentence.
 async fn check_foreign(written: &str, reader: &str, expected: &str) {
     let (from, to) = (tempfile::tempdir().expect("folder"), tempfile::tempdir().expect("folder"));
-    cairn_tests::copy_with_tokenizer(written, from.path()).expect("copies");
-    cairn_tests::copy_with_tokenizer(reader, to.path()).expect("copies");
+    cairn_tests::copy_tiny_model(written, from.path()).expect("copies");
+    cairn_tests::copy_tiny_model(reader, to.path()).expect("copies");
     let place = tempfile::tempdir().expect("folder");
     let (own, foreign) =
         (place.path().join("own.safetensors"), place.path().join("foreign.safetensors"));

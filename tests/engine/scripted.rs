@@ -28,8 +28,11 @@ impl Scripted {
         }
         std::fs::write(folder.path().join("config.json"), config.to_string()).expect("config.json");
         for file in ["tokenizer.json", "tokenizer_config.json"] {
-            std::fs::copy(cairn_tests::golden("tiny-chat").join(file), folder.path().join(file))
-                .expect(file);
+            std::fs::copy(
+                cairn_tests::tiny_model("llama/tiny-chat").join(file),
+                folder.path().join(file),
+            )
+            .expect(file);
         }
         Scripted { folder, script: script.to_vec() }
     }

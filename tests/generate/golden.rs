@@ -1,7 +1,6 @@
 //! The checkpoints of these tests, and the plain answers to compare with.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use cairn_lm::cache::LayerCache;
@@ -31,49 +30,34 @@ pub const KINDS: &[&str] = &[
 ];
 
 pub fn golden(name: &str) -> Golden {
-    let folder = cairn_tests::goldens().join(name);
+    let folder = cairn_tests::tiny_model(name);
     let (model, _) = Model::load(&folder, LoadOptions { keep_quantized: true })
         .unwrap_or_else(|error| panic!("{name}: {error}"));
-    let expected =
-        Array::load_safetensors(folder.join("expected.safetensors")).expect("expected.safetensors");
+    let expected = cairn_tests::goldens().join(name).join("expected.safetensors");
+    let expected = Array::load_safetensors(expected).expect("expected.safetensors");
     let prompt = expected["tokens"].as_slice::<i32>().iter().map(|&id| id as u32).collect();
     Golden { name: name.to_owned(), model, prompt }
 }
 
 /// Every checkpoint.
 pub fn all() -> Vec<Golden> {
-    let mut names = Vec::new();
-    for architecture in folders(&cairn_tests::goldens()) {
-        for case in folders(&architecture)
-            .into_iter()
-            .filter(|case| case.join("expected.safetensors").exists())
-        {
-            let parts: Vec<String> =
-                case.iter().rev().take(2).map(|part| part.to_string_lossy().into_owned()).collect();
-            names.push(format!("{}/{}", parts[1], parts[0]));
-        }
-    }
-    names.sort();
-    names.iter().map(|name| golden(name)).collect()
-}
-
-fn folders(parent: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(parent).expect("the folder of goldens");
-    entries.map(|entry| entry.expect("entry").path()).filter(|path| path.is_dir()).collect()
+    cairn_tests::tiny_models().iter().map(|name| golden(name)).collect()
 }
 
 /// A tiny model whose tokens are bytes and whose answers are lower-case letters and spaces.
 pub fn chat() -> LoadedModel {
-    LoadedModel::load(&cairn_tests::golden("tiny-chat"), LoadOptions { keep_quantized: true })
-        .expect("tiny-chat")
+    LoadedModel::load(
+        &cairn_tests::tiny_model("llama/tiny-chat"),
+        LoadOptions { keep_quantized: true },
+    )
+    .expect("tiny-chat")
 }
 
-/// A checkpoint with a tokenizer of which ids below 128 are bytes, and without end-of-sequence
-/// tokens, so that answers end only at their limit.
+/// A checkpoint with the tokenizer of bytes and without end-of-sequence tokens, so that answers end
+/// only at their limit.
 pub fn loaded(name: &str) -> Rc<LoadedModel> {
-    let folder = tempfile::tempdir().expect("folder");
-    cairn_tests::copy_with_tokenizer(name, folder.path()).expect("copies");
-    let loaded = LoadedModel::load(folder.path(), LoadOptions { keep_quantized: true });
+    let folder = cairn_tests::tiny_model(name);
+    let loaded = LoadedModel::load(&folder, LoadOptions { keep_quantized: true });
     let mut loaded = loaded.unwrap_or_else(|error| panic!("{name}: {error}"));
     loaded.eos_token_ids.clear();
     Rc::new(loaded)

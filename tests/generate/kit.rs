@@ -165,7 +165,7 @@ fn draft_models_come_and_go() {
     let plain = text(&results(&mut kit, "Hello", &params(30)));
     kit.unload_draft_model();
 
-    let folder = cairn_tests::golden("tiny-chat");
+    let folder = cairn_tests::tiny_model("llama/tiny-chat");
     assert!(kit.is_draft_model_compatible(&folder).expect("config"));
     kit.load_draft_model(&folder, LOAD).expect("draft");
     for (speculative_decoding, drafted) in
@@ -183,7 +183,7 @@ fn draft_models_come_and_go() {
         assert_eq!(num_drafted, if drafted { 20 } else { 0 }, "{speculative_decoding:?}");
     }
 
-    let other = cairn_tests::golden("dense-tied");
+    let other = cairn_tests::tiny_model("llama/dense-tied");
     assert!(!kit.is_draft_model_compatible(&other).expect("config"));
     assert!(
         kit.set_draft_model(loaded("llama/dense-tied"))
@@ -201,7 +201,7 @@ fn draft_models_come_and_go() {
 fn progress_tells_of_both_models_and_what_was_cached() {
     let options = ModelKitOptions { prefill_step_size: Some(4), ..ModelKitOptions::default() };
     let mut kit = ModelKit::new(Rc::new(chat()), options).expect("kit");
-    kit.load_draft_model(&cairn_tests::golden("tiny-chat"), LOAD).expect("draft");
+    kit.load_draft_model(&cairn_tests::tiny_model("llama/tiny-chat"), LOAD).expect("draft");
     let events = |kit: &mut ModelKit, prompt: &[u32]| {
         let mut events = Vec::new();
         let mut on_progress = |event| {

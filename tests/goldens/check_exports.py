@@ -4,7 +4,7 @@
     python tests/goldens/check_exports.py OUT_FOLDER
 
 The prompt is continued by `mlx_lm.generate --prompt-cache-file`, the conversation through `load_prompt_cache` and `generate_step`. Equal on
-tests/goldens/llama/tiny-chat and on SmolLM2-135M-Instruct (a CPU, float32).
+`llama/tiny-chat` and on SmolLM2-135M-Instruct (a CPU, float32).
 """
 
 import contextlib

@@ -19,10 +19,18 @@ pub fn test() -> Result<()> {
 
     let flows = root().join("tests/e2e");
     if flows.exists() {
+        write_tiny_models();
         node::install(&flows)?;
         node::npm(&flows, &["test"])?;
     }
     Ok(())
+}
+
+/// Writes every tiny random model, for flows that read them outside Rust.
+pub fn write_tiny_models() {
+    for name in cairn_tiny_models::tiny_models() {
+        cairn_tiny_models::tiny_model(&name);
+    }
 }
 
 /// Formatting and lints of Rust and of the interface; a warning fails.

@@ -54,6 +54,8 @@ enum Chore {
         /// Targets in fuzz/fuzz_targets; all of them where none is named.
         targets: Vec<String>,
     },
+    /// Write the tiny random models of the tests to target/tiny-models.
+    TinyModels,
     /// Install the system packages of one part of the work.
     Packages {
         #[arg(value_enum)]
@@ -88,6 +90,10 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Mlx => mlx::make(),
         Chore::Starter => starter::fetch(),
         Chore::Fuzz { seconds, targets } => fuzz::run_targets(seconds, &targets),
+        Chore::TinyModels => {
+            check::write_tiny_models();
+            Ok(())
+        }
         Chore::Packages { part } => system::ensure(part),
     }
 }

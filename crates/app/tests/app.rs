@@ -11,6 +11,7 @@ use cairn_app::wire::{
     MessageStatus, Model, NamedCache, Reply, Role, Settings,
 };
 use cairn_app::{App, CacheVariables, DataFolder, OfflineCaches, OpenError, Options};
+use cairn_tiny_models::copy_tiny_model;
 use tempfile::TempDir;
 use tokio::sync::broadcast::Receiver;
 
@@ -21,19 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A data folder of its own, with the tiny model among the imported ones.
 fn home_with_model() -> TempDir {
     let home = tempfile::tempdir().unwrap();
-    let source =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama").join(MODEL);
-    let folder = home.path().join("models").join(MODEL);
-    std::fs::create_dir_all(&folder).unwrap();
-    for name in [
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ] {
-        std::fs::copy(source.join(name), folder.join(name)).unwrap();
-    }
+    copy_tiny_model("llama/tiny-chat", &home.path().join("models").join(MODEL)).unwrap();
     home
 }
 

@@ -231,10 +231,10 @@ mod tests {
 
     /// A folder with the weight file of a checkpoint.
     fn folder() -> tempfile::TempDir {
-        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama");
         let folder = tempfile::tempdir().unwrap();
         let file = "model.safetensors";
-        std::fs::copy(golden.join("dense-tied").join(file), folder.path().join(file)).unwrap();
+        let golden = cairn_tiny_models::tiny_model("llama/dense-tied").join(file);
+        std::fs::copy(golden, folder.path().join(file)).unwrap();
         folder
     }
 

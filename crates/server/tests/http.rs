@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use cairn_app::wire::{
 };
 use cairn_app::{App, CacheVariables, DataFolder, Options};
 use cairn_server::{ServeError, ServeOptions, Server};
+use cairn_tiny_models::copy_tiny_model;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -443,19 +443,8 @@ async fn preview(running: &Running, file: &[u8]) -> ImportPreview {
 /// Loads the tiny model, sends it a message, and saves its prompt cache under a name.
 async fn named_cache(running: &Running) -> NamedCache {
     const MODEL: &str = "tiny-chat";
-    let source =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama").join(MODEL);
     let folder = running.home.path().join("models").join(MODEL);
-    std::fs::create_dir_all(&folder).unwrap();
-    for name in [
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ] {
-        std::fs::copy(source.join(name), folder.join(name)).unwrap();
-    }
+    copy_tiny_model("llama/tiny-chat", &folder).unwrap();
     let Reply::Bootstrap { settings, .. } = running.ask(Command::Bootstrap).await else {
         panic!("no settings")
     };

@@ -1,12 +1,13 @@
 //! Runs the `cairn` binary on a data folder of its own.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use cairn_app::wire::{self, Reply, Settings};
 use cairn_app::{App, CacheVariables, DataFolder, Options};
+use cairn_tiny_models::{copy_tiny_model, tiny_model};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -47,18 +48,8 @@ impl Program {
 
     /// Copies the tiny model into the data folder under `name` and returns its folder.
     pub fn copy_model(&self, name: &str) -> PathBuf {
-        let source = golden("llama").join(MODEL);
         let folder = self.home().join("models").join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        for file in [
-            "config.json",
-            "generation_config.json",
-            "model.safetensors",
-            "tokenizer.json",
-            "tokenizer_config.json",
-        ] {
-            std::fs::copy(source.join(file), folder.join(file)).unwrap();
-        }
+        copy_tiny_model("llama/tiny-chat", &folder).unwrap();
         folder
     }
 
@@ -67,7 +58,7 @@ impl Program {
     /// template has no special tokens.
     pub fn copy_quantizable_model(&self, name: &str) {
         let folder = self.copy_model(name);
-        let source = golden("qwen3_moe/quant4");
+        let source = tiny_model("qwen3_moe/quant4");
         for file in ["config.json", "model.safetensors"] {
             std::fs::copy(source.join(file), folder.join(file)).unwrap();
         }
@@ -182,8 +173,4 @@ impl Program {
         let entries = std::fs::read_dir(self.home().join("prompt-cache-v2")).unwrap().flatten();
         entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
     }
-}
-
-fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(name)
 }

@@ -1,8 +1,6 @@
 //! Behaviour that all kinds of caches share: masks, trimming, snapshots, quantization,
 //! continuation.
 
-use std::path::Path;
-
 use mlx_rs::{Array, ops};
 
 use super::*;
@@ -441,7 +439,7 @@ fn quantization_begins_when_it_is_due() {
 }
 
 fn llama() -> Model {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama/gqa");
+    let folder = cairn_tiny_models::tiny_model("llama/gqa");
     Model::load(&folder, LoadOptions { keep_quantized: false }).unwrap().0
 }
 

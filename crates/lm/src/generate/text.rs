@@ -225,15 +225,11 @@ impl Withheld {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     /// Tokens below 256 are bytes; 256 to 258 are "<|endoftext|>", "<|im_start|>" and "<|im_end|>".
     fn tokenizer() -> Rc<Tokenizer> {
-        let folder =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama/tiny-chat");
-        Rc::new(Tokenizer::load(&folder).unwrap())
+        Rc::new(Tokenizer::load(&cairn_tiny_models::tiny_model("llama/tiny-chat")).unwrap())
     }
 
     /// Decodes `tokens` and compares the text, its visible part and the stop string.

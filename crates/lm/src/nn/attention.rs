@@ -159,7 +159,7 @@ mod tests {
     use crate::weights::mlx_dtype;
     use cairn_formats::safetensors::{Limits, SafetensorsFile};
 
-    /// The cases of tests/goldens/make_caches.py: what mlx-lm's quantized attention returns.
+    /// The cases of tests/goldens/caches.py: what mlx-lm's quantized attention returns.
     fn check(name: &str, file: &SafetensorsFile) {
         let tensor = |name: &str| {
             let tensor = file.tensor(name).unwrap();

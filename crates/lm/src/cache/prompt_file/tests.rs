@@ -12,7 +12,7 @@ use crate::cache::{KeysValues, LayerCache, QuantizedArray};
 use crate::ffi;
 use crate::weights::mlx_dtype;
 
-/// The cases of tests/goldens/make_caches.py.
+/// The cases of tests/goldens/caches.py.
 const CASES: [&str; 12] = [
     "kv",
     "rotating",

@@ -1,0 +1,448 @@
+"""The goldens: tiny random checkpoints of every architecture, and what mlx-lm 0.32.0 on MLX 0.32.2 (CPU, float32) computes from them.
+
+In a venv holding `mlx[cpu]==0.32.2` and `mlx-lm==0.32.0`:
+
+    python tests/goldens/make_goldens.py [NAME]...
+
+A NAME is a model (`llama/quant4-tied`), a family (`llama`), or one of what stands in files of its own beside this: `caches`, `prompts`,
+`sampling`. Without a NAME it makes all of these. `starter` needs a folder too: see `starter.py`. A new family is one entry of FAMILIES.
+
+No checkpoint is committed: `draw.py` draws it from a seed, and so does the Rust crate `tests/tiny-models`. A model has a folder with
+
+    config.json            of an MLX / Hugging Face model folder
+    weights.json           the seed, what to draw, and a digest of the drawn checkpoint
+    expected.safetensors   tokens   i32 [T]          a random prompt (T is 24 unless the case says otherwise)
+                           logits   f32 [T, vocab]   one forward pass over it without a cache
+                           greedy   i32 [16]         its greedy continuation by `generate_step` (tiny-chat: [400])
+                           tokens2  i32 [24]         another prompt, run through one cache as 16 tokens, then 8
+                           logits2  f32 [8, vocab]   what the second of these two calls returns
+
+The oracle loads the drawn folder as any other, casts every floating-point parameter to float32 and keeps quantized weights quantized. Each case
+takes the first seed with which no greedy choice is a near tie and the continuation is not one token over and over. On one machine two runs give
+the same bytes; elsewhere the last bits of the logits differ: OpenBLAS's kernels for other processors moved them by up to 1e-5.
+
+`llama/tiny-chat` is a model to chat with: ids 0–255 are the bytes, then come <|endoftext|>, <|im_start|>, <|im_end|> (`tokenizer/`). Its weights
+favour lower-case letters and spaces, so that greedy answers are printable and go on without an end-of-sequence token. Its `tokens` are the
+rendered chat [{"role": "user", "content": "Hello"}] with the generation prompt.
+"""
+
+import importlib
+import itertools
+import json
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+from draw import Tensor, digest, integers, quantize, uniform
+from mlx.utils import tree_flatten
+from mlx_lm.generate import generate_step
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_tokenizer
+from oracle import GOLDENS, check_versions, load_float32, write_checkpoint, write_json
+
+DTYPES = {"float32": "F32", "bfloat16": "BF16"}
+LETTERS = b"abcdefghijklmnopqrstuvwxyz "
+MIN_GAP = 0.01  # between the two best logprobs, at every greedy step
+
+
+# ---------------------------------------------------------------- What a family's weights are
+
+
+def like_inputs(shape, gain=1.5):
+    """A matrix whose outputs are `gain` times its inputs' size, so that logits lie well apart."""
+    bound = gain * (3 / shape[-1]) ** 0.5
+    return -bound, bound
+
+
+def usual(name, shape):
+    """The bounds of a weight."""
+    if name.endswith("norm.weight"):
+        return 0.5, 1.5
+    if name.endswith(".bias"):
+        return -0.5, 0.5
+    if "embed_tokens" in name:  # small beside what the layers add, or a tied model only repeats its last token
+        return -0.6, 0.6
+    return like_inputs(shape)
+
+
+def gemma3_text(name, shape):
+    if name == "model.norm.weight":  # stored less one; tied logits are small without it
+        return 2.5, 3.5
+    if name.endswith("norm.weight"):
+        return -0.5, 0.5
+    if "embed_tokens" in name:  # the model multiplies by the root of its width: small beside what the layers add
+        bound = 1.2 * shape[-1] ** -0.5
+        return -bound, bound
+    return like_inputs(shape)
+
+
+def qwen3_next(name, shape):
+    if name.endswith("A_log"):
+        return -1.0, 1.0
+    if name.endswith("dt_bias"):  # states that fade within a few tokens beside states that last the whole prompt
+        return -5.0, 1.0
+    if name.endswith("conv1d.weight"):
+        return -0.5, 0.5
+    return usual(name, shape)
+
+
+# ---------------------------------------------------------------- How a checkpoint is stored
+
+
+def as_loaded(tensors):
+    return tensors
+
+
+def tied(tensors):
+    """Without the matrix that mlx-lm makes for a model that has none."""
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith("lm_head.")}
+
+
+def unstacked(tensors):
+    """Each expert by itself, as Hugging Face stores them."""
+    stored = {}
+    for name, tensor in tensors.items():
+        if ".switch_mlp." in name:
+            experts = range(tensor.shape[0])
+            stored |= {name.replace("switch_mlp", f"experts.{expert}"): tensor.with_shape(*tensor.shape[1:]) for expert in experts}
+        else:
+            stored[name] = tensor
+    return stored
+
+
+def qwen3_next_as_published(tensors):
+    """Each expert by itself, norm weights less one, convolution weights turned, and tensors that predict further tokens, which nobody reads."""
+    stored = {"mtp.norm.weight": Tensor((8,), 0, 0), "mtp.fc.weight": Tensor((8, 16), 0, 0)}
+    for name, tensor in unstacked(tensors).items():
+        if name.endswith("conv1d.weight"):
+            stored[name] = tensor.with_shape(tensor.shape[0], tensor.shape[2], tensor.shape[1])
+        elif name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+            stored[name] = tensor.shifted(-1.0)
+        else:
+            stored[name] = tensor
+    return stored
+
+
+def favouring_letters(tensors):
+    """Makes the first hidden dimension a constant that no layer writes to: letters and spaces ask for it, all else is pushed away by it."""
+    vocab = tensors["lm_head.weight"].shape[0]
+    tensors["model.embed_tokens.weight"].patches = [[0, vocab, 0, 1, 2.0, 2.0]]
+    likely = [[32, 33, 0, 1, 5.0, 5.0], [97, 123, 0, 1, 5.0, 5.0]]
+    tensors["lm_head.weight"].patches = [[0, vocab, 0, 1, -5.0, -5.0], *likely]
+    tensors["model.norm.weight"].patches = [[0, 1, 0, 1, 1.0, 1.0]]
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor.patches = [[0, 1, 0, tensor.shape[1], 0.0, 0.0]]
+    return tensors
+
+
+# ---------------------------------------------------------------- The families and their cases
+
+
+@dataclass
+class Case:
+    config: dict
+    stored: object = as_loaded  # the tensors as mlx-lm has them, {name: Tensor}, to the tensors of the file
+    num_tokens: int = 24
+    num_greedy: int = 16
+    num_distinct: int = 8  # greedy tokens at least
+    min_gap: float = MIN_GAP
+    alphabet: bytes | None = None  # what greedy tokens are among
+    num_shards: int = 1
+    prompt: str | None = None  # a chat's message in place of random tokens
+    generation_config: dict | None = None
+
+
+@dataclass
+class Family:
+    module: str  # of mlx_lm.models
+    bounds: object  # of a weight, by its name and shape
+    cases: dict
+
+
+def quantization(bits, group_size=32, **layers):
+    """The config entry; a layer is named with `__` for `.`, and takes False or (bits, group_size)."""
+    entry = {"group_size": group_size, "bits": bits, "mode": "affine"}
+    for name, choice in layers.items():
+        entry[name.replace("__", ".")] = choice and {"bits": choice[0], "group_size": choice[1]}
+    return entry
+
+
+def without(config, *names):
+    return {name: value for name, value in config.items() if name not in names}
+
+
+def llama():
+    dense = dict(
+        architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=128, rms_norm_eps=1e-5, rope_theta=10000.0, max_position_embeddings=4096, tie_word_embeddings=False,
+        hidden_act="silu", torch_dtype="float32", bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    quant = dense | dict(hidden_size=64, intermediate_size=96)
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+    mixed = quantization(
+        4, 32, lm_head=(6, 64), model__embed_tokens=(8, 32), model__layers__0__self_attn__v_proj=(8, 64),
+        model__layers__0__mlp__down_proj=(8, 32), model__layers__1__self_attn__o_proj=False,
+    )  # fmt: skip
+    tiny_chat = quant | dict(
+        vocab_size=259, bos_token_id=None, eos_token_id=[258, 256], quantization=quantization(4, 32, model__embed_tokens=(8, 32), lm_head=(8, 32))
+    )
+    mistral = dict(architectures=["MistralForCausalLM"], model_type="mistral", head_dim=16, sliding_window=None, rope_theta=1000000.0)
+    return Family("llama", usual, {
+        "dense-tied": Case(dense | dict(tie_word_embeddings=True)),
+        "dense-untied": Case(dense),
+        "dense-bf16": Case(dense | dict(torch_dtype="bfloat16")),
+        "quant4-tied": Case(quant | dict(tie_word_embeddings=True, quantization=quantization(4))),
+        "quant4-untied": Case(quant | dict(intermediate_size=128, quantization=quantization(4, 64))),
+        "quant-mixed": Case(quant | dict(quantization=mixed)),
+        "quant-bias": Case(quant | dict(attention_bias=True, mlp_bias=True, quantization=quantization(4))),
+        **{f"quant{bits}": Case(quant | dict(quantization=quantization(bits))) for bits in (2, 3, 5, 6, 8)},
+        # mlx_lm.convert writes the entry under both keys; this folder has the second only.
+        "quantization-config": Case(quant | dict(quantization_config=quantization(4))),
+        "rope-llama3": Case(quant | dict(rope_scaling=llama3, quantization=quantization(4)), num_tokens=72),
+        "rope-linear": Case(dense | dict(rope_scaling={"type": "linear", "factor": 2.0})),
+        "rope-traditional": Case(dense | dict(rope_traditional=True)),
+        "head-dim": Case(dense | dict(head_dim=16)),
+        "bias": Case(dense | dict(attention_bias=True, mlp_bias=True)),
+        "mistral": Case(dense | mistral),
+        "gqa": Case(dense | dict(num_key_value_heads=1)),
+        "sharded": Case(dense | dict(torch_dtype="bfloat16", num_hidden_layers=3), num_shards=2),
+        # Over 400 steps the smallest gap is smaller; it still is a hundred times what another order of summation changes.
+        "tiny-chat": Case(
+            tiny_chat, favouring_letters, num_greedy=400, num_distinct=14, min_gap=MIN_GAP / 10, alphabet=LETTERS, prompt="Hello",
+            generation_config={"eos_token_id": [258, 256], "pad_token_id": 256},
+        ),
+    })  # fmt: skip
+
+
+def gemma3_text_family():
+    """Every prompt is longer than twice the sliding window."""
+    dense = dict(
+        architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", hidden_size=32, intermediate_size=40, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, vocab_size=128, rms_norm_eps=1e-6, rope_theta=1000000.0,
+        rope_local_base_freq=10000.0, query_pre_attn_scalar=12, sliding_window=8, sliding_window_pattern=2, max_position_embeddings=4096,
+        rope_scaling=None, hidden_activation="gelu_pytorch_tanh", attn_logit_softcapping=None, final_logit_softcapping=None,
+        torch_dtype="float32", bos_token_id=2, eos_token_id=1,
+    )  # fmt: skip
+    quant = dense | dict(hidden_size=64, intermediate_size=96, head_dim=16)
+    mixed = quantization(4, model__embed_tokens=(8, 64), model__layers__0__mlp__up_proj=(8, 32), model__layers__1__self_attn__k_proj=False)
+    # As Gemma 3 270M's config, which lists the layers; the reference takes its default pattern of 6.
+    layer_types = without(dense, "sliding_window_pattern") | dict(
+        num_hidden_layers=6, layer_types=["sliding_attention"] * 5 + ["full_attention"], sliding_window=10, torch_dtype="bfloat16"
+    )
+    long_prompt = dense | dict(sliding_window=5, rope_scaling={"rope_type": "linear", "factor": 8.0})
+    return Family("gemma3_text", gemma3_text, {
+        "dense": Case(dense, tied),
+        "dense-bf16": Case(dense | dict(torch_dtype="bfloat16"), tied),
+        "pattern3": Case(dense | dict(num_hidden_layers=5, sliding_window_pattern=3, num_key_value_heads=1), tied),
+        "layer-types": Case(layer_types, tied),
+        "long-prompt": Case(long_prompt, tied, num_tokens=72),
+        "untied": Case(dense),
+        "quant4": Case(quant | dict(quantization=quantization(4)), tied),
+        "quant-mixed": Case(quant | dict(quantization=mixed), tied),
+    })  # fmt: skip
+
+
+def qwen3():
+    dense = dict(
+        architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, vocab_size=128, rms_norm_eps=1e-6, rope_theta=1000000.0, rope_scaling=None,
+        max_position_embeddings=4096, tie_word_embeddings=False, hidden_act="silu", torch_dtype="float32", bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    # Configs of newer tools say it here and not under rope_theta.
+    nested = dict(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 50000.0}, torch_dtype="bfloat16")
+    quant4 = dict(hidden_size=64, intermediate_size=96, tie_word_embeddings=True, quantization=quantization(4))
+    return Family("qwen3", usual, {
+        "dense": Case(dense),
+        "rope-parameters": Case(without(dense, "rope_theta", "rope_scaling") | nested),
+        "quant4-tied": Case(dense | quant4),
+    })  # fmt: skip
+
+
+def qwen3_moe():
+    """A prompt of 24 tokens makes 72 pairs of a token and an expert, enough for the reference to sort them; steps of 16 or fewer stay unsorted."""
+    dense = dict(
+        architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1, head_dim=16, vocab_size=128, rms_norm_eps=1e-6, rope_theta=1000000.0, rope_scaling=None,
+        max_position_embeddings=4096, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, decoder_sparse_step=1, mlp_only_layers=[],
+        norm_topk_prob=True, tie_word_embeddings=False, hidden_act="silu", torch_dtype="float32", bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    quant = dense | dict(hidden_size=64, head_dim=32, moe_intermediate_size=32)
+    # Conversions keep routers at 8 bits.
+    routers = dict(model__layers__0__mlp__gate=(8, 64), model__layers__1__mlp__gate=(8, 64))
+    # Gate and up of different kinds cannot be one product.
+    mixed = quantization(4, model__layers__0__mlp__switch_mlp__up_proj=(8, 32), model__layers__1__mlp__gate=False)
+    return Family("qwen3_moe", usual, {
+        "dense": Case(dense),
+        "plain-scores": Case(dense | dict(norm_topk_prob=False, tie_word_embeddings=True)),
+        "mlp-only": Case(dense | dict(mlp_only_layers=[0])),
+        "sparse-step": Case(dense | dict(num_hidden_layers=3, decoder_sparse_step=2, torch_dtype="bfloat16")),
+        "unstacked": Case(dense | dict(torch_dtype="bfloat16"), unstacked),
+        "quant4": Case(quant | dict(quantization=quantization(4, **routers))),
+        "quant-mixed": Case(quant | dict(quantization=mixed)),
+    })  # fmt: skip
+
+
+def qwen3_next_family():
+    """In `dense` and `quant4` the prompt of 150 tokens is more than two chunks of the gated delta rule, and its experts are sorted."""
+    dense = dict(
+        architectures=["Qwen3NextForCausalLM"], model_type="qwen3_next", hidden_size=32, intermediate_size=40, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=16, partial_rotary_factor=0.25, rope_theta=10000.0, rope_scaling=None,
+        full_attention_interval=2, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=12,
+        linear_conv_kernel_dim=4, num_experts=4, num_experts_per_tok=2, decoder_sparse_step=1, mlp_only_layers=[], moe_intermediate_size=12,
+        shared_expert_intermediate_size=16, norm_topk_prob=True, rms_norm_eps=1e-6, vocab_size=80, max_position_embeddings=4096,
+        tie_word_embeddings=False, attention_bias=False, hidden_act="silu", torch_dtype="float32", bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    # mlx_lm.convert keeps what chooses experts at eight bits.
+    gates = {f"model__layers__{layer}__mlp__{gate}": (8, 64) for layer in range(2) for gate in ("gate", "shared_expert_gate")}
+    quant = dense | dict(
+        hidden_size=64, intermediate_size=64, linear_value_head_dim=8, moe_intermediate_size=32, shared_expert_intermediate_size=32,
+        quantization=quantization(4, 32, **gates),
+    )  # fmt: skip
+    # The default interval: three layers of the gated delta rule, then one that attends.
+    interval = without(dense, "full_attention_interval") | dict(num_hidden_layers=4, num_experts=3)
+    return Family("qwen3_next", qwen3_next, {
+        "dense": Case(dense, num_tokens=150),
+        "tied": Case(dense | dict(tie_word_embeddings=True, attention_bias=True)),
+        "equal-heads": Case(dense | dict(linear_num_key_heads=4, num_key_value_heads=2, linear_conv_kernel_dim=3)),
+        "interval": Case(interval | dict(norm_topk_prob=False, torch_dtype="bfloat16")),
+        "some-experts": Case(dense | dict(num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[3], torch_dtype="bfloat16")),
+        "hugging-face": Case(dense, qwen3_next_as_published),
+        "quant4": Case(quant, num_tokens=150),
+        "quant4-tied": Case(quant | dict(tie_word_embeddings=True)),
+    })  # fmt: skip
+
+
+FAMILIES = {
+    "llama": llama(),
+    "gemma3_text": gemma3_text_family(),
+    "qwen3": qwen3(),
+    "qwen3_moe": qwen3_moe(),
+    "qwen3_next": qwen3_next_family(),
+}
+
+
+# ---------------------------------------------------------------- Making one
+
+
+def tensors_of(family, case):
+    """What to draw for a case: the entries of `weights.json`."""
+    module = importlib.import_module(f"mlx_lm.models.{family.module}")
+    model = module.Model(module.ModelArgs.from_dict(case.config))
+    dtype = DTYPES[case.config["torch_dtype"]]
+    tensors = {name: Tensor(array.shape, *family.bounds(name, array.shape), dtype) for name, array in tree_flatten(model.parameters())}
+    if entry := case.config.get("quantization") or case.config.get("quantization_config"):
+        for name, layer in model.named_modules():
+            if hasattr(layer, "to_quantized") and (choice := entry.get(name, entry)):
+                tensor = tensors[f"{name}.weight"]
+                tensor.bits, tensor.group_size = choice["bits"], choice["group_size"]
+    return {name: tensor.described() for name, tensor in sorted(case.stored(tensors).items())}
+
+
+def check_quantization(weights, stored):
+    """That MLX reads back from the packed words what was packed."""
+    for name, entry in weights["tensors"].items():
+        if bits := entry.get("bits"):
+            values = integers(weights["seed"], name, entry)
+            quants, steps, lowest = quantize(values, bits, entry["group_size"])
+            shape = (len(values), -1)
+            wanted = quants.reshape(*steps.shape, -1) * steps[..., None] + lowest[..., None]
+            packed = mx.array(np.frombuffer(stored[name][2], "<u4")).reshape(shape)
+            scales, biases = (mx.array(part.astype(np.float32)) for part in (steps, lowest))
+            found = mx.dequantize(packed, scales, biases, entry["group_size"], bits)
+            assert np.array_equal(np.array(found), wanted.reshape(values.shape).astype(np.float32)), name
+
+
+def expected(model, tokens, tokens2, num_greedy):
+    """The arrays of `expected.safetensors`, and the smallest gap between the two best logprobs on the greedy path."""
+    cache = make_prompt_cache(model)
+    model(tokens2[None, :16], cache=cache)
+    steps = list(generate_step(tokens, model, mx.default_stream(mx.cpu), max_tokens=num_greedy))
+    best = mx.sort(mx.stack([logprobs for _, logprobs in steps]), axis=-1)[:, -2:]
+    arrays = {
+        "tokens": tokens,
+        "logits": model(tokens[None])[0],
+        "greedy": mx.array([token for token, _ in steps], mx.int32),
+        "tokens2": tokens2,
+        "logits2": model(tokens2[None, 16:], cache=cache)[0],
+    }
+    assert arrays["logits"].dtype == arrays["logits2"].dtype == mx.float32
+    return arrays, mx.min(best[:, 1] - best[:, 0]).item()
+
+
+def attempt(case, weights):
+    """The expected arrays with one seed; None where the greedy path does not suit."""
+    seed = weights["seed"]
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        stored = write_checkpoint(folder, case.config, weights)
+        check_quantization(weights, stored)
+        num_ids = min(case.config["vocab_size"], 256)
+        tokens, tokens2 = (
+            mx.array(uniform(seed, name, 3, num_ids - 1, (length,)).astype(np.int32))
+            for name, length in [("tokens", case.num_tokens), ("tokens2", 24)]
+        )
+        if case.prompt:
+            chat = [{"role": "user", "content": case.prompt}]
+            tokens = mx.array(load_tokenizer(folder).apply_chat_template(chat, add_generation_prompt=True), mx.int32)
+        model, _ = load_float32(folder)
+        arrays, gap = expected(model, tokens, tokens2, case.num_greedy)
+    greedy = arrays["greedy"].tolist()
+    num_late = len(set(greedy[case.num_greedy // 2 :]))
+    suits = gap > case.min_gap and len(set(greedy)) >= case.num_distinct and num_late >= case.num_distinct // 2
+    suits = suits and (case.alphabet is None or set(greedy) <= set(case.alphabet))
+    return (arrays, gap, digest(stored)) if suits else None
+
+
+def write_weights(path, weights):
+    """JSON with a tensor a line."""
+    head = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in weights.items() if key != "tensors")
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in weights["tensors"].items())
+    path.write_text(f'{{\n{head} "tensors": {{\n{lines}\n }}\n}}\n', encoding="utf-8")
+
+
+def make(name, family, case):
+    """Writes the folder of one model."""
+    weights = {"num_shards": case.num_shards} if case.num_shards > 1 else {}
+    weights["tensors"] = tensors_of(family, case)
+    for seed in itertools.count():
+        weights["seed"] = seed
+        if found := attempt(case, weights):
+            break
+    arrays, gap, weights["sha256"] = found
+    folder = GOLDENS / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", case.config)
+    if case.generation_config:
+        write_json(folder / "generation_config.json", case.generation_config)
+    write_weights(folder / "weights.json", weights)
+    mx.save_safetensors(str(folder / "expected.safetensors"), arrays)
+    print(f"{name}: seed {seed}, smallest gap {gap:.4f}, {len(set(arrays['greedy'].tolist()))} distinct greedy tokens", flush=True)
+    if case.prompt:
+        print(f"  {bytes(arrays['greedy'].tolist())!r}")
+
+
+def main():
+    mx.set_default_device(mx.cpu)
+    mx.disable_compile()  # compiled kernels on the CPU need a C++ compiler at run time
+    beside = ["caches", "prompts", "sampling"]
+    for name in sys.argv[1:] or [*FAMILIES, *beside]:
+        if name in beside:
+            importlib.import_module(name).main()
+            continue
+        if name == "starter":
+            importlib.import_module(name).main(sys.argv[2])
+            return
+        check_versions()
+        family, _, only = name.partition("/")
+        for case in [only] if only else FAMILIES[family].cases:
+            make(f"{family}/{case}", FAMILIES[family], FAMILIES[family].cases[case])
+
+
+if __name__ == "__main__":
+    main()
