@@ -1,7 +1,6 @@
 //! The app as one value: what it owns, and what its parts do through it. `lifecycle.rs` opens, asks
 //! and closes it.
 
-use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::cache::previews::Imports;
 use crate::cache::saved;
 use crate::chat::running::RunningAnswers;
+use crate::lifecycle::FolderLock;
 use crate::wire::{Event, Settings};
 use crate::{DataFolder, OpenError, convert};
 
@@ -69,7 +69,7 @@ pub struct App {
     pub(crate) tasks: TaskTracker,
     pub(crate) cache_rows: Mutex<Option<JoinHandle<()>>>,
     pub(crate) runtime: tokio::runtime::Handle,
-    pub(crate) lock: Mutex<Option<File>>,
+    pub(crate) lock: Mutex<Option<FolderLock>>,
 }
 
 impl App {

@@ -159,9 +159,20 @@ impl App {
     }
 }
 
-/// Takes the lock that makes this process the only one with the data folder. The system gives it
-/// back however the process ends.
-fn lock(data_folder: &DataFolder) -> Result<File, OpenError> {
+/// The lock that makes this process the only one with the data folder. The system gives it back
+/// however the process ends.
+#[derive(Debug)]
+pub(crate) struct FolderLock(File);
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a child process that is just being started holds a copy
+        // of it until it runs its program.
+        let _ = self.0.unlock();
+    }
+}
+
+fn lock(data_folder: &DataFolder) -> Result<FolderLock, OpenError> {
     let path = data_folder.lock();
     let file = File::options()
         .create(true)
@@ -169,7 +180,7 @@ fn lock(data_folder: &DataFolder) -> Result<File, OpenError> {
         .open(&path)
         .map_err(|error| not_writable(&path, error))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(FolderLock(file)),
         Err(TryLockError::WouldBlock) => {
             Err(OpenError::AlreadyRunning { folder: data_folder.home().to_owned() })
         }
@@ -186,4 +197,21 @@ fn cleanup_lock(data_folder: &DataFolder) -> Option<File> {
 
 fn not_writable(path: &Path, source: io::Error) -> OpenError {
     OpenError::NotWritable { path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_given_back_is_free_while_a_child_still_has_a_copy_of_the_file() {
+        let home = tempfile::tempdir().expect("a folder");
+        let data_folder = DataFolder::new(home.path());
+        let held = lock(&data_folder).expect("is free");
+        let copy = held.0.try_clone().expect("a copy");
+        assert!(matches!(lock(&data_folder), Err(OpenError::AlreadyRunning { .. })));
+        drop(held);
+        assert!(lock(&data_folder).is_ok());
+        drop(copy);
+    }
 }

@@ -110,7 +110,8 @@ impl WriterThread {
                 let _ = fs::remove_dir(folder);
             }
             self.adopt_files();
-            drop(lock);
+            // Not only closed: a child process that is just being started may hold a copy.
+            let _ = lock.unlock();
         }
         let mut state = self.state.lock();
         state.index.resolve_refs();
