@@ -121,6 +121,19 @@ struct Leaf {
     role: Role,
 }
 
+/// The messages from a conversation's first to its leaf. A parent is always older than its child;
+/// saying so makes the walk end even in a damaged file. A cross join is taken in this order: else
+/// SQLite reads the messages of all conversations to have them sorted.
+pub(crate) const BRANCH: &str = "with recursive line (seq, parent_id) as (
+    select messages.seq, messages.parent_id from conversations
+    join messages on messages.id = conversations.leaf_message_id
+    where conversations.id = ?
+    union all
+    select messages.seq, messages.parent_id from line
+    join messages on messages.id = line.parent_id and messages.seq < line.seq
+)
+select messages.* from line cross join messages on messages.seq = line.seq order by messages.seq";
+
 impl Store {
     /// Appends a question to the current branch and, after it, an answer that is still empty and
     /// streaming. The branch then ends in the answer. A conversation without a title is named after
@@ -245,23 +258,11 @@ impl Store {
 
     /// The current branch of a conversation, from its first message to its last.
     pub async fn branch(&self, conversation_id: &str) -> Result<Vec<Message>, StoreError> {
-        let messages: Vec<Message> = sqlx::query_as(
-            // A parent is always older than its child; saying so makes the walk end even in a
-            // damaged file.
-            "with recursive line (seq, parent_id) as (
-                 select messages.seq, messages.parent_id from conversations
-                 join messages on messages.id = conversations.leaf_message_id
-                 where conversations.id = ?
-                 union all
-                 select messages.seq, messages.parent_id from line
-                 join messages on messages.id = line.parent_id and messages.seq < line.seq
-             )
-             select messages.* from line join messages on messages.seq = line.seq order by messages.seq",
-        )
-        .bind(conversation_id)
-        .fetch_all(&self.readers)
-        .await
-        .map_err(|error| self.failed(error))?;
+        let messages: Vec<Message> = sqlx::query_as(BRANCH)
+            .bind(conversation_id)
+            .fetch_all(&self.readers)
+            .await
+            .map_err(|error| self.failed(error))?;
         if messages.is_empty() && self.conversation(conversation_id).await?.is_none() {
             return Err(StoreError::NoConversation { id: conversation_id.to_owned() });
         }
