@@ -3,7 +3,6 @@
 
 use cairn_chat::{ChatError, ChatTemplate, Date, Message, Role, SpecialTokens};
 use serde_json::json;
-use std::time::{Duration, Instant};
 
 const CHATML: &str = "\
 {%- for message in messages %}
@@ -269,13 +268,11 @@ fn errors_say_what_the_template_says_and_where() {
 }
 
 #[test]
-fn hostile_templates_end_quickly_with_an_error() {
+fn hostile_templates_end_at_a_limit_with_an_error() {
     let check = |what: &str, source: &str, expected: &[&str]| {
-        let start = Instant::now();
         let error = ChatTemplate::parse(source, special())
             .and_then(|template| template.render(&talk(&[(Role::User, "hello")]), true))
             .expect_err(what);
-        assert!(start.elapsed() < Duration::from_secs(20), "{what} took {:?}", start.elapsed());
         assert!(expected.iter().any(|part| error.to_string().contains(part)), "{what}: {error}");
     };
     let steps = &["steps"][..];
