@@ -14,6 +14,7 @@ use cairn_lm::{
     GenerateOptions, LmError, LoadOptions, LoadedModel, LogitsProcessor, LogitsProcessors,
     NO_TOKEN_LIMIT, Sampled, Sampler, StreamRequest, generate, generate_step,
 };
+use cairn_sweeps::sweep;
 use mlx_rs::{Array, ops};
 
 /// The checkpoints that every test of equality runs on: one for each architecture and kind of
@@ -230,8 +231,8 @@ fn random_schedule(case: &str, seed: u64) {
 
 #[test]
 fn any_schedule_gives_the_tokens_of_unbatched_requests() {
-    for case in MODELS {
-        for seed in 0..5 {
+    for seed in sweep("requests join, leave and are cancelled", 1) {
+        for case in MODELS {
             random_schedule(case, seed);
         }
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use cairn_engine::{ChunkRecord, GenerateRequest, KvCacheOptions, KvQuantization};
+use cairn_sweeps::sweep;
 use tempfile::TempDir;
 
 use crate::file_parts::{Parts, with_header};
@@ -101,19 +102,12 @@ impl Victim {
         }
     }
 
-    async fn check_flips(&mut self, num_flips: usize, seed: u64) {
+    async fn check_flip(&mut self, seed: u64) {
         let mut random = Random::new(seed);
-        for flip in 0..num_flips {
-            let chunks = self.chunks();
-            let index = random.below(chunks.len());
-            let bit = random.below(chunks[index].bytes as usize * 8);
-            self.check(
-                index,
-                |bytes| bytes[bit / 8] ^= 1 << (bit % 8),
-                &format!("flip {flip} at bit {bit}"),
-            )
-            .await;
-        }
+        let chunks = self.chunks();
+        let index = random.below(chunks.len());
+        let bit = random.below(chunks[index].bytes as usize * 8);
+        self.check(index, |bytes| bytes[bit / 8] ^= 1 << (bit % 8), &format!("bit {bit}")).await;
     }
 }
 
@@ -124,26 +118,35 @@ async fn a_file_cut_anywhere_is_a_miss_with_its_reason() {
     // System prompt, two questions and two answers; the first one's last token may stand alone.
     assert!((5..=6).contains(&victim.chunks().len()));
     for index in 0..5 {
-        for part in 0..64 {
-            let what = format!("cut at {part}/64");
-            victim.check(index, |bytes| bytes.truncate(bytes.len() * part / 64), &what).await;
-        }
+        victim.check(index, |bytes| bytes.clear(), "empty").await;
+        victim.check(index, |bytes| bytes.truncate(bytes.len() - 1), "a byte less").await;
         victim.check(index, |bytes| bytes.push(0), "a byte more").await;
+    }
+    for seed in sweep("a chunk's file is cut", 20) {
+        let mut random = Random::new(seed);
+        let index = random.below(5);
+        let length = random.below(victim.chunks()[index].bytes as usize);
+        victim.check(index, |bytes| bytes.truncate(length), &format!("{length} bytes")).await;
     }
 }
 
 #[tokio::test]
 async fn a_flipped_bit_is_a_miss_with_its_reason() {
-    let model = Scripted::endless();
-    let place = fresh_folder();
-    Victim::new(model.folder(), place.path(), true).await.check_flips(1000, 1).await;
+    let (model, place) = (Scripted::endless(), fresh_folder());
+    let mut victim = Victim::new(model.folder(), place.path(), true).await;
+    for seed in sweep("a bit of a chunk's file is flipped", 60) {
+        victim.check_flip(seed).await;
+    }
 }
 
 #[tokio::test]
 async fn a_flipped_bit_is_a_miss_where_windows_and_states_are_kept() {
     for case in ["gemma3_text/dense", "qwen3_next/dense"] {
         let (model, folder) = (talker(case), fresh_folder());
-        Victim::new(model.path(), folder.path(), false).await.check_flips(60, 2).await;
+        let mut victim = Victim::new(model.path(), folder.path(), false).await;
+        for seed in sweep("a bit is flipped where windows and states are kept", 12) {
+            victim.check_flip(seed).await;
+        }
     }
 }
 

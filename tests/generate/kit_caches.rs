@@ -1,6 +1,7 @@
 //! The caches that a `ModelKit` reuses between prompts: answers are those of a new kit, and no
 //! token is read twice.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
@@ -71,12 +72,16 @@ fn check(name: &str, options: &ModelKitOptions, with_draft: bool, is_exact: bool
     let prompt = golden(name).prompt;
     let mut kept = kit(&loaded, options, draft);
     let (first, _) = answer(&mut kit(&loaded, options, draft), &prompt);
-    for (index, prompt) in prompts(&prompt, &first).iter().enumerate() {
-        let (found, _) = answer(&mut kept, prompt);
+    // Some prompts come again, and a kit that has read nothing answers them alike.
+    let mut expected: BTreeMap<Vec<u32>, Vec<u32>> =
+        BTreeMap::from([(prompt.clone(), first.clone())]);
+    for (index, prompt) in prompts(&prompt, &first).into_iter().enumerate() {
+        let (found, _) = answer(&mut kept, &prompt);
         let case = format!("{name}, {options:?}, draft {with_draft}, prompt {index}");
         assert_eq!(found.len(), NUM_TOKENS, "{case}");
         if is_exact {
-            assert_eq!(found, answer(&mut kit(&loaded, options, draft), prompt).0, "{case}");
+            let fresh = || answer(&mut kit(&loaded, options, draft), &prompt).0;
+            assert_eq!(found, *expected.entry(prompt.clone()).or_insert_with(fresh), "{case}");
         }
     }
 }

@@ -59,13 +59,15 @@ fn check(golden: &Golden, draft: &Golden, options: &GenerateOptions) -> Acceptan
 fn greedy_answers_are_those_of_the_model_alone() {
     let all = all();
     for (index, golden) in all.iter().enumerate() {
-        let numbers: &[usize] =
-            if KINDS.contains(&golden.name.as_str()) { &[1, 2, 3, 20] } else { &[3] };
+        let is_a_kind = KINDS.contains(&golden.name.as_str());
+        let numbers: &[usize] = if is_a_kind { &[1, 2, 3, 20] } else { &[3] };
         for &num_draft_tokens in numbers {
             let options = GenerateOptions { num_draft_tokens, ..options(16) };
-            let itself = check(golden, golden, &options);
-            // A model accepts all of its own proposals.
-            assert_eq!(itself.num_drafted, itself.num_accepted, "{}", golden.name);
+            if is_a_kind {
+                // A model accepts all of its own proposals.
+                let itself = check(golden, golden, &options);
+                assert_eq!(itself.num_drafted, itself.num_accepted, "{}", golden.name);
+            }
             let others = all[index + 1..].iter().chain(&all[..index]);
             if let Some(other) = others
                 .into_iter()

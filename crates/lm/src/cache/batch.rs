@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn rows_see_their_own_tokens_and_no_others() {
-        for seed in 0..20 {
+        for seed in cairn_sweeps::sweep("rows join and leave", 5) {
             check(&LayerCache::Kv(KvCache::new()), None, seed);
             check(&LayerCache::Kv(KvCache::new()), Some(7), seed);
         }
@@ -419,7 +419,7 @@ mod tests {
 
     #[test]
     fn rows_of_a_ring_see_the_last_tokens_of_their_own() {
-        for seed in 0..20 {
+        for seed in cairn_sweeps::sweep("rows of a ring join and leave", 5) {
             check(&LayerCache::Rotating(RotatingKvCache::new(8, 0)), Some(8), seed);
             check(&LayerCache::Rotating(RotatingKvCache::new(8, 0)), Some(5), seed);
             check(&LayerCache::Rotating(RotatingKvCache::new(3, 0)), Some(3), seed);

@@ -572,13 +572,13 @@ fn mutate(parts: &mut Parts, random: &mut Random) {
 }
 
 #[test]
-fn thousands_of_spoilt_files_are_refused_in_a_sentence_or_read_whole() {
+fn spoilt_files_are_refused_in_a_sentence_or_read_whole() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("spoilt.safetensors");
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let (mut num_read, mut num_refused) = (0, 0);
-    for round in 0..3000 {
-        let case = CASES[round % CASES.len()];
+    for seed in cairn_sweeps::sweep("a prompt file is spoilt", 600) {
+        let mut random = Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let case = CASES[seed as usize % CASES.len()];
         let mut parts = Parts::read(case);
         for _ in 0..1 + random.next(3) {
             mutate(&mut parts, &mut random);
@@ -603,17 +603,14 @@ fn thousands_of_spoilt_files_are_refused_in_a_sentence_or_read_whole() {
                 let message = error.to_string();
                 assert!(
                     message.contains("spoilt.safetensors") && message.len() < 2000,
-                    "{case}, round {round}: {message:?}"
+                    "{case}, seed {seed}: {message:?}"
                 );
-                assert!(
-                    !message.chars().any(char::is_control),
-                    "{case}, round {round}: {message:?}"
-                );
+                assert!(!message.chars().any(char::is_control), "{case}, seed {seed}: {message:?}");
             }
         }
     }
     assert!(
-        num_read > 100 && num_refused > 1000,
+        num_read > 20 && num_refused > 200,
         "{num_read} were read, {num_refused} refused: that tests little"
     );
 }
