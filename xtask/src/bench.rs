@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{mlx, process, root, starter, system, ui};
+use crate::{mlx, oracle, process, root, starter, system, ui};
 
 const TRIALS: usize = 5;
 
@@ -32,7 +32,7 @@ pub fn run() -> Result<()> {
     )?;
     let home = root().join("target/bench-home");
     let model = import_starter(&home)?;
-    let python = oracle()?;
+    let python = oracle::python()?;
 
     let commit = process::output(Command::new("git").current_dir(root()).args([
         "rev-parse",
@@ -297,30 +297,6 @@ fn import_starter(home: &Path) -> Result<PathBuf> {
         process::run(import.stdout(std::io::stderr()))?;
     }
     Ok(model)
-}
-
-/// A Python with the pinned mlx-lm, on the same OpenBLAS as ours.
-fn oracle() -> Result<PathBuf> {
-    let folder = root().join("target/oracle");
-    let python = folder.join("bin/python");
-    if !folder.join("ready").exists() {
-        process::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
-        process::run(Command::new(&python).args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "mlx[cpu]==0.32.2",
-            "mlx-lm==0.32.0",
-        ]))?;
-        let site = process::output(
-            Command::new(&python)
-                .args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]),
-        )?;
-        mlx::use_openblas(Path::new(site.trim()))?;
-        fs::write(folder.join("ready"), "")?;
-    }
-    Ok(python)
 }
 
 fn release(name: &str) -> PathBuf {

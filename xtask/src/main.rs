@@ -6,11 +6,14 @@ mod bench;
 mod check;
 mod fetch;
 mod fuzz;
+mod interop;
 mod macos_check;
 #[cfg_attr(not(target_os = "linux"), path = "mlx_elsewhere.rs")]
 mod mlx;
 mod node;
+mod oracle;
 mod process;
+mod soak;
 mod starter;
 mod system;
 mod ui;
@@ -34,6 +37,17 @@ enum Chore {
     App,
     /// Set up and run every test.
     Test,
+    /// Set up and run the sweeps of the tests with other seeds, for as long as asked.
+    Soak {
+        /// How long; what runs then comes to its end.
+        #[arg(long, env = "SOAK_MINUTES", default_value_t = 60)]
+        minutes: u64,
+        /// The first seed; a new one every time where it is not given.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+    /// Let mlx-lm go on from files of Cairn, and compare. Needs Python.
+    Interop,
     /// Set up and check formatting and lints.
     Lint,
     /// Measure what the README claims.
@@ -83,6 +97,8 @@ fn run(chore: Chore) -> Result<()> {
     match chore {
         Chore::App => app::run(),
         Chore::Test => check::test(),
+        Chore::Soak { minutes, seed } => soak::run(minutes, seed),
+        Chore::Interop => interop::run(),
         Chore::Lint => check::lint(),
         Chore::Bench => bench::run(),
         Chore::MacosCheck => macos_check::run(),

@@ -1,0 +1,54 @@
+//! `make interop`: whether mlx-lm goes on from Cairn's files as Cairn does.
+//!
+//! This needs Python and, the first time, a network, so that `make test` does without it.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::{check, mlx, oracle, process, root, starter};
+
+/// Exports a prompt and a conversation of a tiny model and of the starter, and lets mlx-lm go on.
+pub fn run() -> Result<()> {
+    mlx::make()?;
+    starter::fetch()?;
+    check::write_tiny_models();
+    let python = oracle::python()?;
+    process::run(
+        process::cargo().args(["build", "--bin", "cairn", "--example", "exports"]).args([
+            "-p",
+            "cairn-cli",
+            "-p",
+            "cairn-engine",
+        ]),
+    )?;
+    compare(&python, &root().join("target/tiny-models/llama/tiny-chat"))?;
+    compare(&python, &starter()?)
+}
+
+fn compare(python: &Path, model: &Path) -> Result<()> {
+    let name = model.file_name().unwrap_or_default();
+    let folder = root().join("target/interop").join(name);
+    eprintln!("{}", model.display());
+    process::run(
+        Command::new(root().join("target/debug/examples/exports")).arg(model).arg(&folder),
+    )?;
+    let script = root().join("tests/goldens/check_exports.py");
+    process::run(Command::new(python).arg(script).arg(&folder))
+}
+
+/// The starter as a model folder.
+fn starter() -> Result<std::path::PathBuf> {
+    let home = root().join("target/interop/home");
+    let model = home.join("models").join(starter::MODEL);
+    if !model.exists() {
+        let mut import = Command::new(root().join("target/debug/cairn"));
+        import
+            .env("CAIRN_HOME", &home)
+            .args(["models", "import", "--name", starter::MODEL])
+            .arg(starter::file());
+        process::run(&mut import)?;
+    }
+    Ok(model)
+}
