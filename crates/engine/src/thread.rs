@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::mpsc::Receiver;
 
 use cairn_chat::Encode;
-use cairn_lm::{LoadOptions, LoadedModel, check_vocabularies, memory};
+use cairn_lm::{LmError, LoadOptions, LoadedModel, check_vocabularies, memory};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::prompt::known_tokens;
@@ -227,7 +227,8 @@ fn load(worker: &mut Worker, name: String, folder: PathBuf) -> Result<ModelInfo,
     worker.drop_model();
     worker.publish(EngineState::Loading { model: name.clone() });
     let options = LoadOptions { keep_quantized: worker.keep_quantized };
-    match LoadedModel::load(&folder, options) {
+    let closing = worker.closing.clone();
+    match LoadedModel::load_unless(&folder, options, move || *closing.borrow()) {
         Ok(model) => {
             let info = ModelInfo {
                 name: name.clone(),
@@ -243,6 +244,7 @@ fn load(worker: &mut Worker, name: String, folder: PathBuf) -> Result<ModelInfo,
             worker.publish(EngineState::Ready { model: name });
             Ok(info)
         }
+        Err(LmError::Cancelled) => Err(EngineError::Closed),
         Err(source) => Err(EngineError::Load { name, source }),
     }
 }
@@ -250,8 +252,13 @@ fn load(worker: &mut Worker, name: String, folder: PathBuf) -> Result<ModelInfo,
 fn load_draft(worker: &mut Worker, name: String, folder: &Path) -> Result<(), EngineError> {
     let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
     worker.drop_draft();
-    let draft = LoadedModel::load(folder, LoadOptions { keep_quantized: worker.keep_quantized });
-    let draft = draft.map_err(|source| EngineError::Load { name, source })?;
+    let options = LoadOptions { keep_quantized: worker.keep_quantized };
+    let closing = worker.closing.clone();
+    let draft = LoadedModel::load_unless(folder, options, move || *closing.borrow());
+    let draft = draft.map_err(|source| match source {
+        LmError::Cancelled => EngineError::Closed,
+        source => EngineError::Load { name, source },
+    })?;
     check_vocabularies(&loaded.model.model, &draft.model)?;
     worker.draft = Some(Rc::new(draft));
     Ok(())
@@ -273,4 +280,28 @@ fn score(worker: &Worker, prompt: PromptInput, num_top: usize) -> Result<Score, 
     let tokens = known_tokens(&loaded.model, &prompt)?;
     let (logprobs, next) = cairn_lm::score(&loaded.model.model, &tokens, num_top)?;
     Ok(Score { tokens, logprobs, next })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::EngineStatus;
+
+    #[test]
+    fn a_model_is_not_loaded_to_its_end_by_an_engine_that_shuts_down() {
+        let folder =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama/tiny-chat");
+        let (closing, is_closing) = watch::channel(false);
+        let (status, _watcher) = watch::channel(EngineStatus::default());
+        let (events, _events) = mpsc::unbounded_channel();
+        let (mut worker, _) = Worker::new(None, true, status, is_closing, events);
+        assert!(load(&mut worker, "tiny".to_owned(), folder.clone()).is_ok());
+        closing.send_replace(true);
+        let cancelled = load(&mut worker, "tiny".to_owned(), folder);
+        assert!(matches!(cancelled, Err(EngineError::Closed)), "{cancelled:?}");
+        assert!(worker.loaded.is_none());
+    }
 }

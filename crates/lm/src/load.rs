@@ -15,7 +15,7 @@ use crate::device::ComputeDevice;
 use crate::error::read_json;
 use crate::models::Model;
 use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer};
-use crate::weights::LoadOptions;
+use crate::weights::{CancelCheck, LoadOptions};
 
 /// A loaded model folder.
 #[derive(Debug)]
@@ -58,11 +58,22 @@ impl LoadedModel {
     /// Loads the model in `folder`. Fails if a file is missing, invalid, or does not fit the
     /// others.
     pub fn load(folder: &Path, options: LoadOptions) -> Result<Self, LmError> {
+        LoadedModel::load_unless(folder, options, || false)
+    }
+
+    /// As [`LoadedModel::load`], but asks `is_cancelled` before each tensor, and ends with
+    /// [`LmError::Cancelled`] where it says so; what was loaded by then is dropped.
+    pub fn load_unless(
+        folder: &Path,
+        options: LoadOptions,
+        is_cancelled: impl Fn() -> bool + 'static,
+    ) -> Result<Self, LmError> {
+        let is_cancelled = CancelCheck(Rc::new(is_cancelled));
         // Small files first, so that a broken tokenizer is reported before gigabytes are read.
         let config = ConfigFile::read(folder)?;
         let tokenizer = Rc::new(Tokenizer::load(folder)?);
         let eos_token_ids = eos_token_ids(folder, &config.value, &tokenizer)?;
-        let (model, weights) = Model::load_with(folder, &config.value, options)?;
+        let (model, weights) = Model::load_with(folder, &config.value, options, is_cancelled)?;
         let model_type = config.value.get("model_type").and_then(|name| name.as_str());
         let model_type = model_type.unwrap_or_default().to_owned();
         let revision = model.numerics_revision();
@@ -221,6 +232,7 @@ fn weights_hash(files: &[SafetensorsFile]) -> Result<String, LmError> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
+    use std::cell::Cell;
     use std::time::Duration;
 
     use cairn_formats::safetensors::check_weight_files;
@@ -275,5 +287,27 @@ mod tests {
         assert_eq!(unix_nanoseconds(epoch), 0);
         assert_eq!(unix_nanoseconds(epoch + Duration::new(2, 5)), 2_000_000_005);
         assert_eq!(unix_nanoseconds(epoch - Duration::new(1, 1)), -1_000_000_001);
+    }
+
+    #[test]
+    fn a_load_ends_before_the_tensor_at_which_it_is_cancelled() {
+        let folder =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama/tiny-chat");
+        let load = |limit: usize| {
+            let asked = Rc::new(Cell::new(0));
+            let count = Rc::clone(&asked);
+            let loaded = LoadedModel::load_unless(&folder, OPTIONS, move || {
+                count.set(count.get() + 1);
+                count.get() > limit
+            });
+            (loaded, asked.get())
+        };
+        let (loaded, num_tensors) = load(usize::MAX);
+        assert!(loaded.is_ok() && num_tensors > 4, "{num_tensors}");
+        for limit in [0, 3, num_tensors - 1] {
+            let (cancelled, asked) = load(limit);
+            assert!(matches!(cancelled, Err(LmError::Cancelled)), "{cancelled:?}");
+            assert_eq!(asked, limit + 1, "nothing is read after it");
+        }
     }
 }

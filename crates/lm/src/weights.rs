@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use cairn_formats::safetensors::{self, SafetensorsFile, check_weight_files};
 use mlx_rs::{Array, Dtype, ops};
@@ -18,6 +19,16 @@ pub struct LoadOptions {
     /// Keeps quantized weights quantized on a CPU device too. By default they are dequantized
     /// there, which computes many times faster but needs more memory.
     pub keep_quantized: bool,
+}
+
+/// Asked before each tensor whether the load is to end there.
+#[derive(Clone)]
+pub(crate) struct CancelCheck(pub(crate) Rc<dyn Fn() -> bool>);
+
+impl std::fmt::Debug for CancelCheck {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("CancelCheck")
+    }
 }
 
 /// The weight files of a loaded model. They are still open, so that what identifies the model is
@@ -40,6 +51,7 @@ pub struct Weights {
     compute_dtype: Option<Dtype>,
     keep_quantized: bool,
     num_bytes: u64,
+    is_cancelled: CancelCheck,
 }
 
 impl Weights {
@@ -48,6 +60,7 @@ impl Weights {
         folder: &Path,
         config: &serde_json::Value,
         options: LoadOptions,
+        is_cancelled: CancelCheck,
     ) -> Result<Self, LmError> {
         let files = check_weight_files(folder)?;
         let mut remaining = BTreeMap::new();
@@ -63,6 +76,7 @@ impl Weights {
             compute_dtype: device.compute_dtype(),
             keep_quantized: options.keep_quantized || device == ComputeDevice::Gpu,
             num_bytes: 0,
+            is_cancelled,
         })
     }
 
@@ -95,6 +109,9 @@ impl Weights {
     }
 
     fn read(&mut self, name: &str) -> Result<Array, LmError> {
+        if (self.is_cancelled.0)() {
+            return Err(LmError::Cancelled);
+        }
         let Some(index) = self.remaining.remove(name) else {
             return Err(LmError::MissingWeight {
                 folder: self.folder.clone(),
@@ -304,7 +321,9 @@ mod tests {
             ]);
             let config = json!({ "quantization": { "group_size": 32, "bits": 4 } });
             let options = LoadOptions { keep_quantized: true };
-            let mut weights = Weights::open(folder.path(), &config, options).unwrap();
+            let mut weights =
+                Weights::open(folder.path(), &config, options, CancelCheck(Rc::new(|| false)))
+                    .unwrap();
             let mut layer = weights.layer("fc");
             let settings = layer.quantization().unwrap().unwrap();
             let taken = layer.take_quantized(inputs as i32, 8, settings).map(drop);

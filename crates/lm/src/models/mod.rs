@@ -15,7 +15,7 @@ use std::rc::Rc;
 use mlx_rs::Array;
 
 use crate::cache::LayerCache;
-use crate::weights::{LoadOptions, LoadedWeights, Weights};
+use crate::weights::{CancelCheck, LoadOptions, LoadedWeights, Weights};
 use crate::{LmError, config};
 
 /// The values of config.json's `model_type` that can be loaded.
@@ -57,24 +57,35 @@ impl Model {
     /// Loads the model in `folder` and returns it with the number of bytes of its weights.
     pub fn load(folder: &Path, options: LoadOptions) -> Result<(Self, u64), LmError> {
         let config = config::ConfigFile::read(folder)?;
-        let (model, weights) = Model::load_with(folder, &config.value, options)?;
+        let (model, weights) =
+            Model::load_with(folder, &config.value, options, CancelCheck(Rc::new(|| false)))?;
         Ok((model, weights.num_bytes))
     }
 
-    /// Loads the model in `folder`, whose config.json has been read.
+    /// Loads the model in `folder`, whose config.json has been read. Ends with
+    /// [`LmError::Cancelled`] before the tensor at which `is_cancelled` first says so.
     pub(crate) fn load_with(
         folder: &Path,
         config: &serde_json::Value,
         options: LoadOptions,
+        is_cancelled: CancelCheck,
     ) -> Result<(Self, LoadedWeights), LmError> {
         let model_type =
             config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default();
         match model_type {
-            "gemma3_text" => load(folder, config, model_type, options, gemma3_text::Model::load),
-            "llama" | "mistral" => load(folder, config, model_type, options, llama::Model::load),
-            "qwen3" => load(folder, config, model_type, options, qwen3::Model::load),
-            "qwen3_moe" => load(folder, config, model_type, options, qwen3_moe::Model::load),
-            "qwen3_next" => load(folder, config, model_type, options, qwen3_next::Model::load),
+            "gemma3_text" => {
+                load(folder, config, model_type, options, is_cancelled, gemma3_text::Model::load)
+            }
+            "llama" | "mistral" => {
+                load(folder, config, model_type, options, is_cancelled, llama::Model::load)
+            }
+            "qwen3" => load(folder, config, model_type, options, is_cancelled, qwen3::Model::load),
+            "qwen3_moe" => {
+                load(folder, config, model_type, options, is_cancelled, qwen3_moe::Model::load)
+            }
+            "qwen3_next" => {
+                load(folder, config, model_type, options, is_cancelled, qwen3_next::Model::load)
+            }
             #[cfg(feature = "scripted")]
             "scripted" => {
                 let model = scripted::Model::load(config::arguments(folder, config)?)?;
@@ -140,10 +151,11 @@ fn load<Args: serde::de::DeserializeOwned, Network: Architecture + 'static>(
     config: &serde_json::Value,
     model_type: &str,
     options: LoadOptions,
+    is_cancelled: CancelCheck,
     build: impl FnOnce(Args, &mut Weights) -> Result<Network, LmError>,
 ) -> Result<(Model, LoadedWeights), LmError> {
     let args = config::arguments(folder, config)?;
-    let mut weights = Weights::open(folder, config, options)?;
+    let mut weights = Weights::open(folder, config, options, is_cancelled)?;
     let network = build(args, &mut weights)?;
     let weights = weights.finish(model_type)?;
     Ok((Model(Rc::new(network)), weights))
