@@ -62,7 +62,9 @@ impl From<HubError> for wire::Failure {
     fn from(error: HubError) -> Self {
         let code = match error {
             HubError::NotFound { .. } => wire::FailureCode::NotFound,
-            HubError::BadName { .. } | HubError::Exists { .. } => wire::FailureCode::Invalid,
+            HubError::BadName { .. } | HubError::Exists { .. } | HubError::LinkOut { .. } => {
+                wire::FailureCode::Invalid
+            }
             HubError::Copy { .. } => wire::FailureCode::Storage,
             HubError::Unusable { .. } => wire::FailureCode::Engine,
         };

@@ -40,6 +40,15 @@ pub enum HubError {
         /// Where it lies.
         path: PathBuf,
     },
+    /// A file of the model is a link that leads out of its folder.
+    #[error(
+        "{} is a link to a file outside of the model's folder: replace it with that file to import the model",
+        path.display()
+    )]
+    LinkOut {
+        /// The link.
+        path: PathBuf,
+    },
     /// The model could not be copied; nothing of it is left behind.
     #[error("cannot copy the model to {}: {reason}", path.display())]
     Copy {

@@ -4,18 +4,24 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use uuid::Uuid;
+
 use crate::{HubError, ModelFolders};
 
 /// What a model is made of. Everything else stays behind: no pickle, no Python.
 const EXTENSIONS: &[&str] = &["json", "safetensors", "jinja", "model", "txt", "md"];
 const COPY_BYTES: usize = 1 << 20;
+/// Before the UUID in the name of a folder that is being filled.
+const PARTIAL_PREFIX: &str = ".importing-";
 
 impl ModelFolders {
     /// Copies the model in `source` to the imported models, as `name` or under its folder's name;
     /// returns where it lies now.
     ///
-    /// It appears whole or not at all: the copy is made under a hidden name, written through to the
-    /// disk and then renamed. `progress` is told the bytes copied and to copy.
+    /// It appears whole or not at all: the copy is made under a hidden name of its own, written
+    /// through to the disk and then renamed. Links are followed within the folder, and within the
+    /// model's part of the shared cache; one that leads elsewhere is refused. `progress` is told
+    /// the bytes copied and to copy.
     pub fn import_folder(
         &self,
         source: &Path,
@@ -45,49 +51,125 @@ impl ModelFolders {
             return Err(HubError::Exists { path: target });
         }
         let copying = |error| HubError::Copy { path: target.clone(), reason: error_text(&error) };
-        let files = model_files(&source).map_err(copying)?;
-        let total = files.iter().map(|(_, bytes)| bytes).sum();
-        let partial = self.imported().join(format!(".importing-{name}"));
-        let result = (|| {
-            let _ = fs::remove_dir_all(&partial);
-            fs::create_dir_all(&partial)?;
-            let mut done = 0;
-            for (file, _) in &files {
-                copy(file, &partial.join(file.file_name().unwrap_or_default()), &mut |bytes| {
-                    done += bytes;
-                    progress(done, total);
-                })?;
-            }
-            File::open(&partial)?.sync_all()?;
-            fs::rename(&partial, &target)?;
-            File::open(self.imported())?.sync_all()
-        })();
-        if let Err(error) = result {
-            let _ = fs::remove_dir_all(&partial);
-            return Err(copying(error));
+        let files = model_files(&source, &copying)?;
+        let total = files.iter().map(|file| file.bytes).sum();
+        let partial = Partial::make(self.imported()).map_err(copying)?;
+        let mut done = 0;
+        for file in &files {
+            let copied = copy(&file.path, &partial.path.join(&file.name), &mut |bytes| {
+                done += bytes;
+                progress(done, total);
+            });
+            copied.map_err(copying)?;
         }
+        partial.finish(&target).map_err(|error| match error.kind() {
+            // Another import of that name was faster.
+            io::ErrorKind::DirectoryNotEmpty => HubError::Exists { path: target.clone() },
+            _ => copying(error),
+        })?;
         Ok(target)
+    }
+
+    /// Removes what imports of processes that are gone have left. Folders that this crate cannot
+    /// have made stay, and so does one that is being filled.
+    pub fn remove_leftovers(&self) {
+        let Ok(entries) = fs::read_dir(self.imported()) else { return };
+        for entry in entries.flatten() {
+            let is_ours = entry.file_name().to_str().is_some_and(is_partial_name)
+                && entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_ours && lock(&entry.path()).is_some() {
+                // What stays costs room; the next start tries again.
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
     }
 }
 
-fn model_files(folder: &Path) -> io::Result<Vec<(PathBuf, u64)>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        let is_wanted = path
-            .extension()
-            .and_then(|extension| extension.to_str())
-            .is_some_and(|extension| EXTENSIONS.contains(&extension));
-        // Following links: in the shared cache every file is one.
-        if is_wanted
-            && let Ok(metadata) = fs::metadata(&path)
-            && metadata.is_file()
-        {
-            files.push((path, metadata.len()));
-        }
+/// A folder that is being filled: locked for that time, and removed where it does not become a
+/// model.
+struct Partial {
+    path: PathBuf,
+    _lock: Option<File>,
+}
+
+impl Partial {
+    fn make(imported: &Path) -> io::Result<Partial> {
+        fs::create_dir_all(imported)?;
+        let path = imported.join(format!("{PARTIAL_PREFIX}{}", Uuid::now_v7()));
+        fs::create_dir(&path)?;
+        Ok(Partial { _lock: lock(&path), path })
     }
-    files.sort();
+
+    fn finish(self, target: &Path) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()?;
+        fs::rename(&self.path, target)?;
+        File::open(target.parent().unwrap_or(target))?.sync_all()
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // After `finish` there is nothing under this name.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+fn is_partial_name(name: &str) -> bool {
+    name.strip_prefix(PARTIAL_PREFIX).is_some_and(|id| Uuid::parse_str(id).is_ok())
+}
+
+/// The lock that says that a folder is being filled; none where another process has it.
+fn lock(folder: &Path) -> Option<File> {
+    let folder = File::open(folder).ok()?;
+    folder.try_lock().is_ok().then_some(folder)
+}
+
+/// A file to copy.
+struct ModelFile {
+    name: String,
+    /// Where it really lies, no part of it a link.
+    path: PathBuf,
+    bytes: u64,
+}
+
+fn model_files(
+    folder: &Path,
+    copying: &impl Fn(io::Error) -> HubError,
+) -> Result<Vec<ModelFile>, HubError> {
+    let root = link_root(&fs::canonicalize(folder).map_err(copying)?);
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).map_err(copying)? {
+        let entry = entry.map_err(copying)?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let is_wanted =
+            name.rsplit_once('.').is_some_and(|(_, extension)| EXTENSIONS.contains(&extension));
+        // A link that leads nowhere is no file; whether one is missing was checked before.
+        let Ok(path) = fs::canonicalize(entry.path()) else { continue };
+        let Ok(metadata) = fs::metadata(&path) else { continue };
+        if !is_wanted || !metadata.is_file() {
+            continue;
+        }
+        if !path.starts_with(&root) {
+            return Err(HubError::LinkOut { path: entry.path() });
+        }
+        files.push(ModelFile { name, path, bytes: metadata.len() });
+    }
+    files.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(files)
+}
+
+/// The folder that links of the model in `folder` may lead into: in the shared cache the model's
+/// whole repository, because there every file is a link into its `blobs`.
+fn link_root(folder: &Path) -> PathBuf {
+    let is_named = |folder: &Path, is_it: fn(&str) -> bool| {
+        folder.file_name().and_then(|name| name.to_str()).is_some_and(is_it)
+    };
+    let snapshots = folder.parent().filter(|parent| is_named(parent, |name| name == "snapshots"));
+    let repository = snapshots.and_then(Path::parent);
+    repository
+        .filter(|repository| is_named(repository, |name| name.starts_with("models--")))
+        .unwrap_or(folder)
+        .to_owned()
 }
 
 fn copy(from: &Path, to: &Path, on_bytes: &mut dyn FnMut(u64)) -> io::Result<()> {
@@ -142,6 +224,78 @@ mod tests {
             Err(HubError::Exists { .. })
         ));
         assert!(folders.import_folder(&source, Some("another"), &mut |_, _| {}).is_ok());
+    }
+
+    #[test]
+    fn imports_under_one_name_do_not_meet_and_only_leftovers_are_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let source = home.path().join("elsewhere/tiny");
+        model(&source);
+        let folders = ModelFolders::new(home.path(), &CacheVariables::default());
+        let models = folders.imported().to_owned();
+        let make = |name: &str| fs::create_dir_all(models.join(name)).unwrap();
+        let leftover = format!("{PARTIAL_PREFIX}{}", Uuid::now_v7());
+        make(&leftover);
+        make(".importing-tiny");
+        make(".importing-");
+        fs::write(models.join(format!("{PARTIAL_PREFIX}{}", Uuid::now_v7())), "a file").unwrap();
+        let names = || {
+            let mut names: Vec<String> = fs::read_dir(&models)
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        };
+        let num_before = names().len();
+
+        // Halfway through an import a second one begins under the same name, and a start sweeps.
+        let mut second = None;
+        let first = folders.import_folder(&source, None, &mut |_, _| {
+            if second.is_none() {
+                folders.remove_leftovers();
+                second = Some(folders.import_folder(&source, None, &mut |_, _| {}));
+            }
+        });
+        assert!(second.unwrap().is_ok());
+        // The first finds the name taken when it is done, and leaves the model that is there.
+        assert!(matches!(first, Err(HubError::Exists { .. })), "{first:?}");
+        assert_eq!(fs::read(models.join("tiny/model.safetensors")).unwrap(), [0; 100]);
+        let after = names();
+        assert!(!after.contains(&leftover), "{after:?}");
+        assert_eq!(after.len(), num_before, "{after:?}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed_within_a_model_and_refused_where_they_lead_out_of_it() {
+        use std::os::unix::fs::symlink;
+        let home = tempfile::tempdir().unwrap();
+        let folders = ModelFolders::new(home.path(), &CacheVariables::default());
+        let outside = home.path().join("outside.json");
+        fs::write(&outside, "secret").unwrap();
+
+        let source = home.path().join("elsewhere/tiny");
+        model(&source);
+        fs::rename(source.join("tokenizer.json"), source.join("real")).unwrap();
+        symlink("real", source.join("tokenizer.json")).unwrap();
+        assert!(folders.import_folder(&source, Some("within"), &mut |_, _| {}).is_ok());
+        symlink(&outside, source.join("extra.json")).unwrap();
+        let refused = folders.import_folder(&source, Some("out"), &mut |_, _| {});
+        assert_eq!(refused, Err(HubError::LinkOut { path: source.join("extra.json") }));
+        assert!(!folders.imported().join("out").exists());
+
+        // As the shared cache has them.
+        let repository = home.path().join("hub/models--ann--tiny");
+        let snapshot = repository.join("snapshots/abc");
+        fs::create_dir_all(repository.join("blobs")).unwrap();
+        model(&snapshot);
+        fs::rename(snapshot.join("config.json"), repository.join("blobs/1")).unwrap();
+        symlink("../../blobs/1", snapshot.join("config.json")).unwrap();
+        assert!(folders.import_folder(&snapshot, Some("cached"), &mut |_, _| {}).is_ok());
+        symlink(&outside, snapshot.join("extra.json")).unwrap();
+        let refused = folders.import_folder(&snapshot, Some("out"), &mut |_, _| {});
+        assert!(matches!(refused, Err(HubError::LinkOut { .. })), "{refused:?}");
     }
 
     #[test]
