@@ -35,7 +35,8 @@ impl App {
         let Options { data_folder, hub_variables, autoload } = options;
         data_folder.create()?;
         let lock = lock(&data_folder)?;
-        transfers::remove_leftovers(&data_folder);
+        let model_folders = ModelFolders::new(data_folder.home(), &hub_variables);
+        remove_leftovers(&data_folder, &model_folders, &lock).await;
         // Before the rows are read: files that come between the two would belong to none of them.
         let cleanup_lock = cleanup_lock(&data_folder);
         let store = Arc::new(Store::open(&data_folder.database()).await?);
@@ -69,7 +70,7 @@ impl App {
         let cache_rows = tokio::spawn(rows::keep(store.clone(), cache_events, moved));
 
         let app = Arc::new(App {
-            model_folders: ModelFolders::new(data_folder.home(), &hub_variables),
+            model_folders,
             data_folder,
             store,
             engine,
@@ -157,6 +158,18 @@ impl App {
         // From here on another process may open the folder.
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
+}
+
+/// Removes what earlier processes left behind. Called with the data folder's lock, which says that
+/// no other process is making any of it.
+async fn remove_leftovers(data_folder: &DataFolder, model_folders: &ModelFolders, _lock: &FolderLock) {
+    let (data_folder, model_folders) = (data_folder.clone(), model_folders.clone());
+    let removing = tokio::task::spawn_blocking(move || {
+        transfers::remove_leftovers(&data_folder);
+        model_folders.remove_leftovers();
+    });
+    // What stays is removed at the next start.
+    let _ = removing.await;
 }
 
 /// The lock that makes this process the only one with the data folder. The system gives it back

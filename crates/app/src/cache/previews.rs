@@ -78,6 +78,11 @@ impl OwnFile {
         OwnFile(data_folder.transfers().join(format!("{}.safetensors", Uuid::now_v7())))
     }
 
+    /// Whether a file's name is one that [`OwnFile::on_its_way`] gives.
+    pub(crate) fn is_name_of_one(name: &str) -> bool {
+        name.strip_suffix(".safetensors").is_some_and(|id| Uuid::parse_str(id).is_ok())
+    }
+
     /// The path.
     pub fn path(&self) -> &Path {
         &self.0

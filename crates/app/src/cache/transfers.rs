@@ -21,11 +21,17 @@ const RESERVE_BYTES: u64 = 1 << 30;
 /// The disk is looked at again after so many bytes.
 const LOOK_INTERVAL_BYTES: u64 = 64 << 20;
 
-/// Removes what an earlier process left. Called while this one owns the data folder.
+/// Removes the files that an earlier process left on their way. Called while this one owns the data
+/// folder. What has another name than [`OwnFile`] gives stays, and so do links and folders.
 pub(crate) fn remove_leftovers(data_folder: &DataFolder) {
     let Ok(files) = std::fs::read_dir(data_folder.transfers()) else { return };
     for file in files.flatten() {
-        let _ = std::fs::remove_file(file.path());
+        let is_ours = file.file_name().to_str().is_some_and(OwnFile::is_name_of_one)
+            && file.file_type().is_ok_and(|kind| kind.is_file());
+        if is_ours {
+            // One that stays costs room; the next start tries again.
+            let _ = std::fs::remove_file(file.path());
+        }
     }
 }
 
@@ -166,15 +172,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_earlier_process_left_on_its_way_is_swept() {
+    fn only_what_an_earlier_process_left_on_its_way_is_swept() {
         let home = tempfile::tempdir().unwrap();
         let data_folder = DataFolder::new(home.path());
         data_folder.create().unwrap();
-        std::fs::write(home.path().join("transfers").join("half"), "left").unwrap();
-        std::fs::write(home.path().join("cairn.db"), "stays").unwrap();
+        let transfers = data_folder.transfers();
+        let left = OwnFile::on_its_way(&data_folder);
+        std::fs::write(left.path(), "left").unwrap();
+        for name in ["half", "my export.safetensors", "notes.txt"] {
+            std::fs::write(transfers.join(name), "mine").unwrap();
+        }
+        let folder = OwnFile::on_its_way(&data_folder);
+        std::fs::create_dir(folder.path()).unwrap();
+        #[cfg(unix)]
+        std::os::unix::fs::symlink(
+            transfers.join("notes.txt"),
+            OwnFile::on_its_way(&data_folder).path(),
+        )
+        .unwrap();
+        let num_before = std::fs::read_dir(&transfers).unwrap().count();
         remove_leftovers(&data_folder);
-        assert_eq!(std::fs::read_dir(data_folder.transfers()).unwrap().count(), 0);
-        assert!(data_folder.database().exists());
+        assert!(!left.path().exists());
+        assert_eq!(std::fs::read_dir(&transfers).unwrap().count(), num_before - 1);
     }
 
     #[test]
