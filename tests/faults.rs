@@ -16,7 +16,7 @@ use std::time::Duration;
 use cairn_app::wire::{
     Command, Event, Failure, FailureCode, Message, MessageStatus, NoticeLevel, Reply, Settings,
 };
-use cairn_app::{App, CacheVariables, DataFolder, OpenError, Options};
+use cairn_app::{App, CacheVariables, DataFolder, Options};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -595,7 +595,7 @@ async fn a_data_folder_that_cannot_be_written_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_database_is_refused_and_left_as_it_is() {
+async fn a_damaged_database_is_set_aside_and_what_can_be_read_is_told() {
     let home = home_with_model();
     let desk = Desk::new(home.path(), 8).await;
     desk.complete_answer(&"q".repeat(3_000)).await;
@@ -610,13 +610,18 @@ async fn a_damaged_database_is_refused_and_left_as_it_is() {
         let mut damaged = good.clone();
         damage(&mut damaged);
         fs::write(&database, &damaged).unwrap();
-        let opened = App::open(options(home.path())).await;
-        let Err(OpenError::Store(error)) = opened else { panic!("{:?}", opened.map(|_| ())) };
-        check_sentence(
-            &error.to_string(),
-            &[database.to_str().unwrap(), "damaged", "left as it is", "copy"],
-        );
-        assert!(fs::read(&database).unwrap() == damaged, "the file was changed");
+        let app = App::open(options(home.path())).await.unwrap();
+        let mut events = app.subscribe();
+        app.call(Command::Bootstrap).await.unwrap();
+        let text = loop {
+            if let Event::Notice { text, .. } = events.recv().await.unwrap() {
+                break text;
+            }
+        };
+        assert!(text.contains("damaged") && text.contains("recovered"), "{text}");
+        let (_, aside) = text.trim_end_matches('.').rsplit_once("The damaged file is ").unwrap();
+        assert!(fs::read(aside).unwrap() == damaged, "the file was changed");
+        app.close().await;
     };
     check(&|bytes| bytes.truncate(bytes.len() / 2)).await;
     check(&|bytes| bytes.truncate(100)).await;

@@ -52,6 +52,8 @@ pub struct App {
     pub(crate) engine: Engine,
     /// Why there are no stored prompt caches in this run.
     pub(crate) cache_problem: Option<String>,
+    /// What became of a damaged database; told to the first interface that asks for the state.
+    pub(crate) recovery_notice: Mutex<Option<Event>>,
     pub(crate) answers: RunningAnswers,
     pub(crate) imports: Imports,
     /// Held while a turn begins or a conversation is deleted, so that neither meets the other half

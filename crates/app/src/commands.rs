@@ -1,6 +1,6 @@
 //! What each command does.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::app::{App, now_ms};
@@ -24,6 +24,10 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
                 models::list(app).await,
                 cache_commands::named(app).await?,
             );
+            let notice = app.recovery_notice.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(notice) = notice {
+                app.emit(notice);
+            }
             Ok(Reply::Bootstrap {
                 conversations,
                 models,

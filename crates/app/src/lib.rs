@@ -52,6 +52,7 @@ mod error;
 mod lifecycle;
 mod models;
 mod platform;
+mod recovered;
 mod settings;
 mod status;
 #[expect(missing_docs, reason = "many variants and fields say by their names what they hold")]

@@ -18,7 +18,9 @@ use crate::cache::previews::Imports;
 use crate::cache::{follow, rows, transfers};
 use crate::chat::running::RunningAnswers;
 use crate::wire::{Command, Failure, FailureCode, Reply};
-use crate::{DataFolder, OpenError, commands, convert, models, platform, settings, status};
+use crate::{
+    DataFolder, OpenError, commands, convert, models, platform, recovered, settings, status,
+};
 
 /// Events that a subscriber may be behind before it misses some: half a minute of one answer.
 const EVENT_CAPACITY: usize = 1024;
@@ -39,7 +41,12 @@ impl App {
         remove_leftovers(&data_folder, &model_folders, &lock).await;
         // Before the rows are read: files that come between the two would belong to none of them.
         let cleanup_lock = cleanup_lock(&data_folder);
-        let store = Arc::new(Store::open(&data_folder.database()).await?);
+        let (store, recovery) = Store::open_or_recover(&data_folder.database()).await?;
+        let store = Arc::new(store);
+        let recovery_notice = recovery.as_ref().map(recovered::notice);
+        if let Some(recovery) = &recovery {
+            tracing::error!("the database was damaged: {recovery:?}");
+        }
 
         let rows = tokio::try_join!(store.chunks(), store.cache_refs());
         let cache_problem = rows.as_ref().err().map(ToString::to_string);
@@ -75,6 +82,7 @@ impl App {
             store,
             engine,
             cache_problem,
+            recovery_notice: Mutex::new(recovery_notice),
             answers: RunningAnswers::default(),
             imports: Imports::default(),
             turns: tokio::sync::Mutex::default(),

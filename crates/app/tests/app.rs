@@ -565,10 +565,9 @@ async fn a_folder_that_cannot_be_used_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let damaged = folder.path().join("damaged");
-    std::fs::create_dir(&damaged).unwrap();
-    std::fs::write(damaged.join("cairn.db"), vec![b'x'; 8192]).unwrap();
-    for home in [file.clone(), file.join("below"), damaged] {
+    let blocked = folder.path().join("blocked");
+    std::fs::create_dir_all(blocked.join("cairn.db")).unwrap();
+    for home in [file.clone(), file.join("below"), blocked] {
         let error = App::open(options(&home)).await.map(|_| ()).unwrap_err().to_string();
         assert!(error.contains(&home.display().to_string()), "{error}");
     }

@@ -3,7 +3,7 @@
 //!
 //! A [`Store`] is opened once and shared. Every method is one transaction: when it returns, what it
 //! wrote is on the disk, and a crash or a dropped future before that leaves the file as it was. The
-//! crate knows no clock; whoever calls it passes the time in.
+//! crate knows no clock but for names of files; whoever calls it passes the time in.
 //!
 //! ```text
 //! cairn.db                    SQLite, write-ahead log, every commit synced
@@ -17,7 +17,10 @@
 //! cairn.db-wal, cairn.db-shm  SQLite's own, gone after a clean close
 //! cairn.db-runs/
 //! ├── opening                 locked while a program opens the database
+//! ├── suspect                 there while damage that was met has not been looked into
 //! └── <run id>                locked for as long as that program has the database open
+//! cairn.backup-v1-<time>.db   the database before a migration; the newest three
+//! cairn.damaged-<time>.db     a damaged database that was replaced; never removed
 //! ```
 //!
 //! Several programs may have one file open (the app, and commands beside it). What a program does
@@ -47,8 +50,10 @@
 //! ```
 //!
 //! Nothing outside this crate knows SQL. A file that cannot be used is refused with a
-//! [`StoreError`] that names it, and left alone.
+//! [`StoreError`] that names it, and left alone. [`Store::open_or_recover`] opens a damaged one all
+//! the same: it sets the file aside and carries over what can be read.
 
+mod backup;
 mod cache_changes;
 mod cache_refs;
 mod chunks;
@@ -58,6 +63,7 @@ mod messages;
 mod models;
 mod named_caches;
 mod other_writers;
+mod recovery;
 mod run;
 mod settings;
 mod store;
@@ -74,4 +80,5 @@ pub use conversations::{Conversation, Prefix};
 pub use error::StoreError;
 pub use messages::{FinishedMessage, Message, MessageStatus};
 pub use named_caches::{ListedNamedCache, NamedCacheKind, NamedCacheRow};
+pub use recovery::Recovery;
 pub use store::Store;

@@ -2,7 +2,7 @@
 //! reliably that a process is gone.
 //!
 //! A program that dies leaves its file behind, but never its lock. The functions here block for
-//! moments at most, except [`lock_opening`].
+//! moments at most, except [`wait_to_open`].
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -12,7 +12,10 @@ use std::sync::{Mutex, PoisonError};
 
 use uuid::Uuid;
 
+use crate::StoreError;
+
 const OPENING: &str = "opening";
+const SUSPECT: &str = "suspect";
 
 /// This program's hold on the database, from opening to closing it. Owned by the store.
 #[derive(Debug)]
@@ -30,8 +33,16 @@ pub(crate) fn folder_of(database: &Path) -> PathBuf {
 }
 
 /// Waits until no other program is opening the database; they do so one after the other, for as
-/// long as the file returned is held.
-pub(crate) fn lock_opening(folder: &Path) -> io::Result<File> {
+/// long as the file returned is held. Makes the folders that are missing.
+pub(crate) async fn wait_to_open(database: &Path) -> Result<File, StoreError> {
+    let folder = folder_of(database);
+    let waiting = move || fs::create_dir_all(&folder).and_then(|()| lock_opening(&folder));
+    let opening =
+        tokio::task::spawn_blocking(waiting).await.unwrap_or_else(|error| Err(error.into()));
+    opening.map_err(|error| StoreError::from_io(database, error))
+}
+
+fn lock_opening(folder: &Path) -> io::Result<File> {
     let file = File::options().create(true).append(true).open(folder.join(OPENING))?;
     file.lock()?;
     Ok(file)
@@ -76,6 +87,29 @@ pub(crate) fn is_alive(folder: &Path, id: &str) -> bool {
         Ok(file) => file.try_lock().is_err(),
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
+}
+
+/// Whether any program has the database open. Called with the opening lock held.
+pub(crate) fn is_any_alive(folder: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(folder) else { return false };
+    entries.flatten().any(|entry| entry.file_name().to_str().is_some_and(|id| is_alive(folder, id)))
+}
+
+/// Notes that damage was met in the database, so that it is checked whole when it is opened next.
+pub(crate) fn suspect(folder: &Path) {
+    // Without it a small file is checked all the same.
+    let _ = File::create(folder.join(SUSPECT));
+}
+
+/// Whether damage was met since the last check.
+pub(crate) fn is_suspect(folder: &Path) -> bool {
+    folder.join(SUSPECT).exists()
+}
+
+/// Forgets that damage was met.
+pub(crate) fn clear_suspicion(folder: &Path) {
+    // One that stays costs another check.
+    let _ = fs::remove_file(folder.join(SUSPECT));
 }
 
 /// Removes the files of runs that are gone. Called with the opening lock held.

@@ -1,7 +1,6 @@
 //! The database file: opening it, its connections, its transactions.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,9 +12,9 @@ use sqlx::sqlite::{
 };
 use sqlx::{Connection, Sqlite, Transaction};
 
-use crate::StoreError;
 use crate::other_writers::OtherWriters;
 use crate::run::{self, Run};
+use crate::{StoreError, backup};
 
 pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
@@ -49,13 +48,7 @@ impl Store {
         let folder = run::folder_of(path);
         // Held to the end: programs open the file one after the other, so they neither migrate at
         // once nor judge half-begun runs.
-        let waiting = {
-            let folder = folder.clone();
-            move || fs::create_dir_all(&folder).and_then(|()| run::lock_opening(&folder))
-        };
-        let opening =
-            tokio::task::spawn_blocking(waiting).await.unwrap_or_else(|error| Err(error.into()));
-        let opening = opening.map_err(|error| StoreError::from_io(path, error))?;
+        let opening = run::wait_to_open(path).await?;
 
         let options = SqliteConnectOptions::new()
             .filename(path)
@@ -134,7 +127,11 @@ impl Store {
 
     /// What a failure of SQLite means for this file.
     pub(crate) fn failed(&self, error: sqlx::Error) -> StoreError {
-        StoreError::from_sqlx(&self.path, error)
+        let error = StoreError::from_sqlx(&self.path, error);
+        if matches!(error, StoreError::Corrupt { .. }) {
+            run::suspect(&run::folder_of(&self.path));
+        }
+        error
     }
 }
 
@@ -145,17 +142,22 @@ async fn prepare(
     writer: &SqlitePool,
     other_writers: &OtherWriters,
 ) -> Result<Run, StoreError> {
-    refuse_newer(path, writer).await?;
+    let version = version(path, writer).await?;
+    if 0 < version && version < known_version() {
+        backup::back_up(path, version, writer).await?;
+    }
     MIGRATIONS.run(writer).await.map_err(|error| StoreError::from_migrate(path, error))?;
     let run = Run::begin(folder).map_err(|error| StoreError::from_io(path, error))?;
     tidy(folder, writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
     other_writers.look(writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
     run::sweep(folder);
+    backup::sweep_unfinished(path);
     Ok(run)
 }
 
-/// Refuses a file that has migrations this program does not know, before anything is written to it.
-async fn refuse_newer(path: &Path, writer: &SqlitePool) -> Result<(), StoreError> {
+/// The version of the file's tables; 0 for a new file. One that this program does not know is
+/// refused, before anything is written to the file.
+async fn version(path: &Path, writer: &SqlitePool) -> Result<i64, StoreError> {
     let failed = |error| StoreError::from_sqlx(path, error);
     let tables: i64 =
         sqlx::query_scalar("select count(*) from sqlite_schema where name = '_sqlx_migrations'")
@@ -163,18 +165,23 @@ async fn refuse_newer(path: &Path, writer: &SqlitePool) -> Result<(), StoreError
             .await
             .map_err(failed)?;
     if tables == 0 {
-        return Ok(());
+        return Ok(0);
     }
     let found: i64 = sqlx::query_scalar("select coalesce(max(version), 0) from _sqlx_migrations")
         .fetch_one(writer)
         .await
         .map_err(failed)?;
-    let known = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
+    let known = known_version();
     if found > known {
         Err(StoreError::Newer { path: path.to_owned(), found, known })
     } else {
-        Ok(())
+        Ok(found)
     }
+}
+
+/// The version to which this program brings a file.
+fn known_version() -> i64 {
+    MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
 /// Finishes what programs that are gone left open.

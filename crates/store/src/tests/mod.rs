@@ -1,12 +1,14 @@
 //! Behaviour of the store on real database files in temporary folders, by subject.
 #![allow(clippy::unwrap_used)]
 
+mod backups;
 mod cache_refs;
 mod changes;
 mod conversations;
 mod faults;
 mod named_caches;
 mod opening;
+mod recovery;
 mod tables;
 mod turns;
 

@@ -1,0 +1,301 @@
+//! Damaged databases: what is carried over into a new one, and where the old one is.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{Scratch, finished, named_cache, texts, turn};
+use crate::{MessageStatus, Recovery, Store, StoreError};
+
+const PAGE: usize = 4_096;
+
+/// A closed database with `num_conversations` conversations of two turns, whose texts fill pages of
+/// their own, a setting, a model and a named prompt cache. Returns the conversations' ids.
+async fn filled(scratch: &Scratch, num_conversations: usize) -> Vec<String> {
+    let store = scratch.open().await;
+    let mut ids = Vec::new();
+    for number in 0..num_conversations {
+        let id = store.create_conversation(1).await.unwrap().id;
+        for round in 0..2 {
+            let answer = format!("answer {number}.{round} {}", "words ".repeat(500));
+            turn(&store, &id, &format!("question {number}.{round}"), &answer).await;
+        }
+        ids.push(id);
+    }
+    store.set_setting("settings", r#"{"seed":7}"#).await.unwrap();
+    store.record_model_use("/models/a", "a", 1).await.unwrap();
+    store.create_named_cache(&named_cache("n", "My book", 1)).await.unwrap();
+    store.close().await.unwrap();
+    ids
+}
+
+/// Overwrites the root page of a table or an index.
+async fn damage(scratch: &Scratch, name: &str) {
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(scratch.database());
+    let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
+    let page: i64 = sqlx::query_scalar("select rootpage from sqlite_schema where name = ?")
+        .bind(name)
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    pool.close().await;
+    overwrite_page(&scratch.database(), usize::try_from(page).unwrap() - 1);
+}
+
+fn overwrite_page(path: &Path, index: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[index * PAGE..(index + 1) * PAGE].fill(0xff);
+    fs::write(path, bytes).unwrap();
+}
+
+async fn recover(scratch: &Scratch) -> (Store, Recovery) {
+    let (store, recovery) = Store::open_or_recover(&scratch.database()).await.unwrap();
+    (store, recovery.expect("a recovery"))
+}
+
+async fn check_sound(store: &Store) {
+    let found: String =
+        sqlx::query_scalar("pragma integrity_check").fetch_one(&store.writer).await.unwrap();
+    assert_eq!(found, "ok");
+    let broken = sqlx::query("pragma foreign_key_check").fetch_all(&store.writer).await.unwrap();
+    assert!(broken.is_empty(), "{} rows refer to rows that are not there", broken.len());
+}
+
+#[tokio::test]
+async fn a_sound_database_is_opened_as_ever() {
+    let scratch = Scratch::new();
+    let ids = filled(&scratch, 2).await;
+    let (store, recovery) = Store::open_or_recover(&scratch.database()).await.unwrap();
+    assert_eq!((recovery, store.conversations().await.unwrap().len()), (None, ids.len()));
+    let new = Scratch::new();
+    assert_eq!(Store::open_or_recover(&new.database()).await.unwrap().1, None);
+}
+
+#[tokio::test]
+async fn a_damaged_index_costs_nothing() {
+    let scratch = Scratch::new();
+    let ids = filled(&scratch, 5).await;
+    damage(&scratch, "messages_by_parent").await;
+    let damaged = fs::read(scratch.database()).unwrap();
+    let (store, recovery) = recover(&scratch).await;
+    assert_eq!((recovery.num_conversations, recovery.num_messages), (5, 20), "{recovery:?}");
+    assert_eq!(recovery.total_conversations, Some(5));
+    for (number, id) in ids.iter().enumerate() {
+        let texts = texts(&store, id).await;
+        assert_eq!(texts.len(), 4);
+        assert!(texts[3].starts_with(&format!("answer {number}.1")), "{:.20}", texts[3]);
+    }
+    assert_eq!(store.setting("settings").await.unwrap().as_deref(), Some(r#"{"seed":7}"#));
+    assert_eq!(store.last_used_model().await.unwrap(), Some(("/models/a".into(), "a".into())));
+    assert_eq!(store.named_caches().await.unwrap()[0].row.name, "My book");
+    check_sound(&store).await;
+    turn(&store, &ids[0], "goes", "on").await;
+    assert!(fs::read(&recovery.damaged).unwrap() == damaged, "the damaged file was changed");
+    let name = recovery.damaged.file_name().unwrap().to_str().unwrap();
+    assert!(name.starts_with("cairn.damaged-20") && name.ends_with(".db"), "{name}");
+    store.close().await.unwrap();
+    assert_eq!(Store::open_or_recover(&scratch.database()).await.unwrap().1, None);
+}
+
+#[tokio::test]
+async fn every_page_that_is_lost_takes_no_more_than_its_own_rows() {
+    let scratch = Scratch::new();
+    let ids = filled(&scratch, 8).await;
+    let good = fs::read(scratch.database()).unwrap();
+    // The first page holds the list of tables; a test of its own loses that.
+    for page in 1..good.len() / PAGE {
+        let scratch = Scratch::new();
+        fs::write(scratch.database(), &good).unwrap();
+        overwrite_page(&scratch.database(), page);
+        let (store, recovery) = Store::open_or_recover(&scratch.database()).await.unwrap();
+        check_sound(&store).await;
+        let mut num_messages = 0;
+        for conversation in store.conversations().await.unwrap() {
+            assert!(ids.contains(&conversation.id));
+            num_messages += store.branch(&conversation.id).await.unwrap().len();
+        }
+        let Some(recovery) = recovery else {
+            assert_eq!(num_messages, 32, "page {page} held nothing");
+            continue;
+        };
+        assert_eq!(num_messages as i64, recovery.num_messages, "page {page}: {recovery:?}");
+        assert!(
+            recovery.num_conversations >= 7 || recovery.num_messages == 0,
+            "{page} {recovery:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn conversations_without_a_row_are_named_after_their_first_question() {
+    let scratch = Scratch::new();
+    let ids = filled(&scratch, 3).await;
+    damage(&scratch, "conversations").await;
+    let (store, recovery) = recover(&scratch).await;
+    assert_eq!((recovery.num_conversations, recovery.num_messages), (3, 12), "{recovery:?}");
+    let titles: Vec<_> =
+        store.conversations().await.unwrap().into_iter().map(|row| (row.id, row.title)).collect();
+    let expected: Vec<_> = ids
+        .iter()
+        .enumerate()
+        .rev()
+        .map(|(number, id)| (id.clone(), format!("question {number}.0")))
+        .collect();
+    assert_eq!(titles, expected);
+    check_sound(&store).await;
+}
+
+#[tokio::test]
+async fn the_messages_after_a_lost_one_stay_in_their_conversation() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = store.create_conversation(1).await.unwrap().id;
+    for round in 0..3 {
+        turn(&store, &id, &format!("q{round}"), &format!("a{round}")).await;
+    }
+    // Rows that the new file refuses are as lost as those on a page that is gone.
+    sqlx::raw_sql(
+        "pragma ignore_check_constraints = on;
+         update messages set status = 'garbled' where text in ('a0', 'a2');",
+    )
+    .execute(&store.writer)
+    .await
+    .unwrap();
+    store.close().await.unwrap();
+    let (store, recovery) = Store::open_or_recover(&scratch.database()).await.unwrap();
+    assert_eq!(recovery, None, "the file itself is sound");
+    store.close().await.unwrap();
+    damage(&scratch, "messages_by_parent").await;
+    let (store, recovery) = recover(&scratch).await;
+    assert_eq!((recovery.num_messages, recovery.total_messages), (4, Some(6)));
+    assert_eq!(texts(&store, &id).await, ["q0", "q1", "a1", "q2"]);
+    check_sound(&store).await;
+}
+
+#[tokio::test]
+async fn a_file_without_a_readable_row_is_set_aside_too() {
+    async fn check(name: &str, bytes: &[u8]) {
+        let scratch = Scratch::new();
+        fs::write(scratch.database(), bytes).unwrap();
+        let (store, recovery) = recover(&scratch).await;
+        assert_eq!((recovery.num_conversations, recovery.total_conversations), (0, None), "{name}");
+        assert!(fs::read(&recovery.damaged).unwrap() == bytes, "{name}: the file was changed");
+        let id = store.create_conversation(1).await.unwrap().id;
+        turn(&store, &id, "q", "a").await;
+        store.close().await.unwrap();
+        // Again at once: the file that was set aside first is still there.
+        fs::write(scratch.database(), bytes).unwrap();
+        let (_, again) = recover(&scratch).await;
+        assert_ne!(again.damaged, recovery.damaged);
+        assert!(fs::read(&recovery.damaged).unwrap() == bytes, "{name}: the file was overwritten");
+    }
+    check("a text", &b"Dear diary. ".repeat(1_000)).await;
+    check("zeros", &[0; 2 * PAGE]).await;
+}
+
+#[tokio::test]
+async fn what_a_backup_holds_stands_in_for_a_file_without_a_readable_row() {
+    let scratch = Scratch::new();
+    let ids = filled(&scratch, 3).await;
+    let backup = scratch.0.path().join("cairn.backup-v1-2026-03-09-141502.db");
+    fs::copy(scratch.database(), &backup).unwrap();
+    overwrite_page(&scratch.database(), 0);
+    let (store, recovery) = recover(&scratch).await;
+    assert_eq!((recovery.num_conversations, recovery.backup), (3, Some(backup.clone())));
+    assert_eq!(texts(&store, &ids[0]).await.len(), 4);
+    assert!(backup.exists());
+}
+
+#[tokio::test]
+async fn the_log_is_read_and_set_aside_with_its_file() {
+    let scratch = Scratch::new();
+    let ids = filled(&scratch, 3).await;
+    // As a program leaves it that is killed: the last turn is only in the log.
+    let store = scratch.open().await;
+    turn(&store, &ids[0], "only in the log", "yes").await;
+    let with_log = Scratch::new();
+    for suffix in ["", "-wal"] {
+        let name = format!("cairn.db{suffix}");
+        fs::copy(scratch.0.path().join(&name), with_log.0.path().join(&name)).unwrap();
+    }
+    damage_index(&with_log);
+    let (recovered, recovery) = recover(&with_log).await;
+    assert_eq!(recovery.num_messages, 14, "{recovery:?}");
+    assert_eq!(texts(&recovered, &ids[0]).await[4..], ["only in the log", "yes"]);
+    check_sound(&recovered).await;
+}
+
+/// Overwrites a page in the file that no turn has changed since: one of a named prompt cache.
+fn damage_index(scratch: &Scratch) {
+    let bytes = fs::read(scratch.database()).unwrap();
+    let holds = |page: &[u8]| page.windows(7).any(|window| window == b"My book");
+    let page = bytes.chunks(PAGE).position(holds).unwrap();
+    overwrite_page(&scratch.database(), page);
+}
+
+#[tokio::test]
+async fn a_damaged_file_that_another_program_has_open_is_left_alone() {
+    let scratch = Scratch::new();
+    filled(&scratch, 3).await;
+    let other = scratch.open().await;
+    damage(&scratch, "messages_by_parent").await;
+    let refused = Store::open_or_recover(&scratch.database()).await;
+    assert!(matches!(&refused, Err(StoreError::Corrupt { .. })), "{refused:?}");
+    drop(other);
+    assert_eq!(recover(&scratch).await.1.num_conversations, 3);
+}
+
+#[tokio::test]
+async fn a_full_disk_leaves_the_damaged_file_in_its_place() {
+    let scratch = Scratch::new();
+    filled(&scratch, 3).await;
+    damage(&scratch, "messages_by_parent").await;
+    let before = fs::read(scratch.database()).unwrap();
+    // The folder takes no new file, as a full disk does.
+    let blocked: Vec<PathBuf> = block_new_files(&scratch).await;
+    let refused = Store::open_or_recover(&scratch.database()).await;
+    assert!(
+        matches!(&refused, Err(StoreError::NotWritable { .. } | StoreError::Full { .. })),
+        "{refused:?}"
+    );
+    assert!(fs::read(scratch.database()).unwrap() == before, "the damaged file was changed");
+    for folder in blocked {
+        fs::remove_dir(folder).unwrap();
+    }
+    assert_eq!(recover(&scratch).await.1.num_conversations, 3);
+}
+
+/// Takes the names that the new file could have in the next minute.
+async fn block_new_files(scratch: &Scratch) -> Vec<PathBuf> {
+    let options = sqlx::sqlite::SqliteConnectOptions::new().in_memory(true);
+    let clock = sqlx::SqlitePool::connect_with(options).await.unwrap();
+    let mut blocked = Vec::new();
+    for second in 0..60 {
+        let name: String =
+            sqlx::query_scalar("select strftime('cairn.recovering-%Y-%m-%d-%H%M%S.db', 'now', ?)")
+                .bind(format!("{second} seconds"))
+                .fetch_one(&clock)
+                .await
+                .unwrap();
+        let folder = scratch.0.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        blocked.push(folder);
+    }
+    blocked
+}
+
+#[tokio::test]
+async fn an_answer_that_was_being_written_is_carried_over_as_interrupted() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = store.create_conversation(1).await.unwrap().id;
+    let (_, assistant) = store.begin_turn(&id, "q", 1).await.unwrap();
+    store.save_progress(&assistant.id, "half", &[4]).await.unwrap();
+    store.create_named_cache(&named_cache("n", "My book", 1)).await.unwrap();
+    store.writer.close().await;
+    drop(store);
+    damage_index(&scratch);
+    let (store, _) = recover(&scratch).await;
+    let read = store.message(&assistant.id).await.unwrap().unwrap();
+    assert_eq!((read.status, read.text.as_str()), (MessageStatus::Interrupted, "half"));
+    store.finish(&read.id, &finished(MessageStatus::Complete, "whole")).await.unwrap();
+}
