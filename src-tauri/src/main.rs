@@ -21,6 +21,7 @@ mod window;
 use std::io::IsTerminal;
 
 use anyhow::{Context, Result};
+use cairn_app::Closed;
 use tauri::{AppHandle, Manager, RunEvent};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -85,7 +86,7 @@ fn exit_on_signals(app: AppHandle) -> Result<()> {
             if is_first {
                 app.exit(0);
             } else {
-                std::process::exit(1);
+                cairn_app::exit_now(1);
             }
         }
     });
@@ -95,7 +96,12 @@ fn exit_on_signals(app: AppHandle) -> Result<()> {
 fn close(app: &AppHandle) {
     match app.state::<Core>().app() {
         // Takes two seconds at most.
-        Ok(core) => tauri::async_runtime::block_on(core.close()),
+        Ok(core) => {
+            if tauri::async_runtime::block_on(core.close()) == Closed::EngineBusy {
+                app.cleanup_before_exit();
+                cairn_app::exit_now(0);
+            }
+        }
         // The window has said why; the exit status says it to whoever started us.
         Err(_) => {
             app.cleanup_before_exit();

@@ -67,3 +67,5 @@ pub use cairn_engine::Repaired;
 pub use cairn_hub::CacheVariables;
 pub use data_folder::DataFolder;
 pub use error::OpenError;
+pub use lifecycle::Closed;
+pub use platform::exit_now;

@@ -30,6 +30,16 @@ const CLOSING_LIMIT: Duration = Duration::from_millis(1900);
 /// case.
 const ENGINE_LIMIT: Duration = Duration::from_millis(1500);
 
+/// How far [`App::close`] came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// Everything has ended; the process may end as it likes.
+    Completely,
+    /// The engine still computes: the process must end with [`crate::exit_now`], because MLX aborts
+    /// where exit handlers run beside it.
+    EngineBusy,
+}
+
 impl App {
     /// Opens the data folder, making what is missing, and starts the engine. Must be called in a
     /// Tokio runtime, which the app then uses.
@@ -131,11 +141,12 @@ impl App {
     /// Stops the answers and saves them, files the prompt caches, and closes the database, within
     /// two seconds. Whatever has not come to its end by then is put right when the folder is opened
     /// next. Closing again does nothing.
-    pub async fn close(&self) {
+    pub async fn close(&self) -> Closed {
         if self.closing.is_cancelled() {
-            return;
+            return Closed::Completely;
         }
         self.closing.cancel();
+        let mut closed = Closed::EngineBusy;
         let close = async {
             let engine_stops = async {
                 for running in self.answers.all() {
@@ -144,8 +155,9 @@ impl App {
                 for running in self.answers.all() {
                     running.ended.cancelled().await;
                 }
-                self.engine.flush_cache().await;
+                // Ends a load between two tensors, and writes what is queued.
                 self.engine.shutdown().await;
+                closed = Closed::Completely;
                 let cache_rows =
                     self.cache_rows.lock().unwrap_or_else(PoisonError::into_inner).take();
                 if let Some(cache_rows) = cache_rows {
@@ -165,6 +177,7 @@ impl App {
         }
         // From here on another process may open the folder.
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        closed
     }
 }
 

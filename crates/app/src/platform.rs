@@ -86,6 +86,19 @@ pub(crate) fn free_disk_bytes(_folder: &Path) -> Option<u64> {
     None
 }
 
+/// Ends the process at once: nothing is dropped and no exit handler runs. For a process whose
+/// engine still computes: MLX's handlers abort where it is not idle.
+#[cfg(unix)]
+pub fn exit_now(code: i32) -> ! {
+    signal_hook::low_level::exit(code)
+}
+
+/// Ends the process.
+#[cfg(not(unix))]
+pub fn exit_now(code: i32) -> ! {
+    std::process::exit(code)
+}
+
 /// Makes a folder and those above it. A new one can be read by its owner only; one that exists
 /// stays as it is.
 pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
