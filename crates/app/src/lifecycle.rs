@@ -107,7 +107,10 @@ impl App {
             lock: Mutex::new(Some(lock)),
         });
         app.spawn(status::emit(app.clone()));
-        app.spawn(follow::release_purged(app.clone()));
+        {
+            let app = app.clone();
+            app.clone().spawn(async move { follow::release_purged(&app).await });
+        }
         app.spawn(follow::emit_changes(app.clone(), moves));
         app.spawn(follow::follow_other_programs(app.clone()));
         if autoload {

@@ -88,16 +88,25 @@ async fn adopt_rows(app: &App, window: &CacheHandle) -> Result<(), StoreError> {
     let chunks = chunks.into_iter().filter_map(convert::chunk_record).collect();
     window.adopt(chunks, cache_refs.into_iter().filter_map(convert::cache_ref).collect());
     let owners = window.ref_usages().into_iter().map(|ref_usage| ref_usage.cache_ref.owner);
-    for gone in owners.filter(|owner| owner.starts_with("named/") && !held.contains(owner)) {
-        window.release(&gone);
-    }
+    let gone = owners.filter(|owner| owner.starts_with("named/") && !held.contains(owner));
+    release(app, window, gone.collect()).await;
     Ok(())
 }
 
 /// Removes what only purged conversations and prompt caches held.
-pub(crate) async fn release_purged(app: Arc<App>) {
+pub(crate) async fn release_purged(app: &App) {
     let Some(window) = app.engine.cache() else { return };
-    for owner in app.store.purged_owners().await.unwrap_or_default() {
-        window.release(&owner);
-    }
+    let owners = app.store.purged_owners().await.unwrap_or_default();
+    release(app, window, owners).await;
+}
+
+/// Lets go of what these owners hold, which may remove thousands of files.
+pub(crate) async fn release(app: &App, window: &CacheHandle, owners: Vec<String>) {
+    let window = window.clone();
+    let release_all = move || {
+        for owner in owners {
+            window.release(&owner);
+        }
+    };
+    app.blocking(release_all).await;
 }
