@@ -19,23 +19,20 @@ mod tray;
 mod window;
 
 use std::io::IsTerminal;
+use std::sync::Mutex;
 
 use anyhow::{Context, Result};
-use cairn_app::Closed;
+use cairn_app::{Closed, DataFolder, LOG_FILTER, LogFile};
 use tauri::{AppHandle, Manager, RunEvent};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::ipc::Core;
 
 fn main() -> Result<()> {
-    let filter = EnvFilter::try_from_env("CAIRN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    let stderr = std::io::stderr;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(stderr)
-        .with_ansi(stderr().is_terminal())
-        .init();
+    write_logs();
 
     tauri::Builder::default()
         // First, so that a second launch ends before it touches anything.
@@ -56,6 +53,22 @@ fn main() -> Result<()> {
             event => system::on_event(app, &event),
         });
     Ok(())
+}
+
+/// Logs go to stderr, as `CAIRN_LOG` says, and to the data folder's log files.
+fn write_logs() {
+    let filter = EnvFilter::try_from_env("CAIRN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let stderr = std::io::stderr;
+    let to_stderr =
+        fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal()).with_filter(filter);
+    // Why there is no data folder, opening the app says.
+    let to_files = DataFolder::from_environment().ok().map(|data_folder| {
+        fmt::layer()
+            .with_writer(Mutex::new(LogFile::new(&data_folder)))
+            .with_ansi(false)
+            .with_filter(EnvFilter::new(LOG_FILTER))
+    });
+    tracing_subscriber::registry().with(to_stderr).with(to_files).init();
 }
 
 fn set_up(app: &AppHandle) -> Result<()> {

@@ -7,7 +7,7 @@ use crate::app::{App, now_ms};
 use crate::cache::{commands as cache_commands, imports, saved};
 use crate::chat::answering::{self, Turn};
 use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply, Settings};
-use crate::{convert, models, settings, status};
+use crate::{convert, diagnostics, models, settings, status};
 
 /// How long deleting waits for the conversation's answer to stop. After that the answer ends
 /// unseen.
@@ -102,6 +102,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         }
         Command::UpdateSettings { settings } => update_settings(app, settings).await,
         Command::GetStatus => Ok(Reply::Status { status: status::now(app) }),
+        Command::GetDiagnostics => Ok(Reply::Diagnostics { text: diagnostics::text(app).await }),
         Command::GetCache => Ok(Reply::Cache { cache: cache_commands::overview(app).await? }),
         Command::ClearCache => cache_commands::clear(app).await,
         Command::PinConversation { id, is_pinned } => {

@@ -71,6 +71,26 @@ fn read_memory_bytes() -> Option<u64> {
     None
 }
 
+/// The name and version of the system; asking may start a program.
+pub(crate) fn system_version() -> String {
+    let version = read_system_version().unwrap_or_else(|| "unknown version".to_owned());
+    format!("{} {} ({version})", std::env::consts::OS, std::env::consts::ARCH)
+}
+
+#[cfg(target_os = "macos")]
+fn read_system_version() -> Option<String> {
+    let asked =
+        std::process::Command::new("/usr/bin/sw_vers").arg("-productVersion").output().ok()?;
+    Some(String::from_utf8(asked.stdout).ok()?.trim().to_owned())
+}
+
+#[cfg(not(target_os = "macos"))]
+fn read_system_version() -> Option<String> {
+    let release = std::fs::read_to_string("/etc/os-release").ok()?;
+    let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
+    Some(name.trim_matches('"').to_owned())
+}
+
 /// Bytes that this user may still write on the disk of a folder that exists; none where the system
 /// does not say.
 #[cfg(unix)]

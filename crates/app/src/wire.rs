@@ -48,6 +48,9 @@ pub enum Command {
     UpdateSettings { settings: Settings },
     /// The status now (the same as the `Status` event).
     GetStatus,
+    /// What a report of a problem needs, as one text without secrets and texts of conversations.
+    /// Answers [`Reply::Diagnostics`].
+    GetDiagnostics,
     /// What the prompt cache keeps.
     GetCache,
     /// Removes all of it but what is named or pinned.
@@ -103,6 +106,9 @@ pub enum Reply {
     },
     Status {
         status: Status,
+    },
+    Diagnostics {
+        text: String,
     },
     Cache {
         cache: CacheOverview,
