@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cairn_engine::Engine;
 use cairn_hub::{CacheVariables, ModelFolders};
 use cairn_store::Store;
-use tokio::sync::broadcast;
+use tokio::sync::{OnceCell, broadcast};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -16,7 +16,7 @@ use crate::cache::previews::Imports;
 use crate::cache::saved;
 use crate::chat::running::RunningAnswers;
 use crate::lifecycle::FolderLock;
-use crate::wire::{Event, Settings};
+use crate::wire::{Conversation, Event, Settings};
 use crate::{DataFolder, OpenError, convert};
 
 /// How to open the app.
@@ -49,6 +49,8 @@ pub struct App {
     pub(crate) data_folder: DataFolder,
     pub(crate) model_folders: ModelFolders,
     pub(crate) store: Arc<Store>,
+    /// The private conversations, from the first one on.
+    pub(crate) private: OnceCell<Arc<Store>>,
     pub(crate) engine: Engine,
     /// Why there are no stored prompt caches in this run.
     pub(crate) cache_problem: Option<String>,
@@ -110,10 +112,35 @@ impl App {
 
     /// Sends a conversation's row as it is now, unless it is gone or cannot be read.
     pub(crate) async fn emit_conversation(&self, id: &str) {
-        if let Ok(row) = self.store.listed_conversation(id).await {
-            let cache = saved::of_conversation(&self.engine, &self.store, id).await;
-            let conversation = convert::conversation(row, self.answers.is_streaming(id), cache);
+        if let Ok(row) = self.store_of(id).await.listed_conversation(id).await {
+            let conversation = self.described(row).await;
             self.emit(Event::Conversation { conversation });
+        }
+    }
+
+    /// A conversation's row with what is kept of it.
+    pub(crate) async fn described(&self, row: cairn_store::Conversation) -> Conversation {
+        let cache = saved::of_conversation(&self.engine, &self.store, &row.id).await;
+        let (is_streaming, is_private) =
+            (self.answers.is_streaming(&row.id), self.is_private(&row.id).await);
+        Conversation { is_private, ..convert::conversation(row, is_streaming, cache) }
+    }
+
+    /// Where a conversation's rows are: in memory where it is private.
+    pub(crate) async fn store_of(&self, conversation_id: &str) -> &Arc<Store> {
+        match self.private.get() {
+            Some(private) if self.is_private(conversation_id).await => private,
+            _ => &self.store,
+        }
+    }
+
+    /// Whether only memory holds a conversation.
+    pub(crate) async fn is_private(&self, conversation_id: &str) -> bool {
+        match self.private.get() {
+            Some(private) => {
+                private.conversation(conversation_id).await.is_ok_and(|row| row.is_some())
+            }
+            None => false,
         }
     }
 

@@ -3,6 +3,8 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use cairn_store::Store;
+
 use crate::app::{App, now_ms};
 use crate::cache::{commands as cache_commands, imports, saved};
 use crate::chat::answering::{self, Turn};
@@ -42,10 +44,16 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             Ok(Reply::Conversation { conversation, messages })
         }
         Command::NewConversation => {
-            let conversation =
-                convert::conversation(app.store.create_conversation(now_ms()).await?, false, None);
-            app.emit(Event::Conversation { conversation: conversation.clone() });
-            Ok(Reply::Conversation { conversation, messages: Vec::new() })
+            let row = app.store.create_conversation(now_ms()).await?;
+            Ok(new_conversation(app, row).await)
+        }
+        Command::NewPrivateConversation => {
+            let private = app
+                .private
+                .get_or_try_init(async || Store::in_memory().await.map(Arc::new))
+                .await?;
+            let row = private.create_conversation(now_ms()).await?;
+            Ok(new_conversation(app, row).await)
         }
         Command::RenameConversation { id, title } => {
             let title = title.trim();
@@ -57,25 +65,26 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
                     "A title is one line of at most {MAX_TITLE_CHARS} characters."
                 )));
             }
-            app.store.rename_conversation(&id, title).await?;
+            app.store_of(&id).await.rename_conversation(&id, title).await?;
             app.emit_conversation(&id).await;
             Ok(Reply::Done)
         }
         Command::SetSystemPrompt { id, system_prompt } => {
             // White namespace alone says nothing to a model, so it is no system prompt.
             let system_prompt = if system_prompt.trim().is_empty() { "" } else { &system_prompt };
-            if app.store.conversation(&id).await?.is_some_and(|row| row.prefix.is_some()) {
+            let store = app.store_of(&id).await;
+            if store.conversation(&id).await?.is_some_and(|row| row.prefix.is_some()) {
                 return Err(Failure::invalid(
                     "This conversation begins with a named prompt cache, which has a beginning of its own.",
                 ));
             }
-            app.store.set_system_prompt(&id, system_prompt).await?;
+            store.set_system_prompt(&id, system_prompt).await?;
             app.emit_conversation(&id).await;
             Ok(Reply::Done)
         }
         Command::DeleteConversation { id } => delete(app, id).await,
         Command::RestoreConversation { id } => {
-            app.store.restore_conversation(&id).await?;
+            app.store_of(&id).await.restore_conversation(&id).await?;
             app.emit_conversation(&id).await;
             Ok(Reply::Done)
         }
@@ -106,10 +115,12 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::GetCache => Ok(Reply::Cache { cache: cache_commands::overview(app).await? }),
         Command::ClearCache => cache_commands::clear(app).await,
         Command::PinConversation { id, is_pinned } => {
+            refuse_private(app, &id).await?;
             cache_commands::pin(app, &id, is_pinned).await
         }
         Command::PurgeConversation { id } => cache_commands::purge(app, &id).await,
         Command::SaveNamedCache { conversation_id, name } => {
+            refuse_private(app, &conversation_id).await?;
             cache_commands::save(app, &conversation_id, &name).await
         }
         Command::RenameNamedCache { id, name } => cache_commands::rename(app, &id, &name).await,
@@ -125,21 +136,42 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
     }
 }
 
+/// Tells of a conversation that was made, and answers with it.
+async fn new_conversation(app: &App, row: cairn_store::Conversation) -> Reply {
+    let conversation = app.described(row).await;
+    app.emit(Event::Conversation { conversation: conversation.clone() });
+    Reply::Conversation { conversation, messages: Vec::new() }
+}
+
+async fn refuse_private(app: &App, id: &str) -> Result<(), Failure> {
+    match app.is_private(id).await {
+        true => Err(Failure::invalid("Nothing of a private chat is saved.")),
+        false => Ok(()),
+    }
+}
+
+/// The private conversations, and after them all others.
 async fn conversations(app: &App) -> Result<Vec<Conversation>, Failure> {
+    let mut all = Vec::new();
+    if let Some(private) = app.private.get() {
+        for row in private.conversations().await? {
+            all.push(app.described(row).await);
+        }
+    }
     let rows = app.store.conversations().await?;
     let mut kept = saved::of_conversations(&app.engine, &app.store, &rows).await;
     let convert = |row: cairn_store::Conversation| {
         let (is_streaming, cache) = (app.answers.is_streaming(&row.id), kept.remove(&row.id));
         convert::conversation(row, is_streaming, cache)
     };
-    Ok(rows.into_iter().map(convert).collect())
+    all.extend(rows.into_iter().map(convert));
+    Ok(all)
 }
 
 async fn conversation(app: &App, id: &str) -> Result<(Conversation, Vec<Message>), Failure> {
     let messages = messages(app, id).await?;
-    let row = app.store.listed_conversation(id).await?;
-    let cache = saved::of_conversation(&app.engine, &app.store, id).await;
-    Ok((convert::conversation(row, app.answers.is_streaming(id), cache), messages))
+    let row = app.store_of(id).await.listed_conversation(id).await?;
+    Ok((app.described(row).await, messages))
 }
 
 /// The current branch. A running answer is shown as the events describe it, which the rows are
@@ -148,8 +180,8 @@ async fn messages(app: &App, conversation_id: &str) -> Result<Vec<Message>, Fail
     // Looked up before the rows are read: an answer that ends in between is then shown ended, never
     // as rows from before its end.
     let running = app.answers.get(conversation_id);
-    let mut messages: Vec<Message> =
-        app.store.branch(conversation_id).await?.into_iter().filter_map(convert::message).collect();
+    let branch = app.store_of(conversation_id).await.branch(conversation_id).await?;
+    let mut messages: Vec<Message> = branch.into_iter().filter_map(convert::message).collect();
     if let Some(running) = running {
         let live = running.message().clone();
         if let Some(message) = messages.iter_mut().find(|message| message.id == live.id) {
@@ -167,7 +199,7 @@ async fn delete(app: &Arc<App>, id: String) -> Result<Reply, Failure> {
         running.stop.cancel();
         let _ = tokio::time::timeout(STOP_LIMIT, running.ended.cancelled()).await;
     }
-    app.store.delete_conversation(&id, now_ms()).await?;
+    app.store_of(&id).await.delete_conversation(&id, now_ms()).await?;
     app.emit(Event::ConversationDeleted { id });
     Ok(Reply::Done)
 }
@@ -179,7 +211,8 @@ async fn send(app: &Arc<App>, conversation_id: &str, text: &str) -> Result<Reply
     let _turn = app.turns.lock().await;
     refuse_unsaved(app, conversation_id)?;
     models::require_any(app).await?;
-    let (user, assistant) = app.store.begin_turn(conversation_id, text, now_ms()).await?;
+    let store = app.store_of(conversation_id).await;
+    let (user, assistant) = store.begin_turn(conversation_id, text, now_ms()).await?;
     begin_answer(app, Some(user), assistant).await
 }
 
@@ -187,7 +220,8 @@ async fn regenerate(app: &Arc<App>, conversation_id: &str) -> Result<Reply, Fail
     let _turn = app.turns.lock().await;
     refuse_unsaved(app, conversation_id)?;
     models::require_any(app).await?;
-    let assistant = app.store.begin_sibling_answer(conversation_id, now_ms()).await?;
+    let store = app.store_of(conversation_id).await;
+    let assistant = store.begin_sibling_answer(conversation_id, now_ms()).await?;
     begin_answer(app, None, assistant).await
 }
 
@@ -209,7 +243,9 @@ async fn begin_answer(
     user: Option<cairn_store::Message>,
     assistant: cairn_store::Message,
 ) -> Result<Reply, Failure> {
+    let store = app.store_of(&assistant.conversation_id).await.clone();
     let turn = Turn {
+        store: store.clone(),
         conversation_id: assistant.conversation_id.clone(),
         user_message_id: assistant.parent_id.clone(),
         message_id: assistant.id.clone(),
@@ -225,11 +261,11 @@ async fn begin_answer(
     }
     let conversation_id = turn.conversation_id.clone();
     app.emit_conversation(&conversation_id).await;
-    let row = app.store.conversation(&conversation_id).await;
+    let row = store.conversation(&conversation_id).await;
     app.spawn(answering::answer(app.clone(), running, turn));
     let row = row?.ok_or(cairn_store::StoreError::NoConversation { id: conversation_id })?;
-    let cache = saved::of_conversation(&app.engine, &app.store, &row.id).await;
-    Ok(Reply::Sent { conversation: convert::conversation(row, true, cache), messages })
+    let conversation = Conversation { is_streaming: true, ..app.described(row).await };
+    Ok(Reply::Sent { conversation, messages })
 }
 
 async fn update_settings(app: &App, settings: Settings) -> Result<Reply, Failure> {

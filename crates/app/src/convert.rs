@@ -111,6 +111,7 @@ pub(crate) fn conversation(
         created_at_ms: row.created_at_ms,
         updated_at_ms: row.updated_at_ms,
         is_streaming,
+        is_private: false,
         cache,
         prefix: row.prefix.map(|prefix| wire::ConversationPrefix {
             name: prefix.name,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use cairn_engine::{CacheOptions, Engine, EngineOptions};
 use cairn_hub::ModelFolders;
 use cairn_store::Store;
-use tokio::sync::broadcast;
+use tokio::sync::{OnceCell, broadcast};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -90,6 +90,7 @@ impl App {
             model_folders,
             data_folder,
             store,
+            private: OnceCell::new(),
             engine,
             cache_problem,
             recovery_notice: Mutex::new(recovery_notice),

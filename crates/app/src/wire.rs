@@ -22,6 +22,9 @@ pub enum Command {
     GetConversation { id: String },
     /// An empty conversation without a title; the first message names it.
     NewConversation,
+    /// An empty conversation that only memory holds: nothing of it is written anywhere, and it is
+    /// gone when the app closes.
+    NewPrivateConversation,
     /// Sets the title; an empty one is refused.
     RenameConversation { id: String, title: String },
     /// Sets the system prompt of a conversation; an empty one removes it.
@@ -224,6 +227,8 @@ pub struct Conversation {
     pub updated_at_ms: i64,
     /// An answer is being written.
     pub is_streaming: bool,
+    /// Only memory holds it.
+    pub is_private: bool,
     /// What is kept of it; none while nothing is.
     pub cache: Option<ConversationCache>,
     /// The named prompt cache that it begins with.

@@ -966,3 +966,92 @@ async fn of_a_conversation_that_is_gone_nothing_stays() {
     );
     assert_eq!(chunk_files(&home), Vec::<PathBuf>::new());
 }
+
+async fn new_private_conversation(app: &Arc<App>) -> String {
+    match app.call(Command::NewPrivateConversation).await.unwrap() {
+        Reply::Conversation { conversation, .. } if conversation.is_private => conversation.id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The files below a folder, models left out, that hold any of these byte sequences.
+fn files_with(folder: &Path, wanted: &[Vec<u8>]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            if !path.ends_with("models") {
+                found.extend(files_with(&path, wanted));
+            }
+            continue;
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        let holds = |wanted: &Vec<u8>| bytes.windows(wanted.len()).any(|part| part == wanted);
+        if wanted.iter().any(holds) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_private_conversation_nothing_is_written() {
+    const CANARY: &str = "The heron waits beside nine grey boulders";
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    // The tokens in the middle are the same wherever the text stands.
+    let (engine, _events) = cairn_engine::Engine::start(cairn_engine::EngineOptions::default());
+    engine.load(MODEL, &home.path().join("models").join(MODEL)).await.unwrap();
+    let ids = engine.tokenize(CANARY).await.unwrap();
+    engine.shutdown().await;
+    let ids: Vec<u8> = ids[3..ids.len() - 3].iter().flat_map(|id| id.to_le_bytes()).collect();
+    assert!(ids.len() > 16, "{ids:?}");
+    let canary = [CANARY.as_bytes().to_vec(), ids];
+
+    let id = new_private_conversation(&app).await;
+    let system_prompt = format!("{CANARY}, and the system knows");
+    app.call(Command::SetSystemPrompt { id: id.clone(), system_prompt }).await.unwrap();
+    let mut answers = Vec::new();
+    for text in [CANARY, "And then?"] {
+        let answer = answered(&app, &id, text).await;
+        assert_eq!(answer.status, MessageStatus::Complete, "{:?}", answer.error);
+        answers.push(answer);
+    }
+    let mut events = app.subscribe();
+    let reply = app.call(Command::Regenerate { conversation_id: id.clone() }).await.unwrap();
+    let Reply::Sent { messages: sent, conversation } = reply else { panic!("{reply:?}") };
+    assert!(conversation.is_private && conversation.is_streaming);
+    ended(&mut events, &sent[0].id).await;
+    assert_eq!(messages(&app, &id).await.len(), 4);
+    let listed = bootstrap(&app).await.0;
+    assert_eq!(
+        listed.iter().map(|row| (&row.id, row.is_private)).collect::<Vec<_>>(),
+        [(&id, true)]
+    );
+    for command in [
+        Command::PinConversation { id: id.clone(), is_pinned: true },
+        Command::SaveNamedCache { conversation_id: id.clone(), name: "Notes".to_owned() },
+    ] {
+        check_failure(&app, command, FailureCode::Invalid, "private").await;
+    }
+    app.call(Command::RenameConversation { id: id.clone(), title: CANARY.to_owned() })
+        .await
+        .unwrap();
+    app.call(Command::DeleteConversation { id: id.clone() }).await.unwrap();
+    app.call(Command::RestoreConversation { id: id.clone() }).await.unwrap();
+    assert_eq!(files_with(home.path(), &canary), Vec::<PathBuf>::new());
+    assert_eq!(overview(&app).await.num_chunks, 0);
+    app.close().await;
+    drop(app);
+    assert_eq!(files_with(home.path(), &canary), Vec::<PathBuf>::new());
+
+    // What finds nothing there finds it where it is written.
+    let app = open(&home).await;
+    assert!(bootstrap(&app).await.0.is_empty());
+    let id = new_conversation(&app).await;
+    answered(&app, &id, CANARY).await;
+    app.close().await;
+    for part in &canary {
+        assert!(!files_with(home.path(), std::slice::from_ref(part)).is_empty());
+    }
+}

@@ -59,6 +59,11 @@ impl Run {
         Ok(Run { id, path, lock: Mutex::new(Some(file)) })
     }
 
+    /// A run on a database that only this process can see.
+    pub(crate) fn in_memory() -> Run {
+        Run { id: Uuid::now_v7().to_string(), path: PathBuf::new(), lock: Mutex::default() }
+    }
+
     /// Gives the run up; what it left unfinished is for the next program to tidy.
     pub(crate) fn end(&self) {
         let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);

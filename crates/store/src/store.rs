@@ -95,6 +95,34 @@ impl Store {
         Ok(Store { path: path.to_owned(), writer, readers, run, other_writers })
     }
 
+    /// A new database that lives in memory as long as this value does. Nothing of it ever reaches
+    /// a file.
+    pub async fn in_memory() -> Result<Store, StoreError> {
+        let path = PathBuf::from(":memory:");
+        let options = SqliteConnectOptions::new()
+            .in_memory(true)
+            .foreign_keys(true)
+            // Sorting would otherwise go through files.
+            .pragma("temp_store", "memory");
+        // The database belongs to its one connection, which therefore never ends before the store.
+        let pool = SqlitePoolOptions::new()
+            .min_connections(1)
+            .max_connections(1)
+            .max_lifetime(None)
+            .idle_timeout(None)
+            .connect_with(options)
+            .await
+            .map_err(|error| StoreError::from_sqlx(&path, error))?;
+        MIGRATIONS.run(&pool).await.map_err(|error| StoreError::from_migrate(&path, error))?;
+        Ok(Store {
+            path,
+            writer: pool.clone(),
+            readers: pool,
+            run: Run::in_memory(),
+            other_writers: OtherWriters::default(),
+        })
+    }
+
     /// Writes the log back into the file and closes it. Later calls fail with
     /// [`StoreError::Closed`]; closing again does nothing.
     pub async fn close(&self) -> Result<(), StoreError> {

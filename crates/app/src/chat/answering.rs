@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cairn_chat::{FinishReason, GenerationStats, SamplingParams};
 use cairn_engine::{GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput};
-use cairn_store::{FinishedMessage, MessageStatus, StoreError};
+use cairn_store::{FinishedMessage, MessageStatus, Store, StoreError};
 use tokio::task::JoinHandle;
 
 use crate::app::App;
@@ -26,6 +26,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Which answer to which question.
 #[derive(Debug, Clone)]
 pub(crate) struct Turn {
+    /// Where its rows are.
+    pub(crate) store: Arc<Store>,
     pub(crate) conversation_id: String,
     /// None for an answer without a question, which only a damaged file has.
     pub(crate) user_message_id: Option<String>,
@@ -68,7 +70,7 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
         error: outcome.error,
         stats: outcome.stats,
     };
-    let saved = save(&app, &turn, &outcome.new_prompt_ids, &finished).await;
+    let saved = save(&turn, &outcome.new_prompt_ids, &finished).await;
     let is_saved = match &saved {
         Err(error) if is_worth_retrying(error) => {
             let text = format!(
@@ -189,8 +191,8 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
 }
 
 async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, Failure> {
-    let row = app.store.conversation(&turn.conversation_id).await?;
-    let branch = app.store.branch(&turn.conversation_id).await?;
+    let row = turn.store.conversation(&turn.conversation_id).await?;
+    let branch = turn.store.branch(&turn.conversation_id).await?;
     let (system_prompt, prefix) =
         row.map(|row| (row.system_prompt, row.prefix)).unwrap_or_default();
     let (prompt, kv_cache) = match prefix {
@@ -205,6 +207,7 @@ async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, Failure> {
         ),
     };
     let settings = app.settings();
+    let is_private = !Arc::ptr_eq(&turn.store, &app.store);
     Ok(GenerateRequest {
         // The settings are within range, and single precision is what models are sampled with.
         sampling: SamplingParams {
@@ -215,7 +218,9 @@ async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, Failure> {
         },
         max_tokens: settings.max_tokens as usize,
         prefill_step_size: app.engine.interactive_prefill_step_size(),
-        owner: Some(conversation_owner(&turn.conversation_id)),
+        // What a private conversation computes must not come near the prompt cache's files.
+        use_prompt_cache: !is_private,
+        owner: (!is_private).then(|| conversation_owner(&turn.conversation_id)),
         kv_cache,
         ..GenerateRequest::new(prompt)
     })
@@ -229,7 +234,7 @@ struct Saving {
 
 impl Saving {
     fn begin(&mut self, app: &Arc<App>, turn: &Turn, progress: &Progress) {
-        let (store, id) = (app.store.clone(), turn.message_id.clone());
+        let (store, id) = (turn.store.clone(), turn.message_id.clone());
         let (text, token_ids) = (progress.text().to_owned(), progress.token_ids().to_vec());
         self.running =
             Some(app.spawn(async move { store.save_progress(&id, &text, &token_ids).await }));
@@ -262,16 +267,17 @@ impl Saving {
 }
 
 async fn save(
-    app: &App,
     turn: &Turn,
     new_prompt_ids: &[u32],
     finished: &FinishedMessage,
 ) -> Result<(), StoreError> {
     match &turn.user_message_id {
         Some(user_message_id) if !new_prompt_ids.is_empty() => {
-            app.store.finish_turn(user_message_id, new_prompt_ids, &turn.message_id, finished).await
+            turn.store
+                .finish_turn(user_message_id, new_prompt_ids, &turn.message_id, finished)
+                .await
         }
-        _ => app.store.finish(&turn.message_id, finished).await,
+        _ => turn.store.finish(&turn.message_id, finished).await,
     }
 }
 
@@ -291,7 +297,7 @@ async fn retry(app: &App, turn: &Turn, new_prompt_ids: &[u32], finished: &Finish
             () = app.closing.cancelled() => true,
             () = tokio::time::sleep(RETRY_INTERVAL) => false,
         };
-        match save(app, turn, new_prompt_ids, finished).await {
+        match save(turn, new_prompt_ids, finished).await {
             Ok(()) => {
                 app.emit(Event::Notice {
                     level: NoticeLevel::Info,

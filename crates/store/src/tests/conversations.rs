@@ -161,3 +161,19 @@ async fn a_conversation_that_is_not_there_is_named() {
     check("branch", store.branch("nobody").await);
     assert_eq!(store.conversation("nobody").await.unwrap(), None);
 }
+
+#[tokio::test]
+async fn a_store_in_memory_does_all_that_one_in_a_file_does() {
+    let store = Store::in_memory().await.unwrap();
+    let id = store.create_conversation(1).await.unwrap().id;
+    turn(&store, &id, "q1", "a1").await;
+    // More than one task at once, on the one connection.
+    let (branch, begun) = tokio::join!(store.branch(&id), store.begin_turn(&id, "q2", 2));
+    assert!(branch.is_ok());
+    let (_, assistant) = begun.unwrap();
+    store.save_progress(&assistant.id, "half", &[1]).await.unwrap();
+    assert_eq!(texts(&store, &id).await, ["q1", "a1", "q2", "half"]);
+    store.delete_conversation(&id, 3).await.unwrap();
+    assert!(store.conversations().await.unwrap().is_empty());
+    assert!(Store::in_memory().await.unwrap().conversation(&id).await.unwrap().is_none());
+}
