@@ -8,6 +8,7 @@ use cairn_store::Store;
 use crate::app::{App, now_ms};
 use crate::cache::{commands as cache_commands, imports, saved};
 use crate::chat::answering::{self, Turn};
+use crate::chat::deletion;
 use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply, Settings};
 use crate::{convert, diagnostics, models, settings, status};
 
@@ -199,7 +200,9 @@ async fn delete(app: &Arc<App>, id: String) -> Result<Reply, Failure> {
         running.stop.cancel();
         let _ = tokio::time::timeout(STOP_LIMIT, running.ended.cancelled()).await;
     }
-    app.store_of(&id).await.delete_conversation(&id, now_ms()).await?;
+    let now_ms = now_ms();
+    app.store_of(&id).await.delete_conversation(&id, now_ms).await?;
+    app.spawn(deletion::purge_later(app.clone(), id.clone(), now_ms, deletion::UNDO_LIMIT));
     app.emit(Event::ConversationDeleted { id });
     Ok(Reply::Done)
 }

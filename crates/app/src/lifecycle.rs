@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::app::{App, Options};
 use crate::cache::previews::Imports;
 use crate::cache::{follow, rows, transfers};
+use crate::chat::deletion;
 use crate::chat::running::RunningAnswers;
 use crate::wire::{Command, Failure, FailureCode, Reply};
 use crate::{
@@ -159,6 +160,7 @@ impl App {
                 for running in self.answers.all() {
                     running.ended.cancelled().await;
                 }
+                deletion::purge_all(self).await;
                 // Ends a load between two tensors, and writes what is queued.
                 self.engine.shutdown().await;
                 closed = Closed::Completely;

@@ -29,7 +29,8 @@ pub enum Command {
     RenameConversation { id: String, title: String },
     /// Sets the system prompt of a conversation; an empty one removes it.
     SetSystemPrompt { id: String, system_prompt: String },
-    /// Hides a conversation; `RestoreConversation` brings it back until the app is closed.
+    /// Hides a conversation; `RestoreConversation` brings it back for ten minutes, or until the
+    /// app is closed. Then it is gone with all that is kept of it.
     DeleteConversation { id: String },
     /// Undoes `DeleteConversation`.
     RestoreConversation { id: String },

@@ -940,31 +940,51 @@ async fn an_import_beside_the_app_spares_what_was_pinned_meanwhile() {
     app.close().await;
 }
 
+/// Rows and files of the prompt cache.
+async fn num_kept(home: &TempDir) -> (i64, i64, usize) {
+    let database = database(home).await;
+    let count = async |statement: &'static str| {
+        sqlx::query_scalar::<_, i64>(statement).fetch_one(&database).await.unwrap()
+    };
+    let refs = count("select count(*) from cache_refs").await;
+    let chunks = count("select count(*) from chunks").await;
+    database.close().await;
+    (refs, chunks, chunk_files(home).len())
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_conversation_that_is_gone_nothing_stays() {
+async fn of_a_conversation_that_was_deleted_nothing_stays_when_the_app_has_closed() {
     let home = home_with_model();
     let (app, id) = begun(&home).await;
+    app.call(Command::DeleteConversation { id: id.clone() }).await.unwrap();
+    app.call(Command::RestoreConversation { id: id.clone() }).await.unwrap();
+    app.close().await;
+    drop(app);
+    assert!(num_kept(&home).await.0 > 0, "a deletion that was undone changes nothing");
+    let app = open(&home).await;
     app.call(Command::DeleteConversation { id }).await.unwrap();
     app.close().await;
     drop(app);
+    assert_eq!(num_kept(&home).await, (0, 0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_program_that_died_had_deleted_goes_at_the_next_start() {
+    let home = home_with_model();
+    let (app, _) = begun(&home).await;
+    app.close().await;
+    drop(app);
+    let database = database(&home).await;
+    let delete = "update conversations set deleted_at_ms = 1, deleted_by_run_id = 'one that died'";
+    sqlx::query(delete).execute(&database).await.unwrap();
+    database.close().await;
     let app = open(&home).await;
     let mut events = app.subscribe();
     while overview(&app).await.num_chunks > 0 {
         next(&mut events).await;
     }
     app.close().await;
-    let database = database(&home).await;
-    let count = async |statement: &'static str| {
-        sqlx::query_scalar::<_, i64>(statement).fetch_one(&database).await.unwrap()
-    };
-    assert_eq!(
-        (
-            count("select count(*) from cache_refs").await,
-            count("select count(*) from chunks").await
-        ),
-        (0, 0)
-    );
-    assert_eq!(chunk_files(&home), Vec::<PathBuf>::new());
+    assert_eq!(num_kept(&home).await, (0, 0, 0));
 }
 
 async fn new_private_conversation(app: &Arc<App>) -> String {

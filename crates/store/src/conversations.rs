@@ -241,6 +241,45 @@ impl Store {
         self.commit(tx).await
     }
 
+    /// Removes a conversation for good that was deleted at `deleted_at_ms`. False: it was restored
+    /// meanwhile, deleted again, or is gone.
+    pub async fn purge_conversation(
+        &self,
+        id: &str,
+        deleted_at_ms: i64,
+    ) -> Result<bool, StoreError> {
+        let mut tx = self.begin().await?;
+        let done = sqlx::query(
+            "delete from conversations where id = ? and deleted_at_ms = ? and deleted_by_run_id = ?",
+        )
+        .bind(id)
+        .bind(deleted_at_ms)
+        .bind(&self.run.id)
+        .execute(&mut *tx)
+        .await
+        .map_err(|error| self.failed(error))?;
+        self.commit(tx).await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Removes for good all that this program has deleted and not restored: conversations and named
+    /// prompt caches. What these held in the prompt cache is for the caller to purge: see
+    /// [`Store::purged_owners`].
+    pub async fn purge_deleted(&self) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        for statement in [
+            "delete from conversations where deleted_by_run_id = ?",
+            "delete from named_caches where deleted_by_run_id = ?",
+        ] {
+            sqlx::query(statement)
+                .bind(&self.run.id)
+                .execute(&mut *tx)
+                .await
+                .map_err(|error| self.failed(error))?;
+        }
+        self.commit(tx).await
+    }
+
     fn one_conversation(
         &self,
         done: Result<SqliteQueryResult, sqlx::Error>,

@@ -163,6 +163,32 @@ async fn a_conversation_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
+async fn a_deletion_that_can_no_longer_be_undone_removes_the_conversation() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = store.create_conversation(1).await.unwrap().id;
+    turn(&store, &id, "q", "a").await;
+    assert!(!store.purge_conversation(&id, 5).await.unwrap(), "it is not deleted");
+    store.delete_conversation(&id, 5).await.unwrap();
+    store.restore_conversation(&id).await.unwrap();
+    store.delete_conversation(&id, 6).await.unwrap();
+    assert!(!store.purge_conversation(&id, 5).await.unwrap(), "that deletion was undone");
+    assert!(store.purge_conversation(&id, 6).await.unwrap());
+    assert_eq!(store.conversation(&id).await.unwrap(), None);
+
+    let (mine, theirs) = (
+        store.create_conversation(1).await.unwrap().id,
+        store.create_conversation(1).await.unwrap().id,
+    );
+    let other = scratch.open().await;
+    store.delete_conversation(&mine, 7).await.unwrap();
+    other.delete_conversation(&theirs, 7).await.unwrap();
+    store.purge_deleted().await.unwrap();
+    assert_eq!(store.conversation(&mine).await.unwrap(), None);
+    assert!(store.conversation(&theirs).await.unwrap().is_some(), "another program may restore it");
+}
+
+#[tokio::test]
 async fn a_store_in_memory_does_all_that_one_in_a_file_does() {
     let store = Store::in_memory().await.unwrap();
     let id = store.create_conversation(1).await.unwrap().id;
