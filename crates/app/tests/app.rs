@@ -284,7 +284,10 @@ async fn answers_of_several_conversations_wait_for_each_other() {
         [new_conversation(&app).await, new_conversation(&app).await, new_conversation(&app).await];
     let mut events = app.subscribe();
     let mut answers = Vec::new();
-    for id in &ids {
+    // The answer that is to be stopped goes on for as long as the model's context lasts.
+    for (id, max_tokens) in ids.iter().zip([64, 1_000_000, 64]) {
+        let settings = Settings { max_tokens, ..bootstrap(&app).await.1 };
+        app.call(Command::UpdateSettings { settings }).await.unwrap();
         answers.push(send(&app, id, "Hello").await[1].id.clone());
     }
     app.call(Command::Stop { conversation_id: ids[1].clone() }).await.unwrap();
