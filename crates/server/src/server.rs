@@ -52,7 +52,7 @@ impl Default for ServeOptions {
 pub enum ServeError {
     /// Other machines can reach the address, and no token was given.
     #[error(
-        "other machines can reach {host}: choose a token with --token or --token-file to serve there"
+        "other machines can reach {host}: give a token with --token or --token-file to serve there"
     )]
     NeedsToken {
         /// The address.
@@ -60,7 +60,8 @@ pub enum ServeError {
     },
     /// Other machines can reach the address, and could guess the token.
     #[error(
-        "other machines can reach {host}: the token must have at least {MIN_PUBLIC_TOKEN_LENGTH} characters to serve there"
+        "other machines can reach {host}: \
+         the token must have at least {MIN_PUBLIC_TOKEN_LENGTH} characters to serve there"
     )]
     ShortToken {
         /// The address.
@@ -167,7 +168,9 @@ impl Server {
             tokio::time::sleep(SHUTDOWN_GRACE).await;
         };
         tokio::select! {
-            result = server.into_future() => result.map_err(|source| ServeError::Run { address, source }),
+            result = server.into_future() => {
+                result.map_err(|source| ServeError::Run { address, source })
+            }
             // A client keeps a connection half open.
             () = grace_expired => Ok(()),
         }
