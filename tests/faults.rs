@@ -561,7 +561,7 @@ async fn a_prompt_cache_without_room_costs_time_and_nothing_else() {
         desk.app.close().await;
     }
     let [(false, Some(note)), (true, None)] = &cached[..] else { panic!("{cached:?}") };
-    check_sentence(note, &["re-read", "not stored"]);
+    check_sentence(note, &["re-read", "not saved"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

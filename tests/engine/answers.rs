@@ -1,4 +1,4 @@
-//! Answers: their events, text, figures and ends.
+//! Single requests: events, text, figures and stop conditions.
 
 use cairn_chat::{FinishReason, SamplingParams};
 use cairn_engine::{Engine, EngineOptions, GenerateEvent, GenerateRequest, PromptInput};
@@ -34,16 +34,16 @@ async fn an_answer_is_what_its_tokens_decode_to() {
     }
     check(&text_ids("plain words, "), &[1, 2, 3], 50).await;
     check(&text_ids("lines\nand\n\nempty ones\n"), &[4], 120).await;
-    // Bytes of emoji in any order: characters in pieces, whole ones and broken ones.
+    // Bytes of emoji in any order: incomplete, complete and broken characters.
     check(&text_ids("😀é\n€ü😀a"), &[9, 9], 300).await;
     check(&[0xff, 0xc3, 0xa9, 0xe2, 10, 0x82, 0xac, 65], &[7, 1], 300).await;
-    // Special tokens in the middle are no text.
+    // Special tokens in the middle have no text.
     check(&[65, 257, 66, 256, 0xf0, 67], &[5, 6], 60).await;
     check(&[65, 66, 67, EOS, 68], &[1, 3], 60).await;
 }
 
 #[tokio::test]
-async fn the_prefill_tells_how_far_it_is() {
+async fn prefill_events_count_the_processed_tokens() {
     async fn check(prompt_len: u32, prefill_step_size: usize, expected: &[usize]) {
         let model = Scripted::new(&[65, 66]);
         let engine = engine(&model).await;
@@ -64,7 +64,7 @@ async fn the_prefill_tells_how_far_it_is() {
 }
 
 #[tokio::test]
-async fn a_prompt_cannot_be_read_no_tokens_at_a_time() {
+async fn a_prefill_step_size_of_zero_is_refused() {
     let model = Scripted::new(&[65, 66]);
     let engine = engine(&model).await;
     let request = GenerateRequest { prefill_step_size: 0, ..request(&[1, 2, 3], 1) };
@@ -92,15 +92,15 @@ async fn an_answer_ends_at_the_limit_the_context_or_an_end_of_sequence() {
     check(&[65], 7, (FinishReason::Length, 7, 7)).await;
     check(&[65], 1000, (FinishReason::Length, 16, 16)).await;
     check(&[EOS], 0, (FinishReason::Length, 0, 0)).await;
-    // The end-of-sequence token belongs to the ids, which the next turn continues, and not to the
-    // count.
+    // The end-of-sequence token is one of the ids, which the next turn continues, but is not
+    // counted.
     check(&[EOS], 10, (FinishReason::Stop, 0, 1)).await;
     check(&[EOS], 1, (FinishReason::Stop, 0, 1)).await;
     check(&[65, EOS], 10, (FinishReason::Stop, 1, 2)).await;
 }
 
 #[tokio::test]
-async fn measurements_go_on_after_an_end_of_sequence() {
+async fn ignore_eos_continues_after_an_end_of_sequence() {
     let model = Scripted::new(&[EOS]);
     let engine = engine(&model).await;
     let request = GenerateRequest { ignore_eos: true, ..request(&[1], 5) };
@@ -140,7 +140,7 @@ async fn the_same_request_gives_the_same_answer() {
 }
 
 #[tokio::test]
-async fn logprobs_come_with_each_token_where_asked_for() {
+async fn logprobs_are_reported_for_each_token_on_request() {
     let model = Scripted::endless();
     let engine = engine(&model).await;
     let mut generation =
@@ -165,7 +165,7 @@ async fn logprobs_come_with_each_token_where_asked_for() {
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_be_served_says_why() {
+async fn an_invalid_request_fails_with_its_reason() {
     async fn check(prompt: PromptInput, sampling: SamplingParams, expected: &str) {
         let model = Scripted::with(&[65], json!({ "max_position_embeddings": 20 }));
         let engine = engine(&model).await;

@@ -1,5 +1,5 @@
-//! Answers beside each other: each is what it is alone, whatever the others ask for, and whether
-//! they are stopped or fail.
+//! Requests in one batch: each answer is the same as without the others, whatever the others ask
+//! for, and whether they are stopped or fail.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn requests(sampling: &[SamplingParams]) -> Vec<GenerateRequest> {
 }
 
 #[tokio::test]
-async fn each_answer_has_sampling_of_its_own() {
+async fn each_sequence_has_its_own_sampling() {
     let greedy = SamplingParams::default;
     let chosen = [
         greedy(),
@@ -77,7 +77,7 @@ async fn each_answer_has_sampling_of_its_own() {
         SamplingParams { top_k: 20, logit_bias: [(70, 4.0)].into(), ..seeded(3) },
         SamplingParams { min_p: 0.01, frequency_penalty: Some(0.5), ..seeded(4) },
     ];
-    // Rows of the same settings share their filters, and not their draws.
+    // Rows with equal settings share their filters, but not their random numbers.
     let alike = [1, 2, 3, 4].map(|seed| SamplingParams { top_p: 0.9, top_k: 40, ..seeded(seed) });
     let scripted = Scripted::endless();
     let (engine, _) = Engine::start(EngineOptions::default());
@@ -97,7 +97,7 @@ async fn a_failure_ends_one_answer_of_five() {
         let calm = Scripted::new(&text_ids("abcdefg"));
         let brittle = Scripted::with(&text_ids("abcdefg"), fields);
         let (engine, _) = Engine::start(EngineOptions::default());
-        // Only the failing one gets as far as position 40.
+        // Only the failing one reaches position 40.
         let requests: Vec<GenerateRequest> = (0..5)
             .map(|index| {
                 let prompt = vec![index as u32 + 1; if index == failing { 30 } else { 3 + index }];
@@ -106,7 +106,7 @@ async fn a_failure_ends_one_answer_of_five() {
                     use_prompt_cache: false,
                     ..request(&prompt, 25)
                 };
-                // One with a bounded cache goes on with a bounded cache.
+                // A sequence with a bounded cache is retried with a bounded cache.
                 request.kv_cache.max_size = (index == 3).then_some(8);
                 request
             })
@@ -145,7 +145,7 @@ async fn a_failure_ends_one_answer_of_five() {
     check(json!({ "panic_at": 40 }), seeded, 1).await;
 }
 
-/// Waits until `generation` has read a part of its prompt, or written a first token.
+/// Waits until `generation` has emitted an event for which `is_reached` holds.
 async fn until(generation: &mut Generation, is_reached: impl Fn(&GenerateEvent) -> bool) {
     loop {
         let event = tokio::time::timeout(SOON, generation.recv())
@@ -159,7 +159,7 @@ async fn until(generation: &mut Generation, is_reached: impl Fn(&GenerateEvent) 
 }
 
 #[tokio::test]
-async fn stopped_answers_make_room_while_others_go_on() {
+async fn stopped_requests_free_their_rows_while_others_continue() {
     let model = Scripted::endless();
     let options = EngineOptions {
         completion_batch_size: 2,
@@ -177,7 +177,7 @@ async fn stopped_answers_make_room_while_others_go_on() {
     let is_writing = |event: &GenerateEvent| matches!(event, GenerateEvent::Delta { .. });
     for (number, is_dropped) in [(4, true), (5, false)] {
         for is_in_prompt in [true, false] {
-            // Too long to be read before it is stopped, or soon read.
+            // Too long to be prefilled before it is stopped, or prefilled soon.
             let mut stopped =
                 engine.generate(one_at_a_time(&vec![7; if is_in_prompt { 100_000 } else { 4 }]));
             let mut waiting = engine.generate(request(&[8, number], 12));

@@ -1,16 +1,16 @@
-//! What a caller of the engine does: asks, and follows the events to the end.
+//! A caller of the engine: sends a request and receives its events to the end.
 
 use cairn_engine::{
     FinishedGeneration, GenerateEvent, GenerateRequest, Generation, PromptInput, TokenLogprob,
 };
 
-/// An answer that ended well.
+/// An answer that finished.
 pub struct Answer {
     /// `(processed, total, cached)` of each step of the prefill.
     pub prefill: Vec<(usize, usize, usize)>,
-    /// The tokens that came one by one.
+    /// The tokens of the deltas.
     pub tokens: Vec<u32>,
-    /// Their log-probabilities, where they were asked for.
+    /// Their log-probabilities, if requested.
     pub logprobs: Vec<TokenLogprob>,
     /// Their texts and the final one, joined.
     pub text: String,
@@ -21,7 +21,7 @@ pub struct Answer {
 #[derive(Debug)]
 pub struct Failure {
     pub message: String,
-    /// Tokens that came before.
+    /// Tokens that were received before.
     pub num_tokens: usize,
 }
 

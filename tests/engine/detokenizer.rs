@@ -1,4 +1,4 @@
-//! Text that streams: the pieces joined are the whole, whatever the tokens.
+//! Streamed text: the joined pieces equal the decoded text, whatever the tokens.
 
 use std::rc::Rc;
 
@@ -12,8 +12,8 @@ fn byte_level() -> Rc<Tokenizer> {
     Rc::new(Tokenizer::load(&cairn_tests::tiny_model("llama/tiny-chat")).expect("the tokenizer"))
 }
 
-/// A tokenizer as Llama 2 has it: words begin with "▁", and bytes that no token holds are tokens of
-/// their own. `<0xHH>` has id HH.
+/// A tokenizer like Llama 2's: words begin with "▁", and bytes without a token of their text are
+/// tokens of their own. `<0xHH>` has id HH.
 fn byte_fallback() -> Rc<Tokenizer> {
     let mut vocab: serde_json::Map<_, _> =
         (0..256).map(|byte| (format!("<0x{byte:02X}>"), json!(byte))).collect();
@@ -45,7 +45,7 @@ fn pieces(tokenizer: &Rc<Tokenizer>, ids: &[u32]) -> Vec<String> {
 }
 
 #[test]
-fn a_piece_comes_when_its_character_is_whole() {
+fn a_piece_is_emitted_when_its_character_is_complete() {
     fn check(text: &str, expected: &[&str]) {
         assert_eq!(pieces(&byte_level(), &text_ids(text)), expected, "{text:?}");
     }
@@ -54,14 +54,14 @@ fn a_piece_comes_when_its_character_is_whole() {
     check("a😀", &["a", "", "", "", "😀", ""]);
     check("a\n€\n", &["a", "\n", "", "", "€", "\n", ""]);
     check("👩‍👧", &["", "", "", "👩", "", "", "\u{200d}", "", "", "", "👧", ""]);
-    // One that never comes is shown at the end.
+    // A character that is never completed is shown at the end.
     assert_eq!(pieces(&byte_level(), &[97, 0xf0, 0x9f]), ["a", "", "", "\u{fffd}"]);
     assert_eq!(pieces(&byte_level(), &[0xff, 97]), ["", "\u{fffd}a", ""]);
 }
 
 #[test]
 fn pieces_of_any_bytes_join_to_the_decoded_text() {
-    // Numbers of a linear congruential generator: any fixed variety serves.
+    // Numbers of a linear congruential generator: any fixed sequence would do.
     let mut state = 11_u64;
     let mut next = move |below: u64| {
         state =
@@ -98,7 +98,7 @@ fn long_lines_and_many_lines_join_to_the_decoded_text() {
     ] {
         assert_eq!(pieces(&tokenizer, &text_ids(&text)).concat(), text);
     }
-    // "▁b", and "€" in bytes, which must not be parted.
+    // "▁b", and "€" in bytes, which must not be split.
     let (tokenizer, b) = (byte_fallback(), 259);
     assert_eq!(pieces(&tokenizer, &[b; 600]).concat(), format!("b{}", " b".repeat(599)));
     assert_eq!(pieces(&tokenizer, &[0xe2, 0x82, 0xac].repeat(200)).concat(), "€".repeat(200));
@@ -119,8 +119,8 @@ fn words_that_carry_their_space_join_to_the_decoded_text() {
 }
 
 #[test]
-fn a_broken_character_does_not_hold_back_what_follows() {
-    // The decoder answers with U+FFFD for the newline too, which has been given out already.
+fn a_broken_character_does_not_delay_the_text_after_it() {
+    // The decoder returns U+FFFD for the newline too, which has been emitted already.
     let (a, b, newline) = (258, 259, 10);
     let text = pieces(&byte_fallback(), &[a, newline, 0xff, a, b, newline, b]).concat();
     assert_eq!(text, "a\n\u{fffd}a b\n b");

@@ -1,5 +1,5 @@
-//! Files of mlx-lm, committed in goldens/prompts: continued where they lie, imported, and exported
-//! again, always to the answer that mlx-lm gave.
+//! Prompt-cache files of mlx-lm, committed in goldens/prompts: continued directly, imported, and
+//! exported again. Each time the answer must be mlx-lm's.
 
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,7 @@ impl Exchange {
         Exchange { engine, folder, expected: serde_json::from_slice(&expected).expect("reads") }
     }
 
-    /// What is said after a file, or after a prompt that the prompt cache knows.
+    /// Checks the answer to the case's question after the file or the imported prompt.
     async fn check_answer(&self, request: GenerateRequest, what: &str) {
         let request =
             GenerateRequest { max_tokens: self.expected.greedy.len(), ignore_eos: true, ..request };
@@ -115,7 +115,7 @@ impl Exchange {
         self.check_answer(self.after_file(&exported), &format!("{what}, exported")).await;
         let metadata = Parts::read(&exported).metadata;
         let get = |key: &str| metadata.get(&format!("0.{key}")).map(String::as_str);
-        // Which mlx-lm asks for.
+        // mlx-lm requires it.
         assert_eq!(
             (get("model"), get("tokenizer_config")),
             (Some("goldens/model"), Some("{}")),
@@ -144,7 +144,7 @@ fn golden(name: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn files_of_mlx_lm_are_gone_on_from_as_mlx_lm_does() {
+async fn files_of_mlx_lm_are_continued_as_mlx_lm_does() {
     for (model, case, has_old) in [
         ("llama/tiny-chat", "tiny-chat", true),
         ("gemma3_text/long-prompt", "gemma3_text", true),

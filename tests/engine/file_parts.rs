@@ -1,4 +1,4 @@
-//! A prompt-cache file in parts, to be spoilt and put together again.
+//! A prompt-cache file in parts, to be damaged and reassembled.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use cairn_formats::safetensors::{Limits, SafetensorsFile};
 use serde_json::{Map, Value, json};
 
-/// Metadata as it stands in the file, and tensors in their order.
+/// The metadata of the file, and its tensors in order.
 #[derive(Clone)]
 pub struct Parts {
     pub metadata: BTreeMap<String, String>,
@@ -51,24 +51,24 @@ impl Parts {
         self.tensors.iter_mut().find(|tensor| tensor.name == name).expect("a tensor of this name")
     }
 
-    /// Sets a whole number.
+    /// Sets an integer tensor.
     pub fn number(&mut self, name: &str, number: i32) {
         self.tensor(name).bytes = number.to_le_bytes().into();
     }
 
-    /// Sets an entry that the user stored, by its own name.
+    /// Sets an entry of the user metadata.
     pub fn say(&mut self, key: &str, value: impl Into<String>) {
         self.metadata.insert(format!("0.{key}"), value.into());
     }
 
-    /// Removes all that Cairn says.
+    /// Removes Cairn's own metadata.
     pub fn say_nothing(&mut self) {
         self.metadata.retain(|key, _| !key.starts_with("0.cairn_"));
     }
 }
 
 impl Tensor {
-    /// Its numbers, where they are f32.
+    /// Edits its numbers, if they are f32.
     pub fn edit(&mut self, edit: impl FnOnce(&mut [f32])) {
         assert_eq!(self.dtype, "F32", "{}", self.name);
         let mut numbers: Vec<f32> =
@@ -77,7 +77,7 @@ impl Tensor {
         self.bytes = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
     }
 
-    /// Puts what it holds of a token in another one's place; `[1, H, T, D]`.
+    /// Copies the entries of one token over those of another; `[1, H, T, D]`.
     pub fn copy_token(&mut self, from: usize, to: usize) {
         let (num_tokens, width) =
             (self.shape[2] as usize, self.bytes.len() / (self.shape[1] * self.shape[2]) as usize);
@@ -86,7 +86,7 @@ impl Tensor {
         }
     }
 
-    /// Zeros of another type or shape.
+    /// Replaces the contents by zeros of another type or shape.
     pub fn zeros(&mut self, dtype: &str, shape: &[u64]) {
         let item_bytes = if matches!(dtype, "F32" | "U32" | "I32") { 4 } else { 2 };
         self.dtype = dtype.to_owned();

@@ -1,4 +1,4 @@
-//! The life of the thread: loading, cancelling, queueing, failing, shutting down.
+//! The engine's thread: loading, cancelling, queueing, failing, shutting down.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn one_at_a_time() -> Engine {
     .0
 }
 
-/// Waits until the answer is being written.
+/// Waits for the first token.
 async fn first_token(generation: &mut Generation) {
     loop {
         match generation.recv().await.expect("an event") {
@@ -40,7 +40,7 @@ async fn first_token(generation: &mut Generation) {
 }
 
 #[tokio::test]
-async fn a_dropped_answer_is_cancelled_and_the_next_one_served() {
+async fn a_dropped_request_is_cancelled_and_the_next_one_served() {
     let model = Scripted::endless();
     let engine = start();
     engine.load("endless", model.folder()).await.expect("loads");
@@ -59,7 +59,7 @@ async fn a_dropped_answer_is_cancelled_and_the_next_one_served() {
     }
 }
 
-/// An answer that was stopped after its first token.
+/// The answer of a request that is stopped after its first token.
 async fn stopped(engine: &Engine, prompt: &[u32]) -> Answer {
     let mut generation = engine.generate(request(prompt, ENDLESSLY));
     first_token(&mut generation).await;
@@ -68,7 +68,7 @@ async fn stopped(engine: &Engine, prompt: &[u32]) -> Answer {
 }
 
 #[tokio::test]
-async fn a_stopped_answer_still_tells_its_figures() {
+async fn a_stopped_request_still_reports_its_figures() {
     let model = Scripted::endless();
     let engine = start();
     engine.load("endless", model.folder()).await.expect("loads");
@@ -81,7 +81,7 @@ async fn a_stopped_answer_still_tells_its_figures() {
 }
 
 #[tokio::test]
-async fn what_a_stopped_answer_computed_stays_in_memory() {
+async fn the_caches_of_a_stopped_request_stay_in_memory() {
     let model = Scripted::endless();
     let engine = start();
     engine.load("endless", model.folder()).await.expect("loads");
@@ -102,7 +102,7 @@ async fn what_a_stopped_answer_computed_stays_in_memory() {
 }
 
 #[tokio::test]
-async fn an_answer_stopped_before_its_first_token_invents_no_figures() {
+async fn a_request_stopped_before_its_first_token_reports_no_rates() {
     let model = Scripted::endless();
     let engine = start();
     engine.load("endless", model.folder()).await.expect("loads");
@@ -125,14 +125,14 @@ async fn a_failure_or_panic_ends_its_own_job_only() {
         let model = Scripted::with(&text_ids("abcdefg"), fields);
         let engine = start();
         engine.load("brittle", model.folder()).await.expect("loads");
-        // In the answer, in the prompt, in a score: each runs position 10.
+        // In decoding, in prefill and in a score: each runs position 10.
         let mut during_answer = engine.generate(request(&[1; 7], 50));
         let mut during_prefill = engine.generate(request(&[1; 30], 50));
         let mut after = engine.generate(request(&[1, 2], 5));
         let score =
             engine.score(PromptInput::Tokens(vec![1; 30]), 1).await.expect_err("fails").to_string();
         let failure = finish(&mut during_answer).await.err().expect("fails");
-        // Tokens 1 to 3 stand at positions 7 to 9; the fourth is sampled, and lost when running it
+        // Tokens 1 to 3 are at positions 7 to 9; the fourth is sampled, and lost when running it
         // fails.
         assert_eq!(failure.num_tokens, 3);
         let messages = [
@@ -157,7 +157,7 @@ async fn a_failure_or_panic_ends_its_own_job_only() {
 }
 
 #[tokio::test]
-async fn a_model_that_cannot_be_loaded_leaves_an_engine_that_can() {
+async fn the_engine_loads_a_model_after_another_failed_to_load() {
     let engine = start();
     let broken = Scripted::with(&[65], json!({ "model_type": "unheard-of" }));
     let good = Scripted::new(&[65]);
@@ -203,7 +203,7 @@ async fn a_model_that_cannot_be_loaded_leaves_an_engine_that_can() {
 }
 
 #[tokio::test]
-async fn a_broken_folder_is_refused_with_its_reason() {
+async fn a_broken_model_folder_is_refused_with_its_reason() {
     async fn check(file: &str, contents: Option<&str>, expected: &str) {
         let model = Scripted::new(&[65]);
         let path = model.folder().join(file);
@@ -264,8 +264,8 @@ async fn requests_without_room_wait_in_order() {
     let model = Scripted::endless();
     let engine = one_at_a_time();
     engine.load("endless", model.folder()).await.expect("loads");
-    // Each request continues the one before: what it finds in memory reports that that one was served
-    // just before it.
+    // Each request continues the one before: the tokens that it finds cached show that that one was
+    // served just before it.
     let mut prompt = vec![1, 2, 3];
     let mut expected_cached = 0;
     let mut waiting = Vec::new();
@@ -282,7 +282,7 @@ async fn requests_without_room_wait_in_order() {
 }
 
 #[tokio::test]
-async fn shutting_down_ends_what_runs_and_refuses_what_waits() {
+async fn shutdown_cancels_running_requests_and_refuses_waiting_ones() {
     let model = Scripted::endless();
     let engine = one_at_a_time();
     engine.load("endless", model.folder()).await.expect("loads");

@@ -1,5 +1,5 @@
-//! An engine that keeps conversations for owners, the rows that its caller has of them, and tiny
-//! real models that can talk.
+//! An engine that saves conversations for owners, the rows of its caller, and tiny real models with
+//! chat templates.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,49 +26,54 @@ pub const ROOMY: u64 = 1 << 30;
 pub const ON_DISK: Budgets = Budgets { disk: ROOMY, memory: 0 };
 pub const IN_MEMORY: Budgets = Budgets { disk: 0, memory: ROOMY };
 
-/// What an app knows of the prompt cache between two starts.
+/// The rows that an app has of the prompt cache between two starts.
 #[derive(Debug, Default, Clone)]
-pub struct CachedItem {
-    pub rows: BTreeMap<String, ChunkRecord>,
+pub struct CacheRows {
+    pub chunks: BTreeMap<String, ChunkRecord>,
     pub refs: BTreeMap<String, CacheRef>,
 }
 
-pub struct Keeper {
+pub struct TestEngine {
     pub engine: Engine,
     events: UnboundedReceiver<CacheEvent>,
-    pub kept: CachedItem,
-    /// The most bytes that the rows ever told of together.
+    pub rows: CacheRows,
+    /// The most bytes of all rows at any time.
     pub most_bytes: u64,
-    /// Why chunks were removed, in the order in which it was told.
+    /// The reasons of removals, in the order of the events.
     pub reasons: Vec<String>,
 }
 
-impl Keeper {
-    pub async fn start(model: &Path, folder: &Path, budgets: Budgets, kept: CachedItem) -> Keeper {
+impl TestEngine {
+    pub async fn start(
+        model: &Path,
+        folder: &Path,
+        budgets: Budgets,
+        rows: CacheRows,
+    ) -> TestEngine {
         let cache = CacheOptions {
             folder: folder.to_owned(),
             disk_budget_bytes: budgets.disk,
             memory_budget_bytes: budgets.memory,
-            chunks: kept.rows.values().cloned().collect(),
-            refs: kept.refs.values().cloned().collect(),
+            chunks: rows.chunks.values().cloned().collect(),
+            refs: rows.refs.values().cloned().collect(),
             old_folders: Vec::new(),
             cleanup_lock: Some(tempfile::tempfile().expect("a file")),
         };
         let (engine, events) =
             Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
         engine.load("model", model).await.expect("loads");
-        Keeper { engine, events, kept, most_bytes: 0, reasons: Vec::new() }
+        TestEngine { engine, events, rows, most_bytes: 0, reasons: Vec::new() }
     }
 
-    pub async fn close(mut self) -> CachedItem {
+    pub async fn close(mut self) -> CacheRows {
         self.engine.shutdown().await;
         while let Some(event) = self.events.recv().await {
             self.apply(event);
         }
-        self.kept
+        self.rows
     }
 
-    /// Waits for the writing, and brings the rows up to date.
+    /// Waits for the writer and applies all events to the rows.
     pub async fn settle(&mut self) {
         self.engine.flush_cache().await;
         while let Ok(event) = self.events.try_recv() {
@@ -83,41 +88,41 @@ impl Keeper {
                     record
                         .parent_key
                         .as_ref()
-                        .is_none_or(|parent| self.kept.rows.contains_key(parent)),
+                        .is_none_or(|parent| self.rows.chunks.contains_key(parent)),
                     "a chunk without its beginning"
                 );
-                self.kept.rows.insert(record.key.clone(), record);
+                self.rows.chunks.insert(record.key.clone(), record);
                 self.most_bytes =
-                    self.most_bytes.max(self.kept.rows.values().map(|row| row.bytes).sum());
+                    self.most_bytes.max(self.rows.chunks.values().map(|row| row.bytes).sum());
             }
             CacheEvent::Removed { keys, reason } => {
-                keys.iter().for_each(|key| drop(self.kept.rows.remove(key)));
+                keys.iter().for_each(|key| drop(self.rows.chunks.remove(key)));
                 self.reasons.push(reason);
             }
             CacheEvent::Touched { keys, at_ms } => {
                 for key in keys {
-                    if let Some(row) = self.kept.rows.get_mut(&key) {
+                    if let Some(row) = self.rows.chunks.get_mut(&key) {
                         row.last_used_at_ms = at_ms;
                     }
                 }
             }
             CacheEvent::RefSet(cache_ref) => {
-                drop(self.kept.refs.insert(cache_ref.owner.clone(), cache_ref))
+                drop(self.rows.refs.insert(cache_ref.owner.clone(), cache_ref))
             }
-            CacheEvent::RefRemoved { owner } => drop(self.kept.refs.remove(&owner)),
+            CacheEvent::RefRemoved { owner } => drop(self.rows.refs.remove(&owner)),
         }
     }
 
-    pub fn window(&self) -> &CacheHandle {
-        self.engine.cache().expect("prompt caches are kept")
+    pub fn handle(&self) -> &CacheHandle {
+        self.engine.cache().expect("prompt caches are stored")
     }
 
     pub async fn answer(&self, request: GenerateRequest) -> Answer {
         finish(&mut self.engine.generate(request)).await.expect("an answer")
     }
 
-    /// Nothing stays as it was left: what is needed comes from contents.
-    pub async fn forget_in_place(&self) {
+    /// Drops the resident conversations, so that the next turn is restored from chunks.
+    pub async fn drop_residents(&self) {
         self.engine.forget_conversations().await;
     }
 }
@@ -131,7 +136,7 @@ impl Talk {
         Talk(vec![message(Role::System, system, None)])
     }
 
-    /// It with one more question.
+    /// The messages with one more question.
     pub fn asking(&self, words: &str) -> Vec<Message> {
         let mut messages = self.0.clone();
         messages.push(message(Role::User, words, None));
@@ -153,7 +158,7 @@ fn message(role: Role, content: &str, token_ids: Option<Vec<u32>>) -> Message {
     Message { role, content: content.to_owned(), token_ids }
 }
 
-/// Of the answers to [`ask`].
+/// The token limit of answers to [`ask`].
 const MAX_TOKENS: usize = 8;
 
 /// A greedy answer of a few tokens for an owner.
@@ -167,27 +172,27 @@ pub fn ask(messages: Vec<Message>, owner: &str) -> GenerateRequest {
     }
 }
 
-/// How many tokens the caches held behind an answer to [`ask`]: the last token under a limit is
-/// sampled and not run.
-pub fn num_held(answer: &Answer) -> usize {
+/// The number of tokens in the caches after an answer to [`ask`]: the last token before the limit
+/// is sampled and not run.
+pub fn num_in_caches(answer: &Answer) -> usize {
     answer.finished.stats.num_prompt_tokens + answer.finished.token_ids.len().min(MAX_TOKENS - 1)
 }
 
-/// A folder that costs no writes, where the system has a disk in memory.
+/// A temporary folder, in memory where the system has such a file system.
 pub fn fresh_folder() -> TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
         .expect("a folder")
 }
 
-/// `model_type/case` of the goldens with a tokenizer of bytes and a chat template within its few
-/// token ids. What it is told must be too: of the capitals A to O, digits and blanks are in every
-/// vocabulary.
+/// The model `model_type/case` of the goldens with a byte tokenizer and a chat template within its
+/// few token ids. Messages must be within them too: the capitals A to O, digits and blanks are in
+/// every vocabulary.
 pub fn talker(case: &str) -> TempDir {
     talker_with_window(case, None)
 }
 
-/// As [`talker`], with another sliding window than its own.
+/// As [`talker`], with another sliding window.
 pub fn talker_with_window(case: &str, window: Option<usize>) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     cairn_tests::copy_tiny_model(case, folder.path()).expect("copies");
@@ -198,7 +203,7 @@ pub fn talker_with_window(case: &str, window: Option<usize>) -> TempDir {
         config["sliding_window"] = json!(window);
         std::fs::write(&file, config.to_string()).expect("config.json");
     }
-    // An answer ends with a control character, which is how a turn ends in the template.
+    // An answer ends with a control character, as a turn does in the template.
     let end = char::from_u32(config["eos_token_id"].as_u64().expect("an id") as u32)
         .expect("a character");
     let turn = format!("{{{{ names[turn['role']] + ':' + turn['content'] + '{end}\\n' }}}}");
@@ -213,7 +218,7 @@ pub fn talker_with_window(case: &str, window: Option<usize>) -> TempDir {
     folder
 }
 
-/// The same numbers every time (Steele and Vigna's SplitMix).
+/// Pseudo-random numbers, equal in every run (Steele and Vigna's SplitMix).
 pub struct Random(u64);
 
 impl Random {

@@ -1,5 +1,5 @@
-//! Answers that cannot share a batch: with a draft model or quantized keys and values, and what the
-//! next of them finds.
+//! Unbatched requests: with a draft model or quantized keys and values, and what the next request
+//! reuses of them.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::client::{Answer, finish, request};
 use crate::file_parts::Parts;
-use crate::keeper::{CachedItem, Keeper, ON_DISK, Talk, ask, fresh_folder, talker};
+use crate::keeper::{CacheRows, ON_DISK, Talk, TestEngine, ask, fresh_folder, talker};
 use crate::scripted::{Scripted, text_ids};
 
 async fn engine(model: &Scripted) -> Engine {
@@ -79,7 +79,7 @@ async fn a_real_draft_model_changes_no_token() {
     );
 }
 
-/// What a second turn finds of the first.
+/// Checks how much of the first turn a second one reuses.
 async fn check_second_turn(
     first: GenerateRequest,
     second: impl Fn(&[u32]) -> GenerateRequest,
@@ -101,24 +101,23 @@ async fn check_second_turn(
 }
 
 #[tokio::test]
-async fn the_next_turn_finds_what_the_last_one_read() {
+async fn the_next_turn_reuses_the_kit_s_caches() {
     let prompt = [1, 2, 3, 4];
     let bounded = |prompt: &[u32]| GenerateRequest {
         kv_cache: KvCacheOptions { max_size: Some(500), ..KvCacheOptions::default() },
         ..drafted(prompt, 20)
     };
-    // Quantization that begins later than the conversation ends: the script does not read quantized
-    // ids.
+    // Quantization that begins after the conversation's end: the script cannot read quantized ids.
     let undrafted =
         |prompt: &[u32]| GenerateRequest { kv_cache: quantized(5000), ..request(prompt, 20) };
     let forgetful =
         |prompt: &[u32]| GenerateRequest { use_prompt_cache: false, ..drafted(prompt, 20) };
-    // The last token of an answer is not read: nothing follows it.
+    // The last token of an answer is not run, because nothing follows it.
     let all_but_last = |length| length - 1;
     check_second_turn(drafted(&prompt, 20), |prompt| drafted(prompt, 20), all_but_last).await;
     check_second_turn(undrafted(&prompt), undrafted, all_but_last).await;
     check_second_turn(bounded(&prompt), bounded, all_but_last).await;
-    // Caches of another kind cannot be gone on with, nor those that were not to be kept.
+    // Caches of another kind cannot be continued, nor those of a request without the prompt cache.
     check_second_turn(drafted(&prompt, 20), bounded, |_| 0).await;
     check_second_turn(drafted(&prompt, 20), undrafted, |_| 0).await;
     check_second_turn(forgetful(&prompt), |prompt| drafted(prompt, 20), |_| 0).await;
@@ -126,7 +125,7 @@ async fn the_next_turn_finds_what_the_last_one_read() {
 }
 
 #[tokio::test]
-async fn a_forgetful_answer_leaves_the_kept_conversation_alone() {
+async fn a_request_without_the_prompt_cache_leaves_the_kit_s_conversation_unchanged() {
     let model = Scripted::endless();
     let engine = engine(&model).await;
     engine.load_draft("draft", model.folder()).await.expect("loads");
@@ -140,7 +139,7 @@ async fn a_forgetful_answer_leaves_the_kept_conversation_alone() {
 }
 
 #[tokio::test]
-async fn a_stopped_or_failed_answer_leaves_the_next_one_right() {
+async fn the_request_after_a_stopped_or_failed_one_is_correct() {
     for (fields, expected) in [
         (json!({ "fail_at": 30 }), "the script fails"),
         (json!({ "panic_at": 30 }), "the script panics"),
@@ -149,7 +148,7 @@ async fn a_stopped_or_failed_answer_leaves_the_next_one_right() {
         let engine = engine(&model).await;
         engine.load_draft("draft", model.folder()).await.expect("loads");
         answer(&engine, drafted(&[1, 2, 3], 5)).await;
-        // In the answer, then in the prompt.
+        // In decoding, then in prefill.
         for prompt_len in [20, 40] {
             let message = refusal(&engine, drafted(&vec![1; prompt_len], 50)).await;
             assert!(message.contains(expected), "{message}");
@@ -164,7 +163,7 @@ async fn a_stopped_or_failed_answer_leaves_the_next_one_right() {
     let endless = Scripted::endless();
     let engine = engine(&endless).await;
     engine.load_draft("draft", endless.folder()).await.expect("loads");
-    // Stopped in the prompt: what was read is gone on with. Stopped in the answer: so is that.
+    // Stopped during prefill or during decoding: the tokens processed until then are reused.
     for (prompt_len, step) in [(300, 1), (4, 2048)] {
         let prompt = vec![1; prompt_len];
         let request = GenerateRequest { prefill_step_size: step, ..drafted(&prompt, 5_000_000) };
@@ -195,7 +194,7 @@ async fn finish_late(
 }
 
 #[tokio::test]
-async fn draft_models_come_and_go() {
+async fn draft_models_can_be_loaded_and_dropped() {
     let model = Scripted::endless();
     let engine = engine(&model).await;
     let none = "speculative decoding needs a draft model: load one first";
@@ -228,7 +227,7 @@ async fn draft_models_come_and_go() {
 }
 
 #[tokio::test]
-async fn quantized_answers_are_those_of_the_model_with_such_caches() {
+async fn answers_with_quantized_caches_equal_the_model_s_own() {
     let folder = tempfile::tempdir().expect("folder");
     cairn_tests::copy_tiny_model("qwen3_moe/quant4", folder.path()).expect("copies");
     let (engine, _) = Engine::start(EngineOptions::default());
@@ -266,7 +265,7 @@ async fn quantized_answers_are_those_of_the_model_with_such_caches() {
 }
 
 #[tokio::test]
-async fn what_a_kit_cannot_do_is_refused_by_name() {
+async fn requests_that_a_kit_cannot_serve_are_refused_with_the_reason() {
     let model = Scripted::endless();
     let engine = engine(&model).await;
     engine.load_draft("draft", model.folder()).await.expect("loads");
@@ -303,7 +302,7 @@ async fn what_a_kit_cannot_do_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn text_becomes_the_tokens_that_a_prompt_of_it_has() {
+async fn tokenize_returns_the_tokens_of_a_text_prompt() {
     let model = Scripted::new(&[65]);
     let (engine, _) = Engine::start(EngineOptions::default());
     let error = engine.tokenize("a").await.expect_err("nothing is loaded").to_string();
@@ -327,7 +326,7 @@ async fn text_becomes_the_tokens_that_a_prompt_of_it_has() {
     }
 }
 
-/// Makes one head of two, so that a group of 32 fits.
+/// Merges two heads into one, so that a group of 32 fits.
 fn widen_head(model: &Path) {
     let path = model.join("config.json");
     let config = std::fs::read_to_string(&path).expect("config.json");
@@ -346,18 +345,17 @@ fn widen_head(model: &Path) {
 }
 
 #[tokio::test]
-async fn an_answer_with_quantized_keys_is_made_again_from_its_question_where_a_state_was_caught_there()
- {
+async fn a_quantized_answer_is_regenerated_from_the_checkpoint_at_its_question() {
     let (model, place) = (talker("qwen3_next/equal-heads"), fresh_folder());
     widen_head(model.path());
-    let keeper = Keeper::start(model.path(), place.path(), ON_DISK, CachedItem::default()).await;
+    let keeper = TestEngine::start(model.path(), place.path(), ON_DISK, CacheRows::default()).await;
     let talk = Talk::new(&"AID ME AND LEAD ME HOME. ".repeat(4));
     let question = || GenerateRequest {
         kv_cache: quantized(0),
         ..ask(talk.asking("FIND A MILE AND A CALM LAND"), "conversation/1")
     };
     let first = keeper.answer(question()).await;
-    keeper.forget_in_place().await;
+    keeper.drop_residents().await;
     let again = keeper.answer(question()).await;
     let (stats, expected) = (&again.finished.stats, first.finished.stats.num_prompt_tokens);
     assert!(
@@ -365,7 +363,7 @@ async fn an_answer_with_quantized_keys_is_made_again_from_its_question_where_a_s
         "{stats:?}"
     );
     assert_eq!(again.finished.token_ids, first.finished.token_ids);
-    // Another question finds the system prompt.
+    // Another question reuses the system prompt.
     let other = keeper
         .answer(GenerateRequest {
             kv_cache: quantized(0),

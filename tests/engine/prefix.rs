@@ -1,5 +1,5 @@
-//! Conversations that go on after a prompt cache: each answer is that to the whole prompt, and what
-//! was read stays read.
+//! Conversations that start from a stored prompt cache: each answer equals the one to the whole
+//! prompt, and nothing is computed twice.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::scripted::{EOS, Scripted, text_ids};
 
 const ROOMY: u64 = 1 << 30;
 
-/// An engine with stored caches, and what an app remembers of them.
+/// An engine with stored caches, and the rows of its caller.
 struct App {
     engine: Engine,
     events: UnboundedReceiver<CacheEvent>,
@@ -68,7 +68,7 @@ impl App {
         finish(&mut self.engine.generate(request)).await
     }
 
-    /// Imports a file of `tokens` as mlx-lm leaves it, without its tokens.
+    /// Imports a file of `tokens` as mlx-lm writes it, without the token ids.
     async fn import(&self, tokens: &[u32], kv_cache: KvCacheOptions) -> PromptPrefix {
         let file = self.folder.path().join("foreign");
         self.cache_prompt(tokens, kv_cache, &file).await;
@@ -156,7 +156,8 @@ async fn tokenize(engine: &Engine, text: &str) -> Vec<u32> {
     engine.tokenize(text).await.expect("tokens")
 }
 
-/// Answers end by themselves in one, at the limit in the other; and a network of two layers.
+/// Scripted models, of which one ends its answers and the other runs to the limit; and a network of
+/// two layers.
 fn models() -> (Vec<Scripted>, Vec<PathBuf>) {
     let script: Vec<u32> = text_ids("abcdefghijklmnop").into_iter().chain([EOS]).collect();
     let models = vec![Scripted::new(&script), Scripted::endless()];
@@ -168,8 +169,8 @@ fn models() -> (Vec<Scripted>, Vec<PathBuf>) {
     (models, folders)
 }
 
-/// Asks four questions after `tokens`, of which `prefix` may not say any; `before` stands between
-/// them and the first question.
+/// Asks four questions after `tokens`, which `prefix` may not name; `before` stands between them
+/// and the first question.
 async fn check_conversation(
     app: &mut App,
     tokens: &[u32],
@@ -179,7 +180,7 @@ async fn check_conversation(
 ) {
     let is_opaque = prefix.token_ids.is_none();
     let mut messages = Vec::new();
-    let (mut read, mut num_held) = (tokens.to_vec(), if is_opaque { tokens.len() } else { 0 });
+    let (mut read, mut num_in_caches) = (tokens.to_vec(), if is_opaque { tokens.len() } else { 0 });
     for words in ["And then?", " Why? ", "<|im_end|>", &"again ".repeat(80)] {
         messages.push(message(Role::User, words));
         let Answer { text, finished, .. } =
@@ -190,11 +191,11 @@ async fn check_conversation(
         assert_eq!(finished.token_ids, expected.token_ids, "{words}");
         assert_eq!(
             (finished.stats.num_prompt_tokens, finished.stats.num_cached_tokens),
-            (prompt.len(), num_held),
+            (prompt.len(), num_in_caches),
             "{words}"
         );
-        // A prefix that is not kept any more is read again, and that is said.
-        assert_eq!(finished.stats.cache_note.is_some(), num_held == 0, "{words}");
+        // A prefix that is no longer saved is computed again, and the note says so.
+        assert_eq!(finished.stats.cache_note.is_some(), num_in_caches == 0, "{words}");
         if messages.len() == 1 {
             let new = app
                 .engine
@@ -204,8 +205,8 @@ async fn check_conversation(
                 .remove(0);
             assert_eq!(new, format!("{before}{words}<|im_end|>\n<|im_start|>assistant\n"));
         }
-        // The last token under a limit is sampled and not run.
-        num_held = prompt.len() + finished.token_ids.len().min(11);
+        // The last token before the limit is sampled and not run.
+        num_in_caches = prompt.len() + finished.token_ids.len().min(11);
         read = [&prompt[..], &finished.token_ids].concat();
         messages.last_mut().expect("a question").token_ids = Some(finished.new_prompt_ids);
         messages.push(Message {
@@ -215,14 +216,14 @@ async fn check_conversation(
         if restarts {
             app.restart().await;
         } else if is_opaque {
-            // From the parts in memory.
+            // From the chunks in memory.
             app.engine.forget_conversations().await;
         }
     }
 }
 
 #[tokio::test]
-async fn answers_after_a_prefix_are_those_to_the_whole_prompt_and_every_turn_is_read_once() {
+async fn answers_after_a_prefix_equal_those_to_the_whole_prompt_and_reuse_every_turn() {
     let (_models, folders) = models();
     let document = "A long text. ".repeat(40);
     let closed = "Who?<|im_end|>\n<|im_start|>assistant\nA mason.";
@@ -246,7 +247,7 @@ async fn answers_after_a_prefix_are_those_to_the_whole_prompt_and_every_turn_is_
 }
 
 #[tokio::test]
-async fn a_file_that_does_not_say_its_tokens_is_gone_on_with() {
+async fn a_file_without_token_ids_can_be_continued() {
     let (_models, folders) = models();
     for model in &folders {
         for restarts in [false, true] {
@@ -265,8 +266,7 @@ async fn a_file_that_does_not_say_its_tokens_is_gone_on_with() {
     }
 }
 
-/// A golden that is tested with other tokens than text: of the tokenizer's ids those of digits are
-/// in its vocabulary.
+/// A golden whose vocabulary contains only the digits of the tokenizer's ids.
 fn golden(case: &str) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     cairn_tests::copy_tiny_model(case, folder.path()).expect("copies");
@@ -280,7 +280,7 @@ fn golden(case: &str) -> TempDir {
 }
 
 #[tokio::test]
-async fn windows_and_states_are_gone_on_with() {
+async fn imports_with_windows_and_states_can_be_continued() {
     for case in ["gemma3_text/long-prompt", "qwen3_next/dense", "llama/dense-tied"] {
         let folder = golden(case);
         let mut app = App::start(folder.path()).await;
@@ -289,11 +289,11 @@ async fn windows_and_states_are_gone_on_with() {
         for prefix in
             [known(&open, PromptKind::Prompt), app.import(&open, KvCacheOptions::default()).await]
         {
-            let mut num_held = if prefix.token_ids.is_some() { 0 } else { open.len() };
+            let mut num_in_caches = if prefix.token_ids.is_some() { 0 } else { open.len() };
             let (mut messages, mut read) = (Vec::new(), open.clone());
             for words in ["4?", "5 + 6?", "7"] {
                 messages.push(message(Role::User, words));
-                // The template shows nothing of how an answer ended.
+                // The template does not show how an answer ended.
                 let asked = GenerateRequest { ignore_eos: true, ..ask(&prefix, &messages) };
                 let Answer { text, finished, .. } = app.answer(asked).await.expect("an answer");
                 let prompt = [&read[..], &finished.new_prompt_ids].concat();
@@ -307,10 +307,10 @@ async fn windows_and_states_are_gone_on_with() {
                 let stats = &finished.stats;
                 assert_eq!(
                     (stats.num_prompt_tokens, stats.num_cached_tokens),
-                    (prompt.len(), num_held),
+                    (prompt.len(), num_in_caches),
                     "{case}: {words}"
                 );
-                num_held = prompt.len() + 11;
+                num_in_caches = prompt.len() + 11;
                 read = [&prompt[..], &finished.token_ids].concat();
                 messages.last_mut().expect("a question").token_ids = Some(finished.new_prompt_ids);
                 messages.push(Message {
@@ -324,7 +324,7 @@ async fn windows_and_states_are_gone_on_with() {
 }
 
 #[tokio::test]
-async fn quantized_files_stay_quantized_and_are_gone_on_with() {
+async fn quantized_files_stay_quantized_and_can_be_continued() {
     let folder = golden("qwen3_moe/quant4");
     let kv_cache = KvCacheOptions {
         max_size: None,
@@ -370,17 +370,17 @@ async fn quantized_files_stay_quantized_and_are_gone_on_with() {
 }
 
 #[tokio::test]
-async fn what_was_lost_and_cannot_be_computed_again_is_said() {
+async fn a_lost_prefix_without_token_ids_is_an_error() {
     let (_models, folders) = models();
-    let loss = "what this conversation begins with was imported without its tokens and is no longer kept: import the file again";
+    let loss = "this conversation starts from a file that was imported without its tokens and is no longer saved: import the file again";
     let mut app = App::start(&folders[2]).await;
     let open = tokenize(&app.engine, "<|im_start|>user\nA text. ").await;
     let prefix = app.import(&open, KvCacheOptions::default()).await;
     let asked = ask(&prefix, &question("And then?"));
     let expected = app.answer(asked.clone()).await.expect("an answer").finished.token_ids;
 
-    // Whoever keeps nothing, or keeps it otherwise, still finds what was kept, and leaves it as it
-    // was.
+    // Requests that save nothing, or save in another format, still reuse the prefix and leave it
+    // unchanged.
     let forgetful = GenerateRequest { use_prompt_cache: false, ..asked.clone() };
     assert_eq!(app.answer(forgetful).await.expect("an answer").finished.token_ids, expected);
     let draft = GenerateRequest { num_draft_tokens: Some(2), ..asked.clone() };
@@ -402,8 +402,8 @@ async fn what_was_lost_and_cannot_be_computed_again_is_said() {
         (expected.clone(), true)
     );
 
-    // Another file of as many tokens is another beginning, and so is a conversation that begins
-    // with what stands for them.
+    // Another file of as many tokens has another namespace, and so has a conversation that begins
+    // with the placeholder ids.
     app.answer(request(&vec![0; open.len() + 1], 1)).await.expect("an answer");
     let other =
         PromptPrefix { provenance: Provenance::OpaqueImport("0".to_owned()), ..prefix.clone() };
@@ -431,7 +431,7 @@ async fn what_was_lost_and_cannot_be_computed_again_is_said() {
     window.remove_ref("named/1");
     window.clear();
     assert_eq!(app.answer(asked).await.err().expect("is lost").message, loss);
-    // Tokens that are known are only read again.
+    // A prefix of known tokens is only computed again.
     let known = app
         .answer(ask(&known(&open, PromptKind::Prompt), &question("And then?")))
         .await
@@ -440,7 +440,7 @@ async fn what_was_lost_and_cannot_be_computed_again_is_said() {
 }
 
 #[tokio::test]
-async fn a_failure_beside_it_interrupts_what_cannot_begin_anew() {
+async fn a_batch_failure_interrupts_sequences_that_cannot_be_retried() {
     let model = Scripted::with(&text_ids("abcdefg"), json!({ "fail_at": 200 }));
     let app = App::start(model.folder()).await;
     let open = tokenize(&app.engine, "<|im_start|>user\nA text. ").await;
@@ -450,7 +450,7 @@ async fn a_failure_beside_it_interrupts_what_cannot_begin_anew() {
     let mut failing = app.engine.generate(request(&[1; 190], 100));
     assert!(finish(&mut failing).await.is_err());
     let message = finish(&mut interrupted).await.err().expect("is interrupted").message;
-    assert_eq!(message, "the answer was interrupted by a failure beside it: ask again");
+    assert_eq!(message, "the answer was interrupted because another answer failed: ask again");
     let answer = app.answer(asked).await.expect("an answer").finished;
     assert_eq!(answer.token_ids, model.answer(&[&open[..], &answer.new_prompt_ids].concat(), 140));
 }

@@ -1,5 +1,4 @@
-//! The prompt cache: what is read back and from where, and that whatever is wrong with it changes
-//! no answer.
+//! The prompt cache: what is restored and from which tier; no damage to it changes an answer.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,12 +18,12 @@ type Rows = BTreeMap<String, ChunkRecord>;
 
 const ROOMY: u64 = 1 << 30;
 
-/// An engine with stored caches, and the rows that an app keeps of them.
+/// An engine with stored caches, and the rows of its caller.
 struct App {
     engine: Engine,
     events: UnboundedReceiver<CacheEvent>,
     rows: Rows,
-    /// Keys in the order in which they were removed, with the reason.
+    /// The keys of removed chunks in order, with the reason.
     removed: Vec<(String, String)>,
     folder: PathBuf,
     budget_bytes: u64,
@@ -35,7 +34,7 @@ impl App {
         let cache = CacheOptions {
             folder: folder.to_owned(),
             disk_budget_bytes: budget_bytes,
-            // So that everything comes from disk, but for the conversation that ran last.
+            // No memory tier: everything but the conversation that ran last comes from disk.
             memory_budget_bytes: 0,
             chunks: rows.values().cloned().collect(),
             refs: Vec::new(),
@@ -48,7 +47,7 @@ impl App {
         App { engine, events, rows, removed: Vec::new(), folder: folder.to_owned(), budget_bytes }
     }
 
-    /// Waits for the writing, brings the rows up to date and compares them with the folder.
+    /// Waits for the writer, applies all events to the rows and compares them with the folder.
     async fn settle(&mut self) {
         self.engine.flush_cache().await;
         while let Ok(event) = self.events.try_recv() {
@@ -79,7 +78,7 @@ impl App {
                     "a chunk without its beginning"
                 );
                 self.rows.insert(record.key.clone(), record);
-                // Only writing adds, and what is evicted for it is told before.
+                // Only a write adds bytes, and the evictions for it are emitted before it.
                 assert!(
                     self.num_bytes() <= self.budget_bytes,
                     "{} bytes are stored, {} allowed",
@@ -95,7 +94,7 @@ impl App {
             }
             CacheEvent::Touched { keys, at_ms } => {
                 for key in keys {
-                    // One that is still being written comes with this use already counted.
+                    // The record of a chunk that is still being written already counts this use.
                     if let Some(row) = self.rows.get_mut(&key) {
                         (row.last_used_at_ms, row.hits) = (at_ms, row.hits + 1);
                     }
@@ -109,7 +108,7 @@ impl App {
         self.rows.values().map(|row| row.bytes).sum()
     }
 
-    /// Exactly the files that the rows name are there.
+    /// Checks that the folder contains exactly the files of the rows.
     fn check_folder(&self) {
         let expected: BTreeMap<PathBuf, u64> =
             self.rows.values().map(|row| (file(&self.folder, row), row.bytes)).collect();
@@ -157,12 +156,12 @@ impl App {
         conversation.0.push(message(Role::User, words, Some(finished.new_prompt_ids)));
         conversation.0.push(message(Role::Assistant, &text, Some(finished.token_ids.clone())));
         // The last token under a limit is sampled and not run.
-        let num_held = prompt.len() + finished.token_ids.len().min(11);
+        let num_in_caches = prompt.len() + finished.token_ids.len().min(11);
         let (num_cached, note) = (finished.stats.num_cached_tokens, finished.stats.cache_note);
         Turn {
             tokens: prompt.iter().chain(&finished.token_ids).copied().collect(),
             num_prompt: prompt.len(),
-            num_held,
+            num_in_caches,
             num_cached,
             note,
         }
@@ -183,8 +182,8 @@ struct Turn {
     /// The prompt and the answer.
     tokens: Vec<u32>,
     num_prompt: usize,
-    /// Tokens that the caches held at the end.
-    num_held: usize,
+    /// The number of tokens in the caches at the end.
+    num_in_caches: usize,
     num_cached: usize,
     note: Option<String>,
 }
@@ -214,7 +213,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// Answers end by themselves in one, at the limit in the other.
+/// Scripted models, of which one ends its answers and the other runs to the limit.
 fn models() -> [Scripted; 2] {
     let script: Vec<u32> = text_ids("abcdefghijklmnop").into_iter().chain([EOS]).collect();
     [Scripted::new(&script), Scripted::endless()]
@@ -230,7 +229,7 @@ fn model_folders(models: &[Scripted]) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn the_second_turn_reads_everything_before_it_from_memory_or_disk() {
+async fn the_second_turn_reuses_the_first_from_memory_or_disk() {
     async fn check(model: &Path, words: &str, restarts: bool) {
         let folder = folder();
         let mut app = App::start(model, folder.path(), ROOMY, Rows::new()).await;
@@ -244,7 +243,7 @@ async fn the_second_turn_reads_everything_before_it_from_memory_or_disk() {
             let turn = app.turn(&mut conversation, question).await;
             assert_eq!(
                 (turn.num_cached, &turn.note),
-                (before.num_held, &None),
+                (before.num_in_caches, &None),
                 "{model:?}, restarts: {restarts}"
             );
             assert_eq!(
@@ -260,7 +259,7 @@ async fn the_second_turn_reads_everything_before_it_from_memory_or_disk() {
     for model in model_folders(&models) {
         for restarts in [false, true] {
             check(&model, "Hello!", restarts).await;
-            // More than a chunk, and more than the buffers' first step.
+            // More than a chunk, and more than the caches' first allocation.
             check(&model, &"several words ".repeat(60), restarts).await;
         }
     }
@@ -276,7 +275,7 @@ async fn conversations_with_the_same_system_prompt_share_it() {
         app.settle().await;
         let num_shared =
             app.rows.values().find(|row| row.start == 0).map_or(0, |row| row.token_ids.len());
-        // Something else takes the place in memory.
+        // Another conversation runs last.
         app.answer(request(&[7; 40], 3)).await;
         let second = app.turn(&mut Conversation::new(), "And cairns?").await;
         assert_eq!(
@@ -296,7 +295,7 @@ async fn conversations_with_the_same_system_prompt_share_it() {
 }
 
 #[tokio::test]
-async fn an_edited_message_is_read_again_from_the_edit() {
+async fn an_edited_conversation_is_computed_again_from_the_edit() {
     let models = models();
     for model in model_folders(&models) {
         for restarts in [false, true] {
@@ -317,17 +316,17 @@ async fn an_edited_message_is_read_again_from_the_edit() {
             );
             assert!(turn.num_cached < turn.num_prompt - 1);
             app.settle().await;
-            // Both branches are stored now.
+            // Both branches are stored.
             let mut app = App::start(&model, folder.path(), ROOMY, app.close().await).await;
             for (conversation, turn) in [(&mut conversation, &before), (&mut edited, &turn)] {
-                assert_eq!(app.turn(conversation, "Thanks.").await.num_cached, turn.num_held);
+                assert_eq!(app.turn(conversation, "Thanks.").await.num_cached, turn.num_in_caches);
             }
             app.settle().await;
         }
     }
 }
 
-/// Does something to the file of a chunk, or its row.
+/// Damages the file of a chunk, or its row.
 type Damage = fn(&Path, &mut ChunkRecord);
 
 fn flip_a_byte(path: &Path, _: &mut ChunkRecord) {
@@ -349,12 +348,12 @@ fn delete(path: &Path, _: &mut ChunkRecord) {
     std::fs::remove_file(path).expect("removed");
 }
 
-/// What the row says about the file is true, but the file is none of ours.
+/// The row's size and hash match the file, but it is no chunk file.
 fn replace_by_text(path: &Path, row: &mut ChunkRecord) {
     replace(path, row, b"no tensors at all");
 }
 
-/// A file that lacks what the model's first layer needs.
+/// A file without a tensor of the model's first layer.
 fn take_a_tensor(path: &Path, row: &mut ChunkRecord) {
     use mlx_rs::Array;
     let mut tensors = Array::load_safetensors(path).expect("the chunk");
@@ -435,7 +434,7 @@ async fn a_chunk_that_cannot_be_used_is_a_miss_with_its_reason_and_is_stored_aga
 }
 
 #[tokio::test]
-async fn a_chunk_that_cannot_be_used_leaves_no_files_behind() {
+async fn an_unusable_chunk_is_removed_with_its_descendants_files() {
     let [model, _] = models();
     let folder = folder();
     let app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
@@ -444,8 +443,8 @@ async fn a_chunk_that_cannot_be_used_leaves_no_files_behind() {
     for row in rows.clone().values_mut().filter(|row| row.start > 0) {
         flip_a_byte(&file(folder.path(), row), row);
     }
-    // Another question finds the damage in the words that the two share, and stores neither the old
-    // question nor its answer again.
+    // Another question finds the damage in the shared beginning, and does not store the old
+    // question and its answer again.
     let mut app = App::start(model.folder(), folder.path(), ROOMY, rows).await;
     app.turn(&mut Conversation::new(), "What is a stone?").await;
     app.settle().await;
@@ -453,7 +452,7 @@ async fn a_chunk_that_cannot_be_used_leaves_no_files_behind() {
 }
 
 #[tokio::test]
-async fn a_damaged_chunk_on_disk_does_not_spoil_what_memory_holds() {
+async fn a_damaged_chunk_on_disk_does_not_affect_resident_conversations() {
     let [model, _] = models();
     let folder = folder();
     let mut app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
@@ -463,7 +462,7 @@ async fn a_damaged_chunk_on_disk_does_not_spoil_what_memory_holds() {
     for row in app.rows.clone().values_mut().filter(|row| row.start > 0) {
         flip_a_byte(&file(folder.path(), row), row);
     }
-    // A prompt that leaves the conversation early holds that much in memory; disk promises more.
+    // A prompt that shares less with the resident conversation than the disk promises.
     app.answer(request(&first.tokens[..first.num_prompt - 2], 1)).await;
     let turn = app.turn(&mut conversation, "Who builds them?").await;
     assert_eq!(turn.num_cached, first.num_prompt - 2);
@@ -480,18 +479,21 @@ async fn a_cache_of_another_model_is_not_used() {
     let first = app.turn(&mut conversation, "What is a cairn?").await;
     app.engine.load("other", other.folder()).await.expect("loads");
     let turn = app.turn(&mut conversation.clone(), "Who builds them?").await;
-    let reason = "the rest of this conversation was not stored for this model, or has been evicted";
+    let reason = "the rest of this conversation was not saved for this model, or has been evicted";
     assert_eq!(
         (turn.num_cached, turn.note),
         (0, Some(format!("re-read {} tokens: {reason}", turn.num_prompt)))
     );
     app.engine.load("one", one.folder()).await.expect("loads");
-    assert_eq!(app.turn(&mut conversation, "Who builds them?").await.num_cached, first.num_held);
+    assert_eq!(
+        app.turn(&mut conversation, "Who builds them?").await.num_cached,
+        first.num_in_caches
+    );
     app.close().await;
 }
 
 #[tokio::test]
-async fn the_budget_holds_whatever_is_stored() {
+async fn the_disk_budget_holds_for_every_size_of_chunk() {
     async fn check(budget_bytes: u64, expects_chunks: bool) {
         let model = Scripted::endless();
         let folder = folder();
@@ -501,14 +503,14 @@ async fn the_budget_holds_whatever_is_stored() {
             app.settle().await;
         }
         assert_eq!(!app.rows.is_empty(), expects_chunks, "{budget_bytes} bytes");
-        // Less from now on: `settle` compares with the folder.
+        // A smaller budget from now on: `settle` compares with the folder.
         for budget_bytes in [budget_bytes / 2, budget_bytes / 3, 0] {
             app.budget_bytes = budget_bytes;
             app.engine.set_cache_budgets(budget_bytes, 0);
             app.settle().await;
         }
         assert!(
-            app.removed.iter().all(|(_, reason)| reason == "evicted to keep to the disk budget")
+            app.removed.iter().all(|(_, reason)| reason == "evicted to stay within the disk limit")
         );
     }
     // A chunk of 256 tokens takes 65,536 bytes and a header.
@@ -535,7 +537,7 @@ async fn a_smaller_budget_at_start_evicts_at_once() {
 }
 
 #[tokio::test]
-async fn what_was_used_longest_ago_is_evicted_first() {
+async fn the_least_recently_used_conversation_is_evicted_first() {
     let model = Scripted::endless();
     let folder = folder();
     let prompts = [[1; 300], [2; 300], [3; 300]];
@@ -548,7 +550,7 @@ async fn what_was_used_longest_ago_is_evicted_first() {
         row.last_used_at_ms = i64::from(row.token_ids[0]);
     }
     let mut app = App::start(model.folder(), folder.path(), ROOMY, rows).await;
-    // Reading the oldest makes it the newest.
+    // A use makes the oldest the newest.
     let answer = app.answer(request(&prompts[0], 1)).await;
     assert_eq!(answer.finished.stats.num_cached_tokens, 299);
     app.settle().await;
@@ -566,7 +568,7 @@ async fn what_was_used_longest_ago_is_evicted_first() {
 }
 
 #[tokio::test]
-async fn files_without_rows_get_them_back_at_start() {
+async fn rows_are_rebuilt_from_files_at_start() {
     let model = Scripted::endless();
     let folder = folder();
     let app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
@@ -593,7 +595,7 @@ async fn files_without_rows_get_them_back_at_start() {
 }
 
 #[tokio::test]
-async fn nothing_that_is_not_a_chunk_is_touched() {
+async fn files_that_are_not_chunks_are_never_touched() {
     let model = Scripted::endless();
     let (folder, elsewhere) = (folder(), folder());
     let app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
@@ -602,7 +604,8 @@ async fn nothing_that_is_not_a_chunk_is_touched() {
     let row = rows.values().next().expect("a row");
     let own = file(folder.path(), row);
     let models = own.parent().expect("a folder");
-    // Files of other programs, also under names that chunks have, and links that lead out.
+    // Files of other programs, some with names of chunks, and symbolic links that lead out of the
+    // folder.
     let other_key = "00112233445566778899aabbccddeeff";
     let foreign = [
         folder.path().join("notes.txt"),
@@ -640,7 +643,7 @@ async fn nothing_that_is_not_a_chunk_is_touched() {
 }
 
 #[tokio::test]
-async fn nothing_is_stored_where_it_was_not_asked_for_or_cannot_be() {
+async fn nothing_is_stored_without_a_request_or_a_writable_folder() {
     let model = Scripted::endless();
     let folder = folder();
     let mut app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
@@ -648,20 +651,20 @@ async fn nothing_is_stored_where_it_was_not_asked_for_or_cannot_be() {
     app.settle().await;
     assert_eq!(app.rows.len(), 0);
 
-    // A file stands where the folder should be made.
+    // A file has the name of the folder.
     let blocked = folder.path().join("blocked");
     std::fs::write(&blocked, "").expect("written");
     let mut app = App::start(model.folder(), &blocked.join("cache"), ROOMY, Rows::new()).await;
     let mut conversation = Conversation::new();
     let first = app.turn(&mut conversation, "What is a cairn?").await;
     let second = app.turn(&mut conversation, "Who builds them?").await;
-    assert_eq!(second.num_cached, first.num_held, "memory serves all the same");
+    assert_eq!(second.num_cached, first.num_in_caches, "memory serves all the same");
     app.settle().await;
     assert_eq!(app.rows.len(), 0);
 }
 
 #[tokio::test]
-async fn a_failed_answer_stores_nothing_and_spoils_nothing() {
+async fn a_failed_request_stores_nothing_and_damages_nothing() {
     let model = Scripted::with(&text_ids("abcdefg"), json!({ "panic_at": 500 }));
     let folder = folder();
     let mut app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
@@ -671,7 +674,7 @@ async fn a_failed_answer_stores_nothing_and_spoils_nothing() {
     assert!(finish(&mut app.engine.generate(request(&[1; 600], 5))).await.is_err());
     app.settle().await;
     let mut touched = app.rows.clone();
-    // It went on from them all the same.
+    // It continued from them nevertheless.
     touched.values_mut().for_each(|row| {
         (row.last_used_at_ms, row.hits) = (rows[&row.key].last_used_at_ms, rows[&row.key].hits)
     });
@@ -684,7 +687,7 @@ async fn a_failed_answer_stores_nothing_and_spoils_nothing() {
 }
 
 #[tokio::test]
-async fn what_a_cancelled_answer_computed_is_stored_too() {
+async fn the_caches_of_a_cancelled_request_are_stored_too() {
     let model = Scripted::endless();
     let folder = folder();
     let app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;

@@ -1,4 +1,4 @@
-//! Prompt-cache files: an answer that continues one is the answer to the whole prompt.
+//! Prompt-cache files: an answer that continues one equals the answer to the whole prompt.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -41,8 +41,8 @@ async fn continued(
     .await
 }
 
-/// `is_exact`: whether the answer to the whole prompt must be the same; keys that are dropped or
-/// quantized at other places change numbers.
+/// `is_exact`: whether the answer must equal the one to the whole prompt; keys that are dropped or
+/// quantized at other positions change the numbers.
 async fn check(folder: &Path, kv_cache: KvCacheOptions, is_exact: bool) {
     let engine = engine(folder).await;
     let place = tempfile::tempdir().expect("folder");
@@ -90,7 +90,7 @@ async fn check(folder: &Path, kv_cache: KvCacheOptions, is_exact: bool) {
 }
 
 #[tokio::test]
-async fn an_answer_after_a_file_is_that_to_the_whole_prompt() {
+async fn an_answer_after_a_file_equals_the_one_to_the_whole_prompt() {
     check(Scripted::endless().folder(), KvCacheOptions::default(), true).await;
     check(&cairn_tests::tiny_model("llama/tiny-chat"), KvCacheOptions::default(), true).await;
     let moe = tempfile::tempdir().expect("folder");
@@ -144,8 +144,8 @@ async fn a_file_that_does_not_fit_is_refused() {
     );
 }
 
-/// A file of `written`'s model, without the names that Cairn gives it, is refused by `reader`'s
-/// with one sentence.
+/// A file of `written`'s model without Cairn's metadata is refused by `reader`'s model with one
+/// sentence.
 async fn check_foreign(written: &str, reader: &str, expected: &str) {
     let (from, to) = (tempfile::tempdir().expect("folder"), tempfile::tempdir().expect("folder"));
     cairn_tests::copy_tiny_model(written, from.path()).expect("copies");
@@ -195,7 +195,7 @@ async fn keys_and_values_of_another_model_are_refused_by_their_shape() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_replaced_is_refused_before_the_prompt_is_read() {
+async fn an_unwritable_file_is_refused_before_the_prompt_is_computed() {
     let model = Scripted::endless();
     let engine = engine(model.folder()).await;
     let place = tempfile::tempdir().expect("folder");

@@ -1,5 +1,5 @@
-//! What is kept of a conversation is what was computed for it: the same tokens with the same
-//! log-probabilities, wherever it comes from, and all of it.
+//! Restored conversations equal the computed ones: the same tokens with the same log-probabilities
+//! from every tier, and nothing is missing.
 
 use std::path::Path;
 
@@ -12,25 +12,25 @@ use tempfile::TempDir;
 
 use crate::client::{Answer, finish};
 use crate::keeper::{
-    Budgets, CachedItem, IN_MEMORY, Keeper, ON_DISK, ROOMY, Talk, ask, fresh_folder, num_held,
-    talker, talker_with_window,
+    Budgets, CacheRows, IN_MEMORY, ON_DISK, ROOMY, Talk, TestEngine, ask, fresh_folder,
+    num_in_caches, talker, talker_with_window,
 };
 
 const OWNER: &str = "conversation/1";
 const NEIGHBOUR: &str = "conversation/2";
 const QUESTIONS: [&str; 3] = ["LEAD ME HOME", "A MILE NO MAN CAN FIND", "AND HOME IN A CALM LAND"];
 
-/// More than a chunk, and far more than the windows.
+/// Longer than a chunk, and far longer than the windows.
 fn system() -> String {
     "AID ME, MIND ME, LEAD ME HOME. ".repeat(10)
 }
 
 struct Case {
     model: &'static str,
-    /// Another sliding window than the model's own.
+    /// A sliding window instead of the model's own.
     window: Option<usize>,
     quantization: Option<KvQuantization>,
-    /// Whether a conversation can go on from any of its tokens.
+    /// Whether a conversation can be restored at each of its tokens.
     can_go_back: bool,
 }
 
@@ -65,18 +65,18 @@ fn cases() -> Vec<Case> {
     vec![
         case("llama/dense-tied", true),
         case("qwen3_moe/dense", true),
-        // A window of 5 tokens, and one that the second question reaches the end of.
+        // A window of 5 tokens, and one that fills up during the second question.
         case("gemma3_text/long-prompt", false),
         Case { window: Some(350), ..case("gemma3_text/pattern3", false) },
         case("qwen3_next/dense", false),
         quantized(0),
-        // In the second question.
+        // Quantization starts in the second question.
         quantized(350),
     ]
 }
 
-/// The answers of an engine that keeps nothing but what it is at: computed anew each time, or,
-/// since quantizing changes what follows, gone on with as they are.
+/// The answers of an engine without saved chunks: computed from the start each time or, since
+/// quantization changes what follows, continued from the resident conversation.
 async fn reference(case: &Case, model: &Path) -> Vec<Answer> {
     let (engine, _) = Engine::start(EngineOptions::default());
     engine.load("model", model).await.expect("loads");
@@ -109,7 +109,7 @@ fn check_same(found: &Answer, expected: &Answer, what: &str) {
     }
 }
 
-/// Where the conversation is taken from when the next turn comes.
+/// Where the next turn finds the conversation.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     InPlace,
@@ -121,19 +121,25 @@ enum Way {
 }
 
 /// What happens between two turns.
-async fn between(way: Way, case: &Case, model: &Path, folder: &Path, mut keeper: Keeper) -> Keeper {
+async fn between(
+    way: Way,
+    case: &Case,
+    model: &Path,
+    folder: &Path,
+    mut keeper: TestEngine,
+) -> TestEngine {
     match way {
         Way::Memory => {
-            keeper.forget_in_place().await;
+            keeper.drop_residents().await;
             keeper
         }
         Way::InPlace => {
-            // One that begins alike, and one that does not.
+            // A conversation with the same beginning, and one without.
             keeper.answer(case.ask(&Talk::new(&system()), "NO MAN CAN", NEIGHBOUR)).await;
             keeper.answer(case.ask(&Talk::new("KNEEL"), "NO MAN CAN", "conversation/3")).await;
             keeper
         }
-        Way::Disk => Keeper::start(model, folder, ON_DISK, keeper.close().await).await,
+        Way::Disk => TestEngine::start(model, folder, ON_DISK, keeper.close().await).await,
         Way::Export => {
             keeper.settle().await;
             move_by_file(model, folder, keeper).await.0
@@ -146,17 +152,17 @@ async fn between(way: Way, case: &Case, model: &Path, folder: &Path, mut keeper:
             }
             keeper.settle().await;
             if matches!(way, Way::NeighbourPurged) {
-                assert!(keeper.window().purge(NEIGHBOUR) > 0);
+                assert!(keeper.handle().purge(NEIGHBOUR) > 0);
             } else {
-                let bytes = keeper.window().path(OWNER).iter().map(|record| record.bytes).sum();
-                keeper.window().pin(OWNER, true);
+                let bytes = keeper.handle().path(OWNER).iter().map(|record| record.bytes).sum();
+                keeper.handle().pin(OWNER, true);
                 keeper.engine.set_cache_budgets(bytes, 0);
                 keeper.settle().await;
-                keeper.window().pin(OWNER, false);
+                keeper.handle().pin(OWNER, false);
                 keeper.engine.set_cache_budgets(ROOMY, 0);
             }
             keeper.settle().await;
-            let cache_ref = &keeper.kept.refs[NEIGHBOUR];
+            let cache_ref = &keeper.rows.refs[NEIGHBOUR];
             assert!(
                 cache_ref.loss.is_some()
                     && cache_ref.num_tokens
@@ -167,9 +173,9 @@ async fn between(way: Way, case: &Case, model: &Path, folder: &Path, mut keeper:
     }
 }
 
-/// Exports the conversation, and imports it where nothing else is; returns also how many tokens
-/// went over.
-async fn move_by_file(model: &Path, folder: &Path, keeper: Keeper) -> (Keeper, usize) {
+/// Exports the conversation, and imports it into an empty prompt cache; returns also its number of
+/// tokens.
+async fn move_by_file(model: &Path, folder: &Path, keeper: TestEngine) -> (TestEngine, usize) {
     let place = fresh_folder();
     let file = place.path().join("kept.safetensors");
     let request = ExportRequest {
@@ -184,7 +190,7 @@ async fn move_by_file(model: &Path, folder: &Path, keeper: Keeper) -> (Keeper, u
     let exported = keeper.engine.export_prompt(request).await.expect("exports");
     keeper.close().await;
     let _ = std::fs::remove_dir_all(folder);
-    let keeper = Keeper::start(model, folder, ON_DISK, CachedItem::default()).await;
+    let keeper = TestEngine::start(model, folder, ON_DISK, CacheRows::default()).await;
     let import = Import { owner: "named/1".to_owned(), check: true };
     let imported = keeper.engine.import_prompt_file(&file, import).await.expect("imports");
     assert_eq!(imported.num_tokens, exported.num_tokens);
@@ -194,10 +200,10 @@ async fn move_by_file(model: &Path, folder: &Path, keeper: Keeper) -> (Keeper, u
 async fn check_restored(way: Way, case: &Case, model: &Path, reference: &[Answer]) {
     let place = fresh_folder();
     let folder = place.path().join("cache");
-    // The first turn of those that are exported is in memory alone.
+    // Without an export, the first turn is only in memory.
     let budgets =
         if matches!(way, Way::InPlace | Way::Memory | Way::Export) { IN_MEMORY } else { ON_DISK };
-    let mut keeper = Keeper::start(model, &folder, budgets, CachedItem::default()).await;
+    let mut keeper = TestEngine::start(model, &folder, budgets, CacheRows::default()).await;
     let mut talk = Talk::new(&system());
     let mut held = 0;
     for (words, expected) in QUESTIONS.into_iter().zip(reference) {
@@ -206,14 +212,14 @@ async fn check_restored(way: Way, case: &Case, model: &Path, reference: &[Answer
         let stats = &answer.finished.stats;
         assert_eq!((stats.num_cached_tokens, &stats.cache_note), (held, &None), "{what}");
         check_same(&answer, expected, &what);
-        held = num_held(&answer);
+        held = num_in_caches(&answer);
         talk.add(words, &answer);
         keeper = between(way, case, model, &folder, keeper).await;
     }
     if matches!(way, Way::InPlace) {
-        // What was not read back counts as used too, or it would be evicted as if nobody came back
-        // to it.
-        let hits = keeper.window().view(1).nodes[0].hits;
+        // Chunks of a resident conversation count as used too, or they would be evicted as if
+        // nobody returned to them.
+        let hits = keeper.handle().view(1).nodes[0].hits;
         assert!(
             hits >= QUESTIONS.len() as u64 - 1,
             "{}: its beginning was used {hits} times",
@@ -223,7 +229,7 @@ async fn check_restored(way: Way, case: &Case, model: &Path, reference: &[Answer
 }
 
 #[tokio::test]
-async fn what_is_restored_is_what_was_computed() {
+async fn restored_caches_equal_the_computed_ones() {
     for case in cases() {
         let model = case.talker();
         let reference = reference(&case, model.path()).await;
@@ -241,18 +247,18 @@ async fn what_is_restored_is_what_was_computed() {
 }
 
 #[tokio::test]
-async fn a_repeated_question_and_another_one_read_what_they_share() {
+async fn a_repeated_question_and_another_one_reuse_what_they_share() {
     for case in cases() {
         let model = case.talker();
         let reference = reference(&case, model.path()).await;
         for budgets in [ON_DISK, IN_MEMORY] {
             let place = fresh_folder();
             let keeper =
-                Keeper::start(model.path(), place.path(), budgets, CachedItem::default()).await;
+                TestEngine::start(model.path(), place.path(), budgets, CacheRows::default()).await;
             let mut talk = Talk::new(&system());
             keeper.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
             for turn in 0..2 {
-                keeper.forget_in_place().await;
+                keeper.drop_residents().await;
                 let what = format!("{}, {budgets:?}, turn {turn}", case.name());
                 let again = keeper.answer(case.ask(&talk, QUESTIONS[turn], OWNER)).await;
                 let stats = &again.finished.stats;
@@ -264,9 +270,9 @@ async fn a_repeated_question_and_another_one_read_what_they_share() {
                 if case.quantization.is_none() {
                     check_same(&again, &reference[turn], &what);
                 }
-                // Another question after the same beginning: the system prompt with what the
-                // template puts around it.
-                keeper.forget_in_place().await;
+                // Another question after the same beginning: the system prompt with the template's
+                // text around it.
+                keeper.drop_residents().await;
                 let other =
                     keeper.answer(case.ask(&Talk::new(&system()), "KNEEL", NEIGHBOUR)).await;
                 let shared = "0:".len() + system().len() + ".\n1:".len();
@@ -279,21 +285,21 @@ async fn a_repeated_question_and_another_one_read_what_they_share() {
                 let fits = if turn == 0 { cached == expected } else { cached + 11 > expected };
                 assert!(fits, "{what}: {cached} tokens of {expected}");
                 talk.add(QUESTIONS[turn], &again);
-                keeper.forget_in_place().await;
+                keeper.drop_residents().await;
                 let next = keeper.answer(case.ask(&talk, QUESTIONS[turn + 1], OWNER)).await;
-                assert_eq!(next.finished.stats.num_cached_tokens, num_held(&again), "{what}");
+                assert_eq!(next.finished.stats.num_cached_tokens, num_in_caches(&again), "{what}");
             }
         }
     }
 }
 
 #[tokio::test]
-async fn a_shorter_question_keeps_its_place_beside_a_longer_one_that_begins_alike() {
+async fn a_shorter_question_stays_restorable_beside_a_longer_one_with_the_same_beginning() {
     for case in cases().into_iter().filter(|case| case.quantization.is_none()) {
         let model = case.talker();
         let place = fresh_folder();
         let keeper =
-            Keeper::start(model.path(), place.path(), ON_DISK, CachedItem::default()).await;
+            TestEngine::start(model.path(), place.path(), ON_DISK, CacheRows::default()).await;
         keeper
             .answer(case.ask(
                 &Talk::new(&system()),
@@ -303,7 +309,7 @@ async fn a_shorter_question_keeps_its_place_beside_a_longer_one_that_begins_alik
             .await;
         let mut talk = Talk::new(&system());
         let shorter = keeper.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", OWNER)).await;
-        keeper.forget_in_place().await;
+        keeper.drop_residents().await;
         let again = keeper.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", OWNER)).await;
         let stats = &again.finished.stats;
         assert!(
@@ -314,15 +320,20 @@ async fn a_shorter_question_keeps_its_place_beside_a_longer_one_that_begins_alik
         );
         check_same(&again, &shorter, &case.name());
         talk.add("LEAD ME HOME IN A CALM LAND", &shorter);
-        keeper.forget_in_place().await;
+        keeper.drop_residents().await;
         let next = keeper.answer(case.ask(&talk, "AND", OWNER)).await;
-        assert_eq!(next.finished.stats.num_cached_tokens, num_held(&shorter), "{}", case.name());
+        assert_eq!(
+            next.finished.stats.num_cached_tokens,
+            num_in_caches(&shorter),
+            "{}",
+            case.name()
+        );
         assert_eq!(next.finished.stats.cache_note, None, "{}", case.name());
     }
 }
 
 #[tokio::test]
-async fn an_earlier_answer_can_be_made_again_where_everything_was_read_at_once() {
+async fn an_earlier_answer_can_be_regenerated_after_all_turns_were_prefilled_at_once() {
     for case in cases().into_iter().filter(|case| case.quantization.is_none()) {
         let model = case.talker();
         let reference = reference(&case, model.path()).await;
@@ -333,20 +344,20 @@ async fn an_earlier_answer_can_be_made_again_where_everything_was_read_at_once()
         }
         let place = fresh_folder();
         let mut keeper =
-            Keeper::start(model.path(), place.path(), ON_DISK, CachedItem::default()).await;
+            TestEngine::start(model.path(), place.path(), ON_DISK, CacheRows::default()).await;
         // All three turns at once, as after a change of the model.
         keeper.answer(case.ask(&talk, "ONE MAN", OWNER)).await;
         for turn in [1, 2, 0] {
-            keeper.forget_in_place().await;
+            keeper.drop_residents().await;
             keeper.answer(case.ask(&before[turn], QUESTIONS[turn], OWNER)).await;
         }
         keeper.settle().await;
-        let num_chunks = keeper.kept.rows.len();
+        let num_chunks = keeper.rows.chunks.len();
         for turn in [0, 1, 2] {
-            keeper.forget_in_place().await;
+            keeper.drop_residents().await;
             let again = keeper.answer(case.ask(&before[turn], QUESTIONS[turn], OWNER)).await;
             check_same(&again, &reference[turn], &case.name());
-            let held = num_held(&again);
+            let held = num_in_caches(&again);
             let stats = again.finished.stats;
             let left = stats.num_prompt_tokens - stats.num_cached_tokens;
             assert!(
@@ -355,23 +366,29 @@ async fn an_earlier_answer_can_be_made_again_where_everything_was_read_at_once()
                 case.name()
             );
             keeper.settle().await;
-            assert_eq!(keeper.kept.refs[OWNER].num_tokens, held, "{}", case.name());
+            assert_eq!(keeper.rows.refs[OWNER].num_tokens, held, "{}", case.name());
         }
-        assert_eq!(keeper.kept.rows.len(), num_chunks, "{}: nothing is kept twice", case.name());
+        assert_eq!(
+            keeper.rows.chunks.len(),
+            num_chunks,
+            "{}: nothing is stored twice",
+            case.name()
+        );
     }
 }
 
 #[tokio::test]
-async fn what_is_left_after_an_eviction_can_be_taken_elsewhere() {
+async fn the_remainder_after_an_eviction_can_be_exported() {
     for case in cases().into_iter().filter(|case| case.quantization.is_none()) {
         let (model, place) = (case.talker(), fresh_folder());
         let folder = place.path().join("cache");
-        let mut keeper = Keeper::start(model.path(), &folder, ON_DISK, CachedItem::default()).await;
+        let mut keeper =
+            TestEngine::start(model.path(), &folder, ON_DISK, CacheRows::default()).await;
         let talk = Talk::new(&system());
         let first = keeper.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
         keeper.settle().await;
-        let end = keeper.window().path(OWNER).pop().expect("a chunk").key;
-        assert!(keeper.window().remove(&end).is_some());
+        let end = keeper.handle().path(OWNER).pop().expect("a chunk").key;
+        assert!(keeper.handle().remove(&end).is_some());
         let (keeper, num_tokens) = move_by_file(model.path(), &folder, keeper).await;
         let again = keeper.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
         check_same(&again, &first, &case.name());
@@ -392,16 +409,16 @@ async fn what_is_left_after_an_eviction_can_be_taken_elsewhere() {
 }
 
 #[tokio::test]
-async fn answers_made_beside_each_other_are_kept_apart() {
+async fn the_caches_of_batched_sequences_are_saved_separately() {
     for case in cases().into_iter().filter(|case| case.quantization.is_none()) {
         let (model, place) = (case.talker(), fresh_folder());
         let keeper =
-            Keeper::start(model.path(), place.path(), ON_DISK, CachedItem::default()).await;
+            TestEngine::start(model.path(), place.path(), ON_DISK, CacheRows::default()).await;
         let names: Vec<String> = (0..3).map(|number| format!("conversation/{number}")).collect();
         let mut talks = [Talk::new(&system()), Talk::new("AID ME"), Talk::new(&system()[..200])];
         let mut held = [0; 3];
         for turn in 0..3 {
-            // Each asks something else at the same time, and finds all that it was told before.
+            // Each asks something else at the same time, and reuses all of its earlier turns.
             let asked: Vec<&str> = (0..3).map(|number| QUESTIONS[(number + turn) % 3]).collect();
             let request = |number: usize| case.ask(&talks[number], asked[number], &names[number]);
             let mut answers: Vec<_> =
@@ -417,7 +434,7 @@ async fn answers_made_beside_each_other_are_kept_apart() {
                 let what = format!("{} turn {turn} of {number}", case.name());
                 check_same(&answer, &alone, &what);
                 let stats = &answer.finished.stats;
-                // A row that ends while others go on has run its last token too.
+                // A row that ends while others continue has run its last token too.
                 let expected = held[number]..=held[number] + 1;
                 assert!(
                     turn == 0
@@ -425,21 +442,22 @@ async fn answers_made_beside_each_other_are_kept_apart() {
                             && stats.cache_note.is_none(),
                     "{what}: {stats:?}"
                 );
-                held[number] = num_held(&answer);
+                held[number] = num_in_caches(&answer);
                 talks[number].add(asked[number], &answer);
             }
         }
     }
 }
 
-/// Sampled turns, in memory as they were left, or dropped from it every third time.
+/// Sampled turns of a conversation that stays resident, but is dropped from memory every third
+/// time.
 async fn check_sampled(model: &Path, logit_bias: &[(u32, f32)], num_turns: usize) {
     let place = fresh_folder();
-    let mut keeper = Keeper::start(
+    let mut keeper = TestEngine::start(
         model,
         place.path(),
         Budgets { disk: ROOMY, memory: 1 << 16 },
-        CachedItem::default(),
+        CacheRows::default(),
     )
     .await;
     let mut talk = Talk::new("AID ME AND LEAD ME HOME");
@@ -457,19 +475,19 @@ async fn check_sampled(model: &Path, logit_bias: &[(u32, f32)], num_turns: usize
         let stats = &answer.finished.stats;
         let what = format!("{} turn {turn}: {:?}", model.display(), answer.text);
         assert_eq!((stats.num_cached_tokens, &stats.cache_note), (held, &None), "{what}");
-        held = num_held(&answer);
+        held = num_in_caches(&answer);
         talk.add(words, &answer);
         if turn % 3 == 0 {
             keeper.engine.forget_conversations().await;
         }
     }
     keeper.settle().await;
-    assert_eq!(keeper.kept.refs[OWNER].num_tokens, held);
+    assert_eq!(keeper.rows.refs[OWNER].num_tokens, held);
 }
 
 #[tokio::test]
 async fn reuse_survives_sampling() {
-    // Its two other special tokens would end an answer, or stand in it, without being text.
+    // Its two other special tokens would end an answer or occur in it without text.
     check_sampled(&cairn_tests::tiny_model("llama/tiny-chat"), &[(256, -100.0), (257, -100.0)], 50)
         .await;
     for case in ["gemma3_text/dense", "qwen3_next/dense"] {

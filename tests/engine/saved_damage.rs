@@ -1,5 +1,5 @@
-//! What is kept meets bad luck: damaged files, a disk that cannot be written. Answers stay the
-//! same, and the reason is told.
+//! Damaged chunk files and a disk that cannot be written: answers stay the same, and the reason is
+//! reported.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use crate::file_parts::{Parts, with_header};
 use crate::keeper::{
-    Budgets, CachedItem, IN_MEMORY, Keeper, ON_DISK, ROOMY, Random, Talk, ask, fresh_folder,
-    num_held, talker,
+    Budgets, CacheRows, IN_MEMORY, ON_DISK, ROOMY, Random, Talk, TestEngine, ask, fresh_folder,
+    num_in_caches, talker,
 };
 use crate::scripted::Scripted;
 
@@ -19,11 +19,11 @@ const OWNER: &str = "conversation/1";
 /// In both tiers.
 const BOTH: Budgets = Budgets { disk: ROOMY, memory: ROOMY };
 
-/// A conversation whose files are damaged one by one, and what its next question is answered.
+/// A conversation whose files are damaged one by one, and the answer to its next question.
 struct Victim {
-    keeper: Keeper,
+    keeper: TestEngine,
     next: GenerateRequest,
-    /// How many of the next question's tokens can come from the cache at most.
+    /// The most tokens of the next question that can come from the cache.
     limit: usize,
     expected: Vec<u32>,
     folder: PathBuf,
@@ -32,7 +32,7 @@ struct Victim {
 
 impl Victim {
     async fn new(model: &Path, folder: &Path, can_go_back: bool) -> Victim {
-        let keeper = Keeper::start(model, folder, ON_DISK, CachedItem::default()).await;
+        let keeper = TestEngine::start(model, folder, ON_DISK, CacheRows::default()).await;
         let mut talk = Talk::new("AID ME AND LEAD ME HOME");
         let first = keeper.answer(ask(talk.asking("FIND A MILE"), OWNER)).await;
         talk.add("FIND A MILE", &first);
@@ -44,18 +44,17 @@ impl Victim {
         Victim { keeper, next, limit, expected, folder: folder.to_owned(), can_go_back }
     }
 
-    /// Its chunks with the next question's and that one's answer. They are cut anew where they were
-    /// lost.
+    /// The chunks of the conversation, the next question and its answer. Lost ones are cut again.
     fn chunks(&self) -> Vec<ChunkRecord> {
-        self.keeper.window().path(OWNER)
+        self.keeper.handle().path(OWNER)
     }
 
     fn file(&self, record: &ChunkRecord) -> PathBuf {
         self.folder.join(&record.namespace.model).join(format!("{}.safetensors", record.key))
     }
 
-    /// Asks with a damaged file: a miss with its reason, or a hit that does not need it, and the
-    /// same answer.
+    /// Asks with a damaged file: either a miss with its reason, or a hit that does not need the
+    /// file; the answer is the same.
     async fn check(&mut self, index: usize, damage: impl FnOnce(&mut Vec<u8>), what: &str) {
         self.keeper.engine.forget_conversations().await;
         let record = self.chunks().swap_remove(index);
@@ -80,7 +79,7 @@ impl Victim {
                 );
             }
             None => {
-                // It was not needed, and nobody has noticed.
+                // The file was not needed, so the damage was not noticed.
                 assert!(
                     cached <= record.start && (record.start >= self.limit || !self.can_go_back),
                     "{what}: {cached} tokens"
@@ -115,7 +114,8 @@ impl Victim {
 async fn a_file_cut_anywhere_is_a_miss_with_its_reason() {
     let (model, place) = (Scripted::endless(), fresh_folder());
     let mut victim = Victim::new(model.folder(), place.path(), true).await;
-    // System prompt, two questions and two answers; the first one's last token may stand alone.
+    // System prompt, two questions and two answers; the first answer's last token may be a chunk of
+    // its own.
     assert!((5..=6).contains(&victim.chunks().len()));
     for index in 0..5 {
         victim.check(index, |bytes| bytes.clear(), "empty").await;
@@ -140,22 +140,21 @@ async fn a_flipped_bit_is_a_miss_with_its_reason() {
 }
 
 #[tokio::test]
-async fn a_flipped_bit_is_a_miss_where_windows_and_states_are_kept() {
+async fn a_flipped_bit_is_a_miss_with_windows_and_states() {
     for case in ["gemma3_text/dense", "qwen3_next/dense"] {
         let (model, folder) = (talker(case), fresh_folder());
         let mut victim = Victim::new(model.path(), folder.path(), false).await;
-        for seed in sweep("a bit is flipped where windows and states are kept", 12) {
+        for seed in sweep("a bit is flipped where windows and states are saved", 12) {
             victim.check_flip(seed).await;
         }
     }
 }
 
-/// A chunk of which only the hash is right: what it holds is refused by itself, and the answer is
-/// the same.
+/// A forged chunk with the right hash: its contents are refused, and the answer is the same.
 struct Forger {
     model: TempDir,
     folder: TempDir,
-    kept: CachedItem,
+    rows: CacheRows,
     next: GenerateRequest,
     expected: Vec<u32>,
 }
@@ -164,13 +163,13 @@ impl Forger {
     async fn new(case: &str, kv_cache: KvCacheOptions) -> Forger {
         let (model, folder) = (talker(case), fresh_folder());
         let keeper =
-            Keeper::start(model.path(), folder.path(), ON_DISK, CachedItem::default()).await;
+            TestEngine::start(model.path(), folder.path(), ON_DISK, CacheRows::default()).await;
         let mut talk = Talk::new("AID ME AND LEAD ME HOME");
         let first = keeper
             .answer(GenerateRequest { kv_cache, ..ask(talk.asking("FIND A MILE"), OWNER) })
             .await;
         talk.add("FIND A MILE", &first);
-        let kept = keeper.close().await;
+        let rows = keeper.close().await;
         let next = GenerateRequest {
             max_tokens: 4,
             kv_cache,
@@ -178,25 +177,25 @@ impl Forger {
         };
         let elsewhere = fresh_folder();
         let keeper =
-            Keeper::start(model.path(), elsewhere.path(), ON_DISK, CachedItem::default()).await;
+            TestEngine::start(model.path(), elsewhere.path(), ON_DISK, CacheRows::default()).await;
         let answer = keeper.answer(next.clone()).await;
         keeper.close().await;
-        Forger { model, folder, kept, next, expected: answer.finished.token_ids }
+        Forger { model, folder, rows, next, expected: answer.finished.token_ids }
     }
 
-    /// Forges the chunk behind the first one.
+    /// Forges the second chunk.
     async fn check(&self, forge: impl FnOnce(&Path) -> Vec<u8>, what: &str) {
-        let (place, mut kept) = (fresh_folder(), self.kept.clone());
+        let (place, mut rows) = (fresh_folder(), self.rows.clone());
         let file = |folder: &Path, row: &ChunkRecord| {
             folder.join(&row.namespace.model).join(format!("{}.safetensors", row.key))
         };
-        for row in kept.rows.values() {
+        for row in rows.chunks.values() {
             let copy = file(place.path(), row);
             std::fs::create_dir_all(copy.parent().expect("a folder")).expect("a folder");
             std::fs::copy(file(self.folder.path(), row), copy).expect("copies");
         }
-        let row = kept
-            .rows
+        let row = rows
+            .chunks
             .values_mut()
             .filter(|row| row.start > 0)
             .min_by_key(|row| row.start)
@@ -205,7 +204,7 @@ impl Forger {
         (row.bytes, row.file_hash) =
             (bytes.len() as u64, blake3::hash(&bytes).to_hex().to_string());
         std::fs::write(file(place.path(), row), bytes).expect("written");
-        let keeper = Keeper::start(self.model.path(), place.path(), ON_DISK, kept).await;
+        let keeper = TestEngine::start(self.model.path(), place.path(), ON_DISK, rows).await;
         let answer = keeper.answer(self.next.clone()).await.finished;
         assert_eq!(answer.token_ids, self.expected, "{what}");
         let note = answer.stats.cache_note.unwrap_or_default();
@@ -227,7 +226,7 @@ impl Forger {
         self.check(forge, what).await;
     }
 
-    /// The header as JSON, with these words instead of those.
+    /// Forges the header, with one text in place of another.
     async fn check_words(&self, from: &str, to: &str) {
         let forge = |path: &Path| {
             let bytes = std::fs::read(path).expect("the chunk");
@@ -241,11 +240,11 @@ impl Forger {
     }
 }
 
-/// Another shape from heads, tokens and numbers a head.
+/// A shape from heads, tokens and numbers per head.
 type Reshape = fn(u64, u64, u64) -> Vec<u64>;
 
 #[tokio::test]
-async fn a_chunk_with_the_right_hash_is_refused_by_what_it_holds() {
+async fn a_chunk_with_the_right_hash_and_wrong_contents_is_refused() {
     let plain = Forger::new("llama/dense-tied", KvCacheOptions::default()).await;
     let name = "keys.0";
     plain.check_parts(|parts| parts.tensor(name).name = "keys.9".to_owned(), "a name").await;
@@ -329,10 +328,10 @@ async fn a_chunk_with_the_right_hash_is_refused_by_what_it_holds() {
         .await;
 }
 
-/// Two turns that cannot be written, with the reason; the second is answered from memory. Returns
-/// the conversation and its tokens.
-async fn check_unwritten(keeper: &mut Keeper, expected: &str) -> (Talk, usize) {
-    // More than a chunk: what continues one that is not written is not written either.
+/// Two turns that cannot be written, for the expected reason; the second is answered from memory.
+/// Returns the conversation and its number of tokens.
+async fn check_unwritten(keeper: &mut TestEngine, expected: &str) -> (Talk, usize) {
+    // Longer than a chunk: a chunk whose parent is not written is not written either.
     let mut talk = Talk::new(&"AID ME AND LEAD ME HOME. ".repeat(20));
     let mut held = 0;
     for words in ["FIND A MILE", "AND A CALM LAND"] {
@@ -341,60 +340,61 @@ async fn check_unwritten(keeper: &mut Keeper, expected: &str) -> (Talk, usize) {
             (answer.finished.stats.num_cached_tokens, &answer.finished.stats.cache_note),
             (held, &None)
         );
-        held = num_held(&answer);
+        held = num_in_caches(&answer);
         talk.add(words, &answer);
         keeper.settle().await;
-        let view = keeper.window().view(10);
+        let view = keeper.handle().view(10);
         assert!(
             view.problem.as_ref().is_some_and(|problem| problem.contains(expected)),
             "{:?}",
             view.problem
         );
-        keeper.forget_in_place().await;
+        keeper.drop_residents().await;
     }
     (talk, held)
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_stays_in_memory_until_it_can() {
+async fn unwritten_chunks_stay_in_memory_until_they_can_be_written() {
     let (model, place) = (Scripted::endless(), fresh_folder());
     let blocked = place.path().join("blocked");
     std::fs::write(&blocked, "mine").expect("written");
     let folder = blocked.join("cache");
-    let mut keeper = Keeper::start(model.folder(), &folder, BOTH, CachedItem::default()).await;
+    let mut keeper = TestEngine::start(model.folder(), &folder, BOTH, CacheRows::default()).await;
     let (mut talk, _) = check_unwritten(&mut keeper, "the disk could not be written").await;
     assert!(
-        keeper.kept.rows.is_empty() && std::fs::read(&blocked).is_ok_and(|bytes| bytes == b"mine")
+        keeper.rows.chunks.is_empty()
+            && std::fs::read(&blocked).is_ok_and(|bytes| bytes == b"mine")
     );
 
-    // The disk is whole again: the next turn brings all of the conversation to it.
+    // The disk works again: the next turn writes the whole conversation.
     std::fs::remove_file(&blocked).expect("removed");
     let answer = keeper.answer(ask(talk.asking("NO"), OWNER)).await;
     talk.add("NO", &answer);
     keeper.settle().await;
-    assert_eq!(keeper.window().view(10).problem, None);
-    let keeper = Keeper::start(model.folder(), &folder, ON_DISK, keeper.close().await).await;
+    assert_eq!(keeper.handle().view(10).problem, None);
+    let keeper = TestEngine::start(model.folder(), &folder, ON_DISK, keeper.close().await).await;
     let next = keeper.answer(ask(talk.asking("GO ON"), OWNER)).await;
     assert_eq!(
         (next.finished.stats.num_cached_tokens, next.finished.stats.cache_note),
-        (num_held(&answer), None)
+        (num_in_caches(&answer), None)
     );
 }
 
 #[tokio::test]
-async fn what_only_memory_held_is_lost_with_its_reason() {
+async fn chunks_only_in_memory_are_lost_at_shutdown_with_the_reason() {
     async fn check(folder: &Path, budgets: Budgets, expected: &str) {
         let (model, place) = (Scripted::endless(), fresh_folder());
-        let keeper = Keeper::start(model.folder(), folder, budgets, CachedItem::default()).await;
+        let keeper = TestEngine::start(model.folder(), folder, budgets, CacheRows::default()).await;
         let mut talk = Talk::new("AID ME");
         let answer = keeper.answer(ask(talk.asking("FIND A MILE"), OWNER)).await;
         talk.add("FIND A MILE", &answer);
-        let kept = keeper.close().await;
-        let keeper = Keeper::start(model.folder(), place.path(), ON_DISK, kept).await;
+        let rows = keeper.close().await;
+        let keeper = TestEngine::start(model.folder(), place.path(), ON_DISK, rows).await;
         let stats = keeper.answer(ask(talk.asking("NO"), OWNER)).await.finished.stats;
         let note = stats.cache_note.unwrap_or_default();
         let start =
-            format!("re-read {} tokens: it was not stored{expected}", stats.num_prompt_tokens);
+            format!("re-read {} tokens: it was not saved{expected}", stats.num_prompt_tokens);
         assert!(note.starts_with(&start) && note.ends_with(", a moment ago"), "{note:?}");
     }
     let place = fresh_folder();
@@ -405,7 +405,7 @@ async fn what_only_memory_held_is_lost_with_its_reason() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_and_costs_no_answer() {
+async fn a_full_disk_is_reported_and_answers_continue() {
     let (model, place) = (Scripted::endless(), fresh_folder());
     let size = "size=80k";
     let mount = Command::new("mount")
@@ -417,9 +417,10 @@ async fn a_full_disk_is_told_and_costs_no_answer() {
         println!("this process may not mount a tmpfs, so a full disk is not tried here");
         return;
     }
-    let mut keeper = Keeper::start(model.folder(), place.path(), BOTH, CachedItem::default()).await;
+    let mut keeper =
+        TestEngine::start(model.folder(), place.path(), BOTH, CacheRows::default()).await;
     check_unwritten(&mut keeper, "No space left").await;
-    assert!(!keeper.kept.rows.is_empty(), "what had room is there");
+    assert!(!keeper.rows.chunks.is_empty(), "what had room is there");
     let left = std::fs::read_dir(place.path())
         .expect("the folder")
         .flatten()

@@ -1,5 +1,5 @@
-//! Many conversations at once over budgets that hold few of them: the budgets hold at every moment,
-//! and what is promised stays.
+//! Many conversations at once with budgets for a few: the budgets hold at every moment, and pinned
+//! conversations stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,14 +12,16 @@ use cairn_sweeps::long_case;
 use tokio::task::JoinSet;
 
 use crate::client::finish;
-use crate::keeper::{Budgets, CachedItem, Keeper, Random, Talk, ask, fresh_folder, num_held};
+use crate::keeper::{
+    Budgets, CacheRows, Random, Talk, TestEngine, ask, fresh_folder, num_in_caches,
+};
 use crate::scripted::Scripted;
 
 /// In a run of `make test`; they write several times what the budgets hold.
 const NUM_CONVERSATIONS: u64 = 200;
 const NUM_WRITERS: u64 = 5;
 const BUDGETS: Budgets = Budgets { disk: 400_000, memory: 150_000 };
-/// More than the file of any chunk here: 256 bytes a token, fewer than 200 tokens, and a header.
+/// More than the file of any chunk here: 256 bytes per token, fewer than 200 tokens, and a header.
 const LARGEST_CHUNK: u64 = 52_000;
 
 const SYSTEMS: [&str; 5] = [
@@ -30,27 +32,27 @@ const SYSTEMS: [&str; 5] = [
     "Be kind.",
 ];
 
-/// The files of all models, with what reports one version of a file from another.
+/// The files of all models with their modification times, which distinguish versions of a file.
 fn files(folder: &Path) -> BTreeMap<(PathBuf, SystemTime), u64> {
     let entries = |folder: &Path| {
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
     };
     let files = entries(folder).flat_map(|model| entries(&model).collect::<Vec<_>>());
-    // One that is gone meanwhile is not there.
+    // A file that was removed meanwhile is skipped.
     let described = files.filter_map(|path| {
         path.metadata().ok().and_then(|file| Some(((path, file.modified().ok()?), file.len())))
     });
     described.collect()
 }
 
-/// The bytes of files that were there at one moment.
+/// The bytes of files that existed at one moment.
 fn bytes_at_a_moment(folder: &Path) -> u64 {
-    // What two listings both show was there between them.
+    // Files in both of two listings existed between them.
     let (before, after) = (files(folder), files(folder));
     after.iter().filter(|(file, _)| before.contains_key(file)).map(|(_, bytes)| bytes).sum()
 }
 
-/// Looks at budgets and places until it is told to stop, and once more.
+/// Checks budgets and references until `is_done`, and once more.
 fn watch(window: &CacheHandle, folder: &Path, is_done: &AtomicBool) {
     let (mut looks, mut is_last) = (0, false);
     while !is_last {
@@ -59,7 +61,7 @@ fn watch(window: &CacheHandle, folder: &Path, is_done: &AtomicBool) {
         assert!(bytes <= BUDGETS.disk + LARGEST_CHUNK, "{bytes} bytes are on disk");
         let view = window.view(0);
         assert!(view.disk.0 <= view.disk.1, "{:?} on disk", view.disk);
-        // They are many, and everybody waits while they are listed.
+        // The usages are many, and other threads wait while they are listed.
         for ref_usage in if looks % 50 == 0 { window.ref_usages() } else { Vec::new() } {
             let cache_ref = &ref_usage.cache_ref;
             assert_eq!(
@@ -73,7 +75,7 @@ fn watch(window: &CacheHandle, folder: &Path, is_done: &AtomicBool) {
     }
 }
 
-/// One short conversation, right to the token.
+/// One short conversation; its answer must be exact.
 async fn converse(engine: &Engine, random: &mut Random, owner: String) {
     let mut talk = Talk::new(SYSTEMS[random.below(SYSTEMS.len())]);
     for _ in 0..=random.below(5) / 4 {
@@ -85,10 +87,10 @@ async fn converse(engine: &Engine, random: &mut Random, owner: String) {
     }
 }
 
-fn check_places(keeper: &Keeper) {
-    for ref_usage in keeper.window().ref_usages() {
+fn check_refs(keeper: &TestEngine) {
+    for ref_usage in keeper.handle().ref_usages() {
         let cache_ref = ref_usage.cache_ref;
-        let path = keeper.window().path(&cache_ref.owner);
+        let path = keeper.handle().path(&cache_ref.owner);
         let end = path.last().map(|record| (record.key.clone(), record.stop()));
         assert_eq!(
             end,
@@ -110,20 +112,20 @@ async fn budgets_hold_under_load_and_pinned_conversations_stay() {
     let model = Scripted::endless();
     let place = fresh_folder();
     let mut keeper =
-        Keeper::start(model.folder(), place.path(), BUDGETS, CachedItem::default()).await;
+        TestEngine::start(model.folder(), place.path(), BUDGETS, CacheRows::default()).await;
     let mut pinned = Vec::new();
     for (number, system) in SYSTEMS[..3].iter().enumerate() {
         let (mut talk, owner) = (Talk::new(system), format!("pinned/{number}"));
         let answer = keeper.answer(ask(talk.asking("What is a cairn?"), &owner)).await;
         talk.add("What is a cairn?", &answer);
-        keeper.window().pin(&owner, true);
-        pinned.push((talk, owner, num_held(&answer)));
+        keeper.handle().pin(&owner, true);
+        pinned.push((talk, owner, num_in_caches(&answer)));
     }
 
     let is_done = Arc::new(AtomicBool::new(false));
     let watcher = {
         let (window, folder, is_done) =
-            (keeper.window().clone(), place.path().to_owned(), Arc::clone(&is_done));
+            (keeper.handle().clone(), place.path().to_owned(), Arc::clone(&is_done));
         std::thread::spawn(move || watch(&window, &folder, &is_done))
     };
     let (seed, num_conversations) = long_case(NUM_CONVERSATIONS);
@@ -145,17 +147,17 @@ async fn budgets_hold_under_load_and_pinned_conversations_stay() {
     watcher.join().expect("the budgets hold");
     assert!(keeper.most_bytes <= BUDGETS.disk, "{} bytes were told", keeper.most_bytes);
 
-    let view = keeper.window().view(usize::MAX);
+    let view = keeper.handle().view(usize::MAX);
     assert!(view.memory.0 <= view.memory.1 && view.disk.0 <= view.disk.1, "{view:?}");
     assert!(view.disk.0 > view.disk.1 / 2, "{} bytes are used", view.disk.0);
-    check_places(&keeper);
+    check_refs(&keeper);
     for (talk, owner, held) in &pinned {
-        let cache_ref = &keeper.kept.refs[owner];
+        let cache_ref = &keeper.rows.refs[owner];
         assert_eq!(
             (cache_ref.num_tokens, &cache_ref.loss, cache_ref.is_pinned),
             (*held, &None, true)
         );
-        keeper.forget_in_place().await;
+        keeper.drop_residents().await;
         let next = keeper.answer(ask(talk.asking("Who builds them?"), owner)).await;
         assert_eq!(
             (next.finished.stats.num_cached_tokens, next.finished.stats.cache_note),
@@ -163,21 +165,21 @@ async fn budgets_hold_under_load_and_pinned_conversations_stay() {
         );
     }
 
-    // Less room than the pinned ones take: they stay, and nothing else.
+    // A budget below the pinned bytes: only the pinned chunks stay.
     keeper.settle().await;
     keeper.engine.set_cache_budgets(0, 0);
     keeper.settle().await;
-    check_places(&keeper);
+    check_refs(&keeper);
     let promised = pinned
         .iter()
-        .flat_map(|(_, owner, _)| keeper.window().path(owner))
+        .flat_map(|(_, owner, _)| keeper.handle().path(owner))
         .map(|record| record.key);
-    assert_eq!(keeper.kept.rows.keys().cloned().collect::<BTreeSet<_>>(), promised.collect());
-    assert!(pinned.iter().all(|(_, owner, held)| keeper.kept.refs[owner].num_tokens > *held));
+    assert_eq!(keeper.rows.chunks.keys().cloned().collect::<BTreeSet<_>>(), promised.collect());
+    assert!(pinned.iter().all(|(_, owner, held)| keeper.rows.refs[owner].num_tokens > *held));
 }
 
 #[tokio::test]
-async fn a_prompt_larger_than_the_budgets_leaves_nothing_behind_that_nobody_reaches() {
+async fn a_prompt_larger_than_the_budgets_leaves_no_unreachable_chunks() {
     let model = Scripted::endless();
     let place = fresh_folder();
     for (disk, memory) in
@@ -185,7 +187,7 @@ async fn a_prompt_larger_than_the_budgets_leaves_nothing_behind_that_nobody_reac
     {
         let budgets = Budgets { disk, memory };
         let mut keeper =
-            Keeper::start(model.folder(), place.path(), budgets, CachedItem::default()).await;
+            TestEngine::start(model.folder(), place.path(), budgets, CacheRows::default()).await;
         for first in 1..5 {
             let prompt: Vec<u32> = (0..1200).map(|token| (token * first) % 250).collect();
             let request = GenerateRequest {
@@ -196,18 +198,18 @@ async fn a_prompt_larger_than_the_budgets_leaves_nothing_behind_that_nobody_reac
             let answer = keeper.answer(GenerateRequest { owner, ..request }).await;
             assert_eq!(answer.finished.token_ids, model.answer(&prompt, 3));
             keeper.settle().await;
-            check_places(&keeper);
-            let view = keeper.window().view(usize::MAX);
+            check_refs(&keeper);
+            let view = keeper.handle().view(usize::MAX);
             assert!(
                 view.memory.0 <= view.memory.1 && view.disk.0 <= view.disk.1,
                 "{budgets:?}: {view:?}"
             );
-            // What is in both tiers counts once in the tree.
+            // A chunk in both tiers counts once in the tree.
             let reached: u64 = view.nodes.iter().map(|node| node.bytes).sum();
-            let kept = view.disk.0.max(view.memory.0)..=view.disk.0 + view.memory.0;
+            let expected = view.disk.0.max(view.memory.0)..=view.disk.0 + view.memory.0;
             assert!(
-                kept.contains(&reached),
-                "{budgets:?}: {reached} bytes are reached of {kept:?}"
+                expected.contains(&reached),
+                "{budgets:?}: {reached} bytes are reached of {expected:?}"
             );
         }
         keeper.close().await;

@@ -1,4 +1,4 @@
-//! A folder that holds a scripted model, and what that model must answer.
+//! A folder with a scripted model, and the answers that the model must give.
 
 use std::path::Path;
 

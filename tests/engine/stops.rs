@@ -1,5 +1,5 @@
-//! Where answers end: stop strings wherever tokens are cut, tokens that end an answer beside the
-//! model's own. In a batch and with a kit.
+//! Stop conditions: stop strings across token boundaries, and extra end tokens. In a batch and with
+//! a kit.
 
 use cairn_chat::FinishReason;
 use cairn_engine::{Engine, EngineOptions, GenerateRequest};
@@ -45,7 +45,7 @@ async fn a_stop_string_ends_the_text_before_it() {
                 (&whole[..end], FinishReason::Stop),
                 "{stops:?}"
             );
-            // Each token is a byte: those of the stop string are sampled, and no more.
+            // Each token is a byte: the bytes of the stop string are sampled, and no more.
             assert_eq!(
                 answer.finished.token_ids,
                 model.answer(PROMPT, end + stop.len()),
@@ -57,7 +57,7 @@ async fn a_stop_string_ends_the_text_before_it() {
     for (start, stop) in [(0, 1), (0, 7), (5, 6), (5, 12), (30, 45), (52, 60)] {
         check(vec![part(start, stop)], Some(&part(start, stop))).await;
     }
-    // The one that is complete first.
+    // The stop string that is completed first.
     check(vec![part(20, 40), part(25, 30)], Some(&part(25, 30))).await;
     check(vec![part(10, 15) + "!", part(30, 39)], Some(&part(30, 39))).await;
     check(vec!["!?".to_owned(), whole.clone() + "!"], None).await;
@@ -65,7 +65,7 @@ async fn a_stop_string_ends_the_text_before_it() {
 }
 
 #[tokio::test]
-async fn a_stop_string_is_found_in_characters_that_tokens_cut() {
+async fn a_stop_string_is_found_across_tokens_that_split_characters() {
     let model = Scripted::new(&text_ids("é"));
     let engine = engine(&model).await;
     let whole = text_of(&model.answer(PROMPT, 40));
@@ -80,7 +80,7 @@ async fn a_stop_string_is_found_in_characters_that_tokens_cut() {
 }
 
 #[tokio::test]
-async fn text_held_back_for_a_stop_string_comes_at_the_end() {
+async fn text_withheld_for_a_stop_string_is_emitted_at_the_end() {
     let model = Scripted::new(&[u32::from(b'<')]);
     let engine = engine(&model).await;
     for request in ways(GenerateRequest { stop: vec!["<|end|>".to_owned()], ..request(PROMPT, 5) })
@@ -140,7 +140,7 @@ async fn extra_tokens_end_an_answer() {
     }
 }
 
-/// `<|im_start|>`: a special token that ends no answer.
+/// `<|im_start|>`: a special token that does not end an answer.
 const START: u32 = 257;
 
 #[tokio::test]

@@ -18,18 +18,18 @@ use crate::thread::{self, Job};
 use crate::worker::Worker;
 use crate::{EngineError, EngineStatus};
 
-/// How an engine is started.
+/// The options of an engine.
 #[derive(Debug)]
 pub struct EngineOptions {
-    /// Where prompt caches are stored; none keeps them in memory only.
+    /// Where prompt caches are stored; with none they are in memory only.
     pub cache: Option<CacheOptions>,
-    /// Compute on quantized weights also on a CPU device.
+    /// Computes on quantized weights on a CPU device too.
     pub keep_quantized: bool,
-    /// Answers that are written at once; more wait.
+    /// Answers that are decoded at once; more wait.
     pub completion_batch_size: usize,
-    /// Prompts that are read at once.
+    /// Prompts that are prefilled at once.
     pub prefill_batch_size: usize,
-    /// Reads waiting prompts before the answers under way go on.
+    /// Prefills waiting prompts before the running answers continue.
     pub prefer_prefill_when_pending: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct Engine {
 struct Shared {
     jobs: std_mpsc::Sender<Job>,
     status: watch::Receiver<EngineStatus>,
-    /// Ends a running answer when the engine is shut down.
+    /// Cancels running requests when the engine is shut down.
     closing: watch::Sender<bool>,
     thread: Mutex<Option<JoinHandle<()>>>,
     device: &'static str,
@@ -71,9 +71,7 @@ struct Shared {
 }
 
 impl Engine {
-    /// Starts the engine's thread. The receiver reports what happens to stored prompt caches.
-    ///
-    /// Panics only if the system cannot start a thread.
+    /// Starts the engine's thread. The receiver gets the changes of the stored prompt caches.
     pub fn start(options: EngineOptions) -> (Engine, mpsc::UnboundedReceiver<CacheEvent>) {
         let (jobs, job_receiver) = std_mpsc::channel();
         let (status_sender, status) = watch::channel(EngineStatus::default());
@@ -106,7 +104,7 @@ impl Engine {
         (Engine { shared: Arc::new(shared) }, cache_receiver)
     }
 
-    /// Loads the model in `folder`; the one loaded before is dropped first. Waits for the answers
+    /// Loads the model in `folder`, after dropping the one loaded before. Waits for the requests
     /// before it.
     pub async fn load(&self, name: &str, folder: &Path) -> Result<ModelInfo, EngineError> {
         let (reply, answer) = oneshot::channel();
@@ -114,22 +112,22 @@ impl Engine {
             .await
     }
 
-    /// Loads a smaller model of the same vocabulary, which proposes tokens for the loaded one; it
-    /// goes with that one.
+    /// Loads a smaller model of the same vocabulary as the draft model; it is dropped together with
+    /// the loaded one.
     pub async fn load_draft(&self, name: &str, folder: &Path) -> Result<(), EngineError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Job::LoadDraft { name: name.to_owned(), folder: folder.to_owned(), reply }, answer)
             .await
     }
 
-    /// Drops the draft model, if there is one. Waits for the answers before it.
+    /// Drops the draft model, if there is one. Waits for the requests before it.
     pub async fn unload_draft(&self) -> Result<(), EngineError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Job::UnloadDraft { reply }, answer).await
     }
 
-    /// Reads a prompt and keeps its keys and values in a file; `on_progress(processed, total)`
-    /// counts its tokens. Dropping the future cancels the work.
+    /// Prefills a prompt and saves its caches in a file; `on_progress(processed, total)` counts its
+    /// tokens. Dropping the future cancels the work.
     pub async fn cache_prompt(
         &self,
         request: CachePromptRequest,
@@ -155,8 +153,7 @@ impl Engine {
         self.ask(Job::Unload { reply }, answer).await
     }
 
-    /// Asks for an answer. Answers begin in the order of their requests and are made beside each
-    /// other.
+    /// Requests an answer. Requests start in their order and run at the same time.
     pub fn generate(&self, request: GenerateRequest) -> Generation {
         let (sender, events) = mpsc::unbounded_channel();
         let (stop, stop_receiver) = watch::channel(false);
@@ -166,21 +163,22 @@ impl Engine {
             stop: stop_receiver,
             arrived: Instant::now(),
         });
-        // A refused job drops its sender, which the receiver reports.
+        // If the engine has shut down, the job and its sender are dropped, which the receiver
+        // reports.
         let _ = self.shared.jobs.send(job);
         Generation { events, stop, has_ended: false }
     }
 
-    /// What a prompt-cache file holds, and whether the loaded model could go on from it, by all
-    /// that its header says. Its numbers are read only when it is imported.
+    /// The contents of a prompt-cache file, after checking by its header that the loaded model can
+    /// continue from it. Its arrays are read only when it is imported.
     pub async fn inspect_prompt_file(&self, path: &Path) -> Result<PromptFileInfo, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Job::ReadPromptFile { path: path.to_owned(), import: None, reply }, answer).await
     }
 
-    /// Puts what a prompt-cache file holds into the prompt cache, where it belongs to
-    /// `import.owner` and is pinned. The status reports how far the check is; dropping the future
-    /// ends it, and then nothing is imported.
+    /// Imports a prompt-cache file into the prompt cache, pinned and referenced by `import.owner`.
+    /// The status reports the progress of the check; dropping the future cancels it, and then
+    /// nothing is imported.
     pub async fn import_prompt_file(
         &self,
         path: &Path,
@@ -191,14 +189,13 @@ impl Engine {
             .await
     }
 
-    /// Writes what an owner holds in the prompt cache to a file that mlx-lm reads.
+    /// Writes the chunks behind an owner's reference to a file that mlx-lm reads.
     pub async fn export_prompt(&self, request: ExportRequest) -> Result<CachedPrompt, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Job::ExportPrompt { request: Box::new(request), reply }, answer).await
     }
 
-    /// Lets go of the conversations that are in memory as they were left; what was written of them
-    /// stays.
+    /// Drops the resident conversations from memory; their chunks stay.
     pub async fn forget_conversations(&self) {
         let (reply, answer) = oneshot::channel();
         let _ = self.ask(Job::ForgetConversations { reply }, answer).await;
@@ -222,18 +219,18 @@ impl Engine {
         self.ask(Job::Score { prompt, num_top, reply }, answer).await
     }
 
-    /// What the engine does, now and from now on.
+    /// What the engine is doing, now and later.
     pub fn status(&self) -> watch::Receiver<EngineStatus> {
         self.shared.status.clone()
     }
 
-    /// Changes how many bytes stored prompt caches may take on disk and in memory; what is over it
-    /// is evicted at once.
+    /// Changes the budgets of stored prompt caches on disk and in memory, and evicts at once what
+    /// exceeds them.
     pub fn set_cache_budgets(&self, disk_bytes: u64, memory_bytes: u64) {
         let _ = self.shared.jobs.send(Job::SetCacheBudgets { disk_bytes, memory_bytes });
     }
 
-    /// What the prompt cache keeps; none where it is not stored. Never waits for answers.
+    /// The prompt cache; none where it is not stored on disk. Never waits for requests.
     pub fn cache(&self) -> Option<&CacheHandle> {
         self.shared.cache.as_ref()
     }
@@ -249,13 +246,13 @@ impl Engine {
         self.shared.device
     }
 
-    /// The prefill step for whoever may stop an answer or close the program meanwhile: both wait
-    /// for the step being read, which on a CPU must not be one of ten seconds.
+    /// The prefill step size for programs that may stop an answer or close meanwhile: both wait for
+    /// the current step, which on a CPU must not take ten seconds.
     pub fn interactive_prefill_step_size(&self) -> usize {
         if self.device() == "cpu" { 256 } else { 2048 }
     }
 
-    /// Ends a running answer, files what is queued, drops everything on the thread and waits for
+    /// Cancels running requests, writes queued chunks, drops everything on the thread and waits for
     /// it.
     pub async fn shutdown(&self) {
         self.shared.closing.send_replace(true);

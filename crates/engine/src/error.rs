@@ -1,14 +1,14 @@
-//! What can go wrong with a job: each displays as one sentence for a person.
+//! The errors of the engine's jobs. Each displays as one sentence for the user.
 
 use std::path::PathBuf;
 
 use cairn_chat::ChatError;
 use cairn_lm::LmError;
 
-/// Why the engine did not do what it was asked.
+/// An error of a job.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// Nothing is loaded.
+    /// No model is loaded.
     #[error("no model is loaded: choose one first")]
     NoModel,
     /// A model could not be loaded.
@@ -22,7 +22,7 @@ pub enum EngineError {
     /// The conversation could not be turned into a prompt.
     #[error("cannot build the prompt: {0}")]
     Prompt(#[from] ChatError),
-    /// The prompt does not suit the model.
+    /// The request does not suit the model.
     #[error(transparent)]
     Refused(LmError),
     /// A token that should end an answer is not in the vocabulary.
@@ -40,7 +40,7 @@ pub enum EngineError {
         source: LmError,
     },
     /// A prompt-cache file was made with another model.
-    #[error("{path} does not fit: {what}")]
+    #[error("{path} does not fit the loaded model: {what}")]
     OtherModel {
         /// The file.
         path: PathBuf,
@@ -61,28 +61,29 @@ pub enum EngineError {
         /// Why.
         why: String,
     },
-    /// What a conversation begins with is gone, and cannot be computed again.
+    /// The prefix of a conversation is gone, and cannot be computed again because its tokens are
+    /// unknown.
     #[error(
-        "what this conversation begins with was imported without its tokens and is no longer kept: import the file again"
+        "this conversation starts from a file that was imported without its tokens and is no longer saved: import the file again"
     )]
     BeginningLost,
-    /// A prompt-cache file holds one model's keys and values, and a draft model would need its own.
+    /// A prompt-cache file has one model's keys and values, and a draft model would need its own.
     #[error(
-        "a draft model cannot continue a prompt-cache file, which holds only the main model's part: leave one of them out"
+        "a draft model cannot continue a prompt-cache file, which has only the main model's keys and values: leave one of them out"
     )]
     DraftWithFile,
     /// An answer or score could not be computed.
     #[error("the model failed: {0}")]
     Model(LmError),
-    /// The batch failed because of another answer, and this one cannot begin anew.
-    #[error("the answer was interrupted by a failure beside it: ask again")]
+    /// The batch failed because of another request, and this one cannot start again.
+    #[error("the answer was interrupted because another answer failed: ask again")]
     Interrupted,
-    /// A job hit a bug. The engine goes on.
+    /// A job panicked. The engine keeps running.
     #[error("the engine hit a bug while {during}: {message}")]
     Panicked {
         /// What it was doing.
         during: &'static str,
-        /// The panic's words.
+        /// The panic's message.
         message: String,
     },
     /// The engine has been shut down.
@@ -93,7 +94,7 @@ pub enum EngineError {
 impl From<LmError> for EngineError {
     fn from(error: LmError) -> Self {
         match error {
-            // What was asked is at fault, not the model.
+            // The request is at fault, not the model.
             LmError::EmptyPrompt
             | LmError::PromptTooLong { .. }
             | LmError::TokenOutOfRange { .. }

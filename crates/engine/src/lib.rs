@@ -1,11 +1,11 @@
-//! The thread that owns MLX, and the handle that everyone else holds.
+//! The thread that owns MLX, and the handle to it.
 //!
 //! [`Engine`] is a handle: it sends plain data to one named thread, which owns device, stream, model
-//! and caches, and gets events back. No MLX array leaves that thread. An answer is a
-//! [`Generation`], a stream of [`GenerateEvent`]s; dropping it cancels the work. Others can watch
-//! what the engine does ([`EngineStatus`]). A failure or panic in a job ends that job only. Answers
-//! share a batch (`scheduler`); those that cannot, because of a draft model or quantized keys and
-//! values, run one by one (`unbatched`).
+//! and caches, and receives events. No MLX array leaves that thread. A request returns a
+//! [`Generation`], a stream of [`GenerateEvent`]s; dropping it cancels the work. [`EngineStatus`]
+//! says what the engine is doing. An error or panic in a job ends that job only. Requests share a
+//! batch (`scheduler`); those that cannot, because of a draft model or quantized keys and values,
+//! run one by one (`unbatched`).
 //!
 //! ```text
 //! Engine ──Job──▶ thread ("cairn-engine") ── scheduler ── sequence ── worker ── cairn-lm
@@ -13,7 +13,7 @@
 //!    │                  ▼                                  ▼
 //!  events          prompt_cache::writer ────────▶ prompt_cache::state      (thread "cairn-writer" writes files)
 //! ```
-//! The engine never sees a database: it is given the rows as plain [`ChunkRecord`]s and
+//! The engine never accesses a database: its caller passes the rows as plain [`ChunkRecord`]s and
 //! [`CacheRef`]s, and reports changes as [`CacheEvent`]s.
 //!
 //! # Example

@@ -1,4 +1,4 @@
-//! What an answer is to continue, as tokens.
+//! Builds the tokens of a prompt.
 
 use cairn_chat::{
     ChatError, ChatTemplate, Encode, Ending, Message, Prompt, Role, assemble, assemble_after,
@@ -10,11 +10,11 @@ use serde_json::{Map, Value};
 use crate::EngineError;
 use crate::request::{PromptInput, PromptPrefix};
 
-/// Enough to see how an answer ends: what templates write between messages is shorter.
+/// More tokens than templates write between two messages, so enough to recognize how an answer
+/// ends.
 const TAIL_TOKENS: usize = 64;
 
-/// The tokens of a prompt, with where cached chunks should end. Zeros stand for tokens that are not
-/// known.
+/// Builds the tokens of a prompt, with the boundaries of its messages. Unknown tokens are zeros.
 pub(crate) fn prompt_tokens(
     model: &LoadedModel,
     prompt: &PromptInput,
@@ -48,8 +48,8 @@ pub(crate) fn prompt_tokens(
     }
 }
 
-/// The tokens of a prompt, to be read from the first on. A beginning that is only kept as keys and
-/// values is refused.
+/// Builds the tokens of a prompt that is to be computed from its first token. A prefix whose tokens
+/// are unknown is refused.
 pub(crate) fn known_tokens(
     model: &LoadedModel,
     prompt: &PromptInput,
@@ -70,7 +70,8 @@ fn after(
     let mut tokens = match &prefix.token_ids {
         Some(token_ids) => token_ids.clone(),
         None => {
-            // A file with so many was not imported, and memory is taken for each.
+            // Such a file was not imported. Checked because the line below allocates memory for
+            // each token.
             if !prefix.provenance.is_opaque() || prefix.num_tokens >= model.model.context_length() {
                 return Err(EngineError::BeginningLost);
             }

@@ -1,4 +1,4 @@
-//! Prompt-cache files: a prompt's keys and values, read once and kept for answers that continue it.
+//! Prompt-cache files: the keys and values of a prompt, saved for requests that continue it.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -19,24 +19,24 @@ use crate::verify_import::{Verified, verify};
 use crate::worker::{Loaded, Worker};
 use crate::{EngineError, EngineState};
 
-/// A prompt to read and keep.
+/// A prompt to prefill and save in a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CachePromptRequest {
-    /// What to read.
+    /// The prompt.
     pub prompt: PromptInput,
-    /// How its keys and values are kept.
+    /// How its keys and values are stored.
     pub kv_cache: KvCacheOptions,
     /// Prompt tokens read at once.
     pub prefill_step_size: usize,
-    /// Where they are written.
+    /// The file to write.
     pub file: PathBuf,
     /// The layout of the file: each version of mlx-lm reads only its own.
     pub layout: PromptFileLayout,
-    /// What the file says that the model was named; mlx-lm compares it with what its user names.
+    /// The model name to write into the file; mlx-lm compares it with the name that its user gives.
     pub model_name: String,
 }
 
-/// A prompt that has been written.
+/// The size of a written prompt-cache file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CachedPrompt {
     /// Tokens in the file.
@@ -45,72 +45,71 @@ pub struct CachedPrompt {
     pub num_bytes: u64,
 }
 
-/// What a file holds, for an answer that goes on from it.
+/// The contents of a file, for a request that continues it.
 pub(crate) struct Beginning {
     pub(crate) num_tokens: usize,
-    /// Empty where the file does not name them.
+    /// Empty if the file does not name them.
     pub(crate) token_ids: Vec<u32>,
     pub(crate) caches: Vec<LayerCache>,
 }
 
-/// What a prompt-cache file holds.
+/// A description of a prompt-cache file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptFileInfo {
-    /// What it calls its model.
+    /// The model's name in the file.
     pub model: String,
-    /// Where its tokens belong in the prompt cache: apart, once they have been imported without the
-    /// check.
+    /// The namespace of its chunks in the prompt cache: a separate one if it was imported without
+    /// the check.
     pub namespace: Namespace,
-    /// Where its tokens end; a file that does not say is taken as a prompt.
+    /// Where its tokens end; a file that does not name its kind is taken as a prompt.
     pub kind: PromptKind,
     /// How many there are.
     pub num_tokens: usize,
-    /// The tokens; none where it does not say them.
+    /// The tokens; none if the file does not name them.
     pub token_ids: Option<Vec<u32>>,
-    /// Its length.
+    /// The length of the file.
     pub num_bytes: u64,
-    /// What it was called where it was made.
+    /// The title given when it was made.
     pub title: Option<String>,
-    /// What wrote it.
+    /// The program that wrote it.
     pub made_by: Option<String>,
     /// When it was made, in milliseconds since the Unix epoch.
     pub created_at_ms: Option<i64>,
-    /// Whether it says by which weights it was made, and these are the loaded ones as far as
-    /// samples of them tell.
+    /// Whether it names the weights it was made with, and samples of the loaded weights match them.
     pub is_model_proven: bool,
-    /// Whether sample positions can be computed again.
+    /// Whether its tokens are known, so that it can be verified.
     pub can_check: bool,
 }
 
-/// How a prompt-cache file is put into the prompt cache.
+/// How to import a prompt-cache file into the prompt cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Import {
-    /// Whose it will be: the name of its reference.
+    /// The owner of its reference.
     pub owner: String,
-    /// Computes sample positions again first, and compares.
+    /// Whether to verify it first, by computing its keys and values again.
     pub check: bool,
 }
 
-/// What is written to a file.
+/// What to write to a prompt-cache file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportRequest {
-    /// Whose part of the prompt cache.
+    /// The owner whose chunks are written.
     pub owner: String,
-    /// Where it is written.
+    /// The file to write.
     pub file: PathBuf,
     /// The layout of the file: each version of mlx-lm reads only its own.
     pub layout: PromptFileLayout,
     /// Where its tokens end.
     pub kind: PromptKind,
-    /// What it is called.
+    /// Its title.
     pub title: String,
-    /// What writes it.
+    /// The program that writes it.
     pub made_by: String,
     /// When it was made, in milliseconds since the Unix epoch.
     pub created_at_ms: i64,
 }
 
-/// Reads a prompt and writes the file; `on_progress(processed, total)` may break it off.
+/// Prefills a prompt and writes the file; `on_progress(processed, total)` may break.
 pub(crate) fn write(
     worker: &Worker,
     request: &CachePromptRequest,
@@ -145,7 +144,7 @@ pub(crate) fn write(
     Ok(CachedPrompt { num_tokens: tokens.len(), num_bytes })
 }
 
-/// Reads a file for an answer.
+/// Reads a file for a request that continues it.
 pub(crate) fn load(path: &Path, loaded: &Loaded) -> Result<Beginning, EngineError> {
     let unusable = |source| EngineError::PromptFile { path: path.to_owned(), source };
     let file = PromptFile::open(path).map_err(unusable)?;
@@ -158,9 +157,9 @@ pub(crate) fn load(path: &Path, loaded: &Loaded) -> Result<Beginning, EngineErro
     })
 }
 
-/// Checks everything about a file that can be checked before its arrays are read: what it asks for
-/// in memory is then no more than what the model would take for as many tokens. `unusable` puts
-/// what does not fit into words.
+/// Checks everything about a file that can be checked before its arrays are read, so that reading
+/// takes no more memory than the model needs for as many tokens. `unusable` turns an error into the
+/// caller's.
 fn check(
     path: &Path,
     file: &PromptFile,
@@ -182,7 +181,7 @@ fn check(
         .map_err(|error| refuse(error.to_string()))?;
     let (num_tokens, context_length) = (file.num_tokens(), model.model.context_length());
     if num_tokens == 0 {
-        return Err(refuse("it holds no tokens: make the file anew".to_owned()));
+        return Err(refuse("it has no tokens: make the file anew".to_owned()));
     }
     if num_tokens >= context_length {
         return Err(refuse(format!(
@@ -204,8 +203,8 @@ fn origin(model: &LoadedModel) -> ModelOrigin {
     ModelOrigin { fingerprint: model.fingerprint.clone(), parts: Some(parts) }
 }
 
-/// Looks at a file for the loaded model, and reads it and puts it into the prompt cache where that
-/// is asked for. Without an import no array is read. `is_cancelled` ends the check.
+/// Inspects a file for the loaded model, and imports it into the prompt cache if `import` is given.
+/// Without it no array is read. `is_cancelled` ends the verification.
 pub(crate) fn read(
     worker: &mut Worker,
     path: &Path,
@@ -215,7 +214,7 @@ pub(crate) fn read(
     let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
     let refuse = |what: String| EngineError::NotImportable { path: path.to_owned(), what };
     let unusable = |source: LmError| match source {
-        // Which name the file themselves.
+        // These errors name the file themselves.
         LmError::PromptFile { .. } | LmError::Weights(_) => EngineError::Refused(source),
         source => refuse(source.to_string()),
     };
@@ -225,7 +224,7 @@ pub(crate) fn read(
         .layout()
         .and_then(|layout| kv_format_in_file(&layout, loaded.model.model.make_cache()));
     let kv_format = kv_format.ok_or_else(|| {
-        let what = "its layers are not kept as this model's are (a bounded or partly quantized cache): it can only be continued from the \
+        let what = "its layers are not stored as this model's are (a bounded or partly quantized cache): it can only be continued from the \
                     file, as `cairn generate --prompt-cache-file` does";
         refuse(what.to_owned())
     })?;
@@ -245,17 +244,17 @@ pub(crate) fn read(
     if let Some(import) = import {
         put(worker, &loaded, &file, import, &mut info, is_cancelled).map_err(|failure| {
             match failure {
-                NotPut::Unusable(source) => unusable(source),
-                NotPut::Refused(what) => refuse(what),
-                NotPut::Cancelled => LmError::Cancelled.into(),
+                ImportFailure::Unusable(source) => unusable(source),
+                ImportFailure::Refused(what) => refuse(what),
+                ImportFailure::Cancelled => LmError::Cancelled.into(),
             }
         })?;
     }
     Ok(info)
 }
 
-/// Why a file was not imported.
-enum NotPut {
+/// The reason why a file was not imported.
+enum ImportFailure {
     Unusable(LmError),
     Refused(String),
     Cancelled,
@@ -269,11 +268,11 @@ fn put(
     import: &Import,
     info: &mut PromptFileInfo,
     is_cancelled: &dyn Fn() -> bool,
-) -> Result<(), NotPut> {
+) -> Result<(), ImportFailure> {
     let model = &loaded.model.model;
     let caches = match (&info.token_ids, import.check) {
         (Some(tokens), true) => {
-            let (found, hash) = file.read_and_hash_for(model).map_err(NotPut::Unusable)?;
+            let (found, hash) = file.read_and_hash_for(model).map_err(ImportFailure::Unusable)?;
             let on_progress = |processed_tokens, total_tokens| {
                 worker.publish_progress(|| EngineState::Prefilling {
                     model: loaded.name.clone(),
@@ -283,31 +282,33 @@ fn put(
                 if is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             match verify(model, tokens, &found, on_progress) {
-                // What is shared with other conversations is what this program computed.
+                // Store the caches computed here, because other conversations share them.
                 Ok(Verified::Equal(computed)) if info.namespace.kv_format == KvFormat::Plain => {
                     computed
                 }
                 // Quantized keys and values depend on when quantizing began, which no file says, so
-                // they cannot be computed again exactly. The file's stay apart from computed ones.
+                // they cannot be computed again exactly. The file's get a namespace of their own.
                 Ok(Verified::Equal(_)) => {
                     info.namespace = info.namespace.clone().following(&Provenance::Import(hash));
                     found
                 }
-                Ok(Verified::Differs(difference)) => return Err(NotPut::Refused(difference)),
-                Err(LmError::Cancelled) => return Err(NotPut::Cancelled),
+                Ok(Verified::Differs(difference)) => {
+                    return Err(ImportFailure::Refused(difference));
+                }
+                Err(LmError::Cancelled) => return Err(ImportFailure::Cancelled),
                 Err(error) => {
-                    return Err(NotPut::Refused(format!(
+                    return Err(ImportFailure::Refused(format!(
                         "it could not be computed again ({error}): import it without verifying"
                     )));
                 }
             }
         }
         (None, true) => {
-            let what = "it does not name its tokens, so nothing of it can be computed again: import it without verifying";
-            return Err(NotPut::Refused(what.to_owned()));
+            let what = "it does not name its tokens, so it cannot be computed again: import it without verifying";
+            return Err(ImportFailure::Refused(what.to_owned()));
         }
         (token_ids, false) => {
-            let (caches, hash) = file.read_and_hash_for(model).map_err(NotPut::Unusable)?;
+            let (caches, hash) = file.read_and_hash_for(model).map_err(ImportFailure::Unusable)?;
             let provenance = match token_ids {
                 Some(_) => Provenance::Import(hash),
                 None => Provenance::OpaqueImport(hash),
@@ -320,11 +321,11 @@ fn put(
     worker
         .cache
         .import(&info.namespace, &loaded.name, tokens, &caches, &import.owner)
-        .map_err(NotPut::Refused)
+        .map_err(ImportFailure::Refused)
 }
 
-/// How a file stores keys and values; none where its layers are not those that the model makes
-/// itself (`own`), plain or all quantized alike: only these can be split into chunks.
+/// The format in which a file stores keys and values; none unless its layers are those that the
+/// model makes itself (`own`), plain or all quantized alike: only these can be split into chunks.
 fn kv_format_in_file(layout: &CacheLayout, own: Vec<LayerCache>) -> Option<KvFormat> {
     let quantization = layout.layers().iter().find_map(|layer| match *layer {
         LayerLayout::Quantized { group_size, bits } => {
@@ -336,7 +337,7 @@ fn kv_format_in_file(layout: &CacheLayout, own: Vec<LayerCache>) -> Option<KvFor
     (CacheLayout::of(&own)? == *layout).then(|| kv_format_of(&own))
 }
 
-/// Writes what an owner holds.
+/// Writes the chunks behind an owner's reference to a file.
 pub(crate) fn export(
     worker: &mut Worker,
     request: &ExportRequest,

@@ -1,5 +1,4 @@
-//! What the engine is asked and what it answers: plain data, so that the engine could stand behind
-//! a pipe.
+//! Requests to the engine and their results: plain data, which could be sent through a pipe.
 
 use std::path::PathBuf;
 
@@ -12,38 +11,38 @@ use tokio::sync::{mpsc, watch};
 use crate::EngineError;
 use crate::records::{KvFormat, Provenance};
 
-/// What an answer is to continue.
+/// The prompt of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PromptInput {
     /// A conversation, rendered with the model's chat template.
     Messages(Vec<Message>),
-    /// What follows a named prompt cache: its tokens as they are, then the messages, of which the
-    /// first is a user's.
+    /// Messages that follow a stored prompt cache: its tokens unchanged, then the messages, of
+    /// which the first is the user's.
     After {
-        /// What stands before the messages.
+        /// The stored tokens.
         prefix: PromptPrefix,
         /// What follows.
         messages: Vec<Message>,
     },
     /// A conversation whose last message stays open, for a prompt cache that a
-    /// [`PromptInput::Continuation`] goes on with.
+    /// [`PromptInput::Continuation`] continues.
     OpenTurn(Vec<Message>),
-    /// The rest of a conversation from its last message's words on, after a prompt cache that ends
-    /// in an open turn.
+    /// The rest of a conversation from the text of its last message on, after a prompt cache that
+    /// ends in an open turn.
     Continuation(Vec<Message>),
-    /// Text as it stands, encoded with the tokenizer's own special tokens.
+    /// Text, encoded with the tokenizer's own special tokens.
     Text(String),
-    /// Text that continues other text: nothing is added.
+    /// Text that continues other text, encoded without special tokens.
     MoreText(String),
-    /// Token ids as they stand.
+    /// Token ids, used unchanged.
     Tokens(Vec<u32>),
 }
 
-/// The tokens that a conversation begins with, where it was started from a prompt cache.
+/// The prefix of a conversation that was started from a stored prompt cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptPrefix {
-    /// The tokens. None where the file that they came from did not say them: then they must be in
-    /// the prompt cache still, or the answer fails with [`EngineError::BeginningLost`].
+    /// The tokens. None if the file that they came from did not name them: then their chunks must
+    /// still be in the prompt cache, or the request fails with [`EngineError::BeginningLost`].
     pub token_ids: Option<Vec<u32>>,
     /// How many there are.
     pub num_tokens: usize,
@@ -56,14 +55,14 @@ pub struct PromptPrefix {
 }
 
 impl PromptPrefix {
-    /// How an answer must keep its keys and values to find these.
+    /// The format in which a request must store its keys and values to find these.
     pub fn kv_cache(&self) -> KvCacheOptions {
         KvCacheOptions { quantization: self.kv_format.quantization(), ..KvCacheOptions::default() }
     }
 }
 
 impl PromptInput {
-    /// Who computed the keys and values that the prompt begins with.
+    /// The provenance of the prompt's prefix.
     pub(crate) fn prefix_provenance(&self) -> &Provenance {
         match self {
             PromptInput::After { prefix, .. } => &prefix.provenance,
@@ -71,7 +70,7 @@ impl PromptInput {
         }
     }
 
-    /// What it begins with, where that is only known as keys and values.
+    /// The prefix, if its tokens are unknown.
     pub(crate) fn opaque_prefix(&self) -> Option<&PromptPrefix> {
         match self {
             PromptInput::After { prefix, .. } if prefix.token_ids.is_none() => Some(prefix),
@@ -80,24 +79,24 @@ impl PromptInput {
     }
 }
 
-/// How an answer's keys and values are kept.
+/// How a request's keys and values are stored.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct KvCacheOptions {
-    /// Keeps the first four tokens and the latest, this many in all; none keeps every token.
+    /// Stores the first four tokens and the latest, this many in all; with none, every token.
     /// Without effect where they are quantized.
     pub max_size: Option<usize>,
-    /// Quantizes them; none keeps them as they are.
+    /// Quantizes keys and values; with none they stay as computed.
     pub quantization: Option<KvQuantization>,
 }
 
 impl KvCacheOptions {
-    /// The bound as it applies: quantized caches hold every token.
+    /// The bound that applies: quantized caches store every token.
     pub(crate) fn effective_max_size(&self) -> Option<usize> {
         if self.quantization.is_some() { None } else { self.max_size }
     }
 }
 
-/// One request for an answer.
+/// A request for an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateRequest {
     /// What to continue.
@@ -106,30 +105,30 @@ pub struct GenerateRequest {
     pub template_variables: Map<String, Value>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
-    /// The most tokens to sample; the answer also ends where the model's context does.
+    /// The most tokens to sample; the answer also ends at the end of the model's context.
     pub max_tokens: usize,
-    /// Prompt tokens read at once; cancellation is seen between two steps. Answers made beside each
-    /// other read as the first of them does.
+    /// Prompt tokens in one prefill step; cancellation takes effect between two steps. Requests in
+    /// one batch use the step size of the first.
     pub prefill_step_size: usize,
-    /// Whether what earlier answers computed is read, and what this one computes is kept.
+    /// Whether to reuse the caches of earlier requests, and to save those of this one.
     pub use_prompt_cache: bool,
-    /// Whose conversation it is, by a name of the caller's choice: the [`crate::CacheRef`] of that
-    /// name moves to its end.
+    /// The owner of the conversation, a name of the caller's choice: the [`crate::CacheRef`] of
+    /// that name moves to its end.
     pub owner: Option<String>,
     /// Texts that end the answer; it stops before them.
     pub stop: Vec<String>,
     /// Whether special tokens are left out of the answer's text, as in a chat. Stop strings always
     /// match the text with special tokens.
     pub skip_special_tokens: bool,
-    /// Tokens, by their text, that end an answer beside the model's own.
+    /// Tokens, by their text, that end an answer in addition to the model's own.
     pub extra_eos_tokens: Vec<String>,
-    /// How keys and values are kept.
+    /// How keys and values are stored.
     pub kv_cache: KvCacheOptions,
-    /// A prompt-cache file whose tokens stand before the prompt; it is only read.
+    /// A prompt-cache file whose tokens precede the prompt; it is only read.
     pub prompt_cache_file: Option<PathBuf>,
-    /// Tokens that the draft model proposes at once; none answers without it.
+    /// Tokens that the draft model proposes at once; with none the draft model is not used.
     pub num_draft_tokens: Option<usize>,
-    /// Goes on after an end-of-sequence token, as measurements do.
+    /// Continues after an end-of-sequence token, for measurements.
     pub ignore_eos: bool,
     /// How many alternatives to report with each token's log-probability; none: no
     /// log-probabilities.
@@ -137,8 +136,8 @@ pub struct GenerateRequest {
 }
 
 impl GenerateRequest {
-    /// Whether the prompt cache is used. Caches that give up old tokens are not kept, and a draft
-    /// model's kit keeps its own.
+    /// Whether the prompt cache is used. Caches that drop old tokens are not saved, and a draft
+    /// model's kit has its own.
     pub(crate) fn uses_prompt_cache(&self) -> bool {
         let is_bounded = self.kv_cache.effective_max_size().is_some();
         self.use_prompt_cache
@@ -147,7 +146,7 @@ impl GenerateRequest {
             && self.num_draft_tokens.is_none()
     }
 
-    /// Whether this answer cannot share a batch with others.
+    /// Whether this request cannot share a batch with others.
     pub(crate) fn is_unbatched(&self) -> bool {
         self.kv_cache.quantization.is_some() || self.num_draft_tokens.is_some()
     }
@@ -175,7 +174,7 @@ impl GenerateRequest {
     }
 }
 
-/// The log-probability of a sampled token, and the most likely ones beside it.
+/// The log-probability of a sampled token, and those of the most likely tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprob {
     /// The sampled token.
@@ -186,13 +185,12 @@ pub struct TokenLogprob {
     pub top: Vec<(u32, f32)>,
 }
 
-/// What happens while an answer is made, in order: `Prefill`s, `Delta`s, then one `Finished` or
-/// `Failed`.
+/// The events of a request, in order: `Prefill`s, `Delta`s, then one `Finished` or `Failed`.
 #[derive(Debug)]
 pub enum GenerateEvent {
-    /// How much of the prompt has been read; `processed` counts the cached tokens too.
+    /// The progress of prefill; `processed` includes the cached tokens.
     Prefill {
-        /// Tokens read so far, cached ones included.
+        /// Tokens processed so far, cached ones included.
         processed: usize,
         /// Length of the prompt.
         total: usize,
@@ -210,11 +208,11 @@ pub enum GenerateEvent {
     },
     /// The answer has ended.
     Finished(Box<FinishedGeneration>),
-    /// The answer could not be made; what was sent before stands.
+    /// The request failed; the events before remain valid.
     Failed(EngineError),
 }
 
-/// An answer as a whole.
+/// A finished answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FinishedGeneration {
     /// Text that was held back until now; append it.
@@ -230,8 +228,8 @@ pub struct FinishedGeneration {
     pub stats: GenerationStats,
 }
 
-/// An answer being made. Dropping it cancels the work; so does [`Generation::stop`], which still
-/// lets the figures arrive.
+/// A running request. Dropping it cancels the work; so does [`Generation::stop`], after which the
+/// figures still arrive.
 #[derive(Debug)]
 pub struct Generation {
     pub(crate) events: mpsc::UnboundedReceiver<GenerateEvent>,
@@ -253,8 +251,7 @@ impl Generation {
         self.pass(event)
     }
 
-    /// An engine that shuts down drops the requests that still wait; their callers hear of it like
-    /// of any other failure.
+    /// An engine that shuts down drops the requests that still wait; this reports them as failed.
     fn pass(&mut self, event: Option<GenerateEvent>) -> Option<GenerateEvent> {
         let event = event
             .or_else(|| (!self.has_ended).then_some(GenerateEvent::Failed(EngineError::Closed)));
@@ -263,7 +260,7 @@ impl Generation {
         event
     }
 
-    /// Asks the engine to end the answer where it is; `Finished` follows.
+    /// Asks the engine to stop the answer; `Finished` follows.
     pub fn stop(&self) {
         self.stop.send_replace(true);
     }
@@ -281,14 +278,14 @@ pub struct Score {
     pub next: Vec<(u32, f32)>,
 }
 
-/// What is known about a loaded model.
+/// Properties of a loaded model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelInfo {
     /// The name it was loaded under.
     pub name: String,
     /// config.json's `model_type`.
     pub model_type: String,
-    /// The most tokens it can read and write in one conversation.
+    /// The most tokens of one conversation, prompt and answers together.
     pub context_length: usize,
     /// Token ids are below this.
     pub vocab_size: usize,

@@ -1,5 +1,5 @@
-//! All answers that are being made at once: each is a row of one batch, which rows join and leave
-//! between steps. Those that cannot be a row are made from beginning to end when there is no batch.
+//! Schedules the running requests. Each is a row of one batch, which rows join and leave between
+//! steps. A request that cannot share a batch runs from start to end while there is no batch.
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,14 +18,15 @@ use crate::unbatched;
 use crate::worker::Worker;
 use crate::{EngineError, EngineState};
 
-/// The answers under way and the batch that computes them. Owned by the engine's thread.
+/// The running sequences and the batch that computes them. Owned by the engine's thread.
 pub(crate) struct Scheduler {
     options: BatchOptions,
-    /// Made for the first answer, dropped with the last: an idle engine holds only its model.
+    /// Created for the first sequence and dropped after the last: an idle engine holds only its
+    /// model.
     batch: Option<BatchGenerator>,
     rows: BTreeMap<RequestId, Sequence>,
-    /// Answers of a step that failed as a whole. They go on one at a time, so that only the one at
-    /// fault ends.
+    /// The sequences of a step that failed as a whole. They are retried one at a time, so that only
+    /// the one at fault fails.
     retry_queue: VecDeque<Sequence>,
 }
 
@@ -38,22 +39,23 @@ impl Scheduler {
         self.rows.is_empty() && self.retry_queue.is_empty()
     }
 
-    /// Whether another answer may begin beside those under way.
+    /// Whether another sequence may join the running ones.
     pub(crate) fn has_room(&self) -> bool {
         self.retry_queue.is_empty() && self.rows.len() < self.options.completion_batch_size
     }
 
-    /// Begins an answer. What is wrong with its request is told to whoever asked.
+    /// Starts a request. If the request is invalid, its events report the failure.
     pub(crate) fn begin(&mut self, worker: &mut Worker, job: GenerateJob) {
-        // MLX has one counter for the whole process; each answer notes the part of its own time.
+        // MLX has one peak counter for the whole process; each sequence records the peak of its own
+        // time.
         for sequence in self.rows.values_mut().chain(&mut self.retry_queue) {
             sequence.note_peak_memory();
         }
         memory::reset_peak();
         let events = job.events.clone();
-        let begun = guarded(worker, "beginning an answer", |worker| {
+        let begun = guarded(worker, "starting an answer", |worker| {
             let (mut sequence, caches) = Sequence::begin(worker, job)?;
-            // A file that was imported may be quantized without anyone having asked for that.
+            // An imported file may be quantized although the request does not ask for it.
             let is_quantized = caches.iter().any(|cache| matches!(cache, LayerCache::Quantized(_)));
             if sequence.max_tokens > 0 && (is_quantized || sequence.job.request.is_unbatched()) {
                 return unbatched::run(worker, sequence, caches);
@@ -69,11 +71,11 @@ impl Scheduler {
         if let Err(error) = begun {
             let _ = events.send(GenerateEvent::Failed(error));
         }
-        self.rest(worker);
+        self.free_if_idle(worker);
     }
 
-    /// One step for all: a token for every answer that is being written, and a chunk of the prompts
-    /// that are being read.
+    /// Runs one step for all sequences: a token for each that is decoding, and a chunk of the
+    /// prompts that are being prefilled.
     pub(crate) fn step(&mut self, worker: &mut Worker) {
         if self.is_empty() {
             return;
@@ -85,26 +87,27 @@ impl Scheduler {
         if !self.rows.is_empty() {
             self.step_batch(worker);
         }
-        self.rest(worker);
+        self.free_if_idle(worker);
     }
 
     fn step_batch(&mut self, worker: &mut Worker) {
         let Some(batch) = self.batch.as_mut().filter(|batch| batch.has_work()) else {
-            // Taking a row out has failed, and the others went with it.
+            // Removing a row has failed and taken the other rows with it.
             return self.isolate(worker, None);
         };
         match guarded(worker, "answering", |_| Ok(batch.next()?)) {
-            Ok(step) => self.take(worker, step),
+            Ok(step) => self.process(worker, step),
             Err(error) => self.isolate(worker, Some(error)),
         }
     }
 
-    /// Ends every answer where it is.
+    /// Cancels every sequence.
     pub(crate) fn cancel_all(&mut self, worker: &mut Worker) {
         self.remove_stopped(worker, |_| true);
     }
 
-    /// Queues `prompt`, after what `caches` hold: the `cached_tokens`, where they are known.
+    /// Queues `prompt`, which continues `caches`; `cached_tokens` are the tokens in these, where
+    /// they are known.
     fn insert(
         &mut self,
         sequence: Sequence,
@@ -122,7 +125,7 @@ impl Scheduler {
             BatchGenerator::new(loaded.model.clone(), options)
         });
         let Sampling { mut sampler, processors } = Sampling::new(&request.sampling, loaded)?;
-        // An answer that goes on after a failure goes on with its random numbers.
+        // A sequence that is retried continues its stream of random numbers.
         sampler.skip(sequence.sampled.len());
         let id = batch.insert(BatchRequest {
             sampler,
@@ -143,7 +146,7 @@ impl Scheduler {
         Ok(())
     }
 
-    fn take(&mut self, worker: &mut Worker, step: BatchStep) {
+    fn process(&mut self, worker: &mut Worker, step: BatchStep) {
         for progress in step.prompts {
             let Some(sequence) = self.rows.get_mut(&progress.id) else { continue };
             sequence.prefilled(progress.processed);
@@ -161,14 +164,14 @@ impl Scheduler {
             }
         }
         for token in step.tokens {
-            self.take_token(worker, token);
+            self.process_token(worker, token);
         }
         self.publish(worker);
     }
 
-    fn take_token(&mut self, worker: &mut Worker, token: BatchToken) {
+    fn process_token(&mut self, worker: &mut Worker, token: BatchToken) {
         let Some(sequence) = self.rows.get_mut(&token.id) else { return };
-        // The batch knows of no stops but end-of-sequence tokens.
+        // The batch stops only at end-of-sequence tokens.
         let is_eos =
             token.finish.as_ref().is_some_and(|finish| finish.reason == FinishReason::Stop);
         let is_stopped = match is_eos {
@@ -199,7 +202,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends the answers that are to stop, and keeps what was computed for them.
+    /// Ends the sequences that were cancelled, and saves their caches.
     fn remove_stopped(&mut self, worker: &mut Worker, is_stopped: impl Fn(&GenerateJob) -> bool) {
         let stopped: Vec<RequestId> = self
             .rows
@@ -218,7 +221,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends an answer that the batch goes on with.
+    /// Ends a sequence whose row is still in the batch.
     fn end(&mut self, worker: &mut Worker, id: RequestId, reason: FinishReason) {
         let caches = self.remove_row(id);
         if let Some(sequence) = self.rows.remove(&id) {
@@ -226,21 +229,21 @@ impl Scheduler {
         }
     }
 
-    /// Takes a row out of the batch and returns what was computed for it.
+    /// Removes a row from the batch and returns its caches.
     fn remove_row(&mut self, id: RequestId) -> Vec<LayerCache> {
         let removed = self.batch.as_mut().map(|batch| batch.remove(id));
         match removed {
             Some(Ok(Some(row))) => row.caches,
             Some(Err(error)) => {
-                tracing::warn!(%error, "what a stopped answer computed is lost");
+                tracing::warn!(%error, "the caches of a stopped answer are lost");
                 Vec::new()
             }
             Some(Ok(None)) | None => Vec::new(),
         }
     }
 
-    /// After a step that failed as a whole: a lone answer is at fault; of several each goes on
-    /// alone, from its tokens.
+    /// Handles a step that failed as a whole: a lone sequence is at fault; several are retried one
+    /// by one, from their tokens.
     fn isolate(&mut self, worker: &mut Worker, error: Option<EngineError>) {
         self.batch = None;
         worker.forget_conversations();
@@ -257,12 +260,12 @@ impl Scheduler {
         }
     }
 
-    /// Lets the first of the suspects that can go on be the only row.
+    /// Makes the first sequence of the retry queue that can continue the only row.
     fn retry_next(&mut self, worker: &mut Worker) {
         while let Some(sequence) = self.retry_queue.pop_front() {
             let events = sequence.job.events.clone();
             let Some(prompt) = sequence.all_tokens() else {
-                // What stood in a file is lost with the caches.
+                // The tokens in its file are unknown and were lost with the caches.
                 sequence.job.fail(EngineError::Interrupted);
                 continue;
             };
@@ -280,9 +283,9 @@ impl Scheduler {
     fn publish(&self, worker: &mut Worker) {
         let Some(sequence) = self.rows.values().next() else { return };
         let model = &sequence.loaded.name;
-        let writing = self.rows.values().filter(|sequence| !sequence.sampled.is_empty());
+        let decoding = self.rows.values().filter(|sequence| !sequence.sampled.is_empty());
         let (generation_tokens, generation_tps) =
-            writing.fold((0, 0.0), |(tokens, tps), sequence| {
+            decoding.fold((0, 0.0), |(tokens, tps), sequence| {
                 (tokens + sequence.sampled.len(), tps + sequence.generation_tps())
             });
         worker.publish_progress(|| match generation_tokens {
@@ -296,8 +299,8 @@ impl Scheduler {
         });
     }
 
-    /// When the last answer has ended, lets go of what the batch held.
-    fn rest(&mut self, worker: &mut Worker) {
+    /// Frees the batch when the last sequence has ended.
+    fn free_if_idle(&mut self, worker: &mut Worker) {
         if self.is_empty() {
             self.batch = None;
             memory::clear_cache();
@@ -306,14 +309,14 @@ impl Scheduler {
     }
 }
 
-/// Runs one part of a job; a panic becomes its error.
+/// Runs a part of a job and turns a panic into an error.
 pub(crate) fn guarded<T>(
     worker: &mut Worker,
     during: &'static str,
     job: impl FnOnce(&mut Worker) -> Result<T, EngineError>,
 ) -> Result<T, EngineError> {
-    // Unwinding can leave no half-changed state behind that matters: caches in use are dropped with
-    // the batch, and the model is only ever read.
+    // Unwinding leaves no half-changed state that matters: caches in use are dropped with the
+    // batch, and the model is only read.
     catch_unwind(AssertUnwindSafe(|| job(worker))).unwrap_or_else(|panic| {
         worker.forget_conversations();
         let _ = ffi::synchronize();

@@ -1,5 +1,5 @@
-//! One answer under way: its prompt, the text of its tokens, when it ends, and its figures. Its
-//! tokens come from `answers` or `unbatched`.
+//! One running request: its prompt, the text of its tokens, its stop conditions and its figures.
+//! `scheduler` or `unbatched` supply its tokens.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::records::ChunkKind;
 use crate::request::{FinishedGeneration, GenerateEvent, GenerateRequest, TokenLogprob};
 use crate::worker::{Loaded, Worker};
 
-/// A request for an answer, with the way back to whoever asked.
+/// A request, with the channel for its events.
 #[derive(Debug)]
 pub(crate) struct GenerateJob {
     pub(crate) request: Box<GenerateRequest>,
@@ -29,7 +29,7 @@ pub(crate) struct GenerateJob {
 }
 
 impl GenerateJob {
-    /// Whether nobody waits for the answer any more, or asked it to end.
+    /// Whether the caller dropped its [`crate::Generation`] or asked it to stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.events.is_closed() || *self.stop.borrow()
     }
@@ -39,16 +39,16 @@ impl GenerateJob {
     }
 }
 
-/// An answer that is being made.
+/// A request that is being answered.
 pub(crate) struct Sequence {
     pub(crate) job: GenerateJob,
     pub(crate) loaded: Rc<Loaded>,
     pub(crate) prompt: Prompt,
-    /// Tokens that a prompt-cache file holds; they stand before the prompt.
+    /// The number of tokens in the prompt-cache file; they precede the prompt.
     num_in_file: usize,
-    /// Those tokens, where the file names them.
+    /// Those tokens, if the file names them.
     tokens_in_file: Vec<u32>,
-    /// The longest that this answer may become: what was asked for, or what the context leaves.
+    /// The most tokens of the answer: the request's limit, or what remains of the context.
     pub(crate) max_tokens: usize,
     /// Sampled ids, an end-of-sequence token included.
     pub(crate) sampled: Vec<u32>,
@@ -56,7 +56,7 @@ pub(crate) struct Sequence {
     num_cached: usize,
     num_read: usize,
     cache_note: Option<String>,
-    /// Where the caches have to be caught on the way, in tokens of the prompt.
+    /// The positions in the prompt at which prefill takes a checkpoint.
     checkpoints_at: Vec<usize>,
     checkpoints: Vec<Checkpoint>,
     text: AnswerText,
@@ -64,13 +64,13 @@ pub(crate) struct Sequence {
     began: Instant,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
-    /// The most MLX memory in use while this answer was made, up to the last reset of the counter.
+    /// The peak of MLX memory during this sequence, up to the last reset of the counter.
     peak_memory_bytes: u64,
 }
 
 impl Sequence {
-    /// Checks the request and finds what earlier work can be reused: the caches hold a beginning of
-    /// the prompt, never all of it.
+    /// Checks the request and looks up its prompt; the returned caches contain a beginning of the
+    /// prompt, never all of it.
     pub(crate) fn begin(
         worker: &mut Worker,
         job: GenerateJob,
@@ -107,7 +107,7 @@ impl Sequence {
             Some(Beginning { num_tokens, token_ids, caches }) => {
                 (Reuse { num_tokens, note: None, caches }, token_ids)
             }
-            // What is not known as tokens is only there.
+            // An opaque prefix can only come from the prompt cache.
             None if request.uses_prompt_cache() || opaque.is_some() => {
                 let query = Query {
                     prompt: &prompt,
@@ -121,7 +121,7 @@ impl Sequence {
                 (worker.cache.longest_prefix(&loaded.model, &query), Vec::new())
             }
             None => {
-                // A kit has caches of its own, and reports what they hold.
+                // A kit has its own caches, and reports how much of the prompt is in them.
                 let caches = match request.num_draft_tokens {
                     Some(_) => Vec::new(),
                     None => make_prompt_cache(model, request.kv_cache.effective_max_size())?,
@@ -160,8 +160,7 @@ impl Sequence {
         Ok((sequence, reuse.caches))
     }
 
-    /// The tokens that the caches held, as far as they are known as tokens, and those that are to
-    /// be read.
+    /// The cached tokens, as far as their ids are known, and the tokens to prefill.
     pub(crate) fn cached_and_uncached(&self) -> (Vec<u32>, Vec<u32>) {
         let (cached, uncached) = self.prompt.tokens.split_at(self.num_cached - self.num_in_file);
         if self.job.request.prompt.opaque_prefix().is_some() {
@@ -170,8 +169,8 @@ impl Sequence {
         (self.tokens_in_file.iter().chain(cached).copied().collect(), uncached.to_vec())
     }
 
-    /// Everything that is to be read to begin anew: none where a part is only known as keys and
-    /// values.
+    /// All tokens of prompt and answer, to start again from the first; none where the ids of some
+    /// are unknown.
     pub(crate) fn all_tokens(&self) -> Option<Vec<u32>> {
         let is_known = self.tokens_in_file.len() == self.num_in_file
             && self.job.request.prompt.opaque_prefix().is_none();
@@ -185,23 +184,23 @@ impl Sequence {
         })
     }
 
-    /// The places of [`Sequence::add_checkpoint`], counted from the first token that was not cached.
+    /// The positions of checkpoints, counted from the first token that was not cached.
     pub(crate) fn uncached_checkpoints_at(&self) -> Vec<usize> {
-        self.checkpoints_at.iter().map(|place| place - self.num_cached).collect()
+        self.checkpoints_at.iter().map(|position| position - self.num_cached).collect()
     }
 
-    /// Whether the caches have to be caught behind `processed` tokens of what was not cached.
+    /// Whether to take a checkpoint after `processed` tokens of those that were not cached.
     pub(crate) fn is_checkpoint(&self, processed: usize) -> bool {
         self.checkpoints_at.contains(&(self.num_cached + processed))
     }
 
-    /// Remembers what the layers were at a place on the way through the prompt.
+    /// Adds a checkpoint from the caches at its position.
     pub(crate) fn add_checkpoint(&mut self, caches: Vec<LayerCache>) {
         self.checkpoints.extend(Checkpoint::of(caches));
     }
 
-    /// Tells that `processed` tokens of what was not cached have been read. An answer that begins
-    /// anew after a failure has told it.
+    /// Emits the progress of prefill: `processed` tokens of those that were not cached. A retried
+    /// sequence does not emit it again.
     pub(crate) fn prefilled(&mut self, processed: usize) {
         let num_read = (self.num_cached + processed).min(self.num_prompt_tokens());
         if processed > 0 && num_read <= self.num_read {
@@ -216,12 +215,12 @@ impl Sequence {
         });
     }
 
-    /// Tells that the whole prompt has been read.
+    /// Emits that the whole prompt has been prefilled.
     pub(crate) fn prefilled_all(&mut self) {
         self.prefilled(self.num_prompt_tokens() - self.num_cached);
     }
 
-    /// Tells that the caches hold the first `num_tokens` of the prompt, which is known only now.
+    /// Emits that the first `num_tokens` of the prompt were cached, where a kit has found them.
     pub(crate) fn found_cached(&mut self, num_tokens: usize) {
         (self.num_cached, self.num_read) = (num_tokens, num_tokens);
         self.prefilled(0);
@@ -236,8 +235,8 @@ impl Sequence {
         self.num_in_file + self.prompt.tokens.len()
     }
 
-    /// Takes a sampled token that is part of the answer, and reports its text. Returns true when a
-    /// stop string ended the answer.
+    /// Adds a sampled token to the answer and emits its text. Returns true if a stop string ended
+    /// the answer.
     pub(crate) fn token(
         &mut self,
         token: u32,
@@ -252,24 +251,25 @@ impl Sequence {
         Ok(self.stop_string.is_some())
     }
 
-    /// The text of a step, with or without special tokens as the request asks.
+    /// The text of a step, with or without special tokens according to the request.
     fn requested_text(&self, step: AnswerStep) -> String {
         if self.job.request.skip_special_tokens { step.visible } else { step.text }
     }
 
-    /// Takes the end-of-sequence token that ended the answer: it is sampled, but no part of it.
+    /// Records the end-of-sequence token that ended the answer; it is sampled, but no part of the
+    /// text.
     pub(crate) fn end_of_sequence(&mut self, token: u32) {
         self.count(token);
         self.ended_by_eos = true;
     }
 
-    /// Empty caches, bounded as the request asks.
+    /// Empty caches, bounded according to the request.
     pub(crate) fn new_caches(&self) -> Result<Vec<LayerCache>, LmError> {
         let max_size = self.job.request.kv_cache.effective_max_size();
         make_prompt_cache(&self.loaded.model.model, max_size)
     }
 
-    /// Takes over MLX's peak before the counter is reset for another answer.
+    /// Records MLX's peak before the counter is reset for another request.
     pub(crate) fn note_peak_memory(&mut self) {
         self.peak_memory_bytes = self.peak_memory_bytes.max(memory::peak_bytes());
     }
@@ -281,7 +281,7 @@ impl Sequence {
         self.sampled.push(token);
     }
 
-    /// The tokens that end it: the model's, and those of the request.
+    /// The tokens that end the answer: the model's, and those of the request.
     pub(crate) fn eos_token_ids(&self) -> Result<BTreeSet<u32>, EngineError> {
         let model = &self.loaded.model;
         let mut ids =
@@ -297,8 +297,8 @@ impl Sequence {
         Ok(ids)
     }
 
-    /// Tells the end of the answer and keeps what was computed for it: `caches` hold a beginning of
-    /// prompt and answer.
+    /// Emits the end of the answer, then saves `caches`, which contain a beginning of prompt and
+    /// answer.
     pub(crate) fn finish(
         mut self,
         worker: &mut Worker,
@@ -306,25 +306,25 @@ impl Sequence {
         caches: Vec<LayerCache>,
     ) {
         // Nothing follows a stop string; otherwise the withheld text may still complete one.
-        let rest = match self.stop_string {
+        let last_step = match self.stop_string {
             Some(_) => Ok(AnswerStep::default()),
             None => self.text.finish(),
         };
-        let mut rest = match rest {
-            Ok(rest) => rest,
+        let mut last_step = match last_step {
+            Ok(last_step) => last_step,
             Err(error) => {
                 let _ = self.job.events.send(GenerateEvent::Failed(error.into()));
                 return;
             }
         };
         let mut reason = reason;
-        if let Some(end) = rest.end.take()
+        if let Some(end) = last_step.end.take()
             && reason != FinishReason::Cancelled
         {
             reason = FinishReason::Stop;
             self.stop_string = end.stop_string;
         }
-        let text = self.requested_text(rest);
+        let text = self.requested_text(last_step);
         let stats = self.stats(reason);
         let finished = FinishedGeneration {
             text,
@@ -333,13 +333,13 @@ impl Sequence {
             token_ids: self.sampled.clone(),
             stats,
         };
-        // The answer is given first; writing its cache must not make anyone wait.
+        // Emitted first, so that the caller does not wait for the caches to be saved.
         let _ = self.job.events.send(GenerateEvent::Finished(Box::new(finished)));
         let opaque = self.job.request.prompt.opaque_prefix();
-        // What follows a file is kept as the file is, and not quantized halfway.
-        let is_quantized_on_the_way =
-            opaque.is_some() && self.job.request.kv_cache.quantization.is_some();
-        if self.job.request.uses_prompt_cache() && !is_quantized_on_the_way {
+        // Chunks that continue an imported file keep the file's format, so caches that were
+        // quantized during this request are not saved.
+        let changes_format = opaque.is_some() && self.job.request.kv_cache.quantization.is_some();
+        if self.job.request.uses_prompt_cache() && !changes_format {
             let mut tokens = self.prompt.tokens;
             tokens.extend(&self.sampled);
             let kind = |role: Role| match role {
@@ -353,7 +353,7 @@ impl Sequence {
                 .into_iter()
                 .zip(self.prompt.roles.into_iter().map(kind))
                 .collect();
-            worker.cache.keep(Computed {
+            worker.cache.save(Computed {
                 model: &self.loaded.model,
                 model_name: &self.loaded.name,
                 tokens,
@@ -367,7 +367,7 @@ impl Sequence {
     }
 
     fn stats(&self, finish_reason: FinishReason) -> GenerationStats {
-        // Without a token, as after a stop while the prompt was read, there is no time to tell.
+        // Without a token, for example after a stop during prefill, there is no time to report.
         let until_first = |start: Instant| {
             self.first_token.map_or(0.0, |first_token| (first_token - start).as_secs_f64())
         };
@@ -390,7 +390,7 @@ impl Sequence {
         }
     }
 
-    /// Sampled tokens a second, counted from the first: the time before that belongs to the prompt.
+    /// Sampled tokens per second, counted from the first: the time before it belongs to the prompt.
     pub(crate) fn generation_tps(&self) -> f64 {
         let (Some(first_token), Some(last_token)) = (self.first_token, self.last_token) else {
             return 0.0;

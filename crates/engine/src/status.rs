@@ -1,4 +1,4 @@
-//! What the engine does now, as a value that others watch.
+//! What the engine is doing, as a value to watch.
 
 /// What the engine is busy with.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -6,17 +6,17 @@ pub enum EngineState {
     /// No model is loaded.
     #[default]
     Empty,
-    /// Reads a model from disk.
+    /// A model is being read from disk.
     Loading {
         /// Its name.
         model: String,
     },
-    /// Waits for work.
+    /// The model is loaded and no request runs.
     Ready {
         /// The loaded model.
         model: String,
     },
-    /// Reads a prompt.
+    /// A prompt is being prefilled.
     Prefilling {
         /// The loaded model.
         model: String,
@@ -25,13 +25,13 @@ pub enum EngineState {
         /// Length of the prompt.
         total_tokens: usize,
     },
-    /// Writes an answer.
+    /// Answers are being decoded.
     Generating {
         /// The loaded model.
         model: String,
         /// Tokens sampled so far.
         generation_tokens: usize,
-        /// Tokens a second so far.
+        /// Tokens per second so far.
         generation_tps: f64,
     },
     /// The last load failed, so no model is loaded.
@@ -54,11 +54,11 @@ pub struct EngineStatus {
     pub mlx_active_bytes: u64,
     /// The most MLX memory in use since the last answer began, in bytes.
     pub mlx_peak_bytes: u64,
-    /// Freed MLX memory kept for reuse, in bytes.
+    /// Freed MLX memory that stays allocated for reuse, in bytes.
     pub mlx_cache_bytes: u64,
     /// Bytes of stored prompt caches on disk.
     pub cache_disk_bytes: u64,
-    /// Bytes of stored prompt caches in memory, beside those that MLX holds of the conversation
-    /// that ran last.
+    /// Bytes of stored prompt caches in memory, without the caches of the conversation that ran
+    /// last.
     pub cache_memory_bytes: u64,
 }

@@ -20,7 +20,7 @@ use crate::sequence::GenerateJob;
 use crate::worker::{Loaded, Worker};
 use crate::{EngineError, EngineState};
 
-/// What the thread can be asked. The set is closed: it could as well be a pipe's messages.
+/// The jobs of the thread. The set is closed: it could be a protocol over a pipe.
 #[derive(Debug)]
 pub(crate) enum Job {
     Load {
@@ -45,7 +45,7 @@ pub(crate) enum Job {
         reply: oneshot::Sender<Result<(), EngineError>>,
     },
     Generate(GenerateJob),
-    /// Answers with what the file holds; files it for an owner where there is one.
+    /// Replies with the file's contents, and with `import` adds them to the prompt cache.
     ReadPromptFile {
         path: PathBuf,
         import: Option<Import>,
@@ -55,7 +55,7 @@ pub(crate) enum Job {
         request: Box<ExportRequest>,
         reply: oneshot::Sender<Result<CachedPrompt, EngineError>>,
     },
-    /// Lets go of the conversations that are in memory as they were left.
+    /// Drops the resident conversations.
     ForgetConversations {
         reply: oneshot::Sender<Result<(), EngineError>>,
     },
@@ -82,51 +82,51 @@ pub(crate) enum Job {
     Shutdown,
 }
 
-/// Serves jobs until the engine is shut down, then drops everything here: MLX arrays must go on the
-/// thread that made them.
+/// Serves jobs until the engine is shut down, then drops everything here: MLX arrays must be freed
+/// on the thread that made them.
 ///
-/// Jobs begin in the order in which they came. Answers run beside each other; a job that changes
-/// the model waits for those before it, and what comes after it waits too.
-pub(crate) fn run(mut worker: Worker, mut answers: Scheduler, jobs: &Receiver<Job>) {
+/// Jobs start in their order. Requests for answers run at the same time; a job that changes the
+/// model waits for those before it, and later jobs wait for it.
+pub(crate) fn run(mut worker: Worker, mut scheduler: Scheduler, jobs: &Receiver<Job>) {
     worker.publish(EngineState::Empty);
     let mut waiting = VecDeque::new();
     loop {
-        if answers.is_empty() && waiting.is_empty() {
+        if scheduler.is_empty() && waiting.is_empty() {
             match jobs.recv() {
                 Ok(job) => waiting.push_back(job),
                 Err(_) => break,
             }
         }
         waiting.extend(jobs.try_iter());
-        // What still waits is dropped, and whoever asked for it hears that the engine is closed.
+        // Waiting jobs are dropped, and their callers receive [`EngineError::Closed`].
         if *worker.closing.borrow() {
             break;
         }
-        while waiting.front().is_some_and(|job| may_begin(job, &answers)) {
+        while waiting.front().is_some_and(|job| may_begin(job, &scheduler)) {
             if let Some(job) = waiting.pop_front() {
-                begin(&mut worker, &mut answers, job);
+                begin(&mut worker, &mut scheduler, job);
             }
         }
         waiting.retain(|job| !matches!(job, Job::Generate(job) if job.events.is_closed()));
-        answers.step(&mut worker);
+        scheduler.step(&mut worker);
     }
-    answers.cancel_all(&mut worker);
-    drop(answers);
+    scheduler.cancel_all(&mut worker);
+    drop(scheduler);
     worker.drop_model();
     worker.cache.close();
 }
 
-fn may_begin(job: &Job, answers: &Scheduler) -> bool {
+fn may_begin(job: &Job, scheduler: &Scheduler) -> bool {
     match job {
-        Job::Generate(job) if job.request.is_unbatched() => answers.is_empty(),
-        Job::Generate(_) => answers.has_room(),
+        Job::Generate(job) if job.request.is_unbatched() => scheduler.is_empty(),
+        Job::Generate(_) => scheduler.has_room(),
         Job::Load { .. }
         | Job::LoadDraft { .. }
         | Job::Unload { .. }
         | Job::UnloadDraft { .. }
-        | Job::CachePrompt { .. } => answers.is_empty(),
-        // They take memory of the size of a conversation, and a while.
-        Job::ReadPromptFile { .. } | Job::ExportPrompt { .. } => answers.is_empty(),
+        | Job::CachePrompt { .. } => scheduler.is_empty(),
+        // They take as much memory as a conversation, and some time.
+        Job::ReadPromptFile { .. } | Job::ExportPrompt { .. } => scheduler.is_empty(),
         Job::ForgetConversations { .. } | Job::Decode { .. } => true,
         Job::Shutdown => true,
         Job::Tokenize { .. }
@@ -136,9 +136,9 @@ fn may_begin(job: &Job, answers: &Scheduler) -> bool {
     }
 }
 
-fn begin(worker: &mut Worker, answers: &mut Scheduler, job: Job) {
+fn begin(worker: &mut Worker, scheduler: &mut Scheduler, job: Job) {
     match job {
-        Job::Generate(job) => answers.begin(worker, job),
+        Job::Generate(job) => scheduler.begin(worker, job),
         Job::Load { name, folder, reply } => {
             let result =
                 guarded(worker, "loading a model", |worker| load(worker, name.clone(), folder));
@@ -208,7 +208,7 @@ fn begin(worker: &mut Worker, answers: &mut Scheduler, job: Job) {
         }
         Job::Score { prompt, num_top, reply } => {
             let result = guarded(worker, "scoring", |worker| score(worker, prompt, num_top));
-            if answers.is_empty() {
+            if scheduler.is_empty() {
                 worker.publish_idle();
             }
             let _ = reply.send(result);
@@ -217,13 +217,13 @@ fn begin(worker: &mut Worker, answers: &mut Scheduler, job: Job) {
             worker.cache.set_budgets(disk_bytes, memory_bytes)
         }
         Job::FlushCache { reply } => worker.cache.flush(reply),
-        // Only wakes the loop, which looks at `closing`.
+        // Only wakes the loop, which checks `closing`.
         Job::Shutdown => {}
     }
 }
 
 fn load(worker: &mut Worker, name: String, folder: PathBuf) -> Result<ModelInfo, EngineError> {
-    // The old model goes first: two in memory at once may be one too many.
+    // The old model is dropped first: memory may not suffice for two.
     worker.drop_model();
     worker.publish(EngineState::Loading { model: name.clone() });
     let options = LoadOptions { keep_quantized: worker.keep_quantized };

@@ -1,8 +1,8 @@
-//! An answer that cannot share a batch, because its keys and values are quantized or a draft model
-//! proposes its tokens.
+//! Runs a request that cannot share a batch, because its keys and values are quantized or a draft
+//! model proposes its tokens.
 //!
-//! With a draft model a kit makes it, and keeps its caches for the next one; without, it goes on
-//! from caches like those of any answer.
+//! With a draft model, a [`cairn_lm::ModelKit`] generates the answer and keeps its caches for the
+//! next request. Without one, the request continues from caches of the prompt cache.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -18,8 +18,8 @@ use crate::sequence::Sequence;
 use crate::worker::Worker;
 use crate::{EngineError, EngineState};
 
-/// Makes the answer from its first step to its last. `caches` hold what has been read already; a
-/// kit has its own.
+/// Runs the request from start to end. `caches` contain the cached beginning of the prompt; a kit
+/// has its own.
 pub(crate) fn run(
     worker: &mut Worker,
     mut sequence: Sequence,
@@ -48,18 +48,18 @@ fn with_kit(worker: &mut Worker, sequence: &mut Sequence) -> Result<FinishReason
     let params = GenerateParams {
         sampling: request.sampling.clone(),
         max_tokens: sequence.max_tokens,
-        // The answer itself looks for them, as it does in a batch.
+        // The sequence checks stop strings itself, as it does in a batch.
         stop_strings: Vec::new(),
         eos_token_ids: Some(sequence.eos_token_ids()?),
         top_logprobs: request.num_top_logprobs.unwrap_or_default(),
         speculative_decoding: Some(request.num_draft_tokens.is_some()),
         num_draft_tokens: request.num_draft_tokens,
     };
-    let is_kept = request.use_prompt_cache;
+    let keeps_kit = request.use_prompt_cache;
     let prompt = sequence.prompt.tokens.clone();
-    // The kit is out of the worker until the answer has ended well: one that failed is not used
-    // again.
-    let mut kit = worker.take_kit(&sequence.loaded, options, is_kept)?;
+    // The kit leaves the worker until the answer has ended without an error: after a failure it is
+    // not reused.
+    let mut kit = worker.take_kit(&sequence.loaded, options, keeps_kit)?;
     let mut on_progress = |progress| {
         match progress {
             PromptProgress::Begin { is_draft: false, cached_tokens, .. } => {
@@ -68,21 +68,21 @@ fn with_kit(worker: &mut Worker, sequence: &mut Sequence) -> Result<FinishReason
             PromptProgress::Update { is_draft: false, prefill_tokens_processed } => {
                 sequence.prefilled(prefill_tokens_processed)
             }
-            // The draft model's share is silent.
+            // The draft model's progress is not reported.
             _ => {}
         }
         after_chunk(worker, sequence)
     };
     let mut stream = kit.generate(&prompt, &params, &mut on_progress)?;
-    let reason = write(worker, sequence, || stream.next_response())?;
+    let reason = decode(worker, sequence, || stream.next_response())?;
     drop(stream);
-    if is_kept {
+    if keeps_kit {
         worker.kit = Some(kit);
     }
     Ok(reason)
 }
 
-/// Goes on from `caches`, and also returns what became of them.
+/// Continues from `caches`, and returns them with the answer's tokens added.
 fn with_caches(
     worker: &mut Worker,
     sequence: &mut Sequence,
@@ -129,14 +129,14 @@ fn with_caches(
         Err(LmError::Cancelled) => return Ok((FinishReason::Cancelled, caches)),
         started => started?,
     };
-    let reason = write(worker, sequence, || stream.next().transpose())?;
-    // Waits for the step that was launched ahead.
+    let reason = decode(worker, sequence, || stream.next().transpose())?;
+    // Waits for the step that was launched in advance.
     let (caches, _) = stream.into_caches()?;
     Ok((reason, caches))
 }
 
-/// Reads up to each place that has to be caught, and catches it. Returns how many of `tokens` have
-/// been read.
+/// Prefills up to each checkpoint position and takes the checkpoint. Returns how many of `tokens`
+/// were prefilled.
 fn prefill_to_checkpoints(
     worker: &mut Worker,
     sequence: &mut Sequence,
@@ -146,7 +146,7 @@ fn prefill_to_checkpoints(
 ) -> Result<usize, LmError> {
     let loaded = Rc::clone(&sequence.loaded);
     let mut num_read = 0;
-    for place in sequence.uncached_checkpoints_at() {
+    for position in sequence.uncached_checkpoints_at() {
         let options = GenerateOptions { max_tokens: 0, num_top_logprobs: None, ..options.clone() };
         let mut on_progress = |processed, _| {
             if processed > 0 {
@@ -156,20 +156,20 @@ fn prefill_to_checkpoints(
         };
         let stream = generate_step(
             &loaded.model.model,
-            &tokens[num_read..place],
+            &tokens[num_read..position],
             caches,
             Sampler::Greedy,
             options,
             &mut on_progress,
         )?;
         *caches = stream.into_caches()?;
-        num_read = place;
+        num_read = position;
         sequence.add_checkpoint(caches.clone());
     }
     Ok(num_read)
 }
 
-/// Shows how much of the prompt has been read, and breaks where the answer is to end.
+/// Publishes the progress of prefill, and breaks if the request was cancelled.
 fn after_chunk(worker: &mut Worker, sequence: &Sequence) -> ControlFlow<()> {
     let (processed_tokens, total_tokens) = sequence.progress();
     worker.publish_progress(|| EngineState::Prefilling {
@@ -180,9 +180,9 @@ fn after_chunk(worker: &mut Worker, sequence: &Sequence) -> ControlFlow<()> {
     if is_cancelled(worker, sequence) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
-/// Takes one token after the other until the answer ends, and returns why it did. A cancelled
-/// prompt has none.
-fn write(
+/// Decodes token by token until the answer ends, and returns why it did. A prompt that was
+/// cancelled has no tokens.
+fn decode(
     worker: &mut Worker,
     sequence: &mut Sequence,
     mut next: impl FnMut() -> Result<Option<GenerationResponse>, LmError>,

@@ -1,9 +1,8 @@
-//! Whether imported keys and values are those of their tokens: all of them are computed again and
-//! compared.
+//! Verifies an import: computes the keys and values of all its tokens again and compares them.
 //!
-//! A sample would not do. Each position depends on the keys and values before it, so a sampled
-//! position that is computed on top of altered ones agrees with them, and what the sample misses
-//! would be shared with every conversation that begins alike.
+//! A sample would not suffice. Each position depends on the keys and values before it, so a sampled
+//! position computed on top of altered ones agrees with them, and an undetected change would be
+//! shared with every conversation that has the same beginning.
 
 use std::ops::ControlFlow;
 
@@ -13,14 +12,14 @@ use cairn_lm::models::Model;
 use mlx_rs::Array;
 use mlx_rs::transforms::eval;
 
-/// Tokens run at once: on a CPU a second or two, which is how long a cancellation waits.
+/// Tokens of one step: on a CPU a second or two, which is how long a cancellation waits.
 const STEP_TOKENS: usize = 256;
 
-/// What became of a comparison.
+/// The result of a verification.
 pub(crate) enum Verified {
     /// The file's contents are those of its tokens. These are the plain caches computed here.
     Equal(Vec<LayerCache>),
-    /// Where they differ first, in words.
+    /// The first difference, as a sentence.
     Differs(String),
 }
 

@@ -1,5 +1,4 @@
-//! Everything that the engine's thread owns: the model, the prompt cache, and what others see of
-//! it.
+//! The state of the engine's thread: the model, the prompt cache, and the published status.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -11,13 +10,13 @@ use crate::prompt_cache::{CacheHandle, PromptCache};
 use crate::records::{CacheEvent, CacheOptions};
 use crate::{EngineState, EngineStatus};
 
-/// Everything that lives on the thread.
+/// The state of the engine's thread.
 pub(crate) struct Worker {
-    /// Shared with the job that is using it, so that the job can change the rest of the worker.
+    /// Reference-counted, so that a job can use it while it changes the rest of the worker.
     pub(crate) loaded: Option<Rc<Loaded>>,
-    /// Proposes tokens for the model above.
+    /// The draft model of `loaded`.
     pub(crate) draft: Option<Rc<LoadedModel>>,
-    /// That of the last answer which could not share a batch, with that conversation's caches.
+    /// The kit of the last unbatched request, with the caches of its conversation.
     pub(crate) kit: Option<ModelKit>,
     pub(crate) cache: PromptCache,
     pub(crate) closing: watch::Receiver<bool>,
@@ -36,7 +35,7 @@ pub(crate) struct Loaded {
 const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Worker {
-    /// Also returns a way to look at the prompt cache, where it is stored.
+    /// Also returns the handle to the prompt cache, where it is stored on disk.
     pub(crate) fn new(
         cache: Option<CacheOptions>,
         keep_quantized: bool,
@@ -44,7 +43,7 @@ impl Worker {
         closing: watch::Receiver<bool>,
         cache_events: mpsc::UnboundedSender<CacheEvent>,
     ) -> (Self, Option<CacheHandle>) {
-        let (cache, window) = PromptCache::new(cache, cache_events, status.clone());
+        let (cache, handle) = PromptCache::new(cache, cache_events, status.clone());
         (
             Worker {
                 loaded: None,
@@ -56,11 +55,11 @@ impl Worker {
                 last_status: None,
                 keep_quantized,
             },
-            window,
+            handle,
         )
     }
 
-    /// Publishes `state` with the memory figures of now.
+    /// Publishes `state` with current memory figures.
     pub(crate) fn publish(&mut self, state: EngineState) {
         self.last_status = Some(Instant::now());
         let (cache, loaded) = (&self.cache, &self.loaded);
@@ -72,7 +71,7 @@ impl Worker {
                 mlx_active_bytes: memory::active_bytes(),
                 mlx_peak_bytes: memory::peak_bytes(),
                 mlx_cache_bytes: memory::cache_bytes(),
-                // Asked while no one else can publish, so that an older figure never replaces a
+                // Read while no other thread can publish, so that an older figure never replaces a
                 // newer one.
                 cache_disk_bytes,
                 cache_memory_bytes,
@@ -87,26 +86,26 @@ impl Worker {
         }
     }
 
-    /// Publishes that nothing runs.
+    /// Publishes that no request runs.
     pub(crate) fn publish_idle(&mut self) {
         let state = match &self.loaded {
             Some(loaded) => EngineState::Ready { model: loaded.name.clone() },
-            // Empty or failed; a request that found no model does not change which.
+            // Empty or failed; a request that finds no model does not change which.
             None => self.status.borrow().state.clone(),
         };
         self.publish(state);
     }
 
-    /// A kit for an answer of `loaded`. One that `may_continue` is that of the last such answer,
-    /// where it has the same `options`.
+    /// A kit for a request. With `may_continue` it is the last request's kit, if that has the same
+    /// `options`.
     pub(crate) fn take_kit(
         &mut self,
         loaded: &Loaded,
         options: ModelKitOptions,
         may_continue: bool,
     ) -> Result<ModelKit, LmError> {
-        let kept = if may_continue { self.kit.take() } else { None };
-        let mut kit = match kept.filter(|kit| *kit.options() == options) {
+        let previous = if may_continue { self.kit.take() } else { None };
+        let mut kit = match previous.filter(|kit| *kit.options() == options) {
             Some(kit) => kit,
             None => ModelKit::new(Rc::clone(&loaded.model), options)?,
         };
@@ -116,7 +115,7 @@ impl Worker {
         Ok(kit)
     }
 
-    /// Drops the draft model, if there is one, and what it has read.
+    /// Drops the draft model and its caches, if there is one.
     pub(crate) fn drop_draft(&mut self) {
         self.draft = None;
         if let Some(kit) = &mut self.kit {
@@ -125,15 +124,15 @@ impl Worker {
         memory::clear_cache();
     }
 
-    /// Drops the conversations that are kept in memory.
+    /// Drops the conversations that are resident in memory.
     pub(crate) fn forget_conversations(&mut self) {
-        self.cache.forget_conversations();
+        self.cache.drop_residents();
         self.kit = None;
     }
 
-    /// Drops the loaded model, its draft model and the conversations with them that are in memory.
+    /// Drops the loaded model, its draft model and their resident conversations.
     pub(crate) fn drop_model(&mut self) {
-        // Nothing may still run on arrays that are about to go.
+        // No work may still run on arrays that are about to be freed.
         let _ = ffi::synchronize();
         self.forget_conversations();
         self.cache.demote();

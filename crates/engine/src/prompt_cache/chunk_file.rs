@@ -1,8 +1,6 @@
-//! The contents of a chunk, free of MLX, and their file: safetensors with the tensors of
-//! [`cairn_lm::cache::chunk_state`] (docs/prompt-cache.md draws it).
-//!
-//! A file proves itself: its metadata holds everything that its key is a hash of, and a hash of the
-//! tensors. So the records of a lost database can be rebuilt from the files ([`prove`]).
+//! A file can be verified on its own: its metadata contains everything that its key is a hash of,
+//! and a hash of the tensors. So the records of a lost database can be rebuilt from the files
+//! ([`prove`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -16,7 +14,7 @@ use safetensors::tensor::{Metadata, SafeTensors, TensorInfo};
 use super::index::{MAX_CHUNK_TOKENS, key_of};
 use crate::records::{ChunkKind, ChunkRecord, Namespace};
 
-/// Why a stored chunk cannot be used. Each displays as a reason for a person.
+/// The reason why a stored chunk cannot be used, worded for the window.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChunkError {
     #[error("a saved part cannot be read ({0})")]
@@ -32,7 +30,7 @@ pub(super) enum ChunkError {
 }
 
 impl ChunkError {
-    /// Whether a later attempt will fail too: then the chunk is of no use any more.
+    /// Whether a later attempt will fail too, so that the chunk is of no use.
     pub(super) fn is_lasting(&self) -> bool {
         match self {
             ChunkError::Read(error) => error.kind() == io::ErrorKind::NotFound,
@@ -52,20 +50,20 @@ pub(super) struct ChunkContents {
     by_name: HashMap<String, usize>,
 }
 
-/// A file that is in place.
+/// A file that was written.
 pub(super) struct WrittenFile {
     pub(super) num_bytes: u64,
     /// BLAKE3 of the file, in hex.
     pub(super) hash: String,
 }
 
-/// No chunk of any model is as long; a row or file that says so is wrong.
+/// More than a chunk of any model takes; a row or file that says more is wrong.
 pub(super) const MAX_CHUNK_BYTES: u64 = 64 << 30;
 /// Far more than the header of any chunk takes.
 const MAX_HEADER_BYTES: u64 = 8 << 20;
 const CONTENTS_HASH: &str = "contents_hash";
 const FORMAT: &str = "cairn-chunk-2";
-/// The format of the first version, which did not prove itself.
+/// The format of the first version, whose files cannot be verified on their own.
 const OLD_FORMAT: &str = "cairn-chunk-1";
 const SUFFIX: &str = ".safetensors";
 const TEMPORARY_PREFIXES: [&str; 2] = [".writing-", ".filing-"];
@@ -95,7 +93,7 @@ impl ChunkContents {
         })
     }
 
-    /// Reads the file of `record`; it must be the one that was written.
+    /// Reads the file of `record`; its size and hash must be those in the record.
     pub(super) fn read(folder: &Path, record: &ChunkRecord) -> Result<Self, ChunkError> {
         let bytes = read_whole(&path(folder, &record.namespace.model, &record.key), record.bytes)?;
         if bytes.len() as u64 != record.bytes
@@ -103,8 +101,8 @@ impl ChunkContents {
         {
             return Err(ChunkError::Damaged);
         }
-        // The bytes are those that this program wrote; whether they fit the model is for the
-        // assembler of the caches to see.
+        // The hash shows that this program wrote the bytes; the assembler of the caches checks
+        // whether they fit the model.
         let (header_bytes, metadata) = SafeTensors::read_metadata(&bytes)?;
         let start = header_bytes + size_of::<u64>();
         let mut tensors = Vec::new();
@@ -129,7 +127,7 @@ impl ChunkContents {
         }))
     }
 
-    /// The beginning of the file: everything before the tensors' bytes.
+    /// The header of the file: everything before the tensors' bytes.
     pub(super) fn header(
         &self,
         record: &ChunkRecord,
@@ -156,11 +154,10 @@ impl ChunkContents {
         Ok(header)
     }
 
-    /// Writes the file so that it is there whole or not at all: temporary name, fsync, rename, fsync
-    /// of the folder.
+    /// Writes the file atomically: temporary name, fsync, rename, fsync of the folder.
     ///
-    /// Another program may have written this chunk meanwhile, and knows it by its hash: a file that
-    /// proves to be this chunk stays. Any other file of this name is replaced.
+    /// Another program may have written this chunk meanwhile and recorded its hash, so a valid file
+    /// of this chunk is not replaced. Any other file of this name is.
     pub(super) fn write(&self, path: &Path, header: &[u8]) -> io::Result<WrittenFile> {
         let folder = path.parent().unwrap_or(Path::new("."));
         make_own_folder(folder)?;
@@ -180,7 +177,7 @@ impl ChunkContents {
         file.as_file().sync_all()?;
         file.persist(path)?;
         if let Err(error) = File::open(folder).and_then(|folder| folder.sync_all()) {
-            // It counts as not written, so nothing would remove it later.
+            // It counts as not written, so nothing else would remove it.
             let _ = std::fs::remove_file(path);
             return Err(error);
         }
@@ -194,20 +191,20 @@ pub(super) fn path(folder: &Path, model: &str, key: &str) -> PathBuf {
     folder.join(model).join(format!("{key}{SUFFIX}"))
 }
 
-/// Whether a fingerprint or key is one: only then it may be part of a path.
+/// Whether a text has the form of a fingerprint or key: only then may it be part of a path.
 pub(super) fn is_hex(text: &str) -> bool {
     (16..=128).contains(&text.len())
         && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// What a file of the prompt cache's folder is, by its name alone.
+/// What a file in the prompt-cache folder is, judged by its name alone.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FileName {
     /// `<key>.safetensors`
     Chunk,
-    /// A file that was being written.
+    /// An unfinished file.
     Temporary,
-    /// Not Cairn's.
+    /// A file of another program.
     Foreign,
 }
 
@@ -221,9 +218,9 @@ pub(super) fn file_name(name: &str) -> FileName {
     }
 }
 
-/// The record of the chunk that the file at `path` proves to be: a regular file in a folder named by
-/// the model, its key is the hash of what its metadata says, and its tensors are those it was
-/// written with. None for any other file.
+/// Verifies the file at `path` and returns its chunk's record: a regular file in a folder named by
+/// the model, whose key is the hash of its metadata, with the tensors that it was written with.
+/// None for any other file.
 pub(super) fn prove(path: &Path) -> Option<ChunkRecord> {
     let length = std::fs::symlink_metadata(path).ok().filter(|file| file.is_file())?.len();
     let bytes = read_whole(path, length).ok().filter(|bytes| bytes.len() as u64 == length)?;
@@ -243,7 +240,7 @@ pub(super) fn prove(path: &Path) -> Option<ChunkRecord> {
     is_proven.then_some(record)
 }
 
-/// Whether the header of the file at `path` says that Cairn wrote it, as a chunk of its own name:
+/// Whether the header of the file at `path` says that Cairn wrote it, as the chunk of this name:
 /// then it may be removed when it is of no use.
 pub(super) fn is_own(path: &Path) -> bool {
     let is_regular = std::fs::symlink_metadata(path).is_ok_and(|file| file.is_file());
@@ -255,7 +252,7 @@ pub(super) fn is_own(path: &Path) -> bool {
     })
 }
 
-/// The layers that the chunk at `path` was split from, as it says itself.
+/// The cache layout that the chunk at `path` names in its metadata.
 pub(super) fn layout(path: &Path) -> Result<CacheLayout, ChunkError> {
     let metadata = read_header(path)?;
     let text = metadata.metadata().as_ref().and_then(|text| text.get("layout"));
@@ -282,14 +279,15 @@ fn read_header(path: &Path) -> Result<Metadata, ChunkError> {
 /// The file's bytes, or one more than `expected` where it is longer.
 fn read_whole(path: &Path, expected: u64) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
-    // Reserved by what is there: a row may say anything.
+    // The capacity follows the file's size, not the row, which may say anything.
     let length = file.metadata()?.len().min(expected).min(MAX_CHUNK_BYTES);
     let mut bytes = Vec::with_capacity(length as usize + 1);
     file.take(expected.min(MAX_CHUNK_BYTES) + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Makes the folder of a model's chunks. One that is a link leads out of the prompt cache.
+/// Creates the folder of a model's chunks; fails if it is a symbolic link, which would lead out of
+/// the prompt cache.
 fn make_own_folder(folder: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(folder) {
         Ok(found) if found.is_dir() => Ok(()),
@@ -304,8 +302,8 @@ fn make_own_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// BLAKE3, in hex, of everything that the file holds beside this hash: the metadata by key, the
-/// tensors' descriptions in the order of their bytes, and the bytes.
+/// BLAKE3, in hex, of everything in the file except this hash: the metadata by key, the tensors'
+/// descriptions in the order of their bytes, and the bytes.
 fn contents_hash<'a>(
     text: &HashMap<String, String>,
     tensors: impl Iterator<Item = (&'a str, &'a TensorInfo)>,
@@ -324,7 +322,7 @@ fn contents_hash<'a>(
     hasher.finalize().to_hex().to_string()
 }
 
-/// What a chunk's file says of itself, from which its record can be rebuilt.
+/// The metadata of a chunk's file, from which its record can be rebuilt.
 fn self_description(
     record: &ChunkRecord,
     layout: &CacheLayout,
@@ -347,11 +345,11 @@ fn self_description(
     Ok(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
 }
 
-/// The record that a file describes, without what only the file as a whole tells.
+/// The record in a file's metadata, without the size and hash of the file.
 fn described(text: &HashMap<String, String>) -> Option<ChunkRecord> {
     let get = |key: &str| text.get(key).map(String::as_str);
     let token_ids = get("token_ids")?.split(',').map(|id| id.parse().ok());
-    // One more than allowed is enough to see that there are too many.
+    // One more than allowed suffices to notice that there are too many.
     let token_ids: Vec<u32> = token_ids.take(MAX_CHUNK_TOKENS + 1).collect::<Option<_>>()?;
     Some(ChunkRecord {
         key: get("key")?.to_owned(),
@@ -446,8 +444,8 @@ mod tests {
         file[..file.len() - bytes.len()].to_vec()
     }
 
-    /// Writes "ours" where there is a file already; returns whether that file was kept.
-    fn is_kept(there: &[u8]) -> bool {
+    /// Writes the chunk "ours" over an existing file; returns whether that file stayed.
+    fn keeps_existing(there: &[u8]) -> bool {
         let folder = tempfile::tempdir().unwrap();
         let path = path(folder.path(), MODEL, &record().key);
         std::fs::create_dir(path.parent().unwrap()).unwrap();
@@ -462,21 +460,21 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_proves_to_be_the_chunk_stays_and_any_other_is_replaced() {
+    fn a_valid_file_of_the_chunk_stays_and_any_other_is_replaced() {
         let theirs = file(b"them");
-        assert!(is_kept(&theirs));
-        // As long, but damaged.
+        assert!(keeps_existing(&theirs));
+        // Damaged files of the same length.
         for at in [theirs.len() - 1, 20] {
             let mut damaged = theirs.clone();
             damaged[at] ^= 1;
-            assert!(!is_kept(&damaged), "byte {at}");
+            assert!(!keeps_existing(&damaged), "byte {at}");
         }
-        assert!(!is_kept(&theirs[..theirs.len() - 1]));
-        assert!(!is_kept(b"foreign"));
+        assert!(!keeps_existing(&theirs[..theirs.len() - 1]));
+        assert!(!keeps_existing(b"foreign"));
     }
 
     #[test]
-    fn a_file_gives_back_its_record_and_no_changed_byte_goes_unseen() {
+    fn a_record_is_rebuilt_from_its_file_and_any_changed_byte_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let path = path(folder.path(), MODEL, &record().key);
         std::fs::create_dir(path.parent().unwrap()).unwrap();
@@ -494,7 +492,7 @@ mod tests {
             let mut changed = whole.clone();
             changed[at] ^= 1;
             std::fs::write(&path, &changed).unwrap();
-            // JSON has bytes that mean nothing, such as the spaces behind it.
+            // Some bytes of JSON have no meaning, such as the spaces at its end.
             let means_the_same = prove(&path).is_some_and(|found| {
                 let (bytes, file_hash) = (expected.bytes, found.file_hash.clone());
                 let last_used_at_ms = found.last_used_at_ms;
@@ -510,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_told_apart_by_their_names() {
+    fn files_are_recognized_by_their_names() {
         let check =
             |name: &str, expected: FileName| assert_eq!(file_name(name), expected, "{name}");
         check("0123456789abcdef0123456789abcdef.safetensors", FileName::Chunk);

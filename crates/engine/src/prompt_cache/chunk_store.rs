@@ -1,5 +1,5 @@
-//! What the engine's thread takes from the cache state and puts on it: lookups with their reasons, new
-//! chunks, and places.
+//! What the engine's thread does with the cache state: it looks up prefixes, explains misses, adds
+//! chunks and sets references.
 
 use std::sync::Arc;
 
@@ -16,25 +16,26 @@ use super::writer::Writer;
 use super::{Query, miss, now_ms};
 use crate::records::{CacheRef, ChunkKind, ChunkRecord, Namespace};
 
-/// More than this waits for the disk only if the memory budget allows it.
+/// The bytes that may wait to be written even where the memory budget is smaller.
 const MIN_PENDING_BYTES: u64 = 256 << 20;
 
-/// The cache state, and the thread that files what is on it.
+/// The cache state, and the thread that writes its chunks.
 pub(super) struct ChunkStore {
     pub(super) state: SharedCacheState,
     pub(super) writer: Writer,
 }
 
-/// What was read back.
+/// The caches that were restored.
 pub(super) struct Restored {
     pub(super) num_tokens: usize,
     pub(super) caches: Vec<LayerCache>,
-    /// What was wrong with chunks that could not be used.
+    /// The reason why some chunks could not be used.
     pub(super) problem: Option<String>,
 }
 
 impl ChunkStore {
-    /// The layers of what is stored in `namespace` of `tokens`; none where they cannot be stored.
+    /// The cache layout of the chunks in `namespace` that match `tokens`; none where such caches
+    /// cannot be stored.
     fn layout(
         &self,
         namespace: &Namespace,
@@ -45,7 +46,7 @@ impl ChunkStore {
         if !namespace.is_opaque() {
             return layout(namespace, model, quantization);
         }
-        // The file may have been quantized in a way of its own, which its chunks tell.
+        // An imported file may be quantized in its own format, which its chunks name.
         let path = {
             let state = self.state.lock();
             let (prefix, _) = state.index.restorable_prefix(namespace, tokens, Needs::default());
@@ -55,7 +56,7 @@ impl ChunkStore {
         };
         match chunk_file::layout(&path) {
             Ok(layout) => Some(layout),
-            // Whoever reads it with another layout would take it for damaged.
+            // With a guessed layout a sound chunk would look damaged.
             Err(error) if !error.is_lasting() => None,
             Err(_) => layout(namespace, model, None),
         }
@@ -72,8 +73,8 @@ impl ChunkStore {
         self.state.lock().index.restorable_prefix(namespace, tokens, needs(&layout)).1
     }
 
-    /// Reads the longest beginning of `tokens` that can be gone on from. A chunk that cannot be
-    /// used is forgotten, and what is before it is tried.
+    /// Restores the longest beginning of `tokens` that can be restored. A chunk that cannot be used
+    /// is removed, and the chunks before it are tried.
     pub(super) fn restore(
         &self,
         namespace: &Namespace,
@@ -122,14 +123,15 @@ impl ChunkStore {
         }
     }
 
-    /// Notes that the beginning `tokens` was used, though not from here.
+    /// Records that the chunks of `tokens` were used, although a resident conversation supplied
+    /// them.
     pub(super) fn touch(&self, namespace: &Namespace, tokens: &[u32]) {
         let mut state = self.state.lock();
         let prefix = state.index.best_prefix(namespace, tokens, |prefix| prefix.num_tokens);
         state.touch(prefix.parts.into_iter().map(|part| part.record.key).collect());
     }
 
-    /// Why no more than `num_cached` tokens were taken.
+    /// The reason why only `num_cached` tokens were reused; counts the lookup.
     pub(super) fn explain(
         &self,
         namespace: &Namespace,
@@ -159,9 +161,8 @@ impl ChunkStore {
         miss::note(&lookup, num_cached, problem)
     }
 
-    /// Puts the chunks of `tokens` that are not there yet on the cache state, and queues them for the
-    /// disk.
-    pub(super) fn keep(
+    /// Adds the missing chunks of `tokens` to the cache state, and queues them for the writer.
+    pub(super) fn save(
         &self,
         namespace: &Namespace,
         tokens: &[u32],
@@ -170,42 +171,45 @@ impl ChunkStore {
         caches: &[LayerCache],
     ) -> Result<(), cairn_lm::LmError> {
         let Some(layout) = CacheLayout::of(caches).map(Arc::new) else { return Ok(()) };
-        // Behind these places the caches can go on, whatever they are. One that was caught is of
-        // use only where a chunk ends.
+        // The positions at which every kind of cache can be restored. A checkpoint helps only where
+        // a chunk ends, so each becomes a boundary.
         let needs = needs(&layout);
         let end = layout.needs_checkpoints().then_some(tokens.len());
-        let places: Vec<usize> =
+        let positions: Vec<usize> =
             checkpoints.iter().map(Checkpoint::num_tokens).chain(end).collect();
         for checkpoint in checkpoints {
-            let place = checkpoint.num_tokens();
-            let at = boundaries.partition_point(|(boundary, _)| *boundary < place);
-            if boundaries.get(at).is_none_or(|(boundary, _)| *boundary != place) {
+            let position = checkpoint.num_tokens();
+            let at = boundaries.partition_point(|(boundary, _)| *boundary < position);
+            if boundaries.get(at).is_none_or(|(boundary, _)| *boundary != position) {
                 let kind = boundaries.get(at).map_or(ChunkKind::Assistant, |(_, kind)| *kind);
-                boundaries.insert(at, (place, kind));
+                boundaries.insert(at, (position, kind));
             }
         }
-        let (planned, is_filed) = {
+        let (planned, is_persisted) = {
             let state = self.state.lock();
             if state.index.disk.budget == 0 && state.index.memory.budget == 0 {
                 return Ok(());
             }
             (
-                state.index.plan(namespace, tokens, &boundaries, (needs, &places)),
+                state.index.plan(namespace, tokens, &boundaries, (needs, &positions)),
                 state.index.disk.budget > 0,
             )
         };
         if planned.is_empty() {
             return Ok(());
         }
-        let held = EvaluatedLayers::of(caches)?;
+        let layers = EvaluatedLayers::of(caches)?;
         let checkpoints = checkpoints
             .iter()
             .map(EvaluatedLayers::of_checkpoint)
             .collect::<Result<Vec<_>, _>>()?;
         let used_at_ms = self.state.lock().index.next_use_ms(now_ms());
         for chunk in planned {
-            let state =
-                held.chunk_state(&checkpoints, chunk.start, chunk.start + chunk.token_ids.len())?;
+            let state = layers.chunk_state(
+                &checkpoints,
+                chunk.start,
+                chunk.start + chunk.token_ids.len(),
+            )?;
             let (held_from, has_state) = (state.held_from, state.has_state);
             let contents = Arc::new(ChunkContents::new(state));
             let bytes = contents.num_bytes();
@@ -225,18 +229,19 @@ impl ChunkStore {
             };
             let most_pending = {
                 let mut state = self.state.lock();
-                // Evicted since it was planned on: what continues it could not be reached.
+                // The parent was evicted since the plan was made: its descendants could not be
+                // reached.
                 if record.parent_key.as_ref().is_some_and(|parent| !state.index.contains(parent)) {
                     break;
                 }
-                // Another program's, or one that cannot be cut otherwise.
+                // Another program added this chunk, or it is too short to be cut differently.
                 if state.index.contains(&record.key) {
                     continue;
                 }
-                state.add(record, contents, is_filed);
+                state.add(record, contents, is_persisted);
                 state.index.memory.budget.max(MIN_PENDING_BYTES)
             };
-            if is_filed {
+            if is_persisted {
                 self.writer.write(chunk.key, bytes, Arc::clone(&layout));
                 self.state.wait_until_pending_is_at_most(most_pending);
             }
@@ -245,7 +250,7 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Moves the owner's reference to the end of `tokens`, as far as they are kept.
+    /// Moves the owner's reference to the end of `tokens`, as far as their chunks are stored.
     pub(super) fn cache_ref(
         &self,
         owner: String,
@@ -257,7 +262,7 @@ impl ChunkStore {
     ) {
         let needs = CacheLayout::of(caches).map_or_else(Needs::default, |layout| needs(&layout));
         let mut state = self.state.lock();
-        // Of equal runs the one that can be gone on from.
+        // Among equally long paths, prefer one that can be restored at its end.
         let worth = |prefix: &Prefix| {
             let num_whole = prefix.last_whole().map_or(0, ChunkRecord::stop);
             num_whole - usize::from(prefix.num_restorable(needs, num_whole) < num_whole)

@@ -1,28 +1,28 @@
-//! What goes when a budget is spent, or somebody asks for it.
+//! Which chunks are evicted when a budget is exceeded, and which are removed on request.
 //!
-//! Only chunks that nothing continues go, so no chunk loses the beginning it needs; what a pinned
-//! reference holds stays. Among the rest an answer goes before a question and a question before a
-//! system prompt, as long as there are at least as many of the one as of the next; within a kind
-//! the least recently used goes first. (The balance is mlx-lm's LRUPromptCache: without it the
-//! answer of a minute ago would go before the question of last year.)
+//! Only leaves are evicted, so no chunk loses its ancestors, and pinned chunks stay. An answer goes
+//! before a question and a question before a system prompt, as long as there are at least as many
+//! leaves of the one kind as of the next; within a kind the least recently used goes first. (The
+//! balance is mlx-lm's LRUPromptCache: without it the answer of a minute ago would go before the
+//! question of last year.)
 
 use std::collections::HashSet;
 
 use super::index::{ChunkIndex, Entry, child, rank};
 use crate::records::{ChunkKind, ChunkRecord};
 
-/// Why something is not stored.
-pub(super) const NO_ROOM: &str = "the disk budget of the prompt cache has no room for it beside what is pinned: raise it in the settings";
-/// The reasons that people read.
-pub(super) const DISK_BUDGET: &str = "evicted to keep to the disk budget";
+/// The reason why a chunk was not written.
+pub(super) const NO_ROOM: &str = "the disk limit leaves no room for it beside pinned chats and starting points: raise it in the settings";
+/// Reasons that the window shows after "re-read N tokens:".
+pub(super) const DISK_BUDGET: &str = "evicted to stay within the disk limit";
 pub(super) const MEMORY_BUDGET: &str =
-    "evicted to keep to the memory budget, and it was not on disk";
-pub(super) const PURGED: &str = "removed by hand";
-pub(super) const CLEARED: &str = "the cache was cleared";
+    "evicted from memory to stay within the memory limit, and it was not on disk";
+pub(super) const PURGED: &str = "deleted by hand";
+pub(super) const CLEARED: &str = "the saved context was deleted";
 
 impl ChunkIndex {
-    /// Removes chunks until a file of `new_bytes` more fits the disk budget; none, and nothing is
-    /// removed, if it never can. What `keep` continues stays, and so does `keep`.
+    /// Evicts chunks until a file of `new_bytes` more fits the disk budget, but neither `keep` nor
+    /// its ancestors. If it can never fit, evicts nothing and returns none.
     pub(super) fn make_room_on_disk(
         &mut self,
         new_bytes: u64,
@@ -30,20 +30,20 @@ impl ChunkIndex {
         at_ms: i64,
     ) -> Option<Vec<ChunkRecord>> {
         let surplus = (self.disk.bytes + new_bytes).saturating_sub(self.disk.budget);
-        // Seen beforehand, so that nothing is given up for a chunk that cannot be kept.
+        // Checked first, so that nothing is evicted for a chunk that cannot be stored.
         if new_bytes > self.disk.budget || (surplus > 0 && !self.can_free(surplus, keep)) {
             return None;
         }
         Some(self.free_on_disk(surplus, keep, at_ms))
     }
 
-    /// Whether there is room on disk for `bytes` more, perhaps after an eviction.
+    /// Whether `bytes` more fit the disk budget, perhaps after an eviction.
     pub(super) fn has_room_on_disk(&self, bytes: u64) -> bool {
         let surplus = (self.disk.bytes + bytes).saturating_sub(self.disk.budget);
         bytes <= self.disk.budget && (surplus == 0 || self.can_free(surplus, None))
     }
 
-    /// Removes chunks until those on disk are within the budget, as far as pinned ones allow.
+    /// Evicts chunks until those on disk are within the budget, as far as pinned ones allow.
     pub(super) fn enforce_disk_budget(&mut self, at_ms: i64) -> Vec<ChunkRecord> {
         self.free_on_disk(self.disk.bytes.saturating_sub(self.disk.budget), None, at_ms)
     }
@@ -51,7 +51,7 @@ impl ChunkIndex {
     fn free_on_disk(&mut self, surplus: u64, keep: Option<&str>, at_ms: i64) -> Vec<ChunkRecord> {
         let (mut freed, mut removed) = (0, Vec::new());
         while freed < surplus {
-            let may_go = |entry: &Entry| entry.is_on_disk || self.stands_in_the_way(entry);
+            let may_go = |entry: &Entry| entry.is_on_disk || self.blocks_eviction(entry);
             let Some(leaf) =
                 self.next_leaf(|entry| may_go(entry) && Some(entry.record.key.as_str()) != keep)
             else {
@@ -65,56 +65,55 @@ impl ChunkIndex {
         removed
     }
 
-    /// Whether a chunk could not be written but continues some that were, which cannot go before
-    /// it.
-    fn stands_in_the_way(&self, entry: &Entry) -> bool {
+    /// Whether a chunk that could not be written has ancestors on disk, which cannot go before it.
+    fn blocks_eviction(&self, entry: &Entry) -> bool {
         !entry.is_on_disk
             && !entry.is_pending
             && self.path(&entry.record.key).first().is_some_and(|first| first.is_on_disk)
     }
 
-    /// Whether leaves, and what becomes a leaf without them, take `surplus` bytes on disk.
+    /// Whether evicting leaf by leaf can free `surplus` bytes on disk.
     fn can_free(&self, surplus: u64, keep: Option<&str>) -> bool {
-        let mut held: HashSet<&str> = HashSet::new();
+        let mut protected: HashSet<&str> = HashSet::new();
         let pinned = self
             .refs
             .values()
             .filter(|cache_ref| cache_ref.is_pinned)
             .filter_map(|cache_ref| cache_ref.chunk_key.as_deref());
-        // Whatever is not on disk is in memory.
+        // A pending chunk is not on disk, so it is in memory.
         let in_memory = self.in_memory.iter().filter_map(|(.., key)| self.get(key));
         let pending =
             in_memory.filter(|entry| entry.is_pending).map(|entry| entry.record.key.as_str());
         for key in pinned.chain(pending).chain(keep) {
             let mut next = Some(key);
             while let Some(entry) =
-                next.filter(|key| held.insert(key)).and_then(|key| self.get(key))
+                next.filter(|key| protected.insert(key)).and_then(|key| self.get(key))
             {
                 next = entry.record.parent_key.as_deref();
             }
         }
-        let held_bytes: u64 = held
+        let protected_bytes: u64 = protected
             .iter()
             .filter_map(|key| self.get(key))
             .filter(|entry| entry.is_on_disk)
             .map(|entry| entry.record.bytes)
             .sum();
-        self.disk.bytes - held_bytes >= surplus
+        self.disk.bytes - protected_bytes >= surplus
     }
 
-    /// Keeps to the memory budget: contents that are on disk too are dropped, then chunks that are
-    /// nowhere else. Returns the keys of dropped contents and the removed chunks.
+    /// Evicts until the memory budget holds: first contents that are also on disk, then chunks that
+    /// are only in memory. Returns the keys of dropped contents and the removed chunks.
     pub(super) fn make_room_in_memory(&mut self, at_ms: i64) -> (Vec<String>, Vec<ChunkRecord>) {
         let (mut dropped, mut removed) = (Vec::new(), Vec::new());
         while self.bytes_in_memory() > self.memory.budget {
-            let spare = self
+            let also_on_disk = self
                 .in_memory
                 .iter()
                 .map(|(.., key)| key)
                 .find(|key| self.is_on_disk(key))
                 .cloned();
-            if let Some(key) = spare {
-                self.forget_contents(&key);
+            if let Some(key) = also_on_disk {
+                self.drop_contents(&key);
                 dropped.push(key);
                 continue;
             }
@@ -128,7 +127,7 @@ impl ChunkIndex {
         (dropped, removed)
     }
 
-    /// Gives up all contents that are on disk too; returns their keys.
+    /// Drops the contents of all chunks that are on disk too; returns their keys.
     pub(super) fn demote(&mut self) -> Vec<String> {
         let keys: Vec<String> = self
             .in_memory
@@ -136,11 +135,11 @@ impl ChunkIndex {
             .map(|(.., key)| key.clone())
             .filter(|key| self.is_on_disk(key))
             .collect();
-        keys.iter().for_each(|key| self.forget_contents(key));
+        keys.iter().for_each(|key| self.drop_contents(key));
         keys
     }
 
-    fn forget_contents(&mut self, key: &str) {
+    fn drop_contents(&mut self, key: &str) {
         if let Some(entry) = self.entries.get_mut(key)
             && let Some(bytes) = entry.memory_bytes.take()
         {
@@ -149,7 +148,7 @@ impl ChunkIndex {
         }
     }
 
-    /// The leaf that goes next among those that may.
+    /// The leaf to evict next among those that `may_go` allows.
     fn next_leaf(&self, may_go: impl Fn(&Entry) -> bool) -> Option<String> {
         let of_kind = |kind: ChunkKind| {
             let keys = self.leaves[kind as usize].iter().map(|(.., key)| key);
@@ -165,7 +164,7 @@ impl ChunkIndex {
         Some(leaf.record.key.clone())
     }
 
-    /// Removes a chunk and everything that continues it, and returns them.
+    /// Removes a chunk and its descendants, and returns them.
     pub(super) fn remove_with_descendants(
         &mut self,
         key: &str,
@@ -179,18 +178,18 @@ impl ChunkIndex {
                 .extend(self.children.get(&key).into_iter().flatten().map(|(_, key)| key.clone()));
             order.push(key);
         }
-        // From the ends, so that references fall back step by step to what is left.
+        // Leaves first, so that references fall back step by step to the chunk that remains.
         order.iter().rev().filter_map(|key| self.remove(key, reason, at_ms)).collect()
     }
 
-    /// Removes everything that only `owner` holds, at its place, beside it and where it was before;
-    /// its reference falls back to what others share.
+    /// Removes every chunk that only `owner` refers to, now or through stale references; the
+    /// owner's reference falls back to what others share.
     pub(super) fn purge(&mut self, owner: &str, at_ms: i64) -> Vec<ChunkRecord> {
         let mut removed = Vec::new();
-        let left = self.stale_refs_of(owner);
-        for place in left.iter().map(String::as_str).chain([owner]) {
+        let stale = self.stale_refs_of(owner);
+        for name in stale.iter().map(String::as_str).chain([owner]) {
             let Some(key) =
-                self.refs.get(place).and_then(|cache_ref| cache_ref.chunk_key.as_deref())
+                self.refs.get(name).and_then(|cache_ref| cache_ref.chunk_key.as_deref())
             else {
                 continue;
             };
@@ -201,18 +200,18 @@ impl ChunkIndex {
                 removed.extend(self.remove_with_descendants(&first, PURGED, at_ms));
             }
         }
-        left.iter().for_each(|left| self.remove_ref(left));
+        stale.iter().for_each(|stale| self.remove_ref(stale));
         removed
     }
 
-    /// Removes everything that is not on disk.
+    /// Removes every chunk that is not on disk.
     pub(super) fn remove_unwritten(&mut self, reason: &str, at_ms: i64) -> Vec<ChunkRecord> {
         let unwritten = self
             .entries
             .values()
             .filter(|entry| !entry.is_on_disk)
             .map(|entry| entry.record.key.clone());
-        // What continues one of them is not on disk either.
+        // The descendants of an unwritten chunk are not on disk either.
         unwritten
             .collect::<Vec<_>>()
             .iter()
@@ -220,7 +219,7 @@ impl ChunkIndex {
             .collect()
     }
 
-    /// Removes everything that no pinned reference holds.
+    /// Removes every chunk that no pinned reference needs.
     pub(super) fn clear(&mut self, at_ms: i64) -> Vec<ChunkRecord> {
         let mut removed = Vec::new();
         while let Some(leaf) = self.next_leaf(|_| true) {
@@ -230,7 +229,7 @@ impl ChunkIndex {
     }
 
     fn remove(&mut self, key: &str, reason: &str, at_ms: i64) -> Option<ChunkRecord> {
-        self.forget_contents(key);
+        self.drop_contents(key);
         let entry = self.entries.remove(key)?;
         let record = entry.record;
         if entry.is_on_disk {
@@ -247,7 +246,7 @@ impl ChunkIndex {
                 }
             }
         }
-        // Nothing continues it, so whoever holds it stands right behind it.
+        // The chunk is a leaf, so the references to it end exactly at it.
         for owner in self.owners_of.remove(key).into_iter().flatten() {
             self.move_back(&owner, (record.parent_key.as_deref(), record.start), reason, at_ms);
         }

@@ -1,7 +1,8 @@
-//! Which chunks there are, what they continue, and what a prompt can take from them: pure policy,
-//! no files.
+//! Which chunks exist, which chunk each continues, and which of them a prompt can reuse: pure
+//! policy, no files.
 //!
-//! `eviction` decides what goes, `refs` who holds which place; both are parts of the same index.
+//! `eviction` decides which chunks go, `refs` records who refers to which; both extend the same
+//! index.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -15,34 +16,35 @@ pub(super) const MAX_CHUNK_TOKENS: usize = 256;
 /// All chunks, as a forest by parent.
 ///
 /// - Every chunk is on disk, in memory, or both.
-/// - A chunk's parent is there as long as it is; on disk too where the chunk is.
-/// - `leaves` are the chunks that nothing continues, by kind; `in_memory` those whose contents are
-///   in memory.
-/// - A reference's chunk is there, or the reference has none.
-/// - `owners_of` are the owners of the references at a chunk or behind it, for the chunks that have
-///   some.
+/// - A chunk's parent is in the index as long as the chunk is, and on disk if the chunk is.
+/// - `leaves` are the chunks without children, by kind; `in_memory` are those whose contents are in
+///   memory.
+/// - A reference's chunk is in the index, or the reference has none.
+/// - `owners_of` names, for each referenced chunk, the owners of the references to it or to a
+///   descendant.
 #[derive(Debug)]
 pub(super) struct ChunkIndex {
     pub(super) entries: HashMap<String, Entry>,
-    /// Children by parent key; the roots of a namespace under its root key. By their first tokens,
-    /// because ten thousand conversations may continue one system prompt.
+    /// Children by parent key; a namespace's roots are under its root key. Sorted by their first
+    /// token, because ten thousand conversations may continue one system prompt.
     pub(super) children: HashMap<String, BTreeSet<Child>>,
     pub(super) leaves: [BTreeSet<Rank>; 3],
     pub(super) in_memory: BTreeSet<Rank>,
     pub(super) refs: BTreeMap<String, CacheRef>,
-    /// Kept beside the references, so that looking at one of ten thousand does not take a walk over
+    /// Maintained beside `refs`, so that a look at one of ten thousand references does not walk
     /// all.
     pub(super) owners_of: HashMap<String, BTreeSet<Arc<str>>>,
-    /// Owners of references that have changed since somebody asked.
+    /// Owners of references that have changed since [`ChunkIndex::take_changed_refs`].
     pub(super) changed_refs: BTreeSet<String>,
     pub(super) disk: Tier,
-    /// Contents.
+
+    /// The chunk contents in memory.
     pub(super) memory: Tier,
-    /// Chunks from the caller's rows without a parent.
+    /// Chunks among the caller's rows whose parent is missing.
     pub(super) orphans: Vec<ChunkRecord>,
-    /// References from the caller's rows to chunks that are not there, by owner.
+    /// References among the caller's rows whose chunk is missing, by owner.
     pub(super) unresolved_refs: BTreeMap<String, CacheRef>,
-    /// What resident conversations take of the memory budget.
+    /// Bytes that resident conversations take of the memory budget.
     pub(super) resident_bytes: u64,
     /// The latest time that [`ChunkIndex::next_use_ms`] returned or a record has.
     last_use_ms: i64,
@@ -52,28 +54,28 @@ pub(super) struct ChunkIndex {
 pub(super) struct Entry {
     pub(super) record: ChunkRecord,
     pub(super) is_on_disk: bool,
-    /// What its contents take in memory; none where they are not there.
+    /// Bytes of its contents in memory; none where they are not in memory.
     pub(super) memory_bytes: Option<u64>,
-    /// It waits to be written, so its contents stay in memory.
+    /// Whether it is queued for the writer, so that its contents must stay in memory.
     pub(super) is_pending: bool,
 }
 
-/// How much of something is used, and may be.
+/// The bytes that a storage tier uses, and may use.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tier {
     pub(super) bytes: u64,
     pub(super) budget: u64,
 }
 
-/// A chunk among those that continue another: its first token and its key.
+/// A chunk among the children of another: its first token and its key.
 pub(super) type Child = (Option<u32>, String);
 
 pub(super) fn child(record: &ChunkRecord) -> Child {
     (record.token_ids.first().copied(), record.key.clone())
 }
 
-/// Chunks in the order in which they may go: least recently used first, among equals the deepest,
-/// because beginnings are shared more.
+/// The order of eviction: the least recently used first, among equals the deepest, because more
+/// conversations share beginnings.
 pub(super) type Rank = (i64, Reverse<usize>, String);
 
 pub(super) fn rank(record: &ChunkRecord) -> Rank {
@@ -83,7 +85,7 @@ pub(super) fn rank(record: &ChunkRecord) -> Rank {
 /// The longest stored beginning of a prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Prefix {
-    /// The chunks in order; of the last one perhaps only the first tokens.
+    /// The chunks in order; the last may match only with its first tokens.
     pub(super) parts: Vec<PrefixPart>,
     /// Their tokens together.
     pub(super) num_tokens: usize,
@@ -95,71 +97,76 @@ pub(super) struct PrefixPart {
     pub(super) num_tokens: usize,
 }
 
-/// What a model needs of chunks to go on behind them.
+/// What must be stored for a model's caches to be restored at a position.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Needs {
-    /// The tokens that the widest ring holds; none where every layer holds all.
+    /// The width of the widest sliding window; none where every layer attends to all tokens.
     pub(super) window: Option<usize>,
-    /// Recurrent states at exactly the place.
+    /// Recurrent states at exactly that position.
     pub(super) state: bool,
 }
 
 impl Prefix {
-    /// The last of its chunks that match whole.
+    /// The last of the chunks that match whole.
     pub(super) fn last_whole(&self) -> Option<&ChunkRecord> {
         self.parts.iter().rfind(|part| part.is_whole()).map(|part| &part.record)
     }
 
-    /// The tokens of the first chunks that match whole and hide none of `places`: behind those that
-    /// they reach, a model with these needs can go on.
-    fn num_open(&self, needs: Needs, places: &[usize]) -> usize {
+    /// The number of tokens in the leading whole chunks that can be extended so that each of
+    /// `positions` is restorable. A chunk stands in the way if a position is inside it, or if it
+    /// lacks the state or window that the position needs.
+    fn num_extendable(&self, needs: Needs, positions: &[usize]) -> usize {
         let whole: Vec<&ChunkRecord> =
             self.parts.iter().filter(|part| part.is_whole()).map(|part| &part.record).collect();
-        let mut open = whole.len();
-        for &place in places {
-            let hides = |record: &ChunkRecord| {
-                place < record.stop()
-                    || (place == record.stop() && needs.state && !record.has_state)
+        let mut usable = whole.len();
+        for &position in positions {
+            let blocks = |record: &ChunkRecord| {
+                position < record.stop()
+                    || (position == record.stop() && needs.state && !record.has_state)
             };
-            // Of the window before the place.
-            let from = place - needs.window.unwrap_or_default().min(place);
-            let lacks = |record: &ChunkRecord| {
+            // The first token of the window that ends at the position.
+            let from = position - needs.window.unwrap_or_default().min(position);
+            let lacks_window = |record: &ChunkRecord| {
                 record.stop() > from && record.held_from > record.start.max(from)
             };
-            let mut before = whole.iter().take_while(|record| record.start < place);
-            open = before
-                .position(|record| hides(record) || lacks(record))
-                .map_or(open, |hiding| open.min(hiding));
+            let mut before = whole.iter().take_while(|record| record.start < position);
+
+            usable = before
+                .position(|record| blocks(record) || lacks_window(record))
+                .map_or(usable, |blocking| usable.min(blocking));
         }
-        whole[..open].last().map_or(0, |record| record.stop())
+        whole[..usable].last().map_or(0, |record| record.stop())
     }
 
-    /// The most tokens, at most `limit`, behind which a model with these needs can go on.
+    /// The most tokens, at most `limit`, after which caches with these needs can be restored.
     pub(super) fn num_restorable(&self, needs: Needs, limit: usize) -> usize {
-        let mut place = self.num_tokens.min(limit);
-        'places: while place > 0 {
+        let mut position = self.num_tokens.min(limit);
+        'positions: while position > 0 {
             if needs.state {
                 let last_state = self
                     .parts
                     .iter()
                     .filter(|part| part.record.has_state && part.is_whole())
                     .map(|part| part.record.stop());
-                let Some(state) = last_state.filter(|&stop| stop <= place).max() else { return 0 };
-                place = state;
+                let Some(state) = last_state.filter(|&stop| stop <= position).max() else {
+                    return 0;
+                };
+                position = state;
             }
-            let Some(window) = needs.window else { return place };
-            let from = place.saturating_sub(window);
+            let Some(window) = needs.window else { return position };
+            let from = position.saturating_sub(window);
             for part in self.parts.iter().rev() {
                 let record = &part.record;
-                let is_used = record.start < place && record.stop() > from;
+                let is_used = record.start < position && record.stop() > from;
                 if is_used && record.held_from > record.start.max(from) {
-                    // What is missing here is missing for every place that needs it, down to the
-                    // chunk's own start.
-                    place = record.start;
-                    continue 'places;
+                    // The tokens missing here are missing for every position down to the chunk's
+                    // start.
+                    position = record.start;
+                    continue 'positions;
                 }
             }
-            return place;
+
+            return position;
         }
         0
     }
@@ -171,7 +178,7 @@ impl PrefixPart {
     }
 }
 
-/// A chunk that is to be kept.
+/// A chunk to be saved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PlannedChunk {
     pub(super) key: String,
@@ -182,8 +189,7 @@ pub(super) struct PlannedChunk {
 }
 
 impl ChunkIndex {
-    /// The chunks that are on disk, and the references on them. Those that continue a chunk that is
-    /// not there are [`ChunkIndex::orphans`].
+    /// Builds the index from rows. Chunks whose parent is missing become [`ChunkIndex::orphans`].
     pub(super) fn new(
         disk_budget: u64,
         memory_budget: u64,
@@ -205,7 +211,7 @@ impl ChunkIndex {
             orphans: Vec::new(),
             unresolved_refs: BTreeMap::new(),
         };
-        // As `insert` would, but quicker for ten thousand: what becomes a leaf is known at the end.
+        // As `insert` does, but faster for ten thousand rows: the leaves are collected at the end.
         for record in records {
             index.disk.bytes += record.bytes;
             index.children.entry(index.parent_of(&record)).or_default().insert(child(&record));
@@ -228,8 +234,8 @@ impl ChunkIndex {
         index
     }
 
-    /// Takes over the references whose chunks were not there at the start: some may have been
-    /// rebuilt from their files since, the others have lost theirs.
+    /// Restores the references whose chunks were missing at the start: some of those chunks may
+    /// have been rebuilt from their files since, the others are lost.
     pub(super) fn resolve_refs(&mut self) {
         for (owner, cache_ref) in std::mem::take(&mut self.unresolved_refs) {
             if !self.refs.contains_key(&owner) {
@@ -281,18 +287,18 @@ impl ChunkIndex {
         self.entries.get(key).is_some_and(|entry| entry.is_on_disk)
     }
 
-    /// What counts against the memory budget.
+    /// The bytes that count against the memory budget.
     pub(super) fn bytes_in_memory(&self) -> u64 {
         self.memory.bytes + self.resident_bytes
     }
 
-    /// Every chunk, in no order.
+    /// All chunks, in no order.
     pub(super) fn records(&self) -> impl Iterator<Item = &ChunkRecord> {
         self.entries.values().map(|entry| &entry.record)
     }
 
-    /// Adds a chunk that continues one that is there, or none: on disk, or with contents of
-    /// `memory_bytes` that are yet to be written.
+    /// Adds a root, or a chunk whose parent is in the index. With `memory_bytes` its contents are
+    /// in memory and not yet written, otherwise it is on disk.
     pub(super) fn insert(&mut self, record: ChunkRecord, memory_bytes: Option<u64>) {
         if self.contains(&record.key) {
             return;
@@ -315,15 +321,15 @@ impl ChunkIndex {
         self.entries.insert(entry.record.key.clone(), entry);
     }
 
-    /// Notes that a chunk is on its way to disk, or that it has not got there.
+    /// Marks a chunk as queued for the writer, or no longer queued.
     pub(super) fn set_pending(&mut self, key: &str, is_pending: bool) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.is_pending = is_pending;
         }
     }
 
-    /// Notes that a chunk's file of `bytes` is there, and returns its record; none if the chunk is
-    /// gone meanwhile.
+    /// Marks a chunk as written to a file of `bytes`, and returns its record; none if the chunk has
+    /// been removed meanwhile.
     pub(super) fn mark_written(
         &mut self,
         key: &str,
@@ -343,14 +349,14 @@ impl ChunkIndex {
         Some(record)
     }
 
-    /// The longest run of chunks that begins as `tokens` do; the last may match in part.
+    /// The longest path of chunks that matches a beginning of `tokens`; the last may match in part.
     #[cfg(test)]
     pub(super) fn longest_prefix(&self, namespace: &Namespace, tokens: &[u32]) -> Prefix {
         self.best_prefix(namespace, tokens, |prefix| prefix.num_tokens)
     }
 
-    /// The chunks that let a model with these needs go on behind the most of `tokens`, and behind
-    /// how many.
+    /// The path of chunks that lets the most of `tokens` be restored with these needs, and how
+    /// many.
     pub(super) fn restorable_prefix(
         &self,
         namespace: &Namespace,
@@ -363,12 +369,12 @@ impl ChunkIndex {
         (prefix, num_tokens)
     }
 
-    /// Of all runs of chunks that begin as `tokens` do the one that is worth most, among equals the
-    /// longest. No run is worth more than it has tokens.
+    /// Of all paths of chunks that match a beginning of `tokens`, the one with the highest worth,
+    /// among equals the longest. The worth of a path must not exceed its number of tokens.
     ///
-    /// Chunks that continue the same one may begin alike and differ in length: the one that matches
-    /// further may lead nowhere, while behind a shorter one the conversation goes on, or a model
-    /// can.
+    /// Siblings may begin alike and differ in length. The one that matches further may have no
+    /// children, while the conversation continues after a shorter one, or only there can its caches
+    /// be restored.
     pub(super) fn best_prefix(
         &self,
         namespace: &Namespace,
@@ -376,14 +382,14 @@ impl ChunkIndex {
         worth: impl Fn(&Prefix) -> usize,
     ) -> Prefix {
         let mut best = ((0, 0), Prefix::default());
-        let consider = |best: &mut ((usize, usize), Prefix), run: &[(&Entry, usize)]| {
-            let num_tokens = run.iter().map(|(_, matched)| matched).sum();
+        let consider = |best: &mut ((usize, usize), Prefix), path: &[(&Entry, usize)]| {
+            let num_tokens = path.iter().map(|(_, matched)| matched).sum();
             if (num_tokens, num_tokens) > best.0 {
                 let part = |&(entry, num_tokens): &(&Entry, usize)| PrefixPart {
                     record: entry.record.clone(),
                     num_tokens,
                 };
-                let prefix = Prefix { parts: run.iter().map(part).collect(), num_tokens };
+                let prefix = Prefix { parts: path.iter().map(part).collect(), num_tokens };
                 let worth = (worth(&prefix), num_tokens);
                 if worth > best.0 {
                     *best = (worth, prefix);
@@ -391,9 +397,9 @@ impl ChunkIndex {
             }
         };
         let (mut parent, mut num_tokens) = (root_key(namespace), 0);
-        let mut run: Vec<(&Entry, usize)> = Vec::new();
-        // Chunks that continue the run's first ones, with how much of them matches; the last is
-        // taken first.
+        let mut path: Vec<(&Entry, usize)> = Vec::new();
+        // Alternatives still to be followed: the depth at which each joins the path, the chunk, and
+        // how many of its tokens match. A stack: the last is followed first.
         let mut pending: Vec<(usize, &Entry, usize)> = Vec::new();
         let is_whole = |entry: &Entry, matched: usize| entry.record.token_ids.len() == matched;
         loop {
@@ -403,43 +409,45 @@ impl ChunkIndex {
                 children.map(|entry| (entry, super::common_prefix(&entry.record.token_ids, rest)));
             let mut next: Vec<(&Entry, usize)> =
                 matches.filter(|(_, matched)| *matched > 0).collect();
-            // Those that match in part end the run: the others are more likely the best, and spare
-            // a look at them.
+            // Follow whole matches first: a partial match ends the path, and a longer path spares
+            // its comparison.
             next.sort_by_key(|&(entry, matched)| (is_whole(entry, matched), matched));
             if next.is_empty() {
-                consider(&mut best, &run);
+                consider(&mut best, &path);
             }
-            pending.extend(next.into_iter().map(|(entry, matched)| (run.len(), entry, matched)));
+            pending.extend(next.into_iter().map(|(entry, matched)| (path.len(), entry, matched)));
             loop {
                 let Some((depth, entry, matched)) = pending.pop() else { return best.1 };
-                run.truncate(depth);
-                run.push((entry, matched));
+                path.truncate(depth);
+                path.push((entry, matched));
                 if is_whole(entry, matched) {
                     parent.clone_from(&entry.record.key);
                     num_tokens = entry.record.start + matched;
                     break;
                 }
-                consider(&mut best, &run);
+                consider(&mut best, &path);
             }
         }
     }
 
-    /// The chunks that `tokens` still need, after those already there: cut at every boundary, where
-    /// whose words they are changes, and at 256 tokens. What comes after the last boundary is the
-    /// answer. Behind each of `places`, ascending, a model with these needs is to be able to go on,
-    /// which those already there may not allow.
+    /// Plans the chunks that `tokens` still need after those already stored. They are cut at every
+    /// boundary between messages, and at 256 tokens; the tokens after the last boundary are the
+    /// answer's. Each of `positions` (ascending) must be restorable with these needs afterwards,
+    /// which the chunks already stored may not allow.
     pub(super) fn plan(
         &self,
         namespace: &Namespace,
         tokens: &[u32],
         boundaries: &[(usize, ChunkKind)],
-        (needs, places): (Needs, &[usize]),
+        (needs, positions): (Needs, &[usize]),
     ) -> Vec<PlannedChunk> {
-        let there = self.best_prefix(namespace, tokens, |prefix| prefix.num_open(needs, places));
-        let mut start = there.num_open(needs, places);
-        // A chunk is never rewritten: one that matches in part, or hides a place, gets a sibling
-        // that repeats its tokens.
-        let mut parent_key = there
+        let stored =
+            self.best_prefix(namespace, tokens, |prefix| prefix.num_extendable(needs, positions));
+        let mut start = stored.num_extendable(needs, positions);
+        // A chunk is never rewritten: one that matches in part, or blocks a position, gets a
+        // sibling that repeats its tokens.
+
+        let mut parent_key = stored
             .parts
             .into_iter()
             .map(|part| part.record)
@@ -452,7 +460,7 @@ impl ChunkIndex {
             let mut stop = boundary.min(start + MAX_CHUNK_TOKENS).min(tokens.len());
             let parent = parent_key.clone().unwrap_or_else(|| root_key(namespace));
             let mut key = chunk_key(&parent, &tokens[start..stop]);
-            // The sibling of a chunk that hides a place must end elsewhere.
+            // A sibling with the same tokens would have the same key, so it must be shorter.
             while self.contains(&key) && stop - start > 1 {
                 stop -= 1;
                 key = chunk_key(&parent, &tokens[start..stop]);
@@ -470,14 +478,14 @@ impl ChunkIndex {
         planned
     }
 
-    /// The time to note for a use at `now_ms` of the wall clock. It is later than that of every
-    /// earlier use, so that eviction keeps its order when the wall clock is set back.
+    /// The time to record for a use at `now_ms` of the wall clock. It is later than that of every
+    /// earlier use, so that the order of eviction holds when the wall clock is set back.
     pub(super) fn next_use_ms(&mut self, now_ms: i64) -> i64 {
         self.last_use_ms = now_ms.max(self.last_use_ms.saturating_add(1));
         self.last_use_ms
     }
 
-    /// Notes that chunks were read.
+    /// Records that chunks were used.
     pub(super) fn touch(&mut self, keys: &[String], at_ms: i64) {
         for key in keys {
             let Some(entry) = self.entries.get_mut(key) else { continue };
@@ -493,7 +501,7 @@ impl ChunkIndex {
         }
     }
 
-    /// The chunks from the first of a conversation to `key`.
+    /// The chunks from the root to `key`.
     pub(super) fn path(&self, key: &str) -> Vec<&Entry> {
         let mut path = Vec::new();
         let mut next = Some(key);
@@ -532,8 +540,8 @@ fn root_key(namespace: &Namespace) -> String {
     hash(b"cairn prompt cache 2", format!("{model}\n{kv_format}\n{provenance}").as_bytes())
 }
 
-/// The key of a chunk: everything that its keys and values depend on is in the parent's key or the
-/// token ids.
+/// The key of a chunk: it covers all that its keys and values depend on, through the parent's key
+/// and the token ids.
 fn chunk_key(parent: &str, token_ids: &[u32]) -> String {
     let ids: Vec<u8> = token_ids.iter().flat_map(|id| id.to_le_bytes()).collect();
     hash(parent.as_bytes(), &ids)
@@ -550,8 +558,8 @@ fn hash(first: &[u8], second: &[u8]) -> String {
     hasher.update(&(first.len() as u64).to_le_bytes());
     hasher.update(first);
     hasher.update(second);
-    // 128 bits: keys name files and rows, and nobody gains from a collision, which the token ids in
-    // the record would show.
+    // 128 bits suffice: keys name files and rows, nobody gains from a collision, and the token ids
+    // in the record would reveal one.
     hasher.finalize().to_hex()[..32].to_owned()
 }
 

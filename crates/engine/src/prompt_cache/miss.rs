@@ -1,30 +1,31 @@
-//! Why a turn had to compute what earlier turns had computed already, in words.
+//! The reason why a turn had to compute tokens that earlier turns had computed already, as a
+//! sentence.
 
 use cairn_chat::{Prompt, Role};
 
 use super::common_prefix;
 use crate::records::{CacheRef, KvFormat, Namespace};
 
-/// What is known about a prompt that was looked up.
+/// A prompt that was looked up, and what is known about it.
 pub(super) struct Lookup<'a> {
     pub(super) prompt: &'a Prompt,
     pub(super) namespace: &'a Namespace,
     /// The name under which the model was loaded.
     pub(super) model: &'a str,
-    /// Where the conversation stood before, and the tokens up to there.
+    /// The conversation's reference before this turn, and the tokens that it covers.
     pub(super) cache_ref: Option<(&'a CacheRef, Vec<u32>)>,
-    /// The most tokens that could have been taken.
+    /// The most tokens that could have been reused.
     pub(super) limit: usize,
-    /// Why chunks could not be written lately.
+    /// The reason why recent chunks could not be written, if any.
     pub(super) not_written: Option<&'a str>,
     pub(super) now_ms: i64,
 }
 
-/// A place where caches are kept only near, so that a few tokens are always read again.
+/// A miss of up to this many tokens is expected where caches are saved only near a position.
 const NEARBY: usize = 16;
 
-/// Why only `num_cached` tokens were taken; none where that is all that could be expected.
-/// `problem` is what was wrong with stored parts.
+/// The reason why only `num_cached` tokens were reused; none where that is all that could be
+/// expected. `problem` is what was wrong with stored chunks.
 pub(super) fn note(
     lookup: &Lookup<'_>,
     num_cached: usize,
@@ -36,25 +37,25 @@ pub(super) fn note(
     if let Some(problem) = problem {
         return reread(&problem);
     }
-    // How far earlier turns of this conversation agree with the prompt.
+    // The tokens that earlier turns of this conversation share with the prompt.
     let expected = lookup.prompt.new_from.saturating_sub(1).min(lookup.limit);
     if num_cached + NEARBY >= expected {
         return None;
     }
     let Some((cache_ref, tokens)) = &lookup.cache_ref else {
         let reason =
-            "the rest of this conversation was not stored for this model, or has been evicted";
+            "the rest of this conversation was not saved for this model, or has been evicted";
         return reread(lookup.not_written.unwrap_or(reason));
     };
     if cache_ref.namespace.model != lookup.namespace.model {
         return match cache_ref.model == lookup.model {
-            true => reread("the model's files are of another revision than when it was read"),
-            false => reread(&format!("it was read by another model, {}", cache_ref.model)),
+            true => reread("the model's files have changed since it was read"),
+            false => reread(&format!("another model read it before: {}", cache_ref.model)),
         };
     }
     let (before, now) = (&cache_ref.namespace, lookup.namespace);
     if before.provenance != now.provenance && cache_ref.loss.is_none() {
-        return reread("what it follows was imported again");
+        return reread("the starting point it continues was imported again");
     }
     // Lookups of quantized keys and values also take plain ones, which a prompt has until it is
     // long enough to be quantized.
@@ -64,8 +65,7 @@ pub(super) fn note(
         return reread(&format!("it was saved {before} before, and is saved {now} now"));
     }
     let common = common_prefix(tokens, &lookup.prompt.tokens);
-    // Also where a model can only go on from far before the change: it is the change that sends it
-    // there.
+    // The change is the reason even where the caches can only be restored far before it.
     if common < tokens.len() && common < lookup.prompt.tokens.len() {
         let roles = lookup.prompt.boundaries.iter().zip(&lookup.prompt.roles);
         let system_end =
@@ -77,11 +77,11 @@ pub(super) fn note(
     }
     match &cache_ref.loss {
         Some(loss) => reread(&format!("{}, {}", loss.reason, ago(lookup.now_ms - loss.at_ms))),
-        None => reread(lookup.not_written.unwrap_or("what was read between was not kept")),
+        None => reread(lookup.not_written.unwrap_or("the tokens in between were not saved")),
     }
 }
 
-/// How keys and values are stored, in words.
+/// How keys and values are stored, as part of a sentence.
 fn stored_as(format: KvFormat) -> String {
     match format {
         KvFormat::Plain => "as computed".to_owned(),
@@ -89,7 +89,7 @@ fn stored_as(format: KvFormat) -> String {
     }
 }
 
-/// A stretch of time before now, as people say it.
+/// A duration before now, such as "2 hours ago".
 pub(super) fn ago(milliseconds: i64) -> String {
     let minutes = milliseconds / 60_000;
     let (count, unit) = match minutes {
@@ -124,7 +124,7 @@ mod tests {
 
     struct Case {
         cache_ref: Option<CacheRef>,
-        /// What was read before, and what is read now: equal up to `changed_at`.
+        /// The first position at which the new prompt differs from the old one.
         changed_at: usize,
         num_cached: usize,
     }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     fn check(case: Case, expected: Option<&str>) {
-        let read: Vec<u32> = (0..3000).collect();
+        let earlier: Vec<u32> = (0..3000).collect();
         let mut tokens: Vec<u32> = (0..3200).collect();
         tokens.iter_mut().skip(case.changed_at).take(1).for_each(|token| *token += 10_000);
         let prompt = Prompt {
@@ -160,7 +160,7 @@ mod tests {
             cache_ref: case
                 .cache_ref
                 .as_ref()
-                .map(|cache_ref| (cache_ref, read[..cache_ref.num_tokens].to_vec())),
+                .map(|cache_ref| (cache_ref, earlier[..cache_ref.num_tokens].to_vec())),
             limit: 3199,
             not_written: None,
             now_ms: 10 * DAY_MS,
@@ -169,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_again_is_explained() {
+    fn a_miss_is_explained_by_its_cause() {
         let loss = |num_tokens| CacheRef {
             num_tokens,
             loss: Some(Loss {
                 num_tokens: 3000,
-                reason: "evicted to keep to the disk budget".to_owned(),
+                reason: "evicted to stay within the disk limit".to_owned(),
                 at_ms: 8 * DAY_MS,
             }),
             ..cache_ref()
@@ -204,21 +204,19 @@ mod tests {
         );
         check(
             case(loss(256), 5000, 256),
-            Some("re-read 2,944 tokens: evicted to keep to the disk budget, 2 days ago"),
+            Some("re-read 2,944 tokens: evicted to stay within the disk limit, 2 days ago"),
         );
         check(
             case(loss(0), 5000, 0),
-            Some("re-read 3,200 tokens: evicted to keep to the disk budget, 2 days ago"),
+            Some("re-read 3,200 tokens: evicted to stay within the disk limit, 2 days ago"),
         );
         check(
             case(of_model("g", "m"), 5000, 0),
-            Some(
-                "re-read 3,200 tokens: the model's files are of another revision than when it was read",
-            ),
+            Some("re-read 3,200 tokens: the model's files have changed since it was read"),
         );
         check(
             case(of_model("g", "n"), 5000, 0),
-            Some("re-read 3,200 tokens: it was read by another model, n"),
+            Some("re-read 3,200 tokens: another model read it before: n"),
         );
         let quantized = KvFormat::Quantized { bits: 8, group_size: 64 };
         let of_namespace = |kv_format, provenance| CacheRef {
@@ -233,15 +231,15 @@ mod tests {
         );
         check(
             case(of_namespace(KvFormat::Plain, Provenance::Import("hash".to_owned())), 5000, 0),
-            Some("re-read 3,200 tokens: what it follows was imported again"),
+            Some("re-read 3,200 tokens: the starting point it continues was imported again"),
         );
         check(Case { cache_ref: None, changed_at: 5000, num_cached: 2990 }, None);
-        let unknown = "re-read 3,200 tokens: the rest of this conversation was not stored for this model, or has been evicted";
+        let unknown = "re-read 3,200 tokens: the rest of this conversation was not saved for this model, or has been evicted";
         check(Case { cache_ref: None, changed_at: 5000, num_cached: 0 }, Some(unknown));
     }
 
     #[test]
-    fn time_is_told_as_people_say_it() {
+    fn durations_are_rounded_to_one_unit() {
         for (milliseconds, expected) in [
             (-5, "a moment ago"),
             (59_999, "a moment ago"),

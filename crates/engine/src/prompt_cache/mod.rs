@@ -1,32 +1,33 @@
-//! Keys and values that earlier turns computed, kept so that the next turn, or another conversation
+//! Stores the keys and values that earlier turns computed. The next turn, or another conversation
 //! with the same beginning, reads them back instead of computing them again.
 //!
 //! ```text
 //! <folder>/prompt-cache-v2/                 (given as CacheOptions::folder)
 //!   <model fingerprint>/
-//!     <chunk key>.safetensors               what at most 256 tokens left behind, never rewritten
+//!     <chunk key>.safetensors               the cache of at most 256 tokens, never rewritten
 //! ```
-//! A chunk continues its parent; its key is a hash over the parent's key and its token ids, the
-//! root's over the model fingerprint and whatever else changes the numbers ([`Namespace`]). So equal
-//! beginnings have equal keys and are kept once. Conversations and named prompt caches stand at
-//! places among the chunks ([`CacheRef`]).
+//! A chunk continues its parent. Its key is a hash over the parent's key and its token ids; a
+//! root's key hashes the model fingerprint and whatever else changes the numbers ([`Namespace`]).
+//! Equal beginnings therefore have equal keys and are stored once. Conversations and named prompt
+//! caches refer to positions in the chunks ([`CacheRef`]).
 //!
 //! ```text
-//! index · eviction · references   what there is, what goes, who holds what: pure policy
-//! in_place                     conversations as their last answers left them, on the engine's thread
-//! cache state                        the index with the contents in memory, shared by three threads
-//! chunk_file                   contents and their file
-//! writing                       the thread that writes, evicts and sweeps
-//! restore                      contents back into caches
-//! why                          what was not found, in words
-//! stored, namespace                what the engine's thread takes and adds; where caches belong by how they are kept
-//! view                         the whole as people look at it
+//! index · eviction · refs      which chunks exist, which go first, who refers to them: pure policy
+//! resident                     the caches of recent conversations, on the engine's thread
+//! state                        the index and the contents in memory, shared by three threads
+//! chunk_file                   the contents of a chunk, and their file
+//! writer                       the thread that writes, evicts and removes files
+//! restore                      assembles caches from contents
+//! miss                         the reason why a prompt was not found
+//! chunk_store                  what the engine's thread looks up and adds
+//! namespace                    which chunks may match which caches
+//! view                         what the window and the command line see of it
 //! ```
-//! This module is what the worker calls.
+//! The worker calls [`PromptCache`] in this file.
 //!
-//! Invariants: a file is visible complete or not at all; whatever is read back was hashed when it
-//! was written and hashes the same; any failure is a miss with its reason, never an error and never
-//! a wrong token.
+//! Invariants: a chunk file is visible complete or not at all; whatever is read back has the hash
+//! that was taken when it was written; any failure is a miss with its reason, never an error and
+//! never a wrong token.
 
 mod chunk_file;
 mod chunk_store;
@@ -71,72 +72,73 @@ pub use state::CacheFigures;
 pub use view::{CacheHandle, CacheNode, CacheView};
 pub use writer::Repaired;
 
-/// What could be reused of earlier work.
+/// The part of a prompt whose caches were found.
 pub(crate) struct Reuse {
-    /// Prompt tokens that `caches` hold.
+    /// Prompt tokens in `caches`.
     pub(crate) num_tokens: usize,
-    /// Why not more, in words; none when everything that could be expected was there.
+    /// The reason why it is not more; none when everything that could be expected was found.
     pub(crate) note: Option<String>,
     pub(crate) caches: Vec<LayerCache>,
 }
 
-/// What is looked up.
+/// A prompt to look up.
 pub(crate) struct Query<'a> {
     pub(crate) prompt: &'a Prompt,
-    /// The most tokens that are of use: at least one must be run, to have something to sample from.
+    /// The most tokens to reuse: at least one must be run, to have logits to sample from.
     pub(crate) limit: usize,
     /// The name under which the model was loaded.
     pub(crate) model_name: &'a str,
     /// How keys and values are quantized, where they are.
     pub(crate) quantization: Option<KvQuantization>,
-    /// The [`Namespace::KV format`] of what the prompt begins with, where that has one of its own.
+    /// The provenance of the prompt's beginning.
     pub(crate) prefix_provenance: &'a Provenance,
-    /// Whose conversation it is.
+    /// The conversation that the prompt belongs to.
     pub(crate) owner: Option<&'a str>,
 }
 
-/// What an answer has computed.
+/// The caches that a sequence has computed.
 pub(crate) struct Computed<'a> {
     pub(crate) model: &'a LoadedModel,
     /// The name under which the model was loaded.
     pub(crate) model_name: &'a str,
-    /// Prompt and answer, of which `caches` hold a beginning.
+    /// The tokens of prompt and answer; `caches` contain a beginning of them.
     pub(crate) tokens: Vec<u32>,
-    /// Where the words of each end; what comes after is the answer's.
+    /// The position at which each message of the prompt ends; the tokens after the last are the
+    /// answer's.
     pub(crate) boundaries: Vec<(usize, ChunkKind)>,
-    /// Places on the way, in their order.
+    /// Checkpoints taken during prefill, by position.
     pub(crate) checkpoints: Vec<Checkpoint>,
     pub(crate) caches: Vec<LayerCache>,
-    /// The [`Namespace::KV format`] of what the tokens begin with, where that has one of its own.
+    /// The provenance of the tokens' beginning.
     pub(crate) prefix_provenance: &'a Provenance,
-    /// Whose conversation it is.
+    /// The conversation that the prompt belongs to.
     pub(crate) owner: Option<String>,
 }
 
-/// What an owner holds, to be written to a file.
+/// The caches behind an owner's reference, to be written to a file.
 pub(crate) struct Exported {
     pub(crate) cache_ref: CacheRef,
-    /// Those that `caches` hold.
+    /// The tokens in `caches`.
     pub(crate) tokens: Vec<u32>,
     pub(crate) caches: Vec<LayerCache>,
 }
 
-/// The prompt cache as the worker sees it. Owned by the engine's thread.
+/// The prompt cache as the worker uses it. Owned by the engine's thread.
 pub(crate) struct PromptCache {
     store: Option<ChunkStore>,
     resident: ResidentConversations,
 }
 
-/// A chunk is kept up to this many tokens before the end of a prompt, for layers that remember only
-/// places: templates rewrite the end of a prompt when an answer follows. (As LM Studio's
+/// For layers with recurrent states, a checkpoint is taken this many tokens before the end of a
+/// prompt, because templates rewrite the end of a prompt when an answer follows. (As LM Studio's
 /// CacheWrapper.)
 const TAIL_TOKENS: usize = 11;
-/// Conversations in place take at most one part in so many of the memory budget: the rest is for
-/// contents, which others can share and which are smaller.
-const IN_PLACE_PART: u64 = 2;
+/// Resident conversations take at most this fraction (one in so many) of the memory budget. The
+/// rest is for chunk contents, which are smaller and which other conversations can share.
+const RESIDENT_FRACTION: u64 = 2;
 
 impl PromptCache {
-    /// What the disk holds is kept current in `status`, whichever thread changes it.
+    /// Whichever thread changes the bytes on disk publishes them in `status`.
     pub(crate) fn new(
         options: Option<CacheOptions>,
         events: mpsc::UnboundedSender<CacheEvent>,
@@ -150,21 +152,21 @@ impl PromptCache {
             let writer = Writer::start(state.clone(), (jobs, receiver), cleanup_lock, old_folders);
             ChunkStore { writer, state }
         });
-        let window = store.as_ref().map(|store| CacheHandle::new(store.state.clone()));
-        (PromptCache { store, resident: ResidentConversations::default() }, window)
+        let handle = store.as_ref().map(|store| CacheHandle::new(store.state.clone()));
+        (PromptCache { store, resident: ResidentConversations::default() }, handle)
     }
 
-    /// The longest beginning of a prompt that is in memory or on disk.
+    /// Restores the longest beginning of a prompt that is in memory or on disk.
     pub(crate) fn longest_prefix(&mut self, model: &LoadedModel, query: &Query<'_>) -> Reuse {
-        self.forget_purged();
+        self.drop_purged();
         let tokens = &query.prompt.tokens[..query.limit.min(query.prompt.tokens.len())];
         let in_format = |kv_format: KvFormat| {
             Namespace::computed(&model.fingerprint, kv_format).following(query.prefix_provenance)
         };
         let (own, plain) = (in_format(query.quantization.into()), in_format(KvFormat::Plain));
         let (mut caches, mut num_tokens, mut problem) = (None, 0, None);
-        // Until they are quantized, keys and values are those of a plain cache; but there zeros
-        // stand for nothing else. Where more is stored comes first.
+        // Until keys and values are quantized they are those of a plain cache, so both namespaces
+        // are searched, the one with more stored tokens first.
         let mut namespaces = vec![(0, &own)];
         namespaces.extend((own != plain).then_some((0, &plain)));
         if let Some(store) = &self.store {
@@ -173,10 +175,10 @@ impl PromptCache {
             });
             namespaces.sort_by_key(|(num_stored, _)| Reverse(*num_stored));
         }
-        // Memory wins a tie: there is nothing to read.
-        let in_which: Vec<&Namespace> =
+        // A resident conversation wins a tie: nothing has to be read.
+        let searched: Vec<&Namespace> =
             namespaces.iter().map(|(_, namespace)| *namespace).collect();
-        if let Some(taken) = self.resident.take(&in_which, tokens, namespaces[0].0, query.owner) {
+        if let Some(taken) = self.resident.take(&searched, tokens, namespaces[0].0, query.owner) {
             if let Some(store) = &self.store {
                 store.touch(&taken.namespace, &tokens[..taken.num_tokens]);
             }
@@ -198,8 +200,8 @@ impl PromptCache {
         Reuse { num_tokens, note, caches: caches.unwrap_or_else(|| model.model.make_cache()) }
     }
 
-    /// Places in a prompt, after the first `num_cached` tokens, that have to be caught while it is
-    /// read; none where every place can be gone back to later.
+    /// The positions after the first `num_cached` prompt tokens at which prefill takes a
+    /// checkpoint; none where the caches can be trimmed to any position later.
     pub(crate) fn checkpoints_at(
         &self,
         model: &LoadedModel,
@@ -212,43 +214,45 @@ impl PromptCache {
             return Vec::new();
         }
         let last = prompt.tokens.len() - 1; // prompts are not empty
-        // The end of the system prompt, and near the end of the question: states are large, and
-        // others are not gone back to.
+        // Only the end of the system prompt and a position near the end of the question: states are
+        // large, and later prompts rarely continue from elsewhere.
         let system = prompt
             .boundaries
             .iter()
             .zip(&prompt.roles)
             .find(|(_, role)| **role == Role::System)
             .map(|(end, _)| *end);
-        let mut places: Vec<usize> =
+        let mut positions: Vec<usize> =
             system.into_iter().chain([prompt.tokens.len().saturating_sub(TAIL_TOKENS)]).collect();
-        places.sort_unstable();
-        places.retain(|place| (num_cached + 1..last).contains(place));
-        places.dedup();
-        places
+        positions.sort_unstable();
+        positions.retain(|position| (num_cached + 1..last).contains(position));
+
+        positions.dedup();
+        positions
     }
 
-    /// Keeps what an answer has computed: in memory as it is, and on disk what is not there yet.
-    pub(crate) fn keep(&mut self, computed: Computed<'_>) {
-        // Purged since it was answered.
-        if self.forget_purged().iter().any(|owner| Some(owner) == computed.owner.as_ref()) {
+    /// Saves the caches of a finished sequence: in memory as they are, and their missing chunks on
+    /// disk.
+    pub(crate) fn save(&mut self, computed: Computed<'_>) {
+        // The conversation was purged while it was being answered.
+        if self.drop_purged().iter().any(|owner| Some(owner) == computed.owner.as_ref()) {
             return;
         }
         let Computed { mut tokens, caches, .. } = computed;
-        let num_held = caches.iter().map(LayerCache::offset).min().unwrap_or(0);
-        if num_held == 0
-            || num_held > tokens.len()
-            || caches.iter().any(|cache| cache.offset() != num_held)
+        let num_cached = caches.iter().map(LayerCache::offset).min().unwrap_or(0);
+        if num_cached == 0
+            || num_cached > tokens.len()
+            || caches.iter().any(|cache| cache.offset() != num_cached)
         {
             return;
         }
-        tokens.truncate(num_held);
+        tokens.truncate(num_cached);
         let namespace = namespace(computed.model, &caches).following(computed.prefix_provenance);
         if let Some(store) = &self.store {
             let (checkpoints, boundaries) = (computed.checkpoints, computed.boundaries);
-            let kept = store.keep(&namespace, &tokens, boundaries, &checkpoints, &caches);
-            if let Err(error) = kept {
-                tracing::warn!(%error, "a prompt cache cannot be copied for keeping");
+            let saved = store.save(&namespace, &tokens, boundaries, &checkpoints, &caches);
+            if let Err(error) = saved {
+                tracing::warn!(%error, "the caches of a sequence could not be copied into chunks");
             }
             if let Some(owner) = &computed.owner {
                 store.cache_ref(
@@ -261,18 +265,19 @@ impl PromptCache {
                 );
             }
         }
-        // What is yet to be computed holds on to what it is computed from, such as the caches of a
-        // whole batch.
+        // A lazy array keeps its inputs alive, such as the caches of a whole batch: evaluate it
+        // now.
         if let Err(error) = eval(caches.iter().flat_map(LayerCache::arrays)) {
-            tracing::warn!(%error, "a conversation cannot stay in memory");
+            tracing::warn!(%error, "the caches of a conversation could not be kept in memory");
             return;
         }
         self.resident.put(Conversation { namespace, tokens, caches, owner: computed.owner });
         self.enforce_memory_budget();
     }
 
-    /// Drops what the owners have in place that were purged since the last call, and returns them.
-    fn forget_purged(&mut self) -> Vec<String> {
+    /// Drops the resident conversations of owners that were purged since the last call, and returns
+    /// those owners.
+    fn drop_purged(&mut self) -> Vec<String> {
         let purged = self
             .store
             .as_ref()
@@ -281,18 +286,18 @@ impl PromptCache {
         purged
     }
 
-    /// Keeps to the memory budget, which resident conversations and contents share. The
-    /// conversation that ran last stays whatever it takes.
+    /// Evicts until the memory budget holds, which resident conversations and chunk contents share.
+    /// The conversation that ran last stays however large it is.
     fn enforce_memory_budget(&mut self) {
-        let Some(store) = &self.store else { return self.resident.keep_to(0) };
+        let Some(store) = &self.store else { return self.resident.shrink_to(0) };
         let mut state = store.state.lock();
-        self.resident.keep_to(state.index.memory.budget / IN_PLACE_PART);
+        self.resident.shrink_to(state.index.memory.budget / RESIDENT_FRACTION);
         state.index.resident_bytes = self.resident.bytes_without_last();
         state.enforce_memory_budget();
     }
 
-    /// Puts what a file held on the cache state, pinned for `owner`. Fails in words where it is not there
-    /// entirely afterwards.
+    /// Adds the caches of a file as chunks, pinned for `owner`. Fails with a reason if not all of
+    /// them reach the disk.
     pub(crate) fn import(
         &mut self,
         namespace: &Namespace,
@@ -301,32 +306,32 @@ impl PromptCache {
         caches: &[LayerCache],
         owner: &str,
     ) -> Result<(), String> {
-        let store = self.store.as_ref().ok_or("this engine keeps no prompt caches")?;
+        let store = self.store.as_ref().ok_or("this engine has no prompt-cache folder")?;
         if CacheLayout::of(caches).is_none() {
-            return Err("its kind of caches can only be continued from the file, as `cairn generate --prompt-cache-file` does".to_owned());
+            return Err("its kind of cache can only be continued from the file, as `cairn generate --prompt-cache-file` does".to_owned());
         }
         let num_bytes: usize = caches.iter().map(LayerCache::nbytes).sum();
         if !store.state.lock().index.has_room_on_disk(num_bytes as u64) {
             return Err(NO_ROOM.to_owned());
         }
         let boundaries = vec![(tokens.len(), ChunkKind::System)];
-        let kept = store.keep(namespace, &tokens, boundaries, &[], caches);
+        let saved = store.save(namespace, &tokens, boundaries, &[], caches);
         store.cache_ref(owner.to_owned(), namespace, model_name, &tokens, caches, true);
-        // Until the disk has it: only then a budget that is too small shows.
+        // Wait until the chunks are written: a disk budget that is too small shows only then.
         let (reply, answer) = oneshot::channel();
         store.writer.flush(reply);
         let _ = answer.blocking_recv();
-        let why = {
+        let reason = {
             let state = store.state.lock();
             let cache_ref = state
                 .index
                 .refs
                 .get(owner)
                 .filter(|cache_ref| cache_ref.num_tokens == tokens.len());
-            let is_there = cache_ref
+            let is_on_disk = cache_ref
                 .and_then(|cache_ref| cache_ref.chunk_key.as_deref())
                 .is_some_and(|key| state.index.is_on_disk(key));
-            match (kept, is_there, &state.problem) {
+            match (saved, is_on_disk, &state.problem) {
                 (Ok(()), true, _) => return Ok(()),
                 (Err(error), ..) => error.to_string(),
                 (.., Some(problem)) => problem.clone(),
@@ -334,30 +339,30 @@ impl PromptCache {
             }
         };
         CacheHandle::new(store.state.clone()).release(owner);
-        Err(why)
+        Err(reason)
     }
 
-    /// What an owner holds, as caches. Fails in words.
+    /// Restores the caches behind an owner's reference. Fails with a reason.
     pub(crate) fn export(
         &self,
         owner: &str,
         model: Option<&LoadedModel>,
     ) -> Result<Exported, String> {
-        let store = self.store.as_ref().ok_or("this engine keeps no prompt caches")?;
+        let store = self.store.as_ref().ok_or("this engine has no prompt-cache folder")?;
         let (folder, cache_ref, sources) = {
             let state = store.state.lock();
             let cache_ref =
                 state.index.refs.get(owner).filter(|cache_ref| cache_ref.num_tokens > 0).cloned();
-            let cache_ref = cache_ref.ok_or("nothing of it is kept")?;
+            let cache_ref = cache_ref.ok_or("nothing of it is saved")?;
             let path =
                 cache_ref.chunk_key.as_deref().map_or(Vec::new(), |key| state.index.path(key));
             let sources: Vec<Source> =
                 path.into_iter().map(|entry| state.source(entry.record.clone())).collect();
             (state.folder.clone(), cache_ref, sources)
         };
-        // The chunks say themselves what they are, so that no model has to be loaded for it.
+        // The layout is read from a chunk file, so that no model has to be loaded for it.
         let on_disk = sources.iter().find(|source| !source.record.file_hash.is_empty());
-        let written = on_disk.map(|source| {
+        let stored_layout = on_disk.map(|source| {
             chunk_file::layout(&chunk_file::path(
                 &folder,
                 &cache_ref.namespace.model,
@@ -365,14 +370,15 @@ impl PromptCache {
             ))
         });
         let of_model = model.filter(|model| model.fingerprint == cache_ref.namespace.model);
-        let layout = match written {
+        let layout = match stored_layout {
             Some(Ok(layout)) => Some(layout),
             _ => of_model.and_then(|model| {
                 layout(&cache_ref.namespace, model, cache_ref.namespace.kv_format.quantization())
             }),
         };
         let layout = layout.ok_or_else(|| format!("load its model first ({})", cache_ref.model))?;
-        // After an eviction its place may be one that a model cannot go on from.
+        // After an eviction the reference may end at a position that the caches cannot be restored
+        // at.
         let parts = sources.iter().map(|source| PrefixPart {
             num_tokens: source.record.token_ids.len(),
             record: source.record.clone(),
@@ -380,7 +386,7 @@ impl PromptCache {
         let prefix = Prefix { parts: parts.collect(), num_tokens: cache_ref.num_tokens };
         let num_tokens = prefix.num_restorable(needs(&layout), cache_ref.num_tokens);
         if num_tokens == 0 {
-            return Err("a conversation cannot go on from what is left of it".to_owned());
+            return Err("the part that is still saved is too short to continue from".to_owned());
         }
         let caches = restore(&folder, &sources, &layout, num_tokens)
             .map_err(|unusable| unusable.error.to_string())?;
@@ -392,21 +398,21 @@ impl PromptCache {
         Ok(Exported { cache_ref, tokens, caches })
     }
 
-    /// Drops what is in memory as it was left, and of the rest in memory what is on disk too.
+    /// Drops the resident conversations, and the chunk contents that are on disk too.
     pub(crate) fn demote(&mut self) {
-        self.forget_conversations();
+        self.drop_residents();
         if let Some(store) = &self.store {
             store.state.lock().demote();
         }
     }
 
-    /// Drops the conversations that are in memory as they were left.
-    pub(crate) fn forget_conversations(&mut self) {
+    /// Drops the resident conversations.
+    pub(crate) fn drop_residents(&mut self) {
         self.resident.clear();
         self.enforce_memory_budget();
     }
 
-    /// Bytes on disk, and in memory beside the conversation that ran last.
+    /// Bytes on disk, and bytes in memory without the conversation that ran last.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         self.store.as_ref().map_or((0, 0), |store| store.state.lock().bytes())
     }
@@ -416,7 +422,7 @@ impl PromptCache {
             {
                 let mut state = store.state.lock();
                 (state.index.disk.budget, state.index.memory.budget) = (disk_bytes, memory_bytes);
-                // It may have been the budget.
+                // The budget may have been the problem.
                 state.problem = None;
             }
             store.writer.enforce_budgets();
@@ -424,7 +430,7 @@ impl PromptCache {
         self.enforce_memory_budget();
     }
 
-    /// Answers when everything queued until now is on disk.
+    /// Replies when everything queued until now is on disk.
     pub(crate) fn flush(&mut self, reply: oneshot::Sender<Result<(), EngineError>>) {
         match &self.store {
             Some(store) => store.writer.flush(reply),
@@ -434,15 +440,15 @@ impl PromptCache {
         }
     }
 
-    /// Files what is queued and ends the writer thread. What only memory holds then is lost, and
-    /// whoever holds a place in it hears why.
+    /// Writes what is queued and ends the writer thread. Chunks that could not be written are lost,
+    /// and the references to them note the reason.
     pub(crate) fn close(self) {
         if let Some(store) = self.store {
             store.writer.close();
             let mut state = store.state.lock();
             let reason = match &state.problem {
-                Some(problem) => format!("it was not stored, because {problem}"),
-                None => "it was not stored on disk, only in memory".to_owned(),
+                Some(problem) => format!("it was not saved, because {problem}"),
+                None => "it was not saved on disk, only in memory".to_owned(),
             };
             let removed = state.index.remove_unwritten(&reason, now_ms());
             state.discard(removed, &reason);

@@ -1,4 +1,4 @@
-//! Who holds which place among the chunks, and what they share.
+//! References of owners to chunks, and which chunks they share.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,79 +6,82 @@ use std::sync::Arc;
 use super::index::ChunkIndex;
 use crate::records::{CacheEvent, CacheRef, Loss};
 
-/// Between an owner and the last chunk of a place that the owner has left: an earlier branch of a
-/// conversation, or what another model read of it. References of such names let it be found again when
-/// all of the owner's is to go. Nobody outside sees them but as rows.
+/// Separates an owner's name from a chunk key in the name of a stale reference: one to a position
+/// that the owner has moved away from, such as an earlier branch of a conversation, or the same
+/// conversation read by another model. Stale references let a purge find these chunks. They are
+/// stored as rows, but callers never see them.
 const STALE: &str = "#stale:";
 
-/// Whose a reference is by its owner's name, which says more where the owner has left the place: such
-/// references are rows like others, and nothing else.
+/// The owner that a reference belongs to: its name, without the suffix of a stale reference.
 pub fn owner_of(owner: &str) -> &str {
     owner.split(STALE).next().unwrap_or(owner)
 }
 
-/// What a reference holds, as far as it is there.
+/// The chunks behind a reference, as far as they are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefUsage {
     /// The reference.
     pub cache_ref: CacheRef,
-    /// Bytes of the chunks before its place.
+    /// Bytes of all its chunks.
     pub bytes: u64,
-    /// Bytes of those that no one else holds.
+    /// Bytes of the chunks that no other owner refers to.
     pub own_bytes: u64,
-    /// Whether the contents of all of them are in memory.
+    /// Whether the contents of all its chunks are in memory.
     pub is_in_memory: bool,
-    /// Other owners that hold some of the same chunks.
+    /// Other owners that refer to some of the same chunks.
     pub shared_with: Vec<String>,
-    /// When its last chunk was read or written, in milliseconds since the Unix epoch.
+    /// When its last chunk was used or written, in milliseconds since the Unix epoch.
     pub last_used_at_ms: i64,
 }
 
 impl ChunkIndex {
-    /// Moves a reference, or makes it. What it lost is forgotten: whoever sets it has what there is.
+    /// Sets or moves a reference; its loss is cleared. A position that it moves away from stays
+    /// referenced by a stale reference.
     pub(super) fn set_ref(&mut self, cache_ref: CacheRef) {
-        let (owner, left) = (cache_ref.owner.clone(), self.refs.get(&cache_ref.owner).cloned());
+        let (owner, previous) = (cache_ref.owner.clone(), self.refs.get(&cache_ref.owner).cloned());
         self.unresolved_refs.remove(&owner);
         self.put_ref(cache_ref);
-        let left = left.and_then(|left| Some((left.chunk_key.clone()?, left)));
-        if let Some((key, left)) = left
+        let previous = previous.and_then(|previous| Some((previous.chunk_key.clone()?, previous)));
+        if let Some((key, previous)) = previous
             && !self.is_used_by(&owner, &key)
         {
             self.put_ref(CacheRef {
                 owner: format!("{owner}{STALE}{key}"),
                 is_pinned: false,
                 loss: None,
-                ..left
+                ..previous
             });
         }
-        // Those that the owner has come back to, or that stand on the way to another.
-        for left in self.stale_refs_of(&owner) {
-            self.remove_if_redundant(&left);
+        // Drop the stale references to positions that the owner has returned to, or that another
+        // covers.
+        for stale in self.stale_refs_of(&owner) {
+            self.remove_if_redundant(&stale);
         }
     }
 
-    /// The references of the places that an owner has left.
+    /// The names of an owner's stale references.
     pub(super) fn stale_refs_of(&self, owner: &str) -> Vec<String> {
         let first = format!("{owner}{STALE}");
         self.refs
             .range(first.clone()..)
-            .map(|(left, _)| left)
-            .take_while(|left| left.starts_with(&first))
+            .map(|(name, _)| name)
+            .take_while(|name| name.starts_with(&first))
             .cloned()
             .collect()
     }
 
-    /// A reference from a caller's rows. A chunk that is not there was lost while nobody looked.
+    /// Adds a reference from a caller's rows. If its chunk is missing, the reference notes the
+    /// loss.
     pub(super) fn restore_ref(&mut self, mut cache_ref: CacheRef) {
         if cache_ref.chunk_key.as_ref().is_some_and(|key| !self.contains(key)) {
-            let reason = "its file was not there any more".to_owned();
+            let reason = "its file is missing".to_owned();
             let loss = Loss { num_tokens: cache_ref.num_tokens, reason, at_ms: super::now_ms() };
             cache_ref.loss.get_or_insert(loss);
             (cache_ref.chunk_key, cache_ref.num_tokens) = (None, 0);
             self.changed_refs.insert(cache_ref.owner.clone());
         }
         self.unlink(&cache_ref.owner);
-        // Nothing is left of what was left.
+        // A stale reference without a chunk has no use.
         if cache_ref.chunk_key.is_some() || owner_of(&cache_ref.owner) == cache_ref.owner {
             self.reference(&Arc::from(cache_ref.owner.as_str()), cache_ref.chunk_key.as_deref());
             self.refs.insert(cache_ref.owner.clone(), cache_ref);
@@ -87,14 +90,14 @@ impl ChunkIndex {
         }
     }
 
-    /// Forgets a reference; its chunks stay until they are evicted.
+    /// Removes a reference; its chunks stay until they are evicted.
     pub(super) fn remove_ref(&mut self, owner: &str) {
         if self.unlink(owner) {
             self.changed_refs.insert(owner.to_owned());
         }
     }
 
-    /// Drops a reference without telling so; whether there was one.
+    /// Removes a reference without recording the change; returns whether there was one.
     pub(super) fn unlink(&mut self, owner: &str) -> bool {
         self.unresolved_refs.remove(owner);
         let Some(cache_ref) = self.refs.remove(owner) else { return false };
@@ -120,7 +123,7 @@ impl ChunkIndex {
         self.refs.insert(cache_ref.owner.clone(), cache_ref);
     }
 
-    /// Notes that `owner` holds a chunk and all before it.
+    /// Adds `owner` to the owners of a chunk and of all its ancestors.
     pub(super) fn reference(&mut self, owner: &Arc<str>, chunk_key: Option<&str>) {
         let mut next = chunk_key;
         while let Some(record) =
@@ -136,22 +139,22 @@ impl ChunkIndex {
         }
     }
 
-    /// Who holds a chunk, because their reference stands at it or behind it.
+    /// The owners of references to a chunk or to one of its descendants.
     pub(super) fn owners_of(&self, key: &str) -> impl Iterator<Item = &Arc<str>> {
         self.owners_of.get(key).into_iter().flatten()
     }
 
-    /// Whether nobody but `owner` holds a chunk.
+    /// Whether only `owner` refers to a chunk, stale references included.
     pub(super) fn is_used_only_by(&self, owner: &str, key: &str) -> bool {
-        self.owners_of(key).all(|holder| owner_of(holder) == owner)
+        self.owners_of(key).all(|other| owner_of(other) == owner)
     }
 
-    /// Whether the reference of this very name holds a chunk.
+    /// Whether the reference of exactly this name covers a chunk.
     fn is_used_by(&self, owner: &str, key: &str) -> bool {
         self.owners_of.get(key).is_some_and(|owners| owners.contains(owner))
     }
 
-    /// Lets a reference fall back to before its last chunk, which is gone.
+    /// Moves a reference back to before its last chunk, which was removed for `reason`.
     pub(super) fn move_back(
         &mut self,
         owner: &str,
@@ -170,19 +173,18 @@ impl ChunkIndex {
         }
     }
 
-    /// Forgets the reference of a place that was left where nothing is left of it, or something else
-    /// of its owner's holds it.
-    fn remove_if_redundant(&mut self, left: &str) {
-        let key = self.refs.get(left).and_then(|cache_ref| cache_ref.chunk_key.as_deref());
+    /// Removes a stale reference that has no chunk any more, or whose chunk another reference of
+    /// the same owner covers.
+    fn remove_if_redundant(&mut self, stale: &str) {
+        let key = self.refs.get(stale).and_then(|cache_ref| cache_ref.chunk_key.as_deref());
         if key.is_none_or(|key| {
-            self.owners_of(key)
-                .any(|holder| **holder != *left && owner_of(holder) == owner_of(left))
+            self.owners_of(key).any(|other| **other != *stale && owner_of(other) == owner_of(stale))
         }) {
-            self.remove_ref(left);
+            self.remove_ref(stale);
         }
     }
 
-    /// Keeps a reference's chunks whatever the budgets say, or no longer.
+    /// Pins a reference, so that its chunks are never evicted, or unpins it.
     pub(super) fn pin(&mut self, owner: &str, is_pinned: bool) {
         if let Some(cache_ref) = self.refs.get_mut(owner)
             && cache_ref.is_pinned != is_pinned
@@ -192,21 +194,21 @@ impl ChunkIndex {
         }
     }
 
-    /// Whether a pinned reference holds this chunk.
+    /// Whether a pinned reference covers this chunk.
     pub(super) fn is_pinned(&self, key: &str) -> bool {
         self.owners_of(key)
             .any(|owner| self.refs.get(&**owner).is_some_and(|cache_ref| cache_ref.is_pinned))
     }
 
-    /// What has become of the references that have changed since the last call, as far as it survives
-    /// a crash: where chunks are yet to be written, a reference stands before them.
+    /// Events for the references that have changed since the last call, as they would survive a
+    /// crash: where the last chunks are not written yet, the event names the last written one.
     pub(super) fn take_changed_refs(&mut self) -> Vec<CacheEvent> {
-        let moved = std::mem::take(&mut self.changed_refs);
-        let told = moved.into_iter().map(|owner| match self.refs.get(&owner) {
+        let changed = std::mem::take(&mut self.changed_refs);
+        let events = changed.into_iter().map(|owner| match self.refs.get(&owner) {
             Some(cache_ref) => CacheEvent::RefSet(self.on_disk(cache_ref)),
             None => CacheEvent::RefRemoved { owner },
         });
-        told.collect()
+        events.collect()
     }
 
     fn on_disk(&self, cache_ref: &CacheRef) -> CacheRef {
@@ -217,33 +219,34 @@ impl ChunkIndex {
         CacheRef { chunk_key, num_tokens, ..cache_ref.clone() }
     }
 
-    /// Notes that a chunk is on disk: references that stand at it were told to stand before it.
+    /// Marks the references that end at a chunk as changed once it is on disk: their last event
+    /// named a chunk before it.
     pub(super) fn mark_refs_at(&mut self, key: &str) {
-        let stands_at = |owner: &&Arc<str>| {
+        let ends_at = |owner: &&Arc<str>| {
             self.refs
                 .get(&***owner)
                 .is_some_and(|cache_ref| cache_ref.chunk_key.as_deref() == Some(key))
         };
         let at: Vec<String> =
-            self.owners_of(key).filter(stands_at).map(|owner| owner.to_string()).collect();
+            self.owners_of(key).filter(ends_at).map(|owner| owner.to_string()).collect();
         self.changed_refs.extend(at);
     }
 
-    /// What every owner holds at their place.
+    /// The usage of every reference that is not stale.
     pub(super) fn ref_usages(&self) -> Vec<RefUsage> {
         let refs =
             self.refs.values().filter(|cache_ref| owner_of(&cache_ref.owner) == cache_ref.owner);
         refs.map(|cache_ref| self.usage_of(cache_ref)).collect()
     }
 
-    /// What one reference holds.
+    /// The usage of one reference.
     pub(super) fn ref_usage(&self, owner: &str) -> Option<RefUsage> {
         self.refs.get(owner).map(|cache_ref| self.usage_of(cache_ref))
     }
 
     fn usage_of(&self, cache_ref: &CacheRef) -> RefUsage {
         let path = cache_ref.chunk_key.as_deref().map_or(Vec::new(), |key| self.path(key));
-        // Who shares more stands first: all that share a chunk share those before it.
+        // Walk from the end, so that the owners that share the most come first.
         let mut known = BTreeSet::new();
         let others = path
             .iter()
@@ -265,5 +268,5 @@ impl ChunkIndex {
     }
 }
 
-/// More would be a list that nobody reads.
+/// A longer list would not be read.
 const MAX_SHARED_WITH: usize = 8;

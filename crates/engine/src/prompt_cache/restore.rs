@@ -1,5 +1,5 @@
-//! Stored chunks back into caches: read and checked on threads beside the engine's, which copies
-//! them to their places meanwhile.
+//! Restores caches from stored chunks. Other threads read and check the files while the engine's
+//! thread assembles the caches.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,27 +11,27 @@ use cairn_lm::cache::chunk_state::{CacheAssembler, CacheLayout};
 use super::chunk_file::{ChunkContents, ChunkError};
 use crate::records::ChunkRecord;
 
-/// A chunk to restore from: its contents, where they are in memory.
+/// A chunk to restore from, with its contents if they are in memory.
 pub(super) struct Source {
     pub(super) record: ChunkRecord,
     pub(super) contents: Option<Arc<ChunkContents>>,
 }
 
-/// A chunk that cannot be used, and why.
+/// A chunk that cannot be used, with the reason.
 #[derive(Debug)]
 pub(super) struct Unusable {
     pub(super) key: String,
     pub(super) error: ChunkError,
 }
 
-/// More readers would only wait for the disk, or for the memory that they fill.
+/// The most reader threads: more would only wait for the disk or for memory.
 const MAX_READERS: usize = 4;
 
-/// Caches of the first `num_tokens` tokens of the conversation that `sources` hold, in order from
-/// its beginning.
+/// Restores the caches of the first `num_tokens` tokens from `sources`, which are in order from the
+/// root.
 ///
-/// No chunk is used before its contents have been checked against the hash that was taken when it
-/// was written. What is in memory has never left it.
+/// A file's contents are used only after their hash has been compared with the one taken when the
+/// file was written. Contents in memory need no check.
 pub(super) fn restore(
     folder: &Path,
     sources: &[Source],
@@ -40,10 +40,10 @@ pub(super) fn restore(
 ) -> Result<Vec<LayerCache>, Unusable> {
     let wanted: Vec<&Source> =
         sources.iter().filter(|source| source.record.start < num_tokens).collect();
-    let mut joiner = CacheAssembler::new(layout, num_tokens);
+    let mut assembler = CacheAssembler::new(layout, num_tokens);
     let mut add = |source: &Source, contents: &ChunkContents| {
         let added =
-            joiner.add(source.record.start, source.record.stop(), |name| contents.tensor(name));
+            assembler.add(source.record.start, source.record.stop(), |name| contents.tensor(name));
         added.map_err(|error| Unusable { key: source.record.key.clone(), error: error.into() })
     };
     let on_disk: Vec<&Source> =
@@ -54,7 +54,7 @@ pub(super) fn restore(
         .min(on_disk.len());
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        // One chunk waits for each reader: what is read ahead stays small.
+        // At most one chunk per reader is read ahead, to bound the memory.
         let (sender, contents) = mpsc::sync_channel(num_readers);
         for _ in 0..num_readers {
             let (sender, next, on_disk) = (sender.clone(), &next, &on_disk);
@@ -81,5 +81,5 @@ pub(super) fn restore(
         Ok(())
     })?;
     let last = wanted.last().map_or_else(String::new, |source| source.record.key.clone());
-    joiner.finish().map_err(|error| Unusable { key: last, error: error.into() })
+    assembler.finish().map_err(|error| Unusable { key: last, error: error.into() })
 }

@@ -1,6 +1,5 @@
-//! What is kept, in memory and on disk: the index and the contents that it speaks of. Shared by the
-//! engine's thread, which takes from it and adds to it, the writer thread, which writes, and
-//! whoever looks in.
+//! The state of the prompt cache: the index, and the chunk contents in memory. Shared by the
+//! engine's thread, which looks up and adds chunks, the writer thread, and [`super::view`].
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,11 +15,11 @@ use super::writer::WriteJob;
 use crate::EngineStatus;
 use crate::records::{CacheEvent, CacheOptions, ChunkRecord};
 
-/// The index, the contents in memory, and how well it all serves.
+/// The index, the contents in memory, and the figures of use.
 ///
-/// - `contents` are there exactly for the chunks that the index says are in memory.
-/// - A file leaves the budget when its chunk leaves the index; the writer removes such files before it
-///   writes another, so that the budget holds on the disk too.
+/// - `contents` has an entry exactly for the chunks that the index says are in memory.
+/// - The bytes of a file leave the budget when its chunk leaves the index. The writer removes such
+///   files before it writes another, so that the budget holds on the disk too.
 #[derive(Debug)]
 pub(super) struct CacheState {
     pub(super) folder: PathBuf,
@@ -28,21 +27,21 @@ pub(super) struct CacheState {
     pub(super) contents: HashMap<String, Arc<ChunkContents>>,
     /// Bytes of chunks that wait to be written.
     pub(super) pending_bytes: u64,
-    /// Chunks that are gone from the index and whose files are yet to be removed.
+    /// Chunks that were removed from the index and whose files are not removed yet.
     pub(super) doomed: Vec<Doomed>,
-    /// Rows that contradict themselves. Their files may be sound.
+    /// Rows that contradict themselves. Their files may be intact.
     pub(super) invalid: Vec<ChunkRecord>,
-    /// Why chunks could not be written lately.
+    /// The reason why recent chunks could not be written, if any.
     pub(super) problem: Option<String>,
-    /// Owners of conversations that are not to stay in place, for the engine's thread.
+    /// Owners that were purged, whose resident conversations the engine's thread has yet to drop.
     pub(super) purged: Vec<String>,
     pub(super) figures: CacheFigures,
-    /// None once the engine has shut down: whoever writes rows waits for the end of the events.
+    /// None once the engine has shut down, because the receiver waits for the end of the events.
     events: Option<mpsc::UnboundedSender<CacheEvent>>,
     jobs: std_mpsc::Sender<WriteJob>,
 }
 
-/// Files that are to be removed together, and why.
+/// Files to remove together, with the reason.
 #[derive(Debug)]
 pub(super) struct Doomed {
     pub(super) files: Vec<ChunkRecord>,
@@ -61,30 +60,30 @@ pub(super) fn is_valid(record: &ChunkRecord) -> bool {
         && key_of(record) == record.key
 }
 
-/// No context is as long.
+/// Far longer than any context.
 const MAX_POSITION: usize = 1 << 40;
 
-/// How well the prompt cache has served since the engine started.
+/// Counters of the prompt cache's use since the engine started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheFigures {
     /// Prompts that were looked up.
     pub num_lookups: u64,
-    /// Their tokens.
+    /// The tokens of these prompts.
     pub num_prompt_tokens: u64,
-    /// Those that did not have to be computed.
+    /// Tokens of these prompts that did not have to be computed.
     pub num_cached_tokens: u64,
 }
 
-/// The cache state with whoever waits for it or looks at it.
+/// The cache state behind its lock, with the channels that report its changes.
 #[derive(Debug, Clone)]
 pub(super) struct SharedCacheState(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<CacheState>,
-    /// Rings when something has been written.
+    /// Notified when the writer has finished a chunk.
     written: Condvar,
-    /// Where everybody sees how much there is.
+    /// Publishes the bytes on disk and in memory.
     status: watch::Sender<EngineStatus>,
 }
 
@@ -122,18 +121,18 @@ impl SharedCacheState {
         self.0.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Waits until at most `bytes` wait to be written.
+    /// Blocks until at most `bytes` wait to be written.
     pub(super) fn wait_until_pending_is_at_most(&self, bytes: u64) {
         let state = self.0.written.wait_while(self.lock(), |state| state.pending_bytes > bytes);
         drop(state.unwrap_or_else(|poisoned| poisoned.into_inner()));
     }
 
-    /// Publishes how much there is: the engine's thread does with every answer, but others change
-    /// it while that one is idle.
+    /// Publishes the bytes on disk and in memory. The engine's thread does so with every answer,
+    /// but other threads change them while it is idle.
     pub(super) fn publish(&self) {
         self.0.status.send_if_modified(|status| {
-            // Asked while no one else can publish, so that an older figure never replaces a newer
-            // one.
+            // Read while no other thread can publish, so that an older figure never replaces a
+            // newer one.
             let (disk, memory) = self.lock().bytes();
             let before = (
                 std::mem::replace(&mut status.cache_disk_bytes, disk),
@@ -143,14 +142,14 @@ impl SharedCacheState {
         });
     }
 
-    /// Wakes whoever waits for the writer.
+    /// Wakes the threads that wait for the writer.
     pub(super) fn notify_written(&self) {
         self.0.written.notify_all();
     }
 }
 
 impl CacheState {
-    /// Asks the writer; false where it has ended.
+    /// Sends a job to the writer; false if it has ended.
     pub(super) fn send(&self, job: WriteJob) -> bool {
         self.jobs.send(job).is_ok()
     }
@@ -161,31 +160,31 @@ impl CacheState {
         }
     }
 
-    /// Tells nothing any more.
+    /// Closes the channel of events.
     pub(super) fn end_events(&mut self) {
         self.events = None;
     }
 
-    /// Tells which references have changed.
+    /// Sends an event for each reference that has changed.
     pub(super) fn emit_refs(&mut self) {
         for event in self.index.take_changed_refs() {
             self.emit(event);
         }
     }
 
-    /// Notes that chunks were used now.
+    /// Records that chunks were used now.
     pub(super) fn touch(&mut self, keys: Vec<String>) {
         let at_ms = self.index.next_use_ms(now_ms());
         self.index.touch(&keys, at_ms);
         self.emit(CacheEvent::Touched { keys, at_ms });
     }
 
-    /// A chunk to restore from.
+    /// A chunk to restore from, with its contents if they are in memory.
     pub(super) fn source(&self, record: ChunkRecord) -> Source {
         Source { contents: self.contents.get(&record.key).cloned(), record }
     }
 
-    /// Adds a chunk whose contents are in memory and wait to be written, unless nothing is.
+    /// Adds a chunk with its contents; `is_pending` says that they wait to be written.
     pub(super) fn add(
         &mut self,
         record: ChunkRecord,
@@ -201,19 +200,19 @@ impl CacheState {
         }
     }
 
-    /// Ends the waiting of a chunk, whether it was written or not.
+    /// Marks a chunk as no longer pending, whether it was written or not.
     pub(super) fn end_pending(&mut self, key: &str, bytes: u64) {
         self.index.set_pending(key, false);
         self.pending_bytes -= bytes;
     }
 
-    /// Gives up what the index has just removed: the contents at once, the files on the writer's
-    /// thread, so that nothing else waits while thousands of them go.
+    /// Drops the contents of chunks that were just removed from the index, and leaves their files
+    /// to the writer's thread, so that no other thread waits while thousands are removed.
     pub(super) fn discard(&mut self, removed: Vec<ChunkRecord>, reason: &str) {
         let mut files = Vec::new();
         for record in removed {
             self.contents.remove(&record.key);
-            // What was never on disk has neither file nor row.
+            // A chunk that was never on disk has neither a file nor a row.
             if !record.file_hash.is_empty() {
                 files.push(record);
             }
@@ -225,10 +224,10 @@ impl CacheState {
         self.emit_refs();
     }
 
-    /// The files that are to be removed.
+    /// The paths of all doomed files.
     pub(super) fn doomed_paths(&self) -> Vec<PathBuf> {
         let files = self.doomed.iter().flat_map(|doomed| &doomed.files);
-        // A chunk that was computed again meanwhile is written after this.
+        // A chunk that was computed again meanwhile is written after these are removed.
         files
             .map(|record| chunk_file::path(&self.folder, &record.namespace.model, &record.key))
             .collect()
@@ -248,12 +247,12 @@ impl CacheState {
         self.doomed.iter().flat_map(|doomed| &doomed.files).any(|record| record.key == key)
     }
 
-    /// Bytes on disk, and in memory beside the conversation that ran last.
+    /// Bytes on disk, and bytes in memory without the conversation that ran last.
     pub(super) fn bytes(&self) -> (u64, u64) {
         (self.index.disk.bytes, self.index.bytes_in_memory())
     }
 
-    /// Keeps to both budgets, as far as what is pinned or waits to be written allows.
+    /// Evicts until both budgets hold, as far as pinned and pending chunks allow.
     pub(super) fn enforce_budgets(&mut self) {
         self.enforce_memory_budget();
         let removed = self.index.enforce_disk_budget(now_ms());
@@ -261,7 +260,7 @@ impl CacheState {
         self.emit_refs();
     }
 
-    /// Keeps to the memory budget, as far as what waits to be written allows.
+    /// Evicts until the memory budget holds, as far as pending chunks allow.
     pub(super) fn enforce_memory_budget(&mut self) {
         let (dropped, removed) = self.index.make_room_in_memory(now_ms());
         for key in dropped {
@@ -270,14 +269,14 @@ impl CacheState {
         self.discard(removed, super::eviction::MEMORY_BUDGET);
     }
 
-    /// Gives up contents in memory that are on disk too.
+    /// Drops the contents of chunks that are on disk too.
     pub(super) fn demote(&mut self) {
         for key in self.index.demote() {
             self.contents.remove(&key);
         }
     }
 
-    /// Forgets a chunk that cannot be used, and what continues it.
+    /// Removes a chunk that cannot be used, and its descendants.
     pub(super) fn forget(&mut self, key: &str, reason: &str) {
         let removed = self.index.remove_with_descendants(key, reason, now_ms());
         self.discard(removed, reason);

@@ -1,5 +1,5 @@
-//! The prompt cache as people look at it: the tree of what is kept, who holds what, and how much of
-//! the budgets is used.
+//! The prompt cache as the window and the command line see it: the tree of chunks, the references
+//! to them, and the use of the budgets.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,8 +13,8 @@ use super::writer::{Repaired, WriteJob};
 use crate::records::{CacheRef, ChunkKind, ChunkRecord};
 use tokio::sync::oneshot;
 
-/// A run of chunks that only one other continues, of one kind, with nobody's place in it but at its
-/// end.
+/// A path of chunks of one kind that are each the only child of the one before, with references
+/// only at its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheNode {
     /// The key of its last chunk.
@@ -23,7 +23,7 @@ pub struct CacheNode {
     pub parent_key: Option<String>,
     /// The model's fingerprint.
     pub fingerprint: String,
-    /// Whether its tokens only stand for what a file held without saying.
+    /// Whether its token ids are unknown: the imported file did not name them.
     pub is_opaque: bool,
     /// Position of its first token.
     pub start: usize,
@@ -31,11 +31,11 @@ pub struct CacheNode {
     pub token_ids: Vec<u32>,
     /// Bytes of its chunks.
     pub bytes: u64,
-    /// Whose words they are.
+    /// The role of the message that its tokens belong to.
     pub kind: ChunkKind,
     /// Whether the contents of all its chunks are in memory.
     pub is_in_memory: bool,
-    /// How often a conversation went on behind its last chunk, or from it.
+    /// How often a prompt continued from its last chunk.
     pub hits: u64,
     /// When that was last, in milliseconds since the Unix epoch.
     pub last_used_at_ms: i64,
@@ -45,29 +45,29 @@ pub struct CacheNode {
     pub is_pinned: bool,
 }
 
-/// Everything that is kept.
+/// The whole prompt cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheView {
-    /// Bytes on disk, and the most that may be there.
+    /// Bytes on disk, and their budget.
     pub disk: (u64, u64),
-    /// Bytes in memory beside the conversation that ran last, and the most that may be there.
+    /// Bytes in memory without the conversation that ran last, and their budget.
     pub memory: (u64, u64),
     /// How many chunks there are.
     pub num_chunks: usize,
     /// Depth first; among siblings the one used last comes first.
     pub nodes: Vec<CacheNode>,
-    /// Nodes left out because there are too many.
+    /// The number of nodes beyond the limit, which are left out.
     pub num_hidden_nodes: usize,
-    /// The names of the models that read it, by their fingerprints.
+    /// The names of the models that computed the chunks, by fingerprint.
     pub models: BTreeMap<String, String>,
-    /// How well it has served.
+    /// Counters of its use.
     pub figures: CacheFigures,
-    /// Why chunks could not be written lately.
+    /// The reason why recent chunks could not be written, if any.
     pub problem: Option<String>,
 }
 
-/// A way to look at the prompt cache, and to change what it keeps, without waiting for the engine's
-/// thread.
+/// A handle for other threads, to look at the prompt cache and to pin, purge or remove parts of it
+/// without waiting for the engine's thread.
 #[derive(Debug, Clone)]
 pub struct CacheHandle(SharedCacheState);
 
@@ -76,7 +76,7 @@ impl CacheHandle {
         CacheHandle(state)
     }
 
-    /// Everything, as at most `max_nodes` nodes.
+    /// The whole prompt cache, as at most `max_nodes` nodes.
     pub fn view(&self, max_nodes: usize) -> CacheView {
         let state = self.0.lock();
         let index = &state.index;
@@ -95,27 +95,27 @@ impl CacheHandle {
         }
     }
 
-    /// Why chunks could not be written lately.
+    /// The reason why recent chunks could not be written, if any.
     pub fn problem(&self) -> Option<String> {
         self.0.lock().problem.clone()
     }
 
-    /// What every reference holds.
+    /// The usage of every reference.
     pub fn ref_usages(&self) -> Vec<RefUsage> {
         self.0.lock().index.ref_usages()
     }
 
-    /// What one owner's reference holds; costs the same however many others there are.
+    /// The usage of one owner's reference; the cost does not grow with the number of references.
     pub fn ref_usage(&self, owner: &str) -> Option<RefUsage> {
         self.0.lock().index.ref_usage(owner)
     }
 
-    /// The tokens before a reference's place, as far as they are kept.
+    /// The tokens that a reference covers, as far as they are stored.
     pub fn tokens(&self, owner: &str) -> Vec<u32> {
         self.path(owner).into_iter().flat_map(|record| record.token_ids).collect()
     }
 
-    /// The chunks before a reference's place, from the first of the conversation on.
+    /// The chunks that a reference covers, from the root on.
     pub fn path(&self, owner: &str) -> Vec<ChunkRecord> {
         let state = self.0.lock();
         let key = state.index.refs.get(owner).and_then(|cache_ref| cache_ref.chunk_key.clone());
@@ -124,8 +124,8 @@ impl CacheHandle {
         })
     }
 
-    /// Lets `owner` hold the same place as `other`, pinned or not; false where `other` holds
-    /// nothing.
+    /// Sets `owner`'s reference to the same chunk as `other`'s; false if `other` refers to no
+    /// chunk.
     pub fn copy_ref(&self, other: &str, owner: &str, is_pinned: bool) -> bool {
         let mut state = self.0.lock();
         let Some(cache_ref) =
@@ -140,14 +140,14 @@ impl CacheHandle {
         true
     }
 
-    /// Keeps what a reference holds whatever the budgets say, or no longer.
+    /// Pins a reference, so that its chunks are never evicted, or unpins it.
     pub fn pin(&self, owner: &str, is_pinned: bool) {
         let mut state = self.0.lock();
         state.index.pin(owner, is_pinned);
         state.emit_refs();
     }
 
-    /// Forgets a reference; what it held stays until it is evicted.
+    /// Removes a reference; its chunks stay until they are evicted.
     pub fn remove_ref(&self, owner: &str) {
         let mut state = self.0.lock();
         state
@@ -160,29 +160,29 @@ impl CacheHandle {
         state.emit_refs();
     }
 
-    /// Removes what only `owner` holds, files included, also where its place was before; returns
-    /// the bytes.
+    /// Removes the chunks that only `owner` refers to, now or earlier, with their files; returns
+    /// their bytes.
     pub fn purge(&self, owner: &str) -> u64 {
         self.0.lock().purged.push(owner.to_owned());
         self.discard(PURGED, |index| index.purge(owner, now_ms()))
     }
 
-    /// Removes what only `owner` holds, and its reference; returns the bytes.
+    /// Removes the chunks that only `owner` refers to, and its reference; returns their bytes.
     pub fn release(&self, owner: &str) -> u64 {
         let bytes = self.purge(owner);
         self.remove_ref(owner);
         bytes
     }
 
-    /// Removes a node, as [`CacheNode::key`] names it, and what continues it; returns the bytes,
-    /// none where there is no such node.
+    /// Removes the node with this [`CacheNode::key`] and its descendants; returns their bytes, none
+    /// if there is no such node.
     pub fn remove(&self, key: &str) -> Option<u64> {
         self.0.lock().index.get(key)?;
         Some(self.discard(PURGED, |index| index.remove_with_descendants(key, PURGED, now_ms())))
     }
 
-    /// Takes over what another program did to the same folder: chunks and references that it added,
-    /// and chunks that it removed, which are those without a record and without a file.
+    /// Adopts the changes that another program made to the same folder: chunks and references that
+    /// it added, and chunks that it removed, which have neither a row nor a file any more.
     pub fn adopt(&self, mut chunks: Vec<ChunkRecord>, refs: Vec<CacheRef>) {
         let mut state = self.0.lock();
         let known: HashSet<&str> = chunks.iter().map(|record| record.key.as_str()).collect();
@@ -197,8 +197,8 @@ impl CacheHandle {
         for key in gone {
             state.forget(&key, "removed by another program");
         }
-        // Beginnings first. What has gone since the rows were read is not there, nor is what
-        // continues it.
+        // Parents first. A chunk whose file was removed after the rows were read is skipped, and so
+        // are its descendants.
         chunks.retain(is_valid);
         chunks.sort_by_key(|record| record.start);
         for record in chunks {
@@ -223,9 +223,9 @@ impl CacheHandle {
         self.0.publish();
     }
 
-    /// As [`CacheHandle::adopt`], for a program that only looks on: places, pins and times of use
+    /// As [`CacheHandle::adopt`], for a program that only reads: references, pins and times of use
     /// become those of the rows.
-    pub fn take_over(&self, chunks: Vec<ChunkRecord>, refs: Vec<CacheRef>) {
+    pub fn adopt_all(&self, chunks: Vec<ChunkRecord>, refs: Vec<CacheRef>) {
         {
             let mut state = self.0.lock();
             refs.iter().for_each(|cache_ref| {
@@ -247,7 +247,7 @@ impl CacheHandle {
         self.adopt(chunks, refs);
     }
 
-    /// Waits until everything queued for the disk is done: chunks written, files removed.
+    /// Waits until all queued chunks are written and all queued files are removed.
     pub async fn flush(&self) {
         let (reply, answer) = oneshot::channel();
         if self.0.lock().send(WriteJob::Flush(reply)) {
@@ -255,8 +255,8 @@ impl CacheHandle {
         }
     }
 
-    /// Rebuilds the records of chunk files that no record names, and removes files of Cairn's own
-    /// that are damaged or continue nothing. None once the engine has shut down.
+    /// Rebuilds the records of chunk files that have none, and removes Cairn's own files that are
+    /// damaged or have no parent. None once the engine has shut down.
     pub async fn repair(&self) -> Option<Repaired> {
         let (reply, answer) = oneshot::channel();
         if !self.0.lock().send(WriteJob::Repair(reply)) {
@@ -265,12 +265,12 @@ impl CacheHandle {
         answer.await.ok()
     }
 
-    /// Removes all that no pinned reference holds; returns the bytes.
+    /// Removes every chunk that no pinned reference needs; returns their bytes.
     pub fn clear(&self) -> u64 {
         self.discard(CLEARED, |index| index.clear(now_ms()))
     }
 
-    /// Lets go of what `remove` removes; returns the bytes.
+    /// Discards the chunks that `remove` takes from the index; returns their bytes.
     fn discard(
         &self,
         reason: &str,
@@ -287,7 +287,7 @@ impl CacheHandle {
     }
 }
 
-/// The first nodes, depth first, and how many there are beside them.
+/// The first `max_nodes` nodes, depth first, and the number of the others.
 fn nodes(index: &ChunkIndex, max_nodes: usize) -> (Vec<CacheNode>, usize) {
     let mut owners: BTreeMap<&str, Vec<&CacheRef>> = BTreeMap::new();
     for cache_ref in index.refs.values() {
@@ -301,7 +301,7 @@ fn nodes(index: &ChunkIndex, max_nodes: usize) -> (Vec<CacheNode>, usize) {
         (entry.record.last_used_at_ms, std::cmp::Reverse(entry.record.key.clone()))
     };
     roots.sort_by_key(by_use);
-    // The last one is taken first.
+    // A stack: the last is visited first.
     let mut pending: Vec<(&Entry, Option<String>)> =
         roots.into_iter().map(|root| (root, None)).collect();
     let (mut nodes, mut num_hidden) = (Vec::new(), 0);
@@ -325,7 +325,7 @@ fn nodes(index: &ChunkIndex, max_nodes: usize) -> (Vec<CacheNode>, usize) {
         let children = loop {
             let record = &entry.record;
             node.key.clone_from(&record.key);
-            // What is not shown is not copied: whoever computes waits for the cache state.
+            // Hidden nodes are not copied, because the engine's thread waits for this lock.
             if nodes.len() < max_nodes {
                 node.token_ids.extend(&record.token_ids);
             }

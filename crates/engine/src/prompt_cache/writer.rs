@@ -1,4 +1,4 @@
-//! The thread that writes and removes chunk files, so that no answer waits for the disk.
+//! The thread that writes and removes chunk files, so that no request waits for the disk.
 
 use std::fs::{self, DirEntry, File};
 use std::path::{Path, PathBuf};
@@ -15,31 +15,31 @@ use super::state::SharedCacheState;
 use crate::EngineError;
 use crate::records::{CacheEvent, ChunkRecord};
 
-/// What the thread is asked to do, in order.
+/// A job for the thread, done in the order of sending.
 #[derive(Debug)]
 pub(super) enum WriteJob {
     /// Writes a chunk whose contents are in memory.
     Write { key: String, bytes: u64, layout: Arc<CacheLayout> },
     /// Removes the files of [`super::state::CacheState::doomed`].
     RemoveFiles,
-    /// Evicts until budgets that have changed are kept.
+    /// Evicts until the budgets hold, after they have changed.
     EnforceBudgets,
-    /// Answers when everything before it is done.
+    /// Replies when every job before it is done.
     Flush(oneshot::Sender<Result<(), EngineError>>),
-    /// Adopts the files that no record names.
+    /// Adopts the files that have no record.
     Repair(oneshot::Sender<Repaired>),
     /// Ends the thread.
     Close,
 }
 
-/// What became of the chunk files that no record named.
+/// What [`super::CacheHandle::repair`] did with chunk files that had no record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Repaired {
     /// Chunks whose records were rebuilt.
     pub num_adopted: usize,
     /// Cairn's own files that were removed: damaged ones, and those without a parent.
     pub num_removed: usize,
-    /// Other files, which were left alone.
+    /// Files of other programs, which were not touched.
     pub num_foreign: usize,
 }
 
@@ -50,8 +50,8 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread. With a `cleanup_lock` it first adopts files that no record names and
-    /// removes what Cairn left unfinished, also in `old_folders`.
+    /// Starts the thread. With a `cleanup_lock` it first adopts chunk files without a record and
+    /// removes Cairn's unfinished files, also in `old_folders`.
     pub(super) fn start(
         state: SharedCacheState,
         (jobs, receiver): (std_mpsc::Sender<WriteJob>, std_mpsc::Receiver<WriteJob>),
@@ -93,7 +93,7 @@ struct WriterThread {
 }
 
 impl WriterThread {
-    /// Puts rows and files in agreement, as far as this program may.
+    /// Reconciles rows and files, as far as this program may: only with the cleanup lock.
     fn begin(&self, cleanup_lock: Option<File>, old_folders: &[PathBuf]) {
         if let Some(lock) = cleanup_lock {
             self.drop_bad_rows();
@@ -106,7 +106,7 @@ impl WriterThread {
                     FileName::Foreign => false,
                 });
                 let _ = fs::remove_file(folder.join(".lock"));
-                // Succeeds only where nothing is left.
+                // Succeeds only if the folder is empty.
                 let _ = fs::remove_dir(folder);
             }
             self.adopt_files();
@@ -144,8 +144,8 @@ impl WriterThread {
         let written = self.write(key, layout);
         let mut state = self.state.lock();
         if let Err(problem) = written {
-            // The chunk stays in memory, and is tried again with the next that continues it.
-            tracing::warn!(%problem, "a prompt cache could not be stored");
+            // The chunk stays in memory, and is tried again with its next descendant.
+            tracing::warn!(%problem, "a chunk of the prompt cache could not be written");
             state.problem = Some(problem);
         }
         state.end_pending(key, bytes);
@@ -155,8 +155,8 @@ impl WriterThread {
         self.state.publish();
     }
 
-    /// Writes a chunk, and before it its ancestors that could not be written earlier. Fails in
-    /// words.
+    /// Writes a chunk, and before it those ancestors that could not be written earlier. Fails with
+    /// a reason.
     fn write(&self, key: &str, layout: &CacheLayout) -> Result<(), String> {
         let unwritten: Vec<String> = {
             let state = self.state.lock();
@@ -173,8 +173,8 @@ impl WriterThread {
         Ok(())
     }
 
-    /// Writes one chunk; false where it has gone. Fails in words, also where there is no room for
-    /// it.
+    /// Writes one chunk; false if it was removed meanwhile. Fails with a reason, also if there is
+    /// no room for it.
     fn write_one(&self, key: &str, layout: &CacheLayout) -> Result<bool, String> {
         let (record, contents, path) = {
             let state = self.state.lock();
@@ -206,7 +206,7 @@ impl WriterThread {
         Ok(true)
     }
 
-    /// Makes room before the file is there, so that the budget holds at every moment.
+    /// Makes room before the file is written, so that the budget holds at every moment.
     fn make_room(&self, bytes: u64, record: &ChunkRecord) -> Result<(), String> {
         {
             let mut state = self.state.lock();
@@ -224,16 +224,16 @@ impl WriterThread {
         self.state.publish();
     }
 
-    /// Removes the files of chunks that are gone from the index, then reports that they are gone:
-    /// while a row is there, so may its file be.
+    /// Removes the files of chunks that were removed from the index, then emits the events: a row
+    /// must exist for as long as its file may.
     fn remove_doomed(&self) {
-        // More may be doomed meanwhile, by other threads; only this one takes them out.
+        // Other threads may add to the list meanwhile; only this one takes from it.
         let (folder, num_groups, doomed) = {
             let state = self.state.lock();
             (state.folder.clone(), state.doomed.len(), state.doomed_paths())
         };
         for path in doomed {
-            // A folder that is a link leads to files that are not Cairn's.
+            // A folder that is a symbolic link leads to files that are not Cairn's.
             if path.parent().is_some_and(|model| is_own_folder(model) && model.starts_with(&folder))
             {
                 let _ = fs::remove_file(path);
@@ -242,33 +242,33 @@ impl WriterThread {
         self.state.lock().emit_removed(num_groups);
     }
 
-    /// Reports the rows that contradict themselves or have no parent as gone. Their files are
-    /// looked at like any other that no record names.
+    /// Emits the removal of rows that contradict themselves or have no parent. Their files are then
+    /// checked like any other file without a record.
     fn drop_bad_rows(&self) {
         let mut state = self.state.lock();
         let orphans = std::mem::take(&mut state.index.orphans);
         let bad = std::mem::take(&mut state.invalid).into_iter().chain(orphans);
         let keys: Vec<String> = bad.map(|record| record.key).collect();
         if !keys.is_empty() {
-            let reason = "their rows were damaged, or what they continue was gone".to_owned();
+            let reason = "their rows were damaged, or their parents were missing".to_owned();
             state.emit(CacheEvent::Removed { keys, reason });
         }
     }
 
-    /// Looks at the chunk files that no record names: a crash between file and row leaves one, a
-    /// lost database leaves all. Those that prove themselves get their records back; other files of
-    /// Cairn's are removed, and everything else is left alone.
+    /// Checks the chunk files that have no record: a crash between file and row leaves one such
+    /// file, a lost database leaves all. Valid files get their records back; other files of Cairn's
+    /// are removed, and files of other programs are not touched.
     fn adopt_files(&self) -> Repaired {
         let folder = self.state.lock().folder.clone();
         let mut repaired = Repaired::default();
-        let mut proven = Vec::new();
+        let mut valid = Vec::new();
         for model in own_folders(&folder) {
             for file in entries(&model) {
                 let path = file.path();
                 match file_name(&file.file_name().to_string_lossy()) {
                     FileName::Chunk if self.is_known(&path) => {}
                     FileName::Chunk => match chunk_file::prove(&path) {
-                        Some(record) => proven.push((path, record)),
+                        Some(record) => valid.push((path, record)),
                         None if chunk_file::is_own(&path) => {
                             repaired.num_removed += usize::from(fs::remove_file(&path).is_ok());
                         }
@@ -278,12 +278,12 @@ impl WriterThread {
                     FileName::Foreign => repaired.num_foreign += 1,
                 }
             }
-            // Succeeds only where nothing is left.
+            // Succeeds only if the folder is empty.
             let _ = fs::remove_dir(&model);
         }
         // Parents come before their children.
-        proven.sort_by_key(|(_, record)| record.start);
-        for (path, record) in proven {
+        valid.sort_by_key(|(_, record)| record.start);
+        for (path, record) in valid {
             match self.adopt(record) {
                 true => repaired.num_adopted += 1,
                 false => repaired.num_removed += usize::from(fs::remove_file(&path).is_ok()),
@@ -291,7 +291,7 @@ impl WriterThread {
         }
         if repaired != Repaired::default() {
             tracing::info!(
-                "chunk files without a record: {} adopted, {} removed, {} of others left alone",
+                "chunk files without a record: {} adopted, {} removed, {} of other programs not touched",
                 repaired.num_adopted,
                 repaired.num_removed,
                 repaired.num_foreign
@@ -309,7 +309,7 @@ impl WriterThread {
         state.is_doomed(&key) || state.index.get(&key).is_some_and(is_of)
     }
 
-    /// Adds a chunk that its file proves; false where its parent is not there.
+    /// Adds a chunk from its valid file; false if its parent is missing.
     fn adopt(&self, record: ChunkRecord) -> bool {
         let mut state = self.state.lock();
         let parent = record.parent_key.as_deref().map(|parent| state.index.get(parent));
@@ -331,7 +331,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = DirEntry> {
     fs::read_dir(folder).into_iter().flatten().flatten()
 }
 
-/// The folders of models in a folder of the prompt cache.
+/// The model folders in a prompt-cache folder.
 fn own_folders(folder: &Path) -> Vec<PathBuf> {
     let is_of_model = |entry: &DirEntry| entry.file_name().to_str().is_some_and(is_hex);
     entries(folder)
@@ -345,7 +345,8 @@ fn is_own_folder(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
 
-/// Removes the regular files in a prompt cache's model folders that `is_useless` says are.
+/// Removes the regular files for which `is_useless` holds from the model folders in a prompt-cache
+/// folder.
 fn remove_own_files(folder: &Path, is_useless: impl Fn(&FileName, &Path) -> bool) {
     for model in own_folders(folder) {
         for file in entries(&model) {

@@ -1,5 +1,5 @@
-//! What is kept, what a prompt can take, what goes first, and who holds what. A chunk takes a byte
-//! a token here.
+//! Tests of the index: planning, lookup, eviction and references. A chunk takes one byte per token
+//! here.
 
 use super::super::eviction::{DISK_BUDGET, PURGED};
 use super::*;
@@ -10,7 +10,7 @@ fn namespace() -> Namespace {
     Namespace::computed("model", KvFormat::Plain)
 }
 
-/// Of a model that can go on behind every token.
+/// The needs of a model whose caches can be restored after every token.
 const ANYWHERE: (Needs, &[usize]) = (Needs { window: None, state: false }, &[]);
 
 fn index(disk_budget: u64) -> ChunkIndex {
@@ -38,7 +38,7 @@ fn record(namespace: &Namespace, chunk: PlannedChunk, at_ms: i64) -> ChunkRecord
     }
 }
 
-/// Files what a turn computed, used at `at_ms`; returns the last chunk's key.
+/// Adds the chunks of a turn, used at `at_ms`; returns the last chunk's key.
 fn file(
     index: &mut ChunkIndex,
     tokens: &[u32],
@@ -110,7 +110,7 @@ fn chunks_end_at_boundaries_and_at_256_tokens() {
 }
 
 #[test]
-fn a_beginning_is_found_however_it_was_cut() {
+fn a_prefix_is_found_however_it_was_cut() {
     let mut index = index(u64::MAX);
     file(&mut index, &ids(0, 100), &[(40, System)], 0);
     assert_eq!(spans(&index, &ids(0, 100)), [40, 60]);
@@ -132,10 +132,9 @@ fn a_beginning_is_found_however_it_was_cut() {
 }
 
 #[test]
-fn a_shorter_chunk_is_followed_where_more_comes_behind_it() {
+fn a_shorter_sibling_wins_if_its_descendants_match_further() {
     let mut index = index(u64::MAX);
-    // A question, and its beginning with another answer that goes on as the question does for a
-    // while.
+    // A question, and a prefix of that question whose continuation matches it for a while.
     file(&mut index, &ids(0, 100), &[(40, System), (90, User)], 0);
     let shorter: Vec<u32> = ids(0, 63).into_iter().chain(ids(1000, 1040)).collect();
     file(&mut index, &shorter, &[(40, System), (60, User)], 0);
@@ -147,7 +146,7 @@ fn a_shorter_chunk_is_followed_where_more_comes_behind_it() {
         "nothing is missing"
     );
 
-    // What a model can go on behind counts, not what matches furthest.
+    // The restorable length counts, not the matching length.
     let end = index.longest_prefix(&namespace(), &shorter).parts[1].record.key.clone();
     index.entries.get_mut(&end).unwrap().record.has_state = true;
     let state = Needs { window: None, state: true };
@@ -156,9 +155,9 @@ fn a_shorter_chunk_is_followed_where_more_comes_behind_it() {
 }
 
 #[test]
-fn a_place_that_a_chunk_hides_gets_chunks_of_its_own() {
-    /// Tokens 0 to 40 in chunks of ten, the first with what a model needs behind it; then what is
-    /// planned for a place.
+fn a_position_that_a_chunk_blocks_gets_sibling_chunks() {
+    /// Stores tokens 0 to 40 in chunks of ten, the first with the state and window that the model
+    /// needs; then checks the plan for a position.
     fn check(
         tokens: std::ops::Range<u32>,
         place: usize,
@@ -188,7 +187,7 @@ fn a_place_that_a_chunk_hides_gets_chunks_of_its_own() {
             .map(|chunk| (chunk.start, chunk.start + chunk.token_ids.len()))
             .collect();
         assert_eq!(spans, expected, "{place} for {needs:?}");
-        // Once they are there nothing is missing.
+        // Once they are stored, nothing more is planned.
         for chunk in planned {
             index.insert(ChunkRecord { has_state: true, ..record(&namespace(), chunk, 0) }, None);
         }
@@ -210,12 +209,12 @@ fn a_place_that_a_chunk_hides_gets_chunks_of_its_own() {
     check(0..25, 25, state, &[(20, 25)]);
     check(0..30, 30, state, &[(20, 29), (29, 30)]);
     check(0..30, 30, window(4), &[(20, 29), (29, 30)]);
-    // What the window holds of the chunk before is missing too.
+    // The window also reaches into the chunk before.
     check(0..23, 23, window(4), &[(10, 19), (19, 20), (20, 23)]);
 }
 
 #[test]
-fn what_is_shared_is_kept_once() {
+fn shared_chunks_are_stored_once() {
     let mut index = index(u64::MAX);
     for conversation in 0..10_000 {
         let mut tokens = ids(0, 2000);
@@ -227,8 +226,8 @@ fn what_is_shared_is_kept_once() {
 }
 
 #[test]
-fn models_with_windows_and_states_go_on_where_what_they_need_is_held() {
-    /// Chunks that end at `stop`, hold a window's tokens from `held_from`, and perhaps states.
+fn windows_and_states_are_restorable_only_where_they_were_saved() {
+    /// Chunks given as (stop, held_from, has_state).
     fn check(chunks: &[(usize, usize, bool)], needs: Needs, limit: usize, expected: usize) {
         let mut start = 0;
         let parts = chunks.iter().map(|&(stop, held_from, has_state)| {
@@ -258,7 +257,7 @@ fn models_with_windows_and_states_go_on_where_what_they_need_is_held() {
     check(&[], plain, 13, 0);
     let window = Needs { window: Some(4), state: false };
     check(&[(10, 0, false), (20, 10, false)], window, 13, 13);
-    // Of the second chunk only the end was still held.
+    // Only the end of the second chunk was still in the window.
     check(&[(10, 0, false), (20, 16, false)], window, 100, 20);
     check(&[(10, 0, false), (20, 16, false)], window, 19, 10);
     check(&[(10, 0, false), (20, 17, false)], window, 100, 10);
@@ -273,7 +272,7 @@ fn models_with_windows_and_states_go_on_where_what_they_need_is_held() {
 }
 
 #[test]
-fn answers_go_before_questions_and_questions_before_system_prompts() {
+fn answers_are_evicted_before_questions_and_questions_before_system_prompts() {
     let mut index = index(1000);
     // Two conversations: a system prompt of 10, a question of 20, an answer of 5; the first is
     // older.
@@ -284,7 +283,7 @@ fn answers_go_before_questions_and_questions_before_system_prompts() {
     assert_eq!(starts(&index.enforce_disk_budget(9)), [(1, 30), (2, 30)]);
     index.disk.budget = 45;
     assert_eq!(starts(&index.enforce_disk_budget(9)), [(1, 10)]);
-    // The question that is left is as many as the system prompt that is left.
+    // One question and one system prompt remain, so the question goes first.
     index.disk.budget = 25;
     assert_eq!(starts(&index.enforce_disk_budget(9)), [(2, 10)]);
     index.disk.budget = 10;
@@ -309,7 +308,7 @@ fn nothing_is_evicted_for_a_chunk_that_cannot_fit() {
 }
 
 #[test]
-fn pinned_places_stay() {
+fn pinned_chunks_are_not_evicted() {
     let mut index = index(u64::MAX);
     let named = file(&mut index, &ids(0, 40), &[(20, User)], 1);
     file(&mut index, &ids(1000, 1040), &[(20, User)], 2);
@@ -323,7 +322,7 @@ fn pinned_places_stay() {
 }
 
 #[test]
-fn an_anchor_falls_back_to_what_is_left_and_knows_what_it_lost() {
+fn a_reference_falls_back_to_its_remaining_chunks_and_notes_its_loss() {
     let mut index = index(u64::MAX);
     let key = file(&mut index, &ids(0, 600), &[], 1);
     reference(&mut index, "chat", &key, false);
@@ -344,7 +343,7 @@ fn an_anchor_falls_back_to_what_is_left_and_knows_what_it_lost() {
         fallen.loss,
         Some(Loss { num_tokens: 600, reason: DISK_BUDGET.to_owned(), at_ms: 8 })
     );
-    // A row whose chunk is not there.
+    // A row whose chunk is missing.
     let cache_ref = CacheRef {
         chunk_key: Some("gone".to_owned()),
         num_tokens: 50,
@@ -357,7 +356,7 @@ fn an_anchor_falls_back_to_what_is_left_and_knows_what_it_lost() {
 }
 
 #[test]
-fn a_purge_takes_what_nobody_else_holds() {
+fn a_purge_removes_the_chunks_that_no_other_owner_refers_to() {
     let mut index = index(u64::MAX);
     let shared: Vec<u32> = ids(0, 100);
     let branch =
@@ -396,7 +395,7 @@ fn a_purge_takes_what_nobody_else_holds() {
 }
 
 #[test]
-fn a_purge_takes_what_its_owner_has_left_too() {
+fn a_purge_removes_the_chunks_of_stale_references_too() {
     let mut index = index(u64::MAX);
     let shared = ids(0, 100);
     let branch =
@@ -404,7 +403,7 @@ fn a_purge_takes_what_its_owner_has_left_too() {
     let boundaries = [(100, System)];
     let other = file(&mut index, &branch(9000), &boundaries, 1);
     reference(&mut index, "other", &other, false);
-    // An edited first question, then one that begins anew, and back to the first, which goes on.
+    // An edited first question, then a new beginning, then back to the first, which continues.
     let first = file(&mut index, &branch(1000), &boundaries, 1);
     reference(&mut index, "chat", &first, true);
     for tokens in [branch(2000), ids(5000, 5020), [branch(1000), ids(1010, 1020)].concat()] {
@@ -417,7 +416,7 @@ fn a_purge_takes_what_its_owner_has_left_too() {
         (4, 1),
         "other, chat, and two stale references; the conversation has returned to the first: {refs:?}"
     );
-    // Nobody sees them, and they pin nothing.
+    // Stale references are hidden from callers, and pin nothing.
     assert_eq!(
         index.ref_usages().iter().map(|held| held.cache_ref.owner.as_str()).collect::<Vec<_>>(),
         ["chat", "other"]
@@ -425,7 +424,7 @@ fn a_purge_takes_what_its_owner_has_left_too() {
     assert_eq!(index.ref_usage("other").unwrap().shared_with, ["chat"]);
     assert_eq!(index.clear(9).iter().map(|record| record.bytes).sum::<u64>(), 10 + 10 + 20);
     assert_eq!(moved(&mut index).1.len(), 2, "nothing is left of what was left");
-    // As rows they come back after a start.
+    // They are restored from rows after a restart.
     let last = file(&mut index, &branch(3000), &boundaries, 3);
     reference(&mut index, "chat", &last, false);
     let (records, refs) =
@@ -437,7 +436,7 @@ fn a_purge_takes_what_its_owner_has_left_too() {
 }
 
 #[test]
-fn an_anchor_is_told_where_it_stands_on_disk() {
+fn a_reference_event_names_the_last_chunk_on_disk() {
     let mut index = index(u64::MAX);
     let tokens = ids(0, 30);
     let keys: Vec<String> = index
@@ -485,7 +484,7 @@ fn rows_without_a_parent_are_orphans() {
     );
     index.resolve_refs();
     assert_eq!(index.refs["chat"].chunk_key, None);
-    // What takes the place of the lost ones is written as if they had never been there.
+    // The chunks that replace the lost ones are written as if those had never existed.
     file(&mut index, &ids(0, 600), &[(30, System)], 7);
     assert_eq!(spans(&index, &ids(0, 600)), [30, 256, 256, 58]);
     assert_eq!(index.clear(9).len(), 5);
@@ -500,7 +499,7 @@ fn rows_without_a_parent_are_orphans() {
 }
 
 #[test]
-fn what_could_not_be_written_gives_way_to_the_budget() {
+fn a_chunk_that_could_not_be_written_is_evicted_for_the_budget() {
     let mut index = index(u64::MAX);
     let on_disk = file(&mut index, &ids(0, 20), &[], 1);
     for chunk in index.plan(&namespace(), &ids(0, 30), &[], ANYWHERE) {
@@ -519,7 +518,7 @@ fn what_could_not_be_written_gives_way_to_the_budget() {
 }
 
 #[test]
-fn who_holds_a_chunk_is_known_whatever_has_happened() {
+fn owners_of_a_chunk_stay_correct_after_every_change() {
     fn check(index: &ChunkIndex, after: &str) {
         let mut expected: HashMap<String, BTreeSet<Arc<str>>> = HashMap::new();
         for cache_ref in index.refs.values() {
@@ -555,7 +554,7 @@ fn who_holds_a_chunk_is_known_whatever_has_happened() {
 }
 
 #[test]
-fn memory_gives_up_what_the_disk_has_before_what_only_it_has() {
+fn contents_on_disk_are_dropped_from_memory_before_those_only_in_memory() {
     let mut index = ChunkIndex::new(u64::MAX, u64::MAX, Vec::new(), Vec::new());
     for (from, at_ms) in [(0, 1), (1000, 2)] {
         for chunk in index.plan(&namespace(), &ids(from, from + 20), &[(10, User)], ANYWHERE) {
@@ -581,7 +580,7 @@ fn memory_gives_up_what_the_disk_has_before_what_only_it_has() {
     index.memory.budget = 30;
     let (dropped, removed) = index.make_room_in_memory(9);
     assert_eq!((dropped, removed.len()), (vec![newer[1].clone()], 0));
-    // What waits to be written stays, also over the budget.
+    // Pending chunks stay, even over the budget.
     index.set_pending(&older[1], true);
     index.memory.budget = 0;
     let (dropped, removed) = index.make_room_in_memory(9);
@@ -594,7 +593,7 @@ fn memory_gives_up_what_the_disk_has_before_what_only_it_has() {
 }
 
 #[test]
-fn reading_is_counted_and_puts_off_eviction() {
+fn a_use_is_counted_and_delays_eviction() {
     let mut index = index(u64::MAX);
     let first = file(&mut index, &ids(0, 10), &[], 1);
     file(&mut index, &ids(1000, 1010), &[], 2);
@@ -605,7 +604,7 @@ fn reading_is_counted_and_puts_off_eviction() {
 }
 
 #[test]
-fn records_make_the_same_index_again() {
+fn an_index_is_rebuilt_from_its_records() {
     let mut first = index(u64::MAX);
     file(&mut first, &ids(0, 600), &[(30, System)], 5);
     let records = first
@@ -623,18 +622,18 @@ fn records_make_the_same_index_again() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_does_not_change_the_order_of_eviction() {
+fn a_clock_set_back_does_not_change_the_order_of_eviction() {
     let mut index = index(30);
     let at = index.next_use_ms(1000);
     file(&mut index, &ids(0, 10), &[], at);
-    // The clock is set back; what is used now is still the last to go.
+    // The clock is set back; the chunk used now is still the last to be evicted.
     for (start, now_ms) in [(100, 500), (200, 500), (300, 400)] {
         let at = index.next_use_ms(now_ms);
         file(&mut index, &ids(start, start + 10), &[], at);
     }
     let removed = index.enforce_disk_budget(2000);
     assert_eq!(starts(&removed), [(1000, 0)]);
-    // So are the uses after a restart.
+    // The same holds after a restart.
     let records: Vec<ChunkRecord> =
         index.entries.values().map(|entry| entry.record.clone()).collect();
     let mut index = ChunkIndex::new(30, u64::MAX, records, Vec::new());
