@@ -24,14 +24,14 @@ use crate::{DataFolder, OpenError, convert};
 pub struct Options {
     /// The data folder.
     pub data_folder: DataFolder,
-    /// Where the cache of downloaded models lies.
+    /// The variables that locate the cache of downloaded models.
     pub hub_variables: CacheVariables,
     /// Whether to load the default model at once, in the background.
     pub autoload: bool,
 }
 
 impl Options {
-    /// As the environment says, with a model loaded at once.
+    /// The options that the environment sets, with a model loaded at once.
     pub fn from_environment() -> Result<Options, OpenError> {
         let hub_variables = CacheVariables::from_lookup(std::env::var_os);
         Ok(Options { data_folder: DataFolder::from_environment()?, hub_variables, autoload: true })
@@ -42,8 +42,8 @@ impl Options {
 ///
 /// - It owns the data folder (by a lock), the store, the engine, the settings and the running
 ///   answers.
-/// - A command that has begun goes on when its caller goes away.
-/// - What a reply or an event says was saved is on the disk.
+/// - A command that has started continues if its caller goes away.
+/// - What a reply or an event reports as saved is on the disk.
 #[derive(Debug)]
 pub struct App {
     pub(crate) data_folder: DataFolder,
@@ -52,19 +52,19 @@ pub struct App {
     /// The private conversations, from the first one on.
     pub(crate) private: OnceCell<Arc<Store>>,
     pub(crate) engine: Engine,
-    /// Why there are no stored prompt caches in this run.
+    /// The reason why this run stores no prompt caches, if any.
     pub(crate) cache_problem: Option<String>,
     /// What became of a damaged database; told to the first interface that asks for the state.
     pub(crate) recovery_notice: Mutex<Option<Event>>,
     pub(crate) answers: RunningAnswers,
     pub(crate) imports: Imports,
-    /// Held while a turn begins or a conversation is deleted, so that neither meets the other half
+    /// Locked while a turn begins or a conversation is deleted, so that neither sees the other half
     /// done.
     pub(crate) turns: tokio::sync::Mutex<()>,
-    /// Held while a named prompt cache has a place and not yet a row, so that none is taken for one
-    /// that another program has deleted.
+    /// Locked while a starting point has a reference but no row yet, so that it is not taken for
+    /// one that another program has deleted.
     pub(crate) naming: tokio::sync::Mutex<()>,
-    /// Held while a model is chosen and loaded.
+    /// Locked while a model is chosen and loaded.
     pub(crate) loading: tokio::sync::Mutex<()>,
     /// Cancelled when the app closes.
     pub(crate) closing: CancellationToken,
@@ -78,13 +78,13 @@ pub struct App {
 
 impl App {
     /// Every event from now on. A subscriber that is too slow gets `Lagged` and has missed some:
-    /// its shell sends `Reply::Done` once more, upon which an interface asks for everything again,
+    /// its shell then sends `Reply::Done` once more, and the interface asks for everything again,
     /// as after any new subscription. `Closed` never comes while the app lives.
     pub fn subscribe(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
     }
 
-    /// The data folder's names.
+    /// The data folder.
     pub fn data_folder(&self) -> &DataFolder {
         &self.data_folder
     }
@@ -105,7 +105,7 @@ impl App {
         self.runtime.spawn_blocking(work).await.ok()
     }
 
-    /// Sends an event to whoever listens; nobody may.
+    /// Sends an event to all subscribers, if there are any.
     pub(crate) fn emit(&self, event: Event) {
         let _ = self.events.send(event);
     }

@@ -1,4 +1,4 @@
-//! Between domain types and wire types, by hand.
+//! Conversions between domain types and wire types, written by hand.
 
 use cairn_chat::{FinishReason, GenerationStats, Role};
 use cairn_engine::SUPPORTED_MODEL_TYPES;
@@ -24,11 +24,9 @@ impl From<StoreError> for wire::Failure {
         use wire::FailureCode::{Invalid, NotFound, Storage};
         match error {
             StoreError::NoConversation { .. } => {
-                Self::new(NotFound, "This conversation does not exist any more.")
+                Self::new(NotFound, "This conversation no longer exists.")
             }
-            StoreError::NoMessage { .. } => {
-                Self::new(NotFound, "This message does not exist any more.")
-            }
+            StoreError::NoMessage { .. } => Self::new(NotFound, "This message no longer exists."),
             StoreError::AlreadyStreaming { .. } => Self::new(
                 Invalid,
                 "This conversation is still being answered: wait or stop the answer first.",
@@ -37,11 +35,11 @@ impl From<StoreError> for wire::Failure {
                 Self::new(Invalid, "There is no message to answer yet.")
             }
             StoreError::NoNamedCache { .. } => {
-                Self::new(NotFound, "This prompt cache does not exist any more.")
+                Self::new(NotFound, "This starting point no longer exists.")
             }
             StoreError::NameInUse { name } => Self::new(
                 Invalid,
-                format!("There is a prompt cache with the name “{name}” already."),
+                format!("There is already a starting point with the name “{name}”."),
             ),
             other => Self::new(Storage, sentence(other)),
         }
@@ -72,8 +70,8 @@ impl From<HubError> for wire::Failure {
     }
 }
 
-/// An error as an interface shows it. Errors are written to follow a colon; alone on a line they
-/// begin and end as sentences do.
+/// An error as an interface shows it. Errors are written to follow a colon; shown alone they begin
+/// and end as sentences.
 pub(crate) fn sentence(error: impl ToString) -> String {
     let text = error.to_string();
     let mut rest = text.chars();
@@ -225,7 +223,7 @@ pub(crate) fn cache_kind(kind: ChunkKind) -> wire::CacheKind {
     }
 }
 
-/// The namespace that a row names; none where it names none.
+/// The namespace that a row names; none if it is invalid.
 pub(crate) fn namespace(model: String, kv_format: &str, provenance: &str) -> Option<Namespace> {
     Some(Namespace {
         model,
@@ -234,8 +232,8 @@ pub(crate) fn namespace(model: String, kv_format: &str, provenance: &str) -> Opt
     })
 }
 
-/// A row as the engine wants it; none for one whose numbers cannot be (the file was changed by
-/// others).
+/// The engine's record of a row; none if its numbers are impossible (another program has changed
+/// the file).
 pub(crate) fn chunk_record(row: ChunkRow) -> Option<ChunkRecord> {
     Some(ChunkRecord {
         key: row.key,
@@ -257,7 +255,7 @@ pub(crate) fn chunk_record(row: ChunkRow) -> Option<ChunkRecord> {
     })
 }
 
-/// A row as the engine wants it; none for one whose numbers cannot be.
+/// The engine's record of a row; none if its numbers are impossible.
 pub(crate) fn cache_ref(row: CacheRefRow) -> Option<CacheRef> {
     let lost_tokens = usize::try_from(row.lost_tokens).ok()?;
     Some(CacheRef {
@@ -294,7 +292,7 @@ pub(crate) fn cache_ref_row(cache_ref: CacheRef) -> CacheRefRow {
     }
 }
 
-/// Where the tokens of a named prompt cache end, as the engine says it.
+/// The engine's kind for how a starting point ends.
 pub(crate) fn prompt_kind(kind: NamedCacheKind) -> PromptKind {
     match kind {
         NamedCacheKind::Prompt => PromptKind::Prompt,
@@ -302,7 +300,7 @@ pub(crate) fn prompt_kind(kind: NamedCacheKind) -> PromptKind {
     }
 }
 
-/// A count as a column has it.
+/// A count as a column stores it.
 fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
@@ -336,8 +334,9 @@ pub(crate) fn tokens(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// A measured figure as it can be kept: JSON knows neither infinity nor NaN, which a division by no
-/// time at all gives, and digits that nobody can measure may come back changed from a text.
+/// A measured figure that JSON can represent: JSON has neither infinity nor NaN, which a division
+/// by zero time yields. Rounded, because digits beyond precision may not survive a round trip
+/// through text.
 pub(crate) fn figure(value: f64) -> f64 {
     if value.is_finite() { (value * 1000.0).round() / 1000.0 } else { 0.0 }
 }

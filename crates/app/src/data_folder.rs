@@ -1,11 +1,11 @@
-//! Where Cairn's own things lie: the data folder and the names in it.
+//! The data folder: the paths of Cairn's own files.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::{OpenError, platform};
 
-/// The data folder and what lies in it.
+/// The data folder and the files in it.
 ///
 /// ```text
 /// CAIRN_HOME/
@@ -22,12 +22,12 @@ pub struct DataFolder {
 }
 
 impl DataFolder {
-    /// The places below a folder of one's own choice.
+    /// The data folder at a given path.
     pub fn new(home: impl Into<PathBuf>) -> Self {
         DataFolder { home: home.into() }
     }
 
-    /// The places below `CAIRN_HOME`, or else below the platform's folder for application data.
+    /// The data folder at `CAIRN_HOME`, or else in the platform's folder for application data.
     pub fn from_environment() -> Result<Self, OpenError> {
         let default = directories::ProjectDirs::from("", "", "Cairn")
             .map(|folders| folders.data_dir().to_owned());
@@ -35,8 +35,8 @@ impl DataFolder {
     }
 
     fn choose(variable: Option<OsString>, default: Option<PathBuf>) -> Result<Self, OpenError> {
-        // An empty variable is how shells spell an unset one; as a path it would scatter files over
-        // the working folder.
+        // Shells write an unset variable as an empty one; as a path it would scatter files over the
+        // working folder.
         let home = variable
             .filter(|value| !value.is_empty())
             .map(PathBuf::from)
@@ -48,7 +48,7 @@ impl DataFolder {
             .map_err(|source| OpenError::NotWritable { path: home, source })
     }
 
-    /// Makes the folders that are missing, readable by their owner only.
+    /// Creates the missing folders, readable by their owner only.
     pub fn create(&self) -> Result<(), OpenError> {
         for folder in
             [self.home(), &self.models(), &self.logs(), &self.prompt_cache(), &self.transfers()]
@@ -79,8 +79,8 @@ impl DataFolder {
         vec![self.home.join("prompt-cache-v1")]
     }
 
-    /// Held by programs that add files to the prompt cache, and by the one that removes leftovers
-    /// from it.
+    /// The lock file of programs that add files to the prompt cache, and of the one that removes
+    /// leftovers from it.
     pub fn prompt_cache_lock(&self) -> PathBuf {
         self.prompt_cache().join(".lock")
     }
@@ -100,7 +100,7 @@ impl DataFolder {
         self.home.join("logs")
     }
 
-    /// The file whose lock says that a process has the folder open.
+    /// The file whose lock a process holds while it has the folder open.
     pub fn lock(&self) -> PathBuf {
         self.home.join("lock")
     }

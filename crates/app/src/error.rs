@@ -1,4 +1,4 @@
-//! Why Cairn cannot start; each is one sentence that says what to do. What fails later is a
+//! Why Cairn cannot start. Each error is one sentence that says what to do; later failures are a
 //! [`crate::wire::Failure`].
 
 use std::io;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use cairn_store::StoreError;
 
-/// Why [`crate::App::open`] refused.
+/// An error of [`crate::App::open`].
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has the data folder open.
@@ -25,7 +25,7 @@ pub enum OpenError {
     NotWritable {
         /// The folder or file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The database cannot be used.

@@ -189,7 +189,11 @@ impl App {
 
 /// Removes what earlier processes left behind. Called with the data folder's lock, which says that
 /// no other process is making any of it.
-async fn remove_leftovers(data_folder: &DataFolder, model_folders: &ModelFolders, _lock: &FolderLock) {
+async fn remove_leftovers(
+    data_folder: &DataFolder,
+    model_folders: &ModelFolders,
+    _lock: &FolderLock,
+) {
     let (data_folder, model_folders) = (data_folder.clone(), model_folders.clone());
     let removing = tokio::task::spawn_blocking(move || {
         transfers::remove_leftovers(&data_folder);

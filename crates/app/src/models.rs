@@ -1,4 +1,4 @@
-//! Which models there are, which one to take, and loading it. Loading is done by one at a time
+//! Lists models, chooses the one to load, and loads it. One caller loads at a time
 //! (`App::loading`).
 
 use std::path::PathBuf;
@@ -11,15 +11,15 @@ use crate::app::{App, now_ms};
 use crate::convert;
 use crate::wire::{Failure, FailureCode, Model};
 
-/// The models on this machine; a folder that cannot be read has none.
+/// The models on this machine; folders that cannot be read are skipped.
 pub(crate) async fn list(app: &App) -> Vec<Model> {
     let folders = app.model_folders.clone();
-    // Looking through folders blocks.
+    // Listing folders blocks.
     let found = app.blocking(move || folders.list()).await.unwrap_or_default();
     found.into_iter().map(convert::model).collect()
 }
 
-/// Loads the model of this name in place of the one before, and remembers it as the last one used.
+/// Loads the model of this name instead of the one before, and records it as the last one used.
 pub(crate) async fn load_named(app: &Arc<App>, name: &str) -> Result<(), Failure> {
     let _loading = app.loading.lock().await;
     load(app, name.to_owned()).await
@@ -41,9 +41,9 @@ pub(crate) async fn ensure_loaded(app: Arc<App>) -> Result<(), Failure> {
     load(&app, name).await
 }
 
-/// Refuses when there is no model loaded, nor any that could be.
+/// Refuses if no model is loaded and none could be loaded.
 pub(crate) async fn require_any(app: &App) -> Result<(), Failure> {
-    // Someone is loading one; what becomes of that, the answer will say.
+    // A model is being loaded; if that fails, the answer reports it.
     let is_loading = app.loading.try_lock().is_err();
     if is_loading || is_loaded(app) || choose_now(app).await.is_some() {
         Ok(())
@@ -76,7 +76,7 @@ async fn load(app: &App, wanted: String) -> Result<(), Failure> {
     };
     let (name, folder) = found?;
     app.engine.load(&name, &folder).await?;
-    // Only convenience is lost when this cannot be remembered.
+    // A failure here only costs convenience.
     if let Err(error) = app.store.record_model_use(&folder.to_string_lossy(), &name, now_ms()).await
     {
         tracing::warn!("the model {name} is not remembered as the last one used: {error}");
@@ -84,8 +84,8 @@ async fn load(app: &App, wanted: String) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Name and folder of a model. Listed names come before paths: an interface must not get a folder
-/// that happens to lie where the program was started.
+/// The name and folder of a model. Listed names come before paths: an interface must not get a
+/// folder that happens to be in the working folder.
 fn find(folders: &ModelFolders, wanted: &str) -> Result<(String, PathBuf), HubError> {
     match folders.list().into_iter().find(|model| model.name == wanted) {
         Some(ModelFolder { path, problem: Some(problem), .. }) => {
@@ -111,8 +111,8 @@ async fn choose_now(app: &App) -> Option<String> {
     )
 }
 
-/// The model to take when nobody names one: that of the settings, the last one used, the starter,
-/// the only one. None of these: the person must choose.
+/// The model to load when none is named: the one in the settings, the last one used, the starter,
+/// or the only one. Otherwise the user must choose.
 fn choose(default_name: &str, last_used_path: Option<&str>, models: &[Model]) -> Option<String> {
     let usable = || models.iter().filter(|model| model.problem.is_none());
     let by_default = || usable().find(|model| model.name == default_name);

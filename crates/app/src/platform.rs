@@ -1,14 +1,14 @@
-//! What only the operating system knows: this process's memory, free disk namespace, private folders.
-//! The only file here that asks which system it is.
+//! What only the operating system knows: this process's memory, free disk space, private folders.
+//! The only file here that distinguishes systems.
 
 use std::io;
 use std::path::Path;
 
-/// Memory of this process, in bytes; zeros where the system does not say.
+/// Memory of this process, in bytes; zeros if unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ProcessMemory {
     pub(crate) now: u64,
-    /// The most since the process started.
+    /// The peak since the process started.
     pub(crate) peak: u64,
 }
 
@@ -46,7 +46,7 @@ fn read_process_memory() -> Option<ProcessMemory> {
     None
 }
 
-/// The machine's memory, in bytes; that of a small machine where the system does not say.
+/// The machine's memory, in bytes; that of a small machine if unknown.
 pub(crate) fn memory_bytes() -> u64 {
     read_memory_bytes().unwrap_or(8 << 30)
 }
@@ -60,7 +60,7 @@ fn read_memory_bytes() -> Option<u64> {
 
 #[cfg(target_os = "macos")]
 fn read_memory_bytes() -> Option<u64> {
-    // There is no safe call for it; asked once, at start.
+    // There is no safe call for it; called once, at start.
     let asked =
         std::process::Command::new("/usr/sbin/sysctl").args(["-n", "hw.memsize"]).output().ok()?;
     String::from_utf8(asked.stdout).ok()?.trim().parse().ok()
@@ -119,15 +119,15 @@ pub fn exit_now(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// Makes a folder and those above it. A new one can be read by its owner only; one that exists
-/// stays as it is.
+/// Creates a folder and its parents. A new one is readable by its owner only; an existing one is
+/// not changed.
 pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(path).map_err(|error| match error.kind() {
-        // "File exists" would puzzle whoever knows that it does.
+        // "File exists" would be misleading: a folder was wanted, and a file is there.
         io::ErrorKind::AlreadyExists => {
             io::Error::new(io::ErrorKind::NotADirectory, "a file stands in its place")
         }

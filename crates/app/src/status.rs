@@ -1,5 +1,4 @@
-//! Tells subscribers what the engine does and how much memory is in use, as rarely as the eye
-//! allows.
+//! Emits what the engine is doing and how much memory is in use, as rarely as the eye allows.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use crate::wire::{EngineState, Event, Status};
 
 const BUSY_INTERVAL: Duration = Duration::from_millis(250);
 const IDLE_INTERVAL: Duration = Duration::from_secs(2);
-/// A process's memory never stands quite still; less than this is no news.
+/// A process's memory changes all the time; less than this is not reported.
 const MEMORY_STEP_BYTES: u64 = 1 << 20;
 
 /// The status now.
@@ -34,7 +33,7 @@ pub(crate) async fn emit(app: Arc<App>) {
             told.as_ref().map_or(looked_at, |told| looked_at + interval(&told.engine, &state));
         tokio::select! {
             () = app.closing.cancelled() => return,
-            // Only the time of the next look may change; looking is left to the branch below.
+            // Only the time of the next check may change; the branch below does the check.
             changed = engine.changed() => if changed.is_err() { return },
             () = tokio::time::sleep_until(due.into()) => {
                 looked_at = Instant::now();
@@ -48,8 +47,8 @@ pub(crate) async fn emit(app: Arc<App>) {
     }
 }
 
-/// How long to wait after the last look: shortly while the engine works or has just changed what it
-/// does.
+/// How long to wait after the last check: briefly while the engine works or has just changed its
+/// state.
 fn interval(told: &EngineState, state: &EngineState) -> Duration {
     let is_busy = matches!(
         state,

@@ -1,5 +1,5 @@
-//! The app as an interface meets it: commands in, replies and events out, over a real store and a
-//! tiny real model.
+//! The app through its interface: commands in, replies and events out, with a real store and a tiny
+//! real model.
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 use std::path::{Path, PathBuf};
@@ -93,8 +93,8 @@ async fn next(events: &mut Receiver<Event>) -> Event {
     tokio::time::timeout(PATIENCE, events.recv()).await.expect("an event should come").unwrap()
 }
 
-/// Listens until the message has ended and its conversation is told to be quiet. Checks the deltas
-/// on the way.
+/// Receives events until the message has ended and its conversation is no longer streaming. Checks
+/// the deltas.
 async fn ended(events: &mut Receiver<Event>, message_id: &str) -> Message {
     let mut told = String::new();
     let mut last: Option<Message> = None;
@@ -145,7 +145,7 @@ async fn check_failure(app: &Arc<App>, command: Command, code: FailureCode, name
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_is_answered_told_and_saved() {
+async fn a_message_is_answered_emitted_and_saved() {
     let home = home_with_model();
     let app = open_greedy(&home, 24).await;
     let id = new_conversation(&app).await;
@@ -179,7 +179,7 @@ async fn a_message_is_answered_told_and_saved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_is_there_after_a_restart_and_goes_on_from_its_cache() {
+async fn a_conversation_resumes_from_its_cache_after_a_restart() {
     let home = home_with_model();
     let app = open_greedy(&home, 24).await;
     let id = new_conversation(&app).await;
@@ -200,7 +200,7 @@ async fn a_conversation_is_there_after_a_restart_and_goes_on_from_its_cache() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_answer_stands_beside_the_first() {
+async fn a_regenerated_answer_is_a_sibling_of_the_first() {
     let home = home_with_model();
     let app = open_greedy(&home, 8).await;
     let id = new_conversation(&app).await;
@@ -218,7 +218,7 @@ async fn a_second_answer_stands_beside_the_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_answer_keeps_its_text_and_the_conversation_goes_on() {
+async fn a_stopped_answer_keeps_its_text_and_the_conversation_continues() {
     let home = home_with_model();
     let app = open_greedy(&home, 1_000_000).await;
     let id = new_conversation(&app).await;
@@ -460,10 +460,10 @@ async fn a_model_that_cannot_be_loaded_fails_the_answer_with_its_reason() {
         .call(Command::SendMessage { conversation_id: id.clone(), text: "Hi".to_owned() })
         .await
     {
-        // Found out while looking at the folder.
+        // Found while listing the folder.
         Err(failure) => assert_eq!(failure.code, FailureCode::NoModel),
         Ok(Reply::Sent { messages: sent, .. }) => {
-            // The end may have been told before we could listen, so the rows are asked.
+            // The end may have been emitted before the subscription, so read the rows.
             let answer = loop {
                 let answer = messages(&app, &id).await.pop().unwrap();
                 if answer.status != MessageStatus::Streaming {
@@ -483,7 +483,7 @@ async fn a_model_that_cannot_be_loaded_fails_the_answer_with_its_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn titles_and_system_prompts_are_kept_and_told() {
+async fn titles_and_system_prompts_are_saved_and_emitted() {
     let home = tempfile::tempdir().unwrap();
     let app = open(&home).await;
     let id = new_conversation(&app).await;
@@ -545,7 +545,7 @@ async fn models_are_listed_loaded_and_dropped() {
     engine("empty").await;
     app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
     engine("ready").await;
-    // The status is told, not only answered.
+    // The status is also emitted as an event.
     while !matches!(next(&mut events).await, Event::Status { .. }) {}
     app.close().await;
 }
@@ -564,7 +564,7 @@ async fn one_app_at_a_time_owns_a_data_folder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_that_cannot_be_used_is_named() {
+async fn an_unusable_data_folder_is_named_in_the_error() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -577,11 +577,11 @@ async fn a_folder_that_cannot_be_used_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_cannot_be_saved_is_kept_and_saved_later() {
+async fn an_answer_that_cannot_be_saved_is_retried_later() {
     let home = home_with_model();
     let app = open_greedy(&home, 8).await;
     let id = new_conversation(&app).await;
-    // A database that takes new rows but refuses to have an answer finished.
+    // A database that accepts new rows but refuses to finish an answer.
     let database =
         sqlx::SqlitePool::connect(&format!("sqlite://{}", home.path().join("cairn.db").display()))
             .await
@@ -617,7 +617,7 @@ fn add_model(home: &TempDir, name: &str, changed_file: &str, from: &str, to: &st
         let entry = entry.unwrap();
         std::fs::copy(entry.path(), models.join(name).join(entry.file_name())).unwrap();
     }
-    // Other weights, as far as caches can know.
+    // Other weights, judged by the fingerprint.
     for (file, from, to) in [("config.json", "1e-05", "2e-05"), (changed_file, from, to)] {
         let file = models.join(name).join(file);
         let text = std::fs::read_to_string(&file).unwrap();
@@ -627,7 +627,7 @@ fn add_model(home: &TempDir, name: &str, changed_file: &str, from: &str, to: &st
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_begins_with_a_named_prompt_cache_and_goes_on_from_it() {
+async fn a_conversation_starts_from_a_starting_point() {
     let home = home_with_model();
     add_model(&home, "sibling", "config.json", "10000.0", "20000.0");
     add_model(&home, "stranger", "tokenizer.json", "<|im_start|>", "<|im_begin|>");
@@ -653,10 +653,10 @@ async fn a_conversation_begins_with_a_named_prompt_cache_and_goes_on_from_it() {
     assert_eq!((first.cached_tokens, first.cache_note), (named.tokens, None));
     assert!(first.prompt_tokens > named.tokens);
     let second = stats(answered(&app, &id, "Three").await);
-    // The last token of an answer under the limit is not run.
+    // The last token before the limit is not run.
     assert!(second.cached_tokens >= first.prompt_tokens + 7, "{second:?}");
 
-    // Without the name, and after a restart.
+    // Without the starting point, and after a restart.
     app.call(Command::DeleteNamedCache { id: named.id }).await.unwrap();
     app.close().await;
     drop(app);
@@ -664,7 +664,7 @@ async fn a_conversation_begins_with_a_named_prompt_cache_and_goes_on_from_it() {
     let third = stats(answered(&app, &id, "Four").await);
     assert!(third.cached_tokens >= second.prompt_tokens + 7, "{third:?}");
 
-    // Another model reads its tokens anew, if they say the same to it.
+    // Another model computes its tokens again, if they decode to the same text.
     app.call(Command::LoadModel { name: "sibling".to_owned() }).await.unwrap();
     let fourth = stats(answered(&app, &id, "Five").await);
     assert!(fourth.cached_tokens == 0 && fourth.prompt_tokens > third.prompt_tokens, "{fourth:?}");
@@ -673,7 +673,7 @@ async fn a_conversation_begins_with_a_named_prompt_cache_and_goes_on_from_it() {
     let error = refused.error.unwrap();
     assert_eq!(
         error,
-        "This conversation begins with what sibling has read: choose that model to go on."
+        "This conversation starts from a context of sibling: choose that model to continue."
     );
     app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
     assert_eq!(stats(answered(&app, &id, "Seven").await).model, MODEL);
@@ -696,7 +696,7 @@ async fn overview(app: &Arc<App>) -> CacheOverview {
     }
 }
 
-/// Keeps a conversation under a name.
+/// Saves a conversation as a starting point.
 async fn saved(app: &Arc<App>, id: &str, name: &str) -> NamedCache {
     let save = Command::SaveNamedCache { conversation_id: id.to_owned(), name: name.to_owned() };
     match app.call(save).await.unwrap() {
@@ -706,7 +706,7 @@ async fn saved(app: &Arc<App>, id: &str, name: &str) -> NamedCache {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_only_memory_holds_is_not_kept_under_a_name() {
+async fn context_that_is_only_in_memory_cannot_be_saved_as_a_starting_point() {
     let home = home_with_model();
     let app = open_greedy(&home, 8).await;
     app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
@@ -744,7 +744,7 @@ async fn database(home: &TempDir) -> sqlx::SqlitePool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_kept_outlives_rows_that_cannot_be_read() {
+async fn saved_context_survives_unreadable_rows() {
     let home = home_with_model();
     let (app, id) = begun(&home).await;
     saved(&app, &id, "Notes").await;
@@ -783,7 +783,7 @@ async fn what_is_kept_outlives_rows_that_cannot_be_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_say_by_which_model_they_were_read_before_one_is_loaded() {
+async fn rows_name_their_model_before_one_is_loaded() {
     let home = home_with_model();
     let (app, id) = begun(&home).await;
     saved(&app, &id, "Notes").await;
@@ -823,13 +823,13 @@ async fn rows_say_by_which_model_they_were_read_before_one_is_loaded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_saved_or_exported_of_a_prefix_stays_what_it_was() {
+async fn a_saved_or_exported_prefix_keeps_its_kind() {
     let home = home_with_model();
     let (app, id) = begun(&home).await;
     let notes = saved(&app, &id, "Notes").await;
     let file = home.path().join("book\u{1b}[0m.safetensors");
     app.export_cache(&CacheSource::Named { id: notes.id.clone() }, &file).await.unwrap();
-    // So that nothing of the file is known here as anything else.
+    // So that the file's tokens are not known from elsewhere.
     app.call(Command::DeleteConversation { id }).await.unwrap();
     app.call(Command::DeleteNamedCache { id: notes.id }).await.unwrap();
 
@@ -861,7 +861,7 @@ async fn what_is_saved_or_exported_of_a_prefix_stays_what_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_named_prompt_cache_that_was_lost_is_read_again() {
+async fn a_lost_starting_point_is_computed_again() {
     let home = home_with_model();
     let (app, id) = begun(&home).await;
     let notes = saved(&app, &id, "Notes").await;
@@ -871,7 +871,7 @@ async fn a_named_prompt_cache_that_was_lost_is_read_again() {
         std::fs::remove_file(file).unwrap();
     }
     let app = open(&home).await;
-    // Only looking finds out.
+    // The damage is found only by reading.
     let begun = begun_from(&app, &notes.id).await;
     answered(&app, &begun, "Two").await;
     let named = &overview(&app).await.named[0];
@@ -883,7 +883,7 @@ async fn a_named_prompt_cache_that_was_lost_is_read_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_program_deletes_is_let_go_of() {
+async fn a_starting_point_deleted_by_another_program_is_released() {
     let home = home_with_model();
     let (app, id) = begun(&home).await;
     let notes = saved(&app, &id, "Notes").await;
@@ -908,7 +908,7 @@ async fn what_another_program_deletes_is_let_go_of() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_import_beside_the_app_spares_what_was_pinned_meanwhile() {
+async fn an_import_beside_the_app_does_not_evict_chunks_pinned_meanwhile() {
     let home = home_with_model();
     let app = open_greedy(&home, 8).await;
     let (old, new) = (new_conversation(&app).await, new_conversation(&app).await);

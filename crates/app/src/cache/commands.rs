@@ -1,5 +1,5 @@
-//! The commands of the cache page and of a conversation's row: what is kept, and the named prompt
-//! caches.
+//! The commands of the saved-context page and of a conversation's row: its saved context, and the
+//! starting points.
 
 use cairn_engine::{CacheHandle, CacheRef};
 use cairn_store::{ListedNamedCache, NamedCacheRow, Prefix, StoreError};
@@ -13,14 +13,14 @@ use crate::cache::saved::{self, tier};
 use crate::convert::{self, tokens};
 use crate::wire::{CacheNode, CacheOverview, Event, Failure, FailureCode, NamedCache, Reply};
 
-/// More rows than anybody scrolls through.
+/// The most rows of the page.
 const MAX_NODES: usize = 500;
 const MAX_NAME_CHARS: usize = 200;
 
-/// The whole of it.
+/// The content of the saved-context page.
 pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
-    let window = window(app)?;
-    let view = window.view(MAX_NODES);
+    let handle = window(app)?;
+    let view = handle.view(MAX_NODES);
     let loaded = app.engine.status().borrow().model_fingerprint.clone();
     let named = named(app).await?;
     let shown: Vec<Vec<u32>> = view
@@ -32,7 +32,7 @@ pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
         })
         .collect();
     let no_texts = vec![String::new(); shown.len()];
-    // The engine's thread may be loading a model: it is waited for only where there is something to
+    // The engine's thread may be loading a model, so wait for it only if there is something to
     // decode.
     let has_something = shown.iter().any(|token_ids| !token_ids.is_empty());
     let texts =
@@ -78,11 +78,11 @@ pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
     })
 }
 
-/// The named prompt caches.
+/// The starting points.
 pub(crate) async fn named(app: &App) -> Result<Vec<NamedCache>, Failure> {
     let wire = |ListedNamedCache { row, has_token_ids, num_conversations }| {
-        let held = app.engine.cache().and_then(|window| window.ref_usage(&named_owner(&row.id)));
-        let ref_usage = held.as_ref();
+        let usage = app.engine.cache().and_then(|handle| handle.ref_usage(&named_owner(&row.id)));
+        let ref_usage = usage.as_ref();
         let loss = ref_usage
             .and_then(|ref_usage| Some(ref_usage.cache_ref.loss.as_ref()?.reason.as_str()));
         let is_whole = ref_usage
@@ -91,9 +91,9 @@ pub(crate) async fn named(app: &App) -> Result<Vec<NamedCache>, Failure> {
             num_conversations: u32::try_from(num_conversations).unwrap_or(u32::MAX),
             bytes: ref_usage.map_or(0, |ref_usage| ref_usage.bytes),
             tier: ref_usage.filter(|_| is_whole).map(|ref_usage| tier(ref_usage.is_in_memory)),
-            // What is lost of tokens that are known is read again.
+            // Lost chunks of known tokens are no problem: they are computed again.
             problem: (!is_whole && !has_token_ids)
-                .then(|| convert::sentence(loss.unwrap_or("it is not kept any more"))),
+                .then(|| convert::sentence(loss.unwrap_or("it is no longer saved"))),
             tokens: u32::try_from(row.num_tokens).unwrap_or(0),
             id: row.id,
             name: row.name,
@@ -109,7 +109,7 @@ pub(crate) async fn named(app: &App) -> Result<Vec<NamedCache>, Failure> {
     Ok(app.store.named_caches().await?.into_iter().map(wire).collect())
 }
 
-/// Tells of a new named prompt cache, and answers with it.
+/// Emits the list with a new starting point, and returns it as the reply.
 pub(crate) async fn emit_new_named_cache(app: &App, id: &str) -> Result<Reply, Failure> {
     let all = named(app).await?;
     let found = all.iter().find(|named| named.id == id).cloned();
@@ -117,7 +117,7 @@ pub(crate) async fn emit_new_named_cache(app: &App, id: &str) -> Result<Reply, F
     Ok(Reply::Named { named: found.ok_or_else(|| StoreError::NoNamedCache { id: id.to_owned() })? })
 }
 
-/// Sends the list of named prompt caches as it is now.
+/// Emits the current list of starting points.
 pub(crate) async fn emit_named_caches(app: &App) {
     if let Ok(named) = named(app).await {
         app.emit(Event::NamedCaches { named });
@@ -136,52 +136,52 @@ pub(crate) async fn purge(app: &App, id: &str) -> Result<Reply, Failure> {
         false => Ok(()),
     };
     refuse_while_streaming()?;
-    // Waits for whatever the engine's thread does, so nothing else may wait for it.
+    // Waits for the engine's thread, so no lock may be taken before it.
     app.engine.forget_conversations().await;
-    // Held to the end: no answer begins between the look and what it is for.
+    // Locked to the end, so that no answer begins between the check and the purge.
     let _turn = app.turns.lock().await;
     refuse_while_streaming()?;
-    let window = window(app)?;
-    window.purge(&conversation_owner(id));
-    // What is said to be deleted is gone from the disk.
-    window.flush().await;
+    let handle = window(app)?;
+    handle.purge(&conversation_owner(id));
+    // The reply promises that the files are gone from the disk.
+    handle.flush().await;
     app.emit_conversation(id).await;
     Ok(Reply::Done)
 }
 
 pub(crate) async fn clear(app: &App) -> Result<Reply, Failure> {
     app.engine.forget_conversations().await;
-    let window = window(app)?;
-    window.clear();
-    window.flush().await;
+    let handle = window(app)?;
+    handle.clear();
+    handle.flush().await;
     Ok(Reply::Done)
 }
 
-/// Keeps what has been read of a conversation under a name.
+/// Saves the context of a conversation as a starting point.
 pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result<Reply, Failure> {
     let name = checked_name(name)?;
-    let window = window(app)?;
+    let handle = window(app)?;
     let conversation = app.store.listed_conversation(conversation_id).await?;
     let _naming = app.naming.lock().await;
     let id = Uuid::now_v7().to_string();
     let owner = named_owner(&id);
-    // Held before it is looked at: the conversation may go on meanwhile, and what it had may be
-    // evicted.
-    let is_held = window.copy_ref(&conversation_owner(conversation_id), &owner, true);
-    // The last answer may be on its way to the disk.
+    // Referenced before it is inspected: the conversation may continue meanwhile, and its chunks
+    // may be evicted.
+    let is_referenced = handle.copy_ref(&conversation_owner(conversation_id), &owner, true);
+    // The chunks of the last answer may still wait to be written.
     app.engine.flush_cache().await;
-    let path = window.path(&owner);
-    let Some(ref_usage) = window.ref_usage(&owner).filter(|_| is_held) else {
+    let path = handle.path(&owner);
+    let Some(ref_usage) = handle.ref_usage(&owner).filter(|_| is_referenced) else {
         return Err(Failure::invalid(
-            "Nothing of this conversation is kept yet: ask something first.",
+            "Nothing of this conversation is saved yet: ask something first.",
         ));
     };
     if path.iter().any(|record| record.file_hash.is_empty()) {
-        window.release(&owner);
-        let why = window.problem().unwrap_or_else(|| "nothing is kept on disk".to_owned());
+        handle.release(&owner);
+        let reason = handle.problem().unwrap_or_else(|| "nothing is saved on disk".to_owned());
         return Err(Failure::new(
             FailureCode::Storage,
-            format!("This would only last until Cairn closes: {why}."),
+            format!("This would only last until Cairn closes: {reason}."),
         ));
     }
     let CacheRef { namespace, model, .. } = ref_usage.cache_ref;
@@ -212,7 +212,7 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
         deleted_at_ms: None,
     };
     if let Err(error) = app.store.create_named_cache(&row).await {
-        window.release(&owner);
+        handle.release(&owner);
         return Err(error.into());
     }
     emit_new_named_cache(app, &id).await
@@ -226,7 +226,7 @@ pub(crate) async fn rename(app: &App, id: &str, name: &str) -> Result<Reply, Fai
 
 pub(crate) async fn delete(app: &App, id: &str) -> Result<Reply, Failure> {
     app.store.delete_named_cache(id, now_ms()).await?;
-    // Its chunks go when it can no longer come back.
+    // Its chunks are removed once it can no longer be restored.
     emit_named_caches(app).await;
     Ok(Reply::Done)
 }
@@ -237,10 +237,10 @@ pub(crate) async fn restore(app: &App, id: &str) -> Result<Reply, Failure> {
     Ok(Reply::Done)
 }
 
-/// A conversation that begins with a named prompt cache.
+/// Starts a conversation from a starting point.
 pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failure> {
     let row = app.store.listed_named_cache(named_id).await?;
-    // Where it was saved while another model was loaded, its texts are first known now.
+    // If it was saved while another model was loaded, its texts are known only now.
     let (start_text, end_text) = match &row.token_ids {
         Some(token_ids) if row.start_text.is_empty() => {
             ends(&app.engine, &row.fingerprint, token_ids).await
@@ -261,8 +261,8 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
     };
     let conversation = app.store.create_conversation_from(now_ms(), &prefix, "").await?;
     app.store.touch_named_cache(named_id, now_ms()).await?;
-    if let Some(window) = app.engine.cache() {
-        window.copy_ref(&named_owner(named_id), &conversation_owner(&conversation.id), false);
+    if let Some(handle) = app.engine.cache() {
+        handle.copy_ref(&named_owner(named_id), &conversation_owner(&conversation.id), false);
     }
     let cache = saved::of_conversation(&app.engine, &app.store, &conversation.id).await;
     let conversation = convert::conversation(conversation, false, cache);
@@ -271,7 +271,7 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
     Ok(Reply::Conversation { conversation, messages: Vec::new() })
 }
 
-/// A name as it is kept, or why it is none.
+/// The name as it is saved, or the reason why it is invalid.
 pub(crate) fn checked_name(name: &str) -> Result<String, Failure> {
     let name = name.trim();
     if name.is_empty() {
@@ -287,10 +287,12 @@ pub(crate) fn checked_name(name: &str) -> Result<String, Failure> {
 
 pub(crate) fn window(app: &App) -> Result<&CacheHandle, Failure> {
     app.engine.cache().ok_or_else(|| {
-        let why = app.cache_problem.as_deref().unwrap_or("the engine keeps none");
+        let reason = app.cache_problem.as_deref().unwrap_or("the engine has no folder for it");
         Failure::new(
             FailureCode::Storage,
-            format!("Nothing is kept in this run: {why}. What was kept before is left alone."),
+            format!(
+                "No context is saved in this run: {reason}. Context that was saved before stays."
+            ),
         )
     })
 }
@@ -301,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_one_line_that_says_something() {
+    fn names_are_one_line_that_is_not_empty() {
         fn check(name: &str, expected: Option<&str>) {
             assert_eq!(checked_name(name).ok().as_deref(), expected, "for {name:?}");
         }

@@ -1,4 +1,4 @@
-//! The beginning and the end of what is kept, as text to show.
+//! Excerpts of saved tokens: their beginning and end, as text to show.
 
 use cairn_engine::Engine;
 
@@ -6,7 +6,7 @@ use cairn_engine::Engine;
 pub(crate) const SHOWN_TOKENS: usize = 80;
 const SHOWN_CHARS: usize = 240;
 
-/// The beginning and the end of a text, to show; empty where the loaded model is another.
+/// The texts of the first and the last tokens; empty if another model is loaded.
 pub(crate) async fn ends(
     engine: &Engine,
     fingerprint: &str,
@@ -17,7 +17,7 @@ pub(crate) async fn ends(
         return (String::new(), String::new());
     }
     let first = token_ids.iter().copied().take(SHOWN_TOKENS).collect();
-    // What the beginning shows already is not shown twice.
+    // The end starts after the tokens that the beginning shows.
     let last = token_ids
         [token_ids.len().saturating_sub(SHOWN_TOKENS).max(SHOWN_TOKENS.min(token_ids.len()))..]
         .to_vec();
@@ -26,12 +26,12 @@ pub(crate) async fn ends(
     (beginning(&first), ending(&last))
 }
 
-/// The first characters, without half ones.
+/// The first characters, without incomplete ones.
 pub(crate) fn beginning(text: &str) -> String {
     text.trim_end_matches('\u{FFFD}').chars().take(SHOWN_CHARS).collect()
 }
 
-/// The last characters, without half ones.
+/// The last characters, without incomplete ones.
 fn ending(text: &str) -> String {
     let text = text.trim_start_matches('\u{FFFD}');
     let num_chars = text.chars().count();

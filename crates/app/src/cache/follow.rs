@@ -1,5 +1,5 @@
-//! Tasks that run beside the commands: what is kept changes also by itself, by other programs and
-//! at the start.
+//! Background tasks that follow changes of the saved context that no command makes: by eviction, by
+//! other programs and at the start.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use crate::cache::owners::named_owner;
 use crate::convert;
 use crate::wire::Event;
 
-/// What changes within this time is told together.
+/// Changes within this time are reported together.
 const TOGETHER: Duration = Duration::from_millis(50);
-/// Between two looks at what other programs did.
+/// The interval at which changes by other programs are looked for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-/// Between two reports of changes.
+/// The least interval between two reports.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(950);
 
-/// Tells about changes of what is kept, at most once a second, until the engine has shut down.
-/// `moves` are the owners of references that have moved, and nothing for other changes.
+/// Emits changes of the saved context, at most once a second, until the engine has shut down.
+/// `moves` receives the owner of each reference that has changed, and none for other changes.
 pub(crate) async fn emit_changes(app: Arc<App>, mut moves: UnboundedReceiver<Option<String>>) {
     while let Some(first) = moves.recv().await {
-        // What comes in a burst is told once, and soon.
+        // A burst of changes is reported once, and soon.
         tokio::select! {
             () = app.closing.cancelled() => return,
             () = tokio::time::sleep(TOGETHER) => {}
@@ -35,7 +35,7 @@ pub(crate) async fn emit_changes(app: Arc<App>, mut moves: UnboundedReceiver<Opt
         while let Ok(next) = moves.try_recv() {
             owners.extend(next);
         }
-        // Where they were before changes nothing of what is told about them.
+        // Stale references are not shown, so their changes are not reported.
         owners.retain(|owner| owner_of(owner) == owner);
         for id in owners.iter().filter_map(|owner| owner.strip_prefix("conversation/")) {
             app.emit_conversation(id).await;
@@ -51,8 +51,8 @@ pub(crate) async fn emit_changes(app: Arc<App>, mut moves: UnboundedReceiver<Opt
     }
 }
 
-/// Takes over what other programs, such as `cairn cache import`, do to the prompt cache, until the
-/// app closes.
+/// Adopts the changes that other programs, such as `cairn cache import`, make to the prompt cache,
+/// until the app closes.
 pub(crate) async fn follow_other_programs(app: Arc<App>) {
     let Some(window) = app.engine.cache() else { return };
     let mut is_behind = false;
@@ -61,7 +61,8 @@ pub(crate) async fn follow_other_programs(app: Arc<App>) {
             () = app.closing.cancelled() => return,
             () = tokio::time::sleep(LOOK_INTERVAL) => {}
         }
-        // Each change is told of once: where the rows cannot be read then, they are read later.
+        // The store reports each change once, so rows that cannot be read now are read in a later
+        // round.
         is_behind |= app.store.changes_by_others().await.unwrap_or(false);
         if !is_behind {
             continue;
@@ -74,26 +75,25 @@ pub(crate) async fn follow_other_programs(app: Arc<App>) {
     }
 }
 
-/// Takes over what the rows say.
+/// Makes the prompt cache agree with the rows.
 async fn adopt_rows(app: &App, window: &CacheHandle) -> Result<(), StoreError> {
     let _naming = app.naming.lock().await;
-    // References first: what they stand on was written before them.
+    // References first: their chunks were written before them.
     let cache_refs = app.store.cache_refs().await?;
     let (chunks, named) = tokio::try_join!(app.store.chunks(), app.store.named_caches())?;
-    // Whoever deletes a name for good takes its reference's row along; who may still restore it leaves
-    // that.
+    // A deleted starting point can be restored as long as its reference has a row.
     let with_row = cache_refs.iter().map(|row| row.owner.clone());
-    let held: BTreeSet<String> =
+    let existing: BTreeSet<String> =
         with_row.chain(named.into_iter().map(|named| named_owner(&named.row.id))).collect();
     let chunks = chunks.into_iter().filter_map(convert::chunk_record).collect();
     window.adopt(chunks, cache_refs.into_iter().filter_map(convert::cache_ref).collect());
     let owners = window.ref_usages().into_iter().map(|ref_usage| ref_usage.cache_ref.owner);
-    let gone = owners.filter(|owner| owner.starts_with("named/") && !held.contains(owner));
+    let gone = owners.filter(|owner| owner.starts_with("named/") && !existing.contains(owner));
     release(app, window, gone.collect()).await;
     Ok(())
 }
 
-/// Removes what only purged conversations and prompt caches held.
+/// Removes the chunks that only purged conversations and starting points referred to.
 pub(crate) async fn release_purged(app: &App) {
     let Some(window) = app.engine.cache() else { return };
     let owners = app.store.purged_owners().await.unwrap_or_default();

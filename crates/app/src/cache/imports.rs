@@ -1,5 +1,5 @@
-//! Prompt caches that leave as files and come in as files: preview first, then the import that a
-//! person confirms.
+//! Exports and imports of prompt-cache files: an import is previewed first, then confirmed by the
+//! user.
 
 use std::path::{Path, PathBuf};
 
@@ -20,19 +20,19 @@ use crate::convert;
 use crate::wire::{CacheSource, Failure, FailureCode, ImportPreview, Reply};
 
 impl App {
-    /// What a person's prompt-cache file holds and whether it can be imported, for them to decide.
+    /// Describes a prompt-cache file and whether it can be imported, for the user to decide.
     pub async fn preview_import(&self, file: PathBuf) -> ImportPreview {
         self.preview(Previewed::of(file)).await
     }
 
     pub(crate) async fn preview(&self, previewed: Previewed) -> ImportPreview {
         let preview = preview(&self.engine, &previewed.file, &previewed.file_name).await;
-        // Not before: a caller that has left takes the file with it.
+        // Stored last: if the caller goes away before, the file is removed with it.
         self.imports.begin(preview.token.clone(), previewed);
         preview
     }
 
-    /// Writes what is kept of a conversation, or a named prompt cache, to a file that mlx-lm reads
+    /// Writes the saved context of a conversation, or a starting point, to a file that mlx-lm reads
     /// too.
     pub async fn export_cache(&self, source: &CacheSource, file: &Path) -> Result<(), Failure> {
         let request = export_request(&self.store, commands::window(self)?, source, file).await?;
@@ -41,7 +41,7 @@ impl App {
     }
 }
 
-/// How a conversation or a named prompt cache is written to a file.
+/// The request that writes a conversation or a starting point to a file.
 pub(crate) async fn export_request(
     store: &Store,
     window: &CacheHandle,
@@ -71,7 +71,7 @@ pub(crate) async fn export_request(
     })
 }
 
-/// What a file holds, as far as the loaded model can tell, under a new token.
+/// Describes a file, as far as the loaded model can check it, under a new token.
 pub(crate) async fn preview(engine: &Engine, file: &Path, file_name: &str) -> ImportPreview {
     let mut preview = ImportPreview {
         token: Uuid::now_v7().to_string(),
@@ -93,8 +93,8 @@ pub(crate) async fn preview(engine: &Engine, file: &Path, file_name: &str) -> Im
     match engine.inspect_prompt_file(file).await {
         Ok(info) => describe(engine, &mut preview, info).await,
         Err(EngineError::NoModel) => {
-            let why = "Load the model that it was made with first: without it nothing of it can be checked.";
-            preview.problem = Some(why.to_owned());
+            let reason = "Load the model that it was made with first: without it the file cannot be checked.";
+            preview.problem = Some(reason.to_owned());
         }
         Err(error) => preview.problem = Some(about(&error, file, file_name)),
     }
@@ -106,12 +106,10 @@ async fn describe(engine: &Engine, preview: &mut ImportPreview, info: PromptFile
         let (start, end) = ends(engine, &info.namespace.model, ids).await;
         (preview.start_text, preview.end_text) = (Some(start), Some(end));
     } else {
-        preview.warnings.push("It does not say its tokens, so its text cannot be shown and only its shapes were checked.".to_owned());
+        preview.warnings.push("It does not name its tokens, so its text cannot be shown and only its shapes were checked.".to_owned());
     }
     if !info.is_model_proven {
-        preview
-            .warnings
-            .push("It does not say by which version of the model it was made.".to_owned());
+        preview.warnings.push("It does not name the version of the model that made it.".to_owned());
     }
     if let Some(title) = &info.title {
         preview.suggested_name.clone_from(title);
@@ -135,7 +133,7 @@ pub(crate) async fn confirm(
     let name = checked_name(name)?;
     let previewed = app.imports.find(token);
     let gone =
-        || Failure::new(FailureCode::NotFound, "This import was given up: choose the file again.");
+        || Failure::new(FailureCode::NotFound, "This import was cancelled: choose the file again.");
     let previewed = previewed.ok_or_else(gone)?;
     refuse_name_in_use(&app.store, &name).await?;
     let _naming = app.naming.lock().await;
@@ -163,7 +161,7 @@ pub(crate) async fn refuse_name_in_use(store: &Store, name: &str) -> Result<(), 
     }
 }
 
-/// The row of a file that has been imported for the loaded model.
+/// The row of a starting point that was imported for the loaded model.
 pub(crate) async fn named_row(
     engine: &Engine,
     info: PromptFileInfo,
@@ -178,8 +176,8 @@ pub(crate) async fn named_row(
     NamedCacheRow {
         id: id.to_owned(),
         name,
-        // As the model is called here, where that is known: the file's name for it may be a path
-        // elsewhere.
+        // The model's name on this machine, where it is known: the file's name for it may be a path
+        // on another machine.
         model: loaded_model_name(engine).unwrap_or(info.model),
         fingerprint: info.namespace.model,
         kv_format: info.namespace.kv_format.to_string(),
@@ -200,18 +198,18 @@ pub(crate) async fn named_row(
     }
 }
 
-/// Forgets a preview.
+/// Discards a preview.
 pub(crate) fn cancel(app: &App, token: &str) -> Result<Reply, Failure> {
     app.imports.end(token);
     Ok(Reply::Done)
 }
 
-/// An error about a file, under the name by which a person knows it.
+/// The text of an error about a file, with the file's name instead of its path.
 pub(crate) fn about(error: &EngineError, file: &Path, file_name: &str) -> String {
     let text = error.to_string().replace(&file.display().to_string(), file_name);
-    // Errors quote what files say of themselves.
+    // Errors quote text from files.
     let text = text.replace(char::is_control, " ");
-    // A name stays as it is written.
+    // A file name keeps its first letter.
     if text.starts_with(file_name) { format!("{text}.") } else { convert::sentence(text) }
 }
 

@@ -1,9 +1,8 @@
-//! The prompt caches of a data folder, without the app: for programs that look at them and change
-//! them, also while the app has the folder open.
+//! The prompt caches of a data folder, without the app: for programs that list and change them,
+//! also while the app has the folder open.
 //!
-//! Rows are read afresh for each call, and the engine that works on them lives as long as the call.
-//! An app that has the folder open takes over what is changed here when it sees that the database
-//! has changed.
+//! Each call reads the rows again, and its engine lives as long as the call. An app that has the
+//! folder open adopts the changes when it notices that the database has changed.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -33,10 +32,10 @@ pub struct OfflineCaches {
     store: Store,
 }
 
-/// Something that is kept, as a person names it.
+/// Something in the prompt cache, as the user names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CachedItem {
-    /// A named prompt cache or what is kept of a conversation.
+    /// A starting point, or the saved context of a conversation.
     Source(CacheSource),
     /// A chunk, by its key.
     Chunk {
@@ -45,7 +44,7 @@ pub enum CachedItem {
     },
 }
 
-/// What is kept of a conversation or under a name.
+/// The saved context of a conversation, or a starting point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CachedEntry {
     /// Which.
@@ -54,19 +53,19 @@ pub struct CachedEntry {
     pub title: String,
     /// The name of the model that read it.
     pub model: String,
-    /// How many tokens are kept.
+    /// How many tokens are saved.
     pub tokens: u32,
-    /// What their files take, those that others share included.
+    /// The bytes of their files, shared ones included.
     pub bytes: u64,
-    /// Whether it is safe from eviction.
+    /// Whether it is pinned, so that it is never evicted.
     pub is_pinned: bool,
     /// When it was last used, in milliseconds since the Unix epoch.
     pub last_used_at_ms: i64,
     /// The file it was imported from.
     pub imported_from: Option<String>,
-    /// How its text begins and ends, where that is known.
+    /// The beginning and the end of its text, where they are known.
     pub ends: Option<(String, String)>,
-    /// What was lost of it and why, in words.
+    /// The reason why a part was lost, if any.
     pub loss: Option<String>,
 }
 
@@ -79,50 +78,50 @@ impl CachedEntry {
     }
 }
 
-/// A part of what is kept: one file.
+/// A chunk: one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkSummary {
     /// Its key.
     pub key: String,
     /// Position of its first token.
     pub start: u32,
-    /// How many tokens it holds.
+    /// How many tokens it has.
     pub tokens: u32,
-    /// Whose words they are.
+    /// The role of the message that its tokens belong to.
     pub kind: CacheKind,
     /// Length of its file.
     pub bytes: u64,
-    /// How often it was read back.
+    /// How often a prompt continued from it.
     pub hits: u64,
 }
 
-/// A file that has been looked at with the model loaded that made it.
+/// A previewed file, with the model that made it loaded.
 #[derive(Debug)]
 pub struct OfflineImport<'a> {
     caches: &'a OfflineCaches,
-    bench: Bench,
+    session: EngineSession,
     file: PathBuf,
-    /// What it holds.
+    /// The description of the file.
     pub preview: ImportPreview,
 }
 
-/// An engine over the rows, and what it reports about them.
+/// An engine that works on the rows, and its events.
 #[derive(Debug)]
-struct Bench {
+struct EngineSession {
     engine: Engine,
-    window: CacheHandle,
+    handle: CacheHandle,
     events: UnboundedReceiver<CacheEvent>,
 }
 
-/// What the rows say.
+/// The rows of the prompt cache.
 struct Rows {
     chunks: HashMap<String, ChunkRecord>,
     cache_refs: HashMap<String, CacheRef>,
 }
 
 impl OfflineCaches {
-    /// Opens the database of a data folder, making what is missing. Takes no lock: others may have
-    /// the folder open.
+    /// Opens the database of a data folder, and creates what is missing. Takes no lock: other
+    /// programs may have the folder open.
     pub async fn open(data_folder: DataFolder) -> Result<Self, OpenError> {
         data_folder.create()?;
         let store = Store::open(&data_folder.database()).await?;
@@ -136,39 +135,39 @@ impl OfflineCaches {
         }
     }
 
-    /// Named prompt caches, and conversations of which something is kept; those used last first.
+    /// Starting points, and conversations with saved context; the last used first.
     pub async fn list(&self) -> Result<Vec<CachedEntry>, Failure> {
         let rows = self.rows().await?;
-        let mut kept = Vec::new();
+        let mut entries = Vec::new();
         for ListedNamedCache { row, has_token_ids, .. } in self.store.named_caches().await? {
             let ends = has_token_ids.then_some((row.start_text, row.end_text));
-            let seen = CachedEntry {
+            let entry = CachedEntry {
                 title: row.name,
                 model: row.model,
                 last_used_at_ms: row.last_used_at_ms,
                 imported_from: row.imported_from,
                 ends,
-                ..rows.kept(&named_owner(&row.id), CacheSource::Named { id: row.id })
+                ..rows.entry(&named_owner(&row.id), CacheSource::Named { id: row.id })
             };
-            kept.push(seen);
+            entries.push(entry);
         }
         for row in self.store.conversations().await? {
-            let seen =
-                rows.kept(&conversation_owner(&row.id), CacheSource::Conversation { id: row.id });
-            if seen.tokens > 0 {
-                kept.push(CachedEntry { title: row.title, ..seen });
+            let entry =
+                rows.entry(&conversation_owner(&row.id), CacheSource::Conversation { id: row.id });
+            if entry.tokens > 0 {
+                entries.push(CachedEntry { title: row.title, ..entry });
             }
         }
-        kept.sort_by_key(|kept| std::cmp::Reverse(kept.last_used_at_ms));
-        Ok(kept)
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.last_used_at_ms));
+        Ok(entries)
     }
 
-    /// What all files take together.
+    /// The bytes of all chunk files.
     pub async fn total_bytes(&self) -> Result<u64, Failure> {
         Ok(u64::try_from(self.store.total_chunk_bytes().await?).unwrap_or(0))
     }
 
-    /// What a person means by a name or an id of [`OfflineCaches::list`], or by the key of a chunk.
+    /// Finds an item by a name or an id of [`OfflineCaches::list`], or by the key of a chunk.
     pub async fn find(&self, word: &str) -> Result<CachedItem, Failure> {
         let named = self.store.named_caches().await?;
         let by_id = named.iter().find(|named| named.row.id == word);
@@ -187,10 +186,10 @@ impl OfflineCaches {
         Err(Failure::new(FailureCode::NotFound, why))
     }
 
-    /// The chunks from the first of a prompt to the end of what is meant.
-    pub async fn chunks(&self, kept: &CachedItem) -> Result<Vec<ChunkSummary>, Failure> {
+    /// The chunks of an item, from the root on.
+    pub async fn chunks(&self, item: &CachedItem) -> Result<Vec<ChunkSummary>, Failure> {
         let rows = self.rows().await?;
-        let key = match kept {
+        let key = match item {
             CachedItem::Source(source) => rows
                 .cache_refs
                 .get(&owner(source))
@@ -208,88 +207,89 @@ impl OfflineCaches {
         Ok(key.map_or(Vec::new(), |key| rows.path(key)).into_iter().map(chunk).collect())
     }
 
-    /// Writes a stored prompt cache to a file that mlx-lm reads too. Needs no model.
+    /// Writes an item to a file that mlx-lm reads too. Needs no model.
     pub async fn export(
         &self,
         source: &CacheSource,
         file: &Path,
         layout: PromptFileLayout,
     ) -> Result<(), Failure> {
-        let bench = self.bench().await?;
-        let exported = match imports::export_request(&self.store, &bench.window, source, file).await
-        {
-            Ok(request) => {
-                let request = ExportRequest { layout, ..request };
-                bench.engine.export_prompt(request).await.map(drop).map_err(Failure::from)
-            }
-            Err(failure) => Err(failure),
-        };
-        bench.engine.shutdown().await;
+        let session = self.session().await?;
+        let exported =
+            match imports::export_request(&self.store, &session.handle, source, file).await {
+                Ok(request) => {
+                    let request = ExportRequest { layout, ..request };
+                    session.engine.export_prompt(request).await.map(drop).map_err(Failure::from)
+                }
+                Err(failure) => Err(failure),
+            };
+        session.engine.shutdown().await;
         exported
     }
 
-    /// Removes what is kept, files included: of a conversation what only it holds, a name with what
-    /// only it holds, a chunk with all that continues it. Returns the bytes that each had.
-    pub async fn delete(&self, kept: &[CachedItem]) -> Result<Vec<u64>, Failure> {
-        let mut bench = self.bench().await?;
+    /// Removes items and their files: the chunks that only a conversation refers to, a starting
+    /// point with the chunks that only it refers to, or a chunk with its descendants. Returns the
+    /// bytes of each.
+    pub async fn delete(&self, items: &[CachedItem]) -> Result<Vec<u64>, Failure> {
+        let mut session = self.session().await?;
         let mut freed = Vec::new();
-        for kept in kept {
-            freed.push(match kept {
+        for item in items {
+            freed.push(match item {
                 CachedItem::Source(source @ CacheSource::Conversation { .. }) => {
-                    bench.window.purge(&owner(source))
+                    session.handle.purge(&owner(source))
                 }
                 CachedItem::Source(source @ CacheSource::Named { .. }) => {
-                    bench.window.release(&owner(source))
+                    session.handle.release(&owner(source))
                 }
-                // It may have gone with one before.
-                CachedItem::Chunk { key } => bench.window.remove(key).unwrap_or(0),
+                // An earlier item may have removed it.
+                CachedItem::Chunk { key } => session.handle.remove(key).unwrap_or(0),
             });
-            if let CachedItem::Source(CacheSource::Named { id }) = kept {
+            if let CachedItem::Source(CacheSource::Named { id }) = item {
                 self.store.delete_named_cache(id, now_ms()).await?;
             }
         }
-        let events = bench.events().await;
-        bench.engine.shutdown().await;
+        let events = session.events().await;
+        session.engine.shutdown().await;
         self.write(events).await?;
         Ok(freed)
     }
 
-    /// Rebuilds the rows of chunk files that no row names, and removes damaged chunk files. Files
-    /// that are not Cairn's stay. Works while the app has the folder open.
+    /// Rebuilds the rows of chunk files that have none, and removes damaged chunk files. Files of
+    /// other programs stay. Works while the app has the folder open.
     pub async fn repair(&self) -> Result<Repaired, Failure> {
-        // Held until the rows are written, as for an import.
+        // Locked until the rows are written, as for an import.
         let _lock = lock_files(&self.data_folder).await?;
-        let mut bench = self.bench().await?;
-        let repaired = bench.window.repair().await.unwrap_or_default();
-        let events = bench.events().await;
-        bench.engine.shutdown().await;
+        let mut session = self.session().await?;
+        let repaired = session.handle.repair().await.unwrap_or_default();
+        let events = session.events().await;
+        session.engine.shutdown().await;
         self.write(events).await?;
         Ok(repaired)
     }
 
-    /// Looks at a prompt-cache file with the model that made it, which is loaded for that.
+    /// Previews a prompt-cache file with the model that made it, which is loaded for that.
     pub async fn begin_import(
         &self,
         file: &Path,
         model: &str,
         model_folder: &Path,
     ) -> Result<OfflineImport<'_>, Failure> {
-        let bench = self.bench().await?;
-        bench.engine.load(model, model_folder).await?;
-        let preview = imports::preview(&bench.engine, file, &file_name(file)).await;
-        Ok(OfflineImport { caches: self, bench, file: file.to_owned(), preview })
+        let session = self.session().await?;
+        session.engine.load(model, model_folder).await?;
+        let preview = imports::preview(&session.engine, file, &file_name(file)).await;
+        Ok(OfflineImport { caches: self, session, file: file.to_owned(), preview })
     }
 
     async fn rows(&self) -> Result<Rows, Failure> {
-        // References first: what they stand on was written before them.
+        // References first: their chunks were written before them.
         let cache_refs = self.store.cache_refs().await?.into_iter().filter_map(convert::cache_ref);
         let cache_refs = cache_refs.map(|cache_ref| (cache_ref.owner.clone(), cache_ref)).collect();
         let chunks = self.store.chunks().await?.into_iter().filter_map(convert::chunk_record);
         Ok(Rows { chunks: chunks.map(|record| (record.key.clone(), record)).collect(), cache_refs })
     }
 
-    /// An engine that neither evicts nor sweeps.
-    async fn bench(&self) -> Result<Bench, Failure> {
+    /// Starts an engine that neither evicts nor removes files.
+    async fn session(&self) -> Result<EngineSession, Failure> {
         let Rows { chunks, cache_refs } = self.rows().await?;
         let cache = CacheOptions {
             folder: self.data_folder.prompt_cache(),
@@ -302,21 +302,21 @@ impl OfflineCaches {
         };
         let (engine, events) =
             Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
-        let window = engine.cache().cloned();
-        let window = window.ok_or_else(|| {
+        let handle = engine.cache().cloned();
+        let handle = handle.ok_or_else(|| {
             Failure::new(FailureCode::Engine, "The engine's thread could not start.")
         })?;
-        let mut bench = Bench { engine, window, events };
-        // What starting alone reports is for the app, which may know better.
-        bench.events().await;
-        Ok(bench)
+        let mut session = EngineSession { engine, handle, events };
+        // The events of the start are dropped: an app that has the folder open emits its own.
+        session.events().await;
+        Ok(session)
     }
 
     async fn write(&self, events: Vec<CacheEvent>) -> Result<(), Failure> {
         Ok(self.store.change_cache(&rows::changes(events)).await?)
     }
 
-    /// The app's budget on disk. Refuses a file for which it has no room beside what is pinned.
+    /// The app's budget on disk. Refuses a file that does not fit beside the pinned chunks.
     async fn budget_for(&self, num_bytes: u64) -> Result<u64, Failure> {
         let disk_bytes = platform::free_disk_bytes(self.data_folder.home())
             .unwrap_or(0)
@@ -324,7 +324,7 @@ impl OfflineCaches {
         let budget = settings::load(&self.store, disk_bytes).await.cache_budget_bytes;
         if self.rows().await?.pinned_bytes().saturating_add(num_bytes) > budget {
             let why = format!(
-                "The prompt cache's budget of {:.1} GB on disk has no room for it beside what is pinned.",
+                "The disk limit of {:.1} GB leaves no room for it beside pinned chats and starting points.",
                 budget as f64 / 1e9
             );
             return Err(Failure::new(FailureCode::Storage, why));
@@ -334,37 +334,38 @@ impl OfflineCaches {
 }
 
 impl OfflineImport<'_> {
-    /// Files it under a name, perhaps recomputing sample positions of it first. What has not been
-    /// used for long may be evicted for it, as in the app.
+    /// Imports the file under a name, with `check` after verifying it. As in the app, chunks that
+    /// have not been used for long may be evicted for it.
     pub async fn confirm(mut self, name: &str, check: bool) -> Result<CachedEntry, Failure> {
         let name = checked_name(name)?;
         let OfflineCaches { data_folder, store } = self.caches;
         imports::refuse_name_in_use(store, &name).await?;
-        // Held until the rows are written, so that no app that starts meanwhile takes the files for
-        // leftovers.
+        // Locked until the rows are written, so that an app that starts meanwhile does not remove
+        // the files as leftovers.
         let _lock = lock_files(data_folder).await?;
         let Rows { chunks, cache_refs } = self.caches.rows().await?;
-        // What was pinned while the model was loaded and the question was open is not to go.
-        self.bench
-            .window
-            .take_over(chunks.into_values().collect(), cache_refs.into_values().collect());
-        self.bench.events().await;
+        // Chunks that were pinned while the model was loaded and the user was asked must not be
+        // evicted.
+        self.session
+            .handle
+            .adopt_all(chunks.into_values().collect(), cache_refs.into_values().collect());
+        self.session.events().await;
         let budget = self.caches.budget_for(self.preview.bytes).await?;
-        self.bench.engine.set_cache_budgets(budget, 0);
+        self.session.engine.set_cache_budgets(budget, 0);
 
         let id = Uuid::now_v7().to_string();
         let owner = named_owner(&id);
         let imported = self
-            .bench
+            .session
             .engine
             .import_prompt_file(&self.file, Import { owner: owner.clone(), check })
             .await;
-        let mut events = self.bench.events().await;
-        let is_its_anchor = |event: &CacheEvent| matches!(event, CacheEvent::RefSet(cache_ref) if cache_ref.owner == owner);
+        let mut events = self.session.events().await;
+        let sets_its_ref = |event: &CacheEvent| matches!(event, CacheEvent::RefSet(cache_ref) if cache_ref.owner == owner);
         let info = match imported {
             Ok(info) => info,
             Err(error) => {
-                events.retain(|event| !is_its_anchor(event));
+                events.retain(|event| !sets_its_ref(event));
                 self.caches.write(events).await?;
                 return Err(Failure::invalid(imports::about(
                     &error,
@@ -374,23 +375,24 @@ impl OfflineImport<'_> {
             }
         };
         let row =
-            imports::named_row(&self.bench.engine, info, &id, name, &self.preview.file_name).await;
-        self.bench.engine.shutdown().await;
-        // The name before the reference: an app that starts in between removes references of what is not
-        // there.
-        let (with_ref, others): (Vec<_>, Vec<_>) = events.into_iter().partition(is_its_anchor);
+            imports::named_row(&self.session.engine, info, &id, name, &self.preview.file_name)
+                .await;
+        self.session.engine.shutdown().await;
+        // The name is written before the reference: an app that starts in between removes
+        // references of names that do not exist.
+        let (with_ref, others): (Vec<_>, Vec<_>) = events.into_iter().partition(sets_its_ref);
         self.caches.write(others).await?;
         store.create_named_cache(&row).await?;
         self.caches.write(with_ref).await?;
-        let kept = self.caches.list().await?.into_iter().find(|kept| kept.id() == id);
-        kept.ok_or_else(|| {
+        let entry = self.caches.list().await?.into_iter().find(|entry| entry.id() == id);
+        entry.ok_or_else(|| {
             Failure::new(FailureCode::NotFound, "Another program has removed it already.")
         })
     }
 }
 
-impl Bench {
-    /// What the engine has told until everything queued was done.
+impl EngineSession {
+    /// The engine's events until all queued work is done.
     async fn events(&mut self) -> Vec<CacheEvent> {
         self.engine.flush_cache().await;
         let mut events = Vec::new();
@@ -402,12 +404,12 @@ impl Bench {
 }
 
 impl Rows {
-    /// The chunks from the first of a prompt to `key`; none where one is missing.
+    /// The chunks from the root to `key`; none if one is missing.
     fn path(&self, key: &str) -> Vec<&ChunkRecord> {
         let mut path = Vec::new();
         let mut next = Some(key);
         while let Some(key) = next {
-            // Rows that were changed by others may go in circles.
+            // Rows that other programs changed may form a cycle.
             let Some(record) = self.chunks.get(key).filter(|_| path.len() < self.chunks.len())
             else {
                 return Vec::new();
@@ -419,8 +421,8 @@ impl Rows {
         path
     }
 
-    /// What an owner's reference holds; the rest is for the caller to say.
-    fn kept(&self, owner: &str, source: CacheSource) -> CachedEntry {
+    /// An entry for an owner's reference; the caller adds the other fields.
+    fn entry(&self, owner: &str, source: CacheSource) -> CachedEntry {
         let cache_ref = self.cache_refs.get(owner);
         let path = cache_ref
             .and_then(|cache_ref| cache_ref.chunk_key.as_deref())
@@ -456,7 +458,8 @@ impl Rows {
     }
 }
 
-/// Waits until no app removes leftovers, and keeps others from it.
+/// Takes a shared lock, which waits until no app removes leftovers and prevents that while it is
+/// locked.
 async fn lock_files(data_folder: &DataFolder) -> Result<File, Failure> {
     let path = data_folder.prompt_cache_lock();
     let locking = move || {

@@ -1,4 +1,4 @@
-//! Names of the places in the prompt cache: whose they are.
+//! The names of owners of references in the prompt cache.
 
 use crate::wire::CacheSource;
 
@@ -12,7 +12,7 @@ pub(crate) fn named_owner(id: &str) -> String {
     format!("named/{id}")
 }
 
-/// The owner of the reference.
+/// The owner of a source's reference.
 pub(crate) fn owner(source: &CacheSource) -> String {
     match source {
         CacheSource::Conversation { id } => conversation_owner(id),

@@ -1,5 +1,5 @@
-//! What a conversation begins with that was started from a named prompt cache, as the engine is
-//! asked to go on after it.
+//! The prefix of a conversation that was started from a starting point, as the engine's
+//! [`PromptPrefix`].
 
 use cairn_engine::{ChunkKind, ChunkRecord, PromptPrefix};
 use cairn_store::{NamedCacheKind, Prefix};
@@ -10,8 +10,8 @@ use crate::cache::owners::conversation_owner;
 use crate::convert;
 use crate::wire::Failure;
 
-/// A conversation's prefix, for the loaded model. Tokens say something else to a model with another
-/// vocabulary: it is refused, by name of the model that read them.
+/// A conversation's prefix for the loaded model. A model with another vocabulary is refused,
+/// because the same token ids stand for other text.
 pub(crate) async fn checked(
     app: &App,
     conversation_id: &str,
@@ -19,20 +19,21 @@ pub(crate) async fn checked(
 ) -> Result<PromptPrefix, Failure> {
     if let Some(model) = foreign_model(app, conversation_id, &prefix).await? {
         return Err(Failure::invalid(format!(
-            "this conversation begins with what {model} has read: choose that model to go on"
+            "this conversation starts from a context of {model}: choose that model to continue"
         )));
     }
     Ok(PromptPrefix {
         num_tokens: usize::try_from(prefix.num_tokens).unwrap_or(0),
         kind: convert::prompt_kind(prefix.kind),
-        // A row that names neither was changed by another program: the tokens are then read again.
+        // A row with an invalid format was changed by another program: the tokens are then computed
+        // again.
         kv_format: prefix.kv_format.parse().unwrap_or_default(),
         provenance: prefix.provenance.parse().unwrap_or_default(),
         token_ids: prefix.token_ids,
     })
 }
 
-/// The model that read a prefix, where the loaded one cannot go on after it.
+/// The model that computed a prefix, if the loaded one cannot continue it.
 async fn foreign_model(
     app: &App,
     conversation_id: &str,
@@ -41,15 +42,16 @@ async fn foreign_model(
     let Some(loaded) = app.engine.status().borrow().model_fingerprint.clone() else {
         return Ok(None);
     };
-    // Its named prompt cache may be gone; then the conversation itself knows who read it last.
+    // If its starting point is gone, the conversation's reference names the model that read it
+    // last.
     let named =
         app.store.named_cache(&prefix.named_id).await?.map(|row| (row.fingerprint, row.model));
     let (fingerprint, model) = named.or_else(|| last_reader(app, conversation_id)).unzip();
     if fingerprint.as_ref() == Some(&loaded) {
         return Ok(None);
     }
-    // Other weights can read the tokens anew where they have the same vocabulary: the text shows
-    // it.
+    // Other weights with the same vocabulary can compute the tokens again: then the texts are
+    // equal.
     if let Some(token_ids) = &prefix.token_ids {
         let (start_text, end_text) = ends(&app.engine, &loaded, token_ids).await;
         if !start_text.is_empty()
@@ -67,20 +69,20 @@ fn last_reader(app: &App, conversation_id: &str) -> Option<(String, String)> {
     Some((ref_usage.cache_ref.namespace.model, ref_usage.cache_ref.model))
 }
 
-/// Where the tokens of what is kept of a conversation end; `path` are its chunks.
+/// Where the saved context of a conversation ends; `path` are its chunks.
 pub(crate) fn ending(prefix: Option<&Prefix>, path: &[ChunkRecord]) -> NamedCacheKind {
     let Some(last) = path.last() else { return NamedCacheKind::Prompt };
     match prefix {
-        // All its chunks are of one kind, whoever wrote its words.
+        // All chunks of a prefix are of one kind, so its row names how it ends.
         Some(prefix) if last.stop() as i64 <= prefix.num_tokens => prefix.kind,
-        // Up to where the first question's words stand.
+        // Only the system prompt, up to the first question.
         None if last.kind == ChunkKind::System => NamedCacheKind::Prompt,
         _ => NamedCacheKind::Conversation,
     }
 }
 
-/// The file from which the beginning of a conversation was imported: what goes on from it can be no
-/// more trusted than that.
+/// The file from which a conversation's prefix was imported: context that continues it cannot be
+/// trusted more than the file.
 pub(crate) async fn imported_from(app: &App, prefix: Option<&Prefix>) -> Option<String> {
     let prefix = prefix.filter(|prefix| prefix.is_imported)?;
     let named = app.store.named_cache(&prefix.named_id).await.ok().flatten();
@@ -92,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_ends_where_its_prefix_does_unless_more_is_kept() {
+    fn saved_context_ends_as_its_prefix_does_unless_it_is_longer() {
         use ChunkKind::{Assistant, System, User};
         use NamedCacheKind::{Conversation, Prompt};
         fn check(

@@ -1,5 +1,5 @@
-//! Prompt-cache files that have been previewed and are neither imported nor given up, and those
-//! that Cairn made for it.
+//! Previewed prompt-cache files that are neither imported nor discarded yet, and the copies that
+//! Cairn made of files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use uuid::Uuid;
 
 use crate::DataFolder;
 
-/// More files than anybody looks at before deciding; each may be a copy on the disk.
+/// The most previews at a time; each may be a copy on the disk.
 const MAX_PREVIEWS: usize = 16;
-/// What file systems allow, roughly.
+/// About what file systems allow.
 const MAX_FILE_NAME_CHARS: usize = 255;
 
-/// The files that have been previewed and are neither imported nor given up, the oldest first.
-/// Owned by [`crate::App`].
+/// The previewed files that are neither imported nor discarded yet, the oldest first. Owned by
+/// [`crate::App`].
 #[derive(Debug, Default)]
 pub(crate) struct Imports(Mutex<BTreeMap<String, Previewed>>);
 
-/// A file that is looked at, or has been.
+/// A file that is being previewed, or was.
 #[derive(Debug, Clone)]
 pub(crate) struct Previewed {
     pub(crate) file: PathBuf,
@@ -29,12 +29,12 @@ pub(crate) struct Previewed {
 }
 
 impl Previewed {
-    /// A file of the person's own.
+    /// The user's own file.
     pub(crate) fn of(file: PathBuf) -> Self {
         Previewed { file_name: file_name(&file), file, _own: None }
     }
 
-    /// A copy that Cairn made and removes when nobody needs it any more.
+    /// A copy that Cairn made, and removes when the last user drops it.
     pub(crate) fn own(own: OwnFile, file_name: &str) -> Self {
         Previewed {
             file: own.path().to_owned(),
@@ -49,7 +49,7 @@ impl Imports {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers one under its token. Tokens are UUIDs v7, so the first is the oldest.
+    /// Adds a preview under its token. Tokens are UUIDs v7, so the first is the oldest.
     pub(crate) fn begin(&self, token: String, previewed: Previewed) {
         let mut previews = self.lock();
         previews.insert(token, previewed);
@@ -58,12 +58,12 @@ impl Imports {
         }
     }
 
-    /// One, by its token.
+    /// The preview with this token.
     pub(crate) fn find(&self, token: &str) -> Option<Previewed> {
         self.lock().get(token).cloned()
     }
 
-    /// Forgets one.
+    /// Discards a preview.
     pub(crate) fn end(&self, token: &str) {
         self.lock().remove(token);
     }
@@ -91,12 +91,12 @@ impl OwnFile {
 
 impl Drop for OwnFile {
     fn drop(&mut self) {
-        // What stays is swept at the next start.
+        // A file that cannot be removed now is removed at the next start.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A file's name as one line: it goes to terminals, too.
+/// A file's name as one line, because terminals show it too.
 fn shown_name(file_name: &str) -> String {
     file_name
         .chars()
@@ -105,7 +105,7 @@ fn shown_name(file_name: &str) -> String {
         .collect()
 }
 
-/// The name under which a person knows a file, as it is shown.
+/// The file's name as it is shown.
 pub(crate) fn file_name(file: &Path) -> String {
     shown_name(&file.file_name().unwrap_or(file.as_os_str()).to_string_lossy())
 }

@@ -1,5 +1,5 @@
-//! Writes down what the engine reports about the files of its prompt cache. Rows are an optimisation:
-//! one that cannot be written is logged and forgotten.
+//! Writes the engine's cache events to the database. Rows are an optimisation: one that cannot be
+//! written is logged and skipped.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,13 +11,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use crate::app::now_ms;
 use crate::convert;
 
-/// What is written down at once at most.
+/// The most events of one transaction.
 const MAX_BATCH: usize = 256;
 
-/// Runs until the engine has shut down. What came while the disk was waited for is written
-/// together.
+/// Runs until the engine has shut down. Events that arrive during a write are written together.
 ///
-/// For each event the owner of a reference that has moved, or none, is sent to `moved`.
+/// For each event the owner of the reference that changed, or none, is sent to `moved`.
 pub(crate) async fn keep(
     store: Arc<Store>,
     mut events: UnboundedReceiver<CacheEvent>,
@@ -32,7 +31,7 @@ pub(crate) async fn keep(
         if store.change_cache(&changes).await.is_ok() {
             continue;
         }
-        // One that cannot be written does not take the others with it.
+        // One change that cannot be written must not prevent the others.
         for change in changes {
             if let Err(error) = store.change_cache(&[change]).await {
                 tracing::warn!("the index of the prompt cache is behind its files: {error}");
@@ -41,7 +40,7 @@ pub(crate) async fn keep(
     }
 }
 
-/// Whose reference has moved.
+/// The owner of the reference that has changed.
 fn owner(event: &CacheEvent) -> Option<String> {
     match event {
         CacheEvent::RefSet(CacheRef { owner, .. }) | CacheEvent::RefRemoved { owner } => {
@@ -51,7 +50,7 @@ fn owner(event: &CacheEvent) -> Option<String> {
     }
 }
 
-/// What events change in the rows; of the moves of one reference only the last.
+/// The changes of rows for these events; of several changes of one reference only the last.
 pub(crate) fn changes(events: impl IntoIterator<Item = CacheEvent>) -> Vec<CacheChange> {
     let mut changes: Vec<CacheChange> = events.into_iter().map(change).collect();
     let mut moved = HashSet::new();
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_the_moves_of_one_anchor_only_the_last_is_written() {
+    fn only_the_last_change_of_a_reference_is_written() {
         let with_ref = |owner: &str, num_tokens: usize| {
             CacheEvent::RefSet(CacheRef {
                 owner: owner.to_owned(),
@@ -102,14 +101,14 @@ mod tests {
             reason: "evicted".to_owned(),
         };
         let check = |events: Vec<CacheEvent>, expected: &[&str]| {
-            let said = |change: CacheChange| match change {
+            let text = |change: CacheChange| match change {
                 CacheChange::RefSet(cache_ref) => {
                     format!("{} at {}", cache_ref.owner, cache_ref.num_tokens)
                 }
                 CacheChange::Removed { keys } => format!("without {}", keys.concat()),
                 other => format!("{other:?}"),
             };
-            assert_eq!(changes(events).into_iter().map(said).collect::<Vec<_>>(), expected);
+            assert_eq!(changes(events).into_iter().map(text).collect::<Vec<_>>(), expected);
         };
         check(vec![], &[]);
         check(

@@ -1,4 +1,4 @@
-//! What is kept of conversations, as their rows show it.
+//! The saved context of conversations, as their rows show it.
 
 use std::collections::HashMap;
 
@@ -11,14 +11,14 @@ use crate::wire::{CacheTier, ConversationCache};
 
 const MAX_SHARED_WITH: usize = 5;
 
-/// What is kept of every conversation, by its id. `conversations` are those in the list.
+/// The saved context of every conversation, by id. `conversations` are those in the list.
 pub(crate) async fn of_conversations(
     engine: &Engine,
     store: &Store,
     conversations: &[Conversation],
 ) -> HashMap<String, ConversationCache> {
-    let Some(window) = engine.cache() else { return HashMap::new() };
-    let ref_usages = window.ref_usages();
+    let Some(handle) = engine.cache() else { return HashMap::new() };
+    let ref_usages = handle.ref_usages();
     let named = store.named_caches().await.unwrap_or_default();
     let titles =
         conversations.iter().map(|row| (conversation_owner(&row.id), title(row.title.clone())));
@@ -37,8 +37,8 @@ pub(crate) async fn of_conversations(
     ref_usages.iter().filter_map(of_conversation).collect()
 }
 
-/// What is kept of one conversation. Asked at each of its changes, so it looks at no others than
-/// those that it names.
+/// The saved context of one conversation. Called at each of its changes, so it looks only at the
+/// owners that share chunks with it.
 pub(crate) async fn of_conversation(
     engine: &Engine,
     store: &Store,
@@ -76,7 +76,7 @@ fn conversation_cache(ref_usage: &RefUsage, shared_with: Vec<String>) -> Option<
     })
 }
 
-/// What the owner of a reference is called; none where it is deleted.
+/// The name of a reference's owner; none if it is deleted.
 async fn name(store: &Store, owner: &str) -> Option<String> {
     if let Some(id) = owner.strip_prefix("conversation/") {
         return store.conversation_title(id).await.ok()?.map(title);
@@ -89,7 +89,7 @@ fn title(title: String) -> String {
     if title.is_empty() { "New chat".to_owned() } else { title }
 }
 
-/// The tier of what is in memory, or only on disk.
+/// The tier of context that is in memory, or only on disk.
 pub(crate) fn tier(is_in_memory: bool) -> CacheTier {
     if is_in_memory { CacheTier::Memory } else { CacheTier::Disk }
 }

@@ -1,10 +1,10 @@
-//! Turns: beginning one, running its answer, saving what it writes.
+//! Turns: starting one, running its answer, saving its text.
 //!
 //! ```text
 //! answering   one task for each running answer
 //! running     which conversations are being answered, and how to stop them
 //! deletion    the end of what was deleted, when that can no longer be undone
-//! progress    what of an answer is due when: events, saved text
+//! progress    when an answer's events and saved text are due
 //! prompt      a conversation's messages as the engine's input
 //! ```
 

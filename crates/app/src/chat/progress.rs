@@ -1,16 +1,17 @@
-//! When what is known of a running answer is told and saved: pure rules over a clock that is passed
+//! When a running answer's progress is emitted and saved: pure rules over a clock that is passed
 //! in.
 
 use std::time::{Duration, Instant};
 
-/// Between two deltas of an answer, and between two reports of its prefill: 30 a second.
+/// The interval between two deltas of an answer, and between two reports of its prefill: 30 a
+/// second.
 const TELL_INTERVAL: Duration = Duration::from_millis(33);
-/// What a crash may cost at most: this much time of writing...
+/// The most that a crash may cost: this much time of generation...
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 /// ...or this many tokens.
 const SAVE_TOKENS: usize = 64;
 
-/// Lets something happen at most once in an interval.
+/// Limits something to once in an interval.
 #[derive(Debug)]
 pub(crate) struct Pace {
     interval: Duration,
@@ -22,7 +23,7 @@ impl Pace {
         Pace { interval, last: None }
     }
 
-    /// When it may happen next, not earlier than `now`.
+    /// The next time at which it may happen, not before `now`.
     pub(crate) fn due_at(&self, now: Instant) -> Instant {
         self.last.map_or(now, |last| (last + self.interval).max(now))
     }
@@ -43,7 +44,7 @@ pub(crate) struct Delta {
     pub(crate) text: String,
 }
 
-/// How far the prompt has been read, in tokens.
+/// The progress of prefill, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Prefill {
     pub(crate) processed: usize,
@@ -51,8 +52,7 @@ pub(crate) struct Prefill {
     pub(crate) cached: usize,
 }
 
-/// An answer while it is written: the text and tokens so far, what of it has been told, and what
-/// has been saved.
+/// A running answer: the text and tokens so far, and how much of them has been emitted and saved.
 #[derive(Debug)]
 pub(crate) struct Progress {
     text: String,
@@ -89,7 +89,7 @@ impl Progress {
         &self.token_ids
     }
 
-    /// Only the newest report matters; those that nobody has been told yet are replaced.
+    /// Only the newest report matters; it replaces one that was not emitted yet.
     pub(crate) fn prefill(&mut self, prefill: Prefill) {
         self.untold_prefill = Some(prefill);
     }
@@ -103,8 +103,7 @@ impl Progress {
         self.text.push_str(text);
     }
 
-    /// The prefill report that may be told now. Once there is text, how the prompt was read is of
-    /// no interest any more.
+    /// The prefill report that may be emitted now; none once there is text.
     pub(crate) fn take_prefill(&mut self, now: Instant) -> Option<Prefill> {
         if !self.text.is_empty() || !self.telling.is_due(now) {
             return None;
@@ -112,7 +111,7 @@ impl Progress {
         self.untold_prefill.take().inspect(|_| self.telling.mark(now))
     }
 
-    /// The text that may be told now.
+    /// The text that may be emitted now.
     pub(crate) fn take_delta(&mut self, now: Instant) -> Option<Delta> {
         if !self.telling.is_due(now) {
             return None;
@@ -120,7 +119,7 @@ impl Progress {
         self.flush_delta().inspect(|_| self.telling.mark(now))
     }
 
-    /// All text that has not been told, without waiting.
+    /// All text that has not been emitted, regardless of the interval.
     pub(crate) fn flush_delta(&mut self) -> Option<Delta> {
         let text = self.text.get(self.told_bytes..).filter(|text| !text.is_empty())?.to_owned();
         let delta = Delta { offset: self.told_utf16, text };
@@ -137,14 +136,14 @@ impl Progress {
                 || self.token_ids.len() >= self.saved_tokens + SAVE_TOKENS)
     }
 
-    /// Notes that saving has begun with what there is now.
+    /// Records that saving has begun with the text so far.
     pub(crate) fn mark_saved(&mut self, now: Instant) {
         self.saved_at = now;
         self.saved_bytes = self.text.len();
         self.saved_tokens = self.token_ids.len();
     }
 
-    /// When something will be due without anything new arriving; none: not before then. While one
+    /// The time at which something becomes due without new input; none if nothing will. While one
     /// save runs no other is due.
     pub(crate) fn next_due(&self, now: Instant, is_saving: bool) -> Option<Instant> {
         let has_untold = self.text.len() > self.told_bytes
@@ -165,7 +164,7 @@ pub(crate) fn utf16_length(text: &str) -> u32 {
 mod tests {
     use super::*;
 
-    /// Plays pieces of text that arrive at given milliseconds and collects what is told when.
+    /// Feeds pieces of text that arrive at given milliseconds and collects what is emitted when.
     fn told(pieces: &[(u64, &str)], until_ms: u64) -> Vec<(u64, u32, String)> {
         let start = Instant::now();
         let mut progress = Progress::new(start);
@@ -208,7 +207,7 @@ mod tests {
         let pieces: Vec<(u64, &str)> = (0..1000).map(|ms| (ms, "x")).collect();
         let told = told(&pieces, 1000);
         assert!(told.len() <= 31, "{} deltas", told.len());
-        // The last one was told at most an interval before the end.
+        // The last delta was emitted at most an interval before the end.
         assert!(told.iter().map(|(_, _, text)| text.len()).sum::<usize>() > 1000 - 33);
     }
 

@@ -1,11 +1,11 @@
-//! Which messages of a branch the model is shown: pure.
+//! Which messages of a branch the model sees: pure.
 
 use cairn_chat::{Message, Role};
 use cairn_store::MessageStatus;
 
-/// The messages for an answer at the end of a branch. The answer itself (streaming) is no part of
-/// it, nor are answers that failed or stayed empty. Questions that come to stand next to each other
-/// that way become one, because many templates insist on turns.
+/// The messages for an answer at the end of a branch. The streaming answer itself is left out, and
+/// so are answers that failed or stayed empty. Questions that become neighbours that way are
+/// joined, because many templates require alternating turns.
 pub(crate) fn messages_for(system_prompt: &str, branch: &[cairn_store::Message]) -> Vec<Message> {
     let mut messages = Vec::with_capacity(branch.len() + 1);
     if !system_prompt.is_empty() {
@@ -19,8 +19,8 @@ pub(crate) fn messages_for(system_prompt: &str, branch: &[cairn_store::Message])
         let is_left_out = match (row.role, row.status) {
             (Role::Assistant, MessageStatus::Streaming | MessageStatus::Failed) => true,
             (Role::Assistant, _) => row.text.is_empty(),
-            // A question that only brought a failure, because it is too long perhaps, must not do
-            // so for ever.
+            // A question that only led to a failure, perhaps because it is too long, must not cause
+            // it again in every later turn.
             (Role::User, _) => has_failed(branch, index),
             _ => false,
         };
@@ -43,8 +43,8 @@ pub(crate) fn messages_for(system_prompt: &str, branch: &[cairn_store::Message])
     messages
 }
 
-/// Whether the message at `index` was answered with a failure and nothing else, and the
-/// conversation went on.
+/// Whether the answer to the message at `index` failed without text, and the conversation continued
+/// after it.
 fn has_failed(branch: &[cairn_store::Message], index: usize) -> bool {
     match branch.get(index + 1..) {
         Some([answer, _, ..]) => answer.status == MessageStatus::Failed && answer.text.is_empty(),
@@ -59,7 +59,7 @@ mod tests {
     use Role::{Assistant, System, User};
 
     #[test]
-    fn the_model_sees_questions_and_answers_that_said_something() {
+    fn the_model_sees_questions_and_answers_that_are_not_empty() {
         fn check(
             system_prompt: &str,
             branch: &[(Role, MessageStatus, &str)],

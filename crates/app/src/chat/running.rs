@@ -1,4 +1,4 @@
-//! The answers being written: at most one for each conversation.
+//! The running answers: at most one for each conversation.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,26 +7,26 @@ use tokio_util::sync::CancellationToken;
 
 use crate::wire;
 
-/// An answer being written, or one that has ended and is still to be saved. Shared by its task and
-/// by commands about it.
+/// A running answer, or one that has ended and is not saved yet. Shared by its task and by commands
+/// about it.
 #[derive(Debug)]
 pub(crate) struct Running {
     message: Mutex<wire::Message>,
-    /// Asks the task to end the answer where it is.
+    /// Asks the task to stop the answer.
     pub(crate) stop: CancellationToken,
-    /// Cancelled when the task has saved and told everything and is gone.
+    /// Cancelled when the task has saved the answer, emitted everything and ended.
     pub(crate) ended: CancellationToken,
 }
 
 impl Running {
-    /// The message exactly as the events sent so far describe it. Whoever changes it sends the
-    /// event under the same lock, so that a reader sees each piece of text either here or in an
-    /// event that is still to come.
+    /// The message exactly as the events sent so far describe it. A change and its event happen
+    /// under the same lock, so that a reader sees each piece of text either here or in a later
+    /// event.
     pub(crate) fn message(&self) -> MutexGuard<'_, wire::Message> {
         self.message.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is still written; one that only waits to be saved is not.
+    /// Whether it is still being generated; one that only waits to be saved is not.
     pub(crate) fn is_streaming(&self) -> bool {
         self.message().status == wire::MessageStatus::Streaming
     }
@@ -43,7 +43,7 @@ impl RunningAnswers {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up an answer that has no text yet.
+    /// Adds an answer that has no text yet.
     pub(crate) fn begin(&self, message: wire::Message) -> Arc<Running> {
         let conversation_id = message.conversation_id.clone();
         let running = Arc::new(Running {
@@ -55,7 +55,7 @@ impl RunningAnswers {
         running
     }
 
-    /// Lets go of an answer that is saved. A later answer of the same conversation stays.
+    /// Removes an answer that is saved. A later answer of the same conversation stays.
     pub(crate) fn remove(&self, running: &Arc<Running>) {
         let conversation_id = running.message().conversation_id.clone();
         let mut listed = self.running();
