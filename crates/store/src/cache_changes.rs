@@ -1,29 +1,29 @@
-//! What becomes of the prompt cache's index: several changes in one transaction, because every
-//! commit waits for the disk.
+//! Changes of the prompt cache's index: several in one transaction, because every commit waits for
+//! the disk.
 
 use crate::{CacheRefRow, ChunkRow, Store, StoreError, cache_refs, chunks};
 
 /// A change of the chunks and references tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheChange {
-    /// The file of a chunk is complete. A row that is there already keeps its creation time and its
-    /// hits, and takes the rest from this.
+    /// The file of a chunk is complete. An existing row keeps its creation time and its hits, and
+    /// takes the rest from this.
     Written(ChunkRow),
-    /// A prompt used chunks, one hit for each; keys that are not there do not matter.
+    /// A prompt used chunks, one hit for each; unknown keys are ignored.
     Touched {
         /// Their keys.
         keys: Vec<String>,
         /// When, in milliseconds since the Unix epoch.
         at_ms: i64,
     },
-    /// Chunks are gone; keys that are not there do not matter.
+    /// Chunks were removed; unknown keys are ignored.
     Removed {
         /// Their keys.
         keys: Vec<String>,
     },
-    /// A reference, in place of the one that its owner had before.
+    /// A reference, which replaces the one that its owner had before.
     RefSet(CacheRefRow),
-    /// An owner has no reference any more; one that had none does not matter.
+    /// An owner's reference was removed; an owner without one is ignored.
     RefRemoved {
         /// The owner.
         owner: String,

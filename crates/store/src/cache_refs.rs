@@ -1,35 +1,35 @@
-//! The references table: the places in the prompt cache that conversations and named prompt caches
-//! hold.
+//! The cache_refs table: references of conversations and named prompt caches to positions in the
+//! prompt cache.
 
 use sqlx::sqlite::SqliteConnection;
 
 use crate::{Store, StoreError};
 
-/// A place in the prompt cache, and what was lost of it.
+/// A reference to a position in the prompt cache, and what was lost before it.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct CacheRefRow {
-    /// Who holds it: `conversation/<id>` or `named/<id>`, for a place that it has left with `#` and
-    /// something more behind it.
+    /// The owner: `conversation/<id>` or `named/<id>`; for a stale reference with `#` and a suffix
+    /// after it.
     pub owner: String,
     /// The fingerprint of the model that read it, in hexadecimal.
     pub fingerprint: String,
     /// How its keys and values are stored; see [`crate::ChunkRow::kv_format`].
     pub kv_format: String,
-    /// Who computed them; see [`crate::ChunkRow::provenance`].
+    /// Their provenance; see [`crate::ChunkRow::provenance`].
     pub provenance: String,
     /// The name of the model that read it.
     pub model: String,
-    /// The key of its last chunk; none when nothing is kept.
+    /// The key of its last chunk; none if nothing is saved.
     pub chunk_key: Option<String>,
-    /// How many tokens are kept, counted from the start of the prompt.
+    /// How many tokens are saved, counted from the start of the prompt.
     pub num_tokens: i64,
-    /// Whether its chunks are safe from eviction.
+    /// Whether its chunks are never evicted.
     pub is_pinned: bool,
-    /// How many tokens were kept once and are not any more.
+    /// How many tokens were saved before the loss.
     pub lost_tokens: i64,
-    /// Why they went, in words.
+    /// The reason of the loss, as a sentence.
     pub lost_reason: Option<String>,
-    /// When they went, in milliseconds since the Unix epoch.
+    /// When they were lost, in milliseconds since the Unix epoch.
     pub lost_at_ms: Option<i64>,
 }
 

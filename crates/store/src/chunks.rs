@@ -1,5 +1,4 @@
-//! The chunks table: the index of the prompt cache's files. The file is written first, its row
-//! second.
+//! The chunks table: the index of the prompt cache's files. A file is written before its row.
 
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
@@ -7,12 +6,12 @@ use sqlx::{FromRow, Row};
 use crate::error::unknown;
 use crate::{Store, StoreError, token_ids};
 
-/// Who wrote the tokens of a chunk.
+/// The role of the message that a chunk's tokens belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChunkKind {
     /// The system prompt.
     System,
-    /// The person.
+    /// The user.
     User,
     /// The model.
     Assistant,
@@ -42,16 +41,16 @@ pub struct ChunkRow {
     pub kv_format: String,
     /// Who computed them: `computed`, `import:<hash>` or `opaque:<hash>`.
     pub provenance: String,
-    /// Who wrote its tokens.
+    /// The role of the message that its tokens belong to.
     pub kind: ChunkKind,
     /// Position of its first token in the prompt.
     pub start: i64,
-    /// The first position whose keys and values it holds for sliding-window layers; `start` where
-    /// it holds no earlier ones.
+    /// The first position whose keys and values it has for sliding-window layers; `start` where it
+    /// has all of its own.
     pub held_from: i64,
-    /// Whether it also holds the recurrent state at its end.
+    /// Whether it also has the recurrent state at its end.
     pub has_state: bool,
-    /// The tokens it holds.
+    /// Its token ids.
     pub token_ids: Vec<u32>,
     /// Size of its file.
     pub bytes: i64,
@@ -93,8 +92,7 @@ fn kind_named(name: &str) -> Result<ChunkKind, sqlx::Error> {
 }
 
 impl Store {
-    /// Every chunk, those that begin earlier in their prompt first, so that a chunk comes after the
-    /// one it continues.
+    /// Every chunk, ordered by its start in the prompt, so that a chunk comes after its parent.
     pub async fn chunks(&self) -> Result<Vec<ChunkRow>, StoreError> {
         let mut chunks: Vec<ChunkRow> = sqlx::query_as("select * from chunks")
             .fetch_all(&self.readers)
@@ -105,7 +103,7 @@ impl Store {
         Ok(chunks)
     }
 
-    /// What the files of all chunks hold together.
+    /// The bytes of all chunk files.
     pub async fn total_chunk_bytes(&self) -> Result<i64, StoreError> {
         sqlx::query_scalar("select coalesce(sum(bytes), 0) from chunks")
             .fetch_one(&self.readers)
@@ -163,8 +161,7 @@ pub(crate) async fn touch(
     touch.bind(at_ms).bind(json_list(keys)).execute(tx).await.map(drop)
 }
 
-/// A list as one parameter: SQLite has no arrays, and one statement for any number of keys is one
-/// round trip.
+/// A list as one parameter: SQLite has no arrays, and one statement for all keys is one round trip.
 fn json_list(keys: &[String]) -> String {
     serde_json::Value::from(keys).to_string()
 }

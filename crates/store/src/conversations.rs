@@ -1,4 +1,4 @@
-//! The conversations table: what stands in the list, and where each conversation's branch ends.
+//! The conversations table: the list of conversations, and the end of each one's current branch.
 
 use sqlx::sqlite::{SqliteQueryResult, SqliteRow};
 use sqlx::{FromRow, Row};
@@ -23,12 +23,12 @@ pub struct Conversation {
     pub updated_at_ms: i64,
     /// Set while the deletion can still be undone.
     pub deleted_at_ms: Option<i64>,
-    /// The named prompt cache that it begins with.
+    /// The named prompt cache that it starts from.
     pub prefix: Option<Prefix>,
 }
 
-/// The named prompt cache that a conversation begins with, as it was then: it may be renamed or
-/// deleted later.
+/// The named prompt cache that a conversation starts from, as it was at the start: it may be
+/// renamed or deleted later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prefix {
     /// The id of the named prompt cache.
@@ -39,16 +39,16 @@ pub struct Prefix {
     pub kind: NamedCacheKind,
     /// How its keys and values are stored; see [`crate::ChunkRow::kv_format`].
     pub kv_format: String,
-    /// Who computed them; see [`crate::ChunkRow::provenance`].
+    /// Their provenance; see [`crate::ChunkRow::provenance`].
     pub provenance: String,
-    /// How many tokens it holds.
+    /// How many tokens it has.
     pub num_tokens: i64,
-    /// Those tokens; none where an imported file did not say them, and in the list of
+    /// Those tokens; none if an imported file did not name them, and in the list of
     /// [`Store::conversations`].
     pub token_ids: Option<Vec<u32>>,
-    /// How its text begins, to show.
+    /// The beginning of its text, to show.
     pub start_text: String,
-    /// How its text ends, to show.
+    /// The end of its text, to show.
     pub end_text: String,
     /// Whether it was imported from a file.
     pub is_imported: bool,
@@ -86,12 +86,12 @@ fn prefix_from_row(row: &SqliteRow) -> Result<Option<Prefix>, sqlx::Error> {
 }
 
 impl Store {
-    /// Makes an empty conversation.
+    /// Creates an empty conversation.
     pub async fn create_conversation(&self, now_ms: i64) -> Result<Conversation, StoreError> {
         self.insert_conversation(now_ms, None, "").await
     }
 
-    /// Makes a conversation that begins with a named prompt cache. With an empty title the first
+    /// Creates a conversation that starts from a named prompt cache. With an empty title the first
     /// turn names it.
     pub async fn create_conversation_from(
         &self,
@@ -170,7 +170,7 @@ impl Store {
             .map_err(|error| self.failed(error))
     }
 
-    /// One that is not deleted; [`StoreError::NoConversation`] where there is none.
+    /// A conversation that is not deleted; otherwise [`StoreError::NoConversation`].
     pub async fn listed_conversation(&self, id: &str) -> Result<Conversation, StoreError> {
         let row = self.conversation(id).await?.filter(|row| row.deleted_at_ms.is_none());
         row.ok_or_else(|| StoreError::NoConversation { id: id.to_owned() })
@@ -209,9 +209,9 @@ impl Store {
         self.commit(tx).await
     }
 
-    /// Takes a conversation out of the list. It is purged when the file is opened after this
-    /// program has closed it; until then [`Store::restore_conversation`] brings it back. Deleting
-    /// it again changes nothing.
+    /// Removes a conversation from the list. It is purged when the file is opened after this
+    /// program has closed it; until then [`Store::restore_conversation`] restores it. Deleting it
+    /// again changes nothing.
     pub async fn delete_conversation(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         let done = sqlx::query(
@@ -228,7 +228,7 @@ impl Store {
         self.commit(tx).await
     }
 
-    /// Undoes [`Store::delete_conversation`]; the conversation stands where it stood in the list.
+    /// Undoes [`Store::delete_conversation`]; the conversation returns to its position in the list.
     pub async fn restore_conversation(&self, id: &str) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         let done = sqlx::query(

@@ -1,11 +1,11 @@
-//! What can go wrong in the store, and how SQLite's codes and the system's errors are read.
+//! The errors of the store, and how SQLite's codes and the system's errors map to them.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use sqlx::migrate::MigrateError;
 
-/// Why the store could not do what it was asked.
+/// An error of a store method.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The file is not a database, or damaged. It was not changed.
@@ -51,31 +51,31 @@ pub enum StoreError {
         /// The database file.
         path: PathBuf,
     },
-    /// There is no such conversation, or it is deleted.
+    /// The conversation does not exist, or is deleted.
     #[error("there is no conversation {id}")]
     NoConversation {
         /// The id that was given.
         id: String,
     },
-    /// There is no such message.
+    /// The message does not exist.
     #[error("there is no message {id}")]
     NoMessage {
         /// The id that was given.
         id: String,
     },
-    /// There is no such named prompt cache, or it is deleted.
+    /// The named prompt cache does not exist, or is deleted.
     #[error("there is no named prompt cache {id}")]
     NoNamedCache {
         /// The id that was given.
         id: String,
     },
-    /// Another named prompt cache has the name.
+    /// Another named prompt cache has this name.
     #[error("a prompt cache named {name:?} exists already: choose another name")]
     NameInUse {
         /// The name that was given.
         name: String,
     },
-    /// An answer is still being written at the end of the conversation's branch.
+    /// An answer is still streaming at the end of the conversation's branch.
     #[error("conversation {conversation_id} is still being answered")]
     AlreadyStreaming {
         /// The conversation.
@@ -138,7 +138,7 @@ impl StoreError {
     pub(crate) fn from_sqlx(path: &Path, source: sqlx::Error) -> StoreError {
         let path = path.to_owned();
         let code = match &source {
-            // A value in the file that no version of this program can have written.
+            // The file has a value that no version of this program writes.
             sqlx::Error::ColumnDecode { .. } => {
                 return StoreError::Corrupt { path, detail: source.to_string() };
             }
@@ -151,7 +151,7 @@ impl StoreError {
             Some((IOERR_SHMSIZE, _) | (_, FULL)) => StoreError::Full { path },
             Some((_, PERM | READONLY | CANTOPEN)) => StoreError::NotWritable { path },
             Some((_, CORRUPT | NOTADB)) => {
-                // SQLite's own words, without sqlx's around them.
+                // SQLite's own message, without sqlx's prefix.
                 let detail = source
                     .as_database_error()
                     .map_or_else(|| source.to_string(), |error| error.message().to_owned());
@@ -175,7 +175,7 @@ impl StoreError {
         let path = path.to_owned();
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full { path },
-            // `AlreadyExists` is what making a folder says where a file stands.
+            // Creating a folder where a file exists reports `AlreadyExists`.
             io::ErrorKind::PermissionDenied
             | io::ErrorKind::ReadOnlyFilesystem
             | io::ErrorKind::NotADirectory

@@ -1,4 +1,4 @@
-//! The messages table: a tree for each conversation, and the life of an answer in it.
+//! The messages table: a tree for each conversation, and the stages of an answer in it.
 
 use cairn_chat::{GenerationStats, Role};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -9,18 +9,18 @@ use crate::error::unknown;
 use crate::title::title_from;
 use crate::{Store, StoreError, token_ids};
 
-/// Where a message stands.
+/// The state of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageStatus {
-    /// Being written.
+    /// Being generated.
     Streaming,
-    /// Finished: a user message, or an answer that came to its end.
+    /// Finished: a user message, or an answer that was completed.
     Complete,
-    /// Stopped by the person; the text until then is kept.
+    /// Stopped by the user; the text until then is saved.
     Stopped,
-    /// The program went away while it was written; the text saved last is kept.
+    /// The program ended during the answer; the text saved last remains.
     Interrupted,
-    /// Failed; the message's `error` says why, the text until then is kept.
+    /// Failed; the message's `error` is the reason, the text until then is saved.
     Failed,
 }
 
@@ -46,25 +46,25 @@ pub struct Message {
     pub conversation_id: String,
     /// The message it follows; none for the first.
     pub parent_id: Option<String>,
-    /// Who speaks.
+    /// The role of its author.
     pub role: Role,
-    /// Where it stands.
+    /// Its state.
     pub status: MessageStatus,
     /// The text, verbatim.
     pub text: String,
-    /// The token ids it was made of, where they are known; see [`cairn_chat::Message::token_ids`].
+    /// Its token ids, where they are known; see [`cairn_chat::Message::token_ids`].
     pub token_ids: Option<Vec<u32>>,
     /// Why it failed, in words.
     pub error: Option<String>,
     /// The figures of an answer that has ended.
     pub stats: Option<GenerationStats>,
-    /// In milliseconds since the Unix epoch. Says nothing about order: clocks jump.
+    /// In milliseconds since the Unix epoch. Not usable for ordering: clocks jump.
     pub created_at_ms: i64,
     /// The order of messages: greater than that of every message saved before.
     pub seq: i64,
 }
 
-/// How an answer ended; takes the place of everything saved while it was written.
+/// The outcome of an answer; replaces everything saved while it was streaming.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FinishedMessage {
     /// Any but `Streaming`, which would leave the answer open.
@@ -91,8 +91,7 @@ impl FromRow<'_, SqliteRow> for Message {
             text: row.try_get("text")?,
             token_ids: token_ids::from_row(row, "token_ids")?,
             error: row.try_get("error")?,
-            // Figures that cannot be read (JSON has no NaN) are no reason to withhold the text they
-            // stand under.
+            // Figures that cannot be parsed (JSON has no NaN) must not hide the text of the answer.
             stats: stats.and_then(|stats| serde_json::from_str(stats).ok()),
             created_at_ms: row.try_get("created_at_ms")?,
             seq: row.try_get("seq")?,
@@ -114,7 +113,7 @@ fn status_named(name: &str) -> Result<MessageStatus, sqlx::Error> {
         .ok_or_else(|| unknown("status", name))
 }
 
-/// The end of a conversation's branch, as far as a new message needs to know it.
+/// What a new message needs to know about the end of a branch.
 struct Leaf {
     id: String,
     parent_id: Option<String>,
@@ -169,7 +168,7 @@ impl Store {
         Ok((user, assistant))
     }
 
-    /// Begins another answer to the last question: a streaming sibling of the answer at the end of
+    /// Starts another answer to the last question: a streaming sibling of the answer at the end of
     /// the branch. The branch then ends in the new one; the earlier one stays in the tree.
     pub async fn begin_sibling_answer(
         &self,
@@ -199,8 +198,8 @@ impl Store {
         Ok(assistant)
     }
 
-    /// Saves what has been written so far, in place of what was saved before. A message that has
-    /// ended meanwhile keeps its text.
+    /// Saves the text so far, which replaces what was saved before. A message that has ended
+    /// meanwhile keeps its text.
     pub async fn save_progress(
         &self,
         message_id: &str,
@@ -231,7 +230,7 @@ impl Store {
         self.commit(tx).await
     }
 
-    /// Closes an answer and notes the token ids of its question, both or neither.
+    /// Closes an answer and saves the token ids of its question, both or neither.
     pub async fn finish_turn(
         &self,
         user_message_id: &str,
@@ -245,7 +244,7 @@ impl Store {
         self.commit(tx).await
     }
 
-    /// Notes the token ids that a message was made of.
+    /// Saves the token ids of a message.
     pub async fn set_token_ids(
         &self,
         message_id: &str,
@@ -278,8 +277,8 @@ impl Store {
             .map_err(|error| self.failed(error))
     }
 
-    /// The end of a conversation's branch, where something can be appended: the conversation is
-    /// there and not being answered.
+    /// The end of a branch to which a message can be appended: the conversation exists and is not
+    /// being answered.
     async fn leaf(
         &self,
         tx: &mut SqliteConnection,
@@ -382,8 +381,8 @@ impl Store {
         .bind(&finished.text)
         .bind(finished.token_ids.as_deref().map(token_ids::to_blob))
         .bind(&finished.error)
-        // Plain numbers and texts always serialize; were that ever to change, an answer without
-        // figures is still an answer.
+        // Plain numbers and texts always serialize; if that ever changes, an answer is saved
+        // without figures.
         .bind(finished.stats.as_ref().and_then(|stats| serde_json::to_string(stats).ok()))
         .bind(message_id)
         .execute(tx)

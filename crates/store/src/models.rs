@@ -1,10 +1,9 @@
-//! The models table: which model folders were used, so that the last one is there again after a
-//! restart.
+//! The models table: which model folders were used, so that the last one is loaded after a restart.
 
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Notes that the model in the folder `path` was loaded under `name`.
+    /// Records that the model in the folder `path` was loaded under `name`.
     pub async fn record_model_use(
         &self,
         path: &str,

@@ -1,5 +1,5 @@
-//! The named_caches table: prompt caches that a person gave a name, and that conversations can
-//! begin with.
+//! The named_caches table: prompt caches that the user gave a name, and that conversations can
+//! start from.
 
 use sqlx::sqlite::{SqliteConnection, SqliteQueryResult, SqliteRow};
 use sqlx::{FromRow, Row};
@@ -31,12 +31,12 @@ impl NamedCacheKind {
     }
 }
 
-/// A prompt cache with a name. Its place in the cache is the reference `named/<id>`.
+/// A prompt cache with a name. Its position in the prompt cache is the reference `named/<id>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedCacheRow {
     /// UUID v7.
     pub id: String,
-    /// No other that is not deleted has the same.
+    /// Unique among those that are not deleted.
     pub name: String,
     /// The name of the model that read it.
     pub model: String,
@@ -44,27 +44,26 @@ pub struct NamedCacheRow {
     pub fingerprint: String,
     /// How its keys and values are stored; see [`crate::ChunkRow::kv_format`].
     pub kv_format: String,
-    /// Who computed them; see [`crate::ChunkRow::provenance`].
+    /// Their provenance; see [`crate::ChunkRow::provenance`].
     pub provenance: String,
     /// Where its tokens end.
     pub kind: NamedCacheKind,
-    /// How many tokens it holds.
+    /// How many tokens it has.
     pub num_tokens: i64,
-    /// Those tokens; none where an imported file did not say them, and in the list of
+    /// Those tokens; none if an imported file did not name them, and in the list of
     /// [`Store::named_caches`].
     pub token_ids: Option<Vec<u32>>,
-    /// The title that it had where it was made; may be empty.
+    /// The title given when it was made; may be empty.
     pub title: String,
-    /// How its text begins, to show.
+    /// The beginning of its text, to show.
     pub start_text: String,
-    /// How its text ends, to show.
+    /// The end of its text, to show.
     pub end_text: String,
     /// The name of the file it was imported from; none for one made here.
     pub imported_from: Option<String>,
     /// In milliseconds since the Unix epoch.
     pub created_at_ms: i64,
-    /// When a conversation was last begun or continued with it, in milliseconds since the Unix
-    /// epoch.
+    /// When a conversation last started from it, in milliseconds since the Unix epoch.
     pub last_used_at_ms: i64,
     /// Set while the deletion can still be undone.
     pub deleted_at_ms: Option<i64>,
@@ -77,7 +76,7 @@ pub struct ListedNamedCache {
     pub row: NamedCacheRow,
     /// Whether its tokens are known.
     pub has_token_ids: bool,
-    /// How many conversations that are not deleted begin with it.
+    /// How many conversations that are not deleted start from it.
     pub num_conversations: i64,
 }
 
@@ -133,7 +132,7 @@ impl Store {
         .map_err(|error| self.failed(error))
     }
 
-    /// One that is not deleted; [`StoreError::NoNamedCache`] where there is none.
+    /// A named prompt cache that is not deleted; otherwise [`StoreError::NoNamedCache`].
     pub async fn listed_named_cache(&self, id: &str) -> Result<NamedCacheRow, StoreError> {
         let row = self.named_cache(id).await?.filter(|row| row.deleted_at_ms.is_none());
         row.ok_or_else(|| StoreError::NoNamedCache { id: id.to_owned() })
@@ -148,8 +147,8 @@ impl Store {
             .map_err(|error| self.failed(error))
     }
 
-    /// Saves a new one. Its `deleted_at_ms` is not looked at; a name that another has is refused
-    /// with [`StoreError::NameInUse`].
+    /// Saves a new one. Its `deleted_at_ms` is ignored; a name in use is refused with
+    /// [`StoreError::NameInUse`].
     pub async fn create_named_cache(&self, cache: &NamedCacheRow) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         self.refuse_name_in_use(&mut tx, &cache.name, &cache.id).await?;
@@ -180,8 +179,7 @@ impl Store {
         self.commit(tx).await
     }
 
-    /// Gives one that is not deleted another name; one that another has is refused with
-    /// [`StoreError::NameInUse`].
+    /// Renames one that is not deleted; a name in use is refused with [`StoreError::NameInUse`].
     pub async fn rename_named_cache(&self, id: &str, name: &str) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         self.refuse_name_in_use(&mut tx, name, id).await?;
@@ -195,9 +193,9 @@ impl Store {
         self.commit(tx).await
     }
 
-    /// Takes one out of the list and gives its name free. It is purged when the file is opened
-    /// after this program has closed it; until then [`Store::restore_named_cache`] brings it back.
-    /// Deleting it again changes nothing.
+    /// Removes one from the list and frees its name. It is purged when the file is opened after
+    /// this program has closed it; until then [`Store::restore_named_cache`] restores it. Deleting
+    /// it again changes nothing.
     pub async fn delete_named_cache(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         let done = sqlx::query(
@@ -214,8 +212,8 @@ impl Store {
         self.commit(tx).await
     }
 
-    /// Undoes [`Store::delete_named_cache`]. Refused with [`StoreError::NameInUse`] when another
-    /// has taken its name meanwhile.
+    /// Undoes [`Store::delete_named_cache`]. Refused with [`StoreError::NameInUse`] if another has
+    /// its name meanwhile.
     pub async fn restore_named_cache(&self, id: &str) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         let name: Option<String> = sqlx::query_scalar("select name from named_caches where id = ?")
@@ -235,7 +233,7 @@ impl Store {
         self.commit(tx).await
     }
 
-    /// Notes a use; one that is not there does not matter.
+    /// Records a use; an unknown id is ignored.
     pub async fn touch_named_cache(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         sqlx::query("update named_caches set last_used_at_ms = ? where id = ?")
@@ -247,8 +245,8 @@ impl Store {
         self.commit(tx).await
     }
 
-    /// Asked before writing and not read from the index's error: that one does not say which rule
-    /// was broken.
+    /// Checked before writing, because the error of the unique index does not say which rule was
+    /// broken.
     async fn refuse_name_in_use(
         &self,
         tx: &mut SqliteConnection,

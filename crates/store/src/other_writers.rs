@@ -7,10 +7,11 @@ use sqlx::sqlite::SqlitePool;
 
 use crate::{Store, StoreError};
 
-/// What the writing connection knew of other writers when it was last asked. Owned by the store.
+/// The state of other writers at the last check. Owned by the store.
 #[derive(Debug, Default)]
 pub(crate) struct OtherWriters {
-    /// How many connections the writer has had: SQLite's number means nothing to the next one.
+    /// How many connections the writer has had: SQLite's counter is only comparable within one
+    /// connection.
     pub(crate) num_connections: Arc<AtomicU64>,
     last: Mutex<Version>,
 }
@@ -22,15 +23,14 @@ struct Version {
 }
 
 impl OtherWriters {
-    /// Whether the version has changed since the last call, or that is not known.
+    /// Whether the version has changed since the last call; true if unknown.
     pub(crate) async fn look(&self, writer: &SqlitePool) -> Result<bool, sqlx::Error> {
-        // Asked of the connection that writes, because SQLite counts there what all others have
-        // committed and leaves its own out.
+        // Read on the writing connection, because its counter covers the commits of all others and
+        // not its own.
         let mut connection = writer.acquire().await?;
         let data_version =
             sqlx::query_scalar("pragma data_version").fetch_one(&mut *connection).await?;
-        // The connection is still ours, so the count is its number and no other call stands between
-        // the two lines.
+        // The connection is still locked, so no other call comes between these two lines.
         let version =
             Version { connection: self.num_connections.load(Ordering::Relaxed), data_version };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,7 +41,7 @@ impl OtherWriters {
 impl Store {
     /// Whether another program has committed to the database since the last call, or since it was
     /// opened; what this store writes does not count. May also say so when nobody has, after the
-    /// store had to open its file anew.
+    /// store had to open its file again.
     pub async fn changes_by_others(&self) -> Result<bool, StoreError> {
         self.other_writers.look(&self.writer).await.map_err(|error| self.failed(error))
     }

@@ -1,4 +1,4 @@
-//! The settings table: JSON texts by key. What they mean is the caller's business.
+//! The settings table: JSON texts by key, which the caller interprets.
 
 use crate::{Store, StoreError};
 
@@ -12,7 +12,7 @@ impl Store {
             .map_err(|error| self.failed(error))
     }
 
-    /// Stores a JSON text under a key, in place of the one before.
+    /// Stores a JSON text under a key, replacing the one before.
     pub async fn set_setting(&self, key: &str, value: &str) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         sqlx::query("insert into settings (key, value) values (?, ?) on conflict (key) do update set value = excluded.value")

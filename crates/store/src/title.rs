@@ -1,18 +1,18 @@
 //! The title that a conversation gets from its first message.
 
 const MAX_CHARS: usize = 60;
-/// A word end is only taken from here on; before it, a long word is better cut than left out.
+/// The least length at which the title ends at a word; a shorter one would drop too much, so a long
+/// word is cut.
 const MIN_CHARS: usize = 30;
 
-/// The first line that says something, with single namespaces, cut at the end of a word to 60
-/// characters at most. Empty when there is no such line.
+/// The first line that is not blank, with single spaces, cut at the end of a word to 60 characters
+/// at most. Empty if there is no such line.
 pub(crate) fn title_from(text: &str) -> String {
     let line = text.lines().map(words_of).find(|line| !line.is_empty()).unwrap_or_default();
     if line.chars().count() <= MAX_CHARS {
         return line;
     }
-    // One character is kept for the ellipsis. The character after the cut counts as a word end when
-    // it is a namespace.
+    // One character is reserved for the ellipsis. A cut before a space is at the end of a word.
     let end = line.char_indices().nth(MAX_CHARS - 1).map_or(line.len(), |(end, _)| end);
     let next = line[end..].chars().next().map_or(end, |next| end + next.len_utf8());
     let kept = match line[..next].rfind(' ') {
@@ -22,8 +22,8 @@ pub(crate) fn title_from(text: &str) -> String {
     format!("{}…", kept.trim_end_matches([' ', ',', ';', ':', '.', '-', '–', '—']))
 }
 
-/// The words of a line, joined by single namespaces. Control characters other than white namespace are left
-/// out: a title stands in one row.
+/// The words of a line, joined by single spaces. Control characters other than white space are
+/// dropped, because a title is one line.
 fn words_of(line: &str) -> String {
     let mut words = String::new();
     for word in line.split_whitespace() {
@@ -62,8 +62,7 @@ mod tests {
         check(&"x".repeat(61), &format!("{}…", "x".repeat(59)));
         check(&"語".repeat(80), &format!("{}…", "語".repeat(59)));
         check(&"🪨".repeat(61), &format!("{}…", "🪨".repeat(59)));
-        // Exactly 60 characters need no cut; a word that ends where the ellipsis goes is kept
-        // whole.
+        // Exactly 60 characters need no cut; a word that ends right before the ellipsis is not cut.
         check(
             &format!("{} {}", "a".repeat(40), "b".repeat(19)),
             &format!("{} {}", "a".repeat(40), "b".repeat(19)),
@@ -73,7 +72,7 @@ mod tests {
             &format!("{} {}…", "a".repeat(40), "b".repeat(18)),
         );
         check(&format!("{} {} c", "a".repeat(40), "b".repeat(19)), &format!("{}…", "a".repeat(40)));
-        // The only word end comes too early.
+        // The only end of a word comes too early.
         check(&format!("Look: {}", "z".repeat(80)), &format!("Look: {}…", "z".repeat(53)));
         check(
             &format!("{}, and then {}", "a".repeat(42), "b".repeat(30)),

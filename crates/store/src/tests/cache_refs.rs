@@ -61,7 +61,7 @@ async fn an_anchor_outlives_its_owner_until_it_is_deleted() {
     let swapped = format!("named/{kept}");
     let left = |owner: &str| format!("{owner}#00");
     let kept = format!("conversation/{kept}");
-    // What a conversation has left is its own, too.
+    // A conversation's stale references are its own, too.
     let owners = [
         &kept,
         &left(&kept),
@@ -76,7 +76,7 @@ async fn an_anchor_outlives_its_owner_until_it_is_deleted() {
     let mut orphans = vec!["conversation/kept".to_owned(), swapped];
     assert_eq!(store.purged_owners().await.unwrap(), orphans);
 
-    // What can still be restored keeps its reference.
+    // An owner that can still be restored keeps its reference.
     store.delete_conversation(&gone, 3).await.unwrap();
     store.delete_named_cache("gone", 3).await.unwrap();
     assert_eq!(store.purged_owners().await.unwrap(), orphans);

@@ -1,4 +1,4 @@
-//! Telling what other programs write from what this one writes.
+//! Distinguishing the writes of other programs from the store's own.
 
 use super::Scratch;
 use crate::Store;
@@ -18,7 +18,7 @@ async fn only_the_commits_of_other_programs_are_changes() {
     let app = scratch.open().await;
     check(&app, "nothing yet", false).await;
     let command = scratch.open().await;
-    // Opening may write; whether it counts is not promised.
+    // Opening may write; whether that counts is unspecified.
     app.changes_by_others().await.unwrap();
 
     for round in 0..3 {
@@ -39,7 +39,7 @@ async fn only_the_commits_of_other_programs_are_changes() {
         check(&app, "what the other read", false).await;
     }
 
-    // A transaction that was given up is none.
+    // A rolled-back transaction does not count.
     drop(command.begin().await.unwrap());
     check(&app, "nothing was committed", false).await;
     write(&command).await;
@@ -59,7 +59,7 @@ async fn no_change_is_missed_while_the_writing_connection_is_replaced() {
         for _ in 0..num_writes {
             write(&command).await;
         }
-        // Also without writes: nobody can know.
+        // Also without writes: the store cannot know.
         check(&app, "a new connection", true).await;
         check(&app, "the same connection", false).await;
     }

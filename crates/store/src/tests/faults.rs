@@ -5,8 +5,8 @@ use std::future::Future;
 use super::{Scratch, finished, texts, turn};
 use crate::{MessageStatus, Store, StoreError};
 
-/// Lets the file grow by `pages` more pages at most, which SQLite treats as a full disk. The limit
-/// belongs to the connection, and goes with it when the store replaces it after a failure.
+/// Limits the file to `pages` more pages, which SQLite treats as a full disk. The limit belongs to
+/// the connection, and ends when the store replaces it after a failure.
 async fn leave_room_for(store: &Store, pages: i64) {
     let count: i64 =
         sqlx::query_scalar("pragma page_count").fetch_one(&store.writer).await.unwrap();
@@ -53,8 +53,8 @@ async fn a_full_disk_loses_nothing_and_ends_with_the_shortage() {
     assert!(texts(&store, &id).await == ["q1", "a1", "q2", &long]);
 }
 
-/// Runs a future for so many turns of the scheduler, then drops it. Returns its outcome if it came
-/// that far.
+/// Polls a future for so many turns of the scheduler, then drops it. Returns its outcome if it
+/// finished.
 async fn drop_after<T>(turns: usize, future: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use crate::{FinishedMessage, MessageStatus, NamedCacheKind, NamedCacheRow, Store};
 
-/// A folder of its own for one test, gone with it.
+/// A temporary folder for one test.
 struct Scratch(tempfile::TempDir);
 
 impl Scratch {

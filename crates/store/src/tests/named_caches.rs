@@ -69,7 +69,7 @@ async fn a_name_is_taken_once() {
     store.rename_named_cache("a", "book").await.unwrap();
     assert_eq!(names(&store).await, ["book", "Book"]);
 
-    // A deleted one gives its name free, and cannot come back while another has it.
+    // A deleted one frees its name, and cannot be restored while another has it.
     store.delete_named_cache("a", 3).await.unwrap();
     store.rename_named_cache("b", "book").await.unwrap();
     check("restore", store.restore_named_cache("a").await);
@@ -96,7 +96,7 @@ async fn a_deleted_named_cache_can_be_restored_until_the_program_ends() {
     store.restore_named_cache("kept").await.unwrap();
     assert_eq!(names(&store).await, ["kept"]);
 
-    // A second program leaves alone what the first may still restore.
+    // A second program does not purge what the first may still restore.
     let command = scratch.open().await;
     assert!(command.named_cache("gone").await.unwrap().is_some());
     command.close().await.unwrap();

@@ -1,4 +1,4 @@
-//! Opening and closing: a new file, a second program, what a program that died leaves, files that
+//! Opening and closing: a new file, a second program, the rows of a program that died, files that
 //! are refused.
 
 use std::fs;
@@ -101,7 +101,7 @@ async fn two_programs_work_on_one_file() {
     let gone = app.create_conversation(2).await.unwrap().id;
     app.delete_conversation(&gone, 2).await.unwrap();
 
-    // The second program leaves alone what the first is still busy with, and sees what it has
+    // The second program does not touch the first one's unfinished rows, and sees what it has
     // saved.
     let command = scratch.open().await;
     assert_eq!(
@@ -197,7 +197,7 @@ async fn a_file_of_the_second_version_keeps_starting_points_and_explains_the_res
         .create_if_missing(true);
     let old = sqlx::SqlitePool::connect_with(options).await.unwrap();
     MIGRATIONS.run_to(2, &old).await.unwrap();
-    // How the second version wrote down what keys and values depend on, and how the third does.
+    // How the second version wrote namespaces, and how the third does.
     let variants = [
         ("a", "", "plain", "computed"),
         ("b", "kv8g64", "kv8g64", "computed"),

@@ -61,7 +61,7 @@ async fn chunks_come_back_parents_first() {
     assert_eq!(store.chunks().await.unwrap(), [root.clone(), child.clone()]);
     assert_eq!(store.total_chunk_bytes().await.unwrap(), 2_000);
 
-    // Filed again, as after a crash: still one row, with what is said of the new file.
+    // Written again, as after a crash: still one row, with the figures of the new file.
     let again = ChunkRow {
         kv_format: "plain".into(),
         provenance: "computed".into(),

@@ -1,4 +1,4 @@
-//! Messages: turns, siblings, branches, and what is kept of an answer.
+//! Messages: turns, siblings, branches, and what is saved of an answer.
 
 use cairn_chat::{FinishReason, GenerationStats, Role};
 
@@ -66,7 +66,7 @@ async fn a_turn_is_saved_and_finished() {
     for _ in 0..2 {
         store.finish_turn(&user.id, &[9, 8], &assistant.id, &outcome).await.unwrap();
     }
-    // A save that was on its way when the answer ended.
+    // A save that was running when the answer ended.
     store.save_progress(&assistant.id, "ans", &[5]).await.unwrap();
     store.close().await.unwrap();
 
