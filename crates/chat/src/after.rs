@@ -1,34 +1,32 @@
-//! What follows tokens that are read already: the messages of a conversation that begins with a
-//! prompt cache.
+//! Assembles messages that follow a stored prompt cache.
 //!
-//! The cache's tokens are not rendered again, so the template is probed for where its text for the
-//! new messages begins. Nothing but that beginning is known to fit: what the template writes before
-//! it is taken to stand in the cache.
+//! The cache's tokens are not rendered again, so the template is probed for the position at which
+//! its text for the new messages begins. The text before that position is assumed to be in the
+//! cache.
 
 use crate::prompt::{Encode, Prompt, Rendering, Specials, lay_out};
 use crate::{ChatError, ChatTemplate, Message, Role};
 
-/// Where the tokens end that messages are to follow.
+/// How the tokens before the messages end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending<'a> {
-    /// In a user's turn, as `mlx_lm.cache_prompt` leaves it: the first message goes on with that
-    /// turn.
+    /// In a user turn, as `mlx_lm.cache_prompt` leaves it: the first message continues that turn.
     OpenUserTurn,
     /// After an answer.
     Answer {
         /// The decoded last tokens, special tokens included: an answer may end before, within or
-        /// after what closes its turn. None where they are not known; then the answer is taken to
-        /// end with its end-of-sequence token.
+        /// after the text that closes its turn. None if unknown; then the answer is assumed to end
+        /// with its end-of-sequence token.
         tail: Option<&'a str>,
     },
 }
 
-/// The tokens of what follows others that are read already, as [`crate::assemble`] makes them of a
-/// whole conversation; counted from the first that follows. No boundary is a system's: that is
-/// where the other tokens end.
+/// Assembles the tokens of messages that follow cached tokens, as [`crate::assemble`] does for a
+/// whole conversation; positions are counted from the first new token. No boundary belongs to the
+/// system prompt, which the cached tokens contain.
 ///
-/// The first message is a user's. [`ChatError::NotContinuable`] where the template does not show
-/// the messages one after the other.
+/// The first message is the user's. [`ChatError::NotContinuable`] if the template does not show the
+/// messages one after the other.
 pub fn assemble_after<E: Encode + ?Sized>(
     template: &ChatTemplate,
     ending: Ending<'_>,
@@ -61,11 +59,11 @@ pub fn assemble_after<E: Encode + ?Sized>(
     lay_out(&Rendering { render: &render, has_beginning: false }, messages, encoder)
 }
 
-/// Stand for words, to find where a template puts them.
+/// Placeholders for message texts, to find where a template puts them.
 const PROBE: &str = "<query>";
 const ANSWER: &str = "<reply>";
 
-/// The rendered text of `earlier` and `messages` before the first words of `messages`.
+/// The rendered text of `earlier` and `messages` before the text of the first of `messages`.
 fn up_to_first_words(
     template: &ChatTemplate,
     messages: &[Message],
@@ -77,7 +75,7 @@ fn up_to_first_words(
     let mut probed = [earlier, messages].concat();
     probed[earlier.len()].content = PROBE.to_owned();
     let mut text = template.render(&probed, true)?;
-    // Behind the probe of an earlier message.
+    // After the placeholder of an earlier message.
     let from = if earlier.is_empty() { Some(0) } else { text.find(ANSWER) };
     let words = from
         .and_then(|from| Some(from + text[from..].find(PROBE)?))
@@ -86,8 +84,8 @@ fn up_to_first_words(
     Ok(text)
 }
 
-/// How many bytes of what closes an answer's turn the tokens before hold already, in whole special
-/// tokens.
+/// How many bytes of the text that closes an answer's turn are already in the cached tokens, in
+/// whole special tokens.
 fn held_of_closing(closing: &str, tail: Option<&str>, specials: &Specials<'_>) -> usize {
     let tokens = specials.find(closing, 0..closing.len(), |_| false);
     let Some(tail) = tail else {

@@ -147,7 +147,8 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, today: Op
     });
 }
 
-/// What Python can count and take items from; Jinja's undefined values behave like an empty list.
+/// The items of a value that Python can iterate over; Jinja's undefined values behave like an empty
+/// list.
 fn has_items(value: &Value) -> bool {
     matches!(
         value.kind(),
@@ -234,7 +235,7 @@ fn longest_number(text: &str) -> usize {
 /// JSON as Python writes it, with a space after each comma and colon.
 fn to_json(value: &Value, indent: Option<Value>, kwargs: &Kwargs) -> Result<Value, Error> {
     let indent = indent.or(kwargs.get("indent")?).filter(|indent| !indent.is_none());
-    // Text outside ASCII always stays readable, as Hugging Face asks for.
+    // Text outside ASCII is not escaped, as in Hugging Face's templates.
     let _: Option<bool> = kwargs.get("ensure_ascii")?;
     kwargs.assert_all_used()?;
     let mut out = Bounded(Vec::new());

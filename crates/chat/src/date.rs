@@ -29,8 +29,8 @@ const WEEKDAYS: [&str; 7] =
     ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
 impl Date {
-    /// The day that a number of seconds since 1970-01-01 lies in; add the time zone's offset first
-    /// to get a local day.
+    /// The day of a number of seconds since 1970-01-01; add the time zone's offset first to get a
+    /// local day.
     pub fn from_unix_seconds(seconds: i64) -> Date {
         let days = seconds.div_euclid(86_400);
         // Years are counted from 1 March, so that the leap day is a year's last; 400 such years

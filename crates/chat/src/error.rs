@@ -1,30 +1,30 @@
-//! What can go wrong with the words of a conversation.
+//! The errors of templates, prompts and sampling parameters.
 
 /// Why a template, a prompt or a sampling parameter was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChatError {
-    /// A parameter lies outside its range.
+    /// A parameter is outside its range.
     #[error("{name} is {value}, but must be {allowed}")]
     OutOfRange {
         /// The parameter as users write it.
         name: &'static str,
         /// What was given.
         value: String,
-        /// What is allowed, in words.
+        /// The allowed range, as text.
         allowed: &'static str,
     },
-    /// The model brings no chat template.
+    /// The model has no chat template.
     #[error(
         "this model has no chat template; choose another model, or give it a plain prompt instead of messages"
     )]
     NoTemplate,
-    /// A variable was given that the template gets from the conversation.
+    /// A variable was set that the conversation sets.
     #[error("the chat template's variable {name} is set by the conversation: leave it out")]
     ReservedVariable {
         /// The variable.
         name: &'static str,
     },
-    /// The template's source is longer than is read.
+    /// The template's source is too long.
     #[error("the chat template has {bytes} bytes, but at most {limit_bytes} are read")]
     TemplateTooLong {
         /// Length of the source.
@@ -32,7 +32,7 @@ pub enum ChatError {
         /// The most that is read.
         limit_bytes: usize,
     },
-    /// The template, or the configuration that holds it, is not well-formed.
+    /// The template, or the configuration that contains it, is malformed.
     #[error("the chat template cannot be read: {reason}")]
     TemplateSyntax {
         /// What is wrong, with the line where known.
@@ -41,7 +41,7 @@ pub enum ChatError {
     /// The template itself refused the messages, through `raise_exception`.
     #[error("the chat template refuses this conversation: {message}")]
     TemplateRefused {
-        /// The template author's words.
+        /// The template's message.
         message: String,
     },
     /// The template failed while it was applied.
@@ -56,7 +56,7 @@ pub enum ChatError {
         /// Instructions allowed for one rendering.
         limit_steps: u64,
     },
-    /// The template built a text that no context holds.
+    /// The template built a text that is longer than any context.
     #[error(
         "the chat template was stopped because it builds a text of more than {limit_bytes} bytes"
     )]
@@ -70,28 +70,28 @@ pub enum ChatError {
         /// Bytes allowed for one rendering.
         limit_bytes: usize,
     },
-    /// A turn cannot be left open or continued where the template does not show the last message as
-    /// it is.
+    /// A turn cannot be left open or continued, because the template does not show the last message
+    /// unchanged.
     #[error(
-        "the chat template does not show the last message's words, or there are none: use a plain prompt (--ignore-chat-template)"
+        "the chat template does not show the last message's text, or it is empty: use a plain prompt (--ignore-chat-template)"
     )]
     WordsNotRendered,
-    /// A conversation cannot go on after tokens that are read already, where the template does not
-    /// lay the messages out one by one.
+    /// A conversation cannot continue cached tokens, because the template does not show the
+    /// messages one by one.
     #[error(
-        "the chat template cannot go on after a kept prompt, because it does not show each message where it stands: start a new chat"
+        "the chat template cannot continue a saved prompt, because it does not show the messages one by one: start a new chat"
     )]
     NotContinuable,
     /// The tokenizer could not encode a text.
     #[error("the tokenizer cannot encode the text: {reason}")]
     Encode {
-        /// The tokenizer's words.
+        /// The tokenizer's message.
         reason: String,
     },
     /// The tokenizer could not decode token ids.
     #[error("the tokenizer cannot decode the token ids: {reason}")]
     Decode {
-        /// The tokenizer's words.
+        /// The tokenizer's message.
         reason: String,
     },
 }

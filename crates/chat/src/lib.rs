@@ -1,7 +1,7 @@
-//! The words of a conversation: messages, the template that lays them out, and the token ids that
-//! the model is given.
+//! The text side of a conversation: messages, the template that renders them, and the token ids
+//! that the model receives.
 //!
-//! This crate is pure. It opens no file, waits for nothing and does not know MLX, so everything in
+//! This crate is pure. It opens no file, never blocks and does not depend on MLX, so everything in
 //! it is tested with plain values.
 //!
 //! A request passes through it once:
@@ -11,8 +11,8 @@
 //! 2. [`assemble`] renders the template and turns the text into a [`Prompt`]. Token ids that an
 //!    earlier turn was made of are reused wherever the text still agrees, because text that a model
 //!    sampled often encodes differently. [`assemble_after`] does the same for messages that follow
-//!    tokens which are read already. [`Encode`] is the tokenizer as this crate sees it.
-//! 3. The engine reads the prompt, chooses tokens as [`SamplingParams`] say until [`StopTokens`] or
+//!    cached tokens. [`Encode`] is the tokenizer's interface.
+//! 3. The engine prefills the prompt, samples tokens by [`SamplingParams`] until [`StopTokens`] or
 //!    [`StopStrings`] end the answer, and closes with a [`FinishReason`] and [`GenerationStats`].
 //!
 //! ```text

@@ -1,15 +1,15 @@
-//! A conversation as the model sees it, and what is known about an answer: plain types that the
-//! other crates share.
+//! The messages of a conversation and the figures of an answer: plain types that the other crates
+//! share.
 
 use serde::{Deserialize, Serialize};
 
-/// Who speaks.
+/// The role of a message's author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Instructions that stand before the conversation.
+    /// Instructions before the conversation.
     System,
-    /// The person.
+    /// The user.
     User,
     /// The model.
     Assistant,
@@ -29,7 +29,7 @@ impl Role {
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Who speaks.
+    /// The role of its author.
     pub role: Role,
     /// The text, without anything the chat template adds.
     pub content: String,
@@ -48,7 +48,7 @@ pub enum FinishReason {
     Stop,
     /// The token limit or the end of the context.
     Length,
-    /// The caller went away or asked to stop.
+    /// The caller dropped the request or asked to stop.
     Cancelled,
 }
 
@@ -63,16 +63,16 @@ pub struct GenerationStats {
     pub num_prompt_tokens: usize,
     /// How many prompt tokens were read from the prompt cache.
     pub num_cached_tokens: usize,
-    /// Why not more was read from the cache, in words; none when everything that could be was.
+    /// The reason why not more was read from the cache; none when everything that could be was.
     pub cache_note: Option<String>,
     /// Tokens sampled, without an end-of-sequence token.
     pub num_generation_tokens: usize,
     /// From the request's arrival until work on it began, in milliseconds.
     #[serde(default)]
     pub queue_ms: f64,
-    /// Newly read prompt tokens a second.
+    /// Newly processed prompt tokens per second.
     pub prompt_tps: f64,
-    /// Sampled tokens a second, after the first.
+    /// Sampled tokens per second, after the first.
     pub generation_tps: f64,
     /// From the request's arrival to the first sampled token, in milliseconds.
     pub time_to_first_token_ms: f64,

@@ -1,17 +1,17 @@
-//! A turn left open: the text of a prompt cache that ends within a message, and the text that
-//! continues one.
+//! Open turns: the text of a prompt cache that ends within a message, and the text that continues
+//! it.
 
 use crate::{ChatError, ChatTemplate, Message};
 
-/// Stands for the last message's words, to find where a template puts them: the words themselves
-/// could stand elsewhere too.
+/// A placeholder for the last message's text, to find where a template puts it: the text itself may
+/// occur elsewhere too.
 const PROBE: &str = "<query>";
 
 impl ChatTemplate {
-    /// The rendered text up to the end of the last message's words, as `mlx_lm.cache_prompt` reads
+    /// The rendered text up to the end of the last message's text, as `mlx_lm.cache_prompt` reads
     /// it into a cache.
     ///
-    /// Templates may trim a message; then its words end where the trimmed ones do.
+    /// If a template trims the message, the text ends with the trimmed one.
     pub fn render_open(&self, messages: &[Message]) -> Result<String, ChatError> {
         let (_, after) = self.around_last_words(messages, false)?;
         let mut text = self.render(messages, false)?;
@@ -26,15 +26,15 @@ impl ChatTemplate {
         Ok(text)
     }
 
-    /// The rendered text from the last message's words on, up to where the answer begins: what
-    /// continues an open turn, as `mlx_lm.generate --prompt-cache-file` reads it.
+    /// The rendered text from the last message's text on, up to where the answer begins: the
+    /// continuation of an open turn, as `mlx_lm.generate --prompt-cache-file` reads it.
     pub fn render_continuation(&self, messages: &[Message]) -> Result<String, ChatError> {
         let (before, _) = self.around_last_words(messages, true)?;
         let text = self.render(messages, true)?;
         text.strip_prefix(before.as_str()).map(str::to_owned).ok_or(ChatError::WordsNotRendered)
     }
 
-    /// The rendered text before and after the last message's words.
+    /// The rendered text before and after the last message's text.
     fn around_last_words(
         &self,
         messages: &[Message],

@@ -1,22 +1,21 @@
-//! The model's input, assembled from the rendered text and the token ids that earlier turns were
-//! made of.
+//! The model's input, assembled from the rendered text and the token ids of earlier turns.
 //!
-//! Two things depend on knowing where a message's own words lie in the rendered text: stored ids
-//! must not be taken for a place that merely reads the same, and words that spell a special token
-//! must not become one. So the template is rendered a second time with marks around the words; if
-//! taking the marks out gives back the first rendering, the marks tell the places. A template that
-//! treats marked words differently gives no places; then nothing is reused, and special tokens that
-//! any message spells are ordinary text.
+//! Two things depend on the position of each message's own text in the rendered text: stored ids
+//! must not be used at a position that merely reads the same, and text that spells a special token
+//! must not become one. So the template is rendered a second time with marks around each message's
+//! text; if removing the marks restores the first rendering, the marks give the positions. If a
+//! template treats marked text differently, the positions are unknown: then no ids are reused, and
+//! special tokens that any message spells are ordinary text.
 
 use crate::{ChatError, ChatTemplate, Message, Role};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// A tokenizer, as far as prompts need one. Texts are encoded in pieces, so neither encoding may
+/// The tokenizer's interface for prompts. Texts are encoded in pieces, so neither encoding may
 /// treat the start of a text specially.
 pub trait Encode {
-    /// Token ids of a text in which special tokens are recognised; `add_special_tokens` adds what
-    /// the tokenizer puts around a text by itself, such as a beginning-of-sequence token.
+    /// Token ids of a text in which special tokens are recognised; `add_special_tokens` adds those
+    /// that the tokenizer puts around a text, such as a beginning-of-sequence token.
     fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, ChatError>;
     /// Token ids of a text in which the texts of special tokens are ordinary text; adds nothing.
     fn encode_plain(&self, text: &str) -> Result<Vec<u32>, ChatError>;
@@ -26,7 +25,7 @@ pub trait Encode {
     fn special_tokens(&self) -> &[(String, u32)];
 }
 
-/// What the model is given to read.
+/// The model's input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
     /// The whole input.
@@ -34,19 +33,20 @@ pub struct Prompt {
     /// Index of the first token after the last reused ids; 0 when none were reused.
     pub new_from: usize,
     /// Ascending token counts at which a cached chunk should end: where conversations with the same
-    /// system prompt part, where each message with reused ids ends, and `tokens.len()`.
+    /// system prompt diverge, where each message with reused ids ends, and `tokens.len()`.
     pub boundaries: Vec<usize>,
-    /// Whose words end at each boundary: the system's where conversations part, a message's author,
-    /// the user at the end.
+    /// The role that ends at each boundary: the system's where conversations diverge, then each
+    /// message's author, and the user at the end.
     pub roles: Vec<Role>,
     /// The rendered text that `tokens` stand for.
     pub text: String,
 }
 
-/// Renders the messages up to where the answer begins, and turns the text into tokens, reusing the
-/// messages' stored ids wherever they decode to what was rendered.
+/// Renders the messages up to where the answer begins and encodes the text, reusing the messages'
+/// stored ids wherever they decode to the rendered text.
 ///
-/// The tokens never say anything but the text: where reused ids would, the text is encoded anew.
+/// The tokens always decode to the rendered text: where reused ids would not, the text is encoded
+/// again.
 pub fn assemble<E: Encode + ?Sized>(
     template: &ChatTemplate,
     messages: &[Message],
@@ -56,11 +56,10 @@ pub fn assemble<E: Encode + ?Sized>(
     lay_out(&Rendering { render: &render, has_beginning: true }, messages, encoder)
 }
 
-/// How messages become text.
+/// How messages are rendered.
 pub(crate) struct Rendering<'a> {
     pub(crate) render: &'a dyn Fn(&[Message]) -> Result<String, ChatError>,
-    /// Whether the text begins where the model's input does, with words that other conversations
-    /// may share.
+    /// Whether the text is the beginning of the model's input, which other conversations may share.
     pub(crate) has_beginning: bool,
 }
 
@@ -84,9 +83,9 @@ pub(crate) fn lay_out<E: Encode + ?Sized>(
     if !reused.is_empty() {
         let tokens: Vec<u32> = reused.iter().flat_map(|piece| piece.ids.iter().copied()).collect();
         let decoded = encoder.decode(&tokens)?;
-        // Stored ids can agree one by one and not together, when a character is split between them.
-        // A tokenizer that never gives back its text exactly is held to what it makes of the text
-        // encoded anew.
+        // Stored ids can match one by one but not together, when a character is split between them.
+        // For a tokenizer that does not reproduce its text exactly, compare with the newly encoded
+        // text.
         if decoded != text && decoded != encoder.decode(&layout.encode(0..text.len())?)? {
             reused.clear();
         }
@@ -118,10 +117,10 @@ pub(crate) fn lay_out<E: Encode + ?Sized>(
     Ok(Prompt { tokens, new_from, boundaries, roles, text })
 }
 
-/// Tokens for one stretch of the text.
+/// The tokens of one part of the text.
 struct Piece {
     ids: Vec<u32>,
-    /// Where the stretch begins in the text, in bytes.
+    /// The start of the part in the text, in bytes.
     start: usize,
     /// The author of the message whose stored ids these are.
     stored_by: Option<Role>,
@@ -131,12 +130,12 @@ struct Layout<'a, E: ?Sized> {
     encoder: &'a E,
     text: &'a str,
     specials: &'a Specials<'a>,
-    /// Where words spell a special token, ascending; none when no words do.
+    /// The ranges in which messages spell a special token, ascending.
     ordinary: Vec<Range<usize>>,
 }
 
 impl<E: Encode + ?Sized> Layout<'_, E> {
-    /// The whole text in pieces, some of them stored ids; no pieces when no stored ids can be used.
+    /// The whole text in pieces, some of them stored ids; no pieces if no stored ids can be used.
     fn pieces_with_stored_ids(
         &self,
         messages: &[Message],
@@ -149,7 +148,7 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
             let (Some(ids), Some(words)) = (&message.token_ids, words) else { continue };
             let stored = self.encoder.decode(ids)?;
             let Some(start) = find_around(self.text, pos, &stored, words) else { continue };
-            // The stretch must not begin or end inside a special token of the template.
+            // The part must not begin or end inside a special token of the template.
             let template_specials =
                 tokens_of_template.get_or_insert_with(|| self.special_tokens(0..self.text.len()));
             let end = start + stored.len();
@@ -175,7 +174,7 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
         Ok(pieces)
     }
 
-    /// Encodes a stretch of the text; only the template's special tokens are recognised.
+    /// Encodes a part of the text; only the template's special tokens are recognised.
     fn encode(&self, stretch: Range<usize>) -> Result<Vec<u32>, ChatError> {
         if !self.ordinary.iter().any(|at| at.start < stretch.end && stretch.start < at.end) {
             return self.encoder.encode(&self.text[stretch], false);
@@ -195,7 +194,7 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
         Ok(ids)
     }
 
-    /// The template's special tokens in a stretch of the text.
+    /// The template's special tokens in a part of the text.
     fn special_tokens(&self, stretch: Range<usize>) -> Vec<(Range<usize>, u32)> {
         let is_word = |at: &Range<usize>| {
             self.ordinary.iter().any(|word| word.start < at.end && at.start < word.end)
@@ -203,13 +202,14 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
         self.specials.find(self.text, stretch, is_word)
     }
 
-    /// How many of a piece's tokens end at or before a place in the text.
+    /// How many of a piece's tokens end at or before a position in the text.
     fn tokens_within(&self, piece: &Piece, place: usize) -> Result<usize, ChatError> {
         let stretch = &self.text[piece.start..place];
         let (mut fitting, mut too_many) = (0, piece.ids.len() + 1);
         while fitting + 1 < too_many {
             let middle = fitting.midpoint(too_many);
-            // Half a character decodes to a replacement character; rounding down past it is right.
+            // An incomplete character decodes to a replacement character; rounding down past it is
+            // right.
             if self.encoder.decode(&piece.ids[..middle])?.trim_end_matches('\u{FFFD}').len()
                 <= stretch.len()
             {
@@ -218,8 +218,8 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
                 too_many = middle;
             }
         }
-        // A few tokens may share a character. A tokenizer that does not give back its text never
-        // gets there: then there is no place.
+        // A few tokens may share a character. A tokenizer that does not reproduce its text never
+        // reaches the position: then there is none.
         for fitting in (fitting.saturating_sub(8)..=fitting).rev() {
             if stretch.starts_with(&self.encoder.decode(&piece.ids[..fitting])?) {
                 return Ok(fitting);
@@ -229,7 +229,7 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
     }
 }
 
-/// Where `stored` lies in the text at or after `pos` so that it holds the message's words.
+/// The position of `stored` in the text at or after `pos` so that it covers the message's text.
 fn find_around(text: &str, pos: usize, stored: &str, words: &Range<usize>) -> Option<usize> {
     if stored.is_empty() || words.start < pos {
         return None;
@@ -246,7 +246,7 @@ fn find_around(text: &str, pos: usize, stored: &str, words: &Range<usize>) -> Op
     None
 }
 
-/// The special tokens of a tokenizer, ready to be found in a text.
+/// The special tokens of a tokenizer, indexed for searching a text.
 pub(crate) struct Specials<'a> {
     ids: HashMap<&'a str, u32>,
     /// For each first byte the lengths of the tokens that begin with it, longest first. Some
@@ -275,7 +275,7 @@ impl<'a> Specials<'a> {
         lengths.iter().find_map(|length| Some((*length, *self.ids.get(rest.get(..*length)?)?)))
     }
 
-    /// The special tokens in a stretch of a text, without those for which `skip` holds.
+    /// The special tokens in a part of a text, without those for which `skip` holds.
     pub(crate) fn find(
         &self,
         text: &str,
@@ -299,19 +299,19 @@ impl<'a> Specials<'a> {
     }
 }
 
-/// Where the messages' words lie in the rendered text.
+/// The positions of the messages' texts in the rendered text.
 struct Places {
-    /// One for each message, without the blanks around its words; none where it was not found.
+    /// One range for each message, without the blanks around its text; none where it was not found.
     words: Vec<Option<Range<usize>>>,
-    /// Where words spell a special token; none when the template gives no places.
+    /// The ranges in which messages spell a special token; none if the positions are unknown.
     spelled: Option<Vec<usize>>,
-    /// The special tokens that words spell.
+    /// The special tokens that messages spell.
     spelled_tokens: Vec<String>,
 }
 
-// Marks from the private use area: the start of a message's words, then its number in digits,
-// `BEGUN`; the words; `END`. `SPLIT` stands after the first character of a special token that words
-// spell, so that a template cannot see it there either.
+// Marks from the private use area: the start of a message's text, then its number in digits,
+// `BEGUN`; the text; `END`. `SPLIT` is put after the first character of a special token that the
+// text spells, so that a template cannot recognise it there.
 const START: char = '\u{F8A0}';
 const BEGUN: char = '\u{F8A1}';
 const END: char = '\u{F8A2}';
@@ -353,8 +353,8 @@ impl Places {
         if text.contains([START, BEGUN, END, SPLIT]) {
             return places;
         }
-        // A template that cannot bear the marks gives no places; its error for the real words was
-        // already seen.
+        // If a template fails on the marks, the positions are unknown; its error for the real text
+        // was already reported.
         if let Ok(marked_text) = (rendering.render)(&marked) {
             places.read_marks(&marked_text, text);
         }
@@ -379,8 +379,7 @@ impl Places {
                     rest = after;
                 }
                 END => {
-                    // Where the template dropped the beginning of a message, its place is not
-                    // known.
+                    // If the template dropped the beginning of a message, its position is unknown.
                     if let Some((index, start)) = open.take()
                         && let Some(place) = words.get_mut(index)
                     {
@@ -397,7 +396,7 @@ impl Places {
         }
     }
 
-    /// The stretches of the text that read like special tokens and are not, ascending.
+    /// The ranges of the text that read like special tokens and are not, ascending.
     fn special_tokens_as_words(&self, text: &str, specials: &Specials<'_>) -> Vec<Range<usize>> {
         if self.spelled_tokens.is_empty() {
             return Vec::new();
@@ -422,12 +421,13 @@ impl Places {
         }
     }
 
-    /// Where conversations with the same system prompt part: before the first words of anyone else.
+    /// Where conversations with the same system prompt diverge: before the text of the first
+    /// message of another role.
     fn shared_end(&self, messages: &[Message], text: &str) -> usize {
         let mut others =
             messages.iter().zip(&self.words).filter(|(message, _)| message.role != Role::System);
-        // Without the place of the first of them, a later one may come after words that are not
-        // shared.
+        // If the position of the first of them is unknown, a later one may come after text that is
+        // not shared.
         let Some((first, Some(words))) = others.next() else { return 0 };
         let start = others
             .filter_map(|(_, words)| words.as_ref())

@@ -1,5 +1,5 @@
-//! What keeps a template within bounds: a budget for one rendering, and checks woven into the
-//! compiled instructions.
+//! Limits on templates: a budget for one rendering, and checks inserted into the compiled
+//! instructions.
 //!
 //! The template engine's fuel bounds how many instructions run, but one instruction can double a
 //! string, repeat it a million times or print a value that contains itself. So every instruction
@@ -23,7 +23,7 @@ pub(crate) const MAX_TEXT_BYTES: usize = 4 << 20;
 pub(crate) const MAX_WORK_BYTES: usize = 128 << 20;
 /// Instructions of one rendering; the checks are counted too and are up to three of four.
 pub(crate) const MAX_STEPS: u64 = 2_000_000;
-/// How deep lists and dictionaries may lie in each other; dropping and printing them recurses.
+/// How deep lists and dictionaries may be nested; dropping and printing them recurses.
 const MAX_VALUE_DEPTH: usize = 64;
 /// The longest expression or statement; its tree is walked recursively.
 const MAX_EXPRESSION_TOKENS: usize = 1_000;
@@ -55,7 +55,7 @@ impl From<Stop> for Error {
     }
 }
 
-/// What one rendering has left to spend.
+/// The remaining budget of one rendering.
 #[derive(Debug)]
 pub(crate) struct Budget {
     work_bytes: AtomicUsize,
@@ -169,7 +169,7 @@ impl Write for Length {
     }
 }
 
-/// Teaches an environment the checks that `weave` calls, and how values are written.
+/// Registers the checks that `weave` calls in an environment, and how values are written.
 pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>) {
     let operands = |pair: &Value| -> Result<(Value, Value), Error> {
         Ok((pair.get_item_by_index(0)?, pair.get_item_by_index(1)?))

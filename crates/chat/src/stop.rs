@@ -2,25 +2,25 @@
 
 use crate::ChatError;
 
-/// Looks for stop strings in text that arrives in pieces, and holds back what may become one.
+/// Searches for stop strings in text that arrives in pieces, and withholds what may become one.
 ///
 /// Follows LM Studio's StopStringProcessor, with two differences: it works on decoded text, so
-/// pieces must be whole characters, and text before a possible stop string is given out at once.
+/// pieces must be whole characters, and text before a possible stop string is emitted at once.
 ///
-/// 1. The texts given out, joined, are the text that came in up to the stop string, or all of it
-///    after [`finish`](Self::finish).
-/// 2. Text after the first character of a stop string is never given out.
+/// 1. The emitted texts, joined, are the incoming text up to the stop string, or all of it after
+/// [`finish`](Self::finish).
+/// 2. Text after the first character of a stop string is never emitted.
 /// 3. Among stop strings that a piece completes, the one that starts first ends the answer; of two
-///    that start together, the shorter.
+/// that start together, the shorter.
 #[derive(Debug, Clone)]
 pub struct StopStrings {
     stop_strings: Vec<String>,
-    /// The end of the text so far, where it is the beginning of a stop string.
+    /// The end of the text so far, if a stop string may begin there.
     held: String,
     stopped: Option<usize>,
 }
 
-/// What a piece of text leads to.
+/// The result of a piece of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopStep {
     /// Text that can be shown now; may be empty.
@@ -42,7 +42,7 @@ impl StopStrings {
         Ok(StopStrings { stop_strings, held: String::new(), stopped: None })
     }
 
-    /// Takes the next piece. After a stop it gives out nothing more and names the stop string
+    /// Processes the next piece. After a stop it emits nothing more and returns the stop string
     /// again.
     pub fn push(&mut self, text: &str) -> StopStep {
         if self.stopped.is_none() {
@@ -65,7 +65,7 @@ impl StopStrings {
         StopStep { text: std::mem::replace(&mut self.held, held), stopped: self.stop_string() }
     }
 
-    /// The text still held back when the answer ends for another reason: no stop string came of it.
+    /// The withheld text when the answer ends for another reason: no stop string was completed.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -94,7 +94,7 @@ mod tests {
         StopStrings::new(stops.iter().map(|&stop| stop.to_owned()).collect()).expect("stop strings")
     }
 
-    /// Gives the text in pieces; returns what came out and which stop string ended it.
+    /// Feeds the text in pieces; returns the emitted text and the stop string that ended it.
     fn answer(stops: &[&str], pieces: &[&str]) -> (String, Option<String>) {
         let mut search = stop_strings(stops);
         let (mut text, mut stopped) = (String::new(), None);

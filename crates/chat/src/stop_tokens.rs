@@ -3,12 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Looks for stop sequences in the tokens of one answer; an end-of-sequence token is a sequence of
-/// one.
+/// Searches for stop sequences in the tokens of one answer; an end-of-sequence token is a sequence
+/// of one.
 ///
 /// Aho and Corasick's automaton (Efficient string matching, 1975), with token ids for letters: a
-/// token costs O(1) on average however many sequences there are, and sequences that overlap are all
-/// seen. Clones share the automaton and go on from the same place.
+/// token costs O(1) on average however many sequences there are, and overlapping sequences are all
+/// found. Clones share the automaton and continue from the same state.
 #[derive(Debug, Clone)]
 pub struct StopTokens {
     nodes: Arc<[Node]>,
@@ -22,13 +22,13 @@ struct Node {
     next: HashMap<u32, usize>,
     /// The node of the longest proper suffix that begins a sequence too.
     fallback: usize,
-    /// The longest sequence that ends here, by its place in the list.
+    /// The longest sequence that ends here, by its index in the list.
     sequence: Option<usize>,
 }
 
 impl StopTokens {
-    /// A search for `sequences`. Empty ones, which would end every answer before it began, are
-    /// passed over, as in mlx-lm.
+    /// A search for `sequences`. Empty ones, which would end every answer at once, are ignored, as
+    /// in mlx-lm.
     pub fn new(sequences: Vec<Vec<u32>>) -> Self {
         let mut nodes = vec![Node::default()];
         for (index, sequence) in
@@ -48,14 +48,13 @@ impl StopTokens {
         StopTokens { nodes: nodes.into(), state: 0 }
     }
 
-    /// Takes the next token; returns the place in the list of the longest sequence that ends with
-    /// it.
+    /// Processes the next token; returns the index of the longest sequence that ends with it.
     pub fn push(&mut self, token: u32) -> Option<usize> {
         self.state = step(&self.nodes, self.state, token);
         self.nodes[self.state].sequence
     }
 
-    /// Forgets the tokens so far, for another answer.
+    /// Resets the search for another answer.
     pub fn reset(&mut self) {
         self.state = 0;
     }

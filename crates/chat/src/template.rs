@@ -1,4 +1,4 @@
-//! Chat templates: the Jinja programs that lay a conversation out as the text a model was trained
+//! Chat templates: the Jinja programs that render a conversation as the text a model was trained
 //! on.
 
 use crate::sandbox::{self, Budget, MAX_STEPS, MAX_TEXT_BYTES, MAX_WORK_BYTES, Stop};
@@ -16,7 +16,7 @@ const MAX_RECURSION: usize = 100;
 /// The token texts that templates refer to by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
-    /// `bos_token`, which stands before the text.
+    /// `bos_token`, which precedes the text.
     pub bos: Option<String>,
     /// `eos_token`, which ends the text.
     pub eos: Option<String>,
@@ -77,8 +77,8 @@ impl ChatTemplate {
         })
     }
 
-    /// Takes the template out of the value of a `tokenizer_config.json`, where `chat_template` is a
-    /// text, or a list of named texts of which `default` is the one for conversations. A model
+    /// Extracts the template from the value of a `tokenizer_config.json`, where `chat_template` is
+    /// a text, or a list of named texts of which `default` is the one for conversations. A model
     /// without one is [`ChatError::NoTemplate`].
     pub fn from_tokenizer_config_value(config: &Json) -> Result<ChatTemplate, ChatError> {
         let source = match config.get("chat_template") {
@@ -101,16 +101,16 @@ impl ChatTemplate {
         ChatTemplate::parse(source, SpecialTokens::from_tokenizer_config_value(config))
     }
 
-    /// Gives the template a day for `strftime_now`. Without one the function is undefined, and
-    /// templates that ask for it fall back to a fixed date; that keeps the start of every prompt
-    /// the same from day to day, so that it can be cached.
+    /// Sets the date for `strftime_now`. Without one the function is undefined, and templates that
+    /// call it fall back to a fixed date; that keeps the start of every prompt the same from day to
+    /// day, so that it can be cached.
     pub fn dated(mut self, today: Date) -> ChatTemplate {
         self.today = Some(today);
         self
     }
 
-    /// Gives the template more variables, such as `enable_thinking`. They replace those of the same
-    /// name, but for `messages` and `add_generation_prompt`, which are refused.
+    /// Sets more variables for the template, such as `enable_thinking`. They replace those of the
+    /// same name, except `messages` and `add_generation_prompt`, which are refused.
     pub fn with_variables(mut self, variables: Map<String, Json>) -> Result<Self, ChatError> {
         for name in ["messages", "add_generation_prompt"] {
             if variables.contains_key(name) {
@@ -126,7 +126,7 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Lays the messages out as text, at most 4 MiB; with `add_generation_prompt` it ends where the
+    /// Renders the messages as text, at most 4 MiB; with `add_generation_prompt` it ends where the
     /// assistant's answer begins.
     pub fn render(
         &self,
