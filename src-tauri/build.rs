@@ -1,5 +1,5 @@
-//! Embeds the configuration and the permissions: the interface may invoke these commands and
-//! nothing else of ours.
+//! Embeds the configuration and the permissions: the interface may invoke these commands and no
+//! others.
 
 fn main() {
     let manifest =

@@ -12,13 +12,13 @@ use tokio::sync::oneshot;
 use crate::ipc::Core;
 
 const EXTENSION: &str = "safetensors";
-/// What file systems take.
+/// The longest file name that file systems allow.
 const MAX_NAME_BYTES: usize = 255;
 
-/// Asks where to, and writes what is kept there. False: the person changed their mind.
+/// Asks for a path and exports the saved context to it. False if the user cancelled.
 ///
 /// # Errors
-/// What the interface shows.
+/// The failure to show.
 #[tauri::command]
 pub async fn export_cache(
     source: CacheSource,
@@ -34,11 +34,10 @@ pub async fn export_cache(
     Ok(true)
 }
 
-/// Looks at the file at `path`, or else at one that the person is asked for. None: they changed
-/// their mind.
+/// Previews the file at `path`, or else one that the user chooses. None if the user cancelled.
 ///
 /// # Errors
-/// What the interface shows.
+/// The failure to show.
 #[tauri::command]
 pub async fn import_cache(
     path: Option<PathBuf>,
@@ -67,13 +66,13 @@ fn dialog(window: &WebviewWindow) -> FileDialogBuilder<tauri::Wry> {
     window.dialog().file().set_parent(window).add_filter("Prompt cache", &[EXTENSION])
 }
 
-/// The path that a dialog is answered with; none where it was closed.
+/// The path chosen in a dialog; none if it was cancelled.
 async fn chosen(
     open: impl FnOnce(Box<dyn FnOnce(Option<FilePath>) + Send>),
 ) -> Result<Option<PathBuf>, Failure> {
     let (sender, answer) = oneshot::channel();
     open(Box::new(move |path| {
-        // Nobody waits any more where the window is gone.
+        // Fails only if the window is gone.
         let _ = sender.send(path);
     }));
     let unusable = |why: String| Failure {
@@ -87,7 +86,7 @@ async fn chosen(
     }
 }
 
-/// A name that file systems take, from one that a page suggests.
+/// A valid file name from the one that a page suggests.
 fn file_name(suggested: &str) -> String {
     let stem = suggested.strip_suffix(".safetensors").unwrap_or(suggested);
     let is_allowed = |char: &char| !char.is_control() && !r#"/\:*?"<>|"#.contains(*char);
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suggested_name_becomes_one_that_file_systems_take() {
+    fn a_suggested_name_becomes_a_valid_file_name() {
         check("My book.safetensors", "My book.safetensors");
         check("My book", "My book.safetensors");
         check("../../etc/passwd", "etcpasswd.safetensors");

@@ -1,4 +1,4 @@
-//! The one command for all but files that the window may invoke, and the app behind it.
+//! The one command that the window may invoke for everything but files, and the app behind it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,8 +9,7 @@ use tauri::async_runtime::JoinHandle;
 use tauri::ipc::Channel;
 use tokio::sync::broadcast::error::RecvError;
 
-/// What the shell is built around: the app, or why it could not be opened (every command is then
-/// answered with that).
+/// The app, or the reason why it could not be opened, with which every command is then answered.
 pub struct Core {
     app: Result<Arc<App>, Failure>,
     subscription: Mutex<Option<JoinHandle<()>>>,
@@ -25,18 +24,18 @@ impl Core {
         Self { app, subscription: Mutex::new(None) }
     }
 
-    /// The app, or the failure that stands in for it.
+    /// The app, or the failure that replaces it.
     pub fn app(&self) -> Result<&Arc<App>, &Failure> {
         self.app.as_ref()
     }
 
-    /// Why there is no app.
+    /// The reason why there is no app.
     pub fn failure(&self) -> Option<&Failure> {
         self.app.as_ref().err()
     }
 
     /// Sends every event to `channel` from now on. A page subscribes once, so a second subscription
-    /// is that of a reloaded page, and the channel of the page before leads nowhere.
+    /// comes from a reloaded page, and the earlier channel is dead.
     fn subscribe(&self, app: &Arc<App>, channel: Channel<Frame>) {
         let task = tauri::async_runtime::spawn(forward(app.clone(), channel));
         let earlier =
@@ -47,11 +46,7 @@ impl Core {
     }
 }
 
-/// Carries out `command`. The reply or failure is the first frame on `channel`; after `Subscribe`,
-/// events follow.
-///
-/// # Errors
-/// Only when the window is gone and nobody can be told anything.
+/// Only if the window is gone.
 #[tauri::command]
 pub async fn call(
     command: Command,
@@ -72,7 +67,7 @@ pub async fn call(
         Err(failure) => Frame::Failure(failure),
     })?;
     if is_first_state {
-        // What a start-up measurement waits for: from here on the page can be used.
+        // A start-up measurement waits for this: from here on the page can be used.
         tracing::info!("interface ready");
     }
     Ok(())

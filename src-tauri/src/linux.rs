@@ -6,18 +6,17 @@ use std::time::Duration;
 use tauri::image::Image;
 use tauri::{AppHandle, RunEvent, include_image};
 
-/// Panels are light or dark and draw what they are given, so the icon is in colour.
+/// Panels are light or dark and draw icons unchanged, so the icon is in colour.
 pub const TRAY_ICON: Image<'_> = include_image!("../assets/icon-32.png");
 
-/// The names that Tauri's tray loads, in its order; it panics where neither is there.
+/// The libraries that Tauri's tray tries to load, in its order; it panics if neither exists.
 const TRAY_LIBRARIES: [&str; 2] = ["libayatana-appindicator3.so.1", "libappindicator3.so.1"];
 
-/// Longer than a panel that works takes to answer; a panel that hangs must not hang us.
+/// Longer than a working panel takes to reply; a hanging panel must not block the app.
 const BUS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Whether building a tray icon can work at all. Asked of the linker's cache: loading a library to
-/// see whether it loads would be unsafe, and a library that the cache does not know is only a menu
-/// less.
+/// Whether a tray icon can be built at all. Checked in the linker's cache: loading a library as a
+/// test would be unsafe, and if the cache is wrong, only the menu is missing.
 pub fn can_build_tray() -> bool {
     ["ldconfig", "/sbin/ldconfig"]
         .iter()
@@ -28,7 +27,7 @@ pub fn can_build_tray() -> bool {
         })
 }
 
-/// Whether a panel shows our icon now: without one, a hidden window could never be found again.
+/// Whether a panel shows the icon now: without one, a hidden window could never be found again.
 pub fn is_tray_shown(app: &AppHandle) -> bool {
     app.tray_by_id("cairn").is_some() && is_tray_host_registered().unwrap_or(false)
 }
@@ -37,7 +36,7 @@ fn is_tray_host_registered() -> zbus::Result<bool> {
     let bus =
         zbus::blocking::connection::Builder::session()?.method_timeout(BUS_TIMEOUT).build()?;
     let watcher = "org.kde.StatusNotifierWatcher";
-    // Read by hand, not through a proxy: a proxy would also follow the name and cache the
+    // Called directly, not through a proxy, which would also follow the name and cache the
     // properties.
     let reply = bus.call_method(
         Some(watcher),
@@ -53,5 +52,5 @@ fn is_tray_host_registered() -> zbus::Result<bool> {
 /// A Linux desktop shows and hides an app's entry by itself.
 pub fn window_is_shown(_app: &AppHandle, _is_shown: bool) {}
 
-/// Nothing here is Linux's own.
+/// Linux has nothing to do here.
 pub fn on_event(_app: &AppHandle, _event: &RunEvent) {}

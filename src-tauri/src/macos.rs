@@ -1,4 +1,4 @@
-//! A Mac's manners: the Dock and the menu bar.
+//! macOS: the Dock and the menu bar.
 
 use tauri::image::Image;
 use tauri::{ActivationPolicy, AppHandle, RunEvent, include_image};
@@ -13,14 +13,14 @@ pub fn can_build_tray() -> bool {
     true
 }
 
-/// The icon is there, or the person has hidden it in System Settings, which no API reports; then a
-/// second launch brings the window back.
+/// The icon exists, unless the user has hidden it in System Settings, which no API reports; then a
+/// second launch shows the window.
 pub fn is_tray_shown(app: &AppHandle) -> bool {
     app.tray_by_id("cairn").is_some()
 }
 
-/// With its window the app stands in the Dock, in the app switcher and has a menu; without it, only
-/// the menu-bar icon is left.
+/// With its window open the app is in the Dock and the app switcher and has a menu; without it,
+/// only the menu-bar icon remains.
 pub fn window_is_shown(app: &AppHandle, is_shown: bool) {
     let policy = if is_shown { ActivationPolicy::Regular } else { ActivationPolicy::Accessory };
     if let Err(error) = app.set_activation_policy(policy) {

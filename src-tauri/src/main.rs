@@ -3,7 +3,7 @@
 //! ```text
 //! main.rs    start, single instance, signals, exit
 //! ipc.rs     the one command that the window may invoke for all but files
-//! files.rs   files that come and go by dialogs, or are dropped on the window
+//! files.rs   import and export by dialogs, and files dropped on the window
 //! window.rs  the window: what it may show, where its links go, what closing does
 //! tray.rs    the tray icon, its menu and its state line
 //! macos.rs, linux.rs   the same few questions, answered for each system
@@ -37,8 +37,7 @@ fn main() -> Result<()> {
     tauri::Builder::default()
         // First, so that a second launch ends before it touches anything.
         .plugin(tauri_plugin_single_instance::init(|app, _arguments, _folder| window::show(app)))
-        // For its dialogs, which files.rs opens; the window has no permission for the plugin's own
-        // commands.
+        // For the dialogs in files.rs; the window has no permission for the plugin's own commands.
         .plugin(tauri_plugin_dialog::init())
         .invoke_handler(tauri::generate_handler![
             ipc::call,

@@ -18,7 +18,7 @@ use crate::{system, window};
 /// The event that asks the interface for what its own "New chat" does.
 const NEW_CHAT_EVENT: &str = "new-chat";
 
-/// A menu that changes faster than this cannot be read, and redrawing it costs more than it reports.
+/// A menu that changes faster than this cannot be read, and redrawing it costs time.
 const SHORTEST_CHANGE: Duration = Duration::from_millis(500);
 
 /// Longer model names are cut: a menu is as wide as its longest line.
@@ -27,7 +27,7 @@ const MAX_NAME_CHARS: usize = 40;
 /// Builds the tray icon and keeps its lines current.
 ///
 /// # Errors
-/// Where the system has no tray; the app goes on without one.
+/// If the system has no tray; the app runs without one.
 pub fn build(app: &AppHandle) -> Result<()> {
     if !system::can_build_tray() {
         bail!("this desktop lacks libayatana-appindicator3");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_say_what_the_engine_does() {
+    fn the_lines_show_the_engine_s_state() {
         let model = || "HuggingFaceTB/SmolLM2-135M-Instruct".to_owned();
         check(EngineState::Empty, "No model is loaded", "No model");
         check(

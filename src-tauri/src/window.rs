@@ -12,7 +12,7 @@ use crate::system;
 /// The main window's label, which its capability names.
 pub const MAIN: &str = "main";
 
-/// Brings the window to the front; makes it where there is none.
+/// Brings the window to the front; creates it if there is none.
 pub fn show(app: &AppHandle) {
     let shown = match app.get_webview_window(MAIN) {
         Some(window) => Ok(window),
@@ -36,7 +36,7 @@ fn build(app: &AppHandle) -> tauri::Result<WebviewWindow> {
         .title("Cairn")
         .inner_size(1000.0, 720.0)
         .min_inner_size(360.0, 480.0)
-        // A hidden page would be suspended and later killed; ours must keep receiving.
+        // A hidden page would be suspended and later killed, but it must keep receiving events.
         .background_throttling(BackgroundThrottlingPolicy::Disabled)
         .on_navigation(|url| {
             let target = Target::of(url);
@@ -51,7 +51,7 @@ fn build(app: &AppHandle) -> tauri::Result<WebviewWindow> {
     let app = app.clone();
     window.on_window_event(move |event| {
         if let WindowEvent::CloseRequested { api, .. } = event
-            // An app that could not start only has its sentence to show.
+            // If the app could not start, the window only shows the reason.
             && app.state::<Core>().failure().is_none()
             && system::is_tray_shown(&app)
         {
@@ -70,14 +70,14 @@ fn hide(app: &AppHandle) {
     system::window_is_shown(app, false);
 }
 
-/// Where a link leads, as far as the window behaves differently.
+/// The kinds of link targets that the window treats differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     /// The interface itself.
     Own,
-    /// Something for the browser or the mail program.
+    /// A target for the browser or the mail program.
     Outside,
-    /// Nothing that this app opens.
+    /// A target that is not opened.
     Refused,
 }
 
@@ -90,7 +90,7 @@ impl Target {
         }
     }
 
-    /// Hands a link that leads outside to the program for it.
+    /// Opens an outside link with the system's program for it.
     fn open(self, url: &Url) {
         if self == Self::Outside
             && let Err(error) = tauri_plugin_opener::open_url(url.as_str(), None::<&str>)

@@ -36,7 +36,7 @@ pub fn run() -> Result<()> {
         serve.args(["serve", "--ui"]);
         serve
     };
-    // In our place, so that Ctrl-C and the exit status are the app's own.
+    // Replaces this process, so that Ctrl-C and the exit status are the app's own.
     Err(app.exec()).with_context(|| format!("cannot start {}", app.get_program().to_string_lossy()))
 }
 

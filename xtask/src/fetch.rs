@@ -17,7 +17,7 @@ pub struct Wheel {
     pub sha256: &'static str,
 }
 
-/// Unpacks `wheel` into `folder`, which must not exist yet; it appears whole or not at all.
+/// Unpacks `wheel` into `folder`, which must not exist yet; it appears only when complete.
 pub fn unpack(wheel: &Wheel, folder: &Path) -> Result<()> {
     let parent = folder.parent().context("a folder to unpack into has a parent")?;
     let downloads = parent.join("download");

@@ -61,7 +61,7 @@ pub fn run() -> Result<()> {
         target,
     ]);
     check.arg("--target-dir").arg(folder.join("target"));
-    // xtask itself was started by another cargo, whose own settings must not reach this one.
+    // xtask was started by another cargo, whose settings must not reach this one.
     for name in [
         "CARGO",
         "LD_LIBRARY_PATH",
@@ -91,7 +91,7 @@ fn zig(folder: &Path) -> Result<PathBuf> {
     Ok(zig)
 }
 
-/// Build scripts name the target in Apple's words; zig has its own for it and refuses theirs.
+/// Build scripts pass Apple's name of the target; zig has another name for it and refuses Apple's.
 fn write_scripts(folder: &Path, zig: &Path) -> Result<(PathBuf, PathBuf)> {
     let (cc, ar) = (folder.join("cc"), folder.join("ar"));
     let zig = zig.display();

@@ -31,7 +31,7 @@ const RECIPE: u32 = 2;
 
 const OPENBLAS: &str = "/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0";
 
-/// Makes `target/mlx`, or finds it made.
+/// Makes `target/mlx` unless it is up to date.
 pub fn make() -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
         bail!("off the Mac, MLX is set up for x86-64 Linux only");

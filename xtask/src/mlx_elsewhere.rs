@@ -1,8 +1,8 @@
-//! MLX off Linux: mlx-sys's build script makes it by itself.
+//! MLX on other systems than Linux: mlx-sys's build script builds it.
 
 use anyhow::Result;
 
-/// Nothing to make.
+/// Does nothing.
 pub fn make() -> Result<()> {
     eprintln!("on this system mlx-sys builds MLX by itself: nothing to set up");
     Ok(())

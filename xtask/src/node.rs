@@ -35,7 +35,7 @@ const NODE: Option<Wheel> = if cfg!(all(target_os = "linux", target_arch = "x86_
     None
 };
 
-/// Runs npm in `folder`, its output passed through.
+/// Runs npm in `folder` and passes its output through.
 pub fn npm(folder: &Path, arguments: &[&str]) -> Result<()> {
     let mut command = Command::new("npm");
     if let Some(bin) = programs()? {
@@ -50,7 +50,7 @@ pub fn npm(folder: &Path, arguments: &[&str]) -> Result<()> {
 /// Installs what `folder`'s package-lock.json names, unless that has been done since the lock last
 /// changed.
 pub fn install(folder: &Path) -> Result<()> {
-    // npm writes this file when it is done, so it also says that an earlier run was not cut off.
+    // npm writes this file when it is done, so it also shows that an earlier run was complete.
     let installed = fs::metadata(folder.join("node_modules/.package-lock.json"))
         .and_then(|file| file.modified());
     let lock = folder.join("package-lock.json");
@@ -63,7 +63,7 @@ pub fn install(folder: &Path) -> Result<()> {
     npm(folder, &["ci", "--no-audit", "--no-fund"])
 }
 
-/// The folder of the fetched Node's programs; none where this machine's own will do.
+/// The folder of the fetched Node's programs; none if this machine's own is new enough.
 fn programs() -> Result<Option<PathBuf>> {
     if is_new_enough() && process::exists("npm") {
         return Ok(None);
@@ -91,7 +91,7 @@ fn programs() -> Result<Option<PathBuf>> {
     let partial = folder.join("bin.partial");
     fs::create_dir_all(&partial)?;
     symlink(&node, partial.join("node"))?;
-    // Wheels have no links, so npm's own starter does not find its way.
+    // Wheels have no symbolic links, so npm's own launcher does not work.
     let npm = unpacked.join("lib/node_modules/npm/bin/npm-cli.js");
     process::write_script(
         &partial.join("npm"),

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::root;
 
-/// Runs `command`, its output passed through; fails unless it exits with 0.
+/// Runs `command` and passes its output through; fails unless it exits with 0.
 pub fn run(command: &mut Command) -> Result<()> {
     let line = describe(command);
     let status = command.status().with_context(|| format!("cannot start `{line}`"))?;
@@ -34,7 +34,7 @@ pub fn output(command: &mut Command) -> Result<String> {
         .with_context(|| format!("`{line}` printed something that is not UTF-8"))
 }
 
-/// Whether `program` answers to `--version`.
+/// Whether `program --version` succeeds.
 pub fn exists(program: impl AsRef<OsStr>) -> bool {
     Command::new(program)
         .arg("--version")

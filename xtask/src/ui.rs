@@ -13,7 +13,7 @@ pub fn folder() -> PathBuf {
     root().join("ui")
 }
 
-/// Installs what the interface needs and builds it into ui/dist, unless that is newer than every
+/// Installs the interface's packages and builds it into ui/dist, unless that is newer than every
 /// source.
 pub fn build() -> Result<()> {
     let folder = folder();
@@ -42,7 +42,7 @@ pub fn write_bindings() -> Result<()> {
     Ok(())
 }
 
-/// When the newest source was changed; what was installed or built is no source.
+/// When the newest source was changed; installed packages and build results are not sources.
 fn newest(folder: &Path) -> Result<SystemTime> {
     let mut newest = SystemTime::UNIX_EPOCH;
     for entry in fs::read_dir(folder)? {
