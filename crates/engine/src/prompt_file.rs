@@ -272,7 +272,7 @@ fn put(
     let model = &loaded.model.model;
     let caches = match (&info.token_ids, import.check) {
         (Some(tokens), true) => {
-            let (found, hash) = file.read_and_hash_for(model).map_err(ImportFailure::Unusable)?;
+            let found = file.read_for(model).map_err(ImportFailure::Unusable)?;
             let on_progress = |processed_tokens, total_tokens| {
                 worker.publish_progress(|| EngineState::Prefilling {
                     model: loaded.name.clone(),
@@ -287,11 +287,8 @@ fn put(
                     computed
                 }
                 // Quantized keys and values depend on when quantizing began, which no file says, so
-                // they cannot be computed again exactly. The file's get a namespace of their own.
-                Ok(Verified::Equal(_)) => {
-                    info.namespace = info.namespace.clone().following(&Provenance::Import(hash));
-                    found
-                }
+                // they cannot be computed again exactly. The file's were compared at every token.
+                Ok(Verified::Equal(_)) => found,
                 Ok(Verified::Differs(difference)) => {
                     return Err(ImportFailure::Refused(difference));
                 }
