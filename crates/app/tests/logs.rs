@@ -2,11 +2,11 @@
 //! one subscriber.
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
-use std::path::Path;
 use std::sync::Mutex;
 
 use cairn_app::wire::{Command, Event, MessageStatus, Reply, Settings};
 use cairn_app::{App, CacheVariables, DataFolder, LOG_FILTER, LogFile, Options};
+use cairn_tiny_models::copy_tiny_model;
 use tracing_subscriber::EnvFilter;
 
 const CANARY: &str = "The heron waits beside nine grey boulders";
@@ -21,14 +21,7 @@ async fn neither_texts_nor_secrets_reach_the_logs_or_the_diagnostics() {
         .with_writer(Mutex::new(LogFile::new(&data_folder)))
         .with_ansi(false)
         .init();
-    let model = home.path().join("models/tiny-chat");
-    std::fs::create_dir_all(&model).unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama/tiny-chat");
-    for file in std::fs::read_dir(source).unwrap().flatten() {
-        if file.path().is_file() {
-            std::fs::copy(file.path(), model.join(file.file_name())).unwrap();
-        }
-    }
+    copy_tiny_model("llama/tiny-chat", &home.path().join("models/tiny-chat")).unwrap();
     let options = Options {
         data_folder: data_folder.clone(),
         hub_variables: CacheVariables::default(),

@@ -292,8 +292,7 @@ mod tests {
 
     #[test]
     fn a_model_is_not_loaded_to_its_end_by_an_engine_that_shuts_down() {
-        let folder =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama/tiny-chat");
+        let folder = cairn_tiny_models::tiny_model("llama/tiny-chat");
         let (closing, is_closing) = watch::channel(false);
         let (status, _watcher) = watch::channel(EngineStatus::default());
         let (events, _events) = mpsc::unbounded_channel();

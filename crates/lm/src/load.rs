@@ -291,8 +291,7 @@ mod tests {
 
     #[test]
     fn a_load_ends_before_the_tensor_at_which_it_is_cancelled() {
-        let folder =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/llama/tiny-chat");
+        let folder = cairn_tiny_models::tiny_model("llama/tiny-chat");
         let load = |limit: usize| {
             let asked = Rc::new(Cell::new(0));
             let count = Rc::clone(&asked);
