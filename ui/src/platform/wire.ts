@@ -19,6 +19,7 @@ export type Command = { "type": "bootstrap" }
   | { "type": "unload_model" }
   | { "type": "update_settings", settings: Settings, }
   | { "type": "get_status" }
+  | { "type": "get_diagnostics" }
   | { "type": "get_cache" }
   | { "type": "clear_cache" }
   | { "type": "pin_conversation", id: string, is_pinned: boolean, }
@@ -41,6 +42,7 @@ export type Reply = { "type": "done" }
   | { "type": "models", models: Array<Model>, }
   | { "type": "settings", settings: Settings, }
   | { "type": "status", status: Status, }
+  | { "type": "diagnostics", text: string, }
   | { "type": "cache", cache: CacheOverview, }
   | { "type": "named", named: NamedCache, }
   | { "type": "import_preview", preview: ImportPreview, };

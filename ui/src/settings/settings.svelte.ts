@@ -6,6 +6,9 @@ import type { Settings } from '../platform/wire';
 export class SettingsStore {
   current = $state.raw<Settings | null>(null);
   isOpen = $state(false);
+  /** The text that was asked for last. */
+  diagnostics = $state('');
+  hasCopied = $state(false);
 
   constructor(
     private readonly platform: Platform,
@@ -14,6 +17,20 @@ export class SettingsStore {
 
   receive(settings: Settings): void {
     this.current = settings;
+  }
+
+  /** Asks for what a report of a problem needs, and copies it; what cannot be copied is still shown. */
+  async copyDiagnostics(): Promise<void> {
+    this.hasCopied = false;
+    try {
+      const reply = await this.platform.call({ type: 'get_diagnostics' });
+      if (reply.type !== 'diagnostics') return;
+      this.diagnostics = reply.text;
+      await navigator.clipboard.writeText(reply.text);
+      this.hasCopied = true;
+    } catch (error) {
+      this.report(error);
+    }
   }
 
   /** Saves a change; puts the old value back when it cannot be saved. */

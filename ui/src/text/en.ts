@@ -355,6 +355,9 @@ const settings = {
   gigabytes: 'GB',
   appearance: 'Appearance',
   appearances: { system: 'System', light: 'Light', dark: 'Dark' },
+  diagnostics: 'Diagnostics',
+  diagnosticsNote: 'For reporting a problem. Without texts of chats and without secrets.',
+  copyDiagnostics: 'Copy diagnostics',
   enterNumber: (least: string, most: string) => `Enter a number from ${least} to ${most}.`,
   enterWhole: (least: string, most: string) => `Enter a whole number from ${least} to ${most}.`,
 };
