@@ -114,6 +114,12 @@ export class App {
     this.chat.newChat();
   }
 
+  newPrivateChat(): void {
+    this.isDrawerOpen = false;
+    this.#showChat();
+    void this.chat.newPrivateChat();
+  }
+
   openConversation(id: string): void {
     this.#showChat();
     this.chat.select(id);

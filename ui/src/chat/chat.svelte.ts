@@ -72,6 +72,16 @@ export class ChatStore {
     this.numFocusRequests++;
   }
 
+  /** Opens a new chat that only memory holds. */
+  async newPrivateChat(): Promise<void> {
+    try {
+      await this.#create({ type: 'new_private_conversation' });
+      this.numFocusRequests++;
+    } catch (error) {
+      this.#options.report(error);
+    }
+  }
+
   /** Opens a new chat that begins with a starting point; says whether it worked. */
   async startFrom(named_id: string): Promise<boolean> {
     try {

@@ -69,6 +69,24 @@ test('the first message makes the conversation', async () => {
   expect(chat.draft).toBe('');
 });
 
+test('a private chat is made at once and says what it is', async () => {
+  const { app, chat, platform } = await start();
+  platform.answers.new_private_conversation = {
+    type: 'conversation',
+    conversation: conversation('p', { title: '', is_private: true }),
+    messages: [],
+  };
+  chat.select('c');
+  app.newPrivateChat();
+  await settle();
+  expect(platform.askedTypes()).toContain('new_private_conversation');
+  expect([chat.selectedId, chat.selected?.is_private]).toEqual(['p', true]);
+  platform.answers.send_message = sent('p');
+  chat.draft = 'Hello';
+  await chat.send();
+  expect(platform.askedTypes()).not.toContain('new_conversation');
+});
+
 test.each([
   ['nothing', ''],
   ['blanks', ' \n\t'],

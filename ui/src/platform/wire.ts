@@ -7,6 +7,7 @@ export type Command = { "type": "bootstrap" }
   | { "type": "subscribe" }
   | { "type": "get_conversation", id: string, }
   | { "type": "new_conversation" }
+  | { "type": "new_private_conversation" }
   | { "type": "rename_conversation", id: string, title: string, }
   | { "type": "set_system_prompt", id: string, system_prompt: string, }
   | { "type": "delete_conversation", id: string, }
@@ -91,6 +92,10 @@ system_prompt: string, created_at_ms: number, updated_at_ms: number,
  * An answer is being written.
  */
 is_streaming: boolean,
+/**
+ * Only memory holds it.
+ */
+is_private: boolean,
 /**
  * What is kept of it; none while nothing is.
  */

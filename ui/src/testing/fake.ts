@@ -99,6 +99,7 @@ export function conversation(id: string, change: Partial<Conversation> = {}): Co
     created_at_ms: 1,
     updated_at_ms: 1,
     is_streaming: false,
+    is_private: false,
     cache: null,
     prefix: null,
     ...change,
