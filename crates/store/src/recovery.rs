@@ -20,7 +20,7 @@ use sqlx::sqlite::{
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row};
 
 use crate::backup::{backups, beside, sync_folder, timestamp};
-use crate::store::MIGRATIONS;
+use crate::store::{MIGRATIONS, known_version};
 use crate::title::title_from;
 use crate::{Store, StoreError, run};
 
@@ -231,6 +231,10 @@ async fn read_into(new: &Path, source: &Path) -> Result<Salvaged, StoreError> {
         let mut connection = pool.acquire().await.map_err(failed)?;
         let is_readable = attach(&mut connection, source).await?;
         let version = if is_readable { version(&mut connection).await } else { None };
+        let known = known_version();
+        if let Some(found) = version.filter(|found| *found > known) {
+            return Err(StoreError::Newer { path: source.to_owned(), found, known });
+        }
         // Detached, so that no migration finds a table of the source.
         detach(&mut connection).await.map_err(failed)?;
         drop(connection);
@@ -283,13 +287,12 @@ async fn detach(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
     sqlx::query("pragma writable_schema = off").execute(connection).await.map(drop)
 }
 
-/// The version of the attached file's tables; none where it does not say a version known here.
+/// The version of the attached file's tables; none where that cannot be read.
 async fn version(connection: &mut SqliteConnection) -> Option<i64> {
-    let version: i64 = sqlx::query_scalar("select max(version) from source._sqlx_migrations")
+    sqlx::query_scalar("select max(version) from source._sqlx_migrations")
         .fetch_one(connection)
         .await
-        .ok()?;
-    MIGRATIONS.version_exists(version).then_some(version)
+        .ok()
 }
 
 /// Copies every readable row of the attached file, and puts right what refers to rows that are

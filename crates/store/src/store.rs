@@ -208,7 +208,7 @@ async fn version(path: &Path, writer: &SqlitePool) -> Result<i64, StoreError> {
 }
 
 /// The version to which this program brings a file.
-fn known_version() -> i64 {
+pub(crate) fn known_version() -> i64 {
     MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 

@@ -245,6 +245,25 @@ async fn a_damaged_file_that_another_program_has_open_is_left_alone() {
 }
 
 #[tokio::test]
+async fn a_damaged_file_of_a_newer_version_is_left_alone() {
+    let scratch = Scratch::new();
+    filled(&scratch, 1).await;
+    let store = scratch.open().await;
+    sqlx::query(
+        "insert into _sqlx_migrations (version, description, success, checksum, execution_time) values (9999, 'later', 1, x'00', 0)",
+    )
+    .execute(&store.writer)
+    .await
+    .unwrap();
+    store.close().await.unwrap();
+    damage(&scratch, "messages_by_parent").await;
+    let before = fs::read(scratch.database()).unwrap();
+    let refused = Store::open_or_recover(&scratch.database()).await;
+    assert!(matches!(&refused, Err(StoreError::Newer { found: 9999, .. })), "{refused:?}");
+    assert!(fs::read(scratch.database()).unwrap() == before, "the file was changed");
+}
+
+#[tokio::test]
 async fn a_full_disk_leaves_the_damaged_file_in_its_place() {
     let scratch = Scratch::new();
     filled(&scratch, 3).await;
