@@ -11,10 +11,12 @@ use crate::{OpenError, platform};
 /// CAIRN_HOME/
 /// ├── lock               held by the process that has the folder open
 /// ├── cairn.db           conversations, settings, the index of the prompt cache
+/// ├── cairn.backup-*.db  the database before its last three migrations
+/// ├── cairn.damaged-*.db a damaged database that was replaced
 /// ├── prompt-cache-v2/   the files of the prompt cache
 /// ├── models/            imported models
 /// ├── transfers/         prompt-cache files on their way in or out; empty unless something is
-/// └── logs/
+/// └── logs/              cairn.log, and up to four older ones
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataFolder {
