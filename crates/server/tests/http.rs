@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_app::wire::{
-    CacheOverview, Command, Event, FailureCode, Frame, ImportPreview, MessageStatus, NamedCache,
-    Reply, Settings,
+    Command, Event, FailureCode, Frame, ImportPreview, MessageStatus, NamedCache, Reply, Settings,
 };
 use cairn_app::{App, CacheVariables, DataFolder, Options};
 use cairn_server::{ServeError, ServeOptions, Server};
@@ -467,12 +466,6 @@ async fn named_cache(running: &Running) -> NamedCache {
         while !is_end(events.recv().await.unwrap()) {}
     };
     tokio::time::timeout(TIMEOUT, ends).await.expect("an answer");
-    let Reply::Cache { cache: CacheOverview { num_chunks, .. } } =
-        running.ask(Command::GetCache).await
-    else {
-        panic!("no cache")
-    };
-    assert!(num_chunks > 0, "what was read is kept");
     let command =
         Command::SaveNamedCache { conversation_id: conversation.id, name: "Stones".to_owned() };
     let Reply::Named { named } = running.ask(command).await else { panic!("no prompt cache") };

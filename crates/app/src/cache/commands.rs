@@ -167,9 +167,12 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
     let owner = named_owner(&id);
     // Referenced before it is inspected: the conversation may continue meanwhile, and its chunks
     // may be evicted.
-    let is_referenced = handle.copy_ref(&conversation_owner(conversation_id), &owner, true);
-    // The chunks of the last answer may still wait to be written.
+    let conversation_ref = conversation_owner(conversation_id);
+    let mut is_referenced = handle.copy_ref(&conversation_ref, &owner, true);
+    // The chunks of the last answer may still wait to be written, or to be saved at all: an answer
+    // is given before its cache is.
     app.engine.flush_cache().await;
+    is_referenced |= handle.copy_ref(&conversation_ref, &owner, true);
     let path = handle.path(&owner);
     let Some(ref_usage) = handle.ref_usage(&owner).filter(|_| is_referenced) else {
         return Err(Failure::invalid(

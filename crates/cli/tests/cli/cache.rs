@@ -122,7 +122,7 @@ async fn an_import_respects_the_disk_budget() {
     assert!(sizes[0] < 300_000 && sizes.iter().sum::<u64>() > 300_000, "{sizes:?}");
     program.stdout_of(&["cache", "import", &small, "--yes"]);
     let output = program.run(&["cache", "import", &large, "--yes"]);
-    assert!(output.code == Some(1) && output.stderr.contains("budget"), "{}", output.stderr);
+    assert!(output.code == Some(1) && output.stderr.contains("disk limit"), "{}", output.stderr);
     let list = program.json(&["cache", "list", "--json"]);
     assert!(
         list.as_array().unwrap().len() == 1
