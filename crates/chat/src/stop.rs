@@ -8,10 +8,10 @@ use crate::ChatError;
 /// pieces must be whole characters, and text before a possible stop string is emitted at once.
 ///
 /// 1. The emitted texts, joined, are the incoming text up to the stop string, or all of it after
-/// [`finish`](Self::finish).
+///    [`finish`](Self::finish).
 /// 2. Text after the first character of a stop string is never emitted.
 /// 3. Among stop strings that a piece completes, the one that starts first ends the answer; of two
-/// that start together, the shorter.
+///    that start together, the shorter.
 #[derive(Debug, Clone)]
 pub struct StopStrings {
     stop_strings: Vec<String>,
