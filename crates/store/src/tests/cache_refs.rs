@@ -21,7 +21,7 @@ fn cache_ref(owner: &str) -> CacheRefRow {
 }
 
 #[tokio::test]
-async fn an_owner_has_one_anchor() {
+async fn an_owner_has_one_reference() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let (book, chat) = (cache_ref("named/n"), cache_ref("conversation/c"));
@@ -48,7 +48,7 @@ async fn an_owner_has_one_anchor() {
 }
 
 #[tokio::test]
-async fn an_anchor_outlives_its_owner_until_it_is_deleted() {
+async fn a_reference_outlives_its_owner_until_it_is_deleted() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let kept = store.create_conversation(1).await.unwrap().id;

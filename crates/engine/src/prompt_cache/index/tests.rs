@@ -77,7 +77,7 @@ fn moved(index: &mut ChunkIndex) -> (Vec<CacheRef>, Vec<String>) {
         match event {
             CacheEvent::RefSet(cache_ref) => refs.push(cache_ref),
             CacheEvent::RefRemoved { owner } => released.push(owner),
-            event => panic!("no anchor: {event:?}"),
+            event => panic!("no reference: {event:?}"),
         }
     }
     (refs, released)
