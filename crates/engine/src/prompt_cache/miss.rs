@@ -4,7 +4,7 @@
 use cairn_chat::{Prompt, Role};
 
 use super::common_prefix;
-use crate::records::{CacheRef, KvFormat, Namespace};
+use crate::records::{CacheRef, KvFormat, Loss, Namespace};
 
 /// A prompt that was looked up, and what is known about it.
 pub(super) struct Lookup<'a> {
@@ -48,9 +48,14 @@ pub(super) fn note(
         return reread(lookup.not_written.unwrap_or(reason));
     };
     if cache_ref.namespace.model != lookup.namespace.model {
-        return match cache_ref.model == lookup.model {
-            true => reread("the model's files have changed since it was read"),
-            false => reread(&format!("another model read it before: {}", cache_ref.model)),
+        if cache_ref.model != lookup.model {
+            return reread(&format!("another model read it before: {}", cache_ref.model));
+        }
+        // Where nothing is stored any more, the loss says why: an update of Cairn may fingerprint
+        // the same files anew.
+        return match cache_ref.loss.as_ref().filter(|_| cache_ref.chunk_key.is_none()) {
+            Some(loss) => reread(&lost(loss, lookup.now_ms)),
+            None => reread("the model's files have changed since it was read"),
         };
     }
     let (before, now) = (&cache_ref.namespace, lookup.namespace);
@@ -76,9 +81,14 @@ pub(super) fn note(
         };
     }
     match &cache_ref.loss {
-        Some(loss) => reread(&format!("{}, {}", loss.reason, ago(lookup.now_ms - loss.at_ms))),
+        Some(loss) => reread(&lost(loss, lookup.now_ms)),
         None => reread(lookup.not_written.unwrap_or("the tokens in between were not saved")),
     }
+}
+
+/// Why and when a reference lost its chunks, as part of a sentence.
+fn lost(loss: &Loss, now_ms: i64) -> String {
+    format!("{}, {}", loss.reason, ago(now_ms.saturating_sub(loss.at_ms)))
 }
 
 /// How keys and values are stored, as part of a sentence.
@@ -118,7 +128,7 @@ fn group(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::{Loss, Provenance};
+    use crate::records::Provenance;
 
     const DAY_MS: i64 = 86_400_000;
 
@@ -217,6 +227,19 @@ mod tests {
         check(
             case(of_model("g", "n"), 5000, 0),
             Some("re-read 3,200 tokens: another model read it before: n"),
+        );
+        let lost_of_model = |chunk_key: Option<&str>| CacheRef {
+            namespace: Namespace::computed("g", KvFormat::Plain),
+            chunk_key: chunk_key.map(str::to_owned),
+            ..loss(0)
+        };
+        check(
+            case(lost_of_model(None), 5000, 0),
+            Some("re-read 3,200 tokens: evicted to keep to the disk budget, 2 days ago"),
+        );
+        check(
+            case(lost_of_model(Some("key")), 5000, 0),
+            Some("re-read 3,200 tokens: the model's files have changed since it was read"),
         );
         let quantized = KvFormat::Quantized { bits: 8, group_size: 64 };
         let of_namespace = |kv_format, provenance| CacheRef {
