@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! crash_victim HOME answer CONVERSATION MAX_TOKENS QUESTION      asks the question again and again
-//! crash_victim HOME file CONVERSATION MAX_TOKENS QUESTION        asks it once
+//! crash_victim HOME once CONVERSATION MAX_TOKENS QUESTION        asks it once
 //! crash_victim HOME rows CONVERSATION MAX_TOKENS QUESTION        asks it once, then watches the rows of the prompt cache
 //! crash_victim HOME steps CONVERSATION MAX_TOKENS QUESTION       waits for a line on stdin, asks it once and closes the app
 //! crash_victim HOME own                                          says whether it owns the folder, and holds it until stdin ends
@@ -34,7 +34,7 @@ async fn main() -> anyhow::Result<()> {
     };
     match arguments[1..] {
         ["own"] => own(options).await,
-        [work @ ("answer" | "file" | "rows" | "steps"), conversation, max_tokens, question] => {
+        [work @ ("answer" | "once" | "rows" | "steps"), conversation, max_tokens, question] => {
             let app = App::open(options).await?;
             let mut victim = Victim { conversation: conversation.to_owned(), app };
             victim.prepare(max_tokens.parse()?).await?;
@@ -49,14 +49,14 @@ async fn main() -> anyhow::Result<()> {
                         victim.app.close().await;
                         return Ok(());
                     }
-                    "file" => std::future::pending().await,
+                    "once" => std::future::pending().await,
                     "rows" => victim.watch_rows(&data_folder).await?,
                     _ => {}
                 }
             }
         }
         _ => bail!(
-            "the second argument is answer, file, rows or steps, with a conversation, a number and a question after it, or own"
+            "the second argument is answer, once, rows or steps, with a conversation, a number and a question after it, or own"
         ),
     }
 }

@@ -106,13 +106,13 @@ fn check_kills_while_answering(seed: u64) {
 }
 
 #[test]
-fn a_kill_while_chunks_are_filed_leaves_whole_files_and_true_rows() {
+fn a_kill_while_chunks_are_written_leaves_whole_files_and_true_rows() {
     for seed in sweep("a writer is killed", 1) {
-        check_kills_while_filing(seed);
+        check_kills_while_writing(seed);
     }
 }
 
-fn check_kills_while_filing(seed: u64) {
+fn check_kills_while_writing(seed: u64) {
     let desk = Desk::new();
     let mut random = Random((0x5eed_0002 + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut facts = Facts::default();
@@ -125,7 +125,7 @@ fn check_kills_while_filing(seed: u64) {
         let event = random.below(4);
         let victim = Victim::start(
             desk.home(),
-            if event == 1 { "rows" } else { "file" },
+            if event == 1 { "rows" } else { "once" },
             "new",
             16,
             &question,

@@ -27,19 +27,19 @@ const WRITER: Place = Place { thread: "cairn-writer", files: "prompt-cache-v2" }
 const DATABASE: Place = Place { thread: "sqlx-sqlite-wor", files: "cairn.db" };
 
 #[test]
-fn a_kill_at_any_write_of_filing_leaves_whole_files_and_true_rows() {
+fn a_kill_at_any_write_of_a_chunk_leaves_whole_files_and_true_rows() {
     // Twice for each chunk: its header, and its tensors.
     check(WRITER, "write", 8);
 }
 
 #[test]
-fn a_kill_at_any_fsync_of_filing_leaves_whole_files_and_true_rows() {
+fn a_kill_at_any_fsync_of_a_chunk_leaves_whole_files_and_true_rows() {
     // Once for the model's new folder, then for each chunk its file and its folder.
     check(WRITER, "fsync", 9);
 }
 
 #[test]
-fn a_kill_at_any_rename_of_filing_leaves_whole_files_and_true_rows() {
+fn a_kill_at_any_rename_of_a_chunk_leaves_whole_files_and_true_rows() {
     // Which of them there are depends on the processor.
     check(WRITER, "?rename,renameat,renameat2", 4);
 }
@@ -71,7 +71,7 @@ fn check(place: Place, calls: &str, num_least: usize) {
     panic!("not every one of {calls} was met in {MAX_RUNS} runs, only those after {met:?} others");
 }
 
-/// Lets a victim file the chunks of a conversation in a fresh folder, to be killed as it enters the
+/// Lets a victim write the chunks of a conversation in a fresh folder, to be killed as it enters the
 /// n-th of `calls`, and checks what is left. Returns how many of those at the place were done, and
 /// whether it was killed.
 fn run(place: Place, calls: &str, when: usize) -> (usize, bool) {
