@@ -16,6 +16,7 @@ mod prompt_cache;
 mod prompt_file;
 mod saved;
 mod saved_damage;
+mod saved_faults;
 mod saved_load;
 mod scripted;
 mod stops;
