@@ -244,18 +244,20 @@ impl ChunkIndex {
         }
     }
 
-    /// Moves the chunks that no chain of parents connects to a prompt's first token to `orphans`.
+    /// Moves the chunks that no chain of parents in their namespace connects to a prompt's first
+    /// token to `orphans`. Only a root's key depends on the namespace: a row further on may name
+    /// another one, and so another folder.
     fn take_orphans(&mut self) {
         let is_root = |record: &&ChunkRecord| record.parent_key.is_none() && record.start == 0;
         let roots = self.entries.values().map(|entry| &entry.record).filter(is_root);
         let mut reached: HashSet<String> = HashSet::with_capacity(self.entries.len());
-        let mut pending: Vec<(String, usize)> =
-            roots.map(|root| (root.key.clone(), root.stop())).collect();
-        while let Some((key, stop)) = pending.pop() {
-            let children = self.children_of(&key).map(|child| &child.record);
-            let continuing = children.filter(|child| child.start == stop);
-            pending.extend(continuing.map(|child| (child.key.clone(), child.stop())));
-            reached.insert(key);
+        let mut pending: Vec<&ChunkRecord> = roots.collect();
+        while let Some(parent) = pending.pop() {
+            let children = self.children_of(&parent.key).map(|child| &child.record);
+            pending.extend(children.filter(|child| {
+                child.start == parent.stop() && child.namespace == parent.namespace
+            }));
+            reached.insert(parent.key.clone());
         }
         if reached.len() == self.entries.len() {
             return;
