@@ -549,6 +549,13 @@ async fn check_rebuilt(edit: impl Fn(&mut ChunkRecord), what: &str) {
 }
 
 #[tokio::test]
+async fn a_row_that_names_another_length_is_rebuilt_from_its_file() {
+    // The one would evict everything else.
+    check_rebuilt(|record| record.bytes ^= 1 << 35, "more bytes").await;
+    check_rebuilt(|record| record.bytes = 1, "one byte").await;
+}
+
+#[tokio::test]
 async fn a_row_that_names_another_model_is_rebuilt_from_its_file() {
     let edit = |record: &mut ChunkRecord| {
         let last = record.namespace.model.pop().expect("a fingerprint");

@@ -277,6 +277,18 @@ impl ChunkIndex {
         }
     }
 
+    /// Takes out a chunk whose record is wrong, and those that continue it. The references to them
+    /// wait until the files have been looked at ([`ChunkIndex::resolve_refs`]).
+    pub(super) fn take_out(&mut self, key: &str, at_ms: i64) -> Vec<ChunkRecord> {
+        let owners: Vec<Arc<str>> = self.owners_of(key).cloned().collect();
+        for owner in owners {
+            let cache_ref = self.refs.get(&*owner).cloned();
+            self.unlink(&owner);
+            self.unresolved_refs.extend(cache_ref.map(|found| (found.owner.clone(), found)));
+        }
+        self.remove_with_descendants(key, "", at_ms)
+    }
+
     pub(super) fn get(&self, key: &str) -> Option<&Entry> {
         self.entries.get(key)
     }

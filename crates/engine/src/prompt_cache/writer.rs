@@ -113,6 +113,12 @@ impl WriterThread {
             // Not only closed: a child process that is just being started may hold a copy.
             let _ = lock.unlock();
         }
+        self.resolve_refs();
+    }
+
+    /// Lets references stand at chunks that have got their records back; the others have lost
+    /// theirs.
+    fn resolve_refs(&self) {
         let mut state = self.state.lock();
         state.index.resolve_refs();
         state.emit_refs();
@@ -132,6 +138,7 @@ impl WriterThread {
                 WriteJob::Repair(reply) => {
                     self.drop_bad_rows();
                     let repaired = self.adopt_files();
+                    self.resolve_refs();
                     self.enforce_budgets();
                     let _ = reply.send(repaired);
                 }
@@ -242,17 +249,43 @@ impl WriterThread {
         self.state.lock().emit_removed(num_groups);
     }
 
-    /// Emits the removal of rows that contradict themselves or have no parent. Their files are then
-    /// checked like any other file without a record.
+    /// Emits the removal of rows that contradict themselves or a sound file, or have no parent.
+    /// Their files are then checked like any other file without a record.
     fn drop_bad_rows(&self) {
+        let of_other_length = self.records_of_other_length();
         let mut state = self.state.lock();
-        let orphans = std::mem::take(&mut state.index.orphans);
-        let bad = std::mem::take(&mut state.invalid).into_iter().chain(orphans);
-        let keys: Vec<String> = bad.map(|record| record.key).collect();
+        let mut bad = std::mem::take(&mut state.invalid);
+        bad.append(&mut state.index.orphans);
+        for key in of_other_length {
+            let taken_out = state.index.take_out(&key, now_ms());
+            taken_out.iter().for_each(|record| drop(state.contents.remove(&record.key)));
+            bad.extend(taken_out.into_iter().filter(|record| !record.file_hash.is_empty()));
+        }
+        let keys: Vec<String> = bad.into_iter().map(|record| record.key).collect();
         if !keys.is_empty() {
             let reason = "their rows were damaged, or their parents were missing".to_owned();
             state.emit(CacheEvent::Removed { keys, reason });
         }
+    }
+
+    /// The keys of records that name another length than their file has, where the file is sound:
+    /// the disk budget counts what records say. A file that is damaged or missing is found when it
+    /// is read.
+    fn records_of_other_length(&self) -> Vec<String> {
+        let written: Vec<(String, PathBuf, u64)> = {
+            let state = self.state.lock();
+            let written = state.index.records().filter(|record| !record.file_hash.is_empty());
+            let path = |record: &ChunkRecord| {
+                chunk_file::path(&state.folder, &record.namespace.model, &record.key)
+            };
+            written.map(|record| (record.key.clone(), path(record), record.bytes)).collect()
+        };
+        let is_of_other_length = |path: &Path, bytes: u64| {
+            fs::symlink_metadata(path).is_ok_and(|file| file.len() != bytes)
+                && chunk_file::prove(path).is_some()
+        };
+        let wrong = written.into_iter().filter(|(_, path, bytes)| is_of_other_length(path, *bytes));
+        wrong.map(|(key, ..)| key).collect()
     }
 
     /// Checks the chunk files that have no record: a crash between file and row leaves one such
