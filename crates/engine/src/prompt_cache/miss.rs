@@ -235,7 +235,7 @@ mod tests {
         };
         check(
             case(lost_of_model(None), 5000, 0),
-            Some("re-read 3,200 tokens: evicted to keep to the disk budget, 2 days ago"),
+            Some("re-read 3,200 tokens: evicted to stay within the disk limit, 2 days ago"),
         );
         check(
             case(lost_of_model(Some("key")), 5000, 0),
