@@ -5,7 +5,7 @@
 //! each; `shared`, 10,000 conversations that begin with one system prompt of eight chunks and go on
 //! with one chunk each. Milliseconds, medians of several runs: `open` until the app answers
 //! commands, `swept` until the prompt cache has been compared with its folder too, `list` for all
-//! conversations with what is kept of them, `change` from renaming one to its event.
+//! conversations with what is saved of them, `change` from renaming one to its event.
 
 use std::error::Error;
 use std::fs;
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use cairn_app::wire::{Command, Event, Reply};
 use cairn_app::{App, CacheVariables, DataFolder, Options};
-use cairn_store::Store;
+use cairn_engine::{ChunkKind, ChunkRecord, KvFormat, Namespace, Provenance};
+use cairn_store::{CacheChange, CacheRefRow, ChunkRow, Store};
 use sqlx::ConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 
@@ -35,79 +36,124 @@ async fn main() -> Result<()> {
     measure("shared", shared.path(), 10_000).await
 }
 
-/// A chunk as `i`, its place in the prompt as `own_file`, what it continues as `parent`, for the
-/// number `i` of each.
-struct Shape {
-    /// Numbers of chunks: from 0.
-    num_chunks: i64,
-    own_file: &'static str,
-    parent: &'static str,
-    num_conversations: i64,
-    /// The last chunk of conversation `i`, and its tokens.
-    end: &'static str,
-    num_tokens: &'static str,
+/// The model that computed everything: a fingerprint is 64 hexadecimal digits.
+const FINGERPRINT: &str = "5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e";
+const CHUNK_TOKENS: usize = 256;
+
+/// What a data folder holds.
+struct Contents {
+    num_conversations: usize,
+    /// Chunks that all conversations begin with.
+    num_shared_chunks: usize,
+    /// Chunks that each conversation has after those.
+    num_own_chunks: usize,
 }
 
-const CONVERSATIONS_OF_TEN_CHUNKS: Shape = Shape {
-    num_chunks: 10_000,
-    own_file: "i % 10 * 256",
-    parent: "case when i % 10 > 0 then i - 1 end",
-    num_conversations: 1_000,
-    end: "i * 10 + 9",
-    num_tokens: "2560",
-};
+const CONVERSATIONS_OF_TEN_CHUNKS: Contents =
+    Contents { num_conversations: 1_000, num_shared_chunks: 0, num_own_chunks: 10 };
 
-const CONVERSATIONS_ON_ONE_PROMPT: Shape = Shape {
-    num_chunks: 10_008,
-    own_file: "min(i, 8) * 256",
-    parent: "case when i > 0 then min(i - 1, 7) end",
-    num_conversations: 10_000,
-    end: "i + 8",
-    num_tokens: "2304",
-};
+const CONVERSATIONS_ON_ONE_PROMPT: Contents =
+    Contents { num_conversations: 10_000, num_shared_chunks: 8, num_own_chunks: 1 };
 
-/// Makes a data folder with small files. Straight into the tables: saving so many rows one by one
-/// would take minutes.
-async fn fill(home: &Path, shape: &Shape) -> Result<()> {
+/// Makes a data folder whose chunk files are small; everything else about them is as it would be.
+async fn fill(home: &Path, contents: &Contents) -> Result<()> {
     let data_folder = DataFolder::new(home);
     data_folder.create()?;
-    Store::open(&data_folder.database()).await?.close().await?;
-    let model = data_folder.prompt_cache().join("model");
-    fs::create_dir(&model)?;
-    for index in 0..shape.num_chunks {
-        fs::write(model.join(format!("{index:032x}.safetensors")), index.to_le_bytes())?;
+    let store = Store::open(&data_folder.database()).await?;
+    let model = data_folder.prompt_cache().join(FINGERPRINT);
+    fs::create_dir_all(&model)?;
+
+    let (mut changes, mut end) = (Vec::new(), None);
+    for _ in 0..contents.num_shared_chunks {
+        end = Some(add_chunk(&model, end, &mut changes)?);
     }
-    let Shape { num_chunks, own_file, parent, num_conversations, end, num_tokens } = shape;
-    let numbers = |count: &i64| {
-        format!(
-            "with recursive numbers(i) as (values (0) union all select i + 1 from numbers where i + 1 < {count})"
-        )
+    for index in 0..contents.num_conversations {
+        let mut end = end.clone();
+        for _ in 0..contents.num_own_chunks {
+            end = Some(add_chunk(&model, end, &mut changes)?);
+        }
+        changes.push(CacheChange::RefSet(reference(index, end, contents)));
+    }
+    store.change_cache(&changes).await?;
+    store.close().await?;
+    insert_conversations(&data_folder, contents.num_conversations).await
+}
+
+/// Writes the file of one more chunk behind `parent` and answers the chunk's key.
+fn add_chunk(
+    model: &Path,
+    parent: Option<ChunkRecord>,
+    changes: &mut Vec<CacheChange>,
+) -> Result<ChunkRecord> {
+    let number = u32::try_from(changes.len())?;
+    let mut record = ChunkRecord {
+        key: String::new(),
+        parent_key: parent.as_ref().map(|parent| parent.key.clone()),
+        namespace: Namespace::computed(FINGERPRINT, KvFormat::Plain),
+        kind: ChunkKind::User,
+        start: parent.map_or(0, |parent| parent.stop()),
+        token_ids: vec![number; CHUNK_TOKENS],
+        held_from: 0,
+        has_state: false,
+        bytes: 4,
+        file_hash: format!("{number:064x}"),
+        hits: 0,
+        last_used_at_ms: i64::from(number),
     };
-    let statements = [
-        "begin".to_owned(),
-        format!(
-            "{} insert into chunks (key, parent_key, fingerprint, start, held_from, token_ids, bytes, file_hash, created_at_ms, last_used_at_ms)
-             select printf('%032x', i), iif({parent} is null, null, printf('%032x', {parent})), 'model', {own_file}, {own_file},
-                 randomblob(1024), 8, printf('%064x', i), i, i from numbers",
-            numbers(num_chunks)
-        ),
-        format!(
-            "{} insert into conversations (id, title, system_prompt, activity_seq, created_at_ms, updated_at_ms)
-             select printf('%036x', i), 'Conversation ' || i, '', i, i, i from numbers",
-            numbers(num_conversations)
-        ),
-        format!(
-            "{} insert into cache_refs (owner, fingerprint, kv_format, provenance, model, chunk_key, num_tokens, is_pinned, lost_tokens)
-             select 'conversation/' || printf('%036x', i), 'model', '', 'a model', printf('%032x', {end}), {num_tokens}, 0, 0 from numbers",
-            numbers(num_conversations)
-        ),
-        "commit".to_owned(),
-    ];
+    record.held_from = record.start;
+    record.key = record.expected_key();
+    fs::write(model.join(format!("{}.safetensors", record.key)), number.to_le_bytes())?;
+    changes.push(CacheChange::Written(row(&record)?));
+    Ok(record)
+}
+
+fn row(record: &ChunkRecord) -> Result<ChunkRow> {
+    let Namespace { model, kv_format, provenance } = &record.namespace;
+    Ok(ChunkRow {
+        key: record.key.clone(),
+        parent_key: record.parent_key.clone(),
+        fingerprint: model.clone(),
+        kv_format: kv_format.to_string(),
+        provenance: provenance.to_string(),
+        kind: cairn_store::ChunkKind::User,
+        start: i64::try_from(record.start)?,
+        held_from: i64::try_from(record.held_from)?,
+        has_state: record.has_state,
+        token_ids: record.token_ids.clone(),
+        bytes: i64::try_from(record.bytes)?,
+        file_hash: record.file_hash.clone(),
+        created_at_ms: record.last_used_at_ms,
+        last_used_at_ms: record.last_used_at_ms,
+        hits: 0,
+    })
+}
+
+/// The reference of conversation `index` to its last chunk.
+fn reference(index: usize, end: Option<ChunkRecord>, contents: &Contents) -> CacheRefRow {
+    let num_tokens = (contents.num_shared_chunks + contents.num_own_chunks) * CHUNK_TOKENS;
+    CacheRefRow {
+        owner: format!("conversation/{index:036x}"),
+        fingerprint: FINGERPRINT.to_owned(),
+        kv_format: KvFormat::Plain.to_string(),
+        provenance: Provenance::Computed.to_string(),
+        model: "a model".to_owned(),
+        chunk_key: end.map(|end| end.key),
+        num_tokens: i64::try_from(num_tokens).unwrap_or(i64::MAX),
+        is_pinned: false,
+        lost_tokens: 0,
+        lost_reason: None,
+        lost_at_ms: None,
+    }
+}
+
+/// Straight into the table: each of the store's own insertions waits for the disk.
+async fn insert_conversations(data_folder: &DataFolder, count: usize) -> Result<()> {
+    let insert = "with recursive numbers(i) as (values (0) union all select i + 1 from numbers where i + 1 < ?)
+         insert into conversations (id, title, system_prompt, activity_seq, created_at_ms, updated_at_ms)
+         select printf('%036x', i), 'Conversation ' || i, '', i, i, i from numbers";
     let mut connection =
         SqliteConnectOptions::new().filename(data_folder.database()).connect().await?;
-    for statement in statements {
-        sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&mut connection).await?;
-    }
+    sqlx::query(insert).bind(i64::try_from(count)?).execute(&mut connection).await?;
     Ok(sqlx::Connection::close(connection).await?)
 }
 
@@ -139,10 +185,12 @@ async fn measure(name: &str, home: &Path, num_conversations: usize) -> Result<()
             return Err("no list".into());
         };
         list.push(start.elapsed());
-        if conversations.len() < num_conversations
-            || conversations.iter().filter(|row| row.cache.is_some()).count() != num_conversations
-        {
-            return Err("the list does not say what is kept".into());
+        let num_saved = conversations
+            .iter()
+            .filter(|row| row.cache.as_ref().is_some_and(|cache| cache.kept_tokens > 0))
+            .count();
+        if num_saved != num_conversations {
+            return Err("the list does not say what is saved of the conversations".into());
         }
         let mut events = app.subscribe();
         for row in conversations.iter().take(CHANGES) {

@@ -11,7 +11,7 @@ use cairn_lm::cache::chunk_state::{CacheLayout, ChunkState, StateTensor, TensorS
 use mlx_rs::Dtype;
 use safetensors::tensor::{Metadata, SafeTensors, TensorInfo};
 
-use super::index::{MAX_CHUNK_TOKENS, key_of};
+use super::index::MAX_CHUNK_TOKENS;
 use crate::records::{ChunkKind, ChunkRecord, Namespace};
 
 /// The reason why a stored chunk cannot be used, worded for the window.
@@ -233,7 +233,7 @@ pub(super) fn prove(path: &Path) -> Option<ChunkRecord> {
     let tensors = names.iter().filter_map(|name| Some((name.as_str(), metadata.info(name)?)));
     let is_proven = path.file_stem()?.to_str() == Some(&record.key)
         && model.to_str() == Some(&record.namespace.model)
-        && key_of(&record) == record.key
+        && record.expected_key() == record.key
         && text.get(CONTENTS_HASH) == Some(&contents_hash(text, tensors, contents));
     record.bytes = length;
     record.file_hash = blake3::hash(&bytes).to_hex().to_string();
@@ -414,7 +414,7 @@ mod tests {
             hits: 0,
             last_used_at_ms: 0,
         };
-        record.key = key_of(&record);
+        record.key = record.expected_key();
         record
     }
 

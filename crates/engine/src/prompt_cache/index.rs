@@ -561,10 +561,13 @@ fn chunk_key(parent: &str, token_ids: &[u32]) -> String {
     hash(parent.as_bytes(), &ids)
 }
 
-/// The key that a record must have.
-pub(super) fn key_of(record: &ChunkRecord) -> String {
-    let parent = record.parent_key.clone().unwrap_or_else(|| root_key(&record.namespace));
-    chunk_key(&parent, &record.token_ids)
+impl ChunkRecord {
+    /// The key that it must have, from its parent or namespace and its tokens. The cache refuses
+    /// records with another.
+    pub fn expected_key(&self) -> String {
+        let parent = self.parent_key.clone().unwrap_or_else(|| root_key(&self.namespace));
+        chunk_key(&parent, &self.token_ids)
+    }
 }
 
 fn hash(first: &[u8], second: &[u8]) -> String {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc as std_mpsc};
 use tokio::sync::{mpsc, watch};
 
 use super::chunk_file::{self, ChunkContents, MAX_CHUNK_BYTES, is_hex};
-use super::index::{ChunkIndex, MAX_CHUNK_TOKENS, key_of};
+use super::index::{ChunkIndex, MAX_CHUNK_TOKENS};
 use super::now_ms;
 use super::restore::Source;
 use super::writer::WriteJob;
@@ -57,7 +57,7 @@ pub(super) fn is_valid(record: &ChunkRecord) -> bool {
         && record.bytes <= MAX_CHUNK_BYTES
         && is_hex(&record.namespace.model)
         && is_hex(&record.key)
-        && key_of(record) == record.key
+        && record.expected_key() == record.key
 }
 
 /// Far longer than any context.
