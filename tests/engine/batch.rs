@@ -16,9 +16,9 @@ const SOON: Duration = Duration::from_secs(60);
 const ENDLESSLY: usize = 5_000_000;
 
 async fn check_together(engine: &Engine, requests: &[GenerateRequest]) {
-    let mut alone = Vec::new();
+    let mut unbatched = Vec::new();
     for request in requests {
-        alone.push(
+        unbatched.push(
             finish(&mut engine.generate(request.clone()))
                 .await
                 .expect("an answer")
@@ -28,7 +28,7 @@ async fn check_together(engine: &Engine, requests: &[GenerateRequest]) {
     }
     let together: Vec<Generation> =
         requests.iter().map(|request| engine.generate(request.clone())).collect();
-    for ((mut generation, expected), request) in together.into_iter().zip(alone).zip(requests) {
+    for ((mut generation, expected), request) in together.into_iter().zip(unbatched).zip(requests) {
         assert_eq!(
             finish(&mut generation).await.expect("an answer").finished.token_ids,
             expected,

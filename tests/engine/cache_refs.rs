@@ -4,10 +4,11 @@ use cairn_chat::Message;
 use cairn_engine::{CacheNode, GenerateRequest};
 use tempfile::TempDir;
 
-use crate::keeper::{
-    Budgets, CacheRows, ON_DISK, ROOMY, Talk, TestEngine, ask, fresh_folder, num_in_caches, talker,
-};
 use crate::scripted::{Scripted, text_ids};
+use crate::test_engine::{
+    Budgets, CacheRows, ON_DISK, ROOMY, Talk, TestEngine, ask, chat_model, fresh_folder,
+    num_in_caches,
+};
 
 const OWNER: &str = "conversation/1";
 const OTHER: &str = "conversation/2";
@@ -16,37 +17,37 @@ const SYSTEM: &str = "YOU ANSWER BRIEFLY AND ALWAYS POLITELY.";
 
 /// Two conversations with one system prompt, each of a turn.
 struct Scene {
-    keeper: TestEngine,
+    harness: TestEngine,
     talk: Talk,
     held: usize,
     other: Talk,
     other_held: usize,
     /// The tokens that the two share.
     shared: usize,
-    _place: TempDir,
+    _temp: TempDir,
     model: Scripted,
 }
 
 async fn scene() -> Scene {
     let model = Scripted::endless();
-    let place = fresh_folder();
-    let mut keeper =
-        TestEngine::start(model.folder(), place.path(), ON_DISK, CacheRows::default()).await;
+    let temp = fresh_folder();
+    let mut harness =
+        TestEngine::start(model.folder(), temp.path(), ON_DISK, CacheRows::default()).await;
     let (mut talk, mut other) = (Talk::new(SYSTEM), Talk::new(SYSTEM));
-    let first = keeper.answer(ask(talk.asking("What is a cairn?"), OWNER)).await;
+    let first = harness.answer(ask(talk.asking("What is a cairn?"), OWNER)).await;
     talk.add("What is a cairn?", &first);
-    let second = keeper.answer(ask(other.asking("Tell me who builds them."), OTHER)).await;
+    let second = harness.answer(ask(other.asking("Tell me who builds them."), OTHER)).await;
     other.add("Tell me who builds them.", &second);
-    keeper.settle().await;
+    harness.settle().await;
     let shared = second.finished.stats.num_cached_tokens;
     Scene {
-        keeper,
+        harness,
         talk,
         held: num_in_caches(&first),
         other,
         other_held: num_in_caches(&second),
         shared,
-        _place: place,
+        _temp: temp,
         model,
     }
 }
@@ -59,8 +60,8 @@ impl Scene {
     }
 
     async fn found(&self, messages: Vec<Message>, owner: &str) -> (usize, Option<String>) {
-        self.keeper.engine.forget_conversations().await;
-        let stats = self.keeper.answer(ask(messages, owner)).await.finished.stats;
+        self.harness.engine.forget_conversations().await;
+        let stats = self.harness.answer(ask(messages, owner)).await.finished.stats;
         (stats.num_cached_tokens, stats.cache_note)
     }
 }
@@ -68,87 +69,88 @@ impl Scene {
 #[tokio::test]
 async fn a_pinned_conversation_is_not_evicted_by_any_budget() {
     let mut scene = scene().await;
-    scene.keeper.handle().pin(OWNER, true);
-    scene.keeper.engine.set_cache_budgets(0, 0);
-    scene.keeper.settle().await;
-    assert!(scene.keeper.rows.refs[OWNER].is_pinned);
+    scene.harness.handle().pin(OWNER, true);
+    scene.harness.engine.set_cache_budgets(0, 0);
+    scene.harness.settle().await;
+    assert!(scene.harness.rows.refs[OWNER].is_pinned);
     assert_eq!(
-        (scene.keeper.rows.refs[OWNER].num_tokens, &scene.keeper.rows.refs[OWNER].loss),
+        (scene.harness.rows.refs[OWNER].num_tokens, &scene.harness.rows.refs[OWNER].loss),
         (scene.held, &None)
     );
-    assert_eq!(scene.keeper.rows.refs[OTHER].num_tokens, scene.shared);
-    assert_eq!(scene.keeper.handle().tokens(OWNER).len(), scene.held);
+    assert_eq!(scene.harness.rows.refs[OTHER].num_tokens, scene.shared);
+    assert_eq!(scene.harness.handle().tokens(OWNER).len(), scene.held);
     assert_eq!(scene.next().await, (scene.held, None));
 
-    scene.keeper.handle().pin(OWNER, false);
-    scene.keeper.engine.set_cache_budgets(0, 0);
-    scene.keeper.settle().await;
-    assert!(scene.keeper.rows.chunks.is_empty());
-    assert_eq!(scene.keeper.rows.refs[OWNER].chunk_key, None);
+    scene.harness.handle().pin(OWNER, false);
+    scene.harness.engine.set_cache_budgets(0, 0);
+    scene.harness.settle().await;
+    assert!(scene.harness.rows.chunks.is_empty());
+    assert_eq!(scene.harness.rows.refs[OWNER].chunk_key, None);
 }
 
 #[tokio::test]
 async fn a_purge_removes_the_chunks_that_only_its_owner_refers_to() {
     let mut scene = scene().await;
-    let bytes: u64 = scene.keeper.handle().path(OWNER)[1..].iter().map(|record| record.bytes).sum();
-    assert_eq!(scene.keeper.handle().purge(OWNER), bytes);
-    scene.keeper.settle().await;
-    assert_eq!(scene.keeper.reasons, ["deleted by hand"]);
-    assert_eq!(scene.keeper.handle().purge(OWNER), 0, "nothing is its own any more");
+    let bytes: u64 =
+        scene.harness.handle().path(OWNER)[1..].iter().map(|record| record.bytes).sum();
+    assert_eq!(scene.harness.handle().purge(OWNER), bytes);
+    scene.harness.settle().await;
+    assert_eq!(scene.harness.reasons, ["deleted by hand"]);
+    assert_eq!(scene.harness.handle().purge(OWNER), 0, "nothing is its own any more");
     assert_eq!(scene.found(scene.other.asking("Why?"), OTHER).await, (scene.other_held, None));
     let (cached, note) = scene.next().await;
     assert_eq!(cached, scene.shared);
     assert!(note.is_some_and(|note| note.ends_with(" tokens: deleted by hand, a moment ago")));
     // The other conversation ran last and is resident.
-    assert!(scene.keeper.handle().purge(OWNER) > 0);
+    assert!(scene.harness.handle().purge(OWNER) > 0);
     assert_eq!(scene.next().await.0, scene.shared);
 }
 
 #[tokio::test]
 async fn a_copied_reference_keeps_the_conversation_as_it_was() {
     let mut scene = scene().await;
-    let window = scene.keeper.handle();
-    assert!(!window.copy_ref("nobody", NAMED, true));
-    assert!(window.copy_ref(OWNER, NAMED, true));
-    assert_eq!(window.path(NAMED), window.path(OWNER));
+    let cache = scene.harness.handle();
+    assert!(!cache.copy_ref("nobody", NAMED, true));
+    assert!(cache.copy_ref(OWNER, NAMED, true));
+    assert_eq!(cache.path(NAMED), cache.path(OWNER));
     // The conversation continues and is purged: the copied reference keeps the earlier part.
-    let next = scene.keeper.answer(ask(scene.talk.asking("And then?"), OWNER)).await;
-    scene.keeper.settle().await;
-    assert_eq!(scene.keeper.rows.refs[OWNER].num_tokens, num_in_caches(&next));
-    assert!(scene.keeper.handle().purge(OWNER) > 0);
-    scene.keeper.settle().await;
+    let next = scene.harness.answer(ask(scene.talk.asking("And then?"), OWNER)).await;
+    scene.harness.settle().await;
+    assert_eq!(scene.harness.rows.refs[OWNER].num_tokens, num_in_caches(&next));
+    assert!(scene.harness.handle().purge(OWNER) > 0);
+    scene.harness.settle().await;
     assert_eq!(
-        (scene.keeper.rows.refs[NAMED].num_tokens, scene.keeper.rows.refs[OWNER].num_tokens),
+        (scene.harness.rows.refs[NAMED].num_tokens, scene.harness.rows.refs[OWNER].num_tokens),
         (scene.held, scene.held)
     );
     // Neither clearing nor budgets remove it.
-    assert!(scene.keeper.handle().clear() > 0);
-    scene.keeper.engine.set_cache_budgets(0, 0);
-    scene.keeper.settle().await;
-    assert_eq!(scene.keeper.rows.refs[NAMED].loss, None);
-    assert_eq!(scene.keeper.rows.refs[OTHER].num_tokens, scene.shared);
+    assert!(scene.harness.handle().clear() > 0);
+    scene.harness.engine.set_cache_budgets(0, 0);
+    scene.harness.settle().await;
+    assert_eq!(scene.harness.rows.refs[NAMED].loss, None);
+    assert_eq!(scene.harness.rows.refs[OTHER].num_tokens, scene.shared);
     assert_eq!(scene.next().await.0, scene.held);
     // Without the copied reference nothing refers to the chunks.
-    scene.keeper.handle().remove_ref(NAMED);
-    assert!(scene.keeper.handle().clear() > 0);
-    scene.keeper.settle().await;
-    assert!(scene.keeper.rows.chunks.is_empty());
+    scene.harness.handle().remove_ref(NAMED);
+    assert!(scene.harness.handle().clear() > 0);
+    scene.harness.settle().await;
+    assert!(scene.harness.rows.chunks.is_empty());
 }
 
 #[tokio::test]
 async fn a_removed_node_is_removed_with_its_descendants() {
     let mut scene = scene().await;
-    let nodes = scene.keeper.handle().view(100).nodes;
+    let nodes = scene.harness.handle().view(100).nodes;
     let shared: &CacheNode = nodes.iter().find(|node| node.start == 0).expect("the system prompt");
     assert_eq!(shared.token_ids.len(), scene.shared);
-    assert_eq!(scene.keeper.handle().remove("no such node"), None);
-    let all = scene.keeper.handle().view(0).disk.0;
-    assert_eq!(scene.keeper.handle().remove(&shared.key), Some(all));
-    scene.keeper.settle().await;
-    assert!(scene.keeper.rows.chunks.is_empty());
+    assert_eq!(scene.harness.handle().remove("no such node"), None);
+    let all = scene.harness.handle().view(0).disk.0;
+    assert_eq!(scene.harness.handle().remove(&shared.key), Some(all));
+    scene.harness.settle().await;
+    assert!(scene.harness.rows.chunks.is_empty());
     assert!(
         scene
-            .keeper
+            .harness
             .rows
             .refs
             .values()
@@ -160,21 +162,21 @@ async fn a_removed_node_is_removed_with_its_descendants() {
 async fn tokens_read_again_are_reported_with_their_reason() {
     // The cache was cleared; the budget was exceeded two days ago.
     let mut scene = scene().await;
-    scene.keeper.handle().clear();
+    scene.harness.handle().clear();
     let (cached, note) = scene.next().await;
     assert_eq!(cached, 0);
     assert!(note.is_some_and(|note| note.starts_with("re-read ")
         && note.ends_with(" tokens: the saved context was deleted, a moment ago")));
-    scene.keeper.engine.set_cache_budgets(0, 0);
-    scene.keeper.settle().await;
-    let Scene { keeper, talk, model, _place: place, .. } = scene;
-    let mut rows = keeper.close().await;
+    scene.harness.engine.set_cache_budgets(0, 0);
+    scene.harness.settle().await;
+    let Scene { harness, talk, model, _temp: temp, .. } = scene;
+    let mut rows = harness.close().await;
     rows.refs
         .values_mut()
         .filter_map(|cache_ref| cache_ref.loss.as_mut())
         .for_each(|loss| loss.at_ms -= 2 * 86_400_000);
-    let mut keeper = TestEngine::start(model.folder(), place.path(), ON_DISK, rows).await;
-    let next = keeper.answer(ask(talk.asking("And then?"), OWNER)).await;
+    let mut harness = TestEngine::start(model.folder(), temp.path(), ON_DISK, rows).await;
+    let next = harness.answer(ask(talk.asking("And then?"), OWNER)).await;
     let stats = &next.finished.stats;
     let expected = format!(
         "re-read {} tokens: evicted to stay within the disk limit, 2 days ago",
@@ -183,12 +185,12 @@ async fn tokens_read_again_are_reported_with_their_reason() {
     assert_eq!((stats.num_cached_tokens, stats.cache_note.clone()), (0, Some(expected)));
 
     // The system prompt has changed: the common beginning is read from the cache.
-    keeper.settle().await;
+    harness.settle().await;
     let mut changed = talk.clone();
     changed.0[0].content = SYSTEM.replace("BRIEFLY", "AT LENGTH");
     let messages = changed.asking("And then?");
-    keeper.engine.forget_conversations().await;
-    let answer = keeper.answer(ask(messages, OWNER)).await;
+    harness.engine.forget_conversations().await;
+    let answer = harness.answer(ask(messages, OWNER)).await;
     let stats = &answer.finished.stats;
     let change_at = "<|im_start|>system\n".len() - "<|im_start|>".len() + 1 + "YOU ANSWER ".len();
     let reread = stats.num_prompt_tokens - change_at;
@@ -198,11 +200,11 @@ async fn tokens_read_again_are_reported_with_their_reason() {
     );
 
     // Files were damaged.
-    keeper.settle().await;
-    let mut rows = keeper.close().await;
+    harness.settle().await;
+    let mut rows = harness.close().await;
     rows.chunks.values_mut().for_each(|row| row.file_hash = "0".repeat(64));
-    let keeper = TestEngine::start(model.folder(), place.path(), ON_DISK, rows).await;
-    let stats = keeper.answer(ask(talk.asking("And then?"), OWNER)).await.finished.stats;
+    let harness = TestEngine::start(model.folder(), temp.path(), ON_DISK, rows).await;
+    let stats = harness.answer(ask(talk.asking("And then?"), OWNER)).await.finished.stats;
     let reason = "a saved part is damaged (its contents have changed since it was written)";
     assert_eq!(
         stats.cache_note,
@@ -213,14 +215,14 @@ async fn tokens_read_again_are_reported_with_their_reason() {
 #[tokio::test]
 async fn a_changed_system_prompt_is_the_reason_even_if_the_caches_cannot_be_trimmed_to_it() {
     for case in ["gemma3_text/dense", "qwen3_next/dense"] {
-        let (model, place) = (talker(case), fresh_folder());
-        let keeper =
-            TestEngine::start(model.path(), place.path(), ON_DISK, CacheRows::default()).await;
+        let (model, temp) = (chat_model(case), fresh_folder());
+        let harness =
+            TestEngine::start(model.path(), temp.path(), ON_DISK, CacheRows::default()).await;
         let mut talk = Talk::new(&"AID ME AND LEAD ME HOME. ".repeat(8));
-        let first = keeper.answer(ask(talk.asking("FIND A MILE"), OWNER)).await;
+        let first = harness.answer(ask(talk.asking("FIND A MILE"), OWNER)).await;
         talk.add("FIND A MILE", &first);
         talk.0[0].content.replace_range(120..121, "N");
-        let changed = keeper.answer(ask(talk.asking("NO"), OWNER)).await.finished.stats;
+        let changed = harness.answer(ask(talk.asking("NO"), OWNER)).await.finished.stats;
         let expected = format!(
             "re-read {} tokens: the system prompt changed at token 122",
             changed.num_prompt_tokens
@@ -237,23 +239,23 @@ async fn another_model_reads_everything_again_and_the_first_one_resumes() {
             Scripted::new(&text_ids("gfedcba")),
             Scripted::new(&text_ids("gabcdef")),
         );
-        let place = fresh_folder();
+        let temp = fresh_folder();
         let budgets = Budgets { disk: ROOMY, memory };
-        let mut keeper =
-            TestEngine::start(one.folder(), place.path(), budgets, CacheRows::default()).await;
+        let mut harness =
+            TestEngine::start(one.folder(), temp.path(), budgets, CacheRows::default()).await;
         let mut talk = Talk::new(SYSTEM);
-        let first = keeper.answer(ask(talk.asking("What is a cairn?"), OWNER)).await;
+        let first = harness.answer(ask(talk.asking("What is a cairn?"), OWNER)).await;
         talk.add("What is a cairn?", &first);
-        keeper.settle().await;
-        assert_eq!(keeper.handle().view(0).memory.0 > 0, memory > 0);
+        harness.settle().await;
+        assert_eq!(harness.handle().view(0).memory.0 > 0, memory > 0);
 
-        keeper.engine.load("other", two.folder()).await.expect("loads");
-        let view = keeper.handle().view(0);
+        harness.engine.load("other", two.folder()).await.expect("loads");
+        let view = harness.handle().view(0);
         assert!(
             view.memory.0 == 0 && view.disk.0 > 0,
             "a model that goes leaves its conversations on disk: {view:?}"
         );
-        let other = keeper
+        let other = harness
             .answer(GenerateRequest { max_tokens: 3, ..ask(talk.asking("And then?"), OWNER) })
             .await
             .finished
@@ -264,14 +266,14 @@ async fn another_model_reads_everything_again_and_the_first_one_resumes() {
         );
         assert_eq!((other.num_cached_tokens, other.cache_note), (0, Some(expected)));
 
-        keeper.engine.load("model", one.folder()).await.expect("loads");
-        let back = keeper.answer(ask(talk.asking("And then?"), OWNER)).await.finished.stats;
+        harness.engine.load("model", one.folder()).await.expect("loads");
+        let back = harness.answer(ask(talk.asking("And then?"), OWNER)).await.finished.stats;
         assert_eq!((back.num_cached_tokens, back.cache_note), (num_in_caches(&first), None));
 
         // The same name with other weights.
-        keeper.settle().await;
-        keeper.engine.load("model", three.folder()).await.expect("loads");
-        let revised = keeper.answer(ask(talk.asking("And then?"), OWNER)).await.finished.stats;
+        harness.settle().await;
+        harness.engine.load("model", three.folder()).await.expect("loads");
+        let revised = harness.answer(ask(talk.asking("And then?"), OWNER)).await.finished.stats;
         assert!(revised.cache_note.is_some_and(|note| {
             note.ends_with("the model's files have changed since it was read")
         }));

@@ -3,16 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use cairn_engine::{
-    CacheOptions, Engine, EngineOptions, ExportRequest, GenerateRequest, Import, PromptFileLayout,
-    PromptKind,
-};
+use cairn_engine::{Engine, ExportRequest, GenerateRequest, Import, PromptFileLayout, PromptKind};
 use serde::Deserialize;
 
 use crate::client::{finish, request};
 use crate::file_parts::Parts;
+use crate::test_engine::engine_with_disk_cache;
 
-/// `<case>.json`
+/// `<case>.json`: the tokens in the file, a continuation, and mlx-lm's greedy answer to both.
 #[derive(Deserialize)]
 struct Expected {
     prompt: Vec<u32>,
@@ -22,6 +20,7 @@ struct Expected {
 
 const OWNER: &str = "named/from-mlx-lm";
 
+/// An engine with the model of a case.
 struct Exchange {
     engine: Engine,
     folder: tempfile::TempDir,
@@ -31,21 +30,11 @@ struct Exchange {
 impl Exchange {
     async fn of(model: &str, case: &str) -> Exchange {
         let folder = tempfile::tempdir().expect("a folder");
-        let place = folder.path().join("model");
-        std::fs::create_dir(&place).expect("a folder");
-        cairn_tests::copy_tiny_model(model, &place).expect("copies");
-        let cache = CacheOptions {
-            folder: folder.path().join("stored"),
-            disk_budget_bytes: 1 << 30,
-            memory_budget_bytes: 0,
-            chunks: Vec::new(),
-            refs: Vec::new(),
-            old_folders: Vec::new(),
-            cleanup_lock: None,
-        };
-        let (engine, _) =
-            Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
-        engine.load("goldens/model", &place).await.expect("loads");
+        let model_folder = folder.path().join("model");
+        std::fs::create_dir(&model_folder).expect("a folder");
+        cairn_tests::copy_tiny_model(model, &model_folder).expect("copies");
+        let engine = engine_with_disk_cache(&folder.path().join("stored"));
+        engine.load("goldens/model", &model_folder).await.expect("loads");
         let expected = std::fs::read(golden(&format!("{case}.json"))).expect("the golden");
         Exchange { engine, folder, expected: serde_json::from_slice(&expected).expect("reads") }
     }
@@ -75,12 +64,21 @@ impl Exchange {
     }
 
     /// Continues `file`, imports it, continues that, exports it and continues the export.
-    async fn check(&self, file: &Path, says_tokens: bool) {
+    async fn check(&self, file: &Path, lists_tokens: bool) {
         let what = file.file_name().expect("a name").display().to_string();
-        let Expected { prompt, more, .. } = &self.expected;
         self.check_answer(self.after_file(file), &what).await;
+        let kind = self.check_import(file, lists_tokens, &what).await;
 
-        let import = Import { owner: OWNER.to_owned(), check: says_tokens };
+        let exported = self.export(kind).await;
+        self.check_answer(self.after_file(&exported), &format!("{what}, exported")).await;
+        self.check_metadata(&exported, kind, lists_tokens, &what).await;
+        self.clear().await;
+    }
+
+    /// Imports `file` and continues the imported prompt; returns its kind.
+    async fn check_import(&self, file: &Path, lists_tokens: bool, what: &str) -> PromptKind {
+        let Expected { prompt, more, .. } = &self.expected;
+        let import = Import { owner: OWNER.to_owned(), check: lists_tokens };
         let info = self
             .engine
             .import_prompt_file(file, import)
@@ -88,54 +86,67 @@ impl Exchange {
             .unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(
             (info.num_tokens, info.token_ids.is_some(), info.can_check),
-            (prompt.len(), says_tokens, says_tokens),
+            (prompt.len(), lists_tokens, lists_tokens),
             "{what}"
         );
-        if says_tokens {
+        if lists_tokens {
             assert_eq!(info.token_ids.as_ref(), Some(prompt), "{what}");
             self.engine.forget_conversations().await;
-            self.check_answer(
-                request(&[&prompt[..], more].concat(), 1),
-                &format!("{what}, imported"),
-            )
-            .await;
+            let whole = [&prompt[..], more].concat();
+            self.check_answer(request(&whole, 1), &format!("{what}, imported")).await;
         }
+        info.kind
+    }
 
-        let exported = self.folder.path().join("exported.safetensors");
+    async fn export(&self, kind: PromptKind) -> PathBuf {
+        let file = self.folder.path().join("exported.safetensors");
         let export = ExportRequest {
             owner: OWNER.to_owned(),
-            file: exported.clone(),
+            file: file.clone(),
             layout: PromptFileLayout::default(),
-            kind: info.kind,
+            kind,
             title: "A title".to_owned(),
             made_by: "a test".to_owned(),
             created_at_ms: 7,
         };
         self.engine.export_prompt(export).await.expect("exports");
-        self.check_answer(self.after_file(&exported), &format!("{what}, exported")).await;
-        let metadata = Parts::read(&exported).metadata;
+        file
+    }
+
+    /// Checks what an exported file says about itself.
+    async fn check_metadata(
+        &self,
+        exported: &Path,
+        kind: PromptKind,
+        lists_tokens: bool,
+        what: &str,
+    ) {
+        let metadata = Parts::read(exported).metadata;
         let get = |key: &str| metadata.get(&format!("0.{key}")).map(String::as_str);
-        // mlx-lm requires it.
+        // mlx-lm does not load a file without these two.
         assert_eq!(
             (get("model"), get("tokenizer_config")),
             (Some("goldens/model"), Some("{}")),
             "{what}"
         );
-        assert_eq!(get("cairn_token_ids").is_some(), says_tokens, "{what}");
-        assert_eq!(get("cairn_kind"), Some(info.kind.as_str()), "{what}");
-        let again = self.engine.inspect_prompt_file(&exported).await.expect("is one of ours");
+        assert_eq!(get("cairn_token_ids").is_some(), lists_tokens, "{what}");
+        assert_eq!(get("cairn_kind"), Some(kind.as_str()), "{what}");
+        let info = self.engine.inspect_prompt_file(exported).await.expect("is one of ours");
         assert!(
-            again.is_model_proven
-                && again.title.as_deref() == Some("A title")
-                && again.created_at_ms == Some(7),
-            "{again:?}"
+            info.is_model_proven
+                && info.title.as_deref() == Some("A title")
+                && info.created_at_ms == Some(7),
+            "{info:?}"
         );
+    }
 
-        let window = self.engine.cache().expect("caches are stored");
+    /// Empties the prompt cache.
+    async fn clear(&self) {
         self.engine.forget_conversations().await;
-        window.purge(OWNER);
-        window.remove_ref(OWNER);
-        window.clear();
+        let cache = self.engine.cache().expect("a prompt cache");
+        cache.purge(OWNER);
+        cache.remove_ref(OWNER);
+        cache.clear();
     }
 }
 

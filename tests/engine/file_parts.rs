@@ -52,17 +52,17 @@ impl Parts {
     }
 
     /// Sets an integer tensor.
-    pub fn number(&mut self, name: &str, number: i32) {
+    pub fn set_scalar(&mut self, name: &str, number: i32) {
         self.tensor(name).bytes = number.to_le_bytes().into();
     }
 
     /// Sets an entry of the user metadata.
-    pub fn say(&mut self, key: &str, value: impl Into<String>) {
+    pub fn set_metadata(&mut self, key: &str, value: impl Into<String>) {
         self.metadata.insert(format!("0.{key}"), value.into());
     }
 
     /// Removes Cairn's own metadata.
-    pub fn say_nothing(&mut self) {
+    pub fn remove_cairn_metadata(&mut self) {
         self.metadata.retain(|key, _| !key.starts_with("0.cairn_"));
     }
 }

@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::client::{Answer, finish, request};
 use crate::file_parts::Parts;
-use crate::keeper::{CacheRows, ON_DISK, Talk, TestEngine, ask, fresh_folder, talker};
 use crate::scripted::{Scripted, text_ids};
+use crate::test_engine::{CacheRows, ON_DISK, Talk, TestEngine, ask, chat_model, fresh_folder};
 
 async fn engine(model: &Scripted) -> Engine {
     let (engine, _) = Engine::start(EngineOptions::default());
@@ -346,17 +346,17 @@ fn widen_head(model: &Path) {
 
 #[tokio::test]
 async fn a_quantized_answer_is_regenerated_from_the_checkpoint_at_its_question() {
-    let (model, place) = (talker("qwen3_next/equal-heads"), fresh_folder());
+    let (model, temp) = (chat_model("qwen3_next/equal-heads"), fresh_folder());
     widen_head(model.path());
-    let keeper = TestEngine::start(model.path(), place.path(), ON_DISK, CacheRows::default()).await;
+    let harness = TestEngine::start(model.path(), temp.path(), ON_DISK, CacheRows::default()).await;
     let talk = Talk::new(&"AID ME AND LEAD ME HOME. ".repeat(4));
     let question = || GenerateRequest {
         kv_cache: quantized(0),
         ..ask(talk.asking("FIND A MILE AND A CALM LAND"), "conversation/1")
     };
-    let first = keeper.answer(question()).await;
-    keeper.drop_residents().await;
-    let again = keeper.answer(question()).await;
+    let first = harness.answer(question()).await;
+    harness.drop_residents().await;
+    let again = harness.answer(question()).await;
     let (stats, expected) = (&again.finished.stats, first.finished.stats.num_prompt_tokens);
     assert!(
         stats.num_cached_tokens < expected && stats.num_cached_tokens + 20 > expected,
@@ -364,7 +364,7 @@ async fn a_quantized_answer_is_regenerated_from_the_checkpoint_at_its_question()
     );
     assert_eq!(again.finished.token_ids, first.finished.token_ids);
     // Another question reuses the system prompt.
-    let other = keeper
+    let other = harness
         .answer(GenerateRequest {
             kv_cache: quantized(0),
             ..ask(talk.asking("NO"), "conversation/2")

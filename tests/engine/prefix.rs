@@ -6,66 +6,46 @@ use std::path::{Path, PathBuf};
 
 use cairn_chat::{Message, Role};
 use cairn_engine::{
-    CacheEvent, CacheOptions, CachePromptRequest, CacheRef, ChunkRecord, Engine, EngineOptions,
-    GenerateRequest, Import, KvCacheOptions, KvFormat, KvQuantization, PromptInput, PromptKind,
-    PromptPrefix, Provenance,
+    CachePromptRequest, Engine, GenerateRequest, Import, KvCacheOptions, KvFormat, KvQuantization,
+    PromptInput, PromptKind, PromptPrefix, Provenance,
 };
 use cairn_lm::cache::{PromptFileLayout, load_prompt_cache, save_prompt_cache};
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::client::{Answer, Failure, finish, request};
-use crate::scripted::{EOS, Scripted, text_ids};
+use crate::scripted::{Scripted, models, text_ids};
+use crate::test_engine::{BOTH, CacheRows, TestEngine};
 
-const ROOMY: u64 = 1 << 30;
-
-/// An engine with stored caches, and the rows of its caller.
+/// An engine with both tiers of the prompt cache, which can be restarted.
 struct App {
-    engine: Engine,
-    events: UnboundedReceiver<CacheEvent>,
+    harness: TestEngine,
     model: PathBuf,
     folder: TempDir,
-    chunks: BTreeMap<String, ChunkRecord>,
-    refs: BTreeMap<String, CacheRef>,
 }
 
 impl App {
     async fn start(model: &Path) -> App {
         let folder = tempfile::tempdir().expect("a folder");
-        let (engine, events) = start(model, folder.path(), Vec::new(), Vec::new()).await;
-        App {
-            engine,
-            events,
-            model: model.to_owned(),
-            folder,
-            chunks: BTreeMap::new(),
-            refs: BTreeMap::new(),
-        }
+        let harness =
+            TestEngine::start(model, &folder.path().join("cache"), BOTH, CacheRows::default())
+                .await;
+        App { harness, model: model.to_owned(), folder }
     }
 
-    async fn restart(&mut self) {
-        self.engine.shutdown().await;
-        while let Some(event) = self.events.recv().await {
-            match event {
-                CacheEvent::Written(record) => drop(self.chunks.insert(record.key.clone(), record)),
-                CacheEvent::Removed { keys, .. } => {
-                    keys.iter().for_each(|key| drop(self.chunks.remove(key)))
-                }
-                CacheEvent::RefSet(cache_ref) => {
-                    drop(self.refs.insert(cache_ref.owner.clone(), cache_ref))
-                }
-                CacheEvent::RefRemoved { owner } => drop(self.refs.remove(&owner)),
-                CacheEvent::Touched { .. } => {}
-            }
-        }
-        let (chunks, refs) =
-            (self.chunks.values().cloned().collect(), self.refs.values().cloned().collect());
-        (self.engine, self.events) = start(&self.model, self.folder.path(), chunks, refs).await;
+    async fn restart(self) -> App {
+        let App { harness, model, folder } = self;
+        let rows = harness.close().await;
+        let harness = TestEngine::start(&model, &folder.path().join("cache"), BOTH, rows).await;
+        App { harness, model, folder }
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.harness.engine
     }
 
     async fn answer(&self, request: GenerateRequest) -> Result<Answer, Failure> {
-        finish(&mut self.engine.generate(request)).await
+        finish(&mut self.engine().generate(request)).await
     }
 
     /// Imports a file of `tokens` as mlx-lm writes it, without the token ids.
@@ -88,12 +68,12 @@ impl App {
             layout: PromptFileLayout::default(),
             model_name: "model".to_owned(),
         };
-        self.engine.cache_prompt(request, |_, _| {}).await.expect("written");
+        self.engine().cache_prompt(request, |_, _| {}).await.expect("written");
     }
 
     async fn import_file(&self, file: &Path) -> PromptPrefix {
         let info = self
-            .engine
+            .engine()
             .import_prompt_file(file, Import { owner: "named/1".to_owned(), check: false })
             .await
             .expect("imports");
@@ -105,28 +85,6 @@ impl App {
             provenance: info.namespace.provenance,
         }
     }
-}
-
-async fn start(
-    model: &Path,
-    folder: &Path,
-    chunks: Vec<ChunkRecord>,
-    refs: Vec<CacheRef>,
-) -> (Engine, UnboundedReceiver<CacheEvent>) {
-    let folder = folder.join("cache");
-    let cache = CacheOptions {
-        folder,
-        disk_budget_bytes: ROOMY,
-        memory_budget_bytes: ROOMY,
-        chunks,
-        refs,
-        old_folders: Vec::new(),
-        cleanup_lock: None,
-    };
-    let (engine, events) =
-        Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
-    engine.load("model", model).await.expect("loads");
-    (engine, events)
 }
 
 fn message(role: Role, content: &str) -> Message {
@@ -156,23 +114,10 @@ async fn tokenize(engine: &Engine, text: &str) -> Vec<u32> {
     engine.tokenize(text).await.expect("tokens")
 }
 
-/// Scripted models, of which one ends its answers and the other runs to the limit; and a network of
-/// two layers.
-fn models() -> (Vec<Scripted>, Vec<PathBuf>) {
-    let script: Vec<u32> = text_ids("abcdefghijklmnop").into_iter().chain([EOS]).collect();
-    let models = vec![Scripted::new(&script), Scripted::endless()];
-    let folders = models
-        .iter()
-        .map(|model| model.folder().to_owned())
-        .chain([cairn_tests::tiny_model("llama/tiny-chat")])
-        .collect();
-    (models, folders)
-}
-
-/// Asks four questions after `tokens`, which `prefix` may not name; `before` stands between them
-/// and the first question.
+/// Asks four questions after a prefix of `tokens`; `before` is the text that the template puts
+/// between the prefix and the first question.
 async fn check_conversation(
-    app: &mut App,
+    mut app: App,
     tokens: &[u32],
     prefix: &PromptPrefix,
     before: &str,
@@ -198,7 +143,7 @@ async fn check_conversation(
         assert_eq!(finished.stats.cache_note.is_some(), num_in_caches == 0, "{words}");
         if messages.len() == 1 {
             let new = app
-                .engine
+                .engine()
                 .decode(vec![finished.new_prompt_ids.clone()])
                 .await
                 .expect("a text")
@@ -214,10 +159,10 @@ async fn check_conversation(
             ..message(Role::Assistant, &text)
         });
         if restarts {
-            app.restart().await;
+            app = app.restart().await;
         } else if is_opaque {
             // From the chunks in memory.
-            app.engine.forget_conversations().await;
+            app.engine().forget_conversations().await;
         }
     }
 }
@@ -239,9 +184,9 @@ async fn answers_after_a_prefix_equal_those_to_the_whole_prompt_and_reuse_every_
             .into_iter()
             .flat_map(|restarts| cases.iter().map(move |case| (restarts, case)))
         {
-            let mut app = App::start(model).await;
-            let tokens = tokenize(&app.engine, &format!("<|im_start|>user\n{text}")).await;
-            check_conversation(&mut app, &tokens, &known(&tokens, *kind), before, restarts).await;
+            let app = App::start(model).await;
+            let tokens = tokenize(app.engine(), &format!("<|im_start|>user\n{text}")).await;
+            check_conversation(app, &tokens, &known(&tokens, *kind), before, restarts).await;
         }
     }
 }
@@ -251,17 +196,19 @@ async fn a_file_without_token_ids_can_be_continued() {
     let (_models, folders) = models();
     for model in &folders {
         for restarts in [false, true] {
-            let mut app = App::start(model).await;
+            let app = App::start(model).await;
             // Longer than a chunk.
-            let open =
-                tokenize(&app.engine, &format!("<|im_start|>user\n{}", "A long text. ".repeat(40)))
-                    .await;
+            let open = tokenize(
+                app.engine(),
+                &format!("<|im_start|>user\n{}", "A long text. ".repeat(40)),
+            )
+            .await;
             let prefix = app.import(&open, KvCacheOptions::default()).await;
             assert_eq!(
                 (prefix.token_ids.as_ref(), prefix.num_tokens, prefix.kind),
                 (None, open.len(), PromptKind::Prompt)
             );
-            check_conversation(&mut app, &open, &prefix, "", restarts).await;
+            check_conversation(app, &open, &prefix, "", restarts).await;
         }
     }
 }
@@ -285,7 +232,7 @@ async fn imports_with_windows_and_states_can_be_continued() {
         let folder = golden(case);
         let mut app = App::start(folder.path()).await;
         // Longer than the window, and than a chunk.
-        let open = tokenize(&app.engine, &format!("({}", "1 + 2 = 3. ".repeat(40))).await;
+        let open = tokenize(app.engine(), &format!("({}", "1 + 2 = 3. ".repeat(40))).await;
         for prefix in
             [known(&open, PromptKind::Prompt), app.import(&open, KvCacheOptions::default()).await]
         {
@@ -317,7 +264,7 @@ async fn imports_with_windows_and_states_can_be_continued() {
                     token_ids: Some(finished.token_ids),
                     ..message(Role::Assistant, &text)
                 });
-                app.restart().await;
+                app = app.restart().await;
             }
         }
     }
@@ -332,7 +279,7 @@ async fn quantized_files_stay_quantized_and_can_be_continued() {
     };
     for is_known in [true, false] {
         let mut app = App::start(folder.path()).await;
-        let open = tokenize(&app.engine, &format!("({}", "1 + 2 = 3. ".repeat(30))).await;
+        let open = tokenize(app.engine(), &format!("({}", "1 + 2 = 3. ".repeat(30))).await;
         let file = app.folder.path().join(if is_known { "own" } else { "foreign" });
         let prefix = match is_known {
             true => {
@@ -358,7 +305,7 @@ async fn quantized_files_stay_quantized_and_can_be_continued() {
             first.token_ids,
             app.answer(of_file).await.expect("an answer").finished.token_ids
         );
-        app.restart().await;
+        app = app.restart().await;
         let second = app.answer(asked).await.expect("an answer").finished;
         assert_eq!(second.token_ids, first.token_ids);
         assert_eq!(
@@ -374,15 +321,15 @@ async fn a_lost_prefix_without_token_ids_is_an_error() {
     let (_models, folders) = models();
     let loss = "this conversation starts from a file that was imported without its tokens and is no longer saved: import the file again";
     let mut app = App::start(&folders[2]).await;
-    let open = tokenize(&app.engine, "<|im_start|>user\nA text. ").await;
+    let open = tokenize(app.engine(), "<|im_start|>user\nA text. ").await;
     let prefix = app.import(&open, KvCacheOptions::default()).await;
     let asked = ask(&prefix, &question("And then?"));
     let expected = app.answer(asked.clone()).await.expect("an answer").finished.token_ids;
 
     // Requests that save nothing, or save in another format, still reuse the prefix and leave it
     // unchanged.
-    let forgetful = GenerateRequest { use_prompt_cache: false, ..asked.clone() };
-    assert_eq!(app.answer(forgetful).await.expect("an answer").finished.token_ids, expected);
+    let unsaved = GenerateRequest { use_prompt_cache: false, ..asked.clone() };
+    assert_eq!(app.answer(unsaved).await.expect("an answer").finished.token_ids, expected);
     let draft = GenerateRequest { num_draft_tokens: Some(2), ..asked.clone() };
     assert!(
         app.answer(draft)
@@ -393,9 +340,9 @@ async fn a_lost_prefix_without_token_ids_is_an_error() {
             .contains("a draft model cannot continue")
     );
     let score =
-        app.engine.score(asked.prompt.clone(), 1).await.expect_err("is refused").to_string();
+        app.engine().score(asked.prompt.clone(), 1).await.expect_err("is refused").to_string();
     assert_eq!(score, loss);
-    app.restart().await;
+    app = app.restart().await;
     let again = app.answer(asked.clone()).await.expect("an answer").finished;
     assert_eq!(
         (again.token_ids, again.stats.num_cached_tokens > open.len()),
@@ -405,31 +352,23 @@ async fn a_lost_prefix_without_token_ids_is_an_error() {
     // Another file of as many tokens has another namespace, and so has a conversation that begins
     // with the placeholder ids.
     app.answer(request(&vec![0; open.len() + 1], 1)).await.expect("an answer");
-    let other =
-        PromptPrefix { provenance: Provenance::OpaqueImport("0".to_owned()), ..prefix.clone() };
-    assert_eq!(
-        app.answer(ask(&other, &question("And then?"))).await.err().expect("is lost").message,
-        loss
-    );
-    for kv_format in [KvFormat::Plain, KvFormat::Quantized { bits: 8, group_size: 64 }] {
-        let unnamed =
-            PromptPrefix { kv_format, provenance: Provenance::Computed, ..prefix.clone() };
-        assert_eq!(
-            app.answer(ask(&unnamed, &question("And then?"))).await.err().expect("is lost").message,
-            loss
-        );
+    let other_file = Provenance::OpaqueImport("0".to_owned());
+    let quantized = KvFormat::Quantized { bits: 8, group_size: 64 };
+    for lost in [
+        PromptPrefix { provenance: other_file, ..prefix.clone() },
+        PromptPrefix { provenance: Provenance::Computed, ..prefix.clone() },
+        PromptPrefix { kv_format: quantized, provenance: Provenance::Computed, ..prefix.clone() },
+        PromptPrefix { num_tokens: usize::MAX, ..prefix.clone() },
+    ] {
+        let failure = app.answer(ask(&lost, &question("And then?"))).await.err();
+        assert_eq!(failure.expect("is lost").message, loss, "{lost:?}");
     }
-    let endless = PromptPrefix { num_tokens: usize::MAX, ..prefix.clone() };
-    assert_eq!(
-        app.answer(ask(&endless, &question("And then?"))).await.err().expect("is lost").message,
-        loss
-    );
 
-    app.engine.forget_conversations().await;
-    let window = app.engine.cache().expect("stored");
-    window.purge("named/1");
-    window.remove_ref("named/1");
-    window.clear();
+    app.engine().forget_conversations().await;
+    let cache = app.harness.handle();
+    cache.purge("named/1");
+    cache.remove_ref("named/1");
+    cache.clear();
     assert_eq!(app.answer(asked).await.err().expect("is lost").message, loss);
     // A prefix of known tokens is only computed again.
     let known = app
@@ -443,11 +382,11 @@ async fn a_lost_prefix_without_token_ids_is_an_error() {
 async fn a_batch_failure_interrupts_sequences_that_cannot_be_retried() {
     let model = Scripted::with(&text_ids("abcdefg"), json!({ "fail_at": 200 }));
     let app = App::start(model.folder()).await;
-    let open = tokenize(&app.engine, "<|im_start|>user\nA text. ").await;
+    let open = tokenize(app.engine(), "<|im_start|>user\nA text. ").await;
     let prefix = app.import(&open, KvCacheOptions::default()).await;
     let asked = GenerateRequest { max_tokens: 140, ..ask(&prefix, &question("Why?")) };
-    let mut interrupted = app.engine.generate(asked.clone());
-    let mut failing = app.engine.generate(request(&[1; 190], 100));
+    let mut interrupted = app.engine().generate(asked.clone());
+    let mut failing = app.engine().generate(request(&[1; 190], 100));
     assert!(finish(&mut failing).await.is_err());
     let message = finish(&mut interrupted).await.err().expect("is interrupted").message;
     assert_eq!(message, "the answer was interrupted because another answer failed: ask again");

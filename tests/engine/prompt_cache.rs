@@ -12,13 +12,14 @@ use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::client::{Answer, finish, request};
-use crate::scripted::{EOS, Scripted, text_ids};
+use crate::scripted::{Scripted, models, text_ids};
 
 type Rows = BTreeMap<String, ChunkRecord>;
 
 const ROOMY: u64 = 1 << 30;
 
-/// An engine with stored caches, and the rows of its caller.
+/// An engine with a prompt cache on disk, and the rows of its caller; budget and folder are
+/// compared with the rows at every event.
 struct App {
     engine: Engine,
     events: UnboundedReceiver<CacheEvent>,
@@ -57,7 +58,7 @@ impl App {
         assert_eq!(
             self.engine.status().borrow().cache_disk_bytes,
             self.num_bytes(),
-            "the status tells what is stored"
+            "the status counts what is stored"
         );
     }
 
@@ -88,7 +89,10 @@ impl App {
             }
             CacheEvent::Removed { keys, reason } => {
                 for key in keys {
-                    assert!(self.rows.remove(&key).is_some(), "{key} was removed and never filed");
+                    assert!(
+                        self.rows.remove(&key).is_some(),
+                        "{key} was removed, but was never written"
+                    );
                     self.removed.push((key, reason.clone()));
                 }
             }
@@ -213,21 +217,6 @@ fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// Scripted models, of which one ends its answers and the other runs to the limit.
-fn models() -> [Scripted; 2] {
-    let script: Vec<u32> = text_ids("abcdefghijklmnop").into_iter().chain([EOS]).collect();
-    [Scripted::new(&script), Scripted::endless()]
-}
-
-/// The scripted models and a network of two layers.
-fn model_folders(models: &[Scripted]) -> Vec<PathBuf> {
-    models
-        .iter()
-        .map(|model| model.folder().to_owned())
-        .chain([cairn_tests::tiny_model("llama/tiny-chat")])
-        .collect()
-}
-
 #[tokio::test]
 async fn the_second_turn_reuses_the_first_from_memory_or_disk() {
     async fn check(model: &Path, words: &str, restarts: bool) {
@@ -255,8 +244,8 @@ async fn the_second_turn_reuses_the_first_from_memory_or_disk() {
             before = turn;
         }
     }
-    let models = models();
-    for model in model_folders(&models) {
+    let (_models, folders) = models();
+    for model in folders {
         for restarts in [false, true] {
             check(&model, "Hello!", restarts).await;
             // More than a chunk, and more than the caches' first allocation.
@@ -267,8 +256,8 @@ async fn the_second_turn_reuses_the_first_from_memory_or_disk() {
 
 #[tokio::test]
 async fn conversations_with_the_same_system_prompt_share_it() {
-    let models = models();
-    for model in model_folders(&models) {
+    let (_models, folders) = models();
+    for model in folders {
         let folder = folder();
         let mut app = App::start(&model, folder.path(), ROOMY, Rows::new()).await;
         let first = app.turn(&mut Conversation::new(), "Tell me about stones.").await;
@@ -296,8 +285,8 @@ async fn conversations_with_the_same_system_prompt_share_it() {
 
 #[tokio::test]
 async fn an_edited_conversation_is_computed_again_from_the_edit() {
-    let models = models();
-    for model in model_folders(&models) {
+    let (_models, folders) = models();
+    for model in folders {
         for restarts in [false, true] {
             let folder = folder();
             let mut app = App::start(&model, folder.path(), ROOMY, Rows::new()).await;
@@ -375,7 +364,7 @@ fn replace(path: &Path, row: &mut ChunkRecord, bytes: &[u8]) {
 #[tokio::test]
 async fn a_chunk_that_cannot_be_used_is_a_miss_with_its_reason_and_is_stored_again() {
     async fn check(damage: Damage, index: usize, reason: &str) {
-        let [model, _] = models();
+        let ([model, _], _) = models();
         let folder = folder();
         let app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
         let mut conversation = Conversation::new();
@@ -435,7 +424,7 @@ async fn a_chunk_that_cannot_be_used_is_a_miss_with_its_reason_and_is_stored_aga
 
 #[tokio::test]
 async fn an_unusable_chunk_is_removed_with_its_descendants_files() {
-    let [model, _] = models();
+    let ([model, _], _) = models();
     let folder = folder();
     let app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
     app.turn(&mut Conversation::new(), "What is a cairn?").await;
@@ -453,7 +442,7 @@ async fn an_unusable_chunk_is_removed_with_its_descendants_files() {
 
 #[tokio::test]
 async fn a_damaged_chunk_on_disk_does_not_affect_resident_conversations() {
-    let [model, _] = models();
+    let ([model, _], _) = models();
     let folder = folder();
     let mut app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
     let mut conversation = Conversation::new();

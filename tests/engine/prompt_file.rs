@@ -45,8 +45,8 @@ async fn continued(
 /// quantized at other positions change the numbers.
 async fn check(folder: &Path, kv_cache: KvCacheOptions, is_exact: bool) {
     let engine = engine(folder).await;
-    let place = tempfile::tempdir().expect("folder");
-    let file = place.path().join("prompt.safetensors");
+    let temp = tempfile::tempdir().expect("folder");
+    let file = temp.path().join("prompt.safetensors");
     let prompt: Vec<u32> = (60..90).collect();
     for num_in_file in [1, 4, 29] {
         let (cached, rest) = prompt.split_at(num_in_file);
@@ -110,8 +110,8 @@ async fn an_answer_after_a_file_equals_the_one_to_the_whole_prompt() {
 async fn a_file_that_does_not_fit_is_refused() {
     let model = Scripted::endless();
     let engine = engine(model.folder()).await;
-    let place = tempfile::tempdir().expect("folder");
-    let file = place.path().join("prompt.safetensors");
+    let temp = tempfile::tempdir().expect("folder");
+    let file = temp.path().join("prompt.safetensors");
     engine
         .cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), &file), |_, _| {})
         .await
@@ -122,7 +122,7 @@ async fn a_file_that_does_not_fit_is_refused() {
     let message = continued(&engine, &file, drafted).await.err().expect("is refused").message;
     assert!(message.starts_with("a draft model cannot continue a prompt-cache file"), "{message}");
 
-    let message = continued(&engine, &place.path().join("nowhere"), request(&[4], 5))
+    let message = continued(&engine, &temp.path().join("nowhere"), request(&[4], 5))
         .await
         .err()
         .expect("is refused")
@@ -150,9 +150,9 @@ async fn check_foreign(written: &str, reader: &str, expected: &str) {
     let (from, to) = (tempfile::tempdir().expect("folder"), tempfile::tempdir().expect("folder"));
     cairn_tests::copy_tiny_model(written, from.path()).expect("copies");
     cairn_tests::copy_tiny_model(reader, to.path()).expect("copies");
-    let place = tempfile::tempdir().expect("folder");
+    let temp = tempfile::tempdir().expect("folder");
     let (own, foreign) =
-        (place.path().join("own.safetensors"), place.path().join("foreign.safetensors"));
+        (temp.path().join("own.safetensors"), temp.path().join("foreign.safetensors"));
     let writer = engine(from.path()).await;
     writer
         .cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), &own), |_, _| {})
@@ -198,8 +198,8 @@ async fn keys_and_values_of_another_model_are_refused_by_their_shape() {
 async fn an_unwritable_file_is_refused_before_the_prompt_is_computed() {
     let model = Scripted::endless();
     let engine = engine(model.folder()).await;
-    let place = tempfile::tempdir().expect("folder");
-    let (link, behind) = (place.path().join("link"), place.path().join("behind"));
+    let temp = tempfile::tempdir().expect("folder");
+    let (link, behind) = (temp.path().join("link"), temp.path().join("behind"));
     std::fs::write(&behind, "older").expect("writes");
     std::os::unix::fs::symlink(&behind, &link).expect("links");
     engine
@@ -208,7 +208,7 @@ async fn an_unwritable_file_is_refused_before_the_prompt_is_computed() {
         .expect("written");
     assert!(link.is_symlink() && load_prompt_cache(&behind).is_ok());
     for (file, expected) in
-        [(Path::new("/dev/null"), "not a regular file"), (place.path(), "not a regular file")]
+        [(Path::new("/dev/null"), "not a regular file"), (temp.path(), "not a regular file")]
     {
         let written = engine
             .cache_prompt(to_file(&[1, 2, 3], KvCacheOptions::default(), file), |_, _| {

@@ -11,9 +11,9 @@ use cairn_engine::{
 use tempfile::TempDir;
 
 use crate::client::{Answer, finish};
-use crate::keeper::{
-    Budgets, CacheRows, IN_MEMORY, ON_DISK, ROOMY, Talk, TestEngine, ask, fresh_folder,
-    num_in_caches, talker, talker_with_window,
+use crate::test_engine::{
+    Budgets, CacheRows, IN_MEMORY, ON_DISK, ROOMY, Talk, TestEngine, ask, chat_model,
+    chat_model_with_window, fresh_folder, num_in_caches,
 };
 
 const OWNER: &str = "conversation/1";
@@ -40,8 +40,8 @@ impl Case {
         GenerateRequest { kv_cache, num_top_logprobs: Some(5), ..ask(talk.asking(words), owner) }
     }
 
-    fn talker(&self) -> TempDir {
-        talker_with_window(self.model, self.window)
+    fn model_folder(&self) -> TempDir {
+        chat_model_with_window(self.model, self.window)
     }
 
     fn name(&self) -> String {
@@ -109,10 +109,11 @@ fn check_same(found: &Answer, expected: &Answer, what: &str) {
     }
 }
 
-/// Where the next turn finds the conversation.
+/// How the next turn gets the conversation back: from memory, where it stayed resident; from a tier
+/// of the prompt cache; from an exported file; or after another conversation lost its chunks.
 #[derive(Debug, Clone, Copy)]
-enum Way {
-    InPlace,
+enum Restore {
+    Resident,
     Memory,
     Disk,
     Export,
@@ -120,64 +121,64 @@ enum Way {
     NeighbourEvicted,
 }
 
-/// What happens between two turns.
+/// Does between two turns what `restore` names.
 async fn between(
-    way: Way,
+    restore: Restore,
     case: &Case,
     model: &Path,
     folder: &Path,
-    mut keeper: TestEngine,
+    mut harness: TestEngine,
 ) -> TestEngine {
-    match way {
-        Way::Memory => {
-            keeper.drop_residents().await;
-            keeper
+    match restore {
+        Restore::Memory => {
+            harness.drop_residents().await;
+            harness
         }
-        Way::InPlace => {
+        Restore::Resident => {
             // A conversation with the same beginning, and one without.
-            keeper.answer(case.ask(&Talk::new(&system()), "NO MAN CAN", NEIGHBOUR)).await;
-            keeper.answer(case.ask(&Talk::new("KNEEL"), "NO MAN CAN", "conversation/3")).await;
-            keeper
+            harness.answer(case.ask(&Talk::new(&system()), "NO MAN CAN", NEIGHBOUR)).await;
+            harness.answer(case.ask(&Talk::new("KNEEL"), "NO MAN CAN", "conversation/3")).await;
+            harness
         }
-        Way::Disk => TestEngine::start(model, folder, ON_DISK, keeper.close().await).await,
-        Way::Export => {
-            keeper.settle().await;
-            move_by_file(model, folder, keeper).await.0
+        Restore::Disk => TestEngine::start(model, folder, ON_DISK, harness.close().await).await,
+        Restore::Export => {
+            harness.settle().await;
+            move_by_file(model, folder, harness).await.0
         }
-        Way::NeighbourPurged | Way::NeighbourEvicted => {
+        Restore::NeighbourPurged | Restore::NeighbourEvicted => {
             let mut neighbour = Talk::new(&system());
             for words in ["LEAD A KIND MAN", "NO"] {
-                let answer = keeper.answer(case.ask(&neighbour, words, NEIGHBOUR)).await;
+                let answer = harness.answer(case.ask(&neighbour, words, NEIGHBOUR)).await;
                 neighbour.add(words, &answer);
             }
-            keeper.settle().await;
-            if matches!(way, Way::NeighbourPurged) {
-                assert!(keeper.handle().purge(NEIGHBOUR) > 0);
+            harness.settle().await;
+            if matches!(restore, Restore::NeighbourPurged) {
+                assert!(harness.handle().purge(NEIGHBOUR) > 0);
             } else {
-                let bytes = keeper.handle().path(OWNER).iter().map(|record| record.bytes).sum();
-                keeper.handle().pin(OWNER, true);
-                keeper.engine.set_cache_budgets(bytes, 0);
-                keeper.settle().await;
-                keeper.handle().pin(OWNER, false);
-                keeper.engine.set_cache_budgets(ROOMY, 0);
+                let bytes = harness.handle().path(OWNER).iter().map(|record| record.bytes).sum();
+                harness.handle().pin(OWNER, true);
+                harness.engine.set_cache_budgets(bytes, 0);
+                harness.settle().await;
+                harness.handle().pin(OWNER, false);
+                harness.engine.set_cache_budgets(ROOMY, 0);
             }
-            keeper.settle().await;
-            let cache_ref = &keeper.rows.refs[NEIGHBOUR];
+            harness.settle().await;
+            let cache_ref = &harness.rows.refs[NEIGHBOUR];
             assert!(
                 cache_ref.loss.is_some()
                     && cache_ref.num_tokens
                         < cache_ref.loss.as_ref().map_or(0, |loss| loss.num_tokens)
             );
-            keeper
+            harness
         }
     }
 }
 
-/// Exports the conversation, and imports it into an empty prompt cache; returns also its number of
+/// Exports the conversation and imports it into an empty prompt cache; also returns its number of
 /// tokens.
-async fn move_by_file(model: &Path, folder: &Path, keeper: TestEngine) -> (TestEngine, usize) {
-    let place = fresh_folder();
-    let file = place.path().join("kept.safetensors");
+async fn move_by_file(model: &Path, folder: &Path, harness: TestEngine) -> (TestEngine, usize) {
+    let temp = fresh_folder();
+    let file = temp.path().join("exported.safetensors");
     let request = ExportRequest {
         owner: OWNER.to_owned(),
         file: file.clone(),
@@ -187,39 +188,42 @@ async fn move_by_file(model: &Path, folder: &Path, keeper: TestEngine) -> (TestE
         made_by: "a test".to_owned(),
         created_at_ms: 1,
     };
-    let exported = keeper.engine.export_prompt(request).await.expect("exports");
-    keeper.close().await;
+    let exported = harness.engine.export_prompt(request).await.expect("exports");
+    harness.close().await;
     let _ = std::fs::remove_dir_all(folder);
-    let keeper = TestEngine::start(model, folder, ON_DISK, CacheRows::default()).await;
+    let harness = TestEngine::start(model, folder, ON_DISK, CacheRows::default()).await;
     let import = Import { owner: "named/1".to_owned(), check: true };
-    let imported = keeper.engine.import_prompt_file(&file, import).await.expect("imports");
+    let imported = harness.engine.import_prompt_file(&file, import).await.expect("imports");
     assert_eq!(imported.num_tokens, exported.num_tokens);
-    (keeper, exported.num_tokens)
+    (harness, exported.num_tokens)
 }
 
-async fn check_restored(way: Way, case: &Case, model: &Path, reference: &[Answer]) {
-    let place = fresh_folder();
-    let folder = place.path().join("cache");
+async fn check_restored(restore: Restore, case: &Case, model: &Path, reference: &[Answer]) {
+    let temp = fresh_folder();
+    let folder = temp.path().join("cache");
     // Without an export, the first turn is only in memory.
-    let budgets =
-        if matches!(way, Way::InPlace | Way::Memory | Way::Export) { IN_MEMORY } else { ON_DISK };
-    let mut keeper = TestEngine::start(model, &folder, budgets, CacheRows::default()).await;
+    let budgets = if matches!(restore, Restore::Resident | Restore::Memory | Restore::Export) {
+        IN_MEMORY
+    } else {
+        ON_DISK
+    };
+    let mut harness = TestEngine::start(model, &folder, budgets, CacheRows::default()).await;
     let mut talk = Talk::new(&system());
     let mut held = 0;
     for (words, expected) in QUESTIONS.into_iter().zip(reference) {
-        let what = format!("{} by {way:?}: {words}", case.name());
-        let answer = keeper.answer(case.ask(&talk, words, OWNER)).await;
+        let what = format!("{} by {restore:?}: {words}", case.name());
+        let answer = harness.answer(case.ask(&talk, words, OWNER)).await;
         let stats = &answer.finished.stats;
         assert_eq!((stats.num_cached_tokens, &stats.cache_note), (held, &None), "{what}");
         check_same(&answer, expected, &what);
         held = num_in_caches(&answer);
         talk.add(words, &answer);
-        keeper = between(way, case, model, &folder, keeper).await;
+        harness = between(restore, case, model, &folder, harness).await;
     }
-    if matches!(way, Way::InPlace) {
+    if matches!(restore, Restore::Resident) {
         // Chunks of a resident conversation count as used too, or they would be evicted as if
         // nobody returned to them.
-        let hits = keeper.handle().view(1).nodes[0].hits;
+        let hits = harness.handle().view(1).nodes[0].hits;
         assert!(
             hits >= QUESTIONS.len() as u64 - 1,
             "{}: its beginning was used {hits} times",
@@ -231,17 +235,17 @@ async fn check_restored(way: Way, case: &Case, model: &Path, reference: &[Answer
 #[tokio::test]
 async fn restored_caches_equal_the_computed_ones() {
     for case in cases() {
-        let model = case.talker();
+        let model = case.model_folder();
         let reference = reference(&case, model.path()).await;
-        for way in [
-            Way::InPlace,
-            Way::Memory,
-            Way::Disk,
-            Way::Export,
-            Way::NeighbourPurged,
-            Way::NeighbourEvicted,
+        for restore in [
+            Restore::Resident,
+            Restore::Memory,
+            Restore::Disk,
+            Restore::Export,
+            Restore::NeighbourPurged,
+            Restore::NeighbourEvicted,
         ] {
-            check_restored(way, &case, model.path(), &reference).await;
+            check_restored(restore, &case, model.path(), &reference).await;
         }
     }
 }
@@ -249,32 +253,32 @@ async fn restored_caches_equal_the_computed_ones() {
 #[tokio::test]
 async fn a_repeated_question_and_another_one_reuse_what_they_share() {
     for case in cases() {
-        let model = case.talker();
+        let model = case.model_folder();
         let reference = reference(&case, model.path()).await;
         for budgets in [ON_DISK, IN_MEMORY] {
-            let place = fresh_folder();
-            let keeper =
-                TestEngine::start(model.path(), place.path(), budgets, CacheRows::default()).await;
+            let temp = fresh_folder();
+            let harness =
+                TestEngine::start(model.path(), temp.path(), budgets, CacheRows::default()).await;
             let mut talk = Talk::new(&system());
-            keeper.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
+            harness.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
             for turn in 0..2 {
-                keeper.drop_residents().await;
+                harness.drop_residents().await;
                 let what = format!("{}, {budgets:?}, turn {turn}", case.name());
-                let again = keeper.answer(case.ask(&talk, QUESTIONS[turn], OWNER)).await;
+                let again = harness.answer(case.ask(&talk, QUESTIONS[turn], OWNER)).await;
                 let stats = &again.finished.stats;
-                let left = stats.num_prompt_tokens - stats.num_cached_tokens;
+                let num_reread = stats.num_prompt_tokens - stats.num_cached_tokens;
                 assert!(
-                    left <= if case.can_go_back { 1 } else { 11 },
-                    "{what}: {left} tokens were read again"
+                    num_reread <= if case.can_go_back { 1 } else { 11 },
+                    "{what}: {num_reread} tokens were read again"
                 );
                 if case.quantization.is_none() {
                     check_same(&again, &reference[turn], &what);
                 }
                 // Another question after the same beginning: the system prompt with the template's
                 // text around it.
-                keeper.drop_residents().await;
+                harness.drop_residents().await;
                 let other =
-                    keeper.answer(case.ask(&Talk::new(&system()), "KNEEL", NEIGHBOUR)).await;
+                    harness.answer(case.ask(&Talk::new(&system()), "KNEEL", NEIGHBOUR)).await;
                 let shared = "0:".len() + system().len() + ".\n1:".len();
                 let expected = if turn == 0 || !case.can_go_back {
                     shared
@@ -285,8 +289,8 @@ async fn a_repeated_question_and_another_one_reuse_what_they_share() {
                 let fits = if turn == 0 { cached == expected } else { cached + 11 > expected };
                 assert!(fits, "{what}: {cached} tokens of {expected}");
                 talk.add(QUESTIONS[turn], &again);
-                keeper.drop_residents().await;
-                let next = keeper.answer(case.ask(&talk, QUESTIONS[turn + 1], OWNER)).await;
+                harness.drop_residents().await;
+                let next = harness.answer(case.ask(&talk, QUESTIONS[turn + 1], OWNER)).await;
                 assert_eq!(next.finished.stats.num_cached_tokens, num_in_caches(&again), "{what}");
             }
         }
@@ -296,11 +300,11 @@ async fn a_repeated_question_and_another_one_reuse_what_they_share() {
 #[tokio::test]
 async fn a_shorter_question_stays_restorable_beside_a_longer_one_with_the_same_beginning() {
     for case in cases().into_iter().filter(|case| case.quantization.is_none()) {
-        let model = case.talker();
-        let place = fresh_folder();
-        let keeper =
-            TestEngine::start(model.path(), place.path(), ON_DISK, CacheRows::default()).await;
-        keeper
+        let model = case.model_folder();
+        let temp = fresh_folder();
+        let harness =
+            TestEngine::start(model.path(), temp.path(), ON_DISK, CacheRows::default()).await;
+        harness
             .answer(case.ask(
                 &Talk::new(&system()),
                 "LEAD ME HOME IN A CALM LAND, A MILE NO MAN CAN FIND",
@@ -308,9 +312,9 @@ async fn a_shorter_question_stays_restorable_beside_a_longer_one_with_the_same_b
             ))
             .await;
         let mut talk = Talk::new(&system());
-        let shorter = keeper.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", OWNER)).await;
-        keeper.drop_residents().await;
-        let again = keeper.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", OWNER)).await;
+        let shorter = harness.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", OWNER)).await;
+        harness.drop_residents().await;
+        let again = harness.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", OWNER)).await;
         let stats = &again.finished.stats;
         assert!(
             stats.num_prompt_tokens - stats.num_cached_tokens <= 11,
@@ -320,8 +324,8 @@ async fn a_shorter_question_stays_restorable_beside_a_longer_one_with_the_same_b
         );
         check_same(&again, &shorter, &case.name());
         talk.add("LEAD ME HOME IN A CALM LAND", &shorter);
-        keeper.drop_residents().await;
-        let next = keeper.answer(case.ask(&talk, "AND", OWNER)).await;
+        harness.drop_residents().await;
+        let next = harness.answer(case.ask(&talk, "AND", OWNER)).await;
         assert_eq!(
             next.finished.stats.num_cached_tokens,
             num_in_caches(&shorter),
@@ -335,41 +339,41 @@ async fn a_shorter_question_stays_restorable_beside_a_longer_one_with_the_same_b
 #[tokio::test]
 async fn an_earlier_answer_can_be_regenerated_after_all_turns_were_prefilled_at_once() {
     for case in cases().into_iter().filter(|case| case.quantization.is_none()) {
-        let model = case.talker();
+        let model = case.model_folder();
         let reference = reference(&case, model.path()).await;
         let (mut talk, mut before) = (Talk::new(&system()), Vec::new());
         for (words, answer) in QUESTIONS.into_iter().zip(&reference) {
             before.push(talk.clone());
             talk.add(words, answer);
         }
-        let place = fresh_folder();
-        let mut keeper =
-            TestEngine::start(model.path(), place.path(), ON_DISK, CacheRows::default()).await;
+        let temp = fresh_folder();
+        let mut harness =
+            TestEngine::start(model.path(), temp.path(), ON_DISK, CacheRows::default()).await;
         // All three turns at once, as after a change of the model.
-        keeper.answer(case.ask(&talk, "ONE MAN", OWNER)).await;
+        harness.answer(case.ask(&talk, "ONE MAN", OWNER)).await;
         for turn in [1, 2, 0] {
-            keeper.drop_residents().await;
-            keeper.answer(case.ask(&before[turn], QUESTIONS[turn], OWNER)).await;
+            harness.drop_residents().await;
+            harness.answer(case.ask(&before[turn], QUESTIONS[turn], OWNER)).await;
         }
-        keeper.settle().await;
-        let num_chunks = keeper.rows.chunks.len();
+        harness.settle().await;
+        let num_chunks = harness.rows.chunks.len();
         for turn in [0, 1, 2] {
-            keeper.drop_residents().await;
-            let again = keeper.answer(case.ask(&before[turn], QUESTIONS[turn], OWNER)).await;
+            harness.drop_residents().await;
+            let again = harness.answer(case.ask(&before[turn], QUESTIONS[turn], OWNER)).await;
             check_same(&again, &reference[turn], &case.name());
             let held = num_in_caches(&again);
             let stats = again.finished.stats;
-            let left = stats.num_prompt_tokens - stats.num_cached_tokens;
+            let num_reread = stats.num_prompt_tokens - stats.num_cached_tokens;
             assert!(
-                left <= if case.can_go_back { 1 } else { 11 },
-                "{} turn {turn}: {left} tokens were read again",
+                num_reread <= if case.can_go_back { 1 } else { 11 },
+                "{} turn {turn}: {num_reread} tokens were read again",
                 case.name()
             );
-            keeper.settle().await;
-            assert_eq!(keeper.rows.refs[OWNER].num_tokens, held, "{}", case.name());
+            harness.settle().await;
+            assert_eq!(harness.rows.refs[OWNER].num_tokens, held, "{}", case.name());
         }
         assert_eq!(
-            keeper.rows.chunks.len(),
+            harness.rows.chunks.len(),
             num_chunks,
             "{}: nothing is stored twice",
             case.name()
@@ -380,22 +384,22 @@ async fn an_earlier_answer_can_be_regenerated_after_all_turns_were_prefilled_at_
 #[tokio::test]
 async fn the_remainder_after_an_eviction_can_be_exported() {
     for case in cases().into_iter().filter(|case| case.quantization.is_none()) {
-        let (model, place) = (case.talker(), fresh_folder());
-        let folder = place.path().join("cache");
-        let mut keeper =
+        let (model, temp) = (case.model_folder(), fresh_folder());
+        let folder = temp.path().join("cache");
+        let mut harness =
             TestEngine::start(model.path(), &folder, ON_DISK, CacheRows::default()).await;
         let talk = Talk::new(&system());
-        let first = keeper.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
-        keeper.settle().await;
-        let end = keeper.handle().path(OWNER).pop().expect("a chunk").key;
-        assert!(keeper.handle().remove(&end).is_some());
-        let (keeper, num_tokens) = move_by_file(model.path(), &folder, keeper).await;
-        let again = keeper.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
+        let first = harness.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
+        harness.settle().await;
+        let end = harness.handle().path(OWNER).pop().expect("a chunk").key;
+        assert!(harness.handle().remove(&end).is_some());
+        let (harness, num_tokens) = move_by_file(model.path(), &folder, harness).await;
+        let again = harness.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
         check_same(&again, &first, &case.name());
         let stats = again.finished.stats;
-        let left = stats.num_prompt_tokens - num_tokens;
+        let num_reread = stats.num_prompt_tokens - num_tokens;
         assert!(
-            left <= if case.can_go_back { 0 } else { 11 },
+            num_reread <= if case.can_go_back { 0 } else { 11 },
             "{}: {num_tokens} tokens",
             case.name()
         );
@@ -411,9 +415,9 @@ async fn the_remainder_after_an_eviction_can_be_exported() {
 #[tokio::test]
 async fn the_caches_of_batched_sequences_are_saved_separately() {
     for case in cases().into_iter().filter(|case| case.quantization.is_none()) {
-        let (model, place) = (case.talker(), fresh_folder());
-        let keeper =
-            TestEngine::start(model.path(), place.path(), ON_DISK, CacheRows::default()).await;
+        let (model, temp) = (case.model_folder(), fresh_folder());
+        let harness =
+            TestEngine::start(model.path(), temp.path(), ON_DISK, CacheRows::default()).await;
         let names: Vec<String> = (0..3).map(|number| format!("conversation/{number}")).collect();
         let mut talks = [Talk::new(&system()), Talk::new("AID ME"), Talk::new(&system()[..200])];
         let mut held = [0; 3];
@@ -422,17 +426,17 @@ async fn the_caches_of_batched_sequences_are_saved_separately() {
             let asked: Vec<&str> = (0..3).map(|number| QUESTIONS[(number + turn) % 3]).collect();
             let request = |number: usize| case.ask(&talks[number], asked[number], &names[number]);
             let mut answers: Vec<_> =
-                (0..3).map(|number| keeper.engine.generate(request(number))).collect();
+                (0..3).map(|number| harness.engine.generate(request(number))).collect();
             for (number, generation) in answers.iter_mut().enumerate() {
                 let answer = finish(generation).await.expect("an answer");
-                let alone = keeper
+                let unbatched = harness
                     .answer(GenerateRequest {
                         use_prompt_cache: false,
                         ..case.ask(&talks[number], asked[number], "")
                     })
                     .await;
                 let what = format!("{} turn {turn} of {number}", case.name());
-                check_same(&answer, &alone, &what);
+                check_same(&answer, &unbatched, &what);
                 let stats = &answer.finished.stats;
                 // A row that ends while others continue has run its last token too.
                 let expected = held[number]..=held[number] + 1;
@@ -452,10 +456,10 @@ async fn the_caches_of_batched_sequences_are_saved_separately() {
 /// Sampled turns of a conversation that stays resident, but is dropped from memory every third
 /// time.
 async fn check_sampled(model: &Path, logit_bias: &[(u32, f32)], num_turns: usize) {
-    let place = fresh_folder();
-    let mut keeper = TestEngine::start(
+    let temp = fresh_folder();
+    let mut harness = TestEngine::start(
         model,
-        place.path(),
+        temp.path(),
         Budgets { disk: ROOMY, memory: 1 << 16 },
         CacheRows::default(),
     )
@@ -471,18 +475,18 @@ async fn check_sampled(model: &Path, logit_bias: &[(u32, f32)], num_turns: usize
             ..SamplingParams::default()
         };
         let answer =
-            keeper.answer(GenerateRequest { sampling, ..ask(talk.asking(words), OWNER) }).await;
+            harness.answer(GenerateRequest { sampling, ..ask(talk.asking(words), OWNER) }).await;
         let stats = &answer.finished.stats;
         let what = format!("{} turn {turn}: {:?}", model.display(), answer.text);
         assert_eq!((stats.num_cached_tokens, &stats.cache_note), (held, &None), "{what}");
         held = num_in_caches(&answer);
         talk.add(words, &answer);
         if turn % 3 == 0 {
-            keeper.engine.forget_conversations().await;
+            harness.engine.forget_conversations().await;
         }
     }
-    keeper.settle().await;
-    assert_eq!(keeper.rows.refs[OWNER].num_tokens, held);
+    harness.settle().await;
+    assert_eq!(harness.rows.refs[OWNER].num_tokens, held);
 }
 
 #[tokio::test]
@@ -491,6 +495,6 @@ async fn reuse_survives_sampling() {
     check_sampled(&cairn_tests::tiny_model("llama/tiny-chat"), &[(256, -100.0), (257, -100.0)], 50)
         .await;
     for case in ["gemma3_text/dense", "qwen3_next/dense"] {
-        check_sampled(talker(case).path(), &[], 20).await;
+        check_sampled(chat_model(case).path(), &[], 20).await;
     }
 }

@@ -8,20 +8,18 @@ use cairn_engine::{ChunkRecord, GenerateRequest, KvCacheOptions, KvQuantization}
 use cairn_sweeps::sweep;
 use tempfile::TempDir;
 
-use crate::file_parts::{Parts, with_header};
-use crate::keeper::{
-    Budgets, CacheRows, IN_MEMORY, ON_DISK, ROOMY, Random, Talk, TestEngine, ask, fresh_folder,
-    num_in_caches, talker,
-};
+use crate::file_parts::{Parts, Tensor, with_header};
 use crate::scripted::Scripted;
+use crate::test_engine::{
+    BOTH, Budgets, CacheRows, IN_MEMORY, ON_DISK, Random, Talk, TestEngine, ask, chat_model,
+    fresh_folder, num_in_caches,
+};
 
 const OWNER: &str = "conversation/1";
-/// In both tiers.
-const BOTH: Budgets = Budgets { disk: ROOMY, memory: ROOMY };
 
 /// A conversation whose files are damaged one by one, and the answer to its next question.
-struct Victim {
-    keeper: TestEngine,
+struct Damaged {
+    harness: TestEngine,
     next: GenerateRequest,
     /// The most tokens of the next question that can come from the cache.
     limit: usize,
@@ -30,23 +28,24 @@ struct Victim {
     can_go_back: bool,
 }
 
-impl Victim {
-    async fn new(model: &Path, folder: &Path, can_go_back: bool) -> Victim {
-        let keeper = TestEngine::start(model, folder, ON_DISK, CacheRows::default()).await;
+impl Damaged {
+    async fn new(model: &Path, folder: &Path, can_go_back: bool) -> Damaged {
+        let harness = TestEngine::start(model, folder, ON_DISK, CacheRows::default()).await;
         let mut talk = Talk::new("AID ME AND LEAD ME HOME");
-        let first = keeper.answer(ask(talk.asking("FIND A MILE"), OWNER)).await;
+        let first = harness.answer(ask(talk.asking("FIND A MILE"), OWNER)).await;
         talk.add("FIND A MILE", &first);
         let next = GenerateRequest { max_tokens: 4, ..ask(talk.asking("AND A CALM LAND"), OWNER) };
-        let answer = keeper.answer(next.clone()).await;
+        let answer = harness.answer(next.clone()).await;
         let (limit, expected) =
             (answer.finished.stats.num_prompt_tokens - 1, answer.finished.token_ids);
-        keeper.engine.flush_cache().await;
-        Victim { keeper, next, limit, expected, folder: folder.to_owned(), can_go_back }
+        harness.engine.flush_cache().await;
+        Damaged { harness, next, limit, expected, folder: folder.to_owned(), can_go_back }
     }
 
-    /// The chunks of the conversation, the next question and its answer. Lost ones are cut again.
+    /// The chunks of the conversation, the next question and its answer. A chunk that
+    /// was lost is stored again by the next answer.
     fn chunks(&self) -> Vec<ChunkRecord> {
-        self.keeper.handle().path(OWNER)
+        self.harness.handle().path(OWNER)
     }
 
     fn file(&self, record: &ChunkRecord) -> PathBuf {
@@ -56,14 +55,14 @@ impl Victim {
     /// Asks with a damaged file: either a miss with its reason, or a hit that does not need the
     /// file; the answer is the same.
     async fn check(&mut self, index: usize, damage: impl FnOnce(&mut Vec<u8>), what: &str) {
-        self.keeper.engine.forget_conversations().await;
+        self.harness.engine.forget_conversations().await;
         let record = self.chunks().swap_remove(index);
         let path = self.file(&record);
         let whole = std::fs::read(&path).expect("the chunk");
         let mut bytes = whole.clone();
         damage(&mut bytes);
         std::fs::write(&path, bytes).expect("written");
-        let answer = self.keeper.answer(self.next.clone()).await.finished;
+        let answer = self.harness.answer(self.next.clone()).await.finished;
         let what = format!("chunk {index}, {what}");
         assert_eq!(answer.token_ids, self.expected, "{what}");
         let (cached, note) = (answer.stats.num_cached_tokens, answer.stats.cache_note);
@@ -87,10 +86,10 @@ impl Victim {
                 std::fs::write(&path, &whole).expect("written");
             }
         }
-        self.keeper.settle().await;
+        self.harness.settle().await;
         assert!(
             self.chunks().last().is_some_and(|record| record.stop() > self.limit),
-            "{what}: what was lost is stored again"
+            "{what}: the lost chunks are not stored again"
         );
         for record in self.chunks() {
             assert_eq!(
@@ -112,40 +111,40 @@ impl Victim {
 
 #[tokio::test]
 async fn a_file_cut_anywhere_is_a_miss_with_its_reason() {
-    let (model, place) = (Scripted::endless(), fresh_folder());
-    let mut victim = Victim::new(model.folder(), place.path(), true).await;
+    let (model, temp) = (Scripted::endless(), fresh_folder());
+    let mut damaged = Damaged::new(model.folder(), temp.path(), true).await;
     // System prompt, two questions and two answers; the first answer's last token may be a chunk of
     // its own.
-    assert!((5..=6).contains(&victim.chunks().len()));
+    assert!((5..=6).contains(&damaged.chunks().len()));
     for index in 0..5 {
-        victim.check(index, |bytes| bytes.clear(), "empty").await;
-        victim.check(index, |bytes| bytes.truncate(bytes.len() - 1), "a byte less").await;
-        victim.check(index, |bytes| bytes.push(0), "a byte more").await;
+        damaged.check(index, |bytes| bytes.clear(), "empty").await;
+        damaged.check(index, |bytes| bytes.truncate(bytes.len() - 1), "a byte less").await;
+        damaged.check(index, |bytes| bytes.push(0), "a byte more").await;
     }
     for seed in sweep("a chunk's file is cut", 20) {
         let mut random = Random::new(seed);
         let index = random.below(5);
-        let length = random.below(victim.chunks()[index].bytes as usize);
-        victim.check(index, |bytes| bytes.truncate(length), &format!("{length} bytes")).await;
+        let length = random.below(damaged.chunks()[index].bytes as usize);
+        damaged.check(index, |bytes| bytes.truncate(length), &format!("{length} bytes")).await;
     }
 }
 
 #[tokio::test]
 async fn a_flipped_bit_is_a_miss_with_its_reason() {
-    let (model, place) = (Scripted::endless(), fresh_folder());
-    let mut victim = Victim::new(model.folder(), place.path(), true).await;
+    let (model, temp) = (Scripted::endless(), fresh_folder());
+    let mut damaged = Damaged::new(model.folder(), temp.path(), true).await;
     for seed in sweep("a bit of a chunk's file is flipped", 60) {
-        victim.check_flip(seed).await;
+        damaged.check_flip(seed).await;
     }
 }
 
 #[tokio::test]
 async fn a_flipped_bit_is_a_miss_with_windows_and_states() {
     for case in ["gemma3_text/dense", "qwen3_next/dense"] {
-        let (model, folder) = (talker(case), fresh_folder());
-        let mut victim = Victim::new(model.path(), folder.path(), false).await;
+        let (model, folder) = (chat_model(case), fresh_folder());
+        let mut damaged = Damaged::new(model.path(), folder.path(), false).await;
         for seed in sweep("a bit is flipped where windows and states are saved", 12) {
-            victim.check_flip(seed).await;
+            damaged.check_flip(seed).await;
         }
     }
 }
@@ -161,36 +160,36 @@ struct Forger {
 
 impl Forger {
     async fn new(case: &str, kv_cache: KvCacheOptions) -> Forger {
-        let (model, folder) = (talker(case), fresh_folder());
-        let keeper =
+        let (model, folder) = (chat_model(case), fresh_folder());
+        let harness =
             TestEngine::start(model.path(), folder.path(), ON_DISK, CacheRows::default()).await;
         let mut talk = Talk::new("AID ME AND LEAD ME HOME");
-        let first = keeper
+        let first = harness
             .answer(GenerateRequest { kv_cache, ..ask(talk.asking("FIND A MILE"), OWNER) })
             .await;
         talk.add("FIND A MILE", &first);
-        let rows = keeper.close().await;
+        let rows = harness.close().await;
         let next = GenerateRequest {
             max_tokens: 4,
             kv_cache,
             ..ask(talk.asking("AND A CALM LAND"), OWNER)
         };
         let elsewhere = fresh_folder();
-        let keeper =
+        let harness =
             TestEngine::start(model.path(), elsewhere.path(), ON_DISK, CacheRows::default()).await;
-        let answer = keeper.answer(next.clone()).await;
-        keeper.close().await;
+        let answer = harness.answer(next.clone()).await;
+        harness.close().await;
         Forger { model, folder, rows, next, expected: answer.finished.token_ids }
     }
 
     /// Forges the second chunk.
     async fn check(&self, forge: impl FnOnce(&Path) -> Vec<u8>, what: &str) {
-        let (place, mut rows) = (fresh_folder(), self.rows.clone());
+        let (temp, mut rows) = (fresh_folder(), self.rows.clone());
         let file = |folder: &Path, row: &ChunkRecord| {
             folder.join(&row.namespace.model).join(format!("{}.safetensors", row.key))
         };
         for row in rows.chunks.values() {
-            let copy = file(place.path(), row);
+            let copy = file(temp.path(), row);
             std::fs::create_dir_all(copy.parent().expect("a folder")).expect("a folder");
             std::fs::copy(file(self.folder.path(), row), copy).expect("copies");
         }
@@ -200,12 +199,12 @@ impl Forger {
             .filter(|row| row.start > 0)
             .min_by_key(|row| row.start)
             .expect("a second chunk");
-        let bytes = forge(&file(place.path(), row));
+        let bytes = forge(&file(temp.path(), row));
         (row.bytes, row.file_hash) =
             (bytes.len() as u64, blake3::hash(&bytes).to_hex().to_string());
-        std::fs::write(file(place.path(), row), bytes).expect("written");
-        let keeper = TestEngine::start(self.model.path(), place.path(), ON_DISK, rows).await;
-        let answer = keeper.answer(self.next.clone()).await.finished;
+        std::fs::write(file(temp.path(), row), bytes).expect("written");
+        let harness = TestEngine::start(self.model.path(), temp.path(), ON_DISK, rows).await;
+        let answer = harness.answer(self.next.clone()).await.finished;
         assert_eq!(answer.token_ids, self.expected, "{what}");
         let note = answer.stats.cache_note.unwrap_or_default();
         assert!(
@@ -214,7 +213,7 @@ impl Forger {
                 && !note.contains("since it was written"),
             "{what}: {note:?}"
         );
-        keeper.close().await;
+        harness.close().await;
     }
 
     async fn check_parts(&self, forge: impl FnOnce(&mut Parts), what: &str) {
@@ -244,7 +243,7 @@ impl Forger {
 type Reshape = fn(u64, u64, u64) -> Vec<u64>;
 
 #[tokio::test]
-async fn a_chunk_with_the_right_hash_and_wrong_contents_is_refused() {
+async fn a_chunk_with_the_right_hash_and_wrong_tensors_is_refused() {
     let plain = Forger::new("llama/dense-tied", KvCacheOptions::default()).await;
     let name = "keys.0";
     plain.check_parts(|parts| parts.tensor(name).name = "keys.9".to_owned(), "a name").await;
@@ -281,6 +280,11 @@ async fn a_chunk_with_the_right_hash_and_wrong_contents_is_refused() {
     plain.check_parts(resize(|shape| shape[2] = 0), "no token").await;
     plain.check_parts(resize(|shape| shape[3] -= 1), "a number less").await;
     plain.check_parts(|parts| parts.tensor(name).bytes.truncate(4), "fewer bytes").await;
+}
+
+#[tokio::test]
+async fn a_chunk_with_the_right_hash_and_a_wrong_header_is_refused() {
+    let plain = Forger::new("llama/dense-tied", KvCacheOptions::default()).await;
     for (from, to) in [
         ("\"data_offsets\":[0,", "\"data_offsets\":[4,"),
         ("\"data_offsets\":[0,", "\"data_offsets\":[18446744073709551615,"),
@@ -300,81 +304,74 @@ async fn a_chunk_with_the_right_hash_and_wrong_contents_is_refused() {
         plain.check(forge, &format!("a header of {length} bytes")).await;
     }
     for length in [0, 7, 8, 100] {
-        plain
-            .check(
-                |path| std::fs::read(path).expect("the chunk")[..length].to_vec(),
-                &format!("{length} bytes"),
-            )
-            .await;
+        let forge = |path: &Path| std::fs::read(path).expect("the chunk")[..length].to_vec();
+        plain.check(forge, &format!("{length} bytes")).await;
     }
+}
 
+#[tokio::test]
+async fn a_quantized_chunk_with_the_right_hash_and_wrong_tensors_is_refused() {
     let quantization = Some(KvQuantization { bits: 8, group_size: 32, start: 0 });
-    let quantized =
-        Forger::new("qwen3_moe/quant4", KvCacheOptions { max_size: None, quantization }).await;
+    let kv_cache = KvCacheOptions { max_size: None, quantization };
+    let quantized = Forger::new("qwen3_moe/quant4", kv_cache).await;
+    let check = async |name: &str, forge: &dyn Fn(&mut Tensor), what: &str| {
+        quantized.check_parts(|parts| forge(parts.tensor(name)), what).await;
+    };
     for name in ["keys_packed.0", "values_scales.1"] {
-        quantized
-            .check_parts(|parts| parts.tensor(name).name = "keys.0".to_owned(), "a name")
-            .await;
-        quantized.check_parts(|parts| parts.tensor(name).shape.swap(1, 2), "a shape").await;
+        check(name, &|tensor| tensor.name = "keys.0".to_owned(), "a name").await;
+        check(name, &|tensor| tensor.shape.swap(1, 2), "a shape").await;
     }
-    quantized
-        .check_parts(
-            |parts| parts.tensor("keys_packed.0").dtype = "F32".to_owned(),
-            "packed floats",
-        )
-        .await;
-    quantized
-        .check_parts(|parts| parts.tensor("keys_scales.0").dtype = "U32".to_owned(), "whole scales")
-        .await;
+    check("keys_packed.0", &|tensor| tensor.dtype = "F32".to_owned(), "packed floats").await;
+    check("keys_scales.0", &|tensor| tensor.dtype = "U32".to_owned(), "whole scales").await;
 }
 
 /// Two turns that cannot be written, for the expected reason; the second is answered from memory.
 /// Returns the conversation and its number of tokens.
-async fn check_unwritten(keeper: &mut TestEngine, expected: &str) -> (Talk, usize) {
+async fn check_unwritten(harness: &mut TestEngine, expected: &str) -> (Talk, usize) {
     // Longer than a chunk: a chunk whose parent is not written is not written either.
     let mut talk = Talk::new(&"AID ME AND LEAD ME HOME. ".repeat(20));
     let mut held = 0;
     for words in ["FIND A MILE", "AND A CALM LAND"] {
-        let answer = keeper.answer(ask(talk.asking(words), OWNER)).await;
+        let answer = harness.answer(ask(talk.asking(words), OWNER)).await;
         assert_eq!(
             (answer.finished.stats.num_cached_tokens, &answer.finished.stats.cache_note),
             (held, &None)
         );
         held = num_in_caches(&answer);
         talk.add(words, &answer);
-        keeper.settle().await;
-        let view = keeper.handle().view(10);
+        harness.settle().await;
+        let view = harness.handle().view(10);
         assert!(
             view.problem.as_ref().is_some_and(|problem| problem.contains(expected)),
             "{:?}",
             view.problem
         );
-        keeper.drop_residents().await;
+        harness.drop_residents().await;
     }
     (talk, held)
 }
 
 #[tokio::test]
 async fn unwritten_chunks_stay_in_memory_until_they_can_be_written() {
-    let (model, place) = (Scripted::endless(), fresh_folder());
-    let blocked = place.path().join("blocked");
+    let (model, temp) = (Scripted::endless(), fresh_folder());
+    let blocked = temp.path().join("blocked");
     std::fs::write(&blocked, "mine").expect("written");
     let folder = blocked.join("cache");
-    let mut keeper = TestEngine::start(model.folder(), &folder, BOTH, CacheRows::default()).await;
-    let (mut talk, _) = check_unwritten(&mut keeper, "the disk could not be written").await;
+    let mut harness = TestEngine::start(model.folder(), &folder, BOTH, CacheRows::default()).await;
+    let (mut talk, _) = check_unwritten(&mut harness, "the disk could not be written").await;
     assert!(
-        keeper.rows.chunks.is_empty()
+        harness.rows.chunks.is_empty()
             && std::fs::read(&blocked).is_ok_and(|bytes| bytes == b"mine")
     );
 
     // The disk works again: the next turn writes the whole conversation.
     std::fs::remove_file(&blocked).expect("removed");
-    let answer = keeper.answer(ask(talk.asking("NO"), OWNER)).await;
+    let answer = harness.answer(ask(talk.asking("NO"), OWNER)).await;
     talk.add("NO", &answer);
-    keeper.settle().await;
-    assert_eq!(keeper.handle().view(10).problem, None);
-    let keeper = TestEngine::start(model.folder(), &folder, ON_DISK, keeper.close().await).await;
-    let next = keeper.answer(ask(talk.asking("GO ON"), OWNER)).await;
+    harness.settle().await;
+    assert_eq!(harness.handle().view(10).problem, None);
+    let harness = TestEngine::start(model.folder(), &folder, ON_DISK, harness.close().await).await;
+    let next = harness.answer(ask(talk.asking("GO ON"), OWNER)).await;
     assert_eq!(
         (next.finished.stats.num_cached_tokens, next.finished.stats.cache_note),
         (num_in_caches(&answer), None)
@@ -384,52 +381,53 @@ async fn unwritten_chunks_stay_in_memory_until_they_can_be_written() {
 #[tokio::test]
 async fn chunks_only_in_memory_are_lost_at_shutdown_with_the_reason() {
     async fn check(folder: &Path, budgets: Budgets, expected: &str) {
-        let (model, place) = (Scripted::endless(), fresh_folder());
-        let keeper = TestEngine::start(model.folder(), folder, budgets, CacheRows::default()).await;
+        let (model, temp) = (Scripted::endless(), fresh_folder());
+        let harness =
+            TestEngine::start(model.folder(), folder, budgets, CacheRows::default()).await;
         let mut talk = Talk::new("AID ME");
-        let answer = keeper.answer(ask(talk.asking("FIND A MILE"), OWNER)).await;
+        let answer = harness.answer(ask(talk.asking("FIND A MILE"), OWNER)).await;
         talk.add("FIND A MILE", &answer);
-        let rows = keeper.close().await;
-        let keeper = TestEngine::start(model.folder(), place.path(), ON_DISK, rows).await;
-        let stats = keeper.answer(ask(talk.asking("NO"), OWNER)).await.finished.stats;
+        let rows = harness.close().await;
+        let harness = TestEngine::start(model.folder(), temp.path(), ON_DISK, rows).await;
+        let stats = harness.answer(ask(talk.asking("NO"), OWNER)).await.finished.stats;
         let note = stats.cache_note.unwrap_or_default();
         let start =
             format!("re-read {} tokens: it was not saved{expected}", stats.num_prompt_tokens);
         assert!(note.starts_with(&start) && note.ends_with(", a moment ago"), "{note:?}");
     }
-    let place = fresh_folder();
-    check(place.path(), IN_MEMORY, " on disk, only in memory").await;
-    let file = place.path().join("file");
+    let temp = fresh_folder();
+    check(temp.path(), IN_MEMORY, " on disk, only in memory").await;
+    let file = temp.path().join("file");
     std::fs::write(&file, "mine").expect("written");
     check(&file.join("cache"), BOTH, ", because the disk could not be written: ").await;
 }
 
 #[tokio::test]
 async fn a_full_disk_is_reported_and_answers_continue() {
-    let (model, place) = (Scripted::endless(), fresh_folder());
+    let (model, temp) = (Scripted::endless(), fresh_folder());
     let size = "size=80k";
     let mount = Command::new("mount")
         .args(["-t", "tmpfs", "-o", size, "tmpfs"])
-        .arg(place.path())
+        .arg(temp.path())
         .stderr(Stdio::null())
         .status();
     if !mount.is_ok_and(|status| status.success()) {
         println!("this process may not mount a tmpfs, so a full disk is not tried here");
         return;
     }
-    let mut keeper =
-        TestEngine::start(model.folder(), place.path(), BOTH, CacheRows::default()).await;
-    check_unwritten(&mut keeper, "No space left").await;
-    assert!(!keeper.rows.chunks.is_empty(), "what had room is there");
-    let left = std::fs::read_dir(place.path())
+    let mut harness =
+        TestEngine::start(model.folder(), temp.path(), BOTH, CacheRows::default()).await;
+    check_unwritten(&mut harness, "No space left").await;
+    assert!(!harness.rows.chunks.is_empty(), "what had room is there");
+    let files = std::fs::read_dir(temp.path())
         .expect("the folder")
         .flatten()
         .flat_map(|model| std::fs::read_dir(model.path()));
-    let left = left
+    let unfinished = files
         .flatten()
         .flatten()
         .filter(|file| file.path().extension().is_some_and(|extension| extension != "safetensors"));
-    assert_eq!(left.count(), 0, "no part of a chunk is left");
-    keeper.close().await;
-    let _ = Command::new("umount").arg("-l").arg(place.path()).status();
+    assert_eq!(unfinished.count(), 0, "unfinished files are removed");
+    harness.close().await;
+    let _ = Command::new("umount").arg("-l").arg(temp.path()).status();
 }

@@ -13,10 +13,10 @@ use cairn_engine::{CacheRef, ChunkKind, ChunkRecord, GenerateRequest, Loss, Name
 use cairn_sweeps::sweep;
 use tempfile::TempDir;
 
-use crate::keeper::{
-    Budgets, CacheRows, ON_DISK, ROOMY, Random, Talk, TestEngine, ask, fresh_folder, talker,
-};
 use crate::scripted::Scripted;
+use crate::test_engine::{
+    Budgets, CacheRows, ON_DISK, ROOMY, Random, Talk, TestEngine, ask, chat_model, fresh_folder,
+};
 
 const OWNERS: [&str; 2] = ["conversation/1", "conversation/2"];
 
@@ -501,8 +501,8 @@ async fn one_fault_in_the_saved_state_costs_no_answer_and_no_foreign_file() {
     // Plain keys and values, sliding windows, and recurrent states.
     let saved = [
         Saved::new(model).await,
-        Saved::new(talker("gemma3_text/dense")).await,
-        Saved::new(talker("qwen3_next/dense")).await,
+        Saved::new(chat_model("gemma3_text/dense")).await,
+        Saved::new(chat_model("qwen3_next/dense")).await,
     ];
     for seed in sweep("a fault in the saved state", 60) {
         // The scripted model is the quickest.
@@ -513,7 +513,7 @@ async fn one_fault_in_the_saved_state_costs_no_answer_and_no_foreign_file() {
 /// Starts with one row changed, for each row in turn: from its file it gets back what it was,
 /// nothing else is lost, and the conversations continue from there.
 async fn check_rebuilt(edit: impl Fn(&mut ChunkRecord), what: &str) {
-    let saved = Saved::new(talker("gemma3_text/dense")).await;
+    let saved = Saved::new(chat_model("gemma3_text/dense")).await;
     let rows = &saved.cached.chunks;
     let num_bytes: u64 = rows.values().map(|row| row.bytes).sum();
     for key in rows.keys() {

@@ -12,12 +12,12 @@ use cairn_sweeps::long_case;
 use tokio::task::JoinSet;
 
 use crate::client::finish;
-use crate::keeper::{
+use crate::scripted::Scripted;
+use crate::test_engine::{
     Budgets, CacheRows, Random, Talk, TestEngine, ask, fresh_folder, num_in_caches,
 };
-use crate::scripted::Scripted;
 
-/// In a run of `make test`; they write several times what the budgets hold.
+/// In a run of `make test`: enough to write several times what the budgets hold.
 const NUM_CONVERSATIONS: u64 = 200;
 const NUM_WRITERS: u64 = 5;
 const BUDGETS: Budgets = Budgets { disk: 400_000, memory: 150_000 };
@@ -52,17 +52,17 @@ fn bytes_at_a_moment(folder: &Path) -> u64 {
     after.iter().filter(|(file, _)| before.contains_key(file)).map(|(_, bytes)| bytes).sum()
 }
 
-/// Checks budgets and references until `is_done`, and once more.
-fn watch(window: &CacheHandle, folder: &Path, is_done: &AtomicBool) {
-    let (mut looks, mut is_last) = (0, false);
+/// Checks budgets and references over and over until `is_done`, and once more after that.
+fn watch(cache: &CacheHandle, folder: &Path, is_done: &AtomicBool) {
+    let (mut num_checks, mut is_last) = (0, false);
     while !is_last {
         is_last = is_done.load(Ordering::Relaxed);
         let bytes = bytes_at_a_moment(folder);
         assert!(bytes <= BUDGETS.disk + LARGEST_CHUNK, "{bytes} bytes are on disk");
-        let view = window.view(0);
+        let view = cache.view(0);
         assert!(view.disk.0 <= view.disk.1, "{:?} on disk", view.disk);
         // The usages are many, and other threads wait while they are listed.
-        for ref_usage in if looks % 50 == 0 { window.ref_usages() } else { Vec::new() } {
+        for ref_usage in if num_checks % 50 == 0 { cache.ref_usages() } else { Vec::new() } {
             let cache_ref = &ref_usage.cache_ref;
             assert_eq!(
                 cache_ref.chunk_key.is_some(),
@@ -70,7 +70,7 @@ fn watch(window: &CacheHandle, folder: &Path, is_done: &AtomicBool) {
                 "{cache_ref:?}"
             );
         }
-        looks += 1;
+        num_checks += 1;
         std::thread::yield_now();
     }
 }
@@ -87,10 +87,10 @@ async fn converse(engine: &Engine, random: &mut Random, owner: String) {
     }
 }
 
-fn check_refs(keeper: &TestEngine) {
-    for ref_usage in keeper.handle().ref_usages() {
+fn check_refs(harness: &TestEngine) {
+    for ref_usage in harness.handle().ref_usages() {
         let cache_ref = ref_usage.cache_ref;
-        let path = keeper.handle().path(&cache_ref.owner);
+        let path = harness.handle().path(&cache_ref.owner);
         let end = path.last().map(|record| (record.key.clone(), record.stop()));
         assert_eq!(
             end,
@@ -110,28 +110,28 @@ fn check_refs(keeper: &TestEngine) {
 #[tokio::test]
 async fn budgets_hold_under_load_and_pinned_conversations_stay() {
     let model = Scripted::endless();
-    let place = fresh_folder();
-    let mut keeper =
-        TestEngine::start(model.folder(), place.path(), BUDGETS, CacheRows::default()).await;
+    let temp = fresh_folder();
+    let mut harness =
+        TestEngine::start(model.folder(), temp.path(), BUDGETS, CacheRows::default()).await;
     let mut pinned = Vec::new();
     for (number, system) in SYSTEMS[..3].iter().enumerate() {
         let (mut talk, owner) = (Talk::new(system), format!("pinned/{number}"));
-        let answer = keeper.answer(ask(talk.asking("What is a cairn?"), &owner)).await;
+        let answer = harness.answer(ask(talk.asking("What is a cairn?"), &owner)).await;
         talk.add("What is a cairn?", &answer);
-        keeper.handle().pin(&owner, true);
+        harness.handle().pin(&owner, true);
         pinned.push((talk, owner, num_in_caches(&answer)));
     }
 
     let is_done = Arc::new(AtomicBool::new(false));
     let watcher = {
-        let (window, folder, is_done) =
-            (keeper.handle().clone(), place.path().to_owned(), Arc::clone(&is_done));
-        std::thread::spawn(move || watch(&window, &folder, &is_done))
+        let (cache, folder, is_done) =
+            (harness.handle().clone(), temp.path().to_owned(), Arc::clone(&is_done));
+        std::thread::spawn(move || watch(&cache, &folder, &is_done))
     };
     let (seed, num_conversations) = long_case(NUM_CONVERSATIONS);
     let mut writers = JoinSet::new();
     for writer in 0..NUM_WRITERS {
-        let engine = keeper.engine.clone();
+        let engine = harness.engine.clone();
         writers.spawn(async move {
             let mut random = Random::new(seed ^ (writer << 32));
             for number in 0..num_conversations / NUM_WRITERS {
@@ -142,23 +142,23 @@ async fn budgets_hold_under_load_and_pinned_conversations_stay() {
     while let Some(ended) = writers.join_next().await {
         ended.expect("every answer comes");
     }
-    keeper.settle().await;
+    harness.settle().await;
     is_done.store(true, Ordering::Relaxed);
     watcher.join().expect("the budgets hold");
-    assert!(keeper.most_bytes <= BUDGETS.disk, "{} bytes were told", keeper.most_bytes);
+    assert!(harness.most_bytes <= BUDGETS.disk, "the rows took {} bytes", harness.most_bytes);
 
-    let view = keeper.handle().view(usize::MAX);
+    let view = harness.handle().view(usize::MAX);
     assert!(view.memory.0 <= view.memory.1 && view.disk.0 <= view.disk.1, "{view:?}");
     assert!(view.disk.0 > view.disk.1 / 2, "{} bytes are used", view.disk.0);
-    check_refs(&keeper);
+    check_refs(&harness);
     for (talk, owner, held) in &pinned {
-        let cache_ref = &keeper.rows.refs[owner];
+        let cache_ref = &harness.rows.refs[owner];
         assert_eq!(
             (cache_ref.num_tokens, &cache_ref.loss, cache_ref.is_pinned),
             (*held, &None, true)
         );
-        keeper.drop_residents().await;
-        let next = keeper.answer(ask(talk.asking("Who builds them?"), owner)).await;
+        harness.drop_residents().await;
+        let next = harness.answer(ask(talk.asking("Who builds them?"), owner)).await;
         assert_eq!(
             (next.finished.stats.num_cached_tokens, next.finished.stats.cache_note),
             (*held, None)
@@ -166,28 +166,28 @@ async fn budgets_hold_under_load_and_pinned_conversations_stay() {
     }
 
     // A budget below the pinned bytes: only the pinned chunks stay.
-    keeper.settle().await;
-    keeper.engine.set_cache_budgets(0, 0);
-    keeper.settle().await;
-    check_refs(&keeper);
-    let promised = pinned
+    harness.settle().await;
+    harness.engine.set_cache_budgets(0, 0);
+    harness.settle().await;
+    check_refs(&harness);
+    let pinned_keys = pinned
         .iter()
-        .flat_map(|(_, owner, _)| keeper.handle().path(owner))
+        .flat_map(|(_, owner, _)| harness.handle().path(owner))
         .map(|record| record.key);
-    assert_eq!(keeper.rows.chunks.keys().cloned().collect::<BTreeSet<_>>(), promised.collect());
-    assert!(pinned.iter().all(|(_, owner, held)| keeper.rows.refs[owner].num_tokens > *held));
+    assert_eq!(harness.rows.chunks.keys().cloned().collect::<BTreeSet<_>>(), pinned_keys.collect());
+    assert!(pinned.iter().all(|(_, owner, held)| harness.rows.refs[owner].num_tokens > *held));
 }
 
 #[tokio::test]
 async fn a_prompt_larger_than_the_budgets_leaves_no_unreachable_chunks() {
     let model = Scripted::endless();
-    let place = fresh_folder();
+    let temp = fresh_folder();
     for (disk, memory) in
         [(100_000, 0), (100_000, 70_000), (10_000, 100_000), (0, 100_000), (0, 10_000)]
     {
         let budgets = Budgets { disk, memory };
-        let mut keeper =
-            TestEngine::start(model.folder(), place.path(), budgets, CacheRows::default()).await;
+        let mut harness =
+            TestEngine::start(model.folder(), temp.path(), budgets, CacheRows::default()).await;
         for first in 1..5 {
             let prompt: Vec<u32> = (0..1200).map(|token| (token * first) % 250).collect();
             let request = GenerateRequest {
@@ -195,11 +195,11 @@ async fn a_prompt_larger_than_the_budgets_leaves_no_unreachable_chunks() {
                 ..GenerateRequest::new(PromptInput::Tokens(prompt.clone()))
             };
             let owner = Some(format!("conversation/{first}"));
-            let answer = keeper.answer(GenerateRequest { owner, ..request }).await;
+            let answer = harness.answer(GenerateRequest { owner, ..request }).await;
             assert_eq!(answer.finished.token_ids, model.answer(&prompt, 3));
-            keeper.settle().await;
-            check_refs(&keeper);
-            let view = keeper.handle().view(usize::MAX);
+            harness.settle().await;
+            check_refs(&harness);
+            let view = harness.handle().view(usize::MAX);
             assert!(
                 view.memory.0 <= view.memory.1 && view.disk.0 <= view.disk.1,
                 "{budgets:?}: {view:?}"
@@ -212,8 +212,8 @@ async fn a_prompt_larger_than_the_budgets_leaves_no_unreachable_chunks() {
                 "{budgets:?}: {reached} bytes are reached of {expected:?}"
             );
         }
-        keeper.close().await;
-        std::fs::remove_dir_all(place.path()).expect("removed");
-        std::fs::create_dir(place.path()).expect("made");
+        harness.close().await;
+        std::fs::remove_dir_all(temp.path()).expect("removed");
+        std::fs::create_dir(temp.path()).expect("made");
     }
 }

@@ -1,6 +1,6 @@
-//! A folder with a scripted model, and the answers that the model must give.
+//! Folders with scripted models, and the answers that these models must give.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -62,6 +62,20 @@ impl Scripted {
     }
 }
 
+/// Two scripted models, of which one ends its answers and the other runs to the limit; and the
+/// folders of these and of a network of two layers.
+pub fn models() -> ([Scripted; 2], Vec<PathBuf>) {
+    let script: Vec<u32> = text_ids("abcdefghijklmnop").into_iter().chain([EOS]).collect();
+    let models = [Scripted::new(&script), Scripted::endless()];
+    let folders = models
+        .iter()
+        .map(|model| model.folder().to_owned())
+        .chain([cairn_tests::tiny_model("llama/tiny-chat")])
+        .collect();
+    (models, folders)
+}
+
+/// The ids of a text: a byte is a token.
 pub fn text_ids(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }

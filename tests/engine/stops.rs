@@ -105,7 +105,7 @@ async fn extra_tokens_end_an_answer() {
             ways(GenerateRequest { extra_eos_tokens, ignore_eos: true, ..request(PROMPT, 100) })
         {
             let answer = finish(&mut engine.generate(request)).await.expect("an answer");
-            let end = whole.iter().position(|id| ids.contains(id)).map(|place| place + 1);
+            let end = whole.iter().position(|id| ids.contains(id)).map(|index| index + 1);
             assert_eq!(answer.finished.token_ids, whole[..end.unwrap_or(100)], "{extra:?}");
             let (reason, num_in_text) = match end {
                 Some(end) => (FinishReason::Stop, end - 1),

@@ -8,7 +8,7 @@ pub enum CacheFileError {
     /// It is no safetensors file, or cannot be read.
     #[error(transparent)]
     Safetensors(#[from] SafetensorsError),
-    /// It is no prompt cache, or one that no sequence of tokens leads to. The two parts follow the
+    /// It is no prompt cache, or one that no sequence of tokens produces. The two parts follow the
     /// name of the file in a sentence.
     #[error("{what}, but {allowed}")]
     Contents {

@@ -11,7 +11,7 @@ use crate::safetensors::{Dtype, Limits, SafetensorsFile, TensorEntry};
 
 /// An open prompt-cache file.
 ///
-/// - Every layer has a state that some sequence of tokens leads to, and tensors of fitting shapes.
+/// - Every layer has a state that some sequence of tokens produces, and tensors of fitting shapes.
 /// - Every tensor belongs to a layer, and all have the same number of rows.
 /// - Values are checked when they are read: an infinite one is an error.
 #[derive(Debug)]

@@ -156,7 +156,7 @@ impl<'a> LayerReader<'a> {
                 "layer {} is a ring of {max_size} tokens, {capacity} of them held, with index {index} after {offset}",
                 self.layer
             );
-            return Err(refusal(what, "no sequence of tokens leads there"));
+            return Err(refusal(what, "no sequence of tokens produces such a cache"));
         }
         let num_used = if offset < max_size { offset } else { capacity };
         Ok(LayerState::Rotating { buffers: buffers(pair, num_used), offset, keep, max_size, index })
@@ -231,7 +231,7 @@ impl<'a> LayerReader<'a> {
         let chunk_size = self.number("chunk_size", 1, 0, 1..=MAX_TOKENS)?;
         let start = match self.source.layout {
             Layout::V0_32 => self.number("start_position", 2, 1, 0..=MAX_TOKENS)?,
-            // That version did not write down where it stood once it had given up tokens.
+            // That layout has no offset, so a cache that dropped tokens cannot be read back.
             Layout::V0_30 => self.number("start_position", 2, 1, 0..=0)?,
         };
         let offset = match self.source.layout {

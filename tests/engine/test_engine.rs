@@ -1,4 +1,4 @@
-//! An engine that saves conversations for owners, the rows of its caller, and tiny real models with
+//! Engines with a prompt cache, the rows that their caller stores for it, and tiny real models with
 //! chat templates.
 
 use std::collections::BTreeMap;
@@ -22,9 +22,11 @@ pub struct Budgets {
     pub memory: u64,
 }
 
+/// More than any test stores.
 pub const ROOMY: u64 = 1 << 30;
 pub const ON_DISK: Budgets = Budgets { disk: ROOMY, memory: 0 };
 pub const IN_MEMORY: Budgets = Budgets { disk: 0, memory: ROOMY };
+pub const BOTH: Budgets = Budgets { disk: ROOMY, memory: ROOMY };
 
 /// The rows that an app has of the prompt cache between two starts.
 #[derive(Debug, Default, Clone)]
@@ -33,6 +35,7 @@ pub struct CacheRows {
     pub refs: BTreeMap<String, CacheRef>,
 }
 
+/// An engine that saves conversations for their owners, with the rows of its caller.
 pub struct TestEngine {
     pub engine: Engine,
     events: UnboundedReceiver<CacheEvent>,
@@ -121,10 +124,25 @@ impl TestEngine {
         finish(&mut self.engine.generate(request)).await.expect("an answer")
     }
 
-    /// Drops the resident conversations, so that the next turn is restored from chunks.
+    /// Drops the resident conversations from memory, so that the next turn is restored from chunks.
     pub async fn drop_residents(&self) {
         self.engine.forget_conversations().await;
     }
+}
+
+/// An engine with a prompt cache in `folder` and no memory tier, for tests that do not look at the
+/// rows.
+pub fn engine_with_disk_cache(folder: &Path) -> Engine {
+    let cache = CacheOptions {
+        folder: folder.to_owned(),
+        disk_budget_bytes: ROOMY,
+        memory_budget_bytes: 0,
+        chunks: Vec::new(),
+        refs: Vec::new(),
+        old_folders: Vec::new(),
+        cleanup_lock: None,
+    };
+    Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() }).0
 }
 
 /// A conversation as an app stores it.
@@ -188,12 +206,12 @@ pub fn fresh_folder() -> TempDir {
 /// The model `model_type/case` of the goldens with a byte tokenizer and a chat template within its
 /// few token ids. Messages must be within them too: the capitals A to O, digits and blanks are in
 /// every vocabulary.
-pub fn talker(case: &str) -> TempDir {
-    talker_with_window(case, None)
+pub fn chat_model(case: &str) -> TempDir {
+    chat_model_with_window(case, None)
 }
 
-/// As [`talker`], with another sliding window.
-pub fn talker_with_window(case: &str, window: Option<usize>) -> TempDir {
+/// As [`chat_model`], with another sliding window.
+pub fn chat_model_with_window(case: &str, window: Option<usize>) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     cairn_tests::copy_tiny_model(case, folder.path()).expect("copies");
     let file = folder.path().join("config.json");
