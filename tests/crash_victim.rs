@@ -1,5 +1,5 @@
-//! The program that crash tests kill: opens the app, does as it is told, and prints one line for
-//! each thing that has happened.
+//! The program that crash tests kill. It opens the app, does the work that its arguments name, and
+//! prints one line for each thing that has happened.
 //!
 //! ```text
 //! crash_victim HOME answer CONVERSATION MAX_TOKENS QUESTION      asks the question again and again
@@ -11,7 +11,7 @@
 //! A line is a JSON array of texts: `["conversation", id]`, `["sent", question id, question, answer
 //! id]` (both rows are saved), `["delta", answer id, text]`, `["complete", answer id, text]` (the
 //! answer is saved), `["rows", number of chunks that have a row]`, `["owner"]`, `["refused",
-//! sentence]`. With CONVERSATION `new` it makes one.
+//! sentence]`. CONVERSATION is an id, or `new` for a new one.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -64,14 +64,14 @@ async fn main() -> anyhow::Result<()> {
 async fn own(options: Options) -> anyhow::Result<()> {
     match App::open(options).await {
         Ok(app) => {
-            say(&["owner"]);
+            print(&["owner"]);
             tokio::task::spawn_blocking(|| {
                 std::io::copy(&mut std::io::stdin(), &mut std::io::sink())
             })
             .await??;
             app.close().await;
         }
-        Err(error) => say(&["refused", &error.to_string()]),
+        Err(error) => print(&["refused", &error.to_string()]),
     }
     Ok(())
 }
@@ -82,7 +82,7 @@ struct Victim {
 }
 
 impl Victim {
-    /// Greedy answers of so many tokens, in a conversation that is there.
+    /// Sets greedy answers of `max_tokens` tokens, and makes the conversation if it is new.
     async fn prepare(&mut self, max_tokens: u32) -> anyhow::Result<()> {
         let Reply::Bootstrap { settings, .. } = self.call(Command::Bootstrap).await? else {
             bail!("no settings")
@@ -98,7 +98,7 @@ impl Victim {
             };
             self.conversation = conversation.id;
         }
-        say(&["conversation", &self.conversation]);
+        print(&["conversation", &self.conversation]);
         Ok(())
     }
 
@@ -112,17 +112,17 @@ impl Victim {
             bail!("nothing was sent")
         };
         let [question, answer] = &messages[..] else { bail!("{messages:?}") };
-        say(&["sent", &question.id, &question.text, &answer.id]);
+        print(&["sent", &question.id, &question.text, &answer.id]);
         loop {
             match events.recv().await? {
                 Event::Delta { message_id, text, .. } if message_id == answer.id => {
-                    say(&["delta", &message_id, &text])
+                    print(&["delta", &message_id, &text])
                 }
                 Event::Message { message }
                     if message.id == answer.id && message.status != MessageStatus::Streaming =>
                 {
                     ensure!(message.status == MessageStatus::Complete, "{message:?}");
-                    say(&["complete", &message.id, &message.text]);
+                    print(&["complete", &message.id, &message.text]);
                     return Ok(());
                 }
                 _ => {}
@@ -130,14 +130,14 @@ impl Victim {
         }
     }
 
-    /// Reads the rows over and over, as fast as it can, until it is killed.
+    /// Prints the number of chunk rows whenever it changes, until the process is killed.
     async fn watch_rows(&self, data_folder: &DataFolder) -> anyhow::Result<()> {
         let store = Store::open(&data_folder.database()).await?;
-        let mut told = None;
+        let mut printed = None;
         loop {
             let count = store.chunks().await?.len();
-            if told.replace(count) != Some(count) {
-                say(&["rows", &count.to_string()]);
+            if printed.replace(count) != Some(count) {
+                print(&["rows", &count.to_string()]);
             }
             tokio::task::yield_now().await;
         }
@@ -148,12 +148,9 @@ impl Victim {
     }
 }
 
-/// Writes the line at once, so that a kill falls between lines.
-fn say(words: &[&str]) {
+/// Prints a line and flushes it, so that a test sees it at once.
+fn print(words: &[&str]) {
     let line = format!("{}\n", serde_json::Value::from(words));
     let mut stdout = std::io::stdout().lock();
-    stdout
-        .write_all(line.as_bytes())
-        .and_then(|()| stdout.flush())
-        .expect("someone reads what is said");
+    stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()).expect("stdout is read");
 }

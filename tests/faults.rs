@@ -1,9 +1,8 @@
-//! Bad input and bad luck, met through the app: one clear sentence each, nothing lost, and the app
-//! goes on.
+//! Damaged models and data folders, full disks, and second instances, as a user of the app meets
+//! them: each is reported in one clear sentence, nothing is lost, and the app continues to work.
 //!
-//! A full disk is a small tmpfs that the test mounts, which takes the rights to mount; where they
-//! are missing, those tests say so and leave the matter to the store's own tests, which limit the
-//! pages of the database.
+//! A full disk is a small tmpfs that the test mounts. Where the process may not mount, the test says
+//! so and ends; the store's own tests cover a full database by limiting its pages.
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 use std::fs::{self, File};
@@ -26,7 +25,7 @@ const GOOD: &str = "tiny-chat";
 const TINY_MODEL: &str = "llama/tiny-chat";
 const BROKEN: &str = "broken";
 /// Longer than anything here takes; only a failing test waits for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn options(home: &Path) -> Options {
     Options {
@@ -46,27 +45,31 @@ fn home_with_model() -> TempDir {
     home
 }
 
-/// An open app with greedy answers, and a conversation in it.
-struct Desk {
-    app: Arc<App>,
+/// An open app that answers greedily, and the conversation in which it is asked.
+struct TestApp {
+    inner: Arc<App>,
     conversation: String,
 }
 
-impl Desk {
-    async fn new(home: &Path, max_tokens: u32) -> Desk {
-        let app = App::open(options(home)).await.unwrap();
-        let mut desk = Desk { app, conversation: String::new() };
-        desk.set_max_tokens(max_tokens).await;
-        desk.new_conversation().await;
-        desk
+impl TestApp {
+    async fn new(home: &Path, max_tokens: u32) -> TestApp {
+        let inner = App::open(options(home)).await.unwrap();
+        let mut app = TestApp { inner, conversation: String::new() };
+        app.set_max_tokens(max_tokens).await;
+        app.new_conversation().await;
+        app
+    }
+
+    async fn reopen(home: &Path, conversation: String) -> TestApp {
+        TestApp { inner: App::open(options(home)).await.unwrap(), conversation }
     }
 
     async fn call(&self, command: Command) -> Reply {
-        self.app.call(command).await.unwrap_or_else(|failure| panic!("{failure:?}"))
+        self.inner.call(command).await.unwrap_or_else(|failure| panic!("{failure:?}"))
     }
 
     async fn refusal(&self, command: Command) -> Failure {
-        match self.app.call(command).await {
+        match self.inner.call(command).await {
             Err(failure) => failure,
             Ok(reply) => panic!("it is not refused: {reply:?}"),
         }
@@ -102,7 +105,7 @@ impl Desk {
         Command::SendMessage { conversation_id: self.conversation.clone(), text: text.to_owned() }
     }
 
-    /// Asks, and returns the id of the answer that has begun.
+    /// Sends a question; returns the id of the answer that has begun.
     async fn ask(&self, text: &str) -> String {
         let Reply::Sent { messages, .. } = self.call(self.send(text)).await else {
             panic!("nothing was sent")
@@ -110,9 +113,9 @@ impl Desk {
         messages.last().unwrap().id.clone()
     }
 
-    /// Asks and waits for the answer's end.
+    /// Sends a question and waits until its answer has ended.
     async fn answer(&self, text: &str) -> Message {
-        let mut events = self.app.subscribe();
+        let mut events = self.inner.subscribe();
         let id = self.ask(text).await;
         ended(&mut events, &id, &mut Vec::new()).await
     }
@@ -125,10 +128,10 @@ impl Desk {
 }
 
 async fn next(events: &mut Receiver<Event>) -> Event {
-    tokio::time::timeout(PATIENCE, events.recv()).await.expect("an event should come").unwrap()
+    tokio::time::timeout(TIMEOUT, events.recv()).await.expect("an event should come").unwrap()
 }
 
-/// Listens until the answer has ended; collects the notices on the way.
+/// Receives events until the answer has ended; adds the notices among them to `notices`.
 async fn ended(
     events: &mut Receiver<Event>,
     id: &str,
@@ -147,7 +150,7 @@ async fn ended(
     }
 }
 
-/// What a person is shown: one sentence that names the thing, without the words of a programmer.
+/// Checks a message for the user: one sentence that contains `named`, without terms of programming.
 fn check_sentence(message: &str, named: &[&str]) {
     println!("{message}");
     for name in named {
@@ -183,7 +186,7 @@ fn set(path: &Path, fields: &Value) {
     fs::write(path, json.to_string()).unwrap();
 }
 
-/// Writes the weights anew, with the tensors changed.
+/// Rewrites the weight file after `change`.
 fn change_tensors(
     folder: &Path,
     change: impl FnOnce(&mut Vec<(String, Dtype, Vec<usize>, Vec<u8>)>),
@@ -204,180 +207,170 @@ fn change_tensors(
     fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_model_that_cannot_be_used_is_refused_and_another_one_answers() {
+/// Damages a model folder, and what the sentence of the refusal names.
+type Case = (Box<dyn FnOnce(&Path)>, Vec<String>);
+
+fn case(damage: impl FnOnce(&Path) + 'static, named: &[&str]) -> Case {
+    (Box::new(damage), named.iter().map(|name| (*name).to_owned()).collect())
+}
+
+/// Loads a damaged model in each case: it is refused, the conversation keeps its messages, and
+/// another model answers.
+async fn check_models(cases: Vec<Case>) {
     let home = home_with_model();
-    let desk = Desk::new(home.path(), 4).await;
+    let app = TestApp::new(home.path(), 4).await;
     let folder = model_folder(home.path(), BROKEN);
     let mut num_messages = 0;
-    /// Breaks a copy of the model, and what the sentence names.
-    type Case<'a> = (Box<dyn FnOnce(&Path)>, &'a [&'a str]);
-    let remove = |name: &'static str| {
-        Box::new(move |folder: &Path| fs::remove_file(folder.join(name)).unwrap())
-    };
-    let write = |name: &'static str, text: &str| {
-        let text = text.to_owned();
-        Box::new(move |folder: &Path| fs::write(folder.join(name), text).unwrap())
-    };
-    let cut = |length: u64| {
-        Box::new(move |folder: &Path| {
-            let file = File::options().write(true).open(folder.join("model.safetensors")).unwrap();
-            file.set_len(length).unwrap();
-        })
-    };
-    let config =
-        |fields: Value| Box::new(move |folder: &Path| set(&folder.join("config.json"), &fields));
-    let deep = format!(
-        r#"{{"model_type": "llama", "x": {}{}}}"#,
-        "[".repeat(100_000),
-        "]".repeat(100_000)
-    );
-    let size =
-        fs::metadata(cairn_tests::tiny_model(TINY_MODEL).join("model.safetensors")).unwrap().len();
-    let [shorter_size, whole_size, longer_size] =
-        [size - 1, size, size + 1].map(|size| size.to_string());
-    let shorter = [BROKEN, "model.safetensors", "incomplete", &shorter_size, &whole_size, "again"];
-    let longer = [BROKEN, "model.safetensors", &longer_size, &whole_size, "again"];
-    let padded = format!(r#"{{"model_type": "llama", "x": "{}"}}"#, "x".repeat(2 << 20));
-    let cases: Vec<Case> = vec![
-        // Files that are missing or cut.
-        (remove("model.safetensors"), &[BROKEN, ".safetensors", "again"]),
-        (remove("config.json"), &[BROKEN, "config.json", "again"]),
-        (remove("tokenizer.json"), &[BROKEN, "tokenizer.json", "again"]),
-        (cut(0), &[BROKEN, "model.safetensors", "incomplete", "0", "again"]),
-        (cut(7), &[BROKEN, "model.safetensors", "incomplete", "again"]),
-        (cut(8), &[BROKEN, "model.safetensors", "incomplete", "again"]),
-        (cut(500), &[BROKEN, "model.safetensors", "incomplete", "again"]),
-        (cut(50_000), &[BROKEN, "model.safetensors", "incomplete", "50000", "again"]),
-        (cut(size - 1), &shorter),
-        (cut(size + 1), &longer),
-        (
-            write("model.safetensors", "<!DOCTYPE html><html>not found</html>"),
-            &[BROKEN, "model.safetensors", "again"],
-        ),
-        // Tensors of another model.
-        (
-            Box::new(|folder| {
-                change_tensors(folder, |tensors| {
-                    tensors.iter_mut().for_each(|tensor| tensor.2.reverse())
-                })
-            }),
-            &[BROKEN, "shape", "model.embed_tokens", "config.json"],
-        ),
-        (
-            Box::new(|folder| {
-                change_tensors(folder, |tensors| {
-                    tensors.retain(|tensor| !tensor.0.starts_with("model.layers.1.mlp.up"))
-                })
-            }),
-            &[BROKEN, "model.layers.1.mlp.up_proj", "again"],
-        ),
-        (
-            Box::new(|folder| {
-                let stranger = |name: &str| (name.to_owned(), Dtype::F32, vec![1], vec![0; 4]);
-                change_tensors(folder, |tensors| {
-                    tensors.extend([stranger("model.layers.0.moe.gate"), stranger("vision.w")])
-                });
-            }),
-            &[BROKEN, "2 tensors", "model.layers.0.moe.gate", "llama"],
-        ),
-        (config(json!({ "num_hidden_layers": 1 })), &[BROKEN, "model.layers.1."]),
-        (config(json!({ "num_hidden_layers": 3 })), &[BROKEN, "model.layers.2."]),
-        // A config.json that makes no sense.
-        (config(json!({ "model_type": "mamba9" })), &[BROKEN, "mamba9", "llama"]),
-        (config(json!({ "model_type": null })), &[BROKEN, "model_type"]),
-        (
-            config(json!({ "hidden_size": 1_000_000_000 })),
-            &[BROKEN, "config.json", "hidden_size", "1000000000"],
-        ),
-        (
-            config(json!({ "num_hidden_layers": -1 })),
-            &[BROKEN, "config.json", "num_hidden_layers", "-1"],
-        ),
-        (
-            config(json!({ "num_attention_heads": 0 })),
-            &[BROKEN, "config.json", "num_attention_heads"],
-        ),
-        (
-            config(json!({ "num_key_value_heads": 3 })),
-            &[BROKEN, "config.json", "num_key_value_heads"],
-        ),
-        (config(json!({ "vocab_size": i64::MAX })), &[BROKEN, "config.json", "vocab_size"]),
-        (config(json!({ "vocab_size": 1e300 })), &[BROKEN, "config.json", "again"]),
-        (config(json!({ "intermediate_size": u64::MAX })), &[BROKEN, "config.json", "again"]),
-        (config(json!({ "rms_norm_eps": "NaN" })), &[BROKEN, "config.json", "NaN"]),
-        (config(json!({ "rms_norm_eps": 1e300 })), &[BROKEN, "config.json", "rms_norm_eps"]),
-        (config(json!({ "rms_norm_eps": null })), &[BROKEN, "config.json"]),
-        (config(json!({ "rope_theta": 1e300 })), &[BROKEN, "config.json", "rope_theta"]),
-        (config(json!({ "rope_theta": -1 })), &[BROKEN, "config.json", "rope_theta"]),
-        (
-            config(json!({ "max_position_embeddings": 0 })),
-            &[BROKEN, "config.json", "max_position_embeddings"],
-        ),
-        (
-            config(json!({ "quantization": { "group_size": 7, "bits": 99 } })),
-            &[BROKEN, "config.json", "quantization", "group_size"],
-        ),
-        (
-            config(json!({ "rope_scaling": { "type": "yarn" } })),
-            &[BROKEN, "config.json", "rope_scaling"],
-        ),
-        (
-            write("config.json", r#"{"model_type": "llama", "rms_norm_eps": NaN}"#),
-            &[BROKEN, "config.json", "again"],
-        ),
-        (write("config.json", r#"{"model_type": "llama", "#), &[BROKEN, "config.json", "again"]),
-        (write("config.json", "[]"), &[BROKEN, "config.json", "again"]),
-        (write("config.json", ""), &[BROKEN, "config.json", "again"]),
-        (write("config.json", &deep), &[BROKEN, "config.json", "again"]),
-        (write("config.json", &padded), &[BROKEN, "config.json", "1048576"]),
-        // The files beside it.
-        (write("tokenizer.json", "{"), &[BROKEN, "tokenizer.json", "again"]),
-        (
-            write("tokenizer.json", r#"{"model": {"type": "BPE"}}"#),
-            &[BROKEN, "tokenizer.json", "again"],
-        ),
-        (write("tokenizer_config.json", "{]"), &[BROKEN, "tokenizer_config.json", "again"]),
-        (
-            write("generation_config.json", r#"{"eos_token_id": "#),
-            &[BROKEN, "generation_config.json", "again"],
-        ),
-        (
-            write("chat_template.jinja", "{% for message in messages %}{{ message.content "),
-            &[BROKEN, "chat template:1"],
-        ),
-        (
-            write("chat_template.jinja", "{{ messages | no_such_filter }"),
-            &[BROKEN, "chat template"],
-        ),
-        (
-            Box::new(|folder| {
-                set(&folder.join("tokenizer_config.json"), &json!({ "chat_template": "{% if %}" }))
-            }),
-            &[BROKEN, "chat template"],
-        ),
-    ];
     for (damage, named) in cases {
         cairn_tests::copy_tiny_model(TINY_MODEL, &folder).unwrap();
         damage(&folder);
-        let failure = desk.refusal(Command::LoadModel { name: BROKEN.to_owned() }).await;
+        let failure = app.refusal(Command::LoadModel { name: BROKEN.to_owned() }).await;
         assert_eq!(failure.code, FailureCode::Engine, "{failure:?}");
-        check_sentence(&failure.message, named);
+        check_sentence(&failure.message, &[BROKEN]);
+        check_sentence(&failure.message, &named.iter().map(String::as_str).collect::<Vec<_>>());
         fs::remove_dir_all(&folder).unwrap();
 
-        desk.call(Command::LoadModel { name: GOOD.to_owned() }).await;
-        desk.complete_answer("Hi").await;
+        app.call(Command::LoadModel { name: GOOD.to_owned() }).await;
+        app.complete_answer("Hi").await;
         num_messages += 2;
-        assert_eq!(desk.messages().await.len(), num_messages, "nothing is lost");
+        assert_eq!(app.messages().await.len(), num_messages, "no message is lost");
     }
-    desk.app.close().await;
+    app.inner.close().await;
+}
+
+fn write(name: &'static str, text: &str, named: &[&str]) -> Case {
+    let text = text.to_owned();
+    case(move |folder| fs::write(folder.join(name), text).unwrap(), named)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_cannot_be_made_says_why_and_the_next_one_comes() {
+async fn a_model_with_missing_or_cut_files_is_refused_and_another_one_answers() {
+    const WEIGHTS: &str = "model.safetensors";
+    let remove = |name: &'static str, named: &str| {
+        case(move |folder| fs::remove_file(folder.join(name)).unwrap(), &[named, "again"])
+    };
+    let cut = |length: u64, named: &[&str]| {
+        let set_length = move |folder: &Path| {
+            let file = File::options().write(true).open(folder.join(WEIGHTS)).unwrap();
+            file.set_len(length).unwrap();
+        };
+        case(set_length, &[named, &[WEIGHTS, "again"]].concat())
+    };
+    let size = fs::metadata(cairn_tests::tiny_model(TINY_MODEL).join(WEIGHTS)).unwrap().len();
+    let [shorter, whole, longer] = [size - 1, size, size + 1].map(|size| size.to_string());
+    check_models(vec![
+        remove(WEIGHTS, ".safetensors"),
+        remove("config.json", "config.json"),
+        remove("tokenizer.json", "tokenizer.json"),
+        cut(0, &["incomplete", "0"]),
+        cut(7, &["incomplete"]),
+        cut(8, &["incomplete"]),
+        cut(500, &["incomplete"]),
+        cut(50_000, &["incomplete", "50000"]),
+        cut(size - 1, &["incomplete", &shorter, &whole]),
+        cut(size + 1, &[&longer, &whole]),
+        write(WEIGHTS, "<!DOCTYPE html><html>not found</html>", &[WEIGHTS, "again"]),
+        write("tokenizer.json", "{", &["tokenizer.json", "again"]),
+        write("tokenizer.json", r#"{"model": {"type": "BPE"}}"#, &["tokenizer.json", "again"]),
+        write("tokenizer_config.json", "{]", &["tokenizer_config.json", "again"]),
+        write(
+            "generation_config.json",
+            r#"{"eos_token_id": "#,
+            &["generation_config.json", "again"],
+        ),
+    ])
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_with_tensors_of_another_one_is_refused_and_another_one_answers() {
+    let transpose = |folder: &Path| {
+        change_tensors(folder, |tensors| tensors.iter_mut().for_each(|tensor| tensor.2.reverse()))
+    };
+    let remove_one = |folder: &Path| {
+        change_tensors(folder, |tensors| {
+            tensors.retain(|tensor| !tensor.0.starts_with("model.layers.1.mlp.up"))
+        })
+    };
+    let add_two = |folder: &Path| {
+        let unknown = |name: &str| (name.to_owned(), Dtype::F32, vec![1], vec![0; 4]);
+        change_tensors(folder, |tensors| {
+            tensors.extend([unknown("model.layers.0.moe.gate"), unknown("vision.w")])
+        });
+    };
+    check_models(vec![
+        case(transpose, &["shape", "model.embed_tokens", "config.json"]),
+        case(remove_one, &["model.layers.1.mlp.up_proj", "again"]),
+        case(add_two, &["2 tensors", "model.layers.0.moe.gate", "llama"]),
+        config(json!({ "num_hidden_layers": 1 }), &["model.layers.1."]),
+        config(json!({ "num_hidden_layers": 3 }), &["model.layers.2."]),
+    ])
+    .await;
+}
+
+/// Replaces fields of config.json.
+fn config(fields: Value, named: &[&str]) -> Case {
+    case(move |folder| set(&folder.join("config.json"), &fields), named)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_with_a_wrong_config_is_refused_and_another_one_answers() {
+    /// A value that cannot be used: the sentence names the file and the key.
+    fn value(key: &str, value: Value, named: &[&str]) -> Case {
+        config(json!({ key: value }), &[named, &["config.json", key]].concat())
+    }
+    fn file(text: &str) -> Case {
+        write("config.json", text, &["config.json", "again"])
+    }
+    let deep = ["[".repeat(100_000), "]".repeat(100_000)].concat();
+    let padded = format!(r#"{{"model_type": "llama", "x": "{}"}}"#, "x".repeat(2 << 20));
+    check_models(vec![
+        config(json!({ "model_type": "mamba9" }), &["mamba9", "llama"]),
+        config(json!({ "model_type": null }), &["model_type"]),
+        value("hidden_size", json!(1_000_000_000), &["1000000000"]),
+        value("num_hidden_layers", json!(-1), &["-1"]),
+        value("num_attention_heads", json!(0), &[]),
+        value("num_key_value_heads", json!(3), &[]),
+        value("vocab_size", json!(i64::MAX), &[]),
+        config(json!({ "vocab_size": 1e300 }), &["config.json", "again"]),
+        config(json!({ "intermediate_size": u64::MAX }), &["config.json", "again"]),
+        config(json!({ "rms_norm_eps": "NaN" }), &["config.json", "NaN"]),
+        value("rms_norm_eps", json!(1e300), &[]),
+        config(json!({ "rms_norm_eps": null }), &["config.json"]),
+        value("rope_theta", json!(1e300), &[]),
+        value("rope_theta", json!(-1), &[]),
+        value("max_position_embeddings", json!(0), &[]),
+        value("quantization", json!({ "group_size": 7, "bits": 99 }), &["group_size"]),
+        value("rope_scaling", json!({ "type": "yarn" }), &[]),
+        file(r#"{"model_type": "llama", "rms_norm_eps": NaN}"#),
+        file(r#"{"model_type": "llama", "#),
+        file("[]"),
+        file(""),
+        file(&format!(r#"{{"model_type": "llama", "x": {deep}}}"#)),
+        write("config.json", &padded, &["config.json", "1048576"]),
+    ])
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_with_a_broken_chat_template_is_refused_and_another_one_answers() {
+    const FILE: &str = "chat_template.jinja";
+    let in_config = |folder: &Path| {
+        set(&folder.join("tokenizer_config.json"), &json!({ "chat_template": "{% if %}" }))
+    };
+    check_models(vec![
+        write(FILE, "{% for message in messages %}{{ message.content ", &["chat template:1"]),
+        write(FILE, "{{ messages | no_such_filter }", &["chat template"]),
+        case(in_config, &["chat template"]),
+    ])
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_answer_says_why_and_the_next_one_succeeds() {
     let home = home_with_model();
     let folder = model_folder(home.path(), BROKEN);
-    let mut desk = Desk::new(home.path(), 4).await;
+    let mut app = TestApp::new(home.path(), 4).await;
     /// Changes a copy of the model, the question, and what the sentence names.
     type Case<'a> = (&'a str, &'a str, String, &'a [&'a str]);
     let cases: [Case; 4] = [
@@ -399,12 +392,12 @@ async fn an_answer_that_cannot_be_made_says_why_and_the_next_one_comes() {
     for (file, contents, question, named) in cases {
         cairn_tests::copy_tiny_model(TINY_MODEL, &folder).unwrap();
         fs::write(folder.join(file), contents).unwrap();
-        desk.call(Command::LoadModel { name: BROKEN.to_owned() }).await;
-        desk.new_conversation().await;
-        let failed = desk.answer(&question).await;
+        app.call(Command::LoadModel { name: BROKEN.to_owned() }).await;
+        app.new_conversation().await;
+        let failed = app.answer(&question).await;
         assert_eq!(failed.status, MessageStatus::Failed, "{failed:?}");
         check_sentence(failed.error.as_deref().unwrap(), named);
-        let messages = desk.messages().await;
+        let messages = app.messages().await;
         assert_eq!(
             (messages[0].text.as_str(), &messages[1]),
             (question.as_str(), &failed),
@@ -412,21 +405,21 @@ async fn an_answer_that_cannot_be_made_says_why_and_the_next_one_comes() {
         );
         fs::remove_dir_all(&folder).unwrap();
 
-        desk.call(Command::LoadModel { name: GOOD.to_owned() }).await;
-        desk.new_conversation().await;
-        desk.complete_answer("Hi").await;
+        app.call(Command::LoadModel { name: GOOD.to_owned() }).await;
+        app.new_conversation().await;
+        app.complete_answer("Hi").await;
     }
-    desk.app.close().await;
+    app.inner.close().await;
 }
 
-/// A disk of a few megabytes, and what fills it.
+/// A disk of a few megabytes, and the file that fills it.
 struct SmallDisk {
     folder: PathBuf,
     filler: PathBuf,
 }
 
 impl SmallDisk {
-    /// Mounted over a folder that exists; none where this process may not mount.
+    /// Mounts a tmpfs over an existing folder; `None` where this process may not mount.
     fn mount(folder: &Path, bytes: u64) -> Option<SmallDisk> {
         let size = format!("size={bytes}");
         let mount = Process::new("mount")
@@ -461,19 +454,19 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // At once from the tree, and for good when nothing uses it any more.
+        // Lazily: files on it may still be open.
         let _ = Process::new("umount").arg("-l").arg(&self.folder).status();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_keeps_no_answer_back_and_what_was_not_saved_is_saved_later() {
+async fn a_full_disk_does_not_stop_an_answer_which_is_saved_when_there_is_room() {
     let home = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(home.path(), 8 << 20) else { return };
     cairn_tests::copy_tiny_model(TINY_MODEL, &model_folder(home.path(), GOOD)).unwrap();
-    let desk = Desk::new(home.path(), 2_000).await;
-    let mut events = desk.app.subscribe();
-    let id = desk.ask("Tell me everything").await;
+    let app = TestApp::new(home.path(), 2_000).await;
+    let mut events = app.inner.subscribe();
+    let id = app.ask("Tell me everything").await;
     disk.fill();
 
     let mut notices = Vec::new();
@@ -485,11 +478,15 @@ async fn a_full_disk_keeps_no_answer_back_and_what_was_not_saved_is_saved_later(
     for (_, text) in &notices {
         check_sentence(text, &["no room", "cairn.db", "again"]);
     }
-    assert_eq!(desk.messages().await[1], answer, "what was told is shown");
-    let failure = desk.refusal(desk.send("More")).await;
+    assert_eq!(
+        app.messages().await[1],
+        answer,
+        "the whole answer is shown, though it is not saved"
+    );
+    let failure = app.refusal(app.send("More")).await;
     assert_eq!(failure.code, FailureCode::Storage);
     check_sentence(&failure.message, &["saved", "room", "disk"]);
-    let failure = desk.refusal(Command::NewConversation).await;
+    let failure = app.refusal(Command::NewConversation).await;
     assert_eq!(failure.code, FailureCode::Storage);
     check_sentence(&failure.message, &["no room", "cairn.db"]);
 
@@ -501,64 +498,61 @@ async fn a_full_disk_keeps_no_answer_back_and_what_was_not_saved_is_saved_later(
             break;
         }
     }
-    desk.set_max_tokens(8).await;
-    desk.complete_answer("More").await;
-    let before = desk.messages().await;
+    app.set_max_tokens(8).await;
+    app.complete_answer("More").await;
+    let before = app.messages().await;
     assert_eq!(before[1], answer);
-    let conversation = desk.conversation.clone();
-    desk.app.close().await;
-    drop(desk);
+    let conversation = app.conversation.clone();
+    app.inner.close().await;
+    drop(app);
 
     // Opening on a full disk is refused, and works once there is room.
     disk.fill();
     let error = App::open(options(home.path())).await.map(|_| ()).unwrap_err().to_string();
     check_sentence(&error, &["no room", "cairn.db"]);
     disk.make_room();
-    let desk = Desk { app: App::open(options(home.path())).await.unwrap(), conversation };
-    assert_eq!(desk.messages().await, before);
-    desk.app.close().await;
+    let app = TestApp::reopen(home.path(), conversation).await;
+    assert_eq!(app.messages().await, before);
+    app.inner.close().await;
+}
+
+/// The files in a folder and in its folders, without locks.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = |folder: &Path| -> Vec<PathBuf> {
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+    };
+    let files = entries(folder)
+        .into_iter()
+        .flat_map(|path| if path.is_dir() { entries(&path) } else { vec![path] });
+    files.filter(|path| !path.ends_with(".lock")).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_prompt_cache_without_room_costs_time_and_nothing_else() {
+async fn a_prompt_cache_without_room_only_costs_time() {
     let home = home_with_model();
     let data_folder = DataFolder::new(home.path());
     fs::create_dir(data_folder.prompt_cache()).unwrap();
     let Some(disk) = SmallDisk::mount(&data_folder.prompt_cache(), 1 << 20) else { return };
     disk.fill();
-    let desk = Desk::new(home.path(), 8).await;
-    desk.complete_answer(&"Tell me about stones. ".repeat(40)).await;
-    // What is in memory needs no disk.
-    let second = desk.complete_answer("And?").await;
+    let app = TestApp::new(home.path(), 8).await;
+    app.complete_answer(&"Tell me about stones. ".repeat(40)).await;
+    // The second turn continues from the caches in memory.
+    let second = app.complete_answer("And?").await;
     assert!(second.stats.unwrap().cached_tokens > 800);
-    let before = desk.messages().await;
-    let conversation = desk.conversation.clone();
-    desk.app.close().await;
-    let left: Vec<PathBuf> = fs::read_dir(data_folder.prompt_cache())
-        .unwrap()
-        .flat_map(|entry| {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect()
-            } else {
-                vec![path]
-            }
-        })
-        .collect();
-    let left: Vec<_> = left.into_iter().filter(|path| !path.ends_with(".lock")).collect();
-    assert_eq!(left, [data_folder.prompt_cache().join("filler")], "no part of a chunk is left");
+    let before = app.messages().await;
+    let conversation = app.conversation.clone();
+    app.inner.close().await;
+    let filler = data_folder.prompt_cache().join("filler");
+    assert_eq!(files_below(&data_folder.prompt_cache()), [filler], "unfinished chunks are removed");
 
     disk.make_room();
     let mut cached = Vec::new();
     for _ in 0..2 {
-        let desk = Desk {
-            app: App::open(options(home.path())).await.unwrap(),
-            conversation: conversation.clone(),
-        };
-        assert_eq!(desk.messages().await[..before.len()], before);
-        let stats = desk.complete_answer("And?").await.stats.unwrap();
+        let app = TestApp::reopen(home.path(), conversation.clone()).await;
+        assert_eq!(app.messages().await[..before.len()], before);
+        let stats = app.complete_answer("And?").await.stats.unwrap();
         cached.push((stats.cached_tokens > 800, stats.cache_note));
-        desk.app.close().await;
+        app.inner.close().await;
     }
     let [(false, Some(note)), (true, None)] = &cached[..] else { panic!("{cached:?}") };
     check_sentence(note, &["re-read", "not saved"]);
@@ -576,7 +570,7 @@ async fn a_data_folder_that_cannot_be_written_is_refused_by_name() {
     check(&file, &["CAIRN_HOME", "a file stands in its place"]).await;
     check(&file.join("below"), &["CAIRN_HOME"]).await;
     assert_eq!(fs::read(&file).unwrap(), b"mine");
-    // Something else stands where the folder has its own things.
+    // A file stands where the data folder needs a folder, and the other way round.
     let blocked = folder.path().join("blocked");
     fs::create_dir_all(&blocked).unwrap();
     fs::write(blocked.join("prompt-cache-v2"), "mine").unwrap();
@@ -585,24 +579,24 @@ async fn a_data_folder_that_cannot_be_written_is_refused_by_name() {
     fs::create_dir_all(blocked.join("cairn.db")).unwrap();
     check(&blocked, &["cairn.db"]).await;
 
-    // A disk that became read-only: permissions would not keep root out.
+    // A disk that became read-only. (Permissions alone would not stop a test that runs as root.)
     let home = folder.path().join("read-only");
     fs::create_dir(&home).unwrap();
     let Some(disk) = SmallDisk::mount(&home, 8 << 20) else { return };
-    Desk::new(&home, 4).await.app.close().await;
+    TestApp::new(&home, 4).await.inner.close().await;
     disk.make_read_only();
     check(&home, &["CAIRN_HOME"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_database_is_set_aside_and_what_can_be_read_is_told() {
+async fn a_damaged_database_is_set_aside_and_the_recovery_is_reported() {
     let home = home_with_model();
-    let desk = Desk::new(home.path(), 8).await;
-    desk.complete_answer(&"q".repeat(3_000)).await;
-    let before = desk.messages().await;
-    let conversation = desk.conversation.clone();
-    desk.app.close().await;
-    drop(desk);
+    let app = TestApp::new(home.path(), 8).await;
+    app.complete_answer(&"q".repeat(3_000)).await;
+    let before = app.messages().await;
+    let conversation = app.conversation.clone();
+    app.inner.close().await;
+    drop(app);
     let database = DataFolder::new(home.path()).database();
     let good = fs::read(&database).unwrap();
 
@@ -627,22 +621,22 @@ async fn a_damaged_database_is_set_aside_and_what_can_be_read_is_told() {
     check(&|bytes| bytes.truncate(100)).await;
     check(&|bytes| bytes[..16].fill(b'?')).await;
     check(&|bytes| bytes[4096..].fill(0xff)).await;
-    check(&|bytes| *bytes = b"Dear diary, today I met a stone.".repeat(300)).await;
+    check(&|bytes| *bytes = b"This is a text and no database.".repeat(300)).await;
 
     fs::write(&database, &good).unwrap();
-    let desk = Desk { app: App::open(options(home.path())).await.unwrap(), conversation };
-    assert_eq!(desk.messages().await, before);
-    desk.app.close().await;
+    let app = TestApp::reopen(home.path(), conversation).await;
+    assert_eq!(app.messages().await, before);
+    app.inner.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_instance_is_sent_to_the_first_which_goes_on() {
+async fn a_second_instance_is_refused_and_the_first_continues() {
     let home = home_with_model();
-    let desk = Desk::new(home.path(), 4).await;
+    let app = TestApp::new(home.path(), 4).await;
     let error = App::open(options(home.path())).await.map(|_| ()).unwrap_err().to_string();
     check_sentence(&error, &["already running", home.path().to_str().unwrap(), "CAIRN_HOME"]);
-    desk.complete_answer("Hi").await;
-    desk.app.close().await;
+    app.complete_answer("Hi").await;
+    app.inner.close().await;
 }
 
 #[test]
@@ -673,7 +667,7 @@ fn of_twenty_processes_that_start_together_one_owns_the_folder() {
     }
     assert_eq!(num_owners, 1);
     for child in &mut children {
-        // The owner holds the folder until nobody can say anything to it any more.
+        // The owner holds the folder until its stdin ends.
         drop(child.stdin.take());
         assert!(child.wait().unwrap().success());
     }

@@ -1,11 +1,11 @@
 //! SIGKILL while an answer is written and while its prompt cache is written: whatever was
 //! acknowledged is there afterwards, whole.
 //!
-//! A victim process works on a data folder; see `crash_victim.rs` for what it prints. It is killed
-//! at an event, never at a time: at a line that it has printed, a row or a file that has appeared.
-//! Which event comes from a fixed sequence of pseudo-random numbers. The folder is kept from kill
-//! to kill, so that each one meets what the ones before have left. `steps.rs` kills at each single
-//! system call of writing instead.
+//! A victim process works on a data folder and prints what has happened (see `crash_victim.rs`). It
+//! is killed at an event, never at a time: when it has printed a certain line, or when a certain
+//! row or file has appeared. A fixed sequence of pseudo-random numbers chooses the event. All kills
+//! of a test share one data folder, so that each one meets the state that the earlier ones left
+//! behind. The tests in `steps.rs` kill at each single system call of writing instead.
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 #[cfg(target_os = "linux")]
@@ -29,10 +29,10 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 use tempfile::TempDir;
 
-/// On one data folder, so that each kill meets what the ones before have left.
+/// How many times a test kills its victim.
 const NUM_KILLS: u64 = 12;
 /// Longer than anything here takes; only a failing test waits for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn an_answer_that_is_killed_loses_nothing_that_was_acknowledged() {
@@ -42,9 +42,9 @@ fn an_answer_that_is_killed_loses_nothing_that_was_acknowledged() {
 }
 
 fn check_kills_while_answering(seed: u64) {
-    let desk = Desk::new();
+    let home = TestHome::new();
     let mut random = Random((0x5eed_0001 + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let mut facts = Facts::default();
+    let mut acknowledged = Acknowledged::default();
     let mut conversation = "new".to_owned();
     let mut num_interrupted_with_text = 0;
     for round in 0..NUM_KILLS {
@@ -52,57 +52,63 @@ fn check_kills_while_answering(seed: u64) {
             conversation = "new".to_owned();
         }
         let victim =
-            Victim::start(desk.home(), "answer", &conversation, 500, "Tell me about stones.");
-        let Some(Line::Conversation(id)) = victim.next() else {
-            panic!("the victim names its conversation")
-        };
-        conversation = id;
-        let turns = facts.0.entry(conversation.clone()).or_default();
-        let mut listen = || {
-            let line = victim.next().expect("the victim goes on");
-            Turn::note(turns, &line);
-            line
-        };
-        match random.below(4) {
-            0 => until(&mut listen, |line| matches!(line, Line::Sent { .. })),
-            1 => {
-                let mut left = 1 + random.below(12);
-                until(&mut listen, |line| {
-                    left -= u64::from(matches!(line, Line::Delta(..)));
-                    left == 0
-                });
-            }
-            2 => until(&mut listen, |line| matches!(line, Line::Complete(..))),
-            // What another reader has seen in the database is there for good.
-            _ => until(&mut listen, |line| match line {
-                Line::Delta(id, _) => !desk.saved_text(id).is_empty(),
-                _ => false,
-            }),
-        }
-        let seen =
-            turns.last().map(|turn| (turn.answer_id.clone(), desk.saved_text(&turn.answer_id)));
-        for line in victim.kill() {
-            Turn::note(turns, &line);
-        }
-        if let (Some((id, text)), Some(turn)) = (seen, turns.last_mut())
-            && id == turn.answer_id
-        {
-            turn.seen_saved = text;
-        }
+            Victim::start(home.path(), "answer", &conversation, 500, "Tell me about stones.");
+        conversation = victim.conversation();
+        let turns = acknowledged.turns.entry(conversation.clone()).or_default();
+        kill_while_answering(victim, &home, turns, &mut random);
 
-        desk.run(async {
-            let app = desk.open().await;
-            assert_eq!(desk.integrity().await, "ok", "kill {round}");
-            num_interrupted_with_text += facts.check(&app).await;
+        home.run(async {
+            let app = home.open().await;
+            assert_eq!(home.integrity().await, "ok", "kill {round}");
+            num_interrupted_with_text += acknowledged.check(&app).await;
             let turn = next_turn(&app, &conversation).await.0;
-            facts.0.get_mut(&conversation).unwrap().push(turn);
+            acknowledged.turns.get_mut(&conversation).unwrap().push(turn);
             app.close().await;
         });
     }
     assert!(
         num_interrupted_with_text >= 2,
-        "only {num_interrupted_with_text} answers were met halfway"
+        "only {num_interrupted_with_text} answers were interrupted with text"
     );
+}
+
+/// Kills a victim at a random event of its answers. Adds what it acknowledged to `turns`.
+fn kill_while_answering(
+    victim: Victim,
+    home: &TestHome,
+    turns: &mut Vec<Turn>,
+    random: &mut Random,
+) {
+    let mut listen = || {
+        let line = victim.next().expect("the victim prints another line");
+        Turn::note(turns, &line);
+        line
+    };
+    match random.below(4) {
+        0 => until(&mut listen, |line| matches!(line, Line::Sent { .. })),
+        1 => {
+            let mut num_deltas = 1 + random.below(12);
+            until(&mut listen, |line| {
+                num_deltas -= u64::from(matches!(line, Line::Delta(..)));
+                num_deltas == 0
+            });
+        }
+        2 => until(&mut listen, |line| matches!(line, Line::Complete(..))),
+        _ => until(&mut listen, |line| match line {
+            Line::Delta(id, _) => !home.saved_text(id).is_empty(),
+            _ => false,
+        }),
+    }
+    // What another process has read in the database must survive the kill.
+    let seen = turns.last().map(|turn| (turn.answer_id.clone(), home.saved_text(&turn.answer_id)));
+    for line in victim.kill() {
+        Turn::note(turns, &line);
+    }
+    if let (Some((id, text)), Some(turn)) = (seen, turns.last_mut())
+        && id == turn.answer_id
+    {
+        turn.seen_saved = text;
+    }
 }
 
 #[test]
@@ -113,149 +119,152 @@ fn a_kill_while_chunks_are_written_leaves_whole_files_and_true_rows() {
 }
 
 fn check_kills_while_writing(seed: u64) {
-    let desk = Desk::new();
+    let home = TestHome::new();
     let mut random = Random((0x5eed_0002 + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let mut facts = Facts::default();
+    let mut acknowledged = Acknowledged::default();
     let mut known = BTreeSet::new();
-    let mut num_left_behind = 0;
+    let mut num_without_row = 0;
     for round in 0..NUM_KILLS {
-        // Nine chunks and more, none of them known: the conversations differ from their first word
-        // on.
+        // Nine chunks or more, all of them new: the conversations differ from their first word on.
         let question = format!("{round}: {}", "granite, basalt, slate and marble; ".repeat(60));
         let event = random.below(4);
-        let victim = Victim::start(
-            desk.home(),
-            if event == 1 { "rows" } else { "once" },
-            "new",
-            16,
-            &question,
-        );
-        let Some(Line::Conversation(conversation)) = victim.next() else {
-            panic!("the victim names its conversation")
-        };
-        let turns = facts.0.entry(conversation.clone()).or_default();
-        let mut listen = || {
-            let line = victim.next().expect("the victim goes on");
-            Turn::note(turns, &line);
-            line
-        };
-        let num_more = 1 + random.below(7) as usize;
-        let num_enough = known.len() + num_more;
-        match event {
-            0 => until(&mut listen, |line| matches!(line, Line::Complete(..))),
-            1 => {
-                until(&mut listen, |line| matches!(line, Line::Rows(count) if *count >= num_enough))
-            }
-            2 => {
-                until(&mut listen, |line| matches!(line, Line::Sent { .. }));
-                until(&mut || desk.chunk_files(), |files| files.whole.len() >= num_enough);
-            }
-            _ => {
-                until(&mut listen, |line| matches!(line, Line::Sent { .. }));
-                // One that is just being written, after some others; should none be met, the last
-                // ones will do.
-                until(&mut || desk.chunk_files(), |files| {
-                    (files.whole.len() >= num_enough && !files.temporary.is_empty())
-                        || files.whole.len() >= known.len() + 9
-                });
-            }
-        }
-        for line in victim.kill() {
-            Turn::note(turns, &line);
-        }
+        let work = if event == 1 { "rows" } else { "once" };
+        let victim = Victim::start(home.path(), work, "new", 16, &question);
+        let conversation = victim.conversation();
+        let turns = acknowledged.turns.entry(conversation.clone()).or_default();
+        let num_new_chunks = 1 + random.below(7) as usize;
+        kill_while_writing(victim, &home, turns, event, known.len(), num_new_chunks);
 
-        num_left_behind += check_what_is_left(
-            &desk,
-            &mut facts,
+        num_without_row += check_after_kill(
+            &home,
+            &mut acknowledged,
             &conversation,
             &question,
             &mut known,
             &format!("kill {round}"),
         );
     }
-    assert!(num_left_behind >= 2, "only {num_left_behind} files were met without their row");
+    assert!(num_without_row >= 2, "only {num_without_row} files were found without their row");
 }
 
-/// Whatever a kill met while chunks were written: files under their final names are whole, rows are
-/// true, the next start gives files without a row their row back, nothing of any conversation is
-/// lost, and the one that asked `question` continues from what was stored.
+/// Kills a victim at one of four events after `num_new_chunks` chunks, beyond the `num_known` from
+/// before, were written. Adds what it acknowledged to `turns`.
+fn kill_while_writing(
+    victim: Victim,
+    home: &TestHome,
+    turns: &mut Vec<Turn>,
+    event: u64,
+    num_known: usize,
+    num_new_chunks: usize,
+) {
+    let num_wanted = num_known + num_new_chunks;
+    let mut listen = || {
+        let line = victim.next().expect("the victim prints another line");
+        Turn::note(turns, &line);
+        line
+    };
+    match event {
+        0 => until(&mut listen, |line| matches!(line, Line::Complete(..))),
+        1 => until(&mut listen, |line| matches!(line, Line::Rows(count) if *count >= num_wanted)),
+        2 => {
+            until(&mut listen, |line| matches!(line, Line::Sent { .. }));
+            until(&mut || home.chunk_files(), |files| files.whole.len() >= num_wanted);
+        }
+        _ => {
+            until(&mut listen, |line| matches!(line, Line::Sent { .. }));
+            // While a file is being written; if that is never seen, when the last one is whole.
+            until(&mut || home.chunk_files(), |files| {
+                (files.whole.len() >= num_wanted && !files.temporary.is_empty())
+                    || files.whole.len() >= num_known + 9
+            });
+        }
+    }
+    for line in victim.kill() {
+        Turn::note(turns, &line);
+    }
+}
+
+/// Checks the state after a kill while chunks were written: files with final names are whole, rows
+/// are true, the next start rebuilds the rows of files without one, no conversation lost anything,
+/// and the one that asked `question` continues from its stored chunks.
 ///
-/// `known` are the chunks from before; those of now come back in it. Returns how many files were
-/// left without a row.
-fn check_what_is_left(
-    desk: &Desk,
-    facts: &mut Facts,
+/// `known` are the keys of the chunks from before; it is replaced by those of now. Returns how many
+/// files had no row.
+fn check_after_kill(
+    home: &TestHome,
+    acknowledged: &mut Acknowledged,
     conversation: &str,
     question: &str,
     known: &mut BTreeSet<String>,
     kill: &str,
 ) -> usize {
-    let left = desk.chunk_files();
-    for file in &left.whole {
+    let files = home.chunk_files();
+    for file in &files.whole {
         check_name(file);
     }
-    desk.run(async {
-        let store = Store::open(&desk.data_folder().database()).await.unwrap();
-        let (rows, refs) = (store.chunks().await.unwrap(), store.cache_refs().await.unwrap());
-        store.close().await.unwrap();
-        rows.iter().for_each(|row| check_row(desk, row));
-        for key in refs.iter().filter_map(|cache_ref| cache_ref.chunk_key.as_ref()) {
-            assert!(
-                rows.iter().any(|row| row.key == *key),
-                "{kill}: a conversation's place is behind a chunk without a row"
-            );
-        }
+    home.run(async {
+        let rows = check_rows(home, kill).await;
         let end = |row: &ChunkRow| row.start as usize + row.token_ids.len();
         let num_stored =
             rows.iter().filter(|row| !known.contains(&row.key)).map(end).max().unwrap_or(0);
 
-        let app = desk.open().await;
-        assert_eq!(desk.integrity().await, "ok", "{kill}");
-        facts.check(&app).await;
+        let app = home.open().await;
+        assert_eq!(home.integrity().await, "ok", "{kill}");
+        acknowledged.check(&app).await;
         app.close().await;
-        // Nothing was asked, so the start was all that happened: files without a row have got it
-        // back, or have gone.
-        let store = Store::open(&desk.data_folder().database()).await.unwrap();
-        let rebuilt = store.chunks().await.unwrap();
-        store.close().await.unwrap();
-        rebuilt.iter().for_each(|row| check_row(desk, row));
-        let named: BTreeSet<PathBuf> = rebuilt.iter().map(|row| desk.chunk_file(row)).collect();
-        let files = desk.chunk_files();
-        let odd: Vec<&PathBuf> =
-            files.whole.union(&files.temporary).filter(|file| !named.contains(*file)).collect();
-        assert!(
-            odd.is_empty() && files.whole.len() == named.len(),
-            "{kill}: the next start leaves {odd:?} without a row"
-        );
+        check_every_file_has_a_row(home, kill).await;
 
-        let app = desk.open().await;
+        let app = home.open().await;
         let (turn, num_cached) = next_turn(&app, conversation).await;
-        facts.0.get_mut(conversation).unwrap().push(turn);
-        // A byte is a token. Of the answer, which may be half a character at the end, nothing is
-        // asked.
+        acknowledged.turns.get_mut(conversation).unwrap().push(turn);
+        // A byte is a token. Only the question's tokens are required: the answer may end within a
+        // character, and then encodes differently.
         let expected = num_stored.min(question.len());
         assert!(
             num_cached >= expected,
-            "{kill}: {num_cached} tokens were read back, {expected} stand in files with rows"
+            "{kill}: {num_cached} tokens were read from the cache, but {expected} are in files with rows"
         );
         app.close().await;
 
-        let store = Store::open(&desk.data_folder().database()).await.unwrap();
-        *known = store.chunks().await.unwrap().into_iter().map(|row| row.key).collect();
-        store.close().await.unwrap();
-        left.temporary.len() + left.whole.len() - rows.len()
+        *known = home.rows().await.into_iter().map(|row| row.key).collect();
+        files.temporary.len() + files.whole.len() - rows.len()
     })
 }
 
-/// Pulls until something is as wanted; a victim that never gets there fails the test.
+/// Every row names a file that is there and unchanged, and every reference a chunk that has a row.
+async fn check_rows(home: &TestHome, kill: &str) -> Vec<ChunkRow> {
+    let store = Store::open(&home.data_folder().database()).await.unwrap();
+    let (rows, refs) = (store.chunks().await.unwrap(), store.cache_refs().await.unwrap());
+    store.close().await.unwrap();
+    rows.iter().for_each(|row| check_row(home, row));
+    for key in refs.iter().filter_map(|cache_ref| cache_ref.chunk_key.as_ref()) {
+        assert!(
+            rows.iter().any(|row| row.key == *key),
+            "{kill}: a conversation refers to a chunk without a row"
+        );
+    }
+    rows
+}
+
+/// After a start at which nothing was asked, files without a row have got it back or are gone.
+async fn check_every_file_has_a_row(home: &TestHome, kill: &str) {
+    let rows = home.rows().await;
+    rows.iter().for_each(|row| check_row(home, row));
+    let expected: BTreeSet<PathBuf> = rows.iter().map(|row| home.chunk_file(row)).collect();
+    let ChunkFiles { whole, temporary } = home.chunk_files();
+    let found: BTreeSet<PathBuf> = whole.union(&temporary).cloned().collect();
+    assert_eq!(found, expected, "{kill}: files, and files with rows, after the next start");
+}
+
+/// Calls `pull` until `is_wanted` holds for its result. Panics after [`TIMEOUT`].
 fn until<T>(pull: &mut impl FnMut() -> T, mut is_wanted: impl FnMut(&T) -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !is_wanted(&pull()) {
-        assert!(Instant::now() < deadline, "what is waited for never comes");
+        assert!(Instant::now() < deadline, "the expected event does not come");
     }
 }
 
-/// xorshift64* (Vigna 2016): the same numbers on every machine.
+/// Pseudo-random numbers, the same in every run (xorshift64*, Vigna 2016).
 struct Random(u64);
 
 impl Random {
@@ -267,7 +276,7 @@ impl Random {
     }
 }
 
-/// A line of the victim.
+/// A line that the victim prints.
 enum Line {
     Conversation(String),
     Sent { question_id: String, question: String, answer_id: String },
@@ -291,7 +300,7 @@ impl Line {
     }
 }
 
-/// The victim's process, gone with this at the latest.
+/// The victim's process, which is killed when this is dropped.
 struct Victim {
     child: Child,
     lines: Receiver<Line>,
@@ -314,10 +323,10 @@ impl Victim {
             .unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
-        // What a process has written into the pipe is read also after its death.
+        // A pipe can still be read after the process that wrote to it has died.
         std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
-                // Only a line that the kill has cut is no line.
+                // Only a line that the kill has cut short does not parse.
                 let Some(line) = Line::parse(&line) else { return };
                 if sender.send(line).is_err() {
                     return;
@@ -328,23 +337,31 @@ impl Victim {
     }
 
     fn next(&self) -> Option<Line> {
-        match self.lines.recv_timeout(PATIENCE) {
+        match self.lines.recv_timeout(TIMEOUT) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Disconnected) => None,
-            Err(RecvTimeoutError::Timeout) => panic!("the victim does nothing"),
+            Err(RecvTimeoutError::Timeout) => panic!("the victim prints nothing"),
         }
     }
 
-    /// Lets a victim begin that waits for it.
+    /// The conversation that the victim names in its first line.
+    fn conversation(&self) -> String {
+        match self.next() {
+            Some(Line::Conversation(id)) => id,
+            _ => panic!("the victim does not name its conversation"),
+        }
+    }
+
+    /// Lets a victim begin that waits for a line on stdin.
     fn begin(&mut self) {
         self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
     }
 
-    /// Kills it; the lines that it had written and nobody has read yet.
+    /// Kills the process and returns the lines that it had printed and that were not read yet.
     fn kill(mut self) -> Vec<Line> {
         self.child.kill().unwrap();
         let status = self.child.wait().unwrap();
-        assert_eq!(status.code(), None, "the victim was alive when it was killed");
+        assert_eq!(status.code(), None, "the victim ended before it was killed");
         std::iter::from_fn(|| self.next()).collect()
     }
 }
@@ -356,13 +373,13 @@ impl Drop for Victim {
     }
 }
 
-/// What is known about a question and its answer.
+/// What the victim acknowledged of a question and its answer.
 struct Turn {
     question_id: String,
     question: String,
     answer_id: String,
-    /// The deltas together.
-    told: String,
+    /// The texts of all deltas.
+    streamed: String,
     /// What another process read in the database before the kill.
     seen_saved: String,
     /// The text of the answer, once it was acknowledged.
@@ -375,7 +392,7 @@ impl Turn {
             question_id,
             question,
             answer_id,
-            told: String::new(),
+            streamed: String::new(),
             seen_saved: String::new(),
             complete: None,
         }
@@ -386,7 +403,7 @@ impl Turn {
             Line::Sent { question_id, question, answer_id } => {
                 turns.push(Turn::new(question_id.clone(), question.clone(), answer_id.clone()));
             }
-            Line::Delta(id, text) => Turn::last(turns, id).told.push_str(text),
+            Line::Delta(id, text) => Turn::last(turns, id).streamed.push_str(text),
             Line::Complete(id, text) => Turn::last(turns, id).complete = Some(text.clone()),
             Line::Conversation(_) | Line::Rows(_) => {}
         }
@@ -399,7 +416,7 @@ impl Turn {
             .expect("an answer that was sent")
     }
 
-    /// Whether the answer was met halfway, with text.
+    /// Checks the stored messages; returns whether the answer was interrupted after some text.
     fn check(&self, messages: &BTreeMap<String, Message>) -> bool {
         let message = |id: &String| {
             messages
@@ -413,16 +430,16 @@ impl Turn {
             (Some(complete), status) => {
                 assert_eq!((status, text), (MessageStatus::Complete, complete))
             }
-            // It was saved; the kill came before the line.
+            // The answer was saved, but the kill came before its line was printed.
             (None, MessageStatus::Complete) => {
-                assert!(text.starts_with(&self.told), "{text:?} is not {:?}", self.told)
+                assert!(text.starts_with(&self.streamed), "{text:?} is not {:?}", self.streamed)
             }
-            // Saving and telling run side by side, so either may be ahead.
+            // Text is saved and printed independently, so either may be ahead.
             (None, MessageStatus::Interrupted) => {
                 assert!(
-                    text.starts_with(&self.told) || self.told.starts_with(text),
+                    text.starts_with(&self.streamed) || self.streamed.starts_with(text),
                     "{text:?} is not {:?}",
-                    self.told
+                    self.streamed
                 );
                 assert!(text.starts_with(&self.seen_saved), "{text:?} was {:?}", self.seen_saved);
                 return !text.is_empty();
@@ -433,16 +450,19 @@ impl Turn {
     }
 }
 
-/// The turns of each conversation.
+/// What victims have acknowledged.
 #[derive(Default)]
-struct Facts(BTreeMap<String, Vec<Turn>>);
+struct Acknowledged {
+    /// By conversation.
+    turns: BTreeMap<String, Vec<Turn>>,
+}
 
-impl Facts {
-    /// Finds everything in the app; returns how many of the newest answers were met halfway, with
-    /// text.
+impl Acknowledged {
+    /// Checks that the app has everything; returns how many of the newest answers were interrupted
+    /// after some text.
     async fn check(&self, app: &Arc<App>) -> usize {
-        let mut num_halfway = 0;
-        for (id, turns) in &self.0 {
+        let mut num_interrupted = 0;
+        for (id, turns) in &self.turns {
             let Reply::Conversation { messages, .. } =
                 call(app, wire::Command::GetConversation { id: id.clone() }).await
             else {
@@ -452,17 +472,17 @@ impl Facts {
                 messages.into_iter().map(|message| (message.id.clone(), message)).collect();
             assert!(
                 messages.values().all(|message| message.status != MessageStatus::Streaming),
-                "nobody writes any more: {messages:?}"
+                "no answer is being written: {messages:?}"
             );
-            let halfway: Vec<bool> = turns.iter().map(|turn| turn.check(&messages)).collect();
-            num_halfway += usize::from(halfway.last() == Some(&true));
+            let interrupted: Vec<bool> = turns.iter().map(|turn| turn.check(&messages)).collect();
+            num_interrupted += usize::from(interrupted.last() == Some(&true));
         }
-        num_halfway
+        num_interrupted
     }
 }
 
-/// A short question and its answer in this process, and how much of the prompt was read from the
-/// cache.
+/// Asks a short question in this process; returns the turn, and how many tokens of its prompt were
+/// read from the cache.
 async fn next_turn(app: &Arc<App>, conversation: &str) -> (Turn, usize) {
     let Reply::Bootstrap { settings, .. } = call(app, wire::Command::Bootstrap).await else {
         panic!("no settings")
@@ -477,7 +497,7 @@ async fn next_turn(app: &Arc<App>, conversation: &str) -> (Turn, usize) {
     let Reply::Sent { messages, .. } = call(app, send).await else { panic!("nothing was sent") };
     let [question, answer] = &messages[..] else { panic!("{messages:?}") };
     let ended = loop {
-        match tokio::time::timeout(PATIENCE, events.recv()).await.expect("an event").unwrap() {
+        match tokio::time::timeout(TIMEOUT, events.recv()).await.expect("an event").unwrap() {
             Event::Message { message }
                 if message.id == answer.id && message.status != MessageStatus::Streaming =>
             {
@@ -496,39 +516,40 @@ async fn call(app: &Arc<App>, command: wire::Command) -> Reply {
     app.call(command).await.unwrap_or_else(|failure| panic!("{failure:?}"))
 }
 
-/// A data folder with the tiny model, and this process's view of it.
-struct Desk {
+/// A data folder with a tiny model.
+struct TestHome {
     folder: TempDir,
     runtime: tokio::runtime::Runtime,
 }
 
-/// The files below the folder of the prompt cache.
+/// The files in the prompt cache.
 struct ChunkFiles {
-    /// Those with a final name.
+    /// With a final name.
     whole: BTreeSet<PathBuf>,
+    /// Being written, or left by a kill.
     temporary: BTreeSet<PathBuf>,
 }
 
-impl Desk {
-    fn new() -> Desk {
+impl TestHome {
+    fn new() -> TestHome {
         let folder = tempfile::tempdir().unwrap();
         let model = folder.path().join("models").join("tiny-chat");
         cairn_tests::copy_tiny_model("llama/tiny-chat", &model).unwrap();
-        // Conversations grow from kill to kill.
+        // Conversations grow with every kill.
         let config = fs::read_to_string(model.join("config.json")).unwrap();
-        let roomy = config
+        let with_long_context = config
             .replace(r#""max_position_embeddings": 4096"#, r#""max_position_embeddings": 1000000"#);
-        assert_ne!(roomy, config);
-        fs::write(model.join("config.json"), roomy).unwrap();
-        Desk { folder, runtime: tokio::runtime::Runtime::new().unwrap() }
+        assert_ne!(with_long_context, config);
+        fs::write(model.join("config.json"), with_long_context).unwrap();
+        TestHome { folder, runtime: tokio::runtime::Runtime::new().unwrap() }
     }
 
-    fn home(&self) -> &Path {
+    fn path(&self) -> &Path {
         self.folder.path()
     }
 
     fn data_folder(&self) -> DataFolder {
-        DataFolder::new(self.home())
+        DataFolder::new(self.path())
     }
 
     fn run<T>(&self, work: impl Future<Output = T>) -> T {
@@ -551,13 +572,13 @@ impl Desk {
         let mut connection = options.connect().await.unwrap();
         let found =
             sqlx::query_scalar(statement).bind(id).fetch_optional(&mut connection).await.unwrap();
-        // Closed before the next kill: a reader that stays open would spare the next program its
-        // recovery.
+        // Closed before the next kill: the next program recovers the database only if nobody has it
+        // open.
         connection.close().await.unwrap();
         found
     }
 
-    /// What the database holds of an answer at this moment.
+    /// The text of an answer in the database at this moment; empty if it has none.
     fn saved_text(&self, message_id: &str) -> String {
         self.run(self.query("select text from messages where id = ?", message_id))
             .unwrap_or_default()
@@ -565,6 +586,13 @@ impl Desk {
 
     async fn integrity(&self) -> String {
         self.query("select group_concat(integrity_check, '; ') from pragma_integrity_check where ?1 is not null", "").await.unwrap()
+    }
+
+    async fn rows(&self) -> Vec<ChunkRow> {
+        let store = Store::open(&self.data_folder().database()).await.unwrap();
+        let rows = store.chunks().await.unwrap();
+        store.close().await.unwrap();
+        rows
     }
 
     fn chunk_file(&self, row: &ChunkRow) -> PathBuf {
@@ -591,7 +619,7 @@ impl Desk {
     }
 }
 
-/// A file under a final name holds a whole chunk, and the one that its name says.
+/// A file with a final name holds a whole chunk, which is the one that the name says.
 fn check_name(path: &Path) {
     let bytes = fs::read(path).unwrap();
     let whole = SafeTensors::deserialize(&bytes).and_then(|_| SafeTensors::read_metadata(&bytes));
@@ -604,9 +632,9 @@ fn check_name(path: &Path) {
     );
 }
 
-/// The file of a row is there and is the one that was written.
-fn check_row(desk: &Desk, row: &ChunkRow) {
-    let path = desk.chunk_file(row);
+/// The file of a row is there and has the size, hash and number of tokens of the row.
+fn check_row(home: &TestHome, row: &ChunkRow) {
+    let path = home.chunk_file(row);
     let bytes =
         fs::read(&path).unwrap_or_else(|error| panic!("a row names {}: {error}", path.display()));
     assert_eq!(

@@ -1,6 +1,6 @@
-//! SIGKILL at every write, fsync and rename with which a chunk is written, and at every fsync of the
-//! database meanwhile: the kernel kills the victim as the thread that does it enters the n-th of
-//! them, for every n until one is never reached. strace says so to the kernel.
+//! SIGKILL at every write, fsync and rename of the thread that writes chunks, and at every fsync of
+//! the database meanwhile. strace makes the kernel kill the victim as that thread enters its n-th
+//! call; the test runs for n = 1, 2, … until the victim makes no n-th call and ends by itself.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,82 +8,81 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
-use super::{Desk, Facts, Line, Turn, Victim, check_what_is_left};
+use super::{Acknowledged, TestHome, Turn, Victim, check_after_kill};
 
 /// Far more than writing a few chunks takes.
 const MAX_RUNS: usize = 60;
 
-/// A thread of the victim, and the files that it is watched at.
+/// The calls that are counted: those of one thread of the victim, on certain files.
 #[derive(Clone, Copy)]
-struct Place {
+struct Watched {
     thread: &'static str,
-    /// A part of their paths.
-    files: &'static str,
+    /// What the files' paths contain.
+    path_part: &'static str,
 }
 
-const WRITER: Place = Place { thread: "cairn-writer", files: "prompt-cache-v2" };
-/// The first of the database's threads is the one that writes. The kernel keeps fifteen letters of
-/// a name.
-const DATABASE: Place = Place { thread: "sqlx-sqlite-wor", files: "cairn.db" };
+const WRITER: Watched = Watched { thread: "cairn-writer", path_part: "prompt-cache-v2" };
+/// The first of the database's threads is the one that writes. The kernel cuts thread names to 15
+/// bytes.
+const DATABASE: Watched = Watched { thread: "sqlx-sqlite-wor", path_part: "cairn.db" };
 
 #[test]
 fn a_kill_at_any_write_of_a_chunk_leaves_whole_files_and_true_rows() {
-    // Twice for each chunk: its header, and its tensors.
+    // Two for each chunk: its header and its tensors.
     check(WRITER, "write", 8);
 }
 
 #[test]
 fn a_kill_at_any_fsync_of_a_chunk_leaves_whole_files_and_true_rows() {
-    // Once for the model's new folder, then for each chunk its file and its folder.
+    // One for the model's new folder, then two for each chunk: its file and its folder.
     check(WRITER, "fsync", 9);
 }
 
 #[test]
 fn a_kill_at_any_rename_of_a_chunk_leaves_whole_files_and_true_rows() {
-    // Which of them there are depends on the processor.
+    // Which of these calls exist depends on the processor.
     check(WRITER, "?rename,renameat,renameat2", 4);
 }
 
 #[test]
 fn a_kill_at_any_fsync_of_the_database_leaves_whole_files_and_true_rows() {
-    // The question, the answer, and the row of each chunk.
+    // One each for the question, the answer, and the row of each chunk.
     check(DATABASE, "fsync", 6);
 }
 
-/// Kills at each of the `calls` of a place, of which there are at least `num_least`.
-fn check(place: Place, calls: &str, num_least: usize) {
-    let mut met = BTreeSet::new();
+/// Kills at each of the `calls` that `watched` counts, of which there must be at least `num_least`.
+fn check(watched: Watched, calls: &str, num_least: usize) {
+    // Numbers of calls that were done before a kill.
+    let mut covered = BTreeSet::new();
     let mut when = 1;
     for _ in 0..MAX_RUNS {
-        let (num_done, is_killed) = run(place, calls, when);
-        let wanted = (0..).find(|num_done| !met.contains(num_done)).unwrap_or(0);
+        let (num_done, is_killed) = run(watched, calls, when);
+        let wanted = (0..).find(|num_done| !covered.contains(num_done)).unwrap_or(0);
         if !is_killed && num_done <= wanted {
-            assert!(num_done >= num_least, "only {num_done} of {calls} were met");
+            assert!(num_done >= num_least, "the victim made only {num_done} calls of {calls}");
             return;
         }
         if is_killed {
-            met.insert(num_done);
+            covered.insert(num_done);
         }
-        // The thread also writes to wake others, now and then. strace counts such a call too, so
-        // that one of ours may be passed over.
+        // strace counts every call of the thread. Now and then it also writes to wake another thread;
+        // then a counted call is skipped, and has to be tried again with a smaller n.
         when = if is_killed && num_done <= wanted { when + 1 } else { when - 1 };
     }
-    panic!("not every one of {calls} was met in {MAX_RUNS} runs, only those after {met:?} others");
+    panic!("{MAX_RUNS} runs did not kill at every one of {calls}, only after {covered:?} calls");
 }
 
-/// Lets a victim write the chunks of a conversation in a fresh folder, to be killed as it enters the
-/// n-th of `calls`, and checks what is left. Returns how many of those at the place were done, and
-/// whether it was killed.
-fn run(place: Place, calls: &str, when: usize) -> (usize, bool) {
-    let desk = Desk::new();
+/// Lets a victim write the chunks of a conversation in a new data folder, kills it as it enters the
+/// call number `when`, and checks the state after that. Returns how many of the counted calls were
+/// done, and whether it was killed.
+fn run(watched: Watched, calls: &str, when: usize) -> (usize, bool) {
+    let home = TestHome::new();
     let question = "granite, basalt, slate and marble; ".repeat(8);
-    let mut victim = Victim::start(desk.home(), "steps", "new", 8, &question);
-    let Some(Line::Conversation(conversation)) = victim.next() else {
-        panic!("the victim names its conversation")
-    };
-    let log = desk.home().join("strace.log");
+    let mut victim = Victim::start(home.path(), "steps", "new", 8, &question);
+    let conversation = victim.conversation();
+    let log = home.path().join("strace.log");
     let mut strace = attach(
-        thread(&victim, place.thread),
+        thread(&victim, watched.thread),
         &[
             "-e".to_owned(),
             format!("trace={calls}"),
@@ -94,8 +93,8 @@ fn run(place: Place, calls: &str, when: usize) -> (usize, bool) {
         ],
     );
     victim.begin();
-    let mut facts = Facts::default();
-    let turns = facts.0.entry(conversation.clone()).or_default();
+    let mut acknowledged = Acknowledged::default();
+    let turns = acknowledged.turns.entry(conversation.clone()).or_default();
     while let Some(line) = victim.next() {
         Turn::note(turns, &line);
     }
@@ -105,10 +104,18 @@ fn run(place: Place, calls: &str, when: usize) -> (usize, bool) {
     assert!(is_killed || status.success(), "the victim ended with {status}");
 
     let log = fs::read_to_string(log).unwrap();
-    let is_done = |line: &&str| line.contains(place.files) && !line.ends_with("= ?");
+    let is_done = |line: &&str| line.contains(watched.path_part) && !line.ends_with("= ?");
     let num_done = log.lines().filter(is_done).count();
-    let kill = format!("a kill at {calls} number {when}, after {num_done} of {}", place.files);
-    check_what_is_left(&desk, &mut facts, &conversation, &question, &mut BTreeSet::new(), &kill);
+    let kill =
+        format!("a kill at {calls} number {when}, after {num_done} of {}", watched.path_part);
+    check_after_kill(
+        &home,
+        &mut acknowledged,
+        &conversation,
+        &question,
+        &mut BTreeSet::new(),
+        &kill,
+    );
     (num_done, is_killed)
 }
 
@@ -134,16 +141,16 @@ fn attach(thread: String, arguments: &[String]) -> Child {
     let mut strace = command.spawn().unwrap_or_else(|error| {
         panic!("this test needs strace (`apt-get install strace`): {error}")
     });
-    let mut said = String::new();
+    let mut output = String::new();
     let mut stderr = BufReader::new(strace.stderr.take().unwrap());
-    while !said.contains(" attached") {
-        let num_read = stderr.read_line(&mut said).unwrap();
+    while !output.contains(" attached") {
+        let num_read = stderr.read_line(&mut output).unwrap();
         assert!(
             num_read > 0,
-            "this test needs the right to trace its own processes (ptrace), which this system refuses: {said}"
+            "this test needs the right to trace its own processes (ptrace), which this system refuses: {output}"
         );
     }
-    // What it says later must not stop it.
+    // If nobody read its later output, strace would block.
     std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
     strace
 }
