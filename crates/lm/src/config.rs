@@ -86,6 +86,34 @@ pub fn check_positive(name: &'static str, value: f64) -> Result<f32, LmError> {
     Err(LmError::Config { name, value: format!("{value:?}"), allowed })
 }
 
+/// Checks config.json's `layer_types` for an architecture without sliding windows and recurrent
+/// layers. Fails on the first type other than `full_attention`; a config without the key passes.
+pub fn check_full_attention(layer_types: Option<&[String]>) -> Result<(), LmError> {
+    let Some(other) = layer_types.into_iter().flatten().find(|kind| *kind != "full_attention")
+    else {
+        return Ok(());
+    };
+    Err(LmError::Config {
+        name: "layer_types",
+        value: other.clone(),
+        allowed: "only layers of the type full_attention are supported for this architecture"
+            .to_owned(),
+    })
+}
+
+/// A RoPE entry that an architecture needs: `value`, or the entry of that name in `rope_parameters`,
+/// where newer configs put all of them. Fails if both are missing, and unless the number is above 0.
+pub fn check_rope_entry(
+    name: &'static str,
+    value: Option<f64>,
+    rope_parameters: Option<&serde_json::Value>,
+) -> Result<f32, LmError> {
+    let value = value.or_else(|| rope_parameters?.get(name)?.as_f64());
+    let allowed = "this architecture needs it, there or in rope_parameters".to_owned();
+    let missing = LmError::Config { name, value: "nothing".to_owned(), allowed };
+    check_positive(name, value.ok_or(missing)?)
+}
+
 /// The settings of a quantized matrix, in MLX's affine mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quantization {

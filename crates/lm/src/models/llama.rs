@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::LmError;
 use crate::cache::{AttentionStep, KvCache, LayerCache};
-use crate::config::check_range;
+use crate::config::{check_full_attention, check_heads, check_positive, check_range};
 use crate::ffi;
 use crate::models::Architecture;
 use crate::nn::{Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, SwiGlu, attention};
@@ -76,63 +76,24 @@ struct Shape {
 
 impl Shape {
     fn check(args: &ModelArgs) -> Result<Self, LmError> {
-        let heads = check_range("num_attention_heads", args.num_attention_heads, 1..=1024)?;
-        let kv_heads = check_range(
-            "num_key_value_heads",
+        let (heads, kv_heads) = check_heads(
+            args.num_attention_heads,
             args.num_key_value_heads.unwrap_or(args.num_attention_heads),
-            1..=1024,
         )?;
-        let hidden = check_range("hidden_size", args.hidden_size, 1..=1 << 17)?;
-        if heads % kv_heads != 0 {
-            let allowed = format!("it must divide num_attention_heads = {heads}");
-            return Err(LmError::Config {
-                name: "num_key_value_heads",
-                value: kv_heads.to_string(),
-                allowed,
-            });
-        }
+        check_full_attention(args.layer_types.as_deref())?;
+        check_positive("rope_theta", args.rope_theta)?;
         let head_dim = args.head_dim.unwrap_or(args.hidden_size / i64::from(heads));
-        let number = |name, value: f64, allowed: &str| {
-            // The number is used as an f32.
-            let is_positive = (value as f32).is_finite() && value as f32 > 0.0;
-            let error = || LmError::Config {
-                name,
-                value: format!("{value:?}"),
-                allowed: allowed.to_owned(),
-            };
-            is_positive.then_some(value as f32).ok_or_else(error)
-        };
-        if let Some(other) =
-            args.layer_types.iter().flatten().find(|kind| *kind != "full_attention")
-        {
-            let allowed =
-                "only layers of the type full_attention are supported for this architecture"
-                    .to_owned();
-            return Err(LmError::Config { name: "layer_types", value: other.clone(), allowed });
-        }
-        number(
-            "rope_theta",
-            args.rope_theta,
-            "it must be a number above 0 that single precision can hold",
-        )?;
+        let context = args.max_position_embeddings;
         Ok(Shape {
-            hidden,
+            hidden: check_range("hidden_size", args.hidden_size, 1..=1 << 17)?,
             heads,
             kv_heads,
             head_dim: check_range("head_dim", head_dim, 2..=4096)?,
             layers: check_range("num_hidden_layers", args.num_hidden_layers, 1..=1024)?,
             intermediate: check_range("intermediate_size", args.intermediate_size, 1..=1 << 20)?,
             vocab: check_range("vocab_size", args.vocab_size, 1..=1 << 22)?,
-            context: check_range(
-                "max_position_embeddings",
-                args.max_position_embeddings,
-                1..=1 << 26,
-            )?,
-            eps: number(
-                "rms_norm_eps",
-                args.rms_norm_eps,
-                "it must be a number above 0 that single precision can hold",
-            )?,
+            context: check_range("max_position_embeddings", context, 1..=1 << 26)?,
+            eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
         })
     }
 }

@@ -6,7 +6,9 @@ use serde::Deserialize;
 
 use crate::LmError;
 use crate::cache::{AttentionStep, KvCache, LayerCache};
-use crate::config::{check_heads, check_positive, check_range};
+use crate::config::{
+    check_full_attention, check_heads, check_positive, check_range, check_rope_entry,
+};
 use crate::models::Architecture;
 use crate::nn::{
     Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, SwiGlu, attention, split_heads,
@@ -55,27 +57,8 @@ pub(super) struct Shape {
 impl Shape {
     pub fn check(args: &ModelArgs) -> Result<Self, LmError> {
         let (heads, kv_heads) = check_heads(args.num_attention_heads, args.num_key_value_heads)?;
-        if let Some(other) =
-            args.layer_types.iter().flatten().find(|kind| *kind != "full_attention")
-        {
-            let allowed =
-                "only layers of the type full_attention are supported for this architecture"
-                    .to_owned();
-            return Err(LmError::Config { name: "layer_types", value: other.clone(), allowed });
-        }
-        // Newer configs put both RoPE entries under rope_parameters.
-        let nested = args.rope_parameters.as_ref().filter(|parameters| !parameters.is_null());
-        let rope_theta = args
-            .rope_theta
-            .or_else(|| nested.and_then(|parameters| parameters.get("rope_theta")?.as_f64()));
-        let Some(rope_theta) = rope_theta else {
-            let allowed = "this architecture needs it, there or in rope_parameters".to_owned();
-            return Err(LmError::Config {
-                name: "rope_theta",
-                value: "nothing".to_owned(),
-                allowed,
-            });
-        };
+        check_full_attention(args.layer_types.as_deref())?;
+        let rope_parameters = args.rope_parameters.as_ref();
         Ok(Shape {
             hidden: check_range("hidden_size", args.hidden_size, 1..=1 << 17)?,
             layers: check_range("num_hidden_layers", args.num_hidden_layers, 1..=1024)?,
@@ -94,10 +77,8 @@ impl Shape {
                 1..=1 << 26,
             )?,
             eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
-            rope_theta: check_positive("rope_theta", rope_theta)?,
-            rope_scaling: RopeScaling::parse(
-                args.rope_scaling.as_ref().filter(|scaling| !scaling.is_null()).or(nested),
-            )?,
+            rope_theta: check_rope_entry("rope_theta", args.rope_theta, rope_parameters)?,
+            rope_scaling: RopeScaling::parse(args.rope_scaling.as_ref().or(rope_parameters))?,
         })
     }
 }

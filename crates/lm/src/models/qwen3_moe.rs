@@ -37,9 +37,9 @@ struct Experts {
     per_token: i32,
     intermediate: i32,
     norm_topk_prob: bool,
-    /// Every n-th layer has experts,
+    /// Every layer whose number (from 1) is divisible by this has experts.
     step: i32,
-    /// except for these.
+    /// Layers (from 0) that have none nevertheless.
     mlp_only_layers: Vec<i64>,
 }
 

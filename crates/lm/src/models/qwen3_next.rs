@@ -2,18 +2,21 @@
 //! fourth full attention; a mixture of experts with one shared expert. Reference: mlx-lm's
 //! qwen3_next.py.
 
+#[cfg(test)]
+mod tests;
+
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, fast, ops};
 use serde::Deserialize;
 
 use crate::LmError;
 use crate::cache::{ArraysCache, AttentionStep, KvCache, LayerCache};
-use crate::config::{check_heads, check_positive, check_range};
+use crate::config::{check_heads, check_positive, check_range, check_rope_entry};
 use crate::ffi;
 use crate::models::Architecture;
 use crate::nn::{
-    Embedding, FusedLinear, GatedDelta, Linear, RmsNorm, Rope, RopeScaling, SwiGlu, SwitchGlu,
-    attention, route, split_heads,
+    Embedding, FusedLinear, GatedDelta, Linear, RmsNorm, Rope, RopeScaling, ShortConv, SwiGlu,
+    SwitchGlu, attention, route, split_heads,
 };
 use crate::weights::{Layer, Weights};
 
@@ -76,7 +79,7 @@ struct Shape {
     rotary_dim: i32,
     rope_theta: f32,
     rope_scaling: RopeScaling,
-    /// Every n-th layer has full attention.
+    /// Layers whose number (from 1) is divisible by this have full attention.
     full_attention_interval: i32,
     linear: LinearShape,
     experts: Experts,
@@ -103,23 +106,14 @@ struct Experts {
     intermediate: i32,
     shared_intermediate: i32,
     norm_topk_prob: bool,
-    /// Every n-th layer has experts,
+    /// Every layer whose number (from 1) is divisible by this has experts.
     step: i32,
-    /// except for these.
+    /// Layers (from 0) that have none nevertheless.
     mlp_only_layers: Vec<i64>,
 }
 
-impl Experts {
-    fn are_in(&self, layer: i32) -> bool {
-        self.count > 0
-            && (layer + 1) % self.step == 0
-            && !self.mlp_only_layers.contains(&i64::from(layer))
-    }
-}
-
-impl Shape {
+impl LinearShape {
     fn check(args: &ModelArgs) -> Result<Self, LmError> {
-        let (heads, kv_heads) = check_heads(args.num_attention_heads, args.num_key_value_heads)?;
         let value_heads =
             check_range("linear_num_value_heads", args.linear_num_value_heads, 1..=1024)?;
         let key_heads = check_range("linear_num_key_heads", args.linear_num_key_heads, 1..=1024)?;
@@ -131,45 +125,69 @@ impl Shape {
                 allowed,
             });
         }
-        let layers = check_range("num_hidden_layers", args.num_hidden_layers, 1..=1024)?;
-        let full_attention_interval = check_range(
-            "full_attention_interval",
-            args.full_attention_interval,
-            1..=i64::from(layers),
-        )?;
-        for (index, kind) in args.layer_types.iter().flatten().enumerate() {
-            let attends = (index as i32 + 1) % full_attention_interval == 0;
-            if kind != if attends { "full_attention" } else { "linear_attention" } {
-                let allowed = format!(
-                    "every layer whose number is divisible by {full_attention_interval}, and no other, must attend"
-                );
-                return Err(LmError::Config { name: "layer_types", value: kind.clone(), allowed });
-            }
-        }
-        // Newer configs put all RoPE entries under rope_parameters.
-        let nested = args.rope_parameters.as_ref().filter(|parameters| !parameters.is_null());
-        let rope = |name: &'static str, outside: Option<f64>| {
-            let value =
-                outside.or_else(|| nested.and_then(|parameters| parameters.get(name)?.as_f64()));
-            let allowed = "this architecture needs it, there or in rope_parameters".to_owned();
-            check_positive(
-                name,
-                value.ok_or(LmError::Config { name, value: "nothing".to_owned(), allowed })?,
-            )
-        };
-        let head_dim = check_range("head_dim", args.head_dim, 2..=4096)?;
-        let partial_rotary_factor = rope("partial_rotary_factor", args.partial_rotary_factor)?;
-        let rotary_dim = (head_dim as f32 * partial_rotary_factor) as i32;
-        if rotary_dim < 2 || rotary_dim > head_dim || rotary_dim % 2 != 0 {
-            let allowed = format!("it must make an even number up to head_dim = {head_dim} of it");
-            return Err(LmError::Config {
-                name: "partial_rotary_factor",
-                value: partial_rotary_factor.to_string(),
-                allowed,
-            });
-        }
+        let (key_dim, value_dim) = (args.linear_key_head_dim, args.linear_value_head_dim);
+        Ok(LinearShape {
+            key_heads,
+            value_heads,
+            key_dim: check_range("linear_key_head_dim", key_dim, 1..=4096)?,
+            value_dim: check_range("linear_value_head_dim", value_dim, 1..=4096)?,
+            kernel: check_range("linear_conv_kernel_dim", args.linear_conv_kernel_dim, 2..=64)?,
+        })
+    }
+
+    /// The total width of queries, keys and values.
+    fn channels(&self) -> i32 {
+        2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+    }
+}
+
+impl Experts {
+    fn check(args: &ModelArgs) -> Result<Self, LmError> {
         let count = check_range("num_experts", args.num_experts, 0..=1 << 16)?;
+        let max_per_token = i64::from(count.max(1));
+        let (intermediate, shared_intermediate) =
+            (args.moe_intermediate_size, args.shared_expert_intermediate_size);
+        Ok(Experts {
+            count,
+            per_token: check_range(
+                "num_experts_per_tok",
+                args.num_experts_per_tok,
+                1..=max_per_token,
+            )?,
+            intermediate: check_range("moe_intermediate_size", intermediate, 1..=1 << 20)?,
+            shared_intermediate: check_range(
+                "shared_expert_intermediate_size",
+                shared_intermediate,
+                1..=1 << 20,
+            )?,
+            norm_topk_prob: args.norm_topk_prob,
+            step: check_range("decoder_sparse_step", args.decoder_sparse_step, 1..=1024)?,
+            mlp_only_layers: args.mlp_only_layers.clone(),
+        })
+    }
+
+    fn are_in(&self, layer: i32) -> bool {
+        self.count > 0
+            && (layer + 1) % self.step == 0
+            && !self.mlp_only_layers.contains(&i64::from(layer))
+    }
+}
+
+impl Shape {
+    fn check(args: &ModelArgs) -> Result<Self, LmError> {
+        let (heads, kv_heads) = check_heads(args.num_attention_heads, args.num_key_value_heads)?;
+        let linear = LinearShape::check(args)?;
+        let layers = check_range("num_hidden_layers", args.num_hidden_layers, 1..=1024)?;
+        let interval = args.full_attention_interval;
+        let full_attention_interval =
+            check_range("full_attention_interval", interval, 1..=i64::from(layers))?;
+        check_layer_types(args, full_attention_interval)?;
+        let head_dim = check_range("head_dim", args.head_dim, 2..=4096)?;
+        let rotary_dim = check_rotary_dim(args, head_dim)?;
+        let rope_parameters = args.rope_parameters.as_ref();
+        let context = args.max_position_embeddings;
         Ok(Shape {
+            experts: Experts::check(args)?,
             hidden: check_range("hidden_size", args.hidden_size, 1..=1 << 17)?,
             layers,
             intermediate: check_range("intermediate_size", args.intermediate_size, 1..=1 << 20)?,
@@ -178,49 +196,12 @@ impl Shape {
             head_dim,
             attention_bias: args.attention_bias,
             rotary_dim,
-            rope_theta: rope("rope_theta", args.rope_theta)?,
-            rope_scaling: RopeScaling::parse(
-                args.rope_scaling.as_ref().filter(|scaling| !scaling.is_null()).or(nested),
-            )?,
+            rope_theta: check_rope_entry("rope_theta", args.rope_theta, rope_parameters)?,
+            rope_scaling: RopeScaling::parse(args.rope_scaling.as_ref().or(rope_parameters))?,
             full_attention_interval,
-            linear: LinearShape {
-                key_heads,
-                value_heads,
-                key_dim: check_range("linear_key_head_dim", args.linear_key_head_dim, 1..=4096)?,
-                value_dim: check_range(
-                    "linear_value_head_dim",
-                    args.linear_value_head_dim,
-                    1..=4096,
-                )?,
-                kernel: check_range("linear_conv_kernel_dim", args.linear_conv_kernel_dim, 2..=64)?,
-            },
-            experts: Experts {
-                count,
-                per_token: check_range(
-                    "num_experts_per_tok",
-                    args.num_experts_per_tok,
-                    1..=i64::from(count.max(1)),
-                )?,
-                intermediate: check_range(
-                    "moe_intermediate_size",
-                    args.moe_intermediate_size,
-                    1..=1 << 20,
-                )?,
-                shared_intermediate: check_range(
-                    "shared_expert_intermediate_size",
-                    args.shared_expert_intermediate_size,
-                    1..=1 << 20,
-                )?,
-                norm_topk_prob: args.norm_topk_prob,
-                step: check_range("decoder_sparse_step", args.decoder_sparse_step, 1..=1024)?,
-                mlp_only_layers: args.mlp_only_layers.clone(),
-            },
+            linear,
             vocab: check_range("vocab_size", args.vocab_size, 1..=1 << 22)?,
-            context: check_range(
-                "max_position_embeddings",
-                args.max_position_embeddings,
-                1..=1 << 26,
-            )?,
+            context: check_range("max_position_embeddings", context, 1..=1 << 26)?,
             eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
         })
     }
@@ -228,6 +209,32 @@ impl Shape {
     fn attends(&self, layer: i32) -> bool {
         (layer + 1) % self.full_attention_interval == 0
     }
+}
+
+/// Fails unless the listed layer types, if there are any, are those that the interval gives.
+fn check_layer_types(args: &ModelArgs, full_attention_interval: i32) -> Result<(), LmError> {
+    for (index, kind) in args.layer_types.iter().flatten().enumerate() {
+        let attends = (index as i32 + 1) % full_attention_interval == 0;
+        if kind != if attends { "full_attention" } else { "linear_attention" } {
+            let allowed = format!(
+                "every layer whose number is divisible by {full_attention_interval}, and no other, must attend"
+            );
+            return Err(LmError::Config { name: "layer_types", value: kind.clone(), allowed });
+        }
+    }
+    Ok(())
+}
+
+/// How many numbers of each head RoPE rotates.
+fn check_rotary_dim(args: &ModelArgs, head_dim: i32) -> Result<i32, LmError> {
+    const NAME: &str = "partial_rotary_factor";
+    let factor = check_rope_entry(NAME, args.partial_rotary_factor, args.rope_parameters.as_ref())?;
+    let rotary_dim = (head_dim as f32 * factor) as i32;
+    if rotary_dim < 2 || rotary_dim > head_dim || rotary_dim % 2 != 0 {
+        let allowed = format!("it must make an even number up to head_dim = {head_dim} of it");
+        return Err(LmError::Config { name: NAME, value: factor.to_string(), allowed });
+    }
+    Ok(rotary_dim)
 }
 
 /// The layout of the checkpoint.
@@ -499,8 +506,8 @@ struct GatedDeltaNet {
     /// Queries, keys and values concatenated; the output's gate z; b, which gives beta; a, which
     /// gives the decay.
     projections: FusedLinear,
-    /// f32 `[K, C]`, so that everything from here to the output's norm is computed in f32.
-    conv_weight: Array,
+    /// Returns f32, so that everything from here to the output's norm is computed in f32.
+    conv: ShortConv,
     query_scale: Array, // [Dk]
     key_scale: Array,   // [Dk]
     decay_scale: Array, // f32 [Hv]: −exp(A_log)
@@ -513,37 +520,19 @@ struct GatedDeltaNet {
 /// Avoids division by zero when a vector of zeros is normalized.
 const NORM_EPS: f32 = 1e-6;
 
+/// The slots of a [`GatedDeltaNet`]'s cache.
+const CONV_SLOT: usize = 0;
+const STATE_SLOT: usize = 1;
+
 impl GatedDeltaNet {
     fn load(layer: &mut Layer, shape: &Shape, layout: Layout) -> Result<Self, LmError> {
-        let (hidden, linear) = (shape.hidden, shape.linear);
-        let LinearShape { key_heads, value_heads, key_dim, value_dim, kernel } = linear;
-        let sharing = value_heads / key_heads;
-        // The checkpoint groups q, k, v and z by key head, and likewise b and a.
-        let widths = [key_dim, key_dim, sharing * value_dim, sharing * value_dim];
-        let in_proj_qkvz = Linear::load(
-            &mut layer.layer("in_proj_qkvz"),
-            hidden,
-            key_heads * widths.iter().sum::<i32>(),
-            false,
-        )?;
-        let in_proj_ba =
-            Linear::load(&mut layer.layer("in_proj_ba"), hidden, 2 * value_heads, false)?;
-        let [q, k, v, z] = [0, 1, 2, 3].map(|part| part_of_each(&widths, part, key_heads));
-        let [b, a] = [0, 1].map(|part| part_of_each(&[sharing, sharing], part, key_heads));
-        let projections = vec![
-            in_proj_qkvz.select_outputs(&[q, k, v].concat())?,
-            in_proj_qkvz.select_outputs(&z)?,
-            in_proj_ba.select_outputs(&b)?,
-            in_proj_ba.select_outputs(&a)?,
-        ];
-        let channels = 2 * key_heads * key_dim + value_heads * value_dim;
+        let linear = shape.linear;
+        let LinearShape { value_heads, key_dim, value_dim, kernel, .. } = linear;
+        let projections = GatedDeltaNet::load_projections(layer, shape)?;
         let conv_shape = match layout {
-            Layout::Mlx => [channels, kernel, 1],
-            Layout::HuggingFace => [channels, 1, kernel],
+            Layout::Mlx => [linear.channels(), kernel, 1],
+            Layout::HuggingFace => [linear.channels(), 1, kernel],
         };
-        let conv_weight =
-            ops::reshape(layer.layer("conv1d").take("weight", &conv_shape)?, &[channels, kernel])?;
-        let conv_weight = conv_weight.as_dtype(Dtype::Float32)?.transpose()?.contiguous()?;
         let decay_scale = ops::negative(ops::exp(
             layer.take("A_log", &[value_heads])?.as_dtype(Dtype::Float32)?,
         )?)?;
@@ -551,13 +540,17 @@ impl GatedDeltaNet {
         let scale = (key_dim as f32).powf(-0.5);
         let everywhere =
             |number: f32| Array::from_slice(&vec![number; key_dim as usize], &[key_dim]);
-        let out_proj =
-            Linear::load(&mut layer.layer("out_proj"), value_heads * value_dim, hidden, false)?;
+        let out_proj = Linear::load(
+            &mut layer.layer("out_proj"),
+            value_heads * value_dim,
+            shape.hidden,
+            false,
+        )?;
         out_proj.eval()?;
-        mlx_rs::transforms::eval([&conv_weight, &decay_scale, &dt_bias])?;
+        mlx_rs::transforms::eval([&decay_scale, &dt_bias])?;
         Ok(GatedDeltaNet {
-            projections: FusedLinear::new(projections)?,
-            conv_weight,
+            projections,
+            conv: ShortConv::load(&mut layer.layer("conv1d"), &conv_shape)?,
             query_scale: everywhere(scale * scale),
             key_scale: everywhere(scale),
             decay_scale,
@@ -567,6 +560,30 @@ impl GatedDeltaNet {
             out_proj,
             shape: linear,
         })
+    }
+
+    /// The checkpoint groups q, k, v and z by key head, and likewise b and a; here the groups are
+    /// taken apart.
+    fn load_projections(layer: &mut Layer, shape: &Shape) -> Result<FusedLinear, LmError> {
+        let LinearShape { key_heads, value_heads, key_dim, value_dim, .. } = shape.linear;
+        let sharing = value_heads / key_heads;
+        let widths = [key_dim, key_dim, sharing * value_dim, sharing * value_dim];
+        let in_proj_qkvz = Linear::load(
+            &mut layer.layer("in_proj_qkvz"),
+            shape.hidden,
+            key_heads * widths.iter().sum::<i32>(),
+            false,
+        )?;
+        let in_proj_ba =
+            Linear::load(&mut layer.layer("in_proj_ba"), shape.hidden, 2 * value_heads, false)?;
+        let [q, k, v, z] = [0, 1, 2, 3].map(|part| part_of_each(&widths, part, key_heads));
+        let [b, a] = [0, 1].map(|part| part_of_each(&[sharing, sharing], part, key_heads));
+        Ok(FusedLinear::new(vec![
+            in_proj_qkvz.select_outputs(&[q, k, v].concat())?,
+            in_proj_qkvz.select_outputs(&z)?,
+            in_proj_ba.select_outputs(&b)?,
+            in_proj_ba.select_outputs(&a)?,
+        ])?)
     }
 
     fn forward(
@@ -581,7 +598,7 @@ impl GatedDeltaNet {
                 x.shape()
             )));
         };
-        let LinearShape { key_heads, value_heads, key_dim, value_dim, .. } = self.shape;
+        let LinearShape { value_heads, value_dim, .. } = self.shape;
         let [mut qkv, z, b, a] = self.projections.forward_split(x)?;
         if let Some(mask) = mask {
             qkv = ops::select(
@@ -590,27 +607,9 @@ impl GatedDeltaNet {
                 Array::from_slice(&[0.0f32], &[1]).as_dtype(qkv.dtype())?,
             )?;
         }
-        let mixed = self.convolve(&qkv, cache)?; // f32 [B, L, C]
-
-        let heads = |from: i32, count: i32, dim: i32| {
-            let part = ffi::slice(&mixed, &[0, 0, from], &[batch, length, from + count * dim])?;
-            ops::reshape(part, &[batch, length, count, dim])
-        };
-        // Normalization to unit length by rms_norm; the factor between the two is in the scales.
-        let unit = |vectors: &Array, scale: &Array| {
-            fast::rms_norm(vectors, Some(scale), NORM_EPS / key_dim as f32)
-        };
-        let dt = ops::add(a, &self.dt_bias)?;
-        let softplus = ops::logaddexp(dt, Array::from_slice(&[0.0f32], &[1]))?;
-        let inputs = GatedDelta {
-            queries: unit(&heads(0, key_heads, key_dim)?, &self.query_scale)?,
-            keys: unit(&heads(key_heads * key_dim, key_heads, key_dim)?, &self.key_scale)?,
-            values: heads(2 * key_heads * key_dim, value_heads, value_dim)?,
-            decay: ops::exp(ops::multiply(softplus, &self.decay_scale)?)?,
-            beta: ops::sigmoid(b.as_dtype(Dtype::Float32)?)?,
-        };
-        let (outputs, state) = inputs.update(cache.get(1), mask)?;
-        cache.set(1, state);
+        let mixed = self.conv.forward(&qkv, cache, CONV_SLOT)?; // f32 [B, L, C]
+        let (outputs, state) = self.inputs(&mixed, b, a)?.update(cache.get(STATE_SLOT), mask)?;
+        cache.set(STATE_SLOT, state);
         cache.advance(length as usize);
 
         let z =
@@ -620,50 +619,28 @@ impl GatedDeltaNet {
         self.out_proj.forward(&ops::reshape(gated, &[batch, length, -1])?.as_dtype(x.dtype())?)
     }
 
-    /// Causal convolution of each channel over its last K inputs, then SiLU: `[B, L, C]` to f32 of
-    /// the same shape.
-    fn convolve(&self, qkv: &Array, cache: &mut ArraysCache) -> Result<Array, Exception> {
-        let (batch, length, channels, kept) =
-            (qkv.dim(0), qkv.dim(1), qkv.dim(2), self.shape.kernel - 1);
-        let before = match cache.get(0) {
-            Some(before) => before.clone(),
-            None => ops::zeros_dtype(&[batch, kept, channels], qkv.dtype())?,
+    /// The inputs of the gated delta rule from queries, keys and values `[B, L, C]` and the
+    /// projections b and a `[B, L, Hv]`.
+    fn inputs(&self, qkv: &Array, b: Array, a: Array) -> Result<GatedDelta, Exception> {
+        let LinearShape { key_heads, value_heads, key_dim, value_dim, .. } = self.shape;
+        let (batch, length) = (qkv.dim(0), qkv.dim(1));
+        let heads = |from: i32, count: i32, dim: i32| {
+            let part = ffi::slice(qkv, &[0, 0, from], &[batch, length, from + count * dim])?;
+            ops::reshape(part, &[batch, length, count, dim])
         };
-        let inputs = ops::concatenate(&[&before, qkv], 1)?; // [B, K - 1 + L, C]
-        let last = match cache.lengths() {
-            // Each row's state is taken at its own last token.
-            Some(lengths) => {
-                let ends = lengths.iter().map(|&own| own.clamp(0, length));
-                let positions: Vec<i32> = ends.flat_map(|end| end..end + kept).collect();
-                inputs.take_along_axis(Array::from_slice(&positions, &[batch, kept, 1]), 1)?
-            }
-            None => {
-                let last = ffi::slice(&inputs, &[0, length, 0], &[batch, length + kept, channels])?;
-                // A view would keep the inputs of the whole prompt in memory.
-                if length == 1 { last } else { last.contiguous()? }
-            }
+        // Normalization to unit length by rms_norm; the factor between the two is in the scales.
+        let unit = |vectors: &Array, scale: &Array| {
+            fast::rms_norm(vectors, Some(scale), NORM_EPS / key_dim as f32)
         };
-        cache.set(0, last);
-        let convolved = if length == 1 {
-            ops::multiply(&inputs, &self.conv_weight)?.sum_axis(1, true)?
-        } else {
-            // A sum of shifted products: on a CPU many times faster than MLX's convolution with one
-            // channel per group.
-            let inputs = inputs.as_dtype(Dtype::Float32)?;
-            let tap = |index: i32| {
-                let weight = ffi::slice(&self.conv_weight, &[index, 0], &[index + 1, channels])?;
-                ops::multiply(
-                    ffi::slice(&inputs, &[0, index, 0], &[batch, index + length, channels])?,
-                    weight,
-                )
-            };
-            let mut sum = tap(0)?;
-            for index in 1..self.shape.kernel {
-                sum = ops::add(sum, tap(index)?)?;
-            }
-            sum
-        };
-        ops::multiply(ops::sigmoid(&convolved)?, convolved)
+        let dt = ops::add(a, &self.dt_bias)?;
+        let softplus = ops::logaddexp(dt, Array::from_slice(&[0.0f32], &[1]))?;
+        Ok(GatedDelta {
+            queries: unit(&heads(0, key_heads, key_dim)?, &self.query_scale)?,
+            keys: unit(&heads(key_heads * key_dim, key_heads, key_dim)?, &self.key_scale)?,
+            values: heads(2 * key_heads * key_dim, value_heads, value_dim)?,
+            decay: ops::exp(ops::multiply(softplus, &self.decay_scale)?)?,
+            beta: ops::sigmoid(b.as_dtype(Dtype::Float32)?)?,
+        })
     }
 }
 
@@ -739,81 +716,5 @@ impl Mlp {
         let [gate, up] = self.gate_up_proj.forward_split(x)?;
         let activated = self.swiglu.forward(gate, up)?;
         self.down_proj.forward(&activated)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    /// Layers that attend and layers with experts in a config with these changes, of eight, or the
-    /// key that is refused.
-    fn check(changes: serde_json::Value, expected: Result<(&[i32], &[i32]), &str>) {
-        let mut config = json!({
-            "hidden_size": 32, "num_hidden_layers": 8, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "head_dim": 16, "rms_norm_eps": 1e-6, "vocab_size": 128, "max_position_embeddings": 4096, "rope_theta": 1e6,
-            "partial_rotary_factor": 0.25, "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
-            "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4, "num_experts": 8, "num_experts_per_tok": 2,
-            "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "decoder_sparse_step": 1, "norm_topk_prob": true,
-        });
-        for (name, value) in changes.as_object().expect("an object") {
-            config[name] = value.clone();
-        }
-        let args = ModelArgs::deserialize(&config).expect("arguments");
-        let found = Shape::check(&args).map_err(|error| match error {
-            LmError::Config { name, .. } => name,
-            other => panic!("{changes}: {other}"),
-        });
-        let layers = |shape: &Shape, is_wanted: &dyn Fn(&Shape, i32) -> bool| -> Vec<i32> {
-            (0..shape.layers).filter(|&layer| is_wanted(shape, layer)).collect()
-        };
-        let found = found.map(|shape| {
-            let attending = layers(&shape, &Shape::attends);
-            (attending, layers(&shape, &|shape, layer| shape.experts.are_in(layer)))
-        });
-        assert_eq!(
-            found,
-            expected.map(|(attending, sparse)| (attending.to_vec(), sparse.to_vec())),
-            "{changes}"
-        );
-    }
-
-    #[test]
-    fn the_config_says_which_layers_attend_and_which_have_experts() {
-        const ALL: &[i32] = &[0, 1, 2, 3, 4, 5, 6, 7];
-        check(json!({}), Ok((&[3, 7], ALL)));
-        check(json!({"full_attention_interval": 3}), Ok((&[2, 5], ALL)));
-        check(
-            json!({"full_attention_interval": 1, "num_experts": 0, "num_experts_per_tok": 1}),
-            Ok((ALL, &[])),
-        );
-        check(json!({"decoder_sparse_step": 2, "mlp_only_layers": [3]}), Ok((&[3, 7], &[1, 5, 7])));
-        check(
-            json!({"layer_types": ["linear_attention", "full_attention"], "full_attention_interval": 2}),
-            Ok((&[1, 3, 5, 7], ALL)),
-        );
-        let nested =
-            json!({"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5});
-        check(
-            json!({"rope_theta": null, "partial_rotary_factor": null, "rope_parameters": nested}),
-            Ok((&[3, 7], ALL)),
-        );
-    }
-
-    #[test]
-    fn what_cannot_be_computed_is_refused_by_name() {
-        check(json!({"num_key_value_heads": 3}), Err("num_key_value_heads"));
-        check(json!({"linear_num_key_heads": 3}), Err("linear_num_key_heads"));
-        check(json!({"linear_conv_kernel_dim": 1}), Err("linear_conv_kernel_dim"));
-        check(json!({"full_attention_interval": 9}), Err("full_attention_interval"));
-        check(json!({"full_attention_interval": 0}), Err("full_attention_interval"));
-        check(json!({"layer_types": ["full_attention"]}), Err("layer_types"));
-        check(json!({"partial_rotary_factor": 1.5}), Err("partial_rotary_factor"));
-        check(json!({"partial_rotary_factor": 0.2}), Err("partial_rotary_factor"));
-        check(json!({"partial_rotary_factor": null}), Err("partial_rotary_factor"));
-        check(json!({"num_experts_per_tok": 9}), Err("num_experts_per_tok"));
-        check(json!({"rope_theta": 0.0}), Err("rope_theta"));
     }
 }

@@ -8,6 +8,7 @@ mod gelu;
 mod linear;
 mod norm;
 mod rope;
+mod short_conv;
 mod swiglu;
 mod switch;
 
@@ -18,5 +19,6 @@ pub use gelu::GeluApprox;
 pub use linear::{FusedLinear, Linear};
 pub use norm::RmsNorm;
 pub use rope::{Rope, RopeScaling};
+pub use short_conv::ShortConv;
 pub use swiglu::SwiGlu;
 pub use switch::{SwitchGlu, route};
