@@ -67,6 +67,23 @@ impl Row {
         (self.num_sampled >= self.max_tokens).then_some(FinishReason::Length)
     }
 
+    /// Counts and reports a sampled token; returns why it ends the sequence, if it does.
+    /// `logprobs` `[1, V]` are those that it was sampled from.
+    fn report(
+        &mut self,
+        token: u32,
+        logprobs: Option<Array>,
+        step: &mut BatchStep,
+    ) -> Result<Option<FinishReason>, LmError> {
+        let reason = self.push(token);
+        let num_top = self.num_top_logprobs.unwrap_or(0);
+        let read =
+            |logprobs: Array| Logprobs::read(ops::reshape(&logprobs, &[-1])?, token, num_top);
+        let logprobs = logprobs.map(read).transpose()?;
+        step.tokens.push(BatchToken { id: self.id, token, logprobs, finish: None });
+        Ok(reason)
+    }
+
     fn random_sampler(&mut self) -> Option<&mut RandomSampler> {
         if let Sampler::Random(sampler) = &mut self.sampler { Some(sampler) } else { None }
     }
@@ -235,54 +252,27 @@ impl DecodeBatch {
         // A stop sequence is only known after the next pass has been launched; the length limit is
         // known before, so that pass is saved.
         let launches = !self.rows.iter().all(Row::is_at_limit);
-        let mut is_read = launches;
         let mut failed = Vec::new();
-        if launches {
-            match self.launch(model, &mut failed) {
-                // A pass over one row fails for that row only. Its layers may have read different
-                // numbers of tokens, so the caches cannot be used again.
-                Err(error) if self.rows.len() == 1 => {
-                    self.caches.clear();
-                    self.rows[0].tokens.clear();
-                    is_read = false;
-                    failed.push((0, error));
-                }
-                other => other?,
-            }
-        }
+        let is_read = launches && self.launch_or_fail(model, &mut failed)?;
         let tokens = inputs.try_as_slice::<u32>()?.to_vec();
         let (mut kept, mut leaving, mut ends) =
             (Vec::with_capacity(self.rows.len()), Vec::new(), Vec::new());
-        for index in 0..self.rows.len() {
+        for (index, logprobs) in logprobs.into_iter().enumerate() {
             let row = &mut self.rows[index];
-            let token = tokens[index];
             if is_read {
-                row.tokens.push(token);
+                row.tokens.push(tokens[index]);
             }
-            let failure = failed
-                .iter()
-                .position(|(failed, _)| *failed == index)
-                .map(|position| failed.swap_remove(position).1);
-            if was_sampled[index] {
-                let reason = row.push(token);
-                let logprobs = match &logprobs[index] {
-                    Some(logprobs) => Some(Logprobs::read(
-                        ops::reshape(logprobs, &[-1])?,
-                        token,
-                        row.num_top_logprobs.unwrap_or(0),
-                    )?),
-                    None => None,
-                };
-                let id = row.id;
-                step.tokens.push(BatchToken { id, token, logprobs, finish: None });
-                if let Some(reason) = reason {
-                    leaving.push(index);
-                    ends.push((step.tokens.len() - 1, reason));
-                    continue;
+            if was_sampled[index]
+                && let Some(reason) = row.report(tokens[index], logprobs, step)?
+            {
+                leaving.push(index);
+                ends.push((step.tokens.len() - 1, reason));
+                continue;
+            }
+            match failed.iter().position(|(failed, _)| *failed == index) {
+                Some(position) => {
+                    step.failed.push((self.rows[index].id, failed.swap_remove(position).1));
                 }
-            }
-            match failure {
-                Some(error) => step.failed.push((self.rows[index].id, error)),
                 None => kept.push(index),
             }
         }
@@ -292,6 +282,27 @@ impl DecodeBatch {
             step.tokens[position].finish = Some(BatchFinish { reason, caches, tokens });
         }
         Ok(())
+    }
+
+    /// Launches a pass and returns whether the caches will hold its inputs.
+    ///
+    /// A pass over one row fails for that row only. Its layers may have read different numbers of
+    /// tokens, so the caches cannot be used again.
+    fn launch_or_fail(
+        &mut self,
+        model: &Model,
+        failed: &mut Vec<(usize, LmError)>,
+    ) -> Result<bool, LmError> {
+        match self.launch(model, failed) {
+            Ok(()) => Ok(true),
+            Err(error) if self.rows.len() == 1 => {
+                self.caches.clear();
+                self.rows[0].tokens.clear();
+                failed.push((0, error));
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Builds and launches the pass over `inputs` and makes its samples the next inputs. Rows whose

@@ -30,14 +30,18 @@ pub struct CacheAssembler {
 
 #[derive(Debug)]
 enum LayerAssembly {
-    Tokens {
-        names: &'static [&'static str],
-        rows: Vec<Option<RowBuffer>>,
-        kind: TokenKind,
-        first: usize,
-    },
+    Tokens(TokenAssembly),
     State(Vec<Option<Array>>),
     List(Vec<LayerAssembly>),
+}
+
+/// Keys and values of the tokens from `first` on, in one buffer for each of `names`.
+#[derive(Debug)]
+struct TokenAssembly {
+    names: &'static [&'static str],
+    buffers: Vec<Option<RowBuffer>>,
+    kind: TokenKind,
+    first: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +49,13 @@ enum TokenKind {
     Kv,
     Rotating { max_size: usize },
     Quantized { group_size: i32, bits: i32 },
+}
+
+/// The range of tokens that a chunk state belongs to.
+#[derive(Debug, Clone, Copy)]
+struct ChunkRange {
+    start: usize,
+    stop: usize,
 }
 
 /// A buffer `[1, heads, capacity, width]` and how many of its tokens have been filled.
@@ -84,7 +95,8 @@ impl CacheAssembler {
         tensor: impl Fn(&str) -> Option<TensorSlice<'a>>,
     ) -> Result<(), LmError> {
         for (index, layer) in self.layers.iter_mut().enumerate() {
-            layer.add(&index.to_string(), self.num_tokens, start, stop, &tensor)?;
+            let range = ChunkRange { start, stop };
+            layer.add(&index.to_string(), self.num_tokens, range, &tensor)?;
         }
         Ok(())
     }
@@ -101,11 +113,9 @@ impl CacheAssembler {
 
 impl LayerAssembly {
     fn new(layout: &LayerLayout, num_tokens: usize) -> LayerAssembly {
-        let tokens = |names: &'static [&'static str], kind, first| LayerAssembly::Tokens {
-            names,
-            rows: names.iter().map(|_| None).collect(),
-            kind,
-            first,
+        let tokens = |names: &'static [&'static str], kind, first| {
+            let buffers = names.iter().map(|_| None).collect();
+            LayerAssembly::Tokens(TokenAssembly { names, buffers, kind, first })
         };
         match *layout {
             LayerLayout::Kv => tokens(&PLAIN, TokenKind::Kv, 0),
@@ -128,86 +138,13 @@ impl LayerAssembly {
         &mut self,
         path: &str,
         num_tokens: usize,
-        start: usize,
-        stop: usize,
+        range: ChunkRange,
         tensor: &impl Fn(&str) -> Option<TensorSlice<'a>>,
     ) -> Result<(), LmError> {
         match self {
-            LayerAssembly::Tokens { names, rows, kind, first } => {
-                // The tokens of this chunk that the layer needs.
-                let (from, to) = (start.max(*first), stop.min(num_tokens));
-                if from >= to {
-                    return Ok(());
-                }
-                for (index, (name, rows)) in names.iter().zip(rows).enumerate() {
-                    let name = format!("{name}.{path}");
-                    let part = tensor(&name).ok_or_else(|| refused(format!("it lacks {name}")))?;
-                    let [1, heads, held, width] = *part.shape else {
-                        return Err(refused(format!(
-                            "{name} is {:?}, and not one row of keys or values",
-                            part.shape
-                        )));
-                    };
-                    let is_packed = matches!(kind, TokenKind::Quantized { .. }) && index % 3 == 0; // scales and biases follow
-                    if is_packed != (part.dtype == Dtype::Uint32) {
-                        return Err(refused(format!("{name} holds {:?} numbers", part.dtype)));
-                    }
-                    // A ring may have overwritten the first tokens of the chunk.
-                    let held_from = stop
-                        .checked_sub(held)
-                        .filter(|&held_from| (start..=from).contains(&held_from));
-                    let held_from = held_from.ok_or_else(|| {
-                        refused(format!("{name} holds {held} tokens of {start} to {stop}"))
-                    })?;
-                    if part.bytes.len() != heads * held * width * dtype_bytes(part.dtype)
-                        || part.bytes.is_empty()
-                    {
-                        return Err(refused(format!(
-                            "{name} has {} bytes for {:?}",
-                            part.bytes.len(),
-                            part.shape
-                        )));
-                    }
-                    let rows = match rows {
-                        Some(rows) => rows,
-                        None => {
-                            let capacity = match kind {
-                                TokenKind::Kv | TokenKind::Quantized { .. } => {
-                                    round_up(num_tokens as i32 + 1) as usize
-                                }
-                                TokenKind::Rotating { .. } => num_tokens - *first,
-                            };
-                            let shape = [1, heads as i32, capacity as i32, width as i32];
-                            let buffer = ffi::ArrayBuffer::zeros(&shape, part.dtype)?;
-                            rows.insert(RowBuffer {
-                                buffer,
-                                dtype: part.dtype,
-                                heads,
-                                capacity,
-                                width,
-                                num_filled: 0,
-                            })
-                        }
-                    };
-                    if (rows.heads, rows.width, rows.dtype) != (heads, width, part.dtype) {
-                        return Err(refused(format!(
-                            "{name} is not of the shape that it has elsewhere"
-                        )));
-                    }
-                    let token_bytes = width * dtype_bytes(part.dtype);
-                    let bytes = rows.buffer.bytes_mut();
-                    for head in 0..heads {
-                        let source = (head * held + from - held_from) * token_bytes;
-                        let target = (head * rows.capacity + from - *first) * token_bytes;
-                        let length = (to - from) * token_bytes;
-                        bytes[target..target + length]
-                            .copy_from_slice(&part.bytes[source..source + length]);
-                    }
-                    rows.num_filled += to - from;
-                }
-            }
+            LayerAssembly::Tokens(tokens) => tokens.add(path, num_tokens, range, tensor)?,
             // A recurrent state is valid only at the position where generation continues.
-            LayerAssembly::State(slots) if stop == num_tokens => {
+            LayerAssembly::State(slots) if range.stop == num_tokens => {
                 for (slot, state) in slots.iter_mut().enumerate() {
                     let name = state_name(slot, path);
                     let part = tensor(&name).ok_or_else(|| refused(format!("it lacks {name}")))?;
@@ -218,7 +155,7 @@ impl LayerAssembly {
             LayerAssembly::State(_) => {}
             LayerAssembly::List(entries) => {
                 for (index, entry) in entries.iter_mut().enumerate() {
-                    entry.add(&entry_path(path, index), num_tokens, start, stop, tensor)?;
+                    entry.add(&entry_path(path, index), num_tokens, range, tensor)?;
                 }
             }
         }
@@ -227,50 +164,7 @@ impl LayerAssembly {
 
     fn finish(self, num_tokens: i32) -> Result<LayerCache, LmError> {
         Ok(match self {
-            LayerAssembly::Tokens { names, rows, kind, first } => {
-                let wanted = num_tokens as usize - first;
-                let mut arrays = Vec::with_capacity(rows.len());
-                for (name, rows) in names.iter().zip(rows) {
-                    let rows = rows.filter(|rows| rows.num_filled == wanted);
-                    arrays.push(
-                        rows.ok_or_else(|| refused(format!("not all of its {name} are there")))?
-                            .buffer
-                            .into_array()?,
-                    );
-                }
-                let mut arrays = arrays.into_iter();
-                let mut next = || {
-                    arrays.next().ok_or_else(|| refused("a layer has too few tensors".to_owned()))
-                };
-                match kind {
-                    TokenKind::Kv => {
-                        LayerCache::Kv(KvCache::from_buffers(next()?, next()?, num_tokens))
-                    }
-                    TokenKind::Rotating { max_size } => {
-                        LayerCache::Rotating(RotatingKvCache::from_temporal(
-                            max_size as i32,
-                            0,
-                            next()?,
-                            next()?,
-                            num_tokens,
-                        ))
-                    }
-                    TokenKind::Quantized { group_size, bits } => {
-                        let mut quantized = || {
-                            Ok::<_, LmError>(QuantizedArray {
-                                packed: next()?,
-                                scales: next()?,
-                                biases: next()?,
-                            })
-                        };
-                        let (keys, values) = (quantized()?, quantized()?);
-                        LayerCache::Quantized(
-                            QuantizedKvCache::new(group_size, bits)?
-                                .with_contents(keys, values, num_tokens),
-                        )
-                    }
-                }
-            }
+            LayerAssembly::Tokens(tokens) => tokens.finish(num_tokens)?,
             LayerAssembly::State(slots) => {
                 if slots.iter().any(Option::is_none) {
                     return Err(refused("it lacks a recurrent state".to_owned()));
@@ -279,20 +173,151 @@ impl LayerAssembly {
                 cache.advance(num_tokens as usize);
                 LayerCache::Arrays(cache)
             }
-            LayerAssembly::List(entries) => LayerCache::List(CacheList::new(
-                entries
-                    .into_iter()
-                    .map(|entry| entry.finish(num_tokens))
-                    .collect::<Result<_, _>>()?,
-            )),
+            LayerAssembly::List(entries) => {
+                let entries = entries.into_iter().map(|entry| entry.finish(num_tokens));
+                LayerCache::List(CacheList::new(entries.collect::<Result<_, _>>()?))
+            }
         })
+    }
+}
+
+impl TokenAssembly {
+    fn add<'a>(
+        &mut self,
+        path: &str,
+        num_tokens: usize,
+        range: ChunkRange,
+        tensor: &impl Fn(&str) -> Option<TensorSlice<'a>>,
+    ) -> Result<(), LmError> {
+        // The tokens of this chunk that the layer needs.
+        let needed =
+            ChunkRange { start: range.start.max(self.first), stop: range.stop.min(num_tokens) };
+        if needed.start >= needed.stop {
+            return Ok(());
+        }
+        let capacity = match self.kind {
+            TokenKind::Kv | TokenKind::Quantized { .. } => round_up(num_tokens as i32 + 1) as usize,
+            TokenKind::Rotating { .. } => num_tokens - self.first,
+        };
+        for (index, (name, buffer)) in self.names.iter().zip(&mut self.buffers).enumerate() {
+            let name = format!("{name}.{path}");
+            let part = tensor(&name).ok_or_else(|| refused(format!("it lacks {name}")))?;
+            // Scales and biases follow each packed tensor.
+            let is_packed = matches!(self.kind, TokenKind::Quantized { .. }) && index % 3 == 0;
+            if is_packed != (part.dtype == Dtype::Uint32) {
+                return Err(refused(format!("{name} holds {:?} numbers", part.dtype)));
+            }
+            let held_from = check_part(&name, &part, range, needed)?;
+            let buffer = match buffer {
+                Some(buffer) => buffer,
+                None => buffer.insert(RowBuffer::for_part(&part, capacity)?),
+            };
+            if (buffer.heads, buffer.width, buffer.dtype)
+                != (part.shape[1], part.shape[3], part.dtype)
+            {
+                return Err(refused(format!("{name} is not of the shape that it has elsewhere")));
+            }
+            buffer.fill(&part, held_from, needed, self.first);
+        }
+        Ok(())
+    }
+
+    fn finish(self, num_tokens: i32) -> Result<LayerCache, LmError> {
+        let num_wanted = num_tokens as usize - self.first;
+        let mut arrays = Vec::with_capacity(self.buffers.len());
+        for (name, buffer) in self.names.iter().zip(self.buffers) {
+            let buffer = buffer
+                .filter(|buffer| buffer.num_filled == num_wanted)
+                .ok_or_else(|| refused(format!("not all of its {name} are there")))?;
+            arrays.push(buffer.buffer.into_array()?);
+        }
+        let mut arrays = arrays.into_iter();
+        let mut next =
+            || arrays.next().ok_or_else(|| refused("a layer has too few tensors".to_owned()));
+        Ok(match self.kind {
+            TokenKind::Kv => LayerCache::Kv(KvCache::from_buffers(next()?, next()?, num_tokens)),
+            TokenKind::Rotating { max_size } => {
+                let (keys, values) = (next()?, next()?);
+                LayerCache::Rotating(RotatingKvCache::from_temporal(
+                    max_size as i32,
+                    0,
+                    keys,
+                    values,
+                    num_tokens,
+                ))
+            }
+            TokenKind::Quantized { group_size, bits } => {
+                let mut quantized = || {
+                    Ok::<_, LmError>(QuantizedArray {
+                        packed: next()?,
+                        scales: next()?,
+                        biases: next()?,
+                    })
+                };
+                let (keys, values) = (quantized()?, quantized()?);
+                let cache = QuantizedKvCache::new(group_size, bits)?;
+                LayerCache::Quantized(cache.with_contents(keys, values, num_tokens))
+            }
+        })
+    }
+}
+
+/// Checks that `part` is `[1, heads, tokens, width]`, has as many bytes, and holds the tokens
+/// `needed`. Returns the first token that it holds: a ring may have overwritten the first ones of
+/// the chunk, and the part ends with the chunk's last one.
+fn check_part(
+    name: &str,
+    part: &TensorSlice<'_>,
+    chunk: ChunkRange,
+    needed: ChunkRange,
+) -> Result<usize, LmError> {
+    let [1, heads, held, width] = *part.shape else {
+        return Err(refused(format!(
+            "{name} is {:?}, and not one row of keys or values",
+            part.shape
+        )));
+    };
+    let held_from = chunk
+        .stop
+        .checked_sub(held)
+        .filter(|&held_from| (chunk.start..=needed.start).contains(&held_from));
+    let Some(held_from) = held_from else {
+        let ChunkRange { start, stop } = chunk;
+        return Err(refused(format!("{name} holds {held} tokens of {start} to {stop}")));
+    };
+    let num_bytes = part.bytes.len();
+    if num_bytes != heads * held * width * ffi::item_size(part.dtype) || num_bytes == 0 {
+        return Err(refused(format!("{name} has {num_bytes} bytes for {:?}", part.shape)));
+    }
+    Ok(held_from)
+}
+
+impl RowBuffer {
+    /// A buffer of `capacity` tokens with the heads, width and type of `part` `[1, heads, _, width]`.
+    fn for_part(part: &TensorSlice<'_>, capacity: usize) -> Result<RowBuffer, LmError> {
+        let (heads, width) = (part.shape[1], part.shape[3]);
+        let shape = [1, heads as i32, capacity as i32, width as i32];
+        let buffer = ffi::ArrayBuffer::zeros(&shape, part.dtype)?;
+        Ok(RowBuffer { buffer, dtype: part.dtype, heads, capacity, width, num_filled: 0 })
+    }
+
+    /// Copies the tokens `needed` of `part`, whose first token is `held_from`, into this buffer,
+    /// whose first token is `first`.
+    fn fill(&mut self, part: &TensorSlice<'_>, held_from: usize, needed: ChunkRange, first: usize) {
+        let held = part.shape[2];
+        let num_tokens = needed.stop - needed.start;
+        let token_bytes = self.width * ffi::item_size(self.dtype);
+        let length = num_tokens * token_bytes;
+        let bytes = self.buffer.bytes_mut();
+        for head in 0..self.heads {
+            let source = (head * held + needed.start - held_from) * token_bytes;
+            let target = (head * self.capacity + needed.start - first) * token_bytes;
+            bytes[target..target + length].copy_from_slice(&part.bytes[source..source + length]);
+        }
+        self.num_filled += num_tokens;
     }
 }
 
 fn refused(what: String) -> LmError {
     LmError::ChunkState { what }
-}
-
-fn dtype_bytes(dtype: Dtype) -> usize {
-    ffi::item_size(dtype)
 }

@@ -245,18 +245,8 @@ impl EvaluatedLayer {
                 if num_tokens == stop && slots.iter().all(Option::is_some) =>
             {
                 chunk.has_state = true;
-                for (slot, array) in slots.iter().enumerate() {
-                    let Some(array) = array else { continue };
-                    let shape = array.shape().iter().map(|&length| length as usize).collect();
-                    let start = chunk.bytes.len();
-                    chunk.bytes.extend_from_slice(ffi::array_bytes(array)?);
-                    let range = start..chunk.bytes.len();
-                    chunk.tensors.push(StateTensor {
-                        name: state_name(slot, path),
-                        dtype: array.dtype(),
-                        shape,
-                        range,
-                    });
+                for (slot, array) in slots.iter().flatten().enumerate() {
+                    chunk.push_array(state_name(slot, path), array)?;
                 }
             }
             EvaluatedLayer::State(_) => *lacks_state = true,
@@ -284,6 +274,16 @@ impl EvaluatedLayer {
 }
 
 impl ChunkState {
+    /// Adds the whole `array`.
+    fn push_array(&mut self, name: String, array: &Array) -> Result<(), LmError> {
+        let shape = array.shape().iter().map(|&length| length as usize).collect();
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(ffi::array_bytes(array)?);
+        let range = start..self.bytes.len();
+        self.tensors.push(StateTensor { name, dtype: array.dtype(), shape, range });
+        Ok(())
+    }
+
     /// Adds the columns `start..stop` of `array` `[1, H, T, …]`.
     fn push_tokens(
         &mut self,

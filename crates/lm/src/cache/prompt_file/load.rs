@@ -162,95 +162,82 @@ impl Reading<'_> {
         let types: Vec<Dtype> =
             own.map_or(Vec::new(), |own| own.arrays().into_iter().map(Array::dtype).collect());
         let dtype = types.first().copied();
+        self.note_layer(layer);
         Ok(match layer {
             LayerState::Kv { buffers, offset } => {
-                self.note(CacheClass::Kv, &[*offset]);
-                LayerCache::Kv(match buffers {
-                    Some([keys, values]) => KvCache::from_buffers(
-                        self.buffer(keys, dtype)?,
-                        self.buffer(values, dtype)?,
-                        *offset as i32,
-                    ),
-                    None => KvCache::new(),
-                })
+                let held = self.keys_values(buffers, dtype)?;
+                LayerCache::Kv(held.map_or_else(KvCache::new, |(keys, values)| {
+                    KvCache::from_buffers(keys, values, *offset as i32)
+                }))
             }
             LayerState::Rotating { buffers, offset, keep, max_size, index } => {
-                self.note(CacheClass::Rotating, &[*offset, *keep, *max_size, *index]);
                 let (max_size, keep) = (*max_size as i32, *keep as i32);
-                LayerCache::Rotating(match buffers {
-                    Some([keys, values]) => {
-                        let (keys, values) =
-                            (self.buffer(keys, dtype)?, self.buffer(values, dtype)?);
-                        RotatingKvCache::from_buffers(
-                            max_size,
-                            keep,
-                            keys,
-                            values,
-                            *offset as i32,
-                            *index as i32,
-                        )?
+                let (offset, index) = (*offset as i32, *index as i32);
+                LayerCache::Rotating(match self.keys_values(buffers, dtype)? {
+                    Some((keys, values)) => {
+                        RotatingKvCache::from_buffers(max_size, keep, keys, values, offset, index)?
                     }
                     None => RotatingKvCache::new(max_size, keep),
                 })
             }
             LayerState::Quantized { buffers, offset, group_size, bits } => {
-                self.note(CacheClass::Quantized, &[*offset, *group_size as usize, *bits as usize]);
                 let cache = QuantizedKvCache::new(*group_size, *bits)?;
-                LayerCache::Quantized(match buffers {
-                    Some(buffers) => {
-                        let [keys, values] = buffers.as_ref();
-                        cache.with_contents(
-                            self.quantized(keys, dtype)?,
-                            self.quantized(values, dtype)?,
-                            *offset as i32,
-                        )
-                    }
+                LayerCache::Quantized(match buffers.as_deref() {
+                    Some([keys, values]) => cache.with_contents(
+                        self.quantized(keys, dtype)?,
+                        self.quantized(values, dtype)?,
+                        *offset as i32,
+                    ),
                     None => cache,
                 })
             }
             LayerState::Chunked { buffers, offset, chunk_size, start } => {
-                self.note(CacheClass::Chunked, &[*offset, *chunk_size, *start]);
-                LayerCache::Chunked(match buffers {
-                    Some([keys, values]) => {
-                        let (keys, values) =
-                            (self.buffer(keys, dtype)?, self.buffer(values, dtype)?);
-                        ChunkedKvCache::from_buffers(
-                            *chunk_size as i32,
-                            keys,
-                            values,
-                            *start as i32,
-                            *offset as i32,
-                        )
-                    }
-                    None => ChunkedKvCache::new(*chunk_size as i32),
+                let (chunk_size, start) = (*chunk_size as i32, *start as i32);
+                let held = self.keys_values(buffers, dtype)?;
+                LayerCache::Chunked(match held {
+                    Some((keys, values)) => ChunkedKvCache::from_buffers(
+                        chunk_size,
+                        keys,
+                        values,
+                        start,
+                        *offset as i32,
+                    ),
+                    None => ChunkedKvCache::new(chunk_size),
                 })
             }
             LayerState::Arrays(slots) => {
-                self.note(CacheClass::Arrays, &[slots.len()]);
                 let array = |(slot, tensor): (usize, &Option<TensorEntry>)| {
-                    tensor
-                        .as_ref()
-                        .map(|tensor| self.array(tensor, types.get(slot).copied()))
-                        .transpose()
+                    let tensor = tensor.as_ref();
+                    tensor.map(|tensor| self.array(tensor, types.get(slot).copied())).transpose()
                 };
-                LayerCache::Arrays(ArraysCache::from_slots(
-                    slots.iter().enumerate().map(array).collect::<Result<_, _>>()?,
-                ))
+                let slots = slots.iter().enumerate().map(array).collect::<Result<_, _>>()?;
+                LayerCache::Arrays(ArraysCache::from_slots(slots))
             }
-            LayerState::List(entries) => {
-                self.note(CacheClass::List, &[entries.len()]);
-                let own = |index: usize| {
-                    if let Some(LayerCache::List(own)) = own {
-                        own.entries().get(index)
-                    } else {
-                        None
-                    }
-                };
-                let entries =
-                    entries.iter().enumerate().map(|(index, entry)| self.cache(entry, own(index)));
-                LayerCache::List(CacheList::new(entries.collect::<Result<_, _>>()?))
-            }
+            LayerState::List(entries) => self.list(entries, own)?,
         })
+    }
+
+    fn list(
+        &mut self,
+        entries: &[LayerState],
+        own: Option<&LayerCache>,
+    ) -> Result<LayerCache, LmError> {
+        let own: &[LayerCache] = match own {
+            Some(LayerCache::List(own)) => own.entries(),
+            _ => &[],
+        };
+        let entries =
+            entries.iter().enumerate().map(|(index, entry)| self.cache(entry, own.get(index)));
+        Ok(LayerCache::List(CacheList::new(entries.collect::<Result<_, _>>()?)))
+    }
+
+    fn keys_values(
+        &mut self,
+        buffers: &Option<[KvBuffer; 2]>,
+        dtype: Option<Dtype>,
+    ) -> Result<Option<(Array, Array)>, LmError> {
+        let Some([keys, values]) = buffers else { return Ok(None) };
+        Ok(Some((self.buffer(keys, dtype)?, self.buffer(values, dtype)?)))
     }
 
     fn quantized(
@@ -295,11 +282,24 @@ impl Reading<'_> {
         array_of(bytes, shape, mlx_dtype(tensor.dtype), wanted)
     }
 
-    /// Adds a cache's class and scalars to the hash.
-    fn note(&mut self, class: CacheClass, numbers: &[usize]) {
-        if let Some(hasher) = &mut self.hasher {
-            hasher.update(format!("{} {numbers:?}\n", class.name()).as_bytes());
-        }
+    /// Adds the class and the scalars of a layer to the hash.
+    fn note_layer(&mut self, layer: &LayerState) {
+        let Some(hasher) = &mut self.hasher else { return };
+        let (class, numbers) = match layer {
+            LayerState::Kv { offset, .. } => (CacheClass::Kv, vec![*offset]),
+            LayerState::Rotating { offset, keep, max_size, index, .. } => {
+                (CacheClass::Rotating, vec![*offset, *keep, *max_size, *index])
+            }
+            LayerState::Quantized { offset, group_size, bits, .. } => {
+                (CacheClass::Quantized, vec![*offset, *group_size as usize, *bits as usize])
+            }
+            LayerState::Chunked { offset, chunk_size, start, .. } => {
+                (CacheClass::Chunked, vec![*offset, *chunk_size, *start])
+            }
+            LayerState::Arrays(slots) => (CacheClass::Arrays, vec![slots.len()]),
+            LayerState::List(entries) => (CacheClass::List, vec![entries.len()]),
+        };
+        hasher.update(format!("{} {numbers:?}\n", class.name()).as_bytes());
     }
 }
 

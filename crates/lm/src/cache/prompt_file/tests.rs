@@ -55,11 +55,11 @@ fn token(start: i32, stop: i32, dim: i32) -> (Array, Array) {
 }
 
 /// What the cache returns for steps of 1, 3 and 1 tokens, by the script's names.
-fn go_on(cache: &mut LayerCache, name: &str, found: &mut BTreeMap<String, Array>) {
+fn continue_from(cache: &mut LayerCache, name: &str, found: &mut BTreeMap<String, Array>) {
     match cache {
         LayerCache::List(list) => {
             for (index, entry) in list.entries_mut().iter_mut().enumerate() {
-                go_on(entry, &format!("{name}.{index}"), found);
+                continue_from(entry, &format!("{name}.{index}"), found);
             }
         }
         LayerCache::Arrays(cache) => {
@@ -99,10 +99,10 @@ fn go_on(cache: &mut LayerCache, name: &str, found: &mut BTreeMap<String, Array>
     }
 }
 
-fn check_goes_on(caches: &mut [LayerCache], expected: &SafetensorsFile, what: &str) {
+fn check_continues(caches: &mut [LayerCache], expected: &SafetensorsFile, what: &str) {
     let mut found = BTreeMap::new();
     for (layer, cache) in caches.iter_mut().enumerate() {
-        go_on(cache, &layer.to_string(), &mut found);
+        continue_from(cache, &layer.to_string(), &mut found);
     }
     let names: Vec<_> = found.keys().map(String::as_str).collect();
     let mut expected_names: Vec<_> =
@@ -127,7 +127,7 @@ fn check_goes_on(caches: &mut [LayerCache], expected: &SafetensorsFile, what: &s
 }
 
 #[test]
-fn files_of_both_layouts_go_on_as_mlx_lm_goes_on_and_so_do_they_saved_again() {
+fn caches_of_both_layouts_continue_as_in_mlx_lm_also_after_they_are_saved_again() {
     let folder = tempfile::tempdir().unwrap();
     for case in CASES {
         let expected =
@@ -138,17 +138,17 @@ fn files_of_both_layouts_go_on_as_mlx_lm_goes_on_and_so_do_they_saved_again() {
         assert_eq!(user, metadata(), "{case}");
         let path = folder.path().join(format!("{case}.safetensors"));
         save_prompt_cache(&path, &caches, &user, PromptFileLayout::V0_32).unwrap();
-        check_goes_on(&mut caches, &expected, case);
+        check_continues(&mut caches, &expected, case);
         for round in ["saved", "saved over itself"] {
             let (mut again, user) = load_prompt_cache(&path).unwrap();
             assert_eq!(user, metadata(), "{case}, {round}");
             save_prompt_cache(&path, &again, &user, PromptFileLayout::V0_32).unwrap();
-            check_goes_on(&mut again, &expected, &format!("{case}, {round}"));
+            check_continues(&mut again, &expected, &format!("{case}, {round}"));
         }
     }
-    let left: Vec<_> =
+    let files: Vec<_> =
         std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left.len(), CASES.len(), "temporary files stay behind: {left:?}");
+    assert_eq!(files.len(), CASES.len(), "temporary files were not removed: {files:?}");
 }
 
 /// Saves a case in the layout of mlx-lm 0.30 and expects the metadata of the golden file `golden`,
@@ -172,7 +172,7 @@ fn check_v0_30(case: &str, expected: Result<&str, &str>) {
             .unwrap();
     let (mut again, user) = load_prompt_cache(&path).unwrap();
     assert_eq!(user, metadata(), "{case}");
-    check_goes_on(&mut again, &expected, &format!("{case} in the old layout"));
+    check_continues(&mut again, &expected, &format!("{case} in the old layout"));
     let parts = |path: &Path| {
         let file = SafetensorsFile::open(path, Limits::CACHE).unwrap();
         let mut tensors: Vec<_> = file
@@ -271,7 +271,7 @@ fn refused(case: &str, spoil: impl FnOnce(&mut Parts), expected: &str) {
 }
 
 #[test]
-fn numbers_that_no_cache_has_are_refused() {
+fn offsets_outside_the_buffers_are_refused() {
     refused(
         "kv",
         |file| file.number("0.2", 257),
@@ -289,6 +289,10 @@ fn numbers_that_no_cache_has_are_refused() {
         "tensor \"0.2\" is no whole number, but its layer needs one there",
     );
     refused("kv", |file| file.tensor("0.2").2 = vec![1], "tensor \"0.2\" is no whole number");
+}
+
+#[test]
+fn rings_in_an_impossible_state_are_refused() {
     refused(
         "rotating",
         |file| file.number("0.4", 0),
@@ -323,6 +327,10 @@ fn numbers_that_no_cache_has_are_refused() {
         |file| file.number("4.2", 1),
         "layer 4 has offset = 1, but it must be from 0 to 0",
     );
+}
+
+#[test]
+fn chunk_and_quantization_settings_that_no_cache_has_are_refused() {
     refused("chunked", |file| file.number("1.3", 0), "layer 1 has chunk_size = 0");
     refused(
         "chunked",
@@ -349,6 +357,10 @@ fn numbers_that_no_cache_has_are_refused() {
         |file| file.number("0.2", 300),
         "layer 0 has offset = 300, but it must be from 0 to 256",
     );
+}
+
+#[test]
+fn numbers_of_the_old_layout_are_checked_too() {
     refused(
         "old-rotating",
         |file| drop(file.metadata.insert("0.2.3".into(), "9".into())),
