@@ -12,7 +12,15 @@ use std::sync::Arc;
 
 /// Fills an empty environment. What is not listed here does not exist for templates.
 pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, today: Option<Date>) {
-    let allowed: [(&'static str, Value); 38] = [
+    add_filters(env, budget);
+    add_tests(env);
+    add_functions(env, today);
+    add_methods(env, budget);
+}
+
+/// The engine's own filters, of which every call is checked.
+fn checked_filters() -> [(&'static str, Value); 38] {
+    [
         ("abs", Value::from_function(filters::abs)),
         ("attr", Value::from_function(filters::attr)),
         ("bool", Value::from_function(filters::bool)),
@@ -51,8 +59,11 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, today: Op
         ("trim", Value::from_function(filters::trim)),
         ("unique", Value::from_function(filters::unique)),
         ("upper", Value::from_function(filters::upper)),
-    ];
-    for (name, filter) in allowed {
+    ]
+}
+
+fn add_filters(env: &mut Environment<'_>, budget: &Arc<Budget>) {
+    for (name, filter) in checked_filters() {
         let budget = budget.clone();
         env.add_filter(name, move |state: &mut State, args: Rest<ValueOrKwargs>| {
             let args = args.into_values();
@@ -65,7 +76,9 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, today: Op
         b.read(&value)?;
         to_json(&value, indent, &kwargs)
     });
+}
 
+fn add_tests(env: &mut Environment<'_>) {
     env.add_test("boolean", tests::is_boolean);
     env.add_test("defined", tests::is_defined);
     env.add_test("divisibleby", tests::is_divisibleby);
@@ -84,7 +97,7 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, today: Op
     }
     env.add_test("in", tests::is_in);
     env.add_test("integer", tests::is_integer);
-    // Templates ask this of tools, which are none here: Python's none cannot be iterated over.
+    // Templates test whether `tools` is iterable; here it is none, which Python cannot iterate over.
     env.add_test("iterable", |value: &Value| {
         has_items(value) || value.kind() == ValueKind::Iterable
     });
@@ -109,7 +122,9 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, today: Op
     env.add_test("true", tests::is_true);
     env.add_test("undefined", tests::is_undefined);
     env.add_test("upper", tests::is_upper);
+}
 
+fn add_functions(env: &mut Environment<'_>, today: Option<Date>) {
     env.add_function("dict", functions::dict);
     env.add_function("namespace", functions::namespace);
     env.add_function("range", functions::range);
@@ -127,7 +142,10 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, today: Op
             today.format(&pattern).map_err(unknown)
         });
     }
+}
 
+/// Python's methods on strings, lists and dictionaries.
+fn add_methods(env: &mut Environment<'_>, budget: &Arc<Budget>) {
     let b = budget.clone();
     env.set_unknown_method_callback(move |state, value, method, args| {
         let mut all = vec![value.clone()];
@@ -147,8 +165,7 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>, today: Op
     });
 }
 
-/// The items of a value that Python can iterate over; Jinja's undefined values behave like an empty
-/// list.
+/// Whether Python can iterate over a value. Jinja's undefined values behave like an empty list.
 fn has_items(value: &Value) -> bool {
     matches!(
         value.kind(),
@@ -168,60 +185,63 @@ fn check(budget: &Budget, name: &str, args: &[Value]) -> Result<(), Error> {
         budget.text(Some(text.len()))?;
     }
     match (name, args) {
-        ("replace", [text, old, new, ..]) => {
-            if let (Some(text), Some(old), Some(new)) = (text.as_str(), old.as_str(), new.as_str())
-            {
-                let added = text.matches(old).count().checked_mul(new.len());
-                budget.text(added.and_then(|added| added.checked_add(text.len())))?;
-            }
+        ("replace", [text, old, new, ..]) => check_replace(budget, text, old, new),
+        ("join", [items, rest @ ..]) => check_join(budget, items, rest.first()),
+        ("indent", [text, rest @ ..]) => check_indent(budget, text, rest),
+        ("format", [pattern, rest @ ..]) => check_format(budget, pattern, rest),
+        ("string", [value, ..]) => budget.text(Some(budget.displayed_bytes(value)?)),
+        _ => Ok(()),
+    }
+}
+
+fn check_replace(budget: &Budget, text: &Value, old: &Value, new: &Value) -> Result<(), Error> {
+    let (Some(text), Some(old), Some(new)) = (text.as_str(), old.as_str(), new.as_str()) else {
+        return Ok(());
+    };
+    let added = text.matches(old).count().checked_mul(new.len());
+    budget.text(added.and_then(|added| added.checked_add(text.len())))
+}
+
+fn check_join(budget: &Budget, items: &Value, separator: Option<&Value>) -> Result<(), Error> {
+    let separator = separator.map_or(Ok(0), |separator| budget.displayed_bytes(separator))?;
+    let mut bytes = 0usize;
+    if let Ok(items) = items.try_iter() {
+        for item in items {
+            bytes = bytes.saturating_add(separator).saturating_add(budget.displayed_bytes(&item)?);
         }
-        ("join", [items, rest @ ..]) => {
-            let separator =
-                rest.first().map_or(Ok(0), |separator| budget.displayed_bytes(separator))?;
-            let mut bytes = 0usize;
-            if let Ok(items) = items.try_iter() {
-                for item in items {
-                    bytes = bytes
-                        .saturating_add(separator)
-                        .saturating_add(budget.displayed_bytes(&item)?);
-                }
-            }
-            budget.text(Some(bytes))?;
-        }
-        ("indent", [text, rest @ ..]) => {
-            // The width may be an argument or a keyword.
-            let named = rest
-                .iter()
-                .filter(|arg| arg.kind() == ValueKind::Map)
-                .filter_map(|arg| arg.get_attr("width").ok()?.as_usize());
-            let width = rest.iter().filter_map(Value::as_usize).chain(named).max().unwrap_or(4);
-            let text = text.as_str().unwrap_or_default();
-            let added = (text.matches('\n').count() + 1).checked_mul(width);
-            budget.text(added.and_then(|added| added.checked_add(text.len())))?;
-        }
-        ("format", [pattern, rest @ ..]) => {
-            let pattern = pattern.as_str().unwrap_or_default();
-            let mut argument_bytes = 0usize;
-            for argument in rest {
-                argument_bytes = argument_bytes.saturating_add(budget.displayed_bytes(argument)?);
-            }
-            let fields = pattern.matches(['%', '{']).count();
-            // A field is as long as its argument or its width; a number has at most 309 digits and
-            // a precision.
-            let field_bytes =
-                argument_bytes.saturating_add(309).saturating_add(longest_number(pattern));
-            budget.text(
-                fields.checked_mul(field_bytes).and_then(|added| added.checked_add(pattern.len())),
-            )?;
-            if pattern.contains('*') && pattern.contains('%') || pattern.contains(":{") {
-                return Err(Error::new(
-                    ErrorKind::InvalidOperation,
-                    "a format's width cannot be an argument here",
-                ));
-            }
-        }
-        ("string", [value, ..]) => budget.text(Some(budget.displayed_bytes(value)?))?,
-        _ => {}
+    }
+    budget.text(Some(bytes))
+}
+
+fn check_indent(budget: &Budget, text: &Value, rest: &[Value]) -> Result<(), Error> {
+    // The width may be an argument or a keyword.
+    let named = rest
+        .iter()
+        .filter(|arg| arg.kind() == ValueKind::Map)
+        .filter_map(|arg| arg.get_attr("width").ok()?.as_usize());
+    let width = rest.iter().filter_map(Value::as_usize).chain(named).max().unwrap_or(4);
+    let text = text.as_str().unwrap_or_default();
+    let added = (text.matches('\n').count() + 1).checked_mul(width);
+    budget.text(added.and_then(|added| added.checked_add(text.len())))
+}
+
+fn check_format(budget: &Budget, pattern: &Value, rest: &[Value]) -> Result<(), Error> {
+    let pattern = pattern.as_str().unwrap_or_default();
+    let mut argument_bytes = 0usize;
+    for argument in rest {
+        argument_bytes = argument_bytes.saturating_add(budget.displayed_bytes(argument)?);
+    }
+    let fields = pattern.matches(['%', '{']).count();
+    // A field is as long as its argument or its width; a number has at most 309 digits and a
+    // precision.
+    let field_bytes = argument_bytes.saturating_add(309).saturating_add(longest_number(pattern));
+    budget
+        .text(fields.checked_mul(field_bytes).and_then(|added| added.checked_add(pattern.len())))?;
+    if pattern.contains('*') && pattern.contains('%') || pattern.contains(":{") {
+        return Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "a format's width cannot be an argument here",
+        ));
     }
     Ok(())
 }

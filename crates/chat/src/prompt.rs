@@ -71,15 +71,15 @@ pub(crate) fn lay_out<E: Encode + ?Sized>(
 ) -> Result<Prompt, ChatError> {
     let text = (rendering.render)(messages)?;
     let specials = Specials::new(encoder.special_tokens());
-    let places = Places::find(rendering, messages, &text, &specials);
+    let positions = Positions::find(rendering, messages, &text, &specials);
     let layout = Layout {
         encoder,
         text: &text,
-        ordinary: places.special_tokens_as_words(&text, &specials),
+        ordinary: positions.special_tokens_as_words(&text, &specials),
         specials: &specials,
     };
 
-    let mut reused = layout.pieces_with_stored_ids(messages, &places)?;
+    let mut reused = layout.pieces_with_stored_ids(messages, &positions)?;
     if !reused.is_empty() {
         let tokens: Vec<u32> = reused.iter().flat_map(|piece| piece.ids.iter().copied()).collect();
         let decoded = encoder.decode(&tokens)?;
@@ -94,25 +94,9 @@ pub(crate) fn lay_out<E: Encode + ?Sized>(
         reused.push(Piece { ids: layout.encode(0..text.len())?, start: 0, stored_by: None });
     }
 
-    let shared_end = if rendering.has_beginning { places.shared_end(messages, &text) } else { 0 };
-    let mut tokens = Vec::new();
-    let mut new_from = 0;
-    let mut boundaries = Vec::new();
-    for (index, piece) in reused.iter().enumerate() {
-        let end = reused.get(index + 1).map_or(text.len(), |next| next.start);
-        if (piece.start + 1..=end).contains(&shared_end) {
-            boundaries
-                .push((tokens.len() + layout.tokens_within(piece, shared_end)?, Role::System));
-        }
-        tokens.extend_from_slice(&piece.ids);
-        if let Some(role) = piece.stored_by {
-            new_from = tokens.len();
-            boundaries.push((tokens.len(), role));
-        }
-    }
-    boundaries.push((tokens.len(), Role::User));
-    boundaries.retain(|(boundary, _)| *boundary > 0);
-    boundaries.dedup_by_key(|(boundary, _)| *boundary);
+    let shared_end =
+        if rendering.has_beginning { positions.shared_end(messages, &text) } else { 0 };
+    let Joined { tokens, new_from, boundaries } = layout.join(&reused, shared_end)?;
     let (boundaries, roles) = boundaries.into_iter().unzip();
     Ok(Prompt { tokens, new_from, boundaries, roles, text })
 }
@@ -124,6 +108,13 @@ struct Piece {
     start: usize,
     /// The author of the message whose stored ids these are.
     stored_by: Option<Role>,
+}
+
+/// The tokens of all pieces; see the fields of [`Prompt`].
+struct Joined {
+    tokens: Vec<u32>,
+    new_from: usize,
+    boundaries: Vec<(usize, Role)>,
 }
 
 struct Layout<'a, E: ?Sized> {
@@ -139,12 +130,12 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
     fn pieces_with_stored_ids(
         &self,
         messages: &[Message],
-        places: &Places,
+        positions: &Positions,
     ) -> Result<Vec<Piece>, ChatError> {
         let mut pieces = Vec::new();
         let mut pos = 0;
         let mut tokens_of_template = None;
-        for (message, words) in messages.iter().zip(&places.words) {
+        for (message, words) in messages.iter().zip(&positions.words) {
             let (Some(ids), Some(words)) = (&message.token_ids, words) else { continue };
             let stored = self.encoder.decode(ids)?;
             let Some(start) = find_around(self.text, pos, &stored, words) else { continue };
@@ -174,44 +165,68 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
         Ok(pieces)
     }
 
+    /// Joins pieces that cover the text. Other conversations may share the text up to `shared_end`;
+    /// 0 if they share none.
+    fn join(&self, pieces: &[Piece], shared_end: usize) -> Result<Joined, ChatError> {
+        let mut tokens = Vec::new();
+        let mut new_from = 0;
+        let mut boundaries = Vec::new();
+        for (index, piece) in pieces.iter().enumerate() {
+            let end = pieces.get(index + 1).map_or(self.text.len(), |next| next.start);
+            if (piece.start + 1..=end).contains(&shared_end) {
+                let num_shared = tokens.len() + self.tokens_within(piece, shared_end)?;
+                boundaries.push((num_shared, Role::System));
+            }
+            tokens.extend_from_slice(&piece.ids);
+            if let Some(role) = piece.stored_by {
+                new_from = tokens.len();
+                boundaries.push((tokens.len(), role));
+            }
+        }
+        boundaries.push((tokens.len(), Role::User));
+        boundaries.retain(|(boundary, _)| *boundary > 0);
+        boundaries.dedup_by_key(|(boundary, _)| *boundary);
+        Ok(Joined { tokens, new_from, boundaries })
+    }
+
     /// Encodes a part of the text; only the template's special tokens are recognised.
-    fn encode(&self, stretch: Range<usize>) -> Result<Vec<u32>, ChatError> {
-        if !self.ordinary.iter().any(|at| at.start < stretch.end && stretch.start < at.end) {
-            return self.encoder.encode(&self.text[stretch], false);
+    fn encode(&self, range: Range<usize>) -> Result<Vec<u32>, ChatError> {
+        if !self.ordinary.iter().any(|at| at.start < range.end && range.start < at.end) {
+            return self.encoder.encode(&self.text[range], false);
         }
         let mut ids = Vec::new();
-        let mut pos = stretch.start;
-        for (at, id) in self.special_tokens(stretch.clone()) {
+        let mut pos = range.start;
+        for (at, id) in self.special_tokens(range.clone()) {
             if at.start > pos {
                 ids.extend(self.encoder.encode_plain(&self.text[pos..at.start])?);
             }
             ids.push(id);
             pos = at.end;
         }
-        if pos < stretch.end {
-            ids.extend(self.encoder.encode_plain(&self.text[pos..stretch.end])?);
+        if pos < range.end {
+            ids.extend(self.encoder.encode_plain(&self.text[pos..range.end])?);
         }
         Ok(ids)
     }
 
     /// The template's special tokens in a part of the text.
-    fn special_tokens(&self, stretch: Range<usize>) -> Vec<(Range<usize>, u32)> {
+    fn special_tokens(&self, range: Range<usize>) -> Vec<(Range<usize>, u32)> {
         let is_word = |at: &Range<usize>| {
             self.ordinary.iter().any(|word| word.start < at.end && at.start < word.end)
         };
-        self.specials.find(self.text, stretch, is_word)
+        self.specials.find(self.text, range, is_word)
     }
 
     /// How many of a piece's tokens end at or before a position in the text.
-    fn tokens_within(&self, piece: &Piece, place: usize) -> Result<usize, ChatError> {
-        let stretch = &self.text[piece.start..place];
+    fn tokens_within(&self, piece: &Piece, position: usize) -> Result<usize, ChatError> {
+        let before = &self.text[piece.start..position];
         let (mut fitting, mut too_many) = (0, piece.ids.len() + 1);
         while fitting + 1 < too_many {
             let middle = fitting.midpoint(too_many);
             // An incomplete character decodes to a replacement character; rounding down past it is
             // right.
             if self.encoder.decode(&piece.ids[..middle])?.trim_end_matches('\u{FFFD}').len()
-                <= stretch.len()
+                <= before.len()
             {
                 fitting = middle;
             } else {
@@ -221,7 +236,7 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
         // A few tokens may share a character. A tokenizer that does not reproduce its text never
         // reaches the position: then there is none.
         for fitting in (fitting.saturating_sub(8)..=fitting).rev() {
-            if stretch.starts_with(&self.encoder.decode(&piece.ids[..fitting])?) {
+            if before.starts_with(&self.encoder.decode(&piece.ids[..fitting])?) {
                 return Ok(fitting);
             }
         }
@@ -279,13 +294,13 @@ impl<'a> Specials<'a> {
     pub(crate) fn find(
         &self,
         text: &str,
-        stretch: Range<usize>,
+        range: Range<usize>,
         skip: impl Fn(&Range<usize>) -> bool,
     ) -> Vec<(Range<usize>, u32)> {
         let mut found = Vec::new();
-        let mut pos = stretch.start;
-        while pos < stretch.end {
-            if let Some((length, id)) = self.at_start(&text[pos..stretch.end]) {
+        let mut pos = range.start;
+        while pos < range.end {
+            if let Some((length, id)) = self.at_start(&text[pos..range.end]) {
                 let at = pos..pos + length;
                 if !skip(&at) {
                     pos = at.end;
@@ -300,10 +315,10 @@ impl<'a> Specials<'a> {
 }
 
 /// The positions of the messages' texts in the rendered text.
-struct Places {
+struct Positions {
     /// One range for each message, without the blanks around its text; none where it was not found.
     words: Vec<Option<Range<usize>>>,
-    /// The ranges in which messages spell a special token; none if the positions are unknown.
+    /// Where messages spell a special token, in bytes; none if the positions are unknown.
     spelled: Option<Vec<usize>>,
     /// The special tokens that messages spell.
     spelled_tokens: Vec<String>,
@@ -317,50 +332,56 @@ const BEGUN: char = '\u{F8A1}';
 const END: char = '\u{F8A2}';
 const SPLIT: char = '\u{F8A3}';
 
-impl Places {
+/// The messages with marks, and the special tokens that their texts spell.
+fn mark(messages: &[Message], specials: &Specials<'_>) -> (Vec<Message>, Vec<String>) {
+    let mut spelled_tokens = Vec::new();
+    let mut marked = messages.to_vec();
+    for (index, message) in marked.iter_mut().enumerate() {
+        let words = message.content.trim();
+        if words.is_empty() {
+            continue;
+        }
+        let before = message.content.len() - message.content.trim_start().len();
+        let mut split = String::with_capacity(words.len());
+        let mut pos = 0;
+        for (at, _) in specials.find(words, 0..words.len(), |_| false) {
+            let first_end = at.start + words[at.start..].chars().next().map_or(0, char::len_utf8);
+            split.push_str(&words[pos..first_end]);
+            split.push(SPLIT);
+            pos = first_end;
+            spelled_tokens.push(words[at].to_owned());
+        }
+        split.push_str(&words[pos..]);
+        let (blanks_before, blanks_after) =
+            (&message.content[..before], &message.content[before + words.len()..]);
+        message.content = format!("{blanks_before}{START}{index}{BEGUN}{split}{END}{blanks_after}");
+    }
+    (marked, spelled_tokens)
+}
+
+impl Positions {
     fn find(
         rendering: &Rendering<'_>,
         messages: &[Message],
         text: &str,
         specials: &Specials<'_>,
-    ) -> Places {
-        let mut spelled_tokens = Vec::new();
-        let mut marked = messages.to_vec();
-        for (index, message) in marked.iter_mut().enumerate() {
-            let words = message.content.trim();
-            if words.is_empty() {
-                continue;
-            }
-            let before = message.content.len() - message.content.trim_start().len();
-            let mut split = String::with_capacity(words.len());
-            let mut pos = 0;
-            for (at, _) in specials.find(words, 0..words.len(), |_| false) {
-                let first_end =
-                    at.start + words[at.start..].chars().next().map_or(0, char::len_utf8);
-                split.push_str(&words[pos..first_end]);
-                split.push(SPLIT);
-                pos = first_end;
-                spelled_tokens.push(words[at].to_owned());
-            }
-            split.push_str(&words[pos..]);
-            let (blanks_before, blanks_after) =
-                (&message.content[..before], &message.content[before + words.len()..]);
-            message.content =
-                format!("{blanks_before}{START}{index}{BEGUN}{split}{END}{blanks_after}");
-        }
-        let mut places =
-            Places { words: vec![None; messages.len()], spelled: None, spelled_tokens };
+    ) -> Positions {
+        let (marked, spelled_tokens) = mark(messages, specials);
+        let mut positions =
+            Positions { words: vec![None; messages.len()], spelled: None, spelled_tokens };
         if text.contains([START, BEGUN, END, SPLIT]) {
-            return places;
+            return positions;
         }
         // If a template fails on the marks, the positions are unknown; its error for the real text
         // was already reported.
         if let Ok(marked_text) = (rendering.render)(&marked) {
-            places.read_marks(&marked_text, text);
+            positions.read_marks(&marked_text, text);
         }
-        places
+        positions
     }
 
+    /// Takes the positions from the text that was rendered with marks. They stay unknown unless it
+    /// is `text` apart from the marks.
     fn read_marks(&mut self, marked_text: &str, text: &str) {
         let mut plain = String::with_capacity(text.len());
         let mut words = vec![None; self.words.len()];
@@ -381,9 +402,9 @@ impl Places {
                 END => {
                     // If the template dropped the beginning of a message, its position is unknown.
                     if let Some((index, start)) = open.take()
-                        && let Some(place) = words.get_mut(index)
+                        && let Some(range) = words.get_mut(index)
                     {
-                        *place = Some(start..plain.len());
+                        *range = Some(start..plain.len());
                     }
                 }
                 _ => spelled.push(plain.char_indices().next_back().map_or(0, |(first, _)| first)),
@@ -396,7 +417,7 @@ impl Places {
         }
     }
 
-    /// The ranges of the text that read like special tokens and are not, ascending.
+    /// The ranges of the text that spell special tokens, but belong to messages; ascending.
     fn special_tokens_as_words(&self, text: &str, specials: &Specials<'_>) -> Vec<Range<usize>> {
         if self.spelled_tokens.is_empty() {
             return Vec::new();

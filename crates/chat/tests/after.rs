@@ -1,5 +1,4 @@
-//! Messages after tokens that are read already: the two join to the conversation that was never
-//! cut.
+//! Messages after cached tokens: joined they are the rendered text of the whole conversation.
 #![allow(clippy::unwrap_used)]
 
 use cairn_chat::{
@@ -35,7 +34,7 @@ const MISTRAL: &str = "\
     {%- if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}{% else %}{{ ' ' + m.content + eos_token }}{% endif %}
 {%- endfor %}";
 
-/// Shows what an answer was thought out with only where no question follows it.
+/// Shows the reasoning of an answer only if no question follows it.
 const THINKING: &str = "\
 {%- set ns = namespace(last=0) %}
 {%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
@@ -124,7 +123,7 @@ fn message(role: Role, content: &str) -> Message {
     Message { role, content: content.to_owned(), token_ids: None }
 }
 
-/// What follows, checked for what holds of every prompt.
+/// The assembled messages, checked for what holds of every prompt.
 fn after(source: &str, ending: Ending<'_>, messages: &[Message]) -> Prompt {
     let prompt = assemble_after(&template(source), ending, messages, &Tokenizer::new()).unwrap();
     assert_eq!(Tokenizer::new().decode(&prompt.tokens).unwrap(), prompt.text);
@@ -137,7 +136,7 @@ fn after(source: &str, ending: Ending<'_>, messages: &[Message]) -> Prompt {
 }
 
 #[test]
-fn an_open_turn_goes_on_with_the_first_message() {
+fn an_open_turn_continues_with_the_first_message() {
     fn check(source: &str, document: &str, questions: &[&str]) {
         let talk = |first: String| {
             let mut messages = vec![message(Role::User, &first)];
@@ -164,7 +163,7 @@ fn an_open_turn_goes_on_with_the_first_message() {
 }
 
 #[test]
-fn an_answer_is_followed_by_what_its_end_lacks() {
+fn an_answer_is_followed_by_the_missing_part_of_its_closing() {
     fn check(source: &str, closing: &str, held_ends: &[usize]) {
         let earlier = [message(Role::User, "Who?"), message(Role::Assistant, "A mason.")];
         for (words, more) in
@@ -206,7 +205,7 @@ fn an_answer_is_followed_by_what_its_end_lacks() {
 }
 
 #[test]
-fn what_only_looks_like_a_closing_does_not_shorten_it() {
+fn text_that_resembles_a_closing_does_not_shorten_it() {
     fn check(source: &str, tail: Option<&str>, expected: &str) {
         let found = after(source, Ending::Answer { tail }, &[message(Role::User, "Go on.")]);
         assert_eq!(found.text.split("Go on.").next(), Some(expected), "{tail:?}");
@@ -224,7 +223,7 @@ fn what_only_looks_like_a_closing_does_not_shorten_it() {
         Some("Yes.<|end_of_text|>"),
         "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n",
     );
-    // Not known: closed by one.
+    // An unknown tail: assumed to end with an end-of-sequence token.
     check(CHATML, None, "\n<|im_start|>user\n");
     check(MISTRAL, None, "[INST] ");
     check("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", None, "\nuser: ");

@@ -1,4 +1,4 @@
-//! Turns left open and continued: the two texts join to the one that was never cut.
+//! A turn rendered in two parts, open and continued: joined they are the text of the whole turn.
 
 use cairn_chat::{ChatError, ChatTemplate, Message, Role, SpecialTokens};
 
@@ -16,7 +16,7 @@ fn user(content: &str) -> Vec<Message> {
 }
 
 #[test]
-fn an_open_turn_ends_with_the_words() {
+fn an_open_turn_ends_with_the_message() {
     fn check(source: &str, content: &str, expected: &str) {
         assert_eq!(template(source).render_open(&user(content)).expect("a text"), expected);
     }
@@ -28,7 +28,7 @@ fn an_open_turn_ends_with_the_words() {
 }
 
 #[test]
-fn a_continuation_begins_with_the_words() {
+fn a_continuation_begins_with_the_message() {
     fn check(source: &str, content: &str, expected: &str) {
         assert_eq!(template(source).render_continuation(&user(content)).expect("a text"), expected);
     }
@@ -37,7 +37,7 @@ fn a_continuation_begins_with_the_words() {
 }
 
 #[test]
-fn what_was_said_before_does_not_move_the_cut() {
+fn earlier_messages_do_not_move_the_cut() {
     let content = ["Is <query> a tag?", "And <query>?"];
     let messages: Vec<Message> = content.iter().flat_map(|content| user(content)).collect();
     let template = template(CHATML);
@@ -51,7 +51,7 @@ fn what_was_said_before_does_not_move_the_cut() {
 }
 
 #[test]
-fn words_that_are_not_shown_cannot_be_cut_at() {
+fn a_message_that_is_not_rendered_cannot_be_cut() {
     for content in ["hidden", "", " \n"] {
         assert_eq!(
             template(UPPERCASE).render_open(&user(content)),

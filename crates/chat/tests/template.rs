@@ -1,4 +1,4 @@
-//! Chat templates as models bring them, and templates that mean harm.
+//! The chat templates of well-known models, and hostile ones.
 #![allow(clippy::unwrap_used)]
 
 use cairn_chat::{ChatError, ChatTemplate, Date, Message, Role, SpecialTokens};
@@ -267,172 +267,216 @@ fn errors_say_what_the_template_says_and_where() {
     check(&" ".repeat(300_000), "300000 bytes, but at most 262144");
 }
 
+// What the errors of the limits say.
+const STEPS: &[&str] = &["steps"];
+const TEXT: &[&str] = &["text of more than"];
+const WORK: &[&str] = &["bytes of data", "text of more than"];
+
+/// Renders a hostile template; the error must contain one of `expected`.
+fn check_hostile(what: &str, source: &str, expected: &[&str]) {
+    let error = ChatTemplate::parse(source, special())
+        .and_then(|template| template.render(&talk(&[(Role::User, "hello")]), true))
+        .expect_err(what);
+    assert!(expected.iter().any(|part| error.to_string().contains(part)), "{what}: {error}");
+}
+
 #[test]
-fn hostile_templates_end_at_a_limit_with_an_error() {
-    let check = |what: &str, source: &str, expected: &[&str]| {
-        let error = ChatTemplate::parse(source, special())
-            .and_then(|template| template.render(&talk(&[(Role::User, "hello")]), true))
-            .expect_err(what);
-        assert!(expected.iter().any(|part| error.to_string().contains(part)), "{what}: {error}");
-    };
-    let steps = &["steps"][..];
-    let text = &["text of more than"][..];
-    let work = &["bytes of data", "text of more than"][..];
-    check(
+fn endless_loops_and_recursion_end_with_an_error() {
+    check_hostile(
         "nested loops",
         &format!("{0}{0}{0}x{1}{1}{1}", "{% for i in range(1000) %}", "{% endfor %}"),
         &["steps", "text of more"],
     );
-    check(
+    check_hostile(
         "silent loops",
         &format!("{0}{0}{0}{1}{1}{1}", "{% for i in range(90000) %}", "{% endfor %}"),
         &["steps", "bytes of data"],
     );
-    check("a long range", "{% for i in range(10 ** 12) %}{% endfor %}", &["too many"]);
-    check("recursion", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", &["recursion"]);
-    check(
+    check_hostile("a long range", "{% for i in range(10 ** 12) %}{% endfor %}", &["too many"]);
+    check_hostile("recursion", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", &["recursion"]);
+    check_hostile(
         "branching recursion",
         "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(14) }}",
-        steps,
+        STEPS,
     );
+}
+
+#[test]
+fn values_that_double_end_with_an_error() {
     let doubling = |step: &str| {
         format!(
             "{{% set ns = namespace(x='0123456789abcdef') %}}{{% for i in range(60) %}}{{% set ns.x = {step} %}}{{% endfor %}}"
         )
     };
-    check("doubling with ~", &doubling("ns.x ~ ns.x"), text);
-    check("doubling with +", &doubling("ns.x + ns.x"), text);
-    check("doubling with *", &doubling("ns.x * 2"), text);
-    check("doubling with replace", &doubling("ns.x | replace('0', ns.x)"), text);
-    check("doubling with the method replace", &doubling("ns.x.replace('', 'ab')"), text);
-    check("doubling with join", &doubling("[ns.x, ns.x] | join(ns.x)"), text);
-    check("doubling with the method join", &doubling("ns.x.join([ns.x, ns.x])"), text);
-    check("doubling with format", &doubling("'%s%s' | format(ns.x, ns.x)"), text);
-    check("doubling with the method format", &doubling("'{0}{0}{0}'.format(ns.x)"), text);
-    check("doubling with indent", &doubling("(ns.x ~ '\\n') | indent(100000, true)"), work);
-    check("doubling with a keyword", &doubling("(ns.x ~ '\\n') | indent(width=4000000000)"), text);
-    check("doubling lists", &doubling("[ns.x, ns.x]"), &["nested too deeply", "bytes of data"]);
-    check("doubling lists flatly", &doubling("(ns.x | list) + (ns.x | list)"), work);
-    check(
+    check_hostile("doubling with ~", &doubling("ns.x ~ ns.x"), TEXT);
+    check_hostile("doubling with +", &doubling("ns.x + ns.x"), TEXT);
+    check_hostile("doubling with *", &doubling("ns.x * 2"), TEXT);
+    check_hostile("doubling with replace", &doubling("ns.x | replace('0', ns.x)"), TEXT);
+    check_hostile("doubling with the method replace", &doubling("ns.x.replace('', 'ab')"), TEXT);
+    check_hostile("doubling with join", &doubling("[ns.x, ns.x] | join(ns.x)"), TEXT);
+    check_hostile("doubling with the method join", &doubling("ns.x.join([ns.x, ns.x])"), TEXT);
+    check_hostile("doubling with format", &doubling("'%s%s' | format(ns.x, ns.x)"), TEXT);
+    check_hostile("doubling with the method format", &doubling("'{0}{0}{0}'.format(ns.x)"), TEXT);
+    check_hostile("doubling with indent", &doubling("(ns.x ~ '\\n') | indent(100000, true)"), WORK);
+    check_hostile(
+        "doubling with a keyword",
+        &doubling("(ns.x ~ '\\n') | indent(width=4000000000)"),
+        TEXT,
+    );
+    check_hostile(
+        "doubling lists",
+        &doubling("[ns.x, ns.x]"),
+        &["nested too deeply", "bytes of data"],
+    );
+    check_hostile("doubling lists flatly", &doubling("(ns.x | list) + (ns.x | list)"), WORK);
+    check_hostile(
         "doubling tuples",
         &doubling("(ns.x, ns.x) * 1000"),
         &["nested too deeply", "bytes of data"],
     );
-    check(
+    check_hostile(
         "doubling dictionaries",
         &doubling("{'a': ns.x, 'b': ns.x}"),
         &["nested too deeply", "bytes of data"],
     );
-    check("doubling JSON", &doubling("ns.x | tojson | tojson | tojson"), text);
+    check_hostile("doubling JSON", &doubling("ns.x | tojson | tojson | tojson"), TEXT);
     let capture = "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}";
-    check("doubling by capture", capture, text);
-    check(
+    check_hostile("doubling by capture", capture, TEXT);
+}
+
+#[test]
+fn long_texts_and_lists_end_with_an_error() {
+    check_hostile(
         "raw text in a loop",
         &format!("{{% for i in range(90000) %}}{}{{% endfor %}}", "x".repeat(1000)),
-        text,
+        TEXT,
     );
-    check(
+    check_hostile(
         "captured raw text",
         &format!(
             "{{% set x %}}{{% for i in range(90000) %}}{}{{% endfor %}}{{% endset %}}",
             "x".repeat(1000)
         ),
-        text,
+        TEXT,
     );
-    check("a wide format", "{{ '%1000000000d' | format(1) }}", text);
-    check("a wide format method", "{{ '{:1000000000}'.format(1) }}", text);
-    check("a width from an argument", "{{ '%*d' | format(1000000000, 1) }}", &["width"]);
-    check("a nested width", "{{ '{:{}}'.format(1, 1000000000) }}", &["width"]);
-    check("a repeated text", "{{ 'x' * 99999999 }}", text);
-    check(
+    check_hostile("a wide format", "{{ '%1000000000d' | format(1) }}", TEXT);
+    check_hostile("a wide format method", "{{ '{:1000000000}'.format(1) }}", TEXT);
+    check_hostile("a width from an argument", "{{ '%*d' | format(1000000000, 1) }}", &["width"]);
+    check_hostile("a nested width", "{{ '{:{}}'.format(1, 1000000000) }}", &["width"]);
+    check_hostile("a repeated text", "{{ 'x' * 99999999 }}", TEXT);
+    check_hostile(
         "a folded repeated text",
         &format!("{{% set x = {} %}}", vec!["'x' * 99999999"; 50].join(" ~ ")),
-        text,
+        TEXT,
     );
-    check("a folded repeated tuple", "{% set x = (1, 2) * 50000000 %}", text);
-    check("a repeated list", "{{ ([1] * 99999999) | length }}", text);
-    check(
+    check_hostile("a folded repeated tuple", "{% set x = (1, 2) * 50000000 %}", TEXT);
+    check_hostile("a repeated list", "{{ ([1] * 99999999) | length }}", TEXT);
+    check_hostile(
         "kept slices",
         "{% set ns = namespace(l=[]) %}{% set x = 'x' * 1000000 %}{% for i in range(90000) %}{% set ns.l = ns.l + [x[1:]] %}{% endfor %}",
-        work,
+        WORK,
     );
-    check(
+}
+
+#[test]
+fn reading_long_values_over_and_over_ends_with_an_error() {
+    check_hostile(
         "long comparisons",
         "{% set x = 'x' * 4000000 %}{% set y = x[:] %}{% for i in range(90000) %}{% if x == y %}{% endif %}{% endfor %}",
-        work,
+        WORK,
     );
-    check(
+    check_hostile(
         "long searches",
         "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if 'y' in x or x.find('y') > 0 %}{% endif %}{% endfor %}",
-        work,
+        WORK,
     );
-    check(
+    check_hostile(
         "long tests",
         "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if x is upper %}{% endif %}{% endfor %}",
-        work,
+        WORK,
     );
-    check(
+    check_hostile(
         "long lengths",
         "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if x | length == 1 %}{% endif %}{% endfor %}",
-        work,
+        WORK,
     );
-    check(
+}
+
+#[test]
+fn deeply_nested_values_end_with_an_error() {
+    check_hostile(
         "a namespace in itself",
         "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
         &["nested too deeply"],
     );
-    check(
+    check_hostile(
         "a chain of namespaces",
         "{% set ns = namespace(x=1) %}{% for i in range(90000) %}{% set ns.x = namespace(x=ns.x) %}{% endfor %}",
         &["nested too deeply"],
     );
-    check(
+    check_hostile(
         "a chain of lists",
         "{% set ns = namespace(x=1) %}{% for i in range(90000) %}{% set ns.x = [ns.x] %}{% endfor %}",
         &["nested too deeply"],
     );
-    check(
+    check_hostile(
         "a chain of slices",
         "{% set ns = namespace(x=[1, 2]) %}{% for i in range(90000) %}{% set ns.x = ns.x[0:] %}{% endfor %}{{ raise_exception('flat') }}",
         &["flat"],
     );
-    check("include", "{% include '/etc/passwd' %}", &["not"]);
-    check("extends", "{% extends '/etc/passwd' %}", &["not"]);
-    check("import", "{% import '/etc/passwd' as x %}{{ x }}", &["not"]);
-    check(
+}
+
+#[test]
+fn templates_reach_no_files() {
+    check_hostile("include", "{% include '/etc/passwd' %}", &["not"]);
+    check_hostile("extends", "{% extends '/etc/passwd' %}", &["not"]);
+    check_hostile("import", "{% import '/etc/passwd' as x %}{{ x }}", &["not"]);
+}
+
+#[test]
+fn sources_that_nest_or_chain_too_much_are_refused() {
+    check_hostile(
         "deep parentheses",
         &format!("{{{{ {}1{} }}}}", "(".repeat(20_000), ")".repeat(20_000)),
         &["cannot be read"],
     );
-    check(
+    check_hostile(
         "deep lists",
         &format!("{{{{ {}1{} }}}}", "[".repeat(20_000), "]".repeat(20_000)),
         &["cannot be read"],
     );
-    check(
+    check_hostile(
         "deep ifs",
         &format!("{}{}", "{% if true %}".repeat(9_000), "{% endif %}".repeat(9_000)),
         &["cannot be read"],
     );
-    check(
+    check_hostile(
         "a long sum",
         &format!("{{{{ {}messages }}}}", "1 + ".repeat(60_000)),
         &["cannot be read"],
     );
-    check(
+    check_hostile(
         "a sum of the longest length",
         &format!("{{{{ {}messages }}}}", "1 + ".repeat(490)),
         &["+"],
     );
-    check("many nots", &format!("{{{{ {}1 }}}}", "not ".repeat(60_000)), &["cannot be read"]);
-    check("many filters", &format!("{{{{ 'a'{} }}}}", "|e".repeat(60_000)), &["cannot be read"]);
-    check("many attributes", &format!("{{{{ a{} }}}}", ".a".repeat(490)), &["undefined"]);
-    check(
+    check_hostile(
+        "many nots",
+        &format!("{{{{ {}1 }}}}", "not ".repeat(60_000)),
+        &["cannot be read"],
+    );
+    check_hostile(
+        "many filters",
+        &format!("{{{{ 'a'{} }}}}", "|e".repeat(60_000)),
+        &["cannot be read"],
+    );
+    check_hostile("many attributes", &format!("{{{{ a{} }}}}", ".a".repeat(490)), &["undefined"]);
+    check_hostile(
         "many elifs",
         &format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(20_000)),
         &["cannot be read"],
     );
-    check(
+    check_hostile(
         "elifs of the longest length",
         &format!("{{% if 0 %}}{}{{% endif %}}{{{{ a.b.c }}}}", "{% elif 0 %}".repeat(499)),
         &["undefined"],
