@@ -33,8 +33,7 @@ pub enum FileError {
 
 /// Opens a regular file; also returns its length in bytes.
 ///
-/// The path is asked what it is before it is opened too, because opening a pipe would wait for a
-/// writer.
+/// The kind of file is checked before it is opened too, because opening a pipe waits for a writer.
 pub(crate) fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
     let failed = |source| FileError::Io { path: path.into(), source };
     if !std::fs::metadata(path).map_err(failed)?.is_file() {

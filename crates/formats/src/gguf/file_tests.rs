@@ -1,3 +1,5 @@
+//! Headers that break a rule are refused with a sentence, and values are read by their kind.
+
 use super::*;
 use crate::gguf::GgmlType;
 use crate::test_files::gguf::{TestGguf, file_with, text};

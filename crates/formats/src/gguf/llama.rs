@@ -99,28 +99,9 @@ impl Llama {
         let mut plan = Vec::new();
         let mut add =
             |source: String, module: String, shape: &[usize], unpermute: Option<usize>| {
-                let info = required(gguf, &source)?;
-                if info.shape != shape {
-                    return Err(GgufProblem::WrongShape {
-                        tensor: source,
-                        found: info.shape.clone(),
-                        expected: shape.into(),
-                    });
-                }
-                if let GgmlType::Other(_) = info.ggml_type {
-                    return Err(GgufProblem::UnsupportedTensorType {
-                        tensor: source,
-                        found: info.ggml_type.name(),
-                    });
-                }
-                if shape.len() == 1 && affine_bits(info.ggml_type).is_some() {
-                    return Err(GgufProblem::QuantizedVector {
-                        tensor: source,
-                        found: info.ggml_type.name(),
-                    });
-                }
-                plan.push(PlannedTensor { source: info, module, unpermute });
-                Ok(())
+                let source = checked_tensor(gguf, source, shape)?;
+                plan.push(PlannedTensor { source, module, unpermute });
+                Ok::<_, GgufProblem>(())
             };
         add("token_embd.weight".into(), "model.embed_tokens".into(), &[vocab, hidden], None)?;
         for layer in 0..self.num_hidden_layers {
@@ -198,6 +179,26 @@ impl Llama {
         set("torch_dtype", json!(if is_half { "float16" } else { "float32" }));
         set("vocab_size", json!(self.vocab_size));
         Value::Object(config)
+    }
+}
+
+/// The tensor `name`, if it has `shape` and a type that can be imported.
+fn checked_tensor<'a>(
+    gguf: &'a GgufFile,
+    name: String,
+    shape: &[usize],
+) -> Result<&'a TensorInfo, GgufProblem> {
+    let info = required(gguf, &name)?;
+    let found = || info.ggml_type.name();
+    if info.shape != shape {
+        let (found, expected) = (info.shape.clone(), shape.into());
+        Err(GgufProblem::WrongShape { tensor: name, found, expected })
+    } else if let GgmlType::Other(_) = info.ggml_type {
+        Err(GgufProblem::UnsupportedTensorType { tensor: name, found: found() })
+    } else if shape.len() == 1 && affine_bits(info.ggml_type).is_some() {
+        Err(GgufProblem::QuantizedVector { tensor: name, found: found() })
+    } else {
+        Ok(info)
     }
 }
 

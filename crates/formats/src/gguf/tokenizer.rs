@@ -1,7 +1,7 @@
 //! Writes `tokenizer.json`, `tokenizer_config.json` and `generation_config.json` from a byte-level
 //! BPE vocabulary in GGUF.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -68,22 +68,7 @@ impl TokenizerFiles {
         context_length: usize,
     ) -> Result<TokenizerFiles, GgufProblem> {
         let words = words(gguf)?;
-        let tokens = required(gguf.texts("tokenizer.ggml.tokens")?, "tokenizer.ggml.tokens")?;
-        if tokens.is_empty() || tokens.len() > vocab_size {
-            let allowed = format!("1 to {vocab_size} tokens, one per embedding row");
-            return Err(GgufProblem::UnsupportedValue {
-                key: "tokenizer.ggml.tokens".into(),
-                found: tokens.len().to_string(),
-                allowed,
-            });
-        }
-        let mut id_of: HashMap<&str, usize> = HashMap::with_capacity(tokens.len());
-        for (id, token) in tokens.iter().enumerate() {
-            if id_of.insert(token, id).is_some() {
-                return Err(GgufProblem::DuplicateName { name: excerpt(token) });
-            }
-        }
-        let merges = merges(gguf, &id_of)?;
+        let tokens = tokens(gguf, vocab_size)?;
         let special = special_ids(gguf, tokens.len())?;
         // llama.cpp adds Llama 3's begin token unless the file says otherwise.
         let add_bos = gguf.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(words == Words::Llama3)
@@ -93,39 +78,13 @@ impl TokenizerFiles {
         let begin = special.bos.filter(|_| add_bos);
         let end = special.eos.first().copied().filter(|_| add_eos);
 
-        let vocab: Map<String, Value> =
-            tokens.iter().enumerate().map(|(id, token)| (token.to_string(), json!(id))).collect();
-        let tokenizer = json!({
-            "version": "1.0",
-            "truncation": null,
-            "padding": null,
-            "added_tokens": added_tokens(gguf, &tokens)?,
-            "normalizer": null,
-            "pre_tokenizer": pre_tokenizer(words),
-            "post_processor": post_processor(&tokens, begin, end),
-            "decoder": byte_level(true),
-            "model": {
-                "type": "BPE",
-                "dropout": null,
-                "unk_token": null,
-                "continuing_subword_prefix": null,
-                "end_of_word_suffix": null,
-                "fuse_unk": false,
-                "byte_fallback": false,
-                "ignore_merges": words == Words::Llama3,
-                "vocab": vocab,
-                "merges": merges,
-            },
-        });
-
         let mut tokenizer_config = Map::new();
         tokenizer_config.insert("add_bos_token".into(), json!(add_bos));
         tokenizer_config.insert("add_eos_token".into(), json!(add_eos));
         tokenizer_config.insert("add_prefix_space".into(), json!(false));
-        let eos = special.eos.first().copied();
         for (key, id) in [
             ("bos_token", special.bos),
-            ("eos_token", eos),
+            ("eos_token", special.eos.first().copied()),
             ("pad_token", special.padding),
             ("unk_token", special.unknown),
         ] {
@@ -139,20 +98,80 @@ impl TokenizerFiles {
         tokenizer_config.insert("clean_up_tokenization_spaces".into(), json!(false));
         tokenizer_config.insert("model_max_length".into(), json!(context_length));
         tokenizer_config.insert("tokenizer_class".into(), json!("PreTrainedTokenizerFast"));
+        Ok(TokenizerFiles {
+            tokenizer: tokenizer_json(gguf, words, &tokens, begin, end)?,
+            tokenizer_config: Value::Object(tokenizer_config),
+            generation_config: generation_config(&special),
+            special,
+        })
+    }
+}
 
-        let mut generation_config = Map::new();
-        if let Some(bos) = special.bos {
-            generation_config.insert("bos_token_id".into(), json!(bos));
-        }
-        if let Some(eos) = special.eos_value() {
-            generation_config.insert("eos_token_id".into(), eos);
-        }
-        if let Some(padding) = special.padding {
-            generation_config.insert("pad_token_id".into(), json!(padding));
-        }
-        let (tokenizer_config, generation_config) =
-            (Value::Object(tokenizer_config), Value::Object(generation_config));
-        Ok(TokenizerFiles { tokenizer, tokenizer_config, generation_config, special })
+/// The contents of `tokenizer.json`. `begin` and `end` are the tokens that it puts around a text.
+fn tokenizer_json(
+    gguf: &GgufFile,
+    words: Words,
+    tokens: &[&str],
+    begin: Option<usize>,
+    end: Option<usize>,
+) -> Result<Value, GgufProblem> {
+    let id_of: HashMap<&str, usize> =
+        tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
+    let vocab: Map<String, Value> =
+        tokens.iter().enumerate().map(|(id, token)| (token.to_string(), json!(id))).collect();
+    Ok(json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": added_tokens(gguf, tokens)?,
+        "normalizer": null,
+        "pre_tokenizer": pre_tokenizer(words),
+        "post_processor": post_processor(tokens, begin, end),
+        "decoder": byte_level(true),
+        "model": {
+            "type": "BPE",
+            "dropout": null,
+            "unk_token": null,
+            "continuing_subword_prefix": null,
+            "end_of_word_suffix": null,
+            "fuse_unk": false,
+            "byte_fallback": false,
+            "ignore_merges": words == Words::Llama3,
+            "vocab": vocab,
+            "merges": merges(gguf, &id_of)?,
+        },
+    }))
+}
+
+fn generation_config(special: &SpecialIds) -> Value {
+    let mut config = Map::new();
+    if let Some(bos) = special.bos {
+        config.insert("bos_token_id".into(), json!(bos));
+    }
+    if let Some(eos) = special.eos_value() {
+        config.insert("eos_token_id".into(), eos);
+    }
+    if let Some(padding) = special.padding {
+        config.insert("pad_token_id".into(), json!(padding));
+    }
+    Value::Object(config)
+}
+
+/// The vocabulary: different tokens, at most one for each of the `vocab_size` embedding rows.
+fn tokens(gguf: &GgufFile, vocab_size: usize) -> Result<Vec<&str>, GgufProblem> {
+    const KEY: &str = "tokenizer.ggml.tokens";
+    let tokens = required(gguf.texts(KEY)?, KEY)?;
+    if tokens.is_empty() || tokens.len() > vocab_size {
+        return Err(GgufProblem::UnsupportedValue {
+            key: KEY.into(),
+            found: tokens.len().to_string(),
+            allowed: format!("1 to {vocab_size} tokens, one per embedding row"),
+        });
+    }
+    let mut seen = HashSet::with_capacity(tokens.len());
+    match tokens.iter().find(|token| !seen.insert(**token)) {
+        Some(token) => Err(GgufProblem::DuplicateName { name: excerpt(token) }),
+        None => Ok(tokens),
     }
 }
 

@@ -1,3 +1,5 @@
+//! Headers and weight files that break a rule are refused with a sentence.
+
 use super::*;
 
 /// A file of this header and this many bytes of values.
