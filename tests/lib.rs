@@ -1,5 +1,5 @@
-//! Where the tests of behaviour across crates find their models: tiny random ones by name, and the
-//! starter.
+//! The models that tests of behaviour across crates use: tiny random ones by name, and the starter
+//! model.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -18,7 +18,7 @@ pub fn starter_gguf() -> PathBuf {
     file
 }
 
-/// The starter model as a model folder: imported by whoever asks first, and kept for later runs.
+/// The starter model as a model folder. The first call imports it; later runs find it there.
 pub fn starter_model() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {

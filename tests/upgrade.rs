@@ -190,7 +190,7 @@ async fn foreign_files_among_the_old_chunk_files_stay() {
     ];
     foreign.iter().for_each(|path| fs::write(path, "mine").unwrap());
     let app = open(&home).await;
-    // Only the foreign files are left.
+    // The old chunk files are removed; the two foreign files stay.
     until(|| fs::read_dir(&model).unwrap().count() == 2).await;
     app.close().await;
     for path in foreign {
@@ -206,7 +206,7 @@ async fn a_conversation_begins_from_an_old_starting_point_by_reading_it_again() 
     call(&app, Command::LoadModel { name: MODEL.to_owned() }).await;
     for named in bootstrap(&app).await.1 {
         let mut first = None;
-        // What the first conversation has read, the second one finds.
+        // The second conversation reuses what the first one has read.
         for expected_cached in [0, named.tokens] {
             let begin = Command::NewConversationFrom { named_id: named.id.clone() };
             let Reply::Conversation { conversation, .. } = call(&app, begin).await else {
@@ -225,7 +225,7 @@ async fn a_conversation_begins_from_an_old_starting_point_by_reading_it_again() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_turn_of_an_old_conversation_says_why_it_is_read_again() {
-    // One of them finds what another has read again, so each is asked in a folder of its own.
+    // They share chunks, so each is tested on a copy in which no other has been read again.
     for index in 0..3 {
         let home = old_home();
         add_model(&home);

@@ -29,6 +29,7 @@ pub const KINDS: &[&str] = &[
     "qwen3_next/dense",
 ];
 
+/// The checkpoint `model_type/case` with its prompt.
 pub fn golden(name: &str) -> Golden {
     let folder = cairn_tests::tiny_model(name);
     let (model, _) = Model::load(&folder, LoadOptions { keep_quantized: true })
@@ -63,14 +64,17 @@ pub fn loaded(name: &str) -> Rc<LoadedModel> {
     Rc::new(loaded)
 }
 
+/// Default options with a token limit.
 pub fn options(max_tokens: usize) -> GenerateOptions {
     GenerateOptions { max_tokens, ..GenerateOptions::default() }
 }
 
-pub fn go_on(_: usize, _: usize) -> ControlFlow<()> {
+/// As `on_progress`: continues always.
+pub fn never_cancel(_: usize, _: usize) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
+/// [`generate_step`] without progress.
 pub fn start<'a>(
     model: &Model,
     input: impl Into<Input<'a>>,
@@ -78,9 +82,10 @@ pub fn start<'a>(
     sampling: impl Into<Sampling>,
     options: GenerateOptions,
 ) -> Result<TokenStream, LmError> {
-    generate_step(model, input, caches, sampling, options, &mut go_on)
+    generate_step(model, input, caches, sampling, options, &mut never_cancel)
 }
 
+/// The remaining tokens of a stream.
 pub fn rest(stream: &mut TokenStream) -> Vec<u32> {
     let mut tokens = Vec::new();
     while let Some(sampled) = stream.next_token().expect("step") {

@@ -98,7 +98,7 @@ fn a_cancelled_answer_ends_with_one_more_result() {
 }
 
 #[test]
-fn results_bring_tokens_and_alternatives() {
+fn results_have_tokens_and_their_alternatives() {
     let mut kit = kit();
     for top_logprobs in [0, 1, 10] {
         let results = results(&mut kit, "Hello", &GenerateParams { top_logprobs, ..params(8) });
@@ -198,7 +198,7 @@ fn draft_models_come_and_go() {
 }
 
 #[test]
-fn progress_tells_of_both_models_and_what_was_cached() {
+fn progress_events_cover_both_models_and_their_cached_tokens() {
     let options = ModelKitOptions { prefill_step_size: Some(4), ..ModelKitOptions::default() };
     let mut kit = ModelKit::new(Rc::new(chat()), options).expect("kit");
     kit.load_draft_model(&cairn_tests::tiny_model("llama/tiny-chat"), LOAD).expect("draft");

@@ -70,13 +70,13 @@ fn check(name: &str, options: &ModelKitOptions, with_draft: bool, is_exact: bool
     let loaded = loaded(name);
     let draft = with_draft.then_some(&loaded);
     let prompt = golden(name).prompt;
-    let mut kept = kit(&loaded, options, draft);
+    let mut used = kit(&loaded, options, draft);
     let (first, _) = answer(&mut kit(&loaded, options, draft), &prompt);
-    // Some prompts come again, and a kit that has read nothing answers them alike.
+    // The answers of new kits; some prompts occur several times.
     let mut expected: BTreeMap<Vec<u32>, Vec<u32>> =
         BTreeMap::from([(prompt.clone(), first.clone())]);
     for (index, prompt) in prompts(&prompt, &first).into_iter().enumerate() {
-        let (found, _) = answer(&mut kept, &prompt);
+        let (found, _) = answer(&mut used, &prompt);
         let case = format!("{name}, {options:?}, draft {with_draft}, prompt {index}");
         assert_eq!(found.len(), NUM_TOKENS, "{case}");
         if is_exact {
@@ -144,8 +144,8 @@ fn check_cached(
 fn no_token_is_read_twice_where_caches_can_go_back() {
     for name in KINDS {
         // The last token of an answer is never read into the caches.
-        let goes_on = |prompt: &[u32], answer: &[u32]| [prompt, answer, &[3, 4]].concat();
-        check_cached(name, goes_on, |length| length + NUM_TOKENS - 1);
+        let continued = |prompt: &[u32], answer: &[u32]| [prompt, answer, &[3, 4]].concat();
+        check_cached(name, continued, |length| length + NUM_TOKENS - 1);
         check_cached(name, |_, _| vec![11, 12], |_| 0);
     }
     for name in ["llama/dense-tied", "qwen3_moe/dense"] {
@@ -165,7 +165,7 @@ fn no_token_is_read_twice_where_caches_can_go_back() {
 }
 
 #[test]
-fn a_cancelled_prompt_is_gone_on_with() {
+fn a_cancelled_prompt_is_continued_where_it_stopped() {
     for name in KINDS {
         let loaded = loaded(name);
         let prompt = golden(name).prompt;
@@ -194,7 +194,7 @@ fn a_cancelled_prompt_is_gone_on_with() {
 }
 
 #[test]
-fn whoever_stops_listening_leaves_good_caches() {
+fn a_stream_that_is_dropped_early_leaves_usable_caches() {
     for name in KINDS {
         let loaded = loaded(name);
         let prompt = golden(name).prompt;

@@ -15,7 +15,7 @@ use cairn_lm::{
 };
 use mlx_rs::{Array, ops};
 
-use crate::golden::{KINDS, go_on, golden, offset, options, plain, rest, start};
+use crate::golden::{KINDS, golden, never_cancel, offset, options, plain, rest, start};
 
 /// The expected progress calls for a prompt of `length` tokens.
 fn check_progress(length: usize, prefill_step_size: usize, expected: &[usize]) {
@@ -51,7 +51,7 @@ fn progress_comes_before_the_first_and_after_every_chunk() {
 }
 
 #[test]
-fn a_cancelled_prompt_keeps_what_was_read_and_can_go_on() {
+fn a_cancelled_prompt_leaves_caches_that_can_be_continued() {
     for name in KINDS {
         let golden = golden(name);
         let expected = plain(&golden.model, &golden.prompt, options(8));
@@ -79,7 +79,7 @@ fn a_cancelled_prompt_keeps_what_was_read_and_can_go_on() {
                 options,
             )
             .expect("start");
-            assert_eq!(rest(&mut stream), expected, "{name}, gone on from {stop_at}");
+            assert_eq!(rest(&mut stream), expected, "{name}, continued from {stop_at}");
         }
     }
 }
@@ -131,7 +131,7 @@ fn an_answer_continues_from_the_caches_of_the_one_before_and_from_their_file() {
             let saved = PromptFile::open(&file).expect("opens");
             saved.check_fit(&golden.model, true).expect("fits");
             let mut loaded = saved.read().expect("reads");
-            for (caches, place) in [(&mut caches, "memory"), (&mut loaded, "a file")] {
+            for (caches, source) in [(&mut caches, "memory"), (&mut loaded, "a file")] {
                 let mut stream = start(
                     &golden.model,
                     &sequence[held..],
@@ -143,7 +143,7 @@ fn an_answer_continues_from_the_caches_of_the_one_before_and_from_their_file() {
                 assert_eq!(
                     [first.clone(), rest(&mut stream)].concat(),
                     whole,
-                    "{name} after {num_first}, from {place}"
+                    "{name} after {num_first}, from {source}"
                 );
             }
         }
@@ -269,10 +269,10 @@ fn check_refused(
 
 #[test]
 fn given_caches_survive_a_refusal() {
-    let is_quantized = |options: &mut GenerateOptions| {
+    let quantize = |options: &mut GenerateOptions| {
         options.kv_quantization = Some(KvQuantization { bits: 8, group_size: 32, start: 0 });
     };
-    check_refused("gemma3_text/long-prompt", |_, _, options| is_quantized(options), "kv_bits");
+    check_refused("gemma3_text/long-prompt", |_, _, options| quantize(options), "kv_bits");
     check_refused("llama/dense-tied", |_, input, _| input.cached_tokens = &[1, 128], "128");
     check_refused("llama/dense-tied", |caches, _, _| drop(caches.pop()), "layers");
     check_refused(
@@ -304,9 +304,15 @@ fn processors_see_prompt_cache_and_answer() {
         }
         let input = Input { tokens, cached_tokens, ..Input::default() };
         let sampling = Sampling { sampler: Sampler::Greedy, processors };
-        let mut stream =
-            generate_step(&golden.model, input, &mut caches, sampling, options(6), &mut go_on)
-                .expect("start");
+        let mut stream = generate_step(
+            &golden.model,
+            input,
+            &mut caches,
+            sampling,
+            options(6),
+            &mut never_cancel,
+        )
+        .expect("start");
         assert_eq!(rest(&mut stream), expected);
         let all: Vec<Vec<u32>> =
             (0..6).map(|count| [golden.prompt.as_slice(), &expected[..count]].concat()).collect();

@@ -12,7 +12,9 @@ use cairn_lm::{
 };
 use mlx_rs::ops;
 
-use crate::golden::{Golden, KINDS, all, go_on, golden, offset, options, plain, rest, start};
+use crate::golden::{
+    Golden, KINDS, all, golden, never_cancel, offset, options, plain, rest, start,
+};
 
 fn begin(
     model: &Model,
@@ -22,8 +24,16 @@ fn begin(
     options: GenerateOptions,
 ) -> SpeculativeStream {
     let draft = Draft { model: draft, caches: &mut Vec::new() };
-    speculative_generate_step(model, draft, prompt, &mut Vec::new(), sampling, options, &mut go_on)
-        .expect("start")
+    speculative_generate_step(
+        model,
+        draft,
+        prompt,
+        &mut Vec::new(),
+        sampling,
+        options,
+        &mut never_cancel,
+    )
+    .expect("start")
 }
 
 fn collect(stream: &mut SpeculativeStream) -> Vec<Sampled> {
@@ -56,7 +66,7 @@ fn check(golden: &Golden, draft: &Golden, options: &GenerateOptions) -> Acceptan
 }
 
 #[test]
-fn greedy_answers_are_those_of_the_model_alone() {
+fn greedy_answers_are_those_without_a_draft_model() {
     let all = all();
     for (index, golden) in all.iter().enumerate() {
         let is_a_kind = KINDS.contains(&golden.name.as_str());
@@ -109,13 +119,13 @@ fn the_first_two_of_three_tokens_are_drafted() {
     ));
     let from_draft: Vec<bool> = sampled.iter().map(|step| step.from_draft).collect();
     assert_eq!(from_draft, [true, true, false, true, true]);
-    let mut alone =
+    let mut unassisted =
         start(&golden.model, &golden.prompt, &mut Vec::new(), Sampler::Greedy, with_logprobs)
             .expect("start");
     for step in &sampled {
         let (found, expected) = (
             step.logprobs.as_ref().expect("asked for"),
-            alone.next_token().expect("step").expect("token").logprobs,
+            unassisted.next_token().expect("step").expect("token").logprobs,
         );
         let expected = expected.expect("asked for");
         // Several rows use other kernels than a single one; the last bits differ.
@@ -166,7 +176,7 @@ fn check_stop(golden: &Golden, draft: &Golden, max_kv_size: Option<usize>, num_t
 }
 
 #[test]
-fn whoever_stops_early_gets_caches_without_refused_tokens() {
+fn an_early_stop_returns_caches_without_refused_tokens() {
     let others = all();
     for name in KINDS {
         let golden = golden(name);
@@ -223,12 +233,12 @@ fn processors_work_on_both_models() {
             presence_penalty: Some(0.5),
             ..SamplingParams::default()
         };
-        let mut alone =
+        let mut unassisted =
             start(&golden.model, &golden.prompt, &mut Vec::new(), penalised(&penalty), options(16))
                 .expect("start");
         let mut stream =
             begin(&golden.model, &golden.model, &golden.prompt, penalised(&penalty), options(16));
-        assert_eq!(tokens(&collect(&mut stream)), rest(&mut alone), "{name}");
+        assert_eq!(tokens(&collect(&mut stream)), rest(&mut unassisted), "{name}");
         assert_eq!(
             stream.acceptance().num_accepted,
             12,
@@ -283,7 +293,7 @@ fn models_that_do_not_fit_together_are_refused() {
             &mut Vec::new(),
             Sampler::Greedy,
             options(1),
-            &mut go_on,
+            &mut never_cancel,
         );
         stream.expect_err("is refused").to_string()
     };

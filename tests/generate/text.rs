@@ -72,11 +72,11 @@ fn stop_strings_cut_the_answer_before_them() {
 }
 
 #[test]
-fn text_that_was_held_back_for_nothing_is_given_out_at_the_end() {
+fn withheld_text_that_completes_no_stop_string_is_returned_at_the_end() {
     let loaded = chat();
     let whole = whole(&loaded);
-    let held = format!("{}!", &whole.text[40..]);
-    let found = answer(&loaded, Stops { strings: vec![held], ..Stops::default() }, options(60));
+    let withheld = format!("{}!", &whole.text[40..]);
+    let found = answer(&loaded, Stops { strings: vec![withheld], ..Stops::default() }, options(60));
     assert_eq!(
         (found.text.as_str(), found.last.finish_reason),
         (whole.text.as_str(), Some(FinishReason::Length))
@@ -112,7 +112,7 @@ fn check_tokens(
 }
 
 #[test]
-fn tokens_and_their_sequences_end_an_answer_without_text() {
+fn stop_tokens_and_sequences_end_an_answer_without_their_text() {
     let loaded = chat();
     let whole = whole(&loaded);
     let first_end = |sequence: &[u32]| {
@@ -157,7 +157,7 @@ fn a_draft_model_changes_no_text() {
 }
 
 #[test]
-fn biased_answers_say_the_same_token_again_and_again() {
+fn a_large_bias_makes_every_token_the_same() {
     let loaded = chat();
     let prompt = prompt(&loaded);
     let params = SamplingParams {

@@ -60,7 +60,7 @@ struct Answer {
     finished: FinishedGeneration,
 }
 
-/// What the model did, all in one go: loading it takes longer than asking.
+/// The results that the tests check. They are computed once, because loading the model takes long.
 struct Observed {
     first: Answer,
     /// The second turn, right after the first.
@@ -236,10 +236,10 @@ fn scores_are_finite_and_agree_with_the_answer() {
     assert_eq!(prompt_score.next.len(), 2);
     assert_eq!((prompt_score.next[0].0, first.logprobs[0].token), (turn.tokens[0], turn.tokens[0]));
     assert!((prompt_score.next[0].1 - first.logprobs[0].logprob).abs() < TOLERANCE);
-    for (alone, within) in prompt_score.logprobs.iter().zip(&score.logprobs).skip(1) {
+    for (prompt_only, with_answer) in prompt_score.logprobs.iter().zip(&score.logprobs).skip(1) {
         assert!(
-            (alone.expect("a number") - within.expect("a number")).abs() < TOLERANCE,
-            "{alone:?} alone, {within:?} within"
+            (prompt_only.expect("a number") - with_answer.expect("a number")).abs() < TOLERANCE,
+            "{prompt_only:?} without the answer, {with_answer:?} with it"
         );
     }
 }

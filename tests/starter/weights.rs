@@ -89,7 +89,7 @@ fn every_kind_of_weight_is_the_same_as_in_the_gguf_file() {
             );
         }
     }
-    // Nothing was left out: each tensor of the file has its weight in the folder.
+    // Every tensor of the file has its weight in the folder.
     assert_eq!(
         tensors.keys().filter(|name| name.ends_with(".weight")).count(),
         gguf.names().count()

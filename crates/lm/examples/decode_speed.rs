@@ -143,17 +143,17 @@ fn check(shape: &Shape, model: &Model, length: usize) -> Result<(), Failure> {
 /// Fails unless rows of several lengths have the same logits, except for rounding, in a batch and
 /// unbatched.
 fn check_batch(shape: &Shape, model: &Model, num_rows: usize) -> Result<(), Failure> {
-    const ALONE: usize = 2; // tokens that rows read alone before they meet
+    const UNBATCHED: usize = 2; // tokens that each row decodes before the rows are merged
     const STEPS: usize = 2;
     let (mut caches, mut inputs, mut expected) =
         (Vec::new(), vec![Vec::new(); STEPS], vec![Vec::new(); STEPS]);
     for row in 0..num_rows {
         let prompt = &random_prompt(shape, row as u64 + 1, PROMPT_TOKENS)[..64 + row % 8];
         let (before, last) = prompt.split_at(prompt.len() - STEPS);
-        let (most, alone) = before.split_at(before.len() - ALONE);
+        let (prefilled, decoded) = before.split_at(before.len() - UNBATCHED);
         let mut own = model.make_cache();
-        model.forward(&tokens(most), &mut own)?;
-        for token in alone {
+        model.forward(&tokens(prefilled), &mut own)?;
+        for token in decoded {
             next_logits(model, &[*token], &mut own)?.eval()?;
         }
         caches.push(own.clone());
@@ -167,7 +167,7 @@ fn check_batch(shape: &Shape, model: &Model, num_rows: usize) -> Result<(), Fail
         let found = next_logits(model, inputs, &mut caches)?;
         compare(
             shape,
-            &format!("{num_rows} rows together and each alone"),
+            &format!("{num_rows} rows batched and unbatched"),
             &found,
             &ops::concatenate(expected, 0)?,
         )?;

@@ -1,7 +1,8 @@
 //! The size of sweeps: tests that check one rule in many pseudo-random cases.
 //!
 //! `make test` runs a slice of each, the same one every time; `make soak` runs more of them, with
-//! other seeds, for as long as asked. This is the one place that reads what it asks for:
+//! other seeds, for as long as asked. Two environment variables control them, and only
+//! this crate reads them:
 //!
 //! - `CAIRN_SOAK`: how many times as many cases as `make test` runs; 1 where it is not set.
 //! - `CAIRN_SEED`: the first case's seed; 0 where it is not set.

@@ -62,9 +62,9 @@ pub enum TinyModelError {
 
 /// The folder of a model, `family/case` in `tests/goldens`; every one has the tokenizer of bytes.
 ///
-/// It stands below `target/tiny-models` and is for reading: a test that changes a model copies it
-/// ([`copy_tiny_model`]). The first call of a process sees to it that its files are right. Panics
-/// where they cannot be.
+/// It is below `target/tiny-models` and must not be changed: a test that changes a model copies it
+/// ([`copy_tiny_model`]). The first call of a process writes the files that are missing or wrong.
+/// Panics where they cannot be written.
 pub fn tiny_model(name: &str) -> PathBuf {
     static WRITTEN: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
     let mut written = WRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +139,7 @@ fn write_tiny_model(name: &str, folder: &Path) -> Result<(), TinyModelError> {
             continue;
         }
         let write = || {
-            // Beside the folder, so that nobody who copies it meets a half-written file.
+            // Outside the folder, so that a copy of it never has a half-written file.
             let mut temporary = tempfile::NamedTempFile::new_in(folder.parent().unwrap_or(folder))?;
             temporary.write_all(&contents)?;
             temporary.persist(&path)?;
