@@ -244,19 +244,26 @@ impl ChunkIndex {
         }
     }
 
-    /// Moves the chunks that no chain of parents in their namespace connects to a prompt's first
-    /// token to `orphans`. Only a root's key depends on the namespace: a row further on may name
-    /// another one, and so another folder.
+    /// Whether a chunk that is on disk may be inserted: it is a root, or it follows a parent that
+    /// is on disk too.
+    pub(super) fn has_parent_on_disk(&self, record: &ChunkRecord) -> bool {
+        match &record.parent_key {
+            None => is_root(record),
+            Some(parent) => self
+                .get(parent)
+                .is_some_and(|parent| parent.is_on_disk && follows(record, &parent.record)),
+        }
+    }
+
+    /// Moves the chunks that no chain of parents connects to a prompt's first token to `orphans`.
     fn take_orphans(&mut self) {
-        let is_root = |record: &&ChunkRecord| record.parent_key.is_none() && record.start == 0;
-        let roots = self.entries.values().map(|entry| &entry.record).filter(is_root);
+        let records = self.entries.values().map(|entry| &entry.record);
+        let roots = records.filter(|record| is_root(record));
         let mut reached: HashSet<String> = HashSet::with_capacity(self.entries.len());
         let mut pending: Vec<&ChunkRecord> = roots.collect();
         while let Some(parent) = pending.pop() {
             let children = self.children_of(&parent.key).map(|child| &child.record);
-            pending.extend(children.filter(|child| {
-                child.start == parent.stop() && child.namespace == parent.namespace
-            }));
+            pending.extend(children.filter(|child| follows(child, parent)));
             reached.insert(parent.key.clone());
         }
         if reached.len() == self.entries.len() {
@@ -546,6 +553,17 @@ impl ChunkIndex {
             children.into_iter().flatten().take_while(move |(first, _)| *first == token);
         beginning.filter_map(|(_, key)| self.entries.get(key))
     }
+}
+
+/// Whether a record is that of a prompt's first chunk.
+fn is_root(record: &ChunkRecord) -> bool {
+    record.parent_key.is_none() && record.start == 0
+}
+
+/// Whether `child`, which names `parent` as its parent, begins where that ends. No key covers the
+/// position, and only a root's key covers the namespace, so a wrong record may name others.
+fn follows(child: &ChunkRecord, parent: &ChunkRecord) -> bool {
+    child.start == parent.stop() && child.namespace == parent.namespace
 }
 
 /// The parent key of a namespace's first chunks.

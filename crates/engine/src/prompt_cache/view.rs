@@ -199,15 +199,12 @@ impl CacheHandle {
         }
         // Parents first. A chunk whose file was removed after the rows were read is skipped, and so
         // are its descendants.
-        chunks.retain(is_valid);
+        chunks.retain(|record| !state.index.contains(&record.key) && is_valid(record));
         chunks.sort_by_key(|record| record.start);
         for record in chunks {
-            let has_parent =
-                record.parent_key.as_ref().is_none_or(|parent| state.index.is_on_disk(parent));
             let path = || chunk_file::path(&state.folder, &record.namespace.model, &record.key);
-            if !state.index.contains(&record.key)
-                && !state.is_doomed(&record.key)
-                && has_parent
+            if !state.is_doomed(&record.key)
+                && state.index.has_parent_on_disk(&record)
                 && path().exists()
             {
                 state.index.insert(record, None);
@@ -358,4 +355,90 @@ fn nodes(index: &ChunkIndex, max_nodes: usize) -> (Vec<CacheNode>, usize) {
         }
     }
     (nodes, num_hidden)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use std::path::Path;
+    use std::sync::mpsc as std_mpsc;
+
+    use tokio::sync::{mpsc, watch};
+
+    use super::*;
+    use crate::EngineStatus;
+    use crate::records::{CacheOptions, KvFormat, Namespace};
+
+    const MODEL: &str = "0123456789abcdef0123456789abcdef";
+
+    fn handle(folder: &Path) -> CacheHandle {
+        let options = CacheOptions {
+            folder: folder.to_owned(),
+            old_folders: Vec::new(),
+            disk_budget_bytes: u64::MAX,
+            memory_budget_bytes: 0,
+            chunks: Vec::new(),
+            refs: Vec::new(),
+            cleanup_lock: None,
+        };
+        let (events, status) = (mpsc::unbounded_channel().0, watch::Sender::default());
+        let _: &watch::Sender<EngineStatus> = &status;
+        CacheHandle::new(SharedCacheState::new(options, events, status, std_mpsc::channel().0))
+    }
+
+    /// A row with a key that fits it, and a file of its name.
+    fn row(
+        folder: &Path,
+        parent: Option<&ChunkRecord>,
+        change: impl Fn(&mut ChunkRecord),
+    ) -> ChunkRecord {
+        let start = parent.map_or(0, ChunkRecord::stop);
+        let mut row = ChunkRecord {
+            key: String::new(),
+            parent_key: parent.map(|parent| parent.key.clone()),
+            namespace: Namespace::computed(MODEL, KvFormat::Plain),
+            kind: ChunkKind::User,
+            start,
+            token_ids: vec![5, 6, 7],
+            held_from: start,
+            has_state: false,
+            bytes: 100,
+            file_hash: "0".repeat(64),
+            hits: 0,
+            last_used_at_ms: 0,
+        };
+        change(&mut row);
+        row.key = row.expected_key();
+        let path = chunk_file::path(folder, &row.namespace.model, &row.key);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "").unwrap();
+        row
+    }
+
+    #[test]
+    fn rows_of_other_programs_are_adopted_only_where_they_continue_a_chunk_on_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = row(folder.path(), None, |_| {});
+        let child = row(folder.path(), Some(&root), |_| {});
+        let check = |rows: &[&ChunkRecord], expected: &[&ChunkRecord], case: &str| {
+            let handle = handle(folder.path());
+            handle.adopt(rows.iter().copied().cloned().collect(), Vec::new());
+            let state = handle.0.lock();
+            let mut found: Vec<&ChunkRecord> = state.index.records().collect();
+            found.sort_by_key(|record| record.start);
+            assert_eq!(found, expected, "{case}");
+        };
+        check(&[&child, &root], &[&root, &child], "in any order");
+        check(&[&child], &[], "without its parent");
+        let late_root = row(folder.path(), None, |row| (row.start, row.held_from) = (2, 2));
+        check(&[&late_root], &[], "a root after the first token");
+        for start in [2, 4] {
+            let shifted = |row: &mut ChunkRecord| (row.start, row.held_from) = (start, start);
+            let shifted = row(folder.path(), Some(&root), shifted);
+            check(&[&root, &shifted], &[&root], "not where its parent ends");
+        }
+        let quantized = KvFormat::Quantized { bits: 8, group_size: 64 };
+        let other = row(folder.path(), Some(&root), |row| row.namespace.kv_format = quantized);
+        check(&[&root, &other], &[&root], "in another namespace than its parent");
+    }
 }

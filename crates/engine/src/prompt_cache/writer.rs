@@ -345,17 +345,12 @@ impl WriterThread {
     /// Adds a chunk from its valid file; false if its parent is missing.
     fn adopt(&self, record: ChunkRecord) -> bool {
         let mut state = self.state.lock();
-        let parent = record.parent_key.as_deref().map(|parent| state.index.get(parent));
-        let continues = match parent {
-            None => record.start == 0,
-            Some(parent) => parent
-                .is_some_and(|parent| parent.is_on_disk && parent.record.stop() == record.start),
-        };
-        if continues {
+        let has_parent = state.index.has_parent_on_disk(&record);
+        if has_parent {
             state.index.insert(record.clone(), None);
             state.emit(CacheEvent::Written(record));
         }
-        continues
+        has_parent
     }
 }
 
