@@ -11,7 +11,7 @@ use cairn_lm::cache::chunk_state::{CacheLayout, ChunkState, StateTensor, TensorS
 use mlx_rs::Dtype;
 use safetensors::tensor::{Metadata, SafeTensors, TensorInfo};
 
-use super::index::MAX_CHUNK_TOKENS;
+use super::index::{MAX_CHUNK_TOKENS, is_valid};
 use crate::records::{ChunkKind, ChunkRecord, Namespace};
 
 /// The reason why a stored chunk cannot be used, worded for the window.
@@ -231,12 +231,12 @@ pub(super) fn prove(path: &Path) -> Option<ChunkRecord> {
     let contents = &bytes[header_bytes + size_of::<u64>()..];
     let names = metadata.offset_keys();
     let tensors = names.iter().filter_map(|name| Some((name.as_str(), metadata.info(name)?)));
-    let is_proven = path.file_stem()?.to_str() == Some(&record.key)
-        && model.to_str() == Some(&record.namespace.model)
-        && record.expected_key() == record.key
-        && text.get(CONTENTS_HASH) == Some(&contents_hash(text, tensors, contents));
     record.bytes = length;
     record.file_hash = blake3::hash(&bytes).to_hex().to_string();
+    let is_proven = path.file_stem()?.to_str() == Some(&record.key)
+        && model.to_str() == Some(&record.namespace.model)
+        && is_valid(&record)
+        && text.get(CONTENTS_HASH) == Some(&contents_hash(text, tensors, contents));
     is_proven.then_some(record)
 }
 
@@ -435,8 +435,12 @@ mod tests {
 
     /// The bytes of the file of a chunk with these contents.
     fn file(bytes: &[u8]) -> Vec<u8> {
+        file_of(&record(), bytes)
+    }
+
+    fn file_of(record: &ChunkRecord, bytes: &[u8]) -> Vec<u8> {
         let layout: CacheLayout = CacheLayout::of(&[]).unwrap();
-        let header = contents(bytes).header(&record(), &layout).unwrap();
+        let header = contents(bytes).header(record, &layout).unwrap();
         [header, bytes.to_vec()].concat()
     }
 
@@ -505,6 +509,25 @@ mod tests {
         let link = path.with_file_name("fedcba9876543210fedcba9876543210.safetensors");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(prove(&link).is_none() && !is_own(&link));
+    }
+
+    #[test]
+    fn a_file_that_describes_an_impossible_chunk_proves_no_record() {
+        fn check(change: impl Fn(&mut ChunkRecord), is_proven: bool) {
+            let mut record = record();
+            change(&mut record);
+            record.key = record.expected_key();
+            let folder = tempfile::tempdir().unwrap();
+            let path = path(folder.path(), MODEL, &record.key);
+            std::fs::create_dir(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, file_of(&record, b"ours")).unwrap();
+            assert_eq!(prove(&path).is_some(), is_proven, "{record:?}");
+        }
+        check(|_| {}, true);
+        check(|record| record.token_ids = vec![1; MAX_CHUNK_TOKENS], true);
+        check(|record| record.token_ids = vec![1; MAX_CHUNK_TOKENS + 1], false);
+        check(|record| record.held_from = record.stop() + 1, false);
+        check(|record| (record.start, record.held_from) = (usize::MAX, usize::MAX), false);
     }
 
     #[test]

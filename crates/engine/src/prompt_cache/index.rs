@@ -8,10 +8,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use super::chunk_file::{MAX_CHUNK_BYTES, is_hex};
 use crate::records::{CacheRef, ChunkKind, ChunkRecord, Namespace};
 
 /// The most tokens of one chunk.
 pub(super) const MAX_CHUNK_TOKENS: usize = 256;
+/// Far longer than any context.
+const MAX_POSITION: usize = 1 << 40;
 
 /// All chunks, as a forest by parent.
 ///
@@ -586,6 +589,18 @@ impl ChunkRecord {
         let parent = self.parent_key.clone().unwrap_or_else(|| root_key(&self.namespace));
         chunk_key(&parent, &self.token_ids)
     }
+}
+
+/// Whether the record of a chunk on disk can be true: a damaged row or file may name any value.
+pub(super) fn is_valid(record: &ChunkRecord) -> bool {
+    let num_tokens = record.token_ids.len();
+    (1..=MAX_CHUNK_TOKENS).contains(&num_tokens)
+        && record.start < MAX_POSITION
+        && (record.start..=record.stop()).contains(&record.held_from)
+        && record.bytes <= MAX_CHUNK_BYTES
+        && is_hex(&record.namespace.model)
+        && is_hex(&record.key)
+        && record.expected_key() == record.key
 }
 
 fn hash(first: &[u8], second: &[u8]) -> String {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc as std_mpsc};
 
 use tokio::sync::{mpsc, watch};
 
-use super::chunk_file::{self, ChunkContents, MAX_CHUNK_BYTES, is_hex};
-use super::index::{ChunkIndex, MAX_CHUNK_TOKENS};
+use super::chunk_file::{self, ChunkContents};
+use super::index::{ChunkIndex, is_valid};
 use super::now_ms;
 use super::restore::Source;
 use super::writer::WriteJob;
@@ -47,21 +47,6 @@ pub(super) struct Doomed {
     pub(super) files: Vec<ChunkRecord>,
     pub(super) reason: String,
 }
-
-/// Whether a row can be true: a damaged database may hold any value.
-pub(super) fn is_valid(record: &ChunkRecord) -> bool {
-    let num_tokens = record.token_ids.len();
-    (1..=MAX_CHUNK_TOKENS).contains(&num_tokens)
-        && record.start < MAX_POSITION
-        && (record.start..=record.stop()).contains(&record.held_from)
-        && record.bytes <= MAX_CHUNK_BYTES
-        && is_hex(&record.namespace.model)
-        && is_hex(&record.key)
-        && record.expected_key() == record.key
-}
-
-/// Far longer than any context.
-const MAX_POSITION: usize = 1 << 40;
 
 /// Counters of the prompt cache's use since the engine started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

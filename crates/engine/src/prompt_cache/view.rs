@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::chunk_file;
 use super::eviction::{CLEARED, PURGED};
-use super::index::{ChunkIndex, Entry};
+use super::index::{ChunkIndex, Entry, is_valid};
 use super::now_ms;
 use super::refs::{RefUsage, owner_of};
-use super::state::{CacheFigures, SharedCacheState, is_valid};
+use super::state::{CacheFigures, SharedCacheState};
 use super::writer::{Repaired, WriteJob};
 use crate::records::{CacheRef, ChunkKind, ChunkRecord};
 use tokio::sync::oneshot;

@@ -604,6 +604,27 @@ fn a_use_is_counted_and_delays_eviction() {
 }
 
 #[test]
+fn a_row_that_cannot_be_true_is_not_valid() {
+    let check = |change: fn(&mut ChunkRecord), expected: bool| {
+        let namespace = Namespace::computed("0123456789abcdef", KvFormat::Plain);
+        let chunk = index(0).plan(&namespace, &ids(0, 9), &[], ANYWHERE).remove(0);
+        let mut record = record(&namespace, chunk, 0);
+        record.file_hash = "0".repeat(64);
+        change(&mut record);
+        assert_eq!(is_valid(&record), expected, "{record:?}");
+    };
+    check(|_| {}, true);
+    check(|record| record.held_from = record.stop(), true);
+    check(|record| record.held_from = record.stop() + 1, false);
+    check(|record| record.start = usize::MAX, false);
+    check(|record| record.token_ids.clear(), false);
+    check(|record| record.token_ids[0] += 1, false);
+    check(|record| record.bytes = u64::MAX, false);
+    check(|record| record.key = "../../elsewhere".to_owned(), false);
+    check(|record| record.namespace.model = "..".to_owned(), false);
+}
+
+#[test]
 fn an_index_is_rebuilt_from_its_records() {
     let mut first = index(u64::MAX);
     file(&mut first, &ids(0, 600), &[(30, System)], 5);
