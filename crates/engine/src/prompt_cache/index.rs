@@ -15,6 +15,8 @@ use crate::records::{CacheRef, ChunkKind, ChunkRecord, Namespace};
 pub(super) const MAX_CHUNK_TOKENS: usize = 256;
 /// Far longer than any context.
 const MAX_POSITION: usize = 1 << 40;
+/// The hexadecimal digits of a BLAKE3 hash.
+const HASH_DIGITS: usize = 64;
 
 /// All chunks, as a forest by parent.
 ///
@@ -598,6 +600,8 @@ pub(super) fn is_valid(record: &ChunkRecord) -> bool {
         && record.start < MAX_POSITION
         && (record.start..=record.stop()).contains(&record.held_from)
         && record.bytes <= MAX_CHUNK_BYTES
+        && record.file_hash.len() == HASH_DIGITS
+        && is_hex(&record.file_hash)
         && is_hex(&record.namespace.model)
         && is_hex(&record.key)
         && record.expected_key() == record.key

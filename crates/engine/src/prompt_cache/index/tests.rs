@@ -622,6 +622,9 @@ fn a_row_that_cannot_be_true_is_not_valid() {
     check(|record| record.bytes = u64::MAX, false);
     check(|record| record.key = "../../elsewhere".to_owned(), false);
     check(|record| record.namespace.model = "..".to_owned(), false);
+    // A chunk without a hash counts as one that was never written: its row and file would stay.
+    check(|record| record.file_hash.clear(), false);
+    check(|record| record.file_hash = "hash".to_owned(), false);
 }
 
 #[test]
