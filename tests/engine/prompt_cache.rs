@@ -423,6 +423,36 @@ async fn a_chunk_that_cannot_be_used_is_a_miss_with_its_reason_and_is_stored_aga
 }
 
 #[tokio::test]
+async fn a_chunk_that_cannot_be_read_for_now_costs_only_its_own_tokens_and_stays() {
+    let ([model, _], _) = models();
+    let folder = folder();
+    let app = App::start(model.folder(), folder.path(), ROOMY, Rows::new()).await;
+    let mut conversation = Conversation::new();
+    app.turn(&mut conversation, "What is a cairn?").await;
+    let rows = app.close().await;
+    let answer = rows.values().max_by_key(|row| row.start).expect("an answer").clone();
+    let path = file(folder.path(), &answer);
+    let bytes = std::fs::read(&path).expect("the chunk");
+    // A link to itself stands for a disk that refuses to read: permissions do not stop root.
+    std::fs::remove_file(&path).expect("removed");
+    std::os::unix::fs::symlink(&path, &path).expect("a link");
+
+    let app = App::start(model.folder(), folder.path(), ROOMY, rows).await;
+    let turn = app.turn(&mut conversation.clone(), "Who builds them?").await;
+    assert_eq!(turn.num_cached, answer.start, "the chunks before it are used");
+    let num_read_again = turn.num_prompt - answer.start;
+    let note = format!("re-read {num_read_again} tokens: a saved part cannot be read");
+    assert!(turn.note.as_ref().is_some_and(|found| found.starts_with(&note)), "{:?}", turn.note);
+
+    std::fs::remove_file(&path).expect("removed");
+    std::fs::write(&path, bytes).expect("written");
+    let app = App::start(model.folder(), folder.path(), ROOMY, app.close().await).await;
+    let again = app.turn(&mut conversation, "Who builds them?").await;
+    assert_eq!((again.num_cached, again.note), (again.num_prompt - 1, None));
+    app.close().await;
+}
+
+#[tokio::test]
 async fn an_unusable_chunk_is_removed_with_its_descendants_files() {
     let ([model, _], _) = models();
     let folder = folder();

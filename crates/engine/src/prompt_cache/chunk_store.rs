@@ -73,14 +73,14 @@ impl ChunkStore {
         self.state.lock().index.restorable_prefix(namespace, tokens, needs(&layout)).1
     }
 
-    /// Restores the longest beginning of `tokens` that can be restored. A chunk that cannot be used
-    /// is removed, and the chunks before it are tried.
+    /// Restores the longest beginning of `tokens` that can be restored. Where a chunk cannot be
+    /// used, the chunks before it are tried; it is removed unless a later attempt may succeed.
     pub(super) fn restore(
         &self,
         namespace: &Namespace,
         model: &LoadedModel,
         quantization: Option<KvQuantization>,
-        tokens: &[u32],
+        mut tokens: &[u32],
     ) -> Restored {
         let mut problem = None;
         let nothing = |problem| Restored { num_tokens: 0, caches: Vec::new(), problem };
@@ -113,10 +113,10 @@ impl ChunkStore {
                 Err(unusable) => {
                     let reason = unusable.error.to_string();
                     tracing::warn!(chunk = %unusable.key, %reason, "a stored prompt cache cannot be used");
-                    if !unusable.error.is_lasting() {
-                        return nothing(Some(reason));
+                    match unusable.error.is_lasting() {
+                        true => self.state.lock().forget(&unusable.key, &reason),
+                        false => tokens = &tokens[..unusable.start],
                     }
-                    self.state.lock().forget(&unusable.key, &reason);
                     problem = Some(reason);
                 }
             }

@@ -21,7 +21,16 @@ pub(super) struct Source {
 #[derive(Debug)]
 pub(super) struct Unusable {
     pub(super) key: String,
+    /// Position of its first token.
+    pub(super) start: usize,
     pub(super) error: ChunkError,
+}
+
+impl Source {
+    fn unusable(&self, error: impl Into<ChunkError>) -> Unusable {
+        let ChunkRecord { key, start, .. } = &self.record;
+        Unusable { key: key.clone(), start: *start, error: error.into() }
+    }
 }
 
 /// The most reader threads: more would only wait for the disk or for memory.
@@ -40,11 +49,12 @@ pub(super) fn restore(
 ) -> Result<Vec<LayerCache>, Unusable> {
     let wanted: Vec<&Source> =
         sources.iter().filter(|source| source.record.start < num_tokens).collect();
+    let Some(last) = wanted.last() else { return Ok(Vec::new()) };
     let mut assembler = CacheAssembler::new(layout, num_tokens);
     let mut add = |source: &Source, contents: &ChunkContents| {
         let added =
             assembler.add(source.record.start, source.record.stop(), |name| contents.tensor(name));
-        added.map_err(|error| Unusable { key: source.record.key.clone(), error: error.into() })
+        added.map_err(|error| source.unusable(error))
     };
     let on_disk: Vec<&Source> =
         wanted.iter().copied().filter(|source| source.contents.is_none()).collect();
@@ -74,12 +84,9 @@ pub(super) fn restore(
             }
         }
         for (source, contents) in contents {
-            let contents =
-                contents.map_err(|error| Unusable { key: source.record.key.clone(), error })?;
-            add(source, &contents)?;
+            add(source, &contents.map_err(|error| source.unusable(error))?)?;
         }
         Ok(())
     })?;
-    let last = wanted.last().map_or_else(String::new, |source| source.record.key.clone());
-    assembler.finish().map_err(|error| Unusable { key: last, error: error.into() })
+    assembler.finish().map_err(|error| last.unusable(error))
 }
