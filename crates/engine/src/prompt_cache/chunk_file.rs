@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use cairn_formats::{FileError, read_file};
 use cairn_lm::cache::chunk_state::{CacheLayout, ChunkState, StateTensor, TensorSlice};
 use mlx_rs::Dtype;
 use safetensors::tensor::{Metadata, SafeTensors, TensorInfo};
@@ -27,6 +28,15 @@ pub(super) enum ChunkError {
     Lm(#[from] cairn_lm::LmError),
     #[error("a saved part holds numbers of a type that no cache has")]
     Dtype,
+}
+
+impl From<FileError> for ChunkError {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Io { source, .. } => ChunkError::Read(source),
+            FileError::NotAFile { .. } | FileError::TooLong { .. } => ChunkError::Damaged,
+        }
+    }
 }
 
 impl ChunkError {
@@ -95,7 +105,7 @@ impl ChunkContents {
 
     /// Reads the file of `record`; its size and hash must be those in the record.
     pub(super) fn read(folder: &Path, record: &ChunkRecord) -> Result<Self, ChunkError> {
-        let bytes = read_whole(&path(folder, &record.namespace.model, &record.key), record.bytes)?;
+        let bytes = read_file(&path(folder, &record.namespace.model, &record.key), record.bytes)?;
         if bytes.len() as u64 != record.bytes
             || blake3::hash(&bytes).to_hex().as_str() != record.file_hash
         {
@@ -222,8 +232,9 @@ pub(super) fn file_name(name: &str) -> FileName {
 /// the model, whose key is the hash of its metadata, with the tensors that it was written with.
 /// None for any other file.
 pub(super) fn prove(path: &Path) -> Option<ChunkRecord> {
-    let length = std::fs::symlink_metadata(path).ok().filter(|file| file.is_file())?.len();
-    let bytes = read_whole(path, length).ok().filter(|bytes| bytes.len() as u64 == length)?;
+    // Nor a link to one, which may be outside of the folder.
+    std::fs::symlink_metadata(path).ok().filter(|file| file.is_file())?;
+    let bytes = read_file(path, MAX_CHUNK_BYTES).ok()?;
     let (header_bytes, metadata) = SafeTensors::read_metadata(&bytes).ok()?;
     let text = metadata.metadata().as_ref().filter(|text| is_of_format(text, FORMAT))?;
     let mut record = described(text)?;
@@ -231,7 +242,7 @@ pub(super) fn prove(path: &Path) -> Option<ChunkRecord> {
     let contents = &bytes[header_bytes + size_of::<u64>()..];
     let names = metadata.offset_keys();
     let tensors = names.iter().filter_map(|name| Some((name.as_str(), metadata.info(name)?)));
-    record.bytes = length;
+    record.bytes = bytes.len() as u64;
     record.file_hash = blake3::hash(&bytes).to_hex().to_string();
     let is_proven = path.file_stem()?.to_str() == Some(&record.key)
         && model.to_str() == Some(&record.namespace.model)
@@ -264,6 +275,10 @@ fn is_of_format(text: &HashMap<String, String>, format: &str) -> bool {
 }
 
 fn read_header(path: &Path) -> Result<Metadata, ChunkError> {
+    // Opening a pipe would wait for a writer.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(ChunkError::Damaged);
+    }
     let mut file = File::open(path)?;
     let mut length = [0; size_of::<u64>()];
     file.read_exact(&mut length)?;
@@ -274,16 +289,6 @@ fn read_header(path: &Path) -> Result<Metadata, ChunkError> {
     let mut json = Vec::new();
     file.take(length).read_to_end(&mut json)?;
     serde_json::from_slice(&json).map_err(|_| ChunkError::Damaged)
-}
-
-/// The file's bytes, or one more than `expected` where it is longer.
-fn read_whole(path: &Path, expected: u64) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
-    // The capacity follows the file's size, not the row, which may say anything.
-    let length = file.metadata()?.len().min(expected).min(MAX_CHUNK_BYTES);
-    let mut bytes = Vec::with_capacity(length as usize + 1);
-    file.take(expected.min(MAX_CHUNK_BYTES) + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Creates the folder of a model's chunks; fails if it is a symbolic link, which would lead out of
@@ -509,6 +514,23 @@ mod tests {
         let link = path.with_file_name("fedcba9876543210fedcba9876543210.safetensors");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(prove(&link).is_none() && !is_own(&link));
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_chunk_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = path(folder.path(), MODEL, &record().key);
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let (sender, refused) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let read = ChunkContents::read(folder.path(), &record());
+            let read_errors = [read.err(), layout(&path).err()];
+            sender.send(read_errors.map(|error| error.is_some_and(|error| error.is_lasting())))
+        });
+        // Only a failing test waits so long.
+        let refused = refused.recv_timeout(std::time::Duration::from_secs(60));
+        assert_eq!(refused, Ok([true, true]), "it is damaged, which a later attempt cannot change");
     }
 
     #[test]
