@@ -271,15 +271,13 @@ impl ChunkStore {
         let (chunk_key, num_tokens) = prefix
             .last_whole()
             .map_or((None, 0), |record| (Some(record.key.clone()), record.stop()));
-        let is_pinned =
-            is_pinned || state.index.refs.get(&owner).is_some_and(|cache_ref| cache_ref.is_pinned);
         let cache_ref = CacheRef {
+            is_pinned: is_pinned || state.index.is_ref_pinned(&owner),
             owner,
             namespace: namespace.clone(),
             model: model.to_owned(),
             chunk_key,
             num_tokens,
-            is_pinned,
             loss: None,
         };
         state.index.set_ref(cache_ref);

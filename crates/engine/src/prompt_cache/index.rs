@@ -245,6 +245,8 @@ impl ChunkIndex {
         for (owner, cache_ref) in std::mem::take(&mut self.unresolved_refs) {
             if !self.refs.contains_key(&owner) {
                 self.restore_ref(cache_ref);
+                // It may have been pinned meanwhile.
+                self.changed_refs.insert(owner);
             }
         }
     }

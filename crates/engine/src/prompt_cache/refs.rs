@@ -192,6 +192,16 @@ impl ChunkIndex {
             cache_ref.is_pinned = is_pinned;
             self.changed_refs.insert(owner.to_owned());
         }
+        // Reported when its chunk has been looked for.
+        if let Some(cache_ref) = self.unresolved_refs.get_mut(owner) {
+            cache_ref.is_pinned = is_pinned;
+        }
+    }
+
+    /// Whether an owner's reference is pinned, also while its chunk is missing.
+    pub(super) fn is_ref_pinned(&self, owner: &str) -> bool {
+        let cache_ref = self.refs.get(owner).or_else(|| self.unresolved_refs.get(owner));
+        cache_ref.is_some_and(|cache_ref| cache_ref.is_pinned)
     }
 
     /// Whether a pinned reference covers this chunk.

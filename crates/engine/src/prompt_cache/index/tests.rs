@@ -646,6 +646,28 @@ fn an_index_is_rebuilt_from_its_records() {
 }
 
 #[test]
+fn a_reference_can_be_pinned_while_its_chunk_is_rebuilt_from_its_file() {
+    let mut before = index(u64::MAX);
+    let key = file(&mut before, &ids(0, 10), &[], 5);
+    reference(&mut before, "a", &key, false);
+    let record = before.get(&key).unwrap().record.clone();
+
+    // The database has lost the chunk's row.
+    let refs = before.refs.into_values().collect();
+    let mut index = ChunkIndex::new(u64::MAX, 0, Vec::new(), refs);
+    index.pin("a", true);
+    assert!(index.is_ref_pinned("a"), "what is saved meanwhile stays pinned");
+    assert_eq!(moved(&mut index), (Vec::new(), Vec::new()), "its row stays");
+    index.insert(record, None);
+    index.resolve_refs();
+    assert!(index.is_pinned(&key));
+    let (refs, removed) = moved(&mut index);
+    let found: Vec<_> =
+        refs.iter().map(|cache_ref| (cache_ref.is_pinned, cache_ref.chunk_key.as_ref())).collect();
+    assert_eq!((found, removed), (vec![(true, Some(&key))], Vec::new()));
+}
+
+#[test]
 fn a_clock_set_back_does_not_change_the_order_of_eviction() {
     let mut index = index(30);
     let at = index.next_use_ms(1000);
