@@ -5,6 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use cairn_app::DataFolder;
 use cairn_formats::gguf::import_gguf;
+use cairn_formats::read_file;
+use cairn_hub::MAX_CONFIG_BYTES;
 use serde_json::json;
 
 use crate::arguments::Models;
@@ -75,8 +77,7 @@ fn import(source: &Path, name: Option<&str>) -> Result<()> {
 
 fn info(model: &str, json: bool) -> Result<()> {
     let folder = find_model(model)?;
-    let config = std::fs::read(folder.join("config.json"))
-        .with_context(|| format!("cannot read config.json of {model}"))?;
+    let config = read_file(&folder.join("config.json"), MAX_CONFIG_BYTES)?;
     let config: serde_json::Value = serde_json::from_slice(&config)
         .with_context(|| format!("config.json of {model} is not JSON"))?;
     let files = cairn_formats::safetensors::check_weight_files(&folder)?;

@@ -38,4 +38,4 @@ pub mod starter;
 
 pub use error::HubError;
 pub use hub_cache::CacheVariables;
-pub use model_folders::{ModelFolder, ModelFolders, ModelProblem};
+pub use model_folders::{MAX_CONFIG_BYTES, ModelFolder, ModelFolders, ModelProblem};

@@ -2,14 +2,15 @@
 
 use crate::HubError;
 use crate::hub_cache::{CacheVariables, main_snapshot, model_name};
+use cairn_formats::{FileError, read_file};
 use serde::Deserialize;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 
-const MAX_CONFIG_BYTES: u64 = 1 << 20;
+/// The most bytes of a `config.json` that are read; real ones have a few thousand.
+pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// An index lists every tensor; those of the largest models have a few megabytes.
 const MAX_INDEX_BYTES: u64 = 32 << 20;
 /// How deep sizes are counted; models keep their files at the top.
@@ -40,14 +41,6 @@ pub enum ModelProblem {
     /// There is no `config.json`.
     #[error("config.json is missing")]
     ConfigMissing,
-    /// `config.json` is larger than is read.
-    #[error("config.json has {bytes} bytes, but at most {limit_bytes} are read")]
-    ConfigTooLarge {
-        /// Its size.
-        bytes: u64,
-        /// The most that is read.
-        limit_bytes: u64,
-    },
     /// `config.json` cannot be read as a JSON object.
     #[error("config.json cannot be read: {reason}")]
     ConfigBroken {
@@ -205,13 +198,7 @@ fn model_type(folder: &Path) -> Result<String, ModelProblem> {
         return Err(ModelProblem::ConfigMissing);
     }
     let broken = |reason: String| ModelProblem::ConfigBroken { reason };
-    let text =
-        match read_up_to(&config, MAX_CONFIG_BYTES).map_err(|error| broken(error.to_string()))? {
-            Content::Whole(text) => text,
-            Content::TooLong { bytes } => {
-                return Err(ModelProblem::ConfigTooLarge { bytes, limit_bytes: MAX_CONFIG_BYTES });
-            }
-        };
+    let text = read_file(&config, MAX_CONFIG_BYTES).map_err(|error| broken(reason(error)))?;
     let config: Json = serde_json::from_slice(&text).map_err(|error| broken(error.to_string()))?;
     if !config.is_object() {
         return Err(broken("it is not an object".to_owned()));
@@ -232,15 +219,7 @@ fn weights(folder: &Path) -> Result<(), ModelProblem> {
     let index = folder.join(INDEX);
     if index.is_file() {
         let broken = |reason: String| ModelProblem::IndexBroken { reason };
-        let text =
-            match read_up_to(&index, MAX_INDEX_BYTES).map_err(|error| broken(error.to_string()))? {
-                Content::Whole(text) => text,
-                Content::TooLong { bytes } => {
-                    return Err(broken(format!(
-                        "it has {bytes} bytes, but at most {MAX_INDEX_BYTES} are read"
-                    )));
-                }
-            };
+        let text = read_file(&index, MAX_INDEX_BYTES).map_err(|error| broken(reason(error)))?;
         let index: Index =
             serde_json::from_slice(&text).map_err(|error| broken(error.to_string()))?;
         // A name that leads elsewhere is none of this folder's files.
@@ -273,20 +252,13 @@ fn tokenizer(folder: &Path) -> Result<(), ModelProblem> {
     }
 }
 
-enum Content {
-    Whole(Vec<u8>),
-    TooLong { bytes: u64 },
-}
-
-fn read_up_to(file: &Path, limit_bytes: u64) -> std::io::Result<Content> {
-    let file = File::open(file)?;
-    let bytes = file.metadata()?.len();
-    let mut content = Vec::new();
-    // The length may change while it is read.
-    file.take(limit_bytes + 1).read_to_end(&mut content)?;
-    if content.len() as u64 > limit_bytes {
-        Ok(Content::TooLong { bytes })
-    } else {
-        Ok(Content::Whole(content))
+/// Why a file could not be read, after a text that names the file.
+fn reason(error: FileError) -> String {
+    match error {
+        FileError::Io { source, .. } => source.to_string(),
+        FileError::NotAFile { .. } => "it is not a regular file".to_owned(),
+        FileError::TooLong { limit_bytes, .. } => {
+            format!("it has more than {limit_bytes} bytes, the most that are read of it")
+        }
     }
 }
