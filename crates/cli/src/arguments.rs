@@ -270,7 +270,7 @@ pub struct ImportCache {
     /// Import without asking
     #[arg(short, long)]
     pub yes: bool,
-    /// Recompute sample positions with the model before the import, and compare
+    /// Compute the whole file again with the model before the import, and compare
     #[arg(long)]
     pub check: bool,
 }

@@ -143,8 +143,10 @@ async fn import(caches: &OfflineCaches, arguments: ImportCache) -> Result<()> {
     }
     let entry =
         import.confirm(&name, arguments.check).await.map_err(to_error).with_context(cannot)?;
-    let checked =
-        if arguments.check { "\nchecked\tsample positions agree with the model" } else { "" };
+    let checked = match arguments.check {
+        true => "\nchecked\tall of it is what the model computes from its tokens",
+        false => "",
+    };
     output::line(format_args!("stored as\t{}\nid\t{}{checked}", entry.title, entry.id()))
 }
 

@@ -22,9 +22,14 @@ async fn an_imported_prompt_cache_is_listed_shown_exported_and_continued_with_th
 
     let report =
         program.stdout_of(&["cache", "import", &file, "--yes", "--check", "--name", "Story"]);
-    for expected in
-        ["model\ttiny-chat", "kind\tprompt", "begins\t\"", "pile of stones", "stored as\tStory"]
-    {
+    for expected in [
+        "model\ttiny-chat",
+        "kind\tprompt",
+        "begins\t\"",
+        "pile of stones",
+        "stored as\tStory",
+        "checked\tall of it",
+    ] {
         assert!(report.contains(expected), "{report:?} should say {expected:?}");
     }
     let list = program.json(&["cache", "list", "--json"]);
