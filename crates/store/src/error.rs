@@ -1,9 +1,13 @@
-//! The errors of the store, and how SQLite's codes and the system's errors map to them.
+//! The errors of the store, and how SQLite's result codes and the system's errors map to them.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use sqlx::migrate::MigrateError;
+
+use crate::result_code::{
+    BUSY, CANTOPEN, CORRUPT, FULL, IOERR_SHMSIZE, NOTADB, PERM, READONLY, primary, result_code,
+};
 
 /// An error of a store method.
 #[derive(Debug, thiserror::Error)]
@@ -113,19 +117,6 @@ pub enum StoreError {
     },
 }
 
-// Primary result codes of SQLite (https://www.sqlite.org/rescode.html); the lowest byte of an
-// extended code.
-const PERM: i32 = 3;
-const BUSY: i32 = 5;
-const READONLY: i32 = 8;
-const CORRUPT: i32 = 11;
-const FULL: i32 = 13;
-const CANTOPEN: i32 = 14;
-const NOTADB: i32 = 26;
-/// An extended code: the index of the write-ahead log could not grow, which SQLite does not report
-/// as `FULL`.
-const IOERR_SHMSIZE: i32 = 4874;
-
 /// A word in a column that no version of this program writes there.
 pub(crate) fn unknown(column: &str, name: &str) -> sqlx::Error {
     sqlx::Error::ColumnDecode {
@@ -137,17 +128,16 @@ pub(crate) fn unknown(column: &str, name: &str) -> sqlx::Error {
 impl StoreError {
     pub(crate) fn from_sqlx(path: &Path, source: sqlx::Error) -> StoreError {
         let path = path.to_owned();
-        let code = match &source {
+        match &source {
             // The file has a value that no version of this program writes.
             sqlx::Error::ColumnDecode { .. } => {
                 return StoreError::Corrupt { path, detail: source.to_string() };
             }
             sqlx::Error::PoolTimedOut => return StoreError::Busy { path },
             sqlx::Error::PoolClosed => return StoreError::Closed { path },
-            sqlx::Error::Database(error) => error.code().and_then(|code| code.parse::<i32>().ok()),
-            _ => None,
-        };
-        match code.map(|code| (code, code & 0xff)) {
+            _ => {}
+        }
+        match result_code(&source).map(|code| (code, primary(code))) {
             Some((IOERR_SHMSIZE, _) | (_, FULL)) => StoreError::Full { path },
             Some((_, PERM | READONLY | CANTOPEN)) => StoreError::NotWritable { path },
             Some((_, CORRUPT | NOTADB)) => {

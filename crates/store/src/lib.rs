@@ -64,6 +64,7 @@ mod models;
 mod named_caches;
 mod other_writers;
 mod recovery;
+mod result_code;
 mod run;
 mod settings;
 mod store;

@@ -20,6 +20,10 @@ use sqlx::sqlite::{
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row};
 
 use crate::backup::{backups, beside, sync_folder, timestamp};
+use crate::result_code::{
+    CONSTRAINT, CORRUPT, IOERR_CORRUPTFS, IOERR_READ, IOERR_SHORT_READ, MISMATCH, NOTADB, TOOBIG,
+    primary, result_code,
+};
 use crate::store::{MIGRATIONS, known_version};
 use crate::title::title_from;
 use crate::{Store, StoreError, run};
@@ -469,18 +473,8 @@ fn nothing_if_damaged<T>(error: sqlx::Error) -> Result<Vec<T>, sqlx::Error> {
 
 /// Whether an error comes from what was read, and not from the new file or the system.
 fn is_damage(error: &sqlx::Error) -> bool {
-    // Result codes of SQLite (https://www.sqlite.org/rescode.html).
-    const CORRUPT: i32 = 11;
-    const TOO_BIG: i32 = 18;
-    const CONSTRAINT: i32 = 19;
-    const MISMATCH: i32 = 20;
-    const NOT_A_DATABASE: i32 = 26;
-    const IOERR_READ: i32 = 266;
-    const IOERR_SHORT_READ: i32 = 522;
-    const IOERR_CORRUPT_FILE_SYSTEM: i32 = 8458;
-    let code = error.as_database_error().and_then(|error| error.code()?.parse::<i32>().ok());
-    code.is_some_and(|code| {
-        [IOERR_READ, IOERR_SHORT_READ, IOERR_CORRUPT_FILE_SYSTEM].contains(&code)
-            || [CORRUPT, TOO_BIG, CONSTRAINT, MISMATCH, NOT_A_DATABASE].contains(&(code & 0xff))
+    result_code(error).is_some_and(|code| {
+        [IOERR_READ, IOERR_SHORT_READ, IOERR_CORRUPTFS].contains(&code)
+            || [CORRUPT, TOOBIG, CONSTRAINT, MISMATCH, NOTADB].contains(&primary(code))
     })
 }
