@@ -11,15 +11,15 @@ use sqlx::sqlite::SqlitePool;
 
 use crate::StoreError;
 
-/// Older ones are removed when a new one is complete.
+/// Older backups are removed when a new one is complete.
 const MAX_BACKUPS: usize = 3;
 /// "2026-03-09-141502"
 const TIMESTAMP_LENGTH: usize = 17;
 
-/// Copies the database as it is at `version` into a new file beside it, and removes all but the
-/// newest three of these copies.
+/// Copies the database, whose tables have `version`, into a new file beside it, and removes all but
+/// the newest [`MAX_BACKUPS`] of these copies.
 ///
-/// The copy appears under its name when it is complete and synced. Where it fails nothing of it
+/// The copy gets its name when it is complete and synced. If copying fails, no part of a copy
 /// stays, and the database is as it was.
 pub(crate) async fn back_up(
     path: &Path,
@@ -36,7 +36,7 @@ pub(crate) async fn back_up(
     }
     copied?;
     for old in backups(path).into_iter().skip(MAX_BACKUPS) {
-        // One that stays costs room and nothing else.
+        // If this fails, the file only takes room.
         let _ = fs::remove_file(old);
     }
     Ok(())
@@ -44,7 +44,7 @@ pub(crate) async fn back_up(
 
 async fn copy(partial: &Path, target: &Path, writer: &SqlitePool) -> Result<(), StoreError> {
     let failed = |error| StoreError::from_io(target, error);
-    // SQLite refuses to write into a file that holds something.
+    // SQLite refuses to write into a file that is not empty.
     match fs::remove_file(partial) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
@@ -60,15 +60,15 @@ async fn copy(partial: &Path, target: &Path, writer: &SqlitePool) -> Result<(), 
     Ok(())
 }
 
-/// Removes what a program that died has left of a copy or a new database that it was making. Called
-/// with the opening lock held.
-pub(crate) fn sweep_unfinished(path: &Path) {
+/// Removes the unfinished copies and databases of programs that were killed. Called with the opening
+/// lock held.
+pub(crate) fn remove_unfinished(path: &Path) {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     for (name, file) in regular_files_beside(path) {
         let is_copy =
             name.strip_suffix("-partial").is_some_and(|name| backup_time(name, &stem).is_some());
         if is_copy || recovering_time(&name, &stem).is_some() {
-            // Left-over files cost room; the next program tries again.
+            // If this fails, the next program tries again.
             let _ = fs::remove_file(file);
         }
     }
@@ -121,14 +121,14 @@ pub(crate) fn beside(path: &Path, mark: &str) -> PathBuf {
     path.with_file_name(format!("{stem}.{mark}.db"))
 }
 
-/// Now, as it stands in file names: UTC, and ordered by name.
+/// The current time as in file names: UTC, in an order that is also that of the names.
 pub(crate) async fn timestamp(
     connection: impl sqlx::SqliteExecutor<'_>,
 ) -> Result<String, sqlx::Error> {
     sqlx::query_scalar("select strftime('%Y-%m-%d-%H%M%S', 'now')").fetch_one(connection).await
 }
 
-/// Writes the names in a file's folder through to the disk, where the system allows that.
+/// Syncs the folder of a file, and so the names in it, where the system allows that.
 pub(crate) fn sync_folder(file: &Path) {
     if let Some(folder) = file.parent() {
         let _ = File::open(folder).and_then(|folder| folder.sync_all());

@@ -31,7 +31,7 @@ pub enum CacheChange {
 }
 
 impl Store {
-    /// Writes changes down in their order, all of them or none.
+    /// Writes changes in their order, all of them or none.
     pub async fn change_cache(&self, changes: &[CacheChange]) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         for change in changes {

@@ -47,11 +47,11 @@ impl Store {
     /// its references.
     pub async fn purged_owners(&self) -> Result<Vec<String>, StoreError> {
         sqlx::query_scalar(
-            "with holders (holder) as (select distinct substr(owner, 1, instr(owner || '#', '#') - 1) from cache_refs)
-             select holder from holders
-             where (holder glob 'conversation/*' and substr(holder, length('conversation/') + 1) not in (select id from conversations))
-                or (holder glob 'named/*' and substr(holder, length('named/') + 1) not in (select id from named_caches))
-             order by holder",
+            "with owners (name) as (select distinct substr(owner, 1, instr(owner || '#', '#') - 1) from cache_refs)
+             select name from owners
+             where (name glob 'conversation/*' and substr(name, length('conversation/') + 1) not in (select id from conversations))
+                or (name glob 'named/*' and substr(name, length('named/') + 1) not in (select id from named_caches))
+             order by name",
         )
         .fetch_all(&self.readers)
         .await

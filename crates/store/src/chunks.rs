@@ -45,14 +45,14 @@ pub struct ChunkRow {
     pub kind: ChunkKind,
     /// Position of its first token in the prompt.
     pub start: i64,
-    /// The first position whose keys and values it has for sliding-window layers; `start` where it
-    /// has all of its own.
+    /// The first position whose keys and values sliding-window layers still had when it was saved;
+    /// `start` for models without such layers.
     pub held_from: i64,
     /// Whether it also has the recurrent state at its end.
     pub has_state: bool,
     /// Its token ids.
     pub token_ids: Vec<u32>,
-    /// Size of its file.
+    /// Length of its file.
     pub bytes: i64,
     /// Hash of its file, in hexadecimal.
     pub file_hash: String,

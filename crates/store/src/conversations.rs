@@ -1,6 +1,6 @@
 //! The conversations table: the list of conversations, and the end of each one's current branch.
 
-use sqlx::sqlite::{SqliteQueryResult, SqliteRow};
+use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row};
 use uuid::Uuid;
 
@@ -173,7 +173,7 @@ impl Store {
     /// A conversation that is not deleted; otherwise [`StoreError::NoConversation`].
     pub async fn listed_conversation(&self, id: &str) -> Result<Conversation, StoreError> {
         let row = self.conversation(id).await?.filter(|row| row.deleted_at_ms.is_none());
-        row.ok_or_else(|| StoreError::NoConversation { id: id.to_owned() })
+        row.ok_or_else(|| no_conversation(id))
     }
 
     /// The title of one conversation, unless it is deleted.
@@ -193,7 +193,7 @@ impl Store {
             .bind(id)
             .execute(&mut *tx)
             .await;
-        self.one_conversation(done, id)?;
+        self.changed_a_row(done, || no_conversation(id))?;
         self.commit(tx).await
     }
 
@@ -205,7 +205,7 @@ impl Store {
             .bind(id)
             .execute(&mut *tx)
             .await;
-        self.one_conversation(done, id)?;
+        self.changed_a_row(done, || no_conversation(id))?;
         self.commit(tx).await
     }
 
@@ -224,7 +224,7 @@ impl Store {
         .bind(id)
         .execute(&mut *tx)
         .await;
-        self.one_conversation(done, id)?;
+        self.changed_a_row(done, || no_conversation(id))?;
         self.commit(tx).await
     }
 
@@ -237,12 +237,12 @@ impl Store {
         .bind(id)
         .execute(&mut *tx)
         .await;
-        self.one_conversation(done, id)?;
+        self.changed_a_row(done, || no_conversation(id))?;
         self.commit(tx).await
     }
 
-    /// Removes a conversation for good that was deleted at `deleted_at_ms`. False: it was restored
-    /// meanwhile, deleted again, or is gone.
+    /// Removes a conversation for good that was deleted at `deleted_at_ms`; false if it was restored
+    /// meanwhile, deleted again, or does not exist.
     pub async fn purge_conversation(
         &self,
         id: &str,
@@ -262,8 +262,8 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Removes for good all that this program has deleted and not restored: conversations and named
-    /// prompt caches. What these held in the prompt cache is for the caller to purge: see
+    /// Removes for good the conversations and named prompt caches that this program has deleted and
+    /// not restored. The caller purges what these had in the prompt cache: see
     /// [`Store::purged_owners`].
     pub async fn purge_deleted(&self) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
@@ -279,15 +279,8 @@ impl Store {
         }
         self.commit(tx).await
     }
+}
 
-    fn one_conversation(
-        &self,
-        done: Result<SqliteQueryResult, sqlx::Error>,
-        id: &str,
-    ) -> Result<(), StoreError> {
-        match done.map_err(|error| self.failed(error))?.rows_affected() {
-            0 => Err(StoreError::NoConversation { id: id.to_owned() }),
-            _ => Ok(()),
-        }
-    }
+pub(crate) fn no_conversation(id: &str) -> StoreError {
+    StoreError::NoConversation { id: id.to_owned() }
 }

@@ -3,7 +3,7 @@
 //!
 //! A [`Store`] is opened once and shared. Every method is one transaction: when it returns, what it
 //! wrote is on the disk, and a crash or a dropped future before that leaves the file as it was. The
-//! crate knows no clock but for names of files; whoever calls it passes the time in.
+//! caller passes the time; the crate itself asks a clock only for file names.
 //!
 //! ```text
 //! cairn.db                    SQLite, write-ahead log, every commit synced
@@ -14,26 +14,27 @@
 //! ├── chunks                  the files of the prompt cache: key, tokens, size, hash
 //! ├── cache_refs              the chunk up to which a conversation or a named prompt cache is saved, and what was lost of it
 //! └── named_caches            prompt caches with a name, to begin conversations with
-//! cairn.db-wal, cairn.db-shm  SQLite's own, gone after a clean close
+//! cairn.db-wal, cairn.db-shm  SQLite's own, removed by a clean close
 //! cairn.db-runs/
 //! ├── opening                 locked while a program opens the database
-//! ├── suspect                 there while damage that was met has not been looked into
+//! ├── suspect                 exists from when damage is found until the database is checked
 //! └── <run id>                locked for as long as that program has the database open
 //! cairn.backup-v1-<time>.db   the database before a migration; the newest three
 //! cairn.damaged-<time>.db     a damaged database that was replaced; never removed
 //! ```
 //!
-//! Several programs may have one file open (the app, and commands beside it). What a program does
-//! with rows that only it can finish, answers being written and deletions that can be undone, is
-//! marked with its run. When a program opens the file it tidies up after the runs whose lock nobody
-//! holds: their streaming messages become interrupted, with the text saved so far, and the
-//! conversations and named prompt caches they deleted are purged. Runs that live are left alone.
-//! [`Store::changes_by_others`] says when to read again what another program may have changed.
+//! Several programs may have one file open: the app, and commands beside it. Rows that only one
+//! program can finish, which are streaming answers and deletions that can be undone, name the run of
+//! that program. A program that opens the file finishes the rows of runs that have ended: their
+//! streaming messages become interrupted, with the text saved so far, and the conversations and
+//! named prompt caches that they deleted are purged. A run has ended when its lock is free; the rows
+//! of other runs are left alone. [`Store::changes_by_others`] says whether another program may have
+//! changed the database.
 //!
-//! An answer goes through here like this: [`Store::begin_turn`] saves the question and an empty
-//! streaming answer, [`Store::save_progress`] its text now and then, [`Store::finish_turn`] closes
-//! it with the token ids of both. [`Store::branch`] reads the conversation back from its first
-//! message to the end of the current branch.
+//! The life of an answer: [`Store::begin_turn`] saves the question and an empty streaming answer,
+//! [`Store::save_progress`] saves its text now and then, and [`Store::finish_turn`] closes it with
+//! the token ids of both. [`Store::branch`] reads the conversation back, from its first message to
+//! the end of the current branch.
 //!
 //! # Example
 //!
@@ -50,8 +51,8 @@
 //! ```
 //!
 //! Nothing outside this crate knows SQL. A file that cannot be used is refused with a
-//! [`StoreError`] that names it, and left alone. [`Store::open_or_recover`] opens a damaged one all
-//! the same: it sets the file aside and carries over what can be read.
+//! [`StoreError`] that names it, and is not changed. [`Store::open_or_recover`] replaces a damaged
+//! file by a new one with everything that can still be read, and renames the damaged one.
 
 mod backup;
 mod cache_changes;

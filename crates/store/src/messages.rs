@@ -5,6 +5,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
 use uuid::Uuid;
 
+use crate::conversations::no_conversation;
 use crate::error::unknown;
 use crate::title::title_from;
 use crate::{Store, StoreError, token_ids};
@@ -113,7 +114,7 @@ fn status_named(name: &str) -> Result<MessageStatus, sqlx::Error> {
         .ok_or_else(|| unknown("status", name))
 }
 
-/// What a new message needs to know about the end of a branch.
+/// The message at the end of a branch, as far as a new one needs it.
 struct Leaf {
     id: String,
     parent_id: Option<String>,
@@ -121,8 +122,8 @@ struct Leaf {
 }
 
 /// The messages from a conversation's first to its leaf. A parent is always older than its child;
-/// saying so makes the walk end even in a damaged file. A cross join is taken in this order: else
-/// SQLite reads the messages of all conversations to have them sorted.
+/// with that condition the recursion ends even in a damaged file. SQLite keeps the order of a cross
+/// join; with another join it would read the messages of all conversations to have them sorted.
 pub(crate) const BRANCH: &str = "with recursive line (seq, parent_id) as (
     select messages.seq, messages.parent_id from conversations
     join messages on messages.id = conversations.leaf_message_id
@@ -263,7 +264,7 @@ impl Store {
             .await
             .map_err(|error| self.failed(error))?;
         if messages.is_empty() && self.conversation(conversation_id).await?.is_none() {
-            return Err(StoreError::NoConversation { id: conversation_id.to_owned() });
+            return Err(no_conversation(conversation_id));
         }
         Ok(messages)
     }
@@ -293,7 +294,7 @@ impl Store {
         .fetch_optional(tx)
         .await
         .map_err(|error| self.failed(error))?
-        .ok_or_else(|| StoreError::NoConversation { id: conversation_id.to_owned() })?;
+        .ok_or_else(|| no_conversation(conversation_id))?;
         let read = || -> Result<Option<(Leaf, MessageStatus)>, sqlx::Error> {
             let Some(id) = row.try_get("id")? else { return Ok(None) };
             let leaf = Leaf {
@@ -357,13 +358,8 @@ impl Store {
             .bind(token_ids::to_blob(token_ids))
             .bind(message_id)
             .execute(tx)
-            .await
-            .map_err(|error| self.failed(error))?;
-        if done.rows_affected() == 0 {
-            Err(StoreError::NoMessage { id: message_id.to_owned() })
-        } else {
-            Ok(())
-        }
+            .await;
+        self.changed_a_row(done, || no_message(message_id))
     }
 
     async fn write_finished(
@@ -386,14 +382,13 @@ impl Store {
         .bind(finished.stats.as_ref().and_then(|stats| serde_json::to_string(stats).ok()))
         .bind(message_id)
         .execute(tx)
-        .await
-        .map_err(|error| self.failed(error))?;
-        if done.rows_affected() == 0 {
-            Err(StoreError::NoMessage { id: message_id.to_owned() })
-        } else {
-            Ok(())
-        }
+        .await;
+        self.changed_a_row(done, || no_message(message_id))
     }
+}
+
+fn no_message(id: &str) -> StoreError {
+    StoreError::NoMessage { id: id.to_owned() }
 }
 
 /// A message without text, before it has its number.

@@ -1,7 +1,7 @@
 //! The named_caches table: prompt caches that the user gave a name, and that conversations can
 //! start from.
 
-use sqlx::sqlite::{SqliteConnection, SqliteQueryResult, SqliteRow};
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
 
 use crate::error::unknown;
@@ -135,7 +135,7 @@ impl Store {
     /// A named prompt cache that is not deleted; otherwise [`StoreError::NoNamedCache`].
     pub async fn listed_named_cache(&self, id: &str) -> Result<NamedCacheRow, StoreError> {
         let row = self.named_cache(id).await?.filter(|row| row.deleted_at_ms.is_none());
-        row.ok_or_else(|| StoreError::NoNamedCache { id: id.to_owned() })
+        row.ok_or_else(|| no_named_cache(id))
     }
 
     /// One named prompt cache, also when it is deleted but not purged yet.
@@ -189,7 +189,7 @@ impl Store {
                 .bind(id)
                 .execute(&mut *tx)
                 .await;
-        self.one_named_cache(done, id)?;
+        self.changed_a_row(done, || no_named_cache(id))?;
         self.commit(tx).await
     }
 
@@ -208,7 +208,7 @@ impl Store {
         .bind(id)
         .execute(&mut *tx)
         .await;
-        self.one_named_cache(done, id)?;
+        self.changed_a_row(done, || no_named_cache(id))?;
         self.commit(tx).await
     }
 
@@ -221,7 +221,7 @@ impl Store {
             .fetch_optional(&mut *tx)
             .await
             .map_err(|error| self.failed(error))?;
-        let name = name.ok_or_else(|| StoreError::NoNamedCache { id: id.to_owned() })?;
+        let name = name.ok_or_else(|| no_named_cache(id))?;
         self.refuse_name_in_use(&mut tx, &name, id).await?;
         sqlx::query(
             "update named_caches set deleted_at_ms = null, deleted_by_run_id = null where id = ?",
@@ -262,15 +262,8 @@ impl Store {
                 .map_err(|error| self.failed(error))?;
         if is_in_use { Err(StoreError::NameInUse { name: name.to_owned() }) } else { Ok(()) }
     }
+}
 
-    fn one_named_cache(
-        &self,
-        done: Result<SqliteQueryResult, sqlx::Error>,
-        id: &str,
-    ) -> Result<(), StoreError> {
-        match done.map_err(|error| self.failed(error))?.rows_affected() {
-            0 => Err(StoreError::NoNamedCache { id: id.to_owned() }),
-            _ => Ok(()),
-        }
-    }
+fn no_named_cache(id: &str) -> StoreError {
+    StoreError::NoNamedCache { id: id.to_owned() }
 }

@@ -23,14 +23,14 @@ struct Version {
 }
 
 impl OtherWriters {
-    /// Whether the version has changed since the last call; true if unknown.
-    pub(crate) async fn look(&self, writer: &SqlitePool) -> Result<bool, sqlx::Error> {
+    /// Whether another program has written since the last call; true where that is unknown.
+    pub(crate) async fn have_written(&self, writer: &SqlitePool) -> Result<bool, sqlx::Error> {
         // Read on the writing connection, because its counter covers the commits of all others and
         // not its own.
         let mut connection = writer.acquire().await?;
         let data_version =
             sqlx::query_scalar("pragma data_version").fetch_one(&mut *connection).await?;
-        // The connection is still locked, so no other call comes between these two lines.
+        // The connection is still acquired, so no other call can come between these two lines.
         let version =
             Version { connection: self.num_connections.load(Ordering::Relaxed), data_version };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,10 +39,10 @@ impl OtherWriters {
 }
 
 impl Store {
-    /// Whether another program has committed to the database since the last call, or since it was
-    /// opened; what this store writes does not count. May also say so when nobody has, after the
-    /// store had to open its file again.
+    /// Whether another program has committed to the database since the last call, or since this
+    /// store was opened; what this store writes does not count. Also true after the store had to
+    /// open its file again.
     pub async fn changes_by_others(&self) -> Result<bool, StoreError> {
-        self.other_writers.look(&self.writer).await.map_err(|error| self.failed(error))
+        self.other_writers.have_written(&self.writer).await.map_err(|error| self.failed(error))
     }
 }

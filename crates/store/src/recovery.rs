@@ -1,13 +1,13 @@
-//! Recovery of a damaged database: what can be read of it goes into a new one, and the damaged file
-//! is set aside, never changed or deleted.
+//! Recovery of a damaged database: the rows that can be read are copied into a new one. The damaged
+//! file is renamed, never changed or deleted.
 //!
 //! ```text
-//! cairn.damaged-2026-03-09-141502.db         the damaged file (with -wal and -shm, where there were any)
-//! cairn.recovering-2026-03-09-141502.db      the new one until it is complete
+//! cairn.damaged-2026-03-09-141502.db         the damaged file (with -wal and -shm, where they existed)
+//! cairn.recovering-2026-03-09-141502.db      the new file until it is complete
 //! ```
 //!
-//! The new file is complete and synced before the damaged one leaves its place, so a crash or a
-//! full disk at any point leaves the damaged file where it was, to be recovered again.
+//! The new file is complete and synced before the damaged one is renamed. After a crash or with a
+//! full disk the damaged file has its old name, and the next start recovers it again.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -15,7 +15,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
 };
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row};
 
@@ -29,43 +30,42 @@ use crate::title::title_from;
 use crate::{Store, StoreError, run};
 
 /// A file up to this size is checked whole at every start, which takes a tenth of a second; a
-/// larger one only after damage was met in it.
+/// larger one only after damage was found in it.
 const MAX_CHECKED_BYTES: u64 = 16 << 20;
-/// Where not even an index says how many rows a table has, so many are looked for.
-const UNKNOWN_NUM_ROWS: i64 = 1 << 16;
-/// After so many rows of one table that cannot be read, the rest of it is given up: its root is
-/// gone, and each further try fails like the last.
+/// The largest rowid that is tried where neither the table nor an index says which is the largest.
+const UNKNOWN_MAX_ROWID: i64 = 1 << 16;
+/// After this many unreadable rows of a table the rest of it is not tried: its root page is
+/// damaged, and each further attempt would fail too.
 const MAX_FAILURES: usize = 100_000;
 
-/// What became of a damaged database.
+/// The result of a recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
-    /// Where the damaged file lies now.
+    /// The new path of the damaged file.
     pub damaged: PathBuf,
-    /// The backup that was read in place of the damaged file, of which nothing was readable.
+    /// The backup that was copied instead, where the damaged file had no readable row.
     pub backup: Option<PathBuf>,
-    /// Conversations that were carried over.
+    /// Conversations that were copied.
     pub num_conversations: i64,
-    /// How many there were; none where that cannot be told any more.
+    /// Conversations that the damaged file had; none where that is unknown.
     pub total_conversations: Option<i64>,
-    /// Messages that were carried over.
+    /// Messages that were copied.
     pub num_messages: i64,
-    /// How many there were; none where that cannot be told any more.
+    /// Messages that the damaged file had; none where that is unknown.
     pub total_messages: Option<i64>,
 }
 
 impl Store {
-    /// As [`Store::open`], but a damaged database is set aside and replaced by a new one with all
-    /// that is still readable: rows of every table, each message that lost its predecessor attached
-    /// to the one before it.
+    /// As [`Store::open`], but a damaged database is renamed and replaced by a new one with every
+    /// row that can still be read. A message whose parent is lost follows the message before it.
     ///
     /// Fails with [`StoreError::Corrupt`] while another program has the damaged file open, and with
-    /// [`StoreError::Full`] where the disk has no room for the new one; the file is then left where
-    /// it is.
+    /// [`StoreError::Full`] where the disk has no room for the new one. The damaged file then stays
+    /// where it is.
     pub async fn open_or_recover(path: &Path) -> Result<(Store, Option<Recovery>), StoreError> {
         let recovery = recover(path, false).await?;
         match Store::open(path).await {
-            // Met outside of what was checked.
+            // The damage is where the check did not look.
             Err(StoreError::Corrupt { .. }) if recovery.is_none() => {
                 let recovery = recover(path, true).await?;
                 Ok((Store::open(path).await?, recovery))
@@ -75,13 +75,13 @@ impl Store {
     }
 }
 
-/// Recovers the database at `path` where it is found damaged, or `is_damaged` says so.
+/// Recovers the database at `path` if a check finds it damaged, or without a check if `is_damaged`.
 async fn recover(path: &Path, is_damaged: bool) -> Result<Option<Recovery>, StoreError> {
     if fs::metadata(path).map_or(0, |metadata| metadata.len()) == 0 {
         return Ok(None);
     }
     let folder = run::folder_of(path);
-    // Held to the end: nobody opens the file meanwhile.
+    // No other program opens the file until this returns.
     let _opening = run::wait_to_open(path).await?;
     let damage = match is_damaged {
         true => Some("it could not be opened".to_owned()),
@@ -94,12 +94,13 @@ async fn recover(path: &Path, is_damaged: bool) -> Result<Option<Recovery>, Stor
     if run::is_any_alive(&folder) {
         return Err(StoreError::Corrupt { path: path.to_owned(), detail });
     }
-    let recovery = carry_over(path).await?;
+    let recovery = rebuild(path).await?;
     run::clear_suspicion(&folder);
     Ok(Some(recovery))
 }
 
-/// What SQLite finds wrong with the file; none where nothing is, or it was not looked at whole.
+/// The damage that SQLite finds in the file; none where it finds none. A large file is checked whole
+/// only if it is suspect.
 async fn find_damage(path: &Path, is_suspect: bool) -> Result<Option<String>, StoreError> {
     let size = fs::metadata(path).map_or(0, |metadata| metadata.len());
     let check = async {
@@ -107,7 +108,7 @@ async fn find_damage(path: &Path, is_suspect: bool) -> Result<Option<String>, St
         let check = if is_suspect || size <= MAX_CHECKED_BYTES {
             "pragma integrity_check"
         } else {
-            // Reads the first page, where another kind of file shows.
+            // Reads the first page, by which a file of another kind is recognized.
             "select 'ok' from sqlite_schema limit 1"
         };
         let found = sqlx::query_scalar(check).fetch_all(&mut connection).await;
@@ -115,8 +116,8 @@ async fn find_damage(path: &Path, is_suspect: bool) -> Result<Option<String>, St
         found.and_then(|found| closed.map(|()| found))
     };
     match check.await.map_err(|error: sqlx::Error| StoreError::from_sqlx(path, error)) {
-        // A value that no version of this program writes is no damage of the file: whoever reads it
-        // says so, and the rows beside it are of use.
+        // A value that no version of this program writes is not damage of the file: reading that row
+        // fails, and the rows beside it are of use.
         Ok(found) => Ok(found
             .into_iter()
             .find(|line: &String| line != "ok" && !line.starts_with("CHECK constraint failed"))),
@@ -125,21 +126,22 @@ async fn find_damage(path: &Path, is_suspect: bool) -> Result<Option<String>, St
     }
 }
 
-/// Makes the new database and puts it in the place of the damaged one.
-async fn carry_over(path: &Path) -> Result<Recovery, StoreError> {
+/// Copies the readable rows into a new database and replaces the damaged one by it.
+async fn rebuild(path: &Path) -> Result<Recovery, StoreError> {
     let mut clock = sqlx::SqliteConnection::connect("sqlite::memory:")
         .await
         .map_err(|error| StoreError::from_sqlx(path, error))?;
     let now = timestamp(&mut clock).await.map_err(|error| StoreError::from_sqlx(path, error))?;
     let new = beside(path, &format!("recovering-{now}"));
     let recovered = async {
-        let mut recovery = read_into(&new, path).await?;
-        // Of a file without any readable row, what stood in it some time ago is better than nothing.
+        let mut recovery = copy_readable(&new, path).await?;
+        // If no row is readable, an old copy is better than an empty database.
         for backup in backups(path) {
             if recovery.num_rows > 0 {
                 break;
             }
-            recovery = Salvaged { backup: Some(backup.clone()), ..read_into(&new, &backup).await? };
+            recovery =
+                Salvaged { backup: Some(backup.clone()), ..copy_readable(&new, &backup).await? };
         }
         File::open(&new)
             .and_then(|file| file.sync_all())
@@ -164,25 +166,24 @@ async fn carry_over(path: &Path) -> Result<Recovery, StoreError> {
     recovered
 }
 
-/// Sets the damaged file aside under a new name and moves the new one to its place. Returns the new
-/// name.
+/// Renames the damaged file, and the new one to its name. Returns the damaged file's new path.
 fn replace(path: &Path, new: &Path, now: &str) -> io::Result<PathBuf> {
-    let aside = (0..)
+    let damaged = (0..)
         .map(|count| match count {
             0 => beside(path, &format!("damaged-{now}")),
             count => beside(path, &format!("damaged-{now}-{count}")),
         })
-        .find(|aside| with_logs(aside).iter().all(|file| fs::symlink_metadata(file).is_err()))
+        .find(|damaged| with_logs(damaged).iter().all(|file| fs::symlink_metadata(file).is_err()))
         .unwrap_or_else(|| beside(path, "damaged"));
-    // A second name for each, which fails where the name is taken: nothing is ever overwritten.
-    for (file, aside) in with_logs(path).iter().zip(with_logs(&aside)) {
-        match fs::hard_link(file, aside) {
+    // Unlike renaming, linking fails where the name is taken, so that no file is overwritten.
+    for (file, link) in with_logs(path).iter().zip(with_logs(&damaged)) {
+        match fs::hard_link(file, link) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && file != path => {}
             linked => linked?,
         }
     }
     sync_folder(path);
-    // The logs first: SQLite would read them into the new file.
+    // The logs are removed first: SQLite would apply them to the new file.
     for log in with_logs(path).iter().filter(|file| *file != path) {
         match fs::remove_file(log) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -191,7 +192,7 @@ fn replace(path: &Path, new: &Path, now: &str) -> io::Result<PathBuf> {
     }
     fs::rename(new, path)?;
     sync_folder(path);
-    Ok(aside)
+    Ok(damaged)
 }
 
 /// A database and the two files that SQLite keeps beside it.
@@ -203,19 +204,21 @@ fn with_logs(path: &Path) -> [PathBuf; 3] {
     })
 }
 
-/// How much was read out of one file: carried over, and in all where that is known.
+/// The rows that were copied from one file.
 #[derive(Debug, Default)]
 struct Salvaged {
     backup: Option<PathBuf>,
     /// Rows of any table.
     num_rows: u64,
+    /// How many were copied, and how many the file had, where that is known.
     conversations: (i64, Option<i64>),
+    /// As `conversations`.
     messages: (i64, Option<i64>),
 }
 
-/// Makes the database `new` with all that is readable in `source`. It has the version of the
-/// source: [`Store::open`] migrates it like any other file.
-async fn read_into(new: &Path, source: &Path) -> Result<Salvaged, StoreError> {
+/// Creates the database `new` with every row that can be read in `source`. Its tables have the
+/// version of the source: [`Store::open`] migrates it like any other file.
+async fn copy_readable(new: &Path, source: &Path) -> Result<Salvaged, StoreError> {
     for file in with_logs(new) {
         let _ = fs::remove_file(file);
     }
@@ -223,48 +226,54 @@ async fn read_into(new: &Path, source: &Path) -> Result<Salvaged, StoreError> {
     let options = SqliteConnectOptions::new()
         .filename(new)
         .create_if_missing(true)
-        // Nobody sees the file before it is complete and synced.
+        // No other program opens the file before it is complete and synced.
         .journal_mode(SqliteJournalMode::Memory)
         .synchronous(SqliteSynchronous::Off)
-        // The rows come one after the other; what refers to what is put right at the end.
+        // A row may be copied before the row that it refers to; references are repaired at the end.
         .foreign_keys(false);
-    // One connection, because an attached file belongs to it.
+    // One connection, because a file is attached to a connection.
     let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await;
     let pool = pool.map_err(failed)?;
-    let salvaged = async {
-        let mut connection = pool.acquire().await.map_err(failed)?;
-        let is_readable = attach(&mut connection, source).await?;
-        let version = if is_readable { version(&mut connection).await } else { None };
-        let known = known_version();
-        if let Some(found) = version.filter(|found| *found > known) {
-            return Err(StoreError::Newer { path: source.to_owned(), found, known });
-        }
-        // Detached, so that no migration finds a table of the source.
-        detach(&mut connection).await.map_err(failed)?;
-        drop(connection);
-        match version {
-            Some(version) => MIGRATIONS.run_to(version, &pool).await,
-            None => MIGRATIONS.run(&pool).await,
-        }
-        .map_err(|error| StoreError::from_migrate(new, error))?;
-        if !is_readable {
-            return Ok(Salvaged::default());
-        }
-        let mut connection = pool.acquire().await.map_err(failed)?;
-        attach(&mut connection, source).await?;
-        let salvaged = salvage(&mut connection).await.map_err(failed)?;
-        detach(&mut connection).await.map_err(failed)?;
-        Ok(salvaged)
-    }
-    .await;
+    let salvaged = copy_through(&pool, new, source).await;
     pool.close().await;
     salvaged
+}
+
+async fn copy_through(
+    pool: &SqlitePool,
+    new: &Path,
+    source: &Path,
+) -> Result<Salvaged, StoreError> {
+    let failed = |error| StoreError::from_sqlx(new, error);
+    let mut connection = pool.acquire().await.map_err(failed)?;
+    let is_readable = attach(&mut connection, source).await?;
+    let version = if is_readable { version(&mut connection).await } else { None };
+    let known = known_version();
+    if let Some(found) = version.filter(|found| *found > known) {
+        return Err(StoreError::Newer { path: source.to_owned(), found, known });
+    }
+    // Detached, so that no migration finds a table of the source.
+    detach(&mut connection).await.map_err(failed)?;
+    drop(connection);
+    match version {
+        Some(version) => MIGRATIONS.run_to(version, pool).await,
+        None => MIGRATIONS.run(pool).await,
+    }
+    .map_err(|error| StoreError::from_migrate(new, error))?;
+    if !is_readable {
+        return Ok(Salvaged::default());
+    }
+    let mut connection = pool.acquire().await.map_err(failed)?;
+    attach(&mut connection, source).await?;
+    let salvaged = salvage(&mut connection).await.map_err(failed)?;
+    detach(&mut connection).await.map_err(failed)?;
+    Ok(salvaged)
 }
 
 /// Attaches the damaged file as `source`; false where not even its list of tables can be read.
 async fn attach(connection: &mut SqliteConnection, source: &Path) -> Result<bool, StoreError> {
     let attached = async {
-        // Tables stay readable where the definition of an index is not.
+        // With it, tables stay readable where the definition of an index is damaged.
         sqlx::query("pragma writable_schema = on").execute(&mut *connection).await?;
         sqlx::query("attach ? as source")
             .bind(source.to_string_lossy())
@@ -299,10 +308,9 @@ async fn version(connection: &mut SqliteConnection) -> Option<i64> {
         .ok()
 }
 
-/// Copies every readable row of the attached file, and puts right what refers to rows that are
-/// gone.
+/// Copies every readable row of the attached file, and repairs references to lost rows.
 async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Error> {
-    // Without a transaction around it: SQLite ends one for good at the first page that is damaged.
+    // Not in one transaction: SQLite would roll it back at the first damaged page.
     let mut salvaged = Salvaged::default();
     let tables: Vec<String> = sqlx::query_scalar(
         "select name from main.sqlite_schema
@@ -311,7 +319,7 @@ async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Er
     .fetch_all(&mut *connection)
     .await?;
     for table in &tables {
-        salvaged.num_rows += Copying::begin(connection, table).await?.run(connection).await?;
+        salvaged.num_rows += TableCopy::of(connection, table).await?.run(connection).await?;
     }
     restore_conversations(connection).await?;
     sqlx::raw_sql(REATTACH).execute(&mut *connection).await?;
@@ -321,8 +329,8 @@ async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Er
     Ok(salvaged)
 }
 
-/// A message whose predecessor is gone follows the one before it, and a branch whose end is gone
-/// ends in the newest message.
+/// A message whose parent is lost follows the message before it, and a branch whose end is lost ends
+/// in the newest message.
 const REATTACH: &str = "
     update messages set parent_id = (
         select earlier.id from messages as earlier
@@ -340,8 +348,7 @@ const REATTACH: &str = "
         select 1 from messages where conversation_id = conversations.id and id = leaf_message_id
     );";
 
-/// Makes a row for each conversation of which only messages are left, named after its first
-/// question.
+/// Inserts a row for each conversation that has only messages left, named after its first question.
 async fn restore_conversations(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
     let rows = sqlx::query(
         "select conversation_id, min(created_at_ms) as created_at_ms, max(created_at_ms) as updated_at_ms,
@@ -368,7 +375,7 @@ async fn restore_conversations(connection: &mut SqliteConnection) -> Result<(), 
     Ok(())
 }
 
-/// How many rows a table has now, and how many it had in the source, as far as that can be read.
+/// How many rows a table has, and how many it has in the source, where that can be read.
 async fn num_rows(
     connection: &mut SqliteConnection,
     table: &str,
@@ -378,20 +385,21 @@ async fn num_rows(
         sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(&mut *connection).await
     };
     let found = count("main").await?;
-    // The damage may have made the count of the source too small.
+    // Because of the damage, the count of the source may be too small.
     let total = count("source").await.ok().map(|total| total.max(found));
     Ok((found, total))
 }
 
-/// The copying of one table, in ranges of rows that are halved until what cannot be read is alone.
-struct Copying {
+/// Copies one table, in ranges of rows. A range that cannot be read is halved until only the
+/// unreadable rows are left out.
+struct TableCopy {
     insert: String,
     max_rowid: i64,
 }
 
-impl Copying {
-    async fn begin(connection: &mut SqliteConnection, table: &str) -> Result<Copying, sqlx::Error> {
-        // A table or column that the source does not have is left at its default.
+impl TableCopy {
+    async fn of(connection: &mut SqliteConnection, table: &str) -> Result<TableCopy, sqlx::Error> {
+        // Columns that the source does not have get their defaults.
         let columns: Vec<String> = sqlx::query_scalar(
             "select name from pragma_table_info(?1, 'main')
              where name in (select name from pragma_table_info(?1, 'source'))",
@@ -402,7 +410,7 @@ impl Copying {
         .or_else(nothing_if_damaged)?;
         let quoted: Vec<String> = columns.iter().map(|column| format!("\"{column}\"")).collect();
         let columns = quoted.join(", ");
-        // Without an index, which may miss rows that the table still has.
+        // Not through an index, which may lack rows that the table still has.
         let insert = format!(
             "insert into main.\"{table}\" ({columns}) select {columns} from source.\"{table}\" not indexed
              where rowid between ? and ?"
@@ -411,7 +419,7 @@ impl Copying {
             true => 0,
             false => max_rowid(connection, table).await?,
         };
-        Ok(Copying { insert, max_rowid })
+        Ok(TableCopy { insert, max_rowid })
     }
 
     /// Returns how many rows were copied.
@@ -447,7 +455,7 @@ impl Copying {
     }
 }
 
-/// The greatest rowid of a table, asked of the table itself or else of its indexes.
+/// The largest rowid of a table, according to the table itself or else to one of its indexes.
 async fn max_rowid(connection: &mut SqliteConnection, table: &str) -> Result<i64, sqlx::Error> {
     let indexes: Vec<String> =
         sqlx::query_scalar("select name from pragma_index_list(?, 'source')")
@@ -455,23 +463,24 @@ async fn max_rowid(connection: &mut SqliteConnection, table: &str) -> Result<i64
             .fetch_all(&mut *connection)
             .await
             .or_else(nothing_if_damaged)?;
-    let ways = std::iter::once("not indexed".to_owned())
+    let sources = std::iter::once("not indexed".to_owned())
         .chain(indexes.iter().map(|index| format!("indexed by \"{index}\"")));
-    for way in ways {
-        let ask = format!("select coalesce(max(rowid), 0) from source.\"{table}\" {way}");
-        if let Ok(found) = sqlx::query_scalar(AssertSqlSafe(ask)).fetch_one(&mut *connection).await
-        {
+    for source in sources {
+        let query = format!("select coalesce(max(rowid), 0) from source.\"{table}\" {source}");
+        let found = sqlx::query_scalar(AssertSqlSafe(query)).fetch_one(&mut *connection).await;
+        if let Ok(found) = found {
             return Ok(found);
         }
     }
-    Ok(UNKNOWN_NUM_ROWS)
+    Ok(UNKNOWN_MAX_ROWID)
 }
 
 fn nothing_if_damaged<T>(error: sqlx::Error) -> Result<Vec<T>, sqlx::Error> {
     if is_damage(&error) { Ok(Vec::new()) } else { Err(error) }
 }
 
-/// Whether an error comes from what was read, and not from the new file or the system.
+/// Whether an error comes from damage of the file that is read, and not from the new file or the
+/// system.
 fn is_damage(error: &sqlx::Error) -> bool {
     result_code(error).is_some_and(|code| {
         [IOERR_READ, IOERR_SHORT_READ, IOERR_CORRUPTFS].contains(&code)

@@ -1,8 +1,8 @@
-//! Which programs have the database open: a lock file for each, because only the system knows
-//! reliably that a process is gone.
+//! Which programs have the database open: a lock file for each, because only the operating system
+//! knows reliably that a process has ended.
 //!
-//! A program that dies leaves its file behind, but never its lock. The functions here block for
-//! moments at most, except [`wait_to_open`].
+//! A program that is killed leaves its file behind, but never its lock. Of these functions only
+//! [`wait_to_open`] may block for longer than a moment.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use crate::StoreError;
 const OPENING: &str = "opening";
 const SUSPECT: &str = "suspect";
 
-/// This program's hold on the database, from opening to closing it. Owned by the store.
+/// The time from when this program opens the database until it closes it. Owned by the store.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) id: String,
@@ -32,8 +32,8 @@ pub(crate) fn folder_of(database: &Path) -> PathBuf {
     PathBuf::from(folder)
 }
 
-/// Waits until no other program is opening the database; they do so one after the other, for as
-/// long as the file returned is held. Makes the folders that are missing.
+/// Waits until no other program is opening the database, and prevents others from opening it until
+/// the returned file is dropped. Creates the folders that are missing.
 pub(crate) async fn wait_to_open(database: &Path) -> Result<File, StoreError> {
     let folder = folder_of(database);
     let waiting = move || fs::create_dir_all(&folder).and_then(|()| lock_opening(&folder));
@@ -49,8 +49,8 @@ fn lock_opening(folder: &Path) -> io::Result<File> {
 }
 
 impl Run {
-    /// Begins a run. Called with the opening lock held, so that [`sweep`] elsewhere cannot see the
-    /// file before it is locked.
+    /// Begins a run. Called with the opening lock held, so that [`remove_ended`] of another program
+    /// cannot see the file before it is locked.
     pub(crate) fn begin(folder: &Path) -> io::Result<Run> {
         let id = Uuid::now_v7().to_string();
         let path = folder.join(&id);
@@ -64,11 +64,11 @@ impl Run {
         Run { id: Uuid::now_v7().to_string(), path: PathBuf::new(), lock: Mutex::default() }
     }
 
-    /// Gives the run up; what it left unfinished is for the next program to tidy.
+    /// Ends the run; the next program finishes what it left open.
     pub(crate) fn end(&self) {
         let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = lock.take() {
-            // A file that cannot be removed is swept later: a dead run is one without a lock.
+            // If this fails, a later program removes the file: an ended run is one without a lock.
             let _ = fs::remove_file(&self.path);
             drop(file);
         }
@@ -81,10 +81,10 @@ impl Drop for Run {
     }
 }
 
-/// Whether the program of this run still has the database open. In doubt it has: a row left alone
-/// can be tidied later.
+/// Whether the program of this run still has the database open. In doubt it has, because its rows
+/// can be finished later.
 pub(crate) fn is_alive(folder: &Path, id: &str) -> bool {
-    // Only names that a run can have are looked up, whatever the database says.
+    // A damaged row may name any path; only the ids of runs are looked up.
     if Uuid::parse_str(id).is_err() {
         return false;
     }
@@ -100,32 +100,32 @@ pub(crate) fn is_any_alive(folder: &Path) -> bool {
     entries.flatten().any(|entry| entry.file_name().to_str().is_some_and(|id| is_alive(folder, id)))
 }
 
-/// Notes that damage was met in the database, so that it is checked whole when it is opened next.
-pub(crate) fn suspect(folder: &Path) {
-    // Without it a small file is checked all the same.
+/// Notes that damage was found in the database, so that all of it is checked when it is opened next.
+pub(crate) fn mark_suspect(folder: &Path) {
+    // Small files are checked even if this fails.
     let _ = File::create(folder.join(SUSPECT));
 }
 
-/// Whether damage was met since the last check.
+/// Whether damage was found since the last check.
 pub(crate) fn is_suspect(folder: &Path) -> bool {
     folder.join(SUSPECT).exists()
 }
 
-/// Forgets that damage was met.
+/// Removes the note of [`mark_suspect`].
 pub(crate) fn clear_suspicion(folder: &Path) {
-    // One that stays costs another check.
+    // If this fails, the database is checked once more.
     let _ = fs::remove_file(folder.join(SUSPECT));
 }
 
-/// Removes the files of runs that are gone. Called with the opening lock held.
-pub(crate) fn sweep(folder: &Path) {
+/// Removes the files of runs that have ended. Called with the opening lock held.
+pub(crate) fn remove_ended(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let id = entry.file_name();
-        let is_dead_run =
+        let has_ended =
             id.to_str().is_some_and(|id| Uuid::parse_str(id).is_ok() && !is_alive(folder, id));
-        if is_dead_run {
-            // Left-over files are harmless; the next program tries again.
+        if has_ended {
+            // A file that stays is harmless; the next program tries again.
             let _ = fs::remove_file(entry.path());
         }
     }

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteQueryResult,
+    SqliteSynchronous,
 };
 use sqlx::{Connection, Sqlite, Transaction};
 
@@ -38,65 +39,41 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the database at `path`, making it and its folder where they are missing, and brings it
-    /// to this version.
+    /// Opens the database at `path`, creates it and its folder where they are missing, and migrates
+    /// it to this version.
     ///
-    /// Also tidies up after programs that are gone: the answers they were writing become
-    /// interrupted, and the conversations and named prompt caches they deleted are purged. What
-    /// these held in the prompt cache is for the caller to purge: see [`Store::purged_owners`].
+    /// Also finishes what programs that have ended left open: the answers they were writing become
+    /// interrupted, and the conversations and named prompt caches they deleted are purged. The
+    /// caller purges what these had in the prompt cache: see [`Store::purged_owners`].
     pub async fn open(path: &Path) -> Result<Store, StoreError> {
         let folder = run::folder_of(path);
-        // Held to the end: programs open the file one after the other, so they neither migrate at
-        // once nor judge half-begun runs.
+        // Programs open the file one after the other, so that no two migrate it at once and none
+        // takes a run that is just beginning for an ended one.
         let opening = run::wait_to_open(path).await?;
 
-        let options = SqliteConnectOptions::new()
-            .filename(path)
-            .synchronous(SqliteSynchronous::Full)
-            .foreign_keys(true)
-            .busy_timeout(BUSY_TIMEOUT)
-            // On macOS a plain fsync leaves data in the drive's own cache; elsewhere these two
-            // change nothing.
-            .pragma("fullfsync", "on")
-            .pragma("checkpoint_fullfsync", "on");
         let other_writers = OtherWriters::default();
-        let num_connections = Arc::clone(&other_writers.num_connections);
-        let pool = || SqlitePoolOptions::new().max_lifetime(None).idle_timeout(None);
-        let writer = pool()
-            .max_connections(1)
-            // SQLite ends a transaction by itself when the disk is full, and sqlx then counts it as
-            // open for ever. A connection that comes back like that is replaced.
-            .after_connect(move |_, _| {
-                num_connections.fetch_add(1, Ordering::Relaxed);
-                Box::pin(async { Ok(()) })
-            })
-            .before_acquire(|connection, _| {
-                Box::pin(async move { Ok(!connection.is_in_transaction()) })
-            })
-            .connect_with(
-                options.clone().create_if_missing(true).journal_mode(SqliteJournalMode::Wal),
-            )
+        let writer = connect_writer(path, Arc::clone(&other_writers.num_connections))
             .await
             .map_err(|error| StoreError::from_sqlx(path, error))?;
         let run = match prepare(path, &folder, &writer, &other_writers).await {
             Ok(run) => run,
             Err(error) => {
-                // Waits for the connection to end, so that nothing of ours is left beside a file
-                // that is refused.
+                // Waits until the connection has ended, so that no write-ahead log stays beside a
+                // file that is refused.
                 writer.close().await;
                 return Err(error);
             }
         };
         drop(opening);
 
-        let readers = pool()
+        let readers = pool_options()
             .max_connections(MAX_READERS)
-            .connect_lazy_with(options.pragma("query_only", "on"));
+            .connect_lazy_with(connect_options(path).pragma("query_only", "on"));
         Ok(Store { path: path.to_owned(), writer, readers, run, other_writers })
     }
 
-    /// A new database that lives in memory as long as this value does. Nothing of it ever reaches
-    /// a file.
+    /// A new database in memory, which exists as long as this value does. Nothing of it is ever
+    /// written to a file.
     pub async fn in_memory() -> Result<Store, StoreError> {
         let path = PathBuf::from(":memory:");
         let options = SqliteConnectOptions::new()
@@ -104,12 +81,10 @@ impl Store {
             .foreign_keys(true)
             // Sorting would otherwise go through files.
             .pragma("temp_store", "memory");
-        // The database belongs to its one connection, which therefore never ends before the store.
-        let pool = SqlitePoolOptions::new()
+        // The database belongs to its one connection, so the pool must never close that.
+        let pool = pool_options()
             .min_connections(1)
             .max_connections(1)
-            .max_lifetime(None)
-            .idle_timeout(None)
             .connect_with(options)
             .await
             .map_err(|error| StoreError::from_sqlx(&path, error))?;
@@ -123,15 +98,15 @@ impl Store {
         })
     }
 
-    /// Writes the log back into the file and closes it. Later calls fail with
+    /// Writes the log back into the file and closes the database. Later calls fail with
     /// [`StoreError::Closed`]; closing again does nothing.
     pub async fn close(&self) -> Result<(), StoreError> {
         if self.writer.is_closed() {
             return Ok(());
         }
         self.readers.close().await;
-        // Without it nothing is lost: the log stays beside the file and the next program reads it.
-        // So the file is closed in any case.
+        // If this fails, nothing is lost: the log stays beside the file, and the next program reads
+        // it.
         let checkpoint = sqlx::query("pragma wal_checkpoint(truncate)").execute(&self.writer).await;
         self.writer.close().await;
         self.run.end();
@@ -143,8 +118,8 @@ impl Store {
         &self.path
     }
 
-    /// Begins a transaction that may write; it takes the write lock at once, so it cannot fail for
-    /// that later.
+    /// Begins a transaction that may write. It takes the write lock at once, so that a later
+    /// statement cannot fail to get it.
     pub(crate) async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
         self.writer.begin_with("begin immediate").await.map_err(|error| self.failed(error))
     }
@@ -153,17 +128,67 @@ impl Store {
         tx.commit().await.map_err(|error| self.failed(error))
     }
 
-    /// What a failure of SQLite means for this file.
+    /// Fails with `missing` if a statement changed no row.
+    pub(crate) fn changed_a_row(
+        &self,
+        done: Result<SqliteQueryResult, sqlx::Error>,
+        missing: impl FnOnce() -> StoreError,
+    ) -> Result<(), StoreError> {
+        match done.map_err(|error| self.failed(error))?.rows_affected() {
+            0 => Err(missing()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Turns a failure of SQLite into an error for this file, and notes damage for the next start.
     pub(crate) fn failed(&self, error: sqlx::Error) -> StoreError {
         let error = StoreError::from_sqlx(&self.path, error);
         if matches!(error, StoreError::Corrupt { .. }) {
-            run::suspect(&run::folder_of(&self.path));
+            run::mark_suspect(&run::folder_of(&self.path));
         }
         error
     }
 }
 
-/// Brings the file to this version and begins a run on it.
+fn connect_options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true)
+        .busy_timeout(BUSY_TIMEOUT)
+        // On macOS a plain fsync leaves data in the drive's own cache; elsewhere these two have no
+        // effect.
+        .pragma("fullfsync", "on")
+        .pragma("checkpoint_fullfsync", "on")
+}
+
+fn pool_options() -> SqlitePoolOptions {
+    SqlitePoolOptions::new().max_lifetime(None).idle_timeout(None)
+}
+
+/// Opens the connection for all writes, and creates the file where it is missing. Adds one to
+/// `num_connections` now, and each time that the connection is replaced.
+async fn connect_writer(
+    path: &Path,
+    num_connections: Arc<AtomicU64>,
+) -> Result<SqlitePool, sqlx::Error> {
+    let options = connect_options(path).create_if_missing(true);
+    pool_options()
+        .max_connections(1)
+        .after_connect(move |_, _| {
+            num_connections.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async { Ok(()) })
+        })
+        // SQLite ends a transaction by itself when the disk is full, and sqlx then counts it as
+        // open forever. Such a connection is replaced.
+        .before_acquire(|connection, _| {
+            Box::pin(async move { Ok(!connection.is_in_transaction()) })
+        })
+        .connect_with(options.journal_mode(SqliteJournalMode::Wal))
+        .await
+}
+
+/// Migrates the file to this version and begins a run on it.
 async fn prepare(
     path: &Path,
     folder: &Path,
@@ -176,14 +201,14 @@ async fn prepare(
     }
     MIGRATIONS.run(writer).await.map_err(|error| StoreError::from_migrate(path, error))?;
     let run = Run::begin(folder).map_err(|error| StoreError::from_io(path, error))?;
-    tidy(folder, writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
-    other_writers.look(writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
-    run::sweep(folder);
-    backup::sweep_unfinished(path);
+    finish_ended_runs(folder, writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
+    other_writers.have_written(writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
+    run::remove_ended(folder);
+    backup::remove_unfinished(path);
     Ok(run)
 }
 
-/// The version of the file's tables; 0 for a new file. One that this program does not know is
+/// The version of the file's tables; 0 for a new file. A version that this program does not know is
 /// refused, before anything is written to the file.
 async fn version(path: &Path, writer: &SqlitePool) -> Result<i64, StoreError> {
     let failed = |error| StoreError::from_sqlx(path, error);
@@ -207,13 +232,14 @@ async fn version(path: &Path, writer: &SqlitePool) -> Result<i64, StoreError> {
     }
 }
 
-/// The version to which this program brings a file.
+/// The version to which this program migrates a file.
 pub(crate) fn known_version() -> i64 {
     MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
-/// Finishes what programs that are gone left open.
-async fn tidy(folder: &Path, writer: &SqlitePool) -> Result<(), sqlx::Error> {
+/// Finishes the rows of runs that have ended: streaming messages become interrupted, and deletions
+/// final.
+async fn finish_ended_runs(folder: &Path, writer: &SqlitePool) -> Result<(), sqlx::Error> {
     let mut tx = writer.begin_with("begin immediate").await?;
     let runs: BTreeSet<String> = sqlx::query_scalar(
         "select run_id from messages where run_id is not null

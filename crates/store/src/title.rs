@@ -15,11 +15,11 @@ pub(crate) fn title_from(text: &str) -> String {
     // One character is reserved for the ellipsis. A cut before a space is at the end of a word.
     let end = line.char_indices().nth(MAX_CHARS - 1).map_or(line.len(), |(end, _)| end);
     let next = line[end..].chars().next().map_or(end, |next| end + next.len_utf8());
-    let kept = match line[..next].rfind(' ') {
+    let cut = match line[..next].rfind(' ') {
         Some(space) if line[..space].chars().count() >= MIN_CHARS => &line[..space],
         _ => &line[..end],
     };
-    format!("{}…", kept.trim_end_matches([' ', ',', ';', ':', '.', '-', '–', '—']))
+    format!("{}…", cut.trim_end_matches([' ', ',', ';', ':', '.', '-', '–', '—']))
 }
 
 /// The words of a line, joined by single spaces. Control characters other than white space are
