@@ -308,7 +308,7 @@ flow(
     await page.button('Model: tiny-chat').click();
     const models = page.dialog('Models');
     assert.equal(await models.getByRole('button', { name: 'Load half-a-model' }).isDisabled(), true);
-    assert.match(await models.innerText(), /half-a-model\s+1 kB · llama\s+no \.safetensors file is there/);
+    assert.match(await models.innerText(), /half-a-model\s+1 kB · llama\s+it has no \.safetensors file/);
     await models.getByRole('button', { name: 'Unload tiny-chat' }).click();
     await page.button('Model: Choose a model').waitFor();
     assert.equal(await page.status('engine-state').innerText(), 'No model loaded');

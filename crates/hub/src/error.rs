@@ -1,24 +1,24 @@
-//! What can go wrong when a model is asked for.
+//! The errors of finding and importing models.
 
 use crate::ModelProblem;
 use std::path::PathBuf;
 
-/// Why no model folder can be given.
+/// An error of [`crate::ModelFolders`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HubError {
-    /// Nothing goes by that name.
+    /// There is no such folder, and no model of that name.
     #[error(
         "there is no model {wanted:?}: it is not a folder, and it is not in {}; \
          `cairn models list` shows what is there, `cairn models import` adds a folder or a .gguf file",
-        .searched.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(" or ")
+        .searched.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" or ")
     )]
     NotFound {
-        /// The path or name as it was given.
+        /// The path or name that was given.
         wanted: String,
-        /// Where models were looked for.
+        /// The folders that were searched.
         searched: Vec<PathBuf>,
     },
-    /// The folder is there, but no model can be loaded from it.
+    /// The folder exists, but no model can be loaded from it.
     #[error("{} is not a complete model: {problem}; download or import it again", path.display())]
     Unusable {
         /// The folder.
@@ -31,13 +31,13 @@ pub enum HubError {
         "a model cannot be named {name:?}: use a plain name without slashes that does not begin with a dot"
     )]
     BadName {
-        /// The name as it was given.
+        /// The name that was given.
         name: String,
     },
-    /// A model of that name is there already.
+    /// A model of that name exists already.
     #[error("{} exists already: choose another name, or delete it first", path.display())]
     Exists {
-        /// Where it lies.
+        /// Its folder.
         path: PathBuf,
     },
     /// A file of the model is a link that leads out of its folder.
@@ -49,10 +49,10 @@ pub enum HubError {
         /// The link.
         path: PathBuf,
     },
-    /// The model could not be copied; nothing of it is left behind.
+    /// The model could not be copied; the incomplete copy was removed.
     #[error("cannot copy the model to {}: {reason}", path.display())]
     Copy {
-        /// Where it was to lie.
+        /// The folder that it was to be copied to.
         path: PathBuf,
         /// Why.
         reason: String,

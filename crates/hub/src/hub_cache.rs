@@ -1,8 +1,8 @@
-//! The cache that Hugging Face's tools share: where it lies and how its folders are named.
+//! The cache that Hugging Face's tools share: its location, and the names of its folders.
 //!
 //! ```text
 //! <cache>/models--owner--name/
-//!   refs/main              the commit that `main` stood for
+//!   refs/main              the commit of the branch `main` at the last download
 //!   snapshots/<commit>/    the files of that commit, links into blobs/
 //!   blobs/
 //! ```
@@ -13,18 +13,18 @@ use std::path::{Component, Path, PathBuf};
 /// A commit's name has 40 characters; a longer file is something else.
 const MAX_REF_BYTES: u64 = 128;
 
-/// The environment variables that say where the shared cache lies; an empty one counts as absent.
+/// The environment variables that name the shared cache; an empty one counts as absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CacheVariables {
     /// `HF_HUB_CACHE`: the cache itself.
     pub hf_hub_cache: Option<PathBuf>,
     /// `HUGGINGFACE_HUB_CACHE`: its older name.
     pub huggingface_hub_cache: Option<PathBuf>,
-    /// `HF_HOME`: the folder that holds the cache as `hub`.
+    /// `HF_HOME`: the parent of the cache, which is named `hub` there.
     pub hf_home: Option<PathBuf>,
-    /// `XDG_CACHE_HOME`: where applications keep caches.
+    /// `XDG_CACHE_HOME`: the folder of all applications' caches.
     pub xdg_cache_home: Option<PathBuf>,
-    /// `HOME`: the person's folder.
+    /// `HOME`: the user's home folder.
     pub home: Option<PathBuf>,
 }
 
@@ -41,14 +41,14 @@ impl CacheVariables {
         }
     }
 
-    /// The folder of the shared cache; none when not even the person's folder is known.
+    /// The folder of the shared cache; none where not even the home folder is known.
     pub fn hub_cache(&self) -> Option<PathBuf> {
         let cache = self.hf_hub_cache.clone().or_else(|| self.huggingface_hub_cache.clone());
         let cache = cache.or_else(|| Some(self.hf_home.as_ref()?.join("hub")));
         let cache = cache.or_else(|| Some(self.xdg_cache_home.as_ref()?.join("huggingface/hub")));
         let cache = cache.or_else(|| Some(self.home.as_ref()?.join(".cache/huggingface/hub")))?;
-        // Python's tools take a leading tilde for the person's folder, shells in configuration
-        // files do not.
+        // As in Python's tools, a leading tilde is the home folder: outside of a shell nothing else
+        // expands it.
         match (cache.strip_prefix("~"), &self.home) {
             (Ok(rest), Some(home)) => Some(home.join(rest)),
             _ => Some(cache),
@@ -56,13 +56,13 @@ impl CacheVariables {
     }
 }
 
-/// `owner/name` for a folder of the cache; none for folders that hold no model.
+/// `owner/name` for a folder of the cache; none for a folder that is not a model's.
 pub(crate) fn model_name(folder_name: &str) -> Option<String> {
     let name = folder_name.strip_prefix("models--")?;
     (!name.is_empty()).then(|| name.replacen("--", "/", 1))
 }
 
-/// The folder of the commit that `refs/main` names; none when the reference is missing or names no
+/// The folder of the commit that `refs/main` names; none if the reference is missing or names no
 /// folder.
 pub(crate) fn main_snapshot(repository: &Path) -> Option<PathBuf> {
     let reference = repository.join("refs/main");
@@ -71,7 +71,7 @@ pub(crate) fn main_snapshot(repository: &Path) -> Option<PathBuf> {
     }
     let text = std::fs::read_to_string(reference).ok()?;
     let commit = Path::new(text.trim());
-    // Anything but one plain name would lead out of the folder.
+    // Any other path than a plain name could lead out of the folder.
     let mut parts = commit.components();
     if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
         return None;

@@ -1,4 +1,4 @@
-//! Bringing a model folder in MLX or Hugging Face layout into Cairn's own models, by copying it.
+//! Imports a model folder in MLX or Hugging Face layout by copying it to Cairn's own models.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -8,96 +8,97 @@ use uuid::Uuid;
 
 use crate::{HubError, ModelFolders};
 
-/// What a model is made of. Everything else stays behind: no pickle, no Python.
+/// The extensions of the files that are copied. Pickled weights and Python code are not.
 const EXTENSIONS: &[&str] = &["json", "safetensors", "jinja", "model", "txt", "md"];
 const COPY_BYTES: usize = 1 << 20;
-/// Before the UUID in the name of a folder that is being filled.
+/// Precedes the UUID in the name of a folder that a model is being copied to.
 const PARTIAL_PREFIX: &str = ".importing-";
 
 impl ModelFolders {
     /// Copies the model in `source` to the imported models, as `name` or under its folder's name;
-    /// returns where it lies now.
+    /// returns the new folder.
     ///
-    /// It appears whole or not at all: the copy is made under a hidden name of its own, written
-    /// through to the disk and then renamed. Links are followed within the folder, and within the
-    /// model's part of the shared cache; one that leads elsewhere is refused. `progress` is told
-    /// the bytes copied and to copy.
+    /// The copy appears complete or not at all: it is made under a hidden name, synced and then
+    /// renamed. Links are followed within the folder, and within the model's part of the shared
+    /// cache; a link that leads elsewhere is refused. `on_progress(copied, total)` counts bytes.
     pub fn import_folder(
         &self,
         source: &Path,
         name: Option<&str>,
-        progress: &mut dyn FnMut(u64, u64),
+        on_progress: &mut dyn FnMut(u64, u64),
     ) -> Result<PathBuf, HubError> {
         let source = self.resolve(&source.to_string_lossy())?;
-        let name = match name {
-            Some(name) => name.to_owned(),
-            // A relative path such as "." has no name of its own.
-            None => fs::canonicalize(&source)
-                .unwrap_or_else(|_| source.clone())
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned(),
-        };
-        if name.is_empty()
-            || name.starts_with('.')
-            || name.contains(['/', '\\'])
-            || name.contains(char::is_control)
-        {
-            return Err(HubError::BadName { name });
-        }
-        let target = self.imported().join(&name);
+        let target = self.imported().join(checked_name(name, &source)?);
         if target.exists() {
             return Err(HubError::Exists { path: target });
         }
         let copying = |error| HubError::Copy { path: target.clone(), reason: error_text(&error) };
         let files = model_files(&source, &copying)?;
         let total = files.iter().map(|file| file.bytes).sum();
-        let partial = Partial::make(self.imported()).map_err(copying)?;
+        let partial = PartialCopy::make(self.imported()).map_err(copying)?;
         let mut done = 0;
         for file in &files {
             let copied = copy(&file.path, &partial.path.join(&file.name), &mut |bytes| {
                 done += bytes;
-                progress(done, total);
+                on_progress(done, total);
             });
             copied.map_err(copying)?;
         }
         partial.finish(&target).map_err(|error| match error.kind() {
-            // Another import of that name was faster.
+            // Another import has taken the name meanwhile.
             io::ErrorKind::DirectoryNotEmpty => HubError::Exists { path: target.clone() },
             _ => copying(error),
         })?;
         Ok(target)
     }
 
-    /// Removes what imports of processes that are gone have left. Folders that this crate cannot
-    /// have made stay, and so does one that is being filled.
+    /// Removes the unfinished copies of processes that have ended. Folders that this crate cannot
+    /// have made stay, and so does a copy that is still being made.
     pub fn remove_leftovers(&self) {
         let Ok(entries) = fs::read_dir(self.imported()) else { return };
         for entry in entries.flatten() {
             let is_ours = entry.file_name().to_str().is_some_and(is_partial_name)
                 && entry.file_type().is_ok_and(|kind| kind.is_dir());
             if is_ours && lock(&entry.path()).is_some() {
-                // What stays costs room; the next start tries again.
+                // If this fails, the next start tries again.
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
     }
 }
 
-/// A folder that is being filled: locked for that time, and removed where it does not become a
-/// model.
-struct Partial {
+/// The name to import a model under: the given one, or that of its folder.
+fn checked_name(name: Option<&str>, source: &Path) -> Result<String, HubError> {
+    let name = match name {
+        Some(name) => name.to_owned(),
+        // A relative path such as "." has no name of its own.
+        None => fs::canonicalize(source)
+            .unwrap_or_else(|_| source.to_owned())
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned(),
+    };
+    let is_bad = name.is_empty()
+        || name.starts_with('.')
+        || name.contains(['/', '\\'])
+        || name.contains(char::is_control);
+    if is_bad { Err(HubError::BadName { name }) } else { Ok(name) }
+}
+
+/// A folder that a model is being copied to: locked for that time, and removed unless the copy is
+/// completed.
+struct PartialCopy {
     path: PathBuf,
     _lock: Option<File>,
 }
 
-impl Partial {
-    fn make(imported: &Path) -> io::Result<Partial> {
+impl PartialCopy {
+    fn make(imported: &Path) -> io::Result<PartialCopy> {
         fs::create_dir_all(imported)?;
         let path = imported.join(format!("{PARTIAL_PREFIX}{}", Uuid::now_v7()));
         fs::create_dir(&path)?;
-        Ok(Partial { _lock: lock(&path), path })
+        Ok(PartialCopy { _lock: lock(&path), path })
     }
 
     fn finish(self, target: &Path) -> io::Result<()> {
@@ -107,9 +108,9 @@ impl Partial {
     }
 }
 
-impl Drop for Partial {
+impl Drop for PartialCopy {
     fn drop(&mut self) {
-        // After `finish` there is nothing under this name.
+        // After `finish` there is no folder of this name.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
@@ -118,7 +119,7 @@ fn is_partial_name(name: &str) -> bool {
     name.strip_prefix(PARTIAL_PREFIX).is_some_and(|id| Uuid::parse_str(id).is_ok())
 }
 
-/// The lock that says that a folder is being filled; none where another process has it.
+/// The lock that says that a model is being copied to a folder; none if another process has it.
 fn lock(folder: &Path) -> Option<File> {
     let folder = File::open(folder).ok()?;
     folder.try_lock().is_ok().then_some(folder)
@@ -127,7 +128,7 @@ fn lock(folder: &Path) -> Option<File> {
 /// A file to copy.
 struct ModelFile {
     name: String,
-    /// Where it really lies, no part of it a link.
+    /// Its path without any link.
     path: PathBuf,
     bytes: u64,
 }
@@ -143,7 +144,7 @@ fn model_files(
         let Ok(name) = entry.file_name().into_string() else { continue };
         let is_wanted =
             name.rsplit_once('.').is_some_and(|(_, extension)| EXTENSIONS.contains(&extension));
-        // A link that leads nowhere is no file; whether one is missing was checked before.
+        // Links without a target are skipped; whether a file is missing was checked before.
         let Ok(path) = fs::canonicalize(entry.path()) else { continue };
         let Ok(metadata) = fs::metadata(&path) else { continue };
         if !is_wanted || !metadata.is_file() {
@@ -158,8 +159,8 @@ fn model_files(
     Ok(files)
 }
 
-/// The folder that links of the model in `folder` may lead into: in the shared cache the model's
-/// whole repository, because there every file is a link into its `blobs`.
+/// The folder that links of the model in `folder` may lead to: in the shared cache the model's whole
+/// repository, because every file there is a link into `blobs`.
 fn link_root(folder: &Path) -> PathBuf {
     let is_named = |folder: &Path, is_it: fn(&str) -> bool| {
         folder.file_name().and_then(|name| name.to_str()).is_some_and(is_it)
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn imports_under_one_name_do_not_meet_and_only_leftovers_are_removed() {
+    fn imports_of_one_name_do_not_collide_and_only_leftovers_are_removed() {
         let home = tempfile::tempdir().unwrap();
         let source = home.path().join("elsewhere/tiny");
         model(&source);
@@ -249,7 +250,8 @@ mod tests {
         };
         let num_before = names().len();
 
-        // Halfway through an import a second one begins under the same name, and a start sweeps.
+        // During an import a second one of the same name begins, and another start removes
+        // leftovers.
         let mut second = None;
         let first = folders.import_folder(&source, None, &mut |_, _| {
             if second.is_none() {
@@ -258,7 +260,7 @@ mod tests {
             }
         });
         assert!(second.unwrap().is_ok());
-        // The first finds the name taken when it is done, and leaves the model that is there.
+        // The first finds the name taken when it is done, and does not replace that model.
         assert!(matches!(first, Err(HubError::Exists { .. })), "{first:?}");
         assert_eq!(fs::read(models.join("tiny/model.safetensors")).unwrap(), [0; 100]);
         let after = names();

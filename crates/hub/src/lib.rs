@@ -1,16 +1,15 @@
-//! Model folders on this machine: where they lie, what is wrong with them, and which one a name
-//! means.
+//! Model folders on this machine: lists and checks them, finds one by its name, and imports others.
 //!
-//! Models come from two places. Imported ones lie in the data folder; downloaded ones lie in the
-//! cache that Hugging Face's tools share, so that mlx-lm sees Cairn's models and Cairn sees
-//! mlx-lm's. [`ModelFolders`] looks into both:
+//! Imported models are in the data folder. Downloaded ones are in the cache that Hugging Face's
+//! tools share, so that mlx-lm finds Cairn's models and Cairn finds mlx-lm's. [`ModelFolders`]
+//! searches both:
 //!
-//! - [`ModelFolders::list`] gives every folder as a [`ModelFolder`]; what keeps one from being
-//!   loaded is its [`ModelProblem`].
-//! - [`ModelFolders::resolve`] turns what a person typed, a path or a name, into the folder to
-//!   load.
-//! - [`ModelFolders::import_folder`] copies a model folder into the data folder; nothing else here
-//!   changes the disk.
+//! - [`ModelFolders::list`] returns every folder as a [`ModelFolder`], with the [`ModelProblem`] of
+//!   one that cannot be loaded.
+//! - [`ModelFolders::resolve`] turns a path or a name into the folder to load.
+//! - [`ModelFolders::import_folder`] copies a model folder into the data folder, and
+//!   [`ModelFolders::remove_leftovers`] removes the unfinished copies of earlier processes. Nothing
+//!   else here changes the disk.
 //!
 //! ```text
 //! ModelFolders ──┬── $CAIRN_HOME/models/<name>                         imported

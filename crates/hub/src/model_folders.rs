@@ -1,4 +1,4 @@
-//! The models on this machine, each with what keeps it from being loaded.
+//! The models on this machine, and why one cannot be loaded.
 
 use crate::HubError;
 use crate::hub_cache::{CacheVariables, main_snapshot, model_name};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// An index lists every tensor; those of the largest models have a few megabytes.
 const MAX_INDEX_BYTES: u64 = 32 << 20;
-/// How deep sizes are counted; models keep their files at the top.
+/// The depth down to which sizes are counted; the files of a model are at the top.
 const MAX_DEPTH: usize = 4;
 const INDEX: &str = "model.safetensors.index.json";
 
@@ -22,13 +22,13 @@ const INDEX: &str = "model.safetensors.index.json";
 pub struct ModelFolder {
     /// `owner/name`, or the folder's name for an imported model.
     pub name: String,
-    /// Where its files lie.
+    /// The folder with its files.
     pub path: PathBuf,
     /// `model_type` of its `config.json`, where that can be read.
     pub model_type: Option<String>,
-    /// Size of all its files.
+    /// Length of all its files.
     pub bytes: u64,
-    /// Why it cannot be loaded; none when nothing is missing.
+    /// Why it cannot be loaded; none if it is complete.
     pub problem: Option<ModelProblem>,
 }
 
@@ -51,7 +51,7 @@ pub enum ModelProblem {
     #[error("config.json has no model_type")]
     NoModelType,
     /// There is no weight file.
-    #[error("no .safetensors file is there")]
+    #[error("it has no .safetensors file")]
     NoWeights,
     /// The index of the weight files cannot be read.
     #[error("{INDEX} cannot be read: {reason}")]
@@ -70,7 +70,7 @@ pub enum ModelProblem {
     TokenizerMissing,
 }
 
-/// The places where models lie.
+/// The folders that models are in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelFolders {
     imported: PathBuf,
@@ -78,12 +78,12 @@ pub struct ModelFolders {
 }
 
 impl ModelFolders {
-    /// Looks into `models` of the data folder, and into the shared cache that the variables name.
+    /// `models` in the data folder, and the shared cache that the variables name.
     pub fn new(cairn_home: &Path, variables: &CacheVariables) -> ModelFolders {
         ModelFolders { imported: cairn_home.join("models"), hub_cache: variables.hub_cache() }
     }
 
-    /// Where imported models lie.
+    /// The folder of imported models.
     pub fn imported(&self) -> &Path {
         &self.imported
     }
@@ -93,7 +93,7 @@ impl ModelFolders {
         self.hub_cache.as_deref()
     }
 
-    /// Every model, sorted by name. What cannot be read is left out or has its problem stated.
+    /// Every model, sorted by name, with those that cannot be loaded.
     pub fn list(&self) -> Vec<ModelFolder> {
         self.found()
             .into_iter()
@@ -101,8 +101,8 @@ impl ModelFolders {
             .collect()
     }
 
-    /// The folder that a path or a name stands for: an existing folder, else a model of that name,
-    /// imported ones first.
+    /// The model's folder for a path or a name: an existing folder, else a model of that name,
+    /// imported ones first. Fails if no complete model is there.
     pub fn resolve(&self, name_or_path: &str) -> Result<PathBuf, HubError> {
         let given = Path::new(name_or_path);
         let (path, problem) = if given.is_dir() {
@@ -130,7 +130,7 @@ impl ModelFolders {
         }
     }
 
-    /// Names with their folders, and the folder inside that holds the files.
+    /// The name of each model, its folder, and the folder in that with its files.
     fn found(&self) -> Vec<(String, PathBuf, Option<PathBuf>)> {
         let mut found = Vec::new();
         for (name, folder) in folders(&self.imported) {
@@ -148,10 +148,10 @@ impl ModelFolders {
     }
 }
 
-/// The folders in a folder with their names; hidden ones are unfinished imports or other programs'
-/// business.
-fn folders(place: &Path) -> Vec<(String, PathBuf)> {
-    let Ok(entries) = fs::read_dir(place) else { return Vec::new() };
+/// The subfolders with their names, without hidden ones, which are unfinished imports or belong to
+/// other programs.
+fn folders(parent: &Path) -> Vec<(String, PathBuf)> {
+    let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
     let named = entries
         .flatten()
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())));
@@ -172,7 +172,8 @@ fn describe(name: String, folder: PathBuf, snapshot: Option<PathBuf>) -> ModelFo
     ModelFolder { name, bytes: size(&path, 0), path, model_type, problem }
 }
 
-/// Follows links, for the shared cache is made of them; one that leads nowhere has no size.
+/// The length of all files in a folder. Links are followed, because the shared cache consists of
+/// them; one without a target counts nothing.
 fn size(folder: &Path, depth: usize) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
     let sizes = entries.flatten().map(|entry| match fs::metadata(entry.path()) {
@@ -222,7 +223,7 @@ fn weights(folder: &Path) -> Result<(), ModelProblem> {
         let text = read_file(&index, MAX_INDEX_BYTES).map_err(|error| broken(reason(error)))?;
         let index: Index =
             serde_json::from_slice(&text).map_err(|error| broken(error.to_string()))?;
-        // A name that leads elsewhere is none of this folder's files.
+        // A file outside of the folder does not count as one of the model's.
         let is_here = |file: &str| !file.contains(['/', '\\']) && folder.join(file).is_file();
         if let Some(file) = index.weight_map.into_values().find(|file| !is_here(file)) {
             return Err(ModelProblem::ShardMissing { file });
@@ -238,7 +239,7 @@ fn weights(folder: &Path) -> Result<(), ModelProblem> {
     shards.sort();
     match shards.iter().find(|shard| !folder.join(shard).is_file()) {
         _ if shards.is_empty() => Err(ModelProblem::NoWeights),
-        // A link whose file was removed from the shared cache.
+        // The target of a link was removed from the shared cache.
         Some(shard) => Err(ModelProblem::ShardMissing { file: shard.clone() }),
         None => Ok(()),
     }
