@@ -78,68 +78,24 @@ impl Sequence {
         let began = Instant::now();
         let request = &job.request;
         let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
-        request.sampling.validate()?;
-        check_prefill_step_size(request.prefill_step_size)?;
-        if let Some(quantization) = request.kv_cache.quantization {
-            QuantizedKvCache::new(quantization.group_size, quantization.bits)?;
-        }
+        check(request)?;
         let stops = Stops { strings: request.stop.clone(), ..Stops::default() };
         let text = AnswerText::new(&loaded.model.tokenizer, stops)?;
         let prompt = prompt_tokens(&loaded.model, &request.prompt, &request.template_variables)?;
-        let opaque = request.prompt.opaque_prefix();
-        if opaque.is_some() && request.num_draft_tokens.is_some() {
-            return Err(EngineError::DraftWithFile);
-        }
         if prompt.tokens.is_empty() {
             return Err(LmError::EmptyPrompt.into());
         }
-        let model = &loaded.model.model;
-        let file = match &request.prompt_cache_file {
-            Some(path) => Some(prompt_file::load(path, &loaded)?),
-            None => None,
-        };
-        let total = file.as_ref().map_or(0, |file| file.num_tokens) + prompt.tokens.len();
-        let context_length = model.context_length();
-        if total >= context_length {
-            return Err(LmError::PromptTooLong { num_tokens: total, context_length }.into());
-        }
-        let (reuse, tokens_in_file) = match file {
-            Some(Beginning { num_tokens, token_ids, caches }) => {
-                (Reuse { num_tokens, note: None, caches }, token_ids)
-            }
-            // An opaque prefix can only come from the prompt cache.
-            None if request.uses_prompt_cache() || opaque.is_some() => {
-                let query = Query {
-                    prompt: &prompt,
-                    // At least one token must be run, to have something to sample from.
-                    limit: total - 1,
-                    model_name: &loaded.name,
-                    quantization: request.kv_cache.quantization,
-                    prefix_provenance: request.prompt.prefix_provenance(),
-                    owner: request.owner.as_deref(),
-                };
-                (worker.cache.longest_prefix(&loaded.model, &query), Vec::new())
-            }
-            None => {
-                // A kit has its own caches, and reports how much of the prompt is in them.
-                let caches = match request.num_draft_tokens {
-                    Some(_) => Vec::new(),
-                    None => make_prompt_cache(model, request.kv_cache.effective_max_size())?,
-                };
-                (Reuse { num_tokens: 0, note: None, caches }, Vec::new())
-            }
-        };
-        if opaque.is_some_and(|prefix| reuse.num_tokens < prefix.num_tokens) {
-            return Err(EngineError::BeginningLost);
-        }
+        let CachedBeginning { num_in_file, tokens_in_file, reuse } =
+            cached_beginning(worker, &loaded, request, &prompt)?;
         let checkpoints_at = match request.uses_prompt_cache() {
             true => worker.cache.checkpoints_at(&loaded.model, &prompt, reuse.num_tokens),
             false => Vec::new(),
         };
+        let context_left = loaded.model.model.context_length() - num_in_file - prompt.tokens.len();
         let sequence = Sequence {
-            num_in_file: total - prompt.tokens.len(),
+            num_in_file,
             tokens_in_file,
-            max_tokens: request.max_tokens.min(context_length - total),
+            max_tokens: request.max_tokens.min(context_left),
             num_cached: reuse.num_tokens,
             num_read: reuse.num_tokens,
             cache_note: reuse.note,
@@ -305,19 +261,23 @@ impl Sequence {
         reason: FinishReason,
         caches: Vec<LayerCache>,
     ) {
-        // Nothing follows a stop string; otherwise the withheld text may still complete one.
-        let last_step = match self.stop_string {
-            Some(_) => Ok(AnswerStep::default()),
-            None => self.text.finish(),
-        };
-        let mut last_step = match last_step {
-            Ok(last_step) => last_step,
-            Err(error) => {
-                let _ = self.job.events.send(GenerateEvent::Failed(error.into()));
-                return;
+        match self.finished(reason) {
+            // Emitted before the caches are saved, so that the caller does not wait for that.
+            Ok(finished) => {
+                let _ = self.job.events.send(GenerateEvent::Finished(Box::new(finished)));
+                self.save(worker, caches);
             }
+            Err(error) => self.job.fail(error),
+        }
+    }
+
+    /// The end of the answer.
+    fn finished(&mut self, mut reason: FinishReason) -> Result<FinishedGeneration, EngineError> {
+        // Nothing follows a stop string; otherwise the withheld text may still complete one.
+        let mut last_step = match self.stop_string {
+            Some(_) => AnswerStep::default(),
+            None => self.text.finish()?,
         };
-        let mut reason = reason;
         if let Some(end) = last_step.end.take()
             && reason != FinishReason::Cancelled
         {
@@ -325,45 +285,42 @@ impl Sequence {
             self.stop_string = end.stop_string;
         }
         let text = self.requested_text(last_step);
-        let stats = self.stats(reason);
-        let finished = FinishedGeneration {
+        Ok(FinishedGeneration {
             text,
-            stop_string: self.stop_string,
+            stop_string: self.stop_string.take(),
             new_prompt_ids: self.prompt.tokens[self.prompt.new_from..].to_vec(),
             token_ids: self.sampled.clone(),
-            stats,
-        };
-        // Emitted first, so that the caller does not wait for the caches to be saved.
-        let _ = self.job.events.send(GenerateEvent::Finished(Box::new(finished)));
-        let opaque = self.job.request.prompt.opaque_prefix();
+            stats: self.stats(reason),
+        })
+    }
+
+    /// Saves the caches in the prompt cache, if the request uses it.
+    fn save(self, worker: &mut Worker, caches: Vec<LayerCache>) {
+        let request = self.job.request;
         // Chunks that continue an imported file keep the file's format, so caches that were
         // quantized during this request are not saved.
-        let changes_format = opaque.is_some() && self.job.request.kv_cache.quantization.is_some();
-        if self.job.request.uses_prompt_cache() && !changes_format {
-            let mut tokens = self.prompt.tokens;
-            tokens.extend(&self.sampled);
-            let kind = |role: Role| match role {
-                Role::System => ChunkKind::System,
-                Role::User => ChunkKind::User,
-                Role::Assistant => ChunkKind::Assistant,
-            };
-            let boundaries = self
-                .prompt
-                .boundaries
-                .into_iter()
-                .zip(self.prompt.roles.into_iter().map(kind))
-                .collect();
-            worker.cache.save(Computed {
-                model: &self.loaded.model,
-                model_name: &self.loaded.name,
-                tokens,
-                boundaries,
-                checkpoints: self.checkpoints,
-                caches,
-                prefix_provenance: self.job.request.prompt.prefix_provenance(),
-                owner: self.job.request.owner,
-            });
+        let changes_format =
+            request.prompt.opaque_prefix().is_some() && request.kv_cache.quantization.is_some();
+        if !request.uses_prompt_cache() || changes_format {
+            return;
         }
+        let mut tokens = self.prompt.tokens;
+        tokens.extend(&self.sampled);
+        let kinds = self.prompt.roles.into_iter().map(|role| match role {
+            Role::System => ChunkKind::System,
+            Role::User => ChunkKind::User,
+            Role::Assistant => ChunkKind::Assistant,
+        });
+        worker.cache.save(Computed {
+            model: &self.loaded.model,
+            model_name: &self.loaded.name,
+            tokens,
+            boundaries: self.prompt.boundaries.into_iter().zip(kinds).collect(),
+            checkpoints: self.checkpoints,
+            caches,
+            prefix_provenance: request.prompt.prefix_provenance(),
+            owner: request.owner.clone(),
+        });
     }
 
     fn stats(&self, finish_reason: FinishReason) -> GenerationStats {
@@ -397,6 +354,77 @@ impl Sequence {
         };
         rate(self.sampled.len() - 1, (last_token - first_token).as_secs_f64())
     }
+}
+
+/// Checks what can be checked without the model.
+fn check(request: &GenerateRequest) -> Result<(), EngineError> {
+    request.sampling.validate()?;
+    check_prefill_step_size(request.prefill_step_size)?;
+    if let Some(quantization) = request.kv_cache.quantization {
+        QuantizedKvCache::new(quantization.group_size, quantization.bits)?;
+    }
+    if request.prompt.opaque_prefix().is_some() && request.num_draft_tokens.is_some() {
+        return Err(EngineError::DraftWithFile);
+    }
+    Ok(())
+}
+
+/// The tokens before those to prefill, and their caches.
+struct CachedBeginning {
+    /// Tokens in the prompt-cache file, which precede the prompt.
+    num_in_file: usize,
+    /// Those tokens; empty if the file does not name them.
+    tokens_in_file: Vec<u32>,
+    reuse: Reuse,
+}
+
+/// The caches of the request's file, of the longest prefix in the prompt cache, or empty ones.
+fn cached_beginning(
+    worker: &mut Worker,
+    loaded: &Loaded,
+    request: &GenerateRequest,
+    prompt: &Prompt,
+) -> Result<CachedBeginning, EngineError> {
+    let model = &loaded.model.model;
+    let path = request.prompt_cache_file.as_ref();
+    let file = path.map(|path| prompt_file::load(path, loaded)).transpose()?;
+    let num_in_file = file.as_ref().map_or(0, |file| file.num_tokens);
+    let num_tokens = num_in_file + prompt.tokens.len();
+    let context_length = model.context_length();
+    if num_tokens >= context_length {
+        return Err(LmError::PromptTooLong { num_tokens, context_length }.into());
+    }
+    let opaque = request.prompt.opaque_prefix();
+    let (reuse, tokens_in_file) = match file {
+        Some(Beginning { num_tokens, token_ids, caches }) => {
+            (Reuse { num_tokens, note: None, caches }, token_ids)
+        }
+        // An opaque prefix can only come from the prompt cache.
+        None if request.uses_prompt_cache() || opaque.is_some() => {
+            let query = Query {
+                prompt,
+                // At least one token must be run, to have something to sample from.
+                limit: num_tokens - 1,
+                model_name: &loaded.name,
+                quantization: request.kv_cache.quantization,
+                prefix_provenance: request.prompt.prefix_provenance(),
+                owner: request.owner.as_deref(),
+            };
+            (worker.cache.longest_prefix(&loaded.model, &query), Vec::new())
+        }
+        None => {
+            // A kit has its own caches, and reports how much of the prompt is in them.
+            let caches = match request.num_draft_tokens {
+                Some(_) => Vec::new(),
+                None => make_prompt_cache(model, request.kv_cache.effective_max_size())?,
+            };
+            (Reuse { num_tokens: 0, note: None, caches }, Vec::new())
+        }
+    };
+    if opaque.is_some_and(|prefix| reuse.num_tokens < prefix.num_tokens) {
+        return Err(EngineError::BeginningLost);
+    }
+    Ok(CachedBeginning { num_in_file, tokens_in_file, reuse })
 }
 
 fn rate(count: usize, seconds: f64) -> f64 {
