@@ -1,6 +1,7 @@
 //! What the engine's thread does with the cache state: it looks up prefixes, explains misses, adds
 //! chunks and sets references.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use cairn_lm::LoadedModel;
@@ -166,25 +167,17 @@ impl ChunkStore {
         &self,
         namespace: &Namespace,
         tokens: &[u32],
-        mut boundaries: Vec<(usize, ChunkKind)>,
+        boundaries: Vec<(usize, ChunkKind)>,
         checkpoints: &[Checkpoint],
         caches: &[LayerCache],
     ) -> Result<(), cairn_lm::LmError> {
         let Some(layout) = CacheLayout::of(caches).map(Arc::new) else { return Ok(()) };
-        // The positions at which every kind of cache can be restored. A checkpoint helps only where
-        // a chunk ends, so each becomes a boundary.
+        // The positions at which every kind of cache can be restored.
         let needs = needs(&layout);
         let end = layout.needs_checkpoints().then_some(tokens.len());
         let positions: Vec<usize> =
             checkpoints.iter().map(Checkpoint::num_tokens).chain(end).collect();
-        for checkpoint in checkpoints {
-            let position = checkpoint.num_tokens();
-            let at = boundaries.partition_point(|(boundary, _)| *boundary < position);
-            if boundaries.get(at).is_none_or(|(boundary, _)| *boundary != position) {
-                let kind = boundaries.get(at).map_or(ChunkKind::Assistant, |(_, kind)| *kind);
-                boundaries.insert(at, (position, kind));
-            }
-        }
+        let boundaries = with_checkpoints(boundaries, checkpoints);
         let (planned, is_persisted) = {
             let state = self.state.lock();
             if state.index.disk.budget == 0 && state.index.memory.budget == 0 {
@@ -210,44 +203,56 @@ impl ChunkStore {
                 chunk.start,
                 chunk.start + chunk.token_ids.len(),
             )?;
-            let (held_from, has_state) = (state.held_from, state.has_state);
-            let contents = Arc::new(ChunkContents::new(state));
-            let bytes = contents.num_bytes();
             let record = ChunkRecord {
-                key: chunk.key.clone(),
+                key: chunk.key,
                 parent_key: chunk.parent_key,
                 namespace: namespace.clone(),
                 kind: chunk.kind,
                 start: chunk.start,
                 token_ids: chunk.token_ids,
-                held_from,
-                has_state,
-                bytes,
+                held_from: state.held_from,
+                has_state: state.has_state,
+                bytes: state.bytes.len() as u64,
                 file_hash: String::new(),
                 hits: 0,
                 last_used_at_ms: used_at_ms,
             };
-            let most_pending = {
-                let mut state = self.state.lock();
-                // The parent was evicted since the plan was made: its descendants could not be
-                // reached.
-                if record.parent_key.as_ref().is_some_and(|parent| !state.index.contains(parent)) {
-                    break;
-                }
-                // Another program added this chunk, or it is too short to be cut differently.
-                if state.index.contains(&record.key) {
-                    continue;
-                }
-                state.add(record, contents, is_persisted);
-                state.index.memory.budget.max(MIN_PENDING_BYTES)
-            };
-            if is_persisted {
-                self.writer.write(chunk.key, bytes, Arc::clone(&layout));
-                self.state.wait_until_pending_is_at_most(most_pending);
+            let contents = Arc::new(ChunkContents::new(state));
+            if self.add(record, contents, is_persisted.then_some(&layout)).is_break() {
+                break;
             }
         }
         self.state.lock().enforce_memory_budget();
         Ok(())
+    }
+
+    /// Adds a planned chunk, and with a layout queues it for the writer. Breaks if its descendants
+    /// cannot be added either.
+    fn add(
+        &self,
+        record: ChunkRecord,
+        contents: Arc<ChunkContents>,
+        layout: Option<&Arc<CacheLayout>>,
+    ) -> ControlFlow<()> {
+        let (key, bytes) = (record.key.clone(), record.bytes);
+        let most_pending = {
+            let mut state = self.state.lock();
+            // The parent was evicted since the plan was made: its descendants could not be reached.
+            if record.parent_key.as_ref().is_some_and(|parent| !state.index.contains(parent)) {
+                return ControlFlow::Break(());
+            }
+            // Another program added this chunk, or it is too short to be cut differently.
+            if state.index.contains(&key) {
+                return ControlFlow::Continue(());
+            }
+            state.add(record, contents, layout.is_some());
+            state.index.memory.budget.max(MIN_PENDING_BYTES)
+        };
+        if let Some(layout) = layout {
+            self.writer.write(key, bytes, Arc::clone(layout));
+            self.state.wait_until_pending_is_at_most(most_pending);
+        }
+        ControlFlow::Continue(())
     }
 
     /// Moves the owner's reference to the end of `tokens`, as far as their chunks are stored.
@@ -283,4 +288,19 @@ impl ChunkStore {
         state.index.set_ref(cache_ref);
         state.emit_refs();
     }
+}
+
+/// The boundaries, with one at each checkpoint: it can be restored only where a chunk ends.
+fn with_checkpoints(
+    mut boundaries: Vec<(usize, ChunkKind)>,
+    checkpoints: &[Checkpoint],
+) -> Vec<(usize, ChunkKind)> {
+    for position in checkpoints.iter().map(Checkpoint::num_tokens) {
+        let at = boundaries.partition_point(|(boundary, _)| *boundary < position);
+        if boundaries.get(at).is_none_or(|(boundary, _)| *boundary != position) {
+            let kind = boundaries.get(at).map_or(ChunkKind::Assistant, |(_, kind)| *kind);
+            boundaries.insert(at, (position, kind));
+        }
+    }
+    boundaries
 }

@@ -1,7 +1,10 @@
 //! The prompt cache as the window and the command line see it: the tree of chunks, the references
 //! to them, and the use of the budgets.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
+
+use tokio::sync::oneshot;
 
 use super::chunk_file;
 use super::eviction::{CLEARED, PURGED};
@@ -11,7 +14,6 @@ use super::refs::{RefUsage, owner_of};
 use super::state::{CacheFigures, SharedCacheState};
 use super::writer::{Repaired, WriteJob};
 use crate::records::{CacheRef, ChunkKind, ChunkRecord};
-use tokio::sync::oneshot;
 
 /// A path of chunks of one kind that are each the only child of the one before, with references
 /// only at its end.
@@ -286,75 +288,92 @@ impl CacheHandle {
 
 /// The first `max_nodes` nodes, depth first, and the number of the others.
 fn nodes(index: &ChunkIndex, max_nodes: usize) -> (Vec<CacheNode>, usize) {
-    let mut owners: BTreeMap<&str, Vec<&CacheRef>> = BTreeMap::new();
+    let mut refs_at: RefsByChunk<'_> = BTreeMap::new();
     for cache_ref in index.refs.values() {
         if let Some(key) = &cache_ref.chunk_key {
-            owners.entry(key).or_default().push(cache_ref);
+            refs_at.entry(key).or_default().push(cache_ref);
         }
     }
     let mut roots: Vec<&Entry> =
         index.entries.values().filter(|entry| entry.record.parent_key.is_none()).collect();
-    let by_use = |entry: &&Entry| {
-        (entry.record.last_used_at_ms, std::cmp::Reverse(entry.record.key.clone()))
-    };
     roots.sort_by_key(by_use);
     // A stack: the last is visited first.
     let mut pending: Vec<(&Entry, Option<String>)> =
         roots.into_iter().map(|root| (root, None)).collect();
     let (mut nodes, mut num_hidden) = (Vec::new(), 0);
     while let Some((first, parent_key)) = pending.pop() {
-        let mut node = CacheNode {
-            key: first.record.key.clone(),
-            parent_key,
-            fingerprint: first.record.namespace.model.clone(),
-            is_opaque: first.record.namespace.is_opaque(),
-            start: first.record.start,
-            token_ids: Vec::new(),
-            bytes: 0,
-            kind: first.record.kind,
-            is_in_memory: true,
-            hits: 0,
-            last_used_at_ms: 0,
-            owners: Vec::new(),
-            is_pinned: false,
-        };
-        let mut entry = first;
-        let children = loop {
-            let record = &entry.record;
-            node.key.clone_from(&record.key);
-            // Hidden nodes are not copied, because the engine's thread waits for this lock.
-            if nodes.len() < max_nodes {
-                node.token_ids.extend(&record.token_ids);
-            }
-            node.bytes += record.bytes;
-            node.is_in_memory &= entry.memory_bytes.is_some();
-            (node.hits, node.last_used_at_ms) = (record.hits, record.last_used_at_ms);
-            let mut children: Vec<&Entry> = index.children_of(&record.key).collect();
-            match children.as_slice() {
-                [only]
-                    if only.record.kind == node.kind
-                        && !owners.contains_key(record.key.as_str()) =>
-                {
-                    entry = only
-                }
-                _ => {
-                    children.sort_by_key(by_use);
-                    break children;
-                }
-            }
-        };
-        let refs = owners.get(node.key.as_str()).into_iter().flatten();
-        node.is_pinned = refs.clone().any(|cache_ref| cache_ref.is_pinned);
-        node.owners = refs.map(|cache_ref| owner_of(&cache_ref.owner).to_owned()).collect();
-        node.owners.dedup();
+        // Hidden nodes are not copied, because the engine's thread waits for this lock.
+        let is_hidden = nodes.len() >= max_nodes;
+        let (node, children) = node(index, &refs_at, first, parent_key, is_hidden);
         pending.extend(children.into_iter().map(|child| (child, Some(node.key.clone()))));
-        if nodes.len() < max_nodes {
-            nodes.push(node);
-        } else {
-            num_hidden += 1;
+        match is_hidden {
+            true => num_hidden += 1,
+            false => nodes.push(node),
         }
     }
     (nodes, num_hidden)
+}
+
+/// References by the key of their chunk.
+type RefsByChunk<'a> = BTreeMap<&'a str, Vec<&'a CacheRef>>;
+
+/// The node that begins with the chunk `first`, and the chunks that continue it, the one used last
+/// at the end. A hidden node lacks its tokens.
+fn node<'a>(
+    index: &'a ChunkIndex,
+    refs_at: &RefsByChunk<'_>,
+    first: &'a Entry,
+    parent_key: Option<String>,
+    is_hidden: bool,
+) -> (CacheNode, Vec<&'a Entry>) {
+    let mut node = CacheNode {
+        key: first.record.key.clone(),
+        parent_key,
+        fingerprint: first.record.namespace.model.clone(),
+        is_opaque: first.record.namespace.is_opaque(),
+        start: first.record.start,
+        token_ids: Vec::new(),
+        bytes: 0,
+        kind: first.record.kind,
+        is_in_memory: true,
+        hits: 0,
+        last_used_at_ms: 0,
+        owners: Vec::new(),
+        is_pinned: false,
+    };
+    let mut entry = first;
+    let mut children: Vec<&Entry>;
+    loop {
+        let record = &entry.record;
+        if !is_hidden {
+            node.token_ids.extend(&record.token_ids);
+        }
+        node.bytes += record.bytes;
+        node.is_in_memory &= entry.memory_bytes.is_some();
+        children = index.children_of(&record.key).collect();
+        match children.as_slice() {
+            [only]
+                if only.record.kind == node.kind && !refs_at.contains_key(record.key.as_str()) =>
+            {
+                entry = only
+            }
+            _ => break,
+        }
+    }
+    children.sort_by_key(by_use);
+    let last = &entry.record;
+    let refs = refs_at.get(last.key.as_str()).into_iter().flatten();
+    node.key.clone_from(&last.key);
+    (node.hits, node.last_used_at_ms) = (last.hits, last.last_used_at_ms);
+    node.is_pinned = refs.clone().any(|cache_ref| cache_ref.is_pinned);
+    node.owners = refs.map(|cache_ref| owner_of(&cache_ref.owner).to_owned()).collect();
+    node.owners.dedup();
+    (node, children)
+}
+
+/// Orders chunks by their last use, and those used at once by their keys.
+fn by_use(entry: &&Entry) -> (i64, Reverse<String>) {
+    (entry.record.last_used_at_ms, Reverse(entry.record.key.clone()))
 }
 
 #[cfg(test)]
