@@ -138,10 +138,19 @@ pub(crate) fn write(
         created_at_ms: None,
         origin: Some(origin(&loaded.model)),
     };
-    let entries = metadata.to_entries(tokens.len());
-    save_prompt_cache(&request.file, &caches, &entries, request.layout)?;
-    let num_bytes = std::fs::metadata(&request.file).map_or(0, |metadata| metadata.len());
-    Ok(CachedPrompt { num_tokens: tokens.len(), num_bytes })
+    save(&request.file, &caches, &metadata, tokens.len(), request.layout)
+}
+
+fn save(
+    file: &Path,
+    caches: &[LayerCache],
+    metadata: &CacheFileMetadata,
+    num_tokens: usize,
+    layout: PromptFileLayout,
+) -> Result<CachedPrompt, EngineError> {
+    save_prompt_cache(file, caches, &metadata.to_entries(num_tokens), layout)?;
+    let num_bytes = std::fs::metadata(file).map_or(0, |metadata| metadata.len());
+    Ok(CachedPrompt { num_tokens, num_bytes })
 }
 
 /// Reads a file for a request that continues it.
@@ -269,43 +278,17 @@ fn put(
     info: &mut PromptFileInfo,
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<(), ImportFailure> {
-    let model = &loaded.model.model;
     let caches = match (&info.token_ids, import.check) {
         (Some(tokens), true) => {
-            let found = file.read_for(model).map_err(ImportFailure::Unusable)?;
-            let on_progress = |processed_tokens, total_tokens| {
-                worker.publish_progress(|| EngineState::Prefilling {
-                    model: loaded.name.clone(),
-                    processed_tokens,
-                    total_tokens,
-                });
-                if is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            };
-            match verify(model, tokens, &found, on_progress) {
-                // Store the caches computed here, because other conversations share them.
-                Ok(Verified::Equal(computed)) if info.namespace.kv_format == KvFormat::Plain => {
-                    computed
-                }
-                // Quantized keys and values depend on when quantizing began, which no file says, so
-                // they cannot be computed again exactly. The file's were compared at every token.
-                Ok(Verified::Equal(_)) => found,
-                Ok(Verified::Differs(difference)) => {
-                    return Err(ImportFailure::Refused(difference));
-                }
-                Err(LmError::Cancelled) => return Err(ImportFailure::Cancelled),
-                Err(error) => {
-                    return Err(ImportFailure::Refused(format!(
-                        "it could not be computed again ({error}): import it without verifying"
-                    )));
-                }
-            }
+            verified(worker, loaded, file, tokens, info.namespace.kv_format, is_cancelled)?
         }
         (None, true) => {
             let what = "it does not name its tokens, so it cannot be computed again: import it without verifying";
             return Err(ImportFailure::Refused(what.to_owned()));
         }
         (token_ids, false) => {
-            let (caches, hash) = file.read_and_hash_for(model).map_err(ImportFailure::Unusable)?;
+            let read = file.read_and_hash_for(&loaded.model.model);
+            let (caches, hash) = read.map_err(ImportFailure::Unusable)?;
             let provenance = match token_ids {
                 Some(_) => Provenance::Import(hash),
                 None => Provenance::OpaqueImport(hash),
@@ -319,6 +302,39 @@ fn put(
         .cache
         .import(&info.namespace, &loaded.name, tokens, &caches, &import.owner)
         .map_err(ImportFailure::Refused)
+}
+
+/// The caches to import from a file, after computing those of its tokens again and comparing them.
+fn verified(
+    worker: &mut Worker,
+    loaded: &Loaded,
+    file: &PromptFile,
+    tokens: &[u32],
+    kv_format: KvFormat,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<Vec<LayerCache>, ImportFailure> {
+    let model = &loaded.model.model;
+    let found = file.read_for(model).map_err(ImportFailure::Unusable)?;
+    let on_progress = |processed_tokens, total_tokens| {
+        worker.publish_progress(|| EngineState::Prefilling {
+            model: loaded.name.clone(),
+            processed_tokens,
+            total_tokens,
+        });
+        if is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    match verify(model, tokens, &found, on_progress) {
+        // Store the caches computed here, because other conversations share them.
+        Ok(Verified::Equal(computed)) if kv_format == KvFormat::Plain => Ok(computed),
+        // Quantized keys and values depend on when quantizing began, which no file says, so they
+        // cannot be computed again exactly. The file's were compared at every token.
+        Ok(Verified::Equal(_)) => Ok(found),
+        Ok(Verified::Differs(difference)) => Err(ImportFailure::Refused(difference)),
+        Err(LmError::Cancelled) => Err(ImportFailure::Cancelled),
+        Err(error) => Err(ImportFailure::Refused(format!(
+            "it could not be computed again ({error}): import it without verifying"
+        ))),
+    }
 }
 
 /// The format in which a file stores keys and values; none unless its layers are those that the
@@ -357,8 +373,5 @@ pub(crate) fn export(
         created_at_ms: Some(request.created_at_ms),
         origin: Some(ModelOrigin { fingerprint: cache_ref.namespace.model, parts }),
     };
-    let entries = metadata.to_entries(tokens.len());
-    save_prompt_cache(&request.file, &caches, &entries, request.layout)?;
-    let num_bytes = std::fs::metadata(&request.file).map_or(0, |metadata| metadata.len());
-    Ok(CachedPrompt { num_tokens: tokens.len(), num_bytes })
+    save(&request.file, &caches, &metadata, tokens.len(), request.layout)
 }

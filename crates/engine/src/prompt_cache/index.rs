@@ -41,8 +41,8 @@ pub(super) struct ChunkIndex {
     pub(super) owners_of: HashMap<String, BTreeSet<Arc<str>>>,
     /// Owners of references that have changed since [`ChunkIndex::take_changed_refs`].
     pub(super) changed_refs: BTreeSet<String>,
+    /// The chunk files.
     pub(super) disk: Tier,
-
     /// The chunk contents in memory.
     pub(super) memory: Tier,
     /// Chunks among the caller's rows whose parent is missing.
@@ -135,7 +135,6 @@ impl Prefix {
                 record.stop() > from && record.held_from > record.start.max(from)
             };
             let mut before = whole.iter().take_while(|record| record.start < position);
-
             usable = before
                 .position(|record| blocks(record) || lacks_window(record))
                 .map_or(usable, |blocking| usable.min(blocking));
@@ -170,7 +169,6 @@ impl Prefix {
                     continue 'positions;
                 }
             }
-
             return position;
         }
         0
@@ -474,7 +472,6 @@ impl ChunkIndex {
         let mut start = stored.num_extendable(needs, positions);
         // A chunk is never rewritten: one that matches in part, or blocks a position, gets a
         // sibling that repeats its tokens.
-
         let mut parent_key = stored
             .parts
             .into_iter()

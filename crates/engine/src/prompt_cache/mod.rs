@@ -43,6 +43,7 @@ mod view;
 mod writer;
 
 use std::cmp::Reverse;
+use std::path::Path;
 use std::sync::mpsc as std_mpsc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -226,7 +227,6 @@ impl PromptCache {
             system.into_iter().chain([prompt.tokens.len().saturating_sub(TAIL_TOKENS)]).collect();
         positions.sort_unstable();
         positions.retain(|position| (num_cached + 1..last).contains(position));
-
         positions.dedup();
         positions
     }
@@ -268,7 +268,7 @@ impl PromptCache {
         // A lazy array keeps its inputs alive, such as the caches of a whole batch: evaluate it
         // now.
         if let Err(error) = eval(caches.iter().flat_map(LayerCache::arrays)) {
-            tracing::warn!(%error, "the caches of a conversation could not be kept in memory");
+            tracing::warn!(%error, "the caches of a conversation could not be computed, so they do not stay in memory");
             return;
         }
         self.resident.put(Conversation { namespace, tokens, caches, owner: computed.owner });
@@ -360,23 +360,8 @@ impl PromptCache {
                 path.into_iter().map(|entry| state.source(entry.record.clone())).collect();
             (state.folder.clone(), cache_ref, sources)
         };
-        // The layout is read from a chunk file, so that no model has to be loaded for it.
-        let on_disk = sources.iter().find(|source| !source.record.file_hash.is_empty());
-        let stored_layout = on_disk.map(|source| {
-            chunk_file::layout(&chunk_file::path(
-                &folder,
-                &cache_ref.namespace.model,
-                &source.record.key,
-            ))
-        });
-        let of_model = model.filter(|model| model.fingerprint == cache_ref.namespace.model);
-        let layout = match stored_layout {
-            Some(Ok(layout)) => Some(layout),
-            _ => of_model.and_then(|model| {
-                layout(&cache_ref.namespace, model, cache_ref.namespace.kv_format.quantization())
-            }),
-        };
-        let layout = layout.ok_or_else(|| format!("load its model first ({})", cache_ref.model))?;
+        let layout = exported_layout(&folder, &cache_ref.namespace, &sources, model)
+            .ok_or_else(|| format!("load its model first ({})", cache_ref.model))?;
         // After an eviction the reference may end at a position that the caches cannot be restored
         // at.
         let parts = sources.iter().map(|source| PrefixPart {
@@ -455,6 +440,24 @@ impl PromptCache {
             state.end_events();
         }
     }
+}
+
+/// The layout of stored chunks. It is read from a chunk file, so that no model has to be loaded for
+/// it; where there is none, it is that of the loaded `model` if that computed the chunks.
+fn exported_layout(
+    folder: &Path,
+    namespace: &Namespace,
+    sources: &[Source],
+    model: Option<&LoadedModel>,
+) -> Option<CacheLayout> {
+    let on_disk = sources.iter().find(|source| !source.record.file_hash.is_empty());
+    let stored = on_disk.and_then(|source| {
+        chunk_file::layout(&chunk_file::path(folder, &namespace.model, &source.record.key)).ok()
+    });
+    stored.or_else(|| {
+        let model = model.filter(|model| model.fingerprint == namespace.model)?;
+        layout(namespace, model, namespace.kv_format.quantization())
+    })
 }
 
 fn common_prefix(a: &[u32], b: &[u32]) -> usize {
