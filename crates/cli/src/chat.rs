@@ -51,6 +51,18 @@ pub async fn run(arguments: Chat) -> Result<()> {
     Ok(())
 }
 
+fn request(session: &Session, arguments: &Chat, messages: Vec<Message>) -> GenerateRequest {
+    GenerateRequest {
+        sampling: arguments.sampling.params(),
+        max_tokens: arguments.max_tokens,
+        prefill_step_size: arguments
+            .prefill_step_size
+            .map_or_else(|| session.engine.interactive_prefill_step_size(), |step| step as usize),
+        kv_cache: arguments.kv.options(),
+        ..GenerateRequest::new(PromptInput::Messages(messages))
+    }
+}
+
 /// Generates and prints the reply to `text`. The first Ctrl-C stops generation, a second one quits.
 async fn reply(
     session: &Session,
@@ -59,14 +71,7 @@ async fn reply(
     text: String,
 ) -> Result<ControlFlow<()>> {
     messages.push(message(Role::User, text, None));
-    let mut request = GenerateRequest::new(PromptInput::Messages(messages.clone()));
-    request.sampling = arguments.sampling.params();
-    request.max_tokens = arguments.max_tokens;
-    request.prefill_step_size = arguments
-        .prefill_step_size
-        .map_or_else(|| session.engine.interactive_prefill_step_size(), |step| step as usize);
-    request.kv_cache = arguments.kv.options();
-    let mut generation = session.engine.generate(request);
+    let mut generation = session.engine.generate(request(session, arguments, messages.clone()));
     let mut reply = String::new();
     let mut is_stopping = false;
     loop {
