@@ -113,32 +113,32 @@ async fn a_turn_names_a_conversation_once() {
 async fn a_deleted_conversation_can_be_restored_until_the_program_ends() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
-    let kept = store.create_conversation(1).await.unwrap().id;
-    let gone = store.create_conversation(2).await.unwrap().id;
-    for id in [&kept, &gone] {
+    let live = store.create_conversation(1).await.unwrap().id;
+    let deleted = store.create_conversation(2).await.unwrap().id;
+    for id in [&live, &deleted] {
         turn(&store, id, "question", "answer").await;
         store.delete_conversation(id, 50).await.unwrap();
     }
     assert_eq!(titles(&store).await, [""; 0]);
     assert!(
-        matches!(store.begin_turn(&gone, "more", 60).await, Err(StoreError::NoConversation { id }) if id == gone)
+        matches!(store.begin_turn(&deleted, "more", 60).await, Err(StoreError::NoConversation { id }) if id == deleted)
     );
 
     // Deleting again keeps the first date; restoring twice is as good as once.
-    store.delete_conversation(&gone, 70).await.unwrap();
-    assert_eq!(store.conversation(&gone).await.unwrap().unwrap().deleted_at_ms, Some(50));
-    store.restore_conversation(&kept).await.unwrap();
-    store.restore_conversation(&kept).await.unwrap();
-    assert_eq!(texts(&store, &kept).await, ["question", "answer"]);
+    store.delete_conversation(&deleted, 70).await.unwrap();
+    assert_eq!(store.conversation(&deleted).await.unwrap().unwrap().deleted_at_ms, Some(50));
+    store.restore_conversation(&live).await.unwrap();
+    store.restore_conversation(&live).await.unwrap();
+    assert_eq!(texts(&store, &live).await, ["question", "answer"]);
 
-    let message = store.branch(&gone).await.unwrap().remove(0);
+    let message = store.branch(&deleted).await.unwrap().remove(0);
     store.close().await.unwrap();
     let store = scratch.open().await;
-    assert_eq!(store.conversation(&gone).await.unwrap(), None);
+    assert_eq!(store.conversation(&deleted).await.unwrap(), None);
     assert_eq!(store.message(&message.id).await.unwrap(), None);
-    assert_eq!(texts(&store, &kept).await, ["question", "answer"]);
+    assert_eq!(texts(&store, &live).await, ["question", "answer"]);
     assert!(
-        matches!(store.restore_conversation(&gone).await, Err(StoreError::NoConversation { id }) if id == gone)
+        matches!(store.restore_conversation(&deleted).await, Err(StoreError::NoConversation { id }) if id == deleted)
     );
 }
 
@@ -148,18 +148,18 @@ async fn a_conversation_that_is_not_there_is_named() {
     let store = scratch.open().await;
     fn check<T: std::fmt::Debug>(what: &str, outcome: Result<T, StoreError>) {
         assert!(
-            matches!(&outcome, Err(StoreError::NoConversation { id }) if id == "nobody"),
+            matches!(&outcome, Err(StoreError::NoConversation { id }) if id == "unknown"),
             "{what}: {outcome:?}"
         );
     }
-    check("rename", store.rename_conversation("nobody", "x").await);
-    check("system prompt", store.set_system_prompt("nobody", "x").await);
-    check("delete", store.delete_conversation("nobody", 1).await);
-    check("restore", store.restore_conversation("nobody").await);
-    check("turn", store.begin_turn("nobody", "x", 1).await);
-    check("sibling", store.begin_sibling_answer("nobody", 1).await);
-    check("branch", store.branch("nobody").await);
-    assert_eq!(store.conversation("nobody").await.unwrap(), None);
+    check("rename", store.rename_conversation("unknown", "x").await);
+    check("system prompt", store.set_system_prompt("unknown", "x").await);
+    check("delete", store.delete_conversation("unknown", 1).await);
+    check("restore", store.restore_conversation("unknown").await);
+    check("turn", store.begin_turn("unknown", "x", 1).await);
+    check("sibling", store.begin_sibling_answer("unknown", 1).await);
+    check("branch", store.branch("unknown").await);
+    assert_eq!(store.conversation("unknown").await.unwrap(), None);
 }
 
 #[tokio::test]

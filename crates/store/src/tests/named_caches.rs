@@ -23,7 +23,7 @@ async fn a_named_cache_comes_back_as_it_was_saved() {
             num_conversations: 0,
         };
         assert_eq!(store.named_caches().await.unwrap(), [listed]);
-        assert_eq!(store.named_cache("nobody").await.unwrap(), None);
+        assert_eq!(store.named_cache("unknown").await.unwrap(), None);
     }
     let made = named_cache("n", "A long book", 6);
     check(made.clone()).await;
@@ -47,7 +47,7 @@ async fn the_one_used_last_stands_first() {
     }
     assert_eq!(names(&store).await, ["new", "old", "older"]);
     store.touch_named_cache("older", 40).await.unwrap();
-    store.touch_named_cache("nobody", 50).await.unwrap();
+    store.touch_named_cache("unknown", 50).await.unwrap();
     assert_eq!(names(&store).await, ["older", "new", "old"]);
 }
 
@@ -83,27 +83,27 @@ async fn a_name_is_taken_once() {
 async fn a_deleted_named_cache_can_be_restored_until_the_program_ends() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
-    for id in ["kept", "gone"] {
+    for id in ["live", "deleted"] {
         store.create_named_cache(&named_cache(id, id, 1)).await.unwrap();
         store.delete_named_cache(id, 50).await.unwrap();
     }
     assert_eq!(names(&store).await, [""; 0]);
 
     // Deleting again keeps the first date; restoring twice is as good as once.
-    store.delete_named_cache("gone", 70).await.unwrap();
-    assert_eq!(store.named_cache("gone").await.unwrap().unwrap().deleted_at_ms, Some(50));
-    store.restore_named_cache("kept").await.unwrap();
-    store.restore_named_cache("kept").await.unwrap();
-    assert_eq!(names(&store).await, ["kept"]);
+    store.delete_named_cache("deleted", 70).await.unwrap();
+    assert_eq!(store.named_cache("deleted").await.unwrap().unwrap().deleted_at_ms, Some(50));
+    store.restore_named_cache("live").await.unwrap();
+    store.restore_named_cache("live").await.unwrap();
+    assert_eq!(names(&store).await, ["live"]);
 
     // A second program does not purge what the first may still restore.
     let command = scratch.open().await;
-    assert!(command.named_cache("gone").await.unwrap().is_some());
+    assert!(command.named_cache("deleted").await.unwrap().is_some());
     command.close().await.unwrap();
     store.close().await.unwrap();
     let store = scratch.open().await;
-    assert_eq!(store.named_cache("gone").await.unwrap(), None);
-    assert_eq!(names(&store).await, ["kept"]);
+    assert_eq!(store.named_cache("deleted").await.unwrap(), None);
+    assert_eq!(names(&store).await, ["live"]);
 }
 
 #[tokio::test]
@@ -116,9 +116,9 @@ async fn a_named_cache_that_is_not_there_is_named() {
             "{what}: {outcome:?}"
         );
     }
-    check("rename", "nobody", store.rename_named_cache("nobody", "x").await);
-    check("delete", "nobody", store.delete_named_cache("nobody", 1).await);
-    check("restore", "nobody", store.restore_named_cache("nobody").await);
+    check("rename", "unknown", store.rename_named_cache("unknown", "x").await);
+    check("delete", "unknown", store.delete_named_cache("unknown", 1).await);
+    check("restore", "unknown", store.restore_named_cache("unknown").await);
     store.create_named_cache(&named_cache("deleted", "y", 1)).await.unwrap();
     store.delete_named_cache("deleted", 1).await.unwrap();
     check("rename of a deleted one", "deleted", store.rename_named_cache("deleted", "x").await);

@@ -98,8 +98,8 @@ async fn two_programs_work_on_one_file() {
     let id = app.create_conversation(1).await.unwrap().id;
     let (_, assistant) = app.begin_turn(&id, "q", 1).await.unwrap();
     app.save_progress(&assistant.id, "half", &[1]).await.unwrap();
-    let gone = app.create_conversation(2).await.unwrap().id;
-    app.delete_conversation(&gone, 2).await.unwrap();
+    let deleted = app.create_conversation(2).await.unwrap().id;
+    app.delete_conversation(&deleted, 2).await.unwrap();
 
     // The second program does not touch the first one's unfinished rows, and sees what it has
     // saved.
@@ -112,7 +112,7 @@ async fn two_programs_work_on_one_file() {
         command.begin_turn(&id, "r", 2).await,
         Err(StoreError::AlreadyStreaming { .. })
     ));
-    app.restore_conversation(&gone).await.unwrap();
+    app.restore_conversation(&deleted).await.unwrap();
 
     // Both write at once.
     let write = async |store: &Store, name: &str| {
@@ -130,7 +130,7 @@ async fn two_programs_work_on_one_file() {
     // The first dies while the second stays: a third tidies up after the first only.
     let theirs = command.create_conversation(3).await.unwrap().id;
     let (_, their_answer) = command.begin_turn(&theirs, "q", 3).await.unwrap();
-    app.delete_conversation(&gone, 4).await.unwrap();
+    app.delete_conversation(&deleted, 4).await.unwrap();
     drop(app);
     let third = scratch.open().await;
     assert_eq!(
@@ -141,7 +141,7 @@ async fn two_programs_work_on_one_file() {
         third.message(&their_answer.id).await.unwrap().unwrap().status,
         MessageStatus::Streaming
     );
-    assert_eq!(third.conversation(&gone).await.unwrap(), None);
+    assert_eq!(third.conversation(&deleted).await.unwrap(), None);
     command.finish(&their_answer.id, &finished(MessageStatus::Complete, "a")).await.unwrap();
     assert_eq!(texts(&third, &theirs).await, ["q", "a"]);
 }

@@ -171,15 +171,15 @@ async fn a_message_that_is_not_there_is_named() {
     let outcome = finished(MessageStatus::Complete, "a");
     fn check(outcome: Result<(), StoreError>) {
         assert!(
-            matches!(&outcome, Err(StoreError::NoMessage { id }) if id == "nobody"),
+            matches!(&outcome, Err(StoreError::NoMessage { id }) if id == "unknown"),
             "{outcome:?}"
         );
     }
-    check(store.finish("nobody", &outcome).await);
-    check(store.set_token_ids("nobody", &[1]).await);
-    check(store.finish_turn("nobody", &[1], &assistant.id, &outcome).await);
+    check(store.finish("unknown", &outcome).await);
+    check(store.set_token_ids("unknown", &[1]).await);
+    check(store.finish_turn("unknown", &[1], &assistant.id, &outcome).await);
     // Neither half was written.
-    check(store.finish_turn(&user.id, &[1], "nobody", &outcome).await);
+    check(store.finish_turn(&user.id, &[1], "unknown", &outcome).await);
     assert_eq!(store.branch(&id).await.unwrap(), [user, assistant]);
 }
 

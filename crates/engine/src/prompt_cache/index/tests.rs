@@ -39,7 +39,7 @@ fn record(namespace: &Namespace, chunk: PlannedChunk, at_ms: i64) -> ChunkRecord
 }
 
 /// Adds the chunks of a turn, used at `at_ms`; returns the last chunk's key.
-fn file(
+fn insert_turn(
     index: &mut ChunkIndex,
     tokens: &[u32],
     boundaries: &[(usize, ChunkKind)],
@@ -51,7 +51,8 @@ fn file(
     index.longest_prefix(&namespace(), tokens).parts.last().unwrap().record.key.clone()
 }
 
-fn spans(index: &ChunkIndex, tokens: &[u32]) -> Vec<usize> {
+/// How many tokens of each chunk match the beginning of `tokens`.
+fn matched(index: &ChunkIndex, tokens: &[u32]) -> Vec<usize> {
     index.longest_prefix(&namespace(), tokens).parts.iter().map(|part| part.num_tokens).collect()
 }
 
@@ -70,17 +71,17 @@ fn reference(index: &mut ChunkIndex, owner: &str, key: &str, is_pinned: bool) {
     index.set_ref(cache_ref);
 }
 
-/// The references that have changed since the last call, and the owners of those that are gone.
-fn moved(index: &mut ChunkIndex) -> (Vec<CacheRef>, Vec<String>) {
-    let (mut refs, mut released) = (Vec::new(), Vec::new());
+/// The references that have changed since the last call, and the owners of removed ones.
+fn changed_refs(index: &mut ChunkIndex) -> (Vec<CacheRef>, Vec<String>) {
+    let (mut refs, mut removed) = (Vec::new(), Vec::new());
     for event in index.take_changed_refs() {
         match event {
             CacheEvent::RefSet(cache_ref) => refs.push(cache_ref),
-            CacheEvent::RefRemoved { owner } => released.push(owner),
-            event => panic!("no reference: {event:?}"),
+            CacheEvent::RefRemoved { owner } => removed.push(owner),
+            event => panic!("not of a reference: {event:?}"),
         }
     }
-    (refs, released)
+    (refs, removed)
 }
 
 fn starts(removed: &[ChunkRecord]) -> Vec<(i64, usize)> {
@@ -93,7 +94,7 @@ fn chunks_end_at_boundaries_and_at_256_tokens() {
                  boundaries: &[(usize, ChunkKind)],
                  expected: &[(usize, ChunkKind)]| {
         let mut index = index(u64::MAX);
-        file(&mut index, &ids(0, length), boundaries, 0);
+        insert_turn(&mut index, &ids(0, length), boundaries, 0);
         let parts = index.longest_prefix(&namespace(), &ids(0, length)).parts;
         let found: Vec<_> = parts.iter().map(|part| (part.num_tokens, part.record.kind)).collect();
         assert_eq!(found, expected, "{length} tokens, {boundaries:?}");
@@ -112,17 +113,17 @@ fn chunks_end_at_boundaries_and_at_256_tokens() {
 #[test]
 fn a_prefix_is_found_however_it_was_cut() {
     let mut index = index(u64::MAX);
-    file(&mut index, &ids(0, 100), &[(40, System)], 0);
-    assert_eq!(spans(&index, &ids(0, 100)), [40, 60]);
-    assert_eq!(spans(&index, &ids(0, 70)), [40, 30]);
+    insert_turn(&mut index, &ids(0, 100), &[(40, System)], 0);
+    assert_eq!(matched(&index, &ids(0, 100)), [40, 60]);
+    assert_eq!(matched(&index, &ids(0, 70)), [40, 30]);
     let mut edited = ids(0, 100);
     edited[70] = 9999;
-    assert_eq!(spans(&index, &edited), [40, 30]);
+    assert_eq!(matched(&index, &edited), [40, 30]);
     // The longer of two branches wins.
-    file(&mut index, &edited, &[(40, System)], 0);
-    assert_eq!(spans(&index, &edited), [40, 60]);
-    assert_eq!(spans(&index, &ids(0, 100)), [40, 60]);
-    assert_eq!(spans(&index, &ids(1, 100)), Vec::<usize>::new());
+    insert_turn(&mut index, &edited, &[(40, System)], 0);
+    assert_eq!(matched(&index, &edited), [40, 60]);
+    assert_eq!(matched(&index, &ids(0, 100)), [40, 60]);
+    assert_eq!(matched(&index, &ids(1, 100)), Vec::<usize>::new());
     for other in [
         Namespace { model: "other".to_owned(), ..namespace() },
         Namespace { kv_format: KvFormat::Quantized { bits: 8, group_size: 64 }, ..namespace() },
@@ -135,12 +136,12 @@ fn a_prefix_is_found_however_it_was_cut() {
 fn a_shorter_sibling_wins_if_its_descendants_match_further() {
     let mut index = index(u64::MAX);
     // A question, and a prefix of that question whose continuation matches it for a while.
-    file(&mut index, &ids(0, 100), &[(40, System), (90, User)], 0);
+    insert_turn(&mut index, &ids(0, 100), &[(40, System), (90, User)], 0);
     let shorter: Vec<u32> = ids(0, 63).into_iter().chain(ids(1000, 1040)).collect();
-    file(&mut index, &shorter, &[(40, System), (60, User)], 0);
-    assert_eq!(spans(&index, &shorter), [40, 20, 43]);
-    assert_eq!(spans(&index, &ids(0, 100)), [40, 50, 10]);
-    assert_eq!(spans(&index, &ids(0, 80)), [40, 40]);
+    insert_turn(&mut index, &shorter, &[(40, System), (60, User)], 0);
+    assert_eq!(matched(&index, &shorter), [40, 20, 43]);
+    assert_eq!(matched(&index, &ids(0, 100)), [40, 50, 10]);
+    assert_eq!(matched(&index, &ids(0, 80)), [40, 40]);
     assert!(
         index.plan(&namespace(), &shorter, &[(40, System), (60, User)], ANYWHERE).is_empty(),
         "nothing is missing"
@@ -160,7 +161,7 @@ fn a_position_that_a_chunk_blocks_gets_sibling_chunks() {
     /// needs; then checks the plan for a position.
     fn check(
         tokens: std::ops::Range<u32>,
-        place: usize,
+        position: usize,
         needs: Needs,
         expected: &[(usize, usize)],
     ) {
@@ -179,14 +180,14 @@ fn a_position_that_a_chunk_blocks_gets_sibling_chunks() {
         let planned = index.plan(
             &namespace(),
             &tokens,
-            &[(10, System), (20, User), (place, User)],
-            (needs, &[place]),
+            &[(10, System), (20, User), (position, User)],
+            (needs, &[position]),
         );
         let spans: Vec<_> = planned
             .iter()
             .map(|chunk| (chunk.start, chunk.start + chunk.token_ids.len()))
             .collect();
-        assert_eq!(spans, expected, "{place} for {needs:?}");
+        assert_eq!(spans, expected, "{position} for {needs:?}");
         // Once they are stored, nothing more is planned.
         for chunk in planned {
             index.insert(ChunkRecord { has_state: true, ..record(&namespace(), chunk, 0) }, None);
@@ -197,8 +198,8 @@ fn a_position_that_a_chunk_blocks_gets_sibling_chunks() {
                 .plan(
                     &namespace(),
                     &tokens,
-                    &[(10, System), (20, User), (place, User)],
-                    (needs, &[place])
+                    &[(10, System), (20, User), (position, User)],
+                    (needs, &[position])
                 )
                 .is_empty()
         );
@@ -219,7 +220,7 @@ fn shared_chunks_are_stored_once() {
     for conversation in 0..10_000 {
         let mut tokens = ids(0, 2000);
         tokens.extend([100_000 + conversation, 7, 8]);
-        file(&mut index, &tokens, &[(2000, System), (2003, User)], 0);
+        insert_turn(&mut index, &tokens, &[(2000, System), (2003, User)], 0);
     }
     assert_eq!(index.disk.bytes, 2000 + 3 * 10_000);
     assert_eq!(index.records().count(), 8 + 10_000);
@@ -277,7 +278,7 @@ fn answers_are_evicted_before_questions_and_questions_before_system_prompts() {
     // Two conversations: a system prompt of 10, a question of 20, an answer of 5; the first is
     // older.
     for (from, at_ms) in [(0, 1), (1000, 2)] {
-        file(&mut index, &ids(from, from + 35), &[(10, System), (30, User)], at_ms);
+        insert_turn(&mut index, &ids(from, from + 35), &[(10, System), (30, User)], at_ms);
     }
     index.disk.budget = 60;
     assert_eq!(starts(&index.enforce_disk_budget(9)), [(1, 30), (2, 30)]);
@@ -294,8 +295,8 @@ fn answers_are_evicted_before_questions_and_questions_before_system_prompts() {
 #[test]
 fn nothing_is_evicted_for_a_chunk_that_cannot_fit() {
     let mut index = index(100);
-    let continued = file(&mut index, &ids(0, 40), &[(20, User)], 2);
-    file(&mut index, &ids(1000, 1010), &[], 1);
+    let continued = insert_turn(&mut index, &ids(0, 40), &[(20, User)], 2);
+    insert_turn(&mut index, &ids(1000, 1010), &[], 1);
     assert_eq!(index.make_room_on_disk(101, None, 9), None, "larger than the whole budget");
     assert_eq!(
         index.make_room_on_disk(70, Some(&continued), 9),
@@ -310,12 +311,12 @@ fn nothing_is_evicted_for_a_chunk_that_cannot_fit() {
 #[test]
 fn pinned_chunks_are_not_evicted() {
     let mut index = index(u64::MAX);
-    let named = file(&mut index, &ids(0, 40), &[(20, User)], 1);
-    file(&mut index, &ids(1000, 1040), &[(20, User)], 2);
+    let named = insert_turn(&mut index, &ids(0, 40), &[(20, User)], 1);
+    insert_turn(&mut index, &ids(1000, 1040), &[(20, User)], 2);
     reference(&mut index, "named", &named, true);
     index.disk.budget = 0;
     assert_eq!(starts(&index.enforce_disk_budget(9)), [(2, 20), (2, 0)]);
-    assert_eq!(spans(&index, &ids(0, 40)), [20, 20]);
+    assert_eq!(matched(&index, &ids(0, 40)), [20, 20]);
     assert!(index.clear(9).is_empty());
     index.pin("named", false);
     assert_eq!(index.clear(9).len(), 2);
@@ -324,12 +325,12 @@ fn pinned_chunks_are_not_evicted() {
 #[test]
 fn a_reference_falls_back_to_its_remaining_chunks_and_notes_its_loss() {
     let mut index = index(u64::MAX);
-    let key = file(&mut index, &ids(0, 600), &[], 1);
+    let key = insert_turn(&mut index, &ids(0, 600), &[], 1);
     reference(&mut index, "chat", &key, false);
     index.take_changed_refs();
     let second = index.longest_prefix(&namespace(), &ids(0, 600)).parts[1].record.key.clone();
     assert_eq!(index.remove_with_descendants(&second, "damaged", 7).len(), 2);
-    let fallen = moved(&mut index).0.pop().unwrap();
+    let fallen = changed_refs(&mut index).0.pop().unwrap();
     assert_eq!(
         (fallen.num_tokens, fallen.chunk_key.clone()),
         (256, index.get(fallen.chunk_key.as_deref().unwrap()).map(|e| e.record.key.clone()))
@@ -337,7 +338,7 @@ fn a_reference_falls_back_to_its_remaining_chunks_and_notes_its_loss() {
     assert_eq!(fallen.loss, Some(Loss { num_tokens: 600, reason: "damaged".to_owned(), at_ms: 7 }));
     index.disk.budget = 0;
     index.enforce_disk_budget(8);
-    let fallen = moved(&mut index).0.pop().unwrap();
+    let fallen = changed_refs(&mut index).0.pop().unwrap();
     assert_eq!((fallen.num_tokens, fallen.chunk_key), (0, None));
     assert_eq!(
         fallen.loss,
@@ -345,7 +346,7 @@ fn a_reference_falls_back_to_its_remaining_chunks_and_notes_its_loss() {
     );
     // A row whose chunk is missing.
     let cache_ref = CacheRef {
-        chunk_key: Some("gone".to_owned()),
+        chunk_key: Some("missing".to_owned()),
         num_tokens: 50,
         loss: None,
         ..index.refs["chat"].clone()
@@ -361,13 +362,13 @@ fn a_purge_removes_the_chunks_that_no_other_owner_refers_to() {
     let shared: Vec<u32> = ids(0, 100);
     let branch =
         |from: u32| shared.iter().copied().chain(ids(from, from + 10)).collect::<Vec<u32>>();
-    let first = file(&mut index, &branch(1000), &[(100, System), (105, User)], 1);
-    let second = file(&mut index, &branch(2000), &[(100, System), (105, User)], 1);
+    let first = insert_turn(&mut index, &branch(1000), &[(100, System), (105, User)], 1);
+    let second = insert_turn(&mut index, &branch(2000), &[(100, System), (105, User)], 1);
     // An earlier answer to the first one's question.
     let mut sibling = branch(1000);
     sibling.truncate(105);
     sibling.extend(ids(3000, 3009));
-    file(&mut index, &sibling, &[(100, System), (105, User)], 1);
+    insert_turn(&mut index, &sibling, &[(100, System), (105, User)], 1);
     reference(&mut index, "first", &first, true);
     reference(&mut index, "second", &second, false);
 
@@ -384,7 +385,7 @@ fn a_purge_removes_the_chunks_that_no_other_owner_refers_to() {
     index.take_changed_refs();
     let removed = index.purge("first", 9);
     assert_eq!(removed.iter().map(|record| record.bytes).sum::<u64>(), 5 + 5 + 9);
-    assert_eq!(spans(&index, &branch(2000)), [100, 5, 5]);
+    assert_eq!(matched(&index, &branch(2000)), [100, 5, 5]);
     assert_eq!(index.refs["first"].num_tokens, 100);
     assert_eq!(index.refs["first"].loss.as_ref().unwrap().reason, PURGED);
     assert_eq!(index.purge("second", 9).len(), 2);
@@ -401,18 +402,18 @@ fn a_purge_removes_the_chunks_of_stale_references_too() {
     let branch =
         |from: u32| shared.iter().copied().chain(ids(from, from + 10)).collect::<Vec<u32>>();
     let boundaries = [(100, System)];
-    let other = file(&mut index, &branch(9000), &boundaries, 1);
+    let other = insert_turn(&mut index, &branch(9000), &boundaries, 1);
     reference(&mut index, "other", &other, false);
     // An edited first question, then a new beginning, then back to the first, which continues.
-    let first = file(&mut index, &branch(1000), &boundaries, 1);
+    let first = insert_turn(&mut index, &branch(1000), &boundaries, 1);
     reference(&mut index, "chat", &first, true);
     for tokens in [branch(2000), ids(5000, 5020), [branch(1000), ids(1010, 1020)].concat()] {
-        let last = file(&mut index, &tokens, &boundaries, 2);
+        let last = insert_turn(&mut index, &tokens, &boundaries, 2);
         reference(&mut index, "chat", &last, true);
     }
-    let (refs, released) = moved(&mut index);
+    let (refs, removed) = changed_refs(&mut index);
     assert_eq!(
-        (refs.len(), released.len()),
+        (refs.len(), removed.len()),
         (4, 1),
         "other, chat, and two stale references; the conversation has returned to the first: {refs:?}"
     );
@@ -423,16 +424,16 @@ fn a_purge_removes_the_chunks_of_stale_references_too() {
     );
     assert_eq!(index.ref_usage("other").unwrap().shared_with, ["chat"]);
     assert_eq!(index.clear(9).iter().map(|record| record.bytes).sum::<u64>(), 10 + 10 + 20);
-    assert_eq!(moved(&mut index).1.len(), 2, "nothing is left of what was left");
+    assert_eq!(changed_refs(&mut index).1.len(), 2, "nothing is left of what was left");
     // They are restored from rows after a restart.
-    let last = file(&mut index, &branch(3000), &boundaries, 3);
+    let last = insert_turn(&mut index, &branch(3000), &boundaries, 3);
     reference(&mut index, "chat", &last, false);
     let (records, refs) =
         (index.records().cloned().collect(), index.refs.values().cloned().collect());
     let mut index = ChunkIndex::new(u64::MAX, 0, records, refs);
     assert_eq!(index.purge("chat", 9).iter().map(|record| record.bytes).sum::<u64>(), 10 + 10 + 10);
     assert_eq!(index.refs.keys().collect::<Vec<_>>(), ["chat", "other"]);
-    assert_eq!(spans(&index, &branch(9000)), [100]);
+    assert_eq!(matched(&index, &branch(9000)), [100]);
 }
 
 #[test]
@@ -449,27 +450,27 @@ fn a_reference_event_names_the_last_chunk_on_disk() {
         })
         .collect();
     reference(&mut index, "chat", &keys[2], false);
-    let told = |index: &mut ChunkIndex| {
-        moved(index)
+    let reported = |index: &mut ChunkIndex| {
+        changed_refs(index)
             .0
             .iter()
             .map(|cache_ref| (cache_ref.num_tokens, cache_ref.chunk_key.clone()))
             .next()
     };
-    assert_eq!(told(&mut index), Some((0, None)));
+    assert_eq!(reported(&mut index), Some((0, None)));
     index.mark_written(&keys[0], 10, "hash".to_owned());
     index.mark_written(&keys[1], 10, "hash".to_owned());
-    assert_eq!(told(&mut index), None, "it is told again when all of it is there");
+    assert_eq!(reported(&mut index), None, "it is reported again when its last chunk is written");
     index.mark_written(&keys[2], 10, "hash".to_owned());
-    assert_eq!(told(&mut index), Some((30, Some(keys[2].clone()))));
+    assert_eq!(reported(&mut index), Some((30, Some(keys[2].clone()))));
 }
 
 #[test]
 fn rows_without_a_parent_are_orphans() {
     let mut whole = index(u64::MAX);
-    let last = file(&mut whole, &ids(0, 600), &[(30, System)], 5);
+    let last = insert_turn(&mut whole, &ids(0, 600), &[(30, System)], 5);
     reference(&mut whole, "chat", &last, false);
-    file(&mut whole, &ids(1000, 1010), &[], 6);
+    insert_turn(&mut whole, &ids(1000, 1010), &[], 6);
     let refs: Vec<CacheRef> = whole.refs.values().cloned().collect();
     let records: Vec<ChunkRecord> =
         whole.records().filter(|record| record.start != 30).cloned().collect();
@@ -479,14 +480,14 @@ fn rows_without_a_parent_are_orphans() {
         BTreeSet::from([286, 542])
     );
     assert_eq!(
-        (spans(&index, &ids(0, 600)), spans(&index, &ids(1000, 1010)), index.disk.bytes),
+        (matched(&index, &ids(0, 600)), matched(&index, &ids(1000, 1010)), index.disk.bytes),
         (vec![30], vec![10], 40)
     );
     index.resolve_refs();
     assert_eq!(index.refs["chat"].chunk_key, None);
     // The chunks that replace the lost ones are written as if those had never existed.
-    file(&mut index, &ids(0, 600), &[(30, System)], 7);
-    assert_eq!(spans(&index, &ids(0, 600)), [30, 256, 256, 58]);
+    insert_turn(&mut index, &ids(0, 600), &[(30, System)], 7);
+    assert_eq!(matched(&index, &ids(0, 600)), [30, 256, 256, 58]);
     assert_eq!(index.clear(9).len(), 5);
     assert_eq!(
         (
@@ -501,7 +502,7 @@ fn rows_without_a_parent_are_orphans() {
 #[test]
 fn a_chunk_that_could_not_be_written_is_evicted_for_the_budget() {
     let mut index = index(u64::MAX);
-    let on_disk = file(&mut index, &ids(0, 20), &[], 1);
+    let on_disk = insert_turn(&mut index, &ids(0, 20), &[], 1);
     for chunk in index.plan(&namespace(), &ids(0, 30), &[], ANYWHERE) {
         index.insert(record(&namespace(), chunk, 2), Some(10));
     }
@@ -511,9 +512,9 @@ fn a_chunk_that_could_not_be_written_is_evicted_for_the_budget() {
     assert_eq!(starts(&index.enforce_disk_budget(9)), [(2, 20), (1, 0)]);
     assert!(!index.contains(&on_disk));
     assert_eq!(
-        spans(&index, &ids(1000, 1010)),
+        matched(&index, &ids(1000, 1010)),
         [10],
-        "it takes no room on disk, and stands in nobody's way"
+        "it takes no room on disk, and no chunk on disk is its ancestor"
     );
 }
 
@@ -535,21 +536,22 @@ fn owners_of_a_chunk_stay_correct_after_every_change() {
     let branch =
         |from: u32| ids(0, 300).into_iter().chain(ids(from, from + 10)).collect::<Vec<u32>>();
     for (owner, from) in [("first", 1000), ("second", 2000), ("third", 3000)] {
-        let last = file(&mut index, &branch(from), &[(300, System), (305, User)], i64::from(from));
+        let last =
+            insert_turn(&mut index, &branch(from), &[(300, System), (305, User)], i64::from(from));
         reference(&mut index, owner, &last, owner == "third");
     }
-    check(&index, "three beginnings alike");
+    check(&index, "three references share a beginning");
     let shared = index.longest_prefix(&namespace(), &ids(0, 256)).parts.remove(0).record;
     reference(&mut index, "second", &shared.key, false);
-    check(&index, "one goes back");
+    check(&index, "a reference moves back");
     index.pin("first", true);
     index.remove_ref("third");
-    check(&index, "one lets go");
+    check(&index, "a reference is removed");
     index.clear(9);
-    check(&index, "what nobody holds is gone");
-    assert_eq!(spans(&index, &branch(1000)), [256, 44, 5, 5]);
+    check(&index, "all but pinned chunks are removed");
+    assert_eq!(matched(&index, &branch(1000)), [256, 44, 5, 5]);
     index.remove_with_descendants(&shared.key, "damaged", 10);
-    check(&index, "nothing is left");
+    check(&index, "no chunk is left");
     assert!(index.owners_of.is_empty());
 }
 
@@ -595,8 +597,8 @@ fn contents_on_disk_are_dropped_from_memory_before_those_only_in_memory() {
 #[test]
 fn a_use_is_counted_and_delays_eviction() {
     let mut index = index(u64::MAX);
-    let first = file(&mut index, &ids(0, 10), &[], 1);
-    file(&mut index, &ids(1000, 1010), &[], 2);
+    let first = insert_turn(&mut index, &ids(0, 10), &[], 1);
+    insert_turn(&mut index, &ids(1000, 1010), &[], 2);
     index.touch(std::slice::from_ref(&first), 3);
     assert_eq!(index.get(&first).unwrap().record.hits, 1);
     index.disk.budget = 10;
@@ -630,7 +632,7 @@ fn a_row_that_cannot_be_true_is_not_valid() {
 #[test]
 fn an_index_is_rebuilt_from_its_records() {
     let mut first = index(u64::MAX);
-    file(&mut first, &ids(0, 600), &[(30, System)], 5);
+    insert_turn(&mut first, &ids(0, 600), &[(30, System)], 5);
     let records = first
         .longest_prefix(&namespace(), &ids(0, 600))
         .parts
@@ -639,7 +641,7 @@ fn an_index_is_rebuilt_from_its_records() {
         .rev()
         .collect();
     let mut second = ChunkIndex::new(u64::MAX, 0, records, Vec::new());
-    assert_eq!(spans(&second, &ids(0, 600)), spans(&first, &ids(0, 600)));
+    assert_eq!(matched(&second, &ids(0, 600)), matched(&first, &ids(0, 600)));
     assert_eq!(second.disk.bytes, first.disk.bytes);
     assert_eq!(second.leaves, first.leaves);
     assert_eq!(starts(&second.clear(9)), [(5, 542), (5, 286), (5, 30), (5, 0)]);
@@ -648,7 +650,7 @@ fn an_index_is_rebuilt_from_its_records() {
 #[test]
 fn a_reference_can_be_pinned_while_its_chunk_is_rebuilt_from_its_file() {
     let mut before = index(u64::MAX);
-    let key = file(&mut before, &ids(0, 10), &[], 5);
+    let key = insert_turn(&mut before, &ids(0, 10), &[], 5);
     reference(&mut before, "a", &key, false);
     let record = before.get(&key).unwrap().record.clone();
 
@@ -657,11 +659,11 @@ fn a_reference_can_be_pinned_while_its_chunk_is_rebuilt_from_its_file() {
     let mut index = ChunkIndex::new(u64::MAX, 0, Vec::new(), refs);
     index.pin("a", true);
     assert!(index.is_ref_pinned("a"), "what is saved meanwhile stays pinned");
-    assert_eq!(moved(&mut index), (Vec::new(), Vec::new()), "its row stays");
+    assert_eq!(changed_refs(&mut index), (Vec::new(), Vec::new()), "its row stays");
     index.insert(record, None);
     index.resolve_refs();
     assert!(index.is_pinned(&key));
-    let (refs, removed) = moved(&mut index);
+    let (refs, removed) = changed_refs(&mut index);
     let found: Vec<_> =
         refs.iter().map(|cache_ref| (cache_ref.is_pinned, cache_ref.chunk_key.as_ref())).collect();
     assert_eq!((found, removed), (vec![(true, Some(&key))], Vec::new()));
@@ -671,11 +673,11 @@ fn a_reference_can_be_pinned_while_its_chunk_is_rebuilt_from_its_file() {
 fn a_clock_set_back_does_not_change_the_order_of_eviction() {
     let mut index = index(30);
     let at = index.next_use_ms(1000);
-    file(&mut index, &ids(0, 10), &[], at);
+    insert_turn(&mut index, &ids(0, 10), &[], at);
     // The clock is set back; the chunk used now is still the last to be evicted.
     for (start, now_ms) in [(100, 500), (200, 500), (300, 400)] {
         let at = index.next_use_ms(now_ms);
-        file(&mut index, &ids(start, start + 10), &[], at);
+        insert_turn(&mut index, &ids(start, start + 10), &[], at);
     }
     let removed = index.enforce_disk_budget(2000);
     assert_eq!(starts(&removed), [(1000, 0)]);
