@@ -9,8 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Prints `cairn: what failed: why` on one line.
+/// Prints `cairn: what failed: why` on one line, for a program that ends with it.
 pub fn fail(error: &anyhow::Error) -> ExitCode {
+    ExitCode::from(report(error))
+}
+
+/// Prints `cairn: what failed: why` on one line and returns the exit status.
+pub fn report(error: &anyhow::Error) -> u8 {
     let is_closed_pipe = |cause: &(dyn Error + 'static)| {
         cause
             .downcast_ref::<std::io::Error>()
@@ -18,7 +23,7 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
     };
     if error.chain().any(is_closed_pipe) {
         // The reader of a pipe has closed it, as in `cairn … | head`.
-        return ExitCode::SUCCESS;
+        return 0;
     }
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -29,7 +34,7 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
         }
     }
     eprintln!("cairn: {}", line.replace('\n', " "));
-    ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+    if error.is::<Usage>() { 2 } else { 1 }
 }
 
 /// Wrong usage that clap cannot see; ends the program with exit status 2.

@@ -1,8 +1,8 @@
-//! `cairn serve`: the app's commands over HTTP on this machine, with `--ui` its interface too.
+//! `cairn serve`: serves the app's commands over HTTP on this machine, with `--ui` its interface too.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use cairn_app::wire::Command;
-use cairn_app::{App, DataFolder, Options};
+use cairn_app::{App, Closed, DataFolder, Options};
 use cairn_server::{ServeOptions, Server};
 use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -34,18 +34,17 @@ pub async fn run(arguments: Serve) -> Result<()> {
     let server = match Server::bind(app.clone(), options).await {
         Ok(server) => server,
         Err(error) => {
-            app.close().await;
-            return Err(match error.is_usage() {
+            let error = match error.is_usage() {
                 true => Usage(error.to_string()).into(),
                 false => error.into(),
-            });
+            };
+            return close(&app, Err(error)).await;
         }
     };
     if let Some(name) = arguments.model
         && let Err(failure) = app.call(Command::LoadModel { name }).await
     {
-        app.close().await;
-        bail!(failure.message);
+        return close(&app, Err(anyhow!(failure.message))).await;
     }
     let signals = Signals::listen()?;
     output::line(server.url())?;
@@ -56,8 +55,21 @@ pub async fn run(arguments: Serve) -> Result<()> {
     };
     eprintln!("{note} Ctrl-C stops the server.");
     let result = server.run(signals.shutdown()).await;
-    app.close().await;
-    Ok(result?)
+    close(&app, result.map_err(Into::into)).await
+}
+
+/// Closes the app and returns `result`. If the engine does not end in time, this ends the process
+/// with the exit status of `result`: returning from `main` would run MLX's exit handlers, which
+/// abort while MLX is busy.
+async fn close(app: &App, result: Result<()>) -> Result<()> {
+    if app.close().await == Closed::Completely {
+        return result;
+    }
+    eprintln!(
+        "The engine was still busy, so Cairn ended without waiting for it. The newest context may not be saved; it is then read again once."
+    );
+    let status = result.map_or_else(|error| output::report(&error), |()| 0);
+    cairn_app::exit_now(status.into())
 }
 
 /// SIGINT (Ctrl-C) and SIGTERM.
@@ -67,7 +79,7 @@ struct Signals {
 }
 
 impl Signals {
-    /// Takes the signals over from here on; until then they end the program.
+    /// Handles the signals from here on; until then they end the program.
     fn listen() -> Result<Signals> {
         let listen = |kind| signal(kind).context("cannot listen for Ctrl-C");
         Ok(Signals {

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use crate::program::Program;
 
@@ -41,7 +41,7 @@ impl Server {
     /// What Ctrl-C in a terminal does.
     fn interrupt(&self) {
         let pid = self.child.id().to_string();
-        let status = std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap();
+        let status = Command::new("kill").args(["-INT", &pid]).status().unwrap();
         assert!(status.success());
     }
 
