@@ -3,7 +3,7 @@
 #define CAIRN_LINUX_COMPAT_H
 #include <stdint.h>
 
-/* mlx-c's own half.h defines these types only on Arm; its include guard is taken here so that ours stand. */
+/* mlx-c's own half.h defines these types only on Arm; its include guard is defined here, so that it does not define them again. */
 #define MLX_HALF_H
 #define HAS_FLOAT16
 #define HAS_BFLOAT16
@@ -15,7 +15,7 @@ using fmt::format;
 }
 #endif
 
-/* Carriers of 16 bits. mlx-c only passes them through by value. */
+/* Structs of 16 bits. mlx-c only passes them by value. */
 typedef struct {
   uint16_t bits;
 } float16_t;

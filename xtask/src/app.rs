@@ -1,4 +1,4 @@
-//! `make app`: sets everything up and opens Cairn: its window where there is a display, else the
+//! `make app`: sets everything up and opens Cairn: its window if there is a display, otherwise the
 //! same interface over loopback HTTP.
 
 use std::env;

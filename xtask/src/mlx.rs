@@ -1,4 +1,4 @@
-//! MLX on Linux: takes the place of mlx-sys's build script, which only works on a Mac.
+//! MLX on Linux: replaces mlx-sys's build script, which only works on a Mac.
 //!
 //! ```text
 //! target/mlx/
@@ -7,7 +7,7 @@
 //!   bindings/     bindings.rs, what mlx-sys includes
 //!   cargo.toml    cargo settings that name the three; .cargo/config.toml includes it
 //! ```
-//! `cargo.toml` is written last, so it only exists when all of it does.
+//! `cargo.toml` is written last, so it only exists if everything else does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,12 +26,12 @@ const MLX: Wheel = Wheel {
     sha256: "fc5d31b90fc4f457b2f9614ed45651a567d22a6a11a03d114a90a4e10bdd8878",
 };
 
-/// Raised when this file makes something different from the same inputs.
+/// Increase it when this file builds something else from the same inputs.
 const RECIPE: u32 = 2;
 
 const OPENBLAS: &str = "/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0";
 
-/// Makes `target/mlx` unless it is up to date.
+/// Builds `target/mlx` unless it is up to date.
 pub fn make() -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
         bail!("off the Mac, MLX is set up for x86-64 Linux only");
@@ -76,7 +76,7 @@ pub fn use_openblas(wheel: &Path) -> Result<()> {
             return Ok(());
         }
     }
-    bail!("the {} wheel holds no libblas to replace", MLX.package)
+    bail!("the {} wheel has no libblas to replace", MLX.package)
 }
 
 /// The mlx-c sources inside the mlx-sys crate that Cargo.lock names.
@@ -155,7 +155,7 @@ fn write_bindings(sources: &Path, folder: &Path) -> Result<()> {
         .clang_arg(format!("-include{}", root().join("xtask/native/linux_compat.h").display()))
         .blocklist_function("malloc")
         .blocklist_function("realloc")
-        // mlx-rs expects float16_t to hold its bits and bfloat16_t to be them.
+        // mlx-rs expects float16_t to be a struct around its bits, and bfloat16_t to be a plain u16.
         .blocklist_type("float16_t")
         .blocklist_type("bfloat16_t")
         .raw_line(

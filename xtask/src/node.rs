@@ -1,5 +1,5 @@
-//! Node and npm for the interface: those of this machine where they are new enough, else a pinned
-//! one under target/node.
+//! Node and npm for the interface: those of this machine if they are new enough, otherwise pinned
+//! ones under target/node.
 
 use std::env;
 use std::fs;
@@ -47,7 +47,7 @@ pub fn npm(folder: &Path, arguments: &[&str]) -> Result<()> {
     process::run(command.args(arguments).current_dir(folder))
 }
 
-/// Installs what `folder`'s package-lock.json names, unless that has been done since the lock last
+/// Installs the packages of `folder`'s package-lock.json, unless that was done since the lock last
 /// changed.
 pub fn install(folder: &Path) -> Result<()> {
     // npm writes this file when it is done, so it also shows that an earlier run was complete.

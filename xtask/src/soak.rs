@@ -1,5 +1,5 @@
-//! `make soak`: the sweeps that `make test` runs a slice of, with other seeds each time, for as long
-//! as asked; then the fuzz target, where cargo-fuzz is installed.
+//! `make soak`: the sweeps of which `make test` runs a part, with new seeds each time, for as long as
+//! asked; then a fuzz target, if cargo-fuzz is installed.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 
 use crate::{mlx, process, root, starter, system};
 
-/// How many times as many cases as `make test` one pass runs.
+/// A pass runs this many times the cases of `make test`.
 const FACTOR: u64 = 5;
 /// Seeds of a pass are below those of the next one.
 const SEEDS_OF_A_PASS: u64 = 1 << 20;
-/// The tests that hold sweeps.
+/// The tests with sweeps.
 const SWEEPS: [&[&str]; 4] = [
     &["-p", "cairn-tests", "--test", "crash"],
     &["-p", "cairn-tests", "--test", "engine", "--", "saved_damage", "saved_load"],
@@ -60,7 +60,7 @@ fn has_fuzz() -> bool {
 fn fuzz(time: Duration) -> Result<()> {
     if !has_fuzz() {
         eprintln!(
-            "soak: fuzzing is left out; it needs a nightly Rust and `cargo install cargo-fuzz`"
+            "soak: skipping the fuzz target, which needs a nightly Rust and `cargo install cargo-fuzz`"
         );
         return Ok(());
     }

@@ -38,7 +38,7 @@ pub fn fetch() -> Result<()> {
     Ok(())
 }
 
-/// Where [`fetch`] leaves the model's GGUF file.
+/// The model's GGUF file, which [`fetch`] writes.
 pub fn file() -> std::path::PathBuf {
     root().join("target/starter/SmolLM2-135M-Instruct.Q4_1.gguf")
 }

@@ -1,5 +1,5 @@
-//! Debian packages that each part of the work needs, installed where this user may, else named with
-//! the command that does.
+//! The Debian packages that each part of the work needs: installed if this user may, otherwise named
+//! with the command that installs them.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! The interface in ui/: built when its sources are newer than what was built, and its wire types.
+//! Builds the interface in ui/ if its sources have changed, and generates its wire types.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,16 +1,19 @@
 //! Measures what a stored prompt cache saves, and costs:
 //! `cargo run --release -p cairn-engine --example resume -- MODEL_FOLDER [HISTORY_TOKENS]...`
 //!
-//! Prints one JSON object for each length of history, in milliseconds to the first token, medians
-//! of several runs: `cold` computes the history; `disk_1` and `disk_24` read it from disk in a
-//! fresh engine (as after a restart) and compute 1 or 24 new tokens; `memory_1` goes on with it
-//! after another conversation ran, both kept in memory; `contents_1` puts it together from chunks
-//! in memory; `ram_24` computes 24 tokens behind caches that are still where they were. `read_copy`
-//! is what reading those files and copying their bytes once takes one thread. `bytes_per_token` is
-//! what lies on disk, `kv_bytes_per_token` what the keys and values take.
+//! Prints one JSON object for each length of history: milliseconds to the first token, medians of
+//! several runs.
+//! - `cold` computes the history.
+//! - `disk_1` and `disk_24` read it from disk in a new engine, as after a restart, and compute 1 or
+//!   24 new tokens.
+//! - `memory_1` continues a conversation that is resident beside another one.
+//! - `contents_1` restores it from chunks in memory.
+//! - `ram_24` computes 24 tokens on caches that are still materialized.
+//! - `read_copy` is the time in which one thread reads those files and copies their bytes once.
+//! - `bytes_per_token` is the size on disk, `kv_bytes_per_token` that of the keys and values.
 //!
-//! Then one object about writing: `filing_over_idle` is the decode speed of an answer while the
-//! chunks of another are being written, over that of the same answer alone.
+//! Then one object about writing: `writing_over_idle` is the decode speed of an answer while the
+//! chunks of another conversation are written, divided by the speed of the same answer alone.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +26,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 const RUNS: usize = 5;
 const BUDGET_BYTES: u64 = 64 << 30;
-const FILING_PAIRS: usize = 5;
+const WRITING_PAIRS: usize = 5;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
@@ -37,7 +40,7 @@ async fn main() -> Result<()> {
     for &length in &lengths {
         resume(&model, length).await?;
     }
-    writer(&model).await
+    decode_while_writing(&model).await
 }
 
 fn tokens(count: u32) -> Vec<u32> {
@@ -46,57 +49,15 @@ fn tokens(count: u32) -> Vec<u32> {
 
 async fn resume(model: &Path, history: u32) -> Result<()> {
     let folder = tempfile::tempdir()?;
-    // A long history takes its time, and little of it is chance.
-    let num_cold = if history > 2000 { 1 } else { 3 };
-    let mut cold = Vec::new();
-    let mut records = Vec::new();
-    for run in 0..num_cold {
-        let (engine, mut events) =
-            start(if run == 0 { Some(folder.path()) } else { None }, 0, Vec::new());
-        engine.load("model", model).await?;
-        warm_up(&engine).await?;
-        cold.push(answer(&engine, tokens(history + 1), 0).await?);
-        engine.flush_cache().await;
-        engine.shutdown().await;
-        records.extend(written(&mut events));
-    }
-    let (mut disk_1, mut disk_24) = (Vec::new(), Vec::new());
-    let (mut memory_1, mut contents_1, mut ram_24) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..RUNS {
-        for (times, new) in [(&mut disk_1, 1), (&mut disk_24, 24)] {
-            let (engine, _events) = start(Some(folder.path()), 0, records.clone());
-            engine.load("model", model).await?;
-            warm_up(&engine).await?;
-            times.push(answer(&engine, tokens(history + new), history).await?);
-            engine.shutdown().await;
-        }
-    }
-    let (engine, _events) = start(Some(folder.path()), BUDGET_BYTES, records.clone());
-    engine.load("model", model).await?;
-    // Restored from disk, then written anew as a conversation of its own, whose contents stay in
-    // memory.
-    let mut other = tokens(history + 24);
-    other[0] = 7;
-    answer(&engine, other.clone(), 0).await?;
-    for _ in 0..RUNS {
-        answer(&engine, tokens(history + 1), history).await?;
-        memory_1.push(answer(&engine, other[..history as usize + 1].to_vec(), history).await?);
-        engine.forget_conversations().await;
-        contents_1.push(answer(&engine, other[..history as usize + 1].to_vec(), history).await?);
-        answer(&engine, other[..history as usize].to_vec(), 0).await?;
-        // A turn that nobody has asked yet.
-        other[history as usize] += 1;
-        ram_24.push(answer(&engine, other.clone(), history).await?);
-    }
-    engine.shutdown().await;
-
+    let (cold, records) = time_cold(model, folder.path(), history).await?;
+    let (disk_1, disk_24) = time_from_disk(model, folder.path(), history, &records).await?;
+    let [memory_1, contents_1, ram_24] =
+        time_from_memory(model, folder.path(), history, &records).await?;
     let read_copy =
         (0..RUNS).map(|_| read_and_copy(folder.path(), &records)).collect::<Result<Vec<f64>>>()?;
     let read_copy = median(read_copy);
     let file_bytes: u64 = records.iter().map(|record| record.bytes).sum();
     let num_tokens: usize = records.iter().map(|record| record.token_ids.len()).sum();
-    let (cold, disk_1, disk_24) = (median(cold), median(disk_1), median(disk_24));
-    let (memory_1, contents_1, ram_24) = (median(memory_1), median(contents_1), median(ram_24));
     println!(
         "{{\"history_tokens\": {history}, \"cold\": {cold:.1}, \"disk_1\": {disk_1:.1}, \"disk_24\": {disk_24:.1}, \
          \"memory_1\": {memory_1:.1}, \"contents_1\": {contents_1:.1}, \"ram_24\": {ram_24:.1}, \"read_copy\": {read_copy:.1}, \"cold_over_disk_1\": {:.1}, \"cold_over_memory_1\": {:.1}, \
@@ -110,20 +71,85 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
     Ok(())
 }
 
-/// Decodes with and without chunks of another conversation being written meanwhile, in turns.
-async fn writer(model: &Path) -> Result<()> {
+/// `cold`, and the records of the chunks that the first run wrote to the folder.
+async fn time_cold(model: &Path, folder: &Path, history: u32) -> Result<(f64, Vec<ChunkRecord>)> {
+    // A long history takes minutes, and its time varies little.
+    let num_runs = if history > 2000 { 1 } else { 3 };
+    let (mut cold, mut records) = (Vec::new(), Vec::new());
+    for run in 0..num_runs {
+        let (engine, mut events) = start((run == 0).then_some(folder), 0, Vec::new());
+        engine.load("model", model).await?;
+        warm_up(&engine).await?;
+        cold.push(answer(&engine, tokens(history + 1), 0).await?);
+        engine.flush_cache().await;
+        engine.shutdown().await;
+        records.extend(written(&mut events));
+    }
+    Ok((median(cold), records))
+}
+
+/// `disk_1` and `disk_24`.
+async fn time_from_disk(
+    model: &Path,
+    folder: &Path,
+    history: u32,
+    records: &[ChunkRecord],
+) -> Result<(f64, f64)> {
+    let (mut disk_1, mut disk_24) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        for (times, new) in [(&mut disk_1, 1), (&mut disk_24, 24)] {
+            let (engine, _events) = start(Some(folder), 0, records.to_vec());
+            engine.load("model", model).await?;
+            warm_up(&engine).await?;
+            times.push(answer(&engine, tokens(history + new), history).await?);
+            engine.shutdown().await;
+        }
+    }
+    Ok((median(disk_1), median(disk_24)))
+}
+
+/// `memory_1`, `contents_1` and `ram_24`.
+async fn time_from_memory(
+    model: &Path,
+    folder: &Path,
+    history: u32,
+    records: &[ChunkRecord],
+) -> Result<[f64; 3]> {
+    let mut times = [const { Vec::new() }; 3];
+    let (engine, _events) = start(Some(folder), BUDGET_BYTES, records.to_vec());
+    engine.load("model", model).await?;
+    // Another conversation, of other tokens: its chunks are new, so their contents are in memory.
+    let mut other = tokens(history + 24);
+    other[0] = 7;
+    answer(&engine, other.clone(), 0).await?;
+    for _ in 0..RUNS {
+        answer(&engine, tokens(history + 1), history).await?;
+        times[0].push(answer(&engine, other[..history as usize + 1].to_vec(), history).await?);
+        engine.forget_conversations().await;
+        times[1].push(answer(&engine, other[..history as usize + 1].to_vec(), history).await?);
+        answer(&engine, other[..history as usize].to_vec(), 0).await?;
+        // Tokens that no run before has computed.
+        other[history as usize] += 1;
+        times[2].push(answer(&engine, other.clone(), history).await?);
+    }
+    engine.shutdown().await;
+    Ok(times.map(median))
+}
+
+/// Decodes alone and while chunks of another conversation are written, in turns.
+async fn decode_while_writing(model: &Path) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (engine, _events) = start(Some(folder.path()), 0, Vec::new());
     engine.load("model", model).await?;
     warm_up(&engine).await?;
     let mut ratios = Vec::new();
-    for pair in 0..FILING_PAIRS as u32 {
+    for pair in 0..WRITING_PAIRS as u32 {
         let mut speeds = [0.0; 2];
-        for (speed, files) in speeds.iter_mut().zip([false, true]) {
+        for (speed, writes) in speeds.iter_mut().zip([false, true]) {
             let mut long = tokens(600);
             long[0] = 100 + pair;
             let mut before = GenerateRequest::new(PromptInput::Tokens(long));
-            (before.max_tokens, before.use_prompt_cache) = (1, files);
+            (before.max_tokens, before.use_prompt_cache) = (1, writes);
             drain(&engine, before).await?;
             let mut request = GenerateRequest::new(PromptInput::Tokens(tokens(16)));
             (request.max_tokens, request.ignore_eos, request.use_prompt_cache) = (48, true, false);
@@ -133,7 +159,7 @@ async fn writer(model: &Path) -> Result<()> {
         ratios.push(speeds[1] / speeds[0]);
     }
     engine.shutdown().await;
-    println!("{{\"filing_over_idle\": {:.3}}}", median(ratios));
+    println!("{{\"writing_over_idle\": {:.3}}}", median(ratios));
     Ok(())
 }
 
@@ -149,10 +175,12 @@ fn read_and_copy(folder: &Path, records: &[ChunkRecord]) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64() * 1e3)
 }
 
-/// Keys and values of a token, from a chunk's own header.
+/// Size of the keys and values of one token, from the header of a chunk file.
 fn kv_bytes_per_token(folder: &Path, records: &[ChunkRecord]) -> Result<u64> {
-    let record =
-        records.iter().max_by_key(|record| record.token_ids.len()).context("nothing was filed")?;
+    let record = records
+        .iter()
+        .max_by_key(|record| record.token_ids.len())
+        .context("no chunk was written")?;
     let path = folder.join(&record.namespace.model).join(format!("{}.safetensors", record.key));
     let bytes = std::fs::read(path)?;
     let header = u64::from_le_bytes(bytes[..8].try_into()?);
@@ -186,7 +214,7 @@ fn written(events: &mut UnboundedReceiver<CacheEvent>) -> Vec<ChunkRecord> {
     records
 }
 
-/// What is only done once is done.
+/// Runs a short prompt, so that what happens only once is not measured.
 async fn warm_up(engine: &Engine) -> Result<()> {
     let mut request = GenerateRequest::new(PromptInput::Tokens((0..20).collect()));
     (request.max_tokens, request.use_prompt_cache) = (1, false);
