@@ -46,6 +46,9 @@ impl Core {
     }
 }
 
+/// Runs a command and sends its reply to `channel`; for `Subscribe`, every event after it.
+///
+/// # Errors
 /// Only if the window is gone.
 #[tauri::command]
 pub async fn call(
@@ -67,7 +70,7 @@ pub async fn call(
         Err(failure) => Frame::Failure(failure),
     })?;
     if is_first_state {
-        // A start-up measurement waits for this: from here on the page can be used.
+        // `make bench` waits for this line: the page can be used from here on.
         tracing::info!("interface ready");
     }
     Ok(())
@@ -85,7 +88,7 @@ async fn forward(app: Arc<App>, channel: Channel<Frame>) {
     loop {
         let frame = match events.recv().await {
             Ok(event) => Frame::Event(event),
-            // Some events are lost; a second `Done` makes the interface ask for everything again.
+            // The window has missed events; a second `Done` makes it ask for everything again.
             Err(RecvError::Lagged(_)) => Frame::Reply(Reply::Done),
             Err(RecvError::Closed) => return,
         };

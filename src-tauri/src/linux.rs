@@ -1,4 +1,4 @@
-//! What a Linux desktop may lack: the tray library, and a panel that shows tray icons.
+//! Linux: whether the desktop has a tray library, and a panel that shows tray icons.
 
 use std::process::Command;
 use std::time::Duration;

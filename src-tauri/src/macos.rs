@@ -5,10 +5,10 @@ use tauri::{ActivationPolicy, AppHandle, RunEvent, include_image};
 
 use crate::window;
 
-/// Black on transparent; the menu bar draws it in its own colour.
+/// Black on transparent: the menu bar draws it in its own colour.
 pub const TRAY_ICON: Image<'_> = include_image!("../assets/tray-template.png");
 
-/// The menu bar is part of the system.
+/// The menu bar always exists.
 pub fn can_build_tray() -> bool {
     true
 }
@@ -24,7 +24,7 @@ pub fn is_tray_shown(app: &AppHandle) -> bool {
 pub fn window_is_shown(app: &AppHandle, is_shown: bool) {
     let policy = if is_shown { ActivationPolicy::Regular } else { ActivationPolicy::Accessory };
     if let Err(error) = app.set_activation_policy(policy) {
-        tracing::warn!("cannot change the app's place in the Dock: {error}");
+        tracing::warn!("cannot show or hide the app in the Dock: {error}");
     }
 }
 

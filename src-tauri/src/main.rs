@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! main.rs    start, single instance, signals, exit
-//! ipc.rs     the one command that the window may invoke for all but files
+//! ipc.rs     the command that the window invokes for everything but files
 //! files.rs   import and export by dialogs, and files dropped on the window
 //! window.rs  the window: what it may show, where its links go, what closing does
 //! tray.rs    the tray icon, its menu and its state line
@@ -60,7 +60,7 @@ fn write_logs() {
     let stderr = std::io::stderr;
     let to_stderr =
         fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal()).with_filter(filter);
-    // Why there is no data folder, opening the app says.
+    // If there is no data folder, opening the app reports why.
     let to_files = DataFolder::from_environment().ok().map(|data_folder| {
         fmt::layer()
             .with_writer(Mutex::new(LogFile::new(&data_folder)))
@@ -114,7 +114,7 @@ fn close(app: &AppHandle) {
                 cairn_app::exit_now(0);
             }
         }
-        // The window has said why; the exit status says it to whoever started us.
+        // The window shows why; the exit status tells the program that started this one.
         Err(_) => {
             app.cleanup_before_exit();
             std::process::exit(1);

@@ -15,16 +15,16 @@ use tokio::time::Instant;
 use crate::ipc::Core;
 use crate::{system, window};
 
-/// The event that asks the interface for what its own "New chat" does.
+/// The event on which the interface does the same as on its own "New chat".
 const NEW_CHAT_EVENT: &str = "new-chat";
 
-/// A menu that changes faster than this cannot be read, and redrawing it costs time.
+/// The least time between two changes: faster ones cannot be read, and redrawing costs time.
 const SHORTEST_CHANGE: Duration = Duration::from_millis(500);
 
 /// Longer model names are cut: a menu is as wide as its longest line.
 const MAX_NAME_CHARS: usize = 40;
 
-/// Builds the tray icon and keeps its lines current.
+/// Builds the tray icon and starts the task that updates its lines.
 ///
 /// # Errors
 /// If the system has no tray; the app runs without one.
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_are_cut_and_folders_are_left_out() {
+    fn names_are_shown_without_folders_and_cut_to_the_menu_width() {
         let long = "ä".repeat(50);
         check(
             EngineState::Ready { model: long.clone() },
