@@ -567,7 +567,7 @@ async fn a_data_folder_that_cannot_be_written_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "mine").unwrap();
-    check(&file, &["CAIRN_HOME", "a file stands in its place"]).await;
+    check(&file, &["CAIRN_HOME", "it is a file, not a folder"]).await;
     check(&file.join("below"), &["CAIRN_HOME"]).await;
     assert_eq!(fs::read(&file).unwrap(), b"mine");
     // A file stands where the data folder needs a folder, and the other way round.

@@ -145,10 +145,14 @@ async fn conversations_settings_and_starting_points_are_there() {
         let title = &conversation.title;
         let cache = conversation.cache.as_ref().unwrap();
         assert!(
-            cache.lost.as_ref().is_some_and(|lost| lost.ends_with(REASON)),
+            cache.loss.as_ref().is_some_and(|loss| loss.ends_with(REASON)),
             "{title}: {cache:?}"
         );
-        assert_eq!((cache.kept_tokens, cache.kept_bytes, cache.is_whole), (0, 0, false), "{title}");
+        assert_eq!(
+            (cache.cached_tokens, cache.cached_bytes, cache.is_whole),
+            (0, 0, false),
+            "{title}"
+        );
         assert_eq!(cache.is_pinned, title == "Pinned");
         assert_eq!(
             conversation.prefix.as_ref().map(|prefix| (prefix.name.as_str(), prefix.tokens)),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cairn_app::App;
-use cairn_app::wire::{CacheSource, Failure, FailureCode, ImportPreview};
+use cairn_app::wire::{CacheFileLayout, CacheSource, Failure, FailureCode, ImportPreview};
 use tauri::{State, WebviewWindow};
 use tauri_plugin_dialog::{DialogExt, FileDialogBuilder, FilePath};
 use tokio::sync::oneshot;
@@ -15,13 +15,14 @@ const EXTENSION: &str = "safetensors";
 /// The longest file name that file systems allow.
 const MAX_NAME_BYTES: usize = 255;
 
-/// Asks for a path and exports the saved context to it. False if the user cancelled.
+/// Asks for a path and exports saved context to it in the given layout. False if the user cancelled.
 ///
 /// # Errors
 /// The failure to show.
 #[tauri::command]
 pub async fn export_cache(
     source: CacheSource,
+    layout: CacheFileLayout,
     suggested_name: String,
     window: WebviewWindow,
     core: State<'_, Core>,
@@ -30,7 +31,7 @@ pub async fn export_cache(
     let dialog =
         dialog(&window).set_title("Export prompt cache").set_file_name(file_name(&suggested_name));
     let Some(path) = chosen(|answer| dialog.save_file(answer)).await? else { return Ok(false) };
-    app.export_cache(&source, &path).await?;
+    app.export_cache(&source, layout, &path).await?;
     Ok(true)
 }
 

@@ -37,7 +37,7 @@ flow('a chat shows what is saved of it, and deleting that leaves its messages', 
   await until('it is pinned', async () => (await core.conversations())[0].conversation.cache.is_pinned);
   await panel.getByRole('button', { name: 'Delete saved context…' }).click();
   await panel.getByRole('button', { name: 'Delete', exact: true }).click();
-  await until('nothing is saved', async () => !(await core.conversations())[0].conversation.cache?.kept_tokens);
+  await until('nothing is saved', async () => !(await core.conversations())[0].conversation.cache?.cached_tokens);
   await closeDialog(page);
   assert.deepEqual(await page.questionTexts(), ['What is a cairn?']);
   // The next turn reads all of it again, says so, and continues.
@@ -55,7 +55,7 @@ flow(
     await page.ask('Tell me about stones.');
     await until(
       'its context is saved',
-      async () => (await core.conversations())[0].conversation.cache?.kept_tokens > 0,
+      async () => (await core.conversations())[0].conversation.cache?.cached_tokens > 0,
     );
     await saveAs(page, NAME);
     await closeDialog(page);
@@ -68,10 +68,8 @@ flow(
     assert.ok(cached > 0 && prompt - cached < 60, `${cached} of ${prompt} tokens came from saved context`);
 
     await openSavedContext(page);
-    const [download] = await Promise.all([
-      page.driver.waitForEvent('download'),
-      page.button(`Export starting point ${NAME}`).click(),
-    ]);
+    await page.button(`Export starting point ${NAME}`).click();
+    const [download] = await Promise.all([page.driver.waitForEvent('download'), page.button('Export').click()]);
     const file = join(home.folder, 'stones.safetensors');
     await download.saveAs(file);
     assert.ok((await stat(file)).size > 1000);

@@ -10,12 +10,12 @@ import { until } from './until.mjs';
 const RATE = /^[\d,.]+ tok\/s$/;
 const SIZE = '[\\d,.]+ [kMG]B';
 
-/** What a browser says of its own accord when a server goes away. */
+/** What a browser itself logs when a server goes away. */
 const GONE =
   /net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE|SOCKET_NOT_CONNECTED)/;
 
 flow(
-  'without a model the first page says what to do, and goes on once there is one',
+  'without a model the first page says what to do, and continues once there is one',
   { models: [] },
   async ({ home, page }) => {
     await page.driver.getByRole('heading', { name: 'Cairn needs a model' }).waitFor();
@@ -70,7 +70,7 @@ flow('an answer has its figures', { maxTokens: 1000 }, async ({ core, page }) =>
     return new RegExp(`^Saved context ${SIZE}$`).test(words) && !words.endsWith(' 0 MB');
   });
 
-  // It says so for a moment only, so the wait begins before.
+  // “Copied” is shown only for a moment, so the wait begins before the click.
   await Promise.all([page.button('Copied').waitFor(), page.button('Copy answer').click()]);
   assert.equal(await page.driver.evaluate(() => navigator.clipboard.readText()), messages[1].text);
 });
@@ -116,7 +116,7 @@ flow('a long question shows how far it is read', { maxTokens: 20 }, async ({ pag
 });
 
 flow(
-  'a page that is reloaded goes on with the answer being written',
+  'a page that is reloaded continues to show the running answer',
   { maxTokens: ENDLESS },
   async ({ core, page }) => {
     await page.send('Go on');
@@ -168,7 +168,7 @@ flow('a chat and its saved context survive a restart', { expected: GONE }, async
 });
 
 flow(
-  'an answer cut off by a crash keeps its text and can be had again',
+  'an answer cut off by a crash keeps its text and can be regenerated',
   { maxTokens: ENDLESS, expected: GONE },
   async ({ home, core, page }) => {
     await page.send('Tell me everything');
@@ -195,7 +195,7 @@ flow(
 );
 
 flow(
-  'conversations are renamed, deleted, brought back and gone for good',
+  'conversations are renamed, deleted, restored and removed for good',
   { maxTokens: 20, expected: GONE },
   async ({ home, core, page }) => {
     await page.ask('First question');
@@ -229,7 +229,7 @@ flow(
   },
 );
 
-flow('an answer goes on while another chat is looked at', { maxTokens: ENDLESS }, async ({ core, page }) => {
+flow('an answer continues while another chat is shown', { maxTokens: ENDLESS }, async ({ core, page }) => {
   await core.set({ max_tokens: 20 });
   await page.ask('Short one');
   await core.set({ max_tokens: ENDLESS });
@@ -279,7 +279,7 @@ flow('a system prompt is read first and saved', { maxTokens: 20 }, async ({ core
   await page.dialog('System prompt').waitFor({ state: 'hidden' });
   await page.ask('Hello');
   const changed = await page.cached();
-  assert.ok(changed.cached < without.prompt, 'what follows another system prompt must be read again');
+  assert.ok(changed.cached < without.prompt, 'what follows the changed system prompt must be read again');
   assert.match(await page.statusLine.innerText(), /^Read \d+ tokens again: the system prompt changed$/);
 
   await page.button('New chat').click();
@@ -302,7 +302,7 @@ flow('a system prompt is read first and saved', { maxTokens: 20 }, async ({ core
 });
 
 flow(
-  'a model is chosen, let go, and one that cannot be loaded says why',
+  'a model is chosen and unloaded, and one that cannot be loaded says why',
   { prepare: (home) => home.addBroken('half-a-model') },
   async ({ page }) => {
     await page.button('Model: tiny-chat').click();
@@ -319,7 +319,7 @@ flow(
 );
 
 flow(
-  'settings count at once, and what is not allowed says what is',
+  'settings apply at once, and a field out of range says what is allowed',
   { expected: GONE },
   async ({ home, core, page }) => {
     await page.button('Settings').click();

@@ -1,4 +1,4 @@
-// A data folder of a test's own, and the cores (`cairn serve --ui`) that run on it one after another.
+// A temporary data folder, and the cores (`cairn serve --ui`) that run on it one after another.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -28,7 +28,7 @@ export async function run(command, args, env) {
   return { code, stdout, stderr };
 }
 
-/** A data folder, and an empty cache of downloaded models beside it; both go when the test ends, and so do the cores on them. */
+/** A data folder, and beside it an empty cache of downloaded models. When the test ends both are removed, and their cores are ended. */
 export class Home {
   #cores = [];
 
@@ -49,7 +49,7 @@ export class Home {
     return join(this.env.CAIRN_HOME, 'models', name);
   }
 
-  /** Brings in one of the tiny random models that `cargo xtask tiny-models` writes, with a context that no flow fills. */
+  /** Adds one of the tiny random models that `cargo xtask tiny-models` writes, with a context that no flow fills. */
   async addTinyModel(name) {
     const folder = this.modelFolder(name);
     await cp(join(tinyModels, name), folder, { recursive: true });
@@ -65,20 +65,20 @@ export class Home {
     return files.some((content) => content.includes(text));
   }
 
-  /** Brings in a model that has its config and nothing else. */
+  /** Adds a model folder that has only a config. */
   async addBroken(name) {
     await mkdir(this.modelFolder(name), { recursive: true });
     await cp(join(tinyModels, 'tiny-chat/config.json'), join(this.modelFolder(name), 'config.json'));
   }
 
-  /** Imports the starter model, the real one. */
+  /** Imports the real starter model. */
   async addStarter() {
     const args = ['models', 'import', starterFile, '--name', 'SmolLM2-135M-Instruct'];
     const { code, stderr } = await run(this.cairn, args, this.env);
     assert.equal(code, 0, `the starter model is fetched by \`make starter\`: ${stderr}`);
   }
 
-  /** Starts a core. One that follows another may take its place: `{ port, token }` of that. */
+  /** Starts a core; with `{ port, token }` of an earlier one, at the same address. */
   async start({ port = 0, token } = {}) {
     const args = ['serve', '--ui', '--port', String(port)];
     if (token) {
@@ -121,7 +121,7 @@ export class Core {
     this.token = new URLSearchParams(this.url.hash.slice(1)).get('token');
   }
 
-  /** Asks the core itself, past the page. */
+  /** Sends a command directly to the core. */
   async call(command) {
     const response = await fetch(new URL('/api/call', this.url), {
       method: 'POST',

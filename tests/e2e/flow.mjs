@@ -1,4 +1,4 @@
-// A test of the interface: a data folder, a core and a page of its own, and nothing that the page complains of.
+// A test of the interface with a data folder, a core and a page of its own. It fails if the page logs an error or a warning.
 import assert from 'node:assert/strict';
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -9,15 +9,15 @@ import { launchBrowser, Page } from './page.mjs';
 /** More tokens than any machine writes during a flow: the answer ends when it is stopped. */
 export const ENDLESS = 1_000_000;
 
-/** Of a whole flow. What it waits for has limits of its own; this one says that something else hangs. */
+/** The limit of a whole flow. Each wait has its own limit; this one catches everything else that hangs. */
 const LIMIT_MS = 900_000;
 
 let browser;
 after(async () => (await browser)?.close());
 
 /**
- * Declares a flow. The page must not complain of anything but what `expected` matches; of one that fails, a picture is kept.
- * Answers are greedy, so that the tiny model, which then knows no end, writes until `maxTokens`; with `ENDLESS` until it is stopped.
+ * Declares a flow. The page may only log complaints that `expected` matches. A flow that fails leaves a picture of the page.
+ * Answers are greedy: the tiny model then never ends by itself, so it writes `maxTokens`, or with `ENDLESS` until it is stopped.
  */
 export function flow(name, { models, maxTokens = 200, viewport, expected, prepare }, steps) {
   test(name, { timeout: LIMIT_MS }, async (t) => {

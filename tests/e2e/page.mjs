@@ -1,13 +1,13 @@
-// Cairn's interface in Chromium: what a person finds and does on the page, and everything that the page complains of.
+// Cairn's interface in Chromium: finds and uses what a user sees on the page, and collects the page's complaints.
 import { chromium } from 'playwright-core';
 import { LIMIT_MS, until } from './until.mjs';
 
 export function launchBrowser() {
-  // Chromium's own sandbox cannot be had in containers; the only page it sees is ours.
+  // Chromium's own sandbox does not work in containers; the only page it opens is ours.
   return chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox'] });
 }
 
-/** A page with Cairn in it, in a person's words. */
+/** A page that shows Cairn. */
 export class Page {
   /** Errors and warnings on the console, exceptions, and what the content security policy forbade. */
   complaints = [];
@@ -59,7 +59,7 @@ export class Page {
     return this.driver.getByRole('navigation').getByRole('button', { name: new RegExp(`^${title}( , answering)?$`) });
   }
 
-  /** A starting point in the list that is open. */
+  /** A starting point in the open list. */
   startingPoint(name) {
     return this.dialog('Start a chat from').getByRole('button', { name: new RegExp(`^Start from ${name} `) });
   }
@@ -124,7 +124,7 @@ export class Page {
     return { cached: number(cached), prompt: number(read) + number(cached) };
   }
 
-  /** Notes each text that the last match of a selector goes through from now on; the returned function gives them. */
+  /** Records each text that the last match of a selector has from now on; the returned function gives them. */
   async watch(selector) {
     await this.driver.evaluate((selector) => {
       const seen = ((window.seen ??= {})[selector] = []);

@@ -17,7 +17,7 @@ const CONVERSATIONS = [
 const WIDE = { width: 1200, height: 800 };
 const NARROW = { width: 400, height: 800 };
 
-// The figures in a picture are those of what people run, where it is built.
+// Uses the release build if there is one, so that the pictures show the speed that people get.
 const release = join(target, 'release/cairn');
 const home = new Home(
   await mkdtemp(join(tmpdir(), 'cairn-pictures-')),
@@ -56,7 +56,7 @@ try {
     await page.button('New chat').click();
     for (const question of questions) await page.ask(question);
   }
-  // The pointer and the caret belong to whoever looks.
+  // So that neither pointer nor caret is in the picture.
   await page.driver.mouse.move(600, 400);
   await page.driver.getByRole('heading', { level: 1 }).click();
   await look('screenshot-light', { to: join(root, 'assets') });
@@ -116,10 +116,9 @@ try {
   await look('saved-context-dark', { colorScheme: 'dark' });
   await look('saved-context-narrow', { size: NARROW });
   await page.driver.setViewportSize(WIDE);
-  const [download] = await Promise.all([
-    page.driver.waitForEvent('download'),
-    page.button('Export starting point France').click(),
-  ]);
+  await page.button('Export starting point France').click();
+  await look('export');
+  const [download] = await Promise.all([page.driver.waitForEvent('download'), page.button('Export').click()]);
   const file = join(home.folder, 'France.safetensors');
   await download.saveAs(file);
   const chosen = async (name) => {

@@ -1,4 +1,4 @@
-// A program's own window on a display that nobody sees, driven by WebKitWebDriver in the words of the W3C's WebDriver.
+// A desktop program's window on a virtual display, driven by WebKitWebDriver over the W3C's WebDriver protocol.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, open } from 'node:fs/promises';
@@ -7,12 +7,12 @@ import { join } from 'node:path';
 import { target } from './core.mjs';
 import { until } from './until.mjs';
 
-/** The key under which WebDriver hands out elements. */
+/** The key of element ids in WebDriver replies. */
 const ELEMENT = 'element-6066-11e4-a52e-4f735466cecf';
 export const ENTER = '\uE007';
 
-/** No graphics card is there, and the webview must let itself be driven. */
-const SURROUNDINGS = {
+/** Without a graphics card, and with a webview that accepts a driver. */
+const ENVIRONMENT = {
   TAURI_WEBVIEW_AUTOMATION: 'true',
   WEBKIT_DISABLE_COMPOSITING_MODE: '1',
   WEBKIT_DISABLE_DMABUF_RENDERER: '1',
@@ -38,7 +38,7 @@ export class Window {
     const log = await open(join(target, 'e2e/window.log'), 'a');
     // A group of its own, so that one signal ends display, driver and program.
     window.#process = spawn('dbus-run-session', command, {
-      env: { ...env, ...SURROUNDINGS },
+      env: { ...env, ...ENVIRONMENT },
       stdio: ['ignore', log.fd, log.fd],
       detached: true,
     });
@@ -72,17 +72,17 @@ export class Window {
     return this.#ask('POST', `${this.#session}/execute/sync`, { script, args: [selector] });
   }
 
-  /** Closes the window as its owner would. */
+  /** Closes the window as a user would. */
   async close() {
     await this.#ask('DELETE', `${this.#session}/window`);
   }
 
-  /** Ends whatever still runs. */
+  /** Ends the display, the driver and the program. */
   async end() {
     try {
       process.kill(-this.#process.pid, 'SIGTERM');
     } catch {
-      // Nothing of the group is left.
+      // All of the group have ended.
     }
     await this.#exited;
   }

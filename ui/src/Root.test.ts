@@ -1,4 +1,4 @@
-// The window as a person with a keyboard meets it.
+// The window, used with a keyboard.
 import { fireEvent, render, screen, within } from '@testing-library/svelte';
 import { tick } from 'svelte';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
@@ -8,7 +8,7 @@ import { bootstrap, conversation, FakePlatform, message, settle, stats, status }
 
 beforeEach(() => {
   localStorage.clear();
-  // Parts of the platform that the test environment does not have; none of them is what is tested here.
+  // Parts of the browser that the test environment lacks; they are not tested here.
   vi.stubGlobal(
     'ResizeObserver',
     class {

@@ -1,4 +1,4 @@
-// Wires the stores to one platform: what is asked at the start, where events go, what happens when the connection comes back.
+// Connects the stores to one platform: asks for the state at the start and after a reconnect, and passes events on.
 import { createContext } from 'svelte';
 import { CacheStore } from './cache/cache.svelte';
 import { ImportStore } from './cache/import.svelte';
@@ -29,11 +29,11 @@ export class App {
   /** Why the app could not start. */
   problem = $state<string | null>(null);
   isDrawerOpen = $state(false);
-  /** What fills the main area. */
+  /** The page in the main area. */
   page = $state<'chat' | 'saved'>('chat');
 
-  /** Events that come while the state is asked for; they are newer than the answer may be, so they are applied after it. */
-  #held: Event[] | null = null;
+  /** Events that arrive while the state is being fetched. They may be newer than the reply, so they are applied after it. */
+  #pending: Event[] | null = null;
 
   constructor(
     private readonly platform: Platform,
@@ -59,7 +59,7 @@ export class App {
       (isOver) => (this.imports.isOver = isOver),
     );
     const disconnect = this.platform.subscribe(
-      (event) => (this.#held ? void this.#held.push(event) : this.#receive(event)),
+      (event) => (this.#pending ? void this.#pending.push(event) : this.#receive(event)),
       (connection) => {
         this.connection = connection;
         if (connection === 'open') void this.bootstrap();
@@ -74,8 +74,8 @@ export class App {
 
   /** Asks for the whole state. */
   async bootstrap(): Promise<void> {
-    if (this.#held) return;
-    this.#held = [];
+    if (this.#pending) return;
+    this.#pending = [];
     try {
       const reply = await this.platform.call({ type: 'bootstrap' });
       if (reply.type !== 'bootstrap') throw new Error(strings.connection.unexpectedReply);
@@ -90,9 +90,9 @@ export class App {
     } catch (error) {
       this.problem = sentenceOf(error);
     } finally {
-      const held = this.#held;
-      this.#held = null;
-      for (const event of held) this.#receive(event);
+      const pending = this.#pending;
+      this.#pending = null;
+      for (const event of pending) this.#receive(event);
     }
   }
 
@@ -104,7 +104,8 @@ export class App {
   /** Whether a dialog or a panel covers the page; Escape closes that first. */
   get isCovered(): boolean {
     const { cache, imports } = this;
-    const isDialogOpen = this.settings.isOpen || this.chat.isPromptOpen || cache.savingId !== null || imports.isOpen;
+    const isFileDialogOpen = imports.isOpen || cache.exporting !== null;
+    const isDialogOpen = this.settings.isOpen || this.chat.isPromptOpen || cache.savingId !== null || isFileDialogOpen;
     return isDialogOpen || this.models.isChooserOpen || cache.isPanelOpen || cache.isMenuOpen;
   }
 
@@ -150,7 +151,7 @@ export class App {
   }
 
   #imported(point: NamedCache, isHidden: boolean): void {
-    // Whoever closed the dialog is busy with something else by now.
+    // The user who closed the dialog is doing something else by now.
     if (!isHidden) this.openSaved(point.id);
     this.toasts.show('info', strings.imports.imported(point.name), {
       milliseconds: OFFER_MS,

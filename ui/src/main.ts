@@ -1,4 +1,4 @@
-// Starts the interface: opens the platform, wires the stores, draws.
+// Starts the interface: picks the platform, connects the stores and mounts the window.
 import { mount } from 'svelte';
 import { App } from './app.svelte';
 import { openPlatform } from './platform';

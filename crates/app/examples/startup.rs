@@ -187,7 +187,7 @@ async fn measure(name: &str, home: &Path, num_conversations: usize) -> Result<()
         list.push(start.elapsed());
         let num_saved = conversations
             .iter()
-            .filter(|row| row.cache.as_ref().is_some_and(|cache| cache.kept_tokens > 0))
+            .filter(|row| row.cache.as_ref().is_some_and(|cache| cache.cached_tokens > 0))
             .count();
         if num_saved != num_conversations {
             return Err("the list does not say what is saved of the conversations".into());

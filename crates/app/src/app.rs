@@ -1,5 +1,5 @@
-//! The app as one value: what it owns, and what its parts do through it. `lifecycle.rs` opens, asks
-//! and closes it.
+//! [`App`]: the state that all commands and background tasks share, and its accessors.
+//! `lifecycle.rs` opens it, runs commands on it and closes it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -49,20 +49,20 @@ pub struct App {
     pub(crate) data_folder: DataFolder,
     pub(crate) model_folders: ModelFolders,
     pub(crate) store: Arc<Store>,
-    /// The private conversations, from the first one on.
+    /// The in-memory database of private conversations; opened with the first of them.
     pub(crate) private: OnceCell<Arc<Store>>,
     pub(crate) engine: Engine,
     /// The reason why this run stores no prompt caches, if any.
     pub(crate) cache_problem: Option<String>,
-    /// What became of a damaged database; told to the first interface that asks for the state.
+    /// How a damaged database was recovered. The first interface that asks for the state gets it.
     pub(crate) recovery_notice: Mutex<Option<Event>>,
     pub(crate) answers: RunningAnswers,
     pub(crate) imports: Imports,
-    /// Locked while a turn begins or a conversation is deleted, so that neither sees the other half
-    /// done.
+    /// Locked while a turn begins or a conversation is deleted, so that neither runs in the middle of
+    /// the other.
     pub(crate) turns: tokio::sync::Mutex<()>,
-    /// Locked while a starting point has a reference but no row yet, so that it is not taken for
-    /// one that another program has deleted.
+    /// Locked while a new starting point has a reference but no row yet: in that state it looks like
+    /// one that another program has deleted, and `cache/follow.rs` would release it.
     pub(crate) naming: tokio::sync::Mutex<()>,
     /// Locked while a model is chosen and loaded.
     pub(crate) loading: tokio::sync::Mutex<()>,
@@ -89,7 +89,7 @@ impl App {
         &self.data_folder
     }
 
-    /// Runs work that the caller need not wait for.
+    /// Runs work in a task that continues if the caller stops waiting for it.
     pub(crate) fn spawn<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -97,7 +97,7 @@ impl App {
         self.tasks.spawn_on(work, &self.runtime)
     }
 
-    /// Runs work that blocks; none if it panicked.
+    /// Runs blocking work on a thread for such work; none if it panicked.
     pub(crate) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -118,7 +118,7 @@ impl App {
         }
     }
 
-    /// A conversation's row with what is kept of it.
+    /// A conversation's row with its saved context.
     pub(crate) async fn described(&self, row: cairn_store::Conversation) -> Conversation {
         let cache = saved::of_conversation(&self.engine, &self.store, &row.id).await;
         let (is_streaming, is_private) =
@@ -126,7 +126,7 @@ impl App {
         Conversation { is_private, ..convert::conversation(row, is_streaming, cache) }
     }
 
-    /// Where a conversation's rows are: in memory where it is private.
+    /// The store that has a conversation's rows: a private one is only in memory.
     pub(crate) async fn store_of(&self, conversation_id: &str) -> &Arc<Store> {
         match self.private.get() {
             Some(private) if self.is_private(conversation_id).await => private,
@@ -134,7 +134,7 @@ impl App {
         }
     }
 
-    /// Whether only memory holds a conversation.
+    /// Whether a conversation exists only in memory.
     pub(crate) async fn is_private(&self, conversation_id: &str) -> bool {
         match self.private.get() {
             Some(private) => {

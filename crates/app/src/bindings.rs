@@ -1,4 +1,4 @@
-//! The TypeScript twin of the wire types, as one file.
+//! Generates the TypeScript twin of the wire types, as one file.
 
 use ts_rs::{Config, TS};
 
@@ -28,6 +28,7 @@ pub fn typescript() -> String {
         declaration::<wire::CacheOverview>(&config),
         declaration::<wire::ImportPreview>(&config),
         declaration::<wire::CacheSource>(&config),
+        declaration::<wire::CacheFileLayout>(&config),
         declaration::<wire::Role>(&config),
         declaration::<wire::MessageStatus>(&config),
         declaration::<wire::Message>(&config),

@@ -1,4 +1,5 @@
-//! What each command does.
+//! Runs commands: each arm of [`run`] that needs more than a few lines calls a function of the module
+//! that the command belongs to.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -12,8 +13,8 @@ use crate::chat::deletion;
 use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply, Settings};
 use crate::{convert, diagnostics, models, settings, status};
 
-/// How long deleting waits for the conversation's answer to stop. After that the answer ends
-/// unseen.
+/// How long deleting waits for the conversation's answer to stop. An answer that takes longer ends
+/// in the background.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// A title is one line in a list; longer ones are a mistake.
 const MAX_TITLE_CHARS: usize = 500;
@@ -21,24 +22,7 @@ const MAX_TITLE_CHARS: usize = 500;
 /// Runs one command to its end.
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
     match command {
-        Command::Bootstrap => {
-            let (conversations, models, named) = (
-                conversations(app).await?,
-                models::list(app).await,
-                cache_commands::named(app).await?,
-            );
-            let notice = app.recovery_notice.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(notice) = notice {
-                app.emit(notice);
-            }
-            Ok(Reply::Bootstrap {
-                conversations,
-                models,
-                settings: app.settings(),
-                status: status::now(app),
-                named,
-            })
-        }
+        Command::Bootstrap => bootstrap(app).await,
         Command::Subscribe => Ok(Reply::Done),
         Command::GetConversation { id } => {
             let (conversation, messages) = conversation(app, &id).await?;
@@ -49,39 +33,14 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             Ok(new_conversation(app, row).await)
         }
         Command::NewPrivateConversation => {
-            let private = app
-                .private
-                .get_or_try_init(async || Store::in_memory().await.map(Arc::new))
-                .await?;
+            let in_memory = async || Store::in_memory().await.map(Arc::new);
+            let private = app.private.get_or_try_init(in_memory).await?;
             let row = private.create_conversation(now_ms()).await?;
             Ok(new_conversation(app, row).await)
         }
-        Command::RenameConversation { id, title } => {
-            let title = title.trim();
-            if title.is_empty() {
-                return Err(Failure::invalid("A title cannot be empty."));
-            }
-            if title.chars().count() > MAX_TITLE_CHARS || title.contains(char::is_control) {
-                return Err(Failure::invalid(format!(
-                    "A title is one line of at most {MAX_TITLE_CHARS} characters."
-                )));
-            }
-            app.store_of(&id).await.rename_conversation(&id, title).await?;
-            app.emit_conversation(&id).await;
-            Ok(Reply::Done)
-        }
+        Command::RenameConversation { id, title } => rename(app, &id, &title).await,
         Command::SetSystemPrompt { id, system_prompt } => {
-            // White namespace alone says nothing to a model, so it is no system prompt.
-            let system_prompt = if system_prompt.trim().is_empty() { "" } else { &system_prompt };
-            let store = app.store_of(&id).await;
-            if store.conversation(&id).await?.is_some_and(|row| row.prefix.is_some()) {
-                return Err(Failure::invalid(
-                    "This conversation begins with a named prompt cache, which has a beginning of its own.",
-                ));
-            }
-            store.set_system_prompt(&id, system_prompt).await?;
-            app.emit_conversation(&id).await;
-            Ok(Reply::Done)
+            set_system_prompt(app, &id, &system_prompt).await
         }
         Command::DeleteConversation { id } => delete(app, id).await,
         Command::RestoreConversation { id } => {
@@ -137,7 +96,47 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
     }
 }
 
-/// Tells of a conversation that was made, and answers with it.
+async fn bootstrap(app: &App) -> Result<Reply, Failure> {
+    let (conversations, models, named) =
+        (conversations(app).await?, models::list(app).await, cache_commands::named(app).await?);
+    let notice = app.recovery_notice.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(notice) = notice {
+        app.emit(notice);
+    }
+    let (settings, status) = (app.settings(), status::now(app));
+    Ok(Reply::Bootstrap { conversations, models, settings, status, named })
+}
+
+async fn rename(app: &App, id: &str, title: &str) -> Result<Reply, Failure> {
+    let title = title.trim();
+    if title.is_empty() {
+        return Err(Failure::invalid("A title cannot be empty."));
+    }
+    if title.chars().count() > MAX_TITLE_CHARS || title.contains(char::is_control) {
+        return Err(Failure::invalid(format!(
+            "A title is one line of at most {MAX_TITLE_CHARS} characters."
+        )));
+    }
+    app.store_of(id).await.rename_conversation(id, title).await?;
+    app.emit_conversation(id).await;
+    Ok(Reply::Done)
+}
+
+async fn set_system_prompt(app: &App, id: &str, system_prompt: &str) -> Result<Reply, Failure> {
+    // White space alone says nothing to a model, so it is no system prompt.
+    let system_prompt = if system_prompt.trim().is_empty() { "" } else { system_prompt };
+    let store = app.store_of(id).await;
+    if store.conversation(id).await?.is_some_and(|row| row.prefix.is_some()) {
+        return Err(Failure::invalid(
+            "This conversation begins with a starting point, so it has no system prompt of its own.",
+        ));
+    }
+    store.set_system_prompt(id, system_prompt).await?;
+    app.emit_conversation(id).await;
+    Ok(Reply::Done)
+}
+
+/// Emits a conversation that was just created, and returns it as the reply.
 async fn new_conversation(app: &App, row: cairn_store::Conversation) -> Reply {
     let conversation = app.described(row).await;
     app.emit(Event::Conversation { conversation: conversation.clone() });
@@ -160,9 +159,9 @@ async fn conversations(app: &App) -> Result<Vec<Conversation>, Failure> {
         }
     }
     let rows = app.store.conversations().await?;
-    let mut kept = saved::of_conversations(&app.engine, &app.store, &rows).await;
+    let mut caches = saved::of_conversations(&app.engine, &app.store, &rows).await;
     let convert = |row: cairn_store::Conversation| {
-        let (is_streaming, cache) = (app.answers.is_streaming(&row.id), kept.remove(&row.id));
+        let (is_streaming, cache) = (app.answers.is_streaming(&row.id), caches.remove(&row.id));
         convert::conversation(row, is_streaming, cache)
     };
     all.extend(rows.into_iter().map(convert));
@@ -175,11 +174,11 @@ async fn conversation(app: &App, id: &str) -> Result<(Conversation, Vec<Message>
     Ok((app.described(row).await, messages))
 }
 
-/// The current branch. A running answer is shown as the events describe it, which the rows are
-/// behind of.
+/// The current branch. A running answer is shown as the events so far describe it; its row may be
+/// older.
 async fn messages(app: &App, conversation_id: &str) -> Result<Vec<Message>, Failure> {
-    // Looked up before the rows are read: an answer that ends in between is then shown ended, never
-    // as rows from before its end.
+    // Looked up before the rows are read: an answer that ends in between is then shown as it ended,
+    // instead of as an old row.
     let running = app.answers.get(conversation_id);
     let branch = app.store_of(conversation_id).await.branch(conversation_id).await?;
     let mut messages: Vec<Message> = branch.into_iter().filter_map(convert::message).collect();
@@ -228,8 +227,8 @@ async fn regenerate(app: &Arc<App>, conversation_id: &str) -> Result<Reply, Fail
     begin_answer(app, None, assistant).await
 }
 
-/// An answer that has ended but could not be saved keeps its conversation from going on: what
-/// follows could not be saved either.
+/// Refuses another turn while the last answer has ended but could not be saved: the next one could
+/// not be saved either.
 fn refuse_unsaved(app: &App, conversation_id: &str) -> Result<(), Failure> {
     match app.answers.get(conversation_id) {
         Some(running) if !running.is_streaming() => {
@@ -240,7 +239,7 @@ fn refuse_unsaved(app: &App, conversation_id: &str) -> Result<(), Failure> {
     }
 }
 
-/// Starts the task of an answer whose row is saved, and reports of the new rows.
+/// Starts the task of an answer that has a row already, and emits the new rows.
 async fn begin_answer(
     app: &Arc<App>,
     user: Option<cairn_store::Message>,

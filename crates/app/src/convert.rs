@@ -2,7 +2,9 @@
 
 use cairn_chat::{FinishReason, GenerationStats, Role};
 use cairn_engine::SUPPORTED_MODEL_TYPES;
-use cairn_engine::{CacheRef, ChunkKind, ChunkRecord, EngineError, Loss, Namespace, PromptKind};
+use cairn_engine::{
+    CacheRef, ChunkKind, ChunkRecord, EngineError, Loss, Namespace, PromptFileLayout, PromptKind,
+};
 use cairn_hub::{HubError, ModelFolder};
 use cairn_store::{CacheRefRow, ChunkRow, MessageStatus, NamedCacheKind, StoreError};
 
@@ -220,6 +222,13 @@ pub(crate) fn cache_kind(kind: ChunkKind) -> wire::CacheKind {
         ChunkKind::System => wire::CacheKind::System,
         ChunkKind::User => wire::CacheKind::User,
         ChunkKind::Assistant => wire::CacheKind::Assistant,
+    }
+}
+
+pub(crate) fn file_layout(layout: wire::CacheFileLayout) -> PromptFileLayout {
+    match layout {
+        wire::CacheFileLayout::V0_32 => PromptFileLayout::V0_32,
+        wire::CacheFileLayout::V0_30 => PromptFileLayout::V0_30,
     }
 }
 

@@ -9,13 +9,13 @@ use crate::{OpenError, platform};
 ///
 /// ```text
 /// CAIRN_HOME/
-/// ├── lock               held by the process that has the folder open
+/// ├── lock               locked by the process that has the folder open
 /// ├── cairn.db           conversations, settings, the index of the prompt cache
 /// ├── cairn.backup-*.db  the database before its last three migrations
 /// ├── cairn.damaged-*.db a damaged database that was replaced
 /// ├── prompt-cache-v2/   the files of the prompt cache
 /// ├── models/            imported models
-/// ├── transfers/         prompt-cache files on their way in or out; empty unless something is
+/// ├── transfers/         prompt-cache files while they are uploaded or downloaded
 /// └── logs/              cairn.log, and up to four older ones
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +92,8 @@ impl DataFolder {
         self.home.join("models")
     }
 
-    /// Prompt-cache files on their way in or out through shells that carry bytes, not paths.
+    /// Prompt-cache files while they are uploaded or downloaded, for interfaces that transfer bytes
+    /// instead of paths.
     pub fn transfers(&self) -> PathBuf {
         self.home.join("transfers")
     }
@@ -102,7 +103,7 @@ impl DataFolder {
         self.home.join("logs")
     }
 
-    /// The file whose lock a process holds while it has the folder open.
+    /// The file that a process locks while it has the folder open.
     pub fn lock(&self) -> PathBuf {
         self.home.join("lock")
     }

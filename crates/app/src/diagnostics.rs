@@ -1,5 +1,5 @@
-//! What a report of a problem needs, as one text that a person can read before sending it: no
-//! secrets, no texts of conversations, no titles.
+//! The facts that a bug report needs, as one text that the user can read before sending it: without
+//! secrets, texts of conversations and titles.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use crate::status;
 
 const NUM_LOG_LINES: usize = 200;
 
-/// The text.
+/// The report.
 pub(crate) async fn text(app: &App) -> String {
     let status = status::now(app);
     let num_conversations = app.store.conversations().await.map(|rows| rows.len());

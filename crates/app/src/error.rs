@@ -1,4 +1,4 @@
-//! Why Cairn cannot start. Each error is one sentence that says what to do; later failures are a
+//! The errors of opening the app. Each says in one sentence what to do. What fails later is a
 //! [`crate::wire::Failure`].
 
 use std::io;
@@ -20,7 +20,7 @@ pub enum OpenError {
         "the folder for application data is unknown: set CAIRN_HOME to the folder that Cairn may use"
     )]
     NoHome,
-    /// The data folder or something in it cannot be made or written.
+    /// The data folder or something in it cannot be created or written.
     #[error("Cairn cannot write {} ({source}): make it writable for you, or set CAIRN_HOME to another folder", path.display())]
     NotWritable {
         /// The folder or file.

@@ -1,5 +1,5 @@
-//! What Cairn does, as one list of commands and events. A desktop shell, a server and a test drive
-//! the same [`App`]; it knows none of them.
+//! What Cairn does, as one list of commands and events. The desktop shell, the HTTP server and tests
+//! use the same [`App`], which depends on none of them.
 //!
 //! ```text
 //! Command ──► App::call ──► commands.rs ──► store (rows first) ──► Reply
@@ -13,11 +13,12 @@
 //!   ([`typescript`]).
 //! - [`App`] owns the store, the engine, the settings and the list of running answers, and the lock
 //!   on the data folder.
-//! - [`DataFolder`] says where things lie. One process at a time owns a data folder.
-//! - [`OfflineCaches`] are its prompt caches for other processes, also while it is owned.
+//! - [`DataFolder`] has the paths of Cairn's own files. One process at a time owns a data folder.
+//! - [`OfflineCaches`] gives other processes access to the saved prompt caches, also while an app
+//!   owns the data folder.
 //!
-//! The engine never sees the database: it is given the rows of the prompt cache at start and reports
-//! what became of its files; `cache/rows.rs` writes that down.
+//! The engine never sees the database: at the start it is given the rows of the prompt cache, and it
+//! reports each change as an event, which `cache/rows.rs` writes to the database.
 //!
 //! # Example
 //!
@@ -57,7 +58,7 @@ mod platform;
 mod recovered;
 mod settings;
 mod status;
-#[expect(missing_docs, reason = "many variants and fields say by their names what they hold")]
+#[expect(missing_docs, reason = "most variants and fields are described by their names")]
 pub mod wire;
 
 pub use app::{App, Options};

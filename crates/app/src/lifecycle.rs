@@ -1,4 +1,4 @@
-//! Opening the app, asking it, closing it.
+//! Opens the app, runs commands on it, and closes it.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cairn_engine::{CacheOptions, Engine, EngineOptions};
+use cairn_engine::{CacheOptions, CacheRef, ChunkRecord, Engine, EngineOptions};
 use cairn_hub::ModelFolders;
-use cairn_store::Store;
+use cairn_store::{Store, StoreError};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{OnceCell, broadcast};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -23,12 +24,11 @@ use crate::{
     DataFolder, OpenError, commands, convert, models, platform, recovered, settings, status,
 };
 
-/// Events that a subscriber may be behind before it misses some: half a minute of one answer.
+/// How many events a subscriber may be behind before it misses some: half a minute of one answer.
 const EVENT_CAPACITY: usize = 1024;
-/// What closing may take; then the rest is left to the next start, which tidies up.
+/// The time limit of closing. What is not done by then, the next start completes.
 const CLOSING_LIMIT: Duration = Duration::from_millis(1900);
-/// Of that, what the answers and the prompt cache may take before the database is closed in any
-/// case.
+/// The part of it for the answers and the prompt cache; then the database is closed in any case.
 const ENGINE_LIMIT: Duration = Duration::from_millis(1500);
 
 /// How far [`App::close`] came.
@@ -36,13 +36,13 @@ const ENGINE_LIMIT: Duration = Duration::from_millis(1500);
 pub enum Closed {
     /// Everything has ended; the process may end as it likes.
     Completely,
-    /// The engine still computes: the process must end with [`crate::exit_now`], because MLX aborts
-    /// where exit handlers run beside it.
+    /// The engine still computes. The process must end with [`crate::exit_now`], because MLX's exit
+    /// handlers abort the process while MLX is busy.
     EngineBusy,
 }
 
 impl App {
-    /// Opens the data folder, making what is missing, and starts the engine. Must be called in a
+    /// Opens the data folder, creating what is missing, and starts the engine. Must be called in a
     /// Tokio runtime, which the app then uses.
     pub async fn open(options: Options) -> Result<Arc<App>, OpenError> {
         let Options { data_folder, hub_variables, autoload } = options;
@@ -50,42 +50,40 @@ impl App {
         let lock = lock(&data_folder)?;
         let model_folders = ModelFolders::new(data_folder.home(), &hub_variables);
         remove_leftovers(&data_folder, &model_folders, &lock).await;
-        // Before the rows are read: files that come between the two would belong to none of them.
+        // Locked before the rows are read: a file that another program adds in between has no row,
+        // and would be removed as a leftover.
         let cleanup_lock = cleanup_lock(&data_folder);
         let (store, recovery) = Store::open_or_recover(&data_folder.database()).await?;
         let store = Arc::new(store);
-        let recovery_notice = recovery.as_ref().map(recovered::notice);
         if let Some(recovery) = &recovery {
             tracing::error!("the database was damaged: {recovery:?}");
         }
 
-        let rows = tokio::try_join!(store.chunks(), store.cache_refs());
-        let cache_problem = rows.as_ref().err().map(ToString::to_string);
+        let records = cache_records(&store).await;
+        let cache_problem = records.as_ref().err().map(ToString::to_string);
         if let Some(problem) = &cache_problem {
-            tracing::warn!("the stored prompt caches are left alone: {problem}");
+            tracing::warn!("the stored prompt caches are not used: {problem}");
         }
-        let (chunks, cache_refs) = rows.unwrap_or_default();
-        let chunks: Vec<_> = chunks.into_iter().filter_map(convert::chunk_record).collect();
-        let cache_bytes: u64 = chunks.iter().map(|chunk| chunk.bytes).sum();
-        let disk_bytes =
-            platform::free_disk_bytes(data_folder.home()).unwrap_or(0).saturating_add(cache_bytes);
-        let settings = settings::load(&store, disk_bytes).await;
-        let cache_refs = cache_refs.into_iter().filter_map(convert::cache_ref).collect();
-        let cache = CacheOptions {
+        let cache_bytes = records
+            .as_ref()
+            .map_or(0, |(chunks, _)| chunks.iter().map(|chunk| chunk.bytes).sum::<u64>());
+        let free_bytes = platform::free_disk_bytes(data_folder.home()).unwrap_or(0);
+        let settings = settings::load(&store, free_bytes.saturating_add(cache_bytes)).await;
+        // Without the rows every file would look like a leftover, and pinned chunks could be
+        // evicted.
+        let cache = records.ok().map(|(chunks, refs)| CacheOptions {
             folder: data_folder.prompt_cache(),
             old_folders: data_folder.old_prompt_caches(),
             disk_budget_bytes: settings.cache_budget_bytes,
             memory_budget_bytes: settings.cache_ram_budget_bytes,
             chunks,
-            refs: cache_refs,
+            refs,
             cleanup_lock,
-        };
-        // Without the rows every file would be a leftover, and what is pinned could go.
-        let cache = cache_problem.is_none().then_some(cache);
+        });
         let (engine, cache_events) =
             Engine::start(EngineOptions { cache, ..EngineOptions::default() });
         let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
-        let cache_rows = tokio::spawn(rows::keep(store.clone(), cache_events, moved));
+        let cache_rows = tokio::spawn(rows::write_events(store.clone(), cache_events, moved));
 
         let app = Arc::new(App {
             model_folders,
@@ -94,7 +92,7 @@ impl App {
             private: OnceCell::new(),
             engine,
             cache_problem,
-            recovery_notice: Mutex::new(recovery_notice),
+            recovery_notice: Mutex::new(recovery.as_ref().map(recovered::notice)),
             answers: RunningAnswers::default(),
             imports: Imports::default(),
             turns: tokio::sync::Mutex::default(),
@@ -108,27 +106,32 @@ impl App {
             runtime: tokio::runtime::Handle::current(),
             lock: Mutex::new(Some(lock)),
         });
-        app.spawn(status::emit(app.clone()));
-        {
-            let app = app.clone();
-            app.clone().spawn(async move { follow::release_purged(&app).await });
-        }
-        app.spawn(follow::emit_changes(app.clone(), moves));
-        app.spawn(follow::follow_other_programs(app.clone()));
-        if autoload {
-            let app = app.clone();
-            app.clone().spawn(async move {
-                // What goes wrong is in the status; that there is no model yet is nothing wrong.
-                let _ = models::ensure_loaded(app).await;
-            });
-        }
+        app.start_background_tasks(moves, autoload);
         Ok(app)
+    }
+
+    /// Starts the tasks that run until the app closes, and loads the default model if asked to.
+    /// `moves` receives what [`follow::emit_changes`] expects.
+    fn start_background_tasks(
+        self: &Arc<Self>,
+        moves: UnboundedReceiver<Option<String>>,
+        autoload: bool,
+    ) {
+        self.spawn(status::emit(self.clone()));
+        self.spawn(follow::emit_changes(self.clone(), moves));
+        self.spawn(follow::follow_other_programs(self.clone()));
+        let app = self.clone();
+        self.spawn(async move { follow::release_purged(&app).await });
+        if autoload {
+            // A failure is in the status; a missing model is none.
+            self.spawn(models::ensure_loaded(self.clone()));
+        }
     }
 
     /// Runs a command. It runs to its end even if the caller stops waiting.
     ///
-    /// `Subscribe` is answered with `Done` and nothing else: a shell that is asked for it calls
-    /// [`App::subscribe`] first and sends the events after the reply.
+    /// `Subscribe` only replies `Done`: the shell that receives this command calls
+    /// [`App::subscribe`] first, and sends the events after the reply.
     pub async fn call(self: &Arc<Self>, command: Command) -> Result<Reply, Failure> {
         if self.closing.is_cancelled() {
             return Err(Failure::new(FailureCode::Engine, "Cairn is closing."));
@@ -143,9 +146,9 @@ impl App {
         }
     }
 
-    /// Stops the answers and saves them, files the prompt caches, and closes the database, within
-    /// two seconds. Whatever has not come to its end by then is put right when the folder is opened
-    /// next. Closing again does nothing.
+    /// Stops the answers and saves them, writes the prompt caches to disk, and closes the database,
+    /// within two seconds. What is not done by then is completed when the folder is opened next.
+    /// Closing again does nothing.
     pub async fn close(&self) -> Closed {
         if self.closing.is_cancelled() {
             return Closed::Completely;
@@ -161,13 +164,13 @@ impl App {
                     running.ended.cancelled().await;
                 }
                 deletion::purge_all(self).await;
-                // Ends a load between two tensors, and writes what is queued.
+                // This stops a load between two tensors, and writes the queued chunks.
                 self.engine.shutdown().await;
                 closed = Closed::Completely;
                 let cache_rows =
                     self.cache_rows.lock().unwrap_or_else(PoisonError::into_inner).take();
                 if let Some(cache_rows) = cache_rows {
-                    // It ends with the engine; if it died, there is nothing left to wait for.
+                    // The task ends with the engine. If it panicked, there is nothing to wait for.
                     let _ = cache_rows.await;
                 }
             };
@@ -187,8 +190,17 @@ impl App {
     }
 }
 
-/// Removes what earlier processes left behind. Called with the data folder's lock, which says that
-/// no other process is making any of it.
+/// The rows of the prompt cache, as the engine's records.
+async fn cache_records(store: &Store) -> Result<(Vec<ChunkRecord>, Vec<CacheRef>), StoreError> {
+    let (chunks, cache_refs) = tokio::try_join!(store.chunks(), store.cache_refs())?;
+    Ok((
+        chunks.into_iter().filter_map(convert::chunk_record).collect(),
+        cache_refs.into_iter().filter_map(convert::cache_ref).collect(),
+    ))
+}
+
+/// Removes temporary files of earlier processes. The data folder's lock proves that no running
+/// process uses them.
 async fn remove_leftovers(
     data_folder: &DataFolder,
     model_folders: &ModelFolders,
@@ -199,19 +211,19 @@ async fn remove_leftovers(
         transfers::remove_leftovers(&data_folder);
         model_folders.remove_leftovers();
     });
-    // What stays is removed at the next start.
+    // A file that could not be removed is removed at the next start.
     let _ = removing.await;
 }
 
-/// The lock that makes this process the only one with the data folder. The system gives it back
-/// however the process ends.
+/// The lock that makes this process the only one that has the data folder open. The system unlocks
+/// it however the process ends.
 #[derive(Debug)]
 pub(crate) struct FolderLock(File);
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // Closing the file is not enough: a child process that is just being started holds a copy
-        // of it until it runs its program.
+        // Closing the file is not enough: a child process that is just being started has a copy of
+        // it until it runs its program.
         let _ = self.0.unlock();
     }
 }
@@ -232,7 +244,7 @@ fn lock(data_folder: &DataFolder) -> Result<FolderLock, OpenError> {
     }
 }
 
-/// A lock that says that no other program is adding files to the prompt cache; none while one is.
+/// The exclusive lock on the prompt cache's folder; none while another program adds files to it.
 fn cleanup_lock(data_folder: &DataFolder) -> Option<File> {
     let lock =
         File::options().create(true).append(true).open(data_folder.prompt_cache_lock()).ok()?;
@@ -248,13 +260,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_given_back_is_free_while_a_child_still_has_a_copy_of_the_file() {
+    fn a_dropped_lock_is_free_while_a_child_still_has_a_copy_of_the_file() {
         let home = tempfile::tempdir().expect("a folder");
         let data_folder = DataFolder::new(home.path());
-        let held = lock(&data_folder).expect("is free");
-        let copy = held.0.try_clone().expect("a copy");
+        let locked = lock(&data_folder).expect("is free");
+        let copy = locked.0.try_clone().expect("a copy");
         assert!(matches!(lock(&data_folder), Err(OpenError::AlreadyRunning { .. })));
-        drop(held);
+        drop(locked);
         assert!(lock(&data_folder).is_ok());
         drop(copy);
     }

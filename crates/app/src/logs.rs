@@ -5,8 +5,8 @@
 //! logs/cairn.1.log    those before, and so on up to cairn.4.log
 //! ```
 //!
-//! No text of a conversation is ever logged; what looks like a token, a key or a password is masked
-//! on its way into the file, whoever logs it.
+//! No text of a conversation is ever logged. Whatever looks like a token, a key or a password is
+//! masked before it is written, whichever crate logs it.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{DataFolder, platform};
 
-/// What goes into the files: problems of anybody, and what Cairn does.
+/// The filter for the files: warnings of every crate, and what Cairn's own crates do.
 pub const LOG_FILTER: &str =
     "warn,cairn_app=info,cairn_engine=info,cairn_hub=info,cairn_lm=info,cairn_store=info";
 
@@ -37,7 +37,7 @@ pub struct LogFile {
 }
 
 impl LogFile {
-    /// Goes on with the newest file in the data folder's `logs`.
+    /// Appends to the newest file in the data folder's `logs`.
     pub fn new(data_folder: &DataFolder) -> Self {
         LogFile::with_limit(data_folder.logs(), MAX_FILE_BYTES)
     }
@@ -74,7 +74,7 @@ impl Write for LogFile {
             text.push_str("…\n");
         }
         if self.append(&text).is_err() {
-            // The folder may be back later.
+            // The next line opens the file again: the folder may be writable by then.
             self.file = None;
         }
         Ok(line.len())
@@ -85,7 +85,7 @@ impl Write for LogFile {
     }
 }
 
-/// Makes room for a new file; the oldest one goes.
+/// Renames each file to the next older name, so that a new one can begin; the oldest is replaced.
 fn rotate(folder: &Path) -> io::Result<()> {
     for age in (0..NUM_FILES - 1).rev() {
         match fs::rename(path(folder, age), path(folder, age + 1)) {
@@ -128,14 +128,14 @@ fn end_of(file: &Path, max_bytes: usize) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// How far what follows a marker is hidden.
+/// How much of the text after a marker is hidden.
 #[derive(Clone, Copy)]
 enum Extent {
     Word,
     Line,
 }
 
-/// What secrets follow, in lower case.
+/// Texts that precede secrets, in lower case.
 const MARKERS: [(&str, Extent); 11] = [
     ("authorization", Extent::Line),
     ("x-api-key", Extent::Line),
@@ -152,7 +152,7 @@ const MARKERS: [(&str, Extent); 11] = [
 
 /// A text with everything that looks like a secret hidden.
 pub(crate) fn mask(text: &str) -> String {
-    // Of the same length, byte by byte.
+    // Offsets in it are offsets in `text`: only ASCII letters are changed.
     let lower = text.to_ascii_lowercase();
     let mut masked = String::with_capacity(text.len());
     let mut rest = 0;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn five_files_of_limited_size_hold_the_newest_lines() {
+    fn the_newest_lines_are_in_five_files_of_limited_size() {
         let folder = tempfile::tempdir().unwrap();
         let data_folder = DataFolder::new(folder.path());
         let mut log = LogFile::with_limit(data_folder.logs(), 1_000);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_written_stops_nobody() {
+    fn a_folder_that_cannot_be_written_is_not_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let data_folder = DataFolder::new(folder.path());
         fs::write(data_folder.logs(), "a file").unwrap();

@@ -25,7 +25,7 @@ pub(crate) async fn load_named(app: &Arc<App>, name: &str) -> Result<(), Failure
     load(app, name.to_owned()).await
 }
 
-/// Drops the loaded model.
+/// Removes the loaded model from memory.
 pub(crate) async fn unload(app: &App) -> Result<(), Failure> {
     let _loading = app.loading.lock().await;
     Ok(app.engine.unload().await?)
@@ -71,7 +71,7 @@ async fn load(app: &App, wanted: String) -> Result<(), Failure> {
     let Some(found) = app.blocking(move || find(&folders, &wanted)).await else {
         return Err(Failure::new(
             FailureCode::Engine,
-            format!("A fault in Cairn kept it from looking for the model {shown}."),
+            format!("A fault in Cairn prevented it from finding the model {shown}."),
         ));
     };
     let (name, folder) = found?;

@@ -1,5 +1,5 @@
-//! What only the operating system knows: this process's memory, free disk space, private folders.
-//! The only file here that distinguishes systems.
+//! Questions to the operating system: this process's memory, free disk space, private folders. The
+//! only file of this crate that distinguishes systems.
 
 use std::io;
 use std::path::Path;
@@ -91,23 +91,23 @@ fn read_system_version() -> Option<String> {
     Some(name.trim_matches('"').to_owned())
 }
 
-/// Bytes that this user may still write on the disk of a folder that exists; none where the system
-/// does not say.
+/// Bytes that this user may still write on the disk of an existing folder; none if the system does
+/// not say.
 #[cfg(unix)]
 pub(crate) fn free_disk_bytes(folder: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(folder).ok()?;
     disk.f_bavail.checked_mul(disk.f_frsize)
 }
 
-/// Bytes that this user may still write on the disk of a folder that exists; none where the system
-/// does not say.
+/// Bytes that this user may still write on the disk of an existing folder; none if the system does
+/// not say.
 #[cfg(not(unix))]
 pub(crate) fn free_disk_bytes(_folder: &Path) -> Option<u64> {
     None
 }
 
-/// Ends the process at once: nothing is dropped and no exit handler runs. For a process whose
-/// engine still computes: MLX's handlers abort where it is not idle.
+/// Ends the process at once: nothing is dropped and no exit handler runs. For a process whose engine
+/// still computes, because MLX's exit handlers abort the process while MLX is busy.
 #[cfg(unix)]
 pub fn exit_now(code: i32) -> ! {
     signal_hook::low_level::exit(code)
@@ -129,7 +129,7 @@ pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
     builder.create(path).map_err(|error| match error.kind() {
         // "File exists" would be misleading: a folder was wanted, and a file is there.
         io::ErrorKind::AlreadyExists => {
-            io::Error::new(io::ErrorKind::NotADirectory, "a file stands in its place")
+            io::Error::new(io::ErrorKind::NotADirectory, "it is a file, not a folder")
         }
         _ => error,
     })

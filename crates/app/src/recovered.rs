@@ -1,10 +1,10 @@
-//! What a person is told after a damaged database was replaced.
+//! The notice that the user sees after a damaged database was replaced.
 
 use cairn_store::Recovery;
 
 use crate::wire::{Event, NoticeLevel};
 
-/// What was saved, what was not, and where the damaged file is.
+/// Says what was recovered, what was not, and where the damaged file is.
 pub(crate) fn notice(recovery: &Recovery) -> Event {
     let Recovery {
         damaged,
@@ -26,13 +26,12 @@ pub(crate) fn notice(recovery: &Recovery) -> Event {
         Some(backup) => format!(" from the backup {}", backup.display()),
         None => String::new(),
     };
-    let lost = total_messages.map_or(0, |total| total - num_messages);
-    let lost = match lost {
+    let unreadable = match total_messages.map_or(0, |total| total - num_messages) {
         0 => String::new(),
-        lost => format!(" {} could not be read.", counted(lost, "message")),
+        count => format!(" {} could not be read.", counted(count, "message")),
     };
     let text = format!(
-        "The database was damaged. {conversations} {verb} recovered{source}.{lost} The damaged file is {}.",
+        "The database was damaged. {conversations} {verb} recovered{source}.{unreadable} The damaged file is {}.",
         damaged.display()
     );
     Event::Notice { level: NoticeLevel::Error, text }

@@ -11,9 +11,9 @@ const GIB: u64 = 1 << 30;
 /// The largest whole number that a plain `number` in TypeScript holds exactly.
 const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 
-/// The settings of someone who has changed nothing. `disk_bytes` is what the prompt cache could
-/// have at most: free namespace, and what it holds already. A nearly full disk gets no prompt cache;
-/// memory gets a sixteenth of the machine's.
+/// The settings of a new user. `disk_bytes` is the most that the prompt cache could take: the free
+/// disk space and the size of its files. It may take a quarter of that, or nothing if the disk is
+/// nearly full, and a sixteenth of the machine's memory.
 pub(crate) fn defaults(disk_bytes: u64) -> Settings {
     Settings {
         default_model: String::new(),
@@ -63,8 +63,8 @@ pub(crate) fn validate(settings: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// The saved settings over `defaults`. Fields that a version of Cairn did not know keep their
-/// default; settings that cannot be read or are out of range are as good as none.
+/// The saved settings. Fields that are not saved, because an earlier version of Cairn did not have
+/// them, are taken from `defaults`; so are all fields if one is unreadable or out of range.
 pub(crate) fn parse(saved: Option<&str>, defaults: &Settings) -> Settings {
     let Some(saved) = saved else { return defaults.clone() };
     read(saved, defaults).unwrap_or_else(|why| {
@@ -78,7 +78,7 @@ fn read(saved: &str, defaults: &Settings) -> Result<Settings, String> {
     let mut merged = serde_json::to_value(defaults).map_err(reason)?;
     let saved: Value = serde_json::from_str(saved).map_err(reason)?;
     let (Value::Object(merged_fields), Value::Object(saved_fields)) = (&mut merged, saved) else {
-        return Err("they are no JSON object".to_owned());
+        return Err("they are not a JSON object".to_owned());
     };
     merged_fields.extend(saved_fields);
     let settings: Settings = serde_json::from_value(merged).map_err(reason)?;
@@ -86,8 +86,8 @@ fn read(saved: &str, defaults: &Settings) -> Result<Settings, String> {
     Ok(settings)
 }
 
-/// Reads the settings from the database; one that fails is as good as empty, because the program
-/// must start.
+/// Reads the settings from the database. Cairn must start in any case, so an error gives the
+/// defaults.
 pub(crate) async fn load(store: &Store, disk_bytes: u64) -> Settings {
     let saved = store.setting(KEY).await.unwrap_or_else(|error| {
         tracing::warn!("the saved settings cannot be read: {error}");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn saved_settings_stand_over_the_defaults() {
+    fn saved_settings_replace_the_defaults() {
         fn check(saved: Option<&str>, expected: impl Fn(&mut Settings)) {
             let defaults = defaults(0);
             let mut settings = defaults.clone();

@@ -1,4 +1,5 @@
-//! What crosses to a user interface: one closed set of commands, replies and events, as plain data.
+//! The interface between the app and a user interface: one closed set of commands, replies and
+//! events, as plain data.
 //!
 //! These are wire types, not domain types: `commands.rs` converts by hand. The TypeScript twin in
 //! `ui/src/platform/wire.ts` is generated from this file (`cargo xtask bindings`) and a test keeps
@@ -12,72 +13,72 @@ use ts_rs::TS;
 #[derive(Debug, Clone, Serialize, Deserialize, TS)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum Command {
-    /// The state to draw first: conversations, models, settings, status, named prompt caches.
+    /// The state to draw first: conversations, models, settings, status, starting points.
     Bootstrap,
-    /// Sends every [`Event`] from now on, until the caller goes away. Answers [`Reply::Done`]
-    /// first, and once more whenever events were lost to a slow caller, who then asks for
+    /// Sends every [`Event`] from now on, until the caller disconnects. Answers [`Reply::Done`]
+    /// first, and once more whenever a slow caller has missed events; the caller then asks for
     /// everything again.
     Subscribe,
     /// One conversation with the messages of its current branch.
     GetConversation { id: String },
     /// An empty conversation without a title; the first message names it.
     NewConversation,
-    /// An empty conversation that only memory holds: nothing of it is written anywhere, and it is
-    /// gone when the app closes.
+    /// An empty conversation that exists only in memory: nothing of it is written anywhere, and it
+    /// is gone when the app closes.
     NewPrivateConversation,
     /// Sets the title; an empty one is refused.
     RenameConversation { id: String, title: String },
     /// Sets the system prompt of a conversation; an empty one removes it.
     SetSystemPrompt { id: String, system_prompt: String },
     /// Hides a conversation; `RestoreConversation` brings it back for ten minutes, or until the
-    /// app is closed. Then it is gone with all that is kept of it.
+    /// app is closed. Then the conversation and its saved context are deleted.
     DeleteConversation { id: String },
     /// Undoes `DeleteConversation`.
     RestoreConversation { id: String },
-    /// Appends a user message and starts the answer. Answers when both rows are saved; the text
+    /// Appends a user message and starts the answer. Replies when both rows are saved; the text
     /// comes as events.
     SendMessage { conversation_id: String, text: String },
     /// Answers the last user message again, beside the earlier answer (a sibling in the message
     /// tree).
     Regenerate { conversation_id: String },
-    /// Stops the answer being written; what is there is kept.
+    /// Stops the running answer; the text written so far stays.
     Stop { conversation_id: String },
-    /// Looks again at the model folders.
+    /// Lists the model folders again.
     ListModels,
-    /// Loads a model by name; the one loaded before is dropped. Progress comes as `Status`.
+    /// Loads a model by name; the one loaded before is unloaded. Progress comes as `Status`.
     LoadModel { name: String },
-    /// Drops the loaded model from memory.
+    /// Removes the loaded model from memory.
     UnloadModel,
     /// Replaces the settings.
     UpdateSettings { settings: Settings },
     /// The status now (the same as the `Status` event).
     GetStatus,
-    /// What a report of a problem needs, as one text without secrets and texts of conversations.
-    /// Answers [`Reply::Diagnostics`].
+    /// The facts that a bug report needs, as one text without secrets and without texts of
+    /// conversations. Answers [`Reply::Diagnostics`].
     GetDiagnostics,
-    /// What the prompt cache keeps.
+    /// The content of the saved-context page. Answers [`Reply::Cache`].
     GetCache,
-    /// Removes all of it but what is named or pinned.
+    /// Deletes all saved context except that of pinned conversations and starting points.
     ClearCache,
-    /// Keeps what is kept of a conversation whatever the budgets say, or no longer.
+    /// Pins a conversation, so that its saved context is never evicted, or unpins it.
     PinConversation { id: String, is_pinned: bool },
-    /// Removes what is kept of a conversation and of no other; its messages stay.
+    /// Deletes the saved context that only this conversation uses; its messages stay.
     PurgeConversation { id: String },
-    /// Keeps what the model has read of a conversation under a name, to begin other conversations
-    /// with. Answers [`Reply::Named`].
+    /// Saves the context of a conversation as a starting point for other conversations. Answers
+    /// [`Reply::Named`].
     SaveNamedCache { conversation_id: String, name: String },
-    /// Gives a named prompt cache another name.
+    /// Renames a starting point.
     RenameNamedCache { id: String, name: String },
-    /// Forgets a named prompt cache; `RestoreNamedCache` brings it back until the app is closed.
+    /// Deletes a starting point; `RestoreNamedCache` brings it back until the app is closed.
     DeleteNamedCache { id: String },
     /// Undoes `DeleteNamedCache`.
     RestoreNamedCache { id: String },
-    /// A conversation that begins with a named prompt cache. Answers [`Reply::Conversation`].
+    /// A conversation that begins with a starting point. Answers [`Reply::Conversation`].
     NewConversationFrom { named_id: String },
-    /// Imports the file of a preview under a name, perhaps recomputing sample positions of it
-    /// first. Answers [`Reply::Named`].
+    /// Imports the file of a preview as a starting point. `check` first computes sample positions
+    /// again and compares them. Answers [`Reply::Named`].
     ConfirmImport { token: String, name: String, check: bool },
-    /// Forgets a preview and its file.
+    /// Discards a preview and Cairn's copy of its file.
     CancelImport { token: String },
 }
 
@@ -125,23 +126,23 @@ pub enum Reply {
     },
 }
 
-/// The answer to a [`Command`] that failed: one clear sentence, and a code where the interface acts
-/// on it.
+/// The answer to a [`Command`] that failed: a code, and one sentence to show.
 #[derive(Debug, Clone, Serialize, Deserialize, TS)]
 pub struct Failure {
     pub code: FailureCode,
     pub message: String,
 }
 
-/// Why a command failed, as far as the interface behaves differently.
+/// Why a command failed, as far as the interface reacts to it in different ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureCode {
     /// No model is loaded and none can be: the interface shows the model chooser.
     NoModel,
-    /// The thing named does not exist (any more).
+    /// The conversation, message, model or starting point does not exist, or no longer.
     NotFound,
-    /// The request itself is wrong (empty title, empty message, already answering).
+    /// The request itself is invalid: an empty title, an empty message, a second question while
+    /// the first is being answered.
     Invalid,
     /// The data folder cannot be written or is full.
     Storage,
@@ -149,11 +150,11 @@ pub enum FailureCode {
     Engine,
 }
 
-/// What the interface is told without asking.
+/// A change that the interface is told of without having asked.
 #[derive(Debug, Clone, Serialize, Deserialize, TS)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum Event {
-    /// A conversation was made, renamed, restored or has a new message.
+    /// A conversation was created, renamed or restored, or it has a new message.
     Conversation {
         conversation: Conversation,
     },
@@ -161,7 +162,7 @@ pub enum Event {
     ConversationDeleted {
         id: String,
     },
-    /// A message was saved or has changed as a whole: replaces what the interface holds.
+    /// A message was saved or has changed as a whole: it replaces the interface's copy.
     Message {
         message: Message,
     },
@@ -193,14 +194,14 @@ pub enum Event {
     Status {
         status: Status,
     },
-    /// Something to tell the person that no command asked for.
+    /// A sentence to show to the user.
     Notice {
         level: NoticeLevel,
         text: String,
     },
-    /// What the prompt cache keeps has changed; at most one a second.
+    /// The saved context has changed; at most one a second.
     CacheChanged,
-    /// The named prompt caches as they are now.
+    /// The current list of starting points.
     NamedCaches {
         named: Vec<NamedCache>,
     },
@@ -228,37 +229,38 @@ pub struct Conversation {
     pub updated_at_ms: i64,
     /// An answer is being written.
     pub is_streaming: bool,
-    /// Only memory holds it.
+    /// It exists only in memory.
     pub is_private: bool,
-    /// What is kept of it; none while nothing is.
+    /// Its saved context; none if nothing of it was ever saved.
     pub cache: Option<ConversationCache>,
-    /// The named prompt cache that it begins with.
+    /// The starting point that it begins with.
     pub prefix: Option<ConversationPrefix>,
 }
 
-/// What is kept of a conversation.
+/// The saved context of a conversation: the beginning of its prompt whose keys and values are in
+/// the prompt cache.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct ConversationCache {
-    pub kept_tokens: u32,
+    pub cached_tokens: u32,
     #[ts(type = "number")]
-    pub kept_bytes: u64,
-    /// Bytes that no other conversation or named prompt cache shares.
+    pub cached_bytes: u64,
+    /// The part of `cached_bytes` that no other conversation or starting point shares.
     #[ts(type = "number")]
     pub own_bytes: u64,
     pub tier: CacheTier,
     pub is_pinned: bool,
-    /// Name of the model that read it.
+    /// Name of the model that computed it.
     pub model: String,
-    /// That model itself: with this one loaded (`Status::model_fingerprint`) what is kept is of
-    /// use.
+    /// Fingerprint of that model. Only while it is loaded (`Status::model_fingerprint`) the
+    /// conversation can continue from its saved context.
     pub fingerprint: String,
-    /// Nothing of what was read is missing.
+    /// All that the model has read is still saved.
     pub is_whole: bool,
-    /// Titles of other conversations and names of named prompt caches with the same beginning, at
-    /// most 5.
+    /// Titles of other conversations and names of starting points with the same beginning, at most
+    /// 5.
     pub shared_with: Vec<String>,
-    /// What was lost and why, in words.
-    pub lost: Option<String>,
+    /// How many tokens are no longer saved and why, as text.
+    pub loss: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
@@ -268,7 +270,7 @@ pub enum CacheTier {
     Disk,
 }
 
-/// The named prompt cache that a conversation begins with.
+/// The starting point that a conversation begins with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct ConversationPrefix {
     pub name: String,
@@ -278,7 +280,7 @@ pub struct ConversationPrefix {
     pub is_imported: bool,
 }
 
-/// A prompt cache that was saved under a name.
+/// A named prompt cache, which the window calls a starting point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct NamedCache {
     pub id: String,
@@ -287,13 +289,13 @@ pub struct NamedCache {
     pub tokens: u32,
     #[ts(type = "number")]
     pub bytes: u64,
-    /// None: lost, it would be read anew.
+    /// None if a part is no longer saved: it is computed again at the next use.
     pub tier: Option<CacheTier>,
     pub start_text: String,
     pub end_text: String,
-    /// File it was imported from.
+    /// Name of the file it was imported from.
     pub imported_from: Option<String>,
-    /// The model that read it, as in `ConversationCache`.
+    /// Fingerprint of the model that computed it, as in `ConversationCache`.
     pub fingerprint: String,
     #[ts(type = "number")]
     pub created_at_ms: i64,
@@ -301,11 +303,13 @@ pub struct NamedCache {
     pub last_used_at_ms: i64,
     /// Conversations that begin with it.
     pub num_conversations: u32,
-    /// Why no conversation can begin with it: something was lost that cannot be read again.
+    /// Why no conversation can begin with it: a part is no longer saved, and its tokens are not
+    /// known, so that it cannot be computed again.
     pub problem: Option<String>,
 }
 
-/// A run of kept tokens without a branch.
+/// A row of the stored pieces: chunks of the prompt cache that continue each other without a
+/// branch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct CacheNode {
     pub key: String,
@@ -320,17 +324,17 @@ pub struct CacheNode {
     pub hits: u32,
     #[ts(type = "number")]
     pub last_used_at_ms: i64,
-    /// Decoded, shortened; none where the loaded model is another.
+    /// The beginning of its text; none unless the model that computed it is loaded.
     pub text: Option<String>,
     pub model: String,
     /// Ids of the conversations that end in it.
     pub conversations: Vec<String>,
-    /// Ids of the named prompt caches that end in it.
+    /// Ids of the starting points that end in it.
     pub named: Vec<String>,
     pub is_pinned: bool,
 }
 
-/// Whose words kept tokens are.
+/// The role of the message that the tokens belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheKind {
@@ -339,7 +343,7 @@ pub enum CacheKind {
     Assistant,
 }
 
-/// The cache page.
+/// The content of the saved-context page.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct CacheOverview {
     #[ts(type = "number")]
@@ -351,12 +355,12 @@ pub struct CacheOverview {
     #[ts(type = "number")]
     pub memory_budget_bytes: u64,
     pub num_chunks: u32,
-    /// Prompts looked up since start.
+    /// How many prompts were looked up in the cache since the start.
     pub lookups: u32,
     /// Tokens of those prompts.
     #[ts(type = "number")]
     pub prompt_tokens: u64,
-    /// How many of them were read from cache.
+    /// How many of these tokens came from the cache.
     #[ts(type = "number")]
     pub cached_tokens: u64,
     /// Depth first, runs of chunks without a branch merged, most recently used first among
@@ -364,11 +368,11 @@ pub struct CacheOverview {
     pub nodes: Vec<CacheNode>,
     pub num_hidden_nodes: u32,
     pub named: Vec<NamedCache>,
-    /// Why something could not be written to disk lately.
+    /// Why the newest context could not be saved to disk, if it could not.
     pub problem: Option<String>,
 }
 
-/// What a file holds, shown before it is imported.
+/// The description of a prompt-cache file, shown before it is imported.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct ImportPreview {
     pub token: String,
@@ -388,18 +392,29 @@ pub struct ImportPreview {
     pub created_at_ms: Option<i64>,
     /// Why it cannot be imported, one sentence.
     pub problem: Option<String>,
-    /// What could not be checked.
+    /// What could not be checked, one sentence each.
     pub warnings: Vec<String>,
-    /// Sample positions can be recomputed and compared.
+    /// Whether `ConfirmImport` can compute sample positions again and compare them.
     pub can_check: bool,
 }
 
-/// What is exported.
+/// The saved context that is exported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum CacheSource {
     Conversation { id: String },
     Named { id: String },
+}
+
+/// The mlx-lm version whose layout an exported file has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub enum CacheFileLayout {
+    /// mlx-lm 0.32 and newer.
+    #[serde(rename = "0.32")]
+    V0_32,
+    /// mlx-lm 0.30 and 0.31.
+    #[serde(rename = "0.30")]
+    V0_30,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
@@ -409,7 +424,7 @@ pub enum Role {
     Assistant,
 }
 
-/// Where a message stands.
+/// How far a message has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "snake_case")]
 pub enum MessageStatus {
@@ -417,11 +432,11 @@ pub enum MessageStatus {
     Streaming,
     /// Finished: end of sequence, or the token limit (see `stats.finish_reason`).
     Complete,
-    /// Stopped by the person; the text until then is kept.
+    /// Stopped by the user; it has the text until then.
     Stopped,
-    /// The app died while it was written; the text until the last save is kept.
+    /// The app ended abruptly while it was written; it has the text until the last save.
     Interrupted,
-    /// Failed; `error` says why, the text until then is kept.
+    /// Failed; `error` says why, and it has the text until then.
     Failed,
 }
 
@@ -441,21 +456,22 @@ pub struct Message {
     pub stats: Option<MessageStats>,
 }
 
-/// The figures that stand under an answer.
+/// The figures under an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct MessageStats {
     pub model: String,
     /// "stop" (end of sequence), "length" (token limit), "cancelled".
     pub finish_reason: String,
-    /// The whole prompt, what was read from cache included.
+    /// The whole prompt, `cached_tokens` included.
     pub prompt_tokens: u32,
     pub cached_tokens: u32,
-    /// Why not more was read from cache, in words; none when everything that could be was.
+    /// Why more tokens had to be read again than were new, as text; none if only new ones were
+    /// read.
     pub cache_note: Option<String>,
     pub generation_tokens: u32,
-    /// How long it waited behind other work before its own began.
+    /// How long it waited for other work of the engine before its own began.
     pub queue_ms: f64,
-    /// Newly read prompt tokens a second.
+    /// Prefill speed: newly read prompt tokens a second.
     pub prompt_tps: f64,
     pub generation_tps: f64,
     pub time_to_first_token_ms: f64,
@@ -498,10 +514,10 @@ pub struct Settings {
     /// A fixed seed makes sampled answers repeat; none: a new one every time.
     #[ts(type = "number | null")]
     pub seed: Option<u64>,
-    /// Most bytes of prompt caches kept on disk.
+    /// The limit for saved context on disk.
     #[ts(type = "number")]
     pub cache_budget_bytes: u64,
-    /// Most bytes of prompt caches kept in memory.
+    /// The limit for saved context in memory.
     #[ts(type = "number")]
     pub cache_ram_budget_bytes: u64,
     pub appearance: Appearance,
@@ -551,7 +567,8 @@ pub enum EngineState {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct Status {
     pub engine: EngineState,
-    /// Which model is loaded, whatever it is called; none while none is.
+    /// Fingerprint of the loaded model, which is the same under every name; none if no model is
+    /// loaded.
     pub model_fingerprint: Option<String>,
     /// "cpu" or "gpu".
     pub device: String,
@@ -565,16 +582,15 @@ pub struct Status {
     pub mlx_peak_bytes: u64,
     #[ts(type = "number")]
     pub mlx_cache_bytes: u64,
-    /// What the stored prompt caches hold on disk.
+    /// Size of the saved context on disk.
     #[ts(type = "number")]
     pub cache_disk_bytes: u64,
-    /// What they hold in memory, beside the conversation that ran last.
+    /// Size of the saved context in memory, without the conversation that ran last.
     #[ts(type = "number")]
     pub cache_ram_bytes: u64,
 }
 
-/// One line of the HTTP door's answer (newline-delimited JSON) and one message on the Tauri
-/// channel.
+/// One line of an HTTP answer (newline-delimited JSON), or one message on the Tauri channel.
 #[derive(Debug, Clone, Serialize, Deserialize, TS)]
 #[serde(rename_all = "snake_case")]
 pub enum Frame {

@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cairn_app::Download;
-use cairn_app::wire::{CacheSource, Reply};
+use cairn_app::wire::{CacheFileLayout, CacheSource, Reply};
 use futures_util::{StreamExt, stream};
 use percent_encoding::percent_decode_str;
 use tokio_util::io::ReaderStream;
@@ -26,13 +26,13 @@ pub(crate) async fn export(State(shared): State<Arc<Shared>>, request: Request) 
     if let Err(refusal) = shared.guard.check_token(request.headers()) {
         return refuse(refusal.status(), refusal.sentence());
     }
-    let Some(source) = parse_source(request.uri().query().unwrap_or_default()) else {
+    let Some((source, layout)) = parse_query(request.uri().query().unwrap_or_default()) else {
         return refuse(
             StatusCode::BAD_REQUEST,
-            "The query must name what to export: type=conversation or type=named, and its id.",
+            "The query must name what to export: type=conversation or type=named, and its id; layout=0.32 or layout=0.30 may follow.",
         );
     };
-    match shared.app.download(source).await {
+    match shared.app.download(source, layout).await {
         Ok(download) => send(download),
         Err(failure) => failed(failure),
     }
@@ -97,19 +97,25 @@ fn send(download: Download) -> Response {
     (headers, Body::from_stream(pieces)).into_response()
 }
 
-/// Parses a query such as `type=named&id=…`.
-fn parse_source(query: &str) -> Option<CacheSource> {
+/// Parses a query such as `type=named&id=…`, with `layout=0.30` for mlx-lm 0.30 and 0.31.
+fn parse_query(query: &str) -> Option<(CacheSource, CacheFileLayout)> {
     let value = |name: &str| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         let (_, value) = pairs.find(|(key, _)| *key == name)?;
         Some(percent_decode_str(value).decode_utf8().ok()?.into_owned())
     };
     let id = value("id").filter(|id| !id.is_empty())?;
-    match value("type")?.as_str() {
-        "conversation" => Some(CacheSource::Conversation { id }),
-        "named" => Some(CacheSource::Named { id }),
-        _ => None,
-    }
+    let source = match value("type")?.as_str() {
+        "conversation" => CacheSource::Conversation { id },
+        "named" => CacheSource::Named { id },
+        _ => return None,
+    };
+    let layout = match value("layout").as_deref() {
+        None | Some("0.32") => CacheFileLayout::V0_32,
+        Some("0.30") => CacheFileLayout::V0_30,
+        Some(_) => return None,
+    };
+    Some((source, layout))
 }
 
 /// The uploaded file's name, without folders and control characters.
@@ -128,13 +134,19 @@ mod tests {
 
     #[test]
     fn a_query_names_what_to_export() {
-        fn check(query: &str, expected: Option<CacheSource>) {
-            assert_eq!(parse_source(query), expected, "for {query:?}");
+        use CacheFileLayout::{V0_30, V0_32};
+        fn check(query: &str, expected: Option<(CacheSource, CacheFileLayout)>) {
+            assert_eq!(parse_query(query), expected, "for {query:?}");
         }
-        let named = |id: &str| Some(CacheSource::Named { id: id.to_owned() });
-        check("type=named&id=a", named("a"));
-        check("id=a%2Fb&type=named", named("a/b"));
-        check("type=conversation&id=c&x", Some(CacheSource::Conversation { id: "c".to_owned() }));
+        let named = |id: &str| CacheSource::Named { id: id.to_owned() };
+        check("type=named&id=a", Some((named("a"), V0_32)));
+        check("id=a%2Fb&type=named", Some((named("a/b"), V0_32)));
+        let conversation = CacheSource::Conversation { id: "c".to_owned() };
+        check("type=conversation&id=c&x", Some((conversation, V0_32)));
+        check("type=named&id=a&layout=0.32", Some((named("a"), V0_32)));
+        check("layout=0.30&type=named&id=a", Some((named("a"), V0_30)));
+        check("type=named&id=a&layout=0.31", None);
+        check("type=named&id=a&layout=", None);
         check("", None);
         check("type=named", None);
         check("type=named&id=", None);

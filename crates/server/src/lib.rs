@@ -4,8 +4,9 @@
 //! POST /api/call      one command as JSON; answered with frames, one JSON object a line
 //!                     (application/x-ndjson): a reply or a failure, and for `subscribe` every
 //!                     event after that, until the client disconnects
-//! GET  /api/cache/export?type=conversation|named&id=…
-//!                     its prompt cache as a .safetensors file, or a failure as above
+//! GET  /api/cache/export?type=conversation|named&id=…&layout=0.32|0.30
+//!                     its prompt cache as a .safetensors file for that version of mlx-lm (0.32
+//!                     if none is named), or a failure as above
 //! POST /api/cache/import
 //!                     a prompt-cache file, its name percent-encoded in `x-file-name`; answered
 //!                     with a preview of it as a reply

@@ -1,10 +1,10 @@
-// The page of saved context, the panel and the dialogs as a person with a keyboard meets them.
+// The page of saved context, the panel and the dialogs, used with a keyboard.
 import { fireEvent, render, screen, within } from '@testing-library/svelte';
 import { tick } from 'svelte';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
-import type { Reply } from '../platform/wire';
+import type { CacheFileLayout, Reply } from '../platform/wire';
 import Root from '../Root.svelte';
 import {
   bootstrap,
@@ -160,7 +160,7 @@ test('saving a starting point suggests the title', async () => {
   const field = screen.getByRole<HTMLInputElement>('textbox', { name: 'Name' });
   expect(field.value).toBe('Title a');
   await fireEvent.input(field, { target: { value: 'Notes' } });
-  // Events about the chat leave alone what was typed.
+  // Events about the chat do not change what was typed.
   platform.emit({ type: 'conversation', conversation: conversation('a', { title: 'Changed' }) });
   await tick();
   await fireEvent.click(button('Save'));
@@ -198,7 +198,7 @@ test('deleting all asks first, and Escape takes that back without leaving the pa
   expect(platform.askedTypes()).toContain('clear_cache');
 });
 
-test('a starting point can be renamed, exported, deleted and started from', async () => {
+test('a starting point can be renamed and started from', async () => {
   const { app, platform } = await openPage();
   await fireEvent.click(button('Rename starting point Name x'));
   await tick();
@@ -210,13 +210,38 @@ test('a starting point can be renamed, exported, deleted and started from', asyn
   expect(document.activeElement).toBe(button('Rename starting point Better'));
   expect(platform.asked).toContainEqual({ type: 'rename_named_cache', id: 'x', name: 'Better' });
 
-  await fireEvent.click(button('Export starting point Better'));
-  expect(platform.exported).toEqual([[{ type: 'named', id: 'x' }, 'Better.safetensors']]);
-
   platform.answers.new_conversation_from = { type: 'conversation', conversation: conversation('n'), messages: [] };
   await fireEvent.click(button('Start a chat from Better'));
   await settle();
   expect([app.page, app.chat.selectedId]).toEqual(['chat', 'n']);
+});
+
+test.each<[name: string, isForOlder: boolean, layout: CacheFileLayout]>([
+  ['for the newest mlx-lm, unless', false, '0.32'],
+  ['for an older mlx-lm where', true, '0.30'],
+])('a starting point is exported %s that is checked', async (_, isForOlder, layout) => {
+  const { app, platform } = await openPage();
+  await fireEvent.click(button('Export starting point Name x'));
+  await tick();
+  const dialog = screen.getByRole('dialog', { name: 'Export “Name x”' });
+  expect([app.isCovered, platform.exported]).toEqual([true, []]);
+  const older = within(dialog).getByRole<HTMLInputElement>('checkbox', { name: /^For mlx-lm 0\.31 or older/ });
+  expect(older.checked).toBe(false);
+  if (isForOlder) await fireEvent.click(older);
+  await fireEvent.click(within(dialog).getByRole('button', { name: 'Export' }));
+  await settle();
+  expect(platform.exported).toEqual([[{ type: 'named', id: 'x' }, layout, 'Name x.safetensors']]);
+  expect(app.isCovered).toBe(false);
+});
+
+test('an export can be cancelled', async () => {
+  const { app, platform } = await openPage();
+  await fireEvent.click(button('Export starting point Name x'));
+  await tick();
+  const dialog = screen.getByRole('dialog', { name: 'Export “Name x”' });
+  await fireEvent.click(within(dialog).getByRole('button', { name: 'Cancel' }));
+  await settle();
+  expect([app.isCovered, platform.exported]).toEqual([false, []]);
 });
 
 test('a name that is taken leaves the field as it was typed, and says so under it', async () => {
@@ -277,7 +302,7 @@ test('the panel closes while what has the focus is in it, so that the browser gi
 test('where nothing is saved any more, only unpinning is offered', async () => {
   const { app, platform } = await open();
   app.cache.isPanelOpen = true;
-  const cache = saved({ kept_tokens: 0, kept_bytes: 0, is_whole: false, is_pinned: true });
+  const cache = saved({ cached_tokens: 0, cached_bytes: 0, is_whole: false, is_pinned: true });
   platform.emit({ type: 'conversation', conversation: conversation('a', { cache }) });
   await tick();
   const panel = within(screen.getByRole('dialog', { name: 'Saved context of this chat', hidden: true }));

@@ -1,8 +1,8 @@
-// Saved context: of each chat, of starting points, and the whole of it on its page.
+// Saved context: that of chats, starting points, and the overview on the page.
 import type { ChatStore } from '../chat/chat.svelte';
 import { titleOf } from '../chat/conversations.svelte';
 import { cacheFileName, sentenceOf, type Platform } from '../platform/platform';
-import type { CacheOverview, CacheSource, Command, Event, NamedCache } from '../platform/wire';
+import type { CacheFileLayout, CacheOverview, CacheSource, Command, Event, NamedCache } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 import { deletedMessage } from './saved';
@@ -40,13 +40,15 @@ export class CacheStore {
   /** The page has been opened, and what it shows may be old. */
   isLoading = $state(false);
 
-  /** Panels that hang on buttons. */
+  /** Whether the panels under buttons are open. */
   isPanelOpen = $state(false);
   isMenuOpen = $state(false);
   /** The chat that is being saved as a starting point. */
   savingId = $state<string | null>(null);
   saveProblem = $state<string | null>(null);
   isSaving = $state(false);
+  /** What the export dialog asks about. */
+  exporting = $state.raw<{ source: CacheSource; name: string } | null>(null);
   isStarting = $state(false);
 
   readonly #options: CacheOptions;
@@ -148,7 +150,7 @@ export class CacheStore {
     this.savingId = conversationId;
   }
 
-  /** Makes a starting point of the chat that is being asked about; the dialog says why a name is refused. */
+  /** Saves the chat that the dialog asks about as a starting point; the dialog says why a name is refused. */
   async save(name: string): Promise<void> {
     const id = this.savingId;
     if (id === null || this.isSaving || name.trim() === '') return;
@@ -216,7 +218,7 @@ export class CacheStore {
     if (this.isOpen) this.focus = { id: point.id };
   }
 
-  /** Opens a new chat that begins with a starting point; says whether it worked. */
+  /** Opens a new chat that begins with a starting point; returns whether it worked. */
   async start(id: string): Promise<boolean> {
     if (this.isStarting) return false;
     this.isStarting = true;
@@ -226,14 +228,22 @@ export class CacheStore {
     return isDone;
   }
 
-  /** Writes a prompt cache file. While that takes its time, a message says so. */
-  async export(source: CacheSource, name: string): Promise<void> {
+  /** Opens the dialog about an export. */
+  askForExport(source: CacheSource, name: string): void {
+    this.isPanelOpen = false;
+    this.exporting = { source, name };
+  }
+
+  /** Writes the prompt cache file that the dialog asked about. A message says so until it is written. */
+  async export(layout: CacheFileLayout): Promise<void> {
+    if (!this.exporting) return;
+    const { source, name } = this.exporting;
+    this.exporting = null;
     const { platform, toasts, report } = this.#options;
     const messages = source.type === 'named' ? strings.startingPoints : strings.saved;
-    this.isPanelOpen = false;
     const notice = toasts.show('info', messages.exporting(name), { milliseconds: LASTING_MS });
     try {
-      const isDone = await platform.exportCache(source, cacheFileName(name));
+      const isDone = await platform.exportCache(source, layout, cacheFileName(name));
       if (isDone) toasts.show('info', messages.exported(name));
     } catch (error) {
       report(error);
@@ -242,7 +252,7 @@ export class CacheStore {
     }
   }
 
-  /** Takes in a starting point that a command answered with. */
+  /** Adds or replaces the starting point of a reply. */
   #put(point: NamedCache): void {
     const isKnown = this.#get(point.id) !== undefined;
     const points = this.startingPoints;

@@ -1,4 +1,4 @@
-// What a person does with saved context, and when the page asks again.
+// Actions on saved context, and when the page fetches it again.
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
@@ -103,7 +103,7 @@ test('an overview that cannot be loaded says why, and the starting points stay',
 
 test.each<[name: string, failure: CallError | null, isPinned: boolean]>([
   ['a pin is shown at once', null, true],
-  ['a pin that did not hold is taken back', new CallError('storage', 'No.'), false],
+  ['a pin that was refused is removed again', new CallError('storage', 'No.'), false],
 ])('%s', async (_, failure, isPinned) => {
   const { app, cache, platform } = await start();
   if (failure) platform.answers.pin_conversation = failure;
@@ -124,13 +124,13 @@ test('deleting the saved context of a chat leaves the chat', async () => {
 
 test('what is still saved after deleting is shown, whenever it is told', async () => {
   const { app, cache, platform } = await start();
-  const left = saved({ kept_tokens: 24, own_bytes: 0 });
+  const remaining = saved({ cached_tokens: 24, own_bytes: 0 });
   platform.answers.purge_conversation = () => {
-    platform.emit({ type: 'conversation', conversation: conversation('a', { cache: left }) });
+    platform.emit({ type: 'conversation', conversation: conversation('a', { cache: remaining }) });
     return { type: 'done' };
   };
   await cache.deleteSaved('a');
-  expect(app.chat.list.get('a')?.cache).toEqual(left);
+  expect(app.chat.list.get('a')?.cache).toEqual(remaining);
 });
 
 test('what could not be deleted is still shown as saved', async () => {
@@ -218,22 +218,24 @@ test.each<[name: string, answer: boolean | Error, toasts: string[]]>([
 ])('an export %s', async (_, answer, expected) => {
   const { cache, platform, toasts } = await start();
   platform.exportAnswer = answer;
-  const exporting = cache.export({ type: 'named', id: 'x' }, 'A/B: notes?');
+  cache.askForExport({ type: 'named', id: 'x' }, 'A/B: notes?');
+  const exporting = cache.export('0.32');
   expect(toasts()).toEqual(['Exporting “A/B: notes?”…']);
   await exporting;
-  expect(platform.exported).toEqual([[{ type: 'named', id: 'x' }, 'A B notes.safetensors']]);
+  expect(platform.exported).toEqual([[{ type: 'named', id: 'x' }, '0.32', 'A B notes.safetensors']]);
   expect(toasts()).toEqual(expected);
 });
 
 test('an export of a chat says that it is its saved context', async () => {
   const { cache, toasts } = await start();
-  const exporting = cache.export({ type: 'conversation', id: 'a' }, 'Title a');
+  cache.askForExport({ type: 'conversation', id: 'a' }, 'Title a');
+  const exporting = cache.export('0.32');
   expect(toasts()).toEqual(['Exporting the saved context of “Title a”…']);
   await exporting;
   expect(toasts()).toEqual(['Exported the saved context of “Title a”.']);
 });
 
-test('a chat from a starting point is opened in place of the page, with the draft in it', async () => {
+test('a chat from a starting point is opened instead of the page, with the draft in it', async () => {
   const { app, platform } = await start();
   app.newChat();
   app.chat.draft = 'Hello';

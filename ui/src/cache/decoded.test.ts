@@ -18,7 +18,7 @@ test.each<[text: string, words: string]>([
   ['Look<|image_pad|><|image_pad|> at it', 'Look · at it'],
   ['<|im_end|>\n', '<|im_end|>'],
   ['start|>user\nWhy?<|im_e', 'Why?'],
-  // What only looks alike is somebody's text.
+  // Text that only looks like a special token.
   ['<|im_end|>user guides', 'user guides'],
   ['<|im_start|>users', 'users'],
   ['a <s>b in HTML, x <| y |> z, a<b, [1]', 'a <s>b in HTML, x <| y |> z, a<b, [1]'],

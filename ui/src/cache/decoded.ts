@@ -1,8 +1,8 @@
-// Decoded tokens as a person reads them: the special tokens that open and close turns are marked apart from the words.
+// Decoded tokens as text to show: special tokens, which open and close turns, become parts of their own.
 import { strings } from '../text';
 
 export interface TextPart {
-  /** As it was decoded. All of them make the whole text. */
+  /** The decoded text of this part. Joined, the parts are the whole text. */
   raw: string;
   /** What is shown: for special tokens the speaker of the turn that they open, or a dot; empty where they begin or end the text. */
   words: string;
@@ -10,7 +10,7 @@ export interface TextPart {
 }
 
 const { speakers } = strings.content;
-/** The roles that chat templates write, and who speaks then. */
+/** The roles that chat templates write, and their speakers. */
 const SPEAKERS: Record<string, string> = {
   system: speakers.system,
   developer: speakers.system,
@@ -21,20 +21,20 @@ const SPEAKERS: Record<string, string> = {
 };
 const roles = Object.keys(SPEAKERS).join('|');
 const token = [
-  // The chat templates of Qwen, Llama 3, gpt-oss and Gemma write a role right behind the token that opens a turn.
+  // The chat templates of Qwen, Llama 3, gpt-oss and Gemma write a role directly after the token that opens a turn.
   String.raw`(?:<\|(?:im_start|start_header_id|start)\|>|<start_of_turn>)(?:${roles})\b`,
   String.raw`<\|[^<>|\s]{1,64}\|>`,
-  // DeepSeek's bars are wide ones.
+  // DeepSeek writes wide bars.
   String.raw`<｜[^<>｜\n]{1,64}｜>`,
-  // Elsewhere it strikes out words in HTML.
+  // `<s>` only counts at the beginning: elsewhere it is HTML's tag for struck-out text.
   String.raw`^<s>|</s>`,
   String.raw`<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>`,
   String.raw`\[/?INST\]|<</?SYS>>`,
-  // Texts are cut to so many characters, inside a token as well.
+  // Excerpts are cut to a number of characters, which may be inside a token.
   String.raw`^\w{0,64}\|>(?:(?:${roles})\b)?|<\|\w{0,64}\|?$`,
 ].join('|');
 
-/** A text, cut where special tokens begin and end; neighbours are one part, with the space between them. */
+/** Splits a text into special tokens and other text. Neighbouring special tokens, and the space between them, are one part. */
 export function textParts(text: string): TextPart[] {
   const parts: TextPart[] = [];
   const add = (from: number, to: number, isToken: boolean) => {
@@ -54,7 +54,7 @@ export function textParts(text: string): TextPart[] {
   return parts;
 }
 
-/** A text from the first message of a person on, where it has one: most conversations begin alike before it. */
+/** A text from the first user message on, if it has one: before it most conversations are alike. */
 export function fromFirstMessage(text: string): string {
   const parts = textParts(text);
   const index = parts.findIndex(({ words, isToken }) => isToken && words === SPEAKERS.user);
@@ -64,7 +64,7 @@ export function fromFirstMessage(text: string): string {
     .join('');
 }
 
-/** The words of a text on one line, for where nothing can be dimmed. */
+/** The words of a text on one line, for labels, which cannot dim parts of it. */
 export function plainWords(text: string): string {
   const words = textParts(text).map(({ words }) => words);
   return words.filter(Boolean).join(' ');

@@ -4,7 +4,7 @@ import type { ImportPreview, NamedCache } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 
-/** `reading`: the file is being transferred; `refused`: that failed; `preview`: the person decides; `importing`: it is being written. */
+/** `reading`: the file is being transferred; `refused`: that failed; `preview`: the user decides; `importing`: it is being written. */
 export type ImportStep = 'reading' | 'refused' | 'preview' | 'importing';
 
 export interface ImportStoreOptions {
@@ -23,11 +23,11 @@ export class ImportStore {
   isChecking = $state(false);
   /** Why it could not be imported. */
   problem = $state<string | null>(null);
-  /** Files are held over the window. */
+  /** Files are being dragged over the window. */
   isOver = $state(false);
   /** A file is being chosen or read. */
   isBusy = $state(false);
-  /** The dialog was closed while the file was being imported, which goes on. */
+  /** The dialog was closed while the file was being imported; the import continues. */
   isHidden = $state(false);
 
   /** Whether the dialog is shown. */
@@ -60,7 +60,7 @@ export class ImportStore {
   async dropped(preview: Promise<ImportPreview>): Promise<void> {
     this.isOver = false;
     if (this.#isFree()) return this.#take(() => preview);
-    // Only one import is decided on at a time; this one is dropped.
+    // There is one import at a time, so this one is discarded.
     const refused = await preview.catch(() => null);
     if (refused) this.#forget(refused);
   }
@@ -82,14 +82,14 @@ export class ImportStore {
       this.step = 'preview';
       this.problem = sentenceOf(error);
       if (!this.isHidden) return;
-      // A dialog over what the person does by now would take their keys.
+      // A dialog that opens now would take the keys of whatever the user is doing.
       this.#options.toasts.show('error', strings.imports.failed(name, this.problem), {
         action: { label: strings.imports.show, run: () => (this.isHidden = false) },
       });
     }
   }
 
-  /** Drops the file, also while it is being transferred. An import that has begun goes on. */
+  /** Discards the file, also while it is being transferred. An import that has begun continues. */
   cancel(): void {
     // The dialog also reports that it was closed by the store.
     if (!this.isOpen) return;
@@ -100,7 +100,7 @@ export class ImportStore {
     this.#end();
   }
 
-  /** Whether another file can be taken. Where not, the dialog of the one that is under way is shown again. */
+  /** Whether another file can be taken. If not, the dialog of the current one is shown again. */
   #isFree(): boolean {
     this.isHidden = false;
     return !this.isBusy && this.step === null;
@@ -124,7 +124,7 @@ export class ImportStore {
       this.problem = sentenceOf(error);
       this.step = 'refused';
     } finally {
-      // After a cancellation another file may already be under way.
+      // After a cancellation another file may already be being read.
       if (!signal.aborted) this.isBusy = false;
     }
   }
@@ -143,7 +143,7 @@ export class ImportStore {
   }
 
   #forget(preview: ImportPreview): void {
-    // The core forgets by itself as well, only later.
+    // If this fails, the core discards the preview later.
     this.#options.platform.call({ type: 'cancel_import', token: preview.token }).catch(() => undefined);
   }
 }

@@ -117,14 +117,14 @@ test('closing the dialog while a file is read stops it and leaves room for anoth
 
   platform.importAnswer = preview({ token: 'second' });
   await imports.drop(file);
-  // What the first one held, where it could not be stopped, comes too late.
+  // The preview of the first one, which could not be stopped, comes too late.
   found.open(preview());
   await dropping;
   expect([imports.step, imports.preview?.token]).toEqual(['preview', 'second']);
   expect(platform.asked).toEqual([{ type: 'cancel_import', token: 'token' }]);
 });
 
-/** An import whose dialog was closed while it went on; `ends` says how it ends. */
+/** An import whose dialog was closed while it was running; `ends` says how it ends. */
 async function hide() {
   const started = await start();
   const { imports, platform } = started;

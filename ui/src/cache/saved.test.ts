@@ -17,7 +17,7 @@ import {
 } from './saved';
 
 const LOADED = { name: 'owner/model', fingerprint: 'f' };
-const EMPTY = { kept_tokens: 0, kept_bytes: 0, is_whole: false };
+const EMPTY = { cached_tokens: 0, cached_bytes: 0, is_whole: false };
 
 interface Case {
   change: Parameters<typeof saved>[0];
@@ -42,7 +42,7 @@ test.each<[name: string, expected: Case]>([
   [
     'one token, pinned',
     {
-      change: { kept_tokens: 1, kept_bytes: 46_080, is_pinned: true },
+      change: { cached_tokens: 1, cached_bytes: 46_080, is_pinned: true },
       loaded: LOADED,
       state: 'saved',
       summary: 'Saved: 1 token, 46 kB, pinned',

@@ -1,4 +1,4 @@
-// What is saved of chats and starting points, and what follows from it for the model that is loaded.
+// The saved context of chats and starting points in words, for the model that is loaded.
 import type { CacheOverview, ConversationCache, ImportPreview, NamedCache } from '../platform/wire';
 import { shortModelName } from '../status/engine';
 import type { LoadedModel } from '../status/status.svelte';
@@ -7,13 +7,13 @@ import { strings } from '../text';
 /** How much of a chat the loaded model need not read again. */
 export type SavedState = 'saved' | 'partly' | 'none';
 
-/** While no model is loaded, the one that read the chat is expected to be. */
+/** Whether the loaded model can use saved context. While no model is loaded, the right one is assumed. */
 function fits(cache: ConversationCache, loaded: LoadedModel | null): boolean {
   return loaded === null || cache.fingerprint === loaded.fingerprint;
 }
 
 export function savedState(cache: ConversationCache | null, loaded: LoadedModel | null): SavedState {
-  if (!cache || cache.kept_tokens === 0 || !fits(cache, loaded)) return 'none';
+  if (!cache || cache.cached_tokens === 0 || !fits(cache, loaded)) return 'none';
   return cache.is_whole ? 'saved' : 'partly';
 }
 
@@ -26,8 +26,9 @@ export function savedSummary(cache: ConversationCache | null, loaded: LoadedMode
 }
 
 function savedAmount(cache: ConversationCache, loaded: LoadedModel | null, state: string): string {
-  if (cache.kept_tokens === 0) return state;
-  if (loaded === null || fits(cache, loaded)) return strings.saved.amount(state, cache.kept_tokens, cache.kept_bytes);
+  if (cache.cached_tokens === 0) return state;
+  if (loaded === null || fits(cache, loaded))
+    return strings.saved.amount(state, cache.cached_tokens, cache.cached_bytes);
   const model = shortModelName(cache.model);
   if (cache.model === loaded.name) return strings.saved.forOtherVersion(model);
   return strings.saved.forOtherModel(shortModelName(loaded.name), model);
@@ -39,7 +40,7 @@ export interface Outlook {
   reason: string | null;
 }
 
-/** `estimateMs`: how long the loaded model will read again, where that is known. */
+/** `estimateMs`: how long the loaded model will read again; null if unknown. */
 export function outlook(cache: ConversationCache, loaded: LoadedModel | null, estimateMs: number | null): Outlook {
   const { saved } = strings;
   const state = savedState(cache, loaded);
@@ -52,9 +53,9 @@ export function outlook(cache: ConversationCache, loaded: LoadedModel | null, es
 }
 
 function whyNone(cache: ConversationCache, loaded: LoadedModel | null): string | null {
-  if (cache.kept_tokens === 0 || loaded === null) return null;
+  if (cache.cached_tokens === 0 || loaded === null) return null;
   const model = shortModelName(cache.model);
-  // The same name for other weights: there is no model to load instead.
+  // The same name with other weights: there is no model to load instead.
   if (cache.model === loaded.name) return strings.saved.modelChanged(model);
   return strings.saved.loadToContinue(shortModelName(loaded.name), model);
 }
@@ -66,7 +67,7 @@ export function deleteQuestion(cache: ConversationCache): string {
 
 /** What deleting has done. `before`: what was saved until then. */
 export function deletedMessage(title: string, before: ConversationCache): string {
-  const isShared = before.kept_bytes > before.own_bytes;
+  const isShared = before.cached_bytes > before.own_bytes;
   return isShared ? strings.saved.deletedShared(title) : strings.saved.deleted(title);
 }
 
@@ -95,7 +96,7 @@ function isForOther(point: NamedCache, loaded: LoadedModel | null): boolean {
   return point.fingerprint !== loaded?.fingerprint;
 }
 
-/** How much of a limit is used. What is pinned, a starting point or in use stays beyond it. */
+/** How much of a limit is used. Pinned chats, starting points and what is in use may exceed it. */
 export function storageUsage(bytes: number, limit: number): string {
   return bytes > limit ? strings.saved.usageOver(bytes, limit) : strings.saved.usage(bytes, limit);
 }
@@ -106,13 +107,13 @@ export function hitRate({ prompt_tokens, cached_tokens }: CacheOverview): string
   return strings.saved.hitRate(cached_tokens / prompt_tokens, cached_tokens, prompt_tokens);
 }
 
-/** The facts about a file that is about to be imported, as rows of a table: those that are known. */
+/** The facts about a file that is about to be imported, as rows of a table; unknown ones are left out. */
 export function previewRows(preview: ImportPreview): [name: string, value: string][] {
   const { imports } = strings;
   const rows: [string, string][] = [[imports.file, preview.file_name]];
   if (preview.title) rows.push([imports.fileTitle, preview.title]);
   if (preview.model) rows.push([imports.model, preview.model]);
-  // A file that could not be read contains none.
+  // The number is 0 for a file that could not be read.
   if (preview.tokens > 0) {
     const contains = preview.kind === 'conversation' ? imports.aChat : imports.aBeginning;
     rows.push([imports.contains, contains], [imports.length, strings.common.tokens(preview.tokens)]);

@@ -1,4 +1,4 @@
-// The tree of stored pieces as rows: which are shown, how deep they are, where the arrow keys lead.
+// The tree of stored pieces as rows: which are shown, how deep they are, and where the arrow keys go.
 import type { CacheNode } from '../platform/wire';
 
 export interface TreeRow {
@@ -29,7 +29,7 @@ export function treeRows(nodes: CacheNode[], folded: ReadonlySet<string>): TreeR
   return [...shown.values()];
 }
 
-/** Owns what is folded, open and in the tab order; all of it by key, so that it outlives a refresh. */
+/** Owns which rows are folded, open and in the tab order; by key, so that a refresh does not change it. */
 export class TreeState {
   nodes = $state.raw<CacheNode[]>([]);
   #folded = $state.raw<ReadonlySet<string>>(new Set());
@@ -59,7 +59,7 @@ export class TreeState {
     this.openKey = this.openKey === key ? null : key;
   }
 
-  /** Does what a key means in a tree; says whether it meant anything. */
+  /** Handles a key as trees do; returns whether it did anything. */
   press(key: string): boolean {
     const index = this.rows.findIndex(({ node }) => node.key === this.activeKey);
     const row = this.rows[index];

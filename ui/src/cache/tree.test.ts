@@ -1,4 +1,4 @@
-// The tree as rows, and where its keys lead.
+// The tree as rows, and where its keys go.
 import { expect, test } from 'vitest';
 import { node } from '../testing/fake';
 import { treeRows, TreeState } from './tree.svelte';

@@ -1,4 +1,4 @@
-// What a person does with conversations: choose, write, stop, rename, delete and take back.
+// Actions on conversations: choose, write, stop, rename, delete and undo.
 import type { Platform } from '../platform/platform';
 import type { Command, Conversation, Event, Message, Reply } from '../platform/wire';
 import { strings } from '../text';
@@ -26,9 +26,9 @@ export class ChatStore {
   isSending = $state(false);
   isPromptOpen = $state(false);
   renamingId = $state<string | null>(null);
-  /** Counts the wishes to type: the composer takes the focus when it grows. */
+  /** Counts requests to focus the composer, which takes the focus each time. */
   numFocusRequests = $state(0);
-  /** Read out when an answer is finished. */
+  /** Text for screen readers when an answer is finished. */
   announcement = $state('');
 
   #threads = $state.raw(new Map<string, Thread>());
@@ -50,7 +50,7 @@ export class ChatStore {
     this.#drafts[this.selectedId ?? NEW] = text;
   }
 
-  /** Takes the list as it is now; on the first call also returns to the conversation that was open last. */
+  /** Replaces the list; the first call also opens the conversation that was open last. */
   start(conversations: Conversation[], isFirst: boolean): void {
     this.list.replace(conversations);
     if (!isFirst) return this.#catchUp();
@@ -58,7 +58,7 @@ export class ChatStore {
     this.select(this.list.get(wanted) ? wanted : null);
   }
 
-  /** After a time without events: what is on screen is asked for again, other threads when they are opened. */
+  /** After a reconnect: fetches the visible thread again now, and other threads when they are opened. */
   #catchUp(): void {
     const thread = this.list.get(this.selectedId) && this.thread;
     this.#threads = new Map(thread && this.selectedId !== null ? [[this.selectedId, thread]] : []);
@@ -66,13 +66,13 @@ export class ChatStore {
     else this.select(null);
   }
 
-  /** An empty page, ready to type on. */
+  /** Shows the empty page and focuses the composer. */
   newChat(): void {
     this.select(null);
     this.numFocusRequests++;
   }
 
-  /** Opens a new chat that only memory holds. */
+  /** Opens a new chat that exists only in memory. */
   async newPrivateChat(): Promise<void> {
     try {
       await this.#create({ type: 'new_private_conversation' });
@@ -82,7 +82,7 @@ export class ChatStore {
     }
   }
 
-  /** Opens a new chat that begins with a starting point; says whether it worked. */
+  /** Opens a new chat that begins with a starting point; returns whether it worked. */
   async startFrom(named_id: string): Promise<boolean> {
     try {
       await this.#create({ type: 'new_conversation_from', named_id });
@@ -115,7 +115,7 @@ export class ChatStore {
     }
   }
 
-  /** Sends the draft. What was typed comes back when it could not be sent. */
+  /** Sends the draft, and restores it if it could not be sent. */
   async send(): Promise<void> {
     let key = this.selectedId ?? NEW;
     const text = this.draft;
@@ -200,7 +200,7 @@ export class ChatStore {
     return conversation.id;
   }
 
-  /** Runs a command about a conversation and takes in its answer; says whether it worked. */
+  /** Runs a command about a conversation and applies its reply; returns whether it worked. */
   async #run(command: Command, id: string, onDone?: () => void): Promise<boolean> {
     try {
       this.#absorb(await this.#options.platform.call(command), id);

@@ -1,4 +1,4 @@
-// What happens to conversations when a person acts and the core answers.
+// What commands, replies and events do to the conversations.
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
@@ -259,7 +259,7 @@ test('after a lost connection the state and the open conversation are asked for 
   expect(chat.draft).toBe('unsent');
 });
 
-test('a conversation that vanished while the connection was lost is left', async () => {
+test('a conversation that was deleted while the connection was lost is no longer selected', async () => {
   const { chat, platform } = await start();
   platform.answers.bootstrap = bootstrap({ conversations: [conversation('z')] });
   platform.connect('open');

@@ -6,17 +6,17 @@ export function titleOf(conversation: Pick<Conversation, 'title'>): string {
   return conversation.title.trim() || strings.chats.untitled;
 }
 
-/** Owns the rows of the list. While held, known rows keep their order, so that nothing moves under the pointer. */
+/** Owns the rows of the list. While `hold` is in effect, known rows keep their order, so that nothing moves under the pointer. */
 export class ConversationList {
   #rows = $state.raw<Conversation[]>([]);
-  #heldOrder = $state.raw<string[] | null>(null);
+  #fixedOrder = $state.raw<string[] | null>(null);
 
   readonly items = $derived.by(() => {
     const sorted = this.#rows.toSorted((a, b) => b.updated_at_ms - a.updated_at_ms || (a.id < b.id ? 1 : -1));
-    const order = this.#heldOrder;
+    const order = this.#fixedOrder;
     if (!order) return sorted;
-    const place = new Map(order.map((id, index) => [id, index]));
-    return sorted.toSorted((a, b) => (place.get(a.id) ?? -1) - (place.get(b.id) ?? -1));
+    const position = new Map(order.map((id, index) => [id, index]));
+    return sorted.toSorted((a, b) => (position.get(a.id) ?? -1) - (position.get(b.id) ?? -1));
   });
 
   replace(conversations: Conversation[]): void {
@@ -44,10 +44,10 @@ export class ConversationList {
   }
 
   hold(): void {
-    this.#heldOrder ??= this.items.map((row) => row.id);
+    this.#fixedOrder ??= this.items.map((row) => row.id);
   }
 
   release(): void {
-    this.#heldOrder = null;
+    this.#fixedOrder = null;
   }
 }

@@ -26,7 +26,7 @@ test('what saved context saved is what it would have taken to read', () => {
 
 test('what will be read again is what the chat has beyond its saved context', () => {
   expect(rereadMilliseconds(null, [paste, next], MODEL)).toBe(56_250);
-  expect(rereadMilliseconds(saved({ kept_tokens: 4100 }), [paste, next], MODEL)).toBe(5000);
-  expect(rereadMilliseconds(saved({ kept_tokens: 4500 }), [paste, next], MODEL)).toBeNull();
+  expect(rereadMilliseconds(saved({ cached_tokens: 4100 }), [paste, next], MODEL)).toBe(5000);
+  expect(rereadMilliseconds(saved({ cached_tokens: 4500 }), [paste, next], MODEL)).toBeNull();
   expect(rereadMilliseconds(null, [], MODEL)).toBeNull();
 });

@@ -1,12 +1,12 @@
 // How long reading takes or would have taken, estimated from what was measured in the same chat.
 import type { ConversationCache, Message, MessageStats } from '../platform/wire';
 
-/** With fewer newly read tokens, what was measured is the start of an answer rather than the reading. */
+/** With fewer newly read tokens the measured time is mostly overhead. */
 const LEAST_TOKENS = 512;
-/** Less is not worth a word. */
+/** Less is not mentioned. */
 const LEAST_SAVED_MS = 1000;
 
-/** Tokens that a model reads in a second, from the longest reading in these messages; null where none was long enough. */
+/** Tokens that a model reads in a second, from the longest reading in these messages; null if none was long enough. */
 export function readingRate(messages: Message[], model: string): number | null {
   let longest: MessageStats | null = null;
   for (const { stats } of messages) {
@@ -34,6 +34,6 @@ export function rereadMilliseconds(cache: ConversationCache | null, messages: Me
   const rate = readingRate(messages, model);
   const last = messages.findLast(({ stats }) => stats !== null)?.stats;
   if (rate === null || !last) return null;
-  const missing = last.prompt_tokens + last.generation_tokens - (cache?.kept_tokens ?? 0);
+  const missing = last.prompt_tokens + last.generation_tokens - (cache?.cached_tokens ?? 0);
   return missing > 0 ? (missing / rate) * 1000 : null;
 }

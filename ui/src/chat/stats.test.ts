@@ -85,7 +85,7 @@ test('all figures', () => {
 
 test('an answer that waited says so', () => {
   const rows = Object.fromEntries(statsRows(stats({ time_to_first_token_ms: 4210, queue_ms: 3900 })));
-  expect(rows['First token']).toBe('after 4.2 s, 3.9 s of it behind other answers');
+  expect(rows['First token']).toBe('after 4.2 s, 3.9 s of it waiting for other answers');
 });
 
 test('progress', () => {

@@ -4,7 +4,7 @@ import { strings } from '../text';
 import { newlyRead, savedMilliseconds } from './estimates';
 import type { Prefill } from './thread.svelte';
 
-/** With fewer, the first answer of a chat only shares its template or a short system prompt with other chats. */
+/** A first answer with fewer cached tokens only shares its template or a short system prompt with other chats. */
 const LEAST_CONTINUED_TOKENS = 256;
 
 /** `continued`: saved context was used. `reread`: some of it could not be. `read`: there was none to use. */
@@ -15,7 +15,7 @@ export interface StatusLine {
   detail: string;
 }
 
-/** What a person wants to know of an answer at a glance. `hasStartingPoint`: its chat begins with one. */
+/** The most important fact about an answer. `hasStartingPoint`: its chat begins with one. */
 export function statusLine(
   message: Message & { stats: MessageStats },
   messages: Message[],
@@ -35,7 +35,7 @@ export function statusLine(
   };
 }
 
-/** The engine's note, which stored answers keep as “re-read 285 tokens: the system prompt changed at token 12”. */
+/** The parts of the engine's note, which is stored as “re-read 285 tokens: the system prompt changed at token 12”. */
 function rereadWords(note: string): string {
   const found = /^re-read ([\d,]+) tokens: (.+)$/s.exec(note.trim());
   if (!found) return note.trim();
@@ -43,7 +43,7 @@ function rereadWords(note: string): string {
   return strings.stats.readAgain(count, reason.replace(/ at token [\d,]+\.?$/, ''));
 }
 
-/** Everything there is to know about an answer, as rows of a table. */
+/** All figures of an answer, as rows of a table. */
 export function statsRows(stats: MessageStats): [name: string, value: string][] {
   const words = strings.stats;
   const rows: [string, string][] = [
@@ -66,7 +66,7 @@ export function statsRows(stats: MessageStats): [name: string, value: string][] 
 }
 
 function firstTokenWords({ time_to_first_token_ms, queue_ms }: MessageStats): string {
-  // Less is the way through the queue, not a wait that anyone noticed.
+  // Less than this nobody notices as waiting.
   if (queue_ms < 100) return strings.stats.firstTokenAfter(time_to_first_token_ms);
   return strings.stats.firstTokenAfterWait(time_to_first_token_ms, queue_ms);
 }
@@ -78,7 +78,7 @@ export function prefillWords({
   return strings.reading.progress(processed_tokens, total_tokens);
 }
 
-/** How an answer ended when it did not end by itself, and what can be done (`isLast`: it can be regenerated). */
+/** How an answer ended before its end, and what can be done (`isLast`: it can be regenerated). */
 export function endingWords(message: Message, isLast: boolean): string | null {
   const { endings } = strings;
   const withAdvice = (ending: string, advice: string) => (isLast ? `${ending} ${advice}` : ending);

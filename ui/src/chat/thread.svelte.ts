@@ -1,4 +1,4 @@
-// The messages of one chat, equal to the core's also while an answer is being written.
+// The messages of one chat, kept equal to the core's while an answer is being written.
 import type { Event, Message } from '../platform/wire';
 
 /** Events that belong to one conversation. */
@@ -10,7 +10,7 @@ export interface ThreadOptions {
   /** Asks the core for the messages. */
   fetch: () => Promise<Message[]>;
   onFinished?: (message: Message) => void;
-  /** Runs a function before the next picture is drawn. */
+  /** Runs a function before the next frame is drawn. */
   nextFrame?: (run: () => void) => void;
 }
 
@@ -22,18 +22,18 @@ const REFETCH_WAIT_MS = 500;
  * Owns the messages of one conversation.
  *
  * - Text is appended at most once a frame.
- * - Events that come while the messages are asked for are held back and replayed over the answer; since they are a suffix of one
+ * - Events that arrive while the messages are being fetched are queued and applied after the reply; since they are a suffix of one
  *   ordered stream and text already there is skipped, the result is the same whichever overtook the other.
  */
 export class Thread {
   messages = $state<Message[]>([]);
   prefill = $state.raw<Prefill | null>(null);
   isLoaded = $state(false);
-  /** Why the messages could not be had. */
+  /** Why the messages could not be fetched. */
   problem = $state<unknown>(null);
   /** The index of the first message on screen. */
   first = $state(0);
-  /** How far from the top it was last scrolled; null when it stood at the end. */
+  /** The last scroll position from the top; null if it was at the end. */
   scrollTop: number | null = null;
 
   readonly shown = $derived(this.messages.slice(Math.min(this.first, this.messages.length)));
@@ -41,9 +41,9 @@ export class Thread {
   readonly isStreaming = $derived(this.last?.status === 'streaming');
 
   readonly #options: ThreadOptions;
-  /** Text that has come but is not drawn yet. */
+  /** Text that has arrived but is not drawn yet. */
   #pending = new Map<string, string>();
-  #held: ThreadEvent[] | null = null;
+  #queued: ThreadEvent[] | null = null;
   #retry: ReturnType<typeof setTimeout> | undefined;
 
   constructor(options: ThreadOptions) {
@@ -52,10 +52,10 @@ export class Thread {
 
   /** Asks for all messages; a second call while one is under way does nothing. */
   async refetch(): Promise<void> {
-    if (this.#held) return;
+    if (this.#queued) return;
     clearTimeout(this.#retry);
     this.#retry = undefined;
-    this.#held = [];
+    this.#queued = [];
     try {
       const messages = await this.#options.fetch();
       this.#pending.clear();
@@ -67,18 +67,18 @@ export class Thread {
     } catch (error) {
       this.problem = error;
     } finally {
-      const held = this.#held;
-      this.#held = null;
-      for (const event of held) this.#apply(event, true);
+      const queued = this.#queued;
+      this.#queued = null;
+      for (const event of queued) this.#apply(event, true);
     }
   }
 
-  /** Marks a conversation that was just made: there is nothing to ask for. */
+  /** Marks a conversation that was just created: there is nothing to fetch. */
   startEmpty(): void {
     this.isLoaded = true;
   }
 
-  /** Adds rows that a command answered with, unless the event stream brought them already. */
+  /** Adds the rows of a reply, unless events brought them already. */
   add(messages: Message[]): void {
     for (const message of messages) {
       if (!this.messages.some((known) => known.id === message.id)) this.receive({ type: 'message', message });
@@ -86,7 +86,7 @@ export class Thread {
   }
 
   receive(event: ThreadEvent): void {
-    if (this.#held) this.#held.push(event);
+    if (this.#queued) this.#queued.push(event);
     else this.#apply(event, false);
   }
 
@@ -112,7 +112,7 @@ export class Thread {
       }
       return;
     }
-    // A new message ends the branch at its parent: what stood there before (an earlier answer) is on another branch now.
+    // A new message ends the branch at its parent: what followed it before (an earlier answer) is on another branch now.
     const parent = this.messages.findIndex((known) => known.id === message.parent_id);
     if (message.parent_id !== null && parent < 0) return this.#refetchSoon();
     this.messages.splice(parent + 1, Infinity, message);
@@ -123,7 +123,7 @@ export class Thread {
     if (!message) return this.#closeGap(delta, isReplay);
     const pending = this.#pending.get(message.id) ?? '';
     const length = message.text.length + pending.length;
-    // Text may come twice around a refetch, never differently: only what goes beyond the known length is new.
+    // Around a refetch the same text may arrive twice: only what is beyond the known length is new.
     if (delta.offset + delta.text.length <= length) return;
     if (delta.offset > length) return this.#closeGap(delta, isReplay);
     const isScheduled = this.#pending.size > 0;
@@ -134,7 +134,7 @@ export class Thread {
   #closeGap(delta: Delta, isReplay: boolean): void {
     if (isReplay) return this.#refetchSoon();
     void this.refetch();
-    this.#held?.push(delta);
+    this.#queued?.push(delta);
   }
 
   #flush(): void {
@@ -150,7 +150,7 @@ export class Thread {
     (this.#options.nextFrame ?? requestAnimationFrame)(run);
   }
 
-  /** For a gap that an answer did not close: asking again at once would only repeat it. */
+  /** Waits before fetching again: doing so at once could meet the same gap again. */
   #refetchSoon(): void {
     this.#retry ??= setTimeout(() => void this.refetch(), REFETCH_WAIT_MS);
   }

@@ -1,4 +1,4 @@
-// The messages of one chat stay equal to the core's, however events and replies overtake each other.
+// The messages of one chat stay equal to the core's, in whatever order events and replies arrive.
 import { expect, test, vi } from 'vitest';
 import type { Message } from '../platform/wire';
 import { gate, message, settle } from '../testing/fake';
@@ -132,7 +132,7 @@ test('a whole message replaces what was there, pending text included', async () 
   expect(textOf(thread)).toBe('dra');
 });
 
-test('a second answer takes the place of the first', async () => {
+test('a second answer replaces the first', async () => {
   const user = message('u', { role: 'user', text: 'Why?' });
   const { thread } = await open([user, message('one', { parent_id: 'u', text: 'Because.' })]);
   thread.receive(whole(message('two', { parent_id: 'u', status: 'streaming' })));
@@ -190,7 +190,7 @@ test('of a long conversation the end is shown, and more on demand', async () => 
   expect(thread.shown).toHaveLength(121);
 });
 
-test('when the messages cannot be had the reason is kept', async () => {
+test('when the messages cannot be fetched the reason is shown', async () => {
   const thread = new Thread({
     fetch: async () => {
       throw new Error('Gone.');

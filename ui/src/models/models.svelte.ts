@@ -1,15 +1,15 @@
-// The models on this machine, which of them is loaded, and whether anything can answer at all.
+// The models on this machine, which of them is being loaded, and whether a message can be sent.
 import type { Platform } from '../platform/platform';
 import type { Model } from '../platform/wire';
 import type { StatusStore } from '../status/status.svelte';
 import { strings } from '../text';
 
-/** Owns the list of models. What is loaded is the status store's to say. */
+/** Owns the list of models. The status store knows which one is loaded. */
 export class ModelStore {
   items = $state.raw<Model[]>([]);
   isChooserOpen = $state(false);
   isRefreshing = $state(false);
-  /** The model asked for, until the engine says what became of it. */
+  /** The model that is being loaded, until the engine reports the result. */
   asked = $state<string | null>(null);
 
   readonly loadable = $derived(this.items.filter((model) => model.problem === null));
@@ -58,7 +58,7 @@ export class ModelStore {
     }
   }
 
-  /** Looks for models again. */
+  /** Lists the models again. */
   async refresh(): Promise<void> {
     this.isRefreshing = true;
     try {

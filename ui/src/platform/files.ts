@@ -1,7 +1,7 @@
 // Files in a browser: chosen with its file dialog, saved among its downloads.
 import { strings } from '../text';
 
-/** Asks for a prompt cache file; null: the person changed their mind. */
+/** Asks for a prompt cache file; null: the user cancelled. */
 export function pickFile(): Promise<File | null> {
   const input = document.createElement('input');
   input.type = 'file';

@@ -1,7 +1,7 @@
 // Newline-delimited JSON: bytes in, one frame per line out.
 import type { Frame } from './wire';
 
-/** Reads frames until the stream ends. A last line without its newline is cut short, therefore it is no frame. */
+/** Reads frames until the stream ends. A last line without its newline is incomplete and is ignored. */
 export async function* readFrames(body: ReadableStream<Uint8Array>): AsyncGenerator<Frame> {
   const reader = body.getReader();
   const decoder = new TextDecoder();
@@ -17,7 +17,7 @@ export async function* readFrames(body: ReadableStream<Uint8Array>): AsyncGenera
       }
     }
   } finally {
-    // Leaving the loop early (an answer is one frame) must also let the connection go.
+    // A caller that leaves the loop early must also close the connection.
     await reader.cancel().catch(() => undefined);
   }
 }

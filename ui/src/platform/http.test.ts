@@ -1,4 +1,4 @@
-// The HTTP platform: requests, frames, failures, and coming back after the connection broke.
+// The HTTP platform: requests, frames, failures, and reconnecting after the connection broke.
 import { expect, test, vi } from 'vitest';
 import { cacheFile, preview } from '../testing/fake';
 import { HttpPlatform, reconnectWait } from './http';
@@ -174,9 +174,9 @@ test('a prompt cache is saved under its name', async () => {
     },
     save: (content, name) => void content.text().then((text) => saved.push([text, name])),
   });
-  expect(await platform.exportCache({ type: 'named', id: 'a&b' }, 'Notes.safetensors')).toBe(true);
+  expect(await platform.exportCache({ type: 'named', id: 'a&b' }, '0.30', 'Notes.safetensors')).toBe(true);
   await vi.waitFor(() => expect(saved).toEqual([['bytes', 'Notes.safetensors']]), { timeout: 20_000 });
-  expect(asked?.[0]).toBe('/api/cache/export?type=named&id=a%26b');
+  expect(asked?.[0]).toBe('/api/cache/export?type=named&id=a%26b&layout=0.30');
   expect(asked?.[1]).toMatchObject({ method: 'GET', headers: { authorization: 'Bearer key' } });
 });
 
@@ -272,7 +272,7 @@ test.each<[string, Response | Error, string]>([
   };
   const platform = new HttpPlatform('key', { fetch, save: () => expect.unreachable() });
   const why = (error: unknown) => (error instanceof CallError ? `${error.code}: ${error.message}` : `other ${error}`);
-  expect(await platform.exportCache({ type: 'named', id: 'a' }, 'n').catch(why)).toBe(expected);
+  expect(await platform.exportCache({ type: 'named', id: 'a' }, '0.32', 'n').catch(why)).toBe(expected);
   expect(await platform.importCache(cacheFile()).catch(why)).toBe(expected);
 });
 

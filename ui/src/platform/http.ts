@@ -2,14 +2,14 @@
 import { pickFile, saveFile, whyNoCacheFile } from './files';
 import { readFrames } from './frames';
 import { CallError, type Connection, type ImportOptions, type Platform } from './platform';
-import type { CacheSource, Command, Event, ImportPreview, Reply } from './wire';
+import type { CacheFileLayout, CacheSource, Command, Event, ImportPreview, Reply } from './wire';
 import { strings } from '../text';
 
 export interface HttpOptions {
   fetch?: typeof fetch;
   /** Waits before the next try to reconnect. */
   wait?: (milliseconds: number, signal: AbortSignal) => Promise<void>;
-  /** Asks for a file; null: the person changed their mind. */
+  /** Asks for a file; null: the user cancelled. */
   pick?: () => Promise<File | null>;
   /** Hands a file to the browser's downloads. */
   save?: (content: Blob, name: string) => void;
@@ -42,8 +42,8 @@ export class HttpPlatform implements Platform {
     return replyOf(await asked(this.#post(command)));
   }
 
-  async exportCache(source: CacheSource, suggestedName: string): Promise<boolean> {
-    const query = new URLSearchParams({ type: source.type, id: source.id });
+  async exportCache(source: CacheSource, layout: CacheFileLayout, suggestedName: string): Promise<boolean> {
+    const query = new URLSearchParams({ type: source.type, id: source.id, layout });
     const response = await asked(this.#send(`/api/cache/export?${query}`, { method: 'GET' }));
     if (!response.ok) await replyOf(response);
     const content = await response.blob().catch(() => {

@@ -1,4 +1,4 @@
-// Picks the platform: the desktop shell when it is there, otherwise the server that handed out this page.
+// Picks the platform: the desktop shell if the page runs in it, otherwise the server that sent the page.
 import type { Platform } from './platform';
 
 export async function openPlatform(): Promise<Platform> {
@@ -7,7 +7,7 @@ export async function openPlatform(): Promise<Platform> {
     return new TauriPlatform();
   }
   const [{ HttpPlatform }, { takeToken }] = await Promise.all([import('./http'), import('./token')]);
-  // A fresh address pasted into this tab changes only the fragment, which loads nothing by itself.
+  // A new link pasted into this tab changes only the fragment, which alone does not reload the page.
   window.addEventListener('hashchange', () => location.reload());
   return new HttpPlatform(takeToken(location, history, sessionStorage));
 }

@@ -1,15 +1,15 @@
 // The one interface between the app and whatever runs its core: a desktop shell or a server on this machine.
 import { strings } from '../text';
-import type { CacheSource, Command, Event, FailureCode, ImportPreview, Reply } from './wire';
+import type { CacheFileLayout, CacheSource, Command, Event, FailureCode, ImportPreview, Reply } from './wire';
 
 /** The state of the event stream. `refused`: the server does not know our token, so trying again would not help. */
 export type Connection = 'connecting' | 'open' | 'reconnecting' | 'refused';
 
-/** What may happen while a file is looked into. */
+/** Options of previewing a file. */
 export interface ImportOptions {
-  /** Hears the file's name as soon as it is known, where it is. */
+  /** Called with the file's name as soon as it is known, on platforms that know it. */
   onChosen?: (fileName: string) => void;
-  /** Aborted when the person cancels: what has not arrived yet is not needed. */
+  /** Aborted when the user cancels; stops the transfer. */
   signal?: AbortSignal;
 }
 
@@ -18,16 +18,16 @@ export interface Platform {
   call(command: Command): Promise<Reply>;
   /** Delivers events in order until the returned function is called. After each `open` the state has to be asked for again. */
   subscribe(onEvent: (event: Event) => void, onState: (state: Connection) => void): () => void;
-  /** Calls back when the menu-bar item asks for a new chat, where there is one. */
+  /** Calls back when “New Chat” is chosen in the menu-bar item; only on platforms that have one. */
   onNewChat?(run: () => void): () => void;
-  /** Writes a prompt cache to a file of the person's choice; false: they changed their mind. Rejects with a {@link CallError}. */
-  exportCache(source: CacheSource, suggestedName: string): Promise<boolean>;
+  /** Writes a prompt cache to a file that the user chooses; false: they cancelled. Rejects with a {@link CallError}. */
+  exportCache(source: CacheSource, layout: CacheFileLayout, suggestedName: string): Promise<boolean>;
   /**
-   * Previews a prompt cache file without importing it yet. Without a file it asks for one; null: the person changed their mind.
+   * Previews a prompt cache file without importing it yet. Without a file it asks for one; null: the user cancelled.
    * Rejects with a {@link CallError}.
    */
   importCache(file?: File, options?: ImportOptions): Promise<ImportPreview | null>;
-  /** Calls back when files are dropped on the window, where the page itself is not told of them. `onHover`: files are held over it. */
+  /** Calls back when files are dropped on the window; only on platforms that do not tell the page itself. `onHover`: files are dragged over it. */
   onFileDrop?(run: (preview: Promise<ImportPreview>) => void, onHover: (isOver: boolean) => void): () => void;
 }
 

@@ -1,10 +1,10 @@
-// The desktop platform: one command, answered on its channel.
+// The desktop platform: one command, with replies on its channel.
 import { emit } from '@tauri-apps/api/event';
 import { clearMocks, mockIPC, mockWindows } from '@tauri-apps/api/mocks';
 import { afterEach, expect, test, vi } from 'vitest';
 import { preview } from '../testing/fake';
 import { TauriPlatform } from './tauri';
-import type { Command, Frame } from './wire';
+import type { CacheSource, Command, Frame } from './wire';
 
 afterEach(() => {
   clearMocks();
@@ -76,10 +76,11 @@ test('files are opened and saved by the shell', async () => {
     return name === 'export_cache' ? false : preview();
   });
   const platform = new TauriPlatform();
-  expect(await platform.exportCache({ type: 'conversation', id: 'a' }, 'Notes.safetensors')).toBe(false);
+  const source: CacheSource = { type: 'conversation', id: 'a' };
+  expect(await platform.exportCache(source, '0.30', 'Notes.safetensors')).toBe(false);
   expect(await platform.importCache()).toEqual(preview());
   expect(asked).toEqual([
-    ['export_cache', { source: { type: 'conversation', id: 'a' }, suggestedName: 'Notes.safetensors' }],
+    ['export_cache', { source, layout: '0.30', suggestedName: 'Notes.safetensors' }],
     ['import_cache', {}],
   ]);
 });

@@ -1,9 +1,9 @@
-// A core in the same process: the desktop shell's one command, answered on a channel, and its file dialogs.
+// A core in the same process: the desktop shell's one command, with replies on a channel, and its file dialogs.
 import { Channel, invoke } from '@tauri-apps/api/core';
 import { listen } from '@tauri-apps/api/event';
 import { getCurrentWebview } from '@tauri-apps/api/webview';
 import { CallError, sentenceOf, type Connection, type Platform } from './platform';
-import type { CacheSource, Command, Event, Failure, Frame, ImportPreview, Reply } from './wire';
+import type { CacheFileLayout, CacheSource, Command, Event, Failure, Frame, ImportPreview, Reply } from './wire';
 
 const RETRY_MS = 1000;
 
@@ -52,8 +52,8 @@ export class TauriPlatform implements Platform {
     return () => void listening.then((stop) => stop());
   }
 
-  exportCache(source: CacheSource, suggestedName: string): Promise<boolean> {
-    return ask('export_cache', { source, suggestedName });
+  exportCache(source: CacheSource, layout: CacheFileLayout, suggestedName: string): Promise<boolean> {
+    return ask('export_cache', { source, layout, suggestedName });
   }
 
   importCache(): Promise<ImportPreview | null> {

@@ -1,4 +1,4 @@
-// The key to the local server: it arrives in the address's fragment, which browsers never send anywhere.
+// The token of the local server. It comes in the address's fragment, which browsers never send anywhere.
 
 const KEY = 'cairn.token';
 

@@ -49,18 +49,17 @@ export type Reply = { "type": "done" }
   | { "type": "import_preview", preview: ImportPreview, };
 
 /**
- * The answer to a [`Command`] that failed: one clear sentence, and a code where the interface acts
- * on it.
+ * The answer to a [`Command`] that failed: a code, and one sentence to show.
  */
 export type Failure = { code: FailureCode, message: string, };
 
 /**
- * Why a command failed, as far as the interface behaves differently.
+ * Why a command failed, as far as the interface reacts to it in different ways.
  */
 export type FailureCode = "no_model" | "not_found" | "invalid" | "storage" | "engine";
 
 /**
- * What the interface is told without asking.
+ * A change that the interface is told of without having asked.
  */
 export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "conversation_deleted", id: string, }
@@ -93,70 +92,71 @@ system_prompt: string, created_at_ms: number, updated_at_ms: number,
  */
 is_streaming: boolean,
 /**
- * Only memory holds it.
+ * It exists only in memory.
  */
 is_private: boolean,
 /**
- * What is kept of it; none while nothing is.
+ * Its saved context; none if nothing of it was ever saved.
  */
 cache: ConversationCache | null,
 /**
- * The named prompt cache that it begins with.
+ * The starting point that it begins with.
  */
 prefix: ConversationPrefix | null, };
 
 /**
- * What is kept of a conversation.
+ * The saved context of a conversation: the beginning of its prompt whose keys and values are in
+ * the prompt cache.
  */
-export type ConversationCache = { kept_tokens: number, kept_bytes: number,
+export type ConversationCache = { cached_tokens: number, cached_bytes: number,
 /**
- * Bytes that no other conversation or named prompt cache shares.
+ * The part of `cached_bytes` that no other conversation or starting point shares.
  */
 own_bytes: number, tier: CacheTier, is_pinned: boolean,
 /**
- * Name of the model that read it.
+ * Name of the model that computed it.
  */
 model: string,
 /**
- * That model itself: with this one loaded (`Status::model_fingerprint`) what is kept is of
- * use.
+ * Fingerprint of that model. Only while it is loaded (`Status::model_fingerprint`) the
+ * conversation can continue from its saved context.
  */
 fingerprint: string,
 /**
- * Nothing of what was read is missing.
+ * All that the model has read is still saved.
  */
 is_whole: boolean,
 /**
- * Titles of other conversations and names of named prompt caches with the same beginning, at
- * most 5.
+ * Titles of other conversations and names of starting points with the same beginning, at most
+ * 5.
  */
 shared_with: Array<string>,
 /**
- * What was lost and why, in words.
+ * How many tokens are no longer saved and why, as text.
  */
-lost: string | null, };
+loss: string | null, };
 
 export type CacheTier = "memory" | "disk";
 
 /**
- * The named prompt cache that a conversation begins with.
+ * The starting point that a conversation begins with.
  */
 export type ConversationPrefix = { name: string, tokens: number, start_text: string, end_text: string, is_imported: boolean, };
 
 /**
- * A prompt cache that was saved under a name.
+ * A named prompt cache, which the window calls a starting point.
  */
 export type NamedCache = { id: string, name: string, model: string, tokens: number, bytes: number,
 /**
- * None: lost, it would be read anew.
+ * None if a part is no longer saved: it is computed again at the next use.
  */
 tier: CacheTier | null, start_text: string, end_text: string,
 /**
- * File it was imported from.
+ * Name of the file it was imported from.
  */
 imported_from: string | null,
 /**
- * The model that read it, as in `ConversationCache`.
+ * Fingerprint of the model that computed it, as in `ConversationCache`.
  */
 fingerprint: string, created_at_ms: number, last_used_at_ms: number,
 /**
@@ -164,12 +164,14 @@ fingerprint: string, created_at_ms: number, last_used_at_ms: number,
  */
 num_conversations: number,
 /**
- * Why no conversation can begin with it: something was lost that cannot be read again.
+ * Why no conversation can begin with it: a part is no longer saved, and its tokens are not
+ * known, so that it cannot be computed again.
  */
 problem: string | null, };
 
 /**
- * A run of kept tokens without a branch.
+ * A row of the stored pieces: chunks of the prompt cache that continue each other without a
+ * branch.
  */
 export type CacheNode = { key: string,
 /**
@@ -177,7 +179,7 @@ export type CacheNode = { key: string,
  */
 parent_key: string | null, start: number, tokens: number, bytes: number, kind: CacheKind, tier: CacheTier, hits: number, last_used_at_ms: number,
 /**
- * Decoded, shortened; none where the loaded model is another.
+ * The beginning of its text; none unless the model that computed it is loaded.
  */
 text: string | null, model: string,
 /**
@@ -185,21 +187,21 @@ text: string | null, model: string,
  */
 conversations: Array<string>,
 /**
- * Ids of the named prompt caches that end in it.
+ * Ids of the starting points that end in it.
  */
 named: Array<string>, is_pinned: boolean, };
 
 /**
- * Whose words kept tokens are.
+ * The role of the message that the tokens belong to.
  */
 export type CacheKind = "system" | "user" | "assistant";
 
 /**
- * The cache page.
+ * The content of the saved-context page.
  */
 export type CacheOverview = { disk_bytes: number, disk_budget_bytes: number, memory_bytes: number, memory_budget_bytes: number, num_chunks: number,
 /**
- * Prompts looked up since start.
+ * How many prompts were looked up in the cache since the start.
  */
 lookups: number,
 /**
@@ -207,7 +209,7 @@ lookups: number,
  */
 prompt_tokens: number,
 /**
- * How many of them were read from cache.
+ * How many of these tokens came from the cache.
  */
 cached_tokens: number,
 /**
@@ -216,12 +218,12 @@ cached_tokens: number,
  */
 nodes: Array<CacheNode>, num_hidden_nodes: number, named: Array<NamedCache>,
 /**
- * Why something could not be written to disk lately.
+ * Why the newest context could not be saved to disk, if it could not.
  */
 problem: string | null, };
 
 /**
- * What a file holds, shown before it is imported.
+ * The description of a prompt-cache file, shown before it is imported.
  */
 export type ImportPreview = { token: string, file_name: string, suggested_name: string, title: string | null, model: string,
 /**
@@ -233,24 +235,29 @@ kind: string, tokens: number, bytes: number, start_text: string | null, end_text
  */
 problem: string | null,
 /**
- * What could not be checked.
+ * What could not be checked, one sentence each.
  */
 warnings: Array<string>,
 /**
- * Sample positions can be recomputed and compared.
+ * Whether `ConfirmImport` can compute sample positions again and compare them.
  */
 can_check: boolean, };
 
 /**
- * What is exported.
+ * The saved context that is exported.
  */
 export type CacheSource = { "type": "conversation", id: string, }
   | { "type": "named", id: string, };
 
+/**
+ * The mlx-lm version whose layout an exported file has.
+ */
+export type CacheFileLayout = "0.32" | "0.30";
+
 export type Role = "user" | "assistant";
 
 /**
- * Where a message stands.
+ * How far a message has come.
  */
 export type MessageStatus = "streaming" | "complete" | "stopped" | "interrupted" | "failed";
 
@@ -265,7 +272,7 @@ parent_id: string | null, role: Role, status: MessageStatus, text: string, error
 stats: MessageStats | null, };
 
 /**
- * The figures that stand under an answer.
+ * The figures under an answer.
  */
 export type MessageStats = { model: string,
 /**
@@ -273,19 +280,20 @@ export type MessageStats = { model: string,
  */
 finish_reason: string,
 /**
- * The whole prompt, what was read from cache included.
+ * The whole prompt, `cached_tokens` included.
  */
 prompt_tokens: number, cached_tokens: number,
 /**
- * Why not more was read from cache, in words; none when everything that could be was.
+ * Why more tokens had to be read again than were new, as text; none if only new ones were
+ * read.
  */
 cache_note: string | null, generation_tokens: number,
 /**
- * How long it waited behind other work before its own began.
+ * How long it waited for other work of the engine before its own began.
  */
 queue_ms: number,
 /**
- * Newly read prompt tokens a second.
+ * Prefill speed: newly read prompt tokens a second.
  */
 prompt_tps: number, generation_tps: number, time_to_first_token_ms: number,
 /**
@@ -333,11 +341,11 @@ max_tokens: number,
  */
 seed: number | null,
 /**
- * Most bytes of prompt caches kept on disk.
+ * The limit for saved context on disk.
  */
 cache_budget_bytes: number,
 /**
- * Most bytes of prompt caches kept in memory.
+ * The limit for saved context in memory.
  */
 cache_ram_budget_bytes: number, appearance: Appearance, };
 
@@ -358,7 +366,8 @@ export type EngineState = { "state": "empty" }
  */
 export type Status = { engine: EngineState,
 /**
- * Which model is loaded, whatever it is called; none while none is.
+ * Fingerprint of the loaded model, which is the same under every name; none if no model is
+ * loaded.
  */
 model_fingerprint: string | null,
 /**
@@ -366,17 +375,16 @@ model_fingerprint: string | null,
  */
 device: string, process_bytes: number, process_peak_bytes: number, mlx_active_bytes: number, mlx_peak_bytes: number, mlx_cache_bytes: number,
 /**
- * What the stored prompt caches hold on disk.
+ * Size of the saved context on disk.
  */
 cache_disk_bytes: number,
 /**
- * What they hold in memory, beside the conversation that ran last.
+ * Size of the saved context in memory, without the conversation that ran last.
  */
 cache_ram_bytes: number, };
 
 /**
- * One line of the HTTP door's answer (newline-delimited JSON) and one message on the Tauri
- * channel.
+ * One line of an HTTP answer (newline-delimited JSON), or one message on the Tauri channel.
  */
 export type Frame = { "reply": Reply }
   | { "failure": Failure }

@@ -1,4 +1,4 @@
-// What a person types into a number field, as a value or as the sentence that says what is allowed.
+// Parses the text of a number field: into a value, or into the sentence that says what is allowed.
 import { strings } from '../text';
 import { formatNumber } from '../text/format';
 

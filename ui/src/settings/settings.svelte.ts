@@ -6,7 +6,7 @@ import type { Settings } from '../platform/wire';
 export class SettingsStore {
   current = $state.raw<Settings | null>(null);
   isOpen = $state(false);
-  /** The text that was asked for last. */
+  /** The diagnostics that were fetched last. */
   diagnostics = $state('');
   hasCopied = $state(false);
 
@@ -19,7 +19,7 @@ export class SettingsStore {
     this.current = settings;
   }
 
-  /** Asks for what a report of a problem needs, and copies it; what cannot be copied is still shown. */
+  /** Fetches the diagnostics and copies them; if that fails, they are shown instead. */
   async copyDiagnostics(): Promise<void> {
     this.hasCopied = false;
     try {
@@ -33,7 +33,7 @@ export class SettingsStore {
     }
   }
 
-  /** Saves a change; puts the old value back when it cannot be saved. */
+  /** Saves a change; restores the old value if that fails. */
   async change(change: Partial<Settings>): Promise<void> {
     const before = this.current;
     if (!before) return;

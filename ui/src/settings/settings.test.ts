@@ -1,4 +1,4 @@
-// What the settings do beside changing values.
+// Copying diagnostics.
 import { expect, test, vi } from 'vitest';
 import { FakePlatform } from '../testing/fake';
 import { SettingsStore } from './settings.svelte';

@@ -1,6 +1,7 @@
-// A platform without a core, for tests: answers from a table, events on demand.
+// A platform without a core, for tests: replies from a table, events on demand.
 import type { Connection, ImportOptions, Platform } from '../platform/platform';
 import type {
+  CacheFileLayout,
   CacheNode,
   CacheOverview,
   CacheSource,
@@ -20,17 +21,17 @@ import type {
 
 type Answer = Reply | Error | Promise<Reply> | ((command: Command) => Reply | Promise<Reply>);
 
-/** Records what it was asked. A command without an answer in the table is `done`. */
+/** Records the commands it receives. One without a reply in the table gets `done`. */
 export class FakePlatform implements Platform {
   readonly asked: Command[] = [];
   answers: Partial<Record<Command['type'], Answer>> = {};
   isStopped = false;
-  /** What was written to files: source and name. */
-  readonly exported: [CacheSource, string][] = [];
+  /** What was written to files: source, layout and file name. */
+  readonly exported: [CacheSource, CacheFileLayout, string][] = [];
   exportAnswer: boolean | Error = true;
-  /** What a file turns out to hold; null: no file was chosen. */
+  /** The preview of a file; null: no file was chosen. */
   importAnswer: ImportPreview | null | Error | Promise<ImportPreview> = null;
-  /** Of the file that was asked for last. */
+  /** The signal of the last import. */
   importSignal: AbortSignal | undefined;
   #onEvent: (event: Event) => void = () => undefined;
   #onState: (state: Connection) => void = () => undefined;
@@ -48,8 +49,8 @@ export class FakePlatform implements Platform {
     return () => (this.isStopped = true);
   }
 
-  async exportCache(source: CacheSource, suggestedName: string): Promise<boolean> {
-    this.exported.push([source, suggestedName]);
+  async exportCache(source: CacheSource, layout: CacheFileLayout, suggestedName: string): Promise<boolean> {
+    this.exported.push([source, layout, suggestedName]);
     if (this.exportAnswer instanceof Error) throw this.exportAnswer;
     return this.exportAnswer;
   }
@@ -108,8 +109,8 @@ export function conversation(id: string, change: Partial<Conversation> = {}): Co
 
 export function saved(change: Partial<ConversationCache> = {}): ConversationCache {
   return {
-    kept_tokens: 3120,
-    kept_bytes: 143e6,
+    cached_tokens: 3120,
+    cached_bytes: 143e6,
     own_bytes: 12e6,
     tier: 'memory',
     is_pinned: false,
@@ -117,7 +118,7 @@ export function saved(change: Partial<ConversationCache> = {}): ConversationCach
     fingerprint: 'f',
     is_whole: true,
     shared_with: [],
-    lost: null,
+    loss: null,
     ...change,
   };
 }

@@ -1,4 +1,4 @@
-// Every word that the window shows stands in the catalogue: components hold no text of their own, stores no sentences.
+// Every word that the window shows is in the catalogue: components contain no text of their own, stores no sentences.
 import { parse, type AST } from 'svelte/compiler';
 import ts from 'typescript';
 import { expect, test } from 'vitest';
@@ -78,7 +78,7 @@ test.each(Object.entries(components))('%s takes its words from the catalogue', (
   expect([...literalsIn(source), ...sentencesIn(script)]).toEqual([]);
 });
 
-test.each(Object.entries(modules))('%s holds no sentence', (_, source) => {
+test.each(Object.entries(modules))('%s contains no sentence', (_, source) => {
   expect(sentencesIn(source)).toEqual([]);
 });
 

@@ -77,7 +77,7 @@ const chats = {
   private: 'Private: nothing of it is saved.',
   renameChat: (title: string) => `Rename ${title}`,
   renameTitle: 'Rename (F2)',
-  savedContextTitle: 'Starting points, and what chats have saved',
+  savedContextTitle: 'Starting points and the saved context of all chats',
   settingsTitle: (key: string) => `Settings (${key},)`,
   show: 'Show chats',
   titleField: 'Title',
@@ -107,7 +107,7 @@ const chat = {
   you: 'You',
 };
 
-/** How an answer ended that did not end by itself, and what can be done about it. */
+/** How an answer ended before its end, and what can be done about it. */
 const endings = {
   failed: 'This answer could not be written.',
   failedAdvice: 'Regenerate to try again.',
@@ -137,7 +137,7 @@ const stats = {
   firstToken: 'First token',
   firstTokenAfter: (milliseconds: number) => `after ${formatMilliseconds(milliseconds)}`,
   firstTokenAfterWait: (milliseconds: number, waitMs: number) =>
-    `after ${formatMilliseconds(milliseconds)}, ${formatMilliseconds(waitMs)} of it behind other answers`,
+    `after ${formatMilliseconds(milliseconds)}, ${formatMilliseconds(waitMs)} of it waiting for other answers`,
   memory: (now: number, most: number) => `${formatBytes(now)} now, ${formatBytes(most)} at most`,
   mlxMemory: 'MLX memory',
   model: 'Model',
@@ -218,7 +218,7 @@ const saved = {
   length: 'Length',
   size: 'Size',
   sizeShared: (bytes: number, own: number) => `${formatBytes(bytes)}, ${formatBytes(own)} of it only for this chat`,
-  place: 'Stored',
+  location: 'Stored',
   model: 'Model',
   sharedWith: 'Shared with',
   pin: 'Pin',
@@ -334,6 +334,14 @@ const imports = {
   date: formatDate,
 };
 
+const exports = {
+  title: (name: string) => `Export “${name}”`,
+  help: 'The file contains the text that the model has read. Cairn can import it on any computer with the same model, and mlx-lm 0.32 or newer can continue from it.',
+  forOlder: 'For mlx-lm 0.31 or older',
+  forOlderNote: 'mlx-lm 0.32 and newer cannot read such a file. Cairn reads both kinds.',
+  export: 'Export',
+};
+
 const settings = {
   title: 'Settings',
   defaultModel: 'Default model',
@@ -343,7 +351,7 @@ const settings = {
   temperature: 'Temperature',
   temperatureNote: '0 always takes the likeliest token.',
   topP: 'Top-p',
-  topPNote: '1 turns it off.',
+  topPNote: 'Leaves out the least likely tokens. 1 turns it off.',
   maxTokens: 'Maximum answer length',
   tokensUnit: 'tokens',
   seed: 'Seed',
@@ -376,9 +384,9 @@ const status = {
   rateTitle: 'Writing speed',
   memory: 'Memory',
   memoryTitle: (peak: string, mlx: string, mlxPeak: string, reusable: string) =>
-    `The whole app, ${peak} at most. MLX uses ${mlx}, ${mlxPeak} at most, and holds ${reusable} for reuse.`,
+    `The whole app, ${peak} at most. MLX uses ${mlx}, ${mlxPeak} at most, and ${reusable} more is free for reuse.`,
   saved: 'Saved context',
-  savedTitle: (memory: string) => `On disk. Memory holds ${memory}.`,
+  savedTitle: (memory: string) => `Size on disk. In memory: ${memory}.`,
   deviceTitle: 'Device',
 };
 
@@ -392,7 +400,7 @@ const content = {
   linkNotOpened: (target: string) => `Not opened: ${target}`,
   plainText: 'text',
   table: 'Table',
-  /** Who speaks next, where a special token opens a turn. */
+  /** The speaker of the turn that a special token opens. */
   speakers: { system: 'System:', user: 'You:', assistant: 'Answer:', tool: 'Tool:' },
 };
 
@@ -411,6 +419,7 @@ export const en = {
   startingPoints,
   pieces,
   imports,
+  exports,
   settings,
   status,
   content,

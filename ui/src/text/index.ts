@@ -1,2 +1,2 @@
-// The window's words in the language it speaks. `en` is the only one so far.
+// The strings of the window. English is the only language so far.
 export { en as strings } from './en';

@@ -1,11 +1,11 @@
-// Keys that mean a command rather than text.
+// Keys that are commands instead of text.
 
-/** Command on a Mac, Control elsewhere; both are taken everywhere, which costs nothing and spares guessing. */
+/** Command on a Mac, Control elsewhere; both work everywhere, so the system need not be known. */
 export function isCommandKey(event: KeyboardEvent, key: string): boolean {
   return (event.metaKey || event.ctrlKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === key;
 }
 
-/** Moves the focus up or down through the elements of a list, around its ends; says whether the key meant that. */
+/** Moves the focus up or down through the elements of a list, around its ends; returns whether the key was one of these. */
 export function moveFocus(event: KeyboardEvent, items: HTMLElement[]): boolean {
   const step = event.key === 'ArrowDown' ? 1 : event.key === 'ArrowUp' ? -1 : 0;
   if (step === 0) return false;

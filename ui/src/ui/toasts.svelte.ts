@@ -12,14 +12,14 @@ export interface Toast {
 const SHORT_MS = 6000;
 const LONG_MS = 12_000;
 
-/** Owns the toasts on screen. Their clocks stand still while someone points at or tabs through them. */
+/** Owns the toasts on screen. Their clocks stop while the pointer or the focus is on them. */
 export class Toasts {
   items = $state<Toast[]>([]);
   #nextId = 1;
   #clocks = new Map<number, { timer: ReturnType<typeof setTimeout> | undefined; milliseconds: number }>();
 
   show(tone: ToastTone, text: string, options: { action?: Toast['action']; milliseconds?: number } = {}): number {
-    // The same sentence twice is one message whose clock starts again.
+    // The same sentence twice is one message, with its clock started again.
     const twin = this.items.find((item) => item.text === text && item.tone === tone && !item.action && !options.action);
     if (twin) {
       this.#wind(twin.id);

@@ -1,7 +1,7 @@
 //! The commands of the saved-context page and of a conversation's row: its saved context, and the
 //! starting points.
 
-use cairn_engine::{CacheHandle, CacheRef};
+use cairn_engine::{CacheHandle, CacheRef, ChunkRecord, Engine};
 use cairn_store::{ListedNamedCache, NamedCacheRow, Prefix, StoreError};
 use uuid::Uuid;
 
@@ -13,54 +13,19 @@ use crate::cache::saved::{self, tier};
 use crate::convert::{self, tokens};
 use crate::wire::{CacheNode, CacheOverview, Event, Failure, FailureCode, NamedCache, Reply};
 
-/// The most rows of the page.
+/// The most rows of stored pieces on the page.
 const MAX_NODES: usize = 500;
 const MAX_NAME_CHARS: usize = 200;
 
 /// The content of the saved-context page.
 pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
-    let handle = window(app)?;
-    let view = handle.view(MAX_NODES);
-    let loaded = app.engine.status().borrow().model_fingerprint.clone();
+    let mut view = cache_handle(app)?.view(MAX_NODES);
     let named = named(app).await?;
-    let shown: Vec<Vec<u32>> = view
-        .nodes
-        .iter()
-        .map(|node| match loaded.as_ref() == Some(&node.fingerprint) && !node.is_opaque {
-            true => node.token_ids.iter().copied().take(SHOWN_TOKENS).collect(),
-            false => Vec::new(),
-        })
-        .collect();
-    let no_texts = vec![String::new(); shown.len()];
-    // The engine's thread may be loading a model, so wait for it only if there is something to
-    // decode.
-    let has_something = shown.iter().any(|token_ids| !token_ids.is_empty());
-    let texts =
-        if has_something { app.engine.decode(shown).await.unwrap_or(no_texts) } else { no_texts };
-    let nodes = view.nodes.into_iter().zip(texts).map(|(node, text)| {
-        let owned = |kind: &str| {
-            let ids = node
-                .owners
-                .iter()
-                .filter_map(|owner| owner.strip_prefix(kind)?.strip_prefix('/').map(str::to_owned));
-            ids.collect::<Vec<_>>()
-        };
-        CacheNode {
-            parent_key: node.parent_key.clone(),
-            start: tokens(node.start),
-            tokens: tokens(node.token_ids.len()),
-            bytes: node.bytes,
-            kind: convert::cache_kind(node.kind),
-            tier: tier(node.is_in_memory),
-            hits: u32::try_from(node.hits).unwrap_or(u32::MAX),
-            last_used_at_ms: node.last_used_at_ms,
-            text: (!text.is_empty()).then(|| beginning(&text)),
-            model: view.models.get(&node.fingerprint).cloned().unwrap_or_default(),
-            conversations: owned("conversation"),
-            named: owned("named"),
-            is_pinned: node.is_pinned,
-            key: node.key,
-        }
+    let nodes = std::mem::take(&mut view.nodes);
+    let texts = beginnings(&app.engine, &nodes).await;
+    let nodes = nodes.into_iter().zip(texts).map(|(node, text)| {
+        let model = view.models.get(&node.fingerprint).cloned().unwrap_or_default();
+        cache_node(node, text, model)
     });
     Ok(CacheOverview {
         disk_bytes: view.disk.0,
@@ -76,6 +41,53 @@ pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
         named,
         problem: view.problem.map(convert::sentence),
     })
+}
+
+/// The beginning of each node's text; empty for nodes of models that are not loaded, and for those
+/// with unknown tokens.
+async fn beginnings(engine: &Engine, nodes: &[cairn_engine::CacheNode]) -> Vec<String> {
+    let loaded = engine.status().borrow().model_fingerprint.clone();
+    let shown: Vec<Vec<u32>> = nodes
+        .iter()
+        .map(|node| match loaded.as_ref() == Some(&node.fingerprint) && !node.is_opaque {
+            true => node.token_ids.iter().copied().take(SHOWN_TOKENS).collect(),
+            false => Vec::new(),
+        })
+        .collect();
+    let no_texts = vec![String::new(); shown.len()];
+    // The engine's thread may be loading a model, so wait for it only if there is something to
+    // decode.
+    if shown.iter().all(Vec::is_empty) {
+        return no_texts;
+    }
+    engine.decode(shown).await.unwrap_or(no_texts)
+}
+
+/// A node of the engine's view, as the interface shows it.
+fn cache_node(node: cairn_engine::CacheNode, text: String, model: String) -> CacheNode {
+    let ids_of = |kind: &str| {
+        let ids = node
+            .owners
+            .iter()
+            .filter_map(|owner| owner.strip_prefix(kind)?.strip_prefix('/').map(str::to_owned));
+        ids.collect::<Vec<_>>()
+    };
+    CacheNode {
+        conversations: ids_of("conversation"),
+        named: ids_of("named"),
+        start: tokens(node.start),
+        tokens: tokens(node.token_ids.len()),
+        bytes: node.bytes,
+        kind: convert::cache_kind(node.kind),
+        tier: tier(node.is_in_memory),
+        hits: u32::try_from(node.hits).unwrap_or(u32::MAX),
+        last_used_at_ms: node.last_used_at_ms,
+        text: (!text.is_empty()).then(|| beginning(&text)),
+        model,
+        is_pinned: node.is_pinned,
+        parent_key: node.parent_key,
+        key: node.key,
+    }
 }
 
 /// The starting points.
@@ -109,7 +121,7 @@ pub(crate) async fn named(app: &App) -> Result<Vec<NamedCache>, Failure> {
     Ok(app.store.named_caches().await?.into_iter().map(wire).collect())
 }
 
-/// Emits the list with a new starting point, and returns it as the reply.
+/// Emits the list of starting points, and returns the new one as the reply.
 pub(crate) async fn emit_new_named_cache(app: &App, id: &str) -> Result<Reply, Failure> {
     let all = named(app).await?;
     let found = all.iter().find(|named| named.id == id).cloned();
@@ -125,7 +137,7 @@ pub(crate) async fn emit_named_caches(app: &App) {
 }
 
 pub(crate) async fn pin(app: &App, id: &str, is_pinned: bool) -> Result<Reply, Failure> {
-    window(app)?.pin(&conversation_owner(id), is_pinned);
+    cache_handle(app)?.pin(&conversation_owner(id), is_pinned);
     app.emit_conversation(id).await;
     Ok(Reply::Done)
 }
@@ -141,9 +153,9 @@ pub(crate) async fn purge(app: &App, id: &str) -> Result<Reply, Failure> {
     // Locked to the end, so that no answer begins between the check and the purge.
     let _turn = app.turns.lock().await;
     refuse_while_streaming()?;
-    let handle = window(app)?;
+    let handle = cache_handle(app)?;
     handle.purge(&conversation_owner(id));
-    // The reply promises that the files are gone from the disk.
+    // The reply means that the files are deleted, so wait for the writer.
     handle.flush().await;
     app.emit_conversation(id).await;
     Ok(Reply::Done)
@@ -151,7 +163,7 @@ pub(crate) async fn purge(app: &App, id: &str) -> Result<Reply, Failure> {
 
 pub(crate) async fn clear(app: &App) -> Result<Reply, Failure> {
     app.engine.forget_conversations().await;
-    let handle = window(app)?;
+    let handle = cache_handle(app)?;
     handle.clear();
     handle.flush().await;
     Ok(Reply::Done)
@@ -160,41 +172,20 @@ pub(crate) async fn clear(app: &App) -> Result<Reply, Failure> {
 /// Saves the context of a conversation as a starting point.
 pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result<Reply, Failure> {
     let name = checked_name(name)?;
-    let handle = window(app)?;
+    let handle = cache_handle(app)?;
     let conversation = app.store.listed_conversation(conversation_id).await?;
     let _naming = app.naming.lock().await;
     let id = Uuid::now_v7().to_string();
     let owner = named_owner(&id);
-    // Referenced before it is inspected: the conversation may continue meanwhile, and its chunks
-    // may be evicted.
-    let conversation_ref = conversation_owner(conversation_id);
-    let mut is_referenced = handle.copy_ref(&conversation_ref, &owner, true);
-    // The chunks of the last answer may still wait to be written, or to be saved at all: an answer
-    // is given before its cache is.
-    app.engine.flush_cache().await;
-    is_referenced |= handle.copy_ref(&conversation_ref, &owner, true);
-    let path = handle.path(&owner);
-    let Some(ref_usage) = handle.ref_usage(&owner).filter(|_| is_referenced) else {
-        return Err(Failure::invalid(
-            "Nothing of this conversation is saved yet: ask something first.",
-        ));
-    };
-    if path.iter().any(|record| record.file_hash.is_empty()) {
-        handle.release(&owner);
-        let reason = handle.problem().unwrap_or_else(|| "nothing is saved on disk".to_owned());
-        return Err(Failure::new(
-            FailureCode::Storage,
-            format!("This would only last until Cairn closes: {reason}."),
-        ));
-    }
-    let CacheRef { namespace, model, .. } = ref_usage.cache_ref;
-    let kind = prefix::ending(conversation.prefix.as_ref(), &path);
+    let (cache_ref, path) = refer_to(app, handle, conversation_id, &owner).await?;
+    let CacheRef { namespace, model, .. } = cache_ref;
+    let prefix = conversation.prefix.as_ref();
+    let kind = prefix::ending(prefix, &path);
     let token_ids: Vec<u32> = path.into_iter().flat_map(|record| record.token_ids).collect();
     let is_opaque = namespace.is_opaque();
-    let ends = if is_opaque {
-        Default::default()
-    } else {
-        ends(&app.engine, &namespace.model, &token_ids).await
+    let (start_text, end_text) = match is_opaque {
+        true => Default::default(),
+        false => ends(&app.engine, &namespace.model, &token_ids).await,
     };
     let row = NamedCacheRow {
         id: id.clone(),
@@ -206,10 +197,10 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
         kind,
         num_tokens: token_ids.len() as i64,
         token_ids: (!is_opaque).then_some(token_ids),
+        imported_from: prefix::imported_from(app, prefix).await,
         title: conversation.title,
-        start_text: ends.0,
-        end_text: ends.1,
-        imported_from: prefix::imported_from(app, conversation.prefix.as_ref()).await,
+        start_text,
+        end_text,
         created_at_ms: now_ms(),
         last_used_at_ms: now_ms(),
         deleted_at_ms: None,
@@ -219,6 +210,40 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
         return Err(error.into());
     }
     emit_new_named_cache(app, &id).await
+}
+
+/// Adds a reference of `owner` to the saved context of a conversation. Returns it with its chunks,
+/// which are all on disk.
+async fn refer_to(
+    app: &App,
+    handle: &CacheHandle,
+    conversation_id: &str,
+    owner: &str,
+) -> Result<(CacheRef, Vec<ChunkRecord>), Failure> {
+    // The reference comes first: the conversation may continue meanwhile, and its chunks may be
+    // evicted.
+    let conversation_ref = conversation_owner(conversation_id);
+    let mut is_referenced = handle.copy_ref(&conversation_ref, owner, true);
+    // The chunks of the last answer may still wait to be written, or to be saved at all: an answer
+    // is given before its cache is.
+    app.engine.flush_cache().await;
+    is_referenced |= handle.copy_ref(&conversation_ref, owner, true);
+    let path = handle.path(owner);
+    let Some(ref_usage) = handle.ref_usage(owner).filter(|_| is_referenced) else {
+        return Err(Failure::invalid(
+            "Nothing of this conversation is saved yet: ask something first.",
+        ));
+    };
+    // A chunk without a hash is only in memory.
+    if path.iter().any(|record| record.file_hash.is_empty()) {
+        handle.release(owner);
+        let reason = handle.problem().unwrap_or_else(|| "nothing is saved on disk".to_owned());
+        return Err(Failure::new(
+            FailureCode::Storage,
+            format!("This would only last until Cairn closes: {reason}."),
+        ));
+    }
+    Ok((ref_usage.cache_ref, path))
 }
 
 pub(crate) async fn rename(app: &App, id: &str, name: &str) -> Result<Reply, Failure> {
@@ -288,7 +313,8 @@ pub(crate) fn checked_name(name: &str) -> Result<String, Failure> {
     Ok(name.to_owned())
 }
 
-pub(crate) fn window(app: &App) -> Result<&CacheHandle, Failure> {
+/// The engine's prompt cache, or the failure that says why this run has none.
+pub(crate) fn cache_handle(app: &App) -> Result<&CacheHandle, Failure> {
     app.engine.cache().ok_or_else(|| {
         let reason = app.cache_problem.as_deref().unwrap_or("the engine has no folder for it");
         Failure::new(

@@ -1,5 +1,5 @@
-//! Background tasks that follow changes of the saved context that no command makes: by eviction, by
-//! other programs and at the start.
+//! Background tasks for changes of the saved context that no command makes: by eviction, by other
+//! programs and at the start.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub(crate) async fn emit_changes(app: Arc<App>, mut moves: UnboundedReceiver<Opt
 /// Adopts the changes that other programs, such as `cairn cache import`, make to the prompt cache,
 /// until the app closes.
 pub(crate) async fn follow_other_programs(app: Arc<App>) {
-    let Some(window) = app.engine.cache() else { return };
+    let Some(handle) = app.engine.cache() else { return };
     let mut is_behind = false;
     loop {
         tokio::select! {
@@ -67,7 +67,7 @@ pub(crate) async fn follow_other_programs(app: Arc<App>) {
         if !is_behind {
             continue;
         }
-        if adopt_rows(&app, window).await.is_ok() {
+        if adopt_rows(&app, handle).await.is_ok() {
             is_behind = false;
             emit_named_caches(&app).await;
             app.emit(Event::CacheChanged);
@@ -76,7 +76,7 @@ pub(crate) async fn follow_other_programs(app: Arc<App>) {
 }
 
 /// Makes the prompt cache agree with the rows.
-async fn adopt_rows(app: &App, window: &CacheHandle) -> Result<(), StoreError> {
+async fn adopt_rows(app: &App, handle: &CacheHandle) -> Result<(), StoreError> {
     let _naming = app.naming.lock().await;
     // References first: their chunks were written before them.
     let cache_refs = app.store.cache_refs().await?;
@@ -86,26 +86,27 @@ async fn adopt_rows(app: &App, window: &CacheHandle) -> Result<(), StoreError> {
     let existing: BTreeSet<String> =
         with_row.chain(named.into_iter().map(|named| named_owner(&named.row.id))).collect();
     let chunks = chunks.into_iter().filter_map(convert::chunk_record).collect();
-    window.adopt(chunks, cache_refs.into_iter().filter_map(convert::cache_ref).collect());
-    let owners = window.ref_usages().into_iter().map(|ref_usage| ref_usage.cache_ref.owner);
+    handle.adopt(chunks, cache_refs.into_iter().filter_map(convert::cache_ref).collect());
+    let owners = handle.ref_usages().into_iter().map(|ref_usage| ref_usage.cache_ref.owner);
     let gone = owners.filter(|owner| owner.starts_with("named/") && !existing.contains(owner));
-    release(app, window, gone.collect()).await;
+    release(app, handle, gone.collect()).await;
     Ok(())
 }
 
 /// Removes the chunks that only purged conversations and starting points referred to.
 pub(crate) async fn release_purged(app: &App) {
-    let Some(window) = app.engine.cache() else { return };
+    let Some(handle) = app.engine.cache() else { return };
     let owners = app.store.purged_owners().await.unwrap_or_default();
-    release(app, window, owners).await;
+    release(app, handle, owners).await;
 }
 
-/// Lets go of what these owners hold, which may remove thousands of files.
-pub(crate) async fn release(app: &App, window: &CacheHandle, owners: Vec<String>) {
-    let window = window.clone();
+/// Releases the references of these owners. That may remove thousands of files, so it runs on a
+/// thread for blocking work.
+pub(crate) async fn release(app: &App, handle: &CacheHandle, owners: Vec<String>) {
+    let handle = handle.clone();
     let release_all = move || {
         for owner in owners {
-            window.release(&owner);
+            handle.release(&owner);
         }
     };
     app.blocking(release_all).await;

@@ -17,7 +17,7 @@ use crate::cache::owners::{named_owner, owner};
 use crate::cache::prefix;
 use crate::cache::previews::Previewed;
 use crate::convert;
-use crate::wire::{CacheSource, Failure, FailureCode, ImportPreview, Reply};
+use crate::wire::{CacheFileLayout, CacheSource, Failure, FailureCode, ImportPreview, Reply};
 
 impl App {
     /// Describes a prompt-cache file and whether it can be imported, for the user to decide.
@@ -27,15 +27,23 @@ impl App {
 
     pub(crate) async fn preview(&self, previewed: Previewed) -> ImportPreview {
         let preview = preview(&self.engine, &previewed.file, &previewed.file_name).await;
-        // Stored last: if the caller goes away before, the file is removed with it.
+        // Last, because dropping `previewed` removes Cairn's copy: also if the caller goes away before
+        // this line.
         self.imports.begin(preview.token.clone(), previewed);
         preview
     }
 
     /// Writes the saved context of a conversation, or a starting point, to a file that mlx-lm reads
     /// too.
-    pub async fn export_cache(&self, source: &CacheSource, file: &Path) -> Result<(), Failure> {
-        let request = export_request(&self.store, commands::window(self)?, source, file).await?;
+    pub async fn export_cache(
+        &self,
+        source: &CacheSource,
+        layout: CacheFileLayout,
+        file: &Path,
+    ) -> Result<(), Failure> {
+        let handle = commands::cache_handle(self)?;
+        let layout = convert::file_layout(layout);
+        let request = export_request(&self.store, handle, source, layout, file).await?;
         self.engine.export_prompt(request).await?;
         Ok(())
     }
@@ -44,15 +52,16 @@ impl App {
 /// The request that writes a conversation or a starting point to a file.
 pub(crate) async fn export_request(
     store: &Store,
-    window: &CacheHandle,
+    handle: &CacheHandle,
     source: &CacheSource,
+    layout: PromptFileLayout,
     file: &Path,
 ) -> Result<ExportRequest, Failure> {
     let owner = owner(source);
     let (kind, title) = match source {
         CacheSource::Conversation { id } => {
             let row = store.listed_conversation(id).await?;
-            (prefix::ending(row.prefix.as_ref(), &window.path(&owner)), row.title)
+            (prefix::ending(row.prefix.as_ref(), &handle.path(&owner)), row.title)
         }
         CacheSource::Named { id } => {
             let row = store.listed_named_cache(id).await?;
@@ -63,7 +72,7 @@ pub(crate) async fn export_request(
     Ok(ExportRequest {
         owner,
         file: file.to_owned(),
-        layout: PromptFileLayout::default(),
+        layout,
         kind: convert::prompt_kind(kind),
         title,
         made_by,
@@ -147,7 +156,7 @@ pub(crate) async fn confirm(
         .map_err(|error| Failure::invalid(about(&error, &previewed.file, &previewed.file_name)))?;
     let row = named_row(&app.engine, info, &id, name, &previewed.file_name).await;
     if let Err(error) = app.store.create_named_cache(&row).await {
-        commands::window(app)?.release(&owner);
+        commands::cache_handle(app)?.release(&owner);
         return Err(error.into());
     }
     app.imports.end(token);
@@ -209,7 +218,7 @@ pub(crate) fn about(error: &EngineError, file: &Path, file_name: &str) -> String
     let text = error.to_string().replace(&file.display().to_string(), file_name);
     // Errors quote text from files.
     let text = text.replace(char::is_control, " ");
-    // A file name keeps its first letter.
+    // The first letter of a file name is not changed to a capital.
     if text.starts_with(file_name) { format!("{text}.") } else { convert::sentence(text) }
 }
 

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! commands    what the saved-context page and a conversation's row ask for
-//! follow      changes that happen by themselves, by other programs and at the start
+//! follow      changes by eviction, by other programs and at the start
 //! rows        the engine's cache events, written to the database
 //! saved       what is saved of a conversation, as its row shows it
 //! owners      the names under which the engine keeps references
 //! prefix      the starting point that a conversation begins with
 //! excerpts    the beginning and end of a saved prompt, as text
-//! imports     prompt-cache files in and out; previews and transfers of them
+//! imports     prompt-cache files: preview, import, export
+//! previews    files that are previewed and not yet imported
+//! transfers   uploads and downloads of such files
 //! offline     the same data folder from another process (`cairn cache`)
 //! ```
 

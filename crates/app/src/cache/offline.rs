@@ -1,5 +1,5 @@
-//! The prompt caches of a data folder, without the app: for programs that list and change them,
-//! also while the app has the folder open.
+//! The saved prompt caches of a data folder without the app: for programs that list and change them,
+//! also while an app has the folder open.
 //!
 //! Each call reads the rows again, and its engine lives as long as the call. An app that has the
 //! folder open adopts the changes when it notices that the database has changed.
@@ -9,8 +9,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use cairn_engine::{
-    CacheEvent, CacheHandle, CacheOptions, CacheRef, ChunkRecord, Engine, EngineOptions,
-    ExportRequest, Import, PromptFileLayout, Repaired,
+    CacheEvent, CacheHandle, CacheOptions, CacheRef, ChunkRecord, Engine, EngineOptions, Import,
+    PromptFileLayout, Repaired,
 };
 use cairn_store::{ListedNamedCache, Store};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -47,7 +47,7 @@ pub enum CachedItem {
 /// The saved context of a conversation, or a starting point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CachedEntry {
-    /// Which.
+    /// The conversation or the starting point.
     pub source: CacheSource,
     /// The name, or the conversation's title, which may be empty.
     pub title: String,
@@ -215,14 +215,14 @@ impl OfflineCaches {
         layout: PromptFileLayout,
     ) -> Result<(), Failure> {
         let session = self.session().await?;
-        let exported =
-            match imports::export_request(&self.store, &session.handle, source, file).await {
-                Ok(request) => {
-                    let request = ExportRequest { layout, ..request };
-                    session.engine.export_prompt(request).await.map(drop).map_err(Failure::from)
-                }
-                Err(failure) => Err(failure),
-            };
+        let request =
+            imports::export_request(&self.store, &session.handle, source, layout, file).await;
+        let exported = match request {
+            Ok(request) => {
+                session.engine.export_prompt(request).await.map(drop).map_err(Failure::from)
+            }
+            Err(failure) => Err(failure),
+        };
         session.engine.shutdown().await;
         exported
     }
@@ -355,35 +355,22 @@ impl OfflineImport<'_> {
 
         let id = Uuid::now_v7().to_string();
         let owner = named_owner(&id);
-        let imported = self
-            .session
-            .engine
-            .import_prompt_file(&self.file, Import { owner: owner.clone(), check })
-            .await;
-        let mut events = self.session.events().await;
-        let sets_its_ref = |event: &CacheEvent| matches!(event, CacheEvent::RefSet(cache_ref) if cache_ref.owner == owner);
-        let info = match imported {
-            Ok(info) => info,
-            Err(error) => {
-                events.retain(|event| !sets_its_ref(event));
-                self.caches.write(events).await?;
-                return Err(Failure::invalid(imports::about(
-                    &error,
-                    &self.file,
-                    &self.preview.file_name,
-                )));
-            }
-        };
-        let row =
-            imports::named_row(&self.session.engine, info, &id, name, &self.preview.file_name)
-                .await;
+        let import = Import { owner: owner.clone(), check };
+        let imported = self.session.engine.import_prompt_file(&self.file, import).await;
+        let events = self.session.events().await;
+        let (set_ref, others): (Vec<_>, Vec<_>) = events.into_iter().partition(
+            |event| matches!(event, CacheEvent::RefSet(cache_ref) if cache_ref.owner == owner),
+        );
+        self.caches.write(others).await?;
+        let file_name = &self.preview.file_name;
+        let info = imported
+            .map_err(|error| Failure::invalid(imports::about(&error, &self.file, file_name)))?;
+        let row = imports::named_row(&self.session.engine, info, &id, name, file_name).await;
         self.session.engine.shutdown().await;
         // The name is written before the reference: an app that starts in between removes
         // references of names that do not exist.
-        let (with_ref, others): (Vec<_>, Vec<_>) = events.into_iter().partition(sets_its_ref);
-        self.caches.write(others).await?;
         store.create_named_cache(&row).await?;
-        self.caches.write(with_ref).await?;
+        self.caches.write(set_ref).await?;
         let entry = self.caches.list().await?.into_iter().find(|entry| entry.id() == id);
         entry.ok_or_else(|| {
             Failure::new(FailureCode::NotFound, "Another program has removed it already.")

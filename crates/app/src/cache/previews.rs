@@ -1,5 +1,5 @@
-//! Previewed prompt-cache files that are neither imported nor discarded yet, and the copies that
-//! Cairn made of files.
+//! Prompt-cache files that are previewed and neither imported nor discarded yet, and the temporary
+//! files that Cairn made of uploads.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -74,12 +74,13 @@ impl Imports {
 pub struct OwnFile(PathBuf);
 
 impl OwnFile {
-    pub(crate) fn on_its_way(data_folder: &DataFolder) -> Self {
+    /// A new name in the folder for uploads and downloads.
+    pub(crate) fn temporary(data_folder: &DataFolder) -> Self {
         OwnFile(data_folder.transfers().join(format!("{}.safetensors", Uuid::now_v7())))
     }
 
-    /// Whether a file's name is one that [`OwnFile::on_its_way`] gives.
-    pub(crate) fn is_name_of_one(name: &str) -> bool {
+    /// Whether a file's name is one that [`OwnFile::temporary`] gives.
+    pub(crate) fn is_temporary_name(name: &str) -> bool {
         name.strip_suffix(".safetensors").is_some_and(|id| Uuid::parse_str(id).is_ok())
     }
 

@@ -14,10 +14,11 @@ use crate::convert;
 /// The most events of one transaction.
 const MAX_BATCH: usize = 256;
 
-/// Runs until the engine has shut down. Events that arrive during a write are written together.
+/// Writes events until the engine has shut down. Events that arrive during a write are written
+/// together.
 ///
 /// For each event the owner of the reference that changed, or none, is sent to `moved`.
-pub(crate) async fn keep(
+pub(crate) async fn write_events(
     store: Arc<Store>,
     mut events: UnboundedReceiver<CacheEvent>,
     moved: UnboundedSender<Option<String>>,
@@ -71,7 +72,7 @@ fn change(event: CacheEvent) -> CacheChange {
         CacheEvent::RefSet(cache_ref) => CacheChange::RefSet(convert::cache_ref_row(cache_ref)),
         CacheEvent::RefRemoved { owner } => CacheChange::RefRemoved { owner },
         CacheEvent::Removed { keys, reason } => {
-            tracing::info!("{} chunks left the prompt cache: {reason}", keys.len());
+            tracing::info!("{} chunks were removed from the prompt cache: {reason}", keys.len());
             CacheChange::Removed { keys }
         }
     }

@@ -61,8 +61,8 @@ fn conversation_cache(ref_usage: &RefUsage, shared_with: Vec<String>) -> Option<
     }
     let loss = cache_ref.loss.as_ref().filter(|loss| loss.num_tokens > cache_ref.num_tokens);
     Some(ConversationCache {
-        kept_tokens: tokens(cache_ref.num_tokens),
-        kept_bytes: ref_usage.bytes,
+        cached_tokens: tokens(cache_ref.num_tokens),
+        cached_bytes: ref_usage.bytes,
         own_bytes: ref_usage.own_bytes,
         tier: tier(ref_usage.is_in_memory),
         is_pinned: cache_ref.is_pinned,
@@ -70,7 +70,7 @@ fn conversation_cache(ref_usage: &RefUsage, shared_with: Vec<String>) -> Option<
         fingerprint: cache_ref.namespace.model.clone(),
         is_whole: cache_ref.num_tokens > 0 && loss.is_none(),
         shared_with,
-        lost: loss.map(|loss| {
+        loss: loss.map(|loss| {
             format!("{} tokens: {}", loss.num_tokens - cache_ref.num_tokens, loss.reason)
         }),
     })

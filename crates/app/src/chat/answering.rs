@@ -1,5 +1,5 @@
-//! One running answer, from the loaded model to the saved message: a task that outlives whoever
-//! asked for it.
+//! One running answer, from the loaded model to the saved message: a task that continues even if the
+//! caller of its command goes away.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,15 +18,15 @@ use crate::chat::running::Running;
 use crate::wire::{Event, Failure, NoticeLevel};
 use crate::{convert, models, platform};
 
-/// How long an answer may take to stop when the app closes; then what is there is saved.
+/// How long an answer may take to stop when the app closes. Then its text so far is saved.
 const CLOSING_GRACE: Duration = Duration::from_millis(700);
-/// Between two tries to save an answer that could not be saved.
+/// The interval between attempts to save an answer.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Which answer to which question.
+/// The rows of one answer and its question.
 #[derive(Debug, Clone)]
 pub(crate) struct Turn {
-    /// Where its rows are.
+    /// The store that has these rows.
     pub(crate) store: Arc<Store>,
     pub(crate) conversation_id: String,
     /// None for an answer without a question, which only a damaged file has.
@@ -38,7 +38,7 @@ pub(crate) struct Turn {
 struct Outcome {
     status: MessageStatus,
     error: Option<String>,
-    /// What the question added to the model's input; empty where that is not known.
+    /// The token ids that the question added to the prompt; empty if unknown.
     new_prompt_ids: Vec<u32>,
     token_ids: Option<Vec<u32>>,
     stats: Option<GenerationStats>,
@@ -50,18 +50,22 @@ impl Outcome {
         Outcome { status, error, new_prompt_ids: Vec::new(), token_ids, stats: None }
     }
 
+    fn stopped(progress: &Progress) -> Self {
+        Self::without_figures(MessageStatus::Stopped, None, progress)
+    }
+
     fn failed(error: impl ToString, progress: &Progress) -> Self {
         Self::without_figures(MessageStatus::Failed, Some(convert::sentence(error)), progress)
     }
 }
 
-/// Writes the answer, saves it, and reports subscribers all along.
+/// Generates the answer, saves it, and emits its events.
 pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
     let _end = End { app: &app, running: &running };
     let mut progress = Progress::new(Instant::now());
     let outcome = write(&app, &running, &turn, &mut progress).await;
     if let Some(delta) = progress.flush_delta() {
-        tell_delta(&app, &running, delta);
+        emit_delta(&app, &running, delta);
     }
     let finished = FinishedMessage {
         status: outcome.status,
@@ -79,15 +83,15 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
             app.emit(Event::Notice { level: NoticeLevel::Error, text });
             false
         }
-        // A conversation that was purged under its answer needs no row.
+        // A conversation that was purged in the meantime needs no row.
         _ => true,
     };
     if is_saved {
-        // Before the event, on which the next question may follow at once.
+        // Removed before the event, because the next question may follow it at once.
         app.answers.remove(&running);
-        tell_finished(&app, &running, &finished);
+        emit_finished(&app, &running, &finished);
     } else {
-        tell_finished(&app, &running, &finished);
+        emit_finished(&app, &running, &finished);
         app.emit_conversation(&turn.conversation_id).await;
         retry(&app, &turn, &outcome.new_prompt_ids, &finished).await;
         app.answers.remove(&running);
@@ -95,7 +99,7 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
     app.emit_conversation(&turn.conversation_id).await;
 }
 
-/// Lets go of the answer even where its task panics.
+/// Removes the answer from the running ones, also if its task panics.
 struct End<'a> {
     app: &'a App,
     running: &'a Arc<Running>,
@@ -109,20 +113,53 @@ impl Drop for End<'_> {
 }
 
 async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Progress) -> Outcome {
-    // Loading goes on when the answer is stopped: the next one needs the model too.
-    let loading = app.spawn(models::ensure_loaded(app.clone()));
-    tokio::select! {
-        () = running.stop.cancelled() => return Outcome::without_figures(MessageStatus::Stopped, None, progress),
-        loaded = loading => match loaded {
-            Ok(Ok(())) => {}
-            Ok(Err(failure)) => return Outcome::failed(failure.message, progress),
-            Err(fault) => return Outcome::failed(format!("A fault in Cairn stopped the model from being loaded: {fault}"), progress),
-        },
+    if let Err(outcome) = load_model(app, running, progress).await {
+        return outcome;
     }
     let request = match request(app, turn).await {
         Ok(request) => request,
         Err(failure) => return Outcome::failed(failure.message, progress),
     };
+    let mut saving = Saving { running: None, has_warned: false };
+    let outcome = generate(app, running, turn, progress, request, &mut saving).await;
+    // A save that still runs must not overwrite the finished message.
+    if saving.running.is_some() {
+        let result = saving.ended().await;
+        saving.note(app, result);
+    }
+    outcome
+}
+
+/// Loads a model unless one is loaded. The error is the outcome if there is no model, or if the
+/// answer was stopped before.
+async fn load_model(app: &Arc<App>, running: &Running, progress: &Progress) -> Result<(), Outcome> {
+    // In a task, so that loading continues when the answer is stopped: the next one needs the model
+    // too.
+    let loading = app.spawn(models::ensure_loaded(app.clone()));
+    let loaded = tokio::select! {
+        () = running.stop.cancelled() => return Err(Outcome::stopped(progress)),
+        loaded = loading => loaded,
+    };
+    match loaded {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(failure)) => Err(Outcome::failed(failure.message, progress)),
+        Err(fault) => {
+            let error = format!("A fault in Cairn stopped the model from being loaded: {fault}");
+            Err(Outcome::failed(error, progress))
+        }
+    }
+}
+
+/// Generates until the answer ends, is stopped or fails. Emits and saves the text whenever that is
+/// due.
+async fn generate(
+    app: &Arc<App>,
+    running: &Running,
+    turn: &Turn,
+    progress: &mut Progress,
+    request: GenerateRequest,
+    saving: &mut Saving,
+) -> Outcome {
     let mut generation = app.engine.generate(request);
     let give_up = async {
         app.closing.cancelled().await;
@@ -130,64 +167,67 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
     };
     tokio::pin!(give_up);
     let (mut has_begun, mut is_stopping) = (false, false);
-    let mut saving = Saving { running: None, has_warned: false };
-    let outcome = loop {
+    loop {
         let due = progress.next_due(Instant::now(), saving.running.is_some());
         tokio::select! {
-            event = generation.recv() => match event {
-                Some(GenerateEvent::Prefill { processed, total, cached }) => {
-                    has_begun = true;
-                    progress.prefill(Prefill { processed, total, cached });
+            event = generation.recv() => {
+                has_begun = true;
+                if let Some(outcome) = apply(event, progress) {
+                    return outcome;
                 }
-                Some(GenerateEvent::Delta { text, token, logprob: _ }) => {
-                    has_begun = true;
-                    progress.token(token, &text);
-                }
-                Some(GenerateEvent::Finished(finished)) => {
-                    progress.append(&finished.text);
-                    let status = match finished.stats.finish_reason {
-                        FinishReason::Cancelled => MessageStatus::Stopped,
-                        FinishReason::Stop | FinishReason::Length => MessageStatus::Complete,
-                    };
-                    break Outcome {
-                        status,
-                        error: None,
-                        new_prompt_ids: finished.new_prompt_ids,
-                        token_ids: Some(finished.token_ids),
-                        stats: Some(with_process_memory(finished.stats)),
-                    };
-                }
-                Some(GenerateEvent::Failed(error)) => break Outcome::failed(error, progress),
-                None => break Outcome::failed("The engine ended before the answer did.", progress),
-            },
-            // Behind other answers its turn may be far off, and there are no figures to wait for.
-            () = running.stop.cancelled(), if !has_begun => break Outcome::without_figures(MessageStatus::Stopped, None, progress),
+            }
+            // An answer that still waits for others has no figures: it need not be stopped in order.
+            () = running.stop.cancelled(), if !has_begun => return Outcome::stopped(progress),
             () = running.stop.cancelled(), if !is_stopping => {
                 is_stopping = true;
                 generation.stop();
             }
-            () = &mut give_up => break Outcome::without_figures(MessageStatus::Stopped, None, progress),
+            () = &mut give_up => return Outcome::stopped(progress),
             result = saving.ended(), if saving.running.is_some() => saving.note(app, result),
             () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {}
         }
         let now = Instant::now();
         if let Some(prefill) = progress.take_prefill(now) {
-            tell_prefill(app, turn, prefill);
+            emit_prefill(app, turn, prefill);
         }
         if let Some(delta) = progress.take_delta(now) {
-            tell_delta(app, running, delta);
+            emit_delta(app, running, delta);
         }
         if saving.running.is_none() && progress.wants_save(now) {
             progress.mark_saved(now);
             saving.begin(app, turn, progress);
         }
-    };
-    // What was saved on the way must not overtake the end.
-    if saving.running.is_some() {
-        let result = saving.ended().await;
-        saving.note(app, result);
     }
-    outcome
+}
+
+/// Adds an event of the engine to the progress. The result is the outcome if it was the last one.
+fn apply(event: Option<GenerateEvent>, progress: &mut Progress) -> Option<Outcome> {
+    match event {
+        Some(GenerateEvent::Prefill { processed, total, cached }) => {
+            progress.prefill(Prefill { processed, total, cached });
+            None
+        }
+        Some(GenerateEvent::Delta { text, token, logprob: _ }) => {
+            progress.token(token, &text);
+            None
+        }
+        Some(GenerateEvent::Finished(finished)) => {
+            progress.append(&finished.text);
+            let status = match finished.stats.finish_reason {
+                FinishReason::Cancelled => MessageStatus::Stopped,
+                FinishReason::Stop | FinishReason::Length => MessageStatus::Complete,
+            };
+            Some(Outcome {
+                status,
+                error: None,
+                new_prompt_ids: finished.new_prompt_ids,
+                token_ids: Some(finished.token_ids),
+                stats: Some(with_process_memory(finished.stats)),
+            })
+        }
+        Some(GenerateEvent::Failed(error)) => Some(Outcome::failed(error, progress)),
+        None => Some(Outcome::failed("The engine ended before the answer did.", progress)),
+    }
 }
 
 async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, Failure> {
@@ -226,7 +266,8 @@ async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, Failure> {
     })
 }
 
-/// The save that runs beside the answer, so that a slow disk does not hold up the text.
+/// The saving of an answer's text while it is generated: in a task of its own, so that a slow disk
+/// does not delay the text.
 struct Saving {
     running: Option<JoinHandle<Result<(), StoreError>>>,
     has_warned: bool,
@@ -257,7 +298,7 @@ impl Saving {
             Err(error) if !self.has_warned => {
                 self.has_warned = true;
                 let text = format!(
-                    "The answer goes on, but is not being saved ({error}); Cairn tries again when it is finished."
+                    "The answer continues, but is not being saved ({error}); Cairn tries again when it is finished."
                 );
                 app.emit(Event::Notice { level: NoticeLevel::Warning, text });
             }
@@ -290,7 +331,7 @@ fn is_worth_retrying(error: &StoreError) -> bool {
     )
 }
 
-/// Tries until the answer is saved; once more when the app closes, and then no longer.
+/// Tries until the answer is saved. When the app closes it tries one last time.
 async fn retry(app: &App, turn: &Turn, new_prompt_ids: &[u32], finished: &FinishedMessage) {
     loop {
         let is_last = tokio::select! {
@@ -306,7 +347,7 @@ async fn retry(app: &App, turn: &Turn, new_prompt_ids: &[u32], finished: &Finish
                 return;
             }
             Err(error) if is_last || !is_worth_retrying(&error) => {
-                tracing::error!("an answer is lost: {error}");
+                tracing::error!("an answer could not be saved: {error}");
                 return;
             }
             Err(_) => {}
@@ -314,7 +355,7 @@ async fn retry(app: &App, turn: &Turn, new_prompt_ids: &[u32], finished: &Finish
     }
 }
 
-fn tell_prefill(app: &App, turn: &Turn, prefill: Prefill) {
+fn emit_prefill(app: &App, turn: &Turn, prefill: Prefill) {
     app.emit(Event::Prefill {
         conversation_id: turn.conversation_id.clone(),
         message_id: turn.message_id.clone(),
@@ -324,7 +365,7 @@ fn tell_prefill(app: &App, turn: &Turn, prefill: Prefill) {
     });
 }
 
-fn tell_delta(app: &App, running: &Running, delta: Delta) {
+fn emit_delta(app: &App, running: &Running, delta: Delta) {
     let mut message = running.message();
     debug_assert_eq!(delta.offset, utf16_length(&message.text));
     message.text.push_str(&delta.text);
@@ -332,7 +373,7 @@ fn tell_delta(app: &App, running: &Running, delta: Delta) {
     app.emit(Event::Delta { conversation_id, message_id, offset: delta.offset, text: delta.text });
 }
 
-fn tell_finished(app: &App, running: &Running, finished: &FinishedMessage) {
+fn emit_finished(app: &App, running: &Running, finished: &FinishedMessage) {
     let mut message = running.message();
     message.status = convert::message_status(finished.status);
     message.error.clone_from(&finished.error);
@@ -340,8 +381,8 @@ fn tell_finished(app: &App, running: &Running, finished: &FinishedMessage) {
     app.emit(Event::Message { message: message.clone() });
 }
 
-/// Fills in what the engine does not know, and takes out what JSON cannot hold: the store would
-/// drop all figures for it. What is told is then exactly what is read back later.
+/// Adds the process's memory, and replaces numbers that JSON cannot represent: for one of them the
+/// store would drop all figures. So the event has the same figures as the saved row.
 fn with_process_memory(stats: GenerationStats) -> GenerationStats {
     let memory = platform::process_memory();
     GenerationStats {

@@ -1,5 +1,5 @@
-//! The end of deleted conversations: when a deletion can no longer be undone, the rows go and with
-//! them what the prompt cache keeps of nobody else.
+//! Purges deleted conversations: when a deletion can no longer be undone, their rows are removed, and
+//! the saved context that no other conversation uses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::cache::owners::conversation_owner;
 pub(crate) const UNDO_LIMIT: Duration = Duration::from_secs(600);
 
 /// Purges a conversation that was deleted at `deleted_at_ms` after `undo_limit`, unless it is
-/// restored before. Where the app closes first, closing does it.
+/// restored before. If the app closes first, closing purges it.
 pub(crate) async fn purge_later(
     app: Arc<App>,
     id: String,
@@ -23,7 +23,7 @@ pub(crate) async fn purge_later(
         () = app.closing.cancelled() => return,
         () = tokio::time::sleep(undo_limit) => {}
     }
-    // No answer of it begins or ends meanwhile.
+    // Locked so that no answer of it begins meanwhile.
     let _turn = app.turns.lock().await;
     match app.store_of(&id).await.purge_conversation(&id, deleted_at_ms).await {
         Ok(true) => {}
@@ -39,10 +39,10 @@ pub(crate) async fn purge_later(
     }
 }
 
-/// Purges all that is deleted. Called when the app closes, while the engine still runs.
+/// Purges all deleted conversations. Called when the app closes, while the engine still runs.
 pub(crate) async fn purge_all(app: &App) {
     if let Err(error) = app.store.purge_deleted().await {
-        tracing::warn!("what was deleted stays until the next start: {error}");
+        tracing::warn!("deleted conversations stay until the next start: {error}");
         return;
     }
     follow::release_purged(app).await;

@@ -3,7 +3,7 @@
 //! ```text
 //! answering   one task for each running answer
 //! running     which conversations are being answered, and how to stop them
-//! deletion    the end of what was deleted, when that can no longer be undone
+//! deletion    purges deleted conversations when that can no longer be undone
 //! progress    when an answer's events and saved text are due
 //! prompt      a conversation's messages as the engine's input
 //! ```

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// The interval between two deltas of an answer, and between two reports of its prefill: 30 a
 /// second.
-const TELL_INTERVAL: Duration = Duration::from_millis(33);
+const EMIT_INTERVAL: Duration = Duration::from_millis(33);
 /// The most that a crash may cost: this much time of generation...
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 /// ...or this many tokens.
@@ -57,10 +57,10 @@ pub(crate) struct Prefill {
 pub(crate) struct Progress {
     text: String,
     token_ids: Vec<u32>,
-    told_bytes: usize,
-    told_utf16: u32,
-    untold_prefill: Option<Prefill>,
-    telling: Pace,
+    emitted_bytes: usize,
+    emitted_utf16: u32,
+    pending_prefill: Option<Prefill>,
+    emitting: Pace,
     saved_at: Instant,
     saved_bytes: usize,
     saved_tokens: usize,
@@ -71,10 +71,10 @@ impl Progress {
         Progress {
             text: String::new(),
             token_ids: Vec::new(),
-            told_bytes: 0,
-            told_utf16: 0,
-            untold_prefill: None,
-            telling: Pace::new(TELL_INTERVAL),
+            emitted_bytes: 0,
+            emitted_utf16: 0,
+            pending_prefill: None,
+            emitting: Pace::new(EMIT_INTERVAL),
             saved_at: now,
             saved_bytes: 0,
             saved_tokens: 0,
@@ -91,7 +91,7 @@ impl Progress {
 
     /// Only the newest report matters; it replaces one that was not emitted yet.
     pub(crate) fn prefill(&mut self, prefill: Prefill) {
-        self.untold_prefill = Some(prefill);
+        self.pending_prefill = Some(prefill);
     }
 
     pub(crate) fn token(&mut self, token: u32, text: &str) {
@@ -105,26 +105,26 @@ impl Progress {
 
     /// The prefill report that may be emitted now; none once there is text.
     pub(crate) fn take_prefill(&mut self, now: Instant) -> Option<Prefill> {
-        if !self.text.is_empty() || !self.telling.is_due(now) {
+        if !self.text.is_empty() || !self.emitting.is_due(now) {
             return None;
         }
-        self.untold_prefill.take().inspect(|_| self.telling.mark(now))
+        self.pending_prefill.take().inspect(|_| self.emitting.mark(now))
     }
 
     /// The text that may be emitted now.
     pub(crate) fn take_delta(&mut self, now: Instant) -> Option<Delta> {
-        if !self.telling.is_due(now) {
+        if !self.emitting.is_due(now) {
             return None;
         }
-        self.flush_delta().inspect(|_| self.telling.mark(now))
+        self.flush_delta().inspect(|_| self.emitting.mark(now))
     }
 
     /// All text that has not been emitted, regardless of the interval.
     pub(crate) fn flush_delta(&mut self) -> Option<Delta> {
-        let text = self.text.get(self.told_bytes..).filter(|text| !text.is_empty())?.to_owned();
-        let delta = Delta { offset: self.told_utf16, text };
-        self.told_bytes = self.text.len();
-        self.told_utf16 += utf16_length(&delta.text);
+        let text = self.text.get(self.emitted_bytes..).filter(|text| !text.is_empty())?.to_owned();
+        let delta = Delta { offset: self.emitted_utf16, text };
+        self.emitted_bytes = self.text.len();
+        self.emitted_utf16 += utf16_length(&delta.text);
         Some(delta)
     }
 
@@ -146,12 +146,12 @@ impl Progress {
     /// The time at which something becomes due without new input; none if nothing will. While one
     /// save runs no other is due.
     pub(crate) fn next_due(&self, now: Instant, is_saving: bool) -> Option<Instant> {
-        let has_untold = self.text.len() > self.told_bytes
-            || (self.untold_prefill.is_some() && self.text.is_empty());
-        let telling = has_untold.then(|| self.telling.due_at(now));
+        let has_pending = self.text.len() > self.emitted_bytes
+            || (self.pending_prefill.is_some() && self.text.is_empty());
+        let emitting = has_pending.then(|| self.emitting.due_at(now));
         let saving = (self.text.len() > self.saved_bytes && !is_saving)
             .then(|| (self.saved_at + SAVE_INTERVAL).max(now));
-        telling.into_iter().chain(saving).min()
+        emitting.into_iter().chain(saving).min()
     }
 }
 
@@ -165,29 +165,29 @@ mod tests {
     use super::*;
 
     /// Feeds pieces of text that arrive at given milliseconds and collects what is emitted when.
-    fn told(pieces: &[(u64, &str)], until_ms: u64) -> Vec<(u64, u32, String)> {
+    fn emitted(pieces: &[(u64, &str)], until_ms: u64) -> Vec<(u64, u32, String)> {
         let start = Instant::now();
         let mut progress = Progress::new(start);
-        let mut told = Vec::new();
+        let mut emitted = Vec::new();
         for ms in 0..=until_ms {
             let now = start + Duration::from_millis(ms);
             for (_, text) in pieces.iter().filter(|(at, _)| *at == ms) {
                 progress.token(1, text);
             }
             if let Some(delta) = progress.take_delta(now) {
-                told.push((ms, delta.offset, delta.text));
+                emitted.push((ms, delta.offset, delta.text));
             }
         }
-        told
+        emitted
     }
 
     #[test]
     fn deltas_are_merged_to_thirty_a_second_with_utf16_offsets() {
         fn check(pieces: &[(u64, &str)], expected: &[(u64, u32, &str)]) {
-            let told = told(pieces, 200);
-            let told: Vec<_> =
-                told.iter().map(|(ms, offset, text)| (*ms, *offset, text.as_str())).collect();
-            assert_eq!(told, expected, "for {pieces:?}");
+            let emitted = emitted(pieces, 200);
+            let emitted: Vec<_> =
+                emitted.iter().map(|(ms, offset, text)| (*ms, *offset, text.as_str())).collect();
+            assert_eq!(emitted, expected, "for {pieces:?}");
         }
         check(&[], &[]);
         check(&[(0, "")], &[]);
@@ -205,10 +205,10 @@ mod tests {
     #[test]
     fn fast_answers_stay_within_thirty_deltas_a_second() {
         let pieces: Vec<(u64, &str)> = (0..1000).map(|ms| (ms, "x")).collect();
-        let told = told(&pieces, 1000);
-        assert!(told.len() <= 31, "{} deltas", told.len());
+        let emitted = emitted(&pieces, 1000);
+        assert!(emitted.len() <= 31, "{} deltas", emitted.len());
         // The last delta was emitted at most an interval before the end.
-        assert!(told.iter().map(|(_, _, text)| text.len()).sum::<usize>() > 1000 - 33);
+        assert!(emitted.iter().map(|(_, _, text)| text.len()).sum::<usize>() > 1000 - 33);
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_due_time_is_the_earlier_of_telling_and_saving() {
+    fn the_next_due_time_is_the_earlier_of_emitting_and_saving() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut progress = Progress::new(start);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_prefill_reports_the_newest_is_told_and_none_after_text() {
+    fn of_several_prefill_reports_the_newest_is_emitted_and_none_after_text() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let report = |processed| Prefill { processed, total: 9, cached: 0 };

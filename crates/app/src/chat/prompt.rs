@@ -1,4 +1,4 @@
-//! Which messages of a branch the model sees: pure.
+//! Chooses the messages of a branch that the model sees; pure.
 
 use cairn_chat::{Message, Role};
 use cairn_store::MessageStatus;

@@ -1,4 +1,4 @@
-// What foreign text may put on the page: words, never anything that loads or runs.
+// Model output may only put text on the page, never anything that loads or runs.
 import { render } from '@testing-library/svelte';
 import { expect, test } from 'vitest';
 import Markdown from './Markdown.svelte';

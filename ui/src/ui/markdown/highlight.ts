@@ -1,4 +1,4 @@
-// Code to coloured runs of text. A tree comes out of the highlighter, so there is no HTML to trust.
+// Splits code into coloured runs of text. The highlighter returns a tree, so no HTML has to be trusted.
 import bash from 'highlight.js/lib/languages/bash';
 import c from 'highlight.js/lib/languages/c';
 import cpp from 'highlight.js/lib/languages/cpp';

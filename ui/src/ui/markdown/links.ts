@@ -1,4 +1,4 @@
-// Which links may be followed. Model output is foreign text: everything not on the list stays text.
+// Decides which links may be followed. Model output is untrusted: a link whose scheme is not listed stays text.
 
 const ALLOWED = new Set(['https:', 'http:', 'mailto:']);
 

@@ -1,4 +1,4 @@
-// What the tree says about links, fences, images, tables and lists.
+// The tree of links, fences, images, tables and lists.
 import { expect, test } from 'vitest';
 import { highlight } from './highlight';
 import { safeHref } from './links';

@@ -22,7 +22,7 @@ export type Block =
   | { kind: 'rule' }
   | { kind: 'plain'; text: string };
 
-/** A top-level block and the line it starts on; null when it nests too deeply to be drawn as anything but its text. */
+/** A top-level block and the line it starts on; null if it nests too deeply, so that only its source text is shown. */
 export interface Placed {
   block: Block | null;
   line: number;
@@ -31,10 +31,10 @@ export interface Placed {
 /** Link definitions (`[name]: address`) seen so far, in the parser's own form. */
 export type References = Record<string, { title: string; href: string }>;
 
-// Deeper nesting is shown as it was written: it is never intended, and each level costs a component.
+// Deeper nesting is shown as source text: it is never intended, and each level costs a component.
 const DEEPEST = 24;
 
-// `validateLink` stays open so that refused links keep their words; `safeHref` decides what may be followed.
+// `validateLink` accepts every link, so that refused ones are still shown as text; `safeHref` decides what may be followed.
 const parser = new MarkdownIt({ html: false, linkify: false, typographer: false });
 parser.validateLink = () => true;
 
@@ -49,7 +49,7 @@ export function parseBlocks(source: string, references: References): Placed[] {
     try {
       block = readBlock(cursor, 0);
     } catch {
-      // Drawn as written.
+      // Shown as source text.
     }
     cursor.moveTo(end);
     placed.push({ block, line });
@@ -178,7 +178,7 @@ function inlineOf(token: Token): Inline[] {
   const add = (node: Inline) => {
     const siblings = open[open.length - 1] ?? root;
     const before = siblings[siblings.length - 1];
-    // Neighbouring pieces of text become one node: fewer nodes to draw, and one form for one meaning.
+    // Neighbouring pieces of text become one node, so that equal texts have equal trees.
     if (node.kind === 'text' && before?.kind === 'text') before.text += node.text;
     else if (node.kind !== 'text' || node.text !== '') siblings.push(node);
   };
@@ -192,7 +192,7 @@ function inlineOf(token: Token): Inline[] {
       case 'code_inline':
         add({ kind: 'code', text: child.content });
         break;
-      // Models break lines where they mean it (verse, addresses), so a single newline counts.
+      // Models break lines on purpose (verse, addresses), so a single newline is a line break.
       case 'softbreak':
       case 'hardbreak':
         add({ kind: 'break' });

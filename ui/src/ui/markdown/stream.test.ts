@@ -1,4 +1,4 @@
-// Markdown that grows must read like markdown that was always there.
+// Markdown that arrives in pieces must look like the same markdown parsed at once.
 import { expect, test } from 'vitest';
 import type { Block } from './parse';
 import { MarkdownStream } from './stream';

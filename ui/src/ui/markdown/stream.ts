@@ -1,7 +1,7 @@
-// Markdown that grows at its end: settled blocks are reused, only the tail is parsed again.
+// Parses markdown that grows at its end: complete blocks are reused, only the last one is parsed again.
 import { parseBlocks, type Block, type References } from './parse';
 
-/** A top-level block and the text it came from, which is what is drawn when the block cannot be. */
+/** A top-level block and its source text, which is shown if the block cannot be drawn. */
 export interface Piece {
   block: Block;
   raw: string;
@@ -41,7 +41,7 @@ export class MarkdownStream {
     const restart = placed[placed.length - 2];
     if (!isDone && placed.length > 2 && restart) {
       const settledLength = starts[restart.line] ?? 0;
-      // Parsed once more and alone, so that a definition half written in the tail is never remembered.
+      // Parsed again on its own, so that a link definition that is only half written is never remembered.
       parseBlocks(tail.slice(0, settledLength), this.#references);
       this.#settled = all.slice(0, -2);
       this.#windowStart += settledLength;

@@ -1,0 +1,131 @@
+//! Commands about conversations, and those that are refused.
+
+use cairn_app::wire::{Command, Event, FailureCode, MessageStatus, Settings};
+
+use crate::kit::{
+    bootstrap, check_failure, home_with_model, messages, new_conversation, next, open, open_greedy,
+    send,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deleting_stops_the_answer_and_can_be_undone() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 1_000_000).await;
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    send(&app, &id, "Tell me everything").await;
+    while !matches!(next(&mut events).await, Event::Delta { .. }) {}
+    app.call(Command::DeleteConversation { id: id.clone() }).await.unwrap();
+    let mut was_ended = false;
+    loop {
+        match next(&mut events).await {
+            Event::Message { message } => was_ended |= message.status == MessageStatus::Stopped,
+            Event::ConversationDeleted { id: deleted } => break assert_eq!(deleted, id),
+            _ => {}
+        }
+    }
+    assert!(was_ended, "the answer stops before its conversation goes");
+    assert!(bootstrap(&app).await.0.is_empty());
+    check_failure(
+        &app,
+        Command::GetConversation { id: id.clone() },
+        FailureCode::NotFound,
+        "exist",
+    )
+    .await;
+    check_failure(
+        &app,
+        Command::SendMessage { conversation_id: id.clone(), text: "x".to_owned() },
+        FailureCode::NotFound,
+        "exist",
+    )
+    .await;
+    app.call(Command::RestoreConversation { id: id.clone() }).await.unwrap();
+    assert_eq!(messages(&app, &id).await.len(), 2);
+    assert_eq!(bootstrap(&app).await.0.len(), 1);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invalid_commands_are_refused_with_a_sentence() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let id = new_conversation(&app).await;
+    let settings = bootstrap(&app).await.1;
+    let gone = || "01890000-0000-7000-8000-000000000000".to_owned();
+    let send = |conversation_id, text: &str| Command::SendMessage {
+        conversation_id,
+        text: text.to_owned(),
+    };
+    let rename = |id, title: &str| Command::RenameConversation { id, title: title.to_owned() };
+    let of_one_that_is_gone = [
+        Command::GetConversation { id: gone() },
+        rename(gone(), "x"),
+        Command::SetSystemPrompt { id: gone(), system_prompt: String::new() },
+        Command::DeleteConversation { id: gone() },
+        Command::RestoreConversation { id: gone() },
+        send(gone(), "x"),
+    ];
+    for command in of_one_that_is_gone {
+        check_failure(&app, command, FailureCode::NotFound, "conversation").await;
+    }
+    let invalid = [
+        (rename(id.clone(), " \t"), "title"),
+        (rename(id.clone(), "a\nb"), "title"),
+        (send(id.clone(), "  \n"), "message"),
+        (Command::Regenerate { conversation_id: id.clone() }, "message"),
+        (Command::UpdateSettings { settings: Settings { top_p: 0.0, ..settings } }, "top_p"),
+    ];
+    for (command, named) in invalid {
+        check_failure(&app, command, FailureCode::Invalid, named).await;
+    }
+    let load = Command::LoadModel { name: "no/such-model".to_owned() };
+    check_failure(&app, load, FailureCode::NotFound, "no/such-model").await;
+    assert!(messages(&app, &id).await.is_empty(), "nothing was saved");
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_model_nothing_is_sent() {
+    let home = tempfile::tempdir().unwrap();
+    let app = open(&home).await;
+    let id = new_conversation(&app).await;
+    assert!(bootstrap(&app).await.2.is_empty());
+    check_failure(
+        &app,
+        Command::SendMessage { conversation_id: id.clone(), text: "Hi".to_owned() },
+        FailureCode::NoModel,
+        "model",
+    )
+    .await;
+    assert!(messages(&app, &id).await.is_empty());
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn titles_and_system_prompts_are_saved_and_emitted() {
+    let home = tempfile::tempdir().unwrap();
+    let app = open(&home).await;
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    app.call(Command::RenameConversation {
+        id: id.clone(),
+        title: "  Granite \u{202e}🪨 ".to_owned(),
+    })
+    .await
+    .unwrap();
+    app.call(Command::SetSystemPrompt { id: id.clone(), system_prompt: " Be brief.\n".to_owned() })
+        .await
+        .unwrap();
+    let mut received = Vec::new();
+    while received.len() < 2 {
+        if let Event::Conversation { conversation } = next(&mut events).await {
+            received.push((conversation.title, conversation.system_prompt));
+        }
+    }
+    let title = "Granite \u{202e}🪨".to_owned();
+    assert_eq!(received, [(title.clone(), String::new()), (title, " Be brief.\n".to_owned())]);
+    app.call(Command::SetSystemPrompt { id, system_prompt: " \n".to_owned() }).await.unwrap();
+    assert_eq!(bootstrap(&app).await.0[0].system_prompt, "");
+    app.close().await;
+}

@@ -1,0 +1,11 @@
+//! The app through its interface: commands in, replies and events out, with a real store and a tiny
+//! real model.
+#![allow(clippy::unwrap_used)] // in a test a panic is the report
+
+mod answers;
+mod commands;
+mod deletion;
+mod kit;
+mod opening;
+mod saved_context;
+mod starting_points;

@@ -1,0 +1,154 @@
+//! Saved context in the rows of the database, and beside other programs.
+
+use std::path::Path;
+
+use cairn_app::wire::{
+    CacheFileLayout, CacheSource, Command, Event, FailureCode, MessageStatus, Reply, Settings,
+};
+use cairn_app::{DataFolder, OfflineCaches};
+
+use crate::kit::{
+    MODEL, answered, bootstrap, check_failure, chunk_files, database, home_with_model,
+    new_conversation, next, open, open_greedy, open_with_one_turn, overview, save_as,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn saved_context_survives_unreadable_rows() {
+    let home = home_with_model();
+    let (app, id) = open_with_one_turn(&home).await;
+    save_as(&app, &id, "Notes").await;
+    app.close().await;
+    drop(app);
+    let files = chunk_files(&home);
+    let change = async |statement: &'static str| {
+        let database = database(&home).await;
+        sqlx::raw_sql(statement).execute(&database).await.unwrap();
+        database.close().await;
+    };
+    for (damage, repair) in [
+        (
+            "pragma ignore_check_constraints = on; update chunks set kind = 'x' || kind",
+            "update chunks set kind = substr(kind, 2)",
+        ),
+        (
+            "alter table cache_refs rename column model to other",
+            "alter table cache_refs rename column other to model",
+        ),
+    ] {
+        change(damage).await;
+        let app = open(&home).await;
+        check_failure(&app, Command::GetCache, FailureCode::Storage, "cairn.db").await;
+        assert_eq!(answered(&app, &id, "Two").await.status, MessageStatus::Complete);
+        app.close().await;
+        drop(app);
+        change(repair).await;
+        assert_eq!(chunk_files(&home).len(), files.len(), "after {damage}");
+    }
+    let app = open(&home).await;
+    let named = overview(&app).await.named;
+    assert!(named[0].tier.is_some(), "{named:?}");
+    assert!(answered(&app, &id, "Three").await.stats.unwrap().cached_tokens > 0);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_name_their_model_before_one_is_loaded() {
+    let home = home_with_model();
+    let (app, id) = open_with_one_turn(&home).await;
+    save_as(&app, &id, "Notes").await;
+    app.close().await;
+    drop(app);
+
+    let app = open(&home).await;
+    let Reply::Bootstrap { conversations, named, status, .. } =
+        app.call(Command::Bootstrap).await.unwrap()
+    else {
+        panic!()
+    };
+    let cache = conversations[0].cache.clone().unwrap();
+    assert!(
+        cache.is_whole
+            && status.model_fingerprint.is_none()
+            && overview(&app).await.nodes[0].text.is_none(),
+        "{cache:?}"
+    );
+    assert_eq!(
+        named.iter().map(|named| (named.name.as_str(), &named.fingerprint)).collect::<Vec<_>>(),
+        [("Notes", &cache.fingerprint)]
+    );
+    let mut events = app.subscribe();
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    let loaded = loop {
+        if let Event::Status { status } = next(&mut events).await
+            && let Some(fingerprint) = status.model_fingerprint
+        {
+            break fingerprint;
+        }
+    };
+    assert_eq!(loaded, cache.fingerprint);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_beside_the_app_does_not_evict_chunks_pinned_meanwhile() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let (old, new) = (new_conversation(&app).await, new_conversation(&app).await);
+    for (id, text) in [(&old, "One"), (&new, "Two")] {
+        answered(&app, id, text).await;
+    }
+    let file = home.path().join("old.safetensors");
+    let source = CacheSource::Conversation { id: old.clone() };
+    app.export_cache(&source, CacheFileLayout::V0_32, &file).await.unwrap();
+
+    let caches = OfflineCaches::open(DataFolder::new(home.path())).await.unwrap();
+    let folder = home.path().join("models").join(MODEL);
+    let import = caches.begin_import(&file, MODEL, &folder).await.unwrap();
+    app.call(Command::PinConversation { id: old.clone(), is_pinned: true }).await.unwrap();
+    let is_written = async || caches.list().await.unwrap().iter().any(|entry| entry.is_pinned);
+    while !is_written().await {
+        tokio::task::yield_now().await;
+    }
+    let cache_budget_bytes =
+        caches.total_bytes().await.unwrap() + std::fs::metadata(&file).unwrap().len() / 2;
+    let settings = Settings { cache_budget_bytes, ..bootstrap(&app).await.1 };
+    app.call(Command::UpdateSettings { settings }).await.unwrap();
+    import.confirm("Copy", false).await.unwrap();
+    let loss: Vec<(String, bool)> = caches
+        .list()
+        .await
+        .unwrap()
+        .iter()
+        .map(|entry| (entry.id().to_owned(), entry.loss.is_some()))
+        .collect();
+    assert!(loss.contains(&(old, false)) && loss.contains(&(new, true)), "{loss:?}");
+    caches.close().await;
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn saved_context_is_exported_in_the_layout_that_was_asked_for() {
+    let home = home_with_model();
+    let (app, id) = open_with_one_turn(&home).await;
+    let source = CacheSource::Conversation { id };
+    // mlx-lm 0.32 reads user metadata under `0.`, 0.30 and 0.31 read it under `1.`.
+    for (layout, model_key) in
+        [(CacheFileLayout::V0_32, "0.model"), (CacheFileLayout::V0_30, "1.model")]
+    {
+        let file = home.path().join("export.safetensors");
+        app.export_cache(&source, layout, &file).await.unwrap();
+        assert_eq!(file_metadata(&file)[model_key], MODEL, "{layout:?}");
+        let preview = app.preview_import(file).await;
+        assert_eq!(preview.problem, None, "{layout:?}");
+    }
+    app.close().await;
+}
+
+/// The metadata in the header of a safetensors file.
+fn file_metadata(file: &Path) -> serde_json::Value {
+    let bytes = std::fs::read(file).unwrap();
+    let header_length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let mut header: serde_json::Value =
+        serde_json::from_slice(&bytes[8..8 + header_length]).unwrap();
+    header["__metadata__"].take()
+}
