@@ -22,6 +22,7 @@ const MODELS: &[&str] = &[
     "llama/quant4-untied",
     "gemma3_text/dense",
     "gemma3_text/pattern3",
+    "qwen2/dense",
     "qwen3/dense",
     "qwen3_moe/dense",
     "qwen3_moe/quant4",

@@ -102,6 +102,12 @@ def tied(tensors):
     return {name: tensor for name, tensor in tensors.items() if not name.startswith("lm_head.")}
 
 
+def older_and_tied(tensors):
+    """With RoPE frequencies, as tools wrote them once, and an output matrix beside tied embeddings: nobody reads either."""
+    unread = {"model.layers.0.self_attn.rotary_emb.inv_freq": Tensor((4,), 0, 0), "lm_head.weight": Tensor((8, 16), 0, 0)}
+    return tensors | unread
+
+
 def unstacked(tensors):
     """Each expert by itself, as Hugging Face stores them."""
     stored = {}
@@ -247,6 +253,33 @@ def gemma3_text_family():
     })  # fmt: skip
 
 
+def qwen2():
+    dense = dict(
+        architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=128, rms_norm_eps=1e-6, rope_theta=10000.0, max_position_embeddings=4096, tie_word_embeddings=False,
+        use_sliding_window=False, sliding_window=4096, max_window_layers=2, hidden_act="silu", torch_dtype="float32", bos_token_id=1,
+        eos_token_id=2,
+    )  # fmt: skip
+    # Keys that a config may leave out, and what the reference takes then: tied embeddings and a base of a million.
+    defaults = without(dense, "rope_theta", "max_position_embeddings", "tie_word_embeddings", "use_sliding_window", "sliding_window")
+    quant = dense | dict(hidden_size=64, intermediate_size=96)
+    mixed = quantization(
+        4, model__embed_tokens=(8, 64), model__layers__0__self_attn__k_proj=(8, 32), model__layers__1__self_attn__v_proj=False
+    )
+    return Family("qwen2", usual, {
+        "dense": Case(dense),
+        "dense-bf16": Case(dense | dict(torch_dtype="bfloat16")),
+        "tied": Case(dense | dict(tie_word_embeddings=True), older_and_tied),
+        "defaults": Case(defaults, num_tokens=72),
+        "gqa": Case(dense | dict(num_key_value_heads=1)),
+        "rope-linear": Case(dense | dict(rope_theta=50000.0, rope_scaling={"type": "linear", "factor": 2.0})),
+        "rope-traditional": Case(dense | dict(rope_traditional=True)),
+        "quant4": Case(quant | dict(quantization=quantization(4))),
+        "quant4-tied": Case(quant | dict(tie_word_embeddings=True, quantization=quantization(4))),
+        "quant-mixed": Case(quant | dict(quantization=mixed)),
+    })  # fmt: skip
+
+
 def qwen3():
     dense = dict(
         architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
@@ -320,6 +353,7 @@ def qwen3_next_family():
 FAMILIES = {
     "llama": llama(),
     "gemma3_text": gemma3_text_family(),
+    "qwen2": qwen2(),
     "qwen3": qwen3(),
     "qwen3_moe": qwen3_moe(),
     "qwen3_next": qwen3_next_family(),

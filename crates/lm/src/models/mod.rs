@@ -2,6 +2,7 @@
 
 mod gemma3_text;
 mod llama;
+mod qwen2;
 mod qwen3;
 mod qwen3_moe;
 mod qwen3_next;
@@ -20,7 +21,7 @@ use crate::{LmError, config};
 
 /// The values of config.json's `model_type` that can be loaded.
 pub const SUPPORTED: &[&str] =
-    &["gemma3_text", "llama", "mistral", "qwen3", "qwen3_moe", "qwen3_next"];
+    &["gemma3_text", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_next"];
 
 /// What every architecture implements. The rows of a batch (B) are independent of each other.
 pub(crate) trait Architecture: Debug {
@@ -79,6 +80,7 @@ impl Model {
             "llama" | "mistral" => {
                 load(folder, config, model_type, options, is_cancelled, llama::Model::load)
             }
+            "qwen2" => load(folder, config, model_type, options, is_cancelled, qwen2::Model::load),
             "qwen3" => load(folder, config, model_type, options, is_cancelled, qwen3::Model::load),
             "qwen3_moe" => {
                 load(folder, config, model_type, options, is_cancelled, qwen3_moe::Model::load)
