@@ -132,10 +132,10 @@ pub struct QuantizationConfig {
 }
 
 impl QuantizationConfig {
-    /// Reads the section; without one the model is not quantized.
+    /// Reads the section; without one, or with null in its place, the model is not quantized.
     pub fn parse(config: &serde_json::Value) -> Result<Self, LmError> {
-        let Some(section) =
-            config.get("quantization").or_else(|| config.get("quantization_config"))
+        let section = |name| config.get(name).filter(|section| !section.is_null());
+        let Some(section) = section("quantization").or_else(|| section("quantization_config"))
         else {
             return Ok(QuantizationConfig::default());
         };
@@ -189,5 +189,25 @@ fn invalid(value: &serde_json::Value, allowed: &str) -> LmError {
         name: "quantization",
         value: value.to_string().chars().take(80).collect(),
         allowed: allowed.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_model_whose_quantization_is_null_is_not_quantized() {
+        for config in [json!({}), json!({ "quantization": null, "quantization_config": null })] {
+            let parsed = QuantizationConfig::parse(&config).expect("no quantization");
+            assert_eq!(parsed.layer("model.layers.0.mlp.up_proj"), None, "{config}");
+        }
+        let settings = json!({ "group_size": 32, "bits": 8 });
+        let config = json!({ "quantization": null, "quantization_config": settings });
+        let parsed = QuantizationConfig::parse(&config).expect("a quantization");
+        let expected = Some(Quantization { group_size: 32, bits: 8 });
+        assert_eq!(parsed.layer("model.layers.0.mlp.up_proj"), expected);
     }
 }
