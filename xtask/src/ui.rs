@@ -26,19 +26,18 @@ pub fn build() -> Result<()> {
     node::npm(&folder, &["run", "--silent", "build"])
 }
 
-/// Writes the TypeScript twin of the app's wire types.
+/// Writes what the interface takes over from Rust: the wire types and the table of settings.
 pub fn write_bindings() -> Result<()> {
-    let types = process::output(process::cargo().args([
-        "run",
-        "--quiet",
-        "-p",
-        "cairn-app",
-        "--example",
-        "bindings",
-    ]))?;
-    let file = folder().join("src/platform/wire.ts");
-    fs::write(&file, types).with_context(|| format!("cannot write {}", file.display()))?;
-    eprintln!("wrote {}", file.display());
+    for (name, file) in [("wire", "src/platform/wire.ts"), ("settings", "src/settings/table.ts")] {
+        let text = process::output(
+            process::cargo()
+                .args(["run", "--quiet", "-p", "cairn-app", "--example", "bindings"])
+                .arg(name),
+        )?;
+        let file = folder().join(file);
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        eprintln!("wrote {}", file.display());
+    }
     Ok(())
 }
 

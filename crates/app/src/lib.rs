@@ -10,7 +10,7 @@
 //! ```
 //!
 //! - [`wire`] is the whole surface: plain data, of which the TypeScript twin is generated
-//!   ([`typescript`]).
+//!   ([`typescript`]). The table of settings is taken over as well ([`typescript_settings`]).
 //! - [`App`] owns the store, the engine, the settings and the list of running answers, and the lock
 //!   on the data folder.
 //! - [`DataFolder`] has the paths of Cairn's own files. One process at a time owns a data folder.
@@ -62,7 +62,7 @@ mod status;
 pub mod wire;
 
 pub use app::{App, Options};
-pub use bindings::typescript;
+pub use bindings::{typescript, typescript_settings};
 pub use cache::{
     CachedEntry, CachedItem, ChunkSummary, Download, OfflineCaches, OfflineImport, OwnFile, Upload,
 };

@@ -9,6 +9,8 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
+pub use crate::settings::{SettingScope, Settings};
+
 /// Everything a user interface can ask for.
 #[derive(Debug, Clone, Serialize, Deserialize, TS)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "snake_case")]
@@ -498,29 +500,6 @@ pub struct Model {
     pub bytes: u64,
     /// Why this model cannot be loaded (unknown architecture, missing file); none when it can.
     pub problem: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
-pub struct Settings {
-    /// The model loaded at start and for new conversations; empty: the last one used, or the
-    /// starter.
-    pub default_model: String,
-    /// 0 is greedy.
-    pub temperature: f64,
-    /// In (0, 1]; 1 turns it off.
-    pub top_p: f64,
-    /// The longest answer, in tokens.
-    pub max_tokens: u32,
-    /// A fixed seed makes sampled answers repeat; none: a new one every time.
-    #[ts(type = "number | null")]
-    pub seed: Option<u64>,
-    /// The limit for saved context on disk.
-    #[ts(type = "number")]
-    pub cache_budget_bytes: u64,
-    /// The limit for saved context in memory.
-    #[ts(type = "number")]
-    pub cache_ram_budget_bytes: u64,
-    pub appearance: Appearance,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]

@@ -318,7 +318,14 @@ model_type: string, bytes: number,
  */
 problem: string | null, };
 
+/**
+ * A value for every setting.
+ */
 export type Settings = {
+/**
+ * Light or dark, or what the system has.
+ */
+appearance: Appearance,
 /**
  * The model loaded at start and for new conversations; empty: the last one used, or the
  * starter.
@@ -329,13 +336,13 @@ default_model: string,
  */
 temperature: number,
 /**
- * In (0, 1]; 1 turns it off.
- */
-top_p: number,
-/**
  * The longest answer, in tokens.
  */
 max_tokens: number,
+/**
+ * 0 and 1 turn it off.
+ */
+top_p: number,
 /**
  * A fixed seed makes sampled answers repeat; none: a new one every time.
  */
@@ -347,7 +354,13 @@ cache_budget_bytes: number,
 /**
  * The limit for saved context in memory.
  */
-cache_ram_budget_bytes: number, appearance: Appearance, };
+cache_ram_budget_bytes: number, };
+
+/**
+ * Where a value is set, from the weakest to the strongest. A value that is set nowhere is the
+ * default, which is weaker than all of these.
+ */
+export type SettingScope = "generation_config" | "app" | "model" | "persona" | "chat" | "request";
 
 export type Appearance = "system" | "light" | "dark";
 

@@ -74,7 +74,7 @@ async fn invalid_commands_are_refused_with_a_sentence() {
         (rename(id.clone(), "a\nb"), "title"),
         (send(id.clone(), "  \n"), "message"),
         (Command::Regenerate { conversation_id: id.clone() }, "message"),
-        (Command::UpdateSettings { settings: Settings { top_p: 0.0, ..settings } }, "top_p"),
+        (Command::UpdateSettings { settings: Settings { top_p: 1.5, ..settings } }, "top_p"),
     ];
     for (command, named) in invalid {
         check_failure(&app, command, FailureCode::Invalid, named).await;

@@ -1,0 +1,171 @@
+//! The table of settings. A setting is a row here, its text in the interface's catalogue
+//! (`ui/src/text/en.ts`, under `settings.rows`), and the code that reads it.
+//! `docs/adding-a-setting.md` leads through an example.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use ts_rs::TS;
+
+use super::row::SettingKind::{Bytes, Choice, Count, Number, OptionalCount, Text};
+use super::row::SettingScope::{App, Chat, GenerationConfig, Model, Persona, Request};
+use super::row::SettingSection::{Advanced, General, Generation, Models, Storage};
+use super::row::{MAX_SAFE_INTEGER, SettingRow, SettingScope};
+use super::settings_macro::settings;
+use crate::wire::Appearance;
+
+const GIB: u64 = 1 << 30;
+
+/// One value for the whole app.
+const APP: &[SettingScope] = &[App];
+/// What can differ from answer to answer.
+const ANSWER: &[SettingScope] = &[App, Model, Persona, Chat, Request];
+/// What a model's publisher may recommend besides.
+const SAMPLING: &[SettingScope] = &[GenerationConfig, App, Model, Persona, Chat, Request];
+
+settings! {
+    |machine|
+
+    /// Light or dark, or what the system has.
+    appearance: Appearance = Appearance::System => {
+        kind: Choice { values: &["system", "light", "dark"] },
+        section: General, scopes: APP, rereads: false,
+    }
+
+    /// The model loaded at start and for new conversations; empty: the last one used, or the
+    /// starter.
+    default_model: String = String::new() => {
+        kind: Text { max_chars: 1024 },
+        section: Models, scopes: APP, rereads: false,
+    }
+
+    /// 0 is greedy.
+    temperature: f64 = 0.7 => {
+        kind: Number { min: 0.0, max: 2.0, step: 0.05 },
+        section: Generation, scopes: SAMPLING, rereads: false,
+    }
+
+    /// The longest answer, in tokens.
+    max_tokens: u32 = 4096 => {
+        kind: Count { min: 1, max: 1_000_000 },
+        section: Generation, scopes: ANSWER, rereads: false,
+    }
+
+    /// 0 and 1 turn it off.
+    top_p: f64 = 0.95 => {
+        kind: Number { min: 0.0, max: 1.0, step: 0.05 },
+        section: Advanced, scopes: SAMPLING, rereads: false,
+    }
+
+    /// A fixed seed makes sampled answers repeat; none: a new one every time.
+    #[ts(type = "number | null")]
+    seed: Option<u64> = None => {
+        kind: OptionalCount { min: 0, max: MAX_SAFE_INTEGER },
+        section: Advanced, scopes: ANSWER, rereads: false,
+    }
+
+    /// The limit for saved context on disk.
+    #[ts(type = "number")]
+    cache_budget_bytes: u64 = quarter_of_disk(machine.disk_bytes) => {
+        kind: Bytes { max: MAX_SAFE_INTEGER },
+        section: Storage, scopes: APP, rereads: false,
+    }
+
+    /// The limit for saved context in memory.
+    #[ts(type = "number")]
+    cache_ram_budget_bytes: u64 = (machine.memory_bytes / 16).min(4 * GIB) => {
+        kind: Bytes { max: MAX_SAFE_INTEGER },
+        section: Storage, scopes: APP, rereads: false,
+    }
+}
+
+/// What defaults may depend on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Machine {
+    /// What the prompt cache could occupy at most: free disk space, and what it occupies already.
+    pub(crate) disk_bytes: u64,
+    pub(crate) memory_bytes: u64,
+}
+
+/// A nearly full disk gets no prompt cache.
+fn quarter_of_disk(disk_bytes: u64) -> u64 {
+    if disk_bytes < 10 * GIB { 0 } else { disk_bytes / 4 }
+}
+
+/// The row of a setting.
+pub(crate) fn row(key: &str) -> Result<&'static SettingRow, String> {
+    TABLE.iter().find(|row| row.key == key).ok_or_else(|| unknown(key))
+}
+
+fn unknown(key: &str) -> String {
+    format!("{key} is not a setting.")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const MACHINE: Machine = Machine { disk_bytes: 400 * GIB, memory_bytes: 16 * GIB };
+
+    #[test]
+    fn every_default_passes_the_check_of_its_row() {
+        let defaults = serde_json::to_value(Settings::defaults(&MACHINE)).unwrap();
+        assert_eq!(defaults.as_object().unwrap().len(), TABLE.len());
+        for row in TABLE {
+            assert_eq!(row.check(&defaults[row.key]), Ok(()), "{row:?}");
+        }
+    }
+
+    #[test]
+    fn every_value_that_a_row_allows_can_be_set() {
+        let bounds = |row: &SettingRow| match row.kind {
+            Text { max_chars } => vec![json!(""), json!("ä".repeat(max_chars))],
+            Choice { values } => values.iter().map(|value| json!(value)).collect(),
+            Number { min, max, step: _ } => vec![json!(min), json!(max)],
+            Count { min, max } => vec![json!(min), json!(max)],
+            OptionalCount { min, max } => vec![Value::Null, json!(min), json!(max)],
+            Bytes { max } => vec![json!(0), json!(max)],
+        };
+        for row in TABLE {
+            for value in bounds(row) {
+                let mut settings = Settings::defaults(&MACHINE);
+                settings.set(row.key, &value).unwrap();
+                assert_eq!(serde_json::to_value(&settings).unwrap()[row.key], value, "{row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_by_name() {
+        fn check(key: &str, value: Value) {
+            let mut settings = Settings::defaults(&MACHINE);
+            let why = settings.set(key, &value).unwrap_err();
+            assert!(why.starts_with(key), "{why:?} should name {key}");
+            assert_eq!(settings, Settings::defaults(&MACHINE), "after {key} {value}");
+        }
+        check("temperature", json!(2.05));
+        check("temperature", json!(-0.05));
+        check("top_p", json!(1.05));
+        check("max_tokens", json!(0));
+        check("max_tokens", json!(1_000_001));
+        check("seed", json!(1_u64 << 53));
+        check("cache_budget_bytes", json!(1_u64 << 53));
+        check("default_model", json!("a\nb"));
+        check("appearance", json!("sepia"));
+        check("no_setting", json!(1));
+    }
+
+    #[test]
+    fn the_cache_may_have_a_quarter_of_the_disk_unless_it_is_nearly_full() {
+        fn check(disk_gib: u64, expected_gib: u64) {
+            let machine = Machine { disk_bytes: disk_gib * GIB, ..MACHINE };
+            let budget_bytes = Settings::defaults(&machine).cache_budget_bytes;
+            assert_eq!(budget_bytes, expected_gib * GIB, "with {disk_gib} GiB");
+        }
+        check(0, 0);
+        check(9, 0);
+        check(12, 3);
+        check(400, 100);
+    }
+}
