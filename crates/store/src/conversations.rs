@@ -209,6 +209,33 @@ impl Store {
         self.commit(tx).await
     }
 
+    /// The settings of a conversation, as they were given to [`Store::set_conversation_settings`].
+    pub async fn conversation_settings(&self, id: &str) -> Result<Option<String>, StoreError> {
+        let overrides: Option<Option<String>> =
+            sqlx::query_scalar("select setting_overrides from conversations where id = ?")
+                .bind(id)
+                .fetch_optional(&self.readers)
+                .await
+                .map_err(|error| self.failed(error))?;
+        overrides.ok_or_else(|| no_conversation(id))
+    }
+
+    /// Stores the settings of a conversation: a JSON text, or none.
+    pub async fn set_conversation_settings(
+        &self,
+        id: &str,
+        overrides: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        let done = sqlx::query("update conversations set setting_overrides = ? where id = ?")
+            .bind(overrides)
+            .bind(id)
+            .execute(&mut *tx)
+            .await;
+        self.changed_a_row(done, || no_conversation(id))?;
+        self.commit(tx).await
+    }
+
     /// Removes a conversation from the list. It is purged when the file is opened after this
     /// program has closed it; until then [`Store::restore_conversation`] restores it. Deleting it
     /// again changes nothing.

@@ -7,9 +7,9 @@
 //!
 //! ```text
 //! cairn.db                    SQLite, write-ahead log, every commit synced
-//! ├── conversations           a title, a system prompt, the end of the branch on screen, and the named prompt cache it begins with
+//! ├── conversations           a title, a system prompt, settings, the end of the branch on screen, and the named prompt cache it begins with
 //! │   └── messages            a tree: each names the message it follows; ordered by number, never by time
-//! ├── models                  which model folders were used, newest last
+//! ├── models                  which model folders were used, newest last, and their settings
 //! ├── settings                JSON texts by key
 //! ├── chunks                  the files of the prompt cache: key, tokens, size, hash
 //! ├── cache_refs              the chunk up to which a conversation or a named prompt cache is saved, and what was lost of it

@@ -1,4 +1,5 @@
-//! The models table: which model folders were used, so that the last one is loaded after a restart.
+//! The models table: which model folders were used, so that the last one is loaded after a restart,
+//! and the settings that hold for one model.
 
 use crate::{Store, StoreError};
 
@@ -31,5 +32,42 @@ impl Store {
             .fetch_optional(&self.readers)
             .await
             .map_err(|error| self.failed(error))
+    }
+
+    /// Folder of the model that was used under a name; of several the one used last.
+    pub async fn model_folder(&self, name: &str) -> Result<Option<String>, StoreError> {
+        sqlx::query_scalar("select path from models where name = ? order by use_seq desc limit 1")
+            .bind(name)
+            .fetch_optional(&self.readers)
+            .await
+            .map_err(|error| self.failed(error))
+    }
+
+    /// The settings of the model in the folder `path`, as they were given to
+    /// [`Store::set_model_settings`].
+    pub async fn model_settings(&self, path: &str) -> Result<Option<String>, StoreError> {
+        let overrides: Option<Option<String>> =
+            sqlx::query_scalar("select setting_overrides from models where path = ?")
+                .bind(path)
+                .fetch_optional(&self.readers)
+                .await
+                .map_err(|error| self.failed(error))?;
+        Ok(overrides.flatten())
+    }
+
+    /// Stores the settings of a model that was used before: a JSON text, or none.
+    pub async fn set_model_settings(
+        &self,
+        path: &str,
+        overrides: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        sqlx::query("update models set setting_overrides = ? where path = ?")
+            .bind(overrides)
+            .bind(path)
+            .execute(&mut *tx)
+            .await
+            .map_err(|error| self.failed(error))?;
+        self.commit(tx).await
     }
 }

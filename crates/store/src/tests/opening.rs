@@ -244,6 +244,41 @@ async fn a_file_of_the_second_version_keeps_starting_points_and_explains_the_res
 }
 
 #[tokio::test]
+async fn settings_of_the_third_version_keep_what_a_person_had_set() {
+    async fn check(saved: &str, expected: &str) {
+        let scratch = Scratch::new();
+        let options = sqlx::sqlite::SqliteConnectOptions::new()
+            .filename(scratch.database())
+            .create_if_missing(true);
+        let old = sqlx::SqlitePool::connect_with(options).await.unwrap();
+        MIGRATIONS.run_to(3, &old).await.unwrap();
+        sqlx::query("insert into settings values ('settings', ?), ('other', ?)")
+            .bind(saved)
+            .bind(saved)
+            .execute(&old)
+            .await
+            .unwrap();
+        old.close().await;
+
+        let store = scratch.open().await;
+        assert_eq!(store.setting("settings").await.unwrap().as_deref(), Some(expected));
+        assert_eq!(store.setting("other").await.unwrap().as_deref(), Some(saved));
+    }
+    check(
+        r#"{"default_model":"","temperature":0.7,"top_p":0.95,"max_tokens":4096,"seed":null,"appearance":"system"}"#,
+        r#"{"default_model":"","seed":null,"appearance":"system"}"#,
+    )
+    .await;
+    check(
+        r#"{"temperature":0.25,"top_p":0.95,"max_tokens":8,"cache_budget_bytes":3145728}"#,
+        r#"{"temperature":0.25,"max_tokens":8,"cache_budget_bytes":3145728}"#,
+    )
+    .await;
+    check("[0.7]", "[0.7]").await;
+    check("not json", "not json").await;
+}
+
+#[tokio::test]
 async fn a_newer_file_is_refused() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
@@ -257,7 +292,7 @@ async fn a_newer_file_is_refused() {
     let before = fs::read(scratch.database()).unwrap();
     let refused = Store::open(&scratch.database()).await;
     assert!(
-        matches!(&refused, Err(StoreError::Newer { found: 9999, known: 3, .. })),
+        matches!(&refused, Err(StoreError::Newer { found: 9999, known: 4, .. })),
         "{refused:?}"
     );
     assert_eq!(fs::read(scratch.database()).unwrap(), before);

@@ -41,6 +41,48 @@ async fn the_model_used_last_is_remembered() {
 }
 
 #[tokio::test]
+async fn a_model_has_settings_of_its_own() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    assert_eq!(store.model_folder("a").await.unwrap(), None);
+    assert_eq!(store.model_settings("/models/a").await.unwrap(), None);
+    for path in ["/models/a", "/elsewhere/a", "/models/b"] {
+        store.record_model_use(path, &path[path.len() - 1..], 1).await.unwrap();
+    }
+    assert_eq!(store.model_folder("a").await.unwrap().as_deref(), Some("/elsewhere/a"));
+    for overrides in [Some(r#"{"top_k":20}"#), None, Some("{}")] {
+        store.set_model_settings("/models/a", overrides).await.unwrap();
+        assert_eq!(store.model_settings("/models/a").await.unwrap().as_deref(), overrides);
+        assert_eq!(store.model_settings("/elsewhere/a").await.unwrap(), None);
+    }
+    // Using it again leaves them.
+    store.record_model_use("/models/a", "a", 2).await.unwrap();
+    assert_eq!(store.model_settings("/models/a").await.unwrap().as_deref(), Some("{}"));
+}
+
+#[tokio::test]
+async fn a_conversation_has_settings_of_its_own() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let (id, other) = (
+        store.create_conversation(1).await.unwrap().id,
+        store.create_conversation(2).await.unwrap().id,
+    );
+    for overrides in [Some(r#"{"seed":7}"#), None] {
+        store.set_conversation_settings(&id, overrides).await.unwrap();
+        assert_eq!(store.conversation_settings(&id).await.unwrap().as_deref(), overrides);
+        assert_eq!(store.conversation_settings(&other).await.unwrap(), None);
+    }
+    let missing = [
+        store.conversation_settings("x").await.map(drop),
+        store.set_conversation_settings("x", None).await,
+    ];
+    for result in missing {
+        assert!(matches!(result, Err(crate::StoreError::NoConversation { .. })), "{result:?}");
+    }
+}
+
+#[tokio::test]
 async fn settings_are_kept_verbatim() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
