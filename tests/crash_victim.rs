@@ -17,7 +17,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use cairn_app::wire::{Command, Event, Failure, MessageStatus, Reply, Settings};
+use cairn_app::wire::{Command, Event, Failure, MessageStatus, Reply};
 use cairn_app::{App, CacheVariables, DataFolder, Options};
 use cairn_store::Store;
 
@@ -84,12 +84,9 @@ struct Victim {
 impl Victim {
     /// Sets greedy answers of `max_tokens` tokens, and makes the conversation if it is new.
     async fn prepare(&mut self, max_tokens: u32) -> anyhow::Result<()> {
-        let Reply::Bootstrap { settings, .. } = self.call(Command::Bootstrap).await? else {
-            bail!("no settings")
-        };
-        let settings =
-            Settings { temperature: 0.0, max_tokens, cache_budget_bytes: 1 << 30, ..settings };
-        self.call(Command::UpdateSettings { settings }).await?;
+        self.call(Command::set_for_all("temperature", 0.0)).await?;
+        self.call(Command::set_for_all("max_tokens", max_tokens)).await?;
+        self.call(Command::set_for_all("cache_budget_bytes", 1_u64 << 30)).await?;
         if self.conversation == "new" {
             let Reply::Conversation { conversation, .. } =
                 self.call(Command::NewConversation).await?

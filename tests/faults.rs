@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_app::wire::{
-    Command, Event, Failure, FailureCode, Message, MessageStatus, NoticeLevel, Reply, Settings,
+    Command, Event, Failure, FailureCode, Message, MessageStatus, NoticeLevel, Reply,
 };
 use cairn_app::{App, CacheVariables, DataFolder, Options};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -76,12 +76,9 @@ impl TestApp {
     }
 
     async fn set_max_tokens(&self, max_tokens: u32) {
-        let Reply::Bootstrap { settings, .. } = self.call(Command::Bootstrap).await else {
-            panic!("no settings")
-        };
-        let settings =
-            Settings { temperature: 0.0, max_tokens, cache_budget_bytes: 1 << 30, ..settings };
-        self.call(Command::UpdateSettings { settings }).await;
+        self.call(Command::set_for_all("temperature", 0.0)).await;
+        self.call(Command::set_for_all("max_tokens", max_tokens)).await;
+        self.call(Command::set_for_all("cache_budget_bytes", 1_u64 << 30)).await;
     }
 
     async fn new_conversation(&mut self) {

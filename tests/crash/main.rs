@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use cairn_app::wire::{self, Event, Message, MessageStatus, Reply, Settings};
+use cairn_app::wire::{self, Event, Message, MessageStatus, Reply};
 use cairn_app::{App, CacheVariables, DataFolder, Options};
 use cairn_store::{ChunkRow, Store};
 use cairn_sweeps::sweep;
@@ -484,11 +484,7 @@ impl Acknowledged {
 /// Asks a short question in this process; returns the turn, and how many tokens of its prompt were
 /// read from the cache.
 async fn next_turn(app: &Arc<App>, conversation: &str) -> (Turn, usize) {
-    let Reply::Bootstrap { settings, .. } = call(app, wire::Command::Bootstrap).await else {
-        panic!("no settings")
-    };
-    call(app, wire::Command::UpdateSettings { settings: Settings { max_tokens: 8, ..settings } })
-        .await;
+    call(app, wire::Command::set_for_all("max_tokens", 8)).await;
     let mut events = app.subscribe();
     let send = wire::Command::SendMessage {
         conversation_id: conversation.to_owned(),

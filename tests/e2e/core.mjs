@@ -133,10 +133,11 @@ export class Core {
     return frame.reply;
   }
 
-  /** Changes some of the settings. */
+  /** Changes some of the settings of all chats. */
   async set(change) {
-    const { settings } = await this.call({ type: 'bootstrap' });
-    await this.call({ type: 'update_settings', settings: { ...settings, ...change } });
+    for (const [key, value] of Object.entries(change)) {
+      await this.call({ type: 'set_setting', scope: { type: 'app' }, key, value });
+    }
   }
 
   /** All conversations, with their messages. */

@@ -174,3 +174,45 @@ test('the appearance is set on the page', async () => {
   await tick();
   expect(document.documentElement.dataset.appearance).toBe('dark');
 });
+
+test('the settings of a chat say where each value comes from, and can be taken back', async () => {
+  const { platform } = await open();
+  const { settings } = await import('./testing/fake');
+  platform.answers.get_settings = {
+    type: 'settings',
+    resolved: {
+      settings: { ...settings, temperature: 0.2, top_p: 0.8 },
+      from: { temperature: 'chat', top_p: 'generation_config', max_tokens: 'app' },
+    },
+  };
+  await fireEvent.click(screen.getByRole('button', { name: 'Settings of this chat' }));
+  await settle();
+  await tick();
+  const field = (name: string) => screen.queryByRole<HTMLInputElement>('textbox', { name });
+  expect(field('Temperature')?.value).toBe('0.2');
+  expect(field('Disk limit')).toBeNull();
+  const source = (name: string) => field(name)?.parentElement?.querySelector('span')?.textContent;
+  expect(source('Temperature')).toBe('From this chat');
+  expect(source('Top-p')).toBe('From the model');
+  expect(source('Min-p')).toBe('Default');
+  const resets = screen.getAllByRole('button', { name: /^Reset/ });
+  expect(resets.map((button) => button.getAttribute('aria-label'))).toEqual(['Reset Temperature']);
+  await fireEvent.click(screen.getByRole('button', { name: 'Reset Temperature' }));
+  const change = { type: 'set_setting', scope: { type: 'chat', id: 'a' }, key: 'temperature', value: null };
+  expect(platform.asked).toContainEqual(change);
+});
+
+test('the settings of all chats have a row for each setting, and arrow keys change numbers by a step', async () => {
+  const { app, platform } = await open();
+  app.settings.open();
+  await settle();
+  await tick();
+  const { table } = await import('./settings/table');
+  const { strings } = await import('./text');
+  const dialog = within(screen.getByRole('dialog', { name: 'Settings' }));
+  for (const { key } of table) expect(dialog.getByText(strings.settings.rows[key].label)).toBeTruthy();
+  const temperature = dialog.getByRole('textbox', { name: 'Temperature' });
+  await fireEvent.keyDown(temperature, { key: 'ArrowUp' });
+  const change = { type: 'set_setting', scope: { type: 'app' }, key: 'temperature', value: 0.75 };
+  expect(platform.asked).toContainEqual(change);
+});

@@ -1,7 +1,7 @@
 //! [`App`]: the state that all commands and background tasks share, and its accessors.
 //! `lifecycle.rs` opens it, runs commands on it and closes it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cairn_engine::Engine;
@@ -16,7 +16,8 @@ use crate::cache::previews::Imports;
 use crate::cache::saved;
 use crate::chat::running::RunningAnswers;
 use crate::lifecycle::FolderLock;
-use crate::wire::{Conversation, Event, Settings};
+use crate::settings::{AppSettings, Settings};
+use crate::wire::{Conversation, Event};
 use crate::{DataFolder, OpenError, convert};
 
 /// How to open the app.
@@ -68,7 +69,7 @@ pub struct App {
     pub(crate) loading: tokio::sync::Mutex<()>,
     /// Cancelled when the app closes.
     pub(crate) closing: CancellationToken,
-    pub(crate) settings: Mutex<Settings>,
+    pub(crate) settings: AppSettings,
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) tasks: TaskTracker,
     pub(crate) cache_rows: Mutex<Option<JoinHandle<()>>>,
@@ -144,16 +145,9 @@ impl App {
         }
     }
 
+    /// The settings that hold for all chats.
     pub(crate) fn settings(&self) -> Settings {
-        self.settings_guard().clone()
-    }
-
-    pub(crate) fn replace_settings(&self, settings: Settings) {
-        *self.settings_guard() = settings;
-    }
-
-    fn settings_guard(&self) -> MutexGuard<'_, Settings> {
-        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.settings.current()
     }
 }
 

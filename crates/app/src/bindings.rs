@@ -45,6 +45,8 @@ pub fn typescript() -> String {
         declaration::<wire::Model>(&config),
         declaration::<wire::Settings>(&config),
         declaration::<wire::SettingScope>(&config),
+        declaration::<wire::SettingTarget>(&config),
+        declaration::<wire::ResolvedSettings>(&config),
         declaration::<wire::Appearance>(&config),
         declaration::<wire::EngineState>(&config),
         declaration::<wire::Status>(&config),

@@ -10,8 +10,9 @@ use crate::app::{App, now_ms};
 use crate::cache::{commands as cache_commands, imports, saved};
 use crate::chat::answering::{self, Turn};
 use crate::chat::deletion;
-use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply, Settings};
-use crate::{convert, diagnostics, models, settings, status};
+use crate::settings::commands as settings_commands;
+use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply};
+use crate::{convert, diagnostics, models, status};
 
 /// How long deleting waits for the conversation's answer to stop. An answer that takes longer ends
 /// in the background.
@@ -69,7 +70,10 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             models::unload(app).await?;
             Ok(Reply::Done)
         }
-        Command::UpdateSettings { settings } => update_settings(app, settings).await,
+        Command::GetSettings { scope } => settings_commands::get(app, &scope).await,
+        Command::SetSetting { scope, key, value } => {
+            settings_commands::set(app, scope, &key, value).await
+        }
         Command::GetStatus => Ok(Reply::Status { status: status::now(app) }),
         Command::GetDiagnostics => Ok(Reply::Diagnostics { text: diagnostics::text(app).await }),
         Command::GetCache => Ok(Reply::Cache { cache: cache_commands::overview(app).await? }),
@@ -268,13 +272,4 @@ async fn begin_answer(
     let row = row?.ok_or(cairn_store::StoreError::NoConversation { id: conversation_id })?;
     let conversation = Conversation { is_streaming: true, ..app.described(row).await };
     Ok(Reply::Sent { conversation, messages })
-}
-
-async fn update_settings(app: &App, settings: Settings) -> Result<Reply, Failure> {
-    settings::validate(&settings).map_err(Failure::invalid)?;
-    settings::save(&app.store, &settings).await?;
-    app.replace_settings(settings.clone());
-    app.engine.set_cache_budgets(settings.cache_budget_bytes, settings.cache_ram_budget_bytes);
-    app.emit(Event::Settings { settings: settings.clone() });
-    Ok(Reply::Settings { settings })
 }

@@ -1,6 +1,6 @@
 //! Conversions between domain types and wire types, written by hand.
 
-use cairn_chat::{FinishReason, GenerationStats, Role};
+use cairn_chat::{FinishReason, GenerationStats, Role, SamplingParams};
 use cairn_engine::SUPPORTED_MODEL_TYPES;
 use cairn_engine::{
     CacheRef, ChunkKind, ChunkRecord, EngineError, Loss, Namespace, PromptFileLayout, PromptKind,
@@ -335,6 +335,20 @@ pub(crate) fn chunk_row(record: ChunkRecord, now_ms: i64) -> ChunkRow {
         hits: i64::try_from(record.hits).unwrap_or(i64::MAX),
         created_at_ms: now_ms,
         last_used_at_ms: record.last_used_at_ms,
+    }
+}
+
+/// How an answer is sampled. The settings are within range, and single precision is what models
+/// are sampled with.
+pub(crate) fn sampling(settings: &wire::Settings) -> SamplingParams {
+    SamplingParams {
+        temperature: settings.temperature as f32,
+        top_p: settings.top_p as f32,
+        top_k: settings.top_k as usize,
+        min_p: settings.min_p as f32,
+        repetition_penalty: Some(settings.repetition_penalty as f32),
+        seed: settings.seed,
+        ..SamplingParams::default()
     }
 }
 

@@ -19,10 +19,9 @@ use crate::cache::previews::Imports;
 use crate::cache::{follow, rows, transfers};
 use crate::chat::deletion;
 use crate::chat::running::RunningAnswers;
+use crate::settings::{AppSettings, Settings};
 use crate::wire::{Command, Failure, FailureCode, Reply};
-use crate::{
-    DataFolder, OpenError, commands, convert, models, platform, recovered, settings, status,
-};
+use crate::{DataFolder, OpenError, commands, convert, models, platform, recovered, status};
 
 /// How many events a subscriber may be behind before it misses some: half a minute of one answer.
 const EVENT_CAPACITY: usize = 1024;
@@ -68,14 +67,15 @@ impl App {
             .as_ref()
             .map_or(0, |(chunks, _)| chunks.iter().map(|chunk| chunk.bytes).sum::<u64>());
         let free_bytes = platform::free_disk_bytes(data_folder.home()).unwrap_or(0);
-        let settings = settings::load(&store, free_bytes.saturating_add(cache_bytes)).await;
+        let settings = AppSettings::load(&store, free_bytes.saturating_add(cache_bytes)).await;
+        let Settings { cache_budget_bytes, cache_ram_budget_bytes, .. } = settings.current();
         // Without the rows every file would look like a leftover, and pinned chunks could be
         // evicted.
         let cache = records.ok().map(|(chunks, refs)| CacheOptions {
             folder: data_folder.prompt_cache(),
             old_folders: data_folder.old_prompt_caches(),
-            disk_budget_bytes: settings.cache_budget_bytes,
-            memory_budget_bytes: settings.cache_ram_budget_bytes,
+            disk_budget_bytes: cache_budget_bytes,
+            memory_budget_bytes: cache_ram_budget_bytes,
             chunks,
             refs,
             cleanup_lock,
@@ -99,7 +99,7 @@ impl App {
             naming: tokio::sync::Mutex::default(),
             loading: tokio::sync::Mutex::default(),
             closing: CancellationToken::new(),
-            settings: Mutex::new(settings),
+            settings,
             events: broadcast::Sender::new(EVENT_CAPACITY),
             tasks: TaskTracker::new(),
             cache_rows: Mutex::new(Some(cache_rows)),

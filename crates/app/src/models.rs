@@ -34,7 +34,7 @@ pub(crate) async fn unload(app: &App) -> Result<(), Failure> {
 /// Loads a model unless one is loaded.
 pub(crate) async fn ensure_loaded(app: Arc<App>) -> Result<(), Failure> {
     let _loading = app.loading.lock().await;
-    if is_loaded(&app) {
+    if loaded_name(&app).is_some() {
         return Ok(());
     }
     let name = choose_now(&app).await.ok_or_else(no_model)?;
@@ -45,7 +45,7 @@ pub(crate) async fn ensure_loaded(app: Arc<App>) -> Result<(), Failure> {
 pub(crate) async fn require_any(app: &App) -> Result<(), Failure> {
     // A model is being loaded; if that fails, the answer reports it.
     let is_loading = app.loading.try_lock().is_err();
-    if is_loading || is_loaded(app) || choose_now(app).await.is_some() {
+    if is_loading || loaded_name(app).is_some() || choose_now(app).await.is_some() {
         Ok(())
     } else {
         Err(no_model())
@@ -56,12 +56,13 @@ fn no_model() -> Failure {
     Failure::new(FailureCode::NoModel, "There is no model to answer with: choose one first.")
 }
 
-fn is_loaded(app: &App) -> bool {
+/// The name of the loaded model.
+pub(crate) fn loaded_name(app: &App) -> Option<String> {
     match &app.engine.status().borrow().state {
-        EngineState::Empty | EngineState::Loading { .. } | EngineState::Failed { .. } => false,
-        EngineState::Ready { .. }
-        | EngineState::Prefilling { .. }
-        | EngineState::Generating { .. } => true,
+        EngineState::Empty | EngineState::Loading { .. } | EngineState::Failed { .. } => None,
+        EngineState::Ready { model }
+        | EngineState::Prefilling { model, .. }
+        | EngineState::Generating { model, .. } => Some(model.clone()),
     }
 }
 

@@ -6,7 +6,10 @@
 //! the two equal. Ids are UUID v7 strings, times are milliseconds since the Unix epoch, sizes are
 //! bytes. All numbers stay below 2^53, so they are plain `number`s in TypeScript.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use ts_rs::TS;
 
 pub use crate::settings::{SettingScope, Settings};
@@ -51,8 +54,18 @@ pub enum Command {
     LoadModel { name: String },
     /// Removes the loaded model from memory.
     UnloadModel,
-    /// Replaces the settings.
-    UpdateSettings { settings: Settings },
+    /// What holds for all chats, a model or a chat, and where each value was set. Answers
+    /// [`Reply::Settings`].
+    GetSettings { scope: SettingTarget },
+    /// Sets a value for all chats, a model or a chat; null clears it, so that a weaker scope's
+    /// holds. Answers [`Reply::Settings`].
+    SetSetting {
+        scope: SettingTarget,
+        #[ts(type = "keyof Settings")]
+        key: String,
+        #[ts(type = "Settings[keyof Settings] | null")]
+        value: Value,
+    },
     /// The status now (the same as the `Status` event).
     GetStatus,
     /// The facts that a bug report needs, as one text without secrets and without texts of
@@ -109,7 +122,7 @@ pub enum Reply {
         models: Vec<Model>,
     },
     Settings {
-        settings: Settings,
+        resolved: ResolvedSettings,
     },
     Status {
         status: Status,
@@ -188,6 +201,7 @@ pub enum Event {
     Models {
         models: Vec<Model>,
     },
+    /// A setting was changed in any scope; these hold for all chats.
     Settings {
         settings: Settings,
     },
@@ -500,6 +514,34 @@ pub struct Model {
     pub bytes: u64,
     /// Why this model cannot be loaded (unknown architecture, missing file); none when it can.
     pub problem: Option<String>,
+}
+
+/// What settings are set for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "snake_case")]
+pub enum SettingTarget {
+    /// All chats.
+    App,
+    /// What a model answers that was loaded before.
+    Model { name: String },
+    /// One conversation.
+    Chat { id: String },
+}
+
+/// The values that hold for a target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct ResolvedSettings {
+    pub settings: Settings,
+    /// Where each value was set; a setting that is missing here has its default.
+    #[ts(type = "{ [key in keyof Settings]?: SettingScope }")]
+    pub from: BTreeMap<String, SettingScope>,
+}
+
+impl Command {
+    /// Sets a value for all chats.
+    pub fn set_for_all(key: &str, value: impl Into<Value>) -> Command {
+        Command::SetSetting { scope: SettingTarget::App, key: key.to_owned(), value: value.into() }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]

@@ -4,7 +4,7 @@
 
 use std::sync::Mutex;
 
-use cairn_app::wire::{Command, Event, MessageStatus, Reply, Settings};
+use cairn_app::wire::{Command, Event, MessageStatus, Reply};
 use cairn_app::{App, CacheVariables, DataFolder, LOG_FILTER, LogFile, Options};
 use cairn_tiny_models::copy_tiny_model;
 use tracing_subscriber::EnvFilter;
@@ -28,11 +28,8 @@ async fn neither_texts_nor_secrets_reach_the_logs_or_the_diagnostics() {
         autoload: false,
     };
     let app = App::open(options).await.unwrap();
-    let Reply::Bootstrap { settings, .. } = app.call(Command::Bootstrap).await.unwrap() else {
-        panic!("no state")
-    };
-    let settings = Settings { max_tokens: 8, cache_budget_bytes: 1 << 30, ..settings };
-    app.call(Command::UpdateSettings { settings }).await.unwrap();
+    app.call(Command::set_for_all("max_tokens", 8)).await.unwrap();
+    app.call(Command::set_for_all("cache_budget_bytes", 1_u64 << 30)).await.unwrap();
     let Reply::Conversation { conversation, .. } =
         app.call(Command::NewConversation).await.unwrap()
     else {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_app::wire::{
-    Command, Event, FailureCode, Frame, ImportPreview, MessageStatus, NamedCache, Reply, Settings,
+    Command, Event, FailureCode, Frame, ImportPreview, MessageStatus, NamedCache, Reply,
 };
 use cairn_app::{App, CacheVariables, DataFolder, Options};
 use cairn_server::{ServeError, ServeOptions, Server};
@@ -444,11 +444,8 @@ async fn named_cache(running: &Running) -> NamedCache {
     const MODEL: &str = "tiny-chat";
     let folder = running.home.path().join("models").join(MODEL);
     copy_tiny_model("llama/tiny-chat", &folder).unwrap();
-    let Reply::Bootstrap { settings, .. } = running.ask(Command::Bootstrap).await else {
-        panic!("no settings")
-    };
-    let settings = Settings { max_tokens: 8, cache_budget_bytes: 1 << 30, ..settings };
-    running.ask(Command::UpdateSettings { settings }).await;
+    running.ask(Command::set_for_all("max_tokens", 8)).await;
+    running.ask(Command::set_for_all("cache_budget_bytes", 1_u64 << 30)).await;
     running.ask(Command::LoadModel { name: MODEL.to_owned() }).await;
     let Reply::Conversation { conversation, .. } = running.ask(Command::NewConversation).await
     else {

@@ -299,10 +299,10 @@ test.each<[name: string, change: Parameters<typeof bootstrap>[0], why: string | 
 
 test('settings that could not be saved are taken back', async () => {
   const { app, platform } = await start();
-  await app.settings.change({ temperature: 0 });
+  await app.settings.set('temperature', 0);
   expect(app.settings.current?.temperature).toBe(0);
-  platform.answers.update_settings = new CallError('invalid', 'No.');
-  await app.settings.change({ top_p: 0.5 });
+  platform.answers.set_setting = new CallError('invalid', 'No.');
+  await app.settings.set('top_p', 0.5);
   expect(app.settings.current).toMatchObject({ temperature: 0, top_p: 0.95 });
 });
 

@@ -18,7 +18,8 @@ export type Command = { "type": "bootstrap" }
   | { "type": "list_models" }
   | { "type": "load_model", name: string, }
   | { "type": "unload_model" }
-  | { "type": "update_settings", settings: Settings, }
+  | { "type": "get_settings", scope: SettingTarget, }
+  | { "type": "set_setting", scope: SettingTarget, key: keyof Settings, value: Settings[keyof Settings] | null, }
   | { "type": "get_status" }
   | { "type": "get_diagnostics" }
   | { "type": "get_cache" }
@@ -41,7 +42,7 @@ export type Reply = { "type": "done" }
   | { "type": "conversation", conversation: Conversation, messages: Array<Message>, }
   | { "type": "sent", conversation: Conversation, messages: Array<Message>, }
   | { "type": "models", models: Array<Model>, }
-  | { "type": "settings", settings: Settings, }
+  | { "type": "settings", resolved: ResolvedSettings, }
   | { "type": "status", status: Status, }
   | { "type": "diagnostics", text: string, }
   | { "type": "cache", cache: CacheOverview, }
@@ -344,6 +345,18 @@ max_tokens: number,
  */
 top_p: number,
 /**
+ * How many of the likeliest tokens are kept; 0 keeps all.
+ */
+top_k: number,
+/**
+ * Keeps tokens at least this many times as likely as the likeliest; 0 turns it off.
+ */
+min_p: number,
+/**
+ * Makes the tokens of the last words less likely; 0 and 1 turn it off.
+ */
+repetition_penalty: number,
+/**
  * A fixed seed makes sampled answers repeat; none: a new one every time.
  */
 seed: number | null,
@@ -361,6 +374,22 @@ cache_ram_budget_bytes: number, };
  * default, which is weaker than all of these.
  */
 export type SettingScope = "generation_config" | "app" | "model" | "persona" | "chat" | "request";
+
+/**
+ * What settings are set for.
+ */
+export type SettingTarget = { "type": "app" }
+  | { "type": "model", name: string, }
+  | { "type": "chat", id: string, };
+
+/**
+ * The values that hold for a target.
+ */
+export type ResolvedSettings = { settings: Settings,
+/**
+ * Where each value was set; a setting that is missing here has its default.
+ */
+from: { [key in keyof Settings]?: SettingScope }, };
 
 export type Appearance = "system" | "light" | "dark";
 

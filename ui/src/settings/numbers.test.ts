@@ -1,6 +1,9 @@
-// What number fields accept.
+// What number fields accept: the ranges of the table, however a person writes a number.
 import { expect, test } from 'vitest';
-import { parseNumber, parseSeed } from './numbers';
+import { fromField, parseField, toField, type NumberKind } from './numbers';
+import { table } from './table';
+
+const temperature: NumberKind = { type: 'number', min: 0, max: 2, step: 0.05 };
 
 test.each<[text: string, expected: number | string]>([
   ['0', 0],
@@ -14,16 +17,36 @@ test.each<[text: string, expected: number | string]>([
   ['NaN', 'Enter a number from 0 to 2.'],
   ['Infinity', 'Enter a number from 0 to 2.'],
 ])('%j', (text, expected) => {
-  const parsed = parseNumber(text, { least: 0, most: 2 });
+  const parsed = parseField(temperature, text);
   expect('value' in parsed ? parsed.value : parsed.problem).toBe(expected);
 });
 
-test('whole numbers and seeds', () => {
-  expect(parseNumber('1.5', { least: 1, most: 4096, isWhole: true })).toEqual({
+test('whole numbers, numbers that may be missing, and sizes', () => {
+  expect(parseField({ type: 'count', min: 1, max: 4096 }, '1.5')).toEqual({
     problem: 'Enter a whole number from 1 to 4,096.',
   });
-  expect(parseNumber('0', { least: 0.01, most: 1 })).toEqual({ problem: 'Enter a number from 0.01 to 1.' });
-  expect(parseSeed(' ')).toEqual({ value: null });
-  expect(parseSeed('42')).toEqual({ value: 42 });
-  expect(parseSeed('9007199254740993')).toHaveProperty('problem');
+  const seed: NumberKind = { type: 'optional_count', min: 0, max: 10 };
+  expect([parseField(seed, ' '), parseField(seed, '7')]).toEqual([{ value: null }, { value: 7 }]);
+  const size: NumberKind = { type: 'bytes', max: 20_500_000_000 };
+  expect(parseField(size, '1.5')).toEqual({ value: 1.5 });
+  expect([fromField(size, 1.5), toField(size, 1_500_000_000)]).toEqual([1_500_000_000, 1.5]);
+  expect(parseField(size, '21')).toEqual({ problem: 'Enter a number from 0 to 20.' });
+});
+
+/** The bounds of a row as its field shows them, and one step. */
+function boundsOf(kind: NumberKind): [min: number, max: number, step: number] {
+  if (kind.type === 'bytes') return [0, Math.floor(kind.max / 1e9), 1];
+  return [kind.min, kind.max, kind.type === 'number' ? kind.step : 1];
+}
+
+const numberRows = table.flatMap(({ key, kind }) =>
+  kind.type === 'choice' || kind.type === 'text' ? [] : [{ key, kind }],
+);
+
+test.each(numberRows)('$key has the range of its row', ({ kind }) => {
+  const [min, max, step] = boundsOf(kind);
+  expect(parseField(kind, String(min))).toEqual({ value: min });
+  expect(parseField(kind, String(max))).toEqual({ value: max });
+  expect(parseField(kind, String(min - step))).toHaveProperty('problem');
+  expect(parseField(kind, String(max + step))).toHaveProperty('problem');
 });

@@ -1,8 +1,12 @@
 // Parses the text of a number field: into a value, or into the sentence that says what is allowed.
 import { strings } from '../text';
 import { formatNumber } from '../text/format';
+import type { SettingKind } from './table';
 
 export type Parsed<T> = { value: T } | { problem: string };
+
+/** The kinds of settings that have a number field. */
+export type NumberKind = Extract<SettingKind, { type: 'number' | 'count' | 'optional_count' | 'bytes' }>;
 
 interface Range {
   least: number;
@@ -10,7 +14,28 @@ interface Range {
   isWhole?: boolean;
 }
 
-export function parseNumber(text: string, { least, most, isWhole = false }: Range): Parsed<number> {
+const GB = 1e9;
+
+/** A setting's value as its field shows it: sizes in gigabytes. */
+export function toField(kind: NumberKind, value: unknown): number | null {
+  if (typeof value !== 'number') return null;
+  return kind.type === 'bytes' ? Math.round((value / GB) * 100) / 100 : value;
+}
+
+/** The setting's value for what its field shows. */
+export function fromField(kind: NumberKind, shown: number | null): number | null {
+  return kind.type === 'bytes' && shown !== null ? Math.round(shown * GB) : shown;
+}
+
+/** What was typed into the field of a setting; an empty one means no value where that is allowed. */
+export function parseField(kind: NumberKind, text: string): Parsed<number | null> {
+  if (kind.type === 'number') return parseNumber(text, { least: kind.min, most: kind.max });
+  if (kind.type === 'bytes') return parseNumber(text, { least: 0, most: Math.floor(kind.max / GB) });
+  if (kind.type === 'optional_count' && text.trim() === '') return { value: null };
+  return parseNumber(text, { least: kind.min, most: kind.max, isWhole: true });
+}
+
+function parseNumber(text: string, { least, most, isWhole = false }: Range): Parsed<number> {
   const value = Number(text.trim().replace(',', '.'));
   const isAllowed =
     text.trim() !== '' &&
@@ -21,10 +46,4 @@ export function parseNumber(text: string, { least, most, isWhole = false }: Rang
   if (isAllowed) return { value };
   const problem = isWhole ? strings.settings.enterWhole : strings.settings.enterNumber;
   return { problem: problem(formatNumber(least), formatNumber(most)) };
-}
-
-/** An empty seed means a new one for every answer. */
-export function parseSeed(text: string): Parsed<number | null> {
-  if (text.trim() === '') return { value: null };
-  return parseNumber(text, { least: 0, most: Number.MAX_SAFE_INTEGER, isWhole: true });
 }

@@ -1,14 +1,27 @@
-// The settings: each change is checked, shown at once and saved.
+// The settings: each change is shown at once, checked and saved by the core, and taken back when that fails.
 import type { Platform } from '../platform/platform';
-import type { Settings } from '../platform/wire';
+import type { ResolvedSettings, Settings, SettingScope, SettingTarget } from '../platform/wire';
+import type { SettingRow } from './table';
+
+export type SettingValue = Settings[keyof Settings];
 
 /** Owns the settings on screen. */
 export class SettingsStore {
+  /** What holds for all chats. */
   current = $state.raw<Settings | null>(null);
   isOpen = $state(false);
+  /** What the dialog shows and sets values for. */
+  target = $state.raw<SettingTarget>({ type: 'app' });
   /** The diagnostics that were fetched last. */
   diagnostics = $state('');
   hasCopied = $state(false);
+
+  /** What holds for the target; null until the core has answered. */
+  #resolved = $state.raw<ResolvedSettings | null>(null);
+  #numSaving = 0;
+
+  /** Whether the target's values can be shown. */
+  readonly isKnown = $derived(this.#resolved !== null || this.target.type === 'app');
 
   constructor(
     private readonly platform: Platform,
@@ -17,6 +30,69 @@ export class SettingsStore {
 
   receive(settings: Settings): void {
     this.current = settings;
+    if (this.isOpen && this.#numSaving === 0) void this.refresh();
+  }
+
+  /** Opens the dialog with what holds for a target. */
+  open(target: SettingTarget = { type: 'app' }): void {
+    this.isOpen = true;
+    this.show(target);
+  }
+
+  /** Shows in the dialog what holds for a target. */
+  show(target: SettingTarget): void {
+    this.target = target;
+    this.#resolved = null;
+    void this.refresh();
+  }
+
+  /** Asks again what holds for the target. */
+  async refresh(): Promise<void> {
+    const { target } = this;
+    try {
+      const reply = await this.platform.call({ type: 'get_settings', scope: target });
+      if (reply.type === 'settings' && this.target === target) this.#resolved = reply.resolved;
+    } catch (error) {
+      this.report(error);
+    }
+  }
+
+  valueOf(row: SettingRow): SettingValue {
+    const settings = this.#resolved?.settings ?? this.current;
+    return settings?.[row.key] ?? null;
+  }
+
+  /** Where a value was set; null where there is only one scope to set it in, and until it is known. */
+  sourceOf(row: SettingRow): SettingScope | 'default' | null {
+    if (row.scopes.length < 2 || !this.#resolved) return null;
+    return this.#resolved.from[row.key] ?? 'default';
+  }
+
+  /** Saves a value for the target, or clears it with null; puts the old one back when that fails. */
+  async set(key: keyof Settings, value: SettingValue): Promise<void> {
+    const { current, target } = this;
+    const resolved = this.#resolved;
+    // What holds after a value is cleared, only the core knows.
+    if (value !== null) this.#showValue(key, value);
+    this.#numSaving++;
+    try {
+      const reply = await this.platform.call({ type: 'set_setting', scope: target, key, value });
+      if (reply.type === 'settings' && this.target === target) this.#resolved = reply.resolved;
+    } catch (error) {
+      this.current = current;
+      this.#resolved = resolved;
+      this.report(error);
+    } finally {
+      this.#numSaving--;
+    }
+  }
+
+  #showValue(key: keyof Settings, value: SettingValue): void {
+    const { type } = this.target;
+    if (type === 'app' && this.current) this.current = { ...this.current, [key]: value };
+    if (!this.#resolved) return;
+    const { settings, from } = this.#resolved;
+    this.#resolved = { settings: { ...settings, [key]: value }, from: { ...from, [key]: type } };
   }
 
   /** Fetches the diagnostics and copies them; if that fails, they are shown instead. */
@@ -29,21 +105,6 @@ export class SettingsStore {
       await navigator.clipboard.writeText(reply.text);
       this.hasCopied = true;
     } catch (error) {
-      this.report(error);
-    }
-  }
-
-  /** Saves a change; restores the old value if that fails. */
-  async change(change: Partial<Settings>): Promise<void> {
-    const before = this.current;
-    if (!before) return;
-    const settings = { ...before, ...change };
-    this.current = settings;
-    try {
-      const reply = await this.platform.call({ type: 'update_settings', settings });
-      if (reply.type === 'settings') this.current = reply.settings;
-    } catch (error) {
-      this.current = before;
       this.report(error);
     }
   }

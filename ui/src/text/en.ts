@@ -1,4 +1,5 @@
 // Every word that the window shows, by key. Sentences with values in them are functions.
+import type { Settings, Status } from '../platform/wire';
 import {
   formatAgo,
   formatBytes,
@@ -342,30 +343,79 @@ const exports = {
   export: 'Export',
 };
 
+/** The words of one setting. */
+export interface SettingText {
+  label: string;
+  /** One sentence: what it does, or what a special value means. */
+  note?: string;
+  /** What depends on what the engine does now. */
+  statusNote?: (status: Status | null) => string;
+  unit?: string;
+  placeholder?: string;
+  /** Of a setting with few values: their names. */
+  choices?: Record<string, string>;
+}
+
+/** One entry for each row of the table of settings. */
+const settingRows: Record<keyof Settings, SettingText> = {
+  appearance: { label: 'Appearance', choices: { system: 'System', light: 'Light', dark: 'Dark' } },
+  default_model: { label: 'Default model', note: 'Loaded when Cairn starts.' },
+  temperature: { label: 'Temperature', note: '0 always takes the likeliest token.' },
+  max_tokens: { label: 'Maximum answer length', unit: 'tokens' },
+  top_p: { label: 'Top-p', note: 'Leaves out the least likely tokens. 0 and 1 turn it off.' },
+  top_k: { label: 'Top-k', note: 'Keeps so many of the likeliest tokens; 0 turns it off.' },
+  min_p: { label: 'Min-p', note: 'Drops tokens below this share of the likeliest one; 0 turns it off.' },
+  repetition_penalty: {
+    label: 'Repetition penalty',
+    note: 'Above 1 the last words are less likely to come again; 0 and 1 turn it off.',
+  },
+  seed: { label: 'Seed', note: 'A fixed seed makes answers repeatable.', placeholder: 'Random' },
+  cache_budget_bytes: {
+    label: 'Disk limit',
+    unit: 'GB',
+    note: 'For saved context; 0 saves only pinned chats and starting points.',
+    statusNote: (status) => `Now ${formatBytes(status?.cache_disk_bytes ?? 0)}.`,
+  },
+  cache_ram_budget_bytes: {
+    label: 'Memory limit',
+    unit: 'GB',
+    note: 'For saved context; what is in memory continues without a read from disk.',
+    statusNote: (status) => `Now ${formatBytes(status?.cache_ram_bytes ?? 0)}.`,
+  },
+};
+
 const settings = {
   title: 'Settings',
-  defaultModel: 'Default model',
-  defaultModelNote: 'Loaded when Cairn starts.',
+  ofChat: 'Settings of this chat',
+  sections: {
+    general: 'General',
+    models: 'Models',
+    generation: 'Generation',
+    advanced: 'Advanced',
+    storage: 'Storage',
+  },
+  help: 'Help',
+  rows: settingRows,
+  rereadsNote: 'After a change, chats are read again once.',
+  targets: 'Settings for',
+  targetNames: { app: 'All chats', model: 'This model', chat: 'This chat' },
+  forAllNote: 'What a model or a chat sets for itself comes first.',
+  forModelNote: (name: string) => `What ${name} answers. What a chat sets for itself comes first.`,
+  forChatNote: (title: string) => `Only “${title}”.`,
+  /** Where a value was set. */
+  sources: {
+    default: 'Default',
+    generation_config: 'From the model',
+    app: 'Set for all chats',
+    model: 'Set for this model',
+    persona: 'From the persona',
+    chat: 'From this chat',
+    request: 'From the request',
+  },
+  reset: 'Reset',
+  resetOf: (label: string) => `Reset ${label}`,
   lastUsed: 'Last used',
   notFound: (name: string) => `${name} (not found)`,
-  temperature: 'Temperature',
-  temperatureNote: '0 always takes the likeliest token.',
-  topP: 'Top-p',
-  topPNote: 'Leaves out the least likely tokens. 1 turns it off.',
-  maxTokens: 'Maximum answer length',
-  tokensUnit: 'tokens',
-  seed: 'Seed',
-  seedNote: 'A fixed seed makes answers repeatable.',
-  seedPlaceholder: 'Random',
-  diskLimit: 'Disk limit',
-  diskLimitNote: (bytes: number) =>
-    `For saved context; 0 saves only pinned chats and starting points. Now ${formatBytes(bytes)}.`,
-  memoryLimit: 'Memory limit',
-  memoryLimitNote: (bytes: number) =>
-    `For saved context; what is in memory continues without a read from disk. Now ${formatBytes(bytes)}.`,
-  gigabytes: 'GB',
-  appearance: 'Appearance',
-  appearances: { system: 'System', light: 'Light', dark: 'Dark' },
   diagnostics: 'Diagnostics',
   diagnosticsNote: 'For reporting a problem. Without texts of chats and without secrets.',
   copyDiagnostics: 'Copy diagnostics',

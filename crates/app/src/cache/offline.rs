@@ -22,8 +22,9 @@ use crate::cache::owners::{conversation_owner, named_owner, owner};
 use crate::cache::previews::file_name;
 use crate::cache::{imports, rows};
 use crate::convert::{self, tokens};
+use crate::settings::AppSettings;
 use crate::wire::{CacheKind, CacheSource, Failure, FailureCode, ImportPreview};
-use crate::{DataFolder, OpenError, platform, settings};
+use crate::{DataFolder, OpenError, platform};
 
 /// The prompt caches of a data folder that this process need not own.
 #[derive(Debug)]
@@ -321,7 +322,8 @@ impl OfflineCaches {
         let disk_bytes = platform::free_disk_bytes(self.data_folder.home())
             .unwrap_or(0)
             .saturating_add(self.total_bytes().await?);
-        let budget = settings::load(&self.store, disk_bytes).await.cache_budget_bytes;
+        let settings = AppSettings::load(&self.store, disk_bytes).await;
+        let budget = settings.current().cache_budget_bytes;
         if self.rows().await?.pinned_bytes().saturating_add(num_bytes) > budget {
             let why = format!(
                 "The disk limit of {:.1} GB leaves no room for it beside pinned chats and starting points.",

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cairn_chat::{FinishReason, GenerationStats, SamplingParams};
+use cairn_chat::{FinishReason, GenerationStats};
 use cairn_engine::{GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput};
 use cairn_store::{FinishedMessage, MessageStatus, Store, StoreError};
 use tokio::task::JoinHandle;
@@ -15,6 +15,7 @@ use crate::cache::prefix;
 use crate::chat::progress::{Delta, Prefill, Progress, utf16_length};
 use crate::chat::prompt;
 use crate::chat::running::Running;
+use crate::settings::commands as settings;
 use crate::wire::{Event, Failure, NoticeLevel};
 use crate::{convert, models, platform};
 
@@ -246,16 +247,10 @@ async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, Failure> {
             KvCacheOptions::default(),
         ),
     };
-    let settings = app.settings();
+    let settings = settings::for_answer(app, &turn.store, &turn.conversation_id).await?;
     let is_private = !Arc::ptr_eq(&turn.store, &app.store);
     Ok(GenerateRequest {
-        // The settings are within range, and single precision is what models are sampled with.
-        sampling: SamplingParams {
-            temperature: settings.temperature as f32,
-            top_p: settings.top_p as f32,
-            seed: settings.seed,
-            ..SamplingParams::default()
-        },
+        sampling: convert::sampling(&settings),
         max_tokens: settings.max_tokens as usize,
         prefill_step_size: app.engine.interactive_prefill_step_size(),
         // What a private conversation computes must not come near the prompt cache's files.

@@ -1,92 +1,82 @@
 //! The settings, as one table: `table.rs` has a row for each, from which the struct, the checks,
-//! the TypeScript twin and the window's rows follow.
+//! the TypeScript twin and the rows of the settings dialog follow.
+//!
+//! ```text
+//! table.rs ─► Settings, TABLE ─► wire.ts, ui/src/settings/table.ts (`cargo xtask bindings`)
+//!
+//! request ► chat ► persona ► model ► app ► generation_config.json ► default
+//!     the first that sets a value wins: resolve() in overrides.rs
+//! ```
+//!
+//! Only what a person has set is saved: for all chats under one key of the settings table, for a
+//! model and for a chat in their rows.
 
+pub(crate) mod commands;
+mod generation_config;
+mod overrides;
 mod row;
 mod settings_macro;
 mod table;
 
-use cairn_store::Store;
-use serde_json::Value;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cairn_store::{Store, StoreError};
 
 use crate::platform;
+use overrides::{SettingOverrides, resolve};
 pub use row::{SettingKind, SettingRow, SettingScope, SettingSection};
 use table::Machine;
 pub use table::{Settings, TABLE};
 
 const KEY: &str = "settings";
 
-/// Refuses settings with a value that is not allowed, in one sentence.
-pub(crate) fn validate(settings: &Settings) -> Result<(), String> {
-    let values = serde_json::to_value(settings).map_err(|error| error.to_string())?;
-    TABLE.iter().try_for_each(|row| row.check(&values[row.key]))
+/// The settings that hold for all chats. It owns what a person has set for them; models and chats
+/// own theirs.
+#[derive(Debug)]
+pub(crate) struct AppSettings {
+    defaults: Settings,
+    overrides: Mutex<SettingOverrides>,
+    /// Locked while a value of any scope is read, changed and saved.
+    saving: tokio::sync::Mutex<()>,
 }
 
-/// The saved values over `defaults`. A value that is missing, out of range or unreadable leaves its
-/// default, and no other.
-pub(crate) fn parse(saved: &str, defaults: &Settings) -> Settings {
-    let mut settings = defaults.clone();
-    match serde_json::from_str(saved) {
-        Ok(Value::Object(values)) => {
-            for (key, value) in &values {
-                if let Err(why) = settings.set(key, value) {
-                    tracing::warn!("a saved setting is not used: {why}");
-                }
-            }
-        }
-        Ok(_) => tracing::warn!("the saved settings are not used: they are not a JSON object"),
-        Err(error) => tracing::warn!("the saved settings are not used: {error}"),
-    }
-    settings
-}
-
-/// Reads the settings from the database. Where that fails the defaults hold, because the program
-/// must start. `disk_bytes` is what [`Machine`] has under this name.
-pub(crate) async fn load(store: &Store, disk_bytes: u64) -> Settings {
-    let machine = Machine { disk_bytes, memory_bytes: platform::memory_bytes() };
-    let defaults = Settings::defaults(&machine);
-    match store.setting(KEY).await {
-        Ok(Some(saved)) => parse(&saved, &defaults),
-        Ok(None) => defaults,
-        Err(error) => {
+impl AppSettings {
+    /// Reads the settings from the database. Where that fails the defaults hold, because the
+    /// program must start. `disk_bytes` is what [`Machine`] has under this name.
+    pub(crate) async fn load(store: &Store, disk_bytes: u64) -> AppSettings {
+        let saved = store.setting(KEY).await.unwrap_or_else(|error| {
             tracing::warn!("the saved settings cannot be read: {error}");
-            defaults
+            None
+        });
+        let machine = Machine { disk_bytes, memory_bytes: platform::memory_bytes() };
+        AppSettings {
+            defaults: Settings::defaults(&machine),
+            overrides: Mutex::new(SettingOverrides::parse(SettingScope::App, saved.as_deref())),
+            saving: tokio::sync::Mutex::default(),
         }
     }
-}
 
-/// Writes the settings to the database.
-pub(crate) async fn save(
-    store: &Store,
-    settings: &Settings,
-) -> Result<(), cairn_store::StoreError> {
-    // Numbers, texts and an enum always serialize.
-    let value = serde_json::to_string(settings).unwrap_or_default();
-    store.set_setting(KEY, &value).await
-}
+    /// What holds where neither a model nor a chat says otherwise.
+    pub(crate) fn current(&self) -> Settings {
+        resolve(&self.defaults, &[self.overrides()]).settings
+    }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::Appearance;
+    fn defaults(&self) -> &Settings {
+        &self.defaults
+    }
 
-    const MACHINE: Machine = Machine { disk_bytes: 0, memory_bytes: 16 << 30 };
+    fn overrides(&self) -> SettingOverrides {
+        self.guard().clone()
+    }
 
-    #[test]
-    fn each_saved_value_stands_over_its_default_unless_it_is_not_allowed() {
-        fn check(saved: &str, expected: impl Fn(&mut Settings)) {
-            let defaults = Settings::defaults(&MACHINE);
-            let mut settings = defaults.clone();
-            expected(&mut settings);
-            assert_eq!(parse(saved, &defaults), settings, "for {saved:?}");
-        }
-        check("{}", |_| ());
-        check("not json", |_| ());
-        check("[1]", |_| ());
-        check(r#"{"temperature": 0.25, "unknown": 1}"#, |s| s.temperature = 0.25);
-        check(r#"{"temperature": 9, "top_p": 0.5}"#, |s| s.top_p = 0.5);
-        check(r#"{"temperature": "warm", "top_p": 0.5}"#, |s| s.top_p = 0.5);
-        check(r#"{"seed": 7, "appearance": "dark"}"#, |s| {
-            (s.seed, s.appearance) = (Some(7), Appearance::Dark)
-        });
+    async fn save(&self, store: &Store, overrides: SettingOverrides) -> Result<(), StoreError> {
+        let json = overrides.to_json();
+        store.set_setting(KEY, json.as_deref().unwrap_or("{}")).await?;
+        *self.guard() = overrides;
+        Ok(())
+    }
+
+    fn guard(&self) -> MutexGuard<'_, SettingOverrides> {
+        self.overrides.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

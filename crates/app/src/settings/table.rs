@@ -56,6 +56,25 @@ settings! {
         section: Advanced, scopes: SAMPLING, rereads: false,
     }
 
+    /// How many of the likeliest tokens are kept; 0 keeps all.
+    top_k: u32 = 0 => {
+        // A model refuses more than its vocabulary has, and the smallest have thousands.
+        kind: Count { min: 0, max: 1000 },
+        section: Advanced, scopes: SAMPLING, rereads: false,
+    }
+
+    /// Keeps tokens at least this many times as likely as the likeliest; 0 turns it off.
+    min_p: f64 = 0.0 => {
+        kind: Number { min: 0.0, max: 1.0, step: 0.05 },
+        section: Advanced, scopes: SAMPLING, rereads: false,
+    }
+
+    /// Makes the tokens of the last words less likely; 0 and 1 turn it off.
+    repetition_penalty: f64 = 1.0 => {
+        kind: Number { min: 0.0, max: 2.0, step: 0.05 },
+        section: Advanced, scopes: SAMPLING, rereads: false,
+    }
+
     /// A fixed seed makes sampled answers repeat; none: a new one every time.
     #[ts(type = "number | null")]
     seed: Option<u64> = None => {
@@ -132,6 +151,37 @@ mod tests {
                 let mut settings = Settings::defaults(&MACHINE);
                 settings.set(row.key, &value).unwrap();
                 assert_eq!(serde_json::to_value(&settings).unwrap()[row.key], value, "{row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn sampling_accepts_exactly_what_the_table_allows() {
+        /// mlx-lm has no upper bound for these, and scripts may use that; people get one.
+        const ENDLESS: [&str; 2] = ["temperature", "repetition_penalty"];
+        let is_sampled = |key: &str, value: &Value| {
+            let mut settings = serde_json::to_value(Settings::defaults(&MACHINE)).unwrap();
+            settings[key] = value.clone();
+            let settings: Settings = serde_json::from_value(settings).unwrap();
+            crate::convert::sampling(&settings).validate().is_ok()
+        };
+        for row in TABLE.iter().filter(|row| row.scopes.contains(&GenerationConfig)) {
+            let (within, below, above) = match row.kind {
+                Number { min, max, step } => (
+                    [json!(min), json!(max)],
+                    Some(json!(min - step)),
+                    Some(json!(max + step)).filter(|_| !ENDLESS.contains(&row.key)),
+                ),
+                Count { min, max } => ([json!(min), json!(max)], None, None),
+                _ => panic!("{row:?} is not for sampling"),
+            };
+            for value in within {
+                assert_eq!(row.check(&value), Ok(()));
+                assert!(is_sampled(row.key, &value), "{} {value}", row.key);
+            }
+            for value in below.into_iter().chain(above) {
+                assert!(row.check(&value).is_err(), "{} {value}", row.key);
+                assert!(!is_sampled(row.key, &value), "{} {value}", row.key);
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Answers: sending a message, regenerating, stopping, and what is saved of each.
 
-use cairn_app::wire::{Command, Event, FailureCode, MessageStatus, Reply, Role, Settings};
+use cairn_app::wire::{Command, Event, FailureCode, MessageStatus, Reply, Role, SettingTarget};
 
 use crate::kit::{
     MODEL, answered, bootstrap, check_failure, ended, home_with_model, messages, new_conversation,
-    next, open, open_greedy, send,
+    next, open, open_greedy, send, set_for_all,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,8 +119,7 @@ async fn a_stopped_answer_keeps_its_text_and_the_conversation_continues() {
     assert_eq!(messages(&app, &id).await[1], stopped);
     app.call(Command::Stop { conversation_id: id.clone() }).await.unwrap();
 
-    let settings = Settings { max_tokens: 4, ..bootstrap(&app).await.1 };
-    app.call(Command::UpdateSettings { settings }).await.unwrap();
+    set_for_all(&app, "max_tokens", 4).await;
     assert_eq!(answered(&app, &id, "Go on").await.status, MessageStatus::Complete);
     app.close().await;
 }
@@ -135,8 +134,12 @@ async fn answers_of_several_conversations_wait_for_each_other() {
     let mut answers = Vec::new();
     // The answer that is to be stopped goes on for as long as the model's context lasts.
     for (id, max_tokens) in ids.iter().zip([64, 1_000_000, 64]) {
-        let settings = Settings { max_tokens, ..bootstrap(&app).await.1 };
-        app.call(Command::UpdateSettings { settings }).await.unwrap();
+        let set = Command::SetSetting {
+            scope: SettingTarget::Chat { id: id.clone() },
+            key: "max_tokens".to_owned(),
+            value: max_tokens.into(),
+        };
+        app.call(set).await.unwrap();
         answers.push(send(&app, id, "Hello").await[1].id.clone());
     }
     app.call(Command::Stop { conversation_id: ids[1].clone() }).await.unwrap();

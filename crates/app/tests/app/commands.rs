@@ -1,6 +1,6 @@
 //! Commands about conversations, and those that are refused.
 
-use cairn_app::wire::{Command, Event, FailureCode, MessageStatus, Settings};
+use cairn_app::wire::{Command, Event, FailureCode, MessageStatus};
 
 use crate::kit::{
     bootstrap, check_failure, home_with_model, messages, new_conversation, next, open, open_greedy,
@@ -51,7 +51,6 @@ async fn invalid_commands_are_refused_with_a_sentence() {
     let home = home_with_model();
     let app = open(&home).await;
     let id = new_conversation(&app).await;
-    let settings = bootstrap(&app).await.1;
     let gone = || "01890000-0000-7000-8000-000000000000".to_owned();
     let send = |conversation_id, text: &str| Command::SendMessage {
         conversation_id,
@@ -74,7 +73,7 @@ async fn invalid_commands_are_refused_with_a_sentence() {
         (rename(id.clone(), "a\nb"), "title"),
         (send(id.clone(), "  \n"), "message"),
         (Command::Regenerate { conversation_id: id.clone() }, "message"),
-        (Command::UpdateSettings { settings: Settings { top_p: 1.5, ..settings } }, "top_p"),
+        (Command::set_for_all("top_p", 1.5), "top_p"),
     ];
     for (command, named) in invalid {
         check_failure(&app, command, FailureCode::Invalid, named).await;

@@ -10,6 +10,7 @@ use cairn_app::wire::{
 };
 use cairn_app::{App, CacheVariables, DataFolder, Options};
 use cairn_tiny_models::copy_tiny_model;
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::broadcast::Receiver;
 
@@ -39,14 +40,14 @@ pub async fn open(home: &TempDir) -> Arc<App> {
 /// The app with greedy, short answers, so that they are the same every time.
 pub async fn open_greedy(home: &TempDir, max_tokens: u32) -> Arc<App> {
     let app = open(home).await;
-    let settings = Settings {
-        temperature: 0.0,
-        max_tokens,
-        cache_budget_bytes: 1 << 30,
-        ..bootstrap(&app).await.1
-    };
-    app.call(Command::UpdateSettings { settings }).await.unwrap();
+    set_for_all(&app, "temperature", 0.0).await;
+    set_for_all(&app, "max_tokens", max_tokens).await;
+    set_for_all(&app, "cache_budget_bytes", 1_u64 << 30).await;
     app
+}
+
+pub async fn set_for_all(app: &Arc<App>, key: &str, value: impl Into<Value>) {
+    app.call(Command::set_for_all(key, value)).await.unwrap();
 }
 
 pub async fn bootstrap(app: &Arc<App>) -> (Vec<Conversation>, Settings, Vec<Model>) {

@@ -8,4 +8,5 @@ mod deletion;
 mod kit;
 mod opening;
 mod saved_context;
+mod settings;
 mod starting_points;

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use cairn_app::wire::{
-    CacheFileLayout, CacheSource, Command, Event, FailureCode, MessageStatus, Reply, Settings,
+    CacheFileLayout, CacheSource, Command, Event, FailureCode, MessageStatus, Reply,
 };
 use cairn_app::{DataFolder, OfflineCaches};
 
 use crate::kit::{
-    MODEL, answered, bootstrap, check_failure, chunk_files, database, home_with_model,
-    new_conversation, next, open, open_greedy, open_with_one_turn, overview, save_as,
+    MODEL, answered, check_failure, chunk_files, database, home_with_model, new_conversation, next,
+    open, open_greedy, open_with_one_turn, overview, save_as, set_for_all,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,8 +111,7 @@ async fn an_import_beside_the_app_does_not_evict_chunks_pinned_meanwhile() {
     }
     let cache_budget_bytes =
         caches.total_bytes().await.unwrap() + std::fs::metadata(&file).unwrap().len() / 2;
-    let settings = Settings { cache_budget_bytes, ..bootstrap(&app).await.1 };
-    app.call(Command::UpdateSettings { settings }).await.unwrap();
+    set_for_all(&app, "cache_budget_bytes", cache_budget_bytes).await;
     import.confirm("Copy", false).await.unwrap();
     let loss: Vec<(String, bool)> = caches
         .list()

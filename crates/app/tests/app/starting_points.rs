@@ -1,14 +1,14 @@
 //! Starting points: save_as, lost, deleted, and the conversations that begin with them.
 
 use cairn_app::wire::{
-    CacheFileLayout, CacheSource, Command, FailureCode, Message, MessageStatus, Reply, Settings,
+    CacheFileLayout, CacheSource, Command, FailureCode, Message, MessageStatus, Reply,
 };
 use cairn_app::{DataFolder, OfflineCaches};
 use tempfile::TempDir;
 
 use crate::kit::{
-    MODEL, answered, bootstrap, check_failure, chunk_files, home_with_model, new_conversation,
-    next, open, open_greedy, open_with_one_turn, overview, save_as, start_from,
+    MODEL, answered, check_failure, chunk_files, home_with_model, new_conversation, next, open,
+    open_greedy, open_with_one_turn, overview, save_as, set_for_all, start_from,
 };
 
 /// Adds the tiny model once more under another name, with one of its files changed.
@@ -84,8 +84,7 @@ async fn context_that_is_only_in_memory_cannot_be_saved_as_a_starting_point() {
     let home = home_with_model();
     let app = open_greedy(&home, 8).await;
     app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
-    let settings = Settings { cache_budget_bytes: 0, ..bootstrap(&app).await.1 };
-    app.call(Command::UpdateSettings { settings }).await.unwrap();
+    set_for_all(&app, "cache_budget_bytes", 0).await;
     let id = new_conversation(&app).await;
     answered(&app, &id, "One").await;
     let save = Command::SaveNamedCache { conversation_id: id, name: "Notes".to_owned() };

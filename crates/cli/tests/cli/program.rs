@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use cairn_app::wire::{self, Reply, Settings};
+use cairn_app::wire;
 use cairn_app::{App, CacheVariables, DataFolder, Options};
 use cairn_tiny_models::{copy_tiny_model, tiny_model};
 use serde_json::{Value, json};
@@ -36,12 +36,8 @@ impl Program {
         let program = Program { folder: tempfile::tempdir().unwrap() };
         program.copy_model(MODEL);
         let app = program.open_app().await;
-        let Reply::Bootstrap { settings, .. } = app.call(wire::Command::Bootstrap).await.unwrap()
-        else {
-            panic!("no settings")
-        };
-        let settings = Settings { cache_budget_bytes, ..settings };
-        app.call(wire::Command::UpdateSettings { settings }).await.unwrap();
+        let budget = wire::Command::set_for_all("cache_budget_bytes", cache_budget_bytes);
+        app.call(budget).await.unwrap();
         app.close().await;
         program
     }
