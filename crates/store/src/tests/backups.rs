@@ -104,13 +104,15 @@ async fn without_a_copy_nothing_is_migrated() {
     let scratch = Scratch::new();
     make_old(&scratch).await;
     let before = fs::read(scratch.database()).unwrap();
-    // The names that the copy could have for the next minute are taken, by folders.
+    // The names that the copy could have for the next ten minutes are taken, by folders.
     let options = sqlx::sqlite::SqliteConnectOptions::new().in_memory(true);
     let clock = sqlx::SqlitePool::connect_with(options).await.unwrap();
-    for second in 0..60 {
+    let now: String = sqlx::query_scalar("select datetime('now')").fetch_one(&clock).await.unwrap();
+    for second in 0..600 {
         let name: String = sqlx::query_scalar(
-            "select strftime('cairn.backup-v1-%Y-%m-%d-%H%M%S.db-partial', 'now', ?)",
+            "select strftime('cairn.backup-v1-%Y-%m-%d-%H%M%S.db-partial', ?, ?)",
         )
+        .bind(&now)
         .bind(format!("{second} seconds"))
         .fetch_one(&clock)
         .await
