@@ -69,6 +69,22 @@ pub fn slice_update(array: &Array, update: &Array, start: &[i32], stop: &[i32]) 
     }
 }
 
+/// The parts of `array` between `ends` along `axis` and behind the last of them, as views.
+///
+/// MLX 0.32.2's own split would be one graph node, but on a CUDA device its outputs do not keep the
+/// memory alive that they share: they were seen to change, and to be read after it was freed.
+pub fn cut(array: &Array, ends: &[i32], axis: usize) -> Result<Vec<Array>> {
+    let (mut start, mut stop) = (vec![0; array.ndim()], array.shape().to_vec());
+    let last = stop[axis];
+    let mut part = |end: &i32| {
+        stop[axis] = *end;
+        let part = slice(array, &start, &stop);
+        start[axis] = *end;
+        part
+    };
+    ends.iter().chain([&last]).map(&mut part).collect()
+}
+
 /// A stride of 1 for each axis. Panics unless `start` and `stop` have a number for each axis.
 fn unit_strides(array: &Array, start: &[i32], stop: &[i32]) -> &'static [i32] {
     const ONES: [i32; 16] = [1; 16];

@@ -18,9 +18,10 @@
 //! sample · load                            choosing tokens · loading a model folder
 //! models                                   one architecture, one file
 //! nn                                       the mathematics that architectures share
+//! cuda                                     kernels for some of it, on CUDA devices
 //! cache · weights · tokenizer              KV caches and states · tensors by name · text and token ids
 //! config · error                           config.json · errors
-//! ffi · device · memory                    MLX itself
+//! ffi · device · memory · device_kernels   MLX itself; the kernels that a device may have
 //! ```
 //! A module uses those below it. The one exception is [`cache::make_prompt_cache`], which asks a
 //! model for the kinds of its caches.
@@ -49,7 +50,9 @@
 pub mod batch;
 pub mod cache;
 mod config;
+mod cuda;
 pub mod device;
+mod device_kernels;
 mod error;
 pub mod ffi;
 mod generate;
@@ -62,6 +65,7 @@ mod sample;
 mod tokenizer;
 mod weights;
 
+pub use device_kernels::{num_kernel_failures, without_kernels};
 pub use error::LmError;
 pub use generate::{
     Acceptance, AnswerEnd, AnswerStep, AnswerText, Draft, GenerateOptions, Generated,

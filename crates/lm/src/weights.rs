@@ -11,6 +11,7 @@ use mlx_rs::{Array, Dtype, ops};
 use crate::LmError;
 use crate::config::{Quantization, QuantizationConfig};
 use crate::device::ComputeDevice;
+use crate::device_kernels::Kernels;
 use crate::ffi;
 
 /// How weights are loaded.
@@ -52,10 +53,13 @@ pub struct Weights {
     keep_quantized: bool,
     num_bytes: u64,
     is_cancelled: CancelCheck,
+    /// The kernels that the layers are loaded with.
+    pub(crate) kernels: Kernels,
 }
 
 impl Weights {
-    /// Validates the headers of the weight files in `folder`; no tensor is read yet.
+    /// Validates the headers of the weight files in `folder`; no tensor is read yet. Layers are
+    /// loaded without kernels unless `kernels` is set.
     pub fn open(
         folder: &Path,
         config: &serde_json::Value,
@@ -77,6 +81,7 @@ impl Weights {
             keep_quantized: options.keep_quantized || device == ComputeDevice::Gpu,
             num_bytes: 0,
             is_cancelled,
+            kernels: None,
         })
     }
 
@@ -145,6 +150,11 @@ impl Layer<'_> {
     /// The part below `name`.
     pub fn layer(&mut self, name: &str) -> Layer<'_> {
         Layer { path: format!("{}.{name}", self.path), weights: self.weights }
+    }
+
+    /// The device's kernels, if the model is loaded with some.
+    pub fn kernels(&self) -> Kernels {
+        self.weights.kernels.clone()
     }
 
     /// Takes a floating-point tensor of exactly `shape`, converted to the device's compute type.

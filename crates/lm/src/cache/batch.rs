@@ -281,7 +281,7 @@ mod tests {
                 prepare(&mut self.caches, new).expect("prepare");
             }
             let cache = &mut self.caches[0];
-            let AttentionStep { offset, mask } =
+            let AttentionStep { offset, mask, .. } =
                 cache.attention_step(longest, self.window).expect("step");
             let offsets = match offset {
                 RopeOffset::Same(offset) => vec![offset; new.len()],

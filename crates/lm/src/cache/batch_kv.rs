@@ -138,7 +138,7 @@ impl BatchKvCache {
                 ),
             }
         };
-        Ok(AttentionStep { offset, mask })
+        Ok(AttentionStep::new(offset, mask))
     }
 
     /// Whether tokens can be removed from the end: not while rows end with right padding.

@@ -260,7 +260,7 @@ impl BatchRotatingKvCache {
                 }
             }
         };
-        Ok(AttentionStep { offset: rope_offset(&self.offsets), mask })
+        Ok(AttentionStep::new(rope_offset(&self.offsets), mask))
     }
 
     /// i32 `[total]`: the column that each slot of the buffer holds after one more token has been

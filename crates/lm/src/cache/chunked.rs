@@ -112,7 +112,7 @@ impl ChunkedKvCache {
         } else {
             Mask::Causal
         };
-        Ok(AttentionStep { offset: RopeOffset::Same(self.offset), mask })
+        Ok(AttentionStep::new(RopeOffset::Same(self.offset), mask))
     }
 
     /// Whether tokens can be removed from the end: not once tokens have been dropped at the front.

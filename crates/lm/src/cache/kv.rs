@@ -4,7 +4,7 @@ use mlx_rs::Array;
 use mlx_rs::error::Result;
 
 use super::buffer::{self, append, front, joined, room, round_up, token_range};
-use super::{AttentionStep, QuantizedKvCache};
+use super::{AttentionStep, DecodeSlot, QuantizedKvCache};
 use crate::LmError;
 
 /// Keys and values of every token, in buffers that grow in steps and are written in place.
@@ -16,19 +16,13 @@ pub struct KvCache {
     offset: i32,
 }
 
-/// The newest tokens of a cache, in a small buffer of their own that every step replaces.
-///
-/// MLX copies a buffer that is written while an earlier step still reads it, which would copy the
-/// whole cache for every token when the host runs ahead of the device. A kernel that returns the
-/// tail as a new array leaves the large buffers untouched for [`KvCache::TAIL_CAPACITY`] steps.
+/// The newest tokens of a cache, in a small buffer of their own that every step replaces (see
+/// [`DecodeSlot`]); the large buffers stay as they are for [`KvCache::TAIL_CAPACITY`] steps.
 #[derive(Debug, Clone)]
-pub(crate) struct TailBuffer {
-    /// `[B, H, TAIL_CAPACITY, D]`
-    pub(crate) keys: Array,
-    /// `[B, H, TAIL_CAPACITY, D]`
-    pub(crate) values: Array,
-    /// How many of the leading columns are in use.
-    pub(crate) count: i32,
+struct TailBuffer {
+    keys: Array,   // [B, H, TAIL_CAPACITY, D]
+    values: Array, // [B, H, TAIL_CAPACITY, D]
+    count: i32,    // how many of the leading columns are in use
 }
 
 impl KvCache {
@@ -36,7 +30,7 @@ impl KvCache {
     pub const STEP: i32 = buffer::STEP;
 
     /// The most tokens that a [`TailBuffer`] holds.
-    pub(crate) const TAIL_CAPACITY: i32 = 64;
+    const TAIL_CAPACITY: i32 = 64;
 
     /// An empty cache.
     pub fn new() -> Self {
@@ -141,9 +135,22 @@ impl KvCache {
         Ok(())
     }
 
+    /// The place of the next token: a column of the tail. `None` for an empty cache.
+    pub(super) fn decode_slot(&mut self) -> Result<Option<DecodeSlot>> {
+        let offset = self.offset;
+        let slot = self.with_tail_room()?.map(|(keys, values, tail)| DecodeSlot {
+            keys: keys.clone(),
+            values: values.clone(),
+            newest_keys: tail.keys.clone(),
+            newest_values: tail.values.clone(),
+            sizes: [offset - tail.count, tail.count, tail.count, offset],
+        });
+        Ok(slot)
+    }
+
     /// Keys, values (`[B, H, capacity, D]`) and a tail with room for at least one more token;
     /// `None` for an empty cache.
-    pub(crate) fn with_tail_room(&mut self) -> Result<Option<(&Array, &Array, &TailBuffer)>> {
+    fn with_tail_room(&mut self) -> Result<Option<(&Array, &Array, &TailBuffer)>> {
         if self.tail.as_ref().is_some_and(|tail| tail.count == Self::TAIL_CAPACITY) {
             self.materialize()?;
         }
@@ -155,8 +162,8 @@ impl KvCache {
         Ok(self.tail.as_ref().map(|tail| (keys, values, tail)))
     }
 
-    /// Replaces the tail that [`KvCache::with_tail_room`] returned by one with one more token.
-    pub(crate) fn replace_tail(&mut self, keys: Array, values: Array) {
+    /// Replaces the tail that [`KvCache::decode_slot`] returned by one with one more token.
+    pub(super) fn replace_tail(&mut self, keys: Array, values: Array) {
         let count = self.tail.as_ref().map_or(0, |tail| tail.count) + 1;
         self.tail = Some(TailBuffer { keys, values, count });
         self.offset += 1;

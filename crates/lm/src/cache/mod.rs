@@ -14,6 +14,7 @@ mod buffer;
 pub mod chunk_state;
 mod chunked;
 mod compare;
+mod decode_slot;
 mod fit;
 mod kv;
 mod list;
@@ -24,6 +25,8 @@ mod rotating;
 mod rows;
 mod snapshot;
 
+use std::cell::RefCell;
+
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, ops};
 
@@ -32,6 +35,7 @@ pub use batch_kv::BatchKvCache;
 pub use batch_rotating::BatchRotatingKvCache;
 pub use chunked::ChunkedKvCache;
 pub use compare::{Difference, first_difference};
+pub use decode_slot::DecodeSlot;
 pub use kv::KvCache;
 pub use list::CacheList;
 pub use prompt::{KvQuantization, can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache};
@@ -76,6 +80,8 @@ pub struct AttentionStep {
     pub offset: RopeOffset,
     /// Which keys each new token sees.
     pub mask: Mask,
+    /// The last result of [`AttentionStep::sizes`].
+    sizes: RefCell<Option<([i32; 4], Array)>>,
 }
 
 /// The position of a step's first token.
@@ -122,6 +128,20 @@ pub enum KeysValues {
 }
 
 impl AttentionStep {
+    fn new(offset: RopeOffset, mask: Mask) -> Self {
+        AttentionStep { offset, mask, sizes: RefCell::new(None) }
+    }
+
+    /// [`DecodeSlot::sizes`] as an array, i32 `[4]`. The layers that share the step mostly share
+    /// their sizes, and so the array.
+    pub fn sizes(&self, sizes: [i32; 4]) -> Array {
+        let mut last = self.sizes.borrow_mut();
+        match &*last {
+            Some((known, array)) if *known == sizes => array.clone(),
+            _ => last.insert((sizes, Array::from_slice(&sizes, &[4]))).1.clone(),
+        }
+    }
+
     /// The step of `length` tokens after `offset` others, all of which the cache holds.
     fn after(offset: i32, length: i32, window: Option<i32>) -> Result<Self> {
         let mask = match window {
@@ -132,7 +152,7 @@ impl AttentionStep {
             _ if length == 1 => Mask::None,
             _ => Mask::Causal,
         };
-        Ok(AttentionStep { offset: RopeOffset::Same(offset), mask })
+        Ok(AttentionStep::new(RopeOffset::Same(offset), mask))
     }
 }
 

@@ -6,7 +6,7 @@ use mlx_rs::Array;
 use mlx_rs::error::Result;
 
 use super::buffer::{STEP, front, joined, room, token_range, write};
-use super::{AttentionStep, Mask, RopeOffset, causal_mask};
+use super::{AttentionStep, DecodeSlot, Mask, RopeOffset, causal_mask};
 
 /// The last `max_size` tokens; the first `keep` of the sequence are never overwritten. As mlx-lm's
 /// RotatingKVCache.
@@ -145,7 +145,22 @@ impl RotatingKvCache {
     }
 
     fn replace_oldest(&mut self, keys: &Array, values: &Array) -> Result<(Array, Array)> {
-        let mut index = self.index;
+        let (old_keys, old_values, index) = self.with_free_slot(keys, values)?;
+        let all_keys = write(&old_keys, keys, index)?;
+        let all_values = write(&old_values, values, index)?;
+        self.offset += 1;
+        self.index = index + 1;
+        let held = self.offset.min(all_keys.dim(2));
+        let views = (front(&all_keys, held)?, front(&all_values, held)?);
+        self.keys = Some(all_keys);
+        self.values = Some(all_values);
+        Ok(views)
+    }
+
+    /// Keys, values and the index at which the next single token is written: of at most `max_size`
+    /// tokens, with room for it. `new_keys` and `new_values` `[B, H, .., D]` give the shape of an
+    /// empty cache.
+    fn with_free_slot(&self, new_keys: &Array, new_values: &Array) -> Result<(Array, Array, i32)> {
         let capacity = self.keys.as_ref().map_or(0, |keys| keys.dim(2));
         let prepare = |held: &Option<Array>, new: &Array| match held {
             None => room(new, STEP.min(self.max_size)),
@@ -159,19 +174,31 @@ impl RotatingKvCache {
             ),
             Some(held) => Ok(held.clone()),
         };
-        let (old_keys, old_values) = (prepare(&self.keys, keys)?, prepare(&self.values, values)?);
-        if index >= self.max_size {
-            index = self.keep;
-        }
-        let all_keys = write(&old_keys, keys, index)?;
-        let all_values = write(&old_values, values, index)?;
+        let index = if self.index >= self.max_size { self.keep } else { self.index };
+        Ok((prepare(&self.keys, new_keys)?, prepare(&self.values, new_values)?, index))
+    }
+
+    /// The place of the next token: the ring is small, and every step may replace it. `None` for an
+    /// empty cache.
+    pub(super) fn decode_slot(&mut self) -> Result<Option<DecodeSlot>> {
+        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
+        let (keys, values, index) = self.with_free_slot(keys, values)?;
+        let in_use = self.offset.min(keys.dim(2));
+        Ok(Some(DecodeSlot {
+            keys: keys.clone(),
+            values: values.clone(),
+            newest_keys: keys,
+            newest_values: values,
+            sizes: [0, in_use, index, self.offset],
+        }))
+    }
+
+    /// Replaces the ring of [`RotatingKvCache::decode_slot`] by one into which the next token was
+    /// written.
+    pub(super) fn replace_ring(&mut self, keys: Array, values: Array) {
+        self.index = if self.index >= self.max_size { self.keep } else { self.index } + 1;
         self.offset += 1;
-        self.index = index + 1;
-        let held = self.offset.min(all_keys.dim(2));
-        let views = (front(&all_keys, held)?, front(&all_values, held)?);
-        self.keys = Some(all_keys);
-        self.values = Some(all_values);
-        Ok(views)
+        (self.keys, self.values) = (Some(keys), Some(values));
     }
 
     /// Position and mask of the next `length` tokens, which attend to the last `window` tokens, at
@@ -194,7 +221,7 @@ impl RotatingKvCache {
                 Mask::Causal
             }
         };
-        Ok(AttentionStep { offset: RopeOffset::Same(self.offset), mask })
+        Ok(AttentionStep::new(RopeOffset::Same(self.offset), mask))
     }
 
     /// bool `[T]`: which slots the next single token sees after it has been written, its own

@@ -8,9 +8,11 @@ use serde::Deserialize;
 use crate::LmError;
 use crate::cache::{AttentionStep, KvCache, LayerCache, RotatingKvCache};
 use crate::config::{check_heads, check_positive, check_range};
+use crate::device_kernels::{Activation, HeadShape};
 use crate::models::Architecture;
 use crate::nn::{
-    Embedding, FusedLinear, GeluApprox, Linear, RmsNorm, Rope, RopeScaling, attention, split_heads,
+    Embedding, Linear, NormGatedUp, NormProjections, NormResidual, RmsNorm, Rope, RopeAttention,
+    RopeScaling,
 };
 use crate::weights::{Layer, Weights};
 
@@ -198,7 +200,6 @@ impl Model {
                 &mut weights.layer(format!("model.layers.{index}")),
                 &shape,
                 window,
-                dtype,
             )?);
         }
         let norm =
@@ -281,31 +282,16 @@ impl Architecture for Model {
 #[derive(Debug)]
 struct TransformerBlock {
     window: Option<i32>,
-    input_layernorm: RmsNorm,
     self_attn: Attention,
-    post_attention_layernorm: RmsNorm,
-    pre_feedforward_layernorm: RmsNorm,
     mlp: Mlp,
-    post_feedforward_layernorm: RmsNorm,
 }
 
 impl TransformerBlock {
-    fn load(
-        layer: &mut Layer,
-        shape: &Shape,
-        window: Option<i32>,
-        dtype: Dtype,
-    ) -> Result<Self, LmError> {
-        let mut norm =
-            |name: &str| RmsNorm::load_plus_one(&mut layer.layer(name), shape.hidden, shape.eps);
+    fn load(layer: &mut Layer, shape: &Shape, window: Option<i32>) -> Result<Self, LmError> {
         Ok(TransformerBlock {
             window,
-            input_layernorm: norm("input_layernorm")?,
-            post_attention_layernorm: norm("post_attention_layernorm")?,
-            pre_feedforward_layernorm: norm("pre_feedforward_layernorm")?,
-            post_feedforward_layernorm: norm("post_feedforward_layernorm")?,
-            self_attn: Attention::load(&mut layer.layer("self_attn"), shape, window)?,
-            mlp: Mlp::load(&mut layer.layer("mlp"), shape, dtype)?,
+            self_attn: Attention::load(layer, shape, window)?,
+            mlp: Mlp::load(layer, shape)?,
         })
     }
 
@@ -315,45 +301,38 @@ impl TransformerBlock {
         cache: &mut LayerCache,
         step: &AttentionStep,
     ) -> Result<Array, Exception> {
-        let attended = self.self_attn.forward(&self.input_layernorm.forward(&x)?, cache, step)?;
-        let h = add_residual(&x, &self.post_attention_layernorm.forward(&attended)?)?;
-        let fed_forward = self.mlp.forward(&self.pre_feedforward_layernorm.forward(&h)?)?;
-        add_residual(&h, &self.post_feedforward_layernorm.forward(&fed_forward)?)
+        let h = self.self_attn.forward(&x, cache, step)?;
+        self.mlp.forward(&h)
     }
 }
 
-/// `x + y`; in float16, whose range Gemma's activations can exceed, the sum is clipped to it.
-fn add_residual(x: &Array, y: &Array) -> Result<Array, Exception> {
-    if x.dtype() != Dtype::Float16 {
-        return ops::add(x, y);
-    }
-    const F16_MAX: f32 = 65504.0;
-    let sum = ops::add(x.as_dtype(Dtype::Float32)?, y.as_dtype(Dtype::Float32)?)?;
-    ops::clip(sum, (-F16_MAX, F16_MAX))?.as_dtype(Dtype::Float16)
-}
-
+/// Attention with the norms before and after it and the residual.
 #[derive(Debug)]
 struct Attention {
-    qkv_proj: FusedLinear,
+    qkv_proj: NormProjections<3>,
+    attention: RopeAttention,
     o_proj: Linear,
-    q_norm: RmsNorm,
-    k_norm: RmsNorm,
-    rope: Rope,
-    heads: i32,
-    kv_heads: i32,
-    scale: f32,
+    post_norm: NormResidual,
 }
 
 impl Attention {
     fn load(layer: &mut Layer, shape: &Shape, window: Option<i32>) -> Result<Self, LmError> {
-        let (heads, kv_heads, head_dim) = (shape.heads, shape.kv_heads, shape.head_dim);
-        let projections = vec![
-            Linear::load(&mut layer.layer("q_proj"), shape.hidden, heads * head_dim, false)?,
-            Linear::load(&mut layer.layer("k_proj"), shape.hidden, kv_heads * head_dim, false)?,
-            Linear::load(&mut layer.layer("v_proj"), shape.hidden, kv_heads * head_dim, false)?,
+        let &Shape { hidden, heads, kv_heads, head_dim, eps, scale, .. } = shape;
+        let mut norm = |name| RmsNorm::load_plus_one(&mut layer.layer(name), hidden, eps);
+        let (norm, post_norm) = (norm("input_layernorm")?, norm("post_attention_layernorm")?);
+        let (kernels, mut layer) = (layer.kernels(), layer.layer("self_attn"));
+        let head_norms = [
+            RmsNorm::load_plus_one(&mut layer.layer("q_norm"), head_dim, eps)?,
+            RmsNorm::load_plus_one(&mut layer.layer("k_norm"), head_dim, eps)?,
         ];
-        let o_proj =
-            Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, false)?;
+        let mut linear =
+            |name, inputs, outputs| Linear::load(&mut layer.layer(name), inputs, outputs, false);
+        let projections = [
+            linear("q_proj", hidden, heads * head_dim)?,
+            linear("k_proj", hidden, kv_heads * head_dim)?,
+            linear("v_proj", hidden, kv_heads * head_dim)?,
+        ];
+        let o_proj = linear("o_proj", heads * head_dim, hidden)?;
         o_proj.eval()?;
         let rope = match window {
             Some(_) => {
@@ -361,63 +340,58 @@ impl Attention {
             }
             None => Rope::new(head_dim, shape.rope_theta, false, &shape.rope_scaling),
         };
+        let heads = HeadShape { heads, kv_heads, head_dim, scale };
         Ok(Attention {
-            qkv_proj: FusedLinear::new(projections)?,
+            qkv_proj: NormProjections::new(norm, projections)?,
+            attention: RopeAttention::new(heads, Some(head_norms), rope, &kernels)?,
             o_proj,
-            q_norm: RmsNorm::load_plus_one(&mut layer.layer("q_norm"), head_dim, shape.eps)?,
-            k_norm: RmsNorm::load_plus_one(&mut layer.layer("k_norm"), head_dim, shape.eps)?,
-            rope,
-            heads,
-            kv_heads,
-            scale: shape.scale,
+            post_norm: NormResidual::new(post_norm, &kernels),
         })
     }
 
+    /// The residual stream `[B, L, D]` with the attention output added.
     fn forward(
         &self,
         x: &Array,
         cache: &mut LayerCache,
         step: &AttentionStep,
     ) -> Result<Array, Exception> {
-        let [queries, keys, values] = self.qkv_proj.forward_split(x)?;
-        let queries = self
-            .rope
-            .forward(&split_heads(&queries, self.heads, Some(&self.q_norm))?, &step.offset)?;
-        let keys = self
-            .rope
-            .forward(&split_heads(&keys, self.kv_heads, Some(&self.k_norm))?, &step.offset)?;
-        let keys_values =
-            cache.update_and_fetch(keys, split_heads(&values, self.kv_heads, None)?)?;
-        self.o_proj.forward(&attention(&queries, &keys_values, self.scale, &step.mask)?)
+        let attended = self.attention.forward(self.qkv_proj.forward(x)?, cache, step)?;
+        self.post_norm.forward(&self.o_proj.forward(&attended)?, x)
     }
 }
 
+/// The feed-forward network with the norms before and after it and the residual.
 #[derive(Debug)]
 struct Mlp {
-    gate_up_proj: FusedLinear,
-    gelu: GeluApprox,
+    gate_up_proj: NormGatedUp,
     down_proj: Linear,
+    post_norm: NormResidual,
 }
 
 impl Mlp {
-    fn load(layer: &mut Layer, shape: &Shape, dtype: Dtype) -> Result<Self, LmError> {
-        let projections = vec![
-            Linear::load(&mut layer.layer("gate_proj"), shape.hidden, shape.intermediate, false)?,
-            Linear::load(&mut layer.layer("up_proj"), shape.hidden, shape.intermediate, false)?,
-        ];
-        let down_proj =
-            Linear::load(&mut layer.layer("down_proj"), shape.intermediate, shape.hidden, false)?;
+    fn load(layer: &mut Layer, shape: &Shape) -> Result<Self, LmError> {
+        let &Shape { hidden, intermediate, eps, .. } = shape;
+        let mut norm = |name| RmsNorm::load_plus_one(&mut layer.layer(name), hidden, eps);
+        let (norm, post_norm) =
+            (norm("pre_feedforward_layernorm")?, norm("post_feedforward_layernorm")?);
+        let (kernels, mut layer) = (layer.kernels(), layer.layer("mlp"));
+        let mut linear =
+            |name, inputs, outputs| Linear::load(&mut layer.layer(name), inputs, outputs, false);
+        let gate_up =
+            [linear("gate_proj", hidden, intermediate)?, linear("up_proj", hidden, intermediate)?];
+        let down_proj = linear("down_proj", intermediate, hidden)?;
         down_proj.eval()?;
         Ok(Mlp {
-            gate_up_proj: FusedLinear::new(projections)?,
-            gelu: GeluApprox::new(dtype)?,
+            gate_up_proj: NormGatedUp::new(Some(norm), gate_up, Activation::GeluApprox)?,
             down_proj,
+            post_norm: NormResidual::new(post_norm, &kernels),
         })
     }
 
+    /// The residual stream `[B, L, D]` with the output added.
     fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        let [gate, up] = self.gate_up_proj.forward_split(x)?;
-        self.down_proj.forward(&ops::multiply(self.gelu.forward(&gate)?, up)?)
+        self.post_norm.forward(&self.down_proj.forward(&self.gate_up_proj.forward(x)?)?, x)
     }
 }
 

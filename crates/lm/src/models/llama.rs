@@ -1,22 +1,20 @@
 //! Llama: Llama 2 and 3.x (Touvron et al. 2023), SmolLM2, and Mistral without a sliding window.
 //! Reference: mlx-lm's llama.py.
 
-mod step;
-
-use std::rc::Rc;
-
+use mlx_rs::Array;
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, ops};
 use serde::Deserialize;
 
 use crate::LmError;
 use crate::cache::{AttentionStep, KvCache, LayerCache};
 use crate::config::{check_full_attention, check_heads, check_positive, check_range};
-use crate::ffi;
+use crate::device_kernels::{Activation, HeadShape};
 use crate::models::Architecture;
-use crate::nn::{Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, SwiGlu, attention};
+use crate::nn::{
+    Embedding, Linear, NormGatedUp, NormProjections, ProductResidual, RmsNorm, Rope, RopeAttention,
+    RopeScaling,
+};
 use crate::weights::{Layer, Weights};
-use step::CudaStep;
 
 /// See [`Architecture::numerics_revision`].
 const NUMERICS_REVISION: u32 = 1;
@@ -103,10 +101,9 @@ impl Shape {
 pub struct Model {
     shape: Shape,
     embed_tokens: Embedding,
-    layers: Vec<Rc<TransformerBlock>>,
-    norm: Rc<RmsNorm>,
+    layers: Vec<TransformerBlock>,
+    norm: RmsNorm,
     lm_head: Option<Linear>, // `None`: tied to embed_tokens
-    cuda_step: Option<CudaStep>,
 }
 
 impl Model {
@@ -128,11 +125,9 @@ impl Model {
                     &args,
                     &shape,
                 )
-                .map(Rc::new)
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let norm =
-            Rc::new(RmsNorm::load(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?);
+        let norm = RmsNorm::load(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?;
         let lm_head = match args.tie_word_embeddings {
             true => None,
             false => {
@@ -142,8 +137,7 @@ impl Model {
         if let Some(lm_head) = &lm_head {
             lm_head.eval()?;
         }
-        let cuda_step = CudaStep::new(&shape, &layers, &norm);
-        Ok(Model { shape, embed_tokens, layers, norm, lm_head, cuda_step })
+        Ok(Model { shape, embed_tokens, layers, norm, lm_head })
     }
 }
 
@@ -153,10 +147,6 @@ impl Architecture for Model {
     }
 
     fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
-        if let Some(step) = self.cuda_step.as_ref().filter(|step| step.applies(&embeddings, caches))
-        {
-            return Ok(step.forward(embeddings, caches)?);
-        }
         let mut x = embeddings;
         let step = caches[0].attention_step(x.dim(1), None)?;
         for (layer, cache) in self.layers.iter().zip(caches) {
@@ -166,11 +156,6 @@ impl Architecture for Model {
     }
 
     fn logits(&self, hidden: &Array) -> Result<Array, LmError> {
-        if let Some(step) = &self.cuda_step
-            && let Some(logits) = step.logits(hidden, self.lm_head.as_ref(), &self.embed_tokens)?
-        {
-            return Ok(logits);
-        }
         match &self.lm_head {
             Some(lm_head) => Ok(lm_head.forward(hidden)?),
             None => Ok(self.embed_tokens.as_linear(hidden)?),
@@ -196,27 +181,15 @@ impl Architecture for Model {
 
 #[derive(Debug)]
 struct TransformerBlock {
-    input_layernorm: RmsNorm,
     self_attn: Attention,
-    post_attention_layernorm: RmsNorm,
     mlp: Mlp,
 }
 
 impl TransformerBlock {
     fn load(layer: &mut Layer, args: &ModelArgs, shape: &Shape) -> Result<Self, LmError> {
         Ok(TransformerBlock {
-            input_layernorm: RmsNorm::load(
-                &mut layer.layer("input_layernorm"),
-                shape.hidden,
-                shape.eps,
-            )?,
-            self_attn: Attention::load(&mut layer.layer("self_attn"), args, shape)?,
-            post_attention_layernorm: RmsNorm::load(
-                &mut layer.layer("post_attention_layernorm"),
-                shape.hidden,
-                shape.eps,
-            )?,
-            mlp: Mlp::load(&mut layer.layer("mlp"), args, shape)?,
+            self_attn: Attention::load(layer, args, shape)?,
+            mlp: Mlp::load(layer, args, shape)?,
         })
     }
 
@@ -226,104 +199,80 @@ impl TransformerBlock {
         cache: &mut LayerCache,
         step: &AttentionStep,
     ) -> Result<Array, Exception> {
-        let h = self.self_attn.forward(&x, &self.input_layernorm.forward(&x)?, cache, step)?;
-        self.mlp.forward(&h, &self.post_attention_layernorm.forward(&h)?)
+        let h = self.self_attn.forward(&x, cache, step)?;
+        self.mlp.forward(&h)
     }
 }
 
+/// Attention with the norm before it and the residual after it.
 #[derive(Debug)]
 struct Attention {
-    qkv_proj: FusedLinear,
-    o_proj: Linear,
-    rope: Rope,
-    heads: i32,
-    kv_heads: i32,
-    head_dim: i32,
-    scale: f32,
+    qkv_proj: NormProjections<3>,
+    attention: RopeAttention,
+    o_proj: ProductResidual,
 }
 
 impl Attention {
     fn load(layer: &mut Layer, args: &ModelArgs, shape: &Shape) -> Result<Self, LmError> {
-        let (heads, kv_heads, head_dim) = (shape.heads, shape.kv_heads, shape.head_dim);
-        let bias = args.attention_bias;
-        let projections = vec![
-            Linear::load(&mut layer.layer("q_proj"), shape.hidden, heads * head_dim, bias)?,
-            Linear::load(&mut layer.layer("k_proj"), shape.hidden, kv_heads * head_dim, bias)?,
-            Linear::load(&mut layer.layer("v_proj"), shape.hidden, kv_heads * head_dim, bias)?,
+        let &Shape { hidden, heads, kv_heads, head_dim, eps, .. } = shape;
+        let norm = RmsNorm::load(&mut layer.layer("input_layernorm"), hidden, eps)?;
+        let (kernels, mut layer) = (layer.kernels(), layer.layer("self_attn"));
+        let mut linear = |name, inputs, outputs| {
+            Linear::load(&mut layer.layer(name), inputs, outputs, args.attention_bias)
+        };
+        let projections = [
+            linear("q_proj", hidden, heads * head_dim)?,
+            linear("k_proj", hidden, kv_heads * head_dim)?,
+            linear("v_proj", hidden, kv_heads * head_dim)?,
         ];
-        let o_proj =
-            Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, bias)?;
-        o_proj.eval()?;
+        let o_proj = linear("o_proj", heads * head_dim, hidden)?;
         let scaling = RopeScaling::parse(args.rope_scaling.as_ref())?;
+        let rope = Rope::new(head_dim, args.rope_theta as f32, args.rope_traditional, &scaling);
+        let heads = HeadShape { heads, kv_heads, head_dim, scale: (head_dim as f32).powf(-0.5) };
         Ok(Attention {
-            qkv_proj: FusedLinear::new(projections)?,
-            o_proj,
-            rope: Rope::new(head_dim, args.rope_theta as f32, args.rope_traditional, &scaling),
-            heads,
-            kv_heads,
-            head_dim,
-            scale: (head_dim as f32).powf(-0.5),
+            qkv_proj: NormProjections::new(norm, projections)?,
+            attention: RopeAttention::new(heads, None, rope, &kernels)?,
+            o_proj: ProductResidual::new(o_proj)?,
         })
     }
 
-    /// `residual` plus the attention output for `x`, `[B, L, D]`.
+    /// The residual stream `[B, L, D]` with the attention output added.
     fn forward(
         &self,
-        residual: &Array,
         x: &Array,
         cache: &mut LayerCache,
         step: &AttentionStep,
     ) -> Result<Array, Exception> {
-        let [batch, length, _] = *x.shape() else {
-            return Err(Exception::custom(format!(
-                "attention takes three axes, got {:?}",
-                x.shape()
-            )));
-        };
-        let (heads, kv_heads, head_dim) = (self.heads, self.kv_heads, self.head_dim);
-        let qkv = self.qkv_proj.forward(x)?;
-        let qkv = ops::reshape(qkv, &[batch, length, heads + 2 * kv_heads, head_dim])?
-            .transpose_axes(&[0, 2, 1, 3])?;
-        // Queries and keys are adjacent and rotate by the same angles: one RoPE call for both.
-        let part = |from: i32, to: i32, of: &Array| {
-            ffi::slice(of, &[0, from, 0, 0], &[batch, to, length, head_dim])
-        };
-        let rotated = self.rope.forward(&part(0, heads + kv_heads, &qkv)?, &step.offset)?;
-        let queries = part(0, heads, &rotated)?;
-        let keys = part(heads, heads + kv_heads, &rotated)?;
-        let values = part(heads + kv_heads, heads + 2 * kv_heads, &qkv)?;
-        let keys_values = cache.update_and_fetch(keys, values)?;
-        self.o_proj
-            .forward_onto(residual, &attention(&queries, &keys_values, self.scale, &step.mask)?)
+        let attended = self.attention.forward(self.qkv_proj.forward(x)?, cache, step)?;
+        self.o_proj.forward(&attended, x)
     }
 }
 
+/// The feed-forward network with the norm before it and the residual after it.
 #[derive(Debug)]
 struct Mlp {
-    gate_up_proj: FusedLinear,
-    swiglu: SwiGlu,
-    down_proj: Linear,
+    gate_up_proj: NormGatedUp,
+    down_proj: ProductResidual,
 }
 
 impl Mlp {
     fn load(layer: &mut Layer, args: &ModelArgs, shape: &Shape) -> Result<Self, LmError> {
-        let (hidden, intermediate, bias) = (shape.hidden, shape.intermediate, args.mlp_bias);
-        let projections = vec![
-            Linear::load(&mut layer.layer("gate_proj"), hidden, intermediate, bias)?,
-            Linear::load(&mut layer.layer("up_proj"), hidden, intermediate, bias)?,
-        ];
-        let down_proj = Linear::load(&mut layer.layer("down_proj"), intermediate, hidden, bias)?;
-        down_proj.eval()?;
-        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, swiglu: SwiGlu::new()?, down_proj })
+        let &Shape { hidden, intermediate, eps, .. } = shape;
+        let norm = RmsNorm::load(&mut layer.layer("post_attention_layernorm"), hidden, eps)?;
+        let mut layer = layer.layer("mlp");
+        let mut linear = |name, inputs, outputs| {
+            Linear::load(&mut layer.layer(name), inputs, outputs, args.mlp_bias)
+        };
+        let gate_up =
+            [linear("gate_proj", hidden, intermediate)?, linear("up_proj", hidden, intermediate)?];
+        Ok(Mlp {
+            gate_up_proj: NormGatedUp::new(Some(norm), gate_up, Activation::Silu)?,
+            down_proj: ProductResidual::new(linear("down_proj", intermediate, hidden)?)?,
+        })
     }
 
-    /// `residual` plus the MLP output for `x`, `[B, L, D]`.
-    fn forward(&self, residual: &Array, x: &Array) -> Result<Array, Exception> {
-        if let Some(activated) = self.gate_up_proj.gated(x)? {
-            return self.down_proj.forward_onto(residual, &activated);
-        }
-        let [gate, up] = self.gate_up_proj.forward_split(x)?;
-        let activated = self.swiglu.forward(gate, up)?;
-        self.down_proj.forward_onto(residual, &activated)
+    /// The residual stream `[B, L, D]` with the MLP's output added.
+    fn forward(&self, x: &Array) -> Result<Array, Exception> {
+        self.down_proj.forward(&self.gate_up_proj.forward(x)?, x)
     }
 }

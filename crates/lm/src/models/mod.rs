@@ -16,8 +16,9 @@ use std::rc::Rc;
 use mlx_rs::Array;
 
 use crate::cache::LayerCache;
+use crate::cuda::CudaKernels;
 use crate::weights::{CancelCheck, LoadOptions, LoadedWeights, Weights};
-use crate::{LmError, config};
+use crate::{LmError, config, device_kernels};
 
 /// The values of config.json's `model_type` that can be loaded.
 pub const SUPPORTED: &[&str] =
@@ -158,6 +159,7 @@ fn load<Args: serde::de::DeserializeOwned, Network: Architecture + 'static>(
 ) -> Result<(Model, LoadedWeights), LmError> {
     let args = config::arguments(folder, config)?;
     let mut weights = Weights::open(folder, config, options, is_cancelled)?;
+    weights.kernels = device_kernels::choose(CudaKernels::load);
     let network = build(args, &mut weights)?;
     let weights = weights.finish(model_type)?;
     Ok((Model(Rc::new(network)), weights))

@@ -1,15 +1,17 @@
 //! Qwen2 and Qwen2.5 (Qwen Team 2024), dense. Reference: mlx-lm's qwen2.py.
 
+use mlx_rs::Array;
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, ops};
 use serde::Deserialize;
 
 use crate::LmError;
 use crate::cache::{AttentionStep, KvCache, LayerCache};
 use crate::config::{check_full_attention, check_heads, check_positive, check_range};
+use crate::device_kernels::{Activation, HeadShape};
 use crate::models::Architecture;
 use crate::nn::{
-    Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, SwiGlu, attention, split_heads,
+    Embedding, Linear, NormGatedUp, NormProjections, ProductResidual, RmsNorm, Rope, RopeAttention,
+    RopeScaling,
 };
 use crate::weights::{Layer, Weights};
 
@@ -193,27 +195,15 @@ impl Architecture for Model {
 
 #[derive(Debug)]
 struct TransformerBlock {
-    input_layernorm: RmsNorm,
     self_attn: Attention,
-    post_attention_layernorm: RmsNorm,
     mlp: Mlp,
 }
 
 impl TransformerBlock {
     fn load(layer: &mut Layer, shape: &Shape) -> Result<Self, LmError> {
         Ok(TransformerBlock {
-            input_layernorm: RmsNorm::load(
-                &mut layer.layer("input_layernorm"),
-                shape.hidden,
-                shape.eps,
-            )?,
-            self_attn: Attention::load(&mut layer.layer("self_attn"), shape)?,
-            post_attention_layernorm: RmsNorm::load(
-                &mut layer.layer("post_attention_layernorm"),
-                shape.hidden,
-                shape.eps,
-            )?,
-            mlp: Mlp::load(&mut layer.layer("mlp"), shape)?,
+            self_attn: Attention::load(layer, shape)?,
+            mlp: Mlp::load(layer, shape)?,
         })
     }
 
@@ -223,89 +213,80 @@ impl TransformerBlock {
         cache: &mut LayerCache,
         step: &AttentionStep,
     ) -> Result<Array, Exception> {
-        let h =
-            ops::add(&x, self.self_attn.forward(&self.input_layernorm.forward(&x)?, cache, step)?)?;
-        ops::add(&h, self.mlp.forward(&self.post_attention_layernorm.forward(&h)?)?)
+        let h = self.self_attn.forward(&x, cache, step)?;
+        self.mlp.forward(&h)
     }
 }
 
-/// Attention with biases on queries, keys and values, and none on the output.
+/// Attention with biases on queries, keys and values, and none on the output; with the norm before
+/// it and the residual after it.
 #[derive(Debug)]
 struct Attention {
-    qkv_proj: FusedLinear,
-    o_proj: Linear,
-    rope: Rope,
-    heads: i32,
-    kv_heads: i32,
-    scale: f32,
+    qkv_proj: NormProjections<3>,
+    attention: RopeAttention,
+    o_proj: ProductResidual,
 }
 
 impl Attention {
     fn load(layer: &mut Layer, shape: &Shape) -> Result<Self, LmError> {
-        let (heads, kv_heads, head_dim) = (shape.heads, shape.kv_heads, shape.head_dim);
-        let projections = vec![
-            Linear::load(&mut layer.layer("q_proj"), shape.hidden, heads * head_dim, true)?,
-            Linear::load(&mut layer.layer("k_proj"), shape.hidden, kv_heads * head_dim, true)?,
-            Linear::load(&mut layer.layer("v_proj"), shape.hidden, kv_heads * head_dim, true)?,
+        let &Shape { hidden, heads, kv_heads, head_dim, eps, rope_theta, .. } = shape;
+        let norm = RmsNorm::load(&mut layer.layer("input_layernorm"), hidden, eps)?;
+        let (kernels, mut layer) = (layer.kernels(), layer.layer("self_attn"));
+        let mut linear = |name, inputs, outputs, has_bias| {
+            Linear::load(&mut layer.layer(name), inputs, outputs, has_bias)
+        };
+        let projections = [
+            linear("q_proj", hidden, heads * head_dim, true)?,
+            linear("k_proj", hidden, kv_heads * head_dim, true)?,
+            linear("v_proj", hidden, kv_heads * head_dim, true)?,
         ];
-        let o_proj =
-            Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, false)?;
-        o_proj.eval()?;
+        let o_proj = linear("o_proj", heads * head_dim, hidden, false)?;
+        let rope = Rope::new(head_dim, rope_theta, shape.rope_traditional, &shape.rope_scaling);
+        let heads = HeadShape { heads, kv_heads, head_dim, scale: (head_dim as f32).powf(-0.5) };
         Ok(Attention {
-            qkv_proj: FusedLinear::new(projections)?,
-            o_proj,
-            rope: Rope::new(
-                head_dim,
-                shape.rope_theta,
-                shape.rope_traditional,
-                &shape.rope_scaling,
-            ),
-            heads,
-            kv_heads,
-            scale: (head_dim as f32).powf(-0.5),
+            qkv_proj: NormProjections::new(norm, projections)?,
+            attention: RopeAttention::new(heads, None, rope, &kernels)?,
+            o_proj: ProductResidual::new(o_proj)?,
         })
     }
 
-    /// `[B, L, hidden]` to the same shape.
+    /// The residual stream `[B, L, D]` with the attention output added.
     fn forward(
         &self,
         x: &Array,
         cache: &mut LayerCache,
         step: &AttentionStep,
     ) -> Result<Array, Exception> {
-        let [queries, keys, values] = self.qkv_proj.forward_split(x)?;
-        // [B, heads, L, head_dim]
-        let queries = self.rope.forward(&split_heads(&queries, self.heads, None)?, &step.offset)?;
-        let keys = self.rope.forward(&split_heads(&keys, self.kv_heads, None)?, &step.offset)?;
-        let keys_values =
-            cache.update_and_fetch(keys, split_heads(&values, self.kv_heads, None)?)?;
-        self.o_proj.forward(&attention(&queries, &keys_values, self.scale, &step.mask)?)
+        let attended = self.attention.forward(self.qkv_proj.forward(x)?, cache, step)?;
+        self.o_proj.forward(&attended, x)
     }
 }
 
+/// The feed-forward network with the norm before it and the residual after it.
 #[derive(Debug)]
 struct Mlp {
-    gate_up_proj: FusedLinear,
-    swiglu: SwiGlu,
-    down_proj: Linear,
+    gate_up_proj: NormGatedUp,
+    down_proj: ProductResidual,
 }
 
 impl Mlp {
     fn load(layer: &mut Layer, shape: &Shape) -> Result<Self, LmError> {
-        let (hidden, intermediate) = (shape.hidden, shape.intermediate);
-        let projections = vec![
-            Linear::load(&mut layer.layer("gate_proj"), hidden, intermediate, false)?,
-            Linear::load(&mut layer.layer("up_proj"), hidden, intermediate, false)?,
-        ];
-        let down_proj = Linear::load(&mut layer.layer("down_proj"), intermediate, hidden, false)?;
-        down_proj.eval()?;
-        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, swiglu: SwiGlu::new()?, down_proj })
+        let &Shape { hidden, intermediate, eps, .. } = shape;
+        let norm = RmsNorm::load(&mut layer.layer("post_attention_layernorm"), hidden, eps)?;
+        let mut layer = layer.layer("mlp");
+        let mut linear =
+            |name, inputs, outputs| Linear::load(&mut layer.layer(name), inputs, outputs, false);
+        let gate_up =
+            [linear("gate_proj", hidden, intermediate)?, linear("up_proj", hidden, intermediate)?];
+        Ok(Mlp {
+            gate_up_proj: NormGatedUp::new(Some(norm), gate_up, Activation::Silu)?,
+            down_proj: ProductResidual::new(linear("down_proj", intermediate, hidden)?)?,
+        })
     }
 
+    /// The residual stream `[B, L, D]` with the output added.
     fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        let [gate, up] = self.gate_up_proj.forward_split(x)?;
-        let activated = self.swiglu.forward(gate, up)?;
-        self.down_proj.forward(&activated)
+        self.down_proj.forward(&self.gate_up_proj.forward(x)?, x)
     }
 }
 

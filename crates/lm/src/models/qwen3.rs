@@ -1,7 +1,7 @@
 //! Qwen3 (Qwen Team 2025), dense. Reference: mlx-lm's qwen3.py.
 
+use mlx_rs::Array;
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, ops};
 use serde::Deserialize;
 
 use crate::LmError;
@@ -9,9 +9,11 @@ use crate::cache::{AttentionStep, KvCache, LayerCache};
 use crate::config::{
     check_full_attention, check_heads, check_positive, check_range, check_rope_entry,
 };
+use crate::device_kernels::{Activation, HeadShape};
 use crate::models::Architecture;
 use crate::nn::{
-    Embedding, FusedLinear, Linear, RmsNorm, Rope, RopeScaling, SwiGlu, attention, split_heads,
+    Embedding, Linear, NormGatedUp, NormProjections, ProductResidual, RmsNorm, Rope, RopeAttention,
+    RopeScaling,
 };
 use crate::weights::{Layer, Weights};
 
@@ -160,27 +162,15 @@ impl Architecture for Model {
 
 #[derive(Debug)]
 struct TransformerBlock {
-    input_layernorm: RmsNorm,
     self_attn: Attention,
-    post_attention_layernorm: RmsNorm,
     mlp: Mlp,
 }
 
 impl TransformerBlock {
     fn load(layer: &mut Layer, shape: &Shape) -> Result<Self, LmError> {
         Ok(TransformerBlock {
-            input_layernorm: RmsNorm::load(
-                &mut layer.layer("input_layernorm"),
-                shape.hidden,
-                shape.eps,
-            )?,
-            self_attn: Attention::load(&mut layer.layer("self_attn"), shape)?,
-            post_attention_layernorm: RmsNorm::load(
-                &mut layer.layer("post_attention_layernorm"),
-                shape.hidden,
-                shape.eps,
-            )?,
-            mlp: Mlp::load(&mut layer.layer("mlp"), shape)?,
+            self_attn: Attention::load(layer, shape)?,
+            mlp: Mlp::load(layer, shape)?,
         })
     }
 
@@ -190,90 +180,83 @@ impl TransformerBlock {
         cache: &mut LayerCache,
         step: &AttentionStep,
     ) -> Result<Array, Exception> {
-        let h =
-            ops::add(&x, self.self_attn.forward(&self.input_layernorm.forward(&x)?, cache, step)?)?;
-        ops::add(&h, self.mlp.forward(&self.post_attention_layernorm.forward(&h)?)?)
+        let h = self.self_attn.forward(&x, cache, step)?;
+        self.mlp.forward(&h)
     }
 }
 
-/// Attention with RMS-normalized queries and keys per head; qwen3_moe uses it too.
+/// Attention with RMS-normalized queries and keys per head, the norm before it and the residual
+/// after it; qwen3_moe uses it too.
 #[derive(Debug)]
 pub(super) struct Attention {
-    qkv_proj: FusedLinear,
-    o_proj: Linear,
-    q_norm: RmsNorm,
-    k_norm: RmsNorm,
-    rope: Rope,
-    heads: i32,
-    kv_heads: i32,
-    scale: f32,
+    qkv_proj: NormProjections<3>,
+    attention: RopeAttention,
+    o_proj: ProductResidual,
 }
 
 impl Attention {
     pub fn load(layer: &mut Layer, shape: &Shape) -> Result<Self, LmError> {
-        let (heads, kv_heads, head_dim) = (shape.heads, shape.kv_heads, shape.head_dim);
-        let projections = vec![
-            Linear::load(&mut layer.layer("q_proj"), shape.hidden, heads * head_dim, false)?,
-            Linear::load(&mut layer.layer("k_proj"), shape.hidden, kv_heads * head_dim, false)?,
-            Linear::load(&mut layer.layer("v_proj"), shape.hidden, kv_heads * head_dim, false)?,
+        let &Shape { hidden, heads, kv_heads, head_dim, eps, rope_theta, .. } = shape;
+        let norm = RmsNorm::load(&mut layer.layer("input_layernorm"), hidden, eps)?;
+        let (kernels, mut layer) = (layer.kernels(), layer.layer("self_attn"));
+        let head_norms = [
+            RmsNorm::load(&mut layer.layer("q_norm"), head_dim, eps)?,
+            RmsNorm::load(&mut layer.layer("k_norm"), head_dim, eps)?,
         ];
-        let o_proj =
-            Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, false)?;
-        o_proj.eval()?;
+        let mut linear =
+            |name, inputs, outputs| Linear::load(&mut layer.layer(name), inputs, outputs, false);
+        let projections = [
+            linear("q_proj", hidden, heads * head_dim)?,
+            linear("k_proj", hidden, kv_heads * head_dim)?,
+            linear("v_proj", hidden, kv_heads * head_dim)?,
+        ];
+        let o_proj = linear("o_proj", heads * head_dim, hidden)?;
+        let rope = Rope::new(head_dim, rope_theta, false, &shape.rope_scaling);
+        let heads = HeadShape { heads, kv_heads, head_dim, scale: (head_dim as f32).powf(-0.5) };
         Ok(Attention {
-            qkv_proj: FusedLinear::new(projections)?,
-            o_proj,
-            q_norm: RmsNorm::load(&mut layer.layer("q_norm"), head_dim, shape.eps)?,
-            k_norm: RmsNorm::load(&mut layer.layer("k_norm"), head_dim, shape.eps)?,
-            rope: Rope::new(head_dim, shape.rope_theta, false, &shape.rope_scaling),
-            heads,
-            kv_heads,
-            scale: (head_dim as f32).powf(-0.5),
+            qkv_proj: NormProjections::new(norm, projections)?,
+            attention: RopeAttention::new(heads, Some(head_norms), rope, &kernels)?,
+            o_proj: ProductResidual::new(o_proj)?,
         })
     }
 
+    /// The residual stream `[B, L, D]` with the attention output added.
     pub fn forward(
         &self,
         x: &Array,
         cache: &mut LayerCache,
         step: &AttentionStep,
     ) -> Result<Array, Exception> {
-        let [queries, keys, values] = self.qkv_proj.forward_split(x)?;
-        let queries = self
-            .rope
-            .forward(&split_heads(&queries, self.heads, Some(&self.q_norm))?, &step.offset)?;
-        let keys = self
-            .rope
-            .forward(&split_heads(&keys, self.kv_heads, Some(&self.k_norm))?, &step.offset)?;
-        let keys_values =
-            cache.update_and_fetch(keys, split_heads(&values, self.kv_heads, None)?)?;
-        self.o_proj.forward(&attention(&queries, &keys_values, self.scale, &step.mask)?)
+        let attended = self.attention.forward(self.qkv_proj.forward(x)?, cache, step)?;
+        self.o_proj.forward(&attended, x)
     }
 }
 
-/// The dense feed-forward network; qwen3_moe's dense layers use it too.
+/// The dense feed-forward network with the norm before it and the residual after it; qwen3_moe's
+/// dense layers use it too.
 #[derive(Debug)]
 pub(super) struct Mlp {
-    gate_up_proj: FusedLinear,
-    swiglu: SwiGlu,
-    down_proj: Linear,
+    gate_up_proj: NormGatedUp,
+    down_proj: ProductResidual,
 }
 
 impl Mlp {
     pub fn load(layer: &mut Layer, shape: &Shape) -> Result<Self, LmError> {
-        let projections = vec![
-            Linear::load(&mut layer.layer("gate_proj"), shape.hidden, shape.intermediate, false)?,
-            Linear::load(&mut layer.layer("up_proj"), shape.hidden, shape.intermediate, false)?,
-        ];
-        let down_proj =
-            Linear::load(&mut layer.layer("down_proj"), shape.intermediate, shape.hidden, false)?;
-        down_proj.eval()?;
-        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, swiglu: SwiGlu::new()?, down_proj })
+        let &Shape { hidden, intermediate, eps, .. } = shape;
+        let norm = RmsNorm::load(&mut layer.layer("post_attention_layernorm"), hidden, eps)?;
+        let mut layer = layer.layer("mlp");
+        let mut linear =
+            |name, inputs, outputs| Linear::load(&mut layer.layer(name), inputs, outputs, false);
+        let gate_up =
+            [linear("gate_proj", hidden, intermediate)?, linear("up_proj", hidden, intermediate)?];
+        Ok(Mlp {
+            gate_up_proj: NormGatedUp::new(Some(norm), gate_up, Activation::Silu)?,
+            down_proj: ProductResidual::new(linear("down_proj", intermediate, hidden)?)?,
+        })
     }
 
+    /// The residual stream `[B, L, D]` with the output added.
     pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        let [gate, up] = self.gate_up_proj.forward_split(x)?;
-        let activated = self.swiglu.forward(gate, up)?;
-        self.down_proj.forward(&activated)
+        self.down_proj.forward(&self.gate_up_proj.forward(x)?, x)
     }
 }

@@ -1,8 +1,8 @@
 //! Qwen3 with a mixture of experts in place of most feed-forward networks. Reference: mlx-lm's
 //! qwen3_moe.py.
 
+use mlx_rs::Array;
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, ops};
 use serde::Deserialize;
 
 use super::qwen3::{self, Attention, Mlp, Shape};
@@ -10,7 +10,7 @@ use crate::LmError;
 use crate::cache::{AttentionStep, KvCache, LayerCache};
 use crate::config::check_range;
 use crate::models::Architecture;
-use crate::nn::{Embedding, Linear, RmsNorm, SwitchGlu, route};
+use crate::nn::{Embedding, ExpertBlend, ExpertSizes, Linear, RmsNorm};
 use crate::weights::{Layer, Weights};
 
 /// See [`Architecture::numerics_revision`].
@@ -155,39 +155,24 @@ impl Architecture for Model {
 
 #[derive(Debug)]
 struct TransformerBlock {
-    input_layernorm: RmsNorm,
     self_attn: Attention,
-    post_attention_layernorm: RmsNorm,
     mlp: FeedForward,
 }
 
+/// The second half of a layer, with the norm before it and the residual after it.
 #[derive(Debug)]
 enum FeedForward {
-    Dense(Mlp),
-    Sparse(SparseMoe),
+    Dense(Box<Mlp>),
+    Sparse { norm: RmsNorm, experts: Box<ExpertBlend> },
 }
 
 impl TransformerBlock {
     fn load(layer: &mut Layer, shape: &Shape, experts: Option<&Experts>) -> Result<Self, LmError> {
         Ok(TransformerBlock {
-            input_layernorm: RmsNorm::load(
-                &mut layer.layer("input_layernorm"),
-                shape.hidden,
-                shape.eps,
-            )?,
-            self_attn: Attention::load(&mut layer.layer("self_attn"), shape)?,
-            post_attention_layernorm: RmsNorm::load(
-                &mut layer.layer("post_attention_layernorm"),
-                shape.hidden,
-                shape.eps,
-            )?,
+            self_attn: Attention::load(layer, shape)?,
             mlp: match experts {
-                Some(experts) => FeedForward::Sparse(SparseMoe::load(
-                    &mut layer.layer("mlp"),
-                    shape.hidden,
-                    experts,
-                )?),
-                None => FeedForward::Dense(Mlp::load(&mut layer.layer("mlp"), shape)?),
+                Some(experts) => FeedForward::load_sparse(layer, shape, experts)?,
+                None => FeedForward::Dense(Box::new(Mlp::load(layer, shape)?)),
             },
         })
     }
@@ -198,41 +183,28 @@ impl TransformerBlock {
         cache: &mut LayerCache,
         step: &AttentionStep,
     ) -> Result<Array, Exception> {
-        let h =
-            ops::add(&x, self.self_attn.forward(&self.input_layernorm.forward(&x)?, cache, step)?)?;
-        let normed = self.post_attention_layernorm.forward(&h)?;
-        let fed_forward = match &self.mlp {
-            FeedForward::Dense(mlp) => mlp.forward(&normed)?,
-            FeedForward::Sparse(moe) => moe.forward(&normed)?,
+        let h = self.self_attn.forward(&x, cache, step)?;
+        match &self.mlp {
+            FeedForward::Dense(mlp) => mlp.forward(&h),
+            FeedForward::Sparse { norm, experts } => experts.forward(&norm.forward(&h)?, &h),
+        }
+    }
+}
+
+impl FeedForward {
+    fn load_sparse(layer: &mut Layer, shape: &Shape, experts: &Experts) -> Result<Self, LmError> {
+        let &Shape { hidden, eps, .. } = shape;
+        let sizes = ExpertSizes {
+            hidden,
+            intermediate: experts.intermediate,
+            num_experts: experts.count,
+            num_chosen: experts.per_token,
+            adds_up_to_one: experts.norm_topk_prob,
         };
-        ops::add(&h, fed_forward)
-    }
-}
-
-#[derive(Debug)]
-struct SparseMoe {
-    gate: Linear,
-    switch_mlp: SwitchGlu,
-    per_token: i32,
-    norm_topk_prob: bool,
-}
-
-impl SparseMoe {
-    fn load(layer: &mut Layer, hidden: i32, experts: &Experts) -> Result<Self, LmError> {
-        let gate = Linear::load(&mut layer.layer("gate"), hidden, experts.count, false)?;
-        gate.eval()?;
-        Ok(SparseMoe {
-            gate,
-            switch_mlp: SwitchGlu::load(layer, hidden, experts.intermediate, experts.count)?,
-            per_token: experts.per_token,
-            norm_topk_prob: experts.norm_topk_prob,
+        Ok(FeedForward::Sparse {
+            norm: RmsNorm::load(&mut layer.layer("post_attention_layernorm"), hidden, eps)?,
+            experts: Box::new(ExpertBlend::load(&mut layer.layer("mlp"), sizes)?),
         })
-    }
-
-    fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        let (chosen, scores) = route(&self.gate.forward(x)?, self.per_token, self.norm_topk_prob)?;
-        let outputs = self.switch_mlp.forward(x, &chosen)?;
-        ops::multiply(outputs, ops::expand_dims(scores, -1)?)?.sum_axis(-2, false)
     }
 }
 

@@ -12,11 +12,12 @@ use serde::Deserialize;
 use crate::LmError;
 use crate::cache::{ArraysCache, AttentionStep, KvCache, LayerCache};
 use crate::config::{check_heads, check_positive, check_range, check_rope_entry};
+use crate::device_kernels::{Activation, HeadShape};
 use crate::ffi;
 use crate::models::Architecture;
 use crate::nn::{
-    Embedding, FusedLinear, GatedDelta, Linear, RmsNorm, Rope, RopeScaling, ShortConv, SwiGlu,
-    SwitchGlu, attention, route, split_heads,
+    Embedding, ExpertBlend, ExpertSizes, GatedDelta, Linear, NormGatedUp, NormProjections,
+    ProductResidual, Projected, RmsNorm, Rope, RopeAttention, RopeScaling, ShortConv,
 };
 use crate::weights::{Layer, Weights};
 
@@ -353,60 +354,54 @@ impl Architecture for Model {
 
 #[derive(Debug)]
 struct TransformerBlock {
-    input_layernorm: RmsNorm,
     mixer: Mixer,
-    post_attention_layernorm: RmsNorm,
     mlp: FeedForward,
 }
 
+/// The first half of a layer, with the norm before it and the residual after it.
 #[derive(Debug)]
 enum Mixer {
-    Attention(Attention),
-    Linear(GatedDeltaNet),
+    Attention(Box<Attention>),
+    Linear(Box<GatedDeltaNet>),
 }
 
+/// The second half of a layer, with the norm before it and the residual after it.
 #[derive(Debug)]
 enum FeedForward {
-    Dense(Mlp),
+    Dense(Box<Mlp>),
     Sparse(Box<SparseMoe>),
 }
 
 impl TransformerBlock {
     fn load(layer: &mut Layer, shape: &Shape, layout: Layout, index: i32) -> Result<Self, LmError> {
-        Ok(TransformerBlock {
-            input_layernorm: layout.norm(
-                &mut layer.layer("input_layernorm"),
-                shape.hidden,
-                shape.eps,
-            )?,
-            mixer: match shape.attends(index) {
-                true => {
-                    Mixer::Attention(Attention::load(&mut layer.layer("self_attn"), shape, layout)?)
-                }
-                false => Mixer::Linear(GatedDeltaNet::load(
-                    &mut layer.layer("linear_attn"),
-                    shape,
-                    layout,
-                )?),
-            },
-            post_attention_layernorm: layout.norm(
-                &mut layer.layer("post_attention_layernorm"),
-                shape.hidden,
-                shape.eps,
-            )?,
-            mlp: match shape.experts.are_in(index) {
-                true => FeedForward::Sparse(Box::new(SparseMoe::load(
-                    &mut layer.layer("mlp"),
-                    shape.hidden,
-                    &shape.experts,
-                )?)),
-                false => FeedForward::Dense(Mlp::load(
-                    &mut layer.layer("mlp"),
-                    shape.hidden,
-                    shape.intermediate,
-                )?),
-            },
-        })
+        let &Shape { hidden, intermediate, eps, .. } = shape;
+        let norm = layout.norm(&mut layer.layer("input_layernorm"), hidden, eps)?;
+        let mixer = match shape.attends(index) {
+            true => Mixer::Attention(Box::new(Attention::load(
+                &mut layer.layer("self_attn"),
+                shape,
+                layout,
+                norm,
+            )?)),
+            false => Mixer::Linear(Box::new(GatedDeltaNet::load(
+                &mut layer.layer("linear_attn"),
+                shape,
+                layout,
+                norm,
+            )?)),
+        };
+        let norm = layout.norm(&mut layer.layer("post_attention_layernorm"), hidden, eps)?;
+        let mut layer = layer.layer("mlp");
+        let mlp = match shape.experts.are_in(index) {
+            true => {
+                let moe = SparseMoe::load(&mut layer, hidden, &shape.experts, norm)?;
+                FeedForward::Sparse(Box::new(moe))
+            }
+            false => {
+                FeedForward::Dense(Box::new(Mlp::load(&mut layer, hidden, intermediate, norm)?))
+            }
+        };
+        Ok(TransformerBlock { mixer, mlp })
     }
 
     fn forward(
@@ -416,85 +411,87 @@ impl TransformerBlock {
         step: &AttentionStep,
         mask: Option<&Array>,
     ) -> Result<Array, Exception> {
-        let normed = self.input_layernorm.forward(&x)?;
-        let mixed = match &self.mixer {
-            Mixer::Attention(attention) => attention.forward(&normed, cache, step)?,
-            Mixer::Linear(linear) => linear.forward(&normed, cache.state()?, mask)?,
+        let h = match &self.mixer {
+            Mixer::Attention(attention) => attention.forward(&x, cache, step)?,
+            Mixer::Linear(linear) => linear.forward(&x, cache.state()?, mask)?,
         };
-        let h = ops::add(&x, mixed)?;
-        let normed = self.post_attention_layernorm.forward(&h)?;
-        let fed_forward = match &self.mlp {
-            FeedForward::Dense(mlp) => mlp.forward(&normed)?,
-            FeedForward::Sparse(moe) => moe.forward(&normed)?,
-        };
-        ops::add(&h, fed_forward)
+        match &self.mlp {
+            FeedForward::Dense(mlp) => mlp.forward(&h),
+            FeedForward::Sparse(moe) => moe.forward(&h),
+        }
     }
 }
 
 /// Attention with partial RoPE and a gated output.
 #[derive(Debug)]
 struct Attention {
-    /// Queries, their gates, keys, values.
-    projections: FusedLinear,
-    o_proj: Linear,
-    q_norm: RmsNorm,
-    k_norm: RmsNorm,
-    rope: Rope,
-    heads: i32,
-    kv_heads: i32,
-    scale: f32,
+    /// Queries, keys, values, and the gates of the output.
+    projections: NormProjections<4>,
+    attention: RopeAttention,
+    o_proj: ProductResidual,
+    /// The width of queries, keys and values together.
+    qkv_width: i32,
 }
 
 impl Attention {
-    fn load(layer: &mut Layer, shape: &Shape, layout: Layout) -> Result<Self, LmError> {
-        let (heads, kv_heads, head_dim, bias) =
-            (shape.heads, shape.kv_heads, shape.head_dim, shape.attention_bias);
-        // The checkpoint interleaves the heads' queries and gates; here all queries come first.
-        let q_proj =
-            Linear::load(&mut layer.layer("q_proj"), shape.hidden, 2 * heads * head_dim, bias)?;
+    fn load(
+        layer: &mut Layer,
+        shape: &Shape,
+        layout: Layout,
+        norm: RmsNorm,
+    ) -> Result<Self, LmError> {
+        let &Shape { hidden, heads, kv_heads, head_dim, eps, .. } = shape;
+        let mut linear = |name, inputs, outputs| {
+            Linear::load(&mut layer.layer(name), inputs, outputs, shape.attention_bias)
+        };
+        // The checkpoint interleaves the heads' queries and gates.
+        let q_proj = linear("q_proj", hidden, 2 * heads * head_dim)?;
         let half = |second: i32| -> Vec<i32> {
             (0..heads)
                 .flat_map(|head| (2 * head + second) * head_dim..(2 * head + second + 1) * head_dim)
                 .collect()
         };
-        let projections = vec![
+        let projections = [
             q_proj.select_outputs(&half(0))?,
+            linear("k_proj", hidden, kv_heads * head_dim)?,
+            linear("v_proj", hidden, kv_heads * head_dim)?,
             q_proj.select_outputs(&half(1))?,
-            Linear::load(&mut layer.layer("k_proj"), shape.hidden, kv_heads * head_dim, bias)?,
-            Linear::load(&mut layer.layer("v_proj"), shape.hidden, kv_heads * head_dim, bias)?,
         ];
-        let o_proj =
-            Linear::load(&mut layer.layer("o_proj"), heads * head_dim, shape.hidden, bias)?;
-        o_proj.eval()?;
+        let o_proj = linear("o_proj", heads * head_dim, hidden)?;
+        let norms = [
+            layout.norm(&mut layer.layer("q_norm"), head_dim, eps)?,
+            layout.norm(&mut layer.layer("k_norm"), head_dim, eps)?,
+        ];
+        let rope = Rope::new(shape.rotary_dim, shape.rope_theta, false, &shape.rope_scaling);
+        let scale = (head_dim as f32).powf(-0.5);
+        let head_shape = HeadShape { heads, kv_heads, head_dim, scale };
         Ok(Attention {
-            projections: FusedLinear::new(projections)?,
-            o_proj,
-            q_norm: layout.norm(&mut layer.layer("q_norm"), head_dim, shape.eps)?,
-            k_norm: layout.norm(&mut layer.layer("k_norm"), head_dim, shape.eps)?,
-            rope: Rope::new(shape.rotary_dim, shape.rope_theta, false, &shape.rope_scaling),
-            heads,
-            kv_heads,
-            scale: (head_dim as f32).powf(-0.5),
+            projections: NormProjections::new(norm, projections)?,
+            attention: RopeAttention::new(head_shape, Some(norms), rope, &layer.kernels())?,
+            o_proj: ProductResidual::new(o_proj)?,
+            qkv_width: (heads + 2 * kv_heads) * head_dim,
         })
     }
 
+    /// The residual stream `[B, L, D]` with the attention output added.
     fn forward(
         &self,
         x: &Array,
         cache: &mut LayerCache,
         step: &AttentionStep,
     ) -> Result<Array, Exception> {
-        let [queries, gate, keys, values] = self.projections.forward_split(x)?;
-        let queries = self
-            .rope
-            .forward(&split_heads(&queries, self.heads, Some(&self.q_norm))?, &step.offset)?;
-        let keys = self
-            .rope
-            .forward(&split_heads(&keys, self.kv_heads, Some(&self.k_norm))?, &step.offset)?;
-        let keys_values =
-            cache.update_and_fetch(keys, split_heads(&values, self.kv_heads, None)?)?;
-        let attended = attention(&queries, &keys_values, self.scale, &step.mask)?;
-        self.o_proj.forward(&ops::multiply(attended, ops::sigmoid(gate)?)?)
+        let (qkv, gate) = match self.projections.forward(x)? {
+            Projected::Parts([queries, keys, values, gate]) => {
+                (Projected::Parts([queries, keys, values]), gate)
+            }
+            Projected::Joined(joined) => {
+                let (batch, length, width) = (joined.dim(0), joined.dim(1), joined.dim(2));
+                let part = |from, to| ffi::slice(&joined, &[0, 0, from], &[batch, length, to]);
+                (Projected::Joined(part(0, self.qkv_width)?), part(self.qkv_width, width)?)
+            }
+        };
+        let attended = self.attention.forward(qkv, cache, step)?;
+        self.o_proj.forward(&ops::multiply(attended, ops::sigmoid(gate)?)?, x)
     }
 }
 
@@ -505,7 +502,7 @@ impl Attention {
 struct GatedDeltaNet {
     /// Queries, keys and values concatenated; the output's gate z; b, which gives beta; a, which
     /// gives the decay.
-    projections: FusedLinear,
+    projections: NormProjections<4>,
     /// Returns f32, so that everything from here to the output's norm is computed in f32.
     conv: ShortConv,
     query_scale: Array, // [Dk]
@@ -513,7 +510,7 @@ struct GatedDeltaNet {
     decay_scale: Array, // f32 [Hv]: −exp(A_log)
     dt_bias: Array,     // f32 [Hv]
     norm: RmsNorm,
-    out_proj: Linear,
+    out_proj: ProductResidual,
     shape: LinearShape,
 }
 
@@ -525,10 +522,15 @@ const CONV_SLOT: usize = 0;
 const STATE_SLOT: usize = 1;
 
 impl GatedDeltaNet {
-    fn load(layer: &mut Layer, shape: &Shape, layout: Layout) -> Result<Self, LmError> {
+    fn load(
+        layer: &mut Layer,
+        shape: &Shape,
+        layout: Layout,
+        norm: RmsNorm,
+    ) -> Result<Self, LmError> {
         let linear = shape.linear;
         let LinearShape { value_heads, key_dim, value_dim, kernel, .. } = linear;
-        let projections = GatedDeltaNet::load_projections(layer, shape)?;
+        let projections = GatedDeltaNet::load_projections(layer, shape, norm)?;
         let conv_shape = match layout {
             Layout::Mlx => [linear.channels(), kernel, 1],
             Layout::HuggingFace => [linear.channels(), 1, kernel],
@@ -546,7 +548,6 @@ impl GatedDeltaNet {
             shape.hidden,
             false,
         )?;
-        out_proj.eval()?;
         mlx_rs::transforms::eval([&decay_scale, &dt_bias])?;
         Ok(GatedDeltaNet {
             projections,
@@ -557,14 +558,18 @@ impl GatedDeltaNet {
             dt_bias,
             // Neither layout stores this weight minus one.
             norm: RmsNorm::load(&mut layer.layer("norm"), value_dim, shape.eps)?,
-            out_proj,
+            out_proj: ProductResidual::new(out_proj)?,
             shape: linear,
         })
     }
 
     /// The checkpoint groups q, k, v and z by key head, and likewise b and a; here the groups are
     /// taken apart.
-    fn load_projections(layer: &mut Layer, shape: &Shape) -> Result<FusedLinear, LmError> {
+    fn load_projections(
+        layer: &mut Layer,
+        shape: &Shape,
+        norm: RmsNorm,
+    ) -> Result<NormProjections<4>, LmError> {
         let LinearShape { key_heads, value_heads, key_dim, value_dim, .. } = shape.linear;
         let sharing = value_heads / key_heads;
         let widths = [key_dim, key_dim, sharing * value_dim, sharing * value_dim];
@@ -578,14 +583,16 @@ impl GatedDeltaNet {
             Linear::load(&mut layer.layer("in_proj_ba"), shape.hidden, 2 * value_heads, false)?;
         let [q, k, v, z] = [0, 1, 2, 3].map(|part| part_of_each(&widths, part, key_heads));
         let [b, a] = [0, 1].map(|part| part_of_each(&[sharing, sharing], part, key_heads));
-        Ok(FusedLinear::new(vec![
+        let projections = [
             in_proj_qkvz.select_outputs(&[q, k, v].concat())?,
             in_proj_qkvz.select_outputs(&z)?,
             in_proj_ba.select_outputs(&b)?,
             in_proj_ba.select_outputs(&a)?,
-        ])?)
+        ];
+        Ok(NormProjections::new(norm, projections)?)
     }
 
+    /// The residual stream `[B, L, D]` with the outputs added.
     fn forward(
         &self,
         x: &Array,
@@ -616,7 +623,8 @@ impl GatedDeltaNet {
             ops::reshape(z.as_dtype(Dtype::Float32)?, &[batch, length, value_heads, value_dim])?;
         let gate = ops::multiply(ops::sigmoid(&z)?, z)?;
         let gated = ops::multiply(self.norm.forward(&outputs)?, gate)?;
-        self.out_proj.forward(&ops::reshape(gated, &[batch, length, -1])?.as_dtype(x.dtype())?)
+        let gated = ops::reshape(gated, &[batch, length, -1])?.as_dtype(x.dtype())?;
+        self.out_proj.forward(&gated, x)
     }
 
     /// The inputs of the gated delta rule from queries, keys and values `[B, L, C]` and the
@@ -656,65 +664,83 @@ fn part_of_each(widths: &[i32], part: usize, num_groups: i32) -> Vec<i32> {
 /// A mixture of experts with a shared expert.
 #[derive(Debug)]
 struct SparseMoe {
-    gate: Linear,
-    switch_mlp: SwitchGlu,
-    shared_expert: Mlp,
+    norm: RmsNorm,
+    experts: ExpertBlend,
+    shared_gate_up: NormGatedUp,
+    shared_down: Linear,
     shared_expert_gate: Linear,
-    per_token: i32,
-    norm_topk_prob: bool,
 }
 
 impl SparseMoe {
-    fn load(layer: &mut Layer, hidden: i32, experts: &Experts) -> Result<Self, LmError> {
-        let gate = Linear::load(&mut layer.layer("gate"), hidden, experts.count, false)?;
-        let shared_expert_gate =
-            Linear::load(&mut layer.layer("shared_expert_gate"), hidden, 1, false)?;
-        gate.eval()?;
+    fn load(
+        layer: &mut Layer,
+        hidden: i32,
+        experts: &Experts,
+        norm: RmsNorm,
+    ) -> Result<Self, LmError> {
+        let sizes = ExpertSizes {
+            hidden,
+            intermediate: experts.intermediate,
+            num_experts: experts.count,
+            num_chosen: experts.per_token,
+            adds_up_to_one: experts.norm_topk_prob,
+        };
+        let mut linear =
+            |name, inputs, outputs| Linear::load(&mut layer.layer(name), inputs, outputs, false);
+        let intermediate = experts.shared_intermediate;
+        let gate_up = [
+            linear("shared_expert.gate_proj", hidden, intermediate)?,
+            linear("shared_expert.up_proj", hidden, intermediate)?,
+        ];
+        let shared_down = linear("shared_expert.down_proj", intermediate, hidden)?;
+        let shared_expert_gate = linear("shared_expert_gate", hidden, 1)?;
+        shared_down.eval()?;
         shared_expert_gate.eval()?;
         Ok(SparseMoe {
-            gate,
-            switch_mlp: SwitchGlu::load(layer, hidden, experts.intermediate, experts.count)?,
-            shared_expert: Mlp::load(
-                &mut layer.layer("shared_expert"),
-                hidden,
-                experts.shared_intermediate,
-            )?,
+            norm,
+            experts: ExpertBlend::load(layer, sizes)?,
+            shared_gate_up: NormGatedUp::new(None, gate_up, Activation::Silu)?,
+            shared_down,
             shared_expert_gate,
-            per_token: experts.per_token,
-            norm_topk_prob: experts.norm_topk_prob,
         })
     }
 
+    /// The residual stream `[B, L, D]` with the outputs added.
     fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        let (chosen, scores) = route(&self.gate.forward(x)?, self.per_token, self.norm_topk_prob)?;
-        let outputs = self.switch_mlp.forward(x, &chosen)?; // [B, L, K, D]
-        let routed = ops::multiply(outputs, ops::expand_dims(scores, -1)?)?.sum_axis(-2, false)?;
-        let share = ops::sigmoid(self.shared_expert_gate.forward(x)?)?;
-        ops::add(routed, ops::multiply(self.shared_expert.forward(x)?, share)?)
+        let normed = self.norm.forward(x)?;
+        let routed = self.experts.forward(&normed, x)?;
+        let shared = self.shared_down.forward(&self.shared_gate_up.forward(&normed)?)?;
+        let share = ops::sigmoid(self.shared_expert_gate.forward(&normed)?)?;
+        ops::add(routed, ops::multiply(shared, share)?)
     }
 }
 
+/// A dense feed-forward network.
 #[derive(Debug)]
 struct Mlp {
-    gate_up_proj: FusedLinear,
-    swiglu: SwiGlu,
-    down_proj: Linear,
+    gate_up_proj: NormGatedUp,
+    down_proj: ProductResidual,
 }
 
 impl Mlp {
-    fn load(layer: &mut Layer, hidden: i32, intermediate: i32) -> Result<Self, LmError> {
-        let projections = vec![
-            Linear::load(&mut layer.layer("gate_proj"), hidden, intermediate, false)?,
-            Linear::load(&mut layer.layer("up_proj"), hidden, intermediate, false)?,
-        ];
-        let down_proj = Linear::load(&mut layer.layer("down_proj"), intermediate, hidden, false)?;
-        down_proj.eval()?;
-        Ok(Mlp { gate_up_proj: FusedLinear::new(projections)?, swiglu: SwiGlu::new()?, down_proj })
+    fn load(
+        layer: &mut Layer,
+        hidden: i32,
+        intermediate: i32,
+        norm: RmsNorm,
+    ) -> Result<Self, LmError> {
+        let mut linear =
+            |name, inputs, outputs| Linear::load(&mut layer.layer(name), inputs, outputs, false);
+        let gate_up =
+            [linear("gate_proj", hidden, intermediate)?, linear("up_proj", hidden, intermediate)?];
+        Ok(Mlp {
+            gate_up_proj: NormGatedUp::new(Some(norm), gate_up, Activation::Silu)?,
+            down_proj: ProductResidual::new(linear("down_proj", intermediate, hidden)?)?,
+        })
     }
 
+    /// The residual stream `[B, L, D]` with the output added.
     fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        let [gate, up] = self.gate_up_proj.forward_split(x)?;
-        let activated = self.swiglu.forward(gate, up)?;
-        self.down_proj.forward(&activated)
+        self.down_proj.forward(&self.gate_up_proj.forward(x)?, x)
     }
 }

@@ -116,18 +116,19 @@ impl GatedDelta {
             ops::multiply(ops::multiply(&between, &beta)?, ops::matmul(&keys, &keys_transposed)?)?;
         let inverse = unit_triangular_inverse(&overlap, chunk)?;
         let decayed_keys = ops::multiply(ops::multiply(&beta, &from_start)?, &keys)?;
-        let recall = ops::matmul(&inverse, decayed_keys)?.split_equal(num_chunks, 0)?; // each [1, B, Hk, R, C, Dk]
-        let correction =
-            ops::matmul(&inverse, ops::multiply(&beta, values)?)?.split_equal(num_chunks, 0)?; // each [1, B, Hk, R, C, Dv]
+        let ends: Vec<i32> = (1..num_chunks).collect();
+        let by_chunk = |array: Array| crate::ffi::cut(&array, &ends, 0);
+        let recall = by_chunk(ops::matmul(&inverse, decayed_keys)?)?; // each [1, B, Hk, R, C, Dk]
+        let correction = by_chunk(ops::matmul(&inverse, ops::multiply(&beta, values)?)?)?; // each [1, B, Hk, R, C, Dv]
 
-        let attention = ops::multiply(ops::matmul(&queries, keys_transposed)?, &between)?
-            .split_equal(num_chunks, 0)?;
-        let queries = ops::multiply(&queries, &from_start)?.split_equal(num_chunks, 0)?;
+        let attention =
+            by_chunk(ops::multiply(ops::matmul(&queries, keys_transposed)?, &between)?)?;
+        let queries = by_chunk(ops::multiply(&queries, &from_start)?)?;
         let last =
             |array: &Array, axis: i32| array.take_axis(Array::from_slice(&[chunk - 1], &[1]), axis);
         let until_end = ops::swap_axes(last(&between, -2)?, -1, -2)?; // [N, B, Hk, R, C, 1]
-        let keys = ops::multiply(keys, until_end)?.split_equal(num_chunks, 0)?;
-        let whole = last(&from_start, -2)?.split_equal(num_chunks, 0)?; // each [1, B, Hk, R, 1, 1]
+        let keys = by_chunk(ops::multiply(keys, until_end)?)?;
+        let whole = by_chunk(last(&from_start, -2)?)?; // each [1, B, Hk, R, 1, 1]
 
         let mut state = ops::expand_dims(state, 0)?; // [1, B, Hk, R, Dv, Dk]
         let mut outputs = Vec::with_capacity(num_chunks as usize);

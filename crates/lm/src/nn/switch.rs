@@ -2,12 +2,13 @@
 //! mlx-lm's switch_layers.py.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
 
 use crate::LmError;
 use crate::config::Quantization;
+use crate::device_kernels::{Activation, Experts, QuantizedRows};
 use crate::ffi;
-use crate::nn::SwiGlu;
+use crate::nn::GatedActivation;
 use crate::weights::Layer;
 
 /// From this number of (token, expert) pairs on, they are sorted by expert, so that a GPU reads
@@ -44,7 +45,7 @@ pub fn route(
 #[derive(Debug)]
 pub struct SwitchGlu {
     gate_up_proj: GateUp,
-    swiglu: SwiGlu,
+    swiglu: GatedActivation,
     down_proj: SwitchLinear,
     intermediate: i32,
 }
@@ -81,7 +82,9 @@ impl SwitchGlu {
                 up.eval()?;
             }
         }
-        Ok(SwitchGlu { gate_up_proj, swiglu: SwiGlu::new()?, down_proj, intermediate })
+        // SwiGLU has no constants, so its type does not matter.
+        let swiglu = GatedActivation::new(Activation::Silu, Dtype::Float32)?;
+        Ok(SwitchGlu { gate_up_proj, swiglu, down_proj, intermediate })
     }
 
     /// Runs each token of `x` `[B, L, D]` through its experts `expert_indices` `[B, L, K]`, which
@@ -104,6 +107,14 @@ impl SwitchGlu {
         ops::reshape(sorted.take_axis(ops::argsort(&order)?, 0)?, &shape)
     }
 
+    /// The matrices as a kernel reads them; `None` unless all are quantized and gate and up are
+    /// stacked.
+    pub fn quantized(&self, num_chosen: i32, adds_up_to_one: bool) -> Option<Experts<'_>> {
+        let GateUp::Joined(gate_up) = &self.gate_up_proj else { return None };
+        let (gate_up, down) = (gate_up.rows()?, self.down_proj.rows()?);
+        Some(Experts { gate_up, down, num_chosen, adds_up_to_one })
+    }
+
     /// Runs `x` `[..., 1, D]` through the experts `indices` `[...]`; returns `[..., 1, D]`.
     fn experts(&self, x: &Array, indices: &Array, are_sorted: bool) -> Result<Array, Exception> {
         let (gate, up) = match &self.gate_up_proj {
@@ -121,7 +132,7 @@ impl SwitchGlu {
                 (gate.forward(x, indices, are_sorted)?, up.forward(x, indices, are_sorted)?)
             }
         };
-        self.down_proj.forward(&self.swiglu.forward(gate, up)?, indices, are_sorted)
+        self.down_proj.forward(&self.swiglu.forward(&gate, &up)?, indices, are_sorted)
     }
 }
 
@@ -172,6 +183,15 @@ impl SwitchLinear {
             1,
             2,
         )?))
+    }
+
+    fn rows(&self) -> Option<QuantizedRows<'_>> {
+        match self {
+            SwitchLinear::Dense(_) => None,
+            SwitchLinear::Quantized { weight, scales, biases, settings } => {
+                Some(QuantizedRows { packed: weight, scales, biases, settings: *settings })
+            }
+        }
     }
 
     /// `x` `[..., 1, in]`, its leading axes broadcast to those of `indices`, to `[..., 1, out]`.
@@ -267,7 +287,7 @@ mod tests {
         };
         let switch = SwitchGlu {
             gate_up_proj,
-            swiglu: SwiGlu::new().expect("swiglu"),
+            swiglu: GatedActivation::new(Activation::Silu, Dtype::Float32).expect("swiglu"),
             down_proj,
             intermediate: INTERMEDIATE,
         };

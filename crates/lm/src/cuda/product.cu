@@ -1,7 +1,10 @@
   // y[N] = x[K] times the transpose of a 4-bit matrix of N rows, whose value is scale * q + bias by groups along K.
-  //   NORM: x is first RMS-normalized with norm_weight.  GATED: the matrix has 2 N rows, and y = silu(first half) * second half.
+  //   NORM: x is first RMS-normalized with norm_weight.  ACTIVATION: the matrix has 2 N rows, and y = activation(first half) * second half.
   //   RESIDUAL: residual is added to y.
+  //   EXPERTS: w has a matrix for each expert, of which experts[EXPERTS] are chosen. y[EXPERTS, N] are their products with x or, if BLENDED,
+  //   x[EXPERTS, K / EXPERTS] has a row for each of them, and y[N] is the sum of their products, each times its share.
   // Each warp computes ROWS rows; each lane reads 32 numbers of a row at a time, so that a warp reads 512 consecutive bytes.
+  constexpr bool GATED = ACTIVATION != 0;
   constexpr int SPAN = 32;
   constexpr int NUM_SPANS = K / SPAN;
   constexpr int PADDED = (NUM_SPANS + 31) / 32 * 32 * SPAN;
@@ -67,19 +70,27 @@
   const int first = (blockIdx.x * WARPS + warp) * ROWS;
   if (first >= N) return;
   constexpr int HALVES = GATED ? 2 : 1;
+  constexpr int MATRIX_SPANS = BLENDED ? NUM_SPANS / (EXPERTS > 0 ? EXPERTS : 1) : NUM_SPANS;
   float sums[HALVES][ROWS] = {};
   #pragma unroll UNROLL
   for (int span = lane; span < NUM_SPANS; span += 32) {
+    const int place = BLENDED ? span / MATRIX_SPANS : blockIdx.y; // among the chosen experts
+    const int within = BLENDED ? span % MATRIX_SPANS : span;
+    size_t first_row = first;
+    float share = 1.f;
+    if constexpr (EXPERTS > 0) first_row += size_t(experts[place]) * HALVES * N;
+    if constexpr (BLENDED) share = shares[place];
     uint4 packed[HALVES][ROWS];
     float scale[HALVES][ROWS], bias[HALVES][ROWS];
     #pragma unroll
     for (int half = 0; half < HALVES; ++half) {
       #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        const size_t row = first + r + half * N;
-        packed[half][r] = __ldg(reinterpret_cast<const uint4*>(w) + row * NUM_SPANS + span);
-        scale[half][r] = __bfloat162float(scales[row * (K / GROUP) + span * SPAN / GROUP]);
-        bias[half][r] = __bfloat162float(biases[row * (K / GROUP) + span * SPAN / GROUP]);
+        const size_t row = first_row + r + half * N;
+        const size_t group = row * (MATRIX_SPANS * SPAN / GROUP) + within * SPAN / GROUP;
+        packed[half][r] = __ldg(reinterpret_cast<const uint4*>(w) + row * MATRIX_SPANS + within);
+        scale[half][r] = share * __bfloat162float(scales[group]);
+        bias[half][r] = share * __bfloat162float(biases[group]);
       }
     }
     float dots[HALVES][ROWS] = {};
@@ -115,8 +126,13 @@
     }
     if (lane == 0) {
       float result = sums[0][r];
-      if constexpr (GATED) result = result / (1.f + __expf(-result)) * sums[HALVES - 1][r];
+      if constexpr (ACTIVATION == 1) result = result / (1.f + __expf(-result)) * sums[HALVES - 1][r];
+      if constexpr (ACTIVATION == 2) {
+        // GELU's (1 + tanh(z)) / 2 is the sigmoid of 2 z.
+        const float z = 1.5957691216f * (result + 0.044715f * result * result * result);
+        result = result / (1.f + __expf(-z)) * sums[HALVES - 1][r];
+      }
       if constexpr (RESIDUAL) result = __bfloat162float(residual[first + r]) + __bfloat162float(__float2bfloat16(result));
-      y[first + r] = __float2bfloat16(result);
+      y[(EXPERTS > 0 && !BLENDED ? blockIdx.y * N : 0) + first + r] = __float2bfloat16(result);
     }
   }

@@ -1,8 +1,9 @@
   // y[B, 1, N] = x[B, 1, K] times the transpose of a 4-bit matrix of N rows, whose value is scale * q + bias by groups along K, on tensor
   // cores: 8 TILES rows of x share each read of the matrix.
-  //   GATED: the matrix has 2 N rows, and y = silu(first half) * second half.  RESIDUAL: residual [B, 1, N] is added to y.
-  // A block computes 16 STRIPS rows of the matrix (GATED: 16 of each half) with 8 TILES rows of x. Its warps take turns along K, 64
+  //   ACTIVATION: the matrix has 2 N rows, and y = activation(first half) * second half.  RESIDUAL: residual [B, 1, N] is added to y.
+  // A block computes 16 STRIPS rows of the matrix (with ACTIVATION 16 of each half) with 8 TILES rows of x. Its warps take turns along K, 64
   // numbers at a time, and add up their sums at the end.
+  constexpr bool GATED = ACTIVATION != 0;
   constexpr int SPAN = 64, SUMS = 16 * STRIPS, OUTPUTS = GATED ? 16 : SUMS, ROWS = 8 * TILES;
   static_assert(!GATED || STRIPS == 2);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -97,7 +98,12 @@
     }
     const size_t at = size_t(first_row + row) * N + first_output + output;
     float result = sum[0];
-    if constexpr (GATED) result = result / (1.f + __expf(-result)) * sum[1];
+    if constexpr (ACTIVATION == 1) result = result / (1.f + __expf(-result)) * sum[1];
+    if constexpr (ACTIVATION == 2) {
+      // GELU's (1 + tanh(z)) / 2 is the sigmoid of 2 z.
+      const float z = 1.5957691216f * (result + 0.044715f * result * result * result);
+      result = result / (1.f + __expf(-z)) * sum[1];
+    }
     if constexpr (RESIDUAL) result = __bfloat162float(residual[at]) + __bfloat162float(__float2bfloat16(result));
     y[at] = __float2bfloat16(result);
   }

@@ -1,7 +1,7 @@
-  // Attention of one token, with its RoPE and its append to the cache.
-  // qkv holds the queries, keys and values of all heads. The tokens before it are in k and v [KV_HEADS, capacity, D] and in the tail
-  // buffer, tail_k and tail_v [KV_HEADS, TAIL, D]; sizes holds the number of tokens in each. next_k and next_v are the tail buffer with
-  // this token appended.
+  // Attention of one token, with the norms of its heads (NORM), its RoPE, and its append to the cache.
+  // qkv holds the queries, keys and values of all heads. The tokens before it are in k and v [KV_HEADS, capacity, D] and among the newest,
+  // tail_k and tail_v [KV_HEADS, TAIL, D]. sizes holds the number of tokens in each, the token's own column among the newest, and its
+  // position. next_k and next_v are the newest tokens with this one written into its column; a token that stood there is not attended to.
   // A block computes one query head or, with SPLITS > 1, one part of its keys; y then holds the D sums, the peak and the total weight of
   // each part, for combine.cu. A key is read by D / 8 lanes, with AHEAD keys in flight for each.
   constexpr int LANES = D / 8;
@@ -13,30 +13,54 @@
   const int head = blockIdx.x, split = blockIdx.y;
   const int kv_head = head / (HEADS / KV_HEADS);
   const int lane = threadIdx.x % LANES, stream = threadIdx.x / LANES, warp = threadIdx.x / 32;
-  const int stored = sizes[0], tail = sizes[1];
+  const int stored = sizes[0], tail = sizes[1], slot = sizes[2], position = sizes[3];
 
   __shared__ __align__(16) Value query[D], key[D], value[D];
-  auto rotate = [&](const Value* from, Value* to) {
-    const int i = threadIdx.x;
-    const int low = TRADITIONAL ? 2 * i : i, high = TRADITIONAL ? low + 1 : i + D / 2;
-    float sine, cosine;
-    sincosf((stored + tail) * angles[i], &sine, &cosine);
-    const float x = __bfloat162float(from[low]), y = __bfloat162float(from[high]);
-    to[low] = __float2bfloat16(x * cosine - y * sine);
-    to[high] = __float2bfloat16(x * sine + y * cosine);
+  // Warp 0 prepares the query, warp 1 the key, warp 2 the value.
+  auto prepare = [&](const Value* from, const Value* norm, Value* to) {
+    float numbers[D / 32];
+    float square = 0.f;
+    #pragma unroll
+    for (int i = 0; i < D / 32; ++i) {
+      numbers[i] = __bfloat162float(from[threadIdx.x % 32 + i * 32]);
+      square += numbers[i] * numbers[i];
+    }
+    float inverse = 1.f;
+    if constexpr (NORM) {
+      for (int step = 16; step > 0; step /= 2) square += __shfl_xor_sync(0xffffffff, square, step);
+      inverse = rsqrtf(square / D + __int_as_float(EPS_BITS));
+    }
+    #pragma unroll
+    for (int i = 0; i < D / 32; ++i) {
+      const int at = threadIdx.x % 32 + i * 32;
+      if constexpr (NORM) numbers[i] *= inverse * __bfloat162float(norm[at]);
+      to[at] = __float2bfloat16(numbers[i]);
+    }
+    __syncwarp();
+    for (int i = threadIdx.x % 32; i < PAIRS; i += 32) {
+      const int low = TRADITIONAL ? 2 * i : i, high = TRADITIONAL ? low + 1 : i + PAIRS;
+      float sine, cosine;
+      sincosf(position * angles[i], &sine, &cosine);
+      const float a = __bfloat162float(to[low]), b = __bfloat162float(to[high]);
+      to[low] = __float2bfloat16(a * cosine - b * sine);
+      to[high] = __float2bfloat16(a * sine + b * cosine);
+    }
   };
-  if (threadIdx.x < D / 2) {
-    rotate(qkv + head * D, query);
-    rotate(qkv + (HEADS + kv_head) * D, key);
+  if (warp == 0) prepare(qkv + head * D, query_norm, query);
+  if (warp == 1) prepare(qkv + (HEADS + kv_head) * D, key_norm, key);
+  if (warp == 2) {
+    for (int i = threadIdx.x % 32; i < D; i += 32) value[i] = qkv[(HEADS + KV_HEADS + kv_head) * D + i];
   }
-  if (threadIdx.x < D) value[threadIdx.x] = qkv[(HEADS + KV_HEADS + kv_head) * D + threadIdx.x];
   __syncthreads();
 
   const size_t base = (size_t)kv_head * k_shape[2] * D, tail_base = (size_t)kv_head * TAIL * D;
-  if (split == 0 && head % (HEADS / KV_HEADS) == 0) {
-    for (int i = threadIdx.x; i < TAIL * LANES; i += THREADS) {
+  {
+    // The blocks of the query heads that share a key head each copy a part.
+    constexpr int SHARING = HEADS / KV_HEADS * SPLITS;
+    const int part = head % (HEADS / KV_HEADS) * SPLITS + split;
+    for (int i = part * THREADS + threadIdx.x; i < TAIL * LANES; i += SHARING * THREADS) {
       const int token = i / LANES, at = i % LANES;
-      const bool is_new = token == tail;
+      const bool is_new = token == slot;
       reinterpret_cast<uint4*>(next_k + tail_base)[i] =
           is_new ? reinterpret_cast<uint4*>(key)[at] : reinterpret_cast<const uint4*>(tail_k + tail_base)[i];
       reinterpret_cast<uint4*>(next_v + tail_base)[i] =
@@ -99,16 +123,19 @@
       raw_v[i] = __ldg(reinterpret_cast<const uint4*>((is_stored ? v : tail_v) + at) + lane);
     }
     float scores[AHEAD];
+    bool counts[AHEAD];
     float highest = peak;
     #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
       const float score = score_of(raw_k[i]);
-      scores[i] = from + stream + i * STREAMS < last ? score : NOTHING;
+      const int token = from + stream + i * STREAMS;
+      counts[i] = token < last && token != stored + slot;
+      scores[i] = counts[i] ? score : NOTHING;
       highest = fmaxf(highest, scores[i]);
     }
     raise_peak(highest);
     #pragma unroll
-    for (int i = 0; i < AHEAD; ++i) add(raw_v[i], scores[i], from + stream + i * STREAMS < last);
+    for (int i = 0; i < AHEAD; ++i) add(raw_v[i], scores[i], counts[i]);
   }
   // The token itself, which is nowhere else yet.
   const bool is_mine = stream == 0 && split == SPLITS - 1;

@@ -1,0 +1,164 @@
+//! Kernels for decoding on a CUDA device.
+//!
+//! MLX's own operations take some seventeen launches per layer, each of which costs the host
+//! microseconds, and its 4-bit product reads memory at a sixth of an H200's bandwidth, once for
+//! each row of a batch. These kernels compute a dense layer for one row in five launches, and read
+//! the weights once for all rows of a batch. They support bfloat16 and MLX's affine 4-bit format;
+//! everything else runs as MLX's operations.
+//!
+//! ```text
+//! product      norm · product · activation · residual, for one row; the products of chosen experts
+//! batch_product      product · activation · residual, for several rows
+//! attention    head norms · RoPE · append · attention, for one row; combine adds up its parts
+//! norm_residual, route
+//! ```
+
+mod attention;
+mod experts;
+mod norm_residual;
+mod product;
+
+use std::cell::OnceCell;
+use std::rc::Rc;
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype};
+
+use crate::device_kernels::{
+    DeviceKernels, Experts, Fusion, HeadShape, Kernel, Kernels, QuantizedRows, Rotation,
+};
+use crate::ffi::{self, Compiled, CudaKernel, Launch};
+
+/// The sources, each compiled by MLX on its first launch with the constants it is launched with.
+#[derive(Debug)]
+pub struct CudaKernels {
+    product: Rc<CudaKernel>,
+    expert_product: Rc<CudaKernel>,
+    batch_product: Rc<CudaKernel>,
+    attention: Rc<CudaKernel>,
+    combine: Rc<CudaKernel>,
+    norm_residual: Rc<CudaKernel>,
+    route: Rc<CudaKernel>,
+}
+
+impl CudaKernels {
+    /// The kernels; `None` unless MLX computes on a CUDA device that supports them. All models of a
+    /// thread share them.
+    pub fn load() -> Kernels {
+        thread_local!(static KERNELS: OnceCell<Kernels> = const { OnceCell::new() });
+        let new = || match runs_kernels() {
+            true => Self::new().ok().map(|kernels| Rc::new(kernels) as Rc<dyn DeviceKernels>),
+            false => None,
+        };
+        KERNELS.with(|kernels| kernels.get_or_init(new).clone())
+    }
+
+    fn new() -> Result<Self, Exception> {
+        let kernel = |name: &str, inputs: &[&str], outputs: &[&str], source: &str| {
+            CudaKernel::new(name, inputs, outputs, source).map(Rc::new)
+        };
+        Ok(CudaKernels {
+            product: kernel("product", product::INPUTS, &["y"], &product::source())?,
+            expert_product: kernel(
+                "expert_product",
+                experts::INPUTS,
+                &["y"],
+                include_str!("product.cu"),
+            )?,
+            batch_product: kernel(
+                "batch_product",
+                product::BATCH_INPUTS,
+                &["y"],
+                include_str!("batch_product.cu"),
+            )?,
+            attention: kernel(
+                "attention",
+                attention::INPUTS,
+                &["y", "next_k", "next_v"],
+                include_str!("attention.cu"),
+            )?,
+            combine: kernel("combine", &["parts"], &["y"], include_str!("combine.cu"))?,
+            norm_residual: kernel(
+                "norm_residual",
+                &["x", "weight", "residual"],
+                &["y"],
+                include_str!("norm_residual.cu"),
+            )?,
+            route: kernel("route", &["logits"], &["experts", "shares"], include_str!("route.cu"))?,
+        })
+    }
+}
+
+impl DeviceKernels for CudaKernels {
+    fn product(&self, rows: QuantizedRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {
+        boxed(product::Product::new(self, rows, fusion))
+    }
+
+    fn norm_residual(&self, weight: &Array, eps: f32) -> Option<Box<dyn Kernel>> {
+        boxed(norm_residual::NormResidual::new(self, weight, eps))
+    }
+
+    fn attention(&self, heads: &HeadShape, rotation: Rotation<'_>) -> Option<Box<dyn Kernel>> {
+        boxed(attention::Attention::new(self, *heads, rotation))
+    }
+
+    fn experts(&self, experts: Experts<'_>) -> Option<Box<dyn Kernel>> {
+        boxed(experts::ExpertKernels::new(self, experts))
+    }
+}
+
+fn boxed(kernel: Option<impl Kernel + 'static>) -> Option<Box<dyn Kernel>> {
+    kernel.map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
+}
+
+/// A function of launches that MLX traces with its first inputs of each shape and then replays,
+/// because naming and describing a launch costs the host more than replaying it.
+fn traced<const N: usize>(
+    launch: impl Fn(&[Array; N]) -> Result<Vec<Array>, Exception> + 'static,
+) -> Option<Compiled> {
+    Compiled::new(Box::new(move |inputs| {
+        let inputs = inputs
+            .try_into()
+            .map_err(|_| Exception::custom(format!("a kernel takes {N} arrays")))?;
+        launch(&inputs)
+    }))
+    .ok()
+}
+
+fn is_bfloat16(array: &Array) -> bool {
+    array.dtype() == Dtype::Bfloat16
+}
+
+/// A matrix in the format of the kernels: 4 bits, bfloat16 scales, a number of rows that every
+/// launch divides among its warps.
+fn is_readable(rows: &QuantizedRows<'_>) -> bool {
+    /// The longest vector that fits a block's shared memory.
+    const MAX_INPUTS: i32 = 20_480;
+    rows.settings.bits == 4
+        && rows.num_inputs() <= MAX_INPUTS
+        && rows.num_rows() % 8 == 0
+        && is_bfloat16(rows.scales)
+        && is_bfloat16(rows.biases)
+}
+
+/// Whether MLX computes on a CUDA device of compute capability 8.0 or more, the first with bfloat16
+/// matrix products. MLX itself supports 7.5 too, and reports a kernel that does not compile only
+/// when its result is waited for.
+fn runs_kernels() -> bool {
+    let ask = || {
+        let kernel =
+            CudaKernel::new("compute_capability", &["x"], &["y"], "y[0] = __CUDA_ARCH__;")?;
+        let launch = Launch {
+            constants: &[],
+            blocks: [1, 1, 1],
+            threads: 1,
+            outputs: [(&[1], Dtype::Int32)],
+        };
+        let [capability] = kernel.apply(&[&Array::from_slice(&[0], &[1])], launch)?;
+        capability.eval()?;
+        Ok::<_, Exception>(
+            capability.try_as_slice::<i32>().is_ok_and(|capability| capability[0] >= 800),
+        )
+    };
+    ffi::computes_on_cuda() && ask().unwrap_or(false)
+}

@@ -1,0 +1,179 @@
+//! What a device can compute in one launch: the kernels of `nn`'s operations.
+
+use std::cell::{Cell, RefCell};
+use std::fmt::Debug;
+use std::rc::Rc;
+
+use mlx_rs::Array;
+use mlx_rs::error::Exception;
+
+use crate::config::Quantization;
+
+/// The kernels of one device, chosen when a model is loaded.
+///
+/// Every operation of `nn` has a plain form of MLX's own operations, which is right
+/// everywhere. Where a device computes the same in fewer launches, the operation asks for that
+/// kernel once, when it is loaded. Each method returns `None` if the device has no kernel for these
+/// sizes and formats; then the plain form runs.
+pub trait DeviceKernels: Debug {
+    /// `x [B, 1, K]` times the rows, with [`Fusion`]: `[B, 1, N]`, or `[B, 1, N / 2]` with an
+    /// activation. The inputs are x and, if the fusion adds it, the residual of the output's shape.
+    fn product(&self, rows: QuantizedRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>>;
+
+    /// `residual + norm(x)`. The inputs are x and the residual, both `[1, 1, D]`.
+    fn norm_residual(&self, weight: &Array, eps: f32) -> Option<Box<dyn Kernel>>;
+
+    /// Head norms, RoPE and attention of one token. The inputs are:
+    ///
+    /// 1. queries, keys and values of all heads, `[1, 1, (H + 2 H_kv) D]`;
+    /// 2. to 6. the arrays of a [`DecodeSlot`](crate::cache::DecodeSlot).
+    ///
+    /// The outputs are the attention output `[1, 1, H D]`, and the slot's newest keys and values
+    /// with those of the token.
+    fn attention(&self, heads: &HeadShape, rotation: Rotation<'_>) -> Option<Box<dyn Kernel>>;
+
+    /// The experts of one token. The inputs are its normalized hidden state `[1, 1, D]`, the
+    /// router's logits `[1, 1, E]`, and a residual `[1, 1, D]`; the output is the residual plus the
+    /// experts' blended outputs.
+    fn experts(&self, experts: Experts<'_>) -> Option<Box<dyn Kernel>>;
+}
+
+/// A kernel that was prepared for one operation of one layer.
+pub trait Kernel: Debug {
+    /// The outputs; `None` if the kernel does not support the inputs' shapes or types.
+    fn call(&self, inputs: &[&Array]) -> Result<Option<Vec<Array>>, Exception>;
+}
+
+/// The rows of a quantized matrix: packed integers with a scale and bias per group.
+#[derive(Debug, Clone, Copy)]
+pub struct QuantizedRows<'a> {
+    /// u32 `[.., N, K * bits / 32]`
+    pub packed: &'a Array,
+    /// `[.., N, K / group_size]`
+    pub scales: &'a Array,
+    /// `[.., N, K / group_size]`
+    pub biases: &'a Array,
+    /// Group size and bits.
+    pub settings: Quantization,
+}
+
+impl QuantizedRows<'_> {
+    /// N, the number of rows.
+    pub fn num_rows(&self) -> i32 {
+        self.packed.dim(-2)
+    }
+
+    /// K, the length of a row.
+    pub fn num_inputs(&self) -> i32 {
+        self.packed.dim(-1) * 32 / self.settings.bits
+    }
+}
+
+/// The function of a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// `x * sigmoid(x)`
+    Silu,
+    /// GELU in its tanh approximation.
+    GeluApprox,
+}
+
+/// The sizes of an attention layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeadShape {
+    /// H, the number of query heads.
+    pub heads: i32,
+    /// H_kv, the number of key and value heads, which divides H.
+    pub kv_heads: i32,
+    /// D, the length of a head's vectors.
+    pub head_dim: i32,
+    /// The factor of the scores.
+    pub scale: f32,
+}
+
+/// What is computed in the same launch as a product, before and after it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Fusion<'a> {
+    /// RMS-normalizes the input with a weight `[K]` and epsilon.
+    pub norm: Option<(&'a Array, f32)>,
+    /// Computes `activation(gate) * up`, where the first half of the outputs is the gate.
+    pub activation: Option<Activation>,
+    /// Adds a residual to the output.
+    pub adds_residual: bool,
+}
+
+/// How queries and keys are prepared for their scores.
+#[derive(Debug, Clone, Copy)]
+pub struct Rotation<'a> {
+    /// The weights `[D]` and epsilon of the RMS norms of the query and key heads.
+    pub norms: Option<([&'a Array; 2], f32)>,
+    /// RoPE's angle per position of each pair of numbers, f32 `[R / 2]`: the first R numbers of a
+    /// head are rotated.
+    pub angles: &'a Array,
+    /// Whether pairs are neighbours, instead of half of R apart.
+    pub traditional: bool,
+}
+
+/// The matrices of a layer's experts, and how they are chosen.
+#[derive(Debug, Clone, Copy)]
+pub struct Experts<'a> {
+    /// `[E, 2 I, D]`: each expert's gate, then its up projection; for `silu(gate) * up`.
+    pub gate_up: QuantizedRows<'a>,
+    /// `[E, D, I]`
+    pub down: QuantizedRows<'a>,
+    /// How many experts a token uses.
+    pub num_chosen: i32,
+    /// Whether the shares of the chosen experts are normalized to a sum of one.
+    pub adds_up_to_one: bool,
+}
+
+/// The kernels that the layers of a model are loaded with; `None` runs the plain forms.
+pub type Kernels = Option<Rc<dyn DeviceKernels>>;
+
+thread_local! {
+    static FIXED: RefCell<Option<Kernels>> = const { RefCell::new(None) };
+    static NUM_FAILURES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The kernels that [`with_kernels`] asks for; outside it, those of `device`.
+pub(crate) fn choose(device: impl FnOnce() -> Kernels) -> Kernels {
+    FIXED.with(|fixed| fixed.borrow().clone()).unwrap_or_else(device)
+}
+
+/// Runs `load`, in which every model is loaded with `kernels`.
+pub fn with_kernels<T>(kernels: Kernels, load: impl FnOnce() -> T) -> T {
+    struct Reset(Option<Kernels>);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            FIXED.with(|fixed| *fixed.borrow_mut() = self.0.take());
+        }
+    }
+    let _reset = Reset(FIXED.with(|fixed| fixed.borrow_mut().replace(kernels)));
+    load()
+}
+
+/// Runs `load`, in which every model is loaded with the plain form of each operation, on any
+/// device.
+pub fn without_kernels<T>(load: impl FnOnce() -> T) -> T {
+    with_kernels(None, load)
+}
+
+/// How often a kernel failed on this thread, so that the plain form ran in its place.
+pub fn num_kernel_failures() -> u64 {
+    NUM_FAILURES.with(Cell::get)
+}
+
+/// The kernel's outputs; `None` if there is no kernel, or if it does not support the inputs. A
+/// failure is counted and `None` too: the plain form can still answer.
+pub(crate) fn run<const N: usize>(
+    kernel: Option<&dyn Kernel>,
+    inputs: &[&Array],
+) -> Option<[Array; N]> {
+    match kernel?.call(inputs) {
+        Ok(outputs) => outputs?.try_into().ok(),
+        Err(_) => {
+            NUM_FAILURES.with(|count| count.set(count.get() + 1));
+            None
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The gated activation of most MLPs.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, ops};
+
+use crate::device::ComputeDevice;
+use crate::device_kernels::Activation;
+use crate::ffi::Compiled;
+use crate::nn::GeluApprox;
+
+/// `activation(gate) * up` (Shazeer 2020): SwiGLU or GEGLU.
+///
+/// Compiled to one kernel on a GPU, without intermediate arrays. On the CPU backend, where MLX
+/// would start a C++ compiler, it runs as plain operations.
+#[derive(Debug)]
+pub enum GatedActivation {
+    Silu,
+    GeluApprox(GeluApprox),
+    Compiled(Compiled),
+}
+
+impl GatedActivation {
+    /// The function for arrays of `dtype` on MLX's default device.
+    pub fn new(activation: Activation, dtype: Dtype) -> Result<Self, Exception> {
+        let formula = match activation {
+            Activation::Silu => GatedActivation::Silu,
+            Activation::GeluApprox => GatedActivation::GeluApprox(GeluApprox::new(dtype)?),
+        };
+        if ComputeDevice::current() == ComputeDevice::Cpu {
+            return Ok(formula);
+        }
+        let compiled = Compiled::elementwise(Box::new(move |inputs| {
+            let [gate, up]: [Array; 2] = inputs.try_into().map_err(|_| {
+                Exception::custom("a gated activation takes a gate and an input".to_owned())
+            })?;
+            Ok(vec![formula.forward(&gate, &up)?])
+        }))?;
+        Ok(GatedActivation::Compiled(compiled))
+    }
+
+    /// Two arrays of the same shape to one of that shape.
+    pub fn forward(&self, gate: &Array, up: &Array) -> Result<Array, Exception> {
+        match self {
+            GatedActivation::Silu => ops::multiply(up, ops::multiply(ops::sigmoid(gate)?, gate)?),
+            GatedActivation::GeluApprox(gelu) => ops::multiply(gelu.forward(gate)?, up),
+            GatedActivation::Compiled(compiled) => {
+                let [activated] = compiled.call(&[gate, up])?;
+                Ok(activated)
+            }
+        }
+    }
+}
