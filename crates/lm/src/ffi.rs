@@ -8,7 +8,7 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt::{self, Debug};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -471,6 +471,61 @@ unsafe fn arrays_of(list: mlx_sys::mlx_vector_array) -> Vec<Array> {
             Array::from_ptr(array)
         };
         (0..mlx_sys::mlx_vector_array_size(list)).map(get).collect()
+    }
+}
+
+/// The names of the operations that evaluate `outputs`, each once: their unevaluated graph.
+///
+/// What a token costs the host is mostly the number of these. MLX's CPU backend writes its fused
+/// operations (norms, RoPE, attention) out as many; a GPU has one of each.
+pub fn graph_operations(outputs: &[&Array]) -> Result<Vec<String>> {
+    let failed = |what: &str| Exception::custom(format!("the graph was not written: {what}"));
+    let file = tempfile::NamedTempFile::new().map_err(|error| failed(&error.to_string()))?;
+    let path = CString::new(file.path().as_os_str().as_encoded_bytes())
+        .map_err(|_| failed("a zero byte in its path"))?;
+    // SAFETY: the path and mode are terminated strings; the stream, the namer and the list are
+    // live for the calls and freed once.
+    let status = unsafe {
+        let stream = fopen(path.as_ptr(), c"w".as_ptr());
+        if stream.is_null() {
+            return Err(failed("its file did not open"));
+        }
+        let (namer, list) = (mlx_sys::mlx_node_namer_new(), list_of(outputs));
+        let status = mlx_sys::mlx_export_to_dot(stream, namer, list);
+        mlx_sys::mlx_vector_array_free(list);
+        mlx_sys::mlx_node_namer_free(namer);
+        fclose(stream);
+        status
+    };
+    if status != 0 {
+        return Err(failed("MLX refused"));
+    }
+    let dot = std::fs::read_to_string(file.path()).map_err(|error| failed(&error.to_string()))?;
+    let name = |line: &str| {
+        let (_, label) = line.split_once("label =\"")?;
+        Some(label.split_once("\", shape=rectangle")?.0.to_owned())
+    };
+    Ok(dot.lines().filter_map(name).collect())
+}
+
+unsafe extern "C" {
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut mlx_sys::FILE;
+    fn fclose(stream: *mut mlx_sys::FILE) -> i32;
+}
+
+/// `outputs` as the outputs of one operation that reads `inputs`.
+#[cfg(test)]
+pub(crate) fn depends(outputs: &[&Array], inputs: &[&Array]) -> Result<Vec<Array>> {
+    // SAFETY: the lists are live for the call and freed once.
+    unsafe {
+        let (outputs, inputs) = (list_of(outputs), list_of(inputs));
+        let mut results = mlx_sys::mlx_vector_array_new();
+        let status = mlx_sys::mlx_depends(&mut results, outputs, inputs);
+        let arrays = arrays_of(results);
+        for list in [outputs, inputs, results] {
+            mlx_sys::mlx_vector_array_free(list);
+        }
+        if status == 0 { Ok(arrays) } else { Err(Exception::custom("depends was refused")) }
     }
 }
 

@@ -164,3 +164,7 @@ fn load<Args: serde::de::DeserializeOwned, Network: Architecture + 'static>(
     let weights = weights.finish(model_type)?;
     Ok((Model(Rc::new(network)), weights))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod node_count_tests;

@@ -1,0 +1,186 @@
+//! How many graph nodes a decode step evaluates: what a token costs the host.
+//!
+//! The graph is built on a CPU, whose backend writes MLX's fused operations out as many nodes. Each
+//! of these is counted as the one node that it is on a GPU.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use cairn_tiny_models::tiny_model;
+use mlx_rs::error::Exception;
+use mlx_rs::fast::{rms_norm, rope, scaled_dot_product_attention};
+use mlx_rs::{Array, Dtype};
+
+use super::*;
+use crate::device_kernels::{
+    Activation, DeviceKernels, Experts, Fusion, HeadShape, Kernel, Kernels, QuantizedRows,
+    Rotation, with_kernels,
+};
+use crate::ffi::{depends, graph_operations};
+use crate::nn::GatedActivation;
+
+/// A graph's nodes as a GPU would count them.
+struct Nodes(BTreeMap<String, usize>);
+
+impl Nodes {
+    fn of(outputs: &[&Array]) -> Self {
+        let mut counts = BTreeMap::new();
+        for name in graph_operations(outputs).unwrap() {
+            *counts.entry(name).or_default() += 1;
+        }
+        Nodes(counts)
+    }
+
+    fn named(&self, name: &str) -> usize {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
+    fn all(&self) -> usize {
+        self.0.values().sum()
+    }
+
+    /// With each norm, RoPE, attention and gated activation as one. Every norm has one Rsqrt, every
+    /// RoPE one Cos; attentions and activations are the caller's count of them.
+    fn on_gpu(&self, attentions: usize, activations: usize, activation: Activation) -> usize {
+        let ones = |shape: &[i32]| {
+            let length = shape.iter().product::<i32>() as usize;
+            Array::from_slice(&vec![1.0f32; length], shape)
+        };
+        let extra = |output: Array| Nodes::of(&[&output]).all() - 1;
+        let heads = ones(&[1, 4, 1, 16]);
+        let norm = extra(rms_norm(&heads, Some(&ones(&[16])), 1e-6).unwrap());
+        let rotation = extra(rope(&heads, 16, false, Some(1e4), 1.0, 5, None).unwrap());
+        let keys = ones(&[1, 2, 8, 16]);
+        let attention =
+            extra(scaled_dot_product_attention(&heads, &keys, &keys, 0.5, None, None).unwrap());
+        let gated = GatedActivation::new(activation, Dtype::Float32).unwrap();
+        let gated = extra(gated.forward(&heads, &heads).unwrap());
+        self.all()
+            - self.named("Rsqrt") * norm
+            - self.named("Cos") * rotation
+            - attentions * attention
+            - activations * gated
+    }
+}
+
+/// Kernels of one node each, which compute nothing.
+#[derive(Debug)]
+struct OneNode;
+
+#[derive(Debug)]
+struct Placeholder(fn(&[&Array], i32) -> Result<Vec<Array>, Exception>, i32);
+
+impl Kernel for Placeholder {
+    fn call(&self, inputs: &[&Array]) -> Result<Option<Vec<Array>>, Exception> {
+        let is_token = matches!(inputs[0].shape(), [1, 1, _]);
+        is_token.then(|| (self.0)(inputs, self.1)).transpose()
+    }
+}
+
+fn zeros(shape: &[i32]) -> Array {
+    let length = shape.iter().product::<i32>() as usize;
+    Array::from_slice(&vec![0.0f32; length], shape)
+}
+
+fn vector(inputs: &[&Array], width: i32) -> Result<Vec<Array>, Exception> {
+    depends(&[&zeros(&[1, 1, width])], inputs)
+}
+
+impl DeviceKernels for OneNode {
+    fn product(&self, rows: QuantizedRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {
+        let halves = if fusion.activation.is_some() { 2 } else { 1 };
+        Some(Box::new(Placeholder(vector, rows.num_rows() / halves)))
+    }
+
+    fn norm_residual(&self, weight: &Array, _: f32) -> Option<Box<dyn Kernel>> {
+        Some(Box::new(Placeholder(vector, weight.dim(0))))
+    }
+
+    fn attention(&self, heads: &HeadShape, _: Rotation<'_>) -> Option<Box<dyn Kernel>> {
+        let attend = |inputs: &[&Array], width: i32| {
+            let outputs =
+                [zeros(&[1, 1, width]), zeros(inputs[3].shape()), zeros(inputs[4].shape())];
+            depends(&outputs.each_ref(), inputs)
+        };
+        Some(Box::new(Placeholder(attend, heads.heads * heads.head_dim)))
+    }
+
+    /// Routing, the first products of the chosen experts, and the rest are a node each.
+    fn experts(&self, experts: Experts<'_>) -> Option<Box<dyn Kernel>> {
+        let blend = |inputs: &[&Array], width: i32| {
+            let [x, logits, residual] = *inputs else { panic!("three inputs") };
+            let routed = depends(&[&zeros(&[1])], &[logits])?;
+            let activated = depends(&[&zeros(&[1])], &[x, &routed[0]])?;
+            vector(&[&activated[0], &routed[0], residual], width)
+        };
+        Some(Box::new(Placeholder(blend, experts.down.num_rows())))
+    }
+}
+
+/// The nodes of the layers in a decode step.
+fn count(name: &str, kernels: Kernels) -> usize {
+    let options = LoadOptions { keep_quantized: true };
+    let (model, _) = with_kernels(kernels, || Model::load(&tiny_model(name), options)).unwrap();
+    let mut caches = model.make_cache();
+    let tokens = |tokens: &[u32]| Array::from_slice(tokens, &[1, tokens.len() as i32]);
+    let evaluate = |output: &Array, caches: &[LayerCache]| {
+        let arrays = caches.iter().flat_map(LayerCache::arrays).chain([output]);
+        mlx_rs::transforms::eval(arrays).unwrap();
+    };
+    for prompt in [&[1, 2, 3, 4][..], &[5]] {
+        let hidden = model.forward(&tokens(prompt), &mut caches).unwrap();
+        evaluate(&hidden, &caches);
+    }
+    let attentions = caches.iter().filter(|cache| !matches!(cache, LayerCache::Arrays(_))).count();
+    let activation =
+        if name.starts_with("gemma") { Activation::GeluApprox } else { Activation::Silu };
+    let activations = caches.len() * if name.starts_with("qwen3_next") { 2 } else { 1 };
+
+    let embeddings = model.embed(&tokens(&[6])).unwrap();
+    embeddings.eval().unwrap();
+    let hidden = model.forward_embeddings(embeddings, &mut caches).unwrap();
+    let nodes = Nodes::of(&[&hidden]);
+    let forward = match kernels_run(&nodes) {
+        true => nodes.on_gpu(0, 0, activation),
+        false => nodes.on_gpu(attentions, activations, activation),
+    };
+    forward - 1 // without the norm after the last layer
+}
+
+fn kernels_run(nodes: &Nodes) -> bool {
+    nodes.named("Depends") > 0
+}
+
+/// The nodes of the layers in mlx-lm, as tests/goldens/node_counts.py counted them on a GPU.
+fn of_mlx_lm(name: &str) -> usize {
+    let counts: serde_json::Value =
+        serde_json::from_str(include_str!("../../../../tests/goldens/node_counts.json")).unwrap();
+    counts[name]["in_layers"].as_u64().unwrap() as usize
+}
+
+#[test]
+fn with_kernels_a_dense_layer_is_at_most_eight_nodes() {
+    let check = |name: &str, num_layers: usize, per_layer: usize| {
+        let found = count(name, Some(Rc::new(OneNode)));
+        eprintln!("{name}: {found}");
+        assert!(found <= num_layers * per_layer, "{name}: {found} in {num_layers} layers");
+    };
+    check("llama/quant4-tied", 2, 5);
+    check("qwen3/quant4-tied", 2, 5);
+    check("gemma3_text/quant4", 3, 8);
+    check("qwen3_moe/quant4", 2, 8);
+}
+
+#[test]
+fn plain_forms_take_fewer_nodes_than_mlx_lm() {
+    let check = |name: &str, share: f64| {
+        let (found, of_mlx_lm) = (count(name, None) as f64, of_mlx_lm(name) as f64);
+        eprintln!("{name}: {found} of {of_mlx_lm}: {:.3}", found / of_mlx_lm);
+        assert!(found <= share * of_mlx_lm, "{name}: {found} nodes, {of_mlx_lm} in mlx-lm");
+    };
+    check("llama/quant4-tied", 0.86);
+    check("qwen3/quant4-tied", 0.87);
+    check("gemma3_text/quant4", 0.6);
+    check("qwen3_moe/quant4", 0.84);
+    check("qwen3_next/quant4", 0.92);
+}
