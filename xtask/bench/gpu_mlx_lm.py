@@ -1,32 +1,19 @@
-"""mlx-lm's speed on llama shapes with random 4-bit weights, as JSON lines: the other side of crates/lm/examples/decode_speed.rs.
+"""mlx-lm's speed with a model folder of random weights, as JSON lines: the other side of crates/lm/examples/decode_speed.
 
-usage: gpu_mlx_lm.py [SHAPE]...     shapes as there; all by default.     Written for mlx-lm 0.32.0 on MLX 0.32.2.
+usage: gpu_mlx_lm.py SHAPE FOLDER     a folder that `decode_speed write SHAPE FOLDER` made.     Written for mlx-lm 0.32.0 on MLX 0.32.2.
 """
 
 import json
+import pathlib
 import sys
 import time
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx_lm.generate import BatchGenerator, generate_step
-from mlx_lm.models.llama import Model, ModelArgs
+from mlx_lm.utils import load_model
 
 PROMPT_TOKENS, ANSWER_TOKENS, RUNS = 512, 256, 3
-BATCHES, BATCH_ANSWER_TOKENS, BATCH_MAX_HIDDEN = (8, 32), 128, 4096
-SHAPES = {
-    "smollm2-135m": dict(hidden_size=576, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3, intermediate_size=1536, vocab_size=49152, head_dim=64),
-    "llama-3.2-1b": dict(hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8, intermediate_size=8192, vocab_size=128256, head_dim=64),
-    "llama-3.1-8b": dict(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, intermediate_size=14336, vocab_size=128256, head_dim=128),
-}
-
-
-def random_model(shape):
-    model = Model(ModelArgs(model_type="llama", rms_norm_eps=1e-5, rope_theta=500000.0, tie_word_embeddings=True, **shape))
-    model.set_dtype(mx.bfloat16)
-    nn.quantize(model, group_size=64, bits=4)
-    mx.eval(model.parameters())
-    return model
+BATCHES, BATCH_ANSWER_TOKENS, BATCH_MAX_HIDDEN, BATCH_MAX_BYTES = (8, 32), 128, 4096, 2 << 30
 
 
 def one_run(model, prompt):
@@ -37,32 +24,34 @@ def one_run(model, prompt):
 
 
 def one_batch(model, vocab_size, batch):
-    """Seconds for as many answers at once, prompts included."""
+    """Seconds until each answer has its first token, and from there to the end."""
     prompts = [mx.random.randint(0, vocab_size, (PROMPT_TOKENS,)).tolist() for _ in range(batch)]
-    start = time.perf_counter()
+    start, begun, first, answered = time.perf_counter(), set(), None, 0
     generator = BatchGenerator(model, max_tokens=BATCH_ANSWER_TOKENS, completion_batch_size=batch, prefill_batch_size=8)
     generator.insert(prompts, max_tokens=[BATCH_ANSWER_TOKENS] * batch)
-    answered = 0
     while answered < batch * BATCH_ANSWER_TOKENS:
-        answered += len(generator.next()[1])
-    seconds = time.perf_counter() - start
+        tokens = generator.next()[1]
+        answered += len(tokens)
+        begun.update(token.uid for token in tokens)
+        if first is None and len(begun) == batch:
+            first = time.perf_counter()
+    end = time.perf_counter()
     generator.close()
-    return seconds
+    return first - start, end - first
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or SHAPES:
-        shape = SHAPES[name]
-        model = random_model(shape)
-        prompt = mx.random.randint(0, shape["vocab_size"], (PROMPT_TOKENS,))
-        # The first run compiles kernels and does not count, here and on the other side.
+    name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    model, config = load_model(folder)
+    prompt = mx.random.randint(0, config["vocab_size"], (PROMPT_TOKENS,))
+    # The first run compiles kernels and does not count, here and on the other side.
+    mx.reset_peak_memory()
+    rate, first = max([one_run(model, prompt) for _ in range(RUNS + 1)][1:])
+    print(json.dumps({"model": name, "form": "kernels", "decode_tps": round(rate, 1), "ttft_ms": round(first, 2), "peak_gb": round(mx.get_peak_memory() / 1e9, 3)}), flush=True)
+    is_small = config["hidden_size"] < BATCH_MAX_HIDDEN and (folder / "model.safetensors").stat().st_size < BATCH_MAX_BYTES
+    for batch in BATCHES if is_small else ():
         mx.reset_peak_memory()
-        rate, first = max([one_run(model, prompt) for _ in range(RUNS + 1)][1:])
-        print(json.dumps({"model": name, "bits": 4, "decode_tps": round(rate, 1), "ttft_ms": round(first, 2), "peak_gb": round(mx.get_peak_memory() / 1e9, 3)}), flush=True)
-        for batch in BATCHES if shape["hidden_size"] < BATCH_MAX_HIDDEN else ():
-            mx.reset_peak_memory()
-            seconds = min([one_batch(model, shape["vocab_size"], batch) for _ in range(3)][1:])
-            rate, peak = round(batch * BATCH_ANSWER_TOKENS / seconds, 1), round(mx.get_peak_memory() / 1e9, 3)
-            print(json.dumps({"model": name, "bits": 4, "batch": batch, "aggregate_tps": rate, "peak_gb": peak}), flush=True)
-        del model
-        mx.clear_cache()
+        prefills, decodes = zip(*[one_batch(model, config["vocab_size"], batch) for _ in range(RUNS + 1)][1:])
+        speeds = {"prefill_tps": batch * PROMPT_TOKENS / min(prefills), "batch_tps": batch * (BATCH_ANSWER_TOKENS - 1) / min(decodes)}
+        speeds = {key: round(rate, 1) for key, rate in speeds.items()}
+        print(json.dumps({"model": name, "batch": batch, **speeds, "peak_gb": round(mx.get_peak_memory() / 1e9, 3)}), flush=True)

@@ -1,0 +1,375 @@
+//! Checks the kernels of the device against the plain forms, and measures decode and prefill with
+//! random 4-bit weights, for `xtask/bench/gpu.sh` to compare with mlx-lm.
+//!
+//! ```text
+//! usage: decode_speed check [SHAPE]...        small models of each family, the limits of the kernels
+//!        decode_speed write SHAPE FOLDER      a model folder; the shapes are in shapes.rs
+//!        decode_speed measure SHAPE FOLDER    prints JSON lines
+//! ```
+//! The measured path is that of every model. Before a model is timed, the logits of tokens read one
+//! at a time are compared with those of the same tokens read at once and of several rows read
+//! together: on a CUDA device the three ways use different kernels.
+
+mod model_folder;
+mod shapes;
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Instant;
+
+use cairn_lm::batch::{BatchGenerator, BatchOptions, BatchRequest};
+use cairn_lm::cache::batch::merge;
+use cairn_lm::cache::{LayerCache, can_trim_prompt_cache, trim_prompt_cache};
+use cairn_lm::models::Model;
+use cairn_lm::{
+    GenerateOptions, LoadOptions, Sampler, ffi, generate_step, memory, num_kernel_failures,
+    without_kernels,
+};
+use mlx_rs::{Array, Dtype, ops};
+use serde_json::json;
+
+use model_folder::Random;
+use shapes::{Family, Shape};
+
+const PROMPT_TOKENS: usize = 512;
+const ANSWER_TOKENS: usize = 256;
+/// Batch sizes, for models with a hidden size below [`BATCH_MAX_HIDDEN`]; each row generates
+/// [`BATCH_ANSWER_TOKENS`].
+const BATCHES: [usize; 2] = [8, 32];
+const BATCH_ANSWER_TOKENS: usize = 128;
+const BATCH_MAX_HIDDEN: usize = 4096;
+/// Batch sizes that each use another variant of the product kernel.
+const CHECKED_ROWS: [usize; 3] = [3, 12, 40];
+const RUNS: usize = 3;
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let shape = |name: &str| {
+        let mut shapes = shapes::MEASURED.iter().chain(&shapes::CHECKED);
+        let known = shapes.find(|shape| shape.name == name);
+        known.ok_or_else(|| format!("there is no shape '{name}'"))
+    };
+    match arguments[..] {
+        ["check", ref names @ ..] => check_kernels(names)?,
+        ["write", name, folder] => {
+            model_folder::write(Path::new(folder), shape(name)?)?;
+        }
+        ["measure", name, folder] => measure(shape(name)?, Path::new(folder))?,
+        _ => {
+            return Err(
+                "usage: decode_speed check [SHAPE]... | write SHAPE FOLDER | measure SHAPE FOLDER"
+                    .into(),
+            );
+        }
+    }
+    match num_kernel_failures() {
+        0 => Ok(()),
+        count => Err(format!("{count} calls of kernels failed").into()),
+    }
+}
+
+fn load(folder: &Path) -> Result<Model, Failure> {
+    Ok(Model::load(folder, LoadOptions { keep_quantized: true })?.0)
+}
+
+/// Compares kernels and plain forms of small models, at contexts around the limits of the kernels.
+fn check_kernels(names: &[&str]) -> Result<(), Failure> {
+    /// Less than a ring, about two rings of different sizes, and long enough for keys to be split
+    /// over several blocks.
+    const PREFILLED: [usize; 4] = [5, 47, 500, 2100];
+    let mut failures = Vec::new();
+    let is_wanted = |shape: &&Shape| names.is_empty() || names.contains(&shape.name);
+    for shape in shapes::CHECKED.iter().filter(is_wanted) {
+        let folder = tempfile::tempdir()?;
+        model_folder::write(folder.path(), shape)?;
+        let (model, plain) = (load(folder.path())?, without_kernels(|| load(folder.path()))?);
+        let (nodes, plain_nodes) =
+            (nodes_per_token(&model, shape)?, nodes_per_token(&plain, shape)?);
+        eprintln!("{}: {nodes} graph nodes, {plain_nodes} without kernels", shape.name);
+        let lengths = PREFILLED.map(|length| check_against_plain(shape, &model, &plain, length));
+        let rows = CHECKED_ROWS.map(|num_rows| check_batch(shape, &model, num_rows));
+        failures.extend(lengths.into_iter().chain(rows).filter_map(Result::err));
+    }
+    match failures.into_iter().next() {
+        Some(failure) => Err(failure),
+        None => Ok(()),
+    }
+}
+
+/// Fails unless single tokens after a prompt have the same logits, except for rounding, with kernels,
+/// without, and when all are read at once.
+fn check_against_plain(
+    shape: &Shape,
+    model: &Model,
+    plain: &Model,
+    length: usize,
+) -> Result<(), Failure> {
+    const SINGLE_TOKENS: usize = 80; // more than a tail buffer holds
+    let prompt = random_prompt(shape, 7, length + SINGLE_TOKENS);
+    let (prefilled, singles) = prompt.split_at(length);
+    let at_once = plain.logits(&plain.forward(&tokens(&prompt), &mut plain.make_cache())?)?;
+    let wanted: Vec<i32> = (length as i32..prompt.len() as i32).collect();
+    let at_once = at_once.take_axis(Array::from_slice(&wanted, &[SINGLE_TOKENS as i32]), 1)?;
+    let logits = |model: &Model| {
+        let mut caches = model.make_cache();
+        model.forward(&tokens(prefilled), &mut caches)?;
+        let steps = singles.iter().map(|token| next_logits(model, &[*token], &mut caches));
+        Ok::<_, Failure>(ops::concatenate(&steps.collect::<Result<Vec<_>, _>>()?, 1)?)
+    };
+    let (with, without) = (logits(model)?, logits(plain)?);
+    let after = |ways: &str| format!("{ways} after {length} tokens");
+    let results = [
+        compare(shape, &after("plain single tokens and all at once"), &without, &at_once),
+        compare(shape, &after("kernels and all at once"), &with, &at_once),
+        compare(shape, &after("kernels and plain forms"), &with, &without),
+    ];
+    results.into_iter().collect()
+}
+
+fn measure(shape: &Shape, folder: &Path) -> Result<(), Failure> {
+    let weight_bytes = std::fs::metadata(folder.join("model.safetensors"))?.len();
+    let is_small = shape.hidden < BATCH_MAX_HIDDEN && weight_bytes < 2 << 30;
+    let model = load(folder)?;
+    // The second length is long enough for keys to be split over several blocks.
+    for length in [PROMPT_TOKENS, 2200] {
+        check(shape, &model, length)?;
+    }
+    for num_rows in CHECKED_ROWS.into_iter().filter(|_| is_small) {
+        check_batch(shape, &model, num_rows)?;
+    }
+    println!("{}", measure_stream(shape, &model, "kernels")?);
+    for batch in BATCHES.into_iter().filter(|_| is_small) {
+        println!("{}", measure_batch(shape, &model, batch)?);
+    }
+    drop(model);
+    if is_small {
+        let plain = without_kernels(|| load(folder))?;
+        println!("{}", measure_stream(shape, &plain, "plain")?);
+    }
+    Ok(())
+}
+
+/// The operations that MLX runs for one token after a short prompt.
+fn nodes_per_token(model: &Model, shape: &Shape) -> Result<usize, Failure> {
+    let mut caches = model.make_cache();
+    for _ in 0..2 {
+        model.forward(&tokens(&random_prompt(shape, 5, 4)), &mut caches)?.eval()?;
+        next_logits(model, &[1], &mut caches)?.eval()?;
+    }
+    mlx_rs::transforms::eval(caches.iter().flat_map(LayerCache::arrays))?;
+    let token = Array::from_slice(&[1u32], &[1, 1]);
+    let logits = model.logits(&model.forward(&token, &mut caches)?)?;
+    Ok(ffi::graph_operations(&[&logits])?.len())
+}
+
+fn random_prompt(shape: &Shape, seed: u64, length: usize) -> Vec<u32> {
+    let mut random = Random(seed);
+    (0..length).map(|_| (random.next() % shape.vocab as u64) as u32).collect()
+}
+
+/// Fails unless a prompt's logits are the same, except for rounding, when its last tokens are read
+/// one at a time, some of them twice.
+fn check(shape: &Shape, model: &Model, length: usize) -> Result<(), Failure> {
+    const SINGLE_TOKENS: usize = 80; // more than a tail buffer holds
+    const TRIMMED: usize = 8;
+    let prompt = random_prompt(shape, 3, length);
+    let (mut at_once, mut one_by_one) = (model.make_cache(), model.make_cache());
+    let expected = model.logits(&model.forward(&tokens(&prompt), &mut at_once)?)?;
+    let (most, singles) = prompt.split_at(length - SINGLE_TOKENS);
+    model.forward(&tokens(most), &mut one_by_one)?;
+    let mut found = Vec::new();
+    for token in &singles[..SINGLE_TOKENS / 2] {
+        found.push(next_logits(model, &[*token], &mut one_by_one)?);
+    }
+    if can_trim_prompt_cache(&one_by_one) {
+        trim_prompt_cache(&mut one_by_one, TRIMMED);
+        found.truncate(SINGLE_TOKENS / 2 - TRIMMED);
+    }
+    for token in &singles[found.len()..] {
+        found.push(next_logits(model, &[*token], &mut one_by_one)?);
+    }
+    let wanted: Vec<i32> = (most.len() as i32..length as i32).collect();
+    let expected = expected.take_axis(Array::from_slice(&wanted, &[SINGLE_TOKENS as i32]), 1)?;
+    compare(
+        shape,
+        &format!("single tokens and all {length} at once"),
+        &ops::concatenate(&found, 1)?,
+        &expected,
+    )
+}
+
+/// Fails unless rows of several lengths have the same logits, except for rounding, in a batch and
+/// unbatched.
+fn check_batch(shape: &Shape, model: &Model, num_rows: usize) -> Result<(), Failure> {
+    const UNBATCHED: usize = 2; // tokens that each row decodes before the rows are merged
+    const STEPS: usize = 2;
+    let (mut caches, mut inputs, mut expected) =
+        (Vec::new(), vec![Vec::new(); STEPS], vec![Vec::new(); STEPS]);
+    for row in 0..num_rows {
+        let prompt = &random_prompt(shape, row as u64 + 1, PROMPT_TOKENS)[..64 + row % 8];
+        let (before, last) = prompt.split_at(prompt.len() - STEPS);
+        let (prefilled, decoded) = before.split_at(before.len() - UNBATCHED);
+        let mut own = model.make_cache();
+        model.forward(&tokens(prefilled), &mut own)?;
+        for token in decoded {
+            next_logits(model, &[*token], &mut own)?.eval()?;
+        }
+        caches.push(own.clone());
+        for (step, &token) in last.iter().enumerate() {
+            inputs[step].push(token);
+            expected[step].push(next_logits(model, &[token], &mut own)?);
+        }
+    }
+    let mut caches = merge(caches)?;
+    for (inputs, expected) in inputs.iter().zip(&expected) {
+        let found = next_logits(model, inputs, &mut caches)?;
+        compare(
+            shape,
+            &format!("{num_rows} rows batched and unbatched"),
+            &found,
+            &ops::concatenate(expected, 0)?,
+        )?;
+    }
+    Ok(())
+}
+
+/// The logits `[B, 1, V]` after one token of each row.
+fn next_logits(model: &Model, inputs: &[u32], caches: &mut [LayerCache]) -> Result<Array, Failure> {
+    Ok(model
+        .logits(&model.forward(&Array::from_slice(inputs, &[inputs.len() as i32, 1]), caches)?)?)
+}
+
+fn tokens(tokens: &[u32]) -> Array {
+    Array::from_slice(tokens, &[1, tokens.len() as i32])
+}
+
+fn compare(shape: &Shape, ways: &str, found: &Array, expected: &Array) -> Result<(), Failure> {
+    let norm = |array: &Array| {
+        Ok::<f32, Failure>(
+            array
+                .square()?
+                .sum(None)?
+                .sqrt()?
+                .try_item_exact::<f32>()
+                .map_err(|error| error.to_string())?,
+        )
+    };
+    let (found, expected) = (found.as_dtype(Dtype::Float32)?, expected.as_dtype(Dtype::Float32)?);
+    let off = norm(&ops::subtract(&found, &expected)?)? / norm(&expected)?;
+    eprintln!("{}: {off:.2e} between logits of {ways}", shape.name);
+    // bfloat16 has eight bits of precision, and rounding adds up over dozens of layers, or lets a
+    // router choose another expert. A wrong position, mask or scale changes logits by about one.
+    let chooses = match shape.family {
+        Family::Qwen3Moe(experts) | Family::Qwen3Next(experts) => experts.count > experts.chosen,
+        _ => false,
+    };
+    if off < if chooses { 0.4 } else { 0.1 } {
+        Ok(())
+    } else {
+        Err(format!("{}: logits of {ways} are off by {off}", shape.name).into())
+    }
+}
+
+/// The best decode rate of a few runs, with that run's time to first token. The first run compiles
+/// kernels and is not counted.
+fn measure_stream(shape: &Shape, model: &Model, form: &str) -> Result<serde_json::Value, Failure> {
+    let prompt = random_prompt(shape, 1, PROMPT_TOKENS);
+    let (mut best_rate, mut best_first) = (0.0, 0.0);
+    memory::reset_peak();
+    for run in 0..=RUNS {
+        let options = GenerateOptions { max_tokens: ANSWER_TOKENS, ..GenerateOptions::default() };
+        let mut caches = model.make_cache();
+        let start = Instant::now();
+        let mut stream =
+            generate_step(model, &prompt, &mut caches, Sampler::Greedy, options, &mut |_, _| {
+                ControlFlow::Continue(())
+            })?;
+        let (mut first, mut count) = (None, 0);
+        while stream.next_token()?.is_some() {
+            first.get_or_insert_with(Instant::now);
+            count += 1;
+        }
+        let first = first.ok_or("no token was sampled")?;
+        let rate = f64::from(count - 1) / first.elapsed().as_secs_f64();
+        if run > 0 && rate > best_rate {
+            (best_rate, best_first) = (rate, (first - start).as_secs_f64() * 1e3);
+        }
+        stream.into_caches()?;
+    }
+    Ok(json!({
+        "model": shape.name, "form": form, "decode_tps": rounded(best_rate, 10.0),
+        "ttft_ms": rounded(best_first, 100.0), "peak_gb": gigabytes(memory::peak_bytes()),
+        "nodes": nodes_per_token(model, shape)?,
+    }))
+}
+
+/// Tokens per second of all rows together: of their prompts, until each has its first token, and of
+/// their answers after that. The best of three runs after a warm-up.
+fn measure_batch(shape: &Shape, model: &Model, batch: usize) -> Result<serde_json::Value, Failure> {
+    let (mut best_prefill, mut best_decode) = (f64::INFINITY, f64::INFINITY);
+    memory::reset_peak();
+    for run in 0..=RUNS {
+        let options = BatchOptions { completion_batch_size: batch, ..BatchOptions::default() };
+        let mut generator = BatchGenerator::new(model.clone(), options);
+        let start = Instant::now();
+        for seed in 0..batch {
+            generator.insert(BatchRequest::new(
+                random_prompt(shape, seed as u64 + 1, PROMPT_TOKENS),
+                BATCH_ANSWER_TOKENS,
+            ))?;
+        }
+        let (mut begun, mut prefill) = (BTreeSet::new(), None);
+        while generator.has_work() {
+            let step = generator.next()?;
+            if let Some((_, error)) = step.failed.into_iter().next() {
+                return Err(error.into());
+            }
+            begun.extend(step.tokens.iter().map(|token| token.id));
+            if begun.len() == batch && prefill.is_none() {
+                prefill = Some(start.elapsed().as_secs_f64());
+            }
+        }
+        let prefill = prefill.ok_or("a row has no token")?;
+        if run > 0 {
+            best_prefill = best_prefill.min(prefill);
+            best_decode = best_decode.min(start.elapsed().as_secs_f64() - prefill);
+        }
+        generator.close();
+    }
+    Ok(json!({
+        "model": shape.name, "batch": batch,
+        "prefill_tps": rounded((batch * PROMPT_TOKENS) as f64 / best_prefill, 10.0),
+        "batch_tps": rounded((batch * (BATCH_ANSWER_TOKENS - 1)) as f64 / best_decode, 10.0),
+        "peak_gb": gigabytes(memory::peak_bytes()),
+        "forward_tps": rounded(measure_forward(shape, model, batch)?, 10.0),
+    }))
+}
+
+/// Tokens per second of one pass over `batch` prompts, at most eight, without what batching adds.
+fn measure_forward(shape: &Shape, model: &Model, batch: usize) -> Result<f64, Failure> {
+    let batch = batch.min(8);
+    let prompts: Vec<u32> =
+        (0..batch).flat_map(|row| random_prompt(shape, row as u64 + 1, PROMPT_TOKENS)).collect();
+    let prompts = Array::from_slice(&prompts, &[batch as i32, PROMPT_TOKENS as i32]);
+    let mut best = f64::INFINITY;
+    for _ in 0..=RUNS {
+        let mut caches = model.make_cache();
+        let start = Instant::now();
+        model.forward(&prompts, &mut caches)?;
+        mlx_rs::transforms::eval(caches.iter().flat_map(LayerCache::arrays))?;
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    Ok((batch * PROMPT_TOKENS) as f64 / best)
+}
+
+fn gigabytes(bytes: u64) -> f64 {
+    rounded(bytes as f64 / 1e9, 1000.0)
+}
+
+fn rounded(number: f64, scale: f64) -> f64 {
+    (number * scale).round() / scale
+}

@@ -1,0 +1,170 @@
+//! The sizes of the models that are measured, and of small ones for checks.
+
+/// What the architectures differ in.
+#[derive(Clone, Copy)]
+pub enum Family {
+    Llama,
+    Qwen3,
+    /// With a sliding window in five of six layers.
+    Gemma3 {
+        window: usize,
+    },
+    Qwen3Moe(Experts),
+    /// Every fourth layer attends.
+    Qwen3Next(Experts),
+}
+
+#[derive(Clone, Copy)]
+pub struct Experts {
+    pub count: usize,
+    pub chosen: usize,
+    pub intermediate: usize,
+}
+
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub name: &'static str,
+    pub family: Family,
+    pub hidden: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub intermediate: usize,
+    pub vocab: usize,
+    pub head_dim: usize,
+}
+
+impl Shape {
+    pub fn is_tied(&self) -> bool {
+        !matches!(self.family, Family::Qwen3Moe(_) | Family::Qwen3Next(_))
+    }
+}
+
+/// What is measured. `qwen3-next-12` has a quarter of its model's layers.
+pub const MEASURED: [Shape; 7] = [
+    Shape {
+        name: "smollm2-135m",
+        family: Family::Llama,
+        hidden: 576,
+        layers: 30,
+        heads: 9,
+        kv_heads: 3,
+        intermediate: 1536,
+        vocab: 49_152,
+        head_dim: 64,
+    },
+    Shape {
+        name: "llama-3.2-1b",
+        family: Family::Llama,
+        hidden: 2048,
+        layers: 16,
+        heads: 32,
+        kv_heads: 8,
+        intermediate: 8192,
+        vocab: 128_256,
+        head_dim: 64,
+    },
+    Shape {
+        name: "llama-3.1-8b",
+        family: Family::Llama,
+        hidden: 4096,
+        layers: 32,
+        heads: 32,
+        kv_heads: 8,
+        intermediate: 14_336,
+        vocab: 128_256,
+        head_dim: 128,
+    },
+    Shape {
+        name: "qwen3-0.6b",
+        family: Family::Qwen3,
+        hidden: 1024,
+        layers: 28,
+        heads: 16,
+        kv_heads: 8,
+        intermediate: 3072,
+        vocab: 151_936,
+        head_dim: 128,
+    },
+    Shape {
+        name: "gemma-3-1b",
+        family: Family::Gemma3 { window: 512 },
+        hidden: 1152,
+        layers: 26,
+        heads: 4,
+        kv_heads: 1,
+        intermediate: 6912,
+        vocab: 262_144,
+        head_dim: 256,
+    },
+    Shape {
+        name: "qwen3-30b-a3b",
+        family: Family::Qwen3Moe(Experts { count: 128, chosen: 8, intermediate: 768 }),
+        hidden: 2048,
+        layers: 48,
+        heads: 32,
+        kv_heads: 4,
+        intermediate: 6144,
+        vocab: 151_936,
+        head_dim: 128,
+    },
+    Shape {
+        name: "qwen3-next-12",
+        family: Family::Qwen3Next(Experts { count: 512, chosen: 10, intermediate: 512 }),
+        hidden: 2048,
+        layers: 12,
+        heads: 16,
+        kv_heads: 2,
+        intermediate: 5120,
+        vocab: 151_936,
+        head_dim: 256,
+    },
+];
+
+const SMALL: Shape = Shape {
+    name: "small-llama",
+    family: Family::Llama,
+    hidden: 512,
+    layers: 3,
+    heads: 8,
+    kv_heads: 2,
+    intermediate: 1536,
+    vocab: 1000,
+    head_dim: 64,
+};
+
+/// Small models on which the kernels are compared with the plain forms: few layers, so that a
+/// difference has not been amplified. With every expert chosen, rounding cannot choose another one.
+pub const CHECKED: [Shape; 9] = [
+    SMALL,
+    Shape { name: "small-llama-576", hidden: 576, heads: 9, kv_heads: 3, ..SMALL },
+    Shape { name: "small-llama-256", heads: 4, kv_heads: 4, head_dim: 256, ..SMALL },
+    Shape { name: "small-qwen3", family: Family::Qwen3, head_dim: 128, ..SMALL },
+    Shape { name: "small-gemma", family: Family::Gemma3 { window: 48 }, layers: 6, ..SMALL },
+    Shape {
+        name: "small-gemma-ring",
+        family: Family::Gemma3 { window: 512 },
+        layers: 6,
+        heads: 4,
+        kv_heads: 1,
+        head_dim: 256,
+        ..SMALL
+    },
+    Shape {
+        name: "small-moe-all",
+        family: Family::Qwen3Moe(Experts { count: 8, chosen: 8, intermediate: 192 }),
+        ..SMALL
+    },
+    Shape {
+        name: "small-moe",
+        family: Family::Qwen3Moe(Experts { count: 40, chosen: 4, intermediate: 128 }),
+        layers: 1,
+        ..SMALL
+    },
+    Shape {
+        name: "small-next",
+        family: Family::Qwen3Next(Experts { count: 8, chosen: 8, intermediate: 192 }),
+        layers: 4,
+        ..SMALL
+    },
+];
