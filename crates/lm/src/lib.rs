@@ -69,15 +69,15 @@ pub use device_kernels::{num_kernel_failures, without_kernels};
 pub use error::LmError;
 pub use generate::{
     Acceptance, AnswerEnd, AnswerStep, AnswerText, Draft, GenerateOptions, Generated,
-    GenerationResponse, Input, Logprobs, NO_TOKEN_LIMIT, OnProgress, ResponseStream, Sampled,
-    Sampling, SpeculativeStream, Stops, StreamRequest, TokenScore, TokenStream, check_length,
-    check_prefill_step_size, check_vocabularies, generate, generate_step, score,
+    GenerationResponse, Input, Logprobs, NO_TOKEN_LIMIT, OnProgress, PromptReader, ResponseStream,
+    Sampled, Sampling, Scorer, SpeculativeStream, Stops, StreamRequest, TokenScore, TokenStream,
+    check_length, check_prefill_step_size, check_vocabularies, generate, generate_step, score,
     speculative_generate_step, stream_generate,
 };
 pub use load::{LoadedModel, ModelIdentity};
 pub use model_kit::{
-    GenerateParams, GenerationResult, GenerationStream, ModelKit, ModelKitOptions, PromptProgress,
-    PromptProgressReporter, ResultToken, StopCondition, StopReason,
+    GenerateParams, GenerationResult, GenerationStream, KitRun, ModelKit, ModelKitOptions,
+    PromptProgress, PromptProgressReporter, ResultToken, StopCondition, StopReason,
 };
 pub use sample::{
     LogitsProcessor, LogitsProcessors, RandomSampler, Sampler, SamplerFn, TokenBuffer,

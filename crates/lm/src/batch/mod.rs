@@ -108,12 +108,48 @@ impl BatchGenerator {
         if self.num_decoding() > 0 && !self.prefers_prefill() {
             self.decode(&mut step).inspect_err(|_| self.clear())?;
         }
-        if self.num_decoding() < self.options.completion_batch_size {
-            self.admit();
-            self.start_decoding(&mut step);
-            self.prefill(&mut step);
+        if self.begin_prefill(&mut step) {
+            let start = Instant::now();
+            let step_size = self.options.prefill_step_size;
+            let num_tokens =
+                prefill::prefill_chunks(&self.model, &mut self.prefilling, step_size, &mut step);
+            self.end_prefill(&step, num_tokens, start);
         }
         Ok(step)
+    }
+
+    /// The first half of [`BatchGenerator::next`] for a caller that chooses between the two itself:
+    /// a token of every running sequence.
+    pub fn decode_step(&mut self) -> Result<BatchStep, LmError> {
+        let mut step = BatchStep::default();
+        self.decode(&mut step).inspect_err(|_| self.clear())?;
+        Ok(step)
+    }
+
+    /// The second half: reads at most `max_tokens` of the waiting prompts, padding included. They
+    /// take turns, and those with chunks of similar length share a pass.
+    pub fn prefill_slice(&mut self, max_tokens: usize) -> BatchStep {
+        let mut step = BatchStep::default();
+        if self.begin_prefill(&mut step) {
+            let start = Instant::now();
+            let max_tokens = max_tokens.clamp(1, self.options.prefill_step_size);
+            let num_tokens =
+                prefill::prefill_slice(&self.model, &mut self.prefilling, max_tokens, &mut step);
+            self.end_prefill(&step, num_tokens, start);
+            self.start_decoding(&mut step);
+        }
+        step
+    }
+
+    /// How many prompt tokens are not read yet, of requests in prefill and of those that wait.
+    pub fn num_unread_tokens(&self) -> usize {
+        self.pending.iter().chain(&self.prefilling).map(Prefilling::num_unread).sum()
+    }
+
+    /// Whether [`BatchGenerator::prefill_slice`] has something to do.
+    pub fn can_prefill(&self) -> bool {
+        self.num_pending() + self.num_prefilling() > 0
+            && self.num_decoding() < self.options.completion_batch_size
     }
 
     /// Whether any request is unfinished.
@@ -276,19 +312,19 @@ impl BatchGenerator {
         }
     }
 
-    fn prefill(&mut self, step: &mut BatchStep) {
-        if self.prefilling.is_empty() {
-            return;
+    /// Admits requests and starts those that are read. False if nothing is left to prefill.
+    fn begin_prefill(&mut self, step: &mut BatchStep) -> bool {
+        if self.num_decoding() >= self.options.completion_batch_size {
+            return false;
         }
-        let start = Instant::now();
-        let chunks = prefill::prefill_chunks(
-            &self.model,
-            &mut self.prefilling,
-            self.options.prefill_step_size,
-            step,
-        );
+        self.admit();
+        self.start_decoding(step);
+        !self.prefilling.is_empty()
+    }
+
+    fn end_prefill(&mut self, step: &BatchStep, num_tokens: usize, start: Instant) {
         self.prefilling.retain(|row| !step.has_failed(row.id()));
-        self.stats.prompt_tokens += chunks;
+        self.stats.prompt_tokens += num_tokens;
         self.stats.prompt_time_s += start.elapsed().as_secs_f64();
     }
 }

@@ -92,6 +92,11 @@ impl Prefilling {
         self.num_processed + 1 == self.prompt.len()
     }
 
+    /// How many tokens are not read yet.
+    pub(super) fn num_unread(&self) -> usize {
+        self.prompt.len() - self.num_processed
+    }
+
     /// The progress of a prompt whose decoding begins.
     pub(super) fn finished(&self) -> PromptProgress {
         let total = self.prompt.len();
@@ -190,26 +195,78 @@ pub(super) fn prefill_chunks(
     step_size: usize,
     step: &mut BatchStep,
 ) -> usize {
+    groups(rows, step_size)
+        .into_iter()
+        .map(|group| read_group(model, rows, &group, step_size, step))
+        .sum()
+}
+
+/// A pass over fewer tokens than this part of a slice is left to the next slice: it would read all
+/// weights for little.
+const MIN_PART_OF_SLICE: usize = 4;
+
+/// Reads at most `max_tokens`, padding included, and returns the number of tokens read. The rows
+/// that were read move behind the others. Rows that fail are reported in `step` and must be dropped.
+pub(super) fn prefill_slice(
+    model: &Model,
+    rows: &mut [Prefilling],
+    max_tokens: usize,
+    step: &mut BatchStep,
+) -> usize {
+    let (mut num_tokens, mut num_left, mut num_waiting) = (0, max_tokens, rows.len());
+    while num_waiting > 0 && num_left * MIN_PART_OF_SLICE >= max_tokens {
+        let waiting = &mut rows[..num_waiting];
+        let group = group_of_first(waiting, num_left);
+        let longest = group.iter().map(|&index| waiting[index].chunk(num_left).len()).max();
+        num_tokens += read_group(model, waiting, &group, num_left, step);
+        num_left -= (longest.unwrap_or(0) * group.len()).min(num_left);
+        num_waiting -= group.len();
+        rotate_to_end(rows, &group);
+    }
+    num_tokens
+}
+
+/// Moves the elements at the ascending `indices` behind the others; both keep their order.
+fn rotate_to_end<T>(elements: &mut [T], indices: &[usize]) {
+    for (num_moved, index) in indices.iter().enumerate() {
+        elements[index - num_moved..].rotate_left(1);
+    }
+}
+
+/// The rows that share a pass with the first one, in ascending order.
+fn group_of_first(rows: &[Prefilling], step_size: usize) -> Vec<usize> {
+    let with_first = groups(rows, step_size).into_iter().find(|group| group.contains(&0));
+    let mut group = with_first.unwrap_or_else(|| vec![0]);
+    group.sort_unstable();
+    group
+}
+
+/// Reads the next chunk of the rows `group`, in one pass if there are several.
+fn read_group(
+    model: &Model,
+    rows: &mut [Prefilling],
+    group: &[usize],
+    step_size: usize,
+    step: &mut BatchStep,
+) -> usize {
     let mut num_tokens = 0;
-    for group in groups(rows, step_size) {
-        if group.len() > 1 && prefill_group(model, rows, &group, step_size).is_ok() {
-            for &index in &group {
-                num_tokens += rows[index].chunk(step_size).len();
-                step.prompts.push(rows[index].advance(step_size));
-            }
-            continue;
+    if group.len() > 1 && prefill_group(model, rows, group, step_size).is_ok() {
+        for &index in group {
+            num_tokens += rows[index].chunk(step_size).len();
+            step.prompts.push(rows[index].advance(step_size));
         }
-        // A failed pass over several rows left their own caches unchanged. Run one by one, only the
-        // row at fault fails again.
-        for &index in &group {
-            let row = &mut rows[index];
-            match prefill_one(model, row, step_size) {
-                Ok(()) => {
-                    num_tokens += row.chunk(step_size).len();
-                    step.prompts.push(row.advance(step_size));
-                }
-                Err(error) => step.failed.push((row.id(), error)),
+        return num_tokens;
+    }
+    // A failed pass over several rows left their own caches unchanged. Run one by one, only the row
+    // at fault fails again.
+    for &index in group {
+        let row = &mut rows[index];
+        match prefill_one(model, row, step_size) {
+            Ok(()) => {
+                num_tokens += row.chunk(step_size).len();
+                step.prompts.push(row.advance(step_size));
             }
+            Err(error) => step.failed.push((row.id(), error)),
         }
     }
     num_tokens

@@ -4,6 +4,7 @@ use mlx_rs::Array;
 
 use super::{check_length, check_tokens, token_array};
 use crate::LmError;
+use crate::cache::LayerCache;
 use crate::models::Model;
 use crate::sample::logprobs;
 
@@ -54,28 +55,70 @@ pub fn score(
     tokens: &[u32],
     num_top: usize,
 ) -> Result<(Vec<Option<f32>>, Vec<TokenScore>), LmError> {
-    if tokens.is_empty() {
-        return Err(LmError::EmptyPrompt);
+    let mut scorer = Scorer::new(model, tokens.to_vec(), num_top)?;
+    while scorer.num_left() > 0 {
+        scorer.read(SCORE_CHUNK)?;
     }
-    check_tokens(tokens, model.vocab_size())?;
-    check_length(tokens.len(), model)?;
-    let mut caches = model.make_cache();
-    let mut scores = vec![None];
-    let mut next = Vec::new();
-    for (index, chunk) in tokens.chunks(SCORE_CHUNK).enumerate() {
-        let hidden = model.forward(&token_array(chunk), &mut caches)?;
-        let logprobs = logprobs(&model.logits(&hidden)?)?; // [1, L, V]
+    let (_, scores, next) = scorer.finish();
+    Ok((scores, next))
+}
+
+/// [`score`] in slices, between which the caller may do other work.
+#[derive(Debug)]
+pub struct Scorer {
+    model: Model,
+    tokens: Vec<u32>,
+    num_top: usize,
+    caches: Vec<LayerCache>,
+    num_read: usize,
+    scores: Vec<Option<f32>>,
+    next: Vec<TokenScore>,
+}
+
+impl Scorer {
+    /// Reads nothing yet. Fails as [`score`] does.
+    pub fn new(model: &Model, tokens: Vec<u32>, num_top: usize) -> Result<Self, LmError> {
+        if tokens.is_empty() {
+            return Err(LmError::EmptyPrompt);
+        }
+        check_tokens(&tokens, model.vocab_size())?;
+        check_length(tokens.len(), model)?;
+        let caches = model.make_cache();
+        let (model, scores) = (model.clone(), vec![None]);
+        Ok(Scorer { model, tokens, num_top, caches, num_read: 0, scores, next: Vec::new() })
+    }
+
+    /// How many tokens are not read yet.
+    pub fn num_left(&self) -> usize {
+        self.tokens.len() - self.num_read
+    }
+
+    /// Reads the next `max_tokens`, at most 256, or all that are left.
+    pub fn read(&mut self, max_tokens: usize) -> Result<(), LmError> {
+        let num_tokens = max_tokens.min(SCORE_CHUNK).min(self.num_left());
+        if num_tokens == 0 {
+            return Ok(());
+        }
+        let chunk = &self.tokens[self.num_read..self.num_read + num_tokens];
+        let hidden = self.model.forward(&token_array(chunk), &mut self.caches)?;
+        let logprobs = logprobs(&self.model.logits(&hidden)?)?; // [1, L, V]
         logprobs.eval()?;
         let vocab_size = logprobs.dim(2) as usize;
         let rows = logprobs.try_as_slice::<f32>()?;
-        for (position, row) in rows.chunks(vocab_size).enumerate() {
-            match tokens.get(index * SCORE_CHUNK + position + 1) {
-                Some(&following) => scores.push(row.get(following as usize).copied()),
-                None => next = likeliest(row, num_top),
+        for row in rows.chunks(vocab_size) {
+            self.num_read += 1;
+            match self.tokens.get(self.num_read) {
+                Some(&following) => self.scores.push(row.get(following as usize).copied()),
+                None => self.next = likeliest(row, self.num_top),
             }
         }
+        Ok(())
     }
-    Ok((scores, next))
+
+    /// The tokens and what [`score`] returns for them, once all are read.
+    pub fn finish(self) -> (Vec<u32>, Vec<Option<f32>>, Vec<TokenScore>) {
+        (self.tokens, self.scores, self.next)
+    }
 }
 
 fn likeliest(row: &[f32], count: usize) -> Vec<TokenScore> {

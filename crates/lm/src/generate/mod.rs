@@ -8,6 +8,7 @@
 mod history;
 mod logprobs;
 mod prefill;
+mod reader;
 mod response;
 mod rollback;
 mod speculative;
@@ -26,8 +27,9 @@ use crate::{LmError, LoadedModel};
 pub(crate) use prefill::prefill_chunks;
 pub(crate) use rollback::RollbackPoint;
 
-pub use logprobs::{Logprobs, TokenScore, score};
+pub use logprobs::{Logprobs, Scorer, TokenScore, score};
 pub use prefill::Input;
+pub use reader::PromptReader;
 pub use response::{Generated, GenerationResponse};
 pub use speculative::{
     Acceptance, Draft, SpeculativeStream, check_vocabularies, speculative_generate_step,

@@ -54,27 +54,41 @@ pub fn generate_step<'a>(
     let num_prompt_tokens = num_cached(caches) + prompt.len();
     options.max_tokens = token_limit(options.max_tokens, num_prompt_tokens, model);
     prefill(&prompt, model, caches, &options, on_progress)?;
-    let mut stream = TokenStream {
-        model: model.clone(),
-        caches: std::mem::take(caches),
-        sampling,
-        history,
-        options,
-        pending: None,
-        num_sampled: 0,
-    };
     let last = prompt.len() - 1;
-    let hidden = prompt.forward(last..last + 1, model, &mut stream.caches)?;
-    if stream.options.max_tokens > 0 {
-        stream.pending = Some(stream.launch(&hidden)?);
-    } else {
-        quantize_if_due(&mut stream.caches, stream.options.kv_quantization.as_ref())?;
-        mlx_rs::transforms::eval(stream.caches.iter().flat_map(LayerCache::arrays))?;
-    }
-    Ok(stream)
+    let mut caches = std::mem::take(caches);
+    let hidden = prompt.forward(last..last + 1, model, &mut caches)?;
+    TokenStream::start(model.clone(), caches, sampling, history, options, &hidden)
 }
 
 impl TokenStream {
+    /// Launches the first step from the hidden state `[1, 1, D]` of the prompt's last token, which
+    /// `caches` hold.
+    pub(super) fn start(
+        model: Model,
+        caches: Vec<LayerCache>,
+        sampling: Sampling,
+        history: History,
+        options: GenerateOptions,
+        hidden: &Array,
+    ) -> Result<Self, LmError> {
+        let mut stream = TokenStream {
+            model,
+            caches,
+            sampling,
+            history,
+            options,
+            pending: None,
+            num_sampled: 0,
+        };
+        if stream.options.max_tokens > 0 {
+            stream.pending = Some(stream.launch(hidden)?);
+        } else {
+            quantize_if_due(&mut stream.caches, stream.options.kv_quantization.as_ref())?;
+            mlx_rs::transforms::eval(stream.caches.iter().flat_map(LayerCache::arrays))?;
+        }
+        Ok(stream)
+    }
+
     /// The most tokens that are sampled.
     pub(super) fn max_tokens(&self) -> usize {
         self.options.max_tokens

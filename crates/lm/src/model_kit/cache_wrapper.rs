@@ -54,7 +54,16 @@ impl CacheWrapper {
         options: &GenerateOptions,
         on_progress: &mut dyn FnMut(PromptProgress) -> ControlFlow<()>,
     ) -> Result<(), LmError> {
-        // At least one token has to be run, because its logits are sampled.
+        self.begin(prompt);
+        if let Some(draft) = draft {
+            self.draft.read(prompt, draft, true, options, on_progress)?;
+        }
+        self.main.read(prompt, model, false, options, on_progress)
+    }
+
+    /// Reduces the caches of both models to what they share with `prompt`, whose last token has to
+    /// be run, because its logits are sampled.
+    pub(super) fn begin(&mut self, prompt: &[u32]) {
         let most = prompt.len() - 1;
         let common =
             self.tokens.iter().zip(&prompt[..most]).take_while(|(held, new)| held == new).count();
@@ -62,10 +71,6 @@ impl CacheWrapper {
             side.go_back(common);
         }
         self.tokens = prompt.to_vec();
-        if let Some(draft) = draft {
-            self.draft.read(prompt, draft, true, options, on_progress)?;
-        }
-        self.main.read(prompt, model, false, options, on_progress)
     }
 }
 
@@ -116,33 +121,14 @@ impl Side {
         if on_progress(begin).is_break() {
             return Err(LmError::Cancelled);
         }
-        let mut on_chunk = |stop: usize| {
-            on_progress(PromptProgress::Update { is_draft, prefill_tokens_processed: stop - start })
-        };
-        let mut forward = |range: Range<usize>, caches: &mut [LayerCache]| {
-            model.forward(&token_array(&prompt[range]), caches)
-        };
-        let quantization = options.kv_quantization.as_ref();
-        let mut read = |range, caches: &mut Vec<LayerCache>| {
-            prefill_chunks(
-                range,
-                options.prefill_step_size,
-                &mut forward,
-                caches,
-                quantization,
-                &mut on_chunk,
-            )
-        };
-        let rollback_at = prompt.len().saturating_sub(ROLLBACK_DISTANCE);
-        let middle = if rollback_at > start { rollback_at } else { start };
-        read(start..middle, &mut self.caches)?;
-        if middle > start {
-            let rollback_point = RollbackPoint::take(&self.caches, usize::MAX);
-            // Caches that can always be trimmed do not need one.
-            self.rollback_point =
-                (!rollback_point.only_trims()).then_some((rollback_point, middle));
+        while self.num_read() < end {
+            self.read_slice(prompt, model, options, options.prefill_step_size)?;
+            let prefill_tokens_processed = self.num_read() - start;
+            let update = PromptProgress::Update { is_draft, prefill_tokens_processed };
+            if on_progress(update).is_break() {
+                return Err(LmError::Cancelled);
+            }
         }
-        read(middle..end, &mut self.caches)?;
         match on_progress(PromptProgress::Finish {
             is_draft,
             prefill_tokens_processed: end - start,
@@ -150,5 +136,37 @@ impl Side {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(LmError::Cancelled),
         }
+    }
+
+    /// Reads the next `max_tokens` of `prompt` or less, never its last token. Any error empties the
+    /// caches.
+    pub(super) fn read_slice(
+        &mut self,
+        prompt: &[u32],
+        model: &Model,
+        options: &GenerateOptions,
+        max_tokens: usize,
+    ) -> Result<(), LmError> {
+        make_caches(&mut self.caches, model, options)?;
+        let (start, end) = (self.num_read(), prompt.len() - 1);
+        let rollback_at = prompt.len().saturating_sub(ROLLBACK_DISTANCE);
+        let stop = end.min(start + max_tokens.min(options.prefill_step_size));
+        let stop = if (start + 1..stop).contains(&rollback_at) { rollback_at } else { stop };
+        prefill_chunks(
+            start..stop,
+            options.prefill_step_size,
+            &mut |range: Range<usize>, caches: &mut [LayerCache]| {
+                model.forward(&token_array(&prompt[range]), caches)
+            },
+            &mut self.caches,
+            options.kv_quantization.as_ref(),
+            &mut |_| ControlFlow::Continue(()),
+        )?;
+        if stop == rollback_at && stop > start {
+            let rollback_point = RollbackPoint::take(&self.caches, usize::MAX);
+            // Caches that can always be trimmed do not need one.
+            self.rollback_point = (!rollback_point.only_trims()).then_some((rollback_point, stop));
+        }
+        Ok(())
     }
 }

@@ -210,7 +210,8 @@ impl Drop for GenerationStream<'_> {
     }
 }
 
-fn launch(
+/// Launches the first step after `wrapper` has read the prompt without its last token.
+pub(super) fn launch(
     loaded: &LoadedModel,
     wrapper: &mut CacheWrapper,
     call: Call<'_>,

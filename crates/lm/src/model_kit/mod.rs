@@ -8,6 +8,7 @@ mod cache_wrapper;
 mod generation;
 mod options;
 mod progress;
+mod run;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -27,6 +28,7 @@ use generation::Call;
 pub use generation::{GenerationResult, GenerationStream, ResultToken, StopCondition, StopReason};
 pub use options::ModelKitOptions;
 pub use progress::{PromptProgress, PromptProgressReporter};
+pub use run::KitRun;
 
 /// A model, its draft model if one is loaded, and the caches of the last prompt.
 #[derive(Debug)]

@@ -1,0 +1,117 @@
+//! Prefill of one prompt in slices, between which the caller may do other work.
+
+use std::ops::Range;
+
+use mlx_rs::Array;
+
+use super::history::History;
+use super::prefill::{Forward, prefill_chunks};
+use super::tokens::TokenStream;
+use super::{
+    GenerateOptions, Sampling, check_tokens, make_caches, num_cached, token_array, token_limit,
+};
+use crate::LmError;
+use crate::cache::LayerCache;
+use crate::models::Model;
+
+/// A prompt that is read slice by slice, and then becomes a [`TokenStream`]. It owns its tokens and
+/// caches.
+///
+/// After a slice has failed, the caches are empty and the reader is of no further use.
+#[derive(Debug)]
+pub struct PromptReader {
+    model: Model,
+    /// The tokens after those that the caches held at first.
+    tokens: Vec<u32>,
+    num_read: usize,
+    caches: Vec<LayerCache>,
+    sampling: Sampling,
+    history: History,
+    options: GenerateOptions,
+}
+
+impl PromptReader {
+    /// A reader of `tokens` after what `caches` hold (an empty vector is filled). Processors see
+    /// `cached_tokens` before them.
+    ///
+    /// Reads nothing yet. Fails on the arguments that [`generate_step`](super::generate_step)
+    /// refuses.
+    pub fn new(
+        model: &Model,
+        tokens: Vec<u32>,
+        cached_tokens: &[u32],
+        mut caches: Vec<LayerCache>,
+        sampling: impl Into<Sampling>,
+        mut options: GenerateOptions,
+    ) -> Result<Self, LmError> {
+        let sampling = sampling.into();
+        options.validate()?;
+        if tokens.is_empty() {
+            return Err(LmError::EmptyPrompt);
+        }
+        check_tokens(&tokens, model.vocab_size())?;
+        // Processors index logits by them, and MLX does not check indices.
+        check_tokens(cached_tokens, model.vocab_size())?;
+        make_caches(&mut caches, model, &options)?;
+        let num_prompt_tokens = num_cached(&caches) + tokens.len();
+        options.max_tokens = token_limit(options.max_tokens, num_prompt_tokens, model);
+        let history = History::new(&sampling.processors, &[cached_tokens, &tokens]);
+        let model = model.clone();
+        Ok(PromptReader { model, tokens, num_read: 0, caches, sampling, history, options })
+    }
+
+    /// How many tokens have been read, without those that the caches held at first.
+    pub fn num_read(&self) -> usize {
+        self.num_read
+    }
+
+    /// How many tokens [`PromptReader::read`] has yet to read: the last one is left to
+    /// [`PromptReader::start`].
+    pub fn num_left(&self) -> usize {
+        self.tokens.len() - 1 - self.num_read
+    }
+
+    /// The caches of what has been read.
+    pub fn caches(&self) -> &[LayerCache] {
+        &self.caches
+    }
+
+    /// Ends the prefill early and returns the caches.
+    pub fn into_caches(self) -> Vec<LayerCache> {
+        self.caches
+    }
+
+    /// Reads the next `max_tokens`, or all that are left.
+    pub fn read(&mut self, max_tokens: usize) -> Result<(), LmError> {
+        let end = self.num_read + max_tokens.min(self.num_left());
+        self.read_range(self.num_read..end)?;
+        self.num_read = end;
+        Ok(())
+    }
+
+    /// Reads what is left, samples the first token and launches its computation. With a
+    /// `max_tokens` of 0 nothing is sampled, and the caches hold the whole prompt.
+    pub fn start(mut self) -> Result<TokenStream, LmError> {
+        self.read(self.num_left())?;
+        let last = token_array(&self.tokens[self.num_read..]);
+        let hidden = self.model.forward(&last, &mut self.caches)?;
+        let PromptReader { model, caches, sampling, history, options, .. } = self;
+        TokenStream::start(model, caches, sampling, history, options, &hidden)
+    }
+
+    fn read_range(&mut self, range: Range<usize>) -> Result<(), LmError> {
+        let (model, tokens) = (&self.model, &self.tokens);
+        let forward: Forward<'_> =
+            &mut |range: Range<usize>, caches: &mut [LayerCache]| -> Result<Array, LmError> {
+                model.forward(&token_array(&tokens[range]), caches)
+            };
+        prefill_chunks(
+            range,
+            self.options.prefill_step_size,
+            forward,
+            &mut self.caches,
+            self.options.kv_quantization.as_ref(),
+            &mut |_| std::ops::ControlFlow::Continue(()),
+        )
+    }
+}
