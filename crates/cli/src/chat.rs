@@ -51,15 +51,16 @@ pub async fn run(arguments: Chat) -> Result<()> {
     Ok(())
 }
 
-fn request(session: &Session, arguments: &Chat, messages: Vec<Message>) -> GenerateRequest {
+fn request(arguments: &Chat, messages: Vec<Message>) -> GenerateRequest {
+    let default = GenerateRequest::new(PromptInput::Messages(messages));
     GenerateRequest {
         sampling: arguments.sampling.params(),
         max_tokens: arguments.max_tokens,
         prefill_step_size: arguments
             .prefill_step_size
-            .map_or_else(|| session.engine.interactive_prefill_step_size(), |step| step as usize),
+            .map_or(default.prefill_step_size, |step| step as usize),
         kv_cache: arguments.kv.options(),
-        ..GenerateRequest::new(PromptInput::Messages(messages))
+        ..default
     }
 }
 
@@ -71,7 +72,7 @@ async fn reply(
     text: String,
 ) -> Result<ControlFlow<()>> {
     messages.push(message(Role::User, text, None));
-    let mut generation = session.engine.generate(request(session, arguments, messages.clone()));
+    let mut generation = session.engine.generate(request(arguments, messages.clone()));
     let mut reply = String::new();
     let mut is_stopping = false;
     loop {

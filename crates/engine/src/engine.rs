@@ -1,21 +1,19 @@
 //! The handle to the engine's thread.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, mpsc as std_mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use cairn_lm::batch::BatchOptions;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::prompt_cache::CacheHandle;
+use crate::prompt_cache::{CacheHandle, StoredCache};
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 use crate::records::{CacheEvent, CacheOptions};
 use crate::request::{GenerateRequest, Generation, ModelInfo, PromptInput, Score};
-use crate::scheduler::Scheduler;
 use crate::sequence::GenerateJob;
-use crate::thread::{self, Job};
-use crate::worker::Worker;
+use crate::thread::{self, Job, LoadJob, LoadReply, ThreadParts};
 use crate::{EngineError, EngineStatus};
 
 /// The options of an engine.
@@ -61,66 +59,82 @@ pub struct Engine {
 
 #[derive(Debug)]
 struct Shared {
-    jobs: std_mpsc::Sender<Job>,
-    status: watch::Receiver<EngineStatus>,
+    connection: Mutex<Connection>,
+    options: ThreadOptions,
+    status: watch::Sender<EngineStatus>,
     /// Cancels running requests when the engine is shut down.
     closing: watch::Sender<bool>,
-    thread: Mutex<Option<JoinHandle<()>>>,
     device: &'static str,
     cache: Option<CacheHandle>,
+    /// What a thread that ended because of a bug has left for the next one.
+    salvaged: Arc<Mutex<Option<StoredCache>>>,
+}
+
+/// The thread and the way to it.
+#[derive(Debug)]
+struct Connection {
+    jobs: std_mpsc::Sender<Job>,
+    thread: Option<JoinHandle<()>>,
+    /// The message of the bug that has ended the thread.
+    ended: Arc<OnceLock<String>>,
+}
+
+/// What every thread of an engine starts with.
+#[derive(Debug)]
+struct ThreadOptions {
+    batching: BatchOptions,
+    keep_quantized: bool,
 }
 
 impl Engine {
     /// Starts the engine's thread. The receiver gets the changes of the stored prompt caches.
     pub fn start(options: EngineOptions) -> (Engine, mpsc::UnboundedReceiver<CacheEvent>) {
-        let (jobs, job_receiver) = std_mpsc::channel();
-        let (status_sender, status) = watch::channel(EngineStatus::default());
+        let (status, _) = watch::channel(EngineStatus::default());
         let (cache_events, cache_receiver) = mpsc::unbounded_channel();
-        let (closing, closing_receiver) = watch::channel(false);
-        let (ready, ready_receiver) = std_mpsc::channel();
-        let thread = std::thread::Builder::new()
-            .name("cairn-engine".to_owned())
-            .spawn(move || {
-                let batching = BatchOptions {
-                    completion_batch_size: options.completion_batch_size,
-                    prefill_batch_size: options.prefill_batch_size,
-                    prefer_prefill_when_pending: options.prefer_prefill_when_pending,
-                    ..BatchOptions::default()
-                };
-                let (worker, cache) = Worker::new(
-                    options.cache,
-                    options.keep_quantized,
-                    status_sender,
-                    closing_receiver,
-                    cache_events,
-                );
-                let _ = ready.send((cairn_lm::device::ComputeDevice::current().as_str(), cache));
-                thread::run(worker, Scheduler::new(batching), &job_receiver);
-            })
-            .expect("the system starts a thread");
-        let (device, cache) = ready_receiver.recv().unwrap_or(("cpu", None));
-        let shared =
-            Shared { jobs, status, closing, thread: Mutex::new(Some(thread)), device, cache };
+        let (closing, _) = watch::channel(false);
+        let stored = StoredCache::open(options.cache, cache_events, status.clone());
+        let batching = BatchOptions {
+            completion_batch_size: options.completion_batch_size,
+            prefill_batch_size: options.prefill_batch_size,
+            prefer_prefill_when_pending: options.prefer_prefill_when_pending,
+            ..BatchOptions::default()
+        };
+        let options = ThreadOptions { batching, keep_quantized: options.keep_quantized };
+        let (salvaged, cache) = (Arc::default(), stored.handle());
+        let (connection, device) = options.start_thread(stored, &status, &closing, &salvaged);
+        let shared = Shared {
+            connection: Mutex::new(connection),
+            options,
+            status,
+            closing,
+            device,
+            cache,
+            salvaged,
+        };
         (Engine { shared: Arc::new(shared) }, cache_receiver)
     }
 
-    /// Loads the model in `folder`, after dropping the one loaded before. Waits for the requests
-    /// before it.
+    /// Loads the model in `folder`, and makes it the one of requests that name none. Does nothing
+    /// more, except dropping its draft model, if its unchanged files are loaded under this name already. Starts the engine's thread
+    /// again if that has ended because of a bug. Dropping the future cancels the load.
     pub async fn load(&self, name: &str, folder: &Path) -> Result<ModelInfo, EngineError> {
+        self.shared.restart_if_ended();
         let (reply, answer) = oneshot::channel();
-        self.ask(Job::Load { name: name.to_owned(), folder: folder.to_owned(), reply }, answer)
-            .await
+        let reply = LoadReply::Model(reply);
+        let job = LoadJob { name: name.to_owned(), folder: folder.to_owned(), reply };
+        self.ask(Job::Load(job), answer).await
     }
 
-    /// Loads a smaller model of the same vocabulary as the draft model; it is dropped together with
-    /// the loaded one.
+    /// Loads a smaller model of the same vocabulary as the draft model of the current one; it is
+    /// dropped together with that.
     pub async fn load_draft(&self, name: &str, folder: &Path) -> Result<(), EngineError> {
         let (reply, answer) = oneshot::channel();
-        self.ask(Job::LoadDraft { name: name.to_owned(), folder: folder.to_owned(), reply }, answer)
-            .await
+        let reply = LoadReply::Draft(reply);
+        let job = LoadJob { name: name.to_owned(), folder: folder.to_owned(), reply };
+        self.ask(Job::Load(job), answer).await
     }
 
-    /// Drops the draft model, if there is one. Waits for the requests before it.
+    /// Drops the draft model, if there is one. Answers that it drafts for go on with it.
     pub async fn unload_draft(&self) -> Result<(), EngineError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Job::UnloadDraft { reply }, answer).await
@@ -147,7 +161,8 @@ impl Engine {
         }
     }
 
-    /// Drops the loaded model, if there is one.
+    /// Drops the loaded models, each when no answer and no other job uses it. Requests that come
+    /// meanwhile are served.
     pub async fn unload(&self) -> Result<(), EngineError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Job::Unload { reply }, answer).await
@@ -163,10 +178,13 @@ impl Engine {
             stop: stop_receiver,
             arrived: Instant::now(),
         });
-        // If the engine has shut down, the job and its sender are dropped, which the receiver
-        // reports.
-        let _ = self.shared.jobs.send(job);
-        Generation { events, stop, has_ended: false }
+        // If the thread has ended, the job and its sender are dropped, which the receiver reports.
+        let ended = {
+            let connection = self.shared.lock();
+            let _ = connection.jobs.send(job);
+            Arc::clone(&connection.ended)
+        };
+        Generation { events, stop, ended, has_ended: false }
     }
 
     /// The contents of a prompt-cache file, after checking by its header that the loaded model can
@@ -221,13 +239,13 @@ impl Engine {
 
     /// What the engine is doing, now and later.
     pub fn status(&self) -> watch::Receiver<EngineStatus> {
-        self.shared.status.clone()
+        self.shared.status.subscribe()
     }
 
     /// Changes the budgets of stored prompt caches on disk and in memory, and evicts at once what
     /// exceeds them.
     pub fn set_cache_budgets(&self, disk_bytes: u64, memory_bytes: u64) {
-        let _ = self.shared.jobs.send(Job::SetCacheBudgets { disk_bytes, memory_bytes });
+        let _ = self.shared.lock().jobs.send(Job::SetCacheBudgets { disk_bytes, memory_bytes });
     }
 
     /// The prompt cache; none where it is not stored on disk. Never waits for requests.
@@ -246,19 +264,12 @@ impl Engine {
         self.shared.device
     }
 
-    /// The prefill step size for programs that may stop an answer or close meanwhile: both wait for
-    /// the current step, which on a CPU must not take ten seconds.
-    pub fn interactive_prefill_step_size(&self) -> usize {
-        if self.device() == "cpu" { 256 } else { 2048 }
-    }
-
     /// Cancels running requests, writes queued chunks, drops everything on the thread and waits for
     /// it.
     pub async fn shutdown(&self) {
         self.shared.closing.send_replace(true);
-        let _ = self.shared.jobs.send(Job::Shutdown);
-        let thread =
-            self.shared.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let _ = self.shared.lock().jobs.send(Job::Shutdown);
+        let thread = self.shared.lock().thread.take();
         if let Some(thread) = thread {
             // Joining blocks, and this may run on an async executor.
             let (done, wait) = oneshot::channel();
@@ -275,20 +286,156 @@ impl Engine {
         job: Job,
         answer: oneshot::Receiver<Result<T, EngineError>>,
     ) -> Result<T, EngineError> {
-        self.shared.jobs.send(job).map_err(|_| EngineError::Closed)?;
-        answer.await.unwrap_or(Err(EngineError::Closed))
+        let ended = {
+            let connection = self.shared.lock();
+            let _ = connection.jobs.send(job);
+            Arc::clone(&connection.ended)
+        };
+        answer.await.unwrap_or_else(|_| Err(EngineError::ended(&ended)))
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Starts another thread after a bug has ended the last one. It begins with the stored prompt
+    /// caches as that left them.
+    fn restart_if_ended(&self) {
+        let mut connection = self.lock();
+        let salvaged = self.salvaged.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let Some(stored) = salvaged else { return };
+        if let Some(thread) = connection.thread.take() {
+            // It is dropping its arrays.
+            let _ = thread.join();
+        }
+        (*connection, _) =
+            self.options.start_thread(stored, &self.status, &self.closing, &self.salvaged);
+    }
+}
+
+impl ThreadOptions {
+    /// Starts a thread; also returns the device that it computes on.
+    fn start_thread(
+        &self,
+        stored: StoredCache,
+        status: &watch::Sender<EngineStatus>,
+        closing: &watch::Sender<bool>,
+        salvaged: &Arc<Mutex<Option<StoredCache>>>,
+    ) -> (Connection, &'static str) {
+        let (jobs, job_receiver) = std_mpsc::channel();
+        let (ready, device) = std_mpsc::channel();
+        let ended = Arc::new(OnceLock::new());
+        let parts = ThreadParts {
+            jobs: job_receiver,
+            stored,
+            batching: self.batching.clone(),
+            keep_quantized: self.keep_quantized,
+            status: status.clone(),
+            closing: closing.subscribe(),
+            salvaged: Arc::clone(salvaged),
+            ended: Arc::clone(&ended),
+        };
+        let thread = std::thread::Builder::new()
+            .name("cairn-engine".to_owned())
+            .spawn(move || {
+                let _ = ready.send(cairn_lm::device::ComputeDevice::current().as_str());
+                thread::serve(parts);
+            })
+            .expect("the system starts a thread");
+        (Connection { jobs, thread: Some(thread), ended }, device.recv().unwrap_or("cpu"))
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         self.closing.send_replace(true);
-        let _ = self.jobs.send(Job::Shutdown);
-        let thread = self.thread.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        if let Some(thread) = thread {
+        let connection = self.connection.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _ = connection.jobs.send(Job::Shutdown);
+        if let Some(thread) = connection.thread.take() {
             // MLX must be idle before the process exits: leaving work in flight aborts in its
             // allocator.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+    use crate::EngineState;
+    use crate::request::{GenerateEvent, PromptInput};
+    use crate::scripted_model::write_scripted;
+
+    const SCRIPT: &str = r#"{"script": [97], "max_position_embeddings": 1000000}"#;
+
+    /// The last event of a request.
+    async fn end(generation: &mut Generation) -> GenerateEvent {
+        let mut last = None;
+        while let Some(event) = generation.recv().await {
+            last = Some(event);
+        }
+        last.unwrap()
+    }
+
+    fn request(max_tokens: usize) -> GenerateRequest {
+        let owner = Some("chat".to_owned());
+        let prompt = PromptInput::Tokens(vec![7; 300]);
+        GenerateRequest { owner, max_tokens, ..GenerateRequest::new(prompt) }
+    }
+
+    #[tokio::test]
+    async fn the_next_load_starts_a_thread_that_a_bug_has_ended() {
+        let (model, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        write_scripted(model.path(), SCRIPT);
+        let cache = CacheOptions {
+            folder: folder.path().to_owned(),
+            disk_budget_bytes: 1 << 30,
+            memory_budget_bytes: 0,
+            chunks: Vec::new(),
+            refs: Vec::new(),
+            old_folders: Vec::new(),
+            cleanup_lock: None,
+        };
+        let options = EngineOptions { cache: Some(cache), ..EngineOptions::default() };
+        let (engine, _events) = Engine::start(options);
+        engine.load("scripted", model.path()).await.unwrap();
+        for _ in 0..3 {
+            assert!(matches!(
+                end(&mut engine.generate(request(3))).await,
+                GenerateEvent::Finished(_)
+            ));
+            engine.flush_cache().await;
+            let mut running = engine.generate(request(1_000_000));
+            while !matches!(running.recv().await, Some(GenerateEvent::Delta { .. })) {}
+
+            assert!(engine.shared.lock().jobs.send(Job::Panic).is_ok());
+            let stopped = "the engine stopped because of a bug (a test ends the thread): load a model to start it again";
+            for mut generation in [running, engine.generate(request(3))] {
+                let GenerateEvent::Failed(error) = end(&mut generation).await else { panic!() };
+                assert_eq!(error.to_string(), stopped);
+            }
+            let error = engine.tokenize("a").await.unwrap_err();
+            assert_eq!(error.to_string(), stopped);
+            let is_failed = |status: &EngineStatus| match &status.state {
+                EngineState::Failed { model, message } => {
+                    model == "scripted" && message == "a test ends the thread"
+                }
+                _ => false,
+            };
+            engine.status().wait_for(is_failed).await.unwrap();
+
+            engine.load("scripted", model.path()).await.unwrap();
+            let GenerateEvent::Finished(finished) = end(&mut engine.generate(request(3))).await
+            else {
+                panic!()
+            };
+            assert_eq!(finished.token_ids, [97; 3]);
+            // What was stored is found, although the conversation in memory is lost.
+            assert!(finished.stats.num_cached_tokens >= 256, "{:?}", finished.stats);
+        }
+        engine.shutdown().await;
     }
 }

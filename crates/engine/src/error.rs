@@ -1,6 +1,7 @@
 //! The errors of the engine's jobs. Each displays as one sentence for the user.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use cairn_chat::ChatError;
 use cairn_lm::LmError;
@@ -11,6 +12,12 @@ pub enum EngineError {
     /// No model is loaded.
     #[error("no model is loaded: choose one first")]
     NoModel,
+    /// The model that a request names is not loaded.
+    #[error("the model {model} is not loaded: load it first")]
+    NotLoaded {
+        /// Its name.
+        model: String,
+    },
     /// A model could not be loaded.
     #[error("cannot load {name}: {source}")]
     Load {
@@ -86,9 +93,31 @@ pub enum EngineError {
         /// The panic's message.
         message: String,
     },
+    /// The engine's thread has ended because of a bug. Loading a model starts it again.
+    #[error("the engine stopped because of a bug ({message}): load a model to start it again")]
+    Stopped {
+        /// The panic's message.
+        message: String,
+    },
+    /// The load of a model was cancelled.
+    #[error("loading {model} was cancelled")]
+    LoadCancelled {
+        /// The model.
+        model: String,
+    },
     /// The engine has been shut down.
     #[error("the engine has been shut down")]
     Closed,
+}
+
+impl EngineError {
+    /// Why nothing answers any more: the bug that has ended the thread, or else its shutdown.
+    pub(crate) fn ended(bug: &OnceLock<String>) -> Self {
+        match bug.get() {
+            Some(message) => EngineError::Stopped { message: message.clone() },
+            None => EngineError::Closed,
+        }
+    }
 }
 
 impl From<LmError> for EngineError {

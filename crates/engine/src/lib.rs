@@ -33,16 +33,24 @@
 //! # }
 //! ```
 
+mod batch_run;
+mod clock;
 mod engine;
 mod error;
+mod guard;
+mod model_pool;
 mod prompt;
 mod prompt_cache;
 mod prompt_file;
 mod records;
 mod request;
 mod scheduler;
+#[cfg(test)]
+mod scripted_model;
 mod sequence;
+mod slice_policy;
 mod status;
+mod task;
 mod thread;
 mod unbatched;
 mod verify_import;
@@ -65,4 +73,4 @@ pub use request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, ModelInfo,
     PromptInput, PromptPrefix, Score, TokenLogprob,
 };
-pub use status::{EngineState, EngineStatus};
+pub use status::{EngineState, EngineStatus, LoadedModelStatus};

@@ -1,7 +1,7 @@
 //! Prompt-cache files: the keys and values of a prompt, saved for requests that continue it.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use cairn_formats::cache_file::{CacheFileMetadata, ModelOrigin, ModelParts, PromptKind};
 use cairn_lm::cache::chunk_state::{CacheLayout, LayerLayout};
@@ -9,15 +9,16 @@ use cairn_lm::cache::{
     KvQuantization, LayerCache, PromptFile, PromptFileLayout, check_writable, make_prompt_cache,
     save_prompt_cache,
 };
-use cairn_lm::{GenerateOptions, LmError, LoadedModel, Sampler, check_length, generate_step};
+use cairn_lm::{GenerateOptions, LmError, LoadedModel, PromptReader, Sampler, check_length};
 
+use crate::EngineError;
+use crate::model_pool::Loaded;
 use crate::prompt::known_tokens;
 use crate::prompt_cache::{Exported, kv_format_of, quantized_like};
 use crate::records::{KvFormat, Namespace, Provenance};
 use crate::request::{KvCacheOptions, PromptInput};
-use crate::verify_import::{Verified, verify};
-use crate::worker::{Loaded, Worker};
-use crate::{EngineError, EngineState};
+use crate::verify_import::{Verification, Verified};
+use crate::worker::Worker;
 
 /// A prompt to prefill and save in a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -109,36 +110,80 @@ pub struct ExportRequest {
     pub created_at_ms: i64,
 }
 
-/// Prefills a prompt and writes the file; `on_progress(processed, total)` may break.
-pub(crate) fn write(
-    worker: &Worker,
-    request: &CachePromptRequest,
-    on_progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
-) -> Result<CachedPrompt, EngineError> {
-    check_writable(&request.file)?;
-    let loaded = worker.loaded.as_ref().ok_or(EngineError::NoModel)?;
-    let model = &loaded.model.model;
-    let tokens = known_tokens(&loaded.model, &request.prompt)?;
-    check_length(tokens.len(), model)?;
-    let mut caches = make_prompt_cache(model, request.kv_cache.effective_max_size())?;
-    let options = GenerateOptions {
-        max_tokens: 0,
-        prefill_step_size: request.prefill_step_size,
-        kv_quantization: request.kv_cache.quantization,
-        ..GenerateOptions::default()
-    };
-    let caches = generate_step(model, &tokens, &mut caches, Sampler::Greedy, options, on_progress)?
-        .into_caches()?;
-    let metadata = CacheFileMetadata {
-        model: request.model_name.clone(),
-        kind: PromptKind::Prompt,
-        token_ids: Some(tokens.clone()),
-        title: None,
-        made_by: None,
-        created_at_ms: None,
-        origin: Some(origin(&loaded.model)),
-    };
-    save(&request.file, &caches, &metadata, tokens.len(), request.layout)
+/// Prefills a prompt in slices, then writes the file.
+pub(crate) struct PromptFileWriter {
+    loaded: Rc<Loaded>,
+    request: CachePromptRequest,
+    tokens: Vec<u32>,
+    /// None once the whole prompt has been read.
+    reader: Option<PromptReader>,
+    written: Option<CachedPrompt>,
+}
+
+impl PromptFileWriter {
+    /// Reads nothing yet.
+    pub(crate) fn new(
+        loaded: &Rc<Loaded>,
+        request: CachePromptRequest,
+    ) -> Result<Self, EngineError> {
+        check_writable(&request.file)?;
+        let model = &loaded.model.model;
+        let tokens = known_tokens(&loaded.model, &request.prompt)?;
+        check_length(tokens.len(), model)?;
+        let caches = make_prompt_cache(model, request.kv_cache.effective_max_size())?;
+        let options = GenerateOptions {
+            max_tokens: 0,
+            prefill_step_size: request.prefill_step_size,
+            kv_quantization: request.kv_cache.quantization,
+            ..GenerateOptions::default()
+        };
+        let reader =
+            PromptReader::new(model, tokens.clone(), &[], caches, Sampler::Greedy, options)?;
+        let loaded = Rc::clone(loaded);
+        Ok(PromptFileWriter { loaded, request, tokens, reader: Some(reader), written: None })
+    }
+
+    /// Tokens read, and how many there are.
+    pub(crate) fn progress(&self) -> (usize, usize) {
+        let total = self.tokens.len();
+        (self.reader.as_ref().map_or(total, PromptReader::num_read), total)
+    }
+
+    /// The most tokens of a slice.
+    pub(crate) fn step_size(&self) -> usize {
+        self.request.prefill_step_size
+    }
+
+    /// The size of the file, once it is written.
+    pub(crate) fn written(&self) -> Option<CachedPrompt> {
+        self.written
+    }
+
+    /// Reads at most `max_tokens`; after the last ones, writes the file.
+    pub(crate) fn advance(&mut self, max_tokens: usize) -> Result<(), EngineError> {
+        let Some(reader) = &mut self.reader else { return Ok(()) };
+        reader.read(max_tokens)?;
+        if reader.num_left() == 0
+            && let Some(reader) = self.reader.take()
+        {
+            self.written = Some(self.write(&reader.start()?.into_caches()?)?);
+        }
+        Ok(())
+    }
+
+    fn write(&self, caches: &[LayerCache]) -> Result<CachedPrompt, EngineError> {
+        let num_tokens = self.tokens.len();
+        let metadata = CacheFileMetadata {
+            model: self.request.model_name.clone(),
+            kind: PromptKind::Prompt,
+            token_ids: Some(self.tokens.clone()),
+            title: None,
+            made_by: None,
+            created_at_ms: None,
+            origin: Some(origin(&self.loaded.model)),
+        };
+        save(&self.request.file, caches, &metadata, num_tokens, self.request.layout)
+    }
 }
 
 fn save(
@@ -212,128 +257,177 @@ fn origin(model: &LoadedModel) -> ModelOrigin {
     ModelOrigin { fingerprint: model.fingerprint.clone(), parts: Some(parts) }
 }
 
-/// Inspects a file for the loaded model, and imports it into the prompt cache if `import` is given.
-/// Without it no array is read. `is_cancelled` ends the verification.
-pub(crate) fn read(
-    worker: &mut Worker,
-    path: &Path,
-    import: Option<&Import>,
-    is_cancelled: &dyn Fn() -> bool,
-) -> Result<PromptFileInfo, EngineError> {
-    let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
-    let refuse = |what: String| EngineError::NotImportable { path: path.to_owned(), what };
-    let unusable = |source: LmError| match source {
+/// A file that fits the loaded model, checked by its header.
+struct InspectedFile {
+    path: PathBuf,
+    file: PromptFile,
+    info: PromptFileInfo,
+}
+
+/// Inspects a file for the loaded model. No array is read.
+pub(crate) fn inspect(worker: &Worker, path: &Path) -> Result<PromptFileInfo, EngineError> {
+    let loaded = worker.models.get(None)?;
+    Ok(InspectedFile::open(&loaded, path)?.info)
+}
+
+impl InspectedFile {
+    fn open(loaded: &Loaded, path: &Path) -> Result<Self, EngineError> {
+        let unusable = |source| unusable(path, source);
+        let file = PromptFile::open(path).map_err(unusable)?;
+        let metadata = check(path, &file, loaded, &unusable)?;
+        let kv_format = file
+            .layout()
+            .and_then(|layout| kv_format_in_file(&layout, loaded.model.model.make_cache()));
+        let kv_format = kv_format.ok_or_else(|| {
+            let what = "its layers are not stored as this model's are (a bounded or partly quantized cache): it can only be continued from the \
+                        file, as `cairn generate --prompt-cache-file` does";
+            refuse(path, what.to_owned())
+        })?;
+        let info = PromptFileInfo {
+            model: metadata.model,
+            namespace: Namespace::computed(&loaded.model.fingerprint, kv_format),
+            kind: metadata.kind,
+            num_tokens: file.num_tokens(),
+            num_bytes: file.num_bytes().map_err(unusable)?,
+            title: metadata.title,
+            made_by: metadata.made_by,
+            created_at_ms: metadata.created_at_ms,
+            is_model_proven: metadata.origin.is_some(),
+            can_check: metadata.token_ids.is_some(),
+            token_ids: metadata.token_ids,
+        };
+        Ok(InspectedFile { path: path.to_owned(), file, info })
+    }
+
+    /// Reads the arrays without verifying them, and writes their namespace to the description.
+    fn read_unverified(&mut self, loaded: &Loaded) -> Result<Vec<LayerCache>, EngineError> {
+        let (caches, hash) = self
+            .file
+            .read_and_hash_for(&loaded.model.model)
+            .map_err(|source| unusable(&self.path, source))?;
+        let provenance = match self.info.token_ids {
+            Some(_) => Provenance::Import(hash),
+            None => Provenance::OpaqueImport(hash),
+        };
+        self.info.namespace = self.info.namespace.clone().following(&provenance);
+        Ok(caches)
+    }
+}
+
+fn refuse(path: &Path, what: String) -> EngineError {
+    EngineError::NotImportable { path: path.to_owned(), what }
+}
+
+fn unusable(path: &Path, source: LmError) -> EngineError {
+    match source {
         // These errors name the file themselves.
         LmError::PromptFile { .. } | LmError::Weights(_) => EngineError::Refused(source),
-        source => refuse(source.to_string()),
-    };
-    let file = PromptFile::open(path).map_err(unusable)?;
-    let metadata = check(path, &file, &loaded, &unusable)?;
-    let kv_format = file
-        .layout()
-        .and_then(|layout| kv_format_in_file(&layout, loaded.model.model.make_cache()));
-    let kv_format = kv_format.ok_or_else(|| {
-        let what = "its layers are not stored as this model's are (a bounded or partly quantized cache): it can only be continued from the \
-                    file, as `cairn generate --prompt-cache-file` does";
-        refuse(what.to_owned())
-    })?;
-    let mut info = PromptFileInfo {
-        model: metadata.model,
-        namespace: Namespace::computed(&loaded.model.fingerprint, kv_format),
-        kind: metadata.kind,
-        num_tokens: file.num_tokens(),
-        num_bytes: file.num_bytes().map_err(unusable)?,
-        title: metadata.title,
-        made_by: metadata.made_by,
-        created_at_ms: metadata.created_at_ms,
-        is_model_proven: metadata.origin.is_some(),
-        can_check: metadata.token_ids.is_some(),
-        token_ids: metadata.token_ids,
-    };
-    if let Some(import) = import {
-        put(worker, &loaded, &file, import, &mut info, is_cancelled).map_err(|failure| {
-            match failure {
-                ImportFailure::Unusable(source) => unusable(source),
-                ImportFailure::Refused(what) => refuse(what),
-                ImportFailure::Cancelled => LmError::Cancelled.into(),
-            }
-        })?;
+        source => refuse(path, source.to_string()),
     }
-    Ok(info)
 }
 
-/// The reason why a file was not imported.
-enum ImportFailure {
-    Unusable(LmError),
-    Refused(String),
-    Cancelled,
+/// An import of a file into the prompt cache. It is verified in slices if the request asks for it.
+pub(crate) struct PendingImport {
+    loaded: Rc<Loaded>,
+    inspected: InspectedFile,
+    import: Import,
+    /// The file's caches and their verification; none once they are imported.
+    verifying: Option<(Vec<LayerCache>, Verification)>,
+    is_done: bool,
 }
 
-/// Imports what `file` contains into the prompt cache, and writes its namespace to `info`.
-fn put(
-    worker: &mut Worker,
-    loaded: &Loaded,
-    file: &PromptFile,
-    import: &Import,
-    info: &mut PromptFileInfo,
-    is_cancelled: &dyn Fn() -> bool,
-) -> Result<(), ImportFailure> {
-    let caches = match (&info.token_ids, import.check) {
-        (Some(tokens), true) => {
-            verified(worker, loaded, file, tokens, info.namespace.kv_format, is_cancelled)?
-        }
-        (None, true) => {
-            let what = "it does not name its tokens, so it cannot be computed again: import it without verifying";
-            return Err(ImportFailure::Refused(what.to_owned()));
-        }
-        (token_ids, false) => {
-            let read = file.read_and_hash_for(&loaded.model.model);
-            let (caches, hash) = read.map_err(ImportFailure::Unusable)?;
-            let provenance = match token_ids {
-                Some(_) => Provenance::Import(hash),
-                None => Provenance::OpaqueImport(hash),
-            };
-            info.namespace = info.namespace.clone().following(&provenance);
-            caches
-        }
-    };
-    let tokens = info.token_ids.clone().unwrap_or_else(|| vec![0; info.num_tokens]);
-    worker
-        .cache
-        .import(&info.namespace, &loaded.name, tokens, &caches, &import.owner)
-        .map_err(ImportFailure::Refused)
-}
+impl PendingImport {
+    /// Checks the file's header, and reads its arrays if they are to be verified.
+    pub(crate) fn new(worker: &Worker, path: PathBuf, import: Import) -> Result<Self, EngineError> {
+        let loaded = worker.models.get(None)?;
+        let inspected = InspectedFile::open(&loaded, &path)?;
+        let verifying = match (&inspected.info.token_ids, import.check) {
+            (Some(tokens), true) => {
+                let model = &loaded.model.model;
+                let found =
+                    inspected.file.read_for(model).map_err(|source| unusable(&path, source))?;
+                Some((found, Verification::new(model, tokens.clone())))
+            }
+            (None, true) => {
+                let what = "it does not name its tokens, so it cannot be computed again: import it without verifying";
+                return Err(refuse(&path, what.to_owned()));
+            }
+            (_, false) => None,
+        };
+        Ok(PendingImport { loaded, inspected, import, verifying, is_done: false })
+    }
 
-/// The caches to import from a file, after computing those of its tokens again and comparing them.
-fn verified(
-    worker: &mut Worker,
-    loaded: &Loaded,
-    file: &PromptFile,
-    tokens: &[u32],
-    kv_format: KvFormat,
-    is_cancelled: &dyn Fn() -> bool,
-) -> Result<Vec<LayerCache>, ImportFailure> {
-    let model = &loaded.model.model;
-    let found = file.read_for(model).map_err(ImportFailure::Unusable)?;
-    let on_progress = |processed_tokens, total_tokens| {
-        worker.publish_progress(|| EngineState::Prefilling {
-            model: loaded.name.clone(),
-            processed_tokens,
-            total_tokens,
-        });
-        if is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    match verify(model, tokens, &found, on_progress) {
-        // Store the caches computed here, because other conversations share them.
-        Ok(Verified::Equal(computed)) if kv_format == KvFormat::Plain => Ok(computed),
-        // Quantized keys and values depend on when quantizing began, which no file says, so they
-        // cannot be computed again exactly. The file's were compared at every token.
-        Ok(Verified::Equal(_)) => Ok(found),
-        Ok(Verified::Differs(difference)) => Err(ImportFailure::Refused(difference)),
-        Err(LmError::Cancelled) => Err(ImportFailure::Cancelled),
-        Err(error) => Err(ImportFailure::Refused(format!(
-            "it could not be computed again ({error}): import it without verifying"
-        ))),
+    /// Tokens verified, and how many there are.
+    pub(crate) fn progress(&self) -> (usize, usize) {
+        let total = self.inspected.info.num_tokens;
+        let verified = self.verifying.as_ref().map(|(_, verification)| verification.num_read());
+        (if self.is_done { total } else { verified.unwrap_or(0) }, total)
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// The description of the file, with the namespace that it was imported into.
+    pub(crate) fn into_info(self) -> PromptFileInfo {
+        self.inspected.info
+    }
+
+    /// Verifies at most `max_tokens`; after the last ones, adds everything to the prompt cache.
+    pub(crate) fn advance(
+        &mut self,
+        worker: &mut Worker,
+        max_tokens: usize,
+    ) -> Result<(), EngineError> {
+        let total = self.inspected.info.num_tokens;
+        if let Some((_, verification)) = &mut self.verifying
+            && verification.num_read() < total
+        {
+            let computed = verification.advance(max_tokens);
+            return computed.map_err(|error| self.not_computed(&error));
+        }
+        let caches = match self.verifying.take() {
+            Some((found, verification)) => self.verified(found, verification)?,
+            None => self.inspected.read_unverified(&self.loaded)?,
+        };
+        self.put(worker, &caches)?;
+        self.is_done = true;
+        Ok(())
+    }
+
+    /// The caches to store of a file whose tokens have all been computed again.
+    fn verified(
+        &self,
+        found: Vec<LayerCache>,
+        verification: Verification,
+    ) -> Result<Vec<LayerCache>, EngineError> {
+        let verified = verification.compare(&found).map_err(|error| self.not_computed(&error))?;
+        match verified {
+            // Store the caches computed here, because other conversations share them.
+            Verified::Equal(computed)
+                if self.inspected.info.namespace.kv_format == KvFormat::Plain =>
+            {
+                Ok(computed)
+            }
+            // Quantized keys and values depend on when quantizing began, which no file says, so
+            // they cannot be computed again exactly. The file's were compared at every token.
+            Verified::Equal(_) => Ok(found),
+            Verified::Differs(difference) => Err(refuse(&self.inspected.path, difference)),
+        }
+    }
+
+    fn not_computed(&self, error: &LmError) -> EngineError {
+        let what = format!("it could not be computed again ({error}): import it without verifying");
+        refuse(&self.inspected.path, what)
+    }
+
+    fn put(&self, worker: &mut Worker, caches: &[LayerCache]) -> Result<(), EngineError> {
+        let info = &self.inspected.info;
+        let tokens = info.token_ids.clone().unwrap_or_else(|| vec![0; info.num_tokens]);
+        worker
+            .cache
+            .import(&info.namespace, &self.loaded.name, tokens, caches, &self.import.owner)
+            .map_err(|what| refuse(&self.inspected.path, what))
     }
 }
 
@@ -356,7 +450,7 @@ pub(crate) fn export(
     request: &ExportRequest,
 ) -> Result<CachedPrompt, EngineError> {
     check_writable(&request.file)?;
-    let loaded = worker.loaded.clone();
+    let loaded = worker.models.get(None).ok();
     let exported =
         worker.cache.export(&request.owner, loaded.as_ref().map(|loaded| &*loaded.model));
     let Exported { cache_ref, tokens, caches } =

@@ -1,6 +1,7 @@
 //! Requests to the engine and their results: plain data, which could be sent through a pipe.
 
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use cairn_chat::{GenerationStats, Message, SamplingParams};
 use cairn_formats::cache_file::PromptKind;
@@ -99,6 +100,8 @@ impl KvCacheOptions {
 /// A request for an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateRequest {
+    /// The name of a loaded model; with none the one that was loaded last.
+    pub model: Option<String>,
     /// What to continue.
     pub prompt: PromptInput,
     /// More variables for the chat template, such as `enable_thinking`.
@@ -107,8 +110,8 @@ pub struct GenerateRequest {
     pub sampling: SamplingParams,
     /// The most tokens to sample; the answer also ends at the end of the model's context.
     pub max_tokens: usize,
-    /// Prompt tokens in one prefill step; cancellation takes effect between two steps. Requests in
-    /// one batch use the step size of the first.
+    /// The most prompt tokens in one prefill step. The engine takes fewer where its device or other
+    /// answers ask for it; requests in one batch use the smallest of theirs.
     pub prefill_step_size: usize,
     /// Whether to reuse the caches of earlier requests, and to save those of this one.
     pub use_prompt_cache: bool,
@@ -155,6 +158,7 @@ impl GenerateRequest {
     /// the prompt cache.
     pub fn new(prompt: PromptInput) -> Self {
         GenerateRequest {
+            model: None,
             prompt,
             template_variables: Map::new(),
             sampling: SamplingParams::default(),
@@ -234,6 +238,8 @@ pub struct FinishedGeneration {
 pub struct Generation {
     pub(crate) events: mpsc::UnboundedReceiver<GenerateEvent>,
     pub(crate) stop: watch::Sender<bool>,
+    /// The message of the bug that has ended the engine's thread.
+    pub(crate) ended: Arc<OnceLock<String>>,
     /// Whether `Finished` or `Failed` has been received.
     pub(crate) has_ended: bool,
 }
@@ -251,10 +257,12 @@ impl Generation {
         self.pass(event)
     }
 
-    /// An engine that shuts down drops the requests that still wait; this reports them as failed.
+    /// An engine that shuts down drops the requests that still wait, and a bug that ends its thread
+    /// drops all; this reports them as failed.
     fn pass(&mut self, event: Option<GenerateEvent>) -> Option<GenerateEvent> {
-        let event = event
-            .or_else(|| (!self.has_ended).then_some(GenerateEvent::Failed(EngineError::Closed)));
+        let event = event.or_else(|| {
+            (!self.has_ended).then(|| GenerateEvent::Failed(EngineError::ended(&self.ended)))
+        });
         self.has_ended |=
             matches!(event, Some(GenerateEvent::Finished(_) | GenerateEvent::Failed(_)));
         event

@@ -1,289 +1,366 @@
-//! Schedules the running requests. Each is a row of one batch, which rows join and leave between
-//! steps. A request that cannot share a batch runs from start to end while there is no batch.
+//! Decides what the device computes next. Everything that needs it is a run: a batch of sequences,
+//! an unbatched sequence, or a task. One call of [`Scheduler::turn`] gives one slice to one of
+//! them.
 
-use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::HashMap;
+use std::rc::Rc;
 
 use cairn_chat::FinishReason;
-use cairn_lm::batch::{
-    BatchGenerator, BatchOptions, BatchRequest, BatchStep, BatchToken, RequestId,
-};
+use cairn_lm::batch::BatchOptions;
 use cairn_lm::cache::LayerCache;
-use cairn_lm::{Sampling, ffi, memory};
+use cairn_lm::device::ComputeDevice;
+use cairn_lm::memory;
 
+use crate::batch_run::{BatchRun, FailedSlice};
+use crate::clock::{EngineClock, Work};
+use crate::guard::guarded;
+use crate::model_pool::Loaded;
 use crate::request::GenerateEvent;
 use crate::sequence::{GenerateJob, Sequence};
-use crate::unbatched;
+use crate::slice_policy::{QueueCounts, Slice, SliceCosts, SlicePolicy};
+use crate::task::Task;
+use crate::unbatched::{RunStep, UnbatchedRun};
 use crate::worker::Worker;
 use crate::{EngineError, EngineState};
 
-/// The running sequences and the batch that computes them. Owned by the engine's thread.
+/// The runs. Owned by the engine's thread.
+///
+/// - A run leaves when it has ended, so no run means that nothing is to be computed.
+/// - Runs that want the same kind of slice take turns.
 pub(crate) struct Scheduler {
     options: BatchOptions,
-    /// Created for the first sequence and dropped after the last: an idle engine holds only its
-    /// model.
-    batch: Option<BatchGenerator>,
-    rows: BTreeMap<RequestId, Sequence>,
-    /// The sequences of a step that failed as a whole. They are retried one at a time, so that only
-    /// the one at fault fails.
-    retry_queue: VecDeque<Sequence>,
+    policy: SlicePolicy,
+    /// The measured speeds, by the model's name.
+    costs: HashMap<String, SliceCosts>,
+    clock: Rc<dyn EngineClock>,
+    runs: Vec<Run>,
+    num_slices: u64,
+}
+
+/// Work, and the numbers of its last slices.
+struct Run {
+    work: RunWork,
+    last_decode: u64,
+    last_prefill: u64,
+}
+
+enum RunWork {
+    Batch(Box<BatchRun>),
+    Unbatched(Box<UnbatchedRun>),
+    Task(Task),
+}
+
+/// The prompt tokens that are read at once while nobody decodes: on a CPU about a second, which is
+/// how long a cancellation waits.
+fn full_step_tokens() -> usize {
+    match ComputeDevice::current() {
+        ComputeDevice::Cpu => 256,
+        ComputeDevice::Gpu => 2048,
+    }
 }
 
 impl Scheduler {
-    pub(crate) fn new(options: BatchOptions) -> Self {
-        Scheduler { options, batch: None, rows: BTreeMap::new(), retry_queue: VecDeque::new() }
+    pub(crate) fn new(options: BatchOptions, clock: Rc<dyn EngineClock>) -> Self {
+        let options = BatchOptions { prefill_step_size: full_step_tokens(), ..options };
+        Scheduler {
+            policy: SlicePolicy::new(options.prefer_prefill_when_pending),
+            options,
+            costs: HashMap::new(),
+            clock,
+            runs: Vec::new(),
+            num_slices: 0,
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.retry_queue.is_empty()
+        self.runs.is_empty()
     }
 
-    /// Whether another sequence may join the running ones.
-    pub(crate) fn has_room(&self) -> bool {
-        self.retry_queue.is_empty() && self.rows.len() < self.options.completion_batch_size
+    /// Whether another sequence of this model may begin.
+    pub(crate) fn has_room(&self, model: &Rc<Loaded>) -> bool {
+        let of_model = self.sequences().filter(|sequence| Rc::ptr_eq(&sequence.loaded, model));
+        of_model.count() < self.options.completion_batch_size
     }
 
     /// Starts a request. If the request is invalid, its events report the failure.
     pub(crate) fn begin(&mut self, worker: &mut Worker, job: GenerateJob) {
         // MLX has one peak counter for the whole process; each sequence records the peak of its own
         // time.
-        for sequence in self.rows.values_mut().chain(&mut self.retry_queue) {
-            sequence.note_peak_memory();
-        }
+        self.sequences_mut().for_each(Sequence::note_peak_memory);
         memory::reset_peak();
         let events = job.events.clone();
         let begun = guarded(worker, "starting an answer", |worker| {
             let (mut sequence, caches) = Sequence::begin(worker, job)?;
-            // An imported file may be quantized although the request does not ask for it.
-            let is_quantized = caches.iter().any(|cache| matches!(cache, LayerCache::Quantized(_)));
-            if sequence.max_tokens > 0 && (is_quantized || sequence.job.request.is_unbatched()) {
-                return unbatched::run(worker, sequence, caches);
-            }
-            sequence.prefilled(0);
             if sequence.max_tokens == 0 {
+                sequence.prefilled(0);
                 sequence.finish(worker, FinishReason::Length, caches);
                 return Ok(());
             }
-            let (cached, remaining) = sequence.cached_and_uncached();
-            self.insert(sequence, cached, remaining, caches)
+            // An imported file may be quantized although the request does not ask for it.
+            let is_quantized = caches.iter().any(|cache| matches!(cache, LayerCache::Quantized(_)));
+            if is_quantized || sequence.job.request.is_unbatched() {
+                let run = UnbatchedRun::new(worker, sequence, caches)?;
+                self.add(RunWork::Unbatched(Box::new(run)));
+                return Ok(());
+            }
+            sequence.prefilled(0);
+            self.join(sequence, caches)
         });
         if let Err(error) = begun {
             let _ = events.send(GenerateEvent::Failed(error));
         }
-        self.free_if_idle(worker);
+        self.remove_ended(worker);
     }
 
-    /// Runs one step for all sequences: a token for each that is decoding, and a chunk of the
-    /// prompts that are being prefilled.
-    pub(crate) fn step(&mut self, worker: &mut Worker) {
+    /// Adds a task.
+    pub(crate) fn begin_task(&mut self, task: Task) {
+        self.add(RunWork::Task(task));
+    }
+
+    /// Ends what was cancelled, then gives one slice to one run.
+    pub(crate) fn turn(&mut self, worker: &mut Worker) {
         if self.is_empty() {
             return;
         }
         self.remove_stopped(worker, GenerateJob::is_stopped);
-        if self.rows.is_empty() {
-            self.retry_next(worker);
+        let reader = self.next_reader();
+        let costs = reader.and_then(|index| self.costs.get(self.runs[index].model())).copied();
+        match self.policy.next(&self.counts(reader), &costs.unwrap_or_default()) {
+            Slice::Decode => self.decode_slice(worker),
+            Slice::Prefill { max_tokens } => self.prefill_slice(worker, reader, max_tokens),
+            Slice::Idle => {}
         }
-        if !self.rows.is_empty() {
-            self.step_batch(worker);
-        }
-        self.free_if_idle(worker);
+        self.publish(worker);
+        self.remove_ended(worker);
     }
 
-    fn step_batch(&mut self, worker: &mut Worker) {
-        let Some(batch) = self.batch.as_mut().filter(|batch| batch.has_work()) else {
-            // Removing a row has failed and taken the other rows with it.
-            return self.isolate(worker, None);
-        };
-        match guarded(worker, "answering", |_| Ok(batch.next()?)) {
-            Ok(step) => self.process(worker, step),
-            Err(error) => self.isolate(worker, Some(error)),
-        }
-    }
-
-    /// Cancels every sequence.
+    /// Cancels everything.
     pub(crate) fn cancel_all(&mut self, worker: &mut Worker) {
         self.remove_stopped(worker, |_| true);
+        self.runs.clear();
     }
 
-    /// Queues `prompt`, which continues `caches`; `cached_tokens` are the tokens in these, where
-    /// they are known.
-    fn insert(
-        &mut self,
-        sequence: Sequence,
-        cached_tokens: Vec<u32>,
-        prompt: Vec<u32>,
-        caches: Vec<LayerCache>,
-    ) -> Result<(), EngineError> {
-        let loaded = &sequence.loaded.model;
-        let request = &sequence.job.request;
-        let batch = self.batch.get_or_insert_with(|| {
-            let options = BatchOptions {
-                prefill_step_size: request.prefill_step_size,
-                ..self.options.clone()
-            };
-            BatchGenerator::new(loaded.model.clone(), options)
+    /// Puts a sequence into its model's batch.
+    fn join(&mut self, sequence: Sequence, caches: Vec<LayerCache>) -> Result<(), EngineError> {
+        let (cached, uncached) = sequence.cached_and_uncached();
+        let batch = self.runs.iter_mut().find_map(|run| match &mut run.work {
+            RunWork::Batch(batch)
+                if batch.is_shared && Rc::ptr_eq(&batch.loaded, &sequence.loaded) =>
+            {
+                Some(batch)
+            }
+            _ => None,
         });
-        let Sampling { mut sampler, processors } = Sampling::new(&request.sampling, loaded)?;
-        // A sequence that is retried continues its stream of random numbers.
-        sampler.skip(sequence.sampled.len());
-        let id = batch.insert(BatchRequest {
-            sampler,
-            processors,
-            num_top_logprobs: request.num_top_logprobs,
-            stop: sequence.eos_token_ids()?.into_iter().map(|id| vec![id]).collect(),
-            caches: Some(caches),
-            return_caches: request.uses_prompt_cache(),
-            boundaries: if sequence.sampled.is_empty() {
-                sequence.uncached_checkpoints_at()
-            } else {
-                Vec::new()
-            },
-            cached_tokens,
-            ..BatchRequest::new(prompt, sequence.max_tokens - sequence.sampled.len())
-        })?;
-        self.rows.insert(id, sequence);
+        if let Some(batch) = batch {
+            return batch.insert(sequence, cached, uncached, caches);
+        }
+        let mut batch = BatchRun::new(Rc::clone(&sequence.loaded), self.options.clone(), true);
+        batch.insert(sequence, cached, uncached, caches)?;
+        self.add(RunWork::Batch(Box::new(batch)));
         Ok(())
     }
 
-    fn process(&mut self, worker: &mut Worker, step: BatchStep) {
-        for progress in step.prompts {
-            let Some(sequence) = self.rows.get_mut(&progress.id) else { continue };
-            sequence.prefilled(progress.processed);
-            if progress.end_of_segment
-                && sequence.is_checkpoint(progress.processed)
-                && let Some(Ok(Some(row))) =
-                    self.batch.as_ref().map(|batch| batch.extract_cache(progress.id))
-            {
-                sequence.add_checkpoint(row.caches);
-            }
-        }
-        for (id, error) in step.failed {
-            if let Some(sequence) = self.rows.remove(&id) {
-                sequence.job.fail(error.into());
-            }
-        }
-        for token in step.tokens {
-            self.process_token(worker, token);
-        }
-        self.publish(worker);
+    fn add(&mut self, work: RunWork) {
+        // It is served after the runs that wait already.
+        let now = self.num_slices;
+        self.runs.push(Run { work, last_decode: now, last_prefill: now });
     }
 
-    fn process_token(&mut self, worker: &mut Worker, token: BatchToken) {
-        let Some(sequence) = self.rows.get_mut(&token.id) else { return };
-        // The batch stops only at end-of-sequence tokens.
-        let is_eos =
-            token.finish.as_ref().is_some_and(|finish| finish.reason == FinishReason::Stop);
-        let is_stopped = match is_eos {
-            true => {
-                sequence.end_of_sequence(token.token);
-                Ok(true)
-            }
-            false => {
-                let logprobs = token.logprobs.map(|logprobs| (logprobs.own, logprobs.top));
-                sequence.token(token.token, logprobs)
-            }
+    fn counts(&self, reader: Option<usize>) -> QueueCounts {
+        QueueCounts {
+            num_decoding: self.runs.iter().filter(|run| run.is_decoding()).count(),
+            num_reading: self.runs.iter().filter(|run| run.is_reading()).count(),
+            num_unread_tokens: self.runs.iter().map(Run::num_unread_tokens).sum(),
+            full_step_tokens: reader.map_or(1, |index| {
+                let asked = self.runs[index].prefill_step_size();
+                asked.map_or(self.options.prefill_step_size, |asked| {
+                    asked.min(self.options.prefill_step_size)
+                })
+            }),
+        }
+    }
+
+    /// The run that reads next: the one that has waited longest.
+    fn next_reader(&self) -> Option<usize> {
+        let readers = self.runs.iter().enumerate().filter(|(_, run)| run.is_reading());
+        readers.min_by_key(|(_, run)| run.last_prefill).map(|(index, _)| index)
+    }
+
+    fn decode_slice(&mut self, worker: &mut Worker) {
+        let decoders = self.runs.iter().enumerate().filter(|(_, run)| run.is_decoding());
+        let Some((index, _)) = decoders.min_by_key(|(_, run)| run.last_decode) else { return };
+        self.num_slices += 1;
+        self.runs[index].last_decode = self.num_slices;
+        let start = self.clock.now();
+        let run = &mut self.runs[index];
+        let model = run.model().to_owned();
+        let outcome = match &mut run.work {
+            RunWork::Batch(batch) => batch.decode(worker).map_err(Failure::Batch),
+            RunWork::Unbatched(run) => step(run.decode()).map(|()| 1),
+            RunWork::Task(_) => Ok(0),
         };
-        match (is_stopped, token.finish) {
-            (Err(error), _) => {
-                self.remove_row(token.id);
-                if let Some(sequence) = self.rows.remove(&token.id) {
-                    sequence.job.fail(error);
+        let num_rows = *outcome.as_ref().unwrap_or(&1);
+        self.clock.worked(Work::Decode { num_rows });
+        let took = self.clock.now() - start;
+        self.policy.decoded(took);
+        self.costs.entry(model).or_default().decoded(took);
+        self.settle(worker, index, outcome.map(drop));
+    }
+
+    fn prefill_slice(&mut self, worker: &mut Worker, reader: Option<usize>, max_tokens: usize) {
+        let Some(index) = reader else { return };
+        let beside_decoding = self.runs.iter().any(Run::is_decoding);
+        self.num_slices += 1;
+        self.runs[index].last_prefill = self.num_slices;
+        let start = self.clock.now();
+        let run = &mut self.runs[index];
+        let model = run.model().to_owned();
+        let outcome = match &mut run.work {
+            RunWork::Batch(batch) => batch.prefill(worker, max_tokens).map_err(Failure::Batch),
+            RunWork::Unbatched(run) => {
+                let num_before = run.num_unread_tokens();
+                step(run.prefill(max_tokens))
+                    .map(|()| num_before.saturating_sub(run.num_unread_tokens()))
+            }
+            RunWork::Task(task) => task.advance(worker, max_tokens).map_err(Failure::Run),
+        };
+        let num_tokens = *outcome.as_ref().unwrap_or(&0);
+        self.clock.worked(Work::Prefill { num_tokens });
+        let took = self.clock.now() - start;
+        self.policy.prefilled(took, beside_decoding);
+        self.costs.entry(model).or_default().prefilled(num_tokens, took);
+        self.settle(worker, index, outcome.map(drop));
+    }
+
+    /// Removes the run at `index` if its slice has ended it, and reports how.
+    fn settle(&mut self, worker: &mut Worker, index: usize, outcome: Result<(), Failure>) {
+        match (outcome, &mut self.runs[index].work) {
+            (Ok(()), RunWork::Batch(batch)) => {
+                let lost = batch.take_lost();
+                lost.into_iter().for_each(|sequence| self.isolate(sequence));
+            }
+            (Ok(()), RunWork::Task(task)) if task.is_done() => self.end_task(worker, index, Ok(())),
+            (Ok(()), _) => {}
+            (Err(Failure::Batch(failed)), _) => {
+                self.runs.remove(index);
+                self.retry(worker, *failed);
+            }
+            (Err(Failure::Ends(reason)), _) => {
+                if let RunWork::Unbatched(run) = self.runs.remove(index).work {
+                    run.finish(worker, reason);
                 }
             }
-            (Ok(is_stopped), Some(finish)) => {
-                let reason = if is_stopped { FinishReason::Stop } else { finish.reason };
-                if let Some(sequence) = self.rows.remove(&token.id) {
-                    sequence.finish(worker, reason, finish.caches);
+            (Err(Failure::Run(error)), RunWork::Task(_)) => {
+                self.end_task(worker, index, Err(error));
+            }
+            (Err(Failure::Run(error)), _) => {
+                if let RunWork::Unbatched(run) = self.runs.remove(index).work {
+                    run.fail(error);
                 }
             }
-            (Ok(true), None) => self.end(worker, token.id, FinishReason::Stop),
-            (Ok(false), None) => {}
         }
     }
 
-    /// Ends the sequences that were cancelled, and saves their caches.
-    fn remove_stopped(&mut self, worker: &mut Worker, is_stopped: impl Fn(&GenerateJob) -> bool) {
-        let stopped: Vec<RequestId> = self
-            .rows
-            .iter()
-            .filter(|(_, sequence)| is_stopped(&sequence.job))
-            .map(|(&id, _)| id)
-            .collect();
-        for id in stopped {
-            self.end(worker, id, FinishReason::Cancelled);
-        }
-        let (stopped, others): (VecDeque<_>, _) =
-            self.retry_queue.drain(..).partition(|sequence| is_stopped(&sequence.job));
-        self.retry_queue = others;
-        for sequence in stopped {
-            sequence.finish(worker, FinishReason::Cancelled, Vec::new());
+    /// Answers a task. What it used is freed and the idle state published before, so that whoever
+    /// gets the answer sees both.
+    fn end_task(&mut self, worker: &mut Worker, index: usize, result: Result<(), EngineError>) {
+        if let RunWork::Task(task) = self.runs.remove(index).work {
+            let send = task.answer(result);
+            self.remove_ended(worker);
+            send();
         }
     }
 
-    /// Ends a sequence whose row is still in the batch.
-    fn end(&mut self, worker: &mut Worker, id: RequestId, reason: FinishReason) {
-        let caches = self.remove_row(id);
-        if let Some(sequence) = self.rows.remove(&id) {
-            sequence.finish(worker, reason, caches);
-        }
-    }
-
-    /// Removes a row from the batch and returns its caches.
-    fn remove_row(&mut self, id: RequestId) -> Vec<LayerCache> {
-        let removed = self.batch.as_mut().map(|batch| batch.remove(id));
-        match removed {
-            Some(Ok(Some(row))) => row.caches,
-            Some(Err(error)) => {
-                tracing::warn!(%error, "the caches of a stopped answer are lost");
-                Vec::new()
-            }
-            Some(Ok(None)) | None => Vec::new(),
-        }
-    }
-
-    /// Handles a step that failed as a whole: a lone sequence is at fault; several are retried one
-    /// by one, from their tokens.
-    fn isolate(&mut self, worker: &mut Worker, error: Option<EngineError>) {
-        self.batch = None;
+    /// Handles a slice of a batch that failed as a whole: a lone sequence is at fault; several are
+    /// computed again from their tokens, each by itself, so that only the one at fault fails.
+    fn retry(&mut self, worker: &mut Worker, failed: FailedSlice) {
+        let FailedSlice { error, mut sequences } = failed;
         worker.forget_conversations();
-        let _ = ffi::synchronize();
-        let mut sequences: VecDeque<Sequence> =
-            std::mem::take(&mut self.rows).into_values().collect();
-        match error {
-            Some(error) if sequences.len() == 1 => {
-                if let Some(sequence) = sequences.pop_front() {
-                    sequence.job.fail(error);
-                }
-            }
-            _ => self.retry_queue.append(&mut sequences),
+        if sequences.len() == 1
+            && let Some(sequence) = sequences.pop()
+        {
+            sequence.job.fail(error);
+        }
+        sequences.into_iter().for_each(|sequence| self.isolate(sequence));
+    }
+
+    /// Computes a sequence again in a batch of its own, which takes turns with the others.
+    fn isolate(&mut self, sequence: Sequence) {
+        let events = sequence.job.events.clone();
+        let Some(prompt) = sequence.all_tokens() else {
+            // The tokens in its file are unknown and were lost with the caches.
+            return sequence.job.fail(EngineError::Interrupted);
+        };
+        let mut batch = BatchRun::new(Rc::clone(&sequence.loaded), self.options.clone(), false);
+        let inserted = crate::guard::caught("answering", || {
+            let caches = sequence.new_caches()?;
+            batch.insert(sequence, Vec::new(), prompt, caches)
+        });
+        match inserted {
+            Ok(()) => self.add(RunWork::Batch(Box::new(batch))),
+            Err(error) => drop(events.send(GenerateEvent::Failed(error))),
         }
     }
 
-    /// Makes the first sequence of the retry queue that can continue the only row.
-    fn retry_next(&mut self, worker: &mut Worker) {
-        while let Some(sequence) = self.retry_queue.pop_front() {
-            let events = sequence.job.events.clone();
-            let Some(prompt) = sequence.all_tokens() else {
-                // The tokens in its file are unknown and were lost with the caches.
-                sequence.job.fail(EngineError::Interrupted);
-                continue;
-            };
-            let inserted = guarded(worker, "answering", |_| {
-                let caches = sequence.new_caches()?;
-                self.insert(sequence, Vec::new(), prompt, caches)
-            });
-            match inserted {
-                Ok(()) => return,
-                Err(error) => drop(events.send(GenerateEvent::Failed(error))),
+    /// Ends the sequences and tasks that were cancelled; what sequences have computed is saved.
+    fn remove_stopped(&mut self, worker: &mut Worker, is_stopped: impl Fn(&GenerateJob) -> bool) {
+        let mut stay = Vec::with_capacity(self.runs.len());
+        for mut run in std::mem::take(&mut self.runs) {
+            match run.work {
+                RunWork::Batch(mut batch) => {
+                    batch.cancel(worker, &is_stopped);
+                    let lost = batch.take_lost();
+                    run.work = RunWork::Batch(batch);
+                    stay.push(run);
+                    lost.into_iter().for_each(|sequence| self.isolate(sequence));
+                }
+                RunWork::Unbatched(unbatched) if is_stopped(&unbatched.sequence().job) => {
+                    unbatched.finish(worker, FinishReason::Cancelled);
+                }
+                RunWork::Task(task) if task.is_cancelled() => {}
+                work => stay.push(Run { work, ..run }),
             }
         }
+        stay.append(&mut self.runs);
+        self.runs = stay;
+    }
+
+    /// Drops batches without sequences. If nothing is left, frees what MLX holds for reuse.
+    fn remove_ended(&mut self, worker: &mut Worker) {
+        self.runs
+            .retain(|run| !matches!(&run.work, RunWork::Batch(batch) if batch.rows.is_empty()));
+        if self.is_empty() {
+            memory::clear_cache();
+            worker.publish_idle();
+        }
+    }
+
+    fn sequences(&self) -> impl Iterator<Item = &Sequence> {
+        self.runs.iter().flat_map(|run| -> Box<dyn Iterator<Item = &Sequence>> {
+            match &run.work {
+                RunWork::Batch(batch) => Box::new(batch.rows.values()),
+                RunWork::Unbatched(run) => Box::new(std::iter::once(run.sequence())),
+                RunWork::Task(_) => Box::new(std::iter::empty()),
+            }
+        })
+    }
+
+    fn sequences_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
+        self.runs.iter_mut().flat_map(|run| -> Box<dyn Iterator<Item = &mut Sequence>> {
+            match &mut run.work {
+                RunWork::Batch(batch) => Box::new(batch.rows.values_mut()),
+                RunWork::Unbatched(run) => Box::new(std::iter::once(run.sequence_mut())),
+                RunWork::Task(_) => Box::new(std::iter::empty()),
+            }
+        })
     }
 
     fn publish(&self, worker: &mut Worker) {
-        let Some(sequence) = self.rows.values().next() else { return };
+        let Some(sequence) = self.sequences().next() else {
+            return self.publish_task(worker);
+        };
         let model = &sequence.loaded.name;
-        let decoding = self.rows.values().filter(|sequence| !sequence.sampled.is_empty());
+        let decoding = self.sequences().filter(|sequence| !sequence.sampled.is_empty());
         let (generation_tokens, generation_tps) =
             decoding.fold((0, 0.0), |(tokens, tps), sequence| {
                 (tokens + sequence.sampled.len(), tps + sequence.generation_tps())
@@ -299,35 +376,199 @@ impl Scheduler {
         });
     }
 
-    /// Frees the batch when the last sequence has ended.
-    fn free_if_idle(&mut self, worker: &mut Worker) {
-        if self.is_empty() {
-            self.batch = None;
-            memory::clear_cache();
-            worker.publish_idle();
+    fn publish_task(&self, worker: &mut Worker) {
+        let task = self.runs.iter().find_map(|run| match &run.work {
+            RunWork::Task(task) => Some(task),
+            _ => None,
+        });
+        let Some(task) = task else { return };
+        let (processed_tokens, total_tokens) = task.progress();
+        worker.publish_progress(|| EngineState::Prefilling {
+            model: task.loaded().name.clone(),
+            processed_tokens,
+            total_tokens,
+        });
+    }
+}
+
+/// How a slice ended its run.
+enum Failure {
+    Batch(Box<FailedSlice>),
+    Run(EngineError),
+    /// Not a failure: the answer of an unbatched sequence is complete.
+    Ends(FinishReason),
+}
+
+fn step(step: Result<RunStep, EngineError>) -> Result<(), Failure> {
+    match step {
+        Ok(RunStep::Continues) => Ok(()),
+        Ok(RunStep::Ends(reason)) => Err(Failure::Ends(reason)),
+        Err(error) => Err(Failure::Run(error)),
+    }
+}
+
+impl Run {
+    fn model(&self) -> &str {
+        let loaded = match &self.work {
+            RunWork::Batch(batch) => &batch.loaded,
+            RunWork::Unbatched(run) => run.loaded(),
+            RunWork::Task(task) => task.loaded(),
+        };
+        &loaded.name
+    }
+
+    fn is_decoding(&self) -> bool {
+        match &self.work {
+            RunWork::Batch(batch) => batch.is_decoding(),
+            RunWork::Unbatched(run) => !run.is_reading(),
+            RunWork::Task(_) => false,
+        }
+    }
+
+    fn is_reading(&self) -> bool {
+        match &self.work {
+            RunWork::Batch(batch) => batch.is_reading(),
+            RunWork::Unbatched(run) => run.is_reading(),
+            RunWork::Task(_) => true,
+        }
+    }
+
+    fn num_unread_tokens(&self) -> usize {
+        match &self.work {
+            RunWork::Batch(batch) => batch.num_unread_tokens(),
+            RunWork::Unbatched(run) => run.num_unread_tokens(),
+            RunWork::Task(task) => task.num_unread_tokens(),
+        }
+    }
+
+    fn prefill_step_size(&self) -> Option<usize> {
+        match &self.work {
+            RunWork::Batch(batch) => batch.prefill_step_size(),
+            RunWork::Unbatched(run) => Some(run.sequence().job.request.prefill_step_size),
+            RunWork::Task(task) => task.prefill_step_size(),
         }
     }
 }
 
-/// Runs a part of a job and turns a panic into an error.
-pub(crate) fn guarded<T>(
-    worker: &mut Worker,
-    during: &'static str,
-    job: impl FnOnce(&mut Worker) -> Result<T, EngineError>,
-) -> Result<T, EngineError> {
-    // Unwinding leaves no half-changed state that matters: caches in use are dropped with the
-    // batch, and the model is only read.
-    catch_unwind(AssertUnwindSafe(|| job(worker))).unwrap_or_else(|panic| {
-        worker.forget_conversations();
-        let _ = ffi::synchronize();
-        Err(EngineError::Panicked { during, message: panic_message(panic.as_ref()) })
-    })
-}
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use std::time::{Duration, Instant};
 
-fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "no message".to_owned())
+    use cairn_lm::cache::KvQuantization;
+    use tokio::sync::{mpsc, watch};
+
+    use super::*;
+    use crate::clock::VirtualClock;
+    use crate::request::{GenerateRequest, PromptInput};
+    use crate::scripted_model::worker_with;
+
+    /// A sequence, with the time of each of its tokens.
+    struct Timed {
+        events: mpsc::UnboundedReceiver<GenerateEvent>,
+        _stop: watch::Sender<bool>,
+        tokens_at: Vec<Instant>,
+    }
+
+    struct Simulation {
+        worker: Worker,
+        scheduler: Scheduler,
+        clock: Rc<VirtualClock>,
+    }
+
+    impl Simulation {
+        /// A device that decodes in 14 ms, and reads with 8 ms for each slice and 2 ms for each
+        /// token: about a model of 135M parameters on a CPU.
+        fn new() -> Self {
+            let clock = Rc::new(VirtualClock::new(|work| match work {
+                Work::Decode { .. } => Duration::from_millis(14),
+                Work::Prefill { num_tokens } => Duration::from_millis(8 + 2 * num_tokens as u64),
+            }));
+            let scheduler = Scheduler::new(BatchOptions::default(), clock.clone());
+            let worker = worker_with(r#"{"script": [97], "max_position_embeddings": 1000000}"#);
+            Simulation { worker, scheduler, clock }
+        }
+
+        fn begin(&mut self, num_tokens: usize, request: GenerateRequest) -> Timed {
+            let prompt = PromptInput::Tokens(vec![7; num_tokens]);
+            let request = GenerateRequest { prompt, max_tokens: 100_000, ..request };
+            let (events, receiver) = mpsc::unbounded_channel();
+            let (stop, stopped) = watch::channel(false);
+            let job = GenerateJob {
+                request: Box::new(request),
+                events,
+                stop: stopped,
+                arrived: Instant::now(),
+            };
+            self.scheduler.begin(&mut self.worker, job);
+            Timed { events: receiver, _stop: stop, tokens_at: Vec::new() }
+        }
+
+        /// Runs until `last` has a token, and returns how long that took.
+        fn run_to_token_of(&mut self, last: &mut Timed, mut others: Vec<&mut Timed>) -> Duration {
+            let start = self.clock.now();
+            while last.tokens_at.is_empty() {
+                self.scheduler.turn(&mut self.worker);
+                for timed in others.iter_mut().map(|timed| &mut **timed).chain([&mut *last]) {
+                    while let Ok(event) = timed.events.try_recv() {
+                        match event {
+                            GenerateEvent::Delta { .. } => timed.tokens_at.push(self.clock.now()),
+                            GenerateEvent::Failed(error) => panic!("{error}"),
+                            _ => {}
+                        }
+                    }
+                }
+            }
+            self.clock.now() - start
+        }
+    }
+
+    fn plain() -> GenerateRequest {
+        GenerateRequest::new(PromptInput::Tokens(Vec::new()))
+    }
+
+    /// Keys and values that would be quantized after more tokens than there are: the script cannot
+    /// read quantized ids.
+    fn unbatched() -> GenerateRequest {
+        let quantization = Some(KvQuantization { bits: 8, group_size: 32, start: 1_000_000 });
+        let kv_cache = crate::KvCacheOptions { quantization, ..Default::default() };
+        GenerateRequest { kv_cache, ..plain() }
+    }
+
+    #[test]
+    fn a_reader_and_a_writer_lose_little_to_each_other() {
+        fn check(name: &str, reader: GenerateRequest, writer: GenerateRequest) {
+            let mut alone = Simulation::new();
+            let mut read = alone.begin(5000, reader.clone());
+            let reader_alone = alone.run_to_token_of(&mut read, Vec::new());
+
+            let mut both = Simulation::new();
+            let mut write = both.begin(1, writer);
+            both.run_to_token_of(&mut write, Vec::new());
+            let mut read = both.begin(5000, reader);
+            let took = both.run_to_token_of(&mut read, vec![&mut write]);
+
+            let longest_gap = write.tokens_at.windows(2).map(|pair| pair[1] - pair[0]).max();
+            assert!(longest_gap.unwrap() < Duration::from_millis(500), "{name}: {longest_gap:?}");
+            let reader_speed = reader_alone.as_secs_f64() / took.as_secs_f64();
+            let writer_speed = (write.tokens_at.len() - 1) as f64 * 0.014 / took.as_secs_f64();
+            let speeds = reader_speed + writer_speed;
+            assert!(speeds >= 0.9, "{name}: {reader_speed} and {writer_speed}");
+        }
+        check("both in a batch", plain(), plain());
+        check("an unbatched reader", unbatched(), plain());
+        check("an unbatched writer", plain(), unbatched());
+    }
+
+    #[test]
+    fn prompts_that_wait_together_are_read_together() {
+        let mut simulation = Simulation::new();
+        let mut short: Vec<Timed> = (0..8).map(|_| simulation.begin(30, plain())).collect();
+        let mut last = short.pop().unwrap();
+        let took = simulation.run_to_token_of(&mut last, short.iter_mut().collect());
+        assert!(short.iter().all(|timed| timed.tokens_at.len() == 1));
+        // One slice for all eight, then a step that reads their last tokens and one that samples.
+        let together = Duration::from_millis(8 + 2 * 8 * 30 + 2 * 14);
+        assert!(took <= together, "{took:?} is more than {together:?}");
+    }
 }

@@ -12,12 +12,14 @@ use cairn_lm::{AnswerStep, AnswerText, LmError, Stops, check_prefill_step_size, 
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
+use crate::guard::{caught, guarded};
+use crate::model_pool::Loaded;
 use crate::prompt::prompt_tokens;
 use crate::prompt_cache::{Computed, Query, Reuse};
 use crate::prompt_file::{self, Beginning};
 use crate::records::ChunkKind;
 use crate::request::{FinishedGeneration, GenerateEvent, GenerateRequest, TokenLogprob};
-use crate::worker::{Loaded, Worker};
+use crate::worker::Worker;
 
 /// A request, with the channel for its events.
 #[derive(Debug)]
@@ -77,7 +79,8 @@ impl Sequence {
     ) -> Result<(Self, Vec<LayerCache>), EngineError> {
         let began = Instant::now();
         let request = &job.request;
-        let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
+        let loaded = worker.models.get(request.model.as_deref())?;
+        worker.models.touch(&loaded.name);
         check(request)?;
         let stops = Stops { strings: request.stop.clone(), ..Stops::default() };
         let text = AnswerText::new(&loaded.model.tokenizer, stops)?;
@@ -261,13 +264,19 @@ impl Sequence {
         reason: FinishReason,
         caches: Vec<LayerCache>,
     ) {
-        match self.finished(reason) {
+        match caught("ending an answer", || self.finished(reason)) {
             // Emitted before the caches are saved, so that the caller does not wait for that.
             Ok(finished) => {
                 let _ = self.job.events.send(GenerateEvent::Finished(Box::new(finished)));
-                self.save(worker, caches);
             }
-            Err(error) => self.job.fail(error),
+            Err(error) => return self.job.fail(error),
+        }
+        let saved = guarded(worker, "saving a conversation", |worker| {
+            self.save(worker, caches);
+            Ok(())
+        });
+        if let Err(error) = saved {
+            tracing::warn!(%error, "the caches of an answer are not saved");
         }
     }
 

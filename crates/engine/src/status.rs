@@ -1,5 +1,7 @@
 //! What the engine is doing, as a value to watch.
 
+use crate::model_pool::PooledModel;
+
 /// What the engine is busy with.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum EngineState {
@@ -34,13 +36,38 @@ pub enum EngineState {
         /// Tokens per second so far.
         generation_tps: f64,
     },
-    /// The last load failed, so no model is loaded.
+    /// The last load failed, or the engine's thread ended because of a bug. Requests that name no
+    /// model fail until one is loaded.
     Failed {
-        /// The model that could not be loaded.
+        /// The model that could not be loaded, or was in use; empty if there was none.
         model: String,
         /// Why, as one sentence.
         message: String,
     },
+}
+
+/// A loaded model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadedModelStatus {
+    /// The name it was loaded under.
+    pub name: String,
+    /// Identifies the weights and the precision they are computed in.
+    pub fingerprint: String,
+    /// Bytes of its weights.
+    pub weight_bytes: u64,
+    /// Whether an answer or another job uses it, so that it cannot be unloaded.
+    pub is_in_use: bool,
+}
+
+impl LoadedModelStatus {
+    pub(crate) fn of(pooled: &PooledModel) -> Self {
+        LoadedModelStatus {
+            name: pooled.loaded.name.clone(),
+            fingerprint: pooled.loaded.model.fingerprint.clone(),
+            weight_bytes: pooled.loaded.model.weight_bytes,
+            is_in_use: pooled.is_in_use(),
+        }
+    }
 }
 
 /// The engine's state and memory.
@@ -48,8 +75,10 @@ pub enum EngineState {
 pub struct EngineStatus {
     /// What it is busy with.
     pub state: EngineState,
-    /// The fingerprint of the loaded model.
+    /// The fingerprint of the model of requests that name none.
     pub model_fingerprint: Option<String>,
+    /// The models that are loaded, the least recently used first.
+    pub models: Vec<LoadedModelStatus>,
     /// MLX memory in use, in bytes.
     pub mlx_active_bytes: u64,
     /// The most MLX memory in use since the last answer began, in bytes.

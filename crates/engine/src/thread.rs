@@ -1,38 +1,42 @@
-//! The engine's thread: one loop, one match over the jobs.
+//! The engine's thread: one loop over jobs and slices.
+//!
+//! Each turn of the loop takes the jobs that have come, answers those that need nothing, and lets
+//! the scheduler give one slice to one run. A model is loaded between turns; the load takes a turn
+//! before each tensor.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cairn_chat::Encode;
-use cairn_lm::{LmError, LoadOptions, LoadedModel, check_vocabularies, memory};
-use tokio::sync::{mpsc, oneshot};
+use cairn_lm::batch::BatchOptions;
+use cairn_lm::{LmError, LoadOptions, LoadedModel, check_vocabularies};
+use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::clock::SystemClock;
+use crate::guard::{caught, guarded, panic_message};
+use crate::model_pool::{Loaded, ModelFiles};
 use crate::prompt::known_tokens;
+use crate::prompt_cache::{PromptCache, StoredCache};
 use crate::prompt_file::{
     self, CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo,
 };
 use crate::request::{ModelInfo, PromptInput, Score};
-use crate::scheduler::{Scheduler, guarded};
+use crate::scheduler::Scheduler;
 use crate::sequence::GenerateJob;
-use crate::worker::{Loaded, Worker};
-use crate::{EngineError, EngineState};
+use crate::task::Task;
+use crate::worker::Worker;
+use crate::{EngineError, EngineState, EngineStatus};
 
 /// The jobs of the thread. The set is closed: it could be a protocol over a pipe.
 #[derive(Debug)]
 pub(crate) enum Job {
-    Load {
-        name: String,
-        folder: PathBuf,
-        reply: oneshot::Sender<Result<ModelInfo, EngineError>>,
-    },
-    LoadDraft {
-        name: String,
-        folder: PathBuf,
-        reply: oneshot::Sender<Result<(), EngineError>>,
-    },
+    Load(LoadJob),
     UnloadDraft {
         reply: oneshot::Sender<Result<(), EngineError>>,
     },
@@ -80,125 +84,302 @@ pub(crate) enum Job {
         reply: oneshot::Sender<Result<(), EngineError>>,
     },
     Shutdown,
+    /// Ends the thread with a panic that nothing catches.
+    #[cfg(test)]
+    Panic,
 }
 
-/// Serves jobs until the engine is shut down, then drops everything here: MLX arrays must be freed
-/// on the thread that made them.
-///
-/// Jobs start in their order. Requests for answers run at the same time; a job that changes the
-/// model waits for those before it, and later jobs wait for it.
-pub(crate) fn run(mut worker: Worker, mut scheduler: Scheduler, jobs: &Receiver<Job>) {
-    worker.publish(EngineState::Empty);
-    let mut waiting = VecDeque::new();
+/// What a job needs before it may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JobNeeds {
+    /// Headers, rows, budgets, or the tokenizer of a loaded model: it is answered at once, even
+    /// between two tokens.
+    Nothing,
+    /// A model to compute with: it becomes a run, beside others.
+    Model,
+    /// A turn of the loop without a load under way.
+    Load,
+    /// That its models are idle.
+    IdleModels,
+}
+
+impl Job {
+    fn needs(&self) -> JobNeeds {
+        match self {
+            Job::UnloadDraft { .. }
+            | Job::ReadPromptFile { import: None, .. }
+            | Job::ExportPrompt { .. }
+            | Job::ForgetConversations { .. }
+            | Job::Decode { .. }
+            | Job::Tokenize { .. }
+            | Job::SetCacheBudgets { .. }
+            | Job::FlushCache { .. }
+            | Job::Shutdown => JobNeeds::Nothing,
+            Job::Generate(_)
+            | Job::CachePrompt { .. }
+            | Job::Score { .. }
+            | Job::ReadPromptFile { import: Some(_), .. } => JobNeeds::Model,
+            Job::Load(_) => JobNeeds::Load,
+            Job::Unload { .. } => JobNeeds::IdleModels,
+            #[cfg(test)]
+            Job::Panic => JobNeeds::Nothing,
+        }
+    }
+
+    /// Whether the request names no model: then a load that came before it decides which it gets.
+    fn names_no_model(&self) -> bool {
+        !matches!(self, Job::Generate(job) if job.request.model.is_some())
+    }
+}
+
+/// A model to load.
+#[derive(Debug)]
+pub(crate) struct LoadJob {
+    pub(crate) name: String,
+    pub(crate) folder: PathBuf,
+    pub(crate) reply: LoadReply,
+}
+
+/// What is loaded, with the channel for the answer.
+#[derive(Debug)]
+pub(crate) enum LoadReply {
+    Model(oneshot::Sender<Result<ModelInfo, EngineError>>),
+    /// The draft model of the current one.
+    Draft(oneshot::Sender<Result<(), EngineError>>),
+}
+
+impl LoadReply {
+    fn is_closed(&self) -> bool {
+        match self {
+            LoadReply::Model(reply) => reply.is_closed(),
+            LoadReply::Draft(reply) => reply.is_closed(),
+        }
+    }
+}
+
+/// The models that an unload waits for, and the channel for its answer.
+struct PendingUnload {
+    names: Vec<String>,
+    reply: oneshot::Sender<Result<(), EngineError>>,
+}
+
+/// The state of the loop. A load under way holds a second handle to it.
+pub(crate) struct EngineLoop {
+    pub(crate) worker: Worker,
+    scheduler: Scheduler,
+    jobs: Receiver<Job>,
+    /// Jobs that compute, in the order in which they came.
+    waiting: VecDeque<Job>,
+    loads: VecDeque<LoadJob>,
+    unloads: Vec<PendingUnload>,
+    /// The load under way; its reply is closed when nobody waits for it.
+    loading: Option<LoadReply>,
+}
+
+/// What the thread does after a turn of the loop.
+enum Next {
+    Turn,
+    Load(LoadJob),
+    End,
+}
+
+/// Serves jobs until the engine is shut down. What the device computes is cancelled then; the caller
+/// drops the rest.
+pub(crate) fn run(engine: &Rc<RefCell<EngineLoop>>) {
+    engine.borrow_mut().worker.publish(EngineState::Empty);
     loop {
-        if scheduler.is_empty() && waiting.is_empty() {
-            match jobs.recv() {
-                Ok(job) => waiting.push_back(job),
-                Err(_) => break,
+        let next = engine.borrow_mut().turn();
+        match next {
+            Next::Turn => {}
+            Next::Load(job) => load(engine, job),
+            Next::End => break,
+        }
+    }
+    let EngineLoop { worker, scheduler, .. } = &mut *engine.borrow_mut();
+    scheduler.cancel_all(worker);
+    worker.drop_idle_models(|_| true);
+}
+
+impl EngineLoop {
+    pub(crate) fn new(worker: Worker, scheduler: Scheduler, jobs: Receiver<Job>) -> Self {
+        EngineLoop {
+            worker,
+            scheduler,
+            jobs,
+            waiting: VecDeque::new(),
+            loads: VecDeque::new(),
+            unloads: Vec::new(),
+            loading: None,
+        }
+    }
+
+    fn turn(&mut self) -> Next {
+        // A load that has just ended may have taken the job that wakes the loop.
+        if self.is_idle() && !self.is_closing() {
+            match self.jobs.recv() {
+                Ok(job) => self.accept(job),
+                Err(_) => return Next::End,
             }
         }
-        waiting.extend(jobs.try_iter());
+        self.take_jobs();
         // Waiting jobs are dropped, and their callers receive [`EngineError::Closed`].
-        if *worker.closing.borrow() {
-            break;
+        if self.is_closing() {
+            return Next::End;
         }
-        while waiting.front().is_some_and(|job| may_begin(job, &scheduler)) {
-            if let Some(job) = waiting.pop_front() {
-                begin(&mut worker, &mut scheduler, job);
-            }
-        }
-        waiting.retain(|job| !matches!(job, Job::Generate(job) if job.events.is_closed()));
-        scheduler.step(&mut worker);
+        self.advance();
+        self.loads.pop_front().map_or(Next::Turn, Next::Load)
     }
-    scheduler.cancel_all(&mut worker);
-    drop(scheduler);
-    worker.drop_model();
-    worker.cache.close();
-}
 
-fn may_begin(job: &Job, scheduler: &Scheduler) -> bool {
-    match job {
-        Job::Generate(job) if job.request.is_unbatched() => scheduler.is_empty(),
-        Job::Generate(_) => scheduler.has_room(),
-        Job::Load { .. }
-        | Job::LoadDraft { .. }
-        | Job::Unload { .. }
-        | Job::UnloadDraft { .. }
-        | Job::CachePrompt { .. } => scheduler.is_empty(),
-        // They take as much memory as a conversation, and some time.
-        Job::ReadPromptFile { .. } | Job::ExportPrompt { .. } => scheduler.is_empty(),
-        Job::ForgetConversations { .. } | Job::Decode { .. } => true,
-        Job::Shutdown => true,
-        Job::Tokenize { .. }
-        | Job::Score { .. }
-        | Job::SetCacheBudgets { .. }
-        | Job::FlushCache { .. } => true,
-    }
-}
-
-fn begin(worker: &mut Worker, scheduler: &mut Scheduler, job: Job) {
-    match job {
-        Job::Generate(job) => scheduler.begin(worker, job),
-        Job::Load { name, folder, reply } => {
-            let result =
-                guarded(worker, "loading a model", |worker| load(worker, name.clone(), folder));
-            if let Err(error) = &result {
-                worker.publish(EngineState::Failed { model: name, message: error.to_string() });
-            }
-            let _ = reply.send(result);
+    /// A turn for others before the next tensor of a load. Breaks if the load is to end.
+    fn between_tensors(&mut self) -> ControlFlow<()> {
+        self.take_jobs();
+        if self.is_closing() || self.loading.as_ref().is_none_or(LoadReply::is_closed) {
+            return ControlFlow::Break(());
         }
-        Job::LoadDraft { name, folder, reply } => {
-            let result = guarded(worker, "loading a draft model", |worker| {
-                load_draft(worker, name, &folder)
+        self.advance();
+        ControlFlow::Continue(())
+    }
+
+    /// Begins what may begin, and gives one slice to one run.
+    fn advance(&mut self) {
+        self.begin_waiting();
+        self.scheduler.turn(&mut self.worker);
+        self.unload_idle();
+    }
+
+    fn is_closing(&self) -> bool {
+        *self.worker.closing.borrow()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.scheduler.is_empty() && self.waiting.is_empty() && self.loads.is_empty()
+    }
+
+    fn take_jobs(&mut self) {
+        while let Ok(job) = self.jobs.try_recv() {
+            self.accept(job);
+        }
+    }
+
+    /// Answers a job, or queues it.
+    fn accept(&mut self, job: Job) {
+        match (job.needs(), job) {
+            (JobNeeds::Nothing, job) => answer(&mut self.worker, job),
+            (_, Job::Load(job)) => self.loads.push_back(job),
+            (_, Job::Unload { reply }) => {
+                let names = self.worker.models.names();
+                self.unloads.push(PendingUnload { names, reply });
+                self.unload_idle();
+            }
+            (_, job) => self.waiting.push_back(job),
+        }
+    }
+
+    /// Begins the waiting jobs for which there is room. Those of one model keep their order.
+    fn begin_waiting(&mut self) {
+        let is_loading = self.loading.is_some() || !self.loads.is_empty();
+        let mut full: Vec<Rc<Loaded>> = Vec::new();
+        for job in std::mem::take(&mut self.waiting) {
+            if is_abandoned(&job) {
+                continue;
+            }
+            let model = match &job {
+                Job::Generate(job) => self.worker.models.get(job.request.model.as_deref()).ok(),
+                _ => self.worker.models.get(None).ok(),
+            };
+            let is_full = model.as_ref().is_some_and(|model| {
+                matches!(job, Job::Generate(_))
+                    && (full.iter().any(|other| Rc::ptr_eq(other, model))
+                        || !self.scheduler.has_room(model))
             });
-            let _ = reply.send(result);
-            worker.publish_idle();
+            if is_full || (is_loading && job.names_no_model()) {
+                full.extend(model);
+                self.waiting.push_back(job);
+            } else {
+                self.begin(job);
+            }
         }
+    }
+
+    fn begin(&mut self, job: Job) {
+        let worker = &mut self.worker;
+        let task = match job {
+            Job::Generate(job) => return self.scheduler.begin(worker, job),
+            Job::CachePrompt { request, progress, reply } => {
+                Task::cache_prompt(worker, *request, progress, reply)
+            }
+            Job::ReadPromptFile { path, import: Some(import), reply } => {
+                Task::import(worker, path, import, reply)
+            }
+            Job::Score { prompt, num_top, reply } => Task::score(worker, &prompt, num_top, reply),
+            job => return answer(worker, job),
+        };
+        if let Some(task) = task {
+            self.scheduler.begin_task(task);
+        }
+    }
+
+    /// Drops the models that were to be unloaded and are idle, and answers who waited for the last
+    /// of theirs.
+    fn unload_idle(&mut self) {
+        for mut unload in std::mem::take(&mut self.unloads) {
+            let goes = |loaded: &Loaded| unload.names.contains(&loaded.name);
+            if self.worker.models.iter().any(|pooled| !pooled.is_in_use() && goes(&pooled.loaded)) {
+                self.worker.drop_idle_models(goes);
+            }
+            let names = self.worker.models.names();
+            unload.names.retain(|name| names.contains(name));
+            if !unload.names.is_empty() {
+                self.unloads.push(unload);
+                continue;
+            }
+            let state = match self.worker.models.current() {
+                Some(model) => EngineState::Ready { model: model.to_owned() },
+                None => EngineState::Empty,
+            };
+            self.worker.publish(state);
+            let _ = unload.reply.send(Ok(()));
+        }
+    }
+}
+
+/// Whether nobody waits for the answer of a job.
+fn is_abandoned(job: &Job) -> bool {
+    match job {
+        Job::Generate(job) => job.events.is_closed(),
+        Job::CachePrompt { reply, .. } => reply.is_closed(),
+        Job::ReadPromptFile { reply, .. } => reply.is_closed(),
+        Job::Score { reply, .. } => reply.is_closed(),
+        _ => false,
+    }
+}
+
+/// Answers a job that needs nothing.
+fn answer(worker: &mut Worker, job: Job) {
+    match job {
         Job::UnloadDraft { reply } => {
-            worker.drop_draft();
-            worker.publish_idle();
-            let _ = reply.send(Ok(()));
-        }
-        Job::CachePrompt { request, progress, reply } => {
-            let closing = worker.closing.clone();
-            let mut on_progress = |processed, total| {
-                let _ = progress.send((processed, total));
-                if reply.is_closed() || *closing.borrow() {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
+            let _ = reply.send(guarded(worker, "dropping a draft model", |worker| {
+                if let Ok(loaded) = worker.models.get(None) {
+                    worker.set_draft(&loaded, None);
                 }
-            };
-            let result = guarded(worker, "reading a prompt", |worker| {
-                prompt_file::write(worker, &request, &mut on_progress)
-            });
-            let _ = reply.send(result);
-            worker.publish_idle();
+                Ok(())
+            }));
         }
-        Job::Unload { reply } => {
-            worker.drop_model();
-            worker.publish(EngineState::Empty);
-            let _ = reply.send(Ok(()));
-        }
-        Job::ReadPromptFile { path, import, reply } => {
-            let closing = worker.closing.clone();
-            let is_cancelled = || reply.is_closed() || *closing.borrow();
-            let read = |worker: &mut Worker| {
-                prompt_file::read(worker, &path, import.as_ref(), &is_cancelled)
-            };
-            let result = guarded(worker, "reading a prompt cache", read);
-            let _ = reply.send(result);
-            worker.publish_idle();
+        Job::ReadPromptFile { path, import: None, reply } => {
+            let _ = reply.send(guarded(worker, "reading a prompt cache", |worker| {
+                prompt_file::inspect(worker, &path)
+            }));
         }
         Job::ExportPrompt { request, reply } => {
             let _ = reply.send(guarded(worker, "exporting a prompt cache", |worker| {
                 prompt_file::export(worker, &request)
             }));
-            worker.publish_idle();
         }
         Job::ForgetConversations { reply } => {
-            worker.forget_conversations();
-            let _ = reply.send(Ok(()));
+            let _ = reply.send(guarded(worker, "dropping conversations", |worker| {
+                worker.forget_conversations();
+                Ok(())
+            }));
         }
         Job::Decode { token_ids, reply } => {
             let _ = reply.send(guarded(worker, "decoding", |worker| decode(worker, &token_ids)));
@@ -206,101 +387,211 @@ fn begin(worker: &mut Worker, scheduler: &mut Scheduler, job: Job) {
         Job::Tokenize { text, reply } => {
             let _ = reply.send(guarded(worker, "tokenizing", |worker| tokenize(worker, text)));
         }
-        Job::Score { prompt, num_top, reply } => {
-            let result = guarded(worker, "scoring", |worker| score(worker, prompt, num_top));
-            if scheduler.is_empty() {
-                worker.publish_idle();
-            }
-            let _ = reply.send(result);
-        }
         Job::SetCacheBudgets { disk_bytes, memory_bytes } => {
-            worker.cache.set_budgets(disk_bytes, memory_bytes)
+            let set = guarded(worker, "changing the budgets", |worker| {
+                worker.cache.set_budgets(disk_bytes, memory_bytes);
+                Ok(())
+            });
+            if let Err(error) = set {
+                tracing::warn!(%error, "the budgets of the prompt cache are not changed");
+            }
         }
         Job::FlushCache { reply } => worker.cache.flush(reply),
         // Only wakes the loop, which checks `closing`.
         Job::Shutdown => {}
+        #[cfg(test)]
+        Job::Panic => panic!("a test ends the thread"),
+        // These do not come here: see [`Job::needs`].
+        Job::Load(_)
+        | Job::Unload { .. }
+        | Job::CachePrompt { .. }
+        | Job::Generate(_)
+        | Job::ReadPromptFile { .. }
+        | Job::Score { .. } => {}
     }
 }
 
-fn load(worker: &mut Worker, name: String, folder: PathBuf) -> Result<ModelInfo, EngineError> {
-    // The old model is dropped first: memory may not suffice for two.
-    worker.drop_model();
-    worker.publish(EngineState::Loading { model: name.clone() });
-    let options = LoadOptions { keep_quantized: worker.keep_quantized };
-    let closing = worker.closing.clone();
-    match LoadedModel::load_unless(&folder, options, move || *closing.borrow()) {
-        Ok(model) => {
-            let info = ModelInfo {
-                name: name.clone(),
-                model_type: model.model_type.clone(),
-                context_length: model.model.context_length(),
-                vocab_size: model.model.vocab_size(),
-                weight_bytes: model.weight_bytes,
-                has_chat_template: model.tokenizer.chat_template().is_some(),
-                fingerprint: model.fingerprint.clone(),
-            };
-            worker.loaded = Some(Rc::new(Loaded { name: name.clone(), model: Rc::new(model) }));
-            memory::clear_cache();
-            worker.publish(EngineState::Ready { model: name });
-            Ok(info)
+/// Loads a model, with turns of the loop between its tensors.
+fn load(engine: &Rc<RefCell<EngineLoop>>, job: LoadJob) {
+    let LoadJob { name, folder, reply } = job;
+    let is_draft = matches!(reply, LoadReply::Draft(_));
+    engine.borrow_mut().loading = Some(reply);
+    let result = match is_draft {
+        true => load_draft(engine, name, &folder).map(|()| None),
+        false => load_model(engine, name, &folder).map(Some),
+    };
+    match (engine.borrow_mut().loading.take(), result) {
+        (Some(LoadReply::Model(reply)), Ok(Some(info))) => drop(reply.send(Ok(info))),
+        (Some(LoadReply::Model(reply)), Err(error)) => drop(reply.send(Err(error))),
+        (Some(LoadReply::Draft(reply)), result) => drop(reply.send(result.map(drop))),
+        _ => {}
+    }
+}
+
+fn load_model(
+    engine: &Rc<RefCell<EngineLoop>>,
+    name: String,
+    folder: &Path,
+) -> Result<ModelInfo, EngineError> {
+    let files = ModelFiles::list(folder);
+    let is_loaded = engine.borrow().worker.models.holds(&name, &files);
+    let read = match is_loaded {
+        true => Ok(None),
+        false => {
+            {
+                let worker = &mut engine.borrow_mut().worker;
+                // The old model is dropped first: memory may not suffice for two.
+                worker.drop_idle_models(|_| true);
+                worker.models.clear_current();
+                worker.loading = Some(name.clone());
+                worker.publish(EngineState::Empty);
+            }
+            read_model(engine, &name, folder).map(Some)
         }
-        Err(LmError::Cancelled) => Err(EngineError::Closed),
-        Err(source) => Err(EngineError::Load { name, source }),
+    };
+    let worker = &mut engine.borrow_mut().worker;
+    worker.loading = None;
+    match read {
+        Ok(model) => {
+            if let Some(model) = model {
+                worker.models.insert(name.clone(), model, files);
+            }
+            worker.models.select(&name);
+            let loaded = worker.models.get(None)?;
+            // A draft model is loaded for each time that its model is.
+            worker.set_draft(&loaded, None);
+            worker.publish(EngineState::Ready { model: name });
+            Ok(info(&loaded))
+        }
+        Err(error @ (EngineError::Closed | EngineError::LoadCancelled { .. })) => {
+            worker.publish_idle();
+            Err(error)
+        }
+        Err(error) => {
+            worker.publish(EngineState::Failed { model: name, message: error.to_string() });
+            Err(error)
+        }
     }
 }
 
-fn load_draft(worker: &mut Worker, name: String, folder: &Path) -> Result<(), EngineError> {
-    let loaded = worker.loaded.clone().ok_or(EngineError::NoModel)?;
-    worker.drop_draft();
-    let options = LoadOptions { keep_quantized: worker.keep_quantized };
-    let closing = worker.closing.clone();
-    let draft = LoadedModel::load_unless(folder, options, move || *closing.borrow());
-    let draft = draft.map_err(|source| match source {
-        LmError::Cancelled => EngineError::Closed,
-        source => EngineError::Load { name, source },
-    })?;
+fn load_draft(
+    engine: &Rc<RefCell<EngineLoop>>,
+    name: String,
+    folder: &Path,
+) -> Result<(), EngineError> {
+    let loaded = engine.borrow().worker.models.get(None)?;
+    engine.borrow_mut().worker.set_draft(&loaded, None);
+    let draft = read_model(engine, &name, folder)?;
     check_vocabularies(&loaded.model.model, &draft.model)?;
-    worker.draft = Some(Rc::new(draft));
+    let worker = &mut engine.borrow_mut().worker;
+    worker.set_draft(&loaded, Some(Rc::new(draft)));
     Ok(())
 }
 
+fn read_model(
+    engine: &Rc<RefCell<EngineLoop>>,
+    name: &str,
+    folder: &Path,
+) -> Result<LoadedModel, EngineError> {
+    let keep_quantized = engine.borrow().worker.keep_quantized;
+    let others = Rc::clone(engine);
+    let is_cancelled = move || others.borrow_mut().between_tensors().is_break();
+    let read = caught("loading a model", || {
+        Ok(LoadedModel::load_unless(folder, LoadOptions { keep_quantized }, is_cancelled))
+    })?;
+    read.map_err(|source| match source {
+        LmError::Cancelled if *engine.borrow().worker.closing.borrow() => EngineError::Closed,
+        LmError::Cancelled => EngineError::LoadCancelled { model: name.to_owned() },
+        source => EngineError::Load { name: name.to_owned(), source },
+    })
+}
+
+fn info(loaded: &Loaded) -> ModelInfo {
+    let Loaded { name, model } = loaded;
+    ModelInfo {
+        name: name.clone(),
+        model_type: model.model_type.clone(),
+        context_length: model.model.context_length(),
+        vocab_size: model.model.vocab_size(),
+        weight_bytes: model.weight_bytes,
+        has_chat_template: model.tokenizer.chat_template().is_some(),
+        fingerprint: model.fingerprint.clone(),
+    }
+}
+
 fn tokenize(worker: &Worker, text: String) -> Result<Vec<u32>, EngineError> {
-    let loaded = worker.loaded.as_ref().ok_or(EngineError::NoModel)?;
-    known_tokens(&loaded.model, &PromptInput::Text(text))
+    known_tokens(&worker.models.get(None)?.model, &PromptInput::Text(text))
 }
 
 fn decode(worker: &Worker, token_ids: &[Vec<u32>]) -> Result<Vec<String>, EngineError> {
-    let loaded = worker.loaded.as_ref().ok_or(EngineError::NoModel)?;
+    let loaded = worker.models.get(None)?;
     let tokenizer = &loaded.model.tokenizer;
     Ok(token_ids.iter().map(|ids| tokenizer.decode(ids)).collect::<Result<_, _>>()?)
 }
 
-fn score(worker: &Worker, prompt: PromptInput, num_top: usize) -> Result<Score, EngineError> {
-    let loaded = worker.loaded.as_ref().ok_or(EngineError::NoModel)?;
-    let tokens = known_tokens(&loaded.model, &prompt)?;
-    let (logprobs, next) = cairn_lm::score(&loaded.model.model, &tokens, num_top)?;
-    Ok(Score { tokens, logprobs, next })
+/// What the thread runs with.
+pub(crate) struct ThreadParts {
+    pub(crate) jobs: Receiver<Job>,
+    pub(crate) stored: StoredCache,
+    pub(crate) batching: BatchOptions,
+    pub(crate) keep_quantized: bool,
+    pub(crate) status: watch::Sender<EngineStatus>,
+    pub(crate) closing: watch::Receiver<bool>,
+    /// Gets what is stored if the thread ends because of a bug.
+    pub(crate) salvaged: Arc<Mutex<Option<StoredCache>>>,
+    /// Gets the message of that bug.
+    pub(crate) ended: Arc<OnceLock<String>>,
+}
+
+/// The whole life of the thread. MLX arrays are freed on the thread that made them, also after a
+/// panic that nothing caught; then the status says why it ended.
+pub(crate) fn serve(parts: ThreadParts) {
+    let ThreadParts { jobs, stored, batching, keep_quantized, status, closing, salvaged, ended } =
+        parts;
+    let worker = Worker::new(PromptCache::new(stored), keep_quantized, status.clone(), closing);
+    let scheduler = Scheduler::new(batching, Rc::new(SystemClock));
+    let engine = Rc::new(RefCell::new(EngineLoop::new(worker, scheduler, jobs)));
+    let panic = catch_unwind(AssertUnwindSafe(|| run(&engine))).err();
+    let worker = &mut engine.borrow_mut().worker;
+    let cache = std::mem::replace(&mut worker.cache, PromptCache::new(StoredCache::none()));
+    let Some(panic) = panic else { return cache.close() };
+    let message = panic_message(panic.as_ref());
+    tracing::error!(%message, "the engine's thread ends because of a bug");
+    *salvaged.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(cache.into_stored());
+    let model = worker.models.current().unwrap_or_default().to_owned();
+    let _ = ended.set(message.clone());
+    let state = EngineState::Failed { model, message };
+    status.send_modify(|status| {
+        *status =
+            EngineStatus { state, models: Vec::new(), model_fingerprint: None, ..status.clone() }
+    });
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
-    use tokio::sync::watch;
-
     use super::*;
-    use crate::EngineStatus;
 
     #[test]
     fn a_model_is_not_loaded_to_its_end_by_an_engine_that_shuts_down() {
         let folder = cairn_tiny_models::tiny_model("llama/tiny-chat");
         let (closing, is_closing) = watch::channel(false);
         let (status, _watcher) = watch::channel(EngineStatus::default());
-        let (events, _events) = mpsc::unbounded_channel();
-        let (mut worker, _) = Worker::new(None, true, status, is_closing, events);
-        assert!(load(&mut worker, "tiny".to_owned(), folder.clone()).is_ok());
+        let (_jobs, jobs) = std::sync::mpsc::channel();
+        let cache = PromptCache::new(StoredCache::none());
+        let worker = Worker::new(cache, true, status, is_closing);
+        let scheduler = Scheduler::new(BatchOptions::default(), Rc::new(SystemClock));
+        let engine = Rc::new(RefCell::new(EngineLoop::new(worker, scheduler, jobs)));
+        let load = |name: &str| {
+            let (reply, mut answer) = oneshot::channel();
+            let reply = LoadReply::Model(reply);
+            load(&engine, LoadJob { name: name.to_owned(), folder: folder.clone(), reply });
+            answer.try_recv().unwrap()
+        };
+        assert!(load("tiny").is_ok());
         closing.send_replace(true);
-        let cancelled = load(&mut worker, "tiny".to_owned(), folder);
+        let cancelled = load("another");
         assert!(matches!(cancelled, Err(EngineError::Closed)), "{cancelled:?}");
-        assert!(worker.loaded.is_none());
+        assert!(engine.borrow().worker.models.names().is_empty());
     }
 }

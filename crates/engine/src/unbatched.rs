@@ -1,41 +1,237 @@
-//! Runs a request that cannot share a batch, because its keys and values are quantized or a draft
-//! model proposes its tokens.
+//! A sequence that cannot share a batch, because its keys and values are quantized or a draft model
+//! proposes its tokens. It owns its caches and takes turns with the batches, one step each.
 //!
 //! With a draft model, a [`cairn_lm::ModelKit`] generates the answer and keeps its caches for the
-//! next request. Without one, the request continues from caches of the prompt cache.
+//! next request. Without one, the sequence continues from caches of the prompt cache.
 
-use std::ops::ControlFlow;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use cairn_chat::FinishReason;
 use cairn_lm::cache::LayerCache;
 use cairn_lm::{
-    GenerateOptions, GenerateParams, GenerationResponse, Input, LmError, ModelKitOptions,
-    PromptProgress, Sampler, Sampling, Stops, StreamRequest, generate_step, stream_generate,
+    GenerateOptions, GenerateParams, KitRun, ModelKitOptions, PromptReader, Sampled, Sampling,
+    TokenStream,
 };
 
+use crate::EngineError;
+use crate::guard::{caught, guarded};
+use crate::model_pool::Loaded;
 use crate::sequence::Sequence;
 use crate::worker::Worker;
-use crate::{EngineError, EngineState};
 
-/// Runs the request from start to end. `caches` contain the cached beginning of the prompt; a kit
-/// has its own.
-pub(crate) fn run(
-    worker: &mut Worker,
-    mut sequence: Sequence,
-    caches: Vec<LayerCache>,
+/// An unbatched sequence.
+pub(crate) struct UnbatchedRun {
+    sequence: Sequence,
+    stream: Stream,
+    eos_token_ids: BTreeSet<u32>,
+}
+
+/// Where its tokens come from.
+enum Stream {
+    /// The prompt is being read.
+    Reading(Box<PromptReader>),
+    /// Tokens are being decoded.
+    Decoding(Box<TokenStream>),
+    /// With a draft model: either of the two.
+    Kit(Box<KitRun>),
+    /// The run has ended.
+    Ended,
+}
+
+/// How a slice of an unbatched sequence ended.
+pub(crate) enum RunStep {
+    /// It goes on.
+    Continues,
+    /// The answer has ended.
+    Ends(FinishReason),
+}
+
+impl UnbatchedRun {
+    /// A run that continues `caches`, which contain the cached beginning of the prompt; a kit has
+    /// its own.
+    pub(crate) fn new(
+        worker: &mut Worker,
+        mut sequence: Sequence,
+        caches: Vec<LayerCache>,
+    ) -> Result<Self, EngineError> {
+        let request = &sequence.job.request;
+        let stream = match (&request.prompt_cache_file, request.num_draft_tokens) {
+            (None, Some(_)) => {
+                let run = kit_run(worker, &sequence)?;
+                sequence.found_cached(run.num_cached());
+                Stream::Kit(Box::new(run))
+            }
+            (_, None) => {
+                sequence.prefilled(0);
+                Stream::Reading(Box::new(reader(&sequence, caches)?))
+            }
+            (Some(_), Some(_)) => return Err(EngineError::DraftWithFile),
+        };
+        let eos_token_ids = sequence.eos_token_ids()?;
+        Ok(UnbatchedRun { sequence, stream, eos_token_ids })
+    }
+
+    pub(crate) fn loaded(&self) -> &Rc<Loaded> {
+        &self.sequence.loaded
+    }
+
+    pub(crate) fn sequence(&self) -> &Sequence {
+        &self.sequence
+    }
+
+    pub(crate) fn sequence_mut(&mut self) -> &mut Sequence {
+        &mut self.sequence
+    }
+
+    pub(crate) fn is_reading(&self) -> bool {
+        match &self.stream {
+            Stream::Reading(_) => true,
+            Stream::Kit(run) => !run.is_read(),
+            Stream::Decoding(_) | Stream::Ended => false,
+        }
+    }
+
+    /// How many prompt tokens are not read yet, the last one included.
+    pub(crate) fn num_unread_tokens(&self) -> usize {
+        match &self.stream {
+            Stream::Reading(reader) => reader.num_left() + 1,
+            Stream::Kit(run) if !run.is_read() => run.num_left() + 1,
+            Stream::Kit(_) | Stream::Decoding(_) | Stream::Ended => 0,
+        }
+    }
+
+    /// Reads at most `max_tokens` of the prompt. After an error the run is of no further use.
+    pub(crate) fn prefill(&mut self, max_tokens: usize) -> Result<RunStep, EngineError> {
+        caught("reading a prompt", || self.read(max_tokens))
+    }
+
+    /// Decodes one token, or returns one of those that a draft model proposed. After an error the
+    /// run is of no further use.
+    pub(crate) fn decode(&mut self) -> Result<RunStep, EngineError> {
+        caught("answering", || self.next_token())
+    }
+
+    /// Ends the answer and saves its caches.
+    pub(crate) fn finish(self, worker: &mut Worker, reason: FinishReason) {
+        let UnbatchedRun { sequence, stream, .. } = self;
+        let caches = guarded(worker, "ending an answer", |worker| match stream {
+            Stream::Reading(reader) => Ok(reader.into_caches()),
+            // Waits for the step that was launched in advance.
+            Stream::Decoding(stream) => Ok(stream.into_caches()?),
+            Stream::Kit(run) => {
+                let kit = run.into_kit()?;
+                if sequence.job.request.use_prompt_cache {
+                    worker.keep_kit(&sequence.loaded, kit);
+                }
+                Ok(Vec::new())
+            }
+            Stream::Ended => Ok(Vec::new()),
+        });
+        let caches = caches.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the caches of an answer are lost");
+            Vec::new()
+        });
+        sequence.finish(worker, reason, caches);
+    }
+
+    /// Ends the answer with an error.
+    pub(crate) fn fail(self, error: EngineError) {
+        self.sequence.job.fail(error);
+    }
+
+    fn read(&mut self, max_tokens: usize) -> Result<RunStep, EngineError> {
+        let max_tokens = max_tokens.min(self.sequence.job.request.prefill_step_size).max(1);
+        match std::mem::replace(&mut self.stream, Stream::Ended) {
+            Stream::Reading(mut reader) => {
+                read_to_checkpoint(&mut self.sequence, &mut reader, max_tokens)?;
+                self.stream = if reader.num_left() > 0 {
+                    Stream::Reading(reader)
+                } else {
+                    let stream = reader.start()?;
+                    self.sequence.prefilled_all();
+                    Stream::Decoding(Box::new(stream))
+                };
+                Ok(RunStep::Continues)
+            }
+            Stream::Kit(mut run) => {
+                run.read(max_tokens)?;
+                // The draft model's progress is not reported.
+                if run.num_read() > run.num_cached() {
+                    self.sequence.prefilled(run.num_read() - run.num_cached());
+                }
+                self.stream = Stream::Kit(run);
+                Ok(RunStep::Continues)
+            }
+            other => {
+                self.stream = other;
+                Ok(RunStep::Continues)
+            }
+        }
+    }
+
+    fn next_token(&mut self) -> Result<RunStep, EngineError> {
+        let sampled = match &mut self.stream {
+            Stream::Decoding(stream) => stream.next_token()?,
+            Stream::Kit(run) => run.next_response()?.map(|response| Sampled {
+                token: response.token,
+                from_draft: response.from_draft,
+                logprobs: response.logprobs,
+            }),
+            Stream::Reading(_) | Stream::Ended => return Ok(RunStep::Continues),
+        };
+        let sequence = &mut self.sequence;
+        let Some(Sampled { token, logprobs, .. }) = sampled else {
+            return Ok(RunStep::Ends(FinishReason::Length));
+        };
+        if self.eos_token_ids.contains(&token) {
+            sequence.end_of_sequence(token);
+            return Ok(RunStep::Ends(FinishReason::Stop));
+        }
+        let logprobs = logprobs
+            .filter(|_| sequence.job.request.num_top_logprobs.is_some())
+            .map(|logprobs| (logprobs.own, logprobs.top));
+        if sequence.token(token, logprobs)? {
+            return Ok(RunStep::Ends(FinishReason::Stop));
+        }
+        Ok(RunStep::Continues)
+    }
+}
+
+/// Reads at most `max_tokens`, and not beyond the next checkpoint, which is taken there.
+fn read_to_checkpoint(
+    sequence: &mut Sequence,
+    reader: &mut PromptReader,
+    max_tokens: usize,
 ) -> Result<(), EngineError> {
-    let request = &sequence.job.request;
-    let (reason, caches) = match (&request.prompt_cache_file, request.num_draft_tokens) {
-        (None, Some(_)) => (with_kit(worker, &mut sequence)?, Vec::new()),
-        (_, None) => with_caches(worker, &mut sequence, caches)?,
-        (Some(_), Some(_)) => return Err(EngineError::DraftWithFile),
-    };
-    sequence.finish(worker, reason, caches);
+    let num_read = reader.num_read();
+    let next = sequence.uncached_checkpoints_at().into_iter().find(|&position| position > num_read);
+    reader.read(next.map_or(max_tokens, |position| max_tokens.min(position - num_read)))?;
+    if reader.num_read() > 0 {
+        sequence.prefilled(reader.num_read());
+    }
+    if next == Some(reader.num_read()) {
+        sequence.add_checkpoint(reader.caches().to_vec());
+    }
     Ok(())
 }
 
-fn with_kit(worker: &mut Worker, sequence: &mut Sequence) -> Result<FinishReason, EngineError> {
+fn reader(sequence: &Sequence, caches: Vec<LayerCache>) -> Result<PromptReader, EngineError> {
+    let request = &sequence.job.request;
+    let options = GenerateOptions {
+        max_tokens: sequence.max_tokens,
+        prefill_step_size: request.prefill_step_size,
+        num_top_logprobs: request.num_top_logprobs,
+        kv_quantization: request.kv_cache.quantization,
+        ..GenerateOptions::default()
+    };
+    let model = &sequence.loaded.model;
+    let sampling = Sampling::new(&request.sampling, model)?;
+    let (cached_tokens, tokens) = sequence.cached_and_uncached();
+    Ok(PromptReader::new(&model.model, tokens, &cached_tokens, caches, sampling, options)?)
+}
+
+fn kit_run(worker: &mut Worker, sequence: &Sequence) -> Result<KitRun, EngineError> {
     let request = &sequence.job.request;
     let quantization = request.kv_cache.quantization;
     let options = ModelKitOptions {
@@ -55,162 +251,8 @@ fn with_kit(worker: &mut Worker, sequence: &mut Sequence) -> Result<FinishReason
         speculative_decoding: Some(request.num_draft_tokens.is_some()),
         num_draft_tokens: request.num_draft_tokens,
     };
-    let keeps_kit = request.use_prompt_cache;
-    let prompt = sequence.prompt.tokens.clone();
-    // The kit leaves the worker until the answer has ended without an error: after a failure it is
+    // The kit leaves the pool until the answer has ended without an error: after a failure it is
     // not reused.
-    let mut kit = worker.take_kit(&sequence.loaded, options, keeps_kit)?;
-    let mut on_progress = |progress| {
-        match progress {
-            PromptProgress::Begin { is_draft: false, cached_tokens, .. } => {
-                sequence.found_cached(cached_tokens)
-            }
-            PromptProgress::Update { is_draft: false, prefill_tokens_processed } => {
-                sequence.prefilled(prefill_tokens_processed)
-            }
-            // The draft model's progress is not reported.
-            _ => {}
-        }
-        after_chunk(worker, sequence)
-    };
-    let mut stream = kit.generate(&prompt, &params, &mut on_progress)?;
-    let reason = decode(worker, sequence, || stream.next_response())?;
-    drop(stream);
-    if keeps_kit {
-        worker.kit = Some(kit);
-    }
-    Ok(reason)
-}
-
-/// Continues from `caches`, and returns them with the answer's tokens added.
-fn with_caches(
-    worker: &mut Worker,
-    sequence: &mut Sequence,
-    mut caches: Vec<LayerCache>,
-) -> Result<(FinishReason, Vec<LayerCache>), EngineError> {
-    let loaded = Rc::clone(&sequence.loaded);
-    let request = &sequence.job.request;
-    let options = GenerateOptions {
-        max_tokens: sequence.max_tokens,
-        prefill_step_size: request.prefill_step_size,
-        num_top_logprobs: request.num_top_logprobs,
-        kv_quantization: request.kv_cache.quantization,
-        ..GenerateOptions::default()
-    };
-    let sampling = Sampling::new(&request.sampling, &loaded.model)?;
-    let stops = Stops { eos_token_ids: sequence.eos_token_ids()?, ..Stops::default() };
-    let (mut cached_tokens, tokens) = sequence.cached_and_uncached();
-    sequence.prefilled(0);
-    let num_read = match prefill_to_checkpoints(worker, sequence, &mut caches, &tokens, &options) {
-        Err(LmError::Cancelled) => return Ok((FinishReason::Cancelled, caches)),
-        read => read?,
-    };
-    let (read, tokens) = tokens.split_at(num_read);
-    cached_tokens.extend(read);
-    let mut on_progress = |processed, _| {
-        if processed > 0 {
-            sequence.prefilled(num_read + processed);
-        }
-        after_chunk(worker, sequence)
-    };
-    let started = stream_generate(
-        &loaded.model,
-        StreamRequest {
-            input: Input { tokens, cached_tokens: &cached_tokens, embeddings: None },
-            sampling,
-            stops,
-            options,
-            caches: Some(&mut caches),
-            draft: None,
-            on_progress: Some(&mut on_progress),
-        },
-    );
-    let mut stream = match started {
-        Err(LmError::Cancelled) => return Ok((FinishReason::Cancelled, caches)),
-        started => started?,
-    };
-    let reason = decode(worker, sequence, || stream.next().transpose())?;
-    // Waits for the step that was launched in advance.
-    let (caches, _) = stream.into_caches()?;
-    Ok((reason, caches))
-}
-
-/// Prefills up to each checkpoint position and takes the checkpoint. Returns how many of `tokens`
-/// were prefilled.
-fn prefill_to_checkpoints(
-    worker: &mut Worker,
-    sequence: &mut Sequence,
-    caches: &mut Vec<LayerCache>,
-    tokens: &[u32],
-    options: &GenerateOptions,
-) -> Result<usize, LmError> {
-    let loaded = Rc::clone(&sequence.loaded);
-    let mut num_read = 0;
-    for position in sequence.uncached_checkpoints_at() {
-        let options = GenerateOptions { max_tokens: 0, num_top_logprobs: None, ..options.clone() };
-        let mut on_progress = |processed, _| {
-            if processed > 0 {
-                sequence.prefilled(num_read + processed);
-            }
-            after_chunk(worker, sequence)
-        };
-        let stream = generate_step(
-            &loaded.model.model,
-            &tokens[num_read..position],
-            caches,
-            Sampler::Greedy,
-            options,
-            &mut on_progress,
-        )?;
-        *caches = stream.into_caches()?;
-        num_read = position;
-        sequence.add_checkpoint(caches.clone());
-    }
-    Ok(num_read)
-}
-
-/// Publishes the progress of prefill, and breaks if the request was cancelled.
-fn after_chunk(worker: &mut Worker, sequence: &Sequence) -> ControlFlow<()> {
-    let (processed_tokens, total_tokens) = sequence.progress();
-    worker.publish_progress(|| EngineState::Prefilling {
-        model: sequence.loaded.name.clone(),
-        processed_tokens,
-        total_tokens,
-    });
-    if is_cancelled(worker, sequence) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-}
-
-/// Decodes token by token until the answer ends, and returns why it did. A prompt that was
-/// cancelled has no tokens.
-fn decode(
-    worker: &mut Worker,
-    sequence: &mut Sequence,
-    mut next: impl FnMut() -> Result<Option<GenerationResponse>, LmError>,
-) -> Result<FinishReason, EngineError> {
-    let has_logprobs = sequence.job.request.num_top_logprobs.is_some();
-    while !is_cancelled(worker, sequence) {
-        let Some(response) = next()? else { return Ok(FinishReason::Length) };
-        sequence.prefilled_all();
-        if response.finish_reason == Some(FinishReason::Stop) {
-            sequence.end_of_sequence(response.token);
-            return Ok(FinishReason::Stop);
-        }
-        let logprobs =
-            response.logprobs.filter(|_| has_logprobs).map(|logprobs| (logprobs.own, logprobs.top));
-        if sequence.token(response.token, logprobs)? {
-            return Ok(FinishReason::Stop);
-        }
-        let (generation_tokens, generation_tps) =
-            (sequence.sampled.len(), sequence.generation_tps());
-        worker.publish_progress(|| EngineState::Generating {
-            model: sequence.loaded.name.clone(),
-            generation_tokens,
-            generation_tps,
-        });
-    }
-    Ok(FinishReason::Cancelled)
-}
-
-fn is_cancelled(worker: &Worker, sequence: &Sequence) -> bool {
-    sequence.job.is_stopped() || *worker.closing.borrow()
+    let kit = worker.take_kit(&sequence.loaded, options, request.use_prompt_cache)?;
+    Ok(KitRun::new(kit, sequence.prompt.tokens.clone(), &params)?)
 }

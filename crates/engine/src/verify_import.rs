@@ -4,16 +4,11 @@
 //! position computed on top of altered ones agrees with them, and an undetected change would be
 //! shared with every conversation that has the same beginning.
 
-use std::ops::ControlFlow;
-
 use cairn_lm::LmError;
 use cairn_lm::cache::{Difference, LayerCache, first_difference};
 use cairn_lm::models::Model;
 use mlx_rs::Array;
 use mlx_rs::transforms::eval;
-
-/// Tokens of one step: on a CPU a second or two, which is how long a cancellation waits.
-const STEP_TOKENS: usize = 256;
 
 /// The result of a verification.
 pub(crate) enum Verified {
@@ -23,37 +18,50 @@ pub(crate) enum Verified {
     Differs(String),
 }
 
-/// Computes the caches of `tokens` and compares them with what `found` contains, which may be
-/// quantized. `on_progress(processed, total)` counts tokens; breaking is [`LmError::Cancelled`].
-pub(crate) fn verify(
-    model: &Model,
-    tokens: &[u32],
-    found: &[LayerCache],
-    mut on_progress: impl FnMut(usize, usize) -> ControlFlow<()>,
-) -> Result<Verified, LmError> {
-    let mut computed = model.make_cache();
-    let mut processed = 0;
-    for step in tokens.chunks(STEP_TOKENS) {
-        if on_progress(processed, tokens.len()).is_break() {
-            return Err(LmError::Cancelled);
+/// A verification in slices.
+pub(crate) struct Verification {
+    model: Model,
+    tokens: Vec<u32>,
+    computed: Vec<LayerCache>,
+    num_read: usize,
+}
+
+impl Verification {
+    /// A verification of caches that are said to hold `tokens`. Computes nothing yet.
+    pub(crate) fn new(model: &Model, tokens: Vec<u32>) -> Self {
+        Verification { model: model.clone(), tokens, computed: model.make_cache(), num_read: 0 }
+    }
+
+    /// How many tokens have been computed.
+    pub(crate) fn num_read(&self) -> usize {
+        self.num_read
+    }
+
+    /// Computes the next `max_tokens`, or all that are left.
+    pub(crate) fn advance(&mut self, max_tokens: usize) -> Result<(), LmError> {
+        let end = self.tokens.len().min(self.num_read + max_tokens);
+        let slice = &self.tokens[self.num_read..end];
+        if slice.is_empty() {
+            return Ok(());
         }
-        let input = Array::from_slice(step, &[1, step.len() as i32]); // [1, L]
-        model.forward(&input, &mut computed)?;
-        // Evaluated step by step, as a prompt is prefilled: otherwise the activations of all steps
-        // would be in memory at once.
-        eval(computed.iter().flat_map(LayerCache::arrays))?;
-        processed += step.len();
+        let input = Array::from_slice(slice, &[1, slice.len() as i32]); // [1, L]
+        self.model.forward(&input, &mut self.computed)?;
+        // Evaluated slice by slice, as a prompt is prefilled: otherwise the activations of all
+        // slices would be in memory at once.
+        eval(self.computed.iter().flat_map(LayerCache::arrays))?;
+        self.num_read = end;
+        Ok(())
     }
-    // A cancelled import must not be stored.
-    if on_progress(tokens.len(), tokens.len()).is_break() {
-        return Err(LmError::Cancelled);
-    }
-    if let Some(Difference { layer, token }) = first_difference(found, &computed, 0..tokens.len())?
-    {
+
+    /// Compares what was computed with what `found` contains, which may be quantized.
+    pub(crate) fn compare(self, found: &[LayerCache]) -> Result<Verified, LmError> {
+        let difference = first_difference(found, &self.computed, 0..self.tokens.len())?;
+        let Some(Difference { layer, token }) = difference else {
+            return Ok(Verified::Equal(self.computed));
+        };
         let at = token.map_or_else(String::new, |token| format!("token {token}, "));
-        return Ok(Verified::Differs(format!(
+        Ok(Verified::Differs(format!(
             "its contents are not what the model computes from its tokens ({at}layer {layer}): do not use it"
-        )));
+        )))
     }
-    Ok(Verified::Equal(computed))
 }

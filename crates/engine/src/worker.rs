@@ -1,23 +1,21 @@
-//! The state of the engine's thread: the model, the prompt cache, and the published status.
+//! The state of the engine's thread: the models, the prompt cache, and the published status.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use cairn_lm::{LmError, LoadedModel, ModelKit, ModelKitOptions, ffi, memory};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use crate::prompt_cache::{CacheHandle, PromptCache};
-use crate::records::{CacheEvent, CacheOptions};
+use crate::model_pool::{Loaded, ModelPool};
+use crate::prompt_cache::PromptCache;
+use crate::status::LoadedModelStatus;
 use crate::{EngineState, EngineStatus};
 
 /// The state of the engine's thread.
 pub(crate) struct Worker {
-    /// Reference-counted, so that a job can use it while it changes the rest of the worker.
-    pub(crate) loaded: Option<Rc<Loaded>>,
-    /// The draft model of `loaded`.
-    pub(crate) draft: Option<Rc<LoadedModel>>,
-    /// The kit of the last unbatched request, with the caches of its conversation.
-    pub(crate) kit: Option<ModelKit>,
+    pub(crate) models: ModelPool,
+    /// The model that is being loaded.
+    pub(crate) loading: Option<String>,
     pub(crate) cache: PromptCache,
     pub(crate) closing: watch::Receiver<bool>,
     status: watch::Sender<EngineStatus>,
@@ -25,49 +23,44 @@ pub(crate) struct Worker {
     pub(crate) keep_quantized: bool,
 }
 
-/// A model and the name it was loaded under.
-pub(crate) struct Loaded {
-    pub(crate) name: String,
-    pub(crate) model: Rc<LoadedModel>,
-}
-
 /// Watchers redraw at most this often; per-token updates would only wake them.
 const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Worker {
-    /// Also returns the handle to the prompt cache, where it is stored on disk.
     pub(crate) fn new(
-        cache: Option<CacheOptions>,
+        cache: PromptCache,
         keep_quantized: bool,
         status: watch::Sender<EngineStatus>,
         closing: watch::Receiver<bool>,
-        cache_events: mpsc::UnboundedSender<CacheEvent>,
-    ) -> (Self, Option<CacheHandle>) {
-        let (cache, handle) = PromptCache::new(cache, cache_events, status.clone());
-        (
-            Worker {
-                loaded: None,
-                draft: None,
-                kit: None,
-                cache,
-                closing,
-                status,
-                last_status: None,
-                keep_quantized,
-            },
-            handle,
-        )
+    ) -> Self {
+        Worker {
+            models: ModelPool::default(),
+            loading: None,
+            cache,
+            closing,
+            status,
+            last_status: None,
+            keep_quantized,
+        }
     }
 
     /// Publishes `state` with current memory figures.
     pub(crate) fn publish(&mut self, state: EngineState) {
         self.last_status = Some(Instant::now());
-        let (cache, loaded) = (&self.cache, &self.loaded);
+        let state = match &self.loading {
+            Some(model) => EngineState::Loading { model: model.clone() },
+            None => state,
+        };
+        let (cache, models) = (&self.cache, &self.models);
         self.status.send_modify(|status| {
             let (cache_disk_bytes, cache_memory_bytes) = cache.bytes();
             *status = EngineStatus {
                 state,
-                model_fingerprint: loaded.as_ref().map(|loaded| loaded.model.fingerprint.clone()),
+                model_fingerprint: models
+                    .get(None)
+                    .ok()
+                    .map(|loaded| loaded.model.fingerprint.clone()),
+                models: models.iter().map(LoadedModelStatus::of).collect(),
                 mlx_active_bytes: memory::active_bytes(),
                 mlx_peak_bytes: memory::peak_bytes(),
                 mlx_cache_bytes: memory::cache_bytes(),
@@ -88,10 +81,13 @@ impl Worker {
 
     /// Publishes that no request runs.
     pub(crate) fn publish_idle(&mut self) {
-        let state = match &self.loaded {
-            Some(loaded) => EngineState::Ready { model: loaded.name.clone() },
-            // Empty or failed; a request that finds no model does not change which.
-            None => self.status.borrow().state.clone(),
+        let state = match self.models.current() {
+            Some(model) => EngineState::Ready { model: model.to_owned() },
+            None => match &self.status.borrow().state {
+                // A request that finds no model does not change why there is none.
+                state @ EngineState::Failed { .. } => state.clone(),
+                _ => EngineState::Empty,
+            },
         };
         self.publish(state);
     }
@@ -100,26 +96,44 @@ impl Worker {
     /// `options`.
     pub(crate) fn take_kit(
         &mut self,
-        loaded: &Loaded,
+        loaded: &Rc<Loaded>,
         options: ModelKitOptions,
         may_continue: bool,
     ) -> Result<ModelKit, LmError> {
-        let previous = if may_continue { self.kit.take() } else { None };
+        let pooled = self.models.pooled(loaded);
+        let (previous, draft) = match pooled {
+            Some(pooled) if may_continue => (pooled.kit.take(), pooled.draft.clone()),
+            Some(pooled) => (None, pooled.draft.clone()),
+            None => (None, None),
+        };
         let mut kit = match previous.filter(|kit| *kit.options() == options) {
             Some(kit) => kit,
             None => ModelKit::new(Rc::clone(&loaded.model), options)?,
         };
-        if let (Some(draft), None) = (&self.draft, kit.draft_model()) {
-            kit.set_draft_model(Rc::clone(draft))?;
+        if let (Some(draft), None) = (draft, kit.draft_model()) {
+            kit.set_draft_model(draft)?;
         }
         Ok(kit)
     }
 
-    /// Drops the draft model and its caches, if there is one.
-    pub(crate) fn drop_draft(&mut self) {
-        self.draft = None;
-        if let Some(kit) = &mut self.kit {
-            kit.unload_draft_model();
+    /// Keeps the kit of a request that has ended for the next one. It is dropped if its draft model
+    /// is no longer the model's.
+    pub(crate) fn keep_kit(&mut self, loaded: &Rc<Loaded>, kit: ModelKit) {
+        let Some(pooled) = self.models.pooled(loaded) else { return };
+        let is_same = match (kit.draft_model(), &pooled.draft) {
+            (Some(own), Some(draft)) => Rc::ptr_eq(own, draft),
+            (own, draft) => own.is_none() && draft.is_none(),
+        };
+        pooled.kit = is_same.then_some(kit);
+    }
+
+    /// Sets or drops the draft model of the current model, with the caches of the one before.
+    pub(crate) fn set_draft(&mut self, loaded: &Rc<Loaded>, draft: Option<Rc<LoadedModel>>) {
+        if let Some(pooled) = self.models.pooled(loaded) {
+            pooled.draft = draft;
+            if let Some(kit) = &mut pooled.kit {
+                kit.unload_draft_model();
+            }
         }
         memory::clear_cache();
     }
@@ -127,17 +141,24 @@ impl Worker {
     /// Drops the conversations that are resident in memory.
     pub(crate) fn forget_conversations(&mut self) {
         self.cache.drop_residents();
-        self.kit = None;
+        self.models.iter_mut().for_each(|pooled| pooled.kit = None);
     }
 
-    /// Drops the loaded model, its draft model and their resident conversations.
-    pub(crate) fn drop_model(&mut self) {
+    /// Drops the idle models for which `goes` holds, with their resident conversations. Returns
+    /// whether there were any.
+    pub(crate) fn drop_idle_models(&mut self, goes: impl Fn(&Loaded) -> bool) -> bool {
         // No work may still run on arrays that are about to be freed.
         let _ = ffi::synchronize();
-        self.forget_conversations();
-        self.cache.demote();
-        self.loaded = None;
-        self.draft = None;
+        let gone = self.models.take_idle(goes);
+        for loaded in &gone {
+            self.cache.drop_residents_of(&loaded.model.fingerprint);
+        }
+        if self.models.names().is_empty() {
+            self.cache.demote();
+        }
+        let has_dropped = !gone.is_empty();
+        drop(gone);
         memory::clear_cache();
+        has_dropped
     }
 }

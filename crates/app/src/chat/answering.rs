@@ -252,7 +252,6 @@ async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, Failure> {
     Ok(GenerateRequest {
         sampling: convert::sampling(&settings),
         max_tokens: settings.max_tokens as usize,
-        prefill_step_size: app.engine.interactive_prefill_step_size(),
         // What a private conversation computes must not come near the prompt cache's files.
         use_prompt_cache: !is_private,
         owner: (!is_private).then(|| conversation_owner(&turn.conversation_id)),

@@ -21,6 +21,7 @@ use crate::records::{CacheRef, ChunkKind, ChunkRecord, Namespace};
 const MIN_PENDING_BYTES: u64 = 256 << 20;
 
 /// The cache state, and the thread that writes its chunks.
+#[derive(Debug)]
 pub(super) struct ChunkStore {
     pub(super) state: SharedCacheState,
     pub(super) writer: Writer,

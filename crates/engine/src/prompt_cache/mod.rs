@@ -130,6 +130,10 @@ pub(crate) struct PromptCache {
     resident: ResidentConversations,
 }
 
+/// The stored part of a prompt cache, which outlives the engine's thread that used it.
+#[derive(Debug)]
+pub(crate) struct StoredCache(Option<ChunkStore>);
+
 /// For layers with recurrent states, a checkpoint is taken this many tokens before the end of a
 /// prompt, because templates rewrite the end of a prompt when an answer follows. (As LM Studio's
 /// CacheWrapper.)
@@ -138,13 +142,19 @@ const TAIL_TOKENS: usize = 11;
 /// rest is for chunk contents, which are smaller and which other conversations can share.
 const RESIDENT_FRACTION: u64 = 2;
 
-impl PromptCache {
-    /// Whichever thread changes the bytes on disk publishes them in `status`.
-    pub(crate) fn new(
+impl StoredCache {
+    /// No stored caches: conversations are in memory only.
+    pub(crate) fn none() -> Self {
+        StoredCache(None)
+    }
+
+    /// Opens the stored caches; without `options` there are none. Whichever thread changes the bytes
+    /// on disk publishes them in `status`.
+    pub(crate) fn open(
         options: Option<CacheOptions>,
         events: mpsc::UnboundedSender<CacheEvent>,
         status: watch::Sender<EngineStatus>,
-    ) -> (Self, Option<CacheHandle>) {
+    ) -> Self {
         let store = options.map(|mut options| {
             let cleanup_lock = options.cleanup_lock.take();
             let old_folders = std::mem::take(&mut options.old_folders);
@@ -153,8 +163,24 @@ impl PromptCache {
             let writer = Writer::start(state.clone(), (jobs, receiver), cleanup_lock, old_folders);
             ChunkStore { writer, state }
         });
-        let handle = store.as_ref().map(|store| CacheHandle::new(store.state.clone()));
-        (PromptCache { store, resident: ResidentConversations::default() }, handle)
+        StoredCache(store)
+    }
+
+    /// The handle to it, where it is stored on disk.
+    pub(crate) fn handle(&self) -> Option<CacheHandle> {
+        self.0.as_ref().map(|store| CacheHandle::new(store.state.clone()))
+    }
+}
+
+impl PromptCache {
+    /// The cache of an engine's thread. Whatever it stores is in `stored`.
+    pub(crate) fn new(stored: StoredCache) -> Self {
+        PromptCache { store: stored.0, resident: ResidentConversations::default() }
+    }
+
+    /// Drops the resident conversations and returns what is stored, for another thread.
+    pub(crate) fn into_stored(self) -> StoredCache {
+        StoredCache(self.store)
     }
 
     /// Restores the longest beginning of a prompt that is in memory or on disk.
@@ -389,6 +415,12 @@ impl PromptCache {
         if let Some(store) = &self.store {
             store.state.lock().demote();
         }
+    }
+
+    /// Drops the resident conversations with a model.
+    pub(crate) fn drop_residents_of(&mut self, fingerprint: &str) {
+        self.resident.forget_model(fingerprint);
+        self.enforce_memory_budget();
     }
 
     /// Drops the resident conversations.

@@ -93,6 +93,11 @@ impl ResidentConversations {
         self.0.retain(|conversation| conversation.owner.as_deref() != Some(owner));
     }
 
+    /// Drops the conversations with a model.
+    pub(super) fn forget_model(&mut self, fingerprint: &str) {
+        self.0.retain(|conversation| conversation.namespace.model != fingerprint);
+    }
+
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

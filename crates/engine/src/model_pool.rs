@@ -1,0 +1,154 @@
+//! The models that are loaded at the same time.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::SystemTime;
+
+use cairn_lm::{LoadedModel, ModelKit};
+
+use crate::EngineError;
+
+/// The loaded models. Owned by the engine's thread.
+///
+/// - Names are unique.
+/// - A model in use is never dropped: whoever uses it holds its [`Loaded`].
+#[derive(Default)]
+pub(crate) struct ModelPool {
+    /// The most recently used last.
+    models: Vec<PooledModel>,
+    /// The model of requests that name none: the one that was loaded last.
+    current: Option<String>,
+}
+
+/// A model with what belongs to it.
+pub(crate) struct PooledModel {
+    pub(crate) loaded: Rc<Loaded>,
+    /// Its draft model.
+    pub(crate) draft: Option<Rc<LoadedModel>>,
+    /// The kit of the last request with a draft model, with the caches of its conversation.
+    pub(crate) kit: Option<ModelKit>,
+    files: ModelFiles,
+}
+
+/// A model and the name it was loaded under.
+pub(crate) struct Loaded {
+    pub(crate) name: String,
+    pub(crate) model: Rc<LoadedModel>,
+}
+
+/// The folder of a model, and what its files were when it was loaded: the names, lengths and times
+/// of modification.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ModelFiles {
+    folder: PathBuf,
+    files: Vec<(String, u64, Option<SystemTime>)>,
+}
+
+impl ModelFiles {
+    /// Lists the files in `folder`; none where it cannot be read.
+    pub(crate) fn list(folder: &Path) -> Self {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut files: Vec<_> = entries
+            .filter_map(|entry| {
+                // Follows links: a downloaded model's files are links.
+                let metadata = std::fs::metadata(entry.path()).ok()?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                Some((name, metadata.len(), metadata.modified().ok()))
+            })
+            .collect();
+        files.sort();
+        ModelFiles { folder: folder.to_owned(), files }
+    }
+}
+
+impl ModelPool {
+    /// The model of this name, or the one of requests that name none.
+    pub(crate) fn get(&self, name: Option<&str>) -> Result<Rc<Loaded>, EngineError> {
+        match name.or(self.current.as_deref()) {
+            None => Err(EngineError::NoModel),
+            Some(name) => self
+                .find(name)
+                .map(|pooled| Rc::clone(&pooled.loaded))
+                .ok_or_else(|| EngineError::NotLoaded { model: name.to_owned() }),
+        }
+    }
+
+    /// The name of the model of requests that name none.
+    pub(crate) fn current(&self) -> Option<&str> {
+        self.current.as_deref()
+    }
+
+    /// Lets requests that name no model find none, while another is being loaded.
+    pub(crate) fn clear_current(&mut self) {
+        self.current = None;
+    }
+
+    /// Whether a model of this name is loaded from the same, unchanged files.
+    pub(crate) fn holds(&self, name: &str, files: &ModelFiles) -> bool {
+        self.find(name).is_some_and(|pooled| pooled.files == *files)
+    }
+
+    /// Adds a model in place of one of the same name, whose users keep what they have.
+    pub(crate) fn insert(&mut self, name: String, model: LoadedModel, files: ModelFiles) {
+        self.models.retain(|pooled| pooled.loaded.name != name);
+        let loaded = Rc::new(Loaded { name, model: Rc::new(model) });
+        self.models.push(PooledModel { loaded, draft: None, kit: None, files });
+    }
+
+    /// Makes a model the one of requests that name none, and the most recently used.
+    pub(crate) fn select(&mut self, name: &str) {
+        self.touch(name);
+        self.current = Some(name.to_owned());
+    }
+
+    /// Makes a model the most recently used.
+    pub(crate) fn touch(&mut self, name: &str) {
+        if let Some(index) = self.models.iter().position(|pooled| pooled.loaded.name == name) {
+            let pooled = self.models.remove(index);
+            self.models.push(pooled);
+        }
+    }
+
+    /// The pooled model behind a handle; none where it has been replaced or dropped.
+    pub(crate) fn pooled(&mut self, loaded: &Rc<Loaded>) -> Option<&mut PooledModel> {
+        self.models.iter_mut().find(|pooled| Rc::ptr_eq(&pooled.loaded, loaded))
+    }
+
+    /// Drops the idle models for which `goes` holds, and returns them.
+    pub(crate) fn take_idle(&mut self, goes: impl Fn(&Loaded) -> bool) -> Vec<Rc<Loaded>> {
+        let (gone, stay): (Vec<_>, Vec<_>) = std::mem::take(&mut self.models)
+            .into_iter()
+            .partition(|pooled| !pooled.is_in_use() && goes(&pooled.loaded));
+        self.models = stay;
+        if self.current.as_deref().is_some_and(|current| self.find(current).is_none()) {
+            self.current = None;
+        }
+        gone.into_iter().map(|pooled| pooled.loaded).collect()
+    }
+
+    /// The names of all models, the least recently used first.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.models.iter().map(|pooled| pooled.loaded.name.clone()).collect()
+    }
+
+    /// All models, the least recently used first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PooledModel> {
+        self.models.iter()
+    }
+
+    /// All models, the least recently used first.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut PooledModel> {
+        self.models.iter_mut()
+    }
+
+    fn find(&self, name: &str) -> Option<&PooledModel> {
+        self.models.iter().find(|pooled| pooled.loaded.name == name)
+    }
+}
+
+impl PooledModel {
+    /// Whether a sequence or a task uses the model.
+    pub(crate) fn is_in_use(&self) -> bool {
+        Rc::strong_count(&self.loaded) > 1
+    }
+}

@@ -1,0 +1,285 @@
+//! Decides which kind of slice runs next, and how many prompt tokens it may read. Pure: it sees
+//! counts and measured costs.
+//!
+//! - Nobody decodes: prompts are read in full steps.
+//! - Somebody decodes: a prefill slice takes about [`SlicePolicy::target`], and as much time is
+//!   given to decoding before the next one. One reader and one writer each get half of the device.
+//! - What is left to read takes less than one slice: it is read at once, so that its sequence joins
+//!   the batch early.
+
+use std::time::Duration;
+
+/// How long a prefill slice takes while somebody decodes.
+const TARGET: Duration = Duration::from_millis(100);
+
+/// The first slice that reads beside a decoding sequence whose cost is not known either.
+const FIRST_SLICE_TOKENS: usize = 16;
+
+/// A slice reads at most this many times the tokens of the longest one that was measured, because
+/// long slices may cost more for each token than short ones.
+const MAX_GROWTH: usize = 4;
+
+/// What runs next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slice {
+    /// One token for every row of a batch, or one step of an unbatched sequence.
+    Decode,
+    /// At most so many prompt tokens.
+    Prefill { max_tokens: usize },
+    /// Nothing is to be done.
+    Idle,
+}
+
+/// What there is to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct QueueCounts {
+    /// Batches and unbatched sequences that decode; each gets a step in turn.
+    pub(crate) num_decoding: usize,
+    /// Batches, unbatched sequences and tasks that read.
+    pub(crate) num_reading: usize,
+    /// The tokens that all of them have yet to read.
+    pub(crate) num_unread_tokens: usize,
+    /// The tokens that the next reader takes at once when nobody decodes.
+    pub(crate) full_step_tokens: usize,
+}
+
+/// The rules, and how the device's time was divided lately.
+#[derive(Debug)]
+pub(crate) struct SlicePolicy {
+    target: Duration,
+    /// Reads all waiting prompts before anyone decodes: more throughput, longer pauses.
+    prefer_prefill_when_pending: bool,
+    /// The time of the last prefill slice beside decoding sequences, and of all decode steps since.
+    last_prefill: Duration,
+    decoded_since: Duration,
+    num_decoded_since: usize,
+}
+
+/// The measured speed of one model. Newer slices count more.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SliceCosts {
+    num_tokens: f64,
+    seconds: f64,
+    longest_tokens: usize,
+    decode: Option<Duration>,
+}
+
+impl SlicePolicy {
+    pub(crate) fn new(prefer_prefill_when_pending: bool) -> Self {
+        SlicePolicy {
+            target: TARGET,
+            prefer_prefill_when_pending,
+            last_prefill: Duration::ZERO,
+            decoded_since: Duration::ZERO,
+            num_decoded_since: 0,
+        }
+    }
+
+    /// The next slice; `costs` are those of the model that reads next.
+    pub(crate) fn next(&self, counts: &QueueCounts, costs: &SliceCosts) -> Slice {
+        let full_step = counts.full_step_tokens.max(1);
+        match (counts.num_decoding, counts.num_reading) {
+            (0, 0) => return Slice::Idle,
+            (_, 0) => return Slice::Decode,
+            (0, _) => return Slice::Prefill { max_tokens: full_step },
+            _ => {}
+        }
+        if self.prefer_prefill_when_pending {
+            return Slice::Prefill { max_tokens: full_step };
+        }
+        let max_tokens = costs.tokens_within(self.target).clamp(1, full_step);
+        let is_short = counts.num_unread_tokens <= max_tokens && self.num_decoded_since > 0;
+        let has_decoded = self.num_decoded_since >= counts.num_decoding
+            && self.decoded_since >= self.last_prefill;
+        if is_short || has_decoded { Slice::Prefill { max_tokens } } else { Slice::Decode }
+    }
+
+    /// Notes that a decode step took so long.
+    pub(crate) fn decoded(&mut self, took: Duration) {
+        self.decoded_since += took;
+        self.num_decoded_since += 1;
+    }
+
+    /// Notes that a prefill slice took so long while others were decoding, or alone.
+    pub(crate) fn prefilled(&mut self, took: Duration, beside_decoding: bool) {
+        self.last_prefill = if beside_decoding { took } else { Duration::ZERO };
+        self.decoded_since = Duration::ZERO;
+        self.num_decoded_since = 0;
+    }
+}
+
+impl SliceCosts {
+    pub(crate) fn decoded(&mut self, took: Duration) {
+        self.decode = Some(self.decode.map_or(took, |before| (before + took) / 2));
+    }
+
+    pub(crate) fn prefilled(&mut self, num_tokens: usize, took: Duration) {
+        if num_tokens > 0 {
+            self.num_tokens = self.num_tokens / 2.0 + num_tokens as f64;
+            self.seconds = self.seconds / 2.0 + took.as_secs_f64();
+            self.longest_tokens = (self.longest_tokens / 2).max(num_tokens);
+        }
+    }
+
+    /// The prompt tokens that are read in about `target`.
+    fn tokens_within(&self, target: Duration) -> usize {
+        let seconds = target.as_secs_f64();
+        if self.num_tokens > 0.0 {
+            let by_rate = seconds * self.num_tokens / self.seconds.max(1e-9);
+            return (by_rate as usize).min(self.longest_tokens.saturating_mul(MAX_GROWTH));
+        }
+        // A pass over several tokens costs at most as much as they would one by one.
+        let by_decode =
+            self.decode.map(|decode| (seconds / decode.as_secs_f64().max(1e-9)) as usize);
+        by_decode.map_or(FIRST_SLICE_TOKENS, |tokens| tokens.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn counts(num_decoding: usize, num_reading: usize, num_unread_tokens: usize) -> QueueCounts {
+        QueueCounts { num_decoding, num_reading, num_unread_tokens, full_step_tokens: 2048 }
+    }
+
+    /// Costs of a device that reads so many tokens a millisecond, in slices as long as any.
+    fn costs(tokens_per_ms: usize) -> SliceCosts {
+        let mut costs = SliceCosts::default();
+        costs.prefilled(2048 * tokens_per_ms, 2048 * MS);
+        costs
+    }
+
+    #[test]
+    fn the_next_slice_depends_on_who_decodes_and_who_reads() {
+        fn check(counts: QueueCounts, expected: Slice) {
+            let policy = SlicePolicy::new(false);
+            assert_eq!(policy.next(&counts, &costs(1)), expected, "{counts:?}");
+        }
+        check(counts(0, 0, 0), Slice::Idle);
+        check(counts(1, 0, 0), Slice::Decode);
+        check(counts(0, 1, 10), Slice::Prefill { max_tokens: 2048 });
+        // Somebody has waited for a token longest: it comes first.
+        check(counts(1, 1, 5000), Slice::Decode);
+        check(counts(1, 1, 10), Slice::Decode);
+    }
+
+    #[test]
+    fn decoding_gets_as_much_time_as_the_last_prefill_slice_took() {
+        let mut policy = SlicePolicy::new(false);
+        let busy = counts(2, 1, 5000);
+        policy.prefilled(80 * MS, true);
+        for (num_steps, expected) in [(1, false), (2, false), (3, false), (4, true)] {
+            policy.decoded(20 * MS);
+            let is_prefill = matches!(policy.next(&busy, &costs(1)), Slice::Prefill { .. });
+            assert_eq!(is_prefill, expected, "after {num_steps} steps of 20 ms");
+        }
+        // However slow a step is, everyone who decodes gets one.
+        policy.prefilled(80 * MS, true);
+        policy.decoded(500 * MS);
+        assert_eq!(policy.next(&busy, &costs(1)), Slice::Decode);
+        policy.decoded(500 * MS);
+        assert_eq!(policy.next(&busy, &costs(1)), Slice::Prefill { max_tokens: 100 });
+    }
+
+    #[test]
+    fn a_slice_beside_others_is_sized_to_a_tenth_of_a_second() {
+        fn check(costs: SliceCosts, full_step_tokens: usize, expected: usize) {
+            let mut policy = SlicePolicy::new(false);
+            policy.decoded(MS);
+            let counts = QueueCounts { full_step_tokens, ..counts(1, 1, 1_000_000) };
+            let slice = policy.next(&counts, &costs);
+            assert_eq!(slice, Slice::Prefill { max_tokens: expected }, "{costs:?}");
+        }
+        check(costs(1), 2048, 100);
+        check(costs(5), 2048, 500);
+        check(costs(5), 256, 256);
+        check(costs(1000), 2048, 2048);
+        // Nothing was measured, or only how long a decode step takes.
+        check(SliceCosts::default(), 2048, FIRST_SLICE_TOKENS);
+        let mut slow = SliceCosts::default();
+        slow.decoded(25 * MS);
+        check(slow, 2048, 4);
+        slow.decoded(10_000 * MS);
+        check(slow, 2048, 1);
+        // A short slice says little about long ones.
+        let mut short = SliceCosts::default();
+        short.prefilled(8, MS);
+        check(short, 2048, 32);
+    }
+
+    #[test]
+    fn what_takes_less_than_a_slice_is_read_after_one_step() {
+        let mut policy = SlicePolicy::new(false);
+        policy.prefilled(100 * MS, true);
+        assert_eq!(policy.next(&counts(1, 1, 60), &costs(1)), Slice::Decode);
+        policy.decoded(MS);
+        assert_eq!(policy.next(&counts(1, 1, 60), &costs(1)), Slice::Prefill { max_tokens: 100 });
+        assert_eq!(policy.next(&counts(1, 1, 600), &costs(1)), Slice::Decode);
+    }
+
+    #[test]
+    fn with_prefer_prefill_prompts_are_read_first() {
+        let policy = SlicePolicy::new(true);
+        let slice = policy.next(&counts(4, 1, 5000), &costs(1));
+        assert_eq!(slice, Slice::Prefill { max_tokens: 2048 });
+    }
+
+    /// The longest gap between two tokens of a writer, and the relative speeds of a reader of
+    /// `num_tokens` and the writer while both run, on a device with these costs.
+    fn simulate(
+        num_tokens: usize,
+        prefill: fn(usize) -> Duration,
+        decode: Duration,
+    ) -> (Duration, f64) {
+        let (mut policy, mut costs) = (SlicePolicy::new(false), SliceCosts::default());
+        let (mut now, mut last_token, mut longest_gap) =
+            (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        let (mut num_left, mut num_decoded) = (num_tokens, 0);
+        while num_left > 0 {
+            match policy.next(&counts(1, 1, num_left), &costs) {
+                Slice::Decode => {
+                    now += decode;
+                    num_decoded += 1;
+                    longest_gap = longest_gap.max(now - last_token);
+                    last_token = now;
+                    policy.decoded(decode);
+                    costs.decoded(decode);
+                }
+                Slice::Prefill { max_tokens } => {
+                    let num_read = max_tokens.min(num_left);
+                    let took = prefill(num_read);
+                    now += took;
+                    num_left -= num_read;
+                    policy.prefilled(took, true);
+                    costs.prefilled(num_read, took);
+                }
+                Slice::Idle => panic!("there is work"),
+            }
+        }
+        let mut alone = Duration::ZERO;
+        let mut to_read = num_tokens;
+        while to_read > 0 {
+            alone += prefill(to_read.min(2048));
+            to_read -= to_read.min(2048);
+        }
+        let reader = alone.as_secs_f64() / now.as_secs_f64();
+        let writer = f64::from(num_decoded) * decode.as_secs_f64() / now.as_secs_f64();
+        (longest_gap, reader + writer)
+    }
+
+    #[test]
+    fn a_reader_and_a_writer_lose_little_to_each_other() {
+        fn check(name: &str, prefill: fn(usize) -> Duration, decode: Duration) {
+            let (gap, speeds) = simulate(5000, prefill, decode);
+            assert!(gap < Duration::from_millis(500), "{name}: a gap of {gap:?}");
+            assert!(speeds >= 0.9, "{name}: relative speeds sum to {speeds}");
+        }
+        // A pass costs what its weights cost to read, and something for each token.
+        check("a small model on a CPU", |n| 8 * MS + 2 * MS * n as u32, 14 * MS);
+        check("a large model on a GPU", |n| 12 * MS + MS / 5 * n as u32, 20 * MS);
+        check("a small model on a GPU", |n| 2 * MS + MS / 100 * n as u32, 3 * MS);
+    }
+}

@@ -1,0 +1,207 @@
+//! Tasks: work on a loaded model that is no answer, done in slices so that nobody waits for it. A
+//! task whose caller has gone is dropped.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use cairn_lm::Scorer;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::EngineError;
+use crate::guard::guarded;
+use crate::model_pool::Loaded;
+use crate::prompt::known_tokens;
+use crate::prompt_file::{
+    CachePromptRequest, CachedPrompt, Import, PendingImport, PromptFileInfo, PromptFileWriter,
+};
+use crate::request::{PromptInput, Score};
+use crate::worker::Worker;
+
+/// A task with the channel for its answer.
+pub(crate) struct Task {
+    loaded: Rc<Loaded>,
+    work: TaskWork,
+}
+
+enum TaskWork {
+    Score {
+        scorer: Box<Scorer>,
+        num_tokens: usize,
+        reply: oneshot::Sender<Result<Score, EngineError>>,
+    },
+    CachePrompt {
+        writer: Box<PromptFileWriter>,
+        on_progress: mpsc::UnboundedSender<(usize, usize)>,
+        reply: oneshot::Sender<Result<CachedPrompt, EngineError>>,
+    },
+    Import {
+        import: Box<PendingImport>,
+        reply: oneshot::Sender<Result<PromptFileInfo, EngineError>>,
+    },
+}
+
+/// Begins a task, or answers the request that cannot become one.
+fn begin<T>(
+    worker: &mut Worker,
+    during: &'static str,
+    reply: oneshot::Sender<Result<T, EngineError>>,
+    work: impl FnOnce(&mut Worker, &Rc<Loaded>) -> Result<WorkOf<T>, EngineError>,
+) -> Option<Task> {
+    let begun = guarded(worker, during, |worker| {
+        let loaded = worker.models.get(None)?;
+        let work = work(worker, &loaded)?;
+        Ok((loaded, work))
+    });
+    match begun {
+        Ok((loaded, work)) => Some(Task { loaded, work: work(reply) }),
+        Err(error) => {
+            let _ = reply.send(Err(error));
+            None
+        }
+    }
+}
+
+/// Makes the work of a task whose answer goes to a channel.
+type WorkOf<T> = Box<dyn FnOnce(oneshot::Sender<Result<T, EngineError>>) -> TaskWork>;
+
+impl Task {
+    /// Scores a prompt.
+    pub(crate) fn score(
+        worker: &mut Worker,
+        prompt: &PromptInput,
+        num_top: usize,
+        reply: oneshot::Sender<Result<Score, EngineError>>,
+    ) -> Option<Self> {
+        begin(worker, "scoring", reply, |_, loaded| {
+            let tokens = known_tokens(&loaded.model, prompt)?;
+            let num_tokens = tokens.len();
+            let scorer = Box::new(Scorer::new(&loaded.model.model, tokens, num_top)?);
+            Ok(Box::new(move |reply| TaskWork::Score { scorer, num_tokens, reply }))
+        })
+    }
+
+    /// Prefills a prompt and saves its caches in a file.
+    pub(crate) fn cache_prompt(
+        worker: &mut Worker,
+        request: CachePromptRequest,
+        on_progress: mpsc::UnboundedSender<(usize, usize)>,
+        reply: oneshot::Sender<Result<CachedPrompt, EngineError>>,
+    ) -> Option<Self> {
+        begin(worker, "reading a prompt", reply, |_, loaded| {
+            let writer = Box::new(PromptFileWriter::new(loaded, request)?);
+            let _ = on_progress.send(writer.progress());
+            Ok(Box::new(move |reply| TaskWork::CachePrompt { writer, on_progress, reply }))
+        })
+    }
+
+    /// Imports a prompt-cache file into the prompt cache.
+    pub(crate) fn import(
+        worker: &mut Worker,
+        path: PathBuf,
+        import: Import,
+        reply: oneshot::Sender<Result<PromptFileInfo, EngineError>>,
+    ) -> Option<Self> {
+        begin(worker, "reading a prompt cache", reply, |worker, _| {
+            let import = Box::new(PendingImport::new(worker, path, import)?);
+            Ok(Box::new(move |reply| TaskWork::Import { import, reply }))
+        })
+    }
+
+    pub(crate) fn loaded(&self) -> &Rc<Loaded> {
+        &self.loaded
+    }
+
+    /// Whether nobody waits for the answer.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        match &self.work {
+            TaskWork::Score { reply, .. } => reply.is_closed(),
+            TaskWork::CachePrompt { reply, .. } => reply.is_closed(),
+            TaskWork::Import { reply, .. } => reply.is_closed(),
+        }
+    }
+
+    /// How many tokens have been read, of how many.
+    pub(crate) fn progress(&self) -> (usize, usize) {
+        match &self.work {
+            TaskWork::Score { scorer, num_tokens, .. } => {
+                (num_tokens - scorer.num_left(), *num_tokens)
+            }
+            TaskWork::CachePrompt { writer, .. } => writer.progress(),
+            TaskWork::Import { import, .. } => import.progress(),
+        }
+    }
+
+    /// How many tokens are not read yet; at least 1 while there is work.
+    pub(crate) fn num_unread_tokens(&self) -> usize {
+        let (num_read, num_tokens) = self.progress();
+        (num_tokens - num_read).max(1)
+    }
+
+    /// The most tokens of a slice, where the request limits them.
+    pub(crate) fn prefill_step_size(&self) -> Option<usize> {
+        match &self.work {
+            TaskWork::CachePrompt { writer, .. } => Some(writer.step_size()),
+            TaskWork::Score { .. } | TaskWork::Import { .. } => None,
+        }
+    }
+
+    /// Reads at most `max_tokens`, and returns how many it read. After an error the task is of no
+    /// further use.
+    pub(crate) fn advance(
+        &mut self,
+        worker: &mut Worker,
+        max_tokens: usize,
+    ) -> Result<usize, EngineError> {
+        let (before, _) = self.progress();
+        guarded(worker, self.during(), |worker| match &mut self.work {
+            TaskWork::Score { scorer, .. } => Ok(scorer.read(max_tokens)?),
+            TaskWork::CachePrompt { writer, on_progress, .. } => {
+                writer.advance(max_tokens)?;
+                let _ = on_progress.send(writer.progress());
+                Ok(())
+            }
+            TaskWork::Import { import, .. } => import.advance(worker, max_tokens),
+        })?;
+        Ok(match &self.work {
+            // Nothing was computed in this slice, only read and stored.
+            TaskWork::Import { import, .. } if import.is_done() => 0,
+            _ => self.progress().0 - before,
+        })
+    }
+
+    /// Whether all work is done, so that the task can be answered.
+    pub(crate) fn is_done(&self) -> bool {
+        match &self.work {
+            TaskWork::Score { scorer, .. } => scorer.num_left() == 0,
+            TaskWork::CachePrompt { writer, .. } => writer.written().is_some(),
+            TaskWork::Import { import, .. } => import.is_done(),
+        }
+    }
+
+    /// Frees what the task has computed with, and returns what sends its answer, or why it failed.
+    pub(crate) fn answer(self, result: Result<(), EngineError>) -> Box<dyn FnOnce()> {
+        match self.work {
+            TaskWork::Score { scorer, reply, .. } => {
+                let (tokens, logprobs, next) = scorer.finish();
+                let score = result.map(|()| Score { tokens, logprobs, next });
+                Box::new(move || drop(reply.send(score)))
+            }
+            TaskWork::CachePrompt { writer, reply, .. } => {
+                let written = result.and_then(|()| writer.written().ok_or(EngineError::Closed));
+                Box::new(move || drop(reply.send(written)))
+            }
+            TaskWork::Import { import, reply } => {
+                let info = result.map(|()| import.into_info());
+                Box::new(move || drop(reply.send(info)))
+            }
+        }
+    }
+
+    fn during(&self) -> &'static str {
+        match &self.work {
+            TaskWork::Score { .. } => "scoring",
+            TaskWork::CachePrompt { .. } => "reading a prompt",
+            TaskWork::Import { .. } => "reading a prompt cache",
+        }
+    }
+}
