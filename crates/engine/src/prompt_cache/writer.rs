@@ -1,6 +1,7 @@
 //! The thread that writes and removes chunk files, so that no request waits for the disk.
 
 use std::fs::{self, DirEntry, File};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread::JoinHandle;
@@ -13,6 +14,7 @@ use super::eviction::{DISK_BUDGET, NO_ROOM};
 use super::now_ms;
 use super::state::SharedCacheState;
 use crate::EngineError;
+use crate::guard::panic_message;
 use crate::records::{CacheEvent, ChunkRecord};
 
 /// A job for the thread, done in the order of sending.
@@ -44,6 +46,7 @@ pub struct Repaired {
 }
 
 /// The handle to the thread.
+#[derive(Debug)]
 pub(super) struct Writer {
     jobs: std_mpsc::Sender<WriteJob>,
     thread: JoinHandle<()>,
@@ -127,28 +130,40 @@ impl WriterThread {
     fn run(self, jobs: &std_mpsc::Receiver<WriteJob>) {
         self.enforce_budgets();
         while let Ok(job) = jobs.recv() {
-            self.remove_doomed();
-            match job {
-                WriteJob::Write { key, bytes, layout } => {
-                    self.write_and_report(&key, bytes, &layout)
-                }
-                WriteJob::RemoveFiles => {}
-                WriteJob::EnforceBudgets => self.enforce_budgets(),
-                WriteJob::Flush(reply) => drop(reply.send(Ok(()))),
-                WriteJob::Repair(reply) => {
-                    self.drop_bad_rows();
-                    let repaired = self.adopt_files();
-                    self.resolve_refs();
-                    self.enforce_budgets();
-                    let _ = reply.send(repaired);
-                }
-                WriteJob::Close => return,
+            if matches!(job, WriteJob::Close) {
+                return;
+            }
+            // A panic ends one job, not the thread: the engine's thread waits for its successors.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.do_job(job))) {
+                let message = panic_message(panic.as_ref());
+                tracing::error!(%message, "the prompt cache's writer hit a bug");
+                self.state.lock().problem = Some(format!("the writer hit a bug: {message}"));
+            }
+        }
+    }
+
+    fn do_job(&self, job: WriteJob) {
+        self.remove_doomed();
+        match job {
+            WriteJob::Write { key, bytes, layout } => self.write_and_report(&key, bytes, &layout),
+            WriteJob::RemoveFiles | WriteJob::Close => {}
+            WriteJob::EnforceBudgets => self.enforce_budgets(),
+            WriteJob::Flush(reply) => drop(reply.send(Ok(()))),
+            WriteJob::Repair(reply) => {
+                self.drop_bad_rows();
+                let repaired = self.adopt_files();
+                self.resolve_refs();
+                self.enforce_budgets();
+                let _ = reply.send(repaired);
             }
         }
     }
 
     fn write_and_report(&self, key: &str, bytes: u64, layout: &CacheLayout) {
-        let written = self.write(key, layout);
+        let written = catch_unwind(AssertUnwindSafe(|| self.write(key, layout)));
+        let written = written.unwrap_or_else(|panic| {
+            Err(format!("writing it hit a bug: {}", panic_message(panic.as_ref())))
+        });
         let mut state = self.state.lock();
         if let Err(problem) = written {
             // The chunk stays in memory, and is tried again with its next descendant.
