@@ -340,10 +340,14 @@ pub enum Models {
         #[arg(long)]
         name: Option<String>,
     },
-    /// Show a model's configuration and size
+    /// Show a model's size and the memory that it takes
     Info {
         /// A model folder or name
         model: String,
+        /// Tokens of the conversation whose memory is shown; by default 8192 or what the model can
+        /// read
+        #[arg(long, value_name = "TOKENS")]
+        context: Option<usize>,
         /// Print one JSON object
         #[arg(long)]
         json: bool,

@@ -5,8 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use cairn_app::DataFolder;
 use cairn_formats::gguf::import_gguf;
-use cairn_formats::read_file;
-use cairn_hub::MAX_CONFIG_BYTES;
+use cairn_lm::{LoadOptions, ModelMemory, memory};
 use serde_json::json;
 
 use crate::arguments::Models;
@@ -17,7 +16,7 @@ pub async fn run(command: Models) -> Result<()> {
     match command {
         Models::List { json } => list(json),
         Models::Import { file, name } => import(&file, name.as_deref()),
-        Models::Info { model, json } => info(&model, json),
+        Models::Info { model, context, json } => info(&model, context, json),
     }
 }
 
@@ -75,39 +74,56 @@ fn import(source: &Path, name: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-fn info(model: &str, json: bool) -> Result<()> {
-    let folder = find_model(model)?;
-    let config = read_file(&folder.join("config.json"), MAX_CONFIG_BYTES)?;
-    let config: serde_json::Value = serde_json::from_slice(&config)
-        .with_context(|| format!("config.json of {model} is not JSON"))?;
-    let files = cairn_formats::safetensors::check_weight_files(&folder)?;
-    let tensors: usize = files.iter().map(|file| file.tensors().len()).sum();
-    let bytes: u64 = files.iter().map(|file| file.data_bytes()).sum();
+/// The conversation whose memory is shown, where the model can read so much.
+const DEFAULT_CONTEXT_TOKENS: usize = 8192;
+
+/// The prompt tokens that are read at once.
+const PREFILL_STEP_SIZE: usize = 2048;
+
+fn info(model: &str, context: Option<usize>, json: bool) -> Result<()> {
+    let memory = ModelMemory::read(&find_model(model)?, LoadOptions { keep_quantized: false })
+        .with_context(|| format!("cannot describe {model}"))?;
+    let context = context.unwrap_or(DEFAULT_CONTEXT_TOKENS).min(memory.context_length);
+    let memory_bytes = memory.peak_bytes(context, 1, PREFILL_STEP_SIZE);
+    let fits = memory_bytes <= memory::default_limit_bytes();
+    let quantization =
+        memory.quantization.map(|(bits, size)| json!({ "bits": bits, "group_size": size }));
     if json {
         output::line(json!({
             "name": model,
-            "path": folder,
-            "config": config,
-            "tensors": tensors,
-            "bytes": bytes,
+            "model_type": memory.model_type,
+            "parameters": memory.num_parameters,
+            "layers": memory.num_layers(),
+            "quantization": quantization,
+            "context_length": memory.context_length,
+            "weight_bytes": memory.weight_bytes,
+            "kv_bytes_per_token": memory.kv_bytes_per_token(),
+            "memory_bytes": memory_bytes,
+            "fits": fits,
         }))?;
         return Ok(());
     }
-    output::line(format_args!(
-        "name\t{model}\npath\t{}\ntensors\t{tensors}\nbytes\t{bytes}",
-        folder.display()
-    ))?;
-    for key in [
-        "model_type",
-        "num_hidden_layers",
-        "hidden_size",
-        "vocab_size",
-        "max_position_embeddings",
-        "quantization",
-    ] {
-        if let Some(value) = config.get(key) {
-            output::line(format_args!("{key}\t{value}"))?;
-        }
+    let quantization = memory
+        .quantization
+        .map_or("none".to_owned(), |(bits, size)| format!("{bits} bits in groups of {size}"));
+    let lines = [
+        ("name", model.to_owned()),
+        ("architecture", memory.model_type.clone()),
+        ("parameters", memory.num_parameters.to_string()),
+        ("layers", memory.num_layers().to_string()),
+        ("quantization", quantization),
+        ("context length", format!("{} tokens", memory.context_length)),
+        ("weights", gigabytes(memory.weight_bytes)),
+        ("each token", format!("{:.1} KB", memory.kv_bytes_per_token() as f64 / 1e3)),
+        ("memory", format!("at most {} for {context} tokens", gigabytes(memory_bytes))),
+        ("fits", if fits { "yes" } else { "no" }.to_owned()),
+    ];
+    for (name, value) in lines {
+        output::line(format_args!("{name}\t{value}"))?;
     }
     Ok(())
+}
+
+fn gigabytes(bytes: u64) -> String {
+    format!("{:.2} GB", bytes as f64 / 1e9)
 }

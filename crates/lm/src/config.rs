@@ -159,6 +159,11 @@ impl QuantizationConfig {
         Ok(QuantizationConfig { default: Some(settings(section)?), layers })
     }
 
+    /// The settings of layers without their own; `None` if the model is not quantized.
+    pub fn common(&self) -> Option<Quantization> {
+        self.default
+    }
+
     /// The settings of the layer at `path`, for example "model.layers.0.self_attn.q_proj"; `None`
     /// if it is dense.
     pub fn layer(&self, path: &str) -> Option<Quantization> {

@@ -59,6 +59,7 @@ mod generate;
 mod load;
 pub mod memory;
 mod model_kit;
+mod model_memory;
 pub mod models;
 mod nn;
 mod sample;
@@ -79,6 +80,7 @@ pub use model_kit::{
     GenerateParams, GenerationResult, GenerationStream, KitRun, ModelKit, ModelKitOptions,
     PromptProgress, PromptProgressReporter, ResultToken, StopCondition, StopReason,
 };
+pub use model_memory::ModelMemory;
 pub use sample::{
     LogitsProcessor, LogitsProcessors, RandomSampler, Sampler, SamplerFn, TokenBuffer,
 };

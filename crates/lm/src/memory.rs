@@ -1,6 +1,8 @@
 //! MLX's memory counters, in bytes. A counter that cannot be read is 0, so use them for display and
 //! not for decisions.
 
+use std::sync::OnceLock;
+
 /// Bytes of all living arrays.
 pub fn active_bytes() -> u64 {
     mlx_rs::memory::active_memory().map_or(0, |bytes| bytes as u64)
@@ -25,4 +27,23 @@ pub fn reset_peak() {
 /// Returns freed bytes to the system.
 pub fn clear_cache() {
     let _ = mlx_rs::memory::clear_cache();
+}
+
+/// The bytes that models, caches and computation may take together unless the caller decides
+/// otherwise: three quarters of what MLX itself would use at most on this device.
+pub fn default_limit_bytes() -> u64 {
+    static LIMIT: OnceLock<u64> = OnceLock::new();
+    // Read once: MLX's limit is what `set_limits` set last.
+    *LIMIT.get_or_init(|| {
+        mlx_rs::memory::memory_limit().map_or(u64::MAX, |bytes| bytes as u64 / 4 * 3)
+    })
+}
+
+/// Lets MLX free what it keeps for reuse, and wait for running work, before it takes more than
+/// `limit_bytes`. An eighth of them may be kept for reuse.
+pub fn set_limits(limit_bytes: u64) {
+    default_limit_bytes();
+    let limit_bytes = usize::try_from(limit_bytes).unwrap_or(usize::MAX);
+    let _ = mlx_rs::memory::set_memory_limit(limit_bytes);
+    let _ = mlx_rs::memory::set_cache_limit(limit_bytes / 8);
 }

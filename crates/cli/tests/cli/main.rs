@@ -3,5 +3,6 @@
 
 mod cache;
 mod generate;
+mod models;
 mod program;
 mod serve;
