@@ -249,12 +249,13 @@ async fn another_model_reads_everything_again_and_the_first_one_resumes() {
         harness.settle().await;
         assert_eq!(harness.handle().view(0).memory.0 > 0, memory > 0);
 
-        harness.engine.load("other", two.folder()).await.expect("loads");
+        harness.engine.unload().await.expect("unloads");
         let view = harness.handle().view(0);
         assert!(
             view.memory.0 == 0 && view.disk.0 > 0,
             "a model that goes leaves its conversations on disk: {view:?}"
         );
+        harness.engine.load("other", two.folder()).await.expect("loads");
         let other = harness
             .answer(GenerateRequest { max_tokens: 3, ..ask(talk.asking("And then?"), OWNER) })
             .await

@@ -11,6 +11,7 @@ mod imports;
 mod jobs;
 mod kit;
 mod panics;
+mod pool;
 mod prefix;
 mod prompt_cache;
 mod prompt_file;

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cairn_engine::{CacheOptions, CacheRef, ChunkRecord, Engine, EngineOptions};
+use cairn_engine::{
+    CacheOptions, CacheRef, ChunkRecord, Engine, EngineOptions, default_memory_limit_bytes,
+};
 use cairn_hub::ModelFolders;
 use cairn_store::{Store, StoreError};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -80,8 +82,11 @@ impl App {
             refs,
             cleanup_lock,
         });
-        let (engine, cache_events) =
-            Engine::start(EngineOptions { cache, ..EngineOptions::default() });
+        let (engine, cache_events) = Engine::start(EngineOptions {
+            cache,
+            memory_limit_bytes: Some(default_memory_limit_bytes()),
+            ..EngineOptions::default()
+        });
         let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
         let cache_rows = tokio::spawn(rows::write_events(store.clone(), cache_events, moved));
 

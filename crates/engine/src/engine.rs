@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::prompt_cache::{CacheHandle, StoredCache};
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 use crate::records::{CacheEvent, CacheOptions};
-use crate::request::{GenerateRequest, Generation, ModelInfo, PromptInput, Score};
+use crate::request::{GenerateRequest, Generation, MemoryPressure, ModelInfo, PromptInput, Score};
 use crate::sequence::GenerateJob;
 use crate::thread::{self, Job, LoadJob, LoadReply, ThreadParts};
 use crate::{EngineError, EngineStatus};
@@ -23,7 +23,10 @@ pub struct EngineOptions {
     pub cache: Option<CacheOptions>,
     /// Computes on quantized weights on a CPU device too.
     pub keep_quantized: bool,
-    /// Answers that are decoded at once; more wait.
+    /// What models, conversations and computation may take together: idle models leave for others,
+    /// and answers wait. With none, only the device is a limit.
+    pub memory_limit_bytes: Option<u64>,
+    /// Answers of one model that are decoded at once; more wait.
     pub completion_batch_size: usize,
     /// Prompts that are prefilled at once.
     pub prefill_batch_size: usize,
@@ -43,6 +46,7 @@ impl Default for EngineOptions {
         EngineOptions {
             cache: None,
             keep_quantized: false,
+            memory_limit_bytes: None,
             completion_batch_size,
             prefill_batch_size,
             prefer_prefill_when_pending,
@@ -84,6 +88,7 @@ struct Connection {
 struct ThreadOptions {
     batching: BatchOptions,
     keep_quantized: bool,
+    memory_limit_bytes: Option<u64>,
 }
 
 impl Engine {
@@ -99,7 +104,14 @@ impl Engine {
             prefer_prefill_when_pending: options.prefer_prefill_when_pending,
             ..BatchOptions::default()
         };
-        let options = ThreadOptions { batching, keep_quantized: options.keep_quantized };
+        if let Some(limit_bytes) = options.memory_limit_bytes {
+            cairn_lm::memory::set_limits(limit_bytes);
+        }
+        let options = ThreadOptions {
+            batching,
+            keep_quantized: options.keep_quantized,
+            memory_limit_bytes: options.memory_limit_bytes,
+        };
         let (salvaged, cache) = (Arc::default(), stored.handle());
         let (connection, device) = options.start_thread(stored, &status, &closing, &salvaged);
         let shared = Shared {
@@ -114,9 +126,12 @@ impl Engine {
         (Engine { shared: Arc::new(shared) }, cache_receiver)
     }
 
-    /// Loads the model in `folder`, and makes it the one of requests that name none. Does nothing
+    /// Loads the model in `folder` beside those that are loaded, and makes it the one of requests that name none. Does nothing
     /// more, except dropping its draft model, if its unchanged files are loaded under this name already. Starts the engine's thread
     /// again if that has ended because of a bug. Dropping the future cancels the load.
+    ///
+    /// Where the memory limit asks for it, idle models are unloaded, the least recently used first;
+    /// if that is not enough, the error says what would have to go.
     pub async fn load(&self, name: &str, folder: &Path) -> Result<ModelInfo, EngineError> {
         self.shared.restart_if_ended();
         let (reply, answer) = oneshot::channel();
@@ -177,6 +192,7 @@ impl Engine {
             events: sender,
             stop: stop_receiver,
             arrived: Instant::now(),
+            needs: None,
         });
         // If the thread has ended, the job and its sender are dropped, which the receiver reports.
         let ended = {
@@ -246,6 +262,11 @@ impl Engine {
     /// exceeds them.
     pub fn set_cache_budgets(&self, disk_bytes: u64, memory_bytes: u64) {
         let _ = self.shared.lock().jobs.send(Job::SetCacheBudgets { disk_bytes, memory_bytes });
+    }
+
+    /// Frees memory that the system is short of. What answers need stays.
+    pub fn relieve_memory(&self, pressure: MemoryPressure) {
+        let _ = self.shared.lock().jobs.send(Job::RelieveMemory(pressure));
     }
 
     /// The prompt cache; none where it is not stored on disk. Never waits for requests.
@@ -332,6 +353,7 @@ impl ThreadOptions {
             stored,
             batching: self.batching.clone(),
             keep_quantized: self.keep_quantized,
+            memory_limit_bytes: self.memory_limit_bytes,
             status: status.clone(),
             closing: closing.subscribe(),
             salvaged: Arc::clone(salvaged),

@@ -99,6 +99,22 @@ pub enum EngineError {
         /// The panic's message.
         message: String,
     },
+    /// A model or an answer needs more memory than there may be.
+    #[error(
+        "{what} needs {}, and {} of the {} for models are free{}", gb(*.needed_bytes), gb(*.free_bytes), gb(*.limit_bytes), in_use(.would_have_to_go)
+    )]
+    DoesNotFit {
+        /// The model, or the answer.
+        what: String,
+        /// What it needs.
+        needed_bytes: u64,
+        /// What is left beside the models that are in use and their answers.
+        free_bytes: u64,
+        /// What all models and answers may take.
+        limit_bytes: u64,
+        /// The models that are in use, which would have to go.
+        would_have_to_go: Vec<String>,
+    },
     /// The load of a model was cancelled.
     #[error("loading {model} was cancelled")]
     LoadCancelled {
@@ -108,6 +124,20 @@ pub enum EngineError {
     /// The engine has been shut down.
     #[error("the engine has been shut down")]
     Closed,
+}
+
+fn gb(bytes: u64) -> String {
+    format!("{:.1} GB", bytes as f64 / 1e9)
+}
+
+fn in_use(models: &[String]) -> String {
+    match models {
+        [] => ": choose a smaller model, or a shorter conversation".to_owned(),
+        models => format!(
+            ": wait until {} is no longer in use, or choose a smaller model",
+            models.join(" and ")
+        ),
+    }
 }
 
 impl EngineError {

@@ -33,6 +33,7 @@
 //! # }
 //! ```
 
+mod admission;
 mod batch_run;
 mod clock;
 mod engine;
@@ -58,6 +59,7 @@ mod worker;
 
 pub use cairn_formats::cache_file::PromptKind;
 pub use cairn_lm::cache::{KvQuantization, PromptFileLayout};
+pub use cairn_lm::memory::default_limit_bytes as default_memory_limit_bytes;
 pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
@@ -70,7 +72,7 @@ pub use records::{
     Provenance, UnknownNamespace,
 };
 pub use request::{
-    FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, ModelInfo,
-    PromptInput, PromptPrefix, Score, TokenLogprob,
+    FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, MemoryPressure,
+    ModelInfo, PromptInput, PromptPrefix, Score, TokenLogprob,
 };
 pub use status::{EngineState, EngineStatus, LoadedModelStatus};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::SystemTime;
 
-use cairn_lm::{LoadedModel, ModelKit};
+use cairn_lm::{LoadedModel, ModelKit, ModelMemory};
 
 use crate::EngineError;
 
@@ -28,6 +28,8 @@ pub(crate) struct PooledModel {
     /// The kit of the last request with a draft model, with the caches of its conversation.
     pub(crate) kit: Option<ModelKit>,
     files: ModelFiles,
+    /// What it takes; none where its folder does not say.
+    pub(crate) memory: Option<ModelMemory>,
 }
 
 /// A model and the name it was loaded under.
@@ -89,10 +91,16 @@ impl ModelPool {
     }
 
     /// Adds a model in place of one of the same name, whose users keep what they have.
-    pub(crate) fn insert(&mut self, name: String, model: LoadedModel, files: ModelFiles) {
+    pub(crate) fn insert(
+        &mut self,
+        name: String,
+        model: LoadedModel,
+        files: ModelFiles,
+        memory: Option<ModelMemory>,
+    ) {
         self.models.retain(|pooled| pooled.loaded.name != name);
         let loaded = Rc::new(Loaded { name, model: Rc::new(model) });
-        self.models.push(PooledModel { loaded, draft: None, kit: None, files });
+        self.models.push(PooledModel { loaded, draft: None, kit: None, files, memory });
     }
 
     /// Makes a model the one of requests that name none, and the most recently used.
@@ -147,6 +155,15 @@ impl ModelPool {
 }
 
 impl PooledModel {
+    /// Bytes of its weights, with those of its draft model.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        let of_model = match &self.memory {
+            Some(memory) => memory.weight_bytes,
+            None => self.loaded.model.weight_bytes,
+        };
+        of_model + self.draft.as_ref().map_or(0, |draft| draft.weight_bytes)
+    }
+
     /// Whether a sequence or a task uses the model.
     pub(crate) fn is_in_use(&self) -> bool {
         Rc::strong_count(&self.loaded) > 1

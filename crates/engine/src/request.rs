@@ -305,3 +305,14 @@ pub struct ModelInfo {
     /// with the same one.
     pub fingerprint: String,
 }
+
+/// How short of memory the system is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryPressure {
+    /// Not at all.
+    Normal,
+    /// Conversations leave memory; what is saved of them is on disk.
+    Warning,
+    /// Idle models leave memory too.
+    Critical,
+}

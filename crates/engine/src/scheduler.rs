@@ -82,6 +82,12 @@ impl Scheduler {
         of_model.count() < self.options.completion_batch_size
     }
 
+    /// What the running sequences may come to take besides the weights.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        let needs = self.sequences().filter_map(|sequence| sequence.job.needs);
+        needs.map(|needs| needs.most_bytes).sum()
+    }
+
     /// Starts a request. If the request is invalid, its events report the failure.
     pub(crate) fn begin(&mut self, worker: &mut Worker, job: GenerateJob) {
         // MLX has one peak counter for the whole process; each sequence records the peak of its own
@@ -499,6 +505,7 @@ mod tests {
                 events,
                 stop: stopped,
                 arrived: Instant::now(),
+                needs: None,
             };
             self.scheduler.begin(&mut self.worker, job);
             Timed { events: receiver, _stop: stop, tokens_at: Vec::new() }

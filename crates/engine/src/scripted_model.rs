@@ -34,8 +34,9 @@ pub(crate) fn worker_with(fields: &str) -> Worker {
     let (status, _) = watch::channel(EngineStatus::default());
     let (_, closing) = watch::channel(false);
     let cache = PromptCache::new(StoredCache::none());
-    let mut worker = Worker::new(cache, true, status, closing);
-    worker.models.insert("scripted".to_owned(), model, ModelFiles::list(folder.path()));
+    let mut worker = Worker::new(cache, true, None, status, closing);
+    let files = ModelFiles::list(folder.path());
+    worker.models.insert("scripted".to_owned(), model, files, None);
     worker.models.select("scripted");
     worker
 }

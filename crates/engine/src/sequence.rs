@@ -28,6 +28,15 @@ pub(crate) struct GenerateJob {
     pub(crate) events: mpsc::UnboundedSender<GenerateEvent>,
     pub(crate) stop: watch::Receiver<bool>,
     pub(crate) arrived: Instant,
+    /// What it takes besides the weights, once that has been estimated.
+    pub(crate) needs: Option<SequenceNeeds>,
+}
+
+/// The memory of a sequence: at most, and if its answer is short.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SequenceNeeds {
+    pub(crate) most_bytes: u64,
+    pub(crate) least_bytes: u64,
 }
 
 impl GenerateJob {

@@ -64,7 +64,7 @@ impl LoadedModelStatus {
         LoadedModelStatus {
             name: pooled.loaded.name.clone(),
             fingerprint: pooled.loaded.model.fingerprint.clone(),
-            weight_bytes: pooled.loaded.model.weight_bytes,
+            weight_bytes: pooled.weight_bytes(),
             is_in_use: pooled.is_in_use(),
         }
     }

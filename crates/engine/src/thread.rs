@@ -15,20 +15,21 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use cairn_chat::Encode;
 use cairn_lm::batch::BatchOptions;
-use cairn_lm::{LmError, LoadOptions, LoadedModel, check_vocabularies};
+use cairn_lm::{LmError, LoadOptions, LoadedModel, ModelMemory, check_vocabularies};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::admission::Admission;
 use crate::clock::SystemClock;
 use crate::guard::{caught, guarded, panic_message};
 use crate::model_pool::{Loaded, ModelFiles};
-use crate::prompt::known_tokens;
+use crate::prompt::{known_tokens, prompt_tokens};
 use crate::prompt_cache::{PromptCache, StoredCache};
 use crate::prompt_file::{
     self, CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo,
 };
-use crate::request::{ModelInfo, PromptInput, Score};
+use crate::request::{MemoryPressure, ModelInfo, PromptInput, Score};
 use crate::scheduler::Scheduler;
-use crate::sequence::GenerateJob;
+use crate::sequence::{GenerateJob, SequenceNeeds};
 use crate::task::Task;
 use crate::worker::Worker;
 use crate::{EngineError, EngineState, EngineStatus};
@@ -80,6 +81,7 @@ pub(crate) enum Job {
         disk_bytes: u64,
         memory_bytes: u64,
     },
+    RelieveMemory(MemoryPressure),
     FlushCache {
         reply: oneshot::Sender<Result<(), EngineError>>,
     },
@@ -113,6 +115,7 @@ impl Job {
             | Job::Decode { .. }
             | Job::Tokenize { .. }
             | Job::SetCacheBudgets { .. }
+            | Job::RelieveMemory(_)
             | Job::FlushCache { .. }
             | Job::Shutdown => JobNeeds::Nothing,
             Job::Generate(_)
@@ -156,6 +159,13 @@ impl LoadReply {
         }
     }
 }
+
+/// A model is loaded if a conversation of so many tokens fits beside its weights, and an answer
+/// begins by itself if so many tokens of it fit.
+const SHORT_CONVERSATION_TOKENS: usize = 256;
+
+/// Memory is reserved for at most so many tokens of an answer: most end before their limit.
+const LONG_ANSWER_TOKENS: usize = 4096;
 
 /// The models that an unload waits for, and the channel for its answer.
 struct PendingUnload {
@@ -230,6 +240,64 @@ impl EngineLoop {
         self.loads.pop_front().map_or(Next::Turn, Next::Load)
     }
 
+    /// Makes room for a model and publishes that it is being loaded.
+    fn begin_load(&mut self, name: &str, memory: Option<&ModelMemory>) -> Result<(), EngineError> {
+        let reserved_bytes = self.scheduler.reserved_bytes();
+        let worker = &mut self.worker;
+        // A model of the same name is replaced, and need not fit beside the new one.
+        worker.drop_idle_models(|loaded| loaded.name == name);
+        if let (Some(memory), Some(used)) = (memory, worker.memory_use(reserved_bytes)) {
+            let needed = memory.peak_bytes(SHORT_CONVERSATION_TOKENS, 1, SHORT_CONVERSATION_TOKENS);
+            worker.make_room(used.admit_model(needed), name)?;
+        }
+        worker.models.clear_current();
+        worker.loading = Some(name.to_owned());
+        worker.publish(EngineState::Empty);
+        Ok(())
+    }
+
+    /// What becomes of a request for an answer. It waits for memory behind others of its model.
+    fn admit(&mut self, job: &mut GenerateJob, loaded: &Rc<Loaded>) -> Result<bool, EngineError> {
+        let Some(used) = self.worker.memory_use(self.scheduler.reserved_bytes()) else {
+            return Ok(true);
+        };
+        let needs = match job.needs {
+            Some(needs) => needs,
+            None => *job.needs.insert(self.needs(job, loaded)?),
+        };
+        let admission = used.admit_sequence(&loaded.name, needs.most_bytes, needs.least_bytes);
+        if matches!(admission, Admission::Wait { .. }) {
+            return Ok(false);
+        }
+        self.worker.make_room(admission, "the answer").map(|()| true)
+    }
+
+    /// What an answer takes besides the weights.
+    fn needs(
+        &mut self,
+        job: &GenerateJob,
+        loaded: &Rc<Loaded>,
+    ) -> Result<SequenceNeeds, EngineError> {
+        let request = &job.request;
+        let prompt = guarded(&mut self.worker, "starting an answer", |_| {
+            prompt_tokens(&loaded.model, &request.prompt, &request.template_variables)
+        })?;
+        let Some(memory) =
+            self.worker.models.pooled(loaded).and_then(|pooled| pooled.memory.as_ref())
+        else {
+            return Ok(SequenceNeeds { most_bytes: 0, least_bytes: 0 });
+        };
+        let bytes = |num_answer: usize| {
+            let num_tokens = prompt.tokens.len() + request.max_tokens.min(num_answer);
+            memory.peak_bytes(num_tokens.min(memory.context_length), 1, SHORT_CONVERSATION_TOKENS)
+                - memory.weight_bytes
+        };
+        Ok(SequenceNeeds {
+            most_bytes: bytes(LONG_ANSWER_TOKENS),
+            least_bytes: bytes(SHORT_CONVERSATION_TOKENS),
+        })
+    }
+
     /// A turn for others before the next tensor of a load. Breaks if the load is to end.
     fn between_tensors(&mut self) -> ControlFlow<()> {
         self.take_jobs();
@@ -279,7 +347,7 @@ impl EngineLoop {
     fn begin_waiting(&mut self) {
         let is_loading = self.loading.is_some() || !self.loads.is_empty();
         let mut full: Vec<Rc<Loaded>> = Vec::new();
-        for job in std::mem::take(&mut self.waiting) {
+        for mut job in std::mem::take(&mut self.waiting) {
             if is_abandoned(&job) {
                 continue;
             }
@@ -295,9 +363,23 @@ impl EngineLoop {
             if is_full || (is_loading && job.names_no_model()) {
                 full.extend(model);
                 self.waiting.push_back(job);
-            } else {
-                self.begin(job);
+                continue;
             }
+            if let (Job::Generate(generate), Some(model)) = (&mut job, model) {
+                match self.admit(generate, &model) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        full.push(model);
+                        self.waiting.push_back(job);
+                        continue;
+                    }
+                    Err(error) => {
+                        generate.fail(error);
+                        continue;
+                    }
+                }
+            }
+            self.begin(job);
         }
     }
 
@@ -396,6 +478,15 @@ fn answer(worker: &mut Worker, job: Job) {
                 tracing::warn!(%error, "the budgets of the prompt cache are not changed");
             }
         }
+        Job::RelieveMemory(pressure) => {
+            let relieved = guarded(worker, "freeing memory", |worker| {
+                worker.relieve(pressure);
+                Ok(())
+            });
+            if let Err(error) = relieved {
+                tracing::warn!(%error, "memory that the system is short of is not freed");
+            }
+        }
         Job::FlushCache { reply } => worker.cache.flush(reply),
         // Only wakes the loop, which checks `closing`.
         Job::Shutdown => {}
@@ -434,19 +525,16 @@ fn load_model(
     folder: &Path,
 ) -> Result<ModelInfo, EngineError> {
     let files = ModelFiles::list(folder);
+    let before = engine.borrow().worker.models.current().map(str::to_owned);
     let is_loaded = engine.borrow().worker.models.holds(&name, &files);
+    let options = LoadOptions { keep_quantized: engine.borrow().worker.keep_quantized };
+    // A folder that cannot be read is refused below, with its reason.
+    let memory = ModelMemory::read(folder, options).ok();
     let read = match is_loaded {
         true => Ok(None),
         false => {
-            {
-                let worker = &mut engine.borrow_mut().worker;
-                // The old model is dropped first: memory may not suffice for two.
-                worker.drop_idle_models(|_| true);
-                worker.models.clear_current();
-                worker.loading = Some(name.clone());
-                worker.publish(EngineState::Empty);
-            }
-            read_model(engine, &name, folder).map(Some)
+            let begun = engine.borrow_mut().begin_load(&name, memory.as_ref());
+            begun.and_then(|()| read_model(engine, &name, folder)).map(Some)
         }
     };
     let worker = &mut engine.borrow_mut().worker;
@@ -454,7 +542,7 @@ fn load_model(
     match read {
         Ok(model) => {
             if let Some(model) = model {
-                worker.models.insert(name.clone(), model, files);
+                worker.models.insert(name.clone(), model, files, memory);
             }
             worker.models.select(&name);
             let loaded = worker.models.get(None)?;
@@ -463,7 +551,15 @@ fn load_model(
             worker.publish(EngineState::Ready { model: name });
             Ok(info(&loaded))
         }
-        Err(error @ (EngineError::Closed | EngineError::LoadCancelled { .. })) => {
+        Err(
+            error @ (EngineError::Closed
+            | EngineError::LoadCancelled { .. }
+            | EngineError::DoesNotFit { .. }),
+        ) => {
+            // The model before it stays the one of requests that name none.
+            if let Some(before) = before.filter(|before| worker.models.names().contains(before)) {
+                worker.models.select(&before);
+            }
             worker.publish_idle();
             Err(error)
         }
@@ -535,6 +631,7 @@ pub(crate) struct ThreadParts {
     pub(crate) stored: StoredCache,
     pub(crate) batching: BatchOptions,
     pub(crate) keep_quantized: bool,
+    pub(crate) memory_limit_bytes: Option<u64>,
     pub(crate) status: watch::Sender<EngineStatus>,
     pub(crate) closing: watch::Receiver<bool>,
     /// Gets what is stored if the thread ends because of a bug.
@@ -546,9 +643,14 @@ pub(crate) struct ThreadParts {
 /// The whole life of the thread. MLX arrays are freed on the thread that made them, also after a
 /// panic that nothing caught; then the status says why it ended.
 pub(crate) fn serve(parts: ThreadParts) {
-    let ThreadParts { jobs, stored, batching, keep_quantized, status, closing, salvaged, ended } =
-        parts;
-    let worker = Worker::new(PromptCache::new(stored), keep_quantized, status.clone(), closing);
+    let ThreadParts { jobs, stored, batching, status, salvaged, ended, .. } = parts;
+    let worker = Worker::new(
+        PromptCache::new(stored),
+        parts.keep_quantized,
+        parts.memory_limit_bytes,
+        status.clone(),
+        parts.closing,
+    );
     let scheduler = Scheduler::new(batching, Rc::new(SystemClock));
     let engine = Rc::new(RefCell::new(EngineLoop::new(worker, scheduler, jobs)));
     let panic = catch_unwind(AssertUnwindSafe(|| run(&engine))).err();
@@ -579,7 +681,7 @@ mod tests {
         let (status, _watcher) = watch::channel(EngineStatus::default());
         let (_jobs, jobs) = std::sync::mpsc::channel();
         let cache = PromptCache::new(StoredCache::none());
-        let worker = Worker::new(cache, true, status, is_closing);
+        let worker = Worker::new(cache, true, None, status, is_closing);
         let scheduler = Scheduler::new(BatchOptions::default(), Rc::new(SystemClock));
         let engine = Rc::new(RefCell::new(EngineLoop::new(worker, scheduler, jobs)));
         let load = |name: &str| {
@@ -592,6 +694,6 @@ mod tests {
         closing.send_replace(true);
         let cancelled = load("another");
         assert!(matches!(cancelled, Err(EngineError::Closed)), "{cancelled:?}");
-        assert!(engine.borrow().worker.models.names().is_empty());
+        assert_eq!(engine.borrow().worker.models.names(), ["tiny"]);
     }
 }

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use cairn_lm::{LmError, LoadedModel, ModelKit, ModelKitOptions, ffi, memory};
 use tokio::sync::watch;
 
-use crate::model_pool::{Loaded, ModelPool};
+use crate::admission::{Admission, HeldModel, MemoryUse};
+use crate::model_pool::{Loaded, ModelPool, PooledModel};
 use crate::prompt_cache::PromptCache;
 use crate::status::LoadedModelStatus;
-use crate::{EngineState, EngineStatus};
+use crate::{EngineError, EngineState, EngineStatus, MemoryPressure};
 
 /// The state of the engine's thread.
 pub(crate) struct Worker {
@@ -21,6 +22,8 @@ pub(crate) struct Worker {
     status: watch::Sender<EngineStatus>,
     last_status: Option<Instant>,
     pub(crate) keep_quantized: bool,
+    /// What models and sequences may take together.
+    pub(crate) memory_limit_bytes: Option<u64>,
 }
 
 /// Watchers redraw at most this often; per-token updates would only wake them.
@@ -30,6 +33,7 @@ impl Worker {
     pub(crate) fn new(
         cache: PromptCache,
         keep_quantized: bool,
+        memory_limit_bytes: Option<u64>,
         status: watch::Sender<EngineStatus>,
         closing: watch::Receiver<bool>,
     ) -> Self {
@@ -41,6 +45,7 @@ impl Worker {
             status,
             last_status: None,
             keep_quantized,
+            memory_limit_bytes,
         }
     }
 
@@ -142,6 +147,64 @@ impl Worker {
     pub(crate) fn forget_conversations(&mut self) {
         self.cache.drop_residents();
         self.models.iter_mut().for_each(|pooled| pooled.kit = None);
+    }
+
+    /// The models, and the limit for them; none if there is no limit.
+    pub(crate) fn memory_use(&self, reserved_bytes: u64) -> Option<MemoryUse> {
+        let held = |pooled: &PooledModel| HeldModel {
+            name: pooled.loaded.name.clone(),
+            bytes: pooled.weight_bytes(),
+            is_in_use: pooled.is_in_use(),
+        };
+        let limit_bytes = self.memory_limit_bytes?;
+        let models = self.models.iter().map(held).collect();
+        Some(MemoryUse { limit_bytes, models, reserved_bytes })
+    }
+
+    /// Makes room as an admission says; fails for one that is refused. `what` is the model or the
+    /// answer that asked.
+    pub(crate) fn make_room(
+        &mut self,
+        admission: Admission,
+        what: &str,
+    ) -> Result<(), EngineError> {
+        match admission {
+            Admission::Admit | Admission::Wait { .. } => Ok(()),
+            Admission::AdmitAfterUnloading(names) => {
+                self.drop_idle_models(|loaded| names.contains(&loaded.name));
+                Ok(())
+            }
+            Admission::Refuse { needed_bytes, free_bytes, limit_bytes, would_have_to_go } => {
+                let what = what.to_owned();
+                Err(EngineError::DoesNotFit {
+                    what,
+                    needed_bytes,
+                    free_bytes,
+                    limit_bytes,
+                    would_have_to_go,
+                })
+            }
+        }
+    }
+
+    /// Frees memory that the system is short of, from what costs least to what costs most.
+    pub(crate) fn relieve(&mut self, pressure: MemoryPressure) {
+        match pressure {
+            MemoryPressure::Normal => {}
+            MemoryPressure::Warning => self.forget_conversations(),
+            MemoryPressure::Critical => {
+                self.forget_conversations();
+                // Chunk contents that are on disk too.
+                self.cache.demote();
+                self.drop_idle_models(|_| true);
+            }
+        }
+        memory::clear_cache();
+        let state = match self.status.borrow().state.clone() {
+            EngineState::Ready { .. } if self.models.current().is_none() => EngineState::Empty,
+            state => state,
+        };
+        self.publish(state);
     }
 
     /// Drops the idle models for which `goes` holds, with their resident conversations. Returns

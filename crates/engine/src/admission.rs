@@ -1,0 +1,159 @@
+//! Whether a model or an answer fits into the memory limit. Pure.
+
+/// A loaded model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HeldModel {
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    /// Whether a sequence or a task uses it: then it stays.
+    pub(crate) is_in_use: bool,
+}
+
+/// What memory is in use, and how much there may be.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MemoryUse {
+    pub(crate) limit_bytes: u64,
+    /// The least recently used first.
+    pub(crate) models: Vec<HeldModel>,
+    /// What running sequences may come to take.
+    pub(crate) reserved_bytes: u64,
+}
+
+/// What becomes of a request for memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Admission {
+    Admit,
+    /// It fits after these idle models are unloaded.
+    AdmitAfterUnloading(Vec<String>),
+    /// It fits when sequences under way have ended.
+    Wait {
+        missing_bytes: u64,
+    },
+    Refuse {
+        needed_bytes: u64,
+        free_bytes: u64,
+        limit_bytes: u64,
+        /// The models in use.
+        would_have_to_go: Vec<String>,
+    },
+}
+
+impl MemoryUse {
+    fn used_bytes(&self) -> u64 {
+        let models: u64 = self.models.iter().map(|model| model.bytes).sum();
+        models.saturating_add(self.reserved_bytes)
+    }
+
+    /// For a model of `needed_bytes`. It never waits: what is in use may be in use for long.
+    pub(crate) fn admit_model(&self, needed_bytes: u64) -> Admission {
+        self.unload_for(needed_bytes, None).unwrap_or_else(|| self.refuse(needed_bytes))
+    }
+
+    /// For a sequence of the model `name` that takes `needed_bytes` at most, and `least_bytes` if
+    /// its answer is short. One that runs by itself needs only those.
+    pub(crate) fn admit_sequence(
+        &self,
+        name: &str,
+        needed_bytes: u64,
+        least_bytes: u64,
+    ) -> Admission {
+        if let Some(admitted) = self.unload_for(needed_bytes, Some(name)) {
+            return admitted;
+        }
+        if self.reserved_bytes > 0 {
+            let free = self.limit_bytes.saturating_sub(self.used_bytes());
+            return Admission::Wait { missing_bytes: needed_bytes - free.min(needed_bytes) };
+        }
+        self.unload_for(least_bytes, Some(name)).unwrap_or_else(|| self.refuse(least_bytes))
+    }
+
+    /// How `needed_bytes` fit at once; none if they do not. `spared` is a model that stays.
+    fn unload_for(&self, needed_bytes: u64, spared: Option<&str>) -> Option<Admission> {
+        let mut used = self.used_bytes();
+        let fits = |used: u64| {
+            used.checked_add(needed_bytes).is_some_and(|bytes| bytes <= self.limit_bytes)
+        };
+        if fits(used) {
+            return Some(Admission::Admit);
+        }
+        let mut unloaded = Vec::new();
+        let idle = self.models.iter().filter(|model| !model.is_in_use);
+        for model in idle.filter(|model| Some(model.name.as_str()) != spared) {
+            used -= model.bytes;
+            unloaded.push(model.name.clone());
+            if fits(used) {
+                return Some(Admission::AdmitAfterUnloading(unloaded));
+            }
+        }
+        None
+    }
+
+    fn refuse(&self, needed_bytes: u64) -> Admission {
+        let in_use: Vec<&HeldModel> = self.models.iter().filter(|model| model.is_in_use).collect();
+        let held: u64 = in_use.iter().map(|model| model.bytes).sum();
+        Admission::Refuse {
+            needed_bytes,
+            free_bytes: self.limit_bytes.saturating_sub(held.saturating_add(self.reserved_bytes)),
+            limit_bytes: self.limit_bytes,
+            would_have_to_go: in_use.into_iter().map(|model| model.name.clone()).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Models by name, bytes and whether they are in use.
+    fn memory(limit: u64, models: &[(&str, u64, bool)], reserved: u64) -> MemoryUse {
+        let held = |&(name, bytes, is_in_use): &(&str, u64, bool)| HeldModel {
+            name: name.to_owned(),
+            bytes,
+            is_in_use,
+        };
+        let models = models.iter().map(held).collect();
+        MemoryUse { limit_bytes: limit, models, reserved_bytes: reserved }
+    }
+
+    fn unloading(names: &[&str]) -> Admission {
+        Admission::AdmitAfterUnloading(names.iter().map(|&name| name.to_owned()).collect())
+    }
+
+    fn refused(needed_bytes: u64, free_bytes: u64, names: &[&str]) -> Admission {
+        let would_have_to_go = names.iter().map(|&name| name.to_owned()).collect();
+        Admission::Refuse { needed_bytes, free_bytes, limit_bytes: 100, would_have_to_go }
+    }
+
+    #[test]
+    fn idle_models_go_for_another_least_recently_used_first() {
+        let check = |models: &[(&str, u64, bool)], reserved, needed, expected: Admission| {
+            let found = memory(100, models, reserved).admit_model(needed);
+            assert_eq!(found, expected, "{needed} beside {models:?} and {reserved}");
+        };
+        check(&[], 0, 100, Admission::Admit);
+        check(&[], 0, 101, refused(101, 100, &[]));
+        check(&[("a", 40, false)], 0, 60, Admission::Admit);
+        check(&[("a", 40, false)], 0, 61, unloading(&["a"]));
+        check(&[("a", 40, false), ("b", 30, false)], 0, 40, unloading(&["a"]));
+        check(&[("a", 10, false), ("b", 60, false)], 0, 45, unloading(&["a", "b"]));
+        // One in use stays, and so does what its answers may come to take.
+        check(&[("a", 40, true), ("b", 30, false)], 20, 40, unloading(&["b"]));
+        check(&[("a", 40, true), ("b", 30, false)], 20, 41, refused(41, 40, &["a"]));
+        check(&[("a", 40, true)], 0, u64::MAX, refused(u64::MAX, 60, &["a"]));
+    }
+
+    #[test]
+    fn a_sequence_waits_for_others_or_runs_with_less() {
+        let check = |models: &[(&str, u64, bool)], reserved, needed, expected: Admission| {
+            let found = memory(100, models, reserved).admit_sequence("a", needed, 10);
+            assert_eq!(found, expected, "{needed} beside {models:?} and {reserved}");
+        };
+        check(&[("a", 40, false)], 0, 60, Admission::Admit);
+        check(&[("a", 40, true)], 30, 30, Admission::Admit);
+        check(&[("a", 40, true)], 30, 31, Admission::Wait { missing_bytes: 1 });
+        check(&[("b", 30, false), ("a", 40, false)], 0, 60, unloading(&["b"]));
+        // By itself it begins with room for a short answer.
+        check(&[("a", 40, false)], 0, 1000, Admission::Admit);
+        check(&[("a", 95, false)], 0, 1000, refused(10, 100, &[]));
+    }
+}
