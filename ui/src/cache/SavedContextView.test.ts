@@ -153,6 +153,20 @@ test('the panel says what is saved, pins, and deletes after a second press', asy
   expect(panel.getByText('Not saved')).toBeTruthy();
 });
 
+test.each<[name: string, sharedWith: string[], words: string]>([
+  ['others that are named', ['Other', 'Manual'], 'Nothing to delete: all of it is shared with “Other” and “Manual”.'],
+  ['others without names', [], 'Nothing to delete: all of it is shared with other chats.'],
+])('the panel offers no deletion where all is shared with %s', async (_, shared_with, words) => {
+  const { app, platform } = await open();
+  const cache = saved({ own_bytes: 0, shared_with });
+  platform.emit({ type: 'conversation', conversation: conversation('a', { cache }) });
+  app.cache.isPanelOpen = true;
+  await tick();
+  const panel = within(screen.getByRole('dialog', { name: 'Saved context of this chat', hidden: true }));
+  expect(panel.getByText(words)).toBeTruthy();
+  expect(panel.queryByRole('button', { name: 'Delete saved context…', hidden: true })).toBeNull();
+});
+
 test('saving a starting point suggests the title', async () => {
   const { app, platform } = await open();
   app.cache.askForName('a');

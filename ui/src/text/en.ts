@@ -7,6 +7,7 @@ import {
   formatDate,
   formatEstimate,
   formatMilliseconds,
+  formatNames,
   formatRate,
   formatShare,
   plural,
@@ -231,6 +232,8 @@ const saved = {
   exporting: (name: string) => `Exporting the saved context of “${name}”…`,
   exported: (name: string) => `Exported the saved context of “${name}”.`,
   delete: 'Delete saved context…',
+  nothingToDelete: (names: string[]) =>
+    `Nothing to delete: all of it is shared with ${names.length > 0 ? formatNames(names) : 'other chats'}.`,
   deleteQuestion:
     'This deletes the saved context of this chat. Its messages stay and are read again once when you continue.',
   deleteQuestionShared:

@@ -6,6 +6,7 @@ import {
   formatCount,
   formatEstimate,
   formatMilliseconds,
+  formatNames,
   formatRate,
   formatShare,
   plural,
@@ -33,6 +34,10 @@ test('counts are grouped, and one is not plural', () => {
     '1,812 tokens',
   ]);
   expect(formatCount(1_234_567)).toBe('1,234,567');
+});
+
+test('names are quoted and joined', () => {
+  expect([['A'], ['A', 'B'], ['A', 'B', 'C']].map(formatNames)).toEqual(['“A”', '“A” and “B”', '“A”, “B”, and “C”']);
 });
 
 test('rates', () => {

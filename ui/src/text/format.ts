@@ -8,6 +8,7 @@ const oneDecimal = new Intl.NumberFormat(LANGUAGE, { maximumFractionDigits: 1 })
 const fixedDecimal = new Intl.NumberFormat(LANGUAGE, { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const percent = new Intl.NumberFormat(LANGUAGE, { style: 'percent' });
 const pluralRules = new Intl.PluralRules(LANGUAGE);
+const list = new Intl.ListFormat(LANGUAGE);
 const relative = new Intl.RelativeTimeFormat(LANGUAGE);
 const date = new Intl.DateTimeFormat(LANGUAGE, { day: 'numeric', month: 'short', year: 'numeric' });
 
@@ -23,6 +24,11 @@ export function formatCount(value: number): string {
 /** A count with its noun: `plural(1, 'token', 'tokens')` is “1 token”. */
 export function plural(count: number, one: string, other: string): string {
   return `${whole.format(count)} ${pluralRules.select(count) === 'one' ? one : other}`;
+}
+
+/** Names in quotation marks: “A”, “B”, and “C”. */
+export function formatNames(names: string[]): string {
+  return list.format(names.map((name) => `“${name}”`));
 }
 
 /** Decimal units, as the Finder shows them: whole megabytes below 1 GB, one decimal above. */
