@@ -216,3 +216,31 @@ test('the settings of all chats have a row for each setting, and arrow keys chan
   const change = { type: 'set_setting', scope: { type: 'app' }, key: 'temperature', value: 0.75 };
   expect(platform.asked).toContainEqual(change);
 });
+
+test('a private chat looks private: in the header, in its panel, in its row, and while it is empty', async () => {
+  const { app, platform } = await open({ conversations: [conversation('a', { is_private: true })] });
+  const header = screen.getByRole('button', { name: 'Private' });
+  expect(header.title).toBe('Private: nothing of this chat is saved.');
+  expect(header.querySelector('.lucide-eye-off')).toBeTruthy();
+  // The buttons that appear over the end of a row leave its beginning free.
+  const [mark, title] = screen.getByRole('button', { name: 'Title a' }).children;
+  expect([mark?.querySelector('svg') !== null, title?.textContent]).toEqual([true, 'Title a']);
+  app.cache.isPanelOpen = true;
+  await tick();
+  const panel = within(screen.getByRole('dialog', { name: 'Private chat', hidden: true }));
+  const note =
+    'Private: nothing of this chat is saved. Each message is read again, and the chat is gone when Cairn closes.';
+  expect(panel.getByText(note)).toBeTruthy();
+  expect(panel.queryByText('Not saved')).toBeNull();
+
+  expect(screen.queryByRole('heading', { name: 'This chat is private' })).toBeNull();
+  platform.answers.new_private_conversation = {
+    type: 'conversation',
+    conversation: conversation('p', { is_private: true }),
+    messages: [],
+  };
+  await fireEvent.click(screen.getByRole('button', { name: 'New private chat' }));
+  await settle();
+  await tick();
+  expect(screen.getByRole('heading', { name: 'This chat is private' })).toBeTruthy();
+});

@@ -76,7 +76,6 @@ const chats = {
   newPrivate: 'New private chat',
   newPrivateTitle: 'Nothing of it is saved. It is gone when Cairn closes.',
   newTitle: (key: string) => `New chat (${key}N)`,
-  private: 'Private: nothing of it is saved.',
   renameChat: (title: string) => `Rename ${title}`,
   renameTitle: 'Rename (F2)',
   savedContextTitle: 'Starting points and the saved context of all chats',
@@ -84,6 +83,17 @@ const chats = {
   show: 'Show chats',
   titleField: 'Title',
   untitled: 'New chat',
+};
+
+/** A chat that exists only in memory. */
+const privateChat = {
+  label: 'Private',
+  summary: 'Private: nothing of this chat is saved.',
+  panel: 'Private chat',
+  rereadNote:
+    'Private: nothing of this chat is saved. Each message is read again, and the chat is gone when Cairn closes.',
+  title: 'This chat is private',
+  promise: 'Nothing of it is saved: no message, and nothing that the model reads. It is gone when Cairn closes.',
 };
 
 const chat = {
@@ -462,6 +472,7 @@ export const en = {
   connection,
   welcome,
   chats,
+  privateChat,
   chat,
   endings,
   reading,
