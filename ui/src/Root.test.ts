@@ -244,3 +244,14 @@ test('a private chat looks private: in the header, in its panel, in its row, and
   await tick();
   expect(screen.getByRole('heading', { name: 'This chat is private' })).toBeTruthy();
 });
+
+test('the system prompt of a chat from a starting point is shown and cannot be changed', async () => {
+  const prefix = { name: 'Manual', tokens: 9, start_text: 'Be brief.', end_text: '', is_imported: false };
+  const { app } = await open({ conversations: [conversation('a', { prefix })] });
+  app.chat.isPromptOpen = true;
+  await tick();
+  const dialog = within(screen.getByRole('dialog', { name: 'System prompt' }));
+  expect(dialog.getByText('It comes from the starting point and cannot be changed here.')).toBeTruthy();
+  expect(dialog.getByText('Be brief.')).toBeTruthy();
+  expect([dialog.queryByRole('textbox'), dialog.queryByRole('button', { name: 'Save' })]).toEqual([null, null]);
+});

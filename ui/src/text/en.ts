@@ -165,6 +165,7 @@ const stats = {
 
 const systemPrompt = {
   example: 'For example: Answer in short sentences.',
+  fixed: 'It comes from the starting point and cannot be changed here.',
   note: 'The model reads this before everything else. If you change it, the chat is read again once.',
   title: 'System prompt',
   titleSet: 'System prompt (set)',
