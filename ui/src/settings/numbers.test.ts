@@ -33,6 +33,17 @@ test('whole numbers, numbers that may be missing, and sizes', () => {
   expect(parseField(size, '21')).toEqual({ problem: 'Enter a number from 0 to 20.' });
 });
 
+test.each<[bytes: number, shown: number]>([
+  [0, 0],
+  [900, 0.000_000_9],
+  [4_300_000, 0.0043],
+  [8_000_000, 0.008],
+  [123_456_789, 0.12],
+  [20_004_000_000, 20],
+])('%d bytes are shown as %d GB', (bytes, shown) => {
+  expect(toField({ type: 'bytes', max: 20_500_000_000 }, bytes)).toBe(shown);
+});
+
 /** The bounds of a row as its field shows them, and one step. */
 function boundsOf(kind: NumberKind): [min: number, max: number, step: number] {
   if (kind.type === 'bytes') return [0, Math.floor(kind.max / 1e9), 1];

@@ -16,10 +16,12 @@ interface Range {
 
 const GB = 1e9;
 
-/** A setting's value as its field shows it: sizes in gigabytes. */
+/** A setting's value as its field shows it: sizes in gigabytes, small ones with as many decimals as they need. */
 export function toField(kind: NumberKind, value: unknown): number | null {
   if (typeof value !== 'number') return null;
-  return kind.type === 'bytes' ? Math.round((value / GB) * 100) / 100 : value;
+  if (kind.type !== 'bytes') return value;
+  const size = value / GB;
+  return size < 0.1 ? Number(size.toPrecision(2)) : Math.round(size * 100) / 100;
 }
 
 /** The setting's value for what its field shows. */
