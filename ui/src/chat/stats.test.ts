@@ -116,6 +116,30 @@ test.each<[name: string, change: Partial<Message>, isLast: boolean, words: strin
     'Cairn was closed while it wrote this answer. Regenerate to have it written again.',
   ],
   ['failed', { status: 'failed', error: 'Out of memory.' }, true, 'Out of memory. Regenerate to try again.'],
+  [
+    'the prompt is too long',
+    {
+      status: 'failed',
+      error: "The prompt has 9 tokens, but the model's context ends at 8: shorten it or start a new conversation.",
+    },
+    true,
+    "The prompt has 9 tokens, but the model's context ends at 8: shorten it or start a new conversation.",
+  ],
+  [
+    'another model has read the starting point',
+    {
+      status: 'failed',
+      error: 'This conversation starts from a context of owner/other: choose that model to continue.',
+    },
+    true,
+    'This conversation starts from a context of owner/other: choose that model to continue.',
+  ],
+  [
+    'a reason that names no remedy',
+    { status: 'failed', error: 'The model failed: out of memory.' },
+    true,
+    'The model failed: out of memory. Regenerate to try again.',
+  ],
   ['failed without a reason', { status: 'failed' }, false, 'This answer could not be written.'],
 ])('how an answer ended: %s', (_, change, isLast, words) => {
   expect(endingWords(message('m', change), isLast)).toBe(words);

@@ -78,6 +78,9 @@ export function prefillWords({
   return strings.reading.progress(processed_tokens, total_tokens);
 }
 
+/** How an error ends that says itself what to do: “…: shorten it or start a new conversation.” */
+const REMEDY = /: (ask|choose|download|import|make|shorten|start|use) [^:]+$/;
+
 /** How an answer ended before its end, and what can be done (`isLast`: it can be regenerated). */
 export function endingWords(message: Message, isLast: boolean): string | null {
   const { endings } = strings;
@@ -88,6 +91,7 @@ export function endingWords(message: Message, isLast: boolean): string | null {
     case 'interrupted':
       return withAdvice(endings.interrupted, endings.interruptedAdvice);
     case 'failed':
+      if (message.error && REMEDY.test(message.error)) return message.error;
       return withAdvice(message.error ?? endings.failed, endings.failedAdvice);
     case 'complete':
       if (message.stats?.finish_reason !== 'length') return null;
