@@ -134,7 +134,7 @@ test('the panel says what is saved, pins, and deletes after a second press', asy
     'Ready to continue',
     '3,120 tokens',
     '143 MB, 12 MB of it only for this chat',
-    'in memory',
+    'ready in memory',
     'Other',
   ])
     expect(panel.getByText(text)).toBeTruthy();

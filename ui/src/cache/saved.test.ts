@@ -145,7 +145,7 @@ test.each<[name: string, change: Parameters<typeof startingPoint>[1], facts: str
   [
     'used by one chat',
     { tier: 'memory', num_conversations: 1 },
-    '2,048 tokens · 94 MB in memory · 1 chat',
+    '2,048 tokens · 94 MB ready in memory · 1 chat',
     '2,048 tokens · ready',
   ],
   [

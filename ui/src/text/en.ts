@@ -185,7 +185,8 @@ const models = {
   unloadModel: (name: string) => `Unload ${name}`,
 };
 
-const tiers = { memory: 'in memory', disk: 'on disk' };
+/** What is in memory is usually on disk as well: the words must not sound like the only copy. */
+const tiers = { memory: 'ready in memory', disk: 'on disk' };
 
 /** Saved context: of a chat, and all of it. */
 const saved = {
