@@ -4,7 +4,7 @@ import { tick } from 'svelte';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { App } from './app.svelte';
 import Root from './Root.svelte';
-import { bootstrap, conversation, FakePlatform, message, settle, stats, status } from './testing/fake';
+import { bootstrap, conversation, FakePlatform, message, model, settle, stats, status } from './testing/fake';
 
 beforeEach(() => {
   localStorage.clear();
@@ -254,4 +254,30 @@ test('the system prompt of a chat from a starting point is shown and cannot be c
   expect(dialog.getByText('It comes from the starting point and cannot be changed here.')).toBeTruthy();
   expect(dialog.getByText('Be brief.')).toBeTruthy();
   expect([dialog.queryByRole('textbox'), dialog.queryByRole('button', { name: 'Save' })]).toEqual([null, null]);
+});
+
+test('after a refresh that found a model, the message field has the focus', async () => {
+  const { platform } = await open({ models: [], status: { ...status, engine: { state: 'empty' } } });
+  await fireEvent.keyDown(window, { key: 'n', metaKey: true });
+  await tick();
+  platform.answers.list_models = { type: 'models', models: [model('owner/model')] };
+  const refresh = within(screen.getByRole('region', { name: 'Welcome' })).getByRole('button', { name: 'Refresh' });
+  refresh.focus();
+  await fireEvent.click(refresh);
+  await settle();
+  await tick();
+  expect(document.activeElement).toBe(composer());
+});
+
+test('after a model is chosen, the message field has the focus', async () => {
+  const { app, platform } = await open({ models: [model('owner/model'), model('owner/other')] });
+  app.models.isChooserOpen = true;
+  await tick();
+  const other = screen.getByTitle('/models/owner/other');
+  other.focus();
+  await fireEvent.click(other);
+  await settle();
+  await tick();
+  expect(platform.asked).toContainEqual({ type: 'load_model', name: 'owner/other' });
+  expect(document.activeElement).toBe(composer());
 });

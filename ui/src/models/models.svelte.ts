@@ -38,13 +38,16 @@ export class ModelStore {
     return this.asked === name || (engine.state === 'loading' && engine.model === name);
   }
 
-  async load(name: string): Promise<void> {
+  /** Loads a model; returns whether it worked. */
+  async load(name: string): Promise<boolean> {
     this.asked = name;
     try {
       await this.platform.call({ type: 'load_model', name });
       this.isChooserOpen = false;
+      return true;
     } catch (error) {
       this.report(error);
+      return false;
     } finally {
       this.asked = null;
     }
