@@ -281,3 +281,34 @@ test('after a model is chosen, the message field has the focus', async () => {
   expect(platform.asked).toContainEqual({ type: 'load_model', name: 'owner/other' });
   expect(document.activeElement).toBe(composer());
 });
+
+test('a disk limit below what is stored asks first, and cancelling restores the old one', async () => {
+  const { app, platform } = await open({ status: { ...status, cache_disk_bytes: 30e6 } });
+  app.settings.open();
+  await settle();
+  await tick();
+  const dialog = within(screen.getByRole('dialog', { name: 'Settings' }));
+  const field = dialog.getByRole<HTMLInputElement>('textbox', { name: 'Disk limit' });
+  const changes = () => platform.asked.filter(({ type }) => type === 'set_setting');
+  const enter = async (text: string) => {
+    await fireEvent.input(field, { target: { value: text } });
+    await fireEvent.change(field);
+    await tick();
+  };
+  const question = 'This deletes about 8 MB of saved context. Pinned chats and starting points stay.';
+
+  await enter('0.022');
+  expect(dialog.getByText(question)).toBeTruthy();
+  expect(document.activeElement).toBe(dialog.getByRole('button', { name: 'Cancel' }));
+  await fireEvent.click(dialog.getByRole('button', { name: 'Cancel' }));
+  expect([field.value, document.activeElement, changes()]).toEqual(['20', field, []]);
+  expect(dialog.queryByText(question)).toBeNull();
+
+  await enter('0.022');
+  await fireEvent.click(dialog.getByRole('button', { name: 'Delete' }));
+  const change = { type: 'set_setting', scope: { type: 'app' }, key: 'cache_budget_bytes', value: 22e6 };
+  expect(changes()).toEqual([change]);
+
+  await enter('0.03');
+  expect(changes()).toEqual([change, { ...change, value: 30e6 }]);
+});

@@ -434,6 +434,8 @@ const settings = {
   diagnostics: 'Diagnostics',
   diagnosticsNote: 'For reporting a problem. Without texts of chats and without secrets.',
   copyDiagnostics: 'Copy diagnostics',
+  deletesSaved: (bytes: number) =>
+    `This deletes about ${formatBytes(bytes)} of saved context. Pinned chats and starting points stay.`,
   enterNumber: (least: string, most: string) => `Enter a number from ${least} to ${most}.`,
   enterWhole: (least: string, most: string) => `Enter a whole number from ${least} to ${most}.`,
 };
