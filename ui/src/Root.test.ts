@@ -312,3 +312,14 @@ test('a disk limit below what is stored asks first, and cancelling restores the 
   await enter('0.03');
   expect(changes()).toEqual([change, { ...change, value: 30e6 }]);
 });
+
+test.each<[problem: string, remedy: string]>([
+  ['the weight file "model-00002-of-00002.safetensors" is missing', ': download or import it again'],
+  ['it has no .safetensors file', ': download or import it again'],
+  ['the architecture is none of llama, qwen3', ''],
+])('a model that cannot be loaded says what to do, where something can be done: %s', async (problem, remedy) => {
+  const { app } = await open({ models: [model('owner/model'), model('owner/broken', problem)] });
+  app.models.isChooserOpen = true;
+  await tick();
+  expect(screen.getByText(`${problem}${remedy}`)).toBeTruthy();
+});

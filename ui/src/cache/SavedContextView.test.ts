@@ -408,7 +408,9 @@ test('an import shows what the file holds, then points at what came of it', asyn
     expect(dialog.getByText(text, { exact: false })).toBeTruthy();
   }
   await fireEvent.click(
-    dialog.getByRole('checkbox', { name: /^Verify \(reads it again\).*Every chat that begins the same way/ }),
+    dialog.getByRole('checkbox', {
+      name: /^Verify \(reads it again\).*Checks that the file really is what this model computes\. Without it, a damaged or forged file goes unnoticed\.$/,
+    }),
   );
   await fireEvent.click(dialog.getByRole('button', { name: 'Import' }));
   await settle();

@@ -178,6 +178,7 @@ const models = {
   label: 'Models',
   load: 'Load ',
   loaded: 'Loaded: ',
+  incomplete: (problem: string) => `${problem}: download or import it again`,
   loading: 'loading…',
   onThisComputer: 'Models on this computer',
   refresh: 'Refresh',
@@ -326,7 +327,8 @@ const imports = {
   importingLabel: 'Importing',
   verifying: 'Verifying and importing…',
   verify: 'Verify (reads it again)',
-  verifyNote: 'Every chat that begins the same way can then use it, not only chats started from it.',
+  verifyNote:
+    'Checks that the file really is what this model computes. Without it, a damaged or forged file goes unnoticed.',
   hide: 'Hide',
   import: 'Import',
   imported: (name: string) => `Imported “${name}”.`,
