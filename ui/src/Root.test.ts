@@ -323,3 +323,19 @@ test.each<[problem: string, remedy: string]>([
   await tick();
   expect(screen.getByText(`${problem}${remedy}`)).toBeTruthy();
 });
+
+test('messages are raised above a panel or a dialog, whichever came first', async () => {
+  const { app } = await open();
+  const raised: (string | null)[] = [];
+  vi.spyOn(HTMLElement.prototype, 'showPopover').mockImplementation(function (this: HTMLElement) {
+    raised.push(this.getAttribute('aria-label'));
+  });
+  app.cache.isPanelOpen = true;
+  await tick();
+  app.toasts.show('error', 'No.');
+  await tick();
+  expect(raised).toEqual(['Saved context of this chat', 'Notifications']);
+  app.models.isChooserOpen = true;
+  await tick();
+  expect(raised.slice(2)).toEqual(['Models', 'Notifications']);
+});
