@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use serde_json::{Map, Value};
 
 pub use flags::{DEFAULT_MAX_TOKENS, KvFlags, ModelFlags, SamplingFlags, StopFlags, token_limit};
-use flags::{at_least_one, boolean, json_object, layouts};
+use flags::{at_least_one, boolean, json_object, layouts, not_blank};
 
 #[derive(Parser)]
 #[command(
@@ -264,8 +264,8 @@ pub struct ImportCache {
     /// The model that computed the file [default: the one that the file names]
     #[arg(long)]
     pub model: Option<String>,
-    /// The name to store it under [default: the title in the file, or its file name]
-    #[arg(long)]
+    /// The name of the starting point [default: the title in the file, or its file name]
+    #[arg(long, value_parser = not_blank)]
     pub name: Option<String>,
     /// Import without asking
     #[arg(short, long)]

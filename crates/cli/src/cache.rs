@@ -4,9 +4,10 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use cairn_app::wire::{CacheKind, CacheSource, Failure, ImportPreview};
 use cairn_app::{CachedEntry, CachedItem, DataFolder, OfflineCaches};
+use cairn_formats::cache_file::{CacheFile, CacheFileMetadata};
 use cairn_formats::safetensors::{Limits, SafetensorsFile};
 use serde_json::{Value, json};
 
@@ -110,6 +111,7 @@ async fn export(caches: &OfflineCaches, arguments: ExportCache) -> Result<()> {
     if file.exists() && !force {
         bail!("{}: {} exists: add --force to overwrite it", cannot(), file.display());
     }
+    output::check_writable(&file).with_context(cannot)?;
     match caches.find(&source).await.map_err(to_error).with_context(cannot)? {
         CachedItem::Source(source) => {
             caches.export(&source, &file, layout).await.map_err(to_error).with_context(cannot)?
@@ -125,6 +127,8 @@ async fn import(caches: &OfflineCaches, arguments: ImportCache) -> Result<()> {
     let file = &arguments.file;
     let cannot = || format!("cannot import {}", file.display());
     let (model, folder) = model_for(file, arguments.model).with_context(cannot)?;
+    let name = arguments.name.as_deref();
+    refuse_name_in_use(caches, file, name).await.with_context(cannot)?;
     let spinner = output::spinner(format!("loading {model}"));
     let import = caches.begin_import(file, &model, &folder).await;
     spinner.finish_and_clear();
@@ -148,6 +152,35 @@ async fn import(caches: &OfflineCaches, arguments: ImportCache) -> Result<()> {
         false => "",
     };
     output::line(format_args!("stored as\t{}\nid\t{}{checked}", entry.title, entry.id()))
+}
+
+/// Fails if there is a starting point with the name for an import. The import itself checks this too,
+/// but after the model is loaded and the user is asked.
+async fn refuse_name_in_use(
+    caches: &OfflineCaches,
+    file: &Path,
+    given: Option<&str>,
+) -> Result<()> {
+    let name = given.map_or_else(|| default_name(file), str::to_owned);
+    let entries = caches.list().await.map_err(to_error)?;
+    let is_in_use = entries.iter().any(|entry| is_named(&entry.source) && entry.title == name);
+    ensure!(
+        !is_in_use,
+        "there is already a starting point with the name “{name}”: choose another name with --name"
+    );
+    Ok(())
+}
+
+/// The title in a prompt-cache file, or its file name. A damaged file is refused later.
+fn default_name(file: &Path) -> String {
+    let title = CacheFile::open(file).ok().and_then(|file| {
+        // Without the model its vocabulary is unknown.
+        CacheFileMetadata::parse(&file.metadata, file.num_tokens(), usize::MAX).ok()?.title
+    });
+    title.unwrap_or_else(|| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name.strip_suffix(".safetensors").unwrap_or(&name).to_owned()
+    })
 }
 
 async fn delete(caches: &OfflineCaches, keys: &[String]) -> Result<()> {

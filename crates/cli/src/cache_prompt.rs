@@ -11,6 +11,7 @@ use crate::session::Session;
 
 pub async fn run(arguments: CachePrompt) -> Result<()> {
     let kv_cache = arguments.kv.options();
+    output::check_writable(&arguments.prompt_cache_file)?;
     let text = output::text_or_stdin(arguments.prompt)?;
     let session = Session::open(&arguments.model).await?;
     let prompt = if arguments.ignore_chat_template || !session.model.has_chat_template {

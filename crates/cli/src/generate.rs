@@ -13,19 +13,13 @@ use cairn_lm::cache::chunk_state::LayerLayout;
 use crate::arguments::Generate;
 use crate::completion::Completion;
 use crate::output;
-use crate::session::{Session, find_model};
+use crate::session::{Session, find_model, model_type};
 
 pub async fn run(arguments: Generate) -> Result<()> {
     let text = prompt_text(&arguments)?;
     let kv_cache = kv_cache_options(&arguments)?;
+    refuse_images(&arguments)?;
     let session = Session::open(&arguments.model).await?;
-    if let Some(image) = arguments.image.first() {
-        bail!(
-            "cannot use {}: Cairn has no image input for {} models",
-            image.display(),
-            session.model.model_type
-        );
-    }
     if let Some(draft) = &arguments.draft_model {
         session
             .engine
@@ -41,6 +35,14 @@ pub async fn run(arguments: Generate) -> Result<()> {
     let generated = print_generated(&session, request, &arguments).await;
     session.engine.shutdown().await;
     generated
+}
+
+/// Fails if an image is given: no architecture has an image input yet.
+fn refuse_images(arguments: &Generate) -> Result<()> {
+    let Some(image) = arguments.image.first() else { return Ok(()) };
+    let image = image.display();
+    let model_type = model_type(&arguments.model.model)?;
+    bail!("cannot use {image}: Cairn has no image input for {model_type} models")
 }
 
 /// The prompt's text, from the command line or from stdin; empty where token ids are given.

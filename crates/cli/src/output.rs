@@ -3,10 +3,11 @@
 use std::error::Error;
 use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Prints `cairn: what failed: why` on one line, for a program that ends with it.
@@ -67,6 +68,16 @@ pub fn text_or_stdin(text: String) -> Result<String> {
         if text == "-" { stdin().context("cannot read the prompt from stdin")? } else { text };
     ensure!(!text.is_empty(), "the prompt is empty");
     Ok(text)
+}
+
+/// Fails if a file could not be written to `path`. Commands call it before a long computation.
+pub fn check_writable(path: &Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        bail!("cannot write {}: there is no folder {}", path.display(), folder.display());
+    }
+    ensure!(!path.is_dir(), "cannot write {}: it is a folder", path.display());
+    Ok(cairn_lm::cache::check_writable(path)?)
 }
 
 /// Asks a yes-or-no question on the terminal; anything but `y` or `yes` means no.

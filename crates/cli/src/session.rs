@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use cairn_app::DataFolder;
 use cairn_engine::{Engine, EngineOptions, ModelInfo};
-use cairn_hub::{CacheVariables, ModelFolders};
+use cairn_formats::read_file;
+use cairn_hub::{CacheVariables, MAX_CONFIG_BYTES, ModelFolders};
 
 use crate::arguments::ModelFlags;
 use crate::output;
@@ -45,4 +46,13 @@ pub fn hub_variables() -> CacheVariables {
 /// The folder of a model given on the command line.
 pub fn find_model(name: &str) -> Result<PathBuf> {
     Ok(model_folders()?.resolve(name)?)
+}
+
+/// The architecture of a model given on the command line, as its config.json names it.
+pub fn model_type(name: &str) -> Result<String> {
+    let config = read_file(&find_model(name)?.join("config.json"), MAX_CONFIG_BYTES)?;
+    let config: serde_json::Value = serde_json::from_slice(&config)
+        .with_context(|| format!("config.json of {name} is not JSON"))?;
+    let model_type = config.get("model_type").and_then(|model_type| model_type.as_str());
+    Ok(model_type.unwrap_or_default().to_owned())
 }

@@ -180,6 +180,12 @@ pub fn layouts() -> impl TypedValueParser<Value = PromptFileLayout> {
     })
 }
 
+/// Parses a name: a text without the spaces around it, which is not empty.
+pub fn not_blank(text: &str) -> Result<String, String> {
+    let name = text.trim();
+    if name.is_empty() { Err("give a name".to_owned()) } else { Ok(name.to_owned()) }
+}
+
 /// Parses mlx-lm's True, T, False and F, in upper or lower case.
 pub fn boolean(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 mod cache;
+mod early_refusals;
 mod generate;
 mod models;
 mod program;
