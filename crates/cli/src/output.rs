@@ -28,8 +28,8 @@ pub fn report(error: &anyhow::Error) -> u8 {
     }
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {
-        // Some errors' messages already end with their cause.
-        if !line.ends_with(&cause) {
+        // Some errors' messages already name their cause.
+        if !line.contains(&cause) {
             line += if line.is_empty() { "" } else { ": " };
             line += &cause;
         }

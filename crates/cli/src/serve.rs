@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, anyhow};
 use cairn_app::wire::Command;
 use cairn_app::{App, Closed, DataFolder, Options};
-use cairn_server::{ServeOptions, Server};
+use cairn_server::{ServeError, ServeOptions, Server};
 use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -21,6 +21,11 @@ pub async fn run(arguments: Serve) -> Result<()> {
         }
         (None, None) => None,
     };
+    let has_interface = arguments.ui;
+    let options =
+        ServeOptions { host: arguments.host, port: arguments.port, token, ui: arguments.ui };
+    // Before the engine starts: closing it right after its start may take longer than `close` waits.
+    options.check().map_err(to_error)?;
     let data_folder = DataFolder::from_environment()?;
     let app = App::open(Options {
         data_folder,
@@ -28,18 +33,9 @@ pub async fn run(arguments: Serve) -> Result<()> {
         hub_variables: hub_variables(),
     })
     .await?;
-    let has_interface = arguments.ui;
-    let options =
-        ServeOptions { host: arguments.host, port: arguments.port, token, ui: arguments.ui };
     let server = match Server::bind(app.clone(), options).await {
         Ok(server) => server,
-        Err(error) => {
-            let error = match error.is_usage() {
-                true => Usage(error.to_string()).into(),
-                false => error.into(),
-            };
-            return close(&app, Err(error)).await;
-        }
+        Err(error) => return close(&app, Err(to_error(error))).await,
     };
     if let Some(name) = arguments.model
         && let Err(failure) = app.call(Command::LoadModel { name }).await
@@ -56,6 +52,10 @@ pub async fn run(arguments: Serve) -> Result<()> {
     eprintln!("{note} Ctrl-C stops the server.");
     let result = server.run(signals.shutdown()).await;
     close(&app, result.map_err(Into::into)).await
+}
+
+fn to_error(error: ServeError) -> anyhow::Error {
+    if error.is_usage() { Usage(error.to_string()).into() } else { error.into() }
 }
 
 /// Closes the app and returns `result`. If the engine does not end in time, this ends the process

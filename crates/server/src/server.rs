@@ -41,6 +41,23 @@ pub struct ServeOptions {
     pub ui: bool,
 }
 
+impl ServeOptions {
+    /// Fails if [`Server::bind`] would: because of the token, or because the address is in use or
+    /// not this machine's. Call it before an app is opened for the server.
+    pub fn check(&self) -> Result<(), ServeError> {
+        match &self.token {
+            Some(token) => check_token(token, self.host)?,
+            None if self.host.is_loopback() => {}
+            None => return Err(ServeError::NeedsToken { host: self.host }),
+        }
+        let address = SocketAddr::new(self.host, self.port);
+        match std::net::TcpListener::bind(address) {
+            Ok(_) => Ok(()),
+            Err(source) => Err(ServeError::Bind { address, source }),
+        }
+    }
+}
+
 impl Default for ServeOptions {
     fn default() -> Self {
         ServeOptions { host: Ipv4Addr::LOCALHOST.into(), port: 11435, token: None, ui: true }
@@ -111,7 +128,10 @@ impl Server {
     pub async fn bind(app: Arc<App>, options: ServeOptions) -> Result<Server, ServeError> {
         let ServeOptions { host, port, token, ui } = options;
         let token = match token {
-            Some(token) => checked_token(token, host)?,
+            Some(token) => {
+                check_token(&token, host)?;
+                token
+            }
             None if host.is_loopback() => random_token()?,
             None => return Err(ServeError::NeedsToken { host }),
         };
@@ -197,7 +217,7 @@ async fn check(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     response
 }
 
-fn checked_token(token: String, host: IpAddr) -> Result<String, ServeError> {
+fn check_token(token: &str, host: IpAddr) -> Result<(), ServeError> {
     let is_visible = token.bytes().all(|byte| byte.is_ascii_graphic());
     if !is_visible || token.is_empty() || token.len() > MAX_TOKEN_LENGTH {
         return Err(ServeError::BadToken);
@@ -205,7 +225,7 @@ fn checked_token(token: String, host: IpAddr) -> Result<String, ServeError> {
     if !host.is_loopback() && token.len() < MIN_PUBLIC_TOKEN_LENGTH {
         return Err(ServeError::ShortToken { host });
     }
-    Ok(token)
+    Ok(())
 }
 
 fn random_token() -> Result<String, ServeError> {

@@ -1,7 +1,7 @@
 //! `cairn serve`: which addresses and tokens it accepts, and how it stops.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -75,6 +75,25 @@ async fn a_short_or_missing_token_is_refused_where_other_machines_can_reach_the_
     let file = program.file("token");
     std::fs::write(&file, "x\n").unwrap();
     check_refused(&["--token-file", &file], "16 characters");
+}
+
+#[tokio::test]
+async fn wrong_arguments_are_refused_before_the_data_folder_is_opened() {
+    let program = Program::new().await;
+    let home = program.file("never-made");
+    let check = |flags: &[&str], code: i32, expected: &str| {
+        let mut command = program.command(&[&["serve"], flags].concat());
+        let output = command.env("CAIRN_HOME", &home).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{flags:?}: {stderr}");
+        assert_eq!(stderr.matches(expected).count(), 1, "{flags:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{flags:?}: {stderr}");
+        assert!(!std::path::Path::new(&home).exists(), "{flags:?} made the data folder");
+    };
+    check(&["--host", "0.0.0.0", "--port", "0", "--token", "short"], 2, "16 characters");
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port().to_string();
+    check(&["--port", &port], 1, "Address already in use");
 }
 
 #[tokio::test]
