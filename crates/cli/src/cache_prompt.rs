@@ -12,6 +12,7 @@ use crate::session::Session;
 pub async fn run(arguments: CachePrompt) -> Result<()> {
     let kv_cache = arguments.kv.options();
     output::check_writable(&arguments.prompt_cache_file)?;
+    let replaces_file = arguments.prompt_cache_file.exists();
     let text = output::text_or_stdin(arguments.prompt)?;
     let session = Session::open(&arguments.model).await?;
     let prompt = if arguments.ignore_chat_template || !session.model.has_chat_template {
@@ -36,6 +37,9 @@ pub async fn run(arguments: CachePrompt) -> Result<()> {
     bar.finish_and_clear();
     session.engine.shutdown().await;
     let file = arguments.prompt_cache_file.display();
+    if replaces_file {
+        eprintln!("replaced {file}");
+    }
     eprintln!(
         "saved {} tokens to {file} ({:.1} MB)",
         saved.num_tokens,

@@ -172,6 +172,23 @@ async fn an_export_replaces_a_file_only_with_force() {
     assert_eq!(continued(&program, &notes), continued(&program, &file));
 }
 
+#[tokio::test]
+async fn cache_prompt_says_that_it_replaced_a_file() {
+    let program = Program::new().await;
+    let file = program.file("book.safetensors");
+    let flags = ["--model", MODEL, "--prompt", "Stones", "--prompt-cache-file", &file];
+    let stderr = || {
+        let output = program.run(&[&["cache-prompt"], &flags[..]].concat());
+        assert_eq!(output.code, Some(0), "{}", output.stderr);
+        output.stderr
+    };
+    let replaced = format!("replaced {file}\n");
+    assert!(!stderr().contains("replaced"));
+    std::fs::write(&file, "something else").unwrap();
+    assert!(stderr().contains(&replaced));
+    assert!(program.stdout_of(&["cache-prompt", "--help"]).contains("replaced"));
+}
+
 /// Checks in which of mlx-lm's layouts a prompt-cache file is written: they hold the user's
 /// metadata under different prefixes.
 fn check_layout(file: &str, prefix: &str) {
