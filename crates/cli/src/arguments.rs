@@ -196,7 +196,7 @@ pub struct CachePrompt {
     /// The prompt-cache file to write; an existing file is replaced
     #[arg(long, value_name = "OUT.safetensors")]
     pub prompt_cache_file: PathBuf,
-    /// The version of mlx-lm that is to read the file; 0.30 stands for 0.31 too
+    /// The version of mlx-lm that is to read the file; 0.31 is another name of 0.30
     #[arg(long, default_value = "0.32", value_parser = layouts())]
     pub layout: PromptFileLayout,
     /// Use the prompt without the model's chat template
@@ -249,7 +249,7 @@ pub struct ExportCache {
     /// The prompt-cache file to write
     #[arg(value_name = "OUT.safetensors")]
     pub file: PathBuf,
-    /// The version of mlx-lm that is to read the file; 0.30 stands for 0.31 too
+    /// The version of mlx-lm that is to read the file; 0.31 is another name of 0.30
     #[arg(long, default_value = "0.32", value_parser = layouts())]
     pub layout: PromptFileLayout,
     /// Overwrite the file if it exists

@@ -4,7 +4,8 @@ use cairn_chat::SamplingParams;
 use cairn_engine::{KvCacheOptions, KvQuantization, PromptFileLayout};
 use clap::Args;
 use clap::builder::{
-    NonEmptyStringValueParser, PossibleValuesParser, RangedI64ValueParser, TypedValueParser,
+    NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, RangedI64ValueParser,
+    TypedValueParser,
 };
 use serde_json::{Map, Value};
 
@@ -172,12 +173,25 @@ pub fn token_limit(text: &str) -> Result<usize, String> {
 
 const TOKEN_LIMITS: &str = "give a number of tokens, or -1 for no limit but the context";
 
-/// A layout of prompt-cache files, by the version of mlx-lm that reads it.
+/// A layout of prompt-cache files, by a version of mlx-lm that reads it.
 pub fn layouts() -> impl TypedValueParser<Value = PromptFileLayout> {
-    PossibleValuesParser::new(PromptFileLayout::ALL.map(PromptFileLayout::as_str)).map(|text| {
-        let mut all = PromptFileLayout::ALL.into_iter();
-        all.find(|layout| layout.as_str() == text).unwrap_or_default()
+    let named = |layout: PromptFileLayout| {
+        PossibleValue::new(layout.as_str()).aliases(other_versions(layout))
+    };
+    PossibleValuesParser::new(PromptFileLayout::ALL.map(named)).map(|text| {
+        let is_of = |layout: &PromptFileLayout| {
+            layout.as_str() == text || other_versions(*layout).contains(&text.as_str())
+        };
+        PromptFileLayout::ALL.into_iter().find(is_of).unwrap_or_default()
     })
+}
+
+/// The versions of mlx-lm that a layout has no name of its own for.
+fn other_versions(layout: PromptFileLayout) -> &'static [&'static str] {
+    match layout {
+        PromptFileLayout::V0_32 => &[],
+        PromptFileLayout::V0_30 => &["0.31"],
+    }
 }
 
 /// Parses a name: a text without the spaces around it, which is not empty.

@@ -211,9 +211,12 @@ async fn prompt_cache_files_are_written_in_the_layout_that_is_asked_for() {
     program.stdout_of(&[&["cache-prompt"], &flags[..], &to_file].concat());
     check_layout(&old, "1.");
     assert_eq!(continued(&program, &old), expected);
+    let to_file = ["--prompt-cache-file", &old, "--layout", "0.31"];
+    program.stdout_of(&[&["cache-prompt"], &flags[..], &to_file].concat());
+    check_layout(&old, "1.");
 
     program.stdout_of(&["cache", "import", &old, "--yes", "--name", "Story"]);
-    for (layout, prefix) in [("0.30", "1."), ("0.32", "0.")] {
+    for (layout, prefix) in [("0.30", "1."), ("0.31", "1."), ("0.32", "0.")] {
         let file = program.file(layout);
         program.stdout_of(&["cache", "export", "Story", &file, "--layout", layout]);
         check_layout(&file, prefix);
