@@ -1,8 +1,6 @@
 //! `cairn batch`: generates text for all requests of a file, in batches.
 
-use std::path::Path;
-
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use cairn_chat::{Message, Role, SamplingParams};
 use cairn_engine::{EngineOptions, GenerateRequest, PromptInput};
 use serde::de::Error;
@@ -11,8 +9,8 @@ use serde_json::json;
 
 use crate::arguments::{self, Batch, DEFAULT_MAX_TOKENS};
 use crate::completion::Completion;
-use crate::output;
 use crate::session::Session;
+use crate::{json_lines, output};
 
 /// A request: one line of the file. Its fields are named as the flags of `cairn generate` are.
 #[derive(Deserialize)]
@@ -75,7 +73,7 @@ fn token_limit<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
 
 impl Line {
     fn parse(text: &str) -> Result<Self> {
-        let line: Line = serde_json::from_str(text)?;
+        let line: Line = json_lines::object(text)?;
         let is_given =
             [line.prompt_tokens.is_some(), line.messages.is_some(), line.prompt.is_some()];
         ensure!(
@@ -157,7 +155,7 @@ impl Line {
 
 pub async fn run(arguments: Batch) -> Result<()> {
     // All lines are checked before the model is loaded, so that a typo in the last one shows early.
-    let lines = read(&arguments.input)?;
+    let lines = json_lines::read(&arguments.input, Line::parse)?;
     let options = EngineOptions {
         completion_batch_size: arguments.completion_batch_size as usize,
         prefill_batch_size: arguments.prefill_batch_size as usize,
@@ -199,23 +197,6 @@ pub async fn run(arguments: Batch) -> Result<()> {
         bail!("{num_failed} of {} requests failed", generations.len());
     }
     Ok(())
-}
-
-fn read(path: &Path) -> Result<Vec<Line>> {
-    let text = if path == Path::new("-") { output::stdin() } else { std::fs::read_to_string(path) };
-    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-    let numbered = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let lines: Vec<Line> = numbered
-        .map(|(number, line)| {
-            Line::parse(line).with_context(|| format!("line {} of {}", number + 1, path.display()))
-        })
-        .collect::<Result<_>>()?;
-    ensure!(
-        !lines.is_empty(),
-        "{} holds no requests: write one JSON object on each line",
-        path.display()
-    );
-    Ok(lines)
 }
 
 #[cfg(test)]

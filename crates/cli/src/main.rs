@@ -11,6 +11,7 @@ mod cache_prompt;
 mod chat;
 mod completion;
 mod generate;
+mod json_lines;
 mod models;
 mod output;
 mod score;

@@ -4,6 +4,7 @@
 mod cache;
 mod early_refusals;
 mod generate;
+mod messages;
 mod models;
 mod program;
 mod serve;
