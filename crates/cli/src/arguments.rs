@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use cairn_engine::PromptFileLayout;
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 
 use serde_json::{Map, Value};
 
@@ -301,21 +301,20 @@ pub struct Chat {
 }
 
 #[derive(Args)]
+#[command(group(ArgGroup::new("text").required(true).args(["prompt", "tokens", "input"])))]
 pub struct Score {
     #[command(flatten)]
     pub model: ModelFlags,
     /// Token ids, separated by commas
-    #[arg(
-        long,
-        value_delimiter = ',',
-        num_args = 1,
-        required_unless_present = "prompt",
-        conflicts_with = "prompt"
-    )]
+    #[arg(long, value_delimiter = ',', num_args = 1)]
     pub tokens: Option<Vec<u32>>,
     /// Text to encode and score; `-` reads it from stdin
     #[arg(short, long, allow_hyphen_values = true)]
     pub prompt: Option<String>,
+    /// A file with one text on each line, {"tokens": [...]} or {"prompt": "..."}; `-` reads stdin.
+    /// With --json it prints one object for each, with its "index"
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub input: Option<PathBuf>,
     /// Number of most likely next tokens to print
     #[arg(long, default_value_t = 10, allow_negative_numbers = true)]
     pub top: usize,

@@ -1,26 +1,76 @@
 //! `cairn score`: the log-probability of each token of a text, and of the next token.
 
-use anyhow::Result;
-use cairn_engine::PromptInput;
-use serde_json::json;
+use anyhow::{Result, bail, ensure};
+use cairn_engine::{PromptInput, Score};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
-use crate::arguments::Score;
-use crate::output;
+use crate::arguments;
 use crate::session::Session;
+use crate::{json_lines, output};
 
-pub async fn run(arguments: Score) -> Result<()> {
-    let prompt = match (arguments.tokens, arguments.prompt) {
-        (Some(tokens), _) => PromptInput::Tokens(tokens),
-        (None, text) => PromptInput::Text(output::text_or_stdin(text.unwrap_or_default())?),
+/// One line of an input file. Its fields are named as the flags are.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    tokens: Option<Vec<u32>>,
+    prompt: Option<String>,
+}
+
+impl Line {
+    fn parse(line: &str) -> Result<PromptInput> {
+        match json_lines::object(line)? {
+            Line { tokens: Some(tokens), prompt: None } => {
+                ensure!(!tokens.is_empty(), "tokens is empty");
+                Ok(PromptInput::Tokens(tokens))
+            }
+            Line { tokens: None, prompt: Some(text) } => {
+                ensure!(!text.is_empty(), "the prompt is empty");
+                Ok(PromptInput::Text(text))
+            }
+            _ => bail!("give one of tokens and prompt"),
+        }
+    }
+}
+
+pub async fn run(arguments: arguments::Score) -> Result<()> {
+    let is_of_file = arguments.input.is_some();
+    let prompts = match (arguments.tokens, arguments.input) {
+        (Some(tokens), _) => vec![PromptInput::Tokens(tokens)],
+        // All lines are checked before the model is loaded.
+        (None, Some(input)) => json_lines::read(&input, Line::parse)?,
+        (None, None) => {
+            let text = arguments.prompt.unwrap_or_default();
+            vec![PromptInput::Text(output::text_or_stdin(text)?)]
+        }
     };
     let session = Session::open(&arguments.model).await?;
-    let score = session.engine.score(prompt, arguments.top).await?;
+    for (index, prompt) in prompts.into_iter().enumerate() {
+        let score = session.engine.score(prompt, arguments.top).await?;
+        let index = is_of_file.then_some(index);
+        if arguments.json {
+            output::line(object(&score, index))?;
+        } else {
+            print(&score, index)?;
+        }
+    }
     session.engine.shutdown().await;
-    if arguments.json {
-        output::line(
-            json!({"tokens": score.tokens, "logprobs": score.logprobs, "next": score.next}),
-        )?;
-        return Ok(());
+    Ok(())
+}
+
+/// The object that `--json` prints, for a line of a file with its index.
+fn object(score: &Score, index: Option<usize>) -> Value {
+    let mut object =
+        json!({"tokens": score.tokens, "logprobs": score.logprobs, "next": score.next});
+    if let Some(index) = index {
+        object["index"] = index.into();
+    }
+    object
+}
+
+fn print(score: &Score, index: Option<usize>) -> Result<()> {
+    if let Some(index) = index {
+        output::line(format_args!("{}index\t{index}", if index > 0 { "\n" } else { "" }))?;
     }
     output::line(format_args!("token\tlogprob"))?;
     for (token, logprob) in score.tokens.iter().zip(&score.logprobs) {

@@ -7,4 +7,5 @@ mod generate;
 mod messages;
 mod models;
 mod program;
+mod score;
 mod serve;

@@ -1,0 +1,39 @@
+//! `cairn score`: where its text comes from.
+
+use serde_json::Value;
+
+use crate::program::{MODEL, Program};
+
+#[tokio::test]
+async fn without_a_text_the_usage_error_names_the_flags_that_give_one() {
+    let program = Program::new().await;
+    for flag in ["--prompt", "--tokens", "--input"] {
+        program.check_fails(&["score", "--model", MODEL], 2, flag);
+    }
+    let both = ["score", "--model", MODEL, "--prompt", "x", "--input", "f.jsonl"];
+    program.check_fails(&both, 2, "cannot be used with");
+}
+
+#[tokio::test]
+async fn each_line_of_an_input_is_scored_as_it_is_alone() {
+    let program = Program::new().await;
+    let score = ["score", "--model", MODEL, "--json", "--top", "2"];
+    let input = program.file("texts.jsonl");
+    std::fs::write(&input, "{\"prompt\": \"Stones\"}\n\n{\"tokens\": [5, 6, 7]}\n").unwrap();
+    let lines = program.stdout_of(&[&score[..], &["--input", &input]].concat());
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+
+    let alone: [&[&str]; 2] = [&["--prompt", "Stones"], &["--tokens", "5,6,7"]];
+    assert_eq!(lines.len(), alone.len());
+    for (index, text) in alone.iter().enumerate() {
+        let mut expected = program.json(&[&score, *text].concat());
+        expected["index"] = index.into();
+        assert_eq!(lines[index], expected);
+    }
+
+    std::fs::write(&input, "{\"prompt\": \"Stones\"}\nstones\n").unwrap();
+    let bad = [&score[..], &["--input", &input]].concat();
+    program.check_fails(&bad, 1, &format!("line 2 of {input} is not JSON"));
+    std::fs::write(&input, "{\"prompt\": \"Stones\", \"tokens\": [5]}\n").unwrap();
+    program.check_fails(&bad, 1, "give one of tokens and prompt");
+}
