@@ -12,7 +12,7 @@ use clap::{ArgGroup, Args, Parser, Subcommand};
 use serde_json::{Map, Value};
 
 pub use flags::{DEFAULT_MAX_TOKENS, KvFlags, ModelFlags, SamplingFlags, StopFlags, token_limit};
-use flags::{at_least_one, boolean, json_object, layouts, not_blank};
+use flags::{at_least_one, boolean, json_object, layouts, not_blank, token_id, whole};
 
 #[derive(Parser)]
 #[command(
@@ -68,7 +68,7 @@ pub struct Generate {
     )]
     pub prompt: Option<String>,
     /// Token ids to use verbatim as the prompt, separated by commas
-    #[arg(long, value_delimiter = ',', num_args = 1)]
+    #[arg(long, value_delimiter = ',', num_args = 1, value_parser = token_id)]
     pub prompt_tokens: Option<Vec<u32>>,
     /// System prompt for the chat template
     #[arg(
@@ -113,7 +113,7 @@ pub struct Generate {
     #[arg(
         long,
         default_value_t = 2048,
-        value_parser = at_least_one(),
+        value_parser = at_least_one,
         allow_negative_numbers = true
     )]
     pub prefill_step_size: u32,
@@ -133,12 +133,17 @@ pub struct Generate {
         long,
         default_value_t = 3,
         requires = "draft_model",
-        value_parser = at_least_one(),
+        value_parser = at_least_one,
         allow_negative_numbers = true
     )]
     pub num_draft_tokens: u32,
     /// With --json: print log-probabilities, with this many alternatives for each token
-    #[arg(long, requires = "json", allow_negative_numbers = true)]
+    #[arg(
+        long,
+        requires = "json",
+        value_parser = whole::<usize>,
+        allow_negative_numbers = true
+    )]
     pub logprobs: Option<usize>,
     /// Print speed and memory to stderr [default: only on a terminal and without --json]
     #[arg(
@@ -163,16 +168,16 @@ pub struct Batch {
     #[arg(long, value_name = "FILE.jsonl")]
     pub input: PathBuf,
     /// Maximum number of sequences to generate at once
-    #[arg(long, default_value_t = 32, value_parser = at_least_one(), allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 32, value_parser = at_least_one, allow_negative_numbers = true)]
     pub completion_batch_size: u32,
     /// Maximum number of prompts to prefill at once
-    #[arg(long, default_value_t = 8, value_parser = at_least_one(), allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 8, value_parser = at_least_one, allow_negative_numbers = true)]
     pub prefill_batch_size: u32,
     /// Number of prompt tokens to process at a time
     #[arg(
         long,
         default_value_t = 2048,
-        value_parser = at_least_one(),
+        value_parser = at_least_one,
         allow_negative_numbers = true
     )]
     pub prefill_step_size: u32,
@@ -206,7 +211,7 @@ pub struct CachePrompt {
     #[arg(
         long,
         default_value_t = 2048,
-        value_parser = at_least_one(),
+        value_parser = at_least_one,
         allow_negative_numbers = true
     )]
     pub prefill_step_size: u32,
@@ -294,7 +299,7 @@ pub struct Chat {
     #[command(flatten)]
     pub sampling: SamplingFlags,
     /// Number of prompt tokens to process at a time [default: 256 on a CPU, else 2048]
-    #[arg(long, value_parser = at_least_one(), allow_negative_numbers = true)]
+    #[arg(long, value_parser = at_least_one, allow_negative_numbers = true)]
     pub prefill_step_size: Option<u32>,
     #[command(flatten)]
     pub kv: KvFlags,
@@ -306,7 +311,7 @@ pub struct Score {
     #[command(flatten)]
     pub model: ModelFlags,
     /// Token ids, separated by commas
-    #[arg(long, value_delimiter = ',', num_args = 1)]
+    #[arg(long, value_delimiter = ',', num_args = 1, value_parser = token_id)]
     pub tokens: Option<Vec<u32>>,
     /// Text to encode and score; `-` reads it from stdin
     #[arg(short, long, allow_hyphen_values = true)]
@@ -316,7 +321,7 @@ pub struct Score {
     #[arg(long, value_name = "FILE.jsonl")]
     pub input: Option<PathBuf>,
     /// Number of most likely next tokens to print
-    #[arg(long, default_value_t = 10, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 10, value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub top: usize,
     /// Print one JSON object
     #[arg(long)]
@@ -371,7 +376,7 @@ pub struct Bench {
         short = 'g',
         long,
         default_value_t = 128,
-        value_parser = at_least_one(),
+        value_parser = at_least_one,
         allow_negative_numbers = true
     )]
     pub generation_tokens: u32,
@@ -380,7 +385,7 @@ pub struct Bench {
         short = 'n',
         long,
         default_value_t = 5,
-        value_parser = at_least_one(),
+        value_parser = at_least_one,
         allow_negative_numbers = true
     )]
     pub num_trials: u32,
@@ -397,7 +402,7 @@ pub struct Bench {
     #[arg(
         long,
         default_value_t = 2048,
-        value_parser = at_least_one(),
+        value_parser = at_least_one,
         allow_negative_numbers = true
     )]
     pub prefill_step_size: u32,

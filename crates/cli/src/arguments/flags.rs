@@ -1,11 +1,12 @@
 //! Groups of flags that several commands share, and the parsers of their values.
 
+use std::str::FromStr;
+
 use cairn_chat::SamplingParams;
 use cairn_engine::{KvCacheOptions, KvQuantization, PromptFileLayout};
 use clap::Args;
 use clap::builder::{
-    NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, RangedI64ValueParser,
-    TypedValueParser,
+    NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser,
 };
 use serde_json::{Map, Value};
 
@@ -36,10 +37,10 @@ pub struct SamplingFlags {
     #[arg(long, default_value_t = 0.0, value_parser = fraction, allow_negative_numbers = true)]
     pub min_p: f32,
     /// Number of most likely tokens that --min-p never drops
-    #[arg(long, default_value_t = 1, value_parser = at_least_one(), allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1, value_parser = at_least_one, allow_negative_numbers = true)]
     pub min_tokens_to_keep: u32,
     /// Sample from this many of the most likely tokens; 0 keeps all tokens
-    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0, value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub top_k: usize,
     /// Probability with which XTC drops all tokens above --xtc-threshold but the least likely one
     #[arg(long, default_value_t = 0.0, value_parser = fraction, allow_negative_numbers = true)]
@@ -51,19 +52,19 @@ pub struct SamplingFlags {
     #[arg(long, value_parser = not_negative, allow_negative_numbers = true)]
     pub repetition_penalty: Option<f32>,
     /// Number of recent tokens that --repetition-penalty applies to; 0 means all
-    #[arg(long, default_value_t = 20, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 20, value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub repetition_context_size: usize,
     /// Subtract this from the logit of each recent token, once
     #[arg(long, value_parser = finite, allow_negative_numbers = true)]
     pub presence_penalty: Option<f32>,
     /// Number of recent tokens that --presence-penalty applies to; 0 means all
-    #[arg(long, default_value_t = 20, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 20, value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub presence_context_size: usize,
     /// Subtract this from the logit of each recent token, for each time it occurs
     #[arg(long, value_parser = finite, allow_negative_numbers = true)]
     pub frequency_penalty: Option<f32>,
     /// Number of recent tokens that --frequency-penalty applies to; 0 means all
-    #[arg(long, default_value_t = 20, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 20, value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub frequency_context_size: usize,
     /// Values to add to the logits of single tokens
     #[arg(
@@ -75,7 +76,7 @@ pub struct SamplingFlags {
     )]
     pub logit_bias: Vec<(u32, f32)>,
     /// Seed of the random numbers; the same seed gives the same tokens
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
     pub seed: Option<u64>,
 }
 
@@ -136,7 +137,12 @@ pub struct KvFlags {
     #[arg(long, value_parser = one_of(["32", "64", "128"]), allow_negative_numbers = true)]
     pub kv_group_size: Option<i32>,
     /// With --kv-bits: number of tokens from which the KV cache is quantized
-    #[arg(long, default_value_t = 5000, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        default_value_t = 5000,
+        value_parser = whole::<usize>,
+        allow_negative_numbers = true
+    )]
     pub quantized_kv_start: usize,
 }
 
@@ -151,9 +157,21 @@ impl KvFlags {
     }
 }
 
-/// An integer from 1 on.
-pub fn at_least_one() -> RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..)
+/// Parses an integer from 0 on.
+pub fn whole<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "give a whole number from 0 on".to_owned())
+}
+
+/// Parses an integer from 1 on.
+pub fn at_least_one(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|&number| number >= 1);
+    number.ok_or_else(|| "give a whole number from 1 on".to_owned())
+}
+
+/// Parses one of several token ids.
+pub fn token_id(text: &str) -> Result<u32, String> {
+    let id = text.trim().parse();
+    id.map_err(|_| "give token ids separated by commas, such as 1,2,3".to_owned())
 }
 
 /// One of a few integers, which the help lists.

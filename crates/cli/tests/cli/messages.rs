@@ -3,6 +3,31 @@
 use crate::program::{MODEL, Program};
 
 #[tokio::test]
+async fn numbers_out_of_range_are_refused_with_the_allowed_ones() {
+    let program = Program::new().await;
+    let check = |flag: &str, value: &str, expected: &str| {
+        let prompt: &[&str] = if flag == "--prompt-tokens" { &[] } else { &["--prompt", "x"] };
+        let flags = [&["generate", "--model", MODEL, "--json"], prompt, &[flag, value]].concat();
+        program.check_fails(&flags, 2, flag);
+        program.check_fails(&flags, 2, expected);
+    };
+    let whole = "give a whole number from 0 on";
+    for flag in ["--top-k", "--seed", "--logprobs", "--quantized-kv-start"] {
+        check(flag, "-1", whole);
+        check(flag, "many", whole);
+    }
+    for kind in ["repetition", "presence", "frequency"] {
+        check(&format!("--{kind}-context-size"), "-1", whole);
+    }
+    for value in ["-1", "0", "many"] {
+        check("--prefill-step-size", value, "give a whole number from 1 on");
+    }
+    for ids in ["", "1,,2", "1 2", "one"] {
+        check("--prompt-tokens", ids, "give token ids separated by commas, such as 1,2,3");
+    }
+}
+
+#[tokio::test]
 async fn a_bad_line_of_a_batch_is_named() {
     let program = Program::new().await;
     let file = program.file("b.jsonl");
