@@ -41,9 +41,9 @@ pub async fn run(arguments: CachePrompt) -> Result<()> {
         eprintln!("replaced {file}");
     }
     eprintln!(
-        "saved {} tokens to {file} ({:.1} MB)",
+        "saved {} tokens to {file} ({})",
         saved.num_tokens,
-        saved.num_bytes as f64 / 1e6
+        output::size(saved.num_bytes)
     );
     eprintln!(
         "`cairn generate --prompt-cache-file {file}` continues from it; \

@@ -43,10 +43,10 @@ fn list(json: bool) -> Result<()> {
     for model in models {
         let problem = model.problem.map(|problem| format!("  ({problem})")).unwrap_or_default();
         output::line(format_args!(
-            "{}\t{}\t{:.2} GB{problem}",
+            "{}\t{}\t{}{problem}",
             model.name,
             model.model_type.unwrap_or_default(),
-            model.bytes as f64 / 1e9
+            output::size(model.bytes),
         ))?;
     }
     Ok(())

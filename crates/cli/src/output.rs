@@ -93,7 +93,8 @@ pub fn size(bytes: u64) -> String {
     match bytes as f64 {
         bytes if bytes >= 1e9 => format!("{:.2} GB", bytes / 1e9),
         bytes if bytes >= 1e6 => format!("{:.1} MB", bytes / 1e6),
-        bytes => format!("{:.1} kB", bytes / 1e3),
+        bytes if bytes >= 1e3 => format!("{:.0} kB", bytes / 1e3),
+        bytes => format!("{bytes} B"),
     }
 }
 

@@ -42,3 +42,14 @@ async fn a_bad_line_of_a_batch_is_named() {
     // The position within the line looks like another number of a line.
     check("{\"prompt\": 5}", ": invalid type: integer `5`, expected a string\n");
 }
+
+#[tokio::test]
+async fn sizes_have_a_unit_that_fits_them() {
+    let program = Program::new().await;
+    let list = program.stdout_of(&["models", "list"]);
+    let size = list.trim_end().rsplit('\t').next().unwrap();
+    let (number, unit) = size.split_once(' ').unwrap();
+    assert_eq!(unit, "kB", "{list}");
+    let bytes = program.json(&["models", "list", "--json"])[0]["bytes"].as_f64().unwrap();
+    assert_eq!(number, format!("{:.0}", bytes / 1e3));
+}
