@@ -221,7 +221,7 @@ pub struct CachePrompt {
 
 #[derive(Subcommand)]
 pub enum Cache {
-    /// List the prompt caches of conversations and named prompt caches
+    /// List the prompt caches of conversations and the starting points
     List {
         /// Print an array of {"kind", "name" | "title", "id", "tokens", "bytes", "model",
         /// "last_used_at_ms", ...}
@@ -230,18 +230,18 @@ pub enum Cache {
     },
     /// Show a stored prompt cache and its chunks
     Show {
-        /// A name, an id, or the key of a chunk
+        /// The name of a starting point, an id, or the key of a chunk
         key: String,
     },
     /// Write a stored prompt cache to a file that mlx-lm reads too
     Export(ExportCache),
-    /// Preview a prompt-cache file and store it under a name
+    /// Preview a prompt-cache file and store it as a starting point
     Import(ImportCache),
     /// Rebuild the database's rows of chunk files, and remove damaged chunk files
     Repair,
     /// Delete stored prompt caches and their files
     Delete {
-        /// Names, ids, or keys of chunks
+        /// Names of starting points, ids, or keys of chunks
         #[arg(required = true, value_name = "KEY")]
         keys: Vec<String>,
     },
@@ -249,7 +249,7 @@ pub enum Cache {
 
 #[derive(Args)]
 pub struct ExportCache {
-    /// A name, or the id of a conversation
+    /// The name of a starting point, or the id of a conversation
     pub source: String,
     /// The prompt-cache file to write
     #[arg(value_name = "OUT.safetensors")]
@@ -275,7 +275,8 @@ pub struct ImportCache {
     /// Import without asking
     #[arg(short, long)]
     pub yes: bool,
-    /// Compute the whole file again with the model before the import, and compare
+    /// Checks that the file really is what this model computes. Without it, a damaged or forged
+    /// file goes unnoticed.
     #[arg(long)]
     pub check: bool,
 }

@@ -49,7 +49,7 @@ async fn list(caches: &OfflineCaches, json: bool) -> Result<()> {
             marks.iter().filter(|(_, is_so)| *is_so).map(|(mark, _)| format!("\t{mark}")).collect();
         output::line(format_args!(
             "{}\t{}\t{} tokens\t{}\t{}\t{}\t{}{marks}",
-            kind(&entry.source),
+            kind_shown(&entry.source),
             title(&entry),
             entry.tokens,
             output::size(entry.bytes),
@@ -73,7 +73,7 @@ async fn show(caches: &OfflineCaches, key: &str) -> Result<()> {
     {
         output::line(format_args!(
             "{}\t{}\nid\t{}\nmodel\t{}",
-            kind(source),
+            kind_shown(source),
             title(&entry),
             entry.id(),
             entry.model
@@ -117,7 +117,7 @@ async fn export(caches: &OfflineCaches, arguments: ExportCache) -> Result<()> {
             caches.export(&source, &file, layout).await.map_err(to_error).with_context(cannot)?
         }
         CachedItem::Chunk { .. } => {
-            bail!("{}: it is a single chunk; name a conversation or a named prompt cache", cannot())
+            bail!("{}: it is a single chunk; name a conversation or a starting point", cannot())
         }
     }
     output::line(file.display())
@@ -141,7 +141,8 @@ async fn import(caches: &OfflineCaches, arguments: ImportCache) -> Result<()> {
     }
     print(&import.preview)?;
     let name = arguments.name.unwrap_or_else(|| import.preview.suggested_name.clone());
-    if !arguments.yes && !output::confirm(&format!("Store it as “{name}”?"))? {
+    if !arguments.yes && !output::confirm(&format!("Store it as the starting point “{name}”?"))?
+    {
         eprintln!("The file was not imported.");
         return Ok(());
     }
@@ -280,8 +281,14 @@ fn is_named(source: &CacheSource) -> bool {
     matches!(source, CacheSource::Named { .. })
 }
 
+/// The kind as JSON has it.
 fn kind(source: &CacheSource) -> &'static str {
     if is_named(source) { "named" } else { "conversation" }
+}
+
+/// The kind as people read it.
+fn kind_shown(source: &CacheSource) -> &'static str {
+    if is_named(source) { "starting point" } else { "conversation" }
 }
 
 fn title(entry: &CachedEntry) -> &str {

@@ -40,11 +40,7 @@ pub async fn run(arguments: CachePrompt) -> Result<()> {
     if replaces_file {
         eprintln!("replaced {file}");
     }
-    eprintln!(
-        "saved {} tokens to {file} ({})",
-        saved.num_tokens,
-        output::size(saved.num_bytes)
-    );
+    eprintln!("saved {} tokens to {file} ({})", saved.num_tokens, output::size(saved.num_bytes));
     eprintln!(
         "`cairn generate --prompt-cache-file {file}` continues from it; \
          after `cairn cache import {file}` chats can start from it."

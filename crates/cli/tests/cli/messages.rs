@@ -53,3 +53,26 @@ async fn sizes_have_a_unit_that_fits_them() {
     let bytes = program.json(&["models", "list", "--json"])[0]["bytes"].as_f64().unwrap();
     assert_eq!(number, format!("{:.0}", bytes / 1e3));
 }
+
+#[tokio::test]
+async fn people_read_of_starting_points_where_json_says_named() {
+    let program = Program::new().await;
+    let file = program.prompt_file("story.safetensors", "Once there was a pile of stones.");
+    program.stdout_of(&["cache", "import", &file, "--yes"]);
+    for command in [&["cache", "list"][..], &["cache", "show", "story"]] {
+        let table = program.stdout_of(command);
+        assert!(table.contains("starting point\tstory"), "{command:?}: {table}");
+    }
+    assert_eq!(program.json(&["cache", "list", "--json"])[0]["kind"], "named");
+
+    for command in [&["cache", "--help"][..], &["cache", "import", "-h"], &["cache", "show", "-h"]]
+    {
+        let help = program.stdout_of(command);
+        assert!(help.contains("starting point") && !help.contains("named"), "{command:?}: {help}");
+    }
+    let help = program.stdout_of(&["cache", "import", "--help"]);
+    let words: Vec<&str> = help.split_whitespace().collect();
+    let check = "Checks that the file really is what this model computes. Without it, a damaged or \
+                 forged file goes unnoticed";
+    assert!(words.join(" ").contains(check), "{help}");
+}
