@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use cairn_app::DataFolder;
-use cairn_formats::gguf::import_gguf;
+use cairn_formats::gguf::{GgufError, import_gguf};
+use cairn_hub::HubError;
 use cairn_lm::{LoadOptions, ModelMemory, memory};
 use serde_json::json;
 
@@ -68,10 +69,23 @@ fn import(source: &Path, name: Option<&str>) -> Result<()> {
     } else {
         bail!("cannot import {}: it is neither a .gguf file nor a model folder", source.display());
     };
-    let folder = folder.with_context(|| format!("cannot import {}", source.display()))?;
+    let folder =
+        folder.map_err(name_flag).with_context(|| format!("cannot import {}", source.display()))?;
     bar.finish_and_clear();
     output::line(folder.display())?;
     Ok(())
+}
+
+/// The error for a name in use, with the flag that gives another name; other errors as they are.
+fn name_flag(error: anyhow::Error) -> anyhow::Error {
+    let path = match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(HubError::Exists { path }), _) | (_, Some(GgufError::AlreadyExists { path })) => path,
+        _ => return error,
+    };
+    anyhow!(
+        "{} already exists: choose another name with --name, or delete that folder",
+        path.display()
+    )
 }
 
 /// The conversation whose memory is shown, where the model can read so much.

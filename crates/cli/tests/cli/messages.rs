@@ -76,3 +76,17 @@ async fn people_read_of_starting_points_where_json_says_named() {
                  forged file goes unnoticed";
     assert!(words.join(" ").contains(check), "{help}");
 }
+
+#[tokio::test]
+async fn an_import_over_an_existing_model_says_what_to_do() {
+    let program = Program::new().await;
+    let source = program.home().join("models").join(MODEL).display().to_string();
+    let expected =
+        format!("{source} already exists: choose another name with --name, or delete that folder");
+    program.check_fails(&["models", "import", &source], 1, &expected);
+
+    let gguf = program.file("stones.gguf");
+    let seed = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/gguf/untied");
+    std::fs::copy(seed, &gguf).unwrap();
+    program.check_fails(&["models", "import", &gguf, "--name", MODEL], 1, &expected);
+}
