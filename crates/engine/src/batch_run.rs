@@ -41,7 +41,11 @@ impl BatchRun {
     }
 
     pub(crate) fn is_decoding(&self) -> bool {
-        self.generator.num_decoding() > 0
+        self.num_decoding() > 0
+    }
+
+    pub(crate) fn num_decoding(&self) -> usize {
+        self.generator.num_decoding()
     }
 
     pub(crate) fn is_reading(&self) -> bool {

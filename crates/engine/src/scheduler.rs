@@ -176,6 +176,8 @@ impl Scheduler {
         QueueCounts {
             num_decoding: self.runs.iter().filter(|run| run.is_decoding()).count(),
             num_reading: self.runs.iter().filter(|run| run.is_reading()).count(),
+            num_decoding_rows: self.runs.iter().map(Run::num_decoding_rows).sum(),
+            num_waiting_rows: self.runs.iter().map(Run::num_waiting_rows).sum(),
             num_unread_tokens: self.runs.iter().map(Run::num_unread_tokens).sum(),
             full_step_tokens: reader.map_or(1, |index| {
                 let asked = self.runs[index].prefill_step_size();
@@ -436,6 +438,20 @@ impl Run {
             RunWork::Batch(batch) => batch.is_reading(),
             RunWork::Unbatched(run) => run.is_reading(),
             RunWork::Task(_) => true,
+        }
+    }
+
+    fn num_decoding_rows(&self) -> usize {
+        match &self.work {
+            RunWork::Batch(batch) => batch.num_decoding(),
+            RunWork::Unbatched(_) | RunWork::Task(_) => usize::from(self.is_decoding()),
+        }
+    }
+
+    fn num_waiting_rows(&self) -> usize {
+        match &self.work {
+            RunWork::Batch(batch) => batch.rows.len().saturating_sub(batch.num_decoding()),
+            RunWork::Unbatched(_) | RunWork::Task(_) => usize::from(self.is_reading()),
         }
     }
 

@@ -4,13 +4,18 @@
 //! - Nobody decodes: prompts are read in full steps.
 //! - Somebody decodes: a prefill slice takes about [`SlicePolicy::target`], and as much time is
 //!   given to decoding before the next one. One reader and one writer each get half of the device.
-//! - What is left to read takes less than one slice: it is read at once, so that its sequence joins
-//!   the batch early.
+//! - What is left to read takes less than one slice: it is read after one step, so that its sequence
+//!   joins the batch early.
+//! - More prompts wait than sequences decode, and they are short: they are read first, so that all
+//!   share the steps that follow.
 
 use std::time::Duration;
 
 /// How long a prefill slice takes while somebody decodes.
 const TARGET: Duration = Duration::from_millis(100);
+
+/// How many targets decoding sequences wait at most while short prompts are read first.
+const TARGETS_IN_A_ROW: u32 = 3;
 
 /// The first slice that reads beside a decoding sequence whose cost is not known either.
 const FIRST_SLICE_TOKENS: usize = 16;
@@ -37,6 +42,9 @@ pub(crate) struct QueueCounts {
     pub(crate) num_decoding: usize,
     /// Batches, unbatched sequences and tasks that read.
     pub(crate) num_reading: usize,
+    /// Rows that decode, and sequences and tasks that are read or wait for it.
+    pub(crate) num_decoding_rows: usize,
+    pub(crate) num_waiting_rows: usize,
     /// The tokens that all of them have yet to read.
     pub(crate) num_unread_tokens: usize,
     /// The tokens that the next reader takes at once when nobody decodes.
@@ -53,6 +61,8 @@ pub(crate) struct SlicePolicy {
     last_prefill: Duration,
     decoded_since: Duration,
     num_decoded_since: usize,
+    /// The time of the prefill slices since the last decode step.
+    read_since: Duration,
 }
 
 /// The measured speed of one model. Newer slices count more.
@@ -72,6 +82,7 @@ impl SlicePolicy {
             last_prefill: Duration::ZERO,
             decoded_since: Duration::ZERO,
             num_decoded_since: 0,
+            read_since: Duration::ZERO,
         }
     }
 
@@ -89,20 +100,29 @@ impl SlicePolicy {
         }
         let max_tokens = costs.tokens_within(self.target).clamp(1, full_step);
         let is_short = counts.num_unread_tokens <= max_tokens && self.num_decoded_since > 0;
+        let pause = (self.target * TARGETS_IN_A_ROW).saturating_sub(self.read_since);
+        let are_many_short = counts.num_waiting_rows > counts.num_decoding_rows
+            && counts.num_unread_tokens <= costs.tokens_within(pause);
         let has_decoded = self.num_decoded_since >= counts.num_decoding
             && self.decoded_since >= self.last_prefill;
-        if is_short || has_decoded { Slice::Prefill { max_tokens } } else { Slice::Decode }
+        if is_short || are_many_short || has_decoded {
+            Slice::Prefill { max_tokens }
+        } else {
+            Slice::Decode
+        }
     }
 
     /// Notes that a decode step took so long.
     pub(crate) fn decoded(&mut self, took: Duration) {
         self.decoded_since += took;
         self.num_decoded_since += 1;
+        self.read_since = Duration::ZERO;
     }
 
     /// Notes that a prefill slice took so long while others were decoding, or alone.
     pub(crate) fn prefilled(&mut self, took: Duration, beside_decoding: bool) {
         self.last_prefill = if beside_decoding { took } else { Duration::ZERO };
+        self.read_since = if beside_decoding { self.read_since + took } else { Duration::ZERO };
         self.decoded_since = Duration::ZERO;
         self.num_decoded_since = 0;
     }
@@ -142,7 +162,14 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn counts(num_decoding: usize, num_reading: usize, num_unread_tokens: usize) -> QueueCounts {
-        QueueCounts { num_decoding, num_reading, num_unread_tokens, full_step_tokens: 2048 }
+        QueueCounts {
+            num_decoding,
+            num_reading,
+            num_decoding_rows: num_decoding,
+            num_waiting_rows: num_reading,
+            num_unread_tokens,
+            full_step_tokens: 2048,
+        }
     }
 
     /// Costs of a device that reads so many tokens a millisecond, in slices as long as any.
@@ -218,6 +245,32 @@ mod tests {
         policy.decoded(MS);
         assert_eq!(policy.next(&counts(1, 1, 60), &costs(1)), Slice::Prefill { max_tokens: 100 });
         assert_eq!(policy.next(&counts(1, 1, 600), &costs(1)), Slice::Decode);
+    }
+
+    #[test]
+    fn many_short_prompts_are_read_before_few_sequences_go_on() {
+        let many = |num_unread_tokens| QueueCounts {
+            num_waiting_rows: 8,
+            ..counts(1, 1, num_unread_tokens)
+        };
+        let mut policy = SlicePolicy::new(false);
+        for (num_unread_tokens, expected) in [
+            (300, Slice::Prefill { max_tokens: 100 }),
+            (200, Slice::Prefill { max_tokens: 100 }),
+            // Others have come meanwhile, and the pause would exceed three targets.
+            (250, Slice::Decode),
+        ] {
+            let next = policy.next(&many(num_unread_tokens), &costs(1));
+            assert_eq!(next, expected, "{num_unread_tokens}");
+            policy.prefilled(100 * MS, true);
+        }
+        let mut policy = SlicePolicy::new(false);
+        assert_eq!(policy.next(&many(301), &costs(1)), Slice::Decode);
+        // Not more wait than decode.
+        assert_eq!(policy.next(&counts(1, 1, 200), &costs(1)), Slice::Decode);
+        policy.prefilled(100 * MS, true);
+        policy.decoded(MS);
+        assert_eq!(policy.next(&many(300), &costs(1)), Slice::Prefill { max_tokens: 100 });
     }
 
     #[test]
