@@ -12,11 +12,12 @@ const FACTOR: u64 = 5;
 /// Seeds of a pass are below those of the next one.
 const SEEDS_OF_A_PASS: u64 = 1 << 20;
 /// The tests with sweeps.
-const SWEEPS: [&[&str]; 4] = [
+const SWEEPS: [&[&str]; 5] = [
     &["-p", "cairn-tests", "--test", "crash"],
     &["-p", "cairn-tests", "--test", "engine", "--", "saved_damage", "saved_load"],
     &["-p", "cairn-tests", "--test", "batching", "--", "any_schedule"],
     &["-p", "cairn-lm", "--lib", "--", "cache"],
+    &["-p", "cairn-prompt-cache", "--lib", "--", "sequences"],
 ];
 
 /// Runs passes over the sweeps until `minutes` are over; the first pass always ends.
