@@ -19,6 +19,7 @@ use cairn_engine::{
     KvQuantization, MemoryPressure, PromptInput,
 };
 use cairn_lm::memory;
+use cairn_prompt_cache::Owner;
 use serde_json::json;
 
 use client::{finish, request};
@@ -121,7 +122,7 @@ impl Schedule {
         let max_tokens = if panics { 60 } else { 1 + random.below(40) };
         let mut asked = GenerateRequest {
             model: Some(name.clone()),
-            owner: (random.below(2) == 0).then(|| format!("chat-{first}")),
+            owner: (random.below(2) == 0).then(|| Owner::Conversation(first.to_string())),
             use_prompt_cache: random.below(4) > 0,
             ..request(&prompt, max_tokens)
         };

@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 
 use cairn_app::wire::{self, Event, Message, MessageStatus, Reply};
 use cairn_app::{App, CacheVariables, DataFolder, Options};
-use cairn_store::{ChunkRow, Store};
+use cairn_prompt_cache::{ChunkFile, ChunkKey, ChunkRecord};
+use cairn_store::Store;
 use cairn_sweeps::sweep;
 use safetensors::SafeTensors;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -195,7 +196,7 @@ fn check_after_kill(
     acknowledged: &mut Acknowledged,
     conversation: &str,
     question: &str,
-    known: &mut BTreeSet<String>,
+    known: &mut BTreeSet<ChunkKey>,
     kill: &str,
 ) -> usize {
     let files = home.chunk_files();
@@ -204,9 +205,8 @@ fn check_after_kill(
     }
     home.run(async {
         let rows = check_rows(home, kill).await;
-        let end = |row: &ChunkRow| row.start as usize + row.token_ids.len();
         let num_stored =
-            rows.iter().filter(|row| !known.contains(&row.key)).map(end).max().unwrap_or(0);
+            rows.iter().filter(|row| !known.contains(&row.key)).map(ChunkRecord::stop).max().unwrap_or(0);
 
         let app = home.open().await;
         assert_eq!(home.integrity().await, "ok", "{kill}");
@@ -232,14 +232,14 @@ fn check_after_kill(
 }
 
 /// Every row names a file that is there and unchanged, and every reference a chunk that has a row.
-async fn check_rows(home: &TestHome, kill: &str) -> Vec<ChunkRow> {
+async fn check_rows(home: &TestHome, kill: &str) -> Vec<ChunkRecord> {
     let store = Store::open(&home.data_folder().database()).await.unwrap();
     let (rows, refs) = (store.chunks().await.unwrap(), store.cache_refs().await.unwrap());
     store.close().await.unwrap();
     rows.iter().for_each(|row| check_row(home, row));
-    for key in refs.iter().filter_map(|cache_ref| cache_ref.chunk_key.as_ref()) {
+    for key in refs.iter().filter_map(|cache_ref| cache_ref.target) {
         assert!(
-            rows.iter().any(|row| row.key == *key),
+            rows.iter().any(|row| row.key == key),
             "{kill}: a conversation refers to a chunk without a row"
         );
     }
@@ -584,17 +584,17 @@ impl TestHome {
         self.query("select group_concat(integrity_check, '; ') from pragma_integrity_check where ?1 is not null", "").await.unwrap()
     }
 
-    async fn rows(&self) -> Vec<ChunkRow> {
+    async fn rows(&self) -> Vec<ChunkRecord> {
         let store = Store::open(&self.data_folder().database()).await.unwrap();
         let rows = store.chunks().await.unwrap();
         store.close().await.unwrap();
         rows
     }
 
-    fn chunk_file(&self, row: &ChunkRow) -> PathBuf {
+    fn chunk_file(&self, row: &ChunkRecord) -> PathBuf {
         self.data_folder()
             .prompt_cache()
-            .join(&row.fingerprint)
+            .join(row.namespace.model.as_str())
             .join(format!("{}.safetensors", row.key))
     }
 
@@ -629,18 +629,15 @@ fn check_name(path: &Path) {
 }
 
 /// The file of a row is there and has the size, hash and number of tokens of the row.
-fn check_row(home: &TestHome, row: &ChunkRow) {
+fn check_row(home: &TestHome, row: &ChunkRecord) {
     let path = home.chunk_file(row);
     let bytes =
         fs::read(&path).unwrap_or_else(|error| panic!("a row names {}: {error}", path.display()));
-    assert_eq!(
-        (bytes.len() as i64, blake3::hash(&bytes).to_hex().as_str()),
-        (row.bytes, row.file_hash.as_str()),
-        "{}",
-        path.display()
-    );
+    let hash = blake3::hash(&bytes).to_hex().as_str().into();
+    let file = ChunkFile { num_bytes: bytes.len() as u64, hash };
+    assert_eq!(row.file.as_ref(), Some(&file), "{}", path.display());
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     for (name, tensor) in tensors.tensors() {
-        assert_eq!(tensor.shape()[2], row.token_ids.len(), "{} in {}", name, path.display());
+        assert_eq!(tensor.shape()[2], row.num_tokens(), "{} in {}", name, path.display());
     }
 }

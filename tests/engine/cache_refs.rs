@@ -1,18 +1,21 @@
 //! References protect chunks from purges, and a miss is explained at the next turn.
 
+use std::sync::LazyLock;
+
 use cairn_chat::Message;
 use cairn_engine::{CacheNode, GenerateRequest};
+use cairn_prompt_cache::{ChunkFile, ChunkKey, ChunkProblem, LossReason, Miss, MissReason, Owner};
 use tempfile::TempDir;
 
 use crate::scripted::{Scripted, text_ids};
 use crate::test_engine::{
     Budgets, CacheRows, ON_DISK, ROOMY, Talk, TestEngine, ask, chat_model, fresh_folder,
-    num_in_caches,
+    num_in_caches, owner,
 };
 
-const OWNER: &str = "conversation/1";
-const OTHER: &str = "conversation/2";
-const NAMED: &str = "named/1";
+static OWNER: LazyLock<Owner> = LazyLock::new(|| owner("conversation/1"));
+static OTHER: LazyLock<Owner> = LazyLock::new(|| owner("conversation/2"));
+static NAMED: LazyLock<Owner> = LazyLock::new(|| owner("named/1"));
 const SYSTEM: &str = "YOU ANSWER BRIEFLY AND ALWAYS POLITELY.";
 
 /// Two conversations with one system prompt, each of a turn.
@@ -34,9 +37,9 @@ async fn scene() -> Scene {
     let mut harness =
         TestEngine::start(model.folder(), temp.path(), ON_DISK, CacheRows::default()).await;
     let (mut talk, mut other) = (Talk::new(SYSTEM), Talk::new(SYSTEM));
-    let first = harness.answer(ask(talk.asking("What is a cairn?"), OWNER)).await;
+    let first = harness.answer(ask(talk.asking("What is a cairn?"), &OWNER)).await;
     talk.add("What is a cairn?", &first);
-    let second = harness.answer(ask(other.asking("Tell me who builds them."), OTHER)).await;
+    let second = harness.answer(ask(other.asking("Tell me who builds them."), &OTHER)).await;
     other.add("Tell me who builds them.", &second);
     harness.settle().await;
     let shared = second.finished.stats.num_cached_tokens;
@@ -53,56 +56,57 @@ async fn scene() -> Scene {
 }
 
 impl Scene {
-    /// The cached tokens and the note of the first conversation's next question, which saves
+    /// The cached tokens and the miss of the first conversation's next question, which saves
     /// nothing new.
-    async fn next(&self) -> (usize, Option<String>) {
-        self.found(self.talk.asking("And then?"), OWNER).await
+    async fn next(&self) -> (usize, Option<MissReason>) {
+        self.found(self.talk.asking("And then?"), &OWNER).await
     }
 
-    async fn found(&self, messages: Vec<Message>, owner: &str) -> (usize, Option<String>) {
+    async fn found(&self, messages: Vec<Message>, owner: &Owner) -> (usize, Option<MissReason>) {
         self.harness.engine.forget_conversations().await;
-        let stats = self.harness.answer(ask(messages, owner)).await.finished.stats;
-        (stats.num_cached_tokens, stats.cache_note)
+        let answer = self.harness.answer(ask(messages, owner)).await.finished;
+        (answer.stats.num_cached_tokens, answer.miss.map(|miss| miss.reason))
     }
 }
 
 #[tokio::test]
 async fn a_pinned_conversation_is_not_evicted_by_any_budget() {
     let mut scene = scene().await;
-    scene.harness.handle().pin(OWNER, true);
+    scene.harness.handle().pin(&OWNER, true);
     scene.harness.engine.set_cache_budgets(0, 0);
     scene.harness.settle().await;
-    assert!(scene.harness.rows.refs[OWNER].is_pinned);
+    assert!(scene.harness.rows.ref_of(&OWNER).is_pinned);
     assert_eq!(
-        (scene.harness.rows.refs[OWNER].num_tokens, &scene.harness.rows.refs[OWNER].loss),
+        (scene.harness.rows.ref_of(&OWNER).num_tokens, &scene.harness.rows.ref_of(&OWNER).loss),
         (scene.held, &None)
     );
-    assert_eq!(scene.harness.rows.refs[OTHER].num_tokens, scene.shared);
-    assert_eq!(scene.harness.handle().tokens(OWNER).len(), scene.held);
+    assert_eq!(scene.harness.rows.ref_of(&OTHER).num_tokens, scene.shared);
+    assert_eq!(scene.harness.handle().tokens(&OWNER).len(), scene.held);
     assert_eq!(scene.next().await, (scene.held, None));
 
-    scene.harness.handle().pin(OWNER, false);
+    scene.harness.handle().pin(&OWNER, false);
     scene.harness.engine.set_cache_budgets(0, 0);
     scene.harness.settle().await;
     assert!(scene.harness.rows.chunks.is_empty());
-    assert_eq!(scene.harness.rows.refs[OWNER].chunk_key, None);
+    assert_eq!(scene.harness.rows.ref_of(&OWNER).target, None);
 }
 
 #[tokio::test]
 async fn a_purge_removes_the_chunks_that_only_its_owner_refers_to() {
     let mut scene = scene().await;
     let bytes: u64 =
-        scene.harness.handle().path(OWNER)[1..].iter().map(|record| record.bytes).sum();
-    assert_eq!(scene.harness.handle().purge(OWNER), bytes);
+        scene.harness.handle().path(&OWNER)[1..].iter().map(|record| record.num_file_bytes()).sum();
+    assert_eq!(scene.harness.handle().purge(&OWNER), bytes);
     scene.harness.settle().await;
-    assert_eq!(scene.harness.reasons, ["deleted by hand"]);
-    assert_eq!(scene.harness.handle().purge(OWNER), 0, "nothing is its own any more");
-    assert_eq!(scene.found(scene.other.asking("Why?"), OTHER).await, (scene.other_held, None));
-    let (cached, note) = scene.next().await;
+    assert_eq!(scene.harness.reasons, [LossReason::Deleted]);
+    assert_eq!(scene.harness.handle().purge(&OWNER), 0, "nothing is its own any more");
+    assert_eq!(scene.found(scene.other.asking("Why?"), &OTHER).await, (scene.other_held, None));
+    let (cached, reason) = scene.next().await;
     assert_eq!(cached, scene.shared);
-    assert!(note.is_some_and(|note| note.ends_with(" tokens: deleted by hand, a moment ago")));
+    assert!(matches!(reason, Some(MissReason::Lost { reason: LossReason::Deleted, .. })));
     // The other conversation ran last and is resident.
-    assert!(scene.harness.handle().purge(OWNER) > 0);
+    scene.harness.settle().await;
+    assert!(scene.harness.handle().purge(&OWNER) > 0);
     assert_eq!(scene.next().await.0, scene.shared);
 }
 
@@ -110,28 +114,31 @@ async fn a_purge_removes_the_chunks_that_only_its_owner_refers_to() {
 async fn a_copied_reference_keeps_the_conversation_as_it_was() {
     let mut scene = scene().await;
     let cache = scene.harness.handle();
-    assert!(!cache.copy_ref("nobody", NAMED, true));
-    assert!(cache.copy_ref(OWNER, NAMED, true));
-    assert_eq!(cache.path(NAMED), cache.path(OWNER));
+    assert!(!cache.copy_ref(&owner("conversation/nobody"), &NAMED, true));
+    assert!(cache.copy_ref(&OWNER, &NAMED, true));
+    assert_eq!(cache.path(&NAMED), cache.path(&OWNER));
     // The conversation continues and is purged: the copied reference keeps the earlier part.
-    let next = scene.harness.answer(ask(scene.talk.asking("And then?"), OWNER)).await;
+    let next = scene.harness.answer(ask(scene.talk.asking("And then?"), &OWNER)).await;
     scene.harness.settle().await;
-    assert_eq!(scene.harness.rows.refs[OWNER].num_tokens, num_in_caches(&next));
-    assert!(scene.harness.handle().purge(OWNER) > 0);
+    assert_eq!(scene.harness.rows.ref_of(&OWNER).num_tokens, num_in_caches(&next));
+    assert!(scene.harness.handle().purge(&OWNER) > 0);
     scene.harness.settle().await;
     assert_eq!(
-        (scene.harness.rows.refs[NAMED].num_tokens, scene.harness.rows.refs[OWNER].num_tokens),
+        (
+            scene.harness.rows.ref_of(&NAMED).num_tokens,
+            scene.harness.rows.ref_of(&OWNER).num_tokens
+        ),
         (scene.held, scene.held)
     );
     // Neither clearing nor budgets remove it.
     assert!(scene.harness.handle().clear() > 0);
     scene.harness.engine.set_cache_budgets(0, 0);
     scene.harness.settle().await;
-    assert_eq!(scene.harness.rows.refs[NAMED].loss, None);
-    assert_eq!(scene.harness.rows.refs[OTHER].num_tokens, scene.shared);
+    assert_eq!(scene.harness.rows.ref_of(&NAMED).loss, None);
+    assert_eq!(scene.harness.rows.ref_of(&OTHER).num_tokens, scene.shared);
     assert_eq!(scene.next().await.0, scene.held);
     // Without the copied reference nothing refers to the chunks.
-    scene.harness.handle().remove_ref(NAMED);
+    scene.harness.handle().remove_ref(&NAMED);
     assert!(scene.harness.handle().clear() > 0);
     scene.harness.settle().await;
     assert!(scene.harness.rows.chunks.is_empty());
@@ -142,8 +149,9 @@ async fn a_removed_node_is_removed_with_its_descendants() {
     let mut scene = scene().await;
     let nodes = scene.harness.handle().view(100).nodes;
     let shared: &CacheNode = nodes.iter().find(|node| node.start == 0).expect("the system prompt");
-    assert_eq!(shared.token_ids.len(), scene.shared);
-    assert_eq!(scene.harness.handle().remove("no such node"), None);
+    assert_eq!((shared.num_tokens, shared.token_ids.len()), (scene.shared, scene.shared));
+    let unknown = ChunkKey::from_bytes([0; 16]);
+    assert_eq!(scene.harness.handle().remove(&unknown), None);
     let all = scene.harness.handle().view(0).disk.0;
     assert_eq!(scene.harness.handle().remove(&shared.key), Some(all));
     scene.harness.settle().await;
@@ -154,7 +162,7 @@ async fn a_removed_node_is_removed_with_its_descendants() {
             .rows
             .refs
             .values()
-            .all(|cache_ref| cache_ref.chunk_key.is_none() && cache_ref.loss.is_some())
+            .all(|cache_ref| cache_ref.target.is_none() && cache_ref.loss.is_some())
     );
 }
 
@@ -163,26 +171,23 @@ async fn tokens_read_again_are_reported_with_their_reason() {
     // The cache was cleared; the budget was exceeded two days ago.
     let mut scene = scene().await;
     scene.harness.handle().clear();
-    let (cached, note) = scene.next().await;
+    let (cached, reason) = scene.next().await;
     assert_eq!(cached, 0);
-    assert!(note.is_some_and(|note| note.starts_with("re-read ")
-        && note.ends_with(" tokens: the saved context was deleted, a moment ago")));
+    assert!(matches!(reason, Some(MissReason::Lost { reason: LossReason::Cleared, .. })));
+    // A chunk that waits to be written would be evicted from memory instead.
+    scene.harness.settle().await;
     scene.harness.engine.set_cache_budgets(0, 0);
     scene.harness.settle().await;
     let Scene { harness, talk, model, _temp: temp, .. } = scene;
     let mut rows = harness.close().await;
-    rows.refs
-        .values_mut()
-        .filter_map(|cache_ref| cache_ref.loss.as_mut())
-        .for_each(|loss| loss.at_ms -= 2 * 86_400_000);
+    let losses = rows.refs.values_mut().filter_map(|cache_ref| cache_ref.loss.as_mut());
+    losses.for_each(|loss| loss.at_ms = 5);
     let mut harness = TestEngine::start(model.folder(), temp.path(), ON_DISK, rows).await;
-    let next = harness.answer(ask(talk.asking("And then?"), OWNER)).await;
+    let next = harness.answer(ask(talk.asking("And then?"), &OWNER)).await;
     let stats = &next.finished.stats;
-    let expected = format!(
-        "re-read {} tokens: evicted to stay within the disk limit, 2 days ago",
-        stats.num_prompt_tokens
-    );
-    assert_eq!((stats.num_cached_tokens, stats.cache_note.clone()), (0, Some(expected)));
+    let reason = MissReason::Lost { reason: LossReason::DiskBudget, at_ms: 5 };
+    let expected = Miss { num_tokens: stats.num_prompt_tokens, reason };
+    assert_eq!((stats.num_cached_tokens, next.finished.miss), (0, Some(expected)));
 
     // The system prompt has changed: the common beginning is read from the cache.
     harness.settle().await;
@@ -190,26 +195,24 @@ async fn tokens_read_again_are_reported_with_their_reason() {
     changed.0[0].content = SYSTEM.replace("BRIEFLY", "AT LENGTH");
     let messages = changed.asking("And then?");
     harness.engine.forget_conversations().await;
-    let answer = harness.answer(ask(messages, OWNER)).await;
+    let answer = harness.answer(ask(messages, &OWNER)).await;
     let stats = &answer.finished.stats;
     let change_at = "<|im_start|>system\n".len() - "<|im_start|>".len() + 1 + "YOU ANSWER ".len();
-    let reread = stats.num_prompt_tokens - change_at;
-    assert_eq!(
-        stats.cache_note,
-        Some(format!("re-read {reread} tokens: the system prompt changed at token {change_at}"))
-    );
+    let reason = MissReason::SystemPromptChanged { at_token: change_at };
+    let num_tokens = stats.num_prompt_tokens - change_at;
+    assert_eq!(answer.finished.miss, Some(Miss { num_tokens, reason }));
 
     // Files were damaged.
     harness.settle().await;
     let mut rows = harness.close().await;
-    rows.chunks.values_mut().for_each(|row| row.file_hash = "0".repeat(64));
+    for row in rows.chunks.values_mut() {
+        row.file = Some(ChunkFile { num_bytes: row.num_file_bytes(), hash: "0".repeat(64).into() });
+    }
     let harness = TestEngine::start(model.folder(), temp.path(), ON_DISK, rows).await;
-    let stats = harness.answer(ask(talk.asking("And then?"), OWNER)).await.finished.stats;
-    let reason = "a saved part is damaged (its contents have changed since it was written)";
-    assert_eq!(
-        stats.cache_note,
-        Some(format!("re-read {} tokens: {reason}", stats.num_prompt_tokens))
-    );
+    let answer = harness.answer(ask(talk.asking("And then?"), &OWNER)).await.finished;
+    let reason = MissReason::Unusable(ChunkProblem::Damaged(None));
+    let num_tokens = answer.stats.num_prompt_tokens;
+    assert_eq!(answer.miss, Some(Miss { num_tokens, reason }));
 }
 
 #[tokio::test]
@@ -219,15 +222,14 @@ async fn a_changed_system_prompt_is_the_reason_even_if_the_caches_cannot_be_trim
         let harness =
             TestEngine::start(model.path(), temp.path(), ON_DISK, CacheRows::default()).await;
         let mut talk = Talk::new(&"AID ME AND LEAD ME HOME. ".repeat(8));
-        let first = harness.answer(ask(talk.asking("FIND A MILE"), OWNER)).await;
+        let first = harness.answer(ask(talk.asking("FIND A MILE"), &OWNER)).await;
         talk.add("FIND A MILE", &first);
         talk.0[0].content.replace_range(120..121, "N");
-        let changed = harness.answer(ask(talk.asking("NO"), OWNER)).await.finished.stats;
-        let expected = format!(
-            "re-read {} tokens: the system prompt changed at token 122",
-            changed.num_prompt_tokens
-        );
-        assert_eq!((changed.num_cached_tokens, changed.cache_note), (0, Some(expected)), "{case}");
+        let changed = harness.answer(ask(talk.asking("NO"), &OWNER)).await.finished;
+        let num_tokens = changed.stats.num_prompt_tokens;
+        let reason = MissReason::SystemPromptChanged { at_token: 122 };
+        let expected = Some(Miss { num_tokens, reason });
+        assert_eq!((changed.stats.num_cached_tokens, changed.miss), (0, expected), "{case}");
     }
 }
 
@@ -244,7 +246,7 @@ async fn another_model_reads_everything_again_and_the_first_one_resumes() {
         let mut harness =
             TestEngine::start(one.folder(), temp.path(), budgets, CacheRows::default()).await;
         let mut talk = Talk::new(SYSTEM);
-        let first = harness.answer(ask(talk.asking("What is a cairn?"), OWNER)).await;
+        let first = harness.answer(ask(talk.asking("What is a cairn?"), &OWNER)).await;
         talk.add("What is a cairn?", &first);
         harness.settle().await;
         assert_eq!(harness.handle().view(0).memory.0 > 0, memory > 0);
@@ -257,26 +259,23 @@ async fn another_model_reads_everything_again_and_the_first_one_resumes() {
         );
         harness.engine.load("other", two.folder()).await.expect("loads");
         let other = harness
-            .answer(GenerateRequest { max_tokens: 3, ..ask(talk.asking("And then?"), OWNER) })
+            .answer(GenerateRequest { max_tokens: 3, ..ask(talk.asking("And then?"), &OWNER) })
             .await
-            .finished
-            .stats;
-        let expected = format!(
-            "re-read {} tokens: another model read it before: model",
-            other.num_prompt_tokens
-        );
-        assert_eq!((other.num_cached_tokens, other.cache_note), (0, Some(expected)));
+            .finished;
+        let num_tokens = other.stats.num_prompt_tokens;
+        let reason = MissReason::OtherModel { name: "model".to_owned() };
+        let expected = Some(Miss { num_tokens, reason });
+        assert_eq!((other.stats.num_cached_tokens, other.miss), (0, expected));
 
         harness.engine.load("model", one.folder()).await.expect("loads");
-        let back = harness.answer(ask(talk.asking("And then?"), OWNER)).await.finished.stats;
-        assert_eq!((back.num_cached_tokens, back.cache_note), (num_in_caches(&first), None));
+        let back = harness.answer(ask(talk.asking("And then?"), &OWNER)).await.finished;
+        assert_eq!((back.stats.num_cached_tokens, back.miss), (num_in_caches(&first), None));
 
         // The same name with other weights.
         harness.settle().await;
         harness.engine.load("model", three.folder()).await.expect("loads");
-        let revised = harness.answer(ask(talk.asking("And then?"), OWNER)).await.finished.stats;
-        assert!(revised.cache_note.is_some_and(|note| {
-            note.ends_with("the model's files have changed since it was read")
-        }));
+        let revised = harness.answer(ask(talk.asking("And then?"), &OWNER)).await.finished;
+        let reason = revised.miss.map(|miss| miss.reason);
+        assert_eq!(reason, Some(MissReason::OtherRevision));
     }
 }

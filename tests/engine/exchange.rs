@@ -2,13 +2,15 @@
 //! exported again. Each time the answer must be mlx-lm's.
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use cairn_engine::{Engine, ExportRequest, GenerateRequest, Import, PromptFileLayout, PromptKind};
+use cairn_prompt_cache::Owner;
 use serde::Deserialize;
 
 use crate::client::{finish, request};
 use crate::file_parts::Parts;
-use crate::test_engine::engine_with_disk_cache;
+use crate::test_engine::{engine_with_disk_cache, owner};
 
 /// `<case>.json`: the tokens in the file, a continuation, and mlx-lm's greedy answer to both.
 #[derive(Deserialize)]
@@ -18,7 +20,7 @@ struct Expected {
     greedy: Vec<u32>,
 }
 
-const OWNER: &str = "named/from-mlx-lm";
+static OWNER: LazyLock<Owner> = LazyLock::new(|| owner("named/from-mlx-lm"));
 
 /// An engine with the model of a case.
 struct Exchange {
@@ -51,7 +53,7 @@ impl Exchange {
             found.finished.stats.num_cached_tokens,
             self.expected.prompt.len(),
             "{what}: {:?}",
-            found.finished.stats.cache_note
+            found.finished.miss
         );
     }
 
@@ -78,7 +80,7 @@ impl Exchange {
     /// Imports `file` and continues the imported prompt; returns its kind.
     async fn check_import(&self, file: &Path, lists_tokens: bool, what: &str) -> PromptKind {
         let Expected { prompt, more, .. } = &self.expected;
-        let import = Import { owner: OWNER.to_owned(), check: lists_tokens };
+        let import = Import { owner: OWNER.clone(), check: lists_tokens };
         let info = self
             .engine
             .import_prompt_file(file, import)
@@ -101,7 +103,7 @@ impl Exchange {
     async fn export(&self, kind: PromptKind) -> PathBuf {
         let file = self.folder.path().join("exported.safetensors");
         let export = ExportRequest {
-            owner: OWNER.to_owned(),
+            owner: OWNER.clone(),
             file: file.clone(),
             layout: PromptFileLayout::default(),
             kind,
@@ -144,8 +146,8 @@ impl Exchange {
     async fn clear(&self) {
         self.engine.forget_conversations().await;
         let cache = self.engine.cache().expect("a prompt cache");
-        cache.purge(OWNER);
-        cache.remove_ref(OWNER);
+        cache.purge(&OWNER);
+        cache.remove_ref(&OWNER);
         cache.clear();
     }
 }

@@ -14,7 +14,9 @@ use serde_json::json;
 use crate::client::{Answer, finish, request};
 use crate::file_parts::Parts;
 use crate::scripted::{Scripted, text_ids};
-use crate::test_engine::{CacheRows, ON_DISK, Talk, TestEngine, ask, chat_model, fresh_folder};
+use crate::test_engine::{
+    CacheRows, ON_DISK, Talk, TestEngine, ask, chat_model, fresh_folder, owner,
+};
 
 async fn engine(model: &Scripted) -> Engine {
     let (engine, _) = Engine::start(EngineOptions::default());
@@ -352,7 +354,7 @@ async fn a_quantized_answer_is_regenerated_from_the_checkpoint_at_its_question()
     let talk = Talk::new(&"AID ME AND LEAD ME HOME. ".repeat(4));
     let question = || GenerateRequest {
         kv_cache: quantized(0),
-        ..ask(talk.asking("FIND A MILE AND A CALM LAND"), "conversation/1")
+        ..ask(talk.asking("FIND A MILE AND A CALM LAND"), &owner("conversation/1"))
     };
     let first = harness.answer(question()).await;
     harness.drop_residents().await;
@@ -367,7 +369,7 @@ async fn a_quantized_answer_is_regenerated_from_the_checkpoint_at_its_question()
     let other = harness
         .answer(GenerateRequest {
             kv_cache: quantized(0),
-            ..ask(talk.asking("NO"), "conversation/2")
+            ..ask(talk.asking("NO"), &owner("conversation/2"))
         })
         .await;
     assert!(other.finished.stats.num_cached_tokens >= 100, "{:?}", other.finished.stats);

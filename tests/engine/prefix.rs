@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 
 use cairn_chat::{Message, Role};
 use cairn_engine::{
-    CachePromptRequest, Engine, GenerateRequest, Import, KvCacheOptions, KvFormat, KvQuantization,
-    PromptInput, PromptKind, PromptPrefix, Provenance,
+    CachePromptRequest, Engine, GenerateRequest, Import, KvCacheOptions, KvQuantization,
+    PromptInput, PromptKind, PromptPrefix,
 };
 use cairn_lm::cache::{PromptFileLayout, load_prompt_cache, save_prompt_cache};
+use cairn_prompt_cache::{KvFormat, Provenance};
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::client::{Answer, Failure, finish, request};
 use crate::scripted::{Scripted, models, text_ids};
-use crate::test_engine::{BOTH, CacheRows, TestEngine};
+use crate::test_engine::{BOTH, CacheRows, TestEngine, owner};
 
 /// An engine with both tiers of the prompt cache, which can be restarted.
 struct App {
@@ -74,7 +75,7 @@ impl App {
     async fn import_file(&self, file: &Path) -> PromptPrefix {
         let info = self
             .engine()
-            .import_prompt_file(file, Import { owner: "named/1".to_owned(), check: false })
+            .import_prompt_file(file, Import { owner: owner("named/1"), check: false })
             .await
             .expect("imports");
         PromptPrefix {
@@ -140,7 +141,7 @@ async fn check_conversation(
             "{words}"
         );
         // A prefix that is no longer saved is computed again, and the note says so.
-        assert_eq!(finished.stats.cache_note.is_some(), num_in_caches == 0, "{words}");
+        assert_eq!(finished.miss.is_some(), num_in_caches == 0, "{words}");
         if messages.len() == 1 {
             let new = app
                 .engine()
@@ -352,7 +353,7 @@ async fn a_lost_prefix_without_token_ids_is_an_error() {
     // Another file of as many tokens has another namespace, and so has a conversation that begins
     // with the placeholder ids.
     app.answer(request(&vec![0; open.len() + 1], 1)).await.expect("an answer");
-    let other_file = Provenance::OpaqueImport("0".to_owned());
+    let other_file = Provenance::OpaqueImport("0".into());
     let quantized = KvFormat::Quantized { bits: 8, group_size: 64 };
     for lost in [
         PromptPrefix { provenance: other_file, ..prefix.clone() },
@@ -366,8 +367,8 @@ async fn a_lost_prefix_without_token_ids_is_an_error() {
 
     app.engine().forget_conversations().await;
     let cache = app.harness.handle();
-    cache.purge("named/1");
-    cache.remove_ref("named/1");
+    cache.purge(&owner("named/1"));
+    cache.remove_ref(&owner("named/1"));
     cache.clear();
     assert_eq!(app.answer(asked).await.err().expect("is lost").message, loss);
     // A prefix of known tokens is only computed again.

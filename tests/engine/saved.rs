@@ -2,22 +2,24 @@
 //! from every tier, and nothing is missing.
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use cairn_chat::SamplingParams;
 use cairn_engine::{
     Engine, EngineOptions, ExportRequest, GenerateRequest, Import, KvCacheOptions, KvQuantization,
     PromptFileLayout, PromptKind,
 };
+use cairn_prompt_cache::{ChunkRecord, Owner};
 use tempfile::TempDir;
 
 use crate::client::{Answer, finish};
 use crate::test_engine::{
     Budgets, CacheRows, IN_MEMORY, ON_DISK, ROOMY, Talk, TestEngine, ask, chat_model,
-    chat_model_with_window, fresh_folder, num_in_caches,
+    chat_model_with_window, fresh_folder, num_in_caches, owner,
 };
 
-const OWNER: &str = "conversation/1";
-const NEIGHBOUR: &str = "conversation/2";
+static OWNER: LazyLock<Owner> = LazyLock::new(|| owner("conversation/1"));
+static NEIGHBOUR: LazyLock<Owner> = LazyLock::new(|| owner("conversation/2"));
 const QUESTIONS: [&str; 3] = ["LEAD ME HOME", "A MILE NO MAN CAN FIND", "AND HOME IN A CALM LAND"];
 
 /// Longer than a chunk, and far longer than the windows.
@@ -35,7 +37,7 @@ struct Case {
 }
 
 impl Case {
-    fn ask(&self, talk: &Talk, words: &str, owner: &str) -> GenerateRequest {
+    fn ask(&self, talk: &Talk, words: &str, owner: &Owner) -> GenerateRequest {
         let kv_cache = KvCacheOptions { max_size: None, quantization: self.quantization };
         GenerateRequest { kv_cache, num_top_logprobs: Some(5), ..ask(talk.asking(words), owner) }
     }
@@ -85,7 +87,7 @@ async fn reference(case: &Case, model: &Path) -> Vec<Answer> {
     for words in QUESTIONS {
         let request = GenerateRequest {
             use_prompt_cache: case.quantization.is_some(),
-            ..case.ask(&talk, words, OWNER)
+            ..case.ask(&talk, words, &OWNER)
         };
         let answer = finish(&mut engine.generate(request)).await.expect("an answer");
         talk.add(words, &answer);
@@ -136,8 +138,9 @@ async fn between(
         }
         Restore::Resident => {
             // A conversation with the same beginning, and one without.
-            harness.answer(case.ask(&Talk::new(&system()), "NO MAN CAN", NEIGHBOUR)).await;
-            harness.answer(case.ask(&Talk::new("KNEEL"), "NO MAN CAN", "conversation/3")).await;
+            harness.answer(case.ask(&Talk::new(&system()), "NO MAN CAN", &NEIGHBOUR)).await;
+            let other = owner("conversation/3");
+            harness.answer(case.ask(&Talk::new("KNEEL"), "NO MAN CAN", &other)).await;
             harness
         }
         Restore::Disk => TestEngine::start(model, folder, ON_DISK, harness.close().await).await,
@@ -148,22 +151,23 @@ async fn between(
         Restore::NeighbourPurged | Restore::NeighbourEvicted => {
             let mut neighbour = Talk::new(&system());
             for words in ["LEAD A KIND MAN", "NO"] {
-                let answer = harness.answer(case.ask(&neighbour, words, NEIGHBOUR)).await;
+                let answer = harness.answer(case.ask(&neighbour, words, &NEIGHBOUR)).await;
                 neighbour.add(words, &answer);
             }
             harness.settle().await;
             if matches!(restore, Restore::NeighbourPurged) {
-                assert!(harness.handle().purge(NEIGHBOUR) > 0);
+                assert!(harness.handle().purge(&NEIGHBOUR) > 0);
             } else {
-                let bytes = harness.handle().path(OWNER).iter().map(|record| record.bytes).sum();
-                harness.handle().pin(OWNER, true);
+                let bytes =
+                    harness.handle().path(&OWNER).iter().map(ChunkRecord::num_file_bytes).sum();
+                harness.handle().pin(&OWNER, true);
                 harness.engine.set_cache_budgets(bytes, 0);
                 harness.settle().await;
-                harness.handle().pin(OWNER, false);
+                harness.handle().pin(&OWNER, false);
                 harness.engine.set_cache_budgets(ROOMY, 0);
             }
             harness.settle().await;
-            let cache_ref = &harness.rows.refs[NEIGHBOUR];
+            let cache_ref = &harness.rows.ref_of(&NEIGHBOUR);
             assert!(
                 cache_ref.loss.is_some()
                     && cache_ref.num_tokens
@@ -180,7 +184,7 @@ async fn move_by_file(model: &Path, folder: &Path, harness: TestEngine) -> (Test
     let temp = fresh_folder();
     let file = temp.path().join("exported.safetensors");
     let request = ExportRequest {
-        owner: OWNER.to_owned(),
+        owner: OWNER.clone(),
         file: file.clone(),
         layout: PromptFileLayout::default(),
         kind: PromptKind::Conversation,
@@ -192,7 +196,7 @@ async fn move_by_file(model: &Path, folder: &Path, harness: TestEngine) -> (Test
     harness.close().await;
     let _ = std::fs::remove_dir_all(folder);
     let harness = TestEngine::start(model, folder, ON_DISK, CacheRows::default()).await;
-    let import = Import { owner: "named/1".to_owned(), check: true };
+    let import = Import { owner: owner("named/1"), check: true };
     let imported = harness.engine.import_prompt_file(&file, import).await.expect("imports");
     assert_eq!(imported.num_tokens, exported.num_tokens);
     (harness, exported.num_tokens)
@@ -212,9 +216,9 @@ async fn check_restored(restore: Restore, case: &Case, model: &Path, reference: 
     let mut held = 0;
     for (words, expected) in QUESTIONS.into_iter().zip(reference) {
         let what = format!("{} by {restore:?}: {words}", case.name());
-        let answer = harness.answer(case.ask(&talk, words, OWNER)).await;
-        let stats = &answer.finished.stats;
-        assert_eq!((stats.num_cached_tokens, &stats.cache_note), (held, &None), "{what}");
+        let answer = harness.answer(case.ask(&talk, words, &OWNER)).await;
+        let found = (answer.finished.stats.num_cached_tokens, &answer.finished.miss);
+        assert_eq!(found, (held, &None), "{what}");
         check_same(&answer, expected, &what);
         held = num_in_caches(&answer);
         talk.add(words, &answer);
@@ -260,11 +264,11 @@ async fn a_repeated_question_and_another_one_reuse_what_they_share() {
             let harness =
                 TestEngine::start(model.path(), temp.path(), budgets, CacheRows::default()).await;
             let mut talk = Talk::new(&system());
-            harness.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
+            harness.answer(case.ask(&talk, QUESTIONS[0], &OWNER)).await;
             for turn in 0..2 {
                 harness.drop_residents().await;
                 let what = format!("{}, {budgets:?}, turn {turn}", case.name());
-                let again = harness.answer(case.ask(&talk, QUESTIONS[turn], OWNER)).await;
+                let again = harness.answer(case.ask(&talk, QUESTIONS[turn], &OWNER)).await;
                 let stats = &again.finished.stats;
                 let num_reread = stats.num_prompt_tokens - stats.num_cached_tokens;
                 assert!(
@@ -278,7 +282,7 @@ async fn a_repeated_question_and_another_one_reuse_what_they_share() {
                 // text around it.
                 harness.drop_residents().await;
                 let other =
-                    harness.answer(case.ask(&Talk::new(&system()), "KNEEL", NEIGHBOUR)).await;
+                    harness.answer(case.ask(&Talk::new(&system()), "KNEEL", &NEIGHBOUR)).await;
                 let shared = "0:".len() + system().len() + ".\n1:".len();
                 let expected = if turn == 0 || !case.can_go_back {
                     shared
@@ -290,7 +294,7 @@ async fn a_repeated_question_and_another_one_reuse_what_they_share() {
                 assert!(fits, "{what}: {cached} tokens of {expected}");
                 talk.add(QUESTIONS[turn], &again);
                 harness.drop_residents().await;
-                let next = harness.answer(case.ask(&talk, QUESTIONS[turn + 1], OWNER)).await;
+                let next = harness.answer(case.ask(&talk, QUESTIONS[turn + 1], &OWNER)).await;
                 assert_eq!(next.finished.stats.num_cached_tokens, num_in_caches(&again), "{what}");
             }
         }
@@ -308,13 +312,13 @@ async fn a_shorter_question_stays_restorable_beside_a_longer_one_with_the_same_b
             .answer(case.ask(
                 &Talk::new(&system()),
                 "LEAD ME HOME IN A CALM LAND, A MILE NO MAN CAN FIND",
-                NEIGHBOUR,
+                &NEIGHBOUR,
             ))
             .await;
         let mut talk = Talk::new(&system());
-        let shorter = harness.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", OWNER)).await;
+        let shorter = harness.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", &OWNER)).await;
         harness.drop_residents().await;
-        let again = harness.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", OWNER)).await;
+        let again = harness.answer(case.ask(&talk, "LEAD ME HOME IN A CALM LAND", &OWNER)).await;
         let stats = &again.finished.stats;
         assert!(
             stats.num_prompt_tokens - stats.num_cached_tokens <= 11,
@@ -325,14 +329,14 @@ async fn a_shorter_question_stays_restorable_beside_a_longer_one_with_the_same_b
         check_same(&again, &shorter, &case.name());
         talk.add("LEAD ME HOME IN A CALM LAND", &shorter);
         harness.drop_residents().await;
-        let next = harness.answer(case.ask(&talk, "AND", OWNER)).await;
+        let next = harness.answer(case.ask(&talk, "AND", &OWNER)).await;
         assert_eq!(
             next.finished.stats.num_cached_tokens,
             num_in_caches(&shorter),
             "{}",
             case.name()
         );
-        assert_eq!(next.finished.stats.cache_note, None, "{}", case.name());
+        assert_eq!(next.finished.miss, None, "{}", case.name());
     }
 }
 
@@ -350,16 +354,16 @@ async fn an_earlier_answer_can_be_regenerated_after_all_turns_were_prefilled_at_
         let mut harness =
             TestEngine::start(model.path(), temp.path(), ON_DISK, CacheRows::default()).await;
         // All three turns at once, as after a change of the model.
-        harness.answer(case.ask(&talk, "ONE MAN", OWNER)).await;
+        harness.answer(case.ask(&talk, "ONE MAN", &OWNER)).await;
         for turn in [1, 2, 0] {
             harness.drop_residents().await;
-            harness.answer(case.ask(&before[turn], QUESTIONS[turn], OWNER)).await;
+            harness.answer(case.ask(&before[turn], QUESTIONS[turn], &OWNER)).await;
         }
         harness.settle().await;
         let num_chunks = harness.rows.chunks.len();
         for turn in [0, 1, 2] {
             harness.drop_residents().await;
-            let again = harness.answer(case.ask(&before[turn], QUESTIONS[turn], OWNER)).await;
+            let again = harness.answer(case.ask(&before[turn], QUESTIONS[turn], &OWNER)).await;
             check_same(&again, &reference[turn], &case.name());
             let held = num_in_caches(&again);
             let stats = again.finished.stats;
@@ -370,7 +374,7 @@ async fn an_earlier_answer_can_be_regenerated_after_all_turns_were_prefilled_at_
                 case.name()
             );
             harness.settle().await;
-            assert_eq!(harness.rows.refs[OWNER].num_tokens, held, "{}", case.name());
+            assert_eq!(harness.rows.ref_of(&OWNER).num_tokens, held, "{}", case.name());
         }
         assert_eq!(
             harness.rows.chunks.len(),
@@ -389,12 +393,12 @@ async fn the_remainder_after_an_eviction_can_be_exported() {
         let mut harness =
             TestEngine::start(model.path(), &folder, ON_DISK, CacheRows::default()).await;
         let talk = Talk::new(&system());
-        let first = harness.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
+        let first = harness.answer(case.ask(&talk, QUESTIONS[0], &OWNER)).await;
         harness.settle().await;
-        let end = harness.handle().path(OWNER).pop().expect("a chunk").key;
+        let end = harness.handle().path(&OWNER).pop().expect("a chunk").key;
         assert!(harness.handle().remove(&end).is_some());
         let (harness, num_tokens) = move_by_file(model.path(), &folder, harness).await;
-        let again = harness.answer(case.ask(&talk, QUESTIONS[0], OWNER)).await;
+        let again = harness.answer(case.ask(&talk, QUESTIONS[0], &OWNER)).await;
         check_same(&again, &first, &case.name());
         let stats = again.finished.stats;
         let num_reread = stats.num_prompt_tokens - num_tokens;
@@ -418,13 +422,13 @@ async fn the_caches_of_batched_sequences_are_saved_separately() {
         let (model, temp) = (case.model_folder(), fresh_folder());
         let harness =
             TestEngine::start(model.path(), temp.path(), ON_DISK, CacheRows::default()).await;
-        let names: Vec<String> = (0..3).map(|number| format!("conversation/{number}")).collect();
+        let owners = [0, 1, 2].map(|number| Owner::Conversation(number.to_string()));
         let mut talks = [Talk::new(&system()), Talk::new("AID ME"), Talk::new(&system()[..200])];
         let mut held = [0; 3];
         for turn in 0..3 {
             // Each asks something else at the same time, and reuses all of its earlier turns.
             let asked: Vec<&str> = (0..3).map(|number| QUESTIONS[(number + turn) % 3]).collect();
-            let request = |number: usize| case.ask(&talks[number], asked[number], &names[number]);
+            let request = |number: usize| case.ask(&talks[number], asked[number], &owners[number]);
             let mut answers: Vec<_> =
                 (0..3).map(|number| harness.engine.generate(request(number))).collect();
             for (number, generation) in answers.iter_mut().enumerate() {
@@ -432,7 +436,7 @@ async fn the_caches_of_batched_sequences_are_saved_separately() {
                 let unbatched = harness
                     .answer(GenerateRequest {
                         use_prompt_cache: false,
-                        ..case.ask(&talks[number], asked[number], "")
+                        ..case.ask(&talks[number], asked[number], &OWNER)
                     })
                     .await;
                 let what = format!("{} turn {turn} of {number}", case.name());
@@ -443,7 +447,7 @@ async fn the_caches_of_batched_sequences_are_saved_separately() {
                 assert!(
                     turn == 0
                         || expected.contains(&stats.num_cached_tokens)
-                            && stats.cache_note.is_none(),
+                            && answer.finished.miss.is_none(),
                     "{what}: {stats:?}"
                 );
                 held[number] = num_in_caches(&answer);
@@ -475,10 +479,10 @@ async fn check_sampled(model: &Path, logit_bias: &[(u32, f32)], num_turns: usize
             ..SamplingParams::default()
         };
         let answer =
-            harness.answer(GenerateRequest { sampling, ..ask(talk.asking(words), OWNER) }).await;
-        let stats = &answer.finished.stats;
+            harness.answer(GenerateRequest { sampling, ..ask(talk.asking(words), &OWNER) }).await;
+        let found = (answer.finished.stats.num_cached_tokens, &answer.finished.miss);
         let what = format!("{} turn {turn}: {:?}", model.display(), answer.text);
-        assert_eq!((stats.num_cached_tokens, &stats.cache_note), (held, &None), "{what}");
+        assert_eq!(found, (held, &None), "{what}");
         held = num_in_caches(&answer);
         talk.add(words, &answer);
         if turn % 3 == 0 {
@@ -486,7 +490,7 @@ async fn check_sampled(model: &Path, logit_bias: &[(u32, f32)], num_turns: usize
         }
     }
     harness.settle().await;
-    assert_eq!(harness.rows.refs[OWNER].num_tokens, held);
+    assert_eq!(harness.rows.ref_of(&OWNER).num_tokens, held);
 }
 
 #[tokio::test]

@@ -3,8 +3,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
-use cairn_engine::{ChunkRecord, GenerateRequest, KvCacheOptions, KvQuantization};
+use cairn_engine::{GenerateRequest, KvCacheOptions, KvQuantization};
+use cairn_prompt_cache::{
+    ChunkFile, ChunkProblem, ChunkRecord, LossReason, Miss, MissReason, Owner,
+};
 use cairn_sweeps::sweep;
 use tempfile::TempDir;
 
@@ -12,10 +16,10 @@ use crate::file_parts::{Parts, Tensor, with_header};
 use crate::scripted::Scripted;
 use crate::test_engine::{
     BOTH, Budgets, CacheRows, IN_MEMORY, ON_DISK, Random, Talk, TestEngine, ask, chat_model,
-    fresh_folder, num_in_caches,
+    fresh_folder, num_in_caches, owner,
 };
 
-const OWNER: &str = "conversation/1";
+static OWNER: LazyLock<Owner> = LazyLock::new(|| owner("conversation/1"));
 
 /// A conversation whose files are damaged one by one, and the answer to its next question.
 struct Damaged {
@@ -32,9 +36,9 @@ impl Damaged {
     async fn new(model: &Path, folder: &Path, can_go_back: bool) -> Damaged {
         let harness = TestEngine::start(model, folder, ON_DISK, CacheRows::default()).await;
         let mut talk = Talk::new("AID ME AND LEAD ME HOME");
-        let first = harness.answer(ask(talk.asking("FIND A MILE"), OWNER)).await;
+        let first = harness.answer(ask(talk.asking("FIND A MILE"), &OWNER)).await;
         talk.add("FIND A MILE", &first);
-        let next = GenerateRequest { max_tokens: 4, ..ask(talk.asking("AND A CALM LAND"), OWNER) };
+        let next = GenerateRequest { max_tokens: 4, ..ask(talk.asking("AND A CALM LAND"), &OWNER) };
         let answer = harness.answer(next.clone()).await;
         let (limit, expected) =
             (answer.finished.stats.num_prompt_tokens - 1, answer.finished.token_ids);
@@ -45,11 +49,13 @@ impl Damaged {
     /// The chunks of the conversation, the next question and its answer. A chunk that
     /// was lost is stored again by the next answer.
     fn chunks(&self) -> Vec<ChunkRecord> {
-        self.harness.handle().path(OWNER)
+        self.harness.handle().path(&OWNER)
     }
 
     fn file(&self, record: &ChunkRecord) -> PathBuf {
-        self.folder.join(&record.namespace.model).join(format!("{}.safetensors", record.key))
+        self.folder
+            .join(record.namespace.model.as_str())
+            .join(format!("{}.safetensors", record.key))
     }
 
     /// Asks with a damaged file: either a miss with its reason, or a hit that does not need the
@@ -65,13 +71,11 @@ impl Damaged {
         let answer = self.harness.answer(self.next.clone()).await.finished;
         let what = format!("chunk {index}, {what}");
         assert_eq!(answer.token_ids, self.expected, "{what}");
-        let (cached, note) = (answer.stats.num_cached_tokens, answer.stats.cache_note);
-        match note {
-            Some(note) => {
-                assert!(
-                    note.starts_with("re-read ") && note.contains("a saved part is damaged"),
-                    "{what}: {note:?}"
-                );
+        let cached = answer.stats.num_cached_tokens;
+        match answer.miss {
+            Some(Miss { reason, .. }) => {
+                let is_damage = matches!(reason, MissReason::Unusable(ChunkProblem::Damaged(_)));
+                assert!(is_damage, "{what}: {reason:?}");
                 assert!(
                     cached == record.start || (cached < record.start && !self.can_go_back),
                     "{what}: {cached} tokens"
@@ -94,7 +98,7 @@ impl Damaged {
         for record in self.chunks() {
             assert_eq!(
                 self.file(&record).metadata().map_or(0, |file| file.len()),
-                record.bytes,
+                record.num_file_bytes(),
                 "{what}"
             );
         }
@@ -104,7 +108,7 @@ impl Damaged {
         let mut random = Random::new(seed);
         let chunks = self.chunks();
         let index = random.below(chunks.len());
-        let bit = random.below(chunks[index].bytes as usize * 8);
+        let bit = random.below(chunks[index].num_file_bytes() as usize * 8);
         self.check(index, |bytes| bytes[bit / 8] ^= 1 << (bit % 8), &format!("bit {bit}")).await;
     }
 }
@@ -124,7 +128,7 @@ async fn a_file_cut_anywhere_is_a_miss_with_its_reason() {
     for seed in sweep("a chunk's file is cut", 20) {
         let mut random = Random::new(seed);
         let index = random.below(5);
-        let length = random.below(damaged.chunks()[index].bytes as usize);
+        let length = random.below(damaged.chunks()[index].num_file_bytes() as usize);
         damaged.check(index, |bytes| bytes.truncate(length), &format!("{length} bytes")).await;
     }
 }
@@ -165,14 +169,14 @@ impl Forger {
             TestEngine::start(model.path(), folder.path(), ON_DISK, CacheRows::default()).await;
         let mut talk = Talk::new("AID ME AND LEAD ME HOME");
         let first = harness
-            .answer(GenerateRequest { kv_cache, ..ask(talk.asking("FIND A MILE"), OWNER) })
+            .answer(GenerateRequest { kv_cache, ..ask(talk.asking("FIND A MILE"), &OWNER) })
             .await;
         talk.add("FIND A MILE", &first);
         let rows = harness.close().await;
         let next = GenerateRequest {
             max_tokens: 4,
             kv_cache,
-            ..ask(talk.asking("AND A CALM LAND"), OWNER)
+            ..ask(talk.asking("AND A CALM LAND"), &OWNER)
         };
         let elsewhere = fresh_folder();
         let harness =
@@ -186,7 +190,7 @@ impl Forger {
     async fn check(&self, forge: impl FnOnce(&Path) -> Vec<u8>, what: &str) {
         let (temp, mut rows) = (fresh_folder(), self.rows.clone());
         let file = |folder: &Path, row: &ChunkRecord| {
-            folder.join(&row.namespace.model).join(format!("{}.safetensors", row.key))
+            folder.join(row.namespace.model.as_str()).join(format!("{}.safetensors", row.key))
         };
         for row in rows.chunks.values() {
             let copy = file(temp.path(), row);
@@ -200,19 +204,15 @@ impl Forger {
             .min_by_key(|row| row.start)
             .expect("a second chunk");
         let bytes = forge(&file(temp.path(), row));
-        (row.bytes, row.file_hash) =
-            (bytes.len() as u64, blake3::hash(&bytes).to_hex().to_string());
+        let hash = blake3::hash(&bytes).to_hex().as_str().into();
+        row.file = Some(ChunkFile { num_bytes: bytes.len() as u64, hash });
         std::fs::write(file(temp.path(), row), bytes).expect("written");
         let harness = TestEngine::start(self.model.path(), temp.path(), ON_DISK, rows).await;
         let answer = harness.answer(self.next.clone()).await.finished;
         assert_eq!(answer.token_ids, self.expected, "{what}");
-        let note = answer.stats.cache_note.unwrap_or_default();
-        assert!(
-            note.starts_with("re-read ")
-                && note.contains("a saved part ")
-                && !note.contains("since it was written"),
-            "{what}: {note:?}"
-        );
+        let reason = answer.miss.map(|miss| miss.reason);
+        let Some(MissReason::Unusable(problem)) = reason else { panic!("{what}: {reason:?}") };
+        assert_ne!(problem, ChunkProblem::Damaged(None), "{what}");
         harness.close().await;
     }
 
@@ -332,11 +332,8 @@ async fn check_unwritten(harness: &mut TestEngine, expected: &str) -> (Talk, usi
     let mut talk = Talk::new(&"AID ME AND LEAD ME HOME. ".repeat(20));
     let mut held = 0;
     for words in ["FIND A MILE", "AND A CALM LAND"] {
-        let answer = harness.answer(ask(talk.asking(words), OWNER)).await;
-        assert_eq!(
-            (answer.finished.stats.num_cached_tokens, &answer.finished.stats.cache_note),
-            (held, &None)
-        );
+        let answer = harness.answer(ask(talk.asking(words), &OWNER)).await;
+        assert_eq!((answer.finished.stats.num_cached_tokens, &answer.finished.miss), (held, &None));
         held = num_in_caches(&answer);
         talk.add(words, &answer);
         harness.settle().await;
@@ -366,40 +363,45 @@ async fn unwritten_chunks_stay_in_memory_until_they_can_be_written() {
 
     // The disk works again: the next turn writes the whole conversation.
     std::fs::remove_file(&blocked).expect("removed");
-    let answer = harness.answer(ask(talk.asking("NO"), OWNER)).await;
+    let answer = harness.answer(ask(talk.asking("NO"), &OWNER)).await;
     talk.add("NO", &answer);
     harness.settle().await;
     assert_eq!(harness.handle().view(10).problem, None);
     let harness = TestEngine::start(model.folder(), &folder, ON_DISK, harness.close().await).await;
-    let next = harness.answer(ask(talk.asking("GO ON"), OWNER)).await;
+    let next = harness.answer(ask(talk.asking("GO ON"), &OWNER)).await;
     assert_eq!(
-        (next.finished.stats.num_cached_tokens, next.finished.stats.cache_note),
+        (next.finished.stats.num_cached_tokens, next.finished.miss),
         (num_in_caches(&answer), None)
     );
 }
 
 #[tokio::test]
 async fn chunks_only_in_memory_are_lost_at_shutdown_with_the_reason() {
-    async fn check(folder: &Path, budgets: Budgets, expected: &str) {
+    async fn check(folder: &Path, budgets: Budgets, is_expected: fn(&LossReason) -> bool) {
         let (model, temp) = (Scripted::endless(), fresh_folder());
         let harness =
             TestEngine::start(model.folder(), folder, budgets, CacheRows::default()).await;
         let mut talk = Talk::new("AID ME");
-        let answer = harness.answer(ask(talk.asking("FIND A MILE"), OWNER)).await;
+        let answer = harness.answer(ask(talk.asking("FIND A MILE"), &OWNER)).await;
         talk.add("FIND A MILE", &answer);
         let rows = harness.close().await;
         let harness = TestEngine::start(model.folder(), temp.path(), ON_DISK, rows).await;
-        let stats = harness.answer(ask(talk.asking("NO"), OWNER)).await.finished.stats;
-        let note = stats.cache_note.unwrap_or_default();
-        let start =
-            format!("re-read {} tokens: it was not saved{expected}", stats.num_prompt_tokens);
-        assert!(note.starts_with(&start) && note.ends_with(", a moment ago"), "{note:?}");
+        let next = harness.answer(ask(talk.asking("NO"), &OWNER)).await.finished;
+        let Some(Miss { num_tokens, reason: MissReason::Lost { reason, .. } }) = next.miss else {
+            panic!("{:?}", next.miss);
+        };
+        assert_eq!(num_tokens, next.stats.num_prompt_tokens);
+        assert!(is_expected(&reason), "{reason:?}");
     }
     let temp = fresh_folder();
-    check(temp.path(), IN_MEMORY, " on disk, only in memory").await;
+    check(temp.path(), IN_MEMORY, |reason| *reason == LossReason::OnlyInMemory).await;
     let file = temp.path().join("file");
     std::fs::write(&file, "mine").expect("written");
-    check(&file.join("cache"), BOTH, ", because the disk could not be written: ").await;
+    let is_unwritten = |reason: &LossReason| {
+        let start = "the disk could not be written: ";
+        matches!(reason, LossReason::NotWritten(problem) if problem.starts_with(start))
+    };
+    check(&file.join("cache"), BOTH, is_unwritten).await;
 }
 
 #[tokio::test]

@@ -9,13 +9,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cairn_engine::{CacheRef, ChunkKind, ChunkRecord, GenerateRequest, Loss, Namespace};
+use cairn_engine::GenerateRequest;
+use cairn_prompt_cache::{
+    CacheRef, ChunkFile, ChunkKey, ChunkKind, ChunkRecord, FileHash, KvFormat, Loss, LossReason,
+    ModelFingerprint, Namespace, Provenance, RefName, Tokens,
+};
 use cairn_sweeps::sweep;
 use tempfile::TempDir;
 
 use crate::scripted::Scripted;
 use crate::test_engine::{
     Budgets, CacheRows, ON_DISK, ROOMY, Random, Talk, TestEngine, ask, chat_model, fresh_folder,
+    owner,
 };
 
 const OWNERS: [&str; 2] = ["conversation/1", "conversation/2"];
@@ -36,7 +41,9 @@ impl Saved {
         let engine =
             TestEngine::start(model.path(), folder.path(), ON_DISK, CacheRows::default()).await;
         let mut next = Vec::new();
-        for (owner, questions) in OWNERS.into_iter().zip([&["FIND A MILE", "AND"][..], &["NO"]]) {
+        for (owner, questions) in
+            OWNERS.map(owner).iter().zip([&["FIND A MILE", "AND"][..], &["NO"]])
+        {
             // The system prompt takes two chunks.
             let mut talk = Talk::new(&"AID ME AND LEAD ME HOME. ".repeat(11));
             for words in questions {
@@ -91,7 +98,7 @@ impl Case {
     fn new(saved: &Saved, random: &mut Random) -> Case {
         let folder = fresh_folder();
         copy_folder(saved.folder.path(), folder.path());
-        let num_bytes: u64 = saved.cached.chunks.values().map(|row| row.bytes).sum();
+        let num_bytes = saved.cached.num_bytes();
         // Half of the cases leave no room for more, or not even for what is there.
         let disk = [ROOMY, ROOMY, num_bytes, num_bytes * 2 / 3][random.below(4)];
         Case {
@@ -115,29 +122,29 @@ impl Case {
     }
 
     fn damage_row(&mut self, random: &mut Random) -> String {
-        let key = nth(self.cached.chunks.keys(), random).clone();
+        let key = *nth(self.cached.chunks.keys(), random);
         let record = self.cached.chunks.remove(&key).expect("a row");
         let (start, kind) = (record.start, record.kind);
         let (record, field) = damaged_record(record, random);
         // A row that cannot be parsed is not given to the engine.
         if let Some(record) = record {
-            self.cached.chunks.insert(record.key.clone(), record);
+            self.cached.chunks.insert(record.key, record);
         }
         format!("{field} of the {kind:?} chunk at {start}")
     }
 
     fn damage_ref(&mut self, random: &mut Random) -> String {
-        let owner = nth(self.cached.refs.keys(), random).clone();
-        let cache_ref = self.cached.refs.remove(&owner).expect("a reference");
+        let name = nth(self.cached.refs.keys(), random).clone();
+        let cache_ref = self.cached.refs.remove(&name).expect("a reference");
         let (cache_ref, field) = damaged_ref(cache_ref, random);
         if cache_ref.as_ref().is_some_and(|cache_ref| cache_ref.is_pinned) {
             // A pinned conversation may exceed the budget.
             self.budgets.disk = ROOMY;
         }
         if let Some(cache_ref) = cache_ref {
-            self.cached.refs.insert(cache_ref.owner.clone(), cache_ref);
+            self.cached.refs.insert(cache_ref.name.clone(), cache_ref);
         }
-        format!("{field} of the reference of {owner}")
+        format!("{field} of the reference of {name}")
     }
 
     fn damage_file(&mut self, random: &mut Random) -> String {
@@ -245,7 +252,7 @@ impl Case {
     }
 
     fn file(&self, row: &ChunkRecord) -> PathBuf {
-        let model = self.folder.path().join(&row.namespace.model);
+        let model = self.folder.path().join(row.namespace.model.as_str());
         model.join(format!("{}.safetensors", row.key))
     }
 
@@ -268,12 +275,7 @@ impl Case {
             TestEngine::start(saved.model.path(), self.folder.path(), self.budgets, cached).await;
         for (request, expected) in saved.next.iter().zip(&saved.expected) {
             let answer = engine.answer(request.clone()).await.finished;
-            assert_eq!(
-                answer.token_ids,
-                *expected,
-                "{what}: {}",
-                request.owner.as_deref().unwrap_or_default()
-            );
+            assert_eq!(answer.token_ids, *expected, "{what}: {:?}", request.owner);
             engine.settle().await;
             // What is taken from the cache comes from files.
             engine.drop_residents().await;
@@ -282,13 +284,13 @@ impl Case {
         self.check_files(&engine.rows, what);
         if self.budgets.disk == ROOMY && !self.is_blocked {
             for request in &saved.next {
-                let stats = engine.answer(request.clone()).await.finished.stats;
+                let answer = engine.answer(request.clone()).await.finished;
                 engine.drop_residents().await;
                 // Near the end states are stored, not at every token.
-                let num_expected = stats.num_prompt_tokens - 16;
+                let num_expected = answer.stats.num_prompt_tokens - 16;
                 assert!(
-                    stats.num_cached_tokens >= num_expected && stats.cache_note.is_none(),
-                    "{what}: what was lost is stored again, {stats:?}"
+                    answer.stats.num_cached_tokens >= num_expected && answer.miss.is_none(),
+                    "{what}: what was lost is stored again, {answer:?}"
                 );
             }
         }
@@ -323,7 +325,7 @@ impl Case {
             "{what}: {num_bytes} bytes are on disk, {} may be",
             self.budgets.disk
         );
-        let row_bytes: u64 = cached.chunks.values().map(|row| row.bytes).sum();
+        let row_bytes = cached.num_bytes();
         assert!(row_bytes <= self.budgets.disk, "{what}: the rows speak of {row_bytes} bytes");
     }
 }
@@ -336,33 +338,39 @@ fn damaged_record(
 ) -> (Option<ChunkRecord>, &'static str) {
     let field = random.below(14);
     let (result, name) = match field {
-        0 => (flip_text(&mut record.key, random), "the key"),
+        0 => (flip(&mut record.key, random), "the key"),
         1 => {
-            let parent = record.parent_key.take();
-            record.parent_key = match (parent, random.below(4)) {
-                (Some(_), 0) => None,
-                (None, _) => Some(record.key.clone()),
-                (Some(mut parent), _) => flip_text(&mut parent, random).map(|()| parent),
+            let (parent, parsed) = match (record.parent, random.below(4)) {
+                (Some(_), 0) => (None, Some(())),
+                (None, _) => (Some(record.key), Some(())),
+                (Some(mut parent), _) => {
+                    let parsed = flip(&mut parent, random);
+                    (Some(parent), parsed)
+                }
             };
-            (Some(()), "the parent")
+            record.parent = parent;
+            (parsed, "the parent")
         }
         2 => (flip_number(&mut record.start, random), "the start"),
         3 => {
-            let index = random.below(record.token_ids.len());
-            record.token_ids[index] ^= 1 << random.below(32);
+            let mut ids = record.tokens.stored_ids();
+            let index = random.below(ids.len());
+            ids[index] ^= 1 << random.below(32);
+            record.tokens = Tokens::known(ids);
             (Some(()), "a token id")
         }
         4 => {
-            record.token_ids.truncate(random.below(record.token_ids.len()));
+            let mut ids = record.tokens.stored_ids();
+            ids.truncate(random.below(ids.len()));
+            record.tokens = Tokens::known(ids);
             (Some(()), "the number of token ids")
         }
         5 => (flip_number(&mut record.held_from, random), "held_from"),
-        6 | 7 => (flip_number(&mut record.bytes, random), "the bytes"),
-        8 => (flip_text(&mut record.file_hash, random), "the hash"),
+        6 | 7 => (flip_number(&mut file_of(&mut record).num_bytes, random), "the bytes"),
+        8 => (flip(&mut file_of(&mut record).hash, random), "the hash"),
         9 => (flip_namespace(&mut record.namespace, random), "the namespace"),
         10 => {
-            record.kind =
-                [ChunkKind::System, ChunkKind::User, ChunkKind::Assistant][random.below(3)];
+            record.kind = ChunkKind::ALL[random.below(3)];
             (Some(()), "the kind")
         }
         11 => {
@@ -381,13 +389,12 @@ fn damaged_record(
 /// As [`damaged_record`], for a reference.
 fn damaged_ref(mut cache_ref: CacheRef, random: &mut Random) -> (Option<CacheRef>, &'static str) {
     let (result, name) = match random.below(7) {
-        0 => (flip_text(&mut cache_ref.owner, random), "the owner"),
+        0 => (flip(&mut cache_ref.name, random), "the owner"),
         1 => (flip_namespace(&mut cache_ref.namespace, random), "the namespace"),
-        2 => (flip_text(&mut cache_ref.model, random), "the model"),
+        2 => (flip(&mut cache_ref.model_name, random), "the model"),
         3 => {
-            let key = cache_ref.chunk_key.take();
-            cache_ref.chunk_key = key.and_then(|mut key| flip_text(&mut key, random).map(|()| key));
-            (Some(()), "the chunk key")
+            let parsed = cache_ref.target.as_mut().map_or(Some(()), |key| flip(key, random));
+            (parsed, "the target")
         }
         4 => (flip_number(&mut cache_ref.num_tokens, random), "the number of tokens"),
         5 => {
@@ -398,20 +405,53 @@ fn damaged_ref(mut cache_ref: CacheRef, random: &mut Random) -> (Option<CacheRef
             let at_ms = flipped(0, random);
             let mut num_tokens = cache_ref.num_tokens;
             let parsed = flip_number(&mut num_tokens, random);
-            cache_ref.loss = Some(Loss { num_tokens, reason: "evicted".to_owned(), at_ms });
+            cache_ref.loss = Some(Loss { num_tokens, reason: LossReason::DiskBudget, at_ms });
             (parsed, "the loss")
         }
     };
     (result.map(|()| cache_ref), name)
 }
 
-/// Flips a bit of a text; none where it is no text any more.
-fn flip_text(text: &mut String, random: &mut Random) -> Option<()> {
-    let mut bytes = std::mem::take(text).into_bytes();
+fn file_of(record: &mut ChunkRecord) -> &mut ChunkFile {
+    record.file.as_mut().expect("a chunk on disk")
+}
+
+/// Flips a bit of a value's text; none where it then says nothing.
+fn flip<T: ToString + Parsed>(value: &mut T, random: &mut Random) -> Option<()> {
+    let mut bytes = value.to_string().into_bytes();
     let index = random.below(bytes.len());
     bytes[index] ^= 1 << random.below(8);
-    *text = String::from_utf8(bytes).ok()?;
+    *value = T::parsed(&String::from_utf8(bytes).ok()?)?;
     Some(())
+}
+
+/// What a column's text stands for.
+trait Parsed: Sized {
+    fn parsed(text: &str) -> Option<Self>;
+}
+
+macro_rules! parsed {
+    ($($type:ty),*) => {
+        $(impl Parsed for $type {
+            fn parsed(text: &str) -> Option<Self> {
+                text.parse().ok()
+            }
+        })*
+    };
+}
+
+parsed!(ChunkKey, KvFormat, Provenance, RefName, String);
+
+impl Parsed for FileHash {
+    fn parsed(text: &str) -> Option<Self> {
+        Some(text.into())
+    }
+}
+
+impl Parsed for ModelFingerprint {
+    fn parsed(text: &str) -> Option<Self> {
+        Some(text.into())
+    }
 }
 
 /// Flips a bit of a number as SQLite stores it; none where it is negative then.
@@ -430,19 +470,9 @@ fn flipped(number: i64, random: &mut Random) -> i64 {
 
 fn flip_namespace(namespace: &mut Namespace, random: &mut Random) -> Option<()> {
     match random.below(3) {
-        0 => flip_text(&mut namespace.model, random),
-        1 => {
-            let mut text = namespace.kv_format.to_string();
-            flip_text(&mut text, random)?;
-            namespace.kv_format = text.parse().ok()?;
-            Some(())
-        }
-        _ => {
-            let mut text = namespace.provenance.to_string();
-            flip_text(&mut text, random)?;
-            namespace.provenance = text.parse().ok()?;
-            Some(())
-        }
+        0 => flip(&mut namespace.model, random),
+        1 => flip(&mut namespace.kv_format, random),
+        _ => flip(&mut namespace.provenance, random),
     }
 }
 
@@ -515,7 +545,7 @@ async fn one_fault_in_the_saved_state_costs_no_answer_and_no_foreign_file() {
 async fn check_rebuilt(edit: impl Fn(&mut ChunkRecord), what: &str) {
     let saved = Saved::new(chat_model("gemma3_text/dense")).await;
     let rows = &saved.cached.chunks;
-    let num_bytes: u64 = rows.values().map(|row| row.bytes).sum();
+    let num_bytes = saved.cached.num_bytes();
     for key in rows.keys() {
         let folder = fresh_folder();
         copy_folder(saved.folder.path(), folder.path());
@@ -531,6 +561,7 @@ async fn check_rebuilt(edit: impl Fn(&mut ChunkRecord), what: &str) {
             .values()
             .map(|row| ChunkRecord {
                 hits: rows[&row.key].hits,
+                created_at_ms: rows[&row.key].created_at_ms,
                 last_used_at_ms: rows[&row.key].last_used_at_ms,
                 ..row.clone()
             })
@@ -538,10 +569,10 @@ async fn check_rebuilt(edit: impl Fn(&mut ChunkRecord), what: &str) {
         assert_eq!(found_rows, rows.values().cloned().collect::<Vec<_>>(), "{what}");
         assert_eq!(engine.rows.refs, saved.cached.refs, "{what}");
         for request in &saved.next {
-            let stats = engine.answer(request.clone()).await.finished.stats;
+            let answer = engine.answer(request.clone()).await.finished;
             assert!(
-                stats.num_cached_tokens > 256 && stats.cache_note.is_none(),
-                "{what}: {stats:?}"
+                answer.stats.num_cached_tokens > 256 && answer.miss.is_none(),
+                "{what}: {answer:?}"
             );
         }
         engine.close().await;
@@ -551,15 +582,17 @@ async fn check_rebuilt(edit: impl Fn(&mut ChunkRecord), what: &str) {
 #[tokio::test]
 async fn a_row_that_names_another_length_is_rebuilt_from_its_file() {
     // The one would evict everything else.
-    check_rebuilt(|record| record.bytes ^= 1 << 35, "more bytes").await;
-    check_rebuilt(|record| record.bytes = 1, "one byte").await;
+    check_rebuilt(|record| file_of(record).num_bytes ^= 1 << 35, "more bytes").await;
+    check_rebuilt(|record| file_of(record).num_bytes = 1, "one byte").await;
 }
 
 #[tokio::test]
 async fn a_row_that_names_another_model_is_rebuilt_from_its_file() {
     let edit = |record: &mut ChunkRecord| {
-        let last = record.namespace.model.pop().expect("a fingerprint");
-        record.namespace.model.push(if last == '0' { '1' } else { '0' });
+        let mut text = record.namespace.model.to_string();
+        let last = text.pop().expect("a fingerprint");
+        text.push(if last == '0' { '1' } else { '0' });
+        record.namespace.model = text.into();
     };
     check_rebuilt(edit, "another model").await;
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use cairn_engine::{CacheHandle, Engine, GenerateRequest, PromptInput};
+use cairn_prompt_cache::Owner;
 use cairn_sweeps::long_case;
 use tokio::task::JoinSet;
 
@@ -65,8 +66,8 @@ fn watch(cache: &CacheHandle, folder: &Path, is_done: &AtomicBool) {
         for ref_usage in if num_checks % 50 == 0 { cache.ref_usages() } else { Vec::new() } {
             let cache_ref = &ref_usage.cache_ref;
             assert_eq!(
-                cache_ref.chunk_key.is_some(),
-                cache_ref.num_tokens > 0 && ref_usage.bytes > 0,
+                cache_ref.target.is_some(),
+                cache_ref.num_tokens > 0 && ref_usage.num_bytes > 0,
                 "{cache_ref:?}"
             );
         }
@@ -76,7 +77,7 @@ fn watch(cache: &CacheHandle, folder: &Path, is_done: &AtomicBool) {
 }
 
 /// One short conversation; its answer must be exact.
-async fn converse(engine: &Engine, random: &mut Random, owner: String) {
+async fn converse(engine: &Engine, random: &mut Random, owner: Owner) {
     let mut talk = Talk::new(SYSTEMS[random.below(SYSTEMS.len())]);
     for _ in 0..=random.below(5) / 4 {
         let words = format!("{} {}", random.below(40), "stone ".repeat(1 + random.below(6)));
@@ -90,19 +91,19 @@ async fn converse(engine: &Engine, random: &mut Random, owner: String) {
 fn check_refs(harness: &TestEngine) {
     for ref_usage in harness.handle().ref_usages() {
         let cache_ref = ref_usage.cache_ref;
-        let path = harness.handle().path(&cache_ref.owner);
-        let end = path.last().map(|record| (record.key.clone(), record.stop()));
+        let path = harness.handle().path(cache_ref.owner());
+        let end = path.last().map(|record| (record.key, record.stop()));
         assert_eq!(
             end,
-            cache_ref.chunk_key.map(|key| (key, cache_ref.num_tokens)),
+            cache_ref.target.map(|key| (key, cache_ref.num_tokens)),
             "{}",
-            cache_ref.owner
+            cache_ref.name
         );
         assert_eq!(
-            path.iter().map(|record| record.token_ids.len()).sum::<usize>(),
+            path.iter().map(|record| record.num_tokens()).sum::<usize>(),
             cache_ref.num_tokens,
             "{}",
-            cache_ref.owner
+            cache_ref.name
         );
     }
 }
@@ -115,7 +116,7 @@ async fn budgets_hold_under_load_and_pinned_conversations_stay() {
         TestEngine::start(model.folder(), temp.path(), BUDGETS, CacheRows::default()).await;
     let mut pinned = Vec::new();
     for (number, system) in SYSTEMS[..3].iter().enumerate() {
-        let (mut talk, owner) = (Talk::new(system), format!("pinned/{number}"));
+        let (mut talk, owner) = (Talk::new(system), Owner::Named(number.to_string()));
         let answer = harness.answer(ask(talk.asking("What is a cairn?"), &owner)).await;
         talk.add("What is a cairn?", &answer);
         harness.handle().pin(&owner, true);
@@ -135,7 +136,8 @@ async fn budgets_hold_under_load_and_pinned_conversations_stay() {
         writers.spawn(async move {
             let mut random = Random::new(seed ^ (writer << 32));
             for number in 0..num_conversations / NUM_WRITERS {
-                converse(&engine, &mut random, format!("conversation/{writer}-{number}")).await;
+                converse(&engine, &mut random, Owner::Conversation(format!("{writer}-{number}")))
+                    .await;
             }
         });
     }
@@ -152,17 +154,14 @@ async fn budgets_hold_under_load_and_pinned_conversations_stay() {
     assert!(view.disk.0 > view.disk.1 / 2, "{} bytes are used", view.disk.0);
     check_refs(&harness);
     for (talk, owner, held) in &pinned {
-        let cache_ref = &harness.rows.refs[owner];
+        let cache_ref = harness.rows.ref_of(owner);
         assert_eq!(
             (cache_ref.num_tokens, &cache_ref.loss, cache_ref.is_pinned),
             (*held, &None, true)
         );
         harness.drop_residents().await;
         let next = harness.answer(ask(talk.asking("Who builds them?"), owner)).await;
-        assert_eq!(
-            (next.finished.stats.num_cached_tokens, next.finished.stats.cache_note),
-            (*held, None)
-        );
+        assert_eq!((next.finished.stats.num_cached_tokens, next.finished.miss), (*held, None));
     }
 
     // A budget below the pinned bytes: only the pinned chunks stay.
@@ -174,8 +173,8 @@ async fn budgets_hold_under_load_and_pinned_conversations_stay() {
         .iter()
         .flat_map(|(_, owner, _)| harness.handle().path(owner))
         .map(|record| record.key);
-    assert_eq!(harness.rows.chunks.keys().cloned().collect::<BTreeSet<_>>(), pinned_keys.collect());
-    assert!(pinned.iter().all(|(_, owner, held)| harness.rows.refs[owner].num_tokens > *held));
+    assert_eq!(harness.rows.chunks.keys().copied().collect::<BTreeSet<_>>(), pinned_keys.collect());
+    assert!(pinned.iter().all(|(_, owner, held)| harness.rows.ref_of(owner).num_tokens > *held));
 }
 
 #[tokio::test]
@@ -194,7 +193,7 @@ async fn a_prompt_larger_than_the_budgets_leaves_no_unreachable_chunks() {
                 max_tokens: 3,
                 ..GenerateRequest::new(PromptInput::Tokens(prompt.clone()))
             };
-            let owner = Some(format!("conversation/{first}"));
+            let owner = Some(Owner::Conversation(first.to_string()));
             let answer = harness.answer(GenerateRequest { owner, ..request }).await;
             assert_eq!(answer.finished.token_ids, model.answer(&prompt, 3));
             harness.settle().await;

@@ -6,8 +6,10 @@ use std::path::Path;
 
 use cairn_chat::{Message, Role};
 use cairn_engine::{
-    CacheEvent, CacheHandle, CacheOptions, CacheRef, ChunkRecord, Engine, EngineOptions,
-    GenerateRequest, PromptInput,
+    CacheHandle, CacheOptions, Engine, EngineOptions, GenerateRequest, PromptInput,
+};
+use cairn_prompt_cache::{
+    CacheChange, CacheRef, ChunkKey, ChunkRecord, LossReason, Owner, RefName,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -31,19 +33,36 @@ pub const BOTH: Budgets = Budgets { disk: ROOMY, memory: ROOMY };
 /// The rows that an app has of the prompt cache between two starts.
 #[derive(Debug, Default, Clone)]
 pub struct CacheRows {
-    pub chunks: BTreeMap<String, ChunkRecord>,
-    pub refs: BTreeMap<String, CacheRef>,
+    pub chunks: BTreeMap<ChunkKey, ChunkRecord>,
+    pub refs: BTreeMap<RefName, CacheRef>,
+}
+
+impl CacheRows {
+    /// The reference of an owner that is not stale.
+    pub fn ref_of(&self, owner: &Owner) -> &CacheRef {
+        &self.refs[&RefName::from(owner.clone())]
+    }
+
+    /// The bytes of all files.
+    pub fn num_bytes(&self) -> u64 {
+        self.chunks.values().map(ChunkRecord::num_file_bytes).sum()
+    }
+}
+
+/// The owner of this text.
+pub fn owner(text: &str) -> Owner {
+    text.parse().expect("an owner")
 }
 
 /// An engine that saves conversations for their owners, with the rows of its caller.
 pub struct TestEngine {
     pub engine: Engine,
-    events: UnboundedReceiver<CacheEvent>,
+    events: UnboundedReceiver<CacheChange>,
     pub rows: CacheRows,
     /// The most bytes of all rows at any time.
     pub most_bytes: u64,
-    /// The reasons of removals, in the order of the events.
-    pub reasons: Vec<String>,
+    /// The reasons of removals, in the order of the changes.
+    pub reasons: Vec<LossReason>,
 }
 
 impl TestEngine {
@@ -84,35 +103,30 @@ impl TestEngine {
         }
     }
 
-    fn apply(&mut self, event: CacheEvent) {
-        match event {
-            CacheEvent::Written(record) => {
-                assert!(
-                    record
-                        .parent_key
-                        .as_ref()
-                        .is_none_or(|parent| self.rows.chunks.contains_key(parent)),
-                    "a chunk without its beginning"
-                );
-                self.rows.chunks.insert(record.key.clone(), record);
-                self.most_bytes =
-                    self.most_bytes.max(self.rows.chunks.values().map(|row| row.bytes).sum());
+    fn apply(&mut self, change: CacheChange) {
+        match change {
+            CacheChange::Written(record) => {
+                let has_parent =
+                    record.parent.is_none_or(|parent| self.rows.chunks.contains_key(&parent));
+                assert!(has_parent, "a chunk without its beginning");
+                self.rows.chunks.insert(record.key, record);
+                self.most_bytes = self.most_bytes.max(self.rows.num_bytes());
             }
-            CacheEvent::Removed { keys, reason } => {
-                keys.iter().for_each(|key| drop(self.rows.chunks.remove(key)));
+            CacheChange::Removed { chunks, reason } => {
+                chunks.iter().for_each(|record| drop(self.rows.chunks.remove(&record.key)));
                 self.reasons.push(reason);
             }
-            CacheEvent::Touched { keys, at_ms } => {
+            CacheChange::Used { keys, at_ms } => {
                 for key in keys {
                     if let Some(row) = self.rows.chunks.get_mut(&key) {
                         row.last_used_at_ms = at_ms;
                     }
                 }
             }
-            CacheEvent::RefSet(cache_ref) => {
-                drop(self.rows.refs.insert(cache_ref.owner.clone(), cache_ref))
+            CacheChange::RefSet(cache_ref) => {
+                drop(self.rows.refs.insert(cache_ref.name.clone(), cache_ref))
             }
-            CacheEvent::RefRemoved { owner } => drop(self.rows.refs.remove(&owner)),
+            CacheChange::RefRemoved(name) => drop(self.rows.refs.remove(&name)),
         }
     }
 
@@ -180,12 +194,12 @@ fn message(role: Role, content: &str, token_ids: Option<Vec<u32>>) -> Message {
 const MAX_TOKENS: usize = 8;
 
 /// A greedy answer of a few tokens for an owner.
-pub fn ask(messages: Vec<Message>, owner: &str) -> GenerateRequest {
+pub fn ask(messages: Vec<Message>, owner: &Owner) -> GenerateRequest {
     let prompt = PromptInput::Messages(messages);
     GenerateRequest {
         max_tokens: MAX_TOKENS,
         prefill_step_size: 128,
-        owner: Some(owner.to_owned()),
+        owner: Some(owner.clone()),
         ..GenerateRequest::new(prompt)
     }
 }

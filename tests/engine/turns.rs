@@ -9,7 +9,7 @@ use cairn_engine::{
 
 use crate::client::{finish, request};
 use crate::scripted::Scripted;
-use crate::test_engine::{CacheRows, ON_DISK, TestEngine, fresh_folder};
+use crate::test_engine::{CacheRows, ON_DISK, TestEngine, fresh_folder, owner};
 
 /// A bound for what should take milliseconds; only a hang gets near it.
 const SOON: Duration = Duration::from_secs(60);
@@ -79,7 +79,7 @@ async fn no_job_waits_for_a_sequence_that_never_ends() {
     let engine = &test.engine;
     engine.load_draft("draft", model.folder()).await.expect("loads");
     let prompt: Vec<u32> = (0..600).map(|index| index % 256).collect();
-    let owned = GenerateRequest { owner: Some("chat".to_owned()), ..request(&prompt, 3) };
+    let owned = GenerateRequest { owner: Some(owner("conversation/1")), ..request(&prompt, 3) };
     finish(&mut engine.generate(owned)).await.expect("an answer");
     engine.flush_cache().await;
 
@@ -87,7 +87,7 @@ async fn no_job_waits_for_a_sequence_that_never_ends() {
         let running = endless(engine, asked).await;
         let exported = folder.path().join(format!("exported-{number}.safetensors"));
         let export = ExportRequest {
-            owner: "chat".to_owned(),
+            owner: owner("conversation/1"),
             file: exported.clone(),
             layout: PromptFileLayout::V0_32,
             kind: PromptKind::Prompt,
@@ -99,7 +99,7 @@ async fn no_job_waits_for_a_sequence_that_never_ends() {
         let info = soon(engine.inspect_prompt_file(&exported)).await.expect("is read");
         assert_eq!(info.num_tokens, written.num_tokens);
         for check in [true, false] {
-            let import = Import { owner: format!("file-{check}-{number}"), check };
+            let import = Import { owner: owner(&format!("named/{check}-{number}")), check };
             let imported =
                 soon(engine.import_prompt_file(&exported, import)).await.expect("imports");
             assert_eq!(imported.token_ids, info.token_ids);

@@ -6,10 +6,11 @@ use std::sync::OnceLock;
 
 use cairn_chat::{Message, Role, assemble};
 use cairn_engine::{
-    CacheEvent, CacheOptions, ChunkRecord, Engine, EngineOptions, FinishedGeneration,
-    GenerateEvent, GenerateRequest, PromptInput, Score, TokenLogprob,
+    CacheOptions, Engine, EngineOptions, FinishedGeneration, GenerateEvent, GenerateRequest,
+    PromptInput, Score, TokenLogprob,
 };
 use cairn_lm::Tokenizer;
+use cairn_prompt_cache::{CacheChange, ChunkRecord};
 use serde_json::Value;
 
 /// Rounding in the golden, and another order of summation.
@@ -107,7 +108,7 @@ async fn observe() -> Observed {
     engine.flush_cache().await;
     let mut rows = Vec::new();
     while let Ok(event) = events.try_recv() {
-        let CacheEvent::Written(row) = event else { panic!("{event:?} of an empty cache") };
+        let CacheChange::Written(row) = event else { panic!("{event:?} of an empty cache") };
         rows.push(row);
     }
     let mut messages = second.messages.clone();
@@ -165,7 +166,7 @@ fn check(answer: &Answer, turn: &Turn, num_cached: usize) {
     }
     let stats = &answer.finished.stats;
     assert_eq!(
-        (stats.num_prompt_tokens, stats.num_cached_tokens, &stats.cache_note),
+        (stats.num_prompt_tokens, stats.num_cached_tokens, &answer.finished.miss),
         (turn.prompt_tokens.len(), num_cached, &None)
     );
 }

@@ -14,8 +14,11 @@ use std::time::{Duration, Instant};
 
 use cairn_app::wire::{Command, Event, Reply};
 use cairn_app::{App, CacheVariables, DataFolder, Options};
-use cairn_engine::{ChunkKind, ChunkRecord, KvFormat, Namespace, Provenance};
-use cairn_store::{CacheChange, CacheRefRow, ChunkRow, Store};
+use cairn_prompt_cache::{
+    CacheChange, CacheRef, ChunkFile, ChunkKey, ChunkKind, ChunkRecord, KvFormat, Namespace, Owner,
+    Tokens,
+};
+use cairn_store::Store;
 use sqlx::ConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 
@@ -72,7 +75,7 @@ async fn fill(home: &Path, contents: &Contents) -> Result<()> {
         for _ in 0..contents.num_own_chunks {
             end = Some(add_chunk(&model, end, &mut changes)?);
         }
-        changes.push(CacheChange::RefSet(reference(index, end, contents)));
+        changes.push(CacheChange::RefSet(reference(index, end)));
     }
     store.change_cache(&changes).await?;
     store.close().await?;
@@ -86,63 +89,37 @@ fn add_chunk(
     changes: &mut Vec<CacheChange>,
 ) -> Result<ChunkRecord> {
     let number = u32::try_from(changes.len())?;
+    let start = parent.as_ref().map_or(0, ChunkRecord::stop);
     let mut record = ChunkRecord {
-        key: String::new(),
-        parent_key: parent.as_ref().map(|parent| parent.key.clone()),
+        key: ChunkKey::from_bytes([0; 16]),
+        parent: parent.map(|parent| parent.key),
         namespace: Namespace::computed(FINGERPRINT, KvFormat::Plain),
         kind: ChunkKind::User,
-        start: parent.map_or(0, |parent| parent.stop()),
-        token_ids: vec![number; CHUNK_TOKENS],
-        held_from: 0,
+        start,
+        tokens: Tokens::known([number; CHUNK_TOKENS]),
+        held_from: start,
         has_state: false,
-        bytes: 4,
-        file_hash: format!("{number:064x}"),
+        file: Some(ChunkFile { num_bytes: 4, hash: format!("{number:064x}").into() }),
         hits: 0,
+        created_at_ms: i64::from(number),
         last_used_at_ms: i64::from(number),
     };
-    record.held_from = record.start;
     record.key = record.expected_key();
     fs::write(model.join(format!("{}.safetensors", record.key)), number.to_le_bytes())?;
-    changes.push(CacheChange::Written(row(&record)?));
+    changes.push(CacheChange::Written(record.clone()));
     Ok(record)
 }
 
-fn row(record: &ChunkRecord) -> Result<ChunkRow> {
-    let Namespace { model, kv_format, provenance } = &record.namespace;
-    Ok(ChunkRow {
-        key: record.key.clone(),
-        parent_key: record.parent_key.clone(),
-        fingerprint: model.clone(),
-        kv_format: kv_format.to_string(),
-        provenance: provenance.to_string(),
-        kind: cairn_store::ChunkKind::User,
-        start: i64::try_from(record.start)?,
-        held_from: i64::try_from(record.held_from)?,
-        has_state: record.has_state,
-        token_ids: record.token_ids.clone(),
-        bytes: i64::try_from(record.bytes)?,
-        file_hash: record.file_hash.clone(),
-        created_at_ms: record.last_used_at_ms,
-        last_used_at_ms: record.last_used_at_ms,
-        hits: 0,
-    })
-}
-
 /// The reference of conversation `index` to its last chunk.
-fn reference(index: usize, end: Option<ChunkRecord>, contents: &Contents) -> CacheRefRow {
-    let num_tokens = (contents.num_shared_chunks + contents.num_own_chunks) * CHUNK_TOKENS;
-    CacheRefRow {
-        owner: format!("conversation/{index:036x}"),
-        fingerprint: FINGERPRINT.to_owned(),
-        kv_format: KvFormat::Plain.to_string(),
-        provenance: Provenance::Computed.to_string(),
-        model: "a model".to_owned(),
-        chunk_key: end.map(|end| end.key),
-        num_tokens: i64::try_from(num_tokens).unwrap_or(i64::MAX),
+fn reference(index: usize, end: Option<ChunkRecord>) -> CacheRef {
+    CacheRef {
+        name: Owner::Conversation(format!("{index:036x}")).into(),
+        namespace: Namespace::computed(FINGERPRINT, KvFormat::Plain),
+        model_name: "a model".to_owned(),
+        num_tokens: end.as_ref().map_or(0, ChunkRecord::stop),
+        target: end.map(|end| end.key),
         is_pinned: false,
-        lost_tokens: 0,
-        lost_reason: None,
-        lost_at_ms: None,
+        loss: None,
     }
 }
 

@@ -1,12 +1,10 @@
 //! Conversions between domain types and wire types, written by hand.
 
 use cairn_chat::{FinishReason, GenerationStats, Role, SamplingParams};
-use cairn_engine::SUPPORTED_MODEL_TYPES;
-use cairn_engine::{
-    CacheRef, ChunkKind, ChunkRecord, EngineError, Loss, Namespace, PromptFileLayout, PromptKind,
-};
+use cairn_engine::{EngineError, PromptFileLayout, PromptKind, SUPPORTED_MODEL_TYPES};
 use cairn_hub::{HubError, ModelFolder};
-use cairn_store::{CacheRefRow, ChunkRow, MessageStatus, NamedCacheKind, StoreError};
+use cairn_prompt_cache::{ChunkKind, ChunkProblem, KvFormat, LossReason, Miss, MissReason};
+use cairn_store::{MessageStatus, NamedCacheKind, StoreError};
 
 use crate::platform::ProcessMemory;
 use crate::wire;
@@ -232,75 +230,6 @@ pub(crate) fn file_layout(layout: wire::CacheFileLayout) -> PromptFileLayout {
     }
 }
 
-/// The namespace that a row names; none if it is invalid.
-pub(crate) fn namespace(model: String, kv_format: &str, provenance: &str) -> Option<Namespace> {
-    Some(Namespace {
-        model,
-        kv_format: kv_format.parse().ok()?,
-        provenance: provenance.parse().ok()?,
-    })
-}
-
-/// The engine's record of a row; none if its numbers are impossible (another program has changed
-/// the file).
-pub(crate) fn chunk_record(row: ChunkRow) -> Option<ChunkRecord> {
-    Some(ChunkRecord {
-        key: row.key,
-        parent_key: row.parent_key,
-        namespace: namespace(row.fingerprint, &row.kv_format, &row.provenance)?,
-        kind: match row.kind {
-            cairn_store::ChunkKind::System => ChunkKind::System,
-            cairn_store::ChunkKind::User => ChunkKind::User,
-            cairn_store::ChunkKind::Assistant => ChunkKind::Assistant,
-        },
-        start: usize::try_from(row.start).ok()?,
-        token_ids: row.token_ids,
-        held_from: usize::try_from(row.held_from).ok()?,
-        has_state: row.has_state,
-        bytes: u64::try_from(row.bytes).ok()?,
-        file_hash: row.file_hash,
-        hits: u64::try_from(row.hits).ok()?,
-        last_used_at_ms: row.last_used_at_ms,
-    })
-}
-
-/// The engine's record of a row; none if its numbers are impossible.
-pub(crate) fn cache_ref(row: CacheRefRow) -> Option<CacheRef> {
-    let lost_tokens = usize::try_from(row.lost_tokens).ok()?;
-    Some(CacheRef {
-        owner: row.owner,
-        namespace: namespace(row.fingerprint, &row.kv_format, &row.provenance)?,
-        model: row.model,
-        chunk_key: row.chunk_key,
-        num_tokens: usize::try_from(row.num_tokens).ok()?,
-        is_pinned: row.is_pinned,
-        loss: row.lost_reason.map(|reason| Loss {
-            num_tokens: lost_tokens,
-            reason,
-            at_ms: row.lost_at_ms.unwrap_or_default(),
-        }),
-    })
-}
-
-pub(crate) fn cache_ref_row(cache_ref: CacheRef) -> CacheRefRow {
-    let (lost_tokens, loss) =
-        cache_ref.loss.map_or((0, None), |loss| (loss.num_tokens, Some((loss.reason, loss.at_ms))));
-    let (lost_reason, lost_at_ms) = loss.unzip();
-    CacheRefRow {
-        owner: cache_ref.owner,
-        fingerprint: cache_ref.namespace.model,
-        kv_format: cache_ref.namespace.kv_format.to_string(),
-        provenance: cache_ref.namespace.provenance.to_string(),
-        model: cache_ref.model,
-        chunk_key: cache_ref.chunk_key,
-        num_tokens: number(cache_ref.num_tokens),
-        is_pinned: cache_ref.is_pinned,
-        lost_tokens: number(lost_tokens),
-        lost_reason,
-        lost_at_ms,
-    }
-}
-
 /// The engine's kind for how a starting point ends.
 pub(crate) fn prompt_kind(kind: NamedCacheKind) -> PromptKind {
     match kind {
@@ -309,32 +238,37 @@ pub(crate) fn prompt_kind(kind: NamedCacheKind) -> PromptKind {
     }
 }
 
-/// A count as a column stores it.
-fn number(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
+/// Why less of a prompt was read from the prompt cache than could be expected. Stored with the
+/// answer; the interface shows it in its own words.
+pub(crate) fn cache_note(miss: &Miss, now_ms: i64) -> String {
+    format!("re-read {} tokens: {}", group(miss.num_tokens), miss_reason(&miss.reason, now_ms))
 }
 
-pub(crate) fn chunk_row(record: ChunkRecord, now_ms: i64) -> ChunkRow {
-    ChunkRow {
-        key: record.key,
-        parent_key: record.parent_key,
-        fingerprint: record.namespace.model,
-        kv_format: record.namespace.kv_format.to_string(),
-        provenance: record.namespace.provenance.to_string(),
-        kind: match record.kind {
-            ChunkKind::System => cairn_store::ChunkKind::System,
-            ChunkKind::User => cairn_store::ChunkKind::User,
-            ChunkKind::Assistant => cairn_store::ChunkKind::Assistant,
-        },
-        start: number(record.start),
-        token_ids: record.token_ids,
-        held_from: number(record.held_from),
-        has_state: record.has_state,
-        bytes: i64::try_from(record.bytes).unwrap_or(i64::MAX),
-        file_hash: record.file_hash,
-        hits: i64::try_from(record.hits).unwrap_or(i64::MAX),
-        created_at_ms: now_ms,
-        last_used_at_ms: record.last_used_at_ms,
+fn miss_reason(reason: &MissReason, now_ms: i64) -> String {
+    match reason {
+        MissReason::SystemPromptChanged { at_token } => {
+            format!("the system prompt changed at token {}", group(*at_token))
+        }
+        MissReason::MessageChanged { at_token } => {
+            format!("an earlier message changed at token {}", group(*at_token))
+        }
+        MissReason::OtherModel { name } => format!("another model read it before: {name}"),
+        MissReason::OtherRevision => "the model's files have changed since it was read".to_owned(),
+        MissReason::OtherKvFormat { before, now } => {
+            let (before, now) = (stored_as(*before), stored_as(*now));
+            format!("it was saved {before} before, and is saved {now} now")
+        }
+        MissReason::ImportedAgain => {
+            "the starting point it continues was imported again".to_owned()
+        }
+        MissReason::Lost { reason, at_ms } => {
+            format!("{}, {}", loss_reason(reason), ago(now_ms.saturating_sub(*at_ms)))
+        }
+        MissReason::Unusable(problem) => chunk_problem(problem),
+        MissReason::NotWritten(problem) => problem.clone(),
+        MissReason::NotStored => {
+            "this part of the conversation was not saved, or has been evicted".to_owned()
+        }
     }
 }
 
@@ -350,6 +284,75 @@ pub(crate) fn sampling(settings: &wire::Settings) -> SamplingParams {
         seed: settings.seed,
         ..SamplingParams::default()
     }
+}
+
+/// How keys and values are stored, as part of a sentence.
+fn stored_as(format: KvFormat) -> String {
+    match format {
+        KvFormat::Plain => "as computed".to_owned(),
+        KvFormat::Quantized { bits, .. } => format!("in {bits} bits"),
+    }
+}
+
+/// What is wrong with a stored chunk, as part of a sentence.
+fn chunk_problem(problem: &ChunkProblem) -> String {
+    match problem {
+        ChunkProblem::Missing => "the file of a saved part is missing".to_owned(),
+        ChunkProblem::Unreadable(reason) => format!("a saved part cannot be read ({reason})"),
+        ChunkProblem::Damaged(None) => {
+            "a saved part is damaged (its contents have changed since it was written)".to_owned()
+        }
+        ChunkProblem::Damaged(Some(reason)) => format!("a saved part is damaged ({reason})"),
+        ChunkProblem::NotRestorable(reason) => {
+            format!("a saved part could not be brought back into memory ({reason})")
+        }
+    }
+}
+
+/// Why saved context was lost, as part of a sentence.
+pub(crate) fn loss_reason(reason: &LossReason) -> String {
+    match reason {
+        LossReason::DiskBudget => "evicted to stay within the disk limit".to_owned(),
+        LossReason::MemoryBudget => {
+            "evicted from memory to stay within the memory limit, and it was not on disk".to_owned()
+        }
+        LossReason::Deleted => "deleted by hand".to_owned(),
+        LossReason::Cleared => "the saved context was deleted".to_owned(),
+        LossReason::FileMissing => "its file is missing".to_owned(),
+        LossReason::FileDamaged => "its file is damaged".to_owned(),
+        LossReason::RecordDamaged => "the database's entry of it was damaged".to_owned(),
+        LossReason::RemovedByAnotherProgram => "removed by another program".to_owned(),
+        LossReason::NotWritten(problem) => format!("it was not saved, because {problem}"),
+        LossReason::OnlyInMemory => "it was not saved on disk, only in memory".to_owned(),
+        LossReason::EarlierVersion => "saved by an earlier version".to_owned(),
+        LossReason::Other(text) => text.clone(),
+    }
+}
+
+/// A duration before now, such as "2 hours ago".
+fn ago(milliseconds: i64) -> String {
+    let minutes = milliseconds / 60_000;
+    let (count, unit) = match minutes {
+        ..1 => return "a moment ago".to_owned(),
+        1..60 => (minutes, "minute"),
+        60..1440 => (minutes / 60, "hour"),
+        _ => (minutes / 1440, "day"),
+    };
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {unit}{plural} ago")
+}
+
+/// 3100 as "3,100".
+fn group(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// A number of tokens; no context reaches 2^32.
@@ -368,7 +371,6 @@ pub(crate) fn figure(value: f64) -> f64 {
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
-    use cairn_engine::KvFormat;
     use std::path::PathBuf;
 
     #[test]
@@ -413,25 +415,58 @@ mod tests {
         check(f64::INFINITY, 0.0);
     }
 
+    const DAY_MS: i64 = 86_400_000;
+
     #[test]
-    fn a_chunk_survives_the_way_to_its_row_and_back() {
-        let record = ChunkRecord {
-            key: "b".to_owned(),
-            parent_key: Some("a".to_owned()),
-            namespace: Namespace::computed("f", KvFormat::Quantized { bits: 8, group_size: 64 }),
-            kind: ChunkKind::User,
-            start: 256,
-            token_ids: vec![1, 2, 3],
-            held_from: 200,
-            has_state: true,
-            bytes: 4096,
-            file_hash: "h".to_owned(),
-            hits: 6,
-            last_used_at_ms: 5,
-        };
-        let row = chunk_row(record.clone(), 7);
-        assert_eq!(row.created_at_ms, 7);
-        assert_eq!(chunk_record(row.clone()), Some(record));
-        assert_eq!(chunk_record(ChunkRow { start: -1, ..row }), None);
+    fn each_miss_is_a_sentence_with_its_reason() {
+        fn check(num_tokens: usize, reason: MissReason, expected: &str) {
+            assert_eq!(cache_note(&Miss { num_tokens, reason }, 10 * DAY_MS), expected);
+        }
+        check(
+            3_188,
+            MissReason::SystemPromptChanged { at_token: 12 },
+            "re-read 3,188 tokens: the system prompt changed at token 12",
+        );
+        check(
+            1_700,
+            MissReason::MessageChanged { at_token: 1_500 },
+            "re-read 1,700 tokens: an earlier message changed at token 1,500",
+        );
+        check(
+            5,
+            MissReason::OtherModel { name: "n".to_owned() },
+            "re-read 5 tokens: another model read it before: n",
+        );
+        let before = KvFormat::Quantized { bits: 8, group_size: 64 };
+        check(
+            5,
+            MissReason::OtherKvFormat { before, now: KvFormat::Plain },
+            "re-read 5 tokens: it was saved in 8 bits before, and is saved as computed now",
+        );
+        check(
+            1_002_944,
+            MissReason::Lost { reason: LossReason::DiskBudget, at_ms: 8 * DAY_MS },
+            "re-read 1,002,944 tokens: evicted to stay within the disk limit, 2 days ago",
+        );
+        check(
+            5,
+            MissReason::Unusable(ChunkProblem::Damaged(None)),
+            "re-read 5 tokens: a saved part is damaged (its contents have changed since it was written)",
+        );
+    }
+
+    #[test]
+    fn durations_are_rounded_to_one_unit() {
+        for (milliseconds, expected) in [
+            (-5, "a moment ago"),
+            (59_999, "a moment ago"),
+            (60_000, "1 minute ago"),
+            (3_599_999, "59 minutes ago"),
+            (2 * 3_600_000, "2 hours ago"),
+            (DAY_MS, "1 day ago"),
+            (9 * DAY_MS, "9 days ago"),
+        ] {
+            assert_eq!(ago(milliseconds), expected);
+        }
     }
 }

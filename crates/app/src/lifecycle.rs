@@ -6,11 +6,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cairn_engine::{
-    CacheOptions, CacheRef, ChunkRecord, Engine, EngineOptions, default_memory_limit_bytes,
-};
+use cairn_engine::{CacheOptions, Engine, EngineOptions, default_memory_limit_bytes};
 use cairn_hub::ModelFolders;
-use cairn_store::{Store, StoreError};
+use cairn_prompt_cache::{ChunkRecord, RefName};
+use cairn_store::Store;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{OnceCell, broadcast};
 use tokio_util::sync::CancellationToken;
@@ -23,7 +22,7 @@ use crate::chat::deletion;
 use crate::chat::running::RunningAnswers;
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Command, Failure, FailureCode, Reply};
-use crate::{DataFolder, OpenError, commands, convert, models, platform, recovered, status};
+use crate::{DataFolder, OpenError, commands, models, platform, recovered, status};
 
 /// How many events a subscriber may be behind before it misses some: half a minute of one answer.
 const EVENT_CAPACITY: usize = 1024;
@@ -60,14 +59,14 @@ impl App {
             tracing::error!("the database was damaged: {recovery:?}");
         }
 
-        let records = cache_records(&store).await;
+        let records = tokio::try_join!(store.chunks(), store.cache_refs());
         let cache_problem = records.as_ref().err().map(ToString::to_string);
         if let Some(problem) = &cache_problem {
             tracing::warn!("the stored prompt caches are not used: {problem}");
         }
         let cache_bytes = records
             .as_ref()
-            .map_or(0, |(chunks, _)| chunks.iter().map(|chunk| chunk.bytes).sum::<u64>());
+            .map_or(0, |(chunks, _)| chunks.iter().map(ChunkRecord::num_file_bytes).sum());
         let free_bytes = platform::free_disk_bytes(data_folder.home()).unwrap_or(0);
         let settings = AppSettings::load(&store, free_bytes.saturating_add(cache_bytes)).await;
         let Settings { cache_budget_bytes, cache_ram_budget_bytes, .. } = settings.current();
@@ -88,7 +87,7 @@ impl App {
             ..EngineOptions::default()
         });
         let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
-        let cache_rows = tokio::spawn(rows::write_events(store.clone(), cache_events, moved));
+        let cache_rows = tokio::spawn(rows::write_changes(store.clone(), cache_events, moved));
 
         let app = Arc::new(App {
             model_folders,
@@ -119,7 +118,7 @@ impl App {
     /// `moves` receives what [`follow::emit_changes`] expects.
     fn start_background_tasks(
         self: &Arc<Self>,
-        moves: UnboundedReceiver<Option<String>>,
+        moves: UnboundedReceiver<Option<RefName>>,
         autoload: bool,
     ) {
         self.spawn(status::emit(self.clone()));
@@ -193,15 +192,6 @@ impl App {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
         closed
     }
-}
-
-/// The rows of the prompt cache, as the engine's records.
-async fn cache_records(store: &Store) -> Result<(Vec<ChunkRecord>, Vec<CacheRef>), StoreError> {
-    let (chunks, cache_refs) = tokio::try_join!(store.chunks(), store.cache_refs())?;
-    Ok((
-        chunks.into_iter().filter_map(convert::chunk_record).collect(),
-        cache_refs.into_iter().filter_map(convert::cache_ref).collect(),
-    ))
 }
 
 /// Removes temporary files of earlier processes. The data folder's lock proves that no running

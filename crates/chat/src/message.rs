@@ -63,7 +63,8 @@ pub struct GenerationStats {
     pub num_prompt_tokens: usize,
     /// How many prompt tokens were read from the prompt cache.
     pub num_cached_tokens: usize,
-    /// The reason why not more was read from the cache; none when everything that could be was.
+    /// The reason why not more was read from the cache, as a sentence; none when everything that
+    /// could be was, and until the app fills it in.
     pub cache_note: Option<String>,
     /// Tokens sampled, without an end-of-sequence token.
     pub num_generation_tokens: usize,

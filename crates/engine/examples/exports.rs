@@ -15,6 +15,7 @@ use cairn_engine::{
     CacheOptions, CachePromptRequest, Engine, EngineOptions, ExportRequest, FinishedGeneration,
     GenerateEvent, GenerateRequest, KvCacheOptions, PromptFileLayout, PromptInput, PromptKind,
 };
+use cairn_prompt_cache::Owner;
 use serde_json::json;
 
 const DOCUMENT: &str = "A cairn is a pile of stones that marks a path where there are no trees. Walkers add a stone when they pass.\n";
@@ -66,13 +67,13 @@ async fn main() -> anyhow::Result<()> {
     .await?;
     let prompt = json!({ "question": QUESTION, "text": said, "max_tokens": MAX_TOKENS });
 
-    let owner = "conversation/example";
+    let owner = Owner::Conversation("example".to_owned());
     let mut messages = Vec::new();
     let mut last = (String::new(), Vec::new(), Vec::new());
     for question in [DOCUMENT, QUESTION, "And who builds the first one?"] {
         if question.starts_with("And") {
             let request = ExportRequest {
-                owner: owner.to_owned(),
+                owner: owner.clone(),
                 file: out.join("conversation.safetensors"),
                 layout: PromptFileLayout::default(),
                 kind: PromptKind::Conversation,
@@ -91,8 +92,7 @@ async fn main() -> anyhow::Result<()> {
         messages.push(message(Role::User, question, None));
         let input = PromptInput::Messages(messages.clone());
         let (said, finished) =
-            answer(&engine, GenerateRequest { owner: Some(owner.to_owned()), ..asked(input) })
-                .await?;
+            answer(&engine, GenerateRequest { owner: Some(owner.clone()), ..asked(input) }).await?;
         last.1.extend(&finished.new_prompt_ids);
         last.2 = finished.token_ids.clone();
         let asked = messages.len() - 1;

@@ -19,9 +19,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use cairn_engine::{
-    CacheEvent, CacheOptions, ChunkRecord, Engine, EngineOptions, FinishedGeneration,
-    GenerateEvent, GenerateRequest, PromptInput,
+    CacheOptions, Engine, EngineOptions, FinishedGeneration, GenerateEvent, GenerateRequest,
+    PromptInput,
 };
+use cairn_prompt_cache::{CacheChange, ChunkRecord};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 const RUNS: usize = 5;
@@ -56,8 +57,8 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
     let read_copy =
         (0..RUNS).map(|_| read_and_copy(folder.path(), &records)).collect::<Result<Vec<f64>>>()?;
     let read_copy = median(read_copy);
-    let file_bytes: u64 = records.iter().map(|record| record.bytes).sum();
-    let num_tokens: usize = records.iter().map(|record| record.token_ids.len()).sum();
+    let file_bytes: u64 = records.iter().map(ChunkRecord::num_file_bytes).sum();
+    let num_tokens: usize = records.iter().map(|record| record.num_tokens()).sum();
     println!(
         "{{\"history_tokens\": {history}, \"cold\": {cold:.1}, \"disk_1\": {disk_1:.1}, \"disk_24\": {disk_24:.1}, \
          \"memory_1\": {memory_1:.1}, \"contents_1\": {contents_1:.1}, \"ram_24\": {ram_24:.1}, \"read_copy\": {read_copy:.1}, \"cold_over_disk_1\": {:.1}, \"cold_over_memory_1\": {:.1}, \
@@ -168,7 +169,9 @@ fn read_and_copy(folder: &Path, records: &[ChunkRecord]) -> Result<f64> {
     let start = std::time::Instant::now();
     let mut copies = Vec::new();
     for record in records {
-        let path = folder.join(&record.namespace.model).join(format!("{}.safetensors", record.key));
+        let path = folder
+            .join(record.namespace.model.as_str())
+            .join(format!("{}.safetensors", record.key));
         copies.push(std::hint::black_box(std::fs::read(path)?).clone());
     }
     std::hint::black_box(&copies);
@@ -177,21 +180,20 @@ fn read_and_copy(folder: &Path, records: &[ChunkRecord]) -> Result<f64> {
 
 /// Size of the keys and values of one token, from the header of a chunk file.
 fn kv_bytes_per_token(folder: &Path, records: &[ChunkRecord]) -> Result<u64> {
-    let record = records
-        .iter()
-        .max_by_key(|record| record.token_ids.len())
-        .context("no chunk was written")?;
-    let path = folder.join(&record.namespace.model).join(format!("{}.safetensors", record.key));
+    let record =
+        records.iter().max_by_key(|record| record.num_tokens()).context("no chunk was written")?;
+    let path =
+        folder.join(record.namespace.model.as_str()).join(format!("{}.safetensors", record.key));
     let bytes = std::fs::read(path)?;
     let header = u64::from_le_bytes(bytes[..8].try_into()?);
-    Ok((bytes.len() as u64 - 8 - header) / record.token_ids.len() as u64)
+    Ok((bytes.len() as u64 - 8 - header) / record.num_tokens() as u64)
 }
 
 fn start(
     folder: Option<&Path>,
     memory_budget_bytes: u64,
     chunks: Vec<ChunkRecord>,
-) -> (Engine, UnboundedReceiver<CacheEvent>) {
+) -> (Engine, UnboundedReceiver<CacheChange>) {
     let cache = folder.map(|folder| CacheOptions {
         folder: folder.to_owned(),
         disk_budget_bytes: BUDGET_BYTES,
@@ -204,10 +206,10 @@ fn start(
     Engine::start(EngineOptions { cache, ..EngineOptions::default() })
 }
 
-fn written(events: &mut UnboundedReceiver<CacheEvent>) -> Vec<ChunkRecord> {
+fn written(events: &mut UnboundedReceiver<CacheChange>) -> Vec<ChunkRecord> {
     let mut records = Vec::new();
     while let Ok(event) = events.try_recv() {
-        if let CacheEvent::Written(record) = event {
+        if let CacheChange::Written(record) = event {
             records.push(record);
         }
     }

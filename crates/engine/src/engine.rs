@@ -6,11 +6,11 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use cairn_lm::batch::BatchOptions;
+use cairn_prompt_cache::CacheChange;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::prompt_cache::{CacheHandle, StoredCache};
+use crate::prompt_cache::{CacheHandle, CacheOptions, StoredCache};
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
-use crate::records::{CacheEvent, CacheOptions};
 use crate::request::{GenerateRequest, Generation, MemoryPressure, ModelInfo, PromptInput, Score};
 use crate::sequence::GenerateJob;
 use crate::thread::{self, Job, LoadJob, LoadReply, ThreadParts};
@@ -93,7 +93,7 @@ struct ThreadOptions {
 
 impl Engine {
     /// Starts the engine's thread. The receiver gets the changes of the stored prompt caches.
-    pub fn start(options: EngineOptions) -> (Engine, mpsc::UnboundedReceiver<CacheEvent>) {
+    pub fn start(options: EngineOptions) -> (Engine, mpsc::UnboundedReceiver<CacheChange>) {
         let (status, _) = watch::channel(EngineStatus::default());
         let (cache_events, cache_receiver) = mpsc::unbounded_channel();
         let (closing, _) = watch::channel(false);
@@ -386,6 +386,8 @@ impl Drop for Shared {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
+    use cairn_prompt_cache::Owner;
+
     use super::*;
     use crate::EngineState;
     use crate::request::{GenerateEvent, PromptInput};
@@ -403,7 +405,7 @@ mod tests {
     }
 
     fn request(max_tokens: usize) -> GenerateRequest {
-        let owner = Some("chat".to_owned());
+        let owner = Some(Owner::Conversation("1".to_owned()));
         let prompt = PromptInput::Tokens(vec![7; 300]);
         GenerateRequest { owner, max_tokens, ..GenerateRequest::new(prompt) }
     }

@@ -13,8 +13,9 @@
 //!    │                  ▼                                  ▼
 //!  events          prompt_cache::writer ────────▶ prompt_cache::state      (thread "cairn-writer" writes files)
 //! ```
-//! The engine never accesses a database: its caller passes the rows as plain [`ChunkRecord`]s and
-//! [`CacheRef`]s, and reports changes as [`CacheEvent`]s.
+//! The engine never accesses a database: its caller passes the rows as
+//! [`ChunkRecord`](cairn_prompt_cache::ChunkRecord)s and [`CacheRef`](cairn_prompt_cache::CacheRef)s,
+//! and receives [`CacheChange`](cairn_prompt_cache::CacheChange)s to store.
 //!
 //! # Example
 //!
@@ -43,7 +44,6 @@ mod model_pool;
 mod prompt;
 mod prompt_cache;
 mod prompt_file;
-mod records;
 mod request;
 mod scheduler;
 #[cfg(test)]
@@ -63,14 +63,8 @@ pub use cairn_lm::memory::default_limit_bytes as default_memory_limit_bytes;
 pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
-pub use prompt_cache::{
-    CacheFigures, CacheHandle, CacheNode, CacheView, RefUsage, Repaired, owner_of,
-};
+pub use prompt_cache::{CacheFigures, CacheHandle, CacheNode, CacheOptions, CacheView, Repaired};
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
-pub use records::{
-    CacheEvent, CacheOptions, CacheRef, ChunkKind, ChunkRecord, KvFormat, Loss, Namespace,
-    Provenance, UnknownNamespace,
-};
 pub use request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, MemoryPressure,
     ModelInfo, PromptInput, PromptPrefix, Score, TokenLogprob,

@@ -10,12 +10,12 @@ use cairn_lm::cache::{
     save_prompt_cache,
 };
 use cairn_lm::{GenerateOptions, LmError, LoadedModel, PromptReader, Sampler, check_length};
+use cairn_prompt_cache::{KvFormat, Namespace, Owner, PromptTokens, Provenance};
 
 use crate::EngineError;
 use crate::model_pool::Loaded;
 use crate::prompt::known_tokens;
 use crate::prompt_cache::{Exported, kv_format_of, quantized_like};
-use crate::records::{KvFormat, Namespace, Provenance};
 use crate::request::{KvCacheOptions, PromptInput};
 use crate::verify_import::{Verification, Verified};
 use crate::worker::Worker;
@@ -86,7 +86,7 @@ pub struct PromptFileInfo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Import {
     /// The owner of its reference.
-    pub owner: String,
+    pub owner: Owner,
     /// Whether to verify it first, by computing its keys and values again.
     pub check: bool,
 }
@@ -95,7 +95,7 @@ pub struct Import {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportRequest {
     /// The owner whose chunks are written.
-    pub owner: String,
+    pub owner: Owner,
     /// The file to write.
     pub file: PathBuf,
     /// The layout of the file: each version of mlx-lm reads only its own.
@@ -285,7 +285,7 @@ impl InspectedFile {
         })?;
         let info = PromptFileInfo {
             model: metadata.model,
-            namespace: Namespace::computed(&loaded.model.fingerprint, kv_format),
+            namespace: Namespace::computed(loaded.model.fingerprint.as_str(), kv_format),
             kind: metadata.kind,
             num_tokens: file.num_tokens(),
             num_bytes: file.num_bytes().map_err(unusable)?,
@@ -306,8 +306,8 @@ impl InspectedFile {
             .read_and_hash_for(&loaded.model.model)
             .map_err(|source| unusable(&self.path, source))?;
         let provenance = match self.info.token_ids {
-            Some(_) => Provenance::Import(hash),
-            None => Provenance::OpaqueImport(hash),
+            Some(_) => Provenance::Import(hash.into()),
+            None => Provenance::OpaqueImport(hash.into()),
         };
         self.info.namespace = self.info.namespace.clone().following(&provenance);
         Ok(caches)
@@ -423,10 +423,13 @@ impl PendingImport {
 
     fn put(&self, worker: &mut Worker, caches: &[LayerCache]) -> Result<(), EngineError> {
         let info = &self.inspected.info;
-        let tokens = info.token_ids.clone().unwrap_or_else(|| vec![0; info.num_tokens]);
+        let tokens = match &info.token_ids {
+            Some(token_ids) => PromptTokens::known(token_ids.as_slice()),
+            None => PromptTokens::after_opaque(info.num_tokens, []),
+        };
         worker
             .cache
-            .import(&info.namespace, &self.loaded.name, tokens, caches, &self.import.owner)
+            .import(&info.namespace, &self.loaded.name, &tokens, caches, &self.import.owner)
             .map_err(|what| refuse(&self.inspected.path, what))
     }
 }
@@ -456,16 +459,16 @@ pub(crate) fn export(
     let Exported { cache_ref, tokens, caches } =
         exported.map_err(|why| EngineError::NothingToExport { why })?;
     let parts = loaded
-        .filter(|loaded| loaded.model.fingerprint == cache_ref.namespace.model)
+        .filter(|loaded| loaded.model.fingerprint == cache_ref.namespace.model.as_str())
         .and_then(|loaded| origin(&loaded.model).parts);
     let metadata = CacheFileMetadata {
-        token_ids: (!cache_ref.namespace.is_opaque()).then(|| tokens.clone()),
-        model: cache_ref.model,
+        token_ids: (!cache_ref.namespace.provenance.is_opaque()).then(|| tokens.clone()),
+        model: cache_ref.model_name,
         kind: request.kind,
         title: Some(request.title.clone()),
         made_by: Some(request.made_by.clone()),
         created_at_ms: Some(request.created_at_ms),
-        origin: Some(ModelOrigin { fingerprint: cache_ref.namespace.model, parts }),
+        origin: Some(ModelOrigin { fingerprint: cache_ref.namespace.model.to_string(), parts }),
     };
     save(&request.file, &caches, &metadata, tokens.len(), request.layout)
 }

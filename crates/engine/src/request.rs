@@ -6,11 +6,12 @@ use std::sync::{Arc, OnceLock};
 use cairn_chat::{GenerationStats, Message, SamplingParams};
 use cairn_formats::cache_file::PromptKind;
 use cairn_lm::cache::KvQuantization;
+use cairn_prompt_cache::{KvFormat, Miss, Owner, Provenance};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
-use crate::records::{KvFormat, Provenance};
+use crate::prompt_cache::quantization;
 
 /// The prompt of a request.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,7 +59,7 @@ pub struct PromptPrefix {
 impl PromptPrefix {
     /// The format in which a request must store its keys and values to find these.
     pub fn kv_cache(&self) -> KvCacheOptions {
-        KvCacheOptions { quantization: self.kv_format.quantization(), ..KvCacheOptions::default() }
+        KvCacheOptions { quantization: quantization(self.kv_format), ..KvCacheOptions::default() }
     }
 }
 
@@ -69,6 +70,11 @@ impl PromptInput {
             PromptInput::After { prefix, .. } => &prefix.provenance,
             _ => &Provenance::Computed,
         }
+    }
+
+    /// How many of the prompt's first tokens are unknown.
+    pub(crate) fn num_opaque(&self) -> usize {
+        self.opaque_prefix().map_or(0, |prefix| prefix.num_tokens)
     }
 
     /// The prefix, if its tokens are unknown.
@@ -115,9 +121,9 @@ pub struct GenerateRequest {
     pub prefill_step_size: usize,
     /// Whether to reuse the caches of earlier requests, and to save those of this one.
     pub use_prompt_cache: bool,
-    /// The owner of the conversation, a name of the caller's choice: the [`crate::CacheRef`] of
-    /// that name moves to its end.
-    pub owner: Option<String>,
+    /// The conversation: the [`CacheRef`](cairn_prompt_cache::CacheRef) of this owner moves to its
+    /// end.
+    pub owner: Option<Owner>,
     /// Texts that end the answer; it stops before them.
     pub stop: Vec<String>,
     /// Whether special tokens are left out of the answer's text, as in a chat. Stop strings always
@@ -228,8 +234,11 @@ pub struct FinishedGeneration {
     pub new_prompt_ids: Vec<u32>,
     /// The sampled ids, a final end-of-sequence token included (see [`Message::token_ids`]).
     pub token_ids: Vec<u32>,
-    /// The figures.
+    /// The figures, without a note about the prompt cache.
     pub stats: GenerationStats,
+    /// The reason why not more of the prompt was read from the prompt cache; none when everything
+    /// that could be was.
+    pub miss: Option<Miss>,
 }
 
 /// A running request. Dropping it cancels the work; so does [`Generation::stop`], after which the

@@ -9,6 +9,7 @@ use cairn_chat::{FinishReason, GenerationStats, Prompt, Role};
 use cairn_lm::cache::chunk_state::Checkpoint;
 use cairn_lm::cache::{LayerCache, QuantizedKvCache, make_prompt_cache};
 use cairn_lm::{AnswerStep, AnswerText, LmError, Stops, check_prefill_step_size, memory};
+use cairn_prompt_cache::{ChunkKind, Miss};
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
@@ -17,7 +18,6 @@ use crate::model_pool::Loaded;
 use crate::prompt::prompt_tokens;
 use crate::prompt_cache::{Computed, Query, Reuse};
 use crate::prompt_file::{self, Beginning};
-use crate::records::ChunkKind;
 use crate::request::{FinishedGeneration, GenerateEvent, GenerateRequest, TokenLogprob};
 use crate::worker::Worker;
 
@@ -66,7 +66,7 @@ pub(crate) struct Sequence {
     ended_by_eos: bool,
     num_cached: usize,
     num_read: usize,
-    cache_note: Option<String>,
+    miss: Option<Miss>,
     /// The positions in the prompt at which prefill takes a checkpoint.
     checkpoints_at: Vec<usize>,
     checkpoints: Vec<Checkpoint>,
@@ -110,7 +110,7 @@ impl Sequence {
             max_tokens: request.max_tokens.min(context_left),
             num_cached: reuse.num_tokens,
             num_read: reuse.num_tokens,
-            cache_note: reuse.note,
+            miss: reuse.miss,
             checkpoints_at,
             checkpoints: Vec::new(),
             sampled: Vec::new(),
@@ -309,6 +309,7 @@ impl Sequence {
             new_prompt_ids: self.prompt.tokens[self.prompt.new_from..].to_vec(),
             token_ids: self.sampled.clone(),
             stats: self.stats(reason),
+            miss: self.miss.take(),
         })
     }
 
@@ -337,6 +338,7 @@ impl Sequence {
             checkpoints: self.checkpoints,
             caches,
             prefix_provenance: request.prompt.prefix_provenance(),
+            num_opaque: request.prompt.num_opaque(),
             owner: request.owner.clone(),
         });
     }
@@ -352,7 +354,7 @@ impl Sequence {
             finish_reason,
             num_prompt_tokens,
             num_cached_tokens: self.num_cached,
-            cache_note: self.cache_note.clone(),
+            cache_note: None,
             num_generation_tokens: self.sampled.len() - usize::from(self.ended_by_eos),
             queue_ms: (self.began - self.job.arrived).as_secs_f64() * 1e3,
             prompt_tps: rate(num_prompt_tokens - self.num_cached, until_first(self.began)),
@@ -415,7 +417,7 @@ fn cached_beginning(
     let opaque = request.prompt.opaque_prefix();
     let (reuse, tokens_in_file) = match file {
         Some(Beginning { num_tokens, token_ids, caches }) => {
-            (Reuse { num_tokens, note: None, caches }, token_ids)
+            (Reuse { num_tokens, miss: None, caches }, token_ids)
         }
         // An opaque prefix can only come from the prompt cache.
         None if request.uses_prompt_cache() || opaque.is_some() => {
@@ -426,7 +428,8 @@ fn cached_beginning(
                 model_name: &loaded.name,
                 quantization: request.kv_cache.quantization,
                 prefix_provenance: request.prompt.prefix_provenance(),
-                owner: request.owner.as_deref(),
+                num_opaque: request.prompt.num_opaque(),
+                owner: request.owner.as_ref(),
             };
             (worker.cache.longest_prefix(&loaded.model, &query), Vec::new())
         }
@@ -436,7 +439,7 @@ fn cached_beginning(
                 Some(_) => Vec::new(),
                 None => make_prompt_cache(model, request.kv_cache.effective_max_size())?,
             };
-            (Reuse { num_tokens: 0, note: None, caches }, Vec::new())
+            (Reuse { num_tokens: 0, miss: None, caches }, Vec::new())
         }
     };
     if opaque.is_some_and(|prefix| reuse.num_tokens < prefix.num_tokens) {

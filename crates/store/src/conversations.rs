@@ -37,9 +37,9 @@ pub struct Prefix {
     pub name: String,
     /// Where its tokens end.
     pub kind: NamedCacheKind,
-    /// How its keys and values are stored; see [`crate::ChunkRow::kv_format`].
+    /// How its keys and values are stored; a text of [`cairn_prompt_cache::KvFormat`].
     pub kv_format: String,
-    /// Their provenance; see [`crate::ChunkRow::provenance`].
+    /// Their provenance; a text of [`cairn_prompt_cache::Provenance`].
     pub provenance: String,
     /// How many tokens it has.
     pub num_tokens: i64,

@@ -50,9 +50,10 @@
 //! # }
 //! ```
 //!
-//! Nothing outside this crate knows SQL. A file that cannot be used is refused with a
-//! [`StoreError`] that names it, and is not changed. [`Store::open_or_recover`] replaces a damaged
-//! file by a new one with everything that can still be read, and renames the damaged one.
+//! The rows of the prompt cache are the records of [`cairn_prompt_cache`], as they are. Nothing
+//! outside this crate knows SQL. A file that cannot be used is refused with a [`StoreError`] that
+//! names it, and is not changed. [`Store::open_or_recover`] replaces a damaged file by a new one with
+//! everything that can still be read, and renames the damaged one.
 
 mod backup;
 mod cache_changes;
@@ -75,9 +76,6 @@ mod token_ids;
 #[cfg(test)]
 mod tests;
 
-pub use cache_changes::CacheChange;
-pub use cache_refs::CacheRefRow;
-pub use chunks::{ChunkKind, ChunkRow};
 pub use conversations::{Conversation, Prefix};
 pub use error::StoreError;
 pub use messages::{FinishedMessage, Message, MessageStatus};

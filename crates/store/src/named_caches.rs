@@ -42,9 +42,9 @@ pub struct NamedCacheRow {
     pub model: String,
     /// The fingerprint of that model, in hexadecimal.
     pub fingerprint: String,
-    /// How its keys and values are stored; see [`crate::ChunkRow::kv_format`].
+    /// How its keys and values are stored; a text of [`cairn_prompt_cache::KvFormat`].
     pub kv_format: String,
-    /// Their provenance; see [`crate::ChunkRow::provenance`].
+    /// Their provenance; a text of [`cairn_prompt_cache::Provenance`].
     pub provenance: String,
     /// Where its tokens end.
     pub kind: NamedCacheKind,

@@ -4,17 +4,19 @@ mod refusals;
 mod verification;
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use cairn_engine::{
     CachePromptRequest, Engine, Import, KvCacheOptions, KvQuantization, PromptFileLayout,
     PromptInput,
 };
+use cairn_prompt_cache::Owner;
 use tempfile::TempDir;
 
 use crate::file_parts::Parts;
-use crate::test_engine::engine_with_disk_cache;
+use crate::test_engine::{engine_with_disk_cache, owner};
 
-const OWNER: &str = "named/import";
+static OWNER: LazyLock<Owner> = LazyLock::new(|| owner("named/import"));
 
 /// An engine with a prompt cache on disk, a model, and a prompt-cache file that this model made.
 struct ImportFixture {
@@ -53,7 +55,7 @@ impl ImportFixture {
 
     /// Imports the file; returns its number of tokens, or why it was refused.
     async fn import(&self, verify: bool) -> Result<usize, String> {
-        let import = Import { owner: OWNER.to_owned(), check: verify };
+        let import = Import { owner: OWNER.clone(), check: verify };
         self.engine
             .import_prompt_file(&self.file, import)
             .await
@@ -83,8 +85,8 @@ impl ImportFixture {
     async fn clear(&self) {
         self.engine.forget_conversations().await;
         let cache = self.engine.cache().expect("a prompt cache");
-        cache.purge(OWNER);
-        cache.remove_ref(OWNER);
+        cache.purge(&OWNER);
+        cache.remove_ref(&OWNER);
         cache.clear();
         self.check_is_empty("clearing").await;
     }

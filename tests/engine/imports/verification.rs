@@ -3,8 +3,9 @@
 
 use cairn_chat::{Message, Role};
 use cairn_engine::{
-    GenerateRequest, Import, KvCacheOptions, PromptFileInfo, PromptInput, PromptPrefix, Provenance,
+    GenerateRequest, Import, KvCacheOptions, PromptFileInfo, PromptInput, PromptPrefix,
 };
+use cairn_prompt_cache::Provenance;
 
 use super::{ImportFixture, OWNER, plain, quantized};
 use crate::client::{Answer, finish, request};
@@ -41,7 +42,7 @@ async fn check_continued(fixture: &ImportFixture, case: &str, kv_cache: KvCacheO
     let num_tokens = fixture.tokens.len();
     assert_eq!(fixture.import(true).await, Ok(num_tokens), "{case}, undamaged");
     let found = answer(fixture, kv_cache, true).await.finished;
-    assert_eq!(found.stats.num_cached_tokens, num_tokens, "{case}: {:?}", found.stats.cache_note);
+    assert_eq!(found.stats.num_cached_tokens, num_tokens, "{case}: {:?}", found.miss);
     // The numbers of quantized caches depend on how a prompt was divided into chunks.
     if kv_cache == plain() {
         let uncached = answer(fixture, kv_cache, false).await.finished;
@@ -109,7 +110,7 @@ async fn check_namespaces(case: &str, kv_cache: KvCacheOptions) -> (ImportFixtur
         altered.tensor(&name).edit(|numbers| numbers.reverse());
     }
     altered.write(&fixture.file);
-    let import = Import { owner: OWNER.to_owned(), check: false };
+    let import = Import { owner: OWNER.clone(), check: false };
     let imported = fixture.engine.import_prompt_file(&fixture.file, import).await.expect("imports");
     assert!(
         matches!(imported.namespace.provenance, Provenance::Import(_)),
@@ -147,11 +148,7 @@ async fn check_continues_unverified(fixture: &ImportFixture, imported: PromptFil
             ..GenerateRequest::new(after.clone())
         };
         let found = finish(&mut fixture.engine.generate(ask)).await.expect("an answer").finished;
-        assert_eq!(
-            found.stats.num_cached_tokens, held,
-            "turn {turn}: {:?}",
-            found.stats.cache_note
-        );
+        assert_eq!(found.stats.num_cached_tokens, held, "turn {turn}: {:?}", found.miss);
         held = found.stats.num_prompt_tokens - 1;
     }
 }
@@ -221,7 +218,7 @@ async fn verification_accepts_rounding_but_not_the_numbers_of_another_token() {
 async fn a_cancelled_verification_ends_and_imports_nothing() {
     // With recurrent states all tokens are computed again.
     let fixture = ImportFixture::of("qwen3_next/dense", 1500, plain()).await;
-    let import = Import { owner: OWNER.to_owned(), check: true };
+    let import = Import { owner: OWNER.clone(), check: true };
     tokio::select! {
         biased;
         imported = fixture.engine.import_prompt_file(&fixture.file, import) => panic!("it has not even begun: {imported:?}"),
@@ -236,7 +233,7 @@ async fn the_namespace_of_an_unverified_import_is_the_hash_of_its_contents() {
     let fixture = ImportFixture::of("llama/tiny-chat", 30, plain()).await;
     let provenance = async |parts: &Parts| {
         parts.write(&fixture.file);
-        let import = Import { owner: OWNER.to_owned(), check: false };
+        let import = Import { owner: OWNER.clone(), check: false };
         fixture
             .engine
             .import_prompt_file(&fixture.file, import)

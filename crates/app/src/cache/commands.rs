@@ -1,7 +1,8 @@
 //! The commands of the saved-context page and of a conversation's row: its saved context, and the
 //! starting points.
 
-use cairn_engine::{CacheHandle, CacheRef, ChunkRecord, Engine};
+use cairn_engine::{CacheHandle, Engine};
+use cairn_prompt_cache::{CacheRef, ChunkRecord, Owner};
 use cairn_store::{ListedNamedCache, NamedCacheRow, Prefix, StoreError};
 use uuid::Uuid;
 
@@ -49,7 +50,7 @@ async fn beginnings(engine: &Engine, nodes: &[cairn_engine::CacheNode]) -> Vec<S
     let loaded = engine.status().borrow().model_fingerprint.clone();
     let shown: Vec<Vec<u32>> = nodes
         .iter()
-        .map(|node| match loaded.as_ref() == Some(&node.fingerprint) && !node.is_opaque {
+        .map(|node| match loaded.as_deref() == Some(node.fingerprint.as_str()) {
             true => node.token_ids.iter().copied().take(SHOWN_TOKENS).collect(),
             false => Vec::new(),
         })
@@ -65,18 +66,19 @@ async fn beginnings(engine: &Engine, nodes: &[cairn_engine::CacheNode]) -> Vec<S
 
 /// A node of the engine's view, as the interface shows it.
 fn cache_node(node: cairn_engine::CacheNode, text: String, model: String) -> CacheNode {
-    let ids_of = |kind: &str| {
-        let ids = node
-            .owners
-            .iter()
-            .filter_map(|owner| owner.strip_prefix(kind)?.strip_prefix('/').map(str::to_owned));
-        ids.collect::<Vec<_>>()
-    };
+    let (mut conversations, mut named) = (Vec::new(), Vec::new());
+    for owner in node.owners {
+        match owner {
+            Owner::Conversation(id) => conversations.push(id),
+            Owner::Named(id) => named.push(id),
+            Owner::Api(_) => {}
+        }
+    }
     CacheNode {
-        conversations: ids_of("conversation"),
-        named: ids_of("named"),
+        conversations,
+        named,
         start: tokens(node.start),
-        tokens: tokens(node.token_ids.len()),
+        tokens: tokens(node.num_tokens),
         bytes: node.bytes,
         kind: convert::cache_kind(node.kind),
         tier: tier(node.is_in_memory),
@@ -85,8 +87,8 @@ fn cache_node(node: cairn_engine::CacheNode, text: String, model: String) -> Cac
         text: (!text.is_empty()).then(|| beginning(&text)),
         model,
         is_pinned: node.is_pinned,
-        parent_key: node.parent_key,
-        key: node.key,
+        parent_key: node.parent_key.map(|key| key.to_string()),
+        key: node.key.to_string(),
     }
 }
 
@@ -95,17 +97,18 @@ pub(crate) async fn named(app: &App) -> Result<Vec<NamedCache>, Failure> {
     let wire = |ListedNamedCache { row, has_token_ids, num_conversations }| {
         let usage = app.engine.cache().and_then(|handle| handle.ref_usage(&named_owner(&row.id)));
         let ref_usage = usage.as_ref();
-        let loss = ref_usage
-            .and_then(|ref_usage| Some(ref_usage.cache_ref.loss.as_ref()?.reason.as_str()));
+        let loss = ref_usage.and_then(|ref_usage| ref_usage.cache_ref.loss.as_ref());
         let is_whole = ref_usage
             .is_some_and(|ref_usage| ref_usage.cache_ref.num_tokens as i64 >= row.num_tokens);
         NamedCache {
             num_conversations: u32::try_from(num_conversations).unwrap_or(u32::MAX),
-            bytes: ref_usage.map_or(0, |ref_usage| ref_usage.bytes),
+            bytes: ref_usage.map_or(0, |ref_usage| ref_usage.num_bytes),
             tier: ref_usage.filter(|_| is_whole).map(|ref_usage| tier(ref_usage.is_in_memory)),
             // Lost chunks of known tokens are no problem: they are computed again.
-            problem: (!is_whole && !has_token_ids)
-                .then(|| convert::sentence(loss.unwrap_or("it is no longer saved"))),
+            problem: (!is_whole && !has_token_ids).then(|| {
+                let reason = loss.map(|loss| convert::loss_reason(&loss.reason));
+                convert::sentence(reason.as_deref().unwrap_or("it is no longer saved"))
+            }),
             tokens: u32::try_from(row.num_tokens).unwrap_or(0),
             id: row.id,
             name: row.name,
@@ -178,25 +181,27 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
     let id = Uuid::now_v7().to_string();
     let owner = named_owner(&id);
     let (cache_ref, path) = refer_to(app, handle, conversation_id, &owner).await?;
-    let CacheRef { namespace, model, .. } = cache_ref;
+    let CacheRef { namespace, model_name, .. } = cache_ref;
     let prefix = conversation.prefix.as_ref();
     let kind = prefix::ending(prefix, &path);
-    let token_ids: Vec<u32> = path.into_iter().flat_map(|record| record.token_ids).collect();
-    let is_opaque = namespace.is_opaque();
-    let (start_text, end_text) = match is_opaque {
-        true => Default::default(),
-        false => ends(&app.engine, &namespace.model, &token_ids).await,
+    let num_tokens = path.last().map_or(0, ChunkRecord::stop);
+    // Without the first ids the others could not be used.
+    let token_ids: Option<Vec<u32>> = (!namespace.provenance.is_opaque())
+        .then(|| path.iter().flat_map(|record| record.tokens.known_ids()).copied().collect());
+    let (start_text, end_text) = match &token_ids {
+        Some(token_ids) => ends(&app.engine, namespace.model.as_str(), token_ids).await,
+        None => Default::default(),
     };
     let row = NamedCacheRow {
         id: id.clone(),
         name,
-        model,
-        fingerprint: namespace.model,
+        model: model_name,
+        fingerprint: namespace.model.to_string(),
         kv_format: namespace.kv_format.to_string(),
         provenance: namespace.provenance.to_string(),
         kind,
-        num_tokens: token_ids.len() as i64,
-        token_ids: (!is_opaque).then_some(token_ids),
+        num_tokens: num_tokens as i64,
+        token_ids,
         imported_from: prefix::imported_from(app, prefix).await,
         title: conversation.title,
         start_text,
@@ -218,7 +223,7 @@ async fn refer_to(
     app: &App,
     handle: &CacheHandle,
     conversation_id: &str,
-    owner: &str,
+    owner: &Owner,
 ) -> Result<(CacheRef, Vec<ChunkRecord>), Failure> {
     // The reference comes first: the conversation may continue meanwhile, and its chunks may be
     // evicted.
@@ -234,8 +239,8 @@ async fn refer_to(
             "Nothing of this conversation is saved yet: ask something first.",
         ));
     };
-    // A chunk without a hash is only in memory.
-    if path.iter().any(|record| record.file_hash.is_empty()) {
+    // A chunk without a file is only in memory.
+    if path.iter().any(|record| record.file.is_none()) {
         handle.release(owner);
         let reason = handle.problem().unwrap_or_else(|| "nothing is saved on disk".to_owned());
         return Err(Failure::new(

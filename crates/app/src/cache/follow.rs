@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_engine::{CacheHandle, owner_of};
+use cairn_engine::CacheHandle;
+use cairn_prompt_cache::{Owner, RefName};
 use cairn_store::StoreError;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::app::App;
 use crate::cache::commands::emit_named_caches;
 use crate::cache::owners::named_owner;
-use crate::convert;
 use crate::wire::Event;
 
 /// Changes within this time are reported together.
@@ -23,24 +23,27 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 const CHANGE_INTERVAL: Duration = Duration::from_millis(950);
 
 /// Emits changes of the saved context, at most once a second, until the engine has shut down.
-/// `moves` receives the owner of each reference that has changed, and none for other changes.
-pub(crate) async fn emit_changes(app: Arc<App>, mut moves: UnboundedReceiver<Option<String>>) {
+/// `moves` receives the name of each reference that has changed, and none for other changes.
+pub(crate) async fn emit_changes(app: Arc<App>, mut moves: UnboundedReceiver<Option<RefName>>) {
     while let Some(first) = moves.recv().await {
         // A burst of changes is reported once, and soon.
         tokio::select! {
             () = app.closing.cancelled() => return,
             () = tokio::time::sleep(TOGETHER) => {}
         }
-        let mut owners: BTreeSet<String> = first.into_iter().collect();
+        let mut names: BTreeSet<RefName> = first.into_iter().collect();
         while let Ok(next) = moves.try_recv() {
-            owners.extend(next);
+            names.extend(next);
         }
         // Stale references are not shown, so their changes are not reported.
-        owners.retain(|owner| owner_of(owner) == owner);
-        for id in owners.iter().filter_map(|owner| owner.strip_prefix("conversation/")) {
-            app.emit_conversation(id).await;
+        let owners: BTreeSet<Owner> =
+            names.into_iter().filter(|name| !name.is_stale()).map(|name| name.owner).collect();
+        for owner in &owners {
+            if let Owner::Conversation(id) = owner {
+                app.emit_conversation(id).await;
+            }
         }
-        if owners.iter().any(|owner| owner.starts_with("named/")) {
+        if owners.iter().any(|owner| matches!(owner, Owner::Named(_))) {
             emit_named_caches(&app).await;
         }
         app.emit(Event::CacheChanged);
@@ -82,13 +85,12 @@ async fn adopt_rows(app: &App, handle: &CacheHandle) -> Result<(), StoreError> {
     let cache_refs = app.store.cache_refs().await?;
     let (chunks, named) = tokio::try_join!(app.store.chunks(), app.store.named_caches())?;
     // A deleted starting point can be restored as long as its reference has a row.
-    let with_row = cache_refs.iter().map(|row| row.owner.clone());
-    let existing: BTreeSet<String> =
+    let with_row = cache_refs.iter().map(|row| row.owner().clone());
+    let existing: BTreeSet<Owner> =
         with_row.chain(named.into_iter().map(|named| named_owner(&named.row.id))).collect();
-    let chunks = chunks.into_iter().filter_map(convert::chunk_record).collect();
-    handle.adopt(chunks, cache_refs.into_iter().filter_map(convert::cache_ref).collect());
-    let owners = handle.ref_usages().into_iter().map(|ref_usage| ref_usage.cache_ref.owner);
-    let gone = owners.filter(|owner| owner.starts_with("named/") && !existing.contains(owner));
+    handle.adopt(chunks, cache_refs);
+    let owners = handle.ref_usages().into_iter().map(|ref_usage| ref_usage.cache_ref.name.owner);
+    let gone = owners.filter(|owner| matches!(owner, Owner::Named(_)) && !existing.contains(owner));
     release(app, handle, gone.collect()).await;
     Ok(())
 }
@@ -102,7 +104,7 @@ pub(crate) async fn release_purged(app: &App) {
 
 /// Releases the references of these owners. That may remove thousands of files, so it runs on a
 /// thread for blocking work.
-pub(crate) async fn release(app: &App, handle: &CacheHandle, owners: Vec<String>) {
+pub(crate) async fn release(app: &App, handle: &CacheHandle, owners: Vec<Owner>) {
     let handle = handle.clone();
     let release_all = move || {
         for owner in owners {

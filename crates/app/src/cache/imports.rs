@@ -112,7 +112,7 @@ pub(crate) async fn preview(engine: &Engine, file: &Path, file_name: &str) -> Im
 
 async fn describe(engine: &Engine, preview: &mut ImportPreview, info: PromptFileInfo) {
     if let Some(ids) = &info.token_ids {
-        let (start, end) = ends(engine, &info.namespace.model, ids).await;
+        let (start, end) = ends(engine, info.namespace.model.as_str(), ids).await;
         (preview.start_text, preview.end_text) = (Some(start), Some(end));
     } else {
         preview.warnings.push("It does not name its tokens, so its text cannot be shown and only its shapes were checked.".to_owned());
@@ -179,7 +179,7 @@ pub(crate) async fn named_row(
     file_name: &str,
 ) -> NamedCacheRow {
     let (start_text, end_text) = match &info.token_ids {
-        Some(ids) => ends(engine, &info.namespace.model, ids).await,
+        Some(ids) => ends(engine, info.namespace.model.as_str(), ids).await,
         None => Default::default(),
     };
     NamedCacheRow {
@@ -188,7 +188,7 @@ pub(crate) async fn named_row(
         // The model's name on this machine, where it is known: the file's name for it may be a path
         // on another machine.
         model: loaded_model_name(engine).unwrap_or(info.model),
-        fingerprint: info.namespace.model,
+        fingerprint: info.namespace.model.to_string(),
         kv_format: info.namespace.kv_format.to_string(),
         provenance: info.namespace.provenance.to_string(),
         kind: match info.kind {

@@ -9,16 +9,16 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use cairn_engine::{
-    CacheEvent, CacheHandle, CacheOptions, CacheRef, ChunkRecord, Engine, EngineOptions, Import,
-    PromptFileLayout, Repaired,
+    CacheHandle, CacheOptions, Engine, EngineOptions, Import, PromptFileLayout, Repaired,
 };
+use cairn_prompt_cache::{CacheChange, CacheRef, ChunkKey, ChunkRecord, Owner, RefName};
 use cairn_store::{ListedNamedCache, Store};
 use tokio::sync::mpsc::UnboundedReceiver;
 use uuid::Uuid;
 
 use crate::app::now_ms;
 use crate::cache::commands::checked_name;
-use crate::cache::owners::{conversation_owner, named_owner, owner};
+use crate::cache::owners::{named_owner, owner};
 use crate::cache::previews::file_name;
 use crate::cache::{imports, rows};
 use crate::convert::{self, tokens};
@@ -111,13 +111,13 @@ pub struct OfflineImport<'a> {
 struct EngineSession {
     engine: Engine,
     handle: CacheHandle,
-    events: UnboundedReceiver<CacheEvent>,
+    events: UnboundedReceiver<CacheChange>,
 }
 
 /// The rows of the prompt cache.
 struct Rows {
-    chunks: HashMap<String, ChunkRecord>,
-    cache_refs: HashMap<String, CacheRef>,
+    chunks: HashMap<ChunkKey, ChunkRecord>,
+    cache_refs: HashMap<RefName, CacheRef>,
 }
 
 impl OfflineCaches {
@@ -148,13 +148,12 @@ impl OfflineCaches {
                 last_used_at_ms: row.last_used_at_ms,
                 imported_from: row.imported_from,
                 ends,
-                ..rows.entry(&named_owner(&row.id), CacheSource::Named { id: row.id })
+                ..rows.entry(CacheSource::Named { id: row.id })
             };
             entries.push(entry);
         }
         for row in self.store.conversations().await? {
-            let entry =
-                rows.entry(&conversation_owner(&row.id), CacheSource::Conversation { id: row.id });
+            let entry = rows.entry(CacheSource::Conversation { id: row.id });
             if entry.tokens > 0 {
                 entries.push(CachedEntry { title: row.title, ..entry });
             }
@@ -178,7 +177,9 @@ impl OfflineCaches {
         if self.store.conversation_title(word).await?.is_some() {
             return Ok(CachedItem::Source(CacheSource::Conversation { id: word.to_owned() }));
         }
-        if self.rows().await?.chunks.contains_key(word) {
+        if let Ok(key) = word.parse()
+            && self.rows().await?.chunks.contains_key(&key)
+        {
             return Ok(CachedItem::Chunk { key: word.to_owned() });
         }
         let why = format!(
@@ -191,21 +192,20 @@ impl OfflineCaches {
     pub async fn chunks(&self, item: &CachedItem) -> Result<Vec<ChunkSummary>, Failure> {
         let rows = self.rows().await?;
         let key = match item {
-            CachedItem::Source(source) => rows
-                .cache_refs
-                .get(&owner(source))
-                .and_then(|cache_ref| cache_ref.chunk_key.as_deref()),
-            CachedItem::Chunk { key } => Some(key.as_str()),
+            CachedItem::Source(source) => {
+                rows.ref_of(owner(source)).and_then(|cache_ref| cache_ref.target)
+            }
+            CachedItem::Chunk { key } => key.parse().ok(),
         };
         let chunk = |record: &ChunkRecord| ChunkSummary {
-            key: record.key.clone(),
+            key: record.key.to_string(),
             start: tokens(record.start),
-            tokens: tokens(record.token_ids.len()),
+            tokens: tokens(record.num_tokens()),
             kind: convert::cache_kind(record.kind),
-            bytes: record.bytes,
+            bytes: record.num_file_bytes(),
             hits: record.hits,
         };
-        Ok(key.map_or(Vec::new(), |key| rows.path(key)).into_iter().map(chunk).collect())
+        Ok(key.map_or(Vec::new(), |key| rows.path(&key)).into_iter().map(chunk).collect())
     }
 
     /// Writes an item to a file that mlx-lm reads too. Needs no model.
@@ -243,7 +243,10 @@ impl OfflineCaches {
                     session.handle.release(&owner(source))
                 }
                 // An earlier item may have removed it.
-                CachedItem::Chunk { key } => session.handle.remove(key).unwrap_or(0),
+                CachedItem::Chunk { key } => {
+                    let key = key.parse::<ChunkKey>().ok();
+                    key.and_then(|key| session.handle.remove(&key)).unwrap_or(0)
+                }
             });
             if let CachedItem::Source(CacheSource::Named { id }) = item {
                 self.store.delete_named_cache(id, now_ms()).await?;
@@ -283,10 +286,10 @@ impl OfflineCaches {
 
     async fn rows(&self) -> Result<Rows, Failure> {
         // References first: their chunks were written before them.
-        let cache_refs = self.store.cache_refs().await?.into_iter().filter_map(convert::cache_ref);
-        let cache_refs = cache_refs.map(|cache_ref| (cache_ref.owner.clone(), cache_ref)).collect();
-        let chunks = self.store.chunks().await?.into_iter().filter_map(convert::chunk_record);
-        Ok(Rows { chunks: chunks.map(|record| (record.key.clone(), record)).collect(), cache_refs })
+        let cache_refs = self.store.cache_refs().await?.into_iter();
+        let cache_refs = cache_refs.map(|cache_ref| (cache_ref.name.clone(), cache_ref)).collect();
+        let chunks = self.store.chunks().await?.into_iter();
+        Ok(Rows { chunks: chunks.map(|record| (record.key, record)).collect(), cache_refs })
     }
 
     /// Starts an engine that neither evicts nor removes files.
@@ -313,8 +316,8 @@ impl OfflineCaches {
         Ok(session)
     }
 
-    async fn write(&self, events: Vec<CacheEvent>) -> Result<(), Failure> {
-        Ok(self.store.change_cache(&rows::changes(events)).await?)
+    async fn write(&self, changes: Vec<CacheChange>) -> Result<(), Failure> {
+        Ok(self.store.change_cache(&rows::last_of_each_ref(changes)).await?)
     }
 
     /// The app's budget on disk. Refuses a file that does not fit beside the pinned chunks.
@@ -361,7 +364,7 @@ impl OfflineImport<'_> {
         let imported = self.session.engine.import_prompt_file(&self.file, import).await;
         let events = self.session.events().await;
         let (set_ref, others): (Vec<_>, Vec<_>) = events.into_iter().partition(
-            |event| matches!(event, CacheEvent::RefSet(cache_ref) if cache_ref.owner == owner),
+            |change| matches!(change, CacheChange::RefSet(cache_ref) if *cache_ref.owner() == owner),
         );
         self.caches.write(others).await?;
         let file_name = &self.preview.file_name;
@@ -381,8 +384,8 @@ impl OfflineImport<'_> {
 }
 
 impl EngineSession {
-    /// The engine's events until all queued work is done.
-    async fn events(&mut self) -> Vec<CacheEvent> {
+    /// The engine's changes until all queued work is done.
+    async fn events(&mut self) -> Vec<CacheChange> {
         self.engine.flush_cache().await;
         let mut events = Vec::new();
         while let Ok(event) = self.events.try_recv() {
@@ -394,41 +397,44 @@ impl EngineSession {
 
 impl Rows {
     /// The chunks from the root to `key`; none if one is missing.
-    fn path(&self, key: &str) -> Vec<&ChunkRecord> {
+    fn path(&self, key: &ChunkKey) -> Vec<&ChunkRecord> {
         let mut path = Vec::new();
-        let mut next = Some(key);
+        let mut next = Some(*key);
         while let Some(key) = next {
             // Rows that other programs changed may form a cycle.
-            let Some(record) = self.chunks.get(key).filter(|_| path.len() < self.chunks.len())
+            let Some(record) = self.chunks.get(&key).filter(|_| path.len() < self.chunks.len())
             else {
                 return Vec::new();
             };
             path.push(record);
-            next = record.parent_key.as_deref();
+            next = record.parent;
         }
         path.reverse();
         path
     }
 
+    fn ref_of(&self, owner: Owner) -> Option<&CacheRef> {
+        self.cache_refs.get(&RefName::from(owner))
+    }
+
     /// An entry for an owner's reference; the caller adds the other fields.
-    fn entry(&self, owner: &str, source: CacheSource) -> CachedEntry {
-        let cache_ref = self.cache_refs.get(owner);
-        let path = cache_ref
-            .and_then(|cache_ref| cache_ref.chunk_key.as_deref())
-            .map_or(Vec::new(), |key| self.path(key));
+    fn entry(&self, source: CacheSource) -> CachedEntry {
+        let cache_ref = self.ref_of(owner(&source));
+        let target = cache_ref.and_then(|cache_ref| cache_ref.target);
+        let path = target.map_or(Vec::new(), |key| self.path(&key));
         CachedEntry {
             source,
             title: String::new(),
-            model: cache_ref.map(|cache_ref| cache_ref.model.clone()).unwrap_or_default(),
+            model: cache_ref.map(|cache_ref| cache_ref.model_name.clone()).unwrap_or_default(),
             tokens: path.last().map_or(0, |last| tokens(last.stop())),
-            bytes: path.iter().map(|record| record.bytes).sum(),
+            bytes: path.iter().map(|record| record.num_file_bytes()).sum(),
             is_pinned: cache_ref.is_some_and(|cache_ref| cache_ref.is_pinned),
             last_used_at_ms: path.last().map_or(0, |last| last.last_used_at_ms),
             imported_from: None,
             ends: None,
             loss: cache_ref
                 .and_then(|cache_ref| cache_ref.loss.as_ref())
-                .map(|loss| loss.reason.clone()),
+                .map(|loss| convert::loss_reason(&loss.reason)),
         }
     }
 
@@ -437,12 +443,12 @@ impl Rows {
             .cache_refs
             .values()
             .filter(|cache_ref| cache_ref.is_pinned)
-            .filter_map(|cache_ref| cache_ref.chunk_key.as_deref());
+            .filter_map(|cache_ref| cache_ref.target);
         let mut seen = HashSet::new();
         pinned
-            .flat_map(|key| self.path(key))
-            .filter(|record| seen.insert(&record.key))
-            .map(|record| record.bytes)
+            .flat_map(|key| self.path(&key))
+            .filter(|record| seen.insert(record.key))
+            .map(ChunkRecord::num_file_bytes)
             .sum()
     }
 }

@@ -1,19 +1,21 @@
-//! The names of owners of references in the prompt cache.
+//! Owners of references in the prompt cache.
+
+use cairn_prompt_cache::Owner;
 
 use crate::wire::CacheSource;
 
 /// The owner of a conversation's reference.
-pub(crate) fn conversation_owner(id: &str) -> String {
-    format!("conversation/{id}")
+pub(crate) fn conversation_owner(id: &str) -> Owner {
+    Owner::Conversation(id.to_owned())
 }
 
-/// The owner of a named prompt cache's reference.
-pub(crate) fn named_owner(id: &str) -> String {
-    format!("named/{id}")
+/// The owner of a starting point's reference.
+pub(crate) fn named_owner(id: &str) -> Owner {
+    Owner::Named(id.to_owned())
 }
 
 /// The owner of a source's reference.
-pub(crate) fn owner(source: &CacheSource) -> String {
+pub(crate) fn owner(source: &CacheSource) -> Owner {
     match source {
         CacheSource::Conversation { id } => conversation_owner(id),
         CacheSource::Named { id } => named_owner(id),

@@ -1,7 +1,8 @@
 //! The prefix of a conversation that was started from a starting point, as the engine's
 //! [`PromptPrefix`].
 
-use cairn_engine::{ChunkKind, ChunkRecord, PromptPrefix};
+use cairn_engine::PromptPrefix;
+use cairn_prompt_cache::{ChunkKind, ChunkRecord};
 use cairn_store::{NamedCacheKind, Prefix};
 
 use crate::app::App;
@@ -66,7 +67,7 @@ async fn foreign_model(
 /// The fingerprint and the name of the model that read a conversation last.
 fn last_reader(app: &App, conversation_id: &str) -> Option<(String, String)> {
     let ref_usage = app.engine.cache()?.ref_usage(&conversation_owner(conversation_id))?;
-    Some((ref_usage.cache_ref.namespace.model, ref_usage.cache_ref.model))
+    Some((ref_usage.cache_ref.namespace.model.to_string(), ref_usage.cache_ref.model_name))
 }
 
 /// Where the saved context of a conversation ends; `path` are its chunks.
@@ -91,6 +92,8 @@ pub(crate) async fn imported_from(app: &App, prefix: Option<&Prefix>) -> Option<
 
 #[cfg(test)]
 mod tests {
+    use cairn_prompt_cache::{ChunkKey, Namespace, Tokens};
+
     use super::*;
 
     #[test]
@@ -115,17 +118,17 @@ mod tests {
                 is_imported: true,
             });
             let chunk = |&(kind, start): &(ChunkKind, usize)| ChunkRecord {
-                key: String::new(),
-                parent_key: None,
-                namespace: cairn_engine::Namespace::computed("", Default::default()),
+                key: ChunkKey::from_bytes([0; 16]),
+                parent: None,
+                namespace: Namespace::computed("", Default::default()),
                 kind,
                 start,
-                token_ids: vec![0; 10],
+                tokens: Tokens::known([0; 10]),
                 held_from: start,
                 has_state: false,
-                bytes: 0,
-                file_hash: String::new(),
+                file: None,
                 hits: 0,
+                created_at_ms: 0,
                 last_used_at_ms: 0,
             };
             let path: Vec<ChunkRecord> = chunks.iter().map(chunk).collect();

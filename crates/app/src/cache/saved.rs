@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
-use cairn_engine::{Engine, RefUsage};
+use cairn_engine::Engine;
+use cairn_prompt_cache::{Owner, RefUsage};
 use cairn_store::{Conversation, Store};
 
 use crate::cache::owners::{conversation_owner, named_owner};
-use crate::convert::tokens;
+use crate::convert::{self, tokens};
 use crate::wire::{CacheTier, ConversationCache};
 
 const MAX_SHARED_WITH: usize = 5;
@@ -22,17 +23,17 @@ pub(crate) async fn of_conversations(
     let named = store.named_caches().await.unwrap_or_default();
     let titles =
         conversations.iter().map(|row| (conversation_owner(&row.id), title(row.title.clone())));
-    let names: HashMap<String, String> = titles
+    let names: HashMap<Owner, String> = titles
         .chain(named.into_iter().map(|named| (named_owner(&named.row.id), named.row.name)))
         .collect();
     let of_conversation = |ref_usage: &RefUsage| {
-        let id = ref_usage.cache_ref.owner.strip_prefix("conversation/")?;
+        let Owner::Conversation(id) = ref_usage.cache_ref.owner() else { return None };
         let shared_with = ref_usage
             .shared_with
             .iter()
             .filter_map(|owner| names.get(owner).cloned())
             .take(MAX_SHARED_WITH);
-        Some((id.to_owned(), conversation_cache(ref_usage, shared_with.collect())?))
+        Some((id.clone(), conversation_cache(ref_usage, shared_with.collect())?))
     };
     ref_usages.iter().filter_map(of_conversation).collect()
 }
@@ -62,26 +63,28 @@ fn conversation_cache(ref_usage: &RefUsage, shared_with: Vec<String>) -> Option<
     let loss = cache_ref.loss.as_ref().filter(|loss| loss.num_tokens > cache_ref.num_tokens);
     Some(ConversationCache {
         cached_tokens: tokens(cache_ref.num_tokens),
-        cached_bytes: ref_usage.bytes,
-        own_bytes: ref_usage.own_bytes,
+        cached_bytes: ref_usage.num_bytes,
+        own_bytes: ref_usage.num_own_bytes,
         tier: tier(ref_usage.is_in_memory),
         is_pinned: cache_ref.is_pinned,
-        model: cache_ref.model.clone(),
-        fingerprint: cache_ref.namespace.model.clone(),
+        model: cache_ref.model_name.clone(),
+        fingerprint: cache_ref.namespace.model.to_string(),
         is_whole: cache_ref.num_tokens > 0 && loss.is_none(),
         shared_with,
         loss: loss.map(|loss| {
-            format!("{} tokens: {}", loss.num_tokens - cache_ref.num_tokens, loss.reason)
+            let num_tokens = loss.num_tokens - cache_ref.num_tokens;
+            format!("{num_tokens} tokens: {}", convert::loss_reason(&loss.reason))
         }),
     })
 }
 
 /// The name of a reference's owner; none if it is deleted.
-async fn name(store: &Store, owner: &str) -> Option<String> {
-    if let Some(id) = owner.strip_prefix("conversation/") {
-        return store.conversation_title(id).await.ok()?.map(title);
+async fn name(store: &Store, owner: &Owner) -> Option<String> {
+    match owner {
+        Owner::Conversation(id) => store.conversation_title(id).await.ok()?.map(title),
+        Owner::Named(id) => store.listed_named_cache(id).await.ok().map(|row| row.name),
+        Owner::Api(_) => None,
     }
-    store.listed_named_cache(owner.strip_prefix("named/")?).await.ok().map(|row| row.name)
 }
 
 /// A conversation's title as the list shows it.

@@ -110,7 +110,7 @@ impl App {
         let own_file = OwnFile::temporary(&self.data_folder);
         let saved_bytes = commands::cache_handle(self)?
             .ref_usage(&owner(&source))
-            .map_or(0, |ref_usage| ref_usage.bytes);
+            .map_or(0, |ref_usage| ref_usage.num_bytes);
         check_free(saved_bytes, platform::free_disk_bytes(folder(&own_file)))?;
         // In a task that continues if the caller goes away, so that the file is removed only after it
         // was written.

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use cairn_chat::{FinishReason, GenerationStats};
 use cairn_engine::{GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput};
+use cairn_prompt_cache::Miss;
 use cairn_store::{FinishedMessage, MessageStatus, Store, StoreError};
 use tokio::task::JoinHandle;
 
-use crate::app::App;
+use crate::app::{App, now_ms};
 use crate::cache::owners::conversation_owner;
 use crate::cache::prefix;
 use crate::chat::progress::{Delta, Prefill, Progress, utf16_length};
@@ -223,7 +224,7 @@ fn apply(event: Option<GenerateEvent>, progress: &mut Progress) -> Option<Outcom
                 error: None,
                 new_prompt_ids: finished.new_prompt_ids,
                 token_ids: Some(finished.token_ids),
-                stats: Some(with_process_memory(finished.stats)),
+                stats: Some(complete(finished.stats, finished.miss)),
             })
         }
         Some(GenerateEvent::Failed(error)) => Some(Outcome::failed(error, progress)),
@@ -375,11 +376,13 @@ fn emit_finished(app: &App, running: &Running, finished: &FinishedMessage) {
     app.emit(Event::Message { message: message.clone() });
 }
 
-/// Adds the process's memory, and replaces numbers that JSON cannot represent: for one of them the
-/// store would drop all figures. So the event has the same figures as the saved row.
-fn with_process_memory(stats: GenerationStats) -> GenerationStats {
+/// Adds the process's memory and the words about the prompt cache, and replaces numbers that JSON
+/// cannot represent: for one of them the store would drop all figures. So the event has the same
+/// figures as the saved row.
+fn complete(stats: GenerationStats, miss: Option<Miss>) -> GenerationStats {
     let memory = platform::process_memory();
     GenerationStats {
+        cache_note: miss.map(|miss| convert::cache_note(&miss, now_ms())),
         queue_ms: convert::figure(stats.queue_ms),
         prompt_tps: convert::figure(stats.prompt_tps),
         generation_tps: convert::figure(stats.generation_tps),

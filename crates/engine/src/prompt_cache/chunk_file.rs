@@ -9,24 +9,25 @@ use std::path::{Path, PathBuf};
 
 use cairn_formats::{FileError, read_file};
 use cairn_lm::cache::chunk_state::{CacheLayout, ChunkState, StateTensor, TensorSlice};
+use cairn_prompt_cache::{
+    ChunkFile, ChunkKey, ChunkKind, ChunkProblem, ChunkRecord, FileHash, LossReason,
+    MAX_CHUNK_BYTES, MAX_CHUNK_TOKENS, ModelFingerprint, Namespace, Provenance,
+};
 use mlx_rs::Dtype;
 use safetensors::tensor::{Metadata, SafeTensors, TensorInfo};
 
-use super::index::{MAX_CHUNK_TOKENS, is_valid};
-use crate::records::{ChunkKind, ChunkRecord, Namespace};
-
-/// The reason why a stored chunk cannot be used, worded for the window.
+/// The reason why a stored chunk cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChunkError {
-    #[error("a saved part cannot be read ({0})")]
+    #[error("the chunk's file cannot be read: {0}")]
     Read(#[from] io::Error),
-    #[error("a saved part is damaged (its contents have changed since it was written)")]
+    #[error("the chunk's contents have changed since it was written")]
     Damaged,
-    #[error("a saved part is damaged ({0})")]
+    #[error("the chunk's file is no safetensors file: {0}")]
     Format(#[from] safetensors::SafeTensorError),
-    #[error("a saved part could not be brought back into memory ({0})")]
+    #[error("the chunk could not be brought back into memory: {0}")]
     Lm(#[from] cairn_lm::LmError),
-    #[error("a saved part holds numbers of a type that no cache has")]
+    #[error("the chunk has numbers of a type that no cache has")]
     Dtype,
 }
 
@@ -48,6 +49,28 @@ impl ChunkError {
             ChunkError::Damaged | ChunkError::Format(_) | ChunkError::Dtype => true,
         }
     }
+
+    /// What a lookup reports of it.
+    pub(super) fn problem(&self) -> ChunkProblem {
+        match self {
+            ChunkError::Read(error) if error.kind() == io::ErrorKind::NotFound => {
+                ChunkProblem::Missing
+            }
+            ChunkError::Read(error) => ChunkProblem::Unreadable(error.to_string()),
+            ChunkError::Damaged => ChunkProblem::Damaged(None),
+            ChunkError::Format(error) => ChunkProblem::Damaged(Some(error.to_string())),
+            ChunkError::Lm(error) => ChunkProblem::NotRestorable(error.to_string()),
+            ChunkError::Dtype => ChunkProblem::Damaged(Some(self.to_string())),
+        }
+    }
+
+    /// Why references lose the chunk, where it is of no use any more.
+    pub(super) fn loss(&self) -> LossReason {
+        match self.problem() {
+            ChunkProblem::Missing => LossReason::FileMissing,
+            _ => LossReason::FileDamaged,
+        }
+    }
 }
 
 /// The tensors of a chunk. Immutable once made, so that the memory tier, the writer and restoring
@@ -60,15 +83,6 @@ pub(super) struct ChunkContents {
     by_name: HashMap<String, usize>,
 }
 
-/// A file that was written.
-pub(super) struct WrittenFile {
-    pub(super) num_bytes: u64,
-    /// BLAKE3 of the file, in hex.
-    pub(super) hash: String,
-}
-
-/// More than a chunk of any model takes; a row or file that says more is wrong.
-pub(super) const MAX_CHUNK_BYTES: u64 = 64 << 30;
 /// Far more than the header of any chunk takes.
 const MAX_HEADER_BYTES: u64 = 8 << 20;
 const CONTENTS_HASH: &str = "contents_hash";
@@ -105,10 +119,9 @@ impl ChunkContents {
 
     /// Reads the file of `record`; its size and hash must be those in the record.
     pub(super) fn read(folder: &Path, record: &ChunkRecord) -> Result<Self, ChunkError> {
-        let bytes = read_file(&path(folder, &record.namespace.model, &record.key), record.bytes)?;
-        if bytes.len() as u64 != record.bytes
-            || blake3::hash(&bytes).to_hex().as_str() != record.file_hash
-        {
+        let file = record.file.as_ref().ok_or(ChunkError::Damaged)?;
+        let bytes = read_file(&path(folder, &record.namespace.model, &record.key), file.num_bytes)?;
+        if bytes.len() as u64 != file.num_bytes || hash(&bytes) != file.hash {
             return Err(ChunkError::Damaged);
         }
         // The hash shows that this program wrote the bytes; the assembler of the caches checks
@@ -168,12 +181,12 @@ impl ChunkContents {
     ///
     /// Another program may have written this chunk meanwhile and recorded its hash, so a valid file
     /// of this chunk is not replaced. Any other file of this name is.
-    pub(super) fn write(&self, path: &Path, header: &[u8]) -> io::Result<WrittenFile> {
+    pub(super) fn write(&self, path: &Path, header: &[u8]) -> io::Result<ChunkFile> {
         let folder = path.parent().unwrap_or(Path::new("."));
         make_own_folder(folder)?;
-        if let Some(record) = prove(path) {
+        if let Some(file) = prove(path).and_then(|record| record.file) {
             File::open(folder)?.sync_all()?;
-            return Ok(WrittenFile { num_bytes: record.bytes, hash: record.file_hash });
+            return Ok(file);
         }
         let mut hasher = blake3::Hasher::new();
         let mut file = tempfile::Builder::new()
@@ -192,13 +205,17 @@ impl ChunkContents {
             return Err(error);
         }
         let num_bytes = (header.len() + self.bytes.len()) as u64;
-        Ok(WrittenFile { num_bytes, hash: hasher.finalize().to_hex().to_string() })
+        Ok(ChunkFile { num_bytes, hash: hasher.finalize().to_hex().as_str().into() })
     }
 }
 
 /// The path of a chunk's file.
-pub(super) fn path(folder: &Path, model: &str, key: &str) -> PathBuf {
-    folder.join(model).join(format!("{key}{SUFFIX}"))
+pub(super) fn path(folder: &Path, model: &ModelFingerprint, key: &ChunkKey) -> PathBuf {
+    folder.join(model.as_str()).join(format!("{key}{SUFFIX}"))
+}
+
+fn hash(bytes: &[u8]) -> FileHash {
+    blake3::hash(bytes).to_hex().as_str().into()
 }
 
 /// Whether a text has the form of a fingerprint or key: only then may it be part of a path.
@@ -237,16 +254,14 @@ pub(super) fn prove(path: &Path) -> Option<ChunkRecord> {
     let bytes = read_file(path, MAX_CHUNK_BYTES).ok()?;
     let (header_bytes, metadata) = SafeTensors::read_metadata(&bytes).ok()?;
     let text = metadata.metadata().as_ref().filter(|text| is_of_format(text, FORMAT))?;
-    let mut record = described(text)?;
+    let file = ChunkFile { num_bytes: bytes.len() as u64, hash: hash(&bytes) };
+    let record = described(text, file)?.checked().ok()?;
     let model = path.parent().and_then(Path::file_name)?;
     let contents = &bytes[header_bytes + size_of::<u64>()..];
     let names = metadata.offset_keys();
     let tensors = names.iter().filter_map(|name| Some((name.as_str(), metadata.info(name)?)));
-    record.bytes = bytes.len() as u64;
-    record.file_hash = blake3::hash(&bytes).to_hex().to_string();
-    let is_proven = path.file_stem()?.to_str() == Some(&record.key)
-        && model.to_str() == Some(&record.namespace.model)
-        && is_valid(&record)
+    let is_proven = path.file_stem()?.to_str() == Some(&record.key.to_string())
+        && model.to_str() == Some(record.namespace.model.as_str())
         && text.get(CONTENTS_HASH) == Some(&contents_hash(text, tensors, contents));
     is_proven.then_some(record)
 }
@@ -332,13 +347,13 @@ fn self_description(
     record: &ChunkRecord,
     layout: &CacheLayout,
 ) -> Result<HashMap<String, String>, ChunkError> {
-    let token_ids: Vec<String> = record.token_ids.iter().map(u32::to_string).collect();
+    let token_ids: Vec<String> = record.tokens.stored_ids().iter().map(u32::to_string).collect();
     let mut entries = vec![
         ("format", FORMAT.to_owned()),
-        ("fingerprint", record.namespace.model.clone()),
+        ("fingerprint", record.namespace.model.to_string()),
         ("kv_format", record.namespace.kv_format.to_string()),
         ("provenance", record.namespace.provenance.to_string()),
-        ("key", record.key.clone()),
+        ("key", record.key.to_string()),
         ("kind", record.kind.as_str().to_owned()),
         ("start", record.start.to_string()),
         ("token_ids", token_ids.join(",")),
@@ -346,33 +361,37 @@ fn self_description(
         ("has_state", record.has_state.to_string()),
         ("layout", serde_json::to_string(layout).map_err(io::Error::from)?),
     ];
-    entries.extend(record.parent_key.clone().map(|parent| ("parent_key", parent)));
+    entries.extend(record.parent.map(|parent| ("parent_key", parent.to_string())));
     Ok(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
 }
 
-/// The record in a file's metadata, without the size and hash of the file.
-fn described(text: &HashMap<String, String>) -> Option<ChunkRecord> {
+/// The record in the metadata of a file.
+fn described(text: &HashMap<String, String>, file: ChunkFile) -> Option<ChunkRecord> {
     let get = |key: &str| text.get(key).map(String::as_str);
     let token_ids = get("token_ids")?.split(',').map(|id| id.parse().ok());
     // One more than allowed suffices to notice that there are too many.
     let token_ids: Vec<u32> = token_ids.take(MAX_CHUNK_TOKENS + 1).collect::<Option<_>>()?;
+    let namespace = Namespace {
+        model: get("fingerprint")?.into(),
+        kv_format: get("kv_format")?.parse().ok()?,
+        provenance: get("provenance")?.parse::<Provenance>().ok()?,
+    };
+    let kind = ChunkKind::named(get("kind")?)?;
+    let parent = get("parent_key").map(str::parse).transpose().ok()?;
+    let now_ms = super::now_ms();
     Some(ChunkRecord {
-        key: get("key")?.to_owned(),
-        parent_key: get("parent_key").map(str::to_owned),
-        namespace: Namespace {
-            model: get("fingerprint")?.to_owned(),
-            kv_format: get("kv_format")?.parse().ok()?,
-            provenance: get("provenance")?.parse().ok()?,
-        },
-        kind: ChunkKind::named(get("kind")?)?,
+        key: get("key")?.parse().ok()?,
+        parent,
+        tokens: ChunkRecord::stored_tokens(&namespace, kind, token_ids),
+        namespace,
+        kind,
         start: get("start")?.parse().ok()?,
-        token_ids,
         held_from: get("held_from")?.parse().ok()?,
         has_state: get("has_state")?.parse().ok()?,
-        bytes: 0,
-        file_hash: String::new(),
+        file: Some(file),
         hits: 0,
-        last_used_at_ms: super::now_ms(),
+        created_at_ms: now_ms,
+        last_used_at_ms: now_ms,
     })
 }
 
@@ -400,23 +419,23 @@ fn to_mlx(dtype: safetensors::Dtype) -> Result<Dtype, ChunkError> {
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
-    use crate::records::KvFormat;
+    use cairn_prompt_cache::{KvFormat, Tokens};
 
     const MODEL: &str = "0123456789abcdef0123456789abcdef";
 
     fn record() -> ChunkRecord {
         let mut record = ChunkRecord {
-            key: String::new(),
-            parent_key: None,
+            key: ChunkKey::from_bytes([0; 16]),
+            parent: None,
             namespace: Namespace::computed(MODEL, KvFormat::Plain),
             kind: ChunkKind::User,
             start: 0,
-            token_ids: vec![5, 6, 7],
+            tokens: Tokens::known([5, 6, 7]),
             held_from: 0,
             has_state: false,
-            bytes: 0,
-            file_hash: String::new(),
+            file: None,
             hits: 0,
+            created_at_ms: 0,
             last_used_at_ms: 0,
         };
         record.key = record.expected_key();
@@ -456,13 +475,13 @@ mod tests {
     /// Writes the chunk "ours" over an existing file; returns whether that file stayed.
     fn keeps_existing(there: &[u8]) -> bool {
         let folder = tempfile::tempdir().unwrap();
-        let path = path(folder.path(), MODEL, &record().key);
+        let path = path(folder.path(), &MODEL.into(), &record().key);
         std::fs::create_dir(path.parent().unwrap()).unwrap();
         std::fs::write(&path, there).unwrap();
         let ours = file(b"ours");
         let written = contents(b"ours").write(&path, &header_of(&ours, b"ours")).unwrap();
         let found = std::fs::read(&path).unwrap();
-        assert_eq!(written.hash, blake3::hash(&found).to_hex().to_string());
+        assert_eq!(written.hash, hash(&found));
         assert_eq!(written.num_bytes, found.len() as u64);
         assert!(found == there || found == ours);
         found == there
@@ -485,28 +504,25 @@ mod tests {
     #[test]
     fn a_record_is_rebuilt_from_its_file_and_any_changed_byte_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
-        let path = path(folder.path(), MODEL, &record().key);
+        let path = path(folder.path(), &MODEL.into(), &record().key);
         std::fs::create_dir(path.parent().unwrap()).unwrap();
         let whole = file(b"ours");
         std::fs::write(&path, &whole).unwrap();
         let proven = prove(&path).unwrap();
-        let expected = ChunkRecord {
-            bytes: whole.len() as u64,
-            file_hash: blake3::hash(&whole).to_hex().to_string(),
-            last_used_at_ms: proven.last_used_at_ms,
+        let expected = |bytes: &[u8], found: &ChunkRecord| ChunkRecord {
+            file: Some(ChunkFile { num_bytes: bytes.len() as u64, hash: hash(bytes) }),
+            created_at_ms: found.created_at_ms,
+            last_used_at_ms: found.last_used_at_ms,
             ..record()
         };
-        assert_eq!(proven, expected);
+        assert_eq!(proven, expected(&whole, &proven));
         for at in 0..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= 1;
             std::fs::write(&path, &changed).unwrap();
             // Some bytes of JSON have no meaning, such as the spaces at its end.
-            let means_the_same = prove(&path).is_some_and(|found| {
-                let (bytes, file_hash) = (expected.bytes, found.file_hash.clone());
-                let last_used_at_ms = found.last_used_at_ms;
-                found == ChunkRecord { bytes, file_hash, last_used_at_ms, ..record() }
-            });
+            let means_the_same =
+                prove(&path).is_some_and(|found| found == expected(&changed, &found));
             assert!(means_the_same || prove(&path).is_none(), "byte {at}");
         }
         std::fs::write(&path, &whole).unwrap();
@@ -519,12 +535,14 @@ mod tests {
     #[test]
     fn a_pipe_in_the_place_of_a_chunk_is_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();
-        let path = path(folder.path(), MODEL, &record().key);
+        let mut record = record();
+        record.file = Some(ChunkFile { num_bytes: 1, hash: hash(b"?") });
+        let path = path(folder.path(), &MODEL.into(), &record.key);
         std::fs::create_dir(path.parent().unwrap()).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         let (sender, refused) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            let read = ChunkContents::read(folder.path(), &record());
+            let read = ChunkContents::read(folder.path(), &record);
             let read_errors = [read.err(), layout(&path).err()];
             sender.send(read_errors.map(|error| error.is_some_and(|error| error.is_lasting())))
         });
@@ -540,14 +558,14 @@ mod tests {
             change(&mut record);
             record.key = record.expected_key();
             let folder = tempfile::tempdir().unwrap();
-            let path = path(folder.path(), MODEL, &record.key);
+            let path = path(folder.path(), &MODEL.into(), &record.key);
             std::fs::create_dir(path.parent().unwrap()).unwrap();
             std::fs::write(&path, file_of(&record, b"ours")).unwrap();
             assert_eq!(prove(&path).is_some(), is_proven, "{record:?}");
         }
         check(|_| {}, true);
-        check(|record| record.token_ids = vec![1; MAX_CHUNK_TOKENS], true);
-        check(|record| record.token_ids = vec![1; MAX_CHUNK_TOKENS + 1], false);
+        check(|record| record.tokens = Tokens::known([1; MAX_CHUNK_TOKENS]), true);
+        check(|record| record.tokens = Tokens::known([1; MAX_CHUNK_TOKENS + 1]), false);
         check(|record| record.held_from = record.stop() + 1, false);
         check(|record| (record.start, record.held_from) = (usize::MAX, usize::MAX), false);
     }

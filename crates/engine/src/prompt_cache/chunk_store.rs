@@ -1,21 +1,23 @@
 //! What the engine's thread does with the cache state: it looks up prefixes, explains misses, adds
 //! chunks and sets references.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use cairn_chat::Role;
 use cairn_lm::LoadedModel;
 use cairn_lm::cache::chunk_state::{CacheLayout, Checkpoint, EvaluatedLayers};
 use cairn_lm::cache::{KvQuantization, LayerCache};
+use cairn_prompt_cache::{
+    CacheRef, ChunkKey, ChunkKind, ChunkProblem, ChunkRecord, Lookup, Miss, Namespace, Owner,
+    PlannedChunk, PromptTokens, RestoreNeeds, RestorePlan,
+};
 
 use super::chunk_file::{self, ChunkContents};
-use super::index::{Needs, Prefix};
-use super::namespace::{layout, needs};
-use super::restore::{Source, restore};
+use super::namespace::{layout, needs, quantization};
+use super::restore::{Source, Unusable, restore};
 use super::state::SharedCacheState;
 use super::writer::Writer;
-use super::{Query, miss, now_ms};
-use crate::records::{CacheRef, ChunkKind, ChunkRecord, Namespace};
+use super::{Query, now_ms};
 
 /// The bytes that may wait to be written even where the memory budget is smaller.
 const MIN_PENDING_BYTES: u64 = 256 << 20;
@@ -32,7 +34,7 @@ pub(super) struct Restored {
     pub(super) num_tokens: usize,
     pub(super) caches: Vec<LayerCache>,
     /// The reason why some chunks could not be used.
-    pub(super) problem: Option<String>,
+    pub(super) problem: Option<ChunkProblem>,
 }
 
 impl ChunkStore {
@@ -43,18 +45,17 @@ impl ChunkStore {
         namespace: &Namespace,
         model: &LoadedModel,
         quantization: Option<KvQuantization>,
-        tokens: &[u32],
+        tokens: &PromptTokens,
     ) -> Option<CacheLayout> {
-        if !namespace.is_opaque() {
+        if !namespace.provenance.is_opaque() {
             return layout(namespace, model, quantization);
         }
         // An imported file may be quantized in its own format, which its chunks name.
         let path = {
             let state = self.state.lock();
-            let (prefix, _) = state.index.restorable_prefix(namespace, tokens, Needs::default());
-            let on_disk =
-                prefix.parts.into_iter().find(|part| !part.record.file_hash.is_empty())?;
-            chunk_file::path(&state.folder, &namespace.model, &on_disk.record.key)
+            let plan = state.index.restore_plan(namespace, tokens, RestoreNeeds::default());
+            let on_disk = plan.chunks.into_iter().find(|record| record.file.is_some())?;
+            chunk_file::path(&state.folder, &namespace.model, &on_disk.key)
         };
         match chunk_file::layout(&path) {
             Ok(layout) => Some(layout),
@@ -64,15 +65,38 @@ impl ChunkStore {
         }
     }
 
+    /// The cache layout of what a reference to `target` covers. It is read from a chunk file, so
+    /// that no model has to be loaded for it; without a file `model` must be the one it belongs to.
+    pub(super) fn stored_layout(
+        &self,
+        cache_ref: &CacheRef,
+        target: &ChunkKey,
+        model: Option<&LoadedModel>,
+    ) -> Option<CacheLayout> {
+        let namespace = &cache_ref.namespace;
+        let path = {
+            let state = self.state.lock();
+            let on_disk = state.index.path(target).into_iter().find(|chunk| chunk.is_on_disk());
+            on_disk.map(|chunk| chunk_file::path(&state.folder, &namespace.model, &chunk.key()))
+        };
+        match path.map(|path| chunk_file::layout(&path)) {
+            Some(Ok(layout)) => Some(layout),
+            _ => {
+                let model = model.filter(|model| model.fingerprint == namespace.model.as_str())?;
+                layout(namespace, model, quantization(namespace.kv_format))
+            }
+        }
+    }
+
     pub(super) fn num_restorable(
         &self,
         namespace: &Namespace,
         model: &LoadedModel,
         quantization: Option<KvQuantization>,
-        tokens: &[u32],
+        tokens: &PromptTokens,
     ) -> usize {
         let Some(layout) = self.layout(namespace, model, quantization, tokens) else { return 0 };
-        self.state.lock().index.restorable_prefix(namespace, tokens, needs(&layout)).1
+        self.state.lock().index.restore_plan(namespace, tokens, needs(&layout)).num_tokens
     }
 
     /// Restores the longest beginning of `tokens` that can be restored. Where a chunk cannot be
@@ -82,24 +106,20 @@ impl ChunkStore {
         namespace: &Namespace,
         model: &LoadedModel,
         quantization: Option<KvQuantization>,
-        mut tokens: &[u32],
+        tokens: &PromptTokens,
     ) -> Restored {
-        let mut problem = None;
+        let (mut tokens, mut problem) = (tokens.clone(), None);
         let nothing = |problem| Restored { num_tokens: 0, caches: Vec::new(), problem };
-        let Some(layout) = self.layout(namespace, model, quantization, tokens) else {
+        let Some(layout) = self.layout(namespace, model, quantization, &tokens) else {
             return nothing(None);
         };
         loop {
             let (folder, sources, num_tokens) = {
                 let state = self.state.lock();
-                let (prefix, num_tokens) =
-                    state.index.restorable_prefix(namespace, tokens, needs(&layout));
-                let wanted = prefix
-                    .parts
-                    .into_iter()
-                    .map(|part| part.record)
-                    .filter(|record| record.start < num_tokens);
-                let sources: Vec<Source> = wanted.map(|record| state.source(record)).collect();
+                let RestorePlan { chunks, num_tokens } =
+                    state.index.restore_plan(namespace, &tokens, needs(&layout));
+                let sources: Vec<Source> =
+                    chunks.into_iter().map(|record| state.source(record)).collect();
                 (state.folder.clone(), sources, num_tokens)
             };
             if num_tokens == 0 {
@@ -109,17 +129,16 @@ impl ChunkStore {
                 Ok(caches) => {
                     self.state
                         .lock()
-                        .touch(sources.into_iter().map(|source| source.record.key).collect());
+                        .used(sources.into_iter().map(|source| source.record.key).collect());
                     return Restored { num_tokens, caches, problem };
                 }
-                Err(unusable) => {
-                    let reason = unusable.error.to_string();
-                    tracing::warn!(chunk = %unusable.key, %reason, "a stored prompt cache cannot be used");
-                    match unusable.error.is_lasting() {
-                        true => self.state.lock().forget(&unusable.key, &reason),
-                        false => tokens = &tokens[..unusable.start],
+                Err(Unusable { key, start, error }) => {
+                    tracing::warn!(chunk = %key, %error, "a stored prompt cache cannot be used");
+                    match error.is_lasting() {
+                        true => self.state.lock().forget(&key, error.loss()),
+                        false => tokens.truncate(start),
                     }
-                    problem = Some(reason);
+                    problem = Some(error.problem());
                 }
             }
         }
@@ -127,10 +146,10 @@ impl ChunkStore {
 
     /// Records that the chunks of `tokens` were used, although a resident conversation supplied
     /// them.
-    pub(super) fn touch(&self, namespace: &Namespace, tokens: &[u32]) {
+    pub(super) fn used(&self, namespace: &Namespace, tokens: &PromptTokens) {
         let mut state = self.state.lock();
-        let prefix = state.index.best_prefix(namespace, tokens, |prefix| prefix.num_tokens);
-        state.touch(prefix.parts.into_iter().map(|part| part.record.key).collect());
+        let keys = state.index.keys_of(namespace, tokens);
+        state.used(keys);
     }
 
     /// The reason why only `num_cached` tokens were reused; counts the lookup.
@@ -139,55 +158,47 @@ impl ChunkStore {
         namespace: &Namespace,
         query: &Query<'_>,
         num_cached: usize,
-        problem: Option<String>,
-    ) -> Option<String> {
+        problem: Option<ChunkProblem>,
+    ) -> Option<Miss> {
         let mut state = self.state.lock();
         state.figures.num_lookups += 1;
         state.figures.num_prompt_tokens += query.prompt.tokens.len() as u64;
         state.figures.num_cached_tokens += num_cached as u64;
-        let cache_ref = query.owner.and_then(|owner| state.index.refs.get(owner));
-        let tokens = |cache_ref: &CacheRef| {
-            let path =
-                cache_ref.chunk_key.as_deref().map_or(Vec::new(), |key| state.index.path(key));
-            path.iter().flat_map(|entry| entry.record.token_ids.iter().copied()).collect()
-        };
-        let lookup = miss::Lookup {
-            prompt: query.prompt,
+        let mut messages = query.prompt.boundaries.iter().zip(&query.prompt.roles);
+        let lookup = Lookup {
             namespace,
-            model: query.model_name,
-            cache_ref: cache_ref.map(|cache_ref| (cache_ref, tokens(cache_ref))),
+            model_name: query.model_name,
+            owner: query.owner,
+            tokens: &query.tokens(query.prompt.tokens.len()),
+            new_from: query.prompt.new_from,
+            system_end: messages
+                .find(|(_, role)| **role == Role::System)
+                .map_or(0, |(end, _)| *end),
             limit: query.limit,
+            problem,
             not_written: state.problem.as_deref(),
-            now_ms: now_ms(),
         };
-        miss::note(&lookup, num_cached, problem)
+        state.index.explain(&lookup, num_cached)
     }
 
     /// Adds the missing chunks of `tokens` to the cache state, and queues them for the writer.
     pub(super) fn save(
         &self,
         namespace: &Namespace,
-        tokens: &[u32],
-        boundaries: Vec<(usize, ChunkKind)>,
+        tokens: &PromptTokens,
+        boundaries: &[(usize, ChunkKind)],
         checkpoints: &[Checkpoint],
         caches: &[LayerCache],
     ) -> Result<(), cairn_lm::LmError> {
         let Some(layout) = CacheLayout::of(caches).map(Arc::new) else { return Ok(()) };
-        // The positions at which every kind of cache can be restored.
-        let needs = needs(&layout);
-        let end = layout.needs_checkpoints().then_some(tokens.len());
-        let positions: Vec<usize> =
-            checkpoints.iter().map(Checkpoint::num_tokens).chain(end).collect();
-        let boundaries = with_checkpoints(boundaries, checkpoints);
-        let (planned, is_persisted) = {
+        let positions: Vec<usize> = checkpoints.iter().map(Checkpoint::num_tokens).collect();
+        let planned = {
             let state = self.state.lock();
-            if state.index.disk.budget == 0 && state.index.memory.budget == 0 {
+            let budgets = state.index.budgets();
+            if budgets.disk_bytes == 0 && budgets.memory_bytes == 0 {
                 return Ok(());
             }
-            (
-                state.index.plan(namespace, tokens, &boundaries, (needs, &positions)),
-                state.index.disk.budget > 0,
-            )
+            state.index.write_plan(namespace, tokens, boundaries, &positions, needs(&layout))
         };
         if planned.is_empty() {
             return Ok(());
@@ -199,27 +210,10 @@ impl ChunkStore {
             .collect::<Result<Vec<_>, _>>()?;
         let used_at_ms = self.state.lock().index.next_use_ms(now_ms());
         for chunk in planned {
-            let state = layers.chunk_state(
-                &checkpoints,
-                chunk.start,
-                chunk.start + chunk.token_ids.len(),
-            )?;
-            let record = ChunkRecord {
-                key: chunk.key,
-                parent_key: chunk.parent_key,
-                namespace: namespace.clone(),
-                kind: chunk.kind,
-                start: chunk.start,
-                token_ids: chunk.token_ids,
-                held_from: state.held_from,
-                has_state: state.has_state,
-                bytes: state.bytes.len() as u64,
-                file_hash: String::new(),
-                hits: 0,
-                last_used_at_ms: used_at_ms,
-            };
-            let contents = Arc::new(ChunkContents::new(state));
-            if self.add(record, contents, is_persisted.then_some(&layout)).is_break() {
+            let stop = chunk.start + chunk.tokens.len();
+            let cut = layers.chunk_state(&checkpoints, chunk.start, stop)?;
+            let record = new_record(namespace, chunk, (cut.held_from, cut.has_state), used_at_ms);
+            if !self.add(record, ChunkContents::new(cut), &layout) {
                 break;
             }
         }
@@ -227,81 +221,78 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Adds a planned chunk, and with a layout queues it for the writer. Breaks if its descendants
-    /// cannot be added either.
-    fn add(
-        &self,
-        record: ChunkRecord,
-        contents: Arc<ChunkContents>,
-        layout: Option<&Arc<CacheLayout>>,
-    ) -> ControlFlow<()> {
-        let (key, bytes) = (record.key.clone(), record.bytes);
-        let most_pending = {
+    /// Adds one chunk and queues it for the writer. False if its parent was evicted since the plan
+    /// was made: its descendants could not be reached.
+    fn add(&self, record: ChunkRecord, contents: ChunkContents, layout: &Arc<CacheLayout>) -> bool {
+        let (key, bytes) = (record.key, contents.num_bytes());
+        let (is_persisted, most_pending) = {
             let mut state = self.state.lock();
-            // The parent was evicted since the plan was made: its descendants could not be reached.
-            if record.parent_key.as_ref().is_some_and(|parent| !state.index.contains(parent)) {
-                return ControlFlow::Break(());
+            if record.parent.is_some_and(|parent| !state.index.contains(&parent)) {
+                return false;
             }
             // Another program added this chunk, or it is too short to be cut differently.
             if state.index.contains(&key) {
-                return ControlFlow::Continue(());
+                return true;
             }
-            state.add(record, contents, layout.is_some());
-            state.index.memory.budget.max(MIN_PENDING_BYTES)
+            let budgets = state.index.budgets();
+            let is_persisted = budgets.disk_bytes > 0;
+            state.add(record, Arc::new(contents), is_persisted);
+            (is_persisted, budgets.memory_bytes.max(MIN_PENDING_BYTES))
         };
-        if let Some(layout) = layout {
+        if is_persisted {
             self.writer.write(key, bytes, Arc::clone(layout));
             self.state.wait_until_pending_is_at_most(most_pending);
         }
-        ControlFlow::Continue(())
+        true
     }
 
     /// Moves the owner's reference to the end of `tokens`, as far as their chunks are stored.
-    pub(super) fn cache_ref(
+    pub(super) fn set_ref(
         &self,
-        owner: String,
+        owner: &Owner,
         namespace: &Namespace,
-        model: &str,
-        tokens: &[u32],
+        model_name: &str,
+        tokens: &PromptTokens,
         caches: &[LayerCache],
         is_pinned: bool,
     ) {
-        let needs = CacheLayout::of(caches).map_or_else(Needs::default, |layout| needs(&layout));
+        let needs =
+            CacheLayout::of(caches).map_or_else(RestoreNeeds::default, |layout| needs(&layout));
         let mut state = self.state.lock();
-        // Among equally long paths, prefer one that can be restored at its end.
-        let worth = |prefix: &Prefix| {
-            let num_whole = prefix.last_whole().map_or(0, ChunkRecord::stop);
-            num_whole - usize::from(prefix.num_restorable(needs, num_whole) < num_whole)
-        };
-        let prefix = state.index.best_prefix(namespace, tokens, worth);
-        let (chunk_key, num_tokens) = prefix
-            .last_whole()
-            .map_or((None, 0), |record| (Some(record.key.clone()), record.stop()));
-        let cache_ref = CacheRef {
-            is_pinned: is_pinned || state.index.is_ref_pinned(&owner),
-            owner,
+        let target = state.index.end_of(namespace, tokens, needs);
+        let was_pinned = state.index.is_ref_pinned(owner);
+        let changes = state.index.set_ref(CacheRef {
+            name: owner.clone().into(),
             namespace: namespace.clone(),
-            model: model.to_owned(),
-            chunk_key,
-            num_tokens,
+            model_name: model_name.to_owned(),
+            target,
+            num_tokens: 0, // follows from the target
+            is_pinned: is_pinned || was_pinned,
             loss: None,
-        };
-        state.index.set_ref(cache_ref);
-        state.emit_refs();
+        });
+        state.apply(changes);
     }
 }
 
-/// The boundaries, with one at each checkpoint: it can be restored only where a chunk ends.
-fn with_checkpoints(
-    mut boundaries: Vec<(usize, ChunkKind)>,
-    checkpoints: &[Checkpoint],
-) -> Vec<(usize, ChunkKind)> {
-    for position in checkpoints.iter().map(Checkpoint::num_tokens) {
-        let at = boundaries.partition_point(|(boundary, _)| *boundary < position);
-        if boundaries.get(at).is_none_or(|(boundary, _)| *boundary != position) {
-            let kind = boundaries.get(at).map_or(ChunkKind::Assistant, |(_, kind)| *kind);
-            boundaries.insert(at, (position, kind));
-        }
+/// The record of a planned chunk: `(held_from, has_state)` of what was cut for it.
+fn new_record(
+    namespace: &Namespace,
+    chunk: PlannedChunk,
+    (held_from, has_state): (usize, bool),
+    used_at_ms: i64,
+) -> ChunkRecord {
+    ChunkRecord {
+        key: chunk.key,
+        parent: chunk.parent,
+        namespace: namespace.clone(),
+        kind: chunk.kind,
+        start: chunk.start,
+        tokens: chunk.tokens,
+        held_from,
+        has_state,
+        file: None,
+        hits: 0,
+        created_at_ms: used_at_ms,
+        last_used_at_ms: used_at_ms,
     }
-    boundaries
 }

@@ -12,18 +12,17 @@
 //! caches refer to positions in the chunks ([`CacheRef`]).
 //!
 //! ```text
-//! index · eviction · refs      which chunks exist, which go first, who refers to them: pure policy
 //! resident                     the caches of recent conversations, on the engine's thread
 //! state                        the index and the contents in memory, shared by three threads
 //! chunk_file                   the contents of a chunk, and their file
 //! writer                       the thread that writes, evicts and removes files
 //! restore                      assembles caches from contents
-//! miss                         the reason why a prompt was not found
 //! chunk_store                  what the engine's thread looks up and adds
 //! namespace                    which chunks may match which caches
 //! view                         what the window and the command line see of it
 //! ```
-//! The worker calls [`PromptCache`] in this file.
+//! The worker calls [`PromptCache`] in this file. Which chunks exist, which go first, who refers to
+//! them and why a prompt was not found is decided in [`cairn_prompt_cache`].
 //!
 //! Invariants: a chunk file is visible complete or not at all; whatever is read back has the hash
 //! that was taken when it was written; any failure is a miss with its reason, never an error and
@@ -31,11 +30,7 @@
 
 mod chunk_file;
 mod chunk_store;
-mod eviction;
-mod index;
-mod miss;
 mod namespace;
-mod refs;
 mod resident;
 mod restore;
 mod state;
@@ -43,7 +38,8 @@ mod view;
 mod writer;
 
 use std::cmp::Reverse;
-use std::path::Path;
+use std::fs::File;
+use std::path::PathBuf;
 use std::sync::mpsc as std_mpsc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -51,34 +47,54 @@ use cairn_chat::{Prompt, Role};
 use cairn_lm::LoadedModel;
 use cairn_lm::cache::chunk_state::{CacheLayout, Checkpoint};
 use cairn_lm::cache::{KvQuantization, LayerCache};
+use cairn_prompt_cache::{
+    Budgets, CacheChange, CacheRef, ChunkKind, ChunkRecord, KvFormat, LossReason, Miss, Namespace,
+    Owner, PromptCacheError, PromptTokens, Provenance,
+};
 use mlx_rs::transforms::eval;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::records::{
-    CacheEvent, CacheOptions, CacheRef, ChunkKind, KvFormat, Namespace, Provenance,
-};
 use crate::{EngineError, EngineStatus};
 use chunk_store::ChunkStore;
-use eviction::NO_ROOM;
-use index::{Prefix, PrefixPart};
-use namespace::{layout, namespace, needs};
+use namespace::{kv_format, namespace, needs};
 use resident::{Conversation, ResidentConversations};
 use restore::{Source, restore};
 use state::SharedCacheState;
 use writer::Writer;
 
-pub(crate) use namespace::{kv_format_of, quantized_like};
-pub use refs::{RefUsage, owner_of};
+pub(crate) use namespace::{kv_format_of, quantization, quantized_like};
 pub use state::CacheFigures;
 pub use view::{CacheHandle, CacheNode, CacheView};
 pub use writer::Repaired;
+
+/// The stored prompt caches at start.
+#[derive(Debug)]
+pub struct CacheOptions {
+    /// The folder of chunk files.
+    pub folder: PathBuf,
+    /// Folders that earlier versions kept chunk files in. Cairn's own files in them are removed.
+    pub old_folders: Vec<PathBuf>,
+    /// The most bytes that all chunk files may take together; 0 stores nothing on disk.
+    pub disk_budget_bytes: u64,
+    /// The most bytes of memory that chunks and resident conversations may take together. The
+    /// conversation that ran last does not count.
+    pub memory_budget_bytes: u64,
+    /// The chunks on disk.
+    pub chunks: Vec<ChunkRecord>,
+    /// The references to them.
+    pub refs: Vec<CacheRef>,
+    /// A lock that no program holds that is adding files. While this engine holds it, at its start,
+    /// it adopts chunk files without a record and removes its own unfinished files. Without the
+    /// lock it does neither.
+    pub cleanup_lock: Option<File>,
+}
 
 /// The part of a prompt whose caches were found.
 pub(crate) struct Reuse {
     /// Prompt tokens in `caches`.
     pub(crate) num_tokens: usize,
     /// The reason why it is not more; none when everything that could be expected was found.
-    pub(crate) note: Option<String>,
+    pub(crate) miss: Option<Miss>,
     pub(crate) caches: Vec<LayerCache>,
 }
 
@@ -93,8 +109,17 @@ pub(crate) struct Query<'a> {
     pub(crate) quantization: Option<KvQuantization>,
     /// The provenance of the prompt's beginning.
     pub(crate) prefix_provenance: &'a Provenance,
+    /// How many tokens of the prompt's beginning are unknown; zeros stand for them.
+    pub(crate) num_opaque: usize,
     /// The conversation that the prompt belongs to.
-    pub(crate) owner: Option<&'a str>,
+    pub(crate) owner: Option<&'a Owner>,
+}
+
+impl Query<'_> {
+    /// The first `len` tokens of the prompt.
+    fn tokens(&self, len: usize) -> PromptTokens {
+        prompt_tokens(&self.prompt.tokens[..len.min(self.prompt.tokens.len())], self.num_opaque)
+    }
 }
 
 /// The caches that a sequence has computed.
@@ -112,8 +137,10 @@ pub(crate) struct Computed<'a> {
     pub(crate) caches: Vec<LayerCache>,
     /// The provenance of the tokens' beginning.
     pub(crate) prefix_provenance: &'a Provenance,
+    /// How many tokens of that beginning are unknown; zeros stand for them.
+    pub(crate) num_opaque: usize,
     /// The conversation that the prompt belongs to.
-    pub(crate) owner: Option<String>,
+    pub(crate) owner: Option<Owner>,
 }
 
 /// The caches behind an owner's reference, to be written to a file.
@@ -152,7 +179,7 @@ impl StoredCache {
     /// on disk publishes them in `status`.
     pub(crate) fn open(
         options: Option<CacheOptions>,
-        events: mpsc::UnboundedSender<CacheEvent>,
+        events: mpsc::UnboundedSender<CacheChange>,
         status: watch::Sender<EngineStatus>,
     ) -> Self {
         let store = options.map(|mut options| {
@@ -186,11 +213,13 @@ impl PromptCache {
     /// Restores the longest beginning of a prompt that is in memory or on disk.
     pub(crate) fn longest_prefix(&mut self, model: &LoadedModel, query: &Query<'_>) -> Reuse {
         self.drop_purged();
-        let tokens = &query.prompt.tokens[..query.limit.min(query.prompt.tokens.len())];
+        let tokens = query.tokens(query.limit);
         let in_format = |kv_format: KvFormat| {
-            Namespace::computed(&model.fingerprint, kv_format).following(query.prefix_provenance)
+            Namespace::computed(model.fingerprint.as_str(), kv_format)
+                .following(query.prefix_provenance)
         };
-        let (own, plain) = (in_format(query.quantization.into()), in_format(KvFormat::Plain));
+        let own = in_format(kv_format(query.quantization));
+        let plain = in_format(KvFormat::Plain);
         let (mut caches, mut num_tokens, mut problem) = (None, 0, None);
         // Until keys and values are quantized they are those of a plain cache, so both namespaces
         // are searched, the one with more stored tokens first.
@@ -198,23 +227,25 @@ impl PromptCache {
         namespaces.extend((own != plain).then_some((0, &plain)));
         if let Some(store) = &self.store {
             namespaces.iter_mut().for_each(|(num_stored, namespace)| {
-                *num_stored = store.num_restorable(namespace, model, query.quantization, tokens)
+                *num_stored = store.num_restorable(namespace, model, query.quantization, &tokens)
             });
             namespaces.sort_by_key(|(num_stored, _)| Reverse(*num_stored));
         }
         // A resident conversation wins a tie: nothing has to be read.
         let searched: Vec<&Namespace> =
             namespaces.iter().map(|(_, namespace)| *namespace).collect();
-        if let Some(taken) = self.resident.take(&searched, tokens, namespaces[0].0, query.owner) {
+        if let Some(taken) = self.resident.take(&searched, &tokens, namespaces[0].0, query.owner) {
             if let Some(store) = &self.store {
-                store.touch(&taken.namespace, &tokens[..taken.num_tokens]);
+                let mut used = tokens.clone();
+                used.truncate(taken.num_tokens);
+                store.used(&taken.namespace, &used);
             }
             (caches, num_tokens) = (Some(taken.caches), taken.num_tokens);
             self.enforce_memory_budget();
         }
         if let (None, Some(store)) = (&caches, &self.store) {
             for (_, namespace) in namespaces {
-                let restored = store.restore(namespace, model, query.quantization, tokens);
+                let restored = store.restore(namespace, model, query.quantization, &tokens);
                 problem = problem.or(restored.problem);
                 if restored.num_tokens > 0 {
                     (caches, num_tokens) = (Some(restored.caches), restored.num_tokens);
@@ -222,9 +253,9 @@ impl PromptCache {
                 }
             }
         }
-        let note =
+        let miss =
             self.store.as_ref().and_then(|store| store.explain(&own, query, num_tokens, problem));
-        Reuse { num_tokens, note, caches: caches.unwrap_or_else(|| model.model.make_cache()) }
+        Reuse { num_tokens, miss, caches: caches.unwrap_or_else(|| model.model.make_cache()) }
     }
 
     /// The positions after the first `num_cached` prompt tokens at which prefill takes a
@@ -264,31 +295,25 @@ impl PromptCache {
         if self.drop_purged().iter().any(|owner| Some(owner) == computed.owner.as_ref()) {
             return;
         }
-        let Computed { mut tokens, caches, .. } = computed;
+        let Computed { caches, .. } = computed;
         let num_cached = caches.iter().map(LayerCache::offset).min().unwrap_or(0);
         if num_cached == 0
-            || num_cached > tokens.len()
+            || num_cached > computed.tokens.len()
             || caches.iter().any(|cache| cache.offset() != num_cached)
         {
             return;
         }
-        tokens.truncate(num_cached);
+        let tokens = prompt_tokens(&computed.tokens[..num_cached], computed.num_opaque);
         let namespace = namespace(computed.model, &caches).following(computed.prefix_provenance);
         if let Some(store) = &self.store {
-            let (checkpoints, boundaries) = (computed.checkpoints, computed.boundaries);
-            let saved = store.save(&namespace, &tokens, boundaries, &checkpoints, &caches);
+            let (checkpoints, boundaries) = (&computed.checkpoints, &computed.boundaries);
+            let saved = store.save(&namespace, &tokens, boundaries, checkpoints, &caches);
             if let Err(error) = saved {
                 tracing::warn!(%error, "the caches of a sequence could not be copied into chunks");
             }
             if let Some(owner) = &computed.owner {
-                store.cache_ref(
-                    owner.clone(),
-                    &namespace,
-                    computed.model_name,
-                    &tokens,
-                    &caches,
-                    false,
-                );
+                let model_name = computed.model_name;
+                store.set_ref(owner, &namespace, model_name, &tokens, &caches, false);
             }
         }
         // A lazy array keeps its inputs alive, such as the caches of a whole batch: evaluate it
@@ -303,7 +328,7 @@ impl PromptCache {
 
     /// Drops the resident conversations of owners that were purged since the last call, and returns
     /// those owners.
-    fn drop_purged(&mut self) -> Vec<String> {
+    fn drop_purged(&mut self) -> Vec<Owner> {
         let purged = self
             .store
             .as_ref()
@@ -317,8 +342,8 @@ impl PromptCache {
     fn enforce_memory_budget(&mut self) {
         let Some(store) = &self.store else { return self.resident.shrink_to(0) };
         let mut state = store.state.lock();
-        self.resident.shrink_to(state.index.memory.budget / RESIDENT_FRACTION);
-        state.index.resident_bytes = self.resident.bytes_without_last();
+        self.resident.shrink_to(state.index.budgets().memory_bytes / RESIDENT_FRACTION);
+        state.index.set_resident_bytes(self.resident.bytes_without_last());
         state.enforce_memory_budget();
     }
 
@@ -328,9 +353,9 @@ impl PromptCache {
         &mut self,
         namespace: &Namespace,
         model_name: &str,
-        tokens: Vec<u32>,
+        tokens: &PromptTokens,
         caches: &[LayerCache],
-        owner: &str,
+        owner: &Owner,
     ) -> Result<(), String> {
         let store = self.store.as_ref().ok_or("this engine has no prompt-cache folder")?;
         if CacheLayout::of(caches).is_none() {
@@ -338,30 +363,26 @@ impl PromptCache {
         }
         let num_bytes: usize = caches.iter().map(LayerCache::nbytes).sum();
         if !store.state.lock().index.has_room_on_disk(num_bytes as u64) {
-            return Err(NO_ROOM.to_owned());
+            return Err(PromptCacheError::NoRoom.to_string());
         }
-        let boundaries = vec![(tokens.len(), ChunkKind::System)];
-        let saved = store.save(namespace, &tokens, boundaries, &[], caches);
-        store.cache_ref(owner.to_owned(), namespace, model_name, &tokens, caches, true);
+        let boundaries = [(tokens.len(), ChunkKind::System)];
+        let saved = store.save(namespace, tokens, &boundaries, &[], caches);
+        store.set_ref(owner, namespace, model_name, tokens, caches, true);
         // Wait until the chunks are written: a disk budget that is too small shows only then.
         let (reply, answer) = oneshot::channel();
         store.writer.flush(reply);
         let _ = answer.blocking_recv();
         let reason = {
             let state = store.state.lock();
-            let cache_ref = state
-                .index
-                .refs
-                .get(owner)
-                .filter(|cache_ref| cache_ref.num_tokens == tokens.len());
-            let is_on_disk = cache_ref
-                .and_then(|cache_ref| cache_ref.chunk_key.as_deref())
-                .is_some_and(|key| state.index.is_on_disk(key));
+            let cache_ref = state.index.ref_of(owner);
+            let whole = cache_ref.filter(|cache_ref| cache_ref.num_tokens == tokens.len());
+            let target = whole.and_then(|cache_ref| cache_ref.target);
+            let is_on_disk = target.is_some_and(|key| state.index.is_on_disk(&key));
             match (saved, is_on_disk, &state.problem) {
                 (Ok(()), true, _) => return Ok(()),
                 (Err(error), ..) => error.to_string(),
                 (.., Some(problem)) => problem.clone(),
-                _ => NO_ROOM.to_owned(),
+                _ => PromptCacheError::NoRoom.to_string(),
             }
         };
         CacheHandle::new(store.state.clone()).release(owner);
@@ -371,31 +392,27 @@ impl PromptCache {
     /// Restores the caches behind an owner's reference. Fails with a reason.
     pub(crate) fn export(
         &self,
-        owner: &str,
+        owner: &Owner,
         model: Option<&LoadedModel>,
     ) -> Result<Exported, String> {
         let store = self.store.as_ref().ok_or("this engine has no prompt-cache folder")?;
-        let (folder, cache_ref, sources) = {
+        let (cache_ref, target) = {
             let state = store.state.lock();
-            let cache_ref =
-                state.index.refs.get(owner).filter(|cache_ref| cache_ref.num_tokens > 0).cloned();
-            let cache_ref = cache_ref.ok_or("nothing of it is saved")?;
-            let path =
-                cache_ref.chunk_key.as_deref().map_or(Vec::new(), |key| state.index.path(key));
-            let sources: Vec<Source> =
-                path.into_iter().map(|entry| state.source(entry.record.clone())).collect();
-            (state.folder.clone(), cache_ref, sources)
+            let cache_ref = state.index.ref_of(owner).cloned();
+            let target = cache_ref.as_ref().and_then(|cache_ref| cache_ref.target);
+            cache_ref.zip(target).ok_or("nothing of it is saved")?
         };
-        let layout = exported_layout(&folder, &cache_ref.namespace, &sources, model)
-            .ok_or_else(|| format!("load its model first ({})", cache_ref.model))?;
+        let layout = store
+            .stored_layout(&cache_ref, &target, model)
+            .ok_or_else(|| format!("load its model first ({})", cache_ref.model_name))?;
         // After an eviction the reference may end at a position that the caches cannot be restored
         // at.
-        let parts = sources.iter().map(|source| PrefixPart {
-            num_tokens: source.record.token_ids.len(),
-            record: source.record.clone(),
-        });
-        let prefix = Prefix { parts: parts.collect(), num_tokens: cache_ref.num_tokens };
-        let num_tokens = prefix.num_restorable(needs(&layout), cache_ref.num_tokens);
+        let (folder, sources, num_tokens) = {
+            let state = store.state.lock();
+            let plan = state.index.restore_plan_to(&target, needs(&layout));
+            let sources = plan.chunks.into_iter().map(|record| state.source(record));
+            (state.folder.clone(), sources.collect::<Vec<Source>>(), plan.num_tokens)
+        };
         if num_tokens == 0 {
             return Err("the part that is still saved is too short to continue from".to_owned());
         }
@@ -403,7 +420,7 @@ impl PromptCache {
             .map_err(|unusable| unusable.error.to_string())?;
         let tokens = sources
             .into_iter()
-            .flat_map(|source| source.record.token_ids)
+            .flat_map(|source| source.record.tokens.stored_ids())
             .take(num_tokens)
             .collect();
         Ok(Exported { cache_ref, tokens, caches })
@@ -438,7 +455,7 @@ impl PromptCache {
         if let Some(store) = &self.store {
             {
                 let mut state = store.state.lock();
-                (state.index.disk.budget, state.index.memory.budget) = (disk_bytes, memory_bytes);
+                state.index.set_budgets(Budgets { disk_bytes, memory_bytes });
                 // The budget may have been the problem.
                 state.problem = None;
             }
@@ -464,36 +481,20 @@ impl PromptCache {
             store.writer.close();
             let mut state = store.state.lock();
             let reason = match &state.problem {
-                Some(problem) => format!("it was not saved, because {problem}"),
-                None => "it was not saved on disk, only in memory".to_owned(),
+                Some(problem) => LossReason::NotWritten(problem.clone()),
+                None => LossReason::OnlyInMemory,
             };
-            let removed = state.index.remove_unwritten(&reason, now_ms());
-            state.discard(removed, &reason);
+            let changes = state.index.remove_unwritten(reason, now_ms());
+            state.apply(changes);
             state.end_events();
         }
     }
 }
 
-/// The layout of stored chunks. It is read from a chunk file, so that no model has to be loaded for
-/// it; where there is none, it is that of the loaded `model` if that computed the chunks.
-fn exported_layout(
-    folder: &Path,
-    namespace: &Namespace,
-    sources: &[Source],
-    model: Option<&LoadedModel>,
-) -> Option<CacheLayout> {
-    let on_disk = sources.iter().find(|source| !source.record.file_hash.is_empty());
-    let stored = on_disk.and_then(|source| {
-        chunk_file::layout(&chunk_file::path(folder, &namespace.model, &source.record.key)).ok()
-    });
-    stored.or_else(|| {
-        let model = model.filter(|model| model.fingerprint == namespace.model)?;
-        layout(namespace, model, namespace.kv_format.quantization())
-    })
-}
-
-fn common_prefix(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+/// Tokens of a prompt, of which the first `num_opaque` are unknown.
+fn prompt_tokens(tokens: &[u32], num_opaque: usize) -> PromptTokens {
+    let num_opaque = num_opaque.min(tokens.len());
+    PromptTokens::after_opaque(num_opaque, &tokens[num_opaque..])
 }
 
 /// Milliseconds since the Unix epoch; only for "last used".

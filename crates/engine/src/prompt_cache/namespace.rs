@@ -1,15 +1,13 @@
-//! The namespace and the layout that a model's caches belong to.
+//! The namespace, the layout and the needs of a model's caches.
 
 use cairn_lm::LoadedModel;
 use cairn_lm::cache::chunk_state::CacheLayout;
 use cairn_lm::cache::{KvQuantization, LayerCache, QuantizedKvCache};
-
-use super::index::Needs;
-use crate::records::{KvFormat, Namespace};
+use cairn_prompt_cache::{KvFormat, Namespace, RestoreNeeds};
 
 /// The shared namespace of what `caches` contain.
 pub(super) fn namespace(model: &LoadedModel, caches: &[LayerCache]) -> Namespace {
-    Namespace::computed(&model.fingerprint, kv_format_of(caches))
+    Namespace::computed(model.fingerprint.as_str(), kv_format_of(caches))
 }
 
 /// How `caches` store keys and values.
@@ -18,10 +16,34 @@ pub(crate) fn kv_format_of(caches: &[LayerCache]) -> KvFormat {
         LayerCache::Quantized(cache) => Some(cache),
         _ => None,
     });
-    quantized.map_or(KvFormat::Plain, |cache| KvFormat::Quantized {
-        bits: cache.bits(),
-        group_size: cache.group_size(),
+    quantized.map_or(KvFormat::Plain, |cache| quantized_format(cache.bits(), cache.group_size()))
+}
+
+/// The format of caches that are quantized, or not, as asked for.
+pub(super) fn kv_format(quantization: Option<KvQuantization>) -> KvFormat {
+    quantization.map_or(KvFormat::Plain, |KvQuantization { bits, group_size, .. }| {
+        quantized_format(bits, group_size)
     })
+}
+
+/// The caches themselves refuse numbers that do not fit.
+fn quantized_format(bits: i32, group_size: i32) -> KvFormat {
+    KvFormat::Quantized {
+        bits: bits.try_into().unwrap_or(u8::MAX),
+        group_size: group_size.try_into().unwrap_or(u16::MAX),
+    }
+}
+
+/// The quantization, from the first token on, whose result has a format; none where keys and values
+/// are plain.
+pub(crate) fn quantization(kv_format: KvFormat) -> Option<KvQuantization> {
+    match kv_format {
+        KvFormat::Plain => None,
+        KvFormat::Quantized { bits, group_size } => {
+            let (bits, group_size) = (bits.into(), group_size.into());
+            Some(KvQuantization { bits, group_size, start: 0 })
+        }
+    }
 }
 
 /// The layers of what `namespace` stores for a model; none where its caches cannot be stored.
@@ -31,7 +53,7 @@ pub(super) fn layout(
     quantization: Option<KvQuantization>,
 ) -> Option<CacheLayout> {
     let quantization =
-        quantization.filter(|wanted| namespace.kv_format == KvFormat::from(Some(*wanted)));
+        quantization.filter(|wanted| namespace.kv_format == kv_format(Some(*wanted)));
     CacheLayout::of(&quantized_like(model.model.make_cache(), quantization)?)
 }
 
@@ -50,6 +72,7 @@ pub(crate) fn quantized_like(
     own.into_iter().map(quantized).collect()
 }
 
-pub(super) fn needs(layout: &CacheLayout) -> Needs {
-    Needs { window: layout.window(), state: layout.has_state() }
+/// What must be stored for caches of this layout to be restored at a position.
+pub(super) fn needs(layout: &CacheLayout) -> RestoreNeeds {
+    RestoreNeeds { window: layout.window(), needs_state: layout.has_state() }
 }

@@ -3,8 +3,7 @@
 
 use cairn_lm::cache::LayerCache;
 
-use super::common_prefix;
-use crate::records::Namespace;
+use cairn_prompt_cache::{Namespace, Owner, PromptTokens};
 
 /// The resident conversations, the one that ran last at the end. Owned by the engine's thread.
 #[derive(Default)]
@@ -14,9 +13,9 @@ pub(super) struct ResidentConversations(Vec<Conversation>);
 pub(super) struct Conversation {
     pub(super) namespace: Namespace,
     /// Exactly the tokens in `caches`.
-    pub(super) tokens: Vec<u32>,
+    pub(super) tokens: PromptTokens,
     pub(super) caches: Vec<LayerCache>,
-    pub(super) owner: Option<String>,
+    pub(super) owner: Option<Owner>,
 }
 
 /// The caches of a prompt's beginning, taken from a resident conversation.
@@ -36,9 +35,9 @@ impl ResidentConversations {
     pub(super) fn take(
         &mut self,
         namespaces: &[&Namespace],
-        tokens: &[u32],
+        tokens: &PromptTokens,
         at_least: usize,
-        owner: Option<&str>,
+        owner: Option<&Owner>,
     ) -> Option<Taken> {
         let shared = |(index, conversation): (usize, &Conversation)| {
             Some((conversation.num_shared(namespaces, tokens)?, index))
@@ -48,7 +47,7 @@ impl ResidentConversations {
             return None;
         }
         let conversation = &self.0[index];
-        let leaves = match (conversation.owner.as_deref(), owner) {
+        let leaves = match (conversation.owner.as_ref(), owner) {
             (Some(own), Some(other)) => own == other || num_tokens == conversation.tokens.len(),
             // Without an owner, a prompt that shares most of the tokens is most likely the next
             // turn, or the same turn again.
@@ -89,13 +88,13 @@ impl ResidentConversations {
     }
 
     /// Drops the conversations of an owner.
-    pub(super) fn forget(&mut self, owner: &str) {
-        self.0.retain(|conversation| conversation.owner.as_deref() != Some(owner));
+    pub(super) fn forget(&mut self, owner: &Owner) {
+        self.0.retain(|conversation| conversation.owner.as_ref() != Some(owner));
     }
 
     /// Drops the conversations with a model.
     pub(super) fn forget_model(&mut self, fingerprint: &str) {
-        self.0.retain(|conversation| conversation.namespace.model != fingerprint);
+        self.0.retain(|conversation| conversation.namespace.model.as_str() != fingerprint);
     }
 
     pub(super) fn clear(&mut self) {
@@ -106,9 +105,9 @@ impl ResidentConversations {
 impl Conversation {
     /// The number of leading tokens that it shares with `tokens`; none where it belongs to another
     /// namespace, or cannot be trimmed to that length.
-    fn num_shared(&self, namespaces: &[&Namespace], tokens: &[u32]) -> Option<usize> {
+    fn num_shared(&self, namespaces: &[&Namespace], tokens: &PromptTokens) -> Option<usize> {
         let shared =
-            namespaces.contains(&&self.namespace).then(|| common_prefix(&self.tokens, tokens))?;
+            namespaces.contains(&&self.namespace).then(|| self.tokens.num_shared(tokens))?;
         (shared == self.tokens.len() || self.caches.iter().all(LayerCache::is_trimmable))
             .then_some(shared)
     }
@@ -117,7 +116,8 @@ impl Conversation {
     /// it.
     fn replaces(&self, earlier: &Conversation) -> bool {
         let is_same = self.owner.is_some() && self.owner == earlier.owner;
-        is_same || (self.namespace == earlier.namespace && self.tokens.starts_with(&earlier.tokens))
+        let is_prefix = self.tokens.num_shared(&earlier.tokens) == earlier.tokens.len();
+        is_same || (self.namespace == earlier.namespace && is_prefix)
     }
 }
 
@@ -135,15 +135,23 @@ mod tests {
         Namespace::computed("f", kv_format.parse().unwrap())
     }
 
+    fn named(id: &str) -> Owner {
+        Owner::Conversation(id.to_owned())
+    }
+
+    fn prompt(ids: &[u32]) -> PromptTokens {
+        PromptTokens::known(ids)
+    }
+
     fn conversation(owner: Option<&str>, tokens: &[u32]) -> Conversation {
         let rows = Array::zeros::<f32>(&[1, 1, tokens.len() as i32, 4]).unwrap();
         let cache =
             KvCache::from_parts(std::slice::from_ref(&rows), std::slice::from_ref(&rows)).unwrap();
         Conversation {
             namespace: namespace("plain"),
-            tokens: tokens.to_vec(),
+            tokens: PromptTokens::known(tokens),
             caches: vec![LayerCache::Kv(cache)],
-            owner: owner.map(str::to_owned),
+            owner: owner.map(named),
         }
     }
 
@@ -175,7 +183,8 @@ mod tests {
         );
         let whole = conversation.tokens.len();
         let mut resident = resident(vec![conversation]);
-        let taken = resident.take(&[&namespace("plain")], tokens, 0, owner);
+        let taken =
+            resident.take(&[&namespace("plain")], &prompt(tokens), 0, owner.map(named).as_ref());
         assert_eq!(taken.as_ref().map(|taken| taken.num_tokens), expected, "{case}");
         if let Some(Taken { num_tokens, caches, .. }) = taken {
             assert!(caches.iter().all(|cache| cache.offset() == num_tokens), "{case}");
@@ -203,9 +212,18 @@ mod tests {
     #[test]
     fn a_conversation_of_another_namespace_or_shorter_than_the_stored_prefix_is_not_taken() {
         let mut resident = resident(vec![conversation(Some("a"), &TOKENS)]);
-        assert!(resident.take(&[&namespace("kv8g64")], &TOKENS, 0, Some("a")).is_none());
-        assert!(resident.take(&[&namespace("plain")], &TOKENS, 9, Some("a")).is_none());
-        assert!(resident.take(&[&namespace("plain")], &TOKENS, 8, Some("a")).is_some());
+        let mut is_taken = |kv_format: &str, at_least| {
+            let taken = resident.take(
+                &[&namespace(kv_format)],
+                &prompt(&TOKENS),
+                at_least,
+                Some(&named("a")),
+            );
+            taken.is_some()
+        };
+        assert!(!is_taken("kv8g64", 0));
+        assert!(!is_taken("plain", 9));
+        assert!(is_taken("plain", 8));
     }
 
     #[test]
@@ -218,11 +236,9 @@ mod tests {
         ]);
         let owners: Vec<_> =
             resident.0.iter().map(|one| (one.owner.clone().unwrap(), one.tokens.len())).collect();
-        assert_eq!(owners, [("b".to_owned(), 6), ("c".to_owned(), 3)]);
-        assert_eq!(
-            resident.take(&[&namespace("plain")], &TOKENS, 0, Some("d")).unwrap().num_tokens,
-            6
-        );
+        assert_eq!(owners, [(named("b"), 6), (named("c"), 3)]);
+        let taken = resident.take(&[&namespace("plain")], &prompt(&TOKENS), 0, Some(&named("d")));
+        assert_eq!(taken.unwrap().num_tokens, 6);
     }
 
     #[test]
@@ -238,6 +254,6 @@ mod tests {
             assert_eq!(resident.0.len(), expected, "{budget}");
             assert!(resident.bytes_without_last() <= budget);
         }
-        assert_eq!(resident.0[0].tokens, [7, 8]);
+        assert_eq!(resident.0[0].tokens, prompt(&[7, 8]));
     }
 }

@@ -8,8 +8,9 @@ use std::sync::{Arc, mpsc};
 use cairn_lm::cache::LayerCache;
 use cairn_lm::cache::chunk_state::{CacheAssembler, CacheLayout};
 
+use cairn_prompt_cache::{ChunkKey, ChunkRecord};
+
 use super::chunk_file::{ChunkContents, ChunkError};
-use crate::records::ChunkRecord;
 
 /// A chunk to restore from, with its contents if they are in memory.
 pub(super) struct Source {
@@ -20,7 +21,7 @@ pub(super) struct Source {
 /// A chunk that cannot be used, with the reason.
 #[derive(Debug)]
 pub(super) struct Unusable {
-    pub(super) key: String,
+    pub(super) key: ChunkKey,
     /// Position of its first token.
     pub(super) start: usize,
     pub(super) error: ChunkError,
@@ -28,8 +29,7 @@ pub(super) struct Unusable {
 
 impl Source {
     fn unusable(&self, error: impl Into<ChunkError>) -> Unusable {
-        let ChunkRecord { key, start, .. } = &self.record;
-        Unusable { key: key.clone(), start: *start, error: error.into() }
+        Unusable { key: self.record.key, start: self.record.start, error: error.into() }
     }
 }
 

@@ -5,15 +5,16 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc as std_mpsc};
 
+use cairn_prompt_cache::{
+    Budgets, CacheChange, ChunkIndex, ChunkKey, ChunkRecord, LossReason, MemoryChanges, Owner,
+};
 use tokio::sync::{mpsc, watch};
 
 use super::chunk_file::{self, ChunkContents};
-use super::index::{ChunkIndex, is_valid};
-use super::now_ms;
 use super::restore::Source;
 use super::writer::WriteJob;
+use super::{CacheOptions, now_ms};
 use crate::EngineStatus;
-use crate::records::{CacheEvent, CacheOptions, ChunkRecord};
 
 /// The index, the contents in memory, and the figures of use.
 ///
@@ -24,20 +25,20 @@ use crate::records::{CacheEvent, CacheOptions, ChunkRecord};
 pub(super) struct CacheState {
     pub(super) folder: PathBuf,
     pub(super) index: ChunkIndex,
-    pub(super) contents: HashMap<String, Arc<ChunkContents>>,
+    pub(super) contents: HashMap<ChunkKey, Arc<ChunkContents>>,
     /// Bytes of chunks that wait to be written.
     pub(super) pending_bytes: u64,
     /// Chunks that were removed from the index and whose files are not removed yet.
     pub(super) doomed: Vec<Doomed>,
-    /// Rows that contradict themselves. Their files may be intact.
-    pub(super) invalid: Vec<ChunkRecord>,
+    /// Rows that the index rejected. Their files may be intact.
+    pub(super) rejected: Vec<ChunkRecord>,
     /// The reason why recent chunks could not be written, if any.
     pub(super) problem: Option<String>,
     /// Owners that were purged, whose resident conversations the engine's thread has yet to drop.
-    pub(super) purged: Vec<String>,
+    pub(super) purged: Vec<Owner>,
     pub(super) figures: CacheFigures,
     /// None once the engine has shut down, because the receiver waits for the end of the events.
-    events: Option<mpsc::UnboundedSender<CacheEvent>>,
+    events: Option<mpsc::UnboundedSender<CacheChange>>,
     jobs: std_mpsc::Sender<WriteJob>,
 }
 
@@ -45,7 +46,7 @@ pub(super) struct CacheState {
 #[derive(Debug)]
 pub(super) struct Doomed {
     pub(super) files: Vec<ChunkRecord>,
-    pub(super) reason: String,
+    pub(super) reason: LossReason,
 }
 
 /// Counters of the prompt cache's use since the engine started.
@@ -75,19 +76,22 @@ struct Shared {
 impl SharedCacheState {
     pub(super) fn new(
         options: CacheOptions,
-        events: mpsc::UnboundedSender<CacheEvent>,
+        events: mpsc::UnboundedSender<CacheChange>,
         status: watch::Sender<EngineStatus>,
         jobs: std_mpsc::Sender<WriteJob>,
     ) -> Self {
-        let (chunks, invalid) = options.chunks.into_iter().partition(is_valid);
-        let (disk_budget, memory_budget) = (options.disk_budget_bytes, options.memory_budget_bytes);
+        let budgets = Budgets {
+            disk_bytes: options.disk_budget_bytes,
+            memory_bytes: options.memory_budget_bytes,
+        };
+        let (index, rejected) = ChunkIndex::new(budgets, options.chunks, options.refs);
         let state = CacheState {
             folder: options.folder,
-            index: ChunkIndex::new(disk_budget, memory_budget, chunks, options.refs),
+            index,
             contents: HashMap::new(),
             pending_bytes: 0,
             doomed: Vec::new(),
-            invalid,
+            rejected,
             problem: None,
             purged: Vec::new(),
             figures: CacheFigures::default(),
@@ -139,9 +143,34 @@ impl CacheState {
         self.jobs.send(job).is_ok()
     }
 
-    pub(super) fn emit(&mut self, event: CacheEvent) {
+    pub(super) fn emit(&mut self, change: CacheChange) {
         if let Some(events) = &self.events {
-            let _ = events.send(event);
+            let _ = events.send(change);
+        }
+    }
+
+    /// Acts on what the index changed: drops the contents of removed chunks, leaves their files to
+    /// the writer's thread, so that no other thread waits while thousands are removed, and emits
+    /// the rest.
+    pub(super) fn apply(&mut self, changes: Vec<CacheChange>) {
+        for change in changes {
+            match change {
+                CacheChange::Removed { chunks, reason } => self.discard(chunks, reason),
+                change => self.emit(change),
+            }
+        }
+    }
+
+    fn discard(&mut self, removed: Vec<ChunkRecord>, reason: LossReason) {
+        for record in &removed {
+            self.contents.remove(&record.key);
+        }
+        // A chunk that was never on disk has neither a file nor a row.
+        let files: Vec<ChunkRecord> =
+            removed.into_iter().filter(|record| record.file.is_some()).collect();
+        if !files.is_empty() {
+            self.doomed.push(Doomed { files, reason });
+            let _ = self.jobs.send(WriteJob::RemoveFiles);
         }
     }
 
@@ -150,18 +179,10 @@ impl CacheState {
         self.events = None;
     }
 
-    /// Sends an event for each reference that has changed.
-    pub(super) fn emit_refs(&mut self) {
-        for event in self.index.take_changed_refs() {
-            self.emit(event);
-        }
-    }
-
     /// Records that chunks were used now.
-    pub(super) fn touch(&mut self, keys: Vec<String>) {
-        let at_ms = self.index.next_use_ms(now_ms());
-        self.index.touch(&keys, at_ms);
-        self.emit(CacheEvent::Touched { keys, at_ms });
+    pub(super) fn used(&mut self, keys: Vec<ChunkKey>) {
+        let change = self.index.used(keys, now_ms());
+        self.emit(change);
     }
 
     /// A chunk to restore from, with its contents if they are in memory.
@@ -176,9 +197,11 @@ impl CacheState {
         contents: Arc<ChunkContents>,
         is_pending: bool,
     ) {
-        let (key, bytes) = (record.key.clone(), contents.num_bytes());
-        self.index.insert(record, Some(bytes));
-        self.contents.insert(key.clone(), contents);
+        let (key, bytes) = (record.key, contents.num_bytes());
+        if !self.index.insert(record, bytes) {
+            return;
+        }
+        self.contents.insert(key, contents);
         if is_pending {
             self.index.set_pending(&key, true);
             self.pending_bytes += bytes;
@@ -186,27 +209,9 @@ impl CacheState {
     }
 
     /// Marks a chunk as no longer pending, whether it was written or not.
-    pub(super) fn end_pending(&mut self, key: &str, bytes: u64) {
+    pub(super) fn end_pending(&mut self, key: &ChunkKey, bytes: u64) {
         self.index.set_pending(key, false);
         self.pending_bytes -= bytes;
-    }
-
-    /// Drops the contents of chunks that were just removed from the index, and leaves their files
-    /// to the writer's thread, so that no other thread waits while thousands are removed.
-    pub(super) fn discard(&mut self, removed: Vec<ChunkRecord>, reason: &str) {
-        let mut files = Vec::new();
-        for record in removed {
-            self.contents.remove(&record.key);
-            // A chunk that was never on disk has neither a file nor a row.
-            if !record.file_hash.is_empty() {
-                files.push(record);
-            }
-        }
-        if !files.is_empty() {
-            self.doomed.push(Doomed { files, reason: reason.to_owned() });
-            let _ = self.jobs.send(WriteJob::RemoveFiles);
-        }
-        self.emit_refs();
     }
 
     /// The paths of all doomed files.
@@ -222,36 +227,34 @@ impl CacheState {
     pub(super) fn emit_removed(&mut self, num_groups: usize) {
         let removed: Vec<Doomed> = self.doomed.drain(..num_groups).collect();
         for Doomed { files, reason } in removed {
-            let keys = files.into_iter().map(|record| record.key).collect();
-            self.emit(CacheEvent::Removed { keys, reason });
+            self.emit(CacheChange::Removed { chunks: files, reason });
         }
     }
 
     /// Whether the file of a chunk is about to be removed.
-    pub(super) fn is_doomed(&self, key: &str) -> bool {
-        self.doomed.iter().flat_map(|doomed| &doomed.files).any(|record| record.key == key)
+    pub(super) fn is_doomed(&self, key: &ChunkKey) -> bool {
+        self.doomed.iter().flat_map(|doomed| &doomed.files).any(|record| record.key == *key)
     }
 
     /// Bytes on disk, and bytes in memory without the conversation that ran last.
     pub(super) fn bytes(&self) -> (u64, u64) {
-        (self.index.disk.bytes, self.index.bytes_in_memory())
+        (self.index.disk_bytes(), self.index.memory_bytes())
     }
 
     /// Evicts until both budgets hold, as far as pinned and pending chunks allow.
     pub(super) fn enforce_budgets(&mut self) {
         self.enforce_memory_budget();
-        let removed = self.index.enforce_disk_budget(now_ms());
-        self.discard(removed, super::eviction::DISK_BUDGET);
-        self.emit_refs();
+        let changes = self.index.enforce_disk_budget(now_ms());
+        self.apply(changes);
     }
 
     /// Evicts until the memory budget holds, as far as pending chunks allow.
     pub(super) fn enforce_memory_budget(&mut self) {
-        let (dropped, removed) = self.index.make_room_in_memory(now_ms());
+        let MemoryChanges { dropped, changes } = self.index.enforce_memory_budget(now_ms());
         for key in dropped {
             self.contents.remove(&key);
         }
-        self.discard(removed, super::eviction::MEMORY_BUDGET);
+        self.apply(changes);
     }
 
     /// Drops the contents of chunks that are on disk too.
@@ -262,8 +265,8 @@ impl CacheState {
     }
 
     /// Removes a chunk that cannot be used, and its descendants.
-    pub(super) fn forget(&mut self, key: &str, reason: &str) {
-        let removed = self.index.remove_with_descendants(key, reason, now_ms());
-        self.discard(removed, reason);
+    pub(super) fn forget(&mut self, key: &ChunkKey, reason: LossReason) {
+        let changes = self.index.remove(key, reason, now_ms());
+        self.apply(changes);
     }
 }

@@ -7,21 +7,20 @@ use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 
 use cairn_lm::cache::chunk_state::CacheLayout;
+use cairn_prompt_cache::{CacheChange, Chunk, ChunkKey, ChunkRecord, LossReason};
 use tokio::sync::oneshot;
 
 use super::chunk_file::{self, FileName, file_name, is_hex};
-use super::eviction::{DISK_BUDGET, NO_ROOM};
 use super::now_ms;
 use super::state::SharedCacheState;
 use crate::EngineError;
 use crate::guard::panic_message;
-use crate::records::{CacheEvent, ChunkRecord};
 
 /// A job for the thread, done in the order of sending.
 #[derive(Debug)]
 pub(super) enum WriteJob {
     /// Writes a chunk whose contents are in memory.
-    Write { key: String, bytes: u64, layout: Arc<CacheLayout> },
+    Write { key: ChunkKey, bytes: u64, layout: Arc<CacheLayout> },
     /// Removes the files of [`super::state::CacheState::doomed`].
     RemoveFiles,
     /// Evicts until the budgets hold, after they have changed.
@@ -72,7 +71,7 @@ impl Writer {
         Writer { jobs, thread }
     }
 
-    pub(super) fn write(&self, key: String, bytes: u64, layout: Arc<CacheLayout>) {
+    pub(super) fn write(&self, key: ChunkKey, bytes: u64, layout: Arc<CacheLayout>) {
         let _ = self.jobs.send(WriteJob::Write { key, bytes, layout });
     }
 
@@ -123,8 +122,8 @@ impl WriterThread {
     /// theirs.
     fn resolve_refs(&self) {
         let mut state = self.state.lock();
-        state.index.resolve_refs();
-        state.emit_refs();
+        let changes = state.index.resolve_refs(now_ms());
+        state.apply(changes);
     }
 
     fn run(self, jobs: &std_mpsc::Receiver<WriteJob>) {
@@ -159,7 +158,7 @@ impl WriterThread {
         }
     }
 
-    fn write_and_report(&self, key: &str, bytes: u64, layout: &CacheLayout) {
+    fn write_and_report(&self, key: &ChunkKey, bytes: u64, layout: &CacheLayout) {
         let written = catch_unwind(AssertUnwindSafe(|| self.write(key, layout)));
         let written = written.unwrap_or_else(|panic| {
             Err(format!("writing it hit a bug: {}", panic_message(panic.as_ref())))
@@ -179,12 +178,11 @@ impl WriterThread {
 
     /// Writes a chunk, and before it those ancestors that could not be written earlier. Fails with
     /// a reason.
-    fn write(&self, key: &str, layout: &CacheLayout) -> Result<(), String> {
-        let unwritten: Vec<String> = {
+    fn write(&self, key: &ChunkKey, layout: &CacheLayout) -> Result<(), String> {
+        let unwritten: Vec<ChunkKey> = {
             let state = self.state.lock();
             let path = state.index.path(key);
-            let unwritten = path.iter().filter(|entry| !entry.is_on_disk);
-            unwritten.map(|entry| entry.record.key.clone()).collect()
+            path.into_iter().filter(|chunk| !chunk.is_on_disk()).map(Chunk::key).collect()
         };
         for key in unwritten {
             match self.write_one(&key, layout)? {
@@ -197,19 +195,17 @@ impl WriterThread {
 
     /// Writes one chunk; false if it was removed meanwhile. Fails with a reason, also if there is
     /// no room for it.
-    fn write_one(&self, key: &str, layout: &CacheLayout) -> Result<bool, String> {
+    fn write_one(&self, key: &ChunkKey, layout: &CacheLayout) -> Result<bool, String> {
         let (record, contents, path) = {
             let state = self.state.lock();
-            let Some(entry) = state.index.get(key).filter(|entry| !entry.is_on_disk) else {
-                return Ok(false);
-            };
+            let chunk = state.index.get(key).filter(|chunk| !chunk.is_on_disk());
+            let Some(record) = chunk.map(Chunk::record) else { return Ok(false) };
             let Some(contents) = state.contents.get(key) else { return Ok(false) };
-            let parent = entry.record.parent_key.as_ref();
-            if parent.is_some_and(|parent| !state.index.is_on_disk(parent)) {
+            if record.parent.is_some_and(|parent| !state.index.is_on_disk(&parent)) {
                 return Ok(false);
             }
-            let path = chunk_file::path(&state.folder, &entry.record.namespace.model, key);
-            (entry.record.clone(), Arc::clone(contents), path)
+            let path = chunk_file::path(&state.folder, &record.namespace.model, key);
+            (record.clone(), Arc::clone(contents), path)
         };
         let header = contents.header(&record, layout).map_err(|error| error.to_string())?;
         self.make_room(header.len() as u64 + contents.num_bytes(), &record)?;
@@ -217,14 +213,12 @@ impl WriterThread {
             .write(&path, &header)
             .map_err(|error| format!("the disk could not be written: {error}"))?;
         let mut state = self.state.lock();
-        match state.index.mark_written(key, file.num_bytes, file.hash) {
-            Some(record) => {
-                state.emit(CacheEvent::Written(record));
-                state.emit_refs();
-            }
+        let changes = state.index.written(key, file);
+        if changes.is_empty() {
             // Removed while it was being written.
-            None => drop(fs::remove_file(&path)),
+            drop(fs::remove_file(&path));
         }
+        state.apply(changes);
         Ok(true)
     }
 
@@ -232,9 +226,8 @@ impl WriterThread {
     fn make_room(&self, bytes: u64, record: &ChunkRecord) -> Result<(), String> {
         {
             let mut state = self.state.lock();
-            let parent = record.parent_key.as_deref();
-            let removed = state.index.make_room_on_disk(bytes, parent, now_ms());
-            state.discard(removed.ok_or_else(|| NO_ROOM.to_owned())?, DISK_BUDGET);
+            let made = state.index.make_room_on_disk(bytes, record.parent.as_ref(), now_ms());
+            state.apply(made.map_err(|error| error.to_string())?);
         }
         self.remove_doomed();
         Ok(())
@@ -269,31 +262,30 @@ impl WriterThread {
     fn drop_bad_rows(&self) {
         let of_other_length = self.records_of_other_length();
         let mut state = self.state.lock();
-        let mut bad = std::mem::take(&mut state.invalid);
-        bad.append(&mut state.index.orphans);
+        let mut bad = std::mem::take(&mut state.rejected);
         for key in of_other_length {
             let taken_out = state.index.take_out(&key, now_ms());
             taken_out.iter().for_each(|record| drop(state.contents.remove(&record.key)));
-            bad.extend(taken_out.into_iter().filter(|record| !record.file_hash.is_empty()));
+            bad.extend(taken_out.into_iter().filter(|record| record.file.is_some()));
         }
-        let keys: Vec<String> = bad.into_iter().map(|record| record.key).collect();
-        if !keys.is_empty() {
-            let reason = "their rows were damaged, or their parents were missing".to_owned();
-            state.emit(CacheEvent::Removed { keys, reason });
+        if !bad.is_empty() {
+            // Only the rows: their files are looked at next.
+            state.emit(CacheChange::Removed { chunks: bad, reason: LossReason::RecordDamaged });
         }
     }
 
     /// The keys of records that name another length than their file has, where the file is sound:
     /// the disk budget counts what records say. A file that is damaged or missing is found when it
     /// is read.
-    fn records_of_other_length(&self) -> Vec<String> {
-        let written: Vec<(String, PathBuf, u64)> = {
+    fn records_of_other_length(&self) -> Vec<ChunkKey> {
+        let written: Vec<(ChunkKey, PathBuf, u64)> = {
             let state = self.state.lock();
-            let written = state.index.records().filter(|record| !record.file_hash.is_empty());
-            let path = |record: &ChunkRecord| {
-                chunk_file::path(&state.folder, &record.namespace.model, &record.key)
+            let records = state.index.chunks().map(Chunk::record);
+            let written = |record: &ChunkRecord| {
+                let path = chunk_file::path(&state.folder, &record.namespace.model, &record.key);
+                Some((record.key, path, record.file.as_ref()?.num_bytes))
             };
-            written.map(|record| (record.key.clone(), path(record), record.bytes)).collect()
+            records.filter_map(written).collect()
         };
         let is_of_other_length = |path: &Path, bytes: u64| {
             fs::symlink_metadata(path).is_ok_and(|file| file.len() != bytes)
@@ -349,10 +341,11 @@ impl WriterThread {
     }
 
     fn is_known(&self, path: &Path) -> bool {
-        let key = path.file_stem().unwrap_or_default().to_string_lossy();
+        let key = path.file_stem().and_then(|key| key.to_str()?.parse::<ChunkKey>().ok());
+        let Some(key) = key else { return false };
         let state = self.state.lock();
-        let is_of = |entry: &super::index::Entry| {
-            chunk_file::path(&state.folder, &entry.record.namespace.model, &key) == path
+        let is_of = |chunk: &Chunk| {
+            chunk_file::path(&state.folder, &chunk.record().namespace.model, &key) == path
         };
         state.is_doomed(&key) || state.index.get(&key).is_some_and(is_of)
     }
@@ -360,12 +353,12 @@ impl WriterThread {
     /// Adds a chunk from its valid file; false if its parent is missing.
     fn adopt(&self, record: ChunkRecord) -> bool {
         let mut state = self.state.lock();
-        let has_parent = state.index.has_parent_on_disk(&record);
-        if has_parent {
-            state.index.insert(record.clone(), None);
-            state.emit(CacheEvent::Written(record));
+        // Another thread may have computed the chunk meanwhile.
+        let is_adopted = state.index.adopt(record.clone());
+        if is_adopted {
+            state.emit(CacheChange::Written(record.clone()));
         }
-        has_parent
+        is_adopted || state.index.contains(&record.key)
     }
 }
 

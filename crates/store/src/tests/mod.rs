@@ -31,6 +31,27 @@ impl Scratch {
     async fn open(&self) -> Store {
         Store::open(&self.database()).await.unwrap()
     }
+
+    /// Runs a statement as another program would.
+    async fn execute(&self, statement: &str) {
+        let mut connection = self.connect().await;
+        let statement = sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned()));
+        statement.execute(&mut connection).await.unwrap();
+    }
+
+    /// The one value that a query finds.
+    async fn scalar<T>(&self, select: &'static str) -> T
+    where
+        T: Send + Unpin + for<'r> sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+    {
+        let mut connection = self.connect().await;
+        sqlx::query_scalar(select).fetch_one(&mut connection).await.unwrap()
+    }
+
+    async fn connect(&self) -> sqlx::SqliteConnection {
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.database());
+        sqlx::ConnectOptions::connect(&options).await.unwrap()
+    }
 }
 
 fn finished(status: MessageStatus, text: &str) -> FinishedMessage {

@@ -1,6 +1,7 @@
 //! Opening and closing: a new file, a second program, the rows of a program that died, files that
 //! are refused.
 
+use cairn_prompt_cache::LossReason;
 use std::fs;
 use std::path::Path;
 
@@ -225,12 +226,13 @@ async fn a_file_of_the_second_version_keeps_starting_points_and_explains_the_res
     let refs = store.cache_refs().await.unwrap();
     assert_eq!(refs.len(), variants.len(), "positions that were left are forgotten: {refs:?}");
     for (row, (id, _, kv_format, provenance)) in refs.into_iter().zip(variants) {
-        assert_eq!(row.owner, format!("conversation/{id}"));
-        assert_eq!((row.kv_format.as_str(), row.provenance.as_str()), (kv_format, provenance));
-        assert_eq!((row.chunk_key, row.num_tokens, row.is_pinned), (None, 0, true));
-        assert_eq!(row.lost_tokens, 300);
-        assert_eq!(row.lost_reason.as_deref(), Some("saved by an earlier version"));
-        assert!(row.lost_at_ms.is_some_and(|at_ms| at_ms > 1_700_000_000_000));
+        assert_eq!(row.name.to_string(), format!("conversation/{id}"));
+        let namespace = (row.namespace.kv_format, row.namespace.provenance);
+        assert_eq!(namespace, (kv_format.parse().unwrap(), provenance.parse().unwrap()));
+        assert_eq!((row.target, row.num_tokens, row.is_pinned), (None, 0, true));
+        let loss = row.loss.unwrap();
+        assert_eq!((loss.num_tokens, loss.reason), (300, LossReason::EarlierVersion));
+        assert!(loss.at_ms > 1_700_000_000_000);
         let named = store.named_cache(id).await.unwrap().unwrap();
         assert_eq!((named.kv_format.as_str(), named.provenance.as_str()), (kv_format, provenance));
         assert_eq!(named.token_ids, Some(vec![1, 2]));

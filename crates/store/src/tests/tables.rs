@@ -1,25 +1,32 @@
 //! Models, settings and the prompt cache's index.
 
 use super::Scratch;
-use crate::CacheChange::{Removed, Touched, Written};
-use crate::{ChunkKind, ChunkRow};
+use cairn_prompt_cache::CacheChange::{Removed, Used, Written};
+use cairn_prompt_cache::{
+    ChunkFile, ChunkKey, ChunkKind, ChunkRecord, LossReason, Namespace, Provenance, Tokens,
+};
 
-fn chunk(key: &str, parent_key: Option<&str>, start: i64) -> ChunkRow {
-    ChunkRow {
-        key: key.into(),
-        parent_key: parent_key.map(str::to_owned),
-        fingerprint: "f00d".into(),
-        kv_format: "kv8g64".into(),
-        provenance: "computed".into(),
+fn key(byte: u8) -> ChunkKey {
+    ChunkKey::from_bytes([byte; 16])
+}
+
+fn file(num_bytes: u64) -> Option<ChunkFile> {
+    Some(ChunkFile { num_bytes, hash: "beef".into() })
+}
+
+fn chunk(key: ChunkKey, parent: Option<ChunkKey>, start: usize) -> ChunkRecord {
+    ChunkRecord {
+        key,
+        parent,
+        namespace: Namespace::computed("f00d", "kv8g64".parse().unwrap()),
         kind: ChunkKind::User,
         start,
-        held_from: start - 100,
+        held_from: start + 1,
         has_state: true,
-        token_ids: vec![1, 70_000, u32::MAX],
-        bytes: 1_000,
-        file_hash: "beef".into(),
+        tokens: Tokens::known([1, 70_000, u32::MAX]),
+        file: file(1_000),
         created_at_ms: 5,
-        last_used_at_ms: 6,
+        last_used_at_ms: -6,
         hits: 2,
     }
 }
@@ -98,63 +105,76 @@ async fn settings_are_kept_verbatim() {
 async fn chunks_come_back_parents_first() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
-    let (root, child) = (chunk("ff", None, 0), chunk("00", Some("ff"), 3));
+    let (root, child) = (chunk(key(255), None, 0), chunk(key(0), Some(key(255)), 3));
     store.change_cache(&[Written(child.clone()), Written(root.clone())]).await.unwrap();
     assert_eq!(store.chunks().await.unwrap(), [root.clone(), child.clone()]);
     assert_eq!(store.total_chunk_bytes().await.unwrap(), 2_000);
 
     // Written again, as after a crash: still one row, with the figures of the new file.
-    let again = ChunkRow {
-        kv_format: "plain".into(),
-        provenance: "computed".into(),
+    let again = ChunkRecord {
+        namespace: Namespace::computed("f00d", "plain".parse().unwrap()),
         kind: ChunkKind::System,
         held_from: 0,
         has_state: false,
-        bytes: 1_500,
+        file: file(1_500),
         created_at_ms: 99,
         last_used_at_ms: 99,
         hits: 0,
         ..root.clone()
     };
     store.change_cache(&[Written(again.clone())]).await.unwrap();
-    let root = ChunkRow { created_at_ms: 5, hits: 2, ..again };
+    let root = ChunkRecord { created_at_ms: 5, hits: 2, ..again };
     assert_eq!(store.chunks().await.unwrap(), [root.clone(), child.clone()]);
 
-    let keys = vec!["00".into(), "nothing".into(), "00".into()];
-    store.change_cache(&[Touched { keys, at_ms: 1_234 }]).await.unwrap();
+    let keys = vec![key(0), key(7), key(0)];
+    store.change_cache(&[Used { keys, at_ms: 1_234 }]).await.unwrap();
     assert_eq!(
         store.chunks().await.unwrap(),
-        [root.clone(), ChunkRow { last_used_at_ms: 1_234, hits: 3, ..child }]
+        [root.clone(), ChunkRecord { last_used_at_ms: 1_234, hits: 3, ..child.clone() }]
     );
+    let removed = |chunks: Vec<ChunkRecord>| Removed { chunks, reason: LossReason::DiskBudget };
     for _ in 0..2 {
-        let keys = vec!["00".into(), "nothing".into(), "\"quoted\"".into()];
-        store.change_cache(&[Removed { keys }]).await.unwrap();
+        let unknown = chunk(key(7), None, 0);
+        store.change_cache(&[removed(vec![child.clone(), unknown])]).await.unwrap();
         assert_eq!(store.chunks().await.unwrap(), std::slice::from_ref(&root));
     }
-    store.change_cache(&[Removed { keys: Vec::new() }]).await.unwrap();
+    store.change_cache(&[removed(Vec::new())]).await.unwrap();
     assert_eq!(store.total_chunk_bytes().await.unwrap(), 1_500);
 }
 
 #[tokio::test]
-async fn ten_thousand_chunks_are_read_at_once() {
+async fn opaque_tokens_survive_as_zeros() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
-    sqlx::query(
-        "with recursive n (i) as (select 0 union all select i + 1 from n where i < 9999)
-         insert into chunks
-         select printf('%064x', i), printf('%064x', i - 1), printf('%064x', 7), 'plain', 'computed', 'user', i, i, 0,
-             zeroblob(1024), 1, printf('%064x', i), 0, 0, 0 from n",
-    )
-    .execute(&store.writer)
-    .await
-    .unwrap();
-    let chunks = store.chunks().await.unwrap();
-    assert_eq!(
-        (chunks.len(), chunks[9_999].start, chunks[9_999].token_ids.len()),
-        (10_000, 9_999, 256)
-    );
+    let mut opaque = chunk(key(1), None, 0);
+    opaque.namespace.provenance = Provenance::OpaqueImport("0f".into());
+    opaque.kind = ChunkKind::System;
+    opaque.tokens = Tokens::Opaque { count: 3 };
+    store.change_cache(&[Written(opaque.clone())]).await.unwrap();
+    assert_eq!(store.chunks().await.unwrap(), [opaque]);
+    let blob = scratch.scalar::<Vec<u8>>("select token_ids from chunks").await;
+    assert_eq!(blob, [0; 12]);
+}
 
-    let keys: Vec<String> = chunks.into_iter().map(|chunk| chunk.key).collect();
-    store.change_cache(&[Removed { keys }]).await.unwrap();
-    assert_eq!(store.total_chunk_bytes().await.unwrap(), 0);
+#[tokio::test]
+async fn a_row_that_no_version_writes_is_skipped() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let (root, child) = (chunk(key(255), None, 0), chunk(key(0), Some(key(255)), 3));
+    for change in [
+        "key = 'ff'",
+        "key = upper(key)",
+        "parent_key = 'nothing'",
+        "kv_format = 'kv'",
+        "provenance = 'somebody'",
+        "start = -1",
+        "held_from = -1",
+        "bytes = -1",
+        "hits = -1",
+    ] {
+        store.change_cache(&[Written(root.clone()), Written(child.clone())]).await.unwrap();
+        scratch.execute(&format!("update chunks set {change} where start = 0")).await;
+        assert_eq!(store.chunks().await.unwrap(), std::slice::from_ref(&child), "{change}");
+        scratch.execute("delete from chunks").await;
+    }
 }
