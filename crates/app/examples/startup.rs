@@ -5,7 +5,8 @@
 //! each; `shared`, 10,000 conversations that begin with one system prompt of eight chunks and go on
 //! with one chunk each. Milliseconds, medians of several runs: `open` until the app answers
 //! commands, `swept` until the prompt cache has been compared with its folder too, `list` for all
-//! conversations with what is saved of them, `change` from renaming one to its event.
+//! conversations with what is saved of them, `change` from renaming one to its event, `index` for
+//! building the index of chunks and references from their rows, `lookup` for one prompt in it.
 
 use std::error::Error;
 use std::fs;
@@ -15,8 +16,8 @@ use std::time::{Duration, Instant};
 use cairn_app::wire::{Command, Event, Reply};
 use cairn_app::{App, CacheVariables, DataFolder, Options};
 use cairn_prompt_cache::{
-    CacheChange, CacheRef, ChunkFile, ChunkKey, ChunkKind, ChunkRecord, KvFormat, Namespace, Owner,
-    Tokens,
+    Budgets, CacheChange, CacheRef, ChunkFile, ChunkIndex, ChunkKey, ChunkKind, ChunkRecord,
+    KvFormat, Namespace, Owner, PromptTokens, RestoreNeeds, Tokens,
 };
 use cairn_store::Store;
 use sqlx::ConnectOptions;
@@ -187,9 +188,40 @@ async fn measure(name: &str, home: &Path, num_conversations: usize) -> Result<()
         serde_json::json!({ "folder": name, "open_ms": open, "swept_ms": swept, "list_ms": list });
     if !change.is_empty() {
         figures["change_ms"] = median(change).into();
+        let (index, lookup) = measure_index(home).await?;
+        figures["index_ms"] = index.into();
+        figures["lookup_ms"] = lookup.into();
     }
     println!("{figures}");
     Ok(())
+}
+
+/// Milliseconds to build the index, and to look up a conversation with one more token.
+async fn measure_index(home: &Path) -> Result<(f64, f64)> {
+    let store = Store::open(&DataFolder::new(home).database()).await?;
+    let (chunks, refs) = (store.chunks().await?, store.cache_refs().await?);
+    store.close().await?;
+    let budgets = Budgets { disk_bytes: u64::MAX, memory_bytes: 0 };
+    let namespace = Namespace::computed(FINGERPRINT, KvFormat::Plain);
+    let (mut build, mut lookup) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        let (chunks, refs) = (chunks.clone(), refs.clone());
+        let start = Instant::now();
+        let (index, _) = ChunkIndex::new(budgets, chunks, refs);
+        build.push(start.elapsed());
+        for cache_ref in index.refs().step_by(10) {
+            let path = cache_ref.target.map_or(Vec::new(), |key| index.path(&key));
+            let ids = path.iter().flat_map(|chunk| chunk.record().tokens.known_ids()).copied();
+            let prompt = PromptTokens::known(ids.chain([0]).collect::<Vec<u32>>());
+            let start = Instant::now();
+            let plan = index.restore_plan(&namespace, &prompt, RestoreNeeds::default());
+            lookup.push(start.elapsed());
+            if plan.num_tokens != cache_ref.num_tokens {
+                return Err("a conversation was not found".into());
+            }
+        }
+    }
+    Ok((median(build), median(lookup)))
 }
 
 fn median(mut times: Vec<Duration>) -> f64 {
