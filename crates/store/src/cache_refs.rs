@@ -51,7 +51,8 @@ fn loss(row: &SqliteRow) -> Result<Option<Option<Loss>>, sqlx::Error> {
     }))
 }
 
-/// The namespace in a row of chunks or references; none where a text is unknown.
+/// The namespace in a row of chunks, references or named prompt caches; none where a text is
+/// unknown.
 pub(crate) fn namespace(row: &SqliteRow) -> Result<Option<Namespace>, sqlx::Error> {
     let model: &str = row.try_get("fingerprint")?;
     let kv_format: &str = row.try_get("kv_format")?;

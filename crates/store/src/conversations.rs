@@ -1,5 +1,6 @@
 //! The conversations table: the list of conversations, and the end of each one's current branch.
 
+use cairn_prompt_cache::{KvFormat, Provenance};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row};
 use uuid::Uuid;
@@ -37,10 +38,10 @@ pub struct Prefix {
     pub name: String,
     /// Where its tokens end.
     pub kind: NamedCacheKind,
-    /// How its keys and values are stored; a text of [`cairn_prompt_cache::KvFormat`].
-    pub kv_format: String,
-    /// Their provenance; a text of [`cairn_prompt_cache::Provenance`].
-    pub provenance: String,
+    /// How its keys and values are stored.
+    pub kv_format: KvFormat,
+    /// Who computed them.
+    pub provenance: Provenance,
     /// How many tokens it has.
     pub num_tokens: i64,
     /// Those tokens; none if an imported file did not name them, and in the list of
@@ -75,8 +76,9 @@ fn prefix_from_row(row: &SqliteRow) -> Result<Option<Prefix>, sqlx::Error> {
         named_id,
         name: row.try_get("prefix_name")?,
         kind: NamedCacheKind::named("prefix_kind", row.try_get("prefix_kind")?)?,
-        kv_format: row.try_get("prefix_kv_format")?,
-        provenance: row.try_get("prefix_provenance")?,
+        // A text that no version writes means tokens that are computed again.
+        kv_format: row.try_get::<&str, _>("prefix_kv_format")?.parse().unwrap_or_default(),
+        provenance: row.try_get::<&str, _>("prefix_provenance")?.parse().unwrap_or_default(),
         num_tokens: row.try_get("prefix_num_tokens")?,
         token_ids: token_ids::from_row(row, "prefix_token_ids")?,
         start_text: row.try_get("prefix_start_text")?,
@@ -132,8 +134,8 @@ impl Store {
         .bind(prefix.map(|prefix| &prefix.named_id))
         .bind(prefix.map(|prefix| &prefix.name))
         .bind(prefix.map(|prefix| prefix.kind.as_str()))
-        .bind(prefix.map(|prefix| &prefix.kv_format))
-        .bind(prefix.map(|prefix| &prefix.provenance))
+        .bind(prefix.map(|prefix| prefix.kv_format.to_string()))
+        .bind(prefix.map(|prefix| prefix.provenance.to_string()))
         .bind(prefix.map(|prefix| prefix.num_tokens))
         .bind(prefix.and_then(|prefix| prefix.token_ids.as_deref()).map(token_ids::to_blob))
         .bind(prefix.map(|prefix| &prefix.start_text))

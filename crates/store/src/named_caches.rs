@@ -1,9 +1,11 @@
 //! The named_caches table: prompt caches that the user gave a name, and that conversations can
 //! start from.
 
+use cairn_prompt_cache::{KvFormat, Namespace};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
 
+use crate::cache_refs::namespace;
 use crate::error::unknown;
 use crate::{Store, StoreError, token_ids};
 
@@ -40,12 +42,8 @@ pub struct NamedCacheRow {
     pub name: String,
     /// The name of the model that read it.
     pub model: String,
-    /// The fingerprint of that model, in hexadecimal.
-    pub fingerprint: String,
-    /// How its keys and values are stored; a text of [`cairn_prompt_cache::KvFormat`].
-    pub kv_format: String,
-    /// Their provenance; a text of [`cairn_prompt_cache::Provenance`].
-    pub provenance: String,
+    /// The namespace of its chunks.
+    pub namespace: Namespace,
     /// Where its tokens end.
     pub kind: NamedCacheKind,
     /// How many tokens it has.
@@ -96,9 +94,13 @@ impl FromRow<'_, SqliteRow> for NamedCacheRow {
             id: row.try_get("id")?,
             name: row.try_get("name")?,
             model: row.try_get("model")?,
-            fingerprint: row.try_get("fingerprint")?,
-            kv_format: row.try_get("kv_format")?,
-            provenance: row.try_get("provenance")?,
+            // A text that no version writes means tokens that are computed again.
+            namespace: match namespace(row)? {
+                Some(namespace) => namespace,
+                None => {
+                    Namespace::computed(row.try_get::<&str, _>("fingerprint")?, KvFormat::Plain)
+                }
+            },
             kind: NamedCacheKind::named("kind", row.try_get("kind")?)?,
             num_tokens: row.try_get("num_tokens")?,
             token_ids: token_ids::from_row(row, "token_ids")?,
@@ -161,9 +163,9 @@ impl Store {
         .bind(&cache.id)
         .bind(&cache.name)
         .bind(&cache.model)
-        .bind(&cache.fingerprint)
-        .bind(&cache.kv_format)
-        .bind(&cache.provenance)
+        .bind(cache.namespace.model.as_str())
+        .bind(cache.namespace.kv_format.to_string())
+        .bind(cache.namespace.provenance.to_string())
         .bind(cache.kind.as_str())
         .bind(cache.num_tokens)
         .bind(cache.token_ids.as_deref().map(token_ids::to_blob))

@@ -113,7 +113,7 @@ pub(crate) async fn named(app: &App) -> Result<Vec<NamedCache>, Failure> {
             id: row.id,
             name: row.name,
             model: row.model,
-            fingerprint: row.fingerprint,
+            fingerprint: row.namespace.model.to_string(),
             start_text: row.start_text,
             end_text: row.end_text,
             imported_from: row.imported_from,
@@ -196,9 +196,7 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
         id: id.clone(),
         name,
         model: model_name,
-        fingerprint: namespace.model.to_string(),
-        kv_format: namespace.kv_format.to_string(),
-        provenance: namespace.provenance.to_string(),
+        namespace,
         kind,
         num_tokens: num_tokens as i64,
         token_ids,
@@ -276,7 +274,7 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
     // If it was saved while another model was loaded, its texts are known only now.
     let (start_text, end_text) = match &row.token_ids {
         Some(token_ids) if row.start_text.is_empty() => {
-            ends(&app.engine, &row.fingerprint, token_ids).await
+            ends(&app.engine, row.namespace.model.as_str(), token_ids).await
         }
         _ => (row.start_text, row.end_text),
     };
@@ -284,8 +282,8 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
         named_id: row.id,
         name: row.name,
         kind: row.kind,
-        kv_format: row.kv_format,
-        provenance: row.provenance,
+        kv_format: row.namespace.kv_format,
+        provenance: row.namespace.provenance,
         num_tokens: row.num_tokens,
         token_ids: row.token_ids,
         start_text,

@@ -188,9 +188,7 @@ pub(crate) async fn named_row(
         // The model's name on this machine, where it is known: the file's name for it may be a path
         // on another machine.
         model: loaded_model_name(engine).unwrap_or(info.model),
-        fingerprint: info.namespace.model.to_string(),
-        kv_format: info.namespace.kv_format.to_string(),
-        provenance: info.namespace.provenance.to_string(),
+        namespace: info.namespace,
         kind: match info.kind {
             PromptKind::Prompt => NamedCacheKind::Prompt,
             PromptKind::Conversation => NamedCacheKind::Conversation,

@@ -2,7 +2,7 @@
 //! [`PromptPrefix`].
 
 use cairn_engine::PromptPrefix;
-use cairn_prompt_cache::{ChunkKind, ChunkRecord};
+use cairn_prompt_cache::{ChunkKind, ChunkRecord, ModelFingerprint};
 use cairn_store::{NamedCacheKind, Prefix};
 
 use crate::app::App;
@@ -26,10 +26,8 @@ pub(crate) async fn checked(
     Ok(PromptPrefix {
         num_tokens: usize::try_from(prefix.num_tokens).unwrap_or(0),
         kind: convert::prompt_kind(prefix.kind),
-        // A row with an invalid format was changed by another program: the tokens are then computed
-        // again.
-        kv_format: prefix.kv_format.parse().unwrap_or_default(),
-        provenance: prefix.provenance.parse().unwrap_or_default(),
+        kv_format: prefix.kv_format,
+        provenance: prefix.provenance,
         token_ids: prefix.token_ids,
     })
 }
@@ -46,9 +44,9 @@ async fn foreign_model(
     // If its starting point is gone, the conversation's reference names the model that read it
     // last.
     let named =
-        app.store.named_cache(&prefix.named_id).await?.map(|row| (row.fingerprint, row.model));
+        app.store.named_cache(&prefix.named_id).await?.map(|row| (row.namespace.model, row.model));
     let (fingerprint, model) = named.or_else(|| last_reader(app, conversation_id)).unzip();
-    if fingerprint.as_ref() == Some(&loaded) {
+    if fingerprint.is_some_and(|fingerprint| fingerprint.as_str() == loaded) {
         return Ok(None);
     }
     // Other weights with the same vocabulary can compute the tokens again: then the texts are
@@ -65,9 +63,9 @@ async fn foreign_model(
 }
 
 /// The fingerprint and the name of the model that read a conversation last.
-fn last_reader(app: &App, conversation_id: &str) -> Option<(String, String)> {
+fn last_reader(app: &App, conversation_id: &str) -> Option<(ModelFingerprint, String)> {
     let ref_usage = app.engine.cache()?.ref_usage(&conversation_owner(conversation_id))?;
-    Some((ref_usage.cache_ref.namespace.model.to_string(), ref_usage.cache_ref.model_name))
+    Some((ref_usage.cache_ref.namespace.model, ref_usage.cache_ref.model_name))
 }
 
 /// Where the saved context of a conversation ends; `path` are its chunks.
@@ -92,7 +90,7 @@ pub(crate) async fn imported_from(app: &App, prefix: Option<&Prefix>) -> Option<
 
 #[cfg(test)]
 mod tests {
-    use cairn_prompt_cache::{ChunkKey, Namespace, Tokens};
+    use cairn_prompt_cache::{ChunkKey, KvFormat, Namespace, Provenance, Tokens};
 
     use super::*;
 
@@ -109,8 +107,8 @@ mod tests {
                 named_id: String::new(),
                 name: String::new(),
                 kind,
-                kv_format: String::new(),
-                provenance: String::new(),
+                kv_format: KvFormat::Plain,
+                provenance: Provenance::Computed,
                 num_tokens,
                 token_ids: None,
                 start_text: String::new(),

@@ -14,6 +14,8 @@ mod turns;
 
 use std::path::PathBuf;
 
+use cairn_prompt_cache::Namespace;
+
 use crate::{FinishedMessage, MessageStatus, NamedCacheKind, NamedCacheRow, Store};
 
 /// A temporary folder for one test.
@@ -78,9 +80,7 @@ fn named_cache(id: &str, name: &str, last_used_at_ms: i64) -> NamedCacheRow {
         id: id.into(),
         name: name.into(),
         model: "smol".into(),
-        fingerprint: "f00d".into(),
-        kv_format: "kv8g64".into(),
-        provenance: "computed".into(),
+        namespace: Namespace::computed("f00d", "kv8g64".parse().unwrap()),
         kind: NamedCacheKind::Prompt,
         num_tokens: 3,
         token_ids: Some(vec![1, 70_000, u32::MAX]),

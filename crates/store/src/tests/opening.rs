@@ -227,20 +227,17 @@ async fn a_file_of_the_second_version_keeps_starting_points_and_explains_the_res
     assert_eq!(refs.len(), variants.len(), "positions that were left are forgotten: {refs:?}");
     for (row, (id, _, kv_format, provenance)) in refs.into_iter().zip(variants) {
         assert_eq!(row.name.to_string(), format!("conversation/{id}"));
-        let namespace = (row.namespace.kv_format, row.namespace.provenance);
-        assert_eq!(namespace, (kv_format.parse().unwrap(), provenance.parse().unwrap()));
+        let expected = (kv_format.parse().unwrap(), provenance.parse().unwrap());
+        assert_eq!((row.namespace.kv_format, row.namespace.provenance), expected);
         assert_eq!((row.target, row.num_tokens, row.is_pinned), (None, 0, true));
         let loss = row.loss.unwrap();
         assert_eq!((loss.num_tokens, loss.reason), (300, LossReason::EarlierVersion));
         assert!(loss.at_ms > 1_700_000_000_000);
         let named = store.named_cache(id).await.unwrap().unwrap();
-        assert_eq!((named.kv_format.as_str(), named.provenance.as_str()), (kv_format, provenance));
+        assert_eq!((named.namespace.kv_format, named.namespace.provenance), expected);
         assert_eq!(named.token_ids, Some(vec![1, 2]));
         let prefix = store.conversation(id).await.unwrap().unwrap().prefix.unwrap();
-        assert_eq!(
-            (prefix.kv_format.as_str(), prefix.provenance.as_str()),
-            (kv_format, provenance)
-        );
+        assert_eq!((prefix.kv_format, prefix.provenance), expected);
         assert_eq!(prefix.token_ids, Some(vec![1, 2]));
     }
 }
