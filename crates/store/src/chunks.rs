@@ -3,7 +3,7 @@
 
 use cairn_prompt_cache::{ChunkFile, ChunkKey, ChunkKind, ChunkRecord, Namespace};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{FromRow, Row};
+use sqlx::{FromRow, Row, SqlitePool};
 
 use crate::cache_refs::namespace;
 use crate::error::unknown;
@@ -107,6 +107,13 @@ pub(crate) async fn insert(
     .execute(tx)
     .await;
     done.map(drop)
+}
+
+/// Removes rows whose key names no chunk: no change could, so they would stay for ever.
+pub(crate) async fn remove_nameless(pool: &SqlitePool) -> Result<(), sqlx::Error> {
+    let remove =
+        sqlx::query("delete from chunks where length(key) <> 32 or key glob '*[^0-9a-f]*'");
+    remove.execute(pool).await.map(drop)
 }
 
 pub(crate) async fn delete(

@@ -15,7 +15,7 @@ use sqlx::{Connection, Sqlite, Transaction};
 
 use crate::other_writers::OtherWriters;
 use crate::run::{self, Run};
-use crate::{StoreError, backup};
+use crate::{StoreError, backup, chunks};
 
 pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
@@ -202,6 +202,7 @@ async fn prepare(
     MIGRATIONS.run(writer).await.map_err(|error| StoreError::from_migrate(path, error))?;
     let run = Run::begin(folder).map_err(|error| StoreError::from_io(path, error))?;
     finish_ended_runs(folder, writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
+    chunks::remove_nameless(writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
     other_writers.have_written(writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
     run::remove_ended(folder);
     backup::remove_unfinished(path);

@@ -157,6 +157,23 @@ async fn opaque_tokens_survive_as_zeros() {
 }
 
 #[tokio::test]
+async fn a_row_whose_key_names_no_chunk_is_removed_when_the_file_is_opened() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let good = chunk(key(0), None, 0);
+    for change in ["key = 'ff'", "key = upper(key)", "key = 'x' || substr(key, 2)"] {
+        store.change_cache(&[Written(chunk(key(255), None, 3))]).await.unwrap();
+        scratch.execute(&format!("update chunks set {change} where start = 3")).await;
+    }
+    store.change_cache(&[Written(good.clone())]).await.unwrap();
+    assert_eq!(scratch.scalar::<i64>("select count(*) from chunks").await, 4);
+    store.close().await.unwrap();
+    let store = scratch.open().await;
+    assert_eq!(scratch.scalar::<i64>("select count(*) from chunks").await, 1);
+    assert_eq!(store.chunks().await.unwrap(), [good]);
+}
+
+#[tokio::test]
 async fn a_row_that_no_version_writes_is_skipped() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
