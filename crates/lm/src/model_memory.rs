@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::LmError;
 use crate::cache::KvCache;
-use crate::config::{ConfigFile, Quantization, QuantizationConfig};
+use crate::config::{ConfigFile, Quantization, QuantizationConfig, check_range};
 use crate::device::ComputeDevice;
 use crate::weights::LoadOptions;
 
@@ -75,6 +75,7 @@ impl ModelMemory {
         let files = check_weight_files(folder)?;
         let quantization = QuantizationConfig::parse(&config)?;
         let fields = Fields(&config);
+        fields.check()?;
         let stored = StoredWeights::new(&files, &quantization, &fields);
         let device = ComputeDevice::current();
         let keep_quantized = options.keep_quantized || device == ComputeDevice::Gpu;
@@ -177,7 +178,41 @@ impl ModelMemory {
 /// config.json's numbers.
 struct Fields<'a>(&'a Value);
 
+/// The numbers that sizes are computed from, each with the most that it may be: what an
+/// architecture accepts, so that products of them fit 64 bits.
+const MAX_NUMBERS: &[(&str, i64)] = &[
+    ("hidden_size", 1 << 17),
+    ("intermediate_size", 1 << 20),
+    ("moe_intermediate_size", 1 << 20),
+    ("num_hidden_layers", 1024),
+    ("num_attention_heads", 1024),
+    ("num_key_value_heads", 1024),
+    ("head_dim", 4096),
+    ("vocab_size", 1 << 22),
+    ("max_position_embeddings", 1 << 26),
+    ("sliding_window", 1 << 26),
+    ("num_experts", 1 << 14),
+    ("num_experts_per_tok", 1 << 14),
+    ("linear_num_key_heads", 1024),
+    ("linear_num_value_heads", 1024),
+    ("linear_key_head_dim", 4096),
+    ("linear_value_head_dim", 4096),
+    ("linear_conv_kernel_dim", 4096),
+];
+
 impl Fields<'_> {
+    /// Refuses numbers that no architecture accepts. Values of another type are for the
+    /// architecture to refuse.
+    fn check(&self) -> Result<(), LmError> {
+        for &(name, max) in MAX_NUMBERS {
+            let value = self.0.get(name).filter(|value| value.is_i64() || value.is_u64());
+            if let Some(value) = value {
+                check_range(name, value.as_i64().unwrap_or(i64::MAX), 0..=max)?;
+            }
+        }
+        Ok(())
+    }
+
     fn number(&self, name: &str, default: u64) -> u64 {
         self.0.get(name).and_then(Value::as_u64).unwrap_or(default)
     }
