@@ -189,7 +189,9 @@ flow(
     await page.button('Regenerate').click();
     await page.shows('This answer reached the limit of 400 tokens.');
     const whole = await page.answerText();
-    assert.equal(whole.slice(0, Math.min(text.length, 400)), text.slice(0, 400));
+    // The window does not show spaces at the end of an answer.
+    const same = text.slice(0, 400).trimEnd();
+    assert.equal(whole.slice(0, same.length), same);
     assert.equal(await page.answers.count(), 1);
   },
 );
