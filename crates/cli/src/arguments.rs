@@ -237,7 +237,8 @@ pub enum Cache {
     Export(ExportCache),
     /// Preview a prompt-cache file and store it as a starting point
     Import(ImportCache),
-    /// Rebuild the database's rows of chunk files, and remove damaged chunk files
+    /// Rebuild the database's rows from chunk files that no row names, and remove the damaged among
+    /// those
     Repair,
     /// Delete stored prompt caches and their files
     Delete {
