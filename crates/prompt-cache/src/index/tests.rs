@@ -573,7 +573,7 @@ fn a_purge_removes_the_chunks_of_stale_references_too() {
     assert_eq!(ids_of, ["chat", "other"]);
     assert_eq!(index.ref_usage(&owner("other")).unwrap().shared_with, [owner("chat")]);
     let changes = index.clear(9);
-    assert_eq!(changed_refs(&changes).1.len(), 2, "nothing is left of what was left");
+    assert_eq!(changed_refs(&changes).1.len(), 2, "the stale references are gone too");
     assert_eq!(num_removed_bytes(changes), 10 + 10 + 20);
     // They are restored from rows after a restart.
     let last = save(&mut index, &branch(3000), &boundaries, 3);
