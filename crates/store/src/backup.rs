@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use sqlx::sqlite::SqlitePool;
 
-use crate::StoreError;
+use crate::{StoreError, run};
 
 /// Older backups are removed when a new one is complete.
 const MAX_BACKUPS: usize = 3;
@@ -49,6 +49,7 @@ async fn copy(partial: &Path, target: &Path, writer: &SqlitePool) -> Result<(), 
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
+    run::make_private(partial);
     sqlx::query("vacuum into ?")
         .bind(partial.to_string_lossy())
         .execute(writer)

@@ -99,6 +99,19 @@ impl Store {
         let gone: BTreeSet<Owner> = owners.filter(is_gone).collect();
         Ok(gone.into_iter().collect())
     }
+
+    /// The conversations and named prompt caches that are deleted and can still be restored.
+    pub async fn deleted_owners(&self) -> Result<BTreeSet<Owner>, StoreError> {
+        let [conversations, named] = [
+            "select id from conversations where deleted_at_ms is not null",
+            "select id from named_caches where deleted_at_ms is not null",
+        ]
+        .map(|select| sqlx::query_scalar::<_, String>(select).fetch_all(&self.readers));
+        let conversations = conversations.await.map_err(|error| self.failed(error))?;
+        let named = named.await.map_err(|error| self.failed(error))?;
+        let conversations = conversations.into_iter().map(Owner::Conversation);
+        Ok(conversations.chain(named.into_iter().map(Owner::Named)).collect())
+    }
 }
 
 pub(crate) async fn put(

@@ -288,6 +288,8 @@ impl Store {
         .await
         .map_err(|error| self.failed(error))?;
         self.commit(tx).await?;
+        // The log still has the text. If somebody reads it now, the next checkpoint removes it.
+        let _ = self.empty_log().await;
         Ok(done.rows_affected() > 0)
     }
 

@@ -222,6 +222,7 @@ async fn copy_readable(new: &Path, source: &Path) -> Result<Salvaged, StoreError
     for file in with_logs(new) {
         let _ = fs::remove_file(file);
     }
+    run::make_private(new);
     let failed = |error| StoreError::from_sqlx(new, error);
     let options = SqliteConnectOptions::new()
         .filename(new)

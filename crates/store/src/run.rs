@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -40,6 +41,13 @@ pub(crate) async fn wait_to_open(database: &Path) -> Result<File, StoreError> {
     let opening =
         tokio::task::spawn_blocking(waiting).await.unwrap_or_else(|error| Err(error.into()));
     opening.map_err(|error| StoreError::from_io(database, error))
+}
+
+/// Creates an empty file that only its owner may read, unless one is there: SQLite leaves the mode of a
+/// new database to the system, and gives the files beside one the mode that it has. SQLite itself
+/// reports what prevents the file.
+pub(crate) fn make_private(database: &Path) {
+    let _ = File::options().write(true).create_new(true).mode(0o600).open(database);
 }
 
 fn lock_opening(folder: &Path) -> io::Result<File> {

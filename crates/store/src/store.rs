@@ -51,6 +51,7 @@ impl Store {
         // takes a run that is just beginning for an ended one.
         let opening = run::wait_to_open(path).await?;
 
+        run::make_private(path);
         let other_writers = OtherWriters::default();
         let writer = connect_writer(path, Arc::clone(&other_writers.num_connections))
             .await
@@ -107,10 +108,15 @@ impl Store {
         self.readers.close().await;
         // If this fails, nothing is lost: the log stays beside the file, and the next program reads
         // it.
-        let checkpoint = sqlx::query("pragma wal_checkpoint(truncate)").execute(&self.writer).await;
+        let checkpoint = self.empty_log().await;
         self.writer.close().await;
         self.run.end();
-        checkpoint.map(|_| ()).map_err(|error| self.failed(error))
+        checkpoint.map_err(|error| self.failed(error))
+    }
+
+    /// Writes the log back into the file, as far as other programs that read it allow.
+    pub(crate) async fn empty_log(&self) -> Result<(), sqlx::Error> {
+        sqlx::query("pragma wal_checkpoint(truncate)").execute(&self.writer).await.map(|_| ())
     }
 
     /// The database file.
@@ -159,6 +165,8 @@ fn connect_options(path: &Path) -> SqliteConnectOptions {
         // On macOS a plain fsync leaves data in the drive's own cache; elsewhere these two have no
         // effect.
         .pragma("fullfsync", "on")
+        // What is deleted is overwritten: a deleted chat's text must not stay in the file.
+        .pragma("secure_delete", "on")
         .pragma("checkpoint_fullfsync", "on")
 }
 

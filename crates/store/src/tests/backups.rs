@@ -1,6 +1,8 @@
 //! Copies of the database from before a migration.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use super::Scratch;
 use crate::store::MIGRATIONS;
@@ -59,6 +61,24 @@ async fn neither_a_new_database_nor_one_of_this_version_is_copied() {
     for _ in 0..2 {
         scratch.open().await.close().await.unwrap();
         assert_eq!(names(&scratch), Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn only_their_owner_may_read_a_database_and_its_copies() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let mode_of = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for name in ["cairn.db", "cairn.db-wal", "cairn.db-shm"] {
+        assert_eq!(mode_of(scratch.0.path().join(name)), 0o600, "{name}");
+    }
+    store.close().await.unwrap();
+
+    let scratch = Scratch::new();
+    make_old(&scratch).await;
+    scratch.open().await.close().await.unwrap();
+    for name in names(&scratch) {
+        assert_eq!(mode_of(scratch.0.path().join(&name)), 0o600, "{name}");
     }
 }
 

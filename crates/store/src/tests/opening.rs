@@ -24,6 +24,7 @@ async fn the_file_is_set_up_to_survive_a_crash() {
         ("pragma journal_mode", "wal"),
         ("pragma synchronous", "2"),
         ("pragma foreign_keys", "1"),
+        ("pragma secure_delete", "1"),
         ("pragma busy_timeout", "5000"),
         ("pragma fullfsync", "1"),
         ("pragma checkpoint_fullfsync", "1"),
