@@ -13,6 +13,9 @@ use crate::{StoreError, run};
 
 /// Older backups are removed when a new one is complete.
 const MAX_BACKUPS: usize = 3;
+/// Marks the new database of a recovery until it is complete. It has one name, since the opening
+/// lock lets one program recover at a time.
+pub(crate) const RECOVERING: &str = "recovering";
 /// "2026-03-09-141502"
 const TIMESTAMP_LENGTH: usize = 17;
 
@@ -68,17 +71,11 @@ pub(crate) fn remove_unfinished(path: &Path) {
     for (name, file) in regular_files_beside(path) {
         let is_copy =
             name.strip_suffix("-partial").is_some_and(|name| backup_time(name, &stem).is_some());
-        if is_copy || recovering_time(&name, &stem).is_some() {
+        if is_copy || file == beside(path, RECOVERING) {
             // If this fails, the next program tries again.
             let _ = fs::remove_file(file);
         }
     }
-}
-
-/// The time in the name of a new database that is not complete.
-fn recovering_time<'a>(name: &'a str, stem: &str) -> Option<&'a str> {
-    let time = name.strip_prefix(stem)?.strip_prefix(".recovering-")?.strip_suffix(".db")?;
-    is_time(time).then_some(time)
 }
 
 /// The copies of the database at `path`, the newest first. Only regular files with a name as

@@ -2,8 +2,8 @@
 //! file is renamed, never changed or deleted.
 //!
 //! ```text
-//! cairn.damaged-2026-03-09-141502.db         the damaged file (with -wal and -shm, where they existed)
-//! cairn.recovering-2026-03-09-141502.db      the new file until it is complete
+//! cairn.damaged-2026-03-09-141502.db     the damaged file (with -wal and -shm, where they existed)
+//! cairn.recovering.db                    the new file until it is complete
 //! ```
 //!
 //! The new file is complete and synced before the damaged one is renamed. After a crash or with a
@@ -20,7 +20,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row};
 
-use crate::backup::{backups, beside, sync_folder, timestamp};
+use crate::backup::{RECOVERING, backups, beside, sync_folder, timestamp};
 use crate::result_code::{
     CONSTRAINT, CORRUPT, IOERR_CORRUPTFS, IOERR_READ, IOERR_SHORT_READ, MISMATCH, NOTADB, TOOBIG,
     primary, result_code,
@@ -132,7 +132,7 @@ async fn rebuild(path: &Path) -> Result<Recovery, StoreError> {
         .await
         .map_err(|error| StoreError::from_sqlx(path, error))?;
     let now = timestamp(&mut clock).await.map_err(|error| StoreError::from_sqlx(path, error))?;
-    let new = beside(path, &format!("recovering-{now}"));
+    let new = beside(path, RECOVERING);
     let recovered = async {
         let mut recovery = copy_readable(&new, path).await?;
         // If no row is readable, an old copy is better than an empty database.

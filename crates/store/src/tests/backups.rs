@@ -96,7 +96,7 @@ async fn three_copies_stay_and_nothing_else_is_removed() {
     write("cairn.recovering-mine.db");
     // What a program that died was making.
     write("cairn.backup-v1-2001-01-01-000000.db-partial");
-    write("cairn.recovering-2001-01-01-000000.db");
+    write("cairn.recovering.db");
     #[cfg(unix)]
     std::os::unix::fs::symlink(
         scratch.0.path().join("elsewhere"),

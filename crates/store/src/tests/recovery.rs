@@ -1,7 +1,7 @@
 //! Damaged databases: what is carried over into a new one, and where the old one is.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::{Scratch, finished, named_cache, texts, turn};
 use crate::{MessageStatus, Recovery, Store, StoreError};
@@ -269,37 +269,17 @@ async fn a_full_disk_leaves_the_damaged_file_in_its_place() {
     filled(&scratch, 3).await;
     damage(&scratch, "messages_by_parent").await;
     let before = fs::read(scratch.database()).unwrap();
-    // The folder takes no new file, as a full disk does.
-    let blocked: Vec<PathBuf> = block_new_files(&scratch).await;
+    // The new file cannot be created, as on a full disk.
+    let blocked = scratch.0.path().join("cairn.recovering.db");
+    fs::create_dir(&blocked).unwrap();
     let refused = Store::open_or_recover(&scratch.database()).await;
     assert!(
         matches!(&refused, Err(StoreError::NotWritable { .. } | StoreError::Full { .. })),
         "{refused:?}"
     );
     assert!(fs::read(scratch.database()).unwrap() == before, "the damaged file was changed");
-    for folder in blocked {
-        fs::remove_dir(folder).unwrap();
-    }
+    fs::remove_dir(blocked).unwrap();
     assert_eq!(recover(&scratch).await.1.num_conversations, 3);
-}
-
-/// Takes the names that the new file could have in the next minute.
-async fn block_new_files(scratch: &Scratch) -> Vec<PathBuf> {
-    let options = sqlx::sqlite::SqliteConnectOptions::new().in_memory(true);
-    let clock = sqlx::SqlitePool::connect_with(options).await.unwrap();
-    let mut blocked = Vec::new();
-    for second in 0..60 {
-        let name: String =
-            sqlx::query_scalar("select strftime('cairn.recovering-%Y-%m-%d-%H%M%S.db', 'now', ?)")
-                .bind(format!("{second} seconds"))
-                .fetch_one(&clock)
-                .await
-                .unwrap();
-        let folder = scratch.0.path().join(name);
-        fs::create_dir(&folder).unwrap();
-        blocked.push(folder);
-    }
-    blocked
 }
 
 #[tokio::test]
