@@ -156,7 +156,7 @@ fn resume_rows(times: &Value) {
     let history = format!("{} tokens of history", number("history_tokens"));
     let tiers = [
         ("from disk after a restart", "disk_1"),
-        ("from chunks in memory", "contents_1"),
+        ("evicted from memory", "evicted_1"),
         ("resident beside another conversation", "memory_1"),
     ];
     for (what, key) in tiers {

@@ -1,10 +1,12 @@
 //! `make macos-check`: type-checks the whole macOS build, on Linux too.
 //!
-//! Debian's compiler brings the sources of std, so it can check std and the whole workspace for a
-//! Mac; zig compiles the C parts. Types are checked and nothing is linked or run.
+//! Debian packages a compiler with the sources of its std, so it can check std and the whole workspace
+//! for a Mac; zig compiles the C parts. Types are checked and nothing is linked or run.
 //!
 //! ```text
 //! target/macos-check/
+//!   rust/      Debian's packages of Rust, unpacked: installed, they would stand before rustup's on
+//!              some search paths
 //!   zig/       the ziglang wheel, and zig's own cache beside it
 //!   cc, ar     scripts that turn cargo's calls for a Mac into zig's
 //!   target/    cargo's output
@@ -15,7 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::fetch::{self, Wheel};
 use crate::{mlx, process, root, system, ui};
@@ -27,11 +29,8 @@ const ZIG: Wheel = Wheel {
     sha256: "97079827064a7492cce5541ceb438ae8003ce1e54e399676da2d62fb7a5dc08b",
 };
 
-/// Debian's compiler, from packages that carry a newer Rust than Debian 12's own.
-const RUSTC: &str = "/usr/bin/rustc";
-const CARGO: &str = "/usr/bin/cargo";
-/// Where that compiler looks for the sources of std.
-const STD: &str = "/usr/lib/rustlib/src/rust/library/std";
+/// Debian's packages that carry a newer Rust than Debian 12's own.
+const RUST: [&str; 3] = ["rustc-web", "cargo-web", "rust-web-src"];
 
 /// Checks the workspace for `aarch64-apple-darwin`.
 pub fn run() -> Result<()> {
@@ -40,17 +39,15 @@ pub fn run() -> Result<()> {
     if cfg!(target_os = "macos") {
         return process::run(process::cargo().args(["check", "--workspace"]));
     }
-    system::ensure(system::Part::Macos)?;
-    ensure!(
-        Path::new(STD).exists(),
-        "{STD} is missing: install it with `sudo apt-get install --reinstall rust-web-src`"
-    );
-
     let folder = root().join("target/macos-check");
+    let rust = folder.join("rust");
+    if !rust.exists() {
+        system::unpack(&RUST, &rust)?;
+    }
     let zig = zig(&folder)?;
     let (cc, ar) = write_scripts(&folder, &zig)?;
     let target = "aarch64-apple-darwin";
-    let mut check = Command::new(CARGO);
+    let mut check = Command::new(rust.join("usr/bin/cargo"));
     check.current_dir(root()).args([
         "check",
         "--workspace",
@@ -62,18 +59,12 @@ pub fn run() -> Result<()> {
     ]);
     check.arg("--target-dir").arg(folder.join("target"));
     // xtask was started by another cargo, whose settings must not reach this one.
-    for name in [
-        "CARGO",
-        "LD_LIBRARY_PATH",
-        "RUSTFLAGS",
-        "RUSTUP_TOOLCHAIN",
-        "RUSTC_WRAPPER",
-        "CARGO_TARGET_DIR",
-    ] {
+    for name in ["CARGO", "RUSTFLAGS", "RUSTUP_TOOLCHAIN", "RUSTC_WRAPPER", "CARGO_TARGET_DIR"] {
         check.env_remove(name);
     }
+    check.env("LD_LIBRARY_PATH", rust.join("usr/lib/x86_64-linux-gnu"));
     // -Zbuild-std is unstable; the variable makes a stable compiler take it.
-    check.env("RUSTC", RUSTC).env("RUSTC_BOOTSTRAP", "1");
+    check.env("RUSTC", rust.join("usr/bin/rustc")).env("RUSTC_BOOTSTRAP", "1");
     check.env("CC_aarch64_apple_darwin", cc).env("AR_aarch64_apple_darwin", ar);
     for cache in ["ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"] {
         check.env(cache, folder.join("zig-cache"));

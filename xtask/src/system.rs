@@ -1,6 +1,8 @@
 //! The Debian packages that each part of the work needs: installed if this user may, otherwise named
 //! with the command that installs them.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -19,8 +21,6 @@ pub enum Part {
     Desktop,
     /// Driving the app in tests: browsers, a virtual display, fault injection.
     Test,
-    /// Type-checking the macOS build.
-    Macos,
 }
 
 impl Part {
@@ -55,7 +55,6 @@ impl Part {
                 "strace",
                 "fonts-dejavu-core",
             ],
-            Part::Macos => &["rustc-web", "cargo-web", "rust-web-src"],
         }
     }
 }
@@ -77,22 +76,55 @@ pub fn ensure(part: Part) -> Result<()> {
         bail!("packages are missing; install them with: sudo apt-get update && sudo {install}");
     };
     eprintln!("installing {}", missing.join(", "));
-    let apt = |arguments: &[&str]| {
-        let mut words: Vec<&str> = prefix.to_vec();
-        words.push("apt-get");
-        words.extend(arguments);
-        // stdout is for results; apt's output goes to stderr.
-        process::run(
-            Command::new("env")
-                .arg("DEBIAN_FRONTEND=noninteractive")
-                .args(["sh", "-c", "exec \"$@\" 1>&2", "sh"])
-                .args(&words),
-        )
-    };
-    apt(&["update", "-q"])?;
+    apt_get(prefix, &["update", "-q"])?;
     let mut arguments = vec!["install", "-y", "-q", "--no-install-recommends"];
     arguments.extend(missing);
-    apt(&arguments).with_context(|| format!("cannot install packages; try by hand: {install}"))
+    apt_get(prefix, &arguments)
+        .with_context(|| format!("cannot install packages; try by hand: {install}"))
+}
+
+/// Unpacks packages, and those of the packages they depend on that are not installed, into `folder`,
+/// which appears only when it is complete. Nothing is installed.
+pub fn unpack(packages: &[&str], folder: &Path) -> Result<()> {
+    let (archives, partial) = (folder.with_extension("archives"), folder.with_extension("partial"));
+    for leftover in [&archives, &partial] {
+        if leftover.exists() {
+            fs::remove_dir_all(leftover)?;
+        }
+    }
+    fs::create_dir_all(archives.join("partial"))?;
+    if let Some(prefix) = administrator() {
+        apt_get(prefix, &["update", "-q"])?;
+    }
+    // The locks and the archives of the system stay free for other programs.
+    let cache = format!("Dir::Cache::archives={}", archives.display());
+    let options = ["-y", "-q", "--no-install-recommends", "--reinstall", "--download-only"];
+    let mut arguments = vec!["install", "-o", &cache, "-o", "Debug::NoLocking=1"];
+    arguments.extend(options);
+    arguments.extend(packages);
+    let names = packages.join(", ");
+    apt_get(&[], &arguments).with_context(|| format!("cannot download the packages {names}"))?;
+    for entry in fs::read_dir(&archives)? {
+        let archive = entry?.path();
+        if archive.extension().is_some_and(|extension| extension == "deb") {
+            process::run(Command::new("dpkg").arg("-x").arg(&archive).arg(&partial))?;
+        }
+    }
+    fs::rename(&partial, folder)?;
+    fs::remove_dir_all(&archives)?;
+    Ok(())
+}
+
+fn apt_get(prefix: &[&str], arguments: &[&str]) -> Result<()> {
+    // stdout is for results; apt's output goes to stderr.
+    process::run(
+        Command::new("env")
+            .arg("DEBIAN_FRONTEND=noninteractive")
+            .args(["sh", "-c", "exec \"$@\" 1>&2", "sh"])
+            .args(prefix)
+            .arg("apt-get")
+            .args(arguments),
+    )
 }
 
 fn is_installed(package: &str) -> bool {
