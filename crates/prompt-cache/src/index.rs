@@ -39,6 +39,7 @@ pub use search::{RestoreNeeds, RestorePlan};
 /// - Each owner has at most one reference that is not stale. A stale reference has a target and is
 ///   not pinned.
 /// - The bytes on disk and in memory are the sums over the chunks.
+/// - What a resident conversation holds and the disk has is not in memory as contents too.
 /// - After a call that makes room, a budget holds unless pinned or pending chunks prevent it.
 ///
 /// Two more things hold inside: `leaves` are the chunks without children, and `refs_through` names
@@ -63,6 +64,8 @@ pub struct ChunkIndex {
     unresolved_refs: BTreeMap<RefName, CacheRef>,
     disk_bytes: u64,
     memory_bytes: u64,
+    /// The chunks whose keys and values a resident conversation holds.
+    resident: HashSet<ChunkKey>,
     /// Bytes that others use of the memory budget.
     resident_bytes: u64,
     budgets: Budgets,
@@ -177,6 +180,7 @@ impl ChunkIndex {
             unresolved_refs: BTreeMap::new(),
             disk_bytes: 0,
             memory_bytes: 0,
+            resident: HashSet::new(),
             resident_bytes: 0,
             budgets,
             last_use_ms: 0,
@@ -309,6 +313,17 @@ impl ChunkIndex {
         self.memory_bytes + self.resident_bytes
     }
 
+    /// Bytes of the contents in memory.
+    pub fn contents_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    /// Whether the keys and values of a chunk are in memory: as contents, or in a resident
+    /// conversation.
+    pub fn is_in_memory(&self, key: &ChunkKey) -> bool {
+        self.resident.contains(key) || self.get(key).is_some_and(Chunk::is_in_memory)
+    }
+
     /// The budgets.
     pub fn budgets(&self) -> Budgets {
         self.budgets
@@ -374,8 +389,8 @@ impl ChunkIndex {
         }
     }
 
-    /// Records that a chunk was written. No change if it has been removed meanwhile: then its file
-    /// must go.
+    /// Records that a chunk was written; its contents leave memory if a resident conversation holds
+    /// them too. No change if it has been removed meanwhile: then its file must go.
     pub fn written(&mut self, key: &ChunkKey, file: ChunkFile) -> Vec<CacheChange> {
         let Some(chunk) = self.chunks.get_mut(key) else { return Vec::new() };
         chunk.is_pending = false;
@@ -384,6 +399,9 @@ impl ChunkIndex {
             chunk.record.file = Some(file);
         }
         let mut changes = vec![CacheChange::Written(chunk.record.clone())];
+        if self.resident.contains(key) {
+            self.drop_contents(key);
+        }
         self.mark_refs_at(key);
         changes.extend(self.take_changed_refs());
         changes

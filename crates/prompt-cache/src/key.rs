@@ -1,6 +1,6 @@
 //! Keys of chunks.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::str::FromStr;
 
 use crate::{Namespace, PromptCacheError, Tokens};
@@ -22,7 +22,7 @@ impl ChunkKey {
 
     /// The key of the chunk that continues this one with `tokens`.
     pub fn child(&self, tokens: &Tokens) -> ChunkKey {
-        hash(self.to_string().as_bytes(), &tokens.to_le_bytes())
+        hash(&self.to_hex(), &tokens.to_le_bytes())
     }
 
     /// The key of these bytes.
@@ -33,6 +33,15 @@ impl ChunkKey {
     /// Its bytes.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
+    }
+
+    /// Its text. A start computes the key of every row, so this does without a formatter.
+    fn to_hex(self) -> [u8; 32] {
+        let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
+        std::array::from_fn(|index| {
+            let byte = self.0[index / 2];
+            digit(if index % 2 == 0 { byte >> 4 } else { byte & 0xf })
+        })
     }
 }
 
@@ -49,7 +58,7 @@ fn hash(first: &[u8], second: &[u8]) -> ChunkKey {
 
 impl fmt::Display for ChunkKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+        self.to_hex().iter().try_for_each(|digit| formatter.write_char(char::from(*digit)))
     }
 }
 

@@ -53,7 +53,11 @@ impl Tokens {
     /// The stored ids as bytes.
     pub(crate) fn to_le_bytes(&self) -> Vec<u8> {
         match self {
-            Tokens::Known(ids) => ids.iter().flat_map(|id| id.to_le_bytes()).collect(),
+            Tokens::Known(ids) => {
+                let mut bytes = Vec::with_capacity(ids.len() * size_of::<u32>());
+                ids.iter().for_each(|id| bytes.extend_from_slice(&id.to_le_bytes()));
+                bytes
+            }
             Tokens::Opaque { count } => vec![0; count * size_of::<u32>()],
         }
     }

@@ -21,6 +21,8 @@ impl ChunkIndex {
             assert_eq!((record.key, record.contradiction()), (*key, None), "{when}: {record:?}");
             assert!(chunk.is_on_disk() || chunk.is_in_memory(), "{when}: {record:?} is nowhere");
             assert!(!chunk.is_pending || chunk.is_in_memory(), "{when}: {record:?} left memory");
+            let is_twice = self.resident.contains(key) && chunk.is_on_disk();
+            assert!(!is_twice || !chunk.is_in_memory(), "{when}: {record:?} is in memory twice");
             if let Some(parent) = record.parent {
                 let parent = self.get(&parent).unwrap_or_else(|| panic!("{when}: {record:?}"));
                 assert!(continues(&parent.record, record), "{when}: {record:?}");

@@ -122,6 +122,17 @@ impl ChunkIndex {
         MemoryChanges { dropped, changes: self.changes(removed, LossReason::MemoryBudget) }
     }
 
+    /// Says which chunks' keys and values resident conversations hold. Drops the contents of those
+    /// that are on disk too, and returns their keys.
+    pub fn set_resident(&mut self, resident: HashSet<ChunkKey>) -> Vec<ChunkKey> {
+        self.resident = resident;
+        let chunks = self.resident.iter().filter_map(|key| self.get(key));
+        let on_both = chunks.filter(|chunk| chunk.is_on_disk() && chunk.is_in_memory());
+        let keys: Vec<ChunkKey> = on_both.map(Chunk::key).collect();
+        keys.iter().for_each(|key| self.drop_contents(key));
+        keys
+    }
+
     /// Drops the contents of all chunks that are on disk too; returns their keys.
     pub fn demote(&mut self) -> Vec<ChunkKey> {
         let in_memory = self.in_memory.iter().map(|(.., key)| *key);
@@ -130,7 +141,7 @@ impl ChunkIndex {
         keys
     }
 
-    fn drop_contents(&mut self, key: &ChunkKey) {
+    pub(super) fn drop_contents(&mut self, key: &ChunkKey) {
         if let Some(chunk) = self.chunks.get_mut(key)
             && let Some(bytes) = chunk.memory_bytes.take()
         {

@@ -17,7 +17,7 @@ pub struct RefUsage {
     pub num_bytes: u64,
     /// Bytes of the chunks that no other owner refers to.
     pub num_own_bytes: u64,
-    /// Whether the contents of all its chunks are in memory.
+    /// Whether all its chunks are in memory (see [`ChunkIndex::is_in_memory`]).
     pub is_in_memory: bool,
     /// Other owners that refer to some of the same chunks, those that share the most first.
     pub shared_with: Vec<Owner>,
@@ -143,7 +143,8 @@ impl ChunkIndex {
             cache_ref: cache_ref.clone(),
             num_bytes: path.iter().map(|chunk| chunk.num_bytes()).sum(),
             num_own_bytes: own.map(|chunk| chunk.num_bytes()).sum(),
-            is_in_memory: !path.is_empty() && path.iter().all(|chunk| chunk.is_in_memory()),
+            is_in_memory: !path.is_empty()
+                && path.iter().all(|chunk| self.is_in_memory(&chunk.key())),
             shared_with,
             last_used_at_ms: path.last().map_or(0, |chunk| chunk.record.last_used_at_ms),
         }

@@ -73,6 +73,8 @@ struct NaiveRef {
 struct Naive {
     chunks: Vec<NaiveChunk>,
     refs: BTreeMap<RefName, NaiveRef>,
+    /// What resident conversations hold.
+    resident: Vec<ChunkKey>,
 }
 
 impl Naive {
@@ -279,6 +281,14 @@ impl Naive {
             };
             let Some(leaf) = self.next_leaf(may_go) else { return };
             self.remove(leaf, at_ms);
+        }
+    }
+
+    fn drop_resident_contents(&mut self) {
+        for chunk in self.chunks.iter_mut().filter(|chunk| chunk.disk_bytes.is_some()) {
+            if self.resident.contains(&chunk.key) {
+                chunk.memory_bytes = None;
+            }
         }
     }
 
@@ -536,6 +546,7 @@ impl Sequence {
         let chunk = self.naive.chunks.iter_mut().find(|chunk| chunk.key() == key);
         let chunk = chunk.expect("a chunk");
         (chunk.disk_bytes, chunk.is_pending) = (Some(num_bytes), false);
+        self.naive.drop_resident_contents();
         self.store(changes);
         "writing a chunk"
     }
@@ -676,11 +687,32 @@ impl Sequence {
             self.store(changes);
             return "clearing";
         }
+        if self.random.one_in(2) {
+            return self.make_resident();
+        }
         self.index.demote();
         for chunk in self.naive.chunks.iter_mut().filter(|chunk| chunk.disk_bytes.is_some()) {
             chunk.memory_bytes = None;
         }
         "demoting"
+    }
+
+    /// Lets resident conversations hold the chunks of one prompt, or of none.
+    fn make_resident(&mut self) -> &'static str {
+        let (number, ids) = (self.random.below(2), self.ids());
+        let mut keys = self.index.keys_of(&namespace(number), &PromptTokens::known(ids.as_slice()));
+        if self.random.one_in(4) {
+            keys.clear();
+        }
+        let had_contents = |key: &ChunkKey| self.index.get(key).is_some_and(Chunk::is_in_memory);
+        let on_both = keys.iter().filter(|key| self.index.is_on_disk(key) && had_contents(key));
+        let expected: BTreeSet<ChunkKey> = on_both.copied().collect();
+        let dropped = self.index.set_resident(keys.iter().copied().collect());
+        assert_eq!(dropped.into_iter().collect::<BTreeSet<_>>(), expected);
+        assert!(keys.iter().all(|key| self.index.is_in_memory(key)));
+        self.naive.resident = keys;
+        self.naive.drop_resident_contents();
+        "making a conversation resident"
     }
 
     /// Ends, and starts again from the rows, of which one may be damaged.
@@ -704,6 +736,7 @@ impl Sequence {
         let refs = self.ref_rows.values().cloned().collect();
         let (index, rejected) = ChunkIndex::new(self.index.budgets(), records, refs);
         self.index = index;
+        self.naive.resident.clear();
         for record in rejected {
             self.rows.remove(&record.key);
         }
