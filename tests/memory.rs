@@ -2,8 +2,9 @@
 //! own process, because MLX's counters cover all threads.
 
 use cairn_engine::{
-    Engine, EngineOptions, GenerateEvent, GenerateRequest, Generation, PromptInput,
+    Engine, EngineOptions, GenerateEvent, GenerateRequest, Generation, MemoryPressure, PromptInput,
 };
+use cairn_lm::memory;
 
 /// Answers `count` requests of varied lengths, up to ten at once.
 async fn answer(engine: &Engine, count: usize) {
@@ -85,4 +86,30 @@ async fn a_thousand_requests_leave_no_memory_behind() {
         answer(&engine, 100).await;
         assert_eq!(settled().await, loaded, "after {hundred} times 100 requests");
     }
+    pressure_frees_what_mlx_holds_for_reuse(&engine).await;
+    engine.shutdown().await;
+    an_engine_gives_its_limit_to_mlx().await;
+}
+
+async fn pressure_frees_what_mlx_holds_for_reuse(engine: &Engine) {
+    let array = mlx_rs::Array::zeros::<f32>(&[1 << 20]).expect("an array");
+    array.eval().expect("is computed");
+    drop(array);
+    assert!(memory::cache_bytes() >= 4 << 20, "{} bytes", memory::cache_bytes());
+    engine.relieve_memory(MemoryPressure::Warning);
+    engine.flush_cache().await;
+    assert_eq!(memory::cache_bytes(), 0);
+}
+
+/// MLX's own limits follow from the engine's.
+async fn an_engine_gives_its_limit_to_mlx() {
+    const LIMIT_BYTES: usize = 3 << 30;
+    let options =
+        EngineOptions { memory_limit_bytes: Some(LIMIT_BYTES as u64), ..EngineOptions::default() };
+    let (engine, _events) = Engine::start(options);
+    assert_eq!(mlx_rs::memory::memory_limit().expect("a limit"), LIMIT_BYTES);
+    // Setting one is the only way to see it.
+    let cache_limit = mlx_rs::memory::set_cache_limit(LIMIT_BYTES).expect("a limit");
+    assert_eq!(cache_limit, LIMIT_BYTES / 8);
+    engine.shutdown().await;
 }

@@ -3,10 +3,14 @@
 
 use std::path::Path;
 
-use cairn_lm::cache::LayerCache;
+use cairn_lm::cache::{CacheSpec, LayerCache};
 use cairn_lm::{GenerateOptions, LoadOptions, LoadedModel, ModelMemory, PromptReader, memory};
 
 const OPTIONS: LoadOptions = LoadOptions { keep_quantized: false };
+
+/// Conversations of so many tokens are estimated closely, and how closely.
+const CLOSE_FROM_TOKENS: usize = 1000;
+const MAX_RATIO: f64 = 1.4;
 
 /// Constants that a network computes when it is loaded, such as frequencies of rotary embeddings.
 const MAX_CONSTANT_BYTES: u64 = 64 << 10;
@@ -40,11 +44,13 @@ fn check(folder: &Path, lengths: &[usize]) {
         estimate.weight_bytes
     );
     assert_eq!(estimate.context_length, loaded.model.context_length(), "{case}");
-    assert_eq!(estimate.num_layers(), loaded.model.make_cache().len(), "{case}");
+    let spec = loaded.model.typed_cache_spec().expect("a spec");
+    assert_eq!(estimate.num_layers(), spec.layers().len(), "{case}");
     for &num_tokens in lengths {
-        let step = 64;
+        let step = if num_tokens < CLOSE_FROM_TOKENS { 64 } else { 512 };
         let num_tokens = num_tokens.min(estimate.context_length - 2);
         let (caches, peak) = caches_and_peak(&loaded, num_tokens, step);
+        assert_eq!(CacheSpec::of(&caches).as_ref(), Some(spec), "{case}: what the caches became");
         let kv: usize = caches.iter().map(LayerCache::nbytes).sum();
         let expected = estimate.kv_bytes(num_tokens);
         let has_open_window = caches.iter().any(|cache| match cache {
@@ -57,13 +63,19 @@ fn check(folder: &Path, lengths: &[usize]) {
         }
         let bound = before + MAX_CONSTANT_BYTES + estimate.peak_bytes(num_tokens, 1, step);
         assert!(peak <= bound, "{case}: a peak of {peak} with {num_tokens} tokens, over {bound}");
+        // With fewer tokens, what tiny models need besides is most of it. How much lives at once
+        // depends on the machine; on the one where it was measured the bound was at most 15 % above.
+        if num_tokens >= CLOSE_FROM_TOKENS {
+            let ratio = bound as f64 / peak as f64;
+            assert!(ratio < MAX_RATIO, "{case}: {ratio:.2} times the peak of {peak}");
+        }
     }
 }
 
 #[test]
 fn estimates_hold_for_every_architecture() {
     for case in cairn_tests::tiny_models() {
-        check(&cairn_tests::tiny_model(&case), &[3, 100, 257, 700]);
+        check(&cairn_tests::tiny_model(&case), &[3, 100, 257, 700, 2500]);
     }
     check(cairn_tests::starter_model(), &[3, 600]);
 }

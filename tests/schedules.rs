@@ -50,6 +50,8 @@ struct Schedule {
     random: Random,
     running: Vec<Running>,
     num_answered: usize,
+    /// How many of these continued what was stored or resident.
+    num_restored: usize,
 }
 
 impl Schedule {
@@ -81,12 +83,12 @@ impl Schedule {
         let models =
             vec![model("a", "abcdefg hij"), model("b", "klmnopq"), model("c", "rstuvwxyz, ab.")];
         let random = Random::new(seed);
-        Schedule { engine, models, random, running: Vec::new(), num_answered: 0 }
+        Schedule { engine, models, random, running: Vec::new(), num_answered: 0, num_restored: 0 }
     }
 
     /// One random request or change.
     async fn step(&mut self) {
-        match self.random.below(20) {
+        match self.random.below(22) {
             0..=8 => self.insert(),
             9 | 10 => self.stop(),
             11 | 12 => self.load().await,
@@ -98,12 +100,13 @@ impl Schedule {
                 let memory = [0, 1 << 16, 1 << 22][self.random.below(3)];
                 self.engine.set_cache_budgets([0, 1 << 20, 1 << 30][self.random.below(3)], memory);
             }
-            15 => self.engine.forget_conversations().await,
-            16 => self.engine.relieve_memory(match self.random.below(2) {
+            15 => self.restore().await,
+            16 => self.evict(),
+            17 => self.engine.relieve_memory(match self.random.below(2) {
                 0 => MemoryPressure::Warning,
                 _ => MemoryPressure::Critical,
             }),
-            17 => self.score().await,
+            18 => self.score().await,
             _ => self.end_one().await,
         }
         let models = self.engine.status().borrow().models.clone();
@@ -138,6 +141,21 @@ impl Schedule {
         let expected = model.answer(&prompt, max_tokens);
         let generation = self.engine.generate(asked);
         self.running.push(Running { generation, expected, panics, is_stopped: false });
+    }
+
+    /// Conversations leave memory, and one that may be stored continues.
+    async fn restore(&mut self) {
+        self.engine.forget_conversations().await;
+        self.insert();
+    }
+
+    /// Stored chunks are removed: those of a conversation, or all.
+    fn evict(&mut self) {
+        let cache = self.engine.cache().expect("prompt caches are stored");
+        match self.random.below(4) {
+            0 => cache.clear(),
+            owner => cache.purge(&Owner::Conversation((owner - 1).to_string())),
+        };
     }
 
     fn stop(&mut self) {
@@ -190,6 +208,7 @@ impl Schedule {
                 let is_whole = found.len() == running.expected.len();
                 assert!(is_whole || running.is_stopped, "{found:?} is cut off");
                 self.num_answered += 1;
+                self.num_restored += usize::from(answer.finished.stats.num_cached_tokens > 0);
             }
             Err(failure) => {
                 let is_fault = failure.message.starts_with("the engine hit a bug while");
@@ -200,7 +219,7 @@ impl Schedule {
     }
 }
 
-async fn run(seed: u64) -> usize {
+async fn run(seed: u64) -> (usize, usize) {
     let folder = fresh_folder();
     let mut schedule = Schedule::new(seed, folder.path());
     for _ in 0..40 {
@@ -210,7 +229,7 @@ async fn run(seed: u64) -> usize {
         schedule.end_one().await;
     }
     schedule.engine.shutdown().await;
-    schedule.num_answered
+    (schedule.num_answered, schedule.num_restored)
 }
 
 #[tokio::test]
@@ -218,10 +237,12 @@ async fn whatever_the_schedule_every_answer_is_that_of_a_lone_run() {
     // What MLX sets up once stays.
     run(0).await;
     let start = memory::active_bytes();
-    let mut num_answered = 0;
+    let (mut num_answered, mut num_restored) = (0, 0);
     for seed in cairn_sweeps::sweep("schedules", 50) {
-        num_answered += run(seed).await;
+        let (answered, restored) = run(seed).await;
+        (num_answered, num_restored) = (num_answered + answered, num_restored + restored);
         assert_eq!(memory::active_bytes(), start, "memory after the schedule");
     }
-    assert!(num_answered > 0);
+    println!("{num_answered} answers, {num_restored} of them continued");
+    assert!(num_restored > 0 && num_answered > num_restored);
 }

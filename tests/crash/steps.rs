@@ -8,7 +8,10 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
-use super::{Acknowledged, TestHome, Turn, Victim, check_after_kill};
+use crate::acknowledged::{Acknowledged, Turn};
+use crate::check_after_kill;
+use crate::home::TestHome;
+use crate::victim::Victim;
 
 /// Far more than writing a few chunks takes.
 const MAX_RUNS: usize = 60;

@@ -249,7 +249,6 @@ async fn another_model_reads_everything_again_and_the_first_one_resumes() {
         let first = harness.answer(ask(talk.asking("What is a cairn?"), &OWNER)).await;
         talk.add("What is a cairn?", &first);
         harness.settle().await;
-        assert_eq!(harness.handle().view(0).memory.0 > 0, memory > 0);
 
         harness.engine.unload().await.expect("unloads");
         let view = harness.handle().view(0);

@@ -1,5 +1,6 @@
 //! The engine through its handle, with a model that answers from a script and with a tiny real one.
 
+mod alive_once;
 mod answers;
 mod batch;
 mod cache_refs;

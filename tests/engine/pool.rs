@@ -121,7 +121,7 @@ async fn the_least_recently_used_idle_model_goes_for_another() {
 async fn an_answer_waits_for_memory_or_is_refused_with_the_numbers() {
     let model = claiming(GB, "abc");
     // Room for one answer to a long prompt.
-    let engine = start(GB + (40 << 20));
+    let engine = start(GB + (6 << 20));
     load(&engine, "m", &model).await;
     let long: Vec<u32> = (0..4000).map(|index| index % 200).collect();
     let mut first = engine.generate(request(&long, 5_000_000));

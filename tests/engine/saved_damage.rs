@@ -188,6 +188,30 @@ impl Forger {
 
     /// Forges the second chunk.
     async fn check(&self, forge: impl FnOnce(&Path) -> Vec<u8>, what: &str) {
+        let second = self.rows.chunks.values().filter(|row| row.start > 0);
+        let start = second.map(|row| row.start).min().expect("a second chunk");
+        let mut forge = Some(forge);
+        let forge_second = |row: &ChunkRecord, path: &Path| {
+            (row.start == start).then(|| forge.take().map(|forge| forge(path))).flatten()
+        };
+        self.check_forged(forge_second, what).await;
+    }
+
+    /// Forges all chunks alike, so that they agree with each other.
+    async fn check_all(&self, forge: impl Fn(&mut Parts), what: &str) {
+        let forge = |_: &ChunkRecord, path: &Path| {
+            let mut parts = Parts::read(path);
+            forge(&mut parts);
+            Some(parts.bytes())
+        };
+        self.check_forged(forge, what).await;
+    }
+
+    async fn check_forged(
+        &self,
+        mut forge: impl FnMut(&ChunkRecord, &Path) -> Option<Vec<u8>>,
+        what: &str,
+    ) {
         let (temp, mut rows) = (fresh_folder(), self.rows.clone());
         let file = |folder: &Path, row: &ChunkRecord| {
             folder.join(row.namespace.model.as_str()).join(format!("{}.safetensors", row.key))
@@ -197,16 +221,12 @@ impl Forger {
             std::fs::create_dir_all(copy.parent().expect("a folder")).expect("a folder");
             std::fs::copy(file(self.folder.path(), row), copy).expect("copies");
         }
-        let row = rows
-            .chunks
-            .values_mut()
-            .filter(|row| row.start > 0)
-            .min_by_key(|row| row.start)
-            .expect("a second chunk");
-        let bytes = forge(&file(temp.path(), row));
-        let hash = blake3::hash(&bytes).to_hex().as_str().into();
-        row.file = Some(ChunkFile { num_bytes: bytes.len() as u64, hash });
-        std::fs::write(file(temp.path(), row), bytes).expect("written");
+        for row in rows.chunks.values_mut() {
+            let Some(bytes) = forge(row, &file(temp.path(), row)) else { continue };
+            let hash = blake3::hash(&bytes).to_hex().as_str().into();
+            row.file = Some(ChunkFile { num_bytes: bytes.len() as u64, hash });
+            std::fs::write(file(temp.path(), row), bytes).expect("written");
+        }
         let harness = TestEngine::start(self.model.path(), temp.path(), ON_DISK, rows).await;
         let answer = harness.answer(self.next.clone()).await.finished;
         assert_eq!(answer.token_ids, self.expected, "{what}");
@@ -323,6 +343,36 @@ async fn a_quantized_chunk_with_the_right_hash_and_wrong_tensors_is_refused() {
     }
     check("keys_packed.0", &|tensor| tensor.dtype = "F32".to_owned(), "packed floats").await;
     check("keys_scales.0", &|tensor| tensor.dtype = "U32".to_owned(), "whole scales").await;
+}
+
+/// Chunks that agree with each other, but not with the model: its next step would fail on them.
+#[tokio::test]
+async fn forged_chunks_of_one_shape_are_a_miss() {
+    let plain = Forger::new("llama/dense-tied", KvCacheOptions::default()).await;
+    let reshape = |name: &'static str, shape: Reshape| {
+        move |parts: &mut Parts| {
+            for tensor in parts.tensors.iter_mut().filter(|tensor| tensor.name.starts_with(name)) {
+                tensor.shape = shape(tensor.shape[1], tensor.shape[2], tensor.shape[3]);
+            }
+        }
+    };
+    let fewer_heads: Reshape = |heads, tokens, width| vec![1, heads / 2, tokens, width * 2];
+    plain.check_all(reshape("keys.", fewer_heads), "fewer heads in all keys").await;
+    plain.check_all(reshape("values.1", fewer_heads), "fewer heads in a layer's values").await;
+    let halves = |parts: &mut Parts| {
+        for tensor in parts.tensors.iter_mut().filter(|tensor| tensor.name == "keys.0") {
+            (tensor.dtype, tensor.shape[3]) = ("F16".to_owned(), tensor.shape[3] * 2);
+        }
+    };
+    plain.check_all(halves, "halves of numbers").await;
+
+    let linear = Forger::new("qwen3_next/dense", KvCacheOptions::default()).await;
+    let flat = |parts: &mut Parts| {
+        for tensor in parts.tensors.iter_mut().filter(|tensor| tensor.name.starts_with("state_0")) {
+            tensor.shape = vec![1, tensor.shape.iter().product()];
+        }
+    };
+    linear.check_all(flat, "a state of another shape").await;
 }
 
 /// Two turns that cannot be written, for the expected reason; the second is answered from memory.

@@ -134,25 +134,38 @@ async fn no_job_waits_for_a_sequence_that_never_ends() {
 }
 
 #[tokio::test]
-async fn an_unload_waits_for_its_models_and_holds_up_nobody() {
+async fn a_model_in_use_is_unloaded_after_its_answers_and_holds_up_nobody() {
     let model = Scripted::endless();
     let (engine, _) = Engine::start(EngineOptions::default());
     engine.load("endless", model.folder()).await.expect("loads");
     let running = endless(&engine, request(&[1, 2, 3], 1)).await;
-    let mut unload = Box::pin(engine.unload());
+    assert_eq!(soon(engine.unload()).await.expect("is noted"), ["endless"]);
     for _ in 0..3 {
-        let mut asked = engine.generate(request(&[9, 8], 20));
-        let answer = tokio::select! {
-            biased;
-            _ = &mut unload => panic!("the model is in use"),
-            answer = soon(finish(&mut asked)) => answer.expect("an answer"),
-        };
-        assert_eq!(answer.finished.token_ids, model.answer(&[9, 8], 20));
+        let answer = soon(finish(&mut engine.generate(request(&[9, 8], 20)))).await;
+        assert_eq!(answer.expect("an answer").finished.token_ids, model.answer(&[9, 8], 20));
     }
+    let mut status = engine.status();
     drop(running);
-    soon(unload).await.expect("unloads");
+    let is_empty = |status: &cairn_engine::EngineStatus| status.models.is_empty();
+    soon(status.wait_for(is_empty)).await.expect("unloads");
     let failure = finish(&mut engine.generate(request(&[1], 1))).await.err().expect("no model");
     assert_eq!(failure.message, "no model is loaded: choose one first");
+}
+
+#[tokio::test]
+async fn a_model_that_is_loaded_again_is_not_unloaded() {
+    let model = Scripted::endless();
+    let (engine, _) = Engine::start(EngineOptions::default());
+    engine.load("endless", model.folder()).await.expect("loads");
+    let running = endless(&engine, request(&[1, 2, 3], 1)).await;
+    assert_eq!(soon(engine.unload()).await.expect("is noted"), ["endless"]);
+    soon(engine.load("endless", model.folder())).await.expect("is loaded");
+    drop(running);
+    for _ in 0..3 {
+        let answer = soon(finish(&mut engine.generate(request(&[9, 8], 20)))).await;
+        assert_eq!(answer.expect("an answer").finished.token_ids, model.answer(&[9, 8], 20));
+    }
+    assert_eq!(soon(engine.unload()).await.expect("unloads"), [""; 0]);
 }
 
 #[tokio::test]

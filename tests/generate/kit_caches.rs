@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
+use cairn_lm::batch::{BatchOptions, BatchRequest, batch_generate_tokens};
 use cairn_lm::{
     GenerateParams, LoadedModel, ModelKit, ModelKitOptions, PromptProgress, StopReason,
 };
@@ -64,6 +65,17 @@ fn prompts(prompt: &[u32], answer: &[u32]) -> Vec<Vec<u32>> {
     ]
 }
 
+/// What a generator of batches samples for the prompt, which is its only row and has no caches yet.
+fn batch_of_one(loaded: &LoadedModel, prompt: &[u32]) -> Vec<u32> {
+    let stop = loaded.eos_token_ids.iter().map(|&id| vec![id]).collect();
+    let requests = vec![BatchRequest::new(prompt.to_vec(), NUM_TOKENS)];
+    let options = BatchOptions { stop, ..BatchOptions::default() };
+    let (answers, _) =
+        batch_generate_tokens(&loaded.model, requests, options).expect("a batch of one");
+    let answer = answers.into_iter().next().expect("one").expect("an answer");
+    answer.tokens
+}
+
 /// Without `is_exact` only the existence of an answer is checked: the numbers of a bounded or
 /// quantized cache depend on how the prompt was divided into chunks.
 fn check(name: &str, options: &ModelKitOptions, with_draft: bool, is_exact: bool) {
@@ -82,6 +94,24 @@ fn check(name: &str, options: &ModelKitOptions, with_draft: bool, is_exact: bool
         if is_exact {
             let fresh = || answer(&mut kit(&loaded, options, draft), &prompt).0;
             assert_eq!(found, *expected.entry(prompt.clone()).or_insert_with(fresh), "{case}");
+        }
+    }
+}
+
+/// A kit answers one prompt after the other from what it has read before, and with or without a
+/// draft model, with the tokens that a generator of batches samples for that prompt alone.
+#[test]
+fn a_kit_generates_what_a_batch_of_one_does() {
+    for name in KINDS {
+        let loaded = loaded(name);
+        let prompt = golden(name).prompt;
+        let first = batch_of_one(&loaded, &prompt);
+        for draft in [None, Some(&loaded)] {
+            let mut kit = kit(&loaded, &ModelKitOptions::default(), draft);
+            for prompt in prompts(&prompt, &first) {
+                let (found, _) = answer(&mut kit, &prompt);
+                assert_eq!(found, batch_of_one(&loaded, &prompt), "{name}, {prompt:?}");
+            }
         }
     }
 }

@@ -39,6 +39,12 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             let row = private.create_conversation(now_ms()).await?;
             Ok(new_conversation(app, row).await)
         }
+        Command::RefreshConversation { id } => {
+            let row = app.store_of(&id).await.listed_conversation(&id).await?;
+            let conversation = app.described(row).await;
+            app.emit(Event::Conversation { conversation });
+            Ok(Reply::Done)
+        }
         Command::RenameConversation { id, title } => rename(app, &id, &title).await,
         Command::SetSystemPrompt { id, system_prompt } => {
             set_system_prompt(app, &id, &system_prompt).await
@@ -64,6 +70,10 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         }
         Command::LoadModel { name } => {
             models::load_named(app, &name).await?;
+            Ok(Reply::Done)
+        }
+        Command::StopLoading => {
+            app.engine.cancel_load();
             Ok(Reply::Done)
         }
         Command::UnloadModel => {

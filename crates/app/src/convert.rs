@@ -1,7 +1,9 @@
 //! Conversions between domain types and wire types, written by hand.
 
 use cairn_chat::{FinishReason, GenerationStats, Role, SamplingParams};
-use cairn_engine::{EngineError, PromptFileLayout, PromptKind, SUPPORTED_MODEL_TYPES};
+use cairn_engine::{
+    EngineError, LoadProgress, PromptFileLayout, PromptKind, SUPPORTED_MODEL_TYPES,
+};
 use cairn_hub::{HubError, ModelFolder};
 use cairn_prompt_cache::{ChunkKind, ChunkProblem, KvFormat, LossReason, Miss, MissReason};
 use cairn_store::{MessageStatus, NamedCacheKind, StoreError};
@@ -60,10 +62,11 @@ impl From<HubError> for wire::Failure {
     fn from(error: HubError) -> Self {
         let code = match error {
             HubError::NotFound { .. } => wire::FailureCode::NotFound,
-            HubError::BadName { .. } | HubError::Exists { .. } | HubError::LinkOut { .. } => {
-                wire::FailureCode::Invalid
-            }
-            HubError::Copy { .. } => wire::FailureCode::Storage,
+            HubError::BadName { .. }
+            | HubError::Exists { .. }
+            | HubError::LinkOut { .. }
+            | HubError::Downloading { .. } => wire::FailureCode::Invalid,
+            HubError::Copy { .. } | HubError::Delete { .. } => wire::FailureCode::Storage,
             HubError::Unusable { .. } => wire::FailureCode::Engine,
         };
         Self::new(code, sentence(error))
@@ -180,7 +183,9 @@ pub(crate) fn engine_state(state: cairn_engine::EngineState) -> wire::EngineStat
     use wire::EngineState as To;
     match state {
         From::Empty => To::Empty,
-        From::Loading { model } => To::Loading { model },
+        From::Loading { model, progress: LoadProgress { bytes_read, total_bytes } } => {
+            To::Loading { model, bytes_read, total_bytes }
+        }
         From::Ready { model } => To::Ready { model },
         From::Prefilling { model, processed_tokens, total_tokens } => To::Prefilling {
             model,

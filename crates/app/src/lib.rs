@@ -53,6 +53,7 @@ mod diagnostics;
 mod error;
 mod lifecycle;
 mod logs;
+mod memory_pressure;
 mod models;
 mod platform;
 mod recovered;

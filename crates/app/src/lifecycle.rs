@@ -121,7 +121,7 @@ impl App {
         moves: UnboundedReceiver<Option<RefName>>,
         autoload: bool,
     ) {
-        self.spawn(status::emit(self.clone()));
+        self.spawn(status::emit(self.clone(), platform::memory_pressure));
         self.spawn(follow::emit_changes(self.clone(), moves));
         self.spawn(follow::follow_other_programs(self.clone()));
         let app = self.clone();

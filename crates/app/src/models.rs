@@ -25,10 +25,11 @@ pub(crate) async fn load_named(app: &Arc<App>, name: &str) -> Result<(), Failure
     load(app, name.to_owned()).await
 }
 
-/// Removes the loaded model from memory.
+/// Removes the loaded model from memory; one that writes goes when its answers have ended.
 pub(crate) async fn unload(app: &App) -> Result<(), Failure> {
     let _loading = app.loading.lock().await;
-    Ok(app.engine.unload().await?)
+    app.engine.unload().await?;
+    Ok(())
 }
 
 /// Loads a model unless one is loaded.

@@ -1,8 +1,10 @@
-//! Questions to the operating system: this process's memory, free disk space, private folders. The
-//! only file of this crate that distinguishes systems.
+//! Questions to the operating system: this process's memory, how short the system is of it, free disk
+//! space, private folders. The only file of this crate that distinguishes systems.
 
 use std::io;
 use std::path::Path;
+
+use cairn_engine::MemoryPressure;
 
 /// Memory of this process, in bytes; zeros if unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,14 +62,62 @@ fn read_memory_bytes() -> Option<u64> {
 
 #[cfg(target_os = "macos")]
 fn read_memory_bytes() -> Option<u64> {
-    // There is no safe call for it; called once, at start.
-    let asked =
-        std::process::Command::new("/usr/sbin/sysctl").args(["-n", "hw.memsize"]).output().ok()?;
-    String::from_utf8(asked.stdout).ok()?.trim().parse().ok()
+    sysctl_number("hw.memsize")
+}
+
+/// A number that sysctl(3) names.
+#[cfg(target_os = "macos")]
+fn sysctl_number(name: &str) -> Option<u64> {
+    use sysctl::Sysctl;
+
+    sysctl::Ctl::new(name).ok()?.value_string().ok()?.parse().ok()
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
 fn read_memory_bytes() -> Option<u64> {
+    None
+}
+
+/// How short of memory the system is, to be asked every few seconds; none if it does not say.
+pub(crate) fn memory_pressure() -> Option<MemoryPressure> {
+    read_memory_pressure()
+}
+
+/// The level that the kernel reports to programs which wait for its memory-pressure events.
+#[cfg(target_os = "macos")]
+fn read_memory_pressure() -> Option<MemoryPressure> {
+    // NOTE_MEMORYSTATUS_PRESSURE_NORMAL, _WARN and _CRITICAL of <sys/event.h>.
+    match sysctl_number("kern.memorystatus_vm_pressure_level")? {
+        4 => Some(MemoryPressure::Critical),
+        2 => Some(MemoryPressure::Warning),
+        _ => Some(MemoryPressure::Normal),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn read_memory_pressure() -> Option<MemoryPressure> {
+    parse_pressure(&std::fs::read_to_string("/proc/pressure/memory").ok()?)
+}
+
+/// Reads the kernel's pressure stall information: the part of the last ten seconds in which some
+/// task, or every task, waited for memory.
+#[cfg(target_os = "linux")]
+fn parse_pressure(text: &str) -> Option<MemoryPressure> {
+    /// In percent.
+    const STALLED: f64 = 10.0;
+    let average = |tasks: &str| -> Option<f64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(tasks))?;
+        line.split_whitespace().find_map(|field| field.strip_prefix("avg10="))?.parse().ok()
+    };
+    Some(match (average("some ")?, average("full ")?) {
+        (_, full) if full >= STALLED => MemoryPressure::Critical,
+        (some, _) if some >= STALLED => MemoryPressure::Warning,
+        _ => MemoryPressure::Normal,
+    })
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+fn read_memory_pressure() -> Option<MemoryPressure> {
     None
 }
 
@@ -153,6 +203,24 @@ mod tests {
         check("VmRSS:\t1024 kB\n", None);
         check("VmHWM:\t1 kB\nVmRSS:\tmany kB\n", None);
         check("VmHWM:\t1 kB\nVmRSS:\t18446744073709551615 kB\n", None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_pressure_is_read_from_stalls() {
+        fn check(some: &str, full: &str, expected: Option<MemoryPressure>) {
+            let text = format!(
+                "some {some} avg60=99.00 avg300=0.00 total=8\nfull {full} avg60=99.00 avg300=0.00 total=7\n"
+            );
+            assert_eq!(parse_pressure(&text), expected, "{text}");
+        }
+        check("avg10=0.00", "avg10=0.00", Some(MemoryPressure::Normal));
+        check("avg10=9.99", "avg10=9.99", Some(MemoryPressure::Normal));
+        check("avg10=10.00", "avg10=9.99", Some(MemoryPressure::Warning));
+        check("avg10=98.10", "avg10=45.00", Some(MemoryPressure::Critical));
+        check("avg10=many", "avg10=0.00", None);
+        check("", "avg10=0.00", None);
+        assert_eq!(parse_pressure(""), None);
     }
 
     #[test]

@@ -1,11 +1,14 @@
-//! Emits what the engine is doing and how much memory is in use: up to four times a second while it
-//! works, otherwise every two seconds.
+//! Emits what the engine is doing and how much memory is in use, and lets it free some when the
+//! system is short of it: up to four times a second while it works, otherwise every two seconds.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cairn_engine::MemoryPressure;
+
 use crate::app::App;
 use crate::convert;
+use crate::memory_pressure::PressureWatch;
 use crate::platform;
 use crate::wire::{EngineState, Event, Status};
 
@@ -23,10 +26,12 @@ pub(crate) fn now(app: &App) -> Status {
     )
 }
 
-/// Sends a `Status` event when something has changed, until the app closes.
-pub(crate) async fn emit(app: Arc<App>) {
+/// Sends a `Status` event when something has changed, and tells the engine of memory pressure, until
+/// the app closes.
+pub(crate) async fn emit(app: Arc<App>, memory_pressure: fn() -> Option<MemoryPressure>) {
     let mut engine = app.engine.status();
     let mut emitted: Option<Status> = None;
+    let mut pressure = PressureWatch::default();
     let mut checked_at = Instant::now();
     loop {
         let state = convert::engine_state(engine.borrow_and_update().state.clone());
@@ -39,6 +44,10 @@ pub(crate) async fn emit(app: Arc<App>) {
             changed = engine.changed() => if changed.is_err() { return },
             () = tokio::time::sleep_until(due.into()) => {
                 checked_at = Instant::now();
+                if let Some(due) = pressure.due(memory_pressure(), checked_at) {
+                    tracing::info!("the system is short of memory: {due:?}");
+                    app.engine.relieve_memory(due);
+                }
                 let status = now(&app);
                 if emitted.as_ref().is_none_or(|emitted| has_changed(emitted, &status)) {
                     app.emit(Event::Status { status: status.clone() });
@@ -76,8 +85,40 @@ fn has_changed(emitted: &Status, status: &Status) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
+    use cairn_hub::CacheVariables;
+
     use super::*;
+    use crate::wire::Command;
+    use crate::{DataFolder, Options};
+
+    /// A bound for what should take seconds; only a hang gets near it.
+    const SOON: Duration = Duration::from_secs(60);
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_system_that_is_short_of_memory_has_idle_models_unloaded() {
+        let home = tempfile::tempdir().unwrap();
+        let model = home.path().join("models").join("m");
+        cairn_tiny_models::copy_tiny_model("llama/tiny-chat", &model).unwrap();
+        let options = Options {
+            data_folder: DataFolder::new(home.path()),
+            hub_variables: CacheVariables::default(),
+            autoload: false,
+        };
+        let app = App::open(options).await.unwrap();
+        app.call(Command::LoadModel { name: "m".to_owned() }).await.unwrap();
+        let mut engine = app.engine.status();
+        assert_eq!(engine.borrow_and_update().models.len(), 1);
+        app.spawn(emit(app.clone(), || Some(MemoryPressure::Critical)));
+        let is_empty = |status: &cairn_engine::EngineStatus| status.models.is_empty();
+        tokio::time::timeout(SOON, engine.wait_for(is_empty)).await.expect("unloads").unwrap();
+        app.close().await;
+    }
+
+    fn loading(bytes_read: u64) -> EngineState {
+        EngineState::Loading { model: "m".to_owned(), bytes_read, total_bytes: 2 }
+    }
 
     fn ready(model: &str) -> EngineState {
         EngineState::Ready { model: model.to_owned() }
@@ -88,12 +129,11 @@ mod tests {
         fn check(emitted: EngineState, state: EngineState, expected: Duration) {
             assert_eq!(interval(&emitted, &state), expected, "from {emitted:?} to {state:?}");
         }
-        let loading = || EngineState::Loading { model: "m".to_owned() };
         check(EngineState::Empty, EngineState::Empty, IDLE_INTERVAL);
         check(ready("m"), ready("m"), IDLE_INTERVAL);
-        check(EngineState::Empty, loading(), BUSY_INTERVAL);
-        check(loading(), loading(), BUSY_INTERVAL);
-        check(loading(), ready("m"), BUSY_INTERVAL);
+        check(EngineState::Empty, loading(0), BUSY_INTERVAL);
+        check(loading(0), loading(1), BUSY_INTERVAL);
+        check(loading(1), ready("m"), BUSY_INTERVAL);
     }
 
     #[test]
@@ -114,6 +154,6 @@ mod tests {
         check(|s| s.mlx_peak_bytes += 2 << 20, true);
         check(|s| s.cache_disk_bytes += 1, true);
         check(|s| s.model_fingerprint = Some("f".to_owned()), true);
-        check(|s| s.engine = EngineState::Loading { model: "m".to_owned() }, true);
+        check(|s| s.engine = loading(0), true);
     }
 }

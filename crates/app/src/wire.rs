@@ -26,6 +26,10 @@ pub enum Command {
     Subscribe,
     /// One conversation with the messages of its current branch.
     GetConversation { id: String },
+    /// Sends [`Event::Conversation`] with the row as it is now. Whoever shows what a conversation's
+    /// saved context is shared with asks for it: another conversation begins or ceases to share it, or
+    /// gets another title, without an event for this one.
+    RefreshConversation { id: String },
     /// An empty conversation without a title; the first message names it.
     NewConversation,
     /// An empty conversation that exists only in memory: nothing of it is written anywhere, and it
@@ -52,7 +56,10 @@ pub enum Command {
     ListModels,
     /// Loads a model by name; the one loaded before is unloaded. Progress comes as `Status`.
     LoadModel { name: String },
-    /// Removes the loaded model from memory.
+    /// Ends the load under way, whose command or answer then fails with a sentence that says so; the
+    /// model before it stays. Does nothing while no model is being loaded.
+    StopLoading,
+    /// Removes the loaded model from memory; one that writes goes when its answers have ended.
     UnloadModel,
     /// What holds for all chats, a model or a chat, and where each value was set. Answers
     /// [`Reply::Settings`].
@@ -558,30 +565,22 @@ pub enum Appearance {
 pub enum EngineState {
     /// No model is loaded.
     Empty,
+    /// Reads a model's weights.
     Loading {
         model: String,
+        #[ts(type = "number")]
+        bytes_read: u64,
+        #[ts(type = "number")]
+        total_bytes: u64,
     },
     /// Waits for work.
-    Ready {
-        model: String,
-    },
+    Ready { model: String },
     /// Reads a prompt.
-    Prefilling {
-        model: String,
-        processed_tokens: u32,
-        total_tokens: u32,
-    },
+    Prefilling { model: String, processed_tokens: u32, total_tokens: u32 },
     /// Writes an answer.
-    Generating {
-        model: String,
-        generation_tokens: u32,
-        generation_tps: f64,
-    },
+    Generating { model: String, generation_tokens: u32, generation_tps: f64 },
     /// The last load failed.
-    Failed {
-        model: String,
-        message: String,
-    },
+    Failed { model: String, message: String },
 }
 
 /// The status bar and the menu-bar item.

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::arguments::{self, Batch, DEFAULT_MAX_TOKENS};
 use crate::completion::Completion;
+use crate::download::Questions;
 use crate::session::Session;
 use crate::{json_lines, output};
 
@@ -162,7 +163,8 @@ pub async fn run(arguments: Batch) -> Result<()> {
         prefer_prefill_when_pending: arguments.prefer_prefill_when_pending,
         ..EngineOptions::default()
     };
-    let session = Session::open_with(&arguments.model, options).await?;
+    let questions = Questions::unless(arguments.json);
+    let session = Session::open_with(&arguments.model, questions, options).await?;
     let bar = output::bar(lines.len() as u64, "generating {wide_bar} {pos}/{len} requests");
     let with_logprobs: Vec<bool> = lines.iter().map(|line| line.logprobs.is_some()).collect();
     let has_template = session.model.has_chat_template;

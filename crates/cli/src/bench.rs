@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::arguments::Bench;
+use crate::download::Questions;
 use crate::output;
 use crate::session::Session;
 
@@ -36,7 +37,8 @@ pub async fn run(arguments: Bench) -> Result<()> {
         completion_batch_size: arguments.batch_size as usize,
         ..EngineOptions::default()
     };
-    let session = Session::open_with(&arguments.model, options).await?;
+    let questions = Questions::unless(arguments.json);
+    let session = Session::open_with(&arguments.model, questions, options).await?;
     // The first trial warms up and is not counted.
     trial(&session, &arguments).await?;
     if arguments.interactive {

@@ -202,8 +202,8 @@ async fn delete(caches: &OfflineCaches, keys: &[String]) -> Result<()> {
 async fn repair(caches: &OfflineCaches) -> Result<()> {
     let repaired = caches.repair().await.map_err(to_error).context("cannot repair the cache")?;
     output::line(format_args!(
-        "rebuilt\t{}\nremoved\t{}\nother files\t{}",
-        repaired.num_adopted, repaired.num_removed, repaired.num_foreign
+        "checked\t{}\nrebuilt\t{}\nremoved\t{}\nother files\t{}",
+        repaired.num_checked, repaired.num_adopted, repaired.num_removed, repaired.num_foreign
     ))
 }
 

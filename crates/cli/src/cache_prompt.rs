@@ -6,6 +6,7 @@ use cairn_chat::{Message, Role};
 use cairn_engine::{CachePromptRequest, PromptInput};
 
 use crate::arguments::CachePrompt;
+use crate::download::Questions;
 use crate::output;
 use crate::session::Session;
 
@@ -14,7 +15,7 @@ pub async fn run(arguments: CachePrompt) -> Result<()> {
     output::check_writable(&arguments.prompt_cache_file)?;
     let replaces_file = arguments.prompt_cache_file.exists();
     let text = output::text_or_stdin(arguments.prompt)?;
-    let session = Session::open(&arguments.model).await?;
+    let session = Session::open(&arguments.model, Questions::Allowed).await?;
     let prompt = if arguments.ignore_chat_template || !session.model.has_chat_template {
         PromptInput::Text(text)
     } else {

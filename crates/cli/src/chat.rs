@@ -10,6 +10,7 @@ use cairn_engine::{GenerateEvent, GenerateRequest, PromptInput};
 use tokio::signal::ctrl_c;
 
 use crate::arguments::Chat;
+use crate::download::Questions;
 use crate::output;
 use crate::session::Session;
 
@@ -20,7 +21,7 @@ const HELP: &str = "Type a message and press Enter.
   Ctrl-C  stops generation, or quits";
 
 pub async fn run(arguments: Chat) -> Result<()> {
-    let session = Session::open(&arguments.model).await?;
+    let session = Session::open(&arguments.model, Questions::Allowed).await?;
     eprintln!(
         "Chatting with {}. q quits, r starts a new conversation, h shows help.",
         session.model.name

@@ -7,23 +7,25 @@ use cairn_chat::{Message, Role};
 use cairn_engine::{
     FinishedGeneration, GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput,
 };
-use cairn_lm::cache::PromptFile;
-use cairn_lm::cache::chunk_state::LayerLayout;
+use cairn_lm::cache::{KvQuantization, PromptFile};
 
 use crate::arguments::Generate;
 use crate::completion::Completion;
+use crate::download::{Questions, find_or_download};
 use crate::output;
-use crate::session::{Session, find_model, model_type};
+use crate::session::{Session, model_type};
 
 pub async fn run(arguments: Generate) -> Result<()> {
     let text = prompt_text(&arguments)?;
     let kv_cache = kv_cache_options(&arguments)?;
     refuse_images(&arguments)?;
-    let session = Session::open(&arguments.model).await?;
+    let questions = Questions::unless(arguments.json);
+    let session = Session::open(&arguments.model, questions).await?;
     if let Some(draft) = &arguments.draft_model {
+        let folder = find_or_download(draft, &arguments.model, questions).await?;
         session
             .engine
-            .load_draft(draft, &find_model(draft)?)
+            .load_draft(draft, &folder)
             .await
             .with_context(|| format!("cannot use {draft} as the draft model"))?;
     }
@@ -63,13 +65,8 @@ fn unescape(text: &str) -> String {
 fn kv_cache_options(arguments: &Generate) -> Result<KvCacheOptions> {
     let kv = &arguments.kv;
     let Some(path) = &arguments.prompt_cache_file else { return Ok(kv.options()) };
-    let quantized = PromptFile::open(path)?.layout().and_then(|layout| {
-        layout.layers().iter().find_map(|layer| match *layer {
-            LayerLayout::Quantized { group_size, bits } => Some((group_size, bits)),
-            _ => None,
-        })
-    });
-    let Some((group_size, bits)) = quantized else { return Ok(kv.options()) };
+    let quantized = PromptFile::open(path)?.spec().quantization();
+    let Some(KvQuantization { group_size, bits, .. }) = quantized else { return Ok(kv.options()) };
     let path = path.display();
     if let Some(given) = kv.kv_bits.filter(|&given| given != bits) {
         bail!("cannot continue {path} with --kv-bits {given}: its KV cache has {bits} bits");

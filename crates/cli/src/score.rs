@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::arguments;
+use crate::download::Questions;
 use crate::session::Session;
 use crate::{json_lines, output};
 
@@ -44,7 +45,7 @@ pub async fn run(arguments: arguments::Score) -> Result<()> {
             vec![PromptInput::Text(output::text_or_stdin(text)?)]
         }
     };
-    let session = Session::open(&arguments.model).await?;
+    let session = Session::open(&arguments.model, Questions::unless(arguments.json)).await?;
     for (index, prompt) in prompts.into_iter().enumerate() {
         let score = session.engine.score(prompt, arguments.top).await?;
         let index = is_of_file.then_some(index);

@@ -7,7 +7,7 @@
 //! - `disk_1` and `disk_24` read it from disk in a new engine, as after a restart, and compute 1 or
 //!   24 new tokens.
 //! - `memory_1` continues a conversation that is resident beside another one.
-//! - `contents_1` restores it from chunks in memory.
+//! - `evicted_1` restores it from disk after it has left memory.
 //! - `ram_24` computes 24 tokens on caches that are still materialized.
 //! - `read_copy` is the time in which one thread reads those files and copies their bytes once.
 //! - `bytes_per_token` is the size on disk, `kv_bytes_per_token` that of the keys and values.
@@ -52,7 +52,7 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (cold, records) = time_cold(model, folder.path(), history).await?;
     let (disk_1, disk_24) = time_from_disk(model, folder.path(), history, &records).await?;
-    let [memory_1, contents_1, ram_24] =
+    let [memory_1, evicted_1, ram_24] =
         time_from_memory(model, folder.path(), history, &records).await?;
     let read_copy =
         (0..RUNS).map(|_| read_and_copy(folder.path(), &records)).collect::<Result<Vec<f64>>>()?;
@@ -61,7 +61,7 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
     let num_tokens: usize = records.iter().map(|record| record.num_tokens()).sum();
     println!(
         "{{\"history_tokens\": {history}, \"cold\": {cold:.1}, \"disk_1\": {disk_1:.1}, \"disk_24\": {disk_24:.1}, \
-         \"memory_1\": {memory_1:.1}, \"contents_1\": {contents_1:.1}, \"ram_24\": {ram_24:.1}, \"read_copy\": {read_copy:.1}, \"cold_over_disk_1\": {:.1}, \"cold_over_memory_1\": {:.1}, \
+         \"memory_1\": {memory_1:.1}, \"evicted_1\": {evicted_1:.1}, \"ram_24\": {ram_24:.1}, \"read_copy\": {read_copy:.1}, \"cold_over_disk_1\": {:.1}, \"cold_over_memory_1\": {:.1}, \
          \"disk_24_over_ram_24\": {:.3}, \"bytes_per_token\": {:.0}, \"kv_bytes_per_token\": {}}}",
         cold / disk_1,
         cold / memory_1,
@@ -109,7 +109,7 @@ async fn time_from_disk(
     Ok((median(disk_1), median(disk_24)))
 }
 
-/// `memory_1`, `contents_1` and `ram_24`.
+/// `memory_1`, `evicted_1` and `ram_24`.
 async fn time_from_memory(
     model: &Path,
     folder: &Path,
@@ -119,7 +119,7 @@ async fn time_from_memory(
     let mut times = [const { Vec::new() }; 3];
     let (engine, _events) = start(Some(folder), BUDGET_BYTES, records.to_vec());
     engine.load("model", model).await?;
-    // Another conversation, of other tokens: its chunks are new, so their contents are in memory.
+    // Another conversation, of other tokens.
     let mut other = tokens(history + 24);
     other[0] = 7;
     answer(&engine, other.clone(), 0).await?;

@@ -140,6 +140,12 @@ impl Engine {
         self.ask(Job::Load(job), answer).await
     }
 
+    /// Ends the load under way, which then fails with [`EngineError::LoadCancelled`]. Does nothing
+    /// while no model is being loaded.
+    pub fn cancel_load(&self) {
+        let _ = self.shared.lock().jobs.send(Job::CancelLoad);
+    }
+
     /// Loads a smaller model of the same vocabulary as the draft model of the current one; it is
     /// dropped together with that.
     pub async fn load_draft(&self, name: &str, folder: &Path) -> Result<(), EngineError> {
@@ -176,9 +182,10 @@ impl Engine {
         }
     }
 
-    /// Drops the loaded models, each when no answer and no other job uses it. Requests that come
-    /// meanwhile are served.
-    pub async fn unload(&self) -> Result<(), EngineError> {
+    /// Drops the loaded models, each when no answer and no other job uses it, unless it is loaded again
+    /// before. Returns the names of those that are in use now; requests that come meanwhile are
+    /// served.
+    pub async fn unload(&self) -> Result<Vec<String>, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Job::Unload { reply }, answer).await
     }
@@ -192,6 +199,7 @@ impl Engine {
             events: sender,
             stop: stop_receiver,
             arrived: Instant::now(),
+            prompt: None,
             needs: None,
         });
         // If the thread has ended, the job and its sender are dropped, which the receiver reports.

@@ -45,6 +45,7 @@ mod prompt;
 mod prompt_cache;
 mod prompt_file;
 mod request;
+mod restoring;
 mod scheduler;
 #[cfg(test)]
 mod scripted_model;
@@ -58,6 +59,7 @@ mod verify_import;
 mod worker;
 
 pub use cairn_formats::cache_file::PromptKind;
+pub use cairn_lm::LoadProgress;
 pub use cairn_lm::cache::{KvQuantization, PromptFileLayout};
 pub use cairn_lm::memory::default_limit_bytes as default_memory_limit_bytes;
 pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;

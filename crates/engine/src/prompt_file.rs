@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use cairn_formats::cache_file::{CacheFileMetadata, ModelOrigin, ModelParts, PromptKind};
-use cairn_lm::cache::chunk_state::{CacheLayout, LayerLayout};
 use cairn_lm::cache::{
-    KvQuantization, LayerCache, PromptFile, PromptFileLayout, check_writable, make_prompt_cache,
+    CacheSpec, LayerCache, PromptFile, PromptFileLayout, check_writable, make_prompt_cache,
     save_prompt_cache,
 };
 use cairn_lm::{GenerateOptions, LmError, LoadedModel, PromptReader, Sampler, check_length};
@@ -275,9 +274,7 @@ impl InspectedFile {
         let unusable = |source| unusable(path, source);
         let file = PromptFile::open(path).map_err(unusable)?;
         let metadata = check(path, &file, loaded, &unusable)?;
-        let kv_format = file
-            .layout()
-            .and_then(|layout| kv_format_in_file(&layout, loaded.model.model.make_cache()));
+        let kv_format = kv_format_in_file(&file.spec(), loaded.model.model.cache_spec());
         let kv_format = kv_format.ok_or_else(|| {
             let what = "its layers are not stored as this model's are (a bounded or partly quantized cache): it can only be continued from the \
                         file, as `cairn generate --prompt-cache-file` does";
@@ -436,15 +433,9 @@ impl PendingImport {
 
 /// The format in which a file stores keys and values; none unless its layers are those that the
 /// model makes itself (`own`), plain or all quantized alike: only these can be split into chunks.
-fn kv_format_in_file(layout: &CacheLayout, own: Vec<LayerCache>) -> Option<KvFormat> {
-    let quantization = layout.layers().iter().find_map(|layer| match *layer {
-        LayerLayout::Quantized { group_size, bits } => {
-            Some(KvQuantization { bits, group_size, start: 0 })
-        }
-        _ => None,
-    });
-    let own = quantized_like(own, quantization)?;
-    (CacheLayout::of(&own)? == *layout).then(|| kv_format_of(&own))
+fn kv_format_in_file(file: &CacheSpec, own: &CacheSpec) -> Option<KvFormat> {
+    let own = quantized_like(own, file.quantization())?;
+    (own.layout()? == file.layout()?).then(|| kv_format_of(&own))
 }
 
 /// Writes the chunks behind an owner's reference to a file.

@@ -316,12 +316,13 @@ pub struct ModelInfo {
 }
 
 /// How short of memory the system is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemoryPressure {
     /// Not at all.
     Normal,
-    /// Conversations leave memory; what is saved of them is on disk.
+    /// What MLX holds for reuse is freed, and conversations leave memory; what is saved of them is
+    /// on disk.
     Warning,
-    /// Idle models leave memory too.
+    /// Saved context that is also on disk leaves memory too, and so do idle models.
     Critical,
 }

@@ -2,12 +2,13 @@
 //! an unbatched sequence, or a task. One call of [`Scheduler::turn`] gives one slice to one of
 //! them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use std::time::Instant;
 
 use cairn_chat::FinishReason;
 use cairn_lm::batch::BatchOptions;
-use cairn_lm::cache::LayerCache;
+use cairn_lm::cache::{CacheSpec, LayerCache};
 use cairn_lm::device::ComputeDevice;
 use cairn_lm::memory;
 
@@ -15,7 +16,9 @@ use crate::batch_run::{BatchRun, FailedSlice};
 use crate::clock::{EngineClock, Work};
 use crate::guard::guarded;
 use crate::model_pool::Loaded;
+use crate::prompt_cache::PendingRestore;
 use crate::request::GenerateEvent;
+use crate::restoring::Restoring;
 use crate::sequence::{GenerateJob, Sequence};
 use crate::slice_policy::{QueueCounts, Slice, SliceCosts, SlicePolicy};
 use crate::task::Task;
@@ -34,6 +37,8 @@ pub(crate) struct Scheduler {
     costs: HashMap<String, SliceCosts>,
     clock: Rc<dyn EngineClock>,
     runs: Vec<Run>,
+    /// Sequences whose prompts are being restored; they become runs then. They take turns.
+    restoring: VecDeque<Restoring>,
     num_slices: u64,
 }
 
@@ -68,42 +73,61 @@ impl Scheduler {
             costs: HashMap::new(),
             clock,
             runs: Vec::new(),
+            restoring: VecDeque::new(),
             num_slices: 0,
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.runs.is_empty()
+        self.runs.is_empty() && self.restoring.is_empty()
     }
 
     /// Whether another sequence of this model may begin.
     pub(crate) fn has_room(&self, model: &Rc<Loaded>) -> bool {
-        let of_model = self.sequences().filter(|sequence| Rc::ptr_eq(&sequence.loaded, model));
+        let restoring = self.restoring.iter().map(|restoring| &restoring.loaded);
+        let loaded = self.sequences().map(|sequence| &sequence.loaded).chain(restoring);
+        let of_model = loaded.filter(|loaded| Rc::ptr_eq(loaded, model));
         of_model.count() < self.options.completion_batch_size
     }
 
     /// What the running sequences may come to take besides the weights.
     pub(crate) fn reserved_bytes(&self) -> u64 {
-        let needs = self.sequences().filter_map(|sequence| sequence.job.needs);
+        let restoring = self.restoring.iter().map(|restoring| &restoring.job);
+        let jobs = self.sequences().map(|sequence| &sequence.job).chain(restoring);
+        let needs = jobs.filter_map(|job| job.needs);
         needs.map(|needs| needs.most_bytes).sum()
     }
 
-    /// Starts a request. If the request is invalid, its events report the failure.
+    /// Starts a request, or first restores its prompt. If the request is invalid, its events report
+    /// the failure.
     pub(crate) fn begin(&mut self, worker: &mut Worker, job: GenerateJob) {
+        match Restoring::begin(worker, job) {
+            Ok(restoring) => self.restoring.push_back(restoring),
+            Err(job) => self.start(worker, *job, None),
+        }
+    }
+
+    fn start(
+        &mut self,
+        worker: &mut Worker,
+        job: GenerateJob,
+        restored: Option<(Instant, PendingRestore)>,
+    ) {
         // MLX has one peak counter for the whole process; each sequence records the peak of its own
         // time.
         self.sequences_mut().for_each(Sequence::note_peak_memory);
         memory::reset_peak();
         let events = job.events.clone();
         let begun = guarded(worker, "starting an answer", |worker| {
-            let (mut sequence, caches) = Sequence::begin(worker, job)?;
+            let (mut sequence, caches) = Sequence::begin(worker, job, restored)?;
             if sequence.max_tokens == 0 {
                 sequence.prefilled(0);
                 sequence.finish(worker, FinishReason::Length, caches);
                 return Ok(());
             }
             // An imported file may be quantized although the request does not ask for it.
-            let is_quantized = caches.iter().any(|cache| matches!(cache, LayerCache::Quantized(_)));
+            let spec = CacheSpec::of(&caches);
+            let is_quantized = spec.is_some_and(|spec| spec.quantization().is_some());
             if is_quantized || sequence.job.request.is_unbatched() {
                 let run = UnbatchedRun::new(worker, sequence, caches)?;
                 self.add(RunWork::Unbatched(Box::new(run)));
@@ -129,6 +153,7 @@ impl Scheduler {
             return;
         }
         self.remove_stopped(worker, GenerateJob::is_stopped);
+        self.restore(worker);
         let reader = self.next_reader();
         let costs = reader.and_then(|index| self.costs.get(self.runs[index].model())).copied();
         match self.policy.next(&self.counts(reader), &costs.unwrap_or_default()) {
@@ -138,6 +163,34 @@ impl Scheduler {
         }
         self.publish(worker);
         self.remove_ended(worker);
+    }
+
+    /// Restores a chunk of one prompt. If nothing else is to be computed, waits for it to be read.
+    fn restore(&mut self, worker: &mut Worker) {
+        let Some(mut restoring) = self.restoring.pop_front() else { return };
+        if !restoring.advance(worker, self.runs.is_empty()) {
+            return self.restoring.push_back(restoring);
+        }
+        let Restoring { job, began, pending, .. } = restoring;
+        self.start(worker, job, Some((began, pending)));
+    }
+
+    /// Begins the restored sequences for which `is_stopped` holds, so that they end with their
+    /// figures. What is not restored yet is not looked up.
+    fn stop_restoring(&mut self, worker: &mut Worker, is_stopped: impl Fn(&GenerateJob) -> bool) {
+        for restoring in std::mem::take(&mut self.restoring) {
+            let mut job = match is_stopped(&restoring.job) {
+                true => restoring.job,
+                false => {
+                    self.restoring.push_back(restoring);
+                    continue;
+                }
+            };
+            job.request.use_prompt_cache = false;
+            if !job.events.is_closed() {
+                self.start(worker, job, None);
+            }
+        }
     }
 
     /// Cancels everything.
@@ -312,6 +365,7 @@ impl Scheduler {
 
     /// Ends the sequences and tasks that were cancelled; what sequences have computed is saved.
     fn remove_stopped(&mut self, worker: &mut Worker, is_stopped: impl Fn(&GenerateJob) -> bool) {
+        self.stop_restoring(worker, &is_stopped);
         let mut stay = Vec::with_capacity(self.runs.len());
         for mut run in std::mem::take(&mut self.runs) {
             match run.work {
@@ -521,6 +575,7 @@ mod tests {
                 events,
                 stop: stopped,
                 arrived: Instant::now(),
+                prompt: None,
                 needs: None,
             };
             self.scheduler.begin(&mut self.worker, job);

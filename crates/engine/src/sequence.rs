@@ -8,7 +8,9 @@ use std::time::Instant;
 use cairn_chat::{FinishReason, GenerationStats, Prompt, Role};
 use cairn_lm::cache::chunk_state::Checkpoint;
 use cairn_lm::cache::{LayerCache, QuantizedKvCache, make_prompt_cache};
-use cairn_lm::{AnswerStep, AnswerText, LmError, Stops, check_prefill_step_size, memory};
+use cairn_lm::{
+    AnswerStep, AnswerText, LmError, ModelIdentity, Stops, check_prefill_step_size, memory,
+};
 use cairn_prompt_cache::{ChunkKind, Miss};
 use tokio::sync::{mpsc, watch};
 
@@ -16,9 +18,10 @@ use crate::EngineError;
 use crate::guard::{caught, guarded};
 use crate::model_pool::Loaded;
 use crate::prompt::prompt_tokens;
-use crate::prompt_cache::{Computed, Query, Reuse};
+use crate::prompt_cache::{Computed, PendingRestore, Reuse};
 use crate::prompt_file::{self, Beginning};
 use crate::request::{FinishedGeneration, GenerateEvent, GenerateRequest, TokenLogprob};
+use crate::restoring::query;
 use crate::worker::Worker;
 
 /// A request, with the channel for its events.
@@ -28,6 +31,8 @@ pub(crate) struct GenerateJob {
     pub(crate) events: mpsc::UnboundedSender<GenerateEvent>,
     pub(crate) stop: watch::Receiver<bool>,
     pub(crate) arrived: Instant,
+    /// The tokens of its prompt for one model, once they are known.
+    pub(crate) prompt: Option<(ModelIdentity, Prompt)>,
     /// What it takes besides the weights, once that has been estimated.
     pub(crate) needs: Option<SequenceNeeds>,
 }
@@ -43,6 +48,21 @@ impl GenerateJob {
     /// Whether the caller dropped its [`crate::Generation`] or asked it to stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.events.is_closed() || *self.stop.borrow()
+    }
+
+    /// The tokens of its prompt. They are computed again if another model answers than the one that
+    /// they were computed for.
+    pub(crate) fn prompt(&mut self, loaded: &Loaded) -> Result<&Prompt, EngineError> {
+        let identity = &loaded.model.identity;
+        let (known, prompt) = match self.prompt.take().filter(|(known, _)| known == identity) {
+            Some(known) => known,
+            None => {
+                let GenerateRequest { prompt, template_variables, .. } = &*self.request;
+                let prompt = prompt_tokens(&loaded.model, prompt, template_variables)?;
+                (identity.clone(), prompt)
+            }
+        };
+        Ok(&self.prompt.insert((known, prompt)).1)
     }
 
     pub(crate) fn fail(&self, error: EngineError) {
@@ -81,24 +101,27 @@ pub(crate) struct Sequence {
 
 impl Sequence {
     /// Checks the request and looks up its prompt; the returned caches contain a beginning of the
-    /// prompt, never all of it.
+    /// prompt, never all of it. `restored` says when the lookup began, and what it has found so far.
     pub(crate) fn begin(
         worker: &mut Worker,
-        job: GenerateJob,
+        mut job: GenerateJob,
+        restored: Option<(Instant, PendingRestore)>,
     ) -> Result<(Self, Vec<LayerCache>), EngineError> {
-        let began = Instant::now();
-        let request = &job.request;
-        let loaded = worker.models.get(request.model.as_deref())?;
+        let (began, pending) = restored.unzip();
+        let began = began.unwrap_or_else(Instant::now);
+        let loaded = worker.models.get(job.request.model.as_deref())?;
         worker.models.touch(&loaded.name);
+        let request = &job.request;
         check(request)?;
         let stops = Stops { strings: request.stop.clone(), ..Stops::default() };
         let text = AnswerText::new(&loaded.model.tokenizer, stops)?;
-        let prompt = prompt_tokens(&loaded.model, &request.prompt, &request.template_variables)?;
-        if prompt.tokens.is_empty() {
-            return Err(LmError::EmptyPrompt.into());
-        }
+        job.prompt(&loaded)?;
+        let prompt = job.prompt.take().map(|(_, prompt)| prompt);
+        let prompt = prompt.filter(|prompt| !prompt.tokens.is_empty());
+        let prompt = prompt.ok_or(LmError::EmptyPrompt)?;
+        let request = &job.request;
         let CachedBeginning { num_in_file, tokens_in_file, reuse } =
-            cached_beginning(worker, &loaded, request, &prompt)?;
+            cached_beginning(worker, &loaded, request, &prompt, pending)?;
         let checkpoints_at = match request.uses_prompt_cache() {
             true => worker.cache.checkpoints_at(&loaded.model, &prompt, reuse.num_tokens),
             false => Vec::new(),
@@ -377,7 +400,7 @@ impl Sequence {
 }
 
 /// Checks what can be checked without the model.
-fn check(request: &GenerateRequest) -> Result<(), EngineError> {
+pub(crate) fn check(request: &GenerateRequest) -> Result<(), EngineError> {
     request.sampling.validate()?;
     check_prefill_step_size(request.prefill_step_size)?;
     if let Some(quantization) = request.kv_cache.quantization {
@@ -404,6 +427,7 @@ fn cached_beginning(
     loaded: &Loaded,
     request: &GenerateRequest,
     prompt: &Prompt,
+    pending: Option<PendingRestore>,
 ) -> Result<CachedBeginning, EngineError> {
     let model = &loaded.model.model;
     let path = request.prompt_cache_file.as_ref();
@@ -421,17 +445,8 @@ fn cached_beginning(
         }
         // An opaque prefix can only come from the prompt cache.
         None if request.uses_prompt_cache() || opaque.is_some() => {
-            let query = Query {
-                prompt,
-                // At least one token must be run, to have something to sample from.
-                limit: num_tokens - 1,
-                model_name: &loaded.name,
-                quantization: request.kv_cache.quantization,
-                prefix_provenance: request.prompt.prefix_provenance(),
-                num_opaque: request.prompt.num_opaque(),
-                owner: request.owner.as_ref(),
-            };
-            (worker.cache.longest_prefix(&loaded.model, &query), Vec::new())
+            let query = query(request, prompt, num_tokens, loaded);
+            (worker.cache.longest_prefix(&loaded.model, &query, pending), Vec::new())
         }
         None => {
             // A kit has its own caches, and reports how much of the prompt is in them.

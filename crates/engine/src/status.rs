@@ -1,5 +1,7 @@
 //! What the engine is doing, as a value to watch.
 
+use cairn_lm::LoadProgress;
+
 use crate::model_pool::PooledModel;
 
 /// What the engine is busy with.
@@ -12,6 +14,8 @@ pub enum EngineState {
     Loading {
         /// Its name.
         model: String,
+        /// How much of it has been read; zeros until its files have been looked at.
+        progress: LoadProgress,
     },
     /// The model is loaded and no request runs.
     Ready {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use cairn_lm::{LmError, LoadedModel, ModelKit, ModelKitOptions, ffi, memory};
+use cairn_lm::{LmError, LoadProgress, LoadedModel, ModelKit, ModelKitOptions, ffi, memory};
 use tokio::sync::watch;
 
 use crate::admission::{Admission, HeldModel, MemoryUse};
@@ -15,8 +15,8 @@ use crate::{EngineError, EngineState, EngineStatus, MemoryPressure};
 /// The state of the engine's thread.
 pub(crate) struct Worker {
     pub(crate) models: ModelPool,
-    /// The model that is being loaded.
-    pub(crate) loading: Option<String>,
+    /// The model that is being loaded, and how much of it has been read.
+    pub(crate) loading: Option<(String, LoadProgress)>,
     pub(crate) cache: PromptCache,
     pub(crate) closing: watch::Receiver<bool>,
     status: watch::Sender<EngineStatus>,
@@ -24,6 +24,32 @@ pub(crate) struct Worker {
     pub(crate) keep_quantized: bool,
     /// What models and sequences may take together.
     pub(crate) memory_limit_bytes: Option<u64>,
+}
+
+/// What is freed when the system is short of memory, from what costs least to what costs most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Relief {
+    /// What MLX holds for reuse.
+    AllocatorCache,
+    /// They are read from disk when they continue.
+    ResidentConversations,
+    /// Contents of chunks that are on disk too.
+    StoredContents,
+    /// They are loaded when somebody asks them.
+    IdleModels,
+}
+
+impl Relief {
+    fn of(pressure: MemoryPressure) -> &'static [Relief] {
+        use Relief::{AllocatorCache, IdleModels, ResidentConversations, StoredContents};
+        match pressure {
+            MemoryPressure::Normal => &[],
+            MemoryPressure::Warning => &[AllocatorCache, ResidentConversations],
+            MemoryPressure::Critical => {
+                &[AllocatorCache, ResidentConversations, StoredContents, IdleModels]
+            }
+        }
+    }
 }
 
 /// Watchers redraw at most this often; per-token updates would only wake them.
@@ -49,11 +75,13 @@ impl Worker {
         }
     }
 
-    /// Publishes `state` with current memory figures.
+    /// Publishes `state` with current memory figures; while a model is being loaded, that instead.
     pub(crate) fn publish(&mut self, state: EngineState) {
         self.last_status = Some(Instant::now());
         let state = match &self.loading {
-            Some(model) => EngineState::Loading { model: model.clone() },
+            Some((model, progress)) => {
+                EngineState::Loading { model: model.clone(), progress: *progress }
+            }
             None => state,
         };
         let (cache, models) = (&self.cache, &self.models);
@@ -75,6 +103,20 @@ impl Worker {
                 cache_memory_bytes,
             };
         });
+    }
+
+    /// What was published last.
+    #[cfg(test)]
+    pub(crate) fn status(&self) -> EngineStatus {
+        self.status.borrow().clone()
+    }
+
+    /// Publishes how far the load under way has come; a draft model's is not reported.
+    pub(crate) fn publish_loading(&mut self, progress: LoadProgress) {
+        if let Some((_, reported)) = &mut self.loading {
+            *reported = progress;
+            self.publish_progress(|| EngineState::Empty);
+        }
     }
 
     /// As [`Worker::publish`], but at most ten times a second.
@@ -187,19 +229,18 @@ impl Worker {
         }
     }
 
-    /// Frees memory that the system is short of, from what costs least to what costs most.
+    /// Frees memory that the system is short of. What sequences and tasks use stays.
     pub(crate) fn relieve(&mut self, pressure: MemoryPressure) {
-        match pressure {
-            MemoryPressure::Normal => {}
-            MemoryPressure::Warning => self.forget_conversations(),
-            MemoryPressure::Critical => {
-                self.forget_conversations();
-                // Chunk contents that are on disk too.
-                self.cache.demote();
-                self.drop_idle_models(|_| true);
+        for relief in Relief::of(pressure) {
+            match relief {
+                Relief::AllocatorCache => {}
+                Relief::ResidentConversations => self.forget_conversations(),
+                Relief::StoredContents => self.cache.drop_stored_contents(),
+                Relief::IdleModels => drop(self.drop_idle_models(|_| true)),
             }
+            // What was dropped is in MLX's allocator cache now.
+            memory::clear_cache();
         }
-        memory::clear_cache();
         let state = match self.status.borrow().state.clone() {
             EngineState::Ready { .. } if self.models.current().is_none() => EngineState::Empty,
             state => state,
@@ -217,7 +258,8 @@ impl Worker {
             self.cache.drop_residents_of(&loaded.model.fingerprint);
         }
         if self.models.names().is_empty() {
-            self.cache.demote();
+            self.cache.drop_residents();
+            self.cache.drop_stored_contents();
         }
         let has_dropped = !gone.is_empty();
         drop(gone);

@@ -4,6 +4,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+/// The most bytes of a model's config.json that are read; real ones have a few thousand.
+pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
+
 /// Why a file could not be opened or read.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {

@@ -46,4 +46,4 @@ pub mod safetensors;
 #[cfg(any(test, feature = "test-files"))]
 pub mod test_files;
 
-pub use file::{FileError, read_file};
+pub use file::{FileError, MAX_CONFIG_BYTES, read_file};

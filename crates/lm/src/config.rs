@@ -3,12 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use cairn_formats::read_file;
+use cairn_formats::{MAX_CONFIG_BYTES, read_file};
 
 use crate::LmError;
-
-/// config.json files are a few kilobytes; a megabyte is not one.
-const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
 /// config.json as it was read.
 #[derive(Debug)]
@@ -39,6 +36,39 @@ pub fn arguments<T: serde::de::DeserializeOwned>(
         .map_err(|source| LmError::Json { path: folder.join("config.json"), source })
 }
 
+/// A number in config.json that a size is computed from, and what every architecture accepts of it,
+/// so that products of sizes fit 64 bits.
+#[derive(Debug, Clone, Copy)]
+pub struct Size {
+    name: &'static str,
+    min: i64,
+    max: i64,
+}
+
+impl Size {
+    pub const HIDDEN: Size = Size::new("hidden_size", 1, 1 << 17);
+    pub const INTERMEDIATE: Size = Size::new("intermediate_size", 1, 1 << 20);
+    pub const LAYERS: Size = Size::new("num_hidden_layers", 1, 1024);
+    pub const HEADS: Size = Size::new("num_attention_heads", 1, 1024);
+    pub const KV_HEADS: Size = Size::new("num_key_value_heads", 1, 1024);
+    pub const HEAD_DIM: Size = Size::new("head_dim", 2, 4096);
+    pub const VOCAB: Size = Size::new("vocab_size", 1, 1 << 22);
+    pub const CONTEXT: Size = Size::new("max_position_embeddings", 1, 1 << 26);
+    pub const WINDOW: Size = Size::new("sliding_window", 1, 1 << 26);
+    pub const EXPERTS: Size = Size::new("num_experts", 0, 1 << 14);
+    pub const EXPERT_INTERMEDIATE: Size = Size::new("moe_intermediate_size", 1, 1 << 20);
+
+    /// The number at the key `name`, from `min` to `max`.
+    pub const fn new(name: &'static str, min: i64, max: i64) -> Size {
+        Size { name, min, max }
+    }
+
+    /// Fails if `value` is not accepted; the error names the key.
+    pub fn check(self, value: i64) -> Result<i32, LmError> {
+        check_range(self.name, value, self.min..=self.max)
+    }
+}
+
 /// Fails if `value` is outside `range`; the error names the key.
 pub fn check_range(
     name: &'static str,
@@ -62,8 +92,8 @@ pub fn check_heads(
     num_attention_heads: i64,
     num_key_value_heads: i64,
 ) -> Result<(i32, i32), LmError> {
-    let heads = check_range("num_attention_heads", num_attention_heads, 1..=1024)?;
-    let kv_heads = check_range("num_key_value_heads", num_key_value_heads, 1..=1024)?;
+    let heads = Size::HEADS.check(num_attention_heads)?;
+    let kv_heads = Size::KV_HEADS.check(num_key_value_heads)?;
     if heads % kv_heads != 0 {
         let allowed = format!("it must divide num_attention_heads = {heads}");
         return Err(LmError::Config {

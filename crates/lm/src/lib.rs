@@ -57,6 +57,7 @@ mod error;
 pub mod ffi;
 mod generate;
 mod load;
+mod load_progress;
 pub mod memory;
 mod model_kit;
 mod model_memory;
@@ -76,6 +77,7 @@ pub use generate::{
     speculative_generate_step, stream_generate,
 };
 pub use load::{LoadedModel, ModelIdentity};
+pub use load_progress::LoadProgress;
 pub use model_kit::{
     GenerateParams, GenerationResult, GenerationStream, KitRun, ModelKit, ModelKitOptions,
     PromptProgress, PromptProgressReporter, ResultToken, StopCondition, StopReason,

@@ -2,6 +2,7 @@
 //! hashes that identify them.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::SystemTime;
@@ -13,9 +14,10 @@ use crate::LmError;
 use crate::config::ConfigFile;
 use crate::device::ComputeDevice;
 use crate::error::read_json;
+use crate::load_progress::{LoadProgress, OnPart};
 use crate::models::Model;
 use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer};
-use crate::weights::{CancelCheck, LoadOptions};
+use crate::weights::LoadOptions;
 
 /// A loaded model folder.
 #[derive(Debug)]
@@ -58,22 +60,23 @@ impl LoadedModel {
     /// Loads the model in `folder`. Fails if a file is missing, invalid, or does not fit the
     /// others.
     pub fn load(folder: &Path, options: LoadOptions) -> Result<Self, LmError> {
-        LoadedModel::load_unless(folder, options, || false)
+        LoadedModel::load_with_progress(folder, options, |_| ControlFlow::Continue(()))
     }
 
-    /// As [`LoadedModel::load`], but asks `is_cancelled` before each tensor, and ends with
-    /// [`LmError::Cancelled`] where it says so; what was loaded by then is dropped.
-    pub fn load_unless(
+    /// As [`LoadedModel::load`], but calls `on_part` before each tensor, and before each part of a
+    /// large one. Where it breaks, the load ends with [`LmError::Cancelled`], and what was loaded by
+    /// then is dropped.
+    pub fn load_with_progress(
         folder: &Path,
         options: LoadOptions,
-        is_cancelled: impl Fn() -> bool + 'static,
+        on_part: impl Fn(LoadProgress) -> ControlFlow<()> + 'static,
     ) -> Result<Self, LmError> {
-        let is_cancelled = CancelCheck(Rc::new(is_cancelled));
+        let on_part = OnPart::new(on_part);
         // Small files first, so that a broken tokenizer is reported before gigabytes are read.
         let config = ConfigFile::read(folder)?;
         let tokenizer = Rc::new(Tokenizer::load(folder)?);
         let eos_token_ids = eos_token_ids(folder, &config.value, &tokenizer)?;
-        let (model, weights) = Model::load_with(folder, &config.value, options, is_cancelled)?;
+        let (model, weights) = Model::load_with(folder, &config.value, options, on_part)?;
         let model_type = config.value.get("model_type").and_then(|name| name.as_str());
         let model_type = model_type.unwrap_or_default().to_owned();
         let revision = model.numerics_revision();
@@ -232,7 +235,7 @@ fn weights_hash(files: &[SafetensorsFile]) -> Result<String, LmError> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
-    use std::cell::Cell;
+    use std::cell::RefCell;
     use std::time::Duration;
 
     use cairn_formats::safetensors::check_weight_files;
@@ -290,23 +293,30 @@ mod tests {
     }
 
     #[test]
-    fn a_load_ends_before_the_tensor_at_which_it_is_cancelled() {
+    fn a_load_ends_before_the_part_at_which_it_is_cancelled() {
         let folder = cairn_tiny_models::tiny_model("llama/tiny-chat");
         let load = |limit: usize| {
-            let asked = Rc::new(Cell::new(0));
-            let count = Rc::clone(&asked);
-            let loaded = LoadedModel::load_unless(&folder, OPTIONS, move || {
-                count.set(count.get() + 1);
-                count.get() > limit
+            let steps = Rc::new(RefCell::new(Vec::new()));
+            let seen = Rc::clone(&steps);
+            let loaded = LoadedModel::load_with_progress(&folder, OPTIONS, move |progress| {
+                seen.borrow_mut().push(progress);
+                match seen.borrow().len() > limit {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
             });
-            (loaded, asked.get())
+            (loaded, steps.take())
         };
-        let (loaded, num_tensors) = load(usize::MAX);
-        assert!(loaded.is_ok() && num_tensors > 4, "{num_tensors}");
-        for limit in [0, 3, num_tensors - 1] {
+        let (loaded, steps) = load(usize::MAX);
+        let total_bytes = loaded.unwrap().weight_bytes;
+        assert!(steps.len() > 4, "{steps:?}");
+        assert_eq!(steps[0], LoadProgress { bytes_read: 0, total_bytes });
+        assert!(steps.windows(2).all(|two| two[0].bytes_read < two[1].bytes_read), "{steps:?}");
+        assert!(steps.iter().all(|step| step.total_bytes == total_bytes), "{steps:?}");
+        for limit in [0, 3, steps.len() - 1] {
             let (cancelled, asked) = load(limit);
             assert!(matches!(cancelled, Err(LmError::Cancelled)), "{cancelled:?}");
-            assert_eq!(asked, limit + 1, "nothing is read after it");
+            assert_eq!(asked, steps[..=limit], "nothing is read after it");
         }
     }
 }

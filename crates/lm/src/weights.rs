@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
-use cairn_formats::safetensors::{self, SafetensorsFile, check_weight_files};
+use cairn_formats::safetensors::{self, SafetensorsFile, TensorEntry, check_weight_files};
 use mlx_rs::{Array, Dtype, ops};
 
 use crate::LmError;
@@ -13,6 +12,7 @@ use crate::config::{Quantization, QuantizationConfig};
 use crate::device::ComputeDevice;
 use crate::device_kernels::Kernels;
 use crate::ffi;
+use crate::load_progress::{LoadProgress, OnPart, PART_BYTES};
 
 /// How weights are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,16 +20,6 @@ pub struct LoadOptions {
     /// Keeps quantized weights quantized on a CPU device too. By default they are dequantized
     /// there, which computes many times faster but needs more memory.
     pub keep_quantized: bool,
-}
-
-/// Asked before each tensor whether the load is to end there.
-#[derive(Clone)]
-pub(crate) struct CancelCheck(pub(crate) Rc<dyn Fn() -> bool>);
-
-impl std::fmt::Debug for CancelCheck {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("CancelCheck")
-    }
 }
 
 /// The weight files of a loaded model. They are still open, so that what identifies the model is
@@ -51,8 +41,9 @@ pub struct Weights {
     quantization: QuantizationConfig,
     compute_dtype: Option<Dtype>,
     keep_quantized: bool,
-    num_bytes: u64,
-    is_cancelled: CancelCheck,
+    progress: LoadProgress,
+    on_part: OnPart,
+    part_bytes: usize,
     /// The kernels that the layers are loaded with.
     pub(crate) kernels: Kernels,
 }
@@ -64,13 +55,14 @@ impl Weights {
         folder: &Path,
         config: &serde_json::Value,
         options: LoadOptions,
-        is_cancelled: CancelCheck,
+        on_part: OnPart,
     ) -> Result<Self, LmError> {
         let files = check_weight_files(folder)?;
         let mut remaining = BTreeMap::new();
         for (index, file) in files.iter().enumerate() {
             remaining.extend(file.tensors().iter().map(|tensor| (tensor.name.clone(), index)));
         }
+        let total_bytes = files.iter().map(SafetensorsFile::data_bytes).sum();
         let device = ComputeDevice::current();
         Ok(Weights {
             folder: folder.to_owned(),
@@ -79,8 +71,9 @@ impl Weights {
             quantization: QuantizationConfig::parse(config)?,
             compute_dtype: device.compute_dtype(),
             keep_quantized: options.keep_quantized || device == ComputeDevice::Gpu,
-            num_bytes: 0,
-            is_cancelled,
+            progress: LoadProgress { bytes_read: 0, total_bytes },
+            on_part,
+            part_bytes: PART_BYTES,
             kernels: None,
         })
     }
@@ -97,14 +90,17 @@ impl Weights {
 
     /// Drops tensors that the architecture knows but does not need.
     pub fn ignore(&mut self, is_known: impl Fn(&str) -> bool) {
-        self.remaining.retain(|name, _| !is_known(name));
+        let ignored = self.remaining.extract_if(.., |name, _| is_known(name));
+        let tensors = ignored.filter_map(|(name, index)| self.files[index].tensor(&name));
+        let bytes: u64 = tensors.map(|tensor| tensor.bytes.end - tensor.bytes.start).sum();
+        self.progress.total_bytes -= bytes;
     }
 
     /// Returns what was read. Fails if a tensor has not been taken, which means that the files belong
     /// to another architecture.
     pub fn finish(self, model_type: &str) -> Result<LoadedWeights, LmError> {
         match self.remaining.keys().next() {
-            None => Ok(LoadedWeights { num_bytes: self.num_bytes, files: self.files }),
+            None => Ok(LoadedWeights { num_bytes: self.progress.bytes_read, files: self.files }),
             Some(first) => Err(LmError::UnusedWeights {
                 model_type: model_type.to_owned(),
                 count: self.remaining.len(),
@@ -113,29 +109,79 @@ impl Weights {
         }
     }
 
-    fn read(&mut self, name: &str) -> Result<Array, LmError> {
-        if (self.is_cancelled.0)() {
-            return Err(LmError::Cancelled);
-        }
-        let Some(index) = self.remaining.remove(name) else {
-            return Err(LmError::MissingWeight {
-                folder: self.folder.clone(),
-                name: name.to_owned(),
-            });
-        };
-        let file = &self.files[index];
-        let Some(tensor) = file.tensor(name) else {
-            return Err(LmError::MissingWeight {
-                folder: self.folder.clone(),
-                name: name.to_owned(),
-            });
-        };
+    /// Lets others go on. Fails if the load is to end here.
+    fn pause(&self) -> Result<(), LmError> {
+        self.on_part.pause(self.progress)
+    }
+
+    /// Takes a tensor of exactly `shape`; floating-point numbers become `float_dtype`s, if one is
+    /// given.
+    fn read(
+        &mut self,
+        name: &str,
+        shape: &[i32],
+        float_dtype: Option<Dtype>,
+    ) -> Result<Array, LmError> {
+        self.pause()?;
+        let index = self.remaining.remove(name);
+        let found = index.and_then(|index| Some((index, self.files[index].tensor(name)?.clone())));
+        let (index, tensor) = found.ok_or_else(|| LmError::MissingWeight {
+            folder: self.folder.clone(),
+            name: name.to_owned(),
+        })?;
         // No overflow: the header check limits every length to less than 2^31.
-        let shape: Vec<i32> = tensor.shape.iter().map(|&length| length as i32).collect();
-        let array =
-            ffi::array_from_bytes(&file.read_tensor(name)?, &shape, mlx_dtype(tensor.dtype))?;
-        self.num_bytes += array.nbytes() as u64;
+        let found: Vec<i32> = tensor.shape.iter().map(|&length| length as i32).collect();
+        if found != shape {
+            let (name, expected) = (name.to_owned(), shape.to_vec());
+            return Err(LmError::WrongShape { name, found, expected });
+        }
+        let stored = mlx_dtype(tensor.dtype);
+        let dtype = float_dtype.filter(|_| is_float(stored)).unwrap_or(stored);
+        if tensor.bytes.end - tensor.bytes.start > self.part_bytes as u64 {
+            return self.read_in_parts(index, &tensor, shape, dtype);
+        }
+        let array = ffi::array_from_bytes(&self.files[index].read_tensor(name)?, shape, stored)?;
+        self.progress.bytes_read += array.nbytes() as u64;
+        if dtype == stored {
+            return Ok(array);
+        }
+        // Evaluated at once, so that the unconverted copy is freed before the next tensor is read.
+        let array = array.as_dtype(dtype)?;
+        array.eval()?;
         Ok(array)
+    }
+
+    /// Reads a tensor with a pause before each part but the first, and converts it to `dtype`.
+    fn read_in_parts(
+        &mut self,
+        index: usize,
+        tensor: &TensorEntry,
+        shape: &[i32],
+        dtype: Dtype,
+    ) -> Result<Array, LmError> {
+        let stored = mlx_dtype(tensor.dtype);
+        let (stored_size, size) = (ffi::item_size(stored), ffi::item_size(dtype));
+        let mut array = ffi::ArrayBuffer::zeros(shape, dtype)?;
+        let num_numbers = (tensor.bytes.end - tensor.bytes.start) as usize / stored_size;
+        let part = (self.part_bytes / stored_size).max(1);
+        for first in (0..num_numbers).step_by(part) {
+            if first > 0 {
+                self.pause()?;
+            }
+            let stop = num_numbers.min(first + part);
+            let from = tensor.bytes.start + (first * stored_size) as u64;
+            let target = &mut array.bytes_mut()[first * size..stop * size];
+            if dtype == stored {
+                self.files[index].read_at(target, from)?;
+            } else {
+                let mut bytes = vec![0; (stop - first) * stored_size];
+                self.files[index].read_at(&mut bytes, from)?;
+                let numbers = ffi::array_from_bytes(&bytes, &[(stop - first) as i32], stored)?;
+                target.copy_from_slice(ffi::array_bytes(&numbers.as_dtype(dtype)?)?);
+            }
+            self.progress.bytes_read += ((stop - first) * stored_size) as u64;
+        }
+        Ok(array.into_array()?)
     }
 }
 
@@ -159,17 +205,8 @@ impl Layer<'_> {
 
     /// Takes a floating-point tensor of exactly `shape`, converted to the device's compute type.
     pub fn take(&mut self, name: &str, shape: &[i32]) -> Result<Array, LmError> {
-        let array = self.take_exact(name, shape)?;
-        match self.weights.compute_dtype {
-            // Evaluated at once, so that the unconverted copy is freed before the next tensor is
-            // read.
-            Some(dtype) if is_float(array.dtype()) => {
-                let array = array.as_dtype(dtype)?;
-                array.eval()?;
-                Ok(array)
-            }
-            _ => Ok(array),
-        }
+        let dtype = self.weights.compute_dtype;
+        self.weights.read(&format!("{}.{name}", self.path), shape, dtype)
     }
 
     /// How this layer is quantized; `None` if its weight is dense. The tensors in the file decide,
@@ -234,7 +271,8 @@ impl Layer<'_> {
             });
         }
         let groups = shape(inputs / settings.group_size);
-        let weight = self.take_exact("weight", &shape(inputs * settings.bits / 32))?;
+        let weight = format!("{}.weight", self.path);
+        let weight = self.weights.read(&weight, &shape(inputs * settings.bits / 32), None)?;
         Ok((weight, self.take("scales", &groups)?, self.take("biases", &groups)?))
     }
 
@@ -243,7 +281,8 @@ impl Layer<'_> {
         self.weights.remaining.contains_key(&format!("{}.{name}", self.path))
     }
 
-    /// Dequantizes a matrix to `[outputs, inputs]` (experts: `[num_experts, outputs, inputs]`).
+    /// Dequantizes a matrix to `[outputs, inputs]` (experts: `[num_experts, outputs, inputs]`), with
+    /// pauses if it is large.
     pub fn dequantize(
         &self,
         weight: &Array,
@@ -251,22 +290,34 @@ impl Layer<'_> {
         biases: &Array,
         settings: Quantization,
     ) -> Result<Array, LmError> {
-        let dense = ops::dequantize(weight, scales, biases, settings.group_size, settings.bits)?;
-        dense.eval()?;
-        Ok(dense)
-    }
-
-    fn take_exact(&mut self, name: &str, shape: &[i32]) -> Result<Array, LmError> {
-        let name = format!("{}.{name}", self.path);
-        let array = self.weights.read(&name)?;
-        if array.shape() != shape {
-            return Err(LmError::WrongShape {
-                name,
-                found: array.shape().to_vec(),
-                expected: shape.to_vec(),
-            });
+        let Quantization { group_size, bits, .. } = settings;
+        let mut shape = weight.shape().to_vec();
+        let Some(columns) = shape.last_mut() else { return Ok(weight.clone()) };
+        *columns = *columns * 32 / bits;
+        let columns = *columns;
+        let row_bytes = columns as usize * scales.item_size();
+        let num_rows = shape.iter().product::<i32>() / columns.max(1);
+        let num_bytes = num_rows as usize * row_bytes;
+        if num_bytes <= self.weights.part_bytes {
+            let dense = ops::dequantize(weight, scales, biases, group_size, bits)?;
+            dense.eval()?;
+            return Ok(dense);
         }
-        Ok(array)
+        let mut dense = ffi::ArrayBuffer::zeros(&shape, scales.dtype())?;
+        let part = (self.weights.part_bytes / row_bytes).max(1);
+        for first in (0..num_rows).step_by(part) {
+            self.weights.pause()?;
+            let stop = num_rows.min(first + part as i32);
+            let rows = |array: &Array| -> Result<Array, LmError> {
+                let all = array.reshape(&[num_rows, -1])?;
+                Ok(ffi::slice(&all, &[first, 0], &[stop, all.dim(1)])?)
+            };
+            let (weight, scales, biases) = (rows(weight)?, rows(scales)?, rows(biases)?);
+            let rows = ops::dequantize(weight, scales, &biases, group_size, bits)?;
+            let target = &mut dense.bytes_mut()[first as usize * row_bytes..][..rows.nbytes()];
+            target.copy_from_slice(ffi::array_bytes(&rows)?);
+        }
+        Ok(dense.into_array()?)
     }
 }
 
@@ -296,6 +347,10 @@ pub(crate) fn mlx_dtype(dtype: safetensors::Dtype) -> Dtype {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
+    use std::cell::RefCell;
+    use std::ops::ControlFlow;
+    use std::rc::Rc;
+
     use serde_json::json;
 
     use super::*;
@@ -332,8 +387,7 @@ mod tests {
             let config = json!({ "quantization": { "group_size": 32, "bits": 4 } });
             let options = LoadOptions { keep_quantized: true };
             let mut weights =
-                Weights::open(folder.path(), &config, options, CancelCheck(Rc::new(|| false)))
-                    .unwrap();
+                Weights::open(folder.path(), &config, options, OnPart::none()).unwrap();
             let mut layer = weights.layer("fc");
             let settings = layer.quantization().unwrap().unwrap();
             let taken = layer.take_quantized(inputs as i32, 8, settings).map(drop);
@@ -348,5 +402,71 @@ mod tests {
         check(64, Ok(()));
         // 40 inputs are one group and a quarter: the shapes agree, the last eight have no scale.
         check(40, Err("must divide the 40 inputs of 'fc'"));
+    }
+
+    /// The arrays of a quantized and a dense matrix, the second converted to 32 bits, and the progress
+    /// at each pause; parts have at most so many bytes.
+    fn read_in_parts(folder: &Path, part_bytes: usize) -> (Vec<Array>, Vec<LoadProgress>) {
+        let pauses = Rc::new(RefCell::new(Vec::new()));
+        let seen = Rc::clone(&pauses);
+        let on_part = OnPart::new(move |progress| {
+            seen.borrow_mut().push(progress);
+            ControlFlow::Continue(())
+        });
+        let config = json!({ "quantization": { "group_size": 32, "bits": 4 } });
+        let options = LoadOptions { keep_quantized: false };
+        let mut weights = Weights::open(folder, &config, options, on_part).unwrap();
+        weights.part_bytes = part_bytes;
+        weights.compute_dtype = Some(Dtype::Float32);
+        weights.ignore(|name| name == "unused");
+        let mut layer = weights.layer("fc");
+        let settings = layer.quantization().unwrap().unwrap();
+        let (weight, scales, biases) = layer.take_quantized(64, 24, settings).unwrap();
+        let dequantized = layer.dequantize(&weight, &scales, &biases, settings).unwrap();
+        let dense = weights.layer("dense").take("weight", &[30, 7]).unwrap();
+        assert_eq!((dequantized.dtype(), dense.dtype()), (Dtype::Float32, Dtype::Float32));
+        weights.finish("a test").unwrap();
+        (vec![weight, scales, biases, dequantized, dense], pauses.take())
+    }
+
+    #[test]
+    fn a_large_tensor_is_read_in_parts_and_is_the_same() {
+        let folder = folder(&[
+            ("dense.weight", "BF16", [30, 7]),
+            ("fc.biases", "F16", [24, 2]),
+            ("fc.scales", "F16", [24, 2]),
+            ("fc.weight", "U32", [24, 8]),
+            ("unused", "F16", [9, 9]),
+        ]);
+        fill(&folder.path().join("model.safetensors"));
+        let (whole, pauses) = read_in_parts(folder.path(), 1 << 20);
+        assert_eq!(pauses.len(), 4, "one before each tensor");
+        let total_bytes = 30 * 7 * 2 + 2 * 24 * 2 * 2 + 24 * 8 * 4;
+        for part_bytes in [1, 50, 256] {
+            let (parts, pauses) = read_in_parts(folder.path(), part_bytes);
+            for (part, whole) in parts.iter().zip(&whole) {
+                assert_eq!(part.shape(), whole.shape());
+                let bytes = ffi::array_bytes(part).unwrap();
+                assert_eq!(bytes, ffi::array_bytes(whole).unwrap(), "{part_bytes}");
+            }
+            // A number is the least that is read at once.
+            let most = part_bytes.max(4) as u64;
+            let ends = pauses.iter().skip(1).map(|pause| pause.bytes_read).chain([total_bytes]);
+            for (pause, end) in pauses.iter().zip(ends) {
+                assert_eq!(pause.total_bytes, total_bytes);
+                assert!(end - pause.bytes_read <= most, "{part_bytes}: {pause:?} to {end}");
+            }
+        }
+    }
+
+    /// Replaces the zeros of a weight file by other finite numbers.
+    fn fill(path: &Path) {
+        let mut bytes = std::fs::read(path).unwrap();
+        let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        for (index, byte) in bytes[8 + header..].iter_mut().enumerate() {
+            // No exponent has all bits set.
+            *byte = (index * 37 % 256) as u8 & 0xbb;
+        }
+        std::fs::write(path, bytes).unwrap();
     }
 }

@@ -1,8 +1,10 @@
 //! The commands of the saved-context page and of a conversation's row: its saved context, and the
 //! starting points.
 
+use std::collections::{BTreeSet, HashMap, HashSet};
+
 use cairn_engine::{CacheHandle, Engine};
-use cairn_prompt_cache::{CacheRef, ChunkRecord, Owner};
+use cairn_prompt_cache::{CacheRef, ChunkKey, ChunkRecord, Owner};
 use cairn_store::{ListedNamedCache, NamedCacheRow, Prefix, StoreError};
 use uuid::Uuid;
 
@@ -22,7 +24,10 @@ const MAX_NAME_CHARS: usize = 200;
 pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
     let mut view = cache_handle(app)?.view(MAX_NODES);
     let named = named(app).await?;
-    let nodes = std::mem::take(&mut view.nodes);
+    let deleted = app.store.deleted_owners().await?;
+    let num_nodes = view.nodes.len();
+    let nodes = without_deleted(std::mem::take(&mut view.nodes), &deleted);
+    let num_hidden_nodes = view.num_hidden_nodes + num_nodes - nodes.len();
     let texts = beginnings(&app.engine, &nodes).await;
     let nodes = nodes.into_iter().zip(texts).map(|(node, text)| {
         let model = view.models.get(&node.fingerprint).cloned().unwrap_or_default();
@@ -38,10 +43,32 @@ pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
         prompt_tokens: view.figures.num_prompt_tokens,
         cached_tokens: view.figures.num_cached_tokens,
         nodes: nodes.collect(),
-        num_hidden_nodes: tokens(view.num_hidden_nodes),
+        num_hidden_nodes: tokens(num_hidden_nodes),
         named,
         problem: view.problem.map(convert::sentence),
     })
+}
+
+/// The nodes without those that only `deleted` owners use: until a deletion can no longer be undone
+/// their chunks stay, but their text is not shown.
+fn without_deleted(
+    nodes: Vec<cairn_engine::CacheNode>,
+    deleted: &BTreeSet<Owner>,
+) -> Vec<cairn_engine::CacheNode> {
+    let parents: HashMap<ChunkKey, Option<ChunkKey>> =
+        nodes.iter().map(|node| (node.key, node.parent_key)).collect();
+    let path =
+        |key: ChunkKey| std::iter::successors(Some(key), |key| parents.get(key).copied().flatten());
+    let (mut used, mut used_by_deleted) = (HashSet::new(), HashSet::new());
+    for node in &nodes {
+        for owner in &node.owners {
+            let keys = if deleted.contains(owner) { &mut used_by_deleted } else { &mut used };
+            keys.extend(path(node.key));
+        }
+    }
+    // What continues such a node, such as an earlier answer, goes with it.
+    let is_deleted = |key: ChunkKey| used_by_deleted.contains(&key) && !used.contains(&key);
+    nodes.into_iter().filter(|node| !path(node.key).any(is_deleted)).collect()
 }
 
 /// The beginning of each node's text; empty for nodes of models that are not loaded, and for those

@@ -59,6 +59,7 @@ async fn invalid_commands_are_refused_with_a_sentence() {
     let rename = |id, title: &str| Command::RenameConversation { id, title: title.to_owned() };
     let of_one_that_is_gone = [
         Command::GetConversation { id: gone() },
+        Command::RefreshConversation { id: gone() },
         rename(gone(), "x"),
         Command::SetSystemPrompt { id: gone(), system_prompt: String::new() },
         Command::DeleteConversation { id: gone() },

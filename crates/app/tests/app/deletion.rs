@@ -41,6 +41,31 @@ async fn closing_removes_every_row_and_file_of_a_deleted_conversation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_only_a_deleted_conversation_used_is_not_shown_until_it_is_restored() {
+    let home = home_with_model();
+    let (app, id) = open_with_one_turn(&home).await;
+    // What is saved is whole when the app has closed.
+    app.close().await;
+    drop(app);
+    let app = open(&home).await;
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    let texts = async || {
+        let nodes = overview(&app).await.nodes;
+        nodes.into_iter().filter_map(|node| node.text).collect::<Vec<_>>()
+    };
+    let before = texts().await;
+    assert!(!before.is_empty());
+    app.call(Command::DeleteConversation { id: id.clone() }).await.unwrap();
+    assert_eq!(texts().await, Vec::<String>::new());
+    let hidden = overview(&app).await;
+    assert_eq!(hidden.num_hidden_nodes as usize, before.len());
+    assert!(hidden.num_chunks > 0, "it still takes its place on the disk");
+    app.call(Command::RestoreConversation { id }).await.unwrap();
+    assert_eq!(texts().await, before);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn deletions_of_a_process_that_died_are_completed_at_the_next_start() {
     let home = home_with_model();
     let (app, _) = open_with_one_turn(&home).await;
@@ -151,4 +176,11 @@ async fn a_private_conversation_writes_nothing_to_the_disk() {
     for part in &canary {
         assert!(!files_with(home.path(), std::slice::from_ref(part)).is_empty());
     }
+
+    // Of one that was deleted nothing stays either, not even in pages that the database has freed.
+    drop(app);
+    let app = open(&home).await;
+    app.call(Command::DeleteConversation { id }).await.unwrap();
+    app.close().await;
+    assert_eq!(files_with(home.path(), &canary), Vec::<PathBuf>::new());
 }

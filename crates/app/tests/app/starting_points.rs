@@ -1,7 +1,7 @@
 //! Starting points: save_as, lost, deleted, and the conversations that begin with them.
 
 use cairn_app::wire::{
-    CacheFileLayout, CacheSource, Command, FailureCode, Message, MessageStatus, Reply,
+    CacheFileLayout, CacheSource, Command, Event, FailureCode, Message, MessageStatus, Reply,
 };
 use cairn_app::{DataFolder, OfflineCaches};
 use tempfile::TempDir;
@@ -76,6 +76,31 @@ async fn a_conversation_starts_from_a_starting_point() {
     );
     app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
     assert_eq!(stats(answered(&app, &id, "Seven").await).model, MODEL);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refreshed_conversation_names_who_shares_its_context_now() {
+    let home = home_with_model();
+    let (app, id) = open_with_one_turn(&home).await;
+    let notes = save_as(&app, &id, "Notes").await;
+    let mut events = app.subscribe();
+    let mut shared_with = async || {
+        app.call(Command::RefreshConversation { id: id.clone() }).await.unwrap();
+        loop {
+            if let Event::Conversation { conversation } = next(&mut events).await
+                && conversation.id == id
+            {
+                break conversation.cache.unwrap().shared_with;
+            }
+        }
+    };
+    assert_eq!(shared_with().await, ["Notes"]);
+    let rename = Command::RenameNamedCache { id: notes.id.clone(), name: "Stones".to_owned() };
+    app.call(rename).await.unwrap();
+    assert_eq!(shared_with().await, ["Stones"]);
+    app.call(Command::DeleteNamedCache { id: notes.id }).await.unwrap();
+    assert!(shared_with().await.is_empty());
     app.close().await;
 }
 

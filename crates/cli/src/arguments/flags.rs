@@ -16,9 +16,13 @@ pub const DEFAULT_MAX_TOKENS: usize = 256;
 /// Which model to load, and how.
 #[derive(Args)]
 pub struct ModelFlags {
-    /// A model folder, or the name of a model on this machine (see `cairn models list`)
+    /// A model folder, or the name of a model (see `cairn models list`); one that is not on this
+    /// machine is downloaded after asking
     #[arg(long)]
     pub model: String,
+    /// Download a missing model without asking
+    #[arg(long)]
+    pub yes: bool,
     /// Compute on quantized weights on a CPU too, instead of dequantizing them at load
     #[arg(long)]
     pub keep_quantized: bool,

@@ -234,12 +234,12 @@ async fn repair_rebuilds_the_rows_of_chunk_files_and_leaves_other_files_alone() 
     program.stdout_of(&["cache", "import", &file, "--yes", "--check"]);
     let num_chunks = program.num_chunk_files();
     assert!(num_chunks > 1);
-    let check = |num_rebuilt: usize, num_removed: usize, num_others: usize| {
-        let expected =
-            format!("rebuilt\t{num_rebuilt}\nremoved\t{num_removed}\nother files\t{num_others}\n");
-        assert_eq!(program.stdout_of(&["cache", "repair"]), expected);
+    let check = |counts: [usize; 4]| {
+        let names = ["checked", "rebuilt", "removed", "other files"];
+        let lines = names.iter().zip(counts).map(|(name, count)| format!("{name}\t{count}\n"));
+        assert_eq!(program.stdout_of(&["cache", "repair"]), lines.collect::<String>());
     };
-    check(0, 0, 0);
+    check([num_chunks, 0, 0, 0]);
 
     // A new database beside a full folder.
     for suffix in ["", "-wal", "-shm"] {
@@ -248,7 +248,20 @@ async fn repair_rebuilds_the_rows_of_chunk_files_and_leaves_other_files_alone() 
     }
     let notes = program.chunk_folder().join("notes.txt");
     std::fs::write(&notes, "not a chunk").unwrap();
-    check(num_chunks, 0, 1);
+    check([0, num_chunks, 0, 1]);
     assert_eq!(std::fs::read_to_string(&notes).unwrap(), "not a chunk");
-    check(0, 0, 1);
+    check([num_chunks, 0, 0, 1]);
+
+    // Damaged files go, with their rows, even if their lengths are right.
+    for entry in std::fs::read_dir(program.chunk_folder()).unwrap() {
+        let path = entry.unwrap().path();
+        if path != notes {
+            let mut bytes = std::fs::read(&path).unwrap();
+            *bytes.last_mut().unwrap() ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    check([num_chunks, 0, num_chunks, 1]);
+    check([0, 0, 0, 1]);
+    assert_eq!(program.num_chunk_files(), 1, "the notes");
 }

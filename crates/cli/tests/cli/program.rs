@@ -21,6 +21,17 @@ pub struct Output {
     pub stderr: String,
 }
 
+impl Output {
+    pub fn of(output: std::process::Output) -> Output {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Output {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+}
+
 /// The program with a data folder, and a folder for other files beside it.
 pub struct Program {
     folder: TempDir,
@@ -93,13 +104,7 @@ impl Program {
     }
 
     pub fn run(&self, arguments: &[&str]) -> Output {
-        let output = self.command(arguments).output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        Output {
-            code: output.status.code(),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
-        }
+        Output::of(self.command(arguments).output().unwrap())
     }
 
     /// The stdout of a run that must succeed.

@@ -463,7 +463,7 @@ mod tests {
     }
 
     fn file_of(record: &ChunkRecord, bytes: &[u8]) -> Vec<u8> {
-        let layout: CacheLayout = CacheLayout::of(&[]).unwrap();
+        let layout = cairn_lm::cache::CacheSpec::new(Vec::new()).layout().unwrap();
         let header = contents(bytes).header(record, &layout).unwrap();
         [header, bytes.to_vec()].concat()
     }

@@ -5,22 +5,18 @@ use std::sync::Arc;
 
 use cairn_chat::Role;
 use cairn_lm::LoadedModel;
-use cairn_lm::cache::chunk_state::{CacheLayout, Checkpoint, EvaluatedLayers};
-use cairn_lm::cache::{KvQuantization, LayerCache};
+use cairn_lm::cache::chunk_state::CacheLayout;
+use cairn_lm::cache::{CacheSpec, KvQuantization};
 use cairn_prompt_cache::{
-    CacheRef, ChunkKey, ChunkKind, ChunkProblem, ChunkRecord, Lookup, Miss, Namespace, Owner,
-    PlannedChunk, PromptTokens, RestoreNeeds, RestorePlan,
+    CacheRef, ChunkKey, ChunkProblem, ChunkRecord, Lookup, Miss, Namespace, Owner, PlannedChunk,
+    PromptTokens, RestoreNeeds,
 };
 
+use super::Query;
 use super::chunk_file::{self, ChunkContents};
-use super::namespace::{layout, needs, quantization};
-use super::restore::{Source, Unusable, restore};
+use super::namespace::{needs, quantization, spec_like_own, stored_spec};
 use super::state::SharedCacheState;
 use super::writer::Writer;
-use super::{Query, now_ms};
-
-/// The bytes that may wait to be written even where the memory budget is smaller.
-const MIN_PENDING_BYTES: u64 = 256 << 20;
 
 /// The cache state, and the thread that writes its chunks.
 #[derive(Debug)]
@@ -29,26 +25,18 @@ pub(super) struct ChunkStore {
     pub(super) writer: Writer,
 }
 
-/// The caches that were restored.
-pub(super) struct Restored {
-    pub(super) num_tokens: usize,
-    pub(super) caches: Vec<LayerCache>,
-    /// The reason why some chunks could not be used.
-    pub(super) problem: Option<ChunkProblem>,
-}
-
 impl ChunkStore {
-    /// The cache layout of the chunks in `namespace` that match `tokens`; none where such caches
-    /// cannot be stored.
-    fn layout(
+    /// What the caches are whose chunks in `namespace` match `tokens`; none where such caches cannot
+    /// be stored.
+    pub(super) fn spec(
         &self,
         namespace: &Namespace,
         model: &LoadedModel,
         quantization: Option<KvQuantization>,
         tokens: &PromptTokens,
-    ) -> Option<CacheLayout> {
+    ) -> Option<CacheSpec> {
         if !namespace.provenance.is_opaque() {
-            return layout(namespace, model, quantization);
+            return stored_spec(namespace, model, quantization);
         }
         // An imported file may be quantized in its own format, which its chunks name.
         let path = {
@@ -58,21 +46,22 @@ impl ChunkStore {
             chunk_file::path(&state.folder, &namespace.model, &on_disk.key)
         };
         match chunk_file::layout(&path) {
-            Ok(layout) => Some(layout),
-            // With a guessed layout a sound chunk would look damaged.
+            Ok(layout) => spec_like_own(model, layout.spec().quantization()),
+            // With a guessed spec a sound chunk would look damaged.
             Err(error) if !error.is_lasting() => None,
-            Err(_) => layout(namespace, model, None),
+            Err(_) => spec_like_own(model, None),
         }
     }
 
-    /// The cache layout of what a reference to `target` covers. It is read from a chunk file, so
-    /// that no model has to be loaded for it; without a file `model` must be the one it belongs to.
-    pub(super) fn stored_layout(
+    /// What the caches are that a reference to `target` covers. Where `model` is not the one they
+    /// belong to, their kinds are read from a chunk file, so that no model has to be loaded for it;
+    /// none without such a file.
+    pub(super) fn spec_of_ref(
         &self,
         cache_ref: &CacheRef,
         target: &ChunkKey,
         model: Option<&LoadedModel>,
-    ) -> Option<CacheLayout> {
+    ) -> Option<CacheSpec> {
         let namespace = &cache_ref.namespace;
         let path = {
             let state = self.state.lock();
@@ -80,10 +69,10 @@ impl ChunkStore {
             on_disk.map(|chunk| chunk_file::path(&state.folder, &namespace.model, &chunk.key()))
         };
         match path.map(|path| chunk_file::layout(&path)) {
-            Some(Ok(layout)) => Some(layout),
+            Some(Ok(layout)) => Some(layout.spec()),
             _ => {
                 let model = model.filter(|model| model.fingerprint == namespace.model.as_str())?;
-                layout(namespace, model, quantization(namespace.kv_format))
+                stored_spec(namespace, model, quantization(namespace.kv_format))
             }
         }
     }
@@ -95,53 +84,8 @@ impl ChunkStore {
         quantization: Option<KvQuantization>,
         tokens: &PromptTokens,
     ) -> usize {
-        let Some(layout) = self.layout(namespace, model, quantization, tokens) else { return 0 };
-        self.state.lock().index.restore_plan(namespace, tokens, needs(&layout)).num_tokens
-    }
-
-    /// Restores the longest beginning of `tokens` that can be restored. Where a chunk cannot be
-    /// used, the chunks before it are tried; it is removed unless a later attempt may succeed.
-    pub(super) fn restore(
-        &self,
-        namespace: &Namespace,
-        model: &LoadedModel,
-        quantization: Option<KvQuantization>,
-        tokens: &PromptTokens,
-    ) -> Restored {
-        let (mut tokens, mut problem) = (tokens.clone(), None);
-        let nothing = |problem| Restored { num_tokens: 0, caches: Vec::new(), problem };
-        let Some(layout) = self.layout(namespace, model, quantization, &tokens) else {
-            return nothing(None);
-        };
-        loop {
-            let (folder, sources, num_tokens) = {
-                let state = self.state.lock();
-                let RestorePlan { chunks, num_tokens } =
-                    state.index.restore_plan(namespace, &tokens, needs(&layout));
-                let sources: Vec<Source> =
-                    chunks.into_iter().map(|record| state.source(record)).collect();
-                (state.folder.clone(), sources, num_tokens)
-            };
-            if num_tokens == 0 {
-                return nothing(problem);
-            }
-            match restore(&folder, &sources, &layout, num_tokens) {
-                Ok(caches) => {
-                    self.state
-                        .lock()
-                        .used(sources.into_iter().map(|source| source.record.key).collect());
-                    return Restored { num_tokens, caches, problem };
-                }
-                Err(Unusable { key, start, error }) => {
-                    tracing::warn!(chunk = %key, %error, "a stored prompt cache cannot be used");
-                    match error.is_lasting() {
-                        true => self.state.lock().forget(&key, error.loss()),
-                        false => tokens.truncate(start),
-                    }
-                    problem = Some(error.problem());
-                }
-            }
-        }
+        let Some(spec) = self.spec(namespace, model, quantization, tokens) else { return 0 };
+        self.state.lock().index.restore_plan(namespace, tokens, needs(&spec)).num_tokens
     }
 
     /// Records that the chunks of `tokens` were used, although a resident conversation supplied
@@ -181,51 +125,16 @@ impl ChunkStore {
         state.index.explain(&lookup, num_cached)
     }
 
-    /// Adds the missing chunks of `tokens` to the cache state, and queues them for the writer.
-    pub(super) fn save(
-        &self,
-        namespace: &Namespace,
-        tokens: &PromptTokens,
-        boundaries: &[(usize, ChunkKind)],
-        checkpoints: &[Checkpoint],
-        caches: &[LayerCache],
-    ) -> Result<(), cairn_lm::LmError> {
-        let Some(layout) = CacheLayout::of(caches).map(Arc::new) else { return Ok(()) };
-        let positions: Vec<usize> = checkpoints.iter().map(Checkpoint::num_tokens).collect();
-        let planned = {
-            let state = self.state.lock();
-            let budgets = state.index.budgets();
-            if budgets.disk_bytes == 0 && budgets.memory_bytes == 0 {
-                return Ok(());
-            }
-            state.index.write_plan(namespace, tokens, boundaries, &positions, needs(&layout))
-        };
-        if planned.is_empty() {
-            return Ok(());
-        }
-        let layers = EvaluatedLayers::of(caches)?;
-        let checkpoints = checkpoints
-            .iter()
-            .map(EvaluatedLayers::of_checkpoint)
-            .collect::<Result<Vec<_>, _>>()?;
-        let used_at_ms = self.state.lock().index.next_use_ms(now_ms());
-        for chunk in planned {
-            let stop = chunk.start + chunk.tokens.len();
-            let cut = layers.chunk_state(&checkpoints, chunk.start, stop)?;
-            let record = new_record(namespace, chunk, (cut.held_from, cut.has_state), used_at_ms);
-            if !self.add(record, ChunkContents::new(cut), &layout) {
-                break;
-            }
-        }
-        self.state.lock().enforce_memory_budget();
-        Ok(())
-    }
-
     /// Adds one chunk and queues it for the writer. False if its parent was evicted since the plan
     /// was made: its descendants could not be reached.
-    fn add(&self, record: ChunkRecord, contents: ChunkContents, layout: &Arc<CacheLayout>) -> bool {
+    pub(super) fn add(
+        &self,
+        record: ChunkRecord,
+        contents: ChunkContents,
+        layout: &Arc<CacheLayout>,
+    ) -> bool {
         let (key, bytes) = (record.key, contents.num_bytes());
-        let (is_persisted, most_pending) = {
+        let is_persisted = {
             let mut state = self.state.lock();
             if record.parent.is_some_and(|parent| !state.index.contains(&parent)) {
                 return false;
@@ -234,16 +143,19 @@ impl ChunkStore {
             if state.index.contains(&key) {
                 return true;
             }
-            let budgets = state.index.budgets();
-            let is_persisted = budgets.disk_bytes > 0;
+            let is_persisted = state.index.budgets().disk_bytes > 0;
             state.add(record, Arc::new(contents), is_persisted);
-            (is_persisted, budgets.memory_bytes.max(MIN_PENDING_BYTES))
+            is_persisted
         };
         if is_persisted {
             self.writer.write(key, bytes, Arc::clone(layout));
-            self.state.wait_until_pending_is_at_most(most_pending);
         }
         true
+    }
+
+    /// The keys of the chunks that cover a beginning of `tokens`.
+    pub(super) fn keys(&self, namespace: &Namespace, tokens: &PromptTokens) -> Vec<ChunkKey> {
+        self.state.lock().index.keys_of(namespace, tokens)
     }
 
     /// Moves the owner's reference to the end of `tokens`, as far as their chunks are stored.
@@ -253,11 +165,10 @@ impl ChunkStore {
         namespace: &Namespace,
         model_name: &str,
         tokens: &PromptTokens,
-        caches: &[LayerCache],
+        spec: Option<&CacheSpec>,
         is_pinned: bool,
     ) {
-        let needs =
-            CacheLayout::of(caches).map_or_else(RestoreNeeds::default, |layout| needs(&layout));
+        let needs = spec.map_or_else(RestoreNeeds::default, needs);
         let mut state = self.state.lock();
         let target = state.index.end_of(namespace, tokens, needs);
         let was_pinned = state.index.is_ref_pinned(owner);
@@ -275,7 +186,7 @@ impl ChunkStore {
 }
 
 /// The record of a planned chunk: `(held_from, has_state)` of what was cut for it.
-fn new_record(
+pub(super) fn new_record(
     namespace: &Namespace,
     chunk: PlannedChunk,
     (held_from, has_state): (usize, bool),

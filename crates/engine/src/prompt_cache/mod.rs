@@ -16,7 +16,10 @@
 //! state                        the index and the contents in memory, shared by three threads
 //! chunk_file                   the contents of a chunk, and their file
 //! writer                       the thread that writes, evicts and removes files
-//! restore                      assembles caches from contents
+//! saving                       cuts chunks from finished sequences, one by one
+//! prefix                       restores the longest stored beginning of a prompt
+//! restore                      assembles caches from contents, a chunk at a time
+//! exchange                     imports and exports files
 //! chunk_store                  what the engine's thread looks up and adds
 //! namespace                    which chunks may match which caches
 //! view                         what the window and the command line see of it
@@ -30,9 +33,12 @@
 
 mod chunk_file;
 mod chunk_store;
+mod exchange;
 mod namespace;
+mod prefix;
 mod resident;
 mod restore;
+mod saving;
 mod state;
 mod view;
 mod writer;
@@ -45,23 +51,25 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cairn_chat::{Prompt, Role};
 use cairn_lm::LoadedModel;
-use cairn_lm::cache::chunk_state::{CacheLayout, Checkpoint};
+use cairn_lm::cache::chunk_state::Checkpoint;
 use cairn_lm::cache::{KvQuantization, LayerCache};
 use cairn_prompt_cache::{
     Budgets, CacheChange, CacheRef, ChunkKind, ChunkRecord, KvFormat, LossReason, Miss, Namespace,
-    Owner, PromptCacheError, PromptTokens, Provenance,
+    Owner, PromptTokens, Provenance,
 };
 use mlx_rs::transforms::eval;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{EngineError, EngineStatus};
 use chunk_store::ChunkStore;
-use namespace::{kv_format, namespace, needs};
+use namespace::{kv_format, namespace};
+use prefix::PrefixRestore;
 use resident::{Conversation, ResidentConversations};
-use restore::{Source, restore};
+use saving::{PendingSave, PendingSaves, ToSave};
 use state::SharedCacheState;
 use writer::Writer;
 
+pub(crate) use exchange::Exported;
 pub(crate) use namespace::{kv_format_of, quantization, quantized_like};
 pub use state::CacheFigures;
 pub use view::{CacheHandle, CacheNode, CacheView};
@@ -116,6 +124,11 @@ pub(crate) struct Query<'a> {
 }
 
 impl Query<'_> {
+    /// The namespace of its beginning in a format.
+    fn namespace(&self, model: &LoadedModel, kv_format: KvFormat) -> Namespace {
+        Namespace::computed(model.fingerprint.as_str(), kv_format).following(self.prefix_provenance)
+    }
+
     /// The first `len` tokens of the prompt.
     fn tokens(&self, len: usize) -> PromptTokens {
         prompt_tokens(&self.prompt.tokens[..len.min(self.prompt.tokens.len())], self.num_opaque)
@@ -143,19 +156,15 @@ pub(crate) struct Computed<'a> {
     pub(crate) owner: Option<Owner>,
 }
 
-/// The caches behind an owner's reference, to be written to a file.
-pub(crate) struct Exported {
-    pub(crate) cache_ref: CacheRef,
-    /// The tokens in `caches`.
-    pub(crate) tokens: Vec<u32>,
-    pub(crate) caches: Vec<LayerCache>,
-}
-
 /// The prompt cache as the worker uses it. Owned by the engine's thread.
 pub(crate) struct PromptCache {
     store: Option<ChunkStore>,
     resident: ResidentConversations,
+    saving: PendingSaves,
 }
+
+/// A beginning of a prompt that is being restored from chunks.
+pub(crate) struct PendingRestore(Box<PrefixRestore>);
 
 /// The stored part of a prompt cache, which outlives the engine's thread that used it.
 #[derive(Debug)]
@@ -165,8 +174,8 @@ pub(crate) struct StoredCache(Option<ChunkStore>);
 /// prompt, because templates rewrite the end of a prompt when an answer follows. (As LM Studio's
 /// CacheWrapper.)
 const TAIL_TOKENS: usize = 11;
-/// Resident conversations take at most this fraction (one in so many) of the memory budget. The
-/// rest is for chunk contents, which are smaller and which other conversations can share.
+/// At least this fraction (one in so many) of the memory budget is for resident conversations, even
+/// if chunks that are not on disk take more than the rest.
 const RESIDENT_FRACTION: u64 = 2;
 
 impl StoredCache {
@@ -202,7 +211,11 @@ impl StoredCache {
 impl PromptCache {
     /// The cache of an engine's thread. Whatever it stores is in `stored`.
     pub(crate) fn new(stored: StoredCache) -> Self {
-        PromptCache { store: stored.0, resident: ResidentConversations::default() }
+        PromptCache {
+            store: stored.0,
+            resident: ResidentConversations::default(),
+            saving: PendingSaves::default(),
+        }
     }
 
     /// Drops the resident conversations and returns what is stored, for another thread.
@@ -210,31 +223,49 @@ impl PromptCache {
         StoredCache(self.store)
     }
 
-    /// Restores the longest beginning of a prompt that is in memory or on disk.
-    pub(crate) fn longest_prefix(&mut self, model: &LoadedModel, query: &Query<'_>) -> Reuse {
-        self.drop_purged();
+    /// Begins to restore the longest beginning of a prompt, for a [`PromptCache::longest_prefix`] that
+    /// follows. None where that has nothing to wait for.
+    pub(crate) fn begin_restore(
+        &mut self,
+        model: &LoadedModel,
+        query: &Query<'_>,
+    ) -> Option<PendingRestore> {
         let tokens = query.tokens(query.limit);
-        let in_format = |kv_format: KvFormat| {
-            Namespace::computed(model.fingerprint.as_str(), kv_format)
-                .following(query.prefix_provenance)
-        };
-        let own = in_format(kv_format(query.quantization));
-        let plain = in_format(KvFormat::Plain);
-        let (mut caches, mut num_tokens, mut problem) = (None, 0, None);
-        // Until keys and values are quantized they are those of a plain cache, so both namespaces
-        // are searched, the one with more stored tokens first.
-        let mut namespaces = vec![(0, &own)];
-        namespaces.extend((own != plain).then_some((0, &plain)));
-        if let Some(store) = &self.store {
-            namespaces.iter_mut().for_each(|(num_stored, namespace)| {
-                *num_stored = store.num_restorable(namespace, model, query.quantization, &tokens)
-            });
-            namespaces.sort_by_key(|(num_stored, _)| Reverse(*num_stored));
+        let searched = self.namespaces(model, query, &tokens);
+        let (num_stored, namespace) = searched.first()?;
+        let namespaces: Vec<&Namespace> = searched.iter().map(|(_, other)| other).collect();
+        if *num_stored == 0 || self.resident.num_shared(&namespaces, &tokens) >= *num_stored {
+            return None;
         }
+        let store = self.store.as_ref()?;
+        let restore = PrefixRestore::new(store, namespace, model, query.quantization, &tokens);
+        (restore.num_left() > 1).then_some(PendingRestore(Box::new(restore)))
+    }
+
+    /// Restores the next chunk. Without `may_wait` only if one has been read. Returns whether all
+    /// are restored.
+    pub(crate) fn restore_next(&self, pending: &mut PendingRestore, may_wait: bool) -> bool {
+        if let Some(store) = &self.store {
+            pending.0.advance(store, may_wait);
+        }
+        pending.0.num_left() == 0
+    }
+
+    /// Restores the longest beginning of a prompt that is in memory or on disk. `pending` is what
+    /// has been restored for it so far.
+    pub(crate) fn longest_prefix(
+        &mut self,
+        model: &LoadedModel,
+        query: &Query<'_>,
+        mut pending: Option<PendingRestore>,
+    ) -> Reuse {
+        let tokens = query.tokens(query.limit);
+        let searched = self.namespaces(model, query, &tokens);
+        let (mut caches, mut num_tokens) = (None, 0);
+        let mut problem = pending.as_ref().and_then(|pending| pending.0.problem());
         // A resident conversation wins a tie: nothing has to be read.
-        let searched: Vec<&Namespace> =
-            namespaces.iter().map(|(_, namespace)| *namespace).collect();
-        if let Some(taken) = self.resident.take(&searched, &tokens, namespaces[0].0, query.owner) {
+        let namespaces: Vec<&Namespace> = searched.iter().map(|(_, namespace)| namespace).collect();
+        if let Some(taken) = self.resident.take(&namespaces, &tokens, searched[0].0, query.owner) {
             if let Some(store) = &self.store {
                 let mut used = tokens.clone();
                 used.truncate(taken.num_tokens);
@@ -244,8 +275,13 @@ impl PromptCache {
             self.enforce_memory_budget();
         }
         if let (None, Some(store)) = (&caches, &self.store) {
-            for (_, namespace) in namespaces {
-                let restored = store.restore(namespace, model, query.quantization, &tokens);
+            for (_, namespace) in &searched {
+                let begun = pending.take_if(|pending| pending.0.namespace() == namespace);
+                let restore = begun.map_or_else(
+                    || PrefixRestore::new(store, namespace, model, query.quantization, &tokens),
+                    |begun| *begun.0,
+                );
+                let restored = restore.finish(store);
                 problem = problem.or(restored.problem);
                 if restored.num_tokens > 0 {
                     (caches, num_tokens) = (Some(restored.caches), restored.num_tokens);
@@ -253,9 +289,36 @@ impl PromptCache {
                 }
             }
         }
+        let own = query.namespace(model, kv_format(query.quantization));
         let miss =
             self.store.as_ref().and_then(|store| store.explain(&own, query, num_tokens, problem));
         Reuse { num_tokens, miss, caches: caches.unwrap_or_else(|| model.model.make_cache()) }
+    }
+
+    /// The namespaces that may hold a beginning of a prompt, each with the number of its tokens in
+    /// chunks, most first.
+    fn namespaces(
+        &mut self,
+        model: &LoadedModel,
+        query: &Query<'_>,
+        tokens: &PromptTokens,
+    ) -> Vec<(usize, Namespace)> {
+        self.drop_purged();
+        // Until keys and values are quantized they are those of a plain cache, so both are searched.
+        let own = query.namespace(model, kv_format(query.quantization));
+        let plain = query.namespace(model, KvFormat::Plain);
+        if let Some(store) = &self.store {
+            self.saving.settle_for(store, &[&own, &plain], tokens, query.owner);
+        }
+        let others = (own != plain).then_some((0, plain));
+        let mut namespaces: Vec<_> = [(0, own)].into_iter().chain(others).collect();
+        if let Some(store) = &self.store {
+            namespaces.iter_mut().for_each(|(num_stored, namespace)| {
+                *num_stored = store.num_restorable(namespace, model, query.quantization, tokens)
+            });
+            namespaces.sort_by_key(|(num_stored, _)| Reverse(*num_stored));
+        }
+        namespaces
     }
 
     /// The positions after the first `num_cached` prompt tokens at which prefill takes a
@@ -266,8 +329,8 @@ impl PromptCache {
         prompt: &Prompt,
         num_cached: usize,
     ) -> Vec<usize> {
-        let needs_checkpoints = CacheLayout::of(&model.model.make_cache())
-            .is_some_and(|layout| layout.needs_checkpoints());
+        let spec = model.model.cache_spec();
+        let needs_checkpoints = spec.layout().is_some() && spec.needs_checkpoints();
         if self.store.is_none() || !needs_checkpoints {
             return Vec::new();
         }
@@ -295,7 +358,7 @@ impl PromptCache {
         if self.drop_purged().iter().any(|owner| Some(owner) == computed.owner.as_ref()) {
             return;
         }
-        let Computed { caches, .. } = computed;
+        let Computed { mut caches, .. } = computed;
         let num_cached = caches.iter().map(LayerCache::offset).min().unwrap_or(0);
         if num_cached == 0
             || num_cached > computed.tokens.len()
@@ -305,25 +368,61 @@ impl PromptCache {
         }
         let tokens = prompt_tokens(&computed.tokens[..num_cached], computed.num_opaque);
         let namespace = namespace(computed.model, &caches).following(computed.prefix_provenance);
-        if let Some(store) = &self.store {
-            let (checkpoints, boundaries) = (&computed.checkpoints, &computed.boundaries);
-            let saved = store.save(&namespace, &tokens, boundaries, checkpoints, &caches);
-            if let Err(error) = saved {
-                tracing::warn!(%error, "the caches of a sequence could not be copied into chunks");
-            }
-            if let Some(owner) = &computed.owner {
-                let model_name = computed.model_name;
-                store.set_ref(owner, &namespace, model_name, &tokens, &caches, false);
-            }
-        }
-        // A lazy array keeps its inputs alive, such as the caches of a whole batch: evaluate it
-        // now.
-        if let Err(error) = eval(caches.iter().flat_map(LayerCache::arrays)) {
-            tracing::warn!(%error, "the caches of a conversation could not be computed, so they do not stay in memory");
+        // A lazy array keeps its inputs alive, such as the caches of a whole batch: evaluate it now.
+        let materialized = caches.iter_mut().try_for_each(LayerCache::materialize);
+        if let Err(error) =
+            materialized.and_then(|()| eval(caches.iter().flat_map(LayerCache::arrays)))
+        {
+            tracing::warn!(%error, "the caches of a conversation could not be computed, so they are not saved");
             return;
         }
-        self.resident.put(Conversation { namespace, tokens, caches, owner: computed.owner });
+        let mut keys = Vec::new();
+        if let Some(store) = &self.store {
+            let to_save = ToSave {
+                namespace: &namespace,
+                tokens: &tokens,
+                boundaries: &computed.boundaries,
+                checkpoints: &computed.checkpoints,
+                caches: &caches,
+                owner: computed
+                    .owner
+                    .clone()
+                    .map(|owner| (owner, computed.model_name.to_owned(), false)),
+            };
+            keys = store.keys(&namespace, &tokens);
+            match PendingSave::new(store, to_save) {
+                Ok(save) => {
+                    keys.extend(save.planned_keys());
+                    self.saving.push(store, save);
+                }
+                Err(error) => saving::report(Err(error)),
+            }
+        }
+        let owner = computed.owner;
+        self.resident.put(Conversation { namespace, tokens, caches, owner, keys });
         self.enforce_memory_budget();
+    }
+
+    /// Whether chunks of finished sequences are still to be cut.
+    pub(crate) fn is_saving(&self) -> bool {
+        !self.saving.is_empty()
+    }
+
+    /// Cuts the next chunk of a finished sequence, if the writer has room for it; with `may_wait`,
+    /// when it has.
+    pub(crate) fn save_next(&mut self, may_wait: bool) {
+        self.drop_purged();
+        if let Some(store) = &self.store {
+            self.saving.advance(store, may_wait);
+        }
+    }
+
+    /// Cuts all chunks that are still to be cut.
+    fn finish_saving(&mut self) {
+        self.drop_purged();
+        if let Some(store) = &self.store {
+            self.saving.finish_all(store);
+        }
     }
 
     /// Drops the resident conversations of owners that were purged since the last call, and returns
@@ -333,7 +432,10 @@ impl PromptCache {
             .store
             .as_ref()
             .map_or(Vec::new(), |store| std::mem::take(&mut store.state.lock().purged));
-        purged.iter().for_each(|owner| self.resident.forget(owner));
+        for owner in &purged {
+            self.resident.forget(owner);
+            self.saving.forget(owner);
+        }
         purged
     }
 
@@ -342,93 +444,17 @@ impl PromptCache {
     fn enforce_memory_budget(&mut self) {
         let Some(store) = &self.store else { return self.resident.shrink_to(0) };
         let mut state = store.state.lock();
-        self.resident.shrink_to(state.index.budgets().memory_bytes / RESIDENT_FRACTION);
+        state.set_resident(self.resident.keys());
+        let budget = state.index.budgets().memory_bytes;
+        let left = budget.saturating_sub(state.index.contents_bytes());
+        self.resident.shrink_to(left.max(budget / RESIDENT_FRACTION));
+        state.set_resident(self.resident.keys());
         state.index.set_resident_bytes(self.resident.bytes_without_last());
         state.enforce_memory_budget();
     }
 
-    /// Adds the caches of a file as chunks, pinned for `owner`. Fails with a reason if not all of
-    /// them reach the disk.
-    pub(crate) fn import(
-        &mut self,
-        namespace: &Namespace,
-        model_name: &str,
-        tokens: &PromptTokens,
-        caches: &[LayerCache],
-        owner: &Owner,
-    ) -> Result<(), String> {
-        let store = self.store.as_ref().ok_or("this engine has no prompt-cache folder")?;
-        if CacheLayout::of(caches).is_none() {
-            return Err("its kind of cache can only be continued from the file, as `cairn generate --prompt-cache-file` does".to_owned());
-        }
-        let num_bytes: usize = caches.iter().map(LayerCache::nbytes).sum();
-        if !store.state.lock().index.has_room_on_disk(num_bytes as u64) {
-            return Err(PromptCacheError::NoRoom.to_string());
-        }
-        let boundaries = [(tokens.len(), ChunkKind::System)];
-        let saved = store.save(namespace, tokens, &boundaries, &[], caches);
-        store.set_ref(owner, namespace, model_name, tokens, caches, true);
-        // Wait until the chunks are written: a disk budget that is too small shows only then.
-        let (reply, answer) = oneshot::channel();
-        store.writer.flush(reply);
-        let _ = answer.blocking_recv();
-        let reason = {
-            let state = store.state.lock();
-            let cache_ref = state.index.ref_of(owner);
-            let whole = cache_ref.filter(|cache_ref| cache_ref.num_tokens == tokens.len());
-            let target = whole.and_then(|cache_ref| cache_ref.target);
-            let is_on_disk = target.is_some_and(|key| state.index.is_on_disk(&key));
-            match (saved, is_on_disk, &state.problem) {
-                (Ok(()), true, _) => return Ok(()),
-                (Err(error), ..) => error.to_string(),
-                (.., Some(problem)) => problem.clone(),
-                _ => PromptCacheError::NoRoom.to_string(),
-            }
-        };
-        CacheHandle::new(store.state.clone()).release(owner);
-        Err(reason)
-    }
-
-    /// Restores the caches behind an owner's reference. Fails with a reason.
-    pub(crate) fn export(
-        &self,
-        owner: &Owner,
-        model: Option<&LoadedModel>,
-    ) -> Result<Exported, String> {
-        let store = self.store.as_ref().ok_or("this engine has no prompt-cache folder")?;
-        let (cache_ref, target) = {
-            let state = store.state.lock();
-            let cache_ref = state.index.ref_of(owner).cloned();
-            let target = cache_ref.as_ref().and_then(|cache_ref| cache_ref.target);
-            cache_ref.zip(target).ok_or("nothing of it is saved")?
-        };
-        let layout = store
-            .stored_layout(&cache_ref, &target, model)
-            .ok_or_else(|| format!("load its model first ({})", cache_ref.model_name))?;
-        // After an eviction the reference may end at a position that the caches cannot be restored
-        // at.
-        let (folder, sources, num_tokens) = {
-            let state = store.state.lock();
-            let plan = state.index.restore_plan_to(&target, needs(&layout));
-            let sources = plan.chunks.into_iter().map(|record| state.source(record));
-            (state.folder.clone(), sources.collect::<Vec<Source>>(), plan.num_tokens)
-        };
-        if num_tokens == 0 {
-            return Err("the part that is still saved is too short to continue from".to_owned());
-        }
-        let caches = restore(&folder, &sources, &layout, num_tokens)
-            .map_err(|unusable| unusable.error.to_string())?;
-        let tokens = sources
-            .into_iter()
-            .flat_map(|source| source.record.tokens.stored_ids())
-            .take(num_tokens)
-            .collect();
-        Ok(Exported { cache_ref, tokens, caches })
-    }
-
-    /// Drops the resident conversations, and the chunk contents that are on disk too.
-    pub(crate) fn demote(&mut self) {
-        self.drop_residents();
+    /// Drops the chunk contents that are on disk too.
+    pub(crate) fn drop_stored_contents(&mut self) {
         if let Some(store) = &self.store {
             store.state.lock().demote();
         }
@@ -440,8 +466,9 @@ impl PromptCache {
         self.enforce_memory_budget();
     }
 
-    /// Drops the resident conversations.
+    /// Drops the resident conversations, once they are saved.
     pub(crate) fn drop_residents(&mut self) {
+        self.finish_saving();
         self.resident.clear();
         self.enforce_memory_budget();
     }
@@ -462,9 +489,12 @@ impl PromptCache {
             store.writer.enforce_budgets();
         }
         self.enforce_memory_budget();
+        if let Some(store) = &self.store {
+            store.state.publish();
+        }
     }
 
-    /// Replies when everything queued until now is on disk.
+    /// Replies when every chunk that has been cut until now is on disk.
     pub(crate) fn flush(&mut self, reply: oneshot::Sender<Result<(), EngineError>>) {
         match &self.store {
             Some(store) => store.writer.flush(reply),
@@ -476,7 +506,8 @@ impl PromptCache {
 
     /// Writes what is queued and ends the writer thread. Chunks that could not be written are lost,
     /// and the references to them note the reason.
-    pub(crate) fn close(self) {
+    pub(crate) fn close(mut self) {
+        self.finish_saving();
         if let Some(store) = self.store {
             store.writer.close();
             let mut state = store.state.lock();

@@ -1,22 +1,18 @@
-//! The namespace, the layout and the needs of a model's caches.
+//! The namespace, the spec and the needs of a model's caches.
 
 use cairn_lm::LoadedModel;
-use cairn_lm::cache::chunk_state::CacheLayout;
-use cairn_lm::cache::{KvQuantization, LayerCache, QuantizedKvCache};
+use cairn_lm::cache::{CacheSpec, KvQuantization, LayerCache};
 use cairn_prompt_cache::{KvFormat, Namespace, RestoreNeeds};
 
 /// The shared namespace of what `caches` contain.
 pub(super) fn namespace(model: &LoadedModel, caches: &[LayerCache]) -> Namespace {
-    Namespace::computed(model.fingerprint.as_str(), kv_format_of(caches))
+    let format = CacheSpec::of(caches).map_or(KvFormat::Plain, |spec| kv_format_of(&spec));
+    Namespace::computed(model.fingerprint.as_str(), format)
 }
 
-/// How `caches` store keys and values.
-pub(crate) fn kv_format_of(caches: &[LayerCache]) -> KvFormat {
-    let quantized = caches.iter().find_map(|cache| match cache {
-        LayerCache::Quantized(cache) => Some(cache),
-        _ => None,
-    });
-    quantized.map_or(KvFormat::Plain, |cache| quantized_format(cache.bits(), cache.group_size()))
+/// How caches store keys and values.
+pub(crate) fn kv_format_of(spec: &CacheSpec) -> KvFormat {
+    kv_format(spec.quantization())
 }
 
 /// The format of caches that are quantized, or not, as asked for.
@@ -46,33 +42,41 @@ pub(crate) fn quantization(kv_format: KvFormat) -> Option<KvQuantization> {
     }
 }
 
-/// The layers of what `namespace` stores for a model; none where its caches cannot be stored.
-pub(super) fn layout(
+/// What the caches are that `namespace` stores for a model; none where they cannot be stored.
+pub(super) fn stored_spec(
     namespace: &Namespace,
     model: &LoadedModel,
     quantization: Option<KvQuantization>,
-) -> Option<CacheLayout> {
-    let quantization =
-        quantization.filter(|wanted| namespace.kv_format == kv_format(Some(*wanted)));
-    CacheLayout::of(&quantized_like(model.model.make_cache(), quantization)?)
+) -> Option<CacheSpec> {
+    spec_like_own(
+        model,
+        quantization.filter(|wanted| namespace.kv_format == kv_format(Some(*wanted))),
+    )
 }
 
-/// Empty caches like a model's `own`, with keys and values quantized where that is asked for; none
-/// where they cannot be.
-pub(crate) fn quantized_like(
-    own: Vec<LayerCache>,
+/// What a model's own caches are, quantized where that is asked for and with their types where the
+/// model can tell them; none where they cannot be stored.
+pub(super) fn spec_like_own(
+    model: &LoadedModel,
     quantization: Option<KvQuantization>,
-) -> Option<Vec<LayerCache>> {
-    let quantized = |cache| match (cache, quantization) {
-        (LayerCache::Kv(_), Some(KvQuantization { bits, group_size, .. })) => {
-            QuantizedKvCache::new(group_size, bits).ok().map(LayerCache::Quantized)
-        }
-        (cache, _) => Some(cache),
-    };
-    own.into_iter().map(quantized).collect()
+) -> Option<CacheSpec> {
+    let own = model.model.typed_cache_spec().unwrap_or(model.model.cache_spec());
+    quantized_like(own, quantization).filter(|spec| spec.layout().is_some())
 }
 
-/// What must be stored for caches of this layout to be restored at a position.
-pub(super) fn needs(layout: &CacheLayout) -> RestoreNeeds {
-    RestoreNeeds { window: layout.window(), needs_state: layout.has_state() }
+/// What caches like a model's `own` are after keys and values have been quantized where that is
+/// asked for; none where they cannot be.
+pub(crate) fn quantized_like(
+    own: &CacheSpec,
+    quantization: Option<KvQuantization>,
+) -> Option<CacheSpec> {
+    match quantization {
+        Some(quantization) => own.quantized(&quantization).ok(),
+        None => Some(own.clone()),
+    }
+}
+
+/// What must be stored for caches to be restored at a position.
+pub(super) fn needs(spec: &CacheSpec) -> RestoreNeeds {
+    RestoreNeeds { window: spec.window(), needs_state: spec.has_state() }
 }

@@ -1,9 +1,10 @@
 //! Conversations whose caches stay in memory after an answer, so that their next turns copy
 //! nothing.
 
-use cairn_lm::cache::LayerCache;
+use std::collections::HashSet;
 
-use cairn_prompt_cache::{Namespace, Owner, PromptTokens};
+use cairn_lm::cache::LayerCache;
+use cairn_prompt_cache::{ChunkKey, Namespace, Owner, PromptTokens};
 
 /// The resident conversations, the one that ran last at the end. Owned by the engine's thread.
 #[derive(Default)]
@@ -16,6 +17,8 @@ pub(super) struct Conversation {
     pub(super) tokens: PromptTokens,
     pub(super) caches: Vec<LayerCache>,
     pub(super) owner: Option<Owner>,
+    /// The chunks that `tokens` are stored in, or will be.
+    pub(super) keys: Vec<ChunkKey>,
 }
 
 /// The caches of a prompt's beginning, taken from a resident conversation.
@@ -64,6 +67,12 @@ impl ResidentConversations {
         is_trimmed.then_some(Taken { namespace, num_tokens, caches })
     }
 
+    /// The most tokens that [`ResidentConversations::take`] would return.
+    pub(super) fn num_shared(&self, namespaces: &[&Namespace], tokens: &PromptTokens) -> usize {
+        let shared = self.0.iter().filter_map(|one| one.num_shared(namespaces, tokens));
+        shared.max().unwrap_or(0)
+    }
+
     /// Adds the conversation that ran last, and drops the earlier versions that it replaces.
     pub(super) fn put(&mut self, conversation: Conversation) {
         self.0.retain(|earlier| !conversation.replaces(earlier));
@@ -85,6 +94,11 @@ impl ResidentConversations {
             .flat_map(|conversation| &conversation.caches)
             .map(|cache| cache.nbytes() as u64)
             .sum()
+    }
+
+    /// The chunks that any of them holds.
+    pub(super) fn keys(&self) -> HashSet<ChunkKey> {
+        self.0.iter().flat_map(|conversation| &conversation.keys).copied().collect()
     }
 
     /// Drops the conversations of an owner.
@@ -152,6 +166,7 @@ mod tests {
             tokens: PromptTokens::known(tokens),
             caches: vec![LayerCache::Kv(cache)],
             owner: owner.map(named),
+            keys: Vec::new(),
         }
     }
 

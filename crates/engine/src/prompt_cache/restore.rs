@@ -1,12 +1,14 @@
-//! Restores caches from stored chunks. Other threads read and check the files while the engine's
-//! thread assembles the caches.
+//! Restores caches from stored chunks, a chunk at a time. Other threads read and check the files
+//! while the engine's thread assembles the caches, and gives others their turns.
 
-use std::path::Path;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
 
-use cairn_lm::cache::LayerCache;
-use cairn_lm::cache::chunk_state::{CacheAssembler, CacheLayout};
+use cairn_lm::cache::chunk_state::CacheAssembler;
+use cairn_lm::cache::{CacheSpec, LayerCache};
 
 use cairn_prompt_cache::{ChunkKey, ChunkRecord};
 
@@ -27,66 +29,140 @@ pub(super) struct Unusable {
     pub(super) error: ChunkError,
 }
 
-impl Source {
-    fn unusable(&self, error: impl Into<ChunkError>) -> Unusable {
-        Unusable { key: self.record.key, start: self.record.start, error: error.into() }
+impl Unusable {
+    fn new(record: &ChunkRecord, error: impl Into<ChunkError>) -> Unusable {
+        Unusable { key: record.key, start: record.start, error: error.into() }
     }
 }
 
 /// The most reader threads: more would only wait for the disk or for memory.
 const MAX_READERS: usize = 4;
 
-/// Restores the caches of the first `num_tokens` tokens from `sources`, which are in order from the
-/// root.
+/// A file that a reader has read.
+type ReadChunk = (ChunkRecord, Result<ChunkContents, ChunkError>);
+
+/// The caches of the first tokens of a prompt while they are restored. Its reader threads end when
+/// it is dropped.
 ///
 /// A file's contents are used only after their hash has been compared with the one taken when the
 /// file was written. Contents in memory need no check.
-pub(super) fn restore(
-    folder: &Path,
-    sources: &[Source],
-    layout: &CacheLayout,
-    num_tokens: usize,
-) -> Result<Vec<LayerCache>, Unusable> {
-    let wanted: Vec<&Source> =
-        sources.iter().filter(|source| source.record.start < num_tokens).collect();
-    let Some(last) = wanted.last() else { return Ok(Vec::new()) };
-    let mut assembler = CacheAssembler::new(layout, num_tokens);
-    let mut add = |source: &Source, contents: &ChunkContents| {
-        let added =
-            assembler.add(source.record.start, source.record.stop(), |name| contents.tensor(name));
-        added.map_err(|error| source.unusable(error))
-    };
-    let on_disk: Vec<&Source> =
-        wanted.iter().copied().filter(|source| source.contents.is_none()).collect();
+pub(super) struct Restore {
+    /// None where there is no chunk.
+    assembler: Option<CacheAssembler>,
+    /// Every chunk, from the root on.
+    keys: Vec<ChunkKey>,
+    in_memory: VecDeque<(ChunkRecord, Arc<ChunkContents>)>,
+    on_disk: Receiver<ReadChunk>,
+    /// How many chunks are not in the caches yet.
+    num_left: usize,
+    last: Option<ChunkRecord>,
+}
+
+impl Restore {
+    /// Begins to restore the caches of the first `num_tokens` tokens from `sources`, which are in
+    /// order from the root.
+    pub(super) fn new(
+        folder: &Path,
+        sources: Vec<Source>,
+        spec: &CacheSpec,
+        num_tokens: usize,
+    ) -> Result<Self, Unusable> {
+        let keys = sources.iter().map(|source| source.record.key).collect();
+        let wanted = sources.into_iter().filter(|source| source.record.start < num_tokens);
+        let (mut in_memory, mut on_disk, mut last) = (VecDeque::new(), Vec::new(), None);
+        for Source { record, contents } in wanted {
+            last = Some(record.clone());
+            match contents {
+                Some(contents) => in_memory.push_back((record, contents)),
+                None => on_disk.push(record),
+            }
+        }
+        let num_left = in_memory.len() + on_disk.len();
+        let assembler = last.as_ref().map(|last| {
+            CacheAssembler::new(spec, num_tokens).map_err(|error| Unusable::new(last, error))
+        });
+        let assembler = assembler.transpose()?;
+        let on_disk = read_in_threads(folder, on_disk);
+        Ok(Restore { assembler, keys, in_memory, on_disk, num_left, last })
+    }
+
+    /// How many chunks are not in the caches yet.
+    pub(super) fn num_left(&self) -> usize {
+        self.num_left
+    }
+
+    /// Adds the next chunk to the caches. Without `may_wait` only if one has been read.
+    pub(super) fn advance(&mut self, may_wait: bool) -> Result<(), Unusable> {
+        if let Some((record, contents)) = self.in_memory.pop_front() {
+            return self.add(&record, &contents);
+        }
+        let read = match may_wait {
+            true => self.on_disk.recv().map_err(|_| TryRecvError::Disconnected),
+            false => self.on_disk.try_recv(),
+        };
+        let (record, contents) = match read {
+            Ok(read) => read,
+            Err(TryRecvError::Empty) => return Ok(()),
+            Err(TryRecvError::Disconnected) => {
+                // A reader has hit a bug: the caches are not whole, which `finish` reports.
+                self.num_left = 0;
+                return Ok(());
+            }
+        };
+        let contents = contents.map_err(|error| Unusable::new(&record, error))?;
+        self.add(&record, &contents)
+    }
+
+    fn add(&mut self, record: &ChunkRecord, contents: &ChunkContents) -> Result<(), Unusable> {
+        self.num_left -= 1;
+        let Some(assembler) = &mut self.assembler else { return Ok(()) };
+        let added = assembler.add(record.start, record.stop(), |name| contents.tensor(name));
+        added.map_err(|error| Unusable::new(record, error))
+    }
+
+    /// The caches, and the keys of the chunks.
+    pub(super) fn finish(self) -> Result<(Vec<LayerCache>, Vec<ChunkKey>), Unusable> {
+        let (Some(last), Some(assembler)) = (&self.last, self.assembler) else {
+            return Ok((Vec::new(), self.keys));
+        };
+        let caches = assembler.finish().map_err(|error| Unusable::new(last, error))?;
+        Ok((caches, self.keys))
+    }
+
+    /// Restores at once.
+    pub(super) fn run(mut self) -> Result<(Vec<LayerCache>, Vec<ChunkKey>), Unusable> {
+        while self.num_left > 0 {
+            self.advance(true)?;
+        }
+        self.finish()
+    }
+}
+
+/// Starts threads that read the files of `records`, about in their order.
+fn read_in_threads(folder: &Path, records: Vec<ChunkRecord>) -> Receiver<ReadChunk> {
     let num_readers = std::thread::available_parallelism()
         .map_or(1, usize::from)
         .min(MAX_READERS)
-        .min(on_disk.len());
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        // At most one chunk per reader is read ahead, to bound the memory.
-        let (sender, contents) = mpsc::sync_channel(num_readers);
-        for _ in 0..num_readers {
-            let (sender, next, on_disk) = (sender.clone(), &next, &on_disk);
-            scope.spawn(move || {
-                while let Some(source) = on_disk.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if sender.send((*source, ChunkContents::read(folder, &source.record))).is_err()
-                    {
-                        return;
-                    }
-                }
-            });
+        .min(records.len());
+    // At most one chunk per reader is read ahead, to bound the memory.
+    let (sender, receiver) = mpsc::sync_channel(num_readers);
+    let shared = Arc::new((folder.to_owned(), records, AtomicUsize::new(0)));
+    for _ in 0..num_readers {
+        let (shared, sender) = (Arc::clone(&shared), sender.clone());
+        std::thread::spawn(move || read(&shared, &sender));
+    }
+    receiver
+}
+
+/// Reads files until none is left, or nobody wants them any more.
+fn read(
+    (folder, records, next): &(PathBuf, Vec<ChunkRecord>, AtomicUsize),
+    sender: &SyncSender<ReadChunk>,
+) {
+    while let Some(record) = records.get(next.fetch_add(1, Ordering::Relaxed)) {
+        let contents = ChunkContents::read(folder, record);
+        if sender.send((record.clone(), contents)).is_err() {
+            return;
         }
-        drop(sender);
-        for source in &wanted {
-            if let Some(contents) = &source.contents {
-                add(source, contents)?;
-            }
-        }
-        for (source, contents) in contents {
-            add(source, &contents.map_err(|error| source.unusable(error))?)?;
-        }
-        Ok(())
-    })?;
-    assembler.finish().map_err(|error| last.unusable(error))
+    }
 }

@@ -1,12 +1,13 @@
 //! The state of the prompt cache: the index, and the chunk contents in memory. Shared by the
 //! engine's thread, which looks up and adds chunks, the writer thread, and [`super::view`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc as std_mpsc};
 
 use cairn_prompt_cache::{
-    Budgets, CacheChange, ChunkIndex, ChunkKey, ChunkRecord, LossReason, MemoryChanges, Owner,
+    Budgets, CacheChange, Chunk, ChunkFile, ChunkIndex, ChunkKey, ChunkRecord, LossReason,
+    MemoryChanges, Owner,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -255,6 +256,25 @@ impl CacheState {
             self.contents.remove(&key);
         }
         self.apply(changes);
+    }
+
+    /// Says which chunks' keys and values resident conversations hold. Their contents leave memory,
+    /// or do so when they have been written.
+    pub(super) fn set_resident(&mut self, resident: HashSet<ChunkKey>) {
+        for key in self.index.set_resident(resident) {
+            self.contents.remove(&key);
+        }
+    }
+
+    /// Records that a chunk was written; false if it has been removed meanwhile.
+    pub(super) fn written(&mut self, key: &ChunkKey, file: ChunkFile) -> bool {
+        let changes = self.index.written(key, file);
+        let is_known = !changes.is_empty();
+        self.apply(changes);
+        if !self.index.get(key).is_some_and(Chunk::is_in_memory) {
+            self.contents.remove(key);
+        }
+        is_known
     }
 
     /// Drops the contents of chunks that are on disk too.

@@ -229,8 +229,9 @@ impl CacheHandle {
         }
     }
 
-    /// Rebuilds the records of chunk files that have none, and removes Cairn's own files that are
-    /// damaged or have no parent. None once the engine has shut down.
+    /// Reads every chunk file: rebuilds the records of those that have none or a wrong one, and
+    /// removes Cairn's own files that are damaged or have no parent, with their records. None once the
+    /// engine has shut down.
     pub async fn repair(&self) -> Option<Repaired> {
         let (reply, answer) = oneshot::channel();
         if !self.0.lock().send(WriteJob::Repair(reply)) {
@@ -284,7 +285,8 @@ fn nodes(index: &ChunkIndex, max_nodes: usize) -> (Vec<CacheNode>, usize) {
         children.sort_by_key(by_use);
         pending.extend(children.into_iter().map(|child| (child, Some(last.key()))));
         if is_shown {
-            nodes.push(node(&path, parent_key, refs.get(&last.key()).map_or(&[], Vec::as_slice)));
+            let refs = refs.get(&last.key()).map_or(&[][..], Vec::as_slice);
+            nodes.push(node(index, &path, parent_key, refs));
         } else {
             num_hidden += 1;
         }
@@ -313,7 +315,12 @@ fn only_children<'a>(
 }
 
 /// The node of a path, with the references at its end.
-fn node(path: &[&Chunk], parent_key: Option<ChunkKey>, refs: &[&CacheRef]) -> CacheNode {
+fn node(
+    index: &ChunkIndex,
+    path: &[&Chunk],
+    parent_key: Option<ChunkKey>,
+    refs: &[&CacheRef],
+) -> CacheNode {
     let (first, last) = (path[0].record(), path[path.len() - 1].record());
     let mut owners: Vec<Owner> = refs.iter().map(|cache_ref| cache_ref.owner().clone()).collect();
     owners.dedup();
@@ -327,7 +334,7 @@ fn node(path: &[&Chunk], parent_key: Option<ChunkKey>, refs: &[&CacheRef]) -> Ca
         token_ids: token_ids.copied().collect(),
         bytes: path.iter().map(|chunk| chunk.num_bytes()).sum(),
         kind: first.kind,
-        is_in_memory: path.iter().all(|chunk| chunk.is_in_memory()),
+        is_in_memory: path.iter().all(|chunk| index.is_in_memory(&chunk.key())),
         hits: last.hits,
         last_used_at_ms: last.last_used_at_ms,
         owners,

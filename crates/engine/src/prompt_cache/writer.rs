@@ -10,7 +10,7 @@ use cairn_lm::cache::chunk_state::CacheLayout;
 use cairn_prompt_cache::{CacheChange, Chunk, ChunkKey, ChunkRecord, LossReason};
 use tokio::sync::oneshot;
 
-use super::chunk_file::{self, FileName, file_name, is_hex};
+use super::chunk_file::{self, ChunkContents, FileName, file_name, is_hex};
 use super::now_ms;
 use super::state::SharedCacheState;
 use crate::EngineError;
@@ -27,15 +27,17 @@ pub(super) enum WriteJob {
     EnforceBudgets,
     /// Replies when every job before it is done.
     Flush(oneshot::Sender<Result<(), EngineError>>),
-    /// Adopts the files that have no record.
+    /// Checks every file against its record, and adopts the files that have none.
     Repair(oneshot::Sender<Repaired>),
     /// Ends the thread.
     Close,
 }
 
-/// What [`super::CacheHandle::repair`] did with chunk files that had no record.
+/// What [`super::CacheHandle::repair`] found and did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Repaired {
+    /// Chunks with a record whose files were read.
+    pub num_checked: usize,
     /// Chunks whose records were rebuilt.
     pub num_adopted: usize,
     /// Cairn's own files that were removed: damaged ones, and those without a parent.
@@ -98,7 +100,8 @@ impl WriterThread {
     /// Reconciles rows and files, as far as this program may: only with the cleanup lock.
     fn begin(&self, cleanup_lock: Option<File>, old_folders: &[PathBuf]) {
         if let Some(lock) = cleanup_lock {
-            self.drop_bad_rows();
+            let of_other_length = self.records_of_other_length();
+            self.drop_bad_rows(of_other_length);
             let folder = self.state.lock().folder.clone();
             remove_own_files(&folder, |name, _| *name == FileName::Temporary);
             for folder in old_folders {
@@ -148,14 +151,19 @@ impl WriterThread {
             WriteJob::RemoveFiles | WriteJob::Close => {}
             WriteJob::EnforceBudgets => self.enforce_budgets(),
             WriteJob::Flush(reply) => drop(reply.send(Ok(()))),
-            WriteJob::Repair(reply) => {
-                self.drop_bad_rows();
-                let repaired = self.adopt_files();
-                self.resolve_refs();
-                self.enforce_budgets();
-                let _ = reply.send(repaired);
-            }
+            WriteJob::Repair(reply) => drop(reply.send(self.repair())),
         }
+    }
+
+    /// Reads every chunk file. A record that its file contradicts goes first; then the file is one
+    /// without a record.
+    fn repair(&self) -> Repaired {
+        let (num_checked, contradicted) = self.contradicted_records();
+        self.drop_bad_rows(contradicted);
+        let repaired = Repaired { num_checked, ..self.adopt_files() };
+        self.resolve_refs();
+        self.enforce_budgets();
+        repaired
     }
 
     fn write_and_report(&self, key: &ChunkKey, bytes: u64, layout: &CacheLayout) {
@@ -213,12 +221,10 @@ impl WriterThread {
             .write(&path, &header)
             .map_err(|error| format!("the disk could not be written: {error}"))?;
         let mut state = self.state.lock();
-        let changes = state.index.written(key, file);
-        if changes.is_empty() {
+        if !state.written(key, file) {
             // Removed while it was being written.
             drop(fs::remove_file(&path));
         }
-        state.apply(changes);
         Ok(true)
     }
 
@@ -257,13 +263,12 @@ impl WriterThread {
         self.state.lock().emit_removed(num_groups);
     }
 
-    /// Emits the removal of rows that contradict themselves or a sound file, or have no parent.
-    /// Their files are then checked like any other file without a record.
-    fn drop_bad_rows(&self) {
-        let of_other_length = self.records_of_other_length();
+    /// Emits the removal of rows that contradict themselves or their files (the `contradicted`), or
+    /// have no parent. Their files are then checked like any other file without a record.
+    fn drop_bad_rows(&self, contradicted: Vec<ChunkKey>) {
         let mut state = self.state.lock();
         let mut bad = std::mem::take(&mut state.rejected);
-        for key in of_other_length {
+        for key in contradicted {
             let taken_out = state.index.take_out(&key, now_ms());
             taken_out.iter().for_each(|record| drop(state.contents.remove(&record.key)));
             bad.extend(taken_out.into_iter().filter(|record| record.file.is_some()));
@@ -278,21 +283,38 @@ impl WriterThread {
     /// the disk budget counts what records say. A file that is damaged or missing is found when it
     /// is read.
     fn records_of_other_length(&self) -> Vec<ChunkKey> {
-        let written: Vec<(ChunkKey, PathBuf, u64)> = {
-            let state = self.state.lock();
-            let records = state.index.chunks().map(Chunk::record);
-            let written = |record: &ChunkRecord| {
-                let path = chunk_file::path(&state.folder, &record.namespace.model, &record.key);
-                Some((record.key, path, record.file.as_ref()?.num_bytes))
-            };
-            records.filter_map(written).collect()
+        let (folder, written) = self.written_records();
+        let is_of_other_length = |record: &ChunkRecord| {
+            let path = chunk_file::path(&folder, &record.namespace.model, &record.key);
+            let length = record.file.as_ref().map(|file| file.num_bytes);
+            fs::symlink_metadata(&path).is_ok_and(|file| Some(file.len()) != length)
+                && chunk_file::prove(&path).is_some()
         };
-        let is_of_other_length = |path: &Path, bytes: u64| {
-            fs::symlink_metadata(path).is_ok_and(|file| file.len() != bytes)
-                && chunk_file::prove(path).is_some()
+        written
+            .iter()
+            .filter(|record| is_of_other_length(record))
+            .map(|record| record.key)
+            .collect()
+    }
+
+    /// Reads the file of every record. Returns how many there are, and the keys of those whose file is
+    /// missing, or damaged, or sound but another one than the record says. A file that the system
+    /// cannot read now contradicts nothing.
+    fn contradicted_records(&self) -> (usize, Vec<ChunkKey>) {
+        let (folder, written) = self.written_records();
+        let is_contradicted = |record: &ChunkRecord| {
+            ChunkContents::read(&folder, record).is_err_and(|error| error.is_lasting())
         };
-        let wrong = written.into_iter().filter(|(_, path, bytes)| is_of_other_length(path, *bytes));
-        wrong.map(|(key, ..)| key).collect()
+        let keys = written.iter().filter(|record| is_contradicted(record)).map(|record| record.key);
+        (written.len(), keys.collect())
+    }
+
+    /// The folder and the records of the chunks that have a file.
+    fn written_records(&self) -> (PathBuf, Vec<ChunkRecord>) {
+        let state = self.state.lock();
+        let records = state.index.chunks().map(Chunk::record);
+        let written = records.filter(|record| record.file.is_some()).cloned().collect();
+        (state.folder.clone(), written)
     }
 
     /// Checks the chunk files that have no record: a crash between file and row leaves one such

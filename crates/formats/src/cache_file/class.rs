@@ -51,7 +51,7 @@ impl CacheClass {
     }
 
     /// Its name for people.
-    pub fn kind(self) -> &'static str {
+    pub const fn kind(self) -> &'static str {
         match self {
             CacheClass::Kv => "cache of keys and values",
             CacheClass::Rotating => "rotating cache",

@@ -62,6 +62,47 @@ impl LayerState {
         }
     }
 
+    /// The cache's class.
+    pub fn class(&self) -> CacheClass {
+        match self {
+            LayerState::Kv { .. } => CacheClass::Kv,
+            LayerState::Rotating { .. } => CacheClass::Rotating,
+            LayerState::Quantized { .. } => CacheClass::Quantized,
+            LayerState::Chunked { .. } => CacheClass::Chunked,
+            LayerState::Arrays(_) => CacheClass::Arrays,
+            LayerState::List(_) => CacheClass::List,
+        }
+    }
+
+    /// The class's numbers as the layout of 0.32.0 orders them, or how many slots or entries there
+    /// are.
+    pub fn numbers(&self) -> Vec<usize> {
+        match self {
+            LayerState::Kv { offset, .. } => vec![*offset],
+            LayerState::Rotating { offset, keep, max_size, index, .. } => {
+                vec![*offset, *keep, *max_size, *index]
+            }
+            LayerState::Quantized { offset, group_size, bits, .. } => {
+                vec![*offset, *group_size as usize, *bits as usize]
+            }
+            LayerState::Chunked { offset, chunk_size, start, .. } => {
+                vec![*offset, *chunk_size, *start]
+            }
+            LayerState::Arrays(slots) => vec![slots.len()],
+            LayerState::List(entries) => vec![entries.len()],
+        }
+    }
+
+    /// Keys and values that are not quantized; `None` before the first token.
+    pub fn pair(&self) -> Option<&[KvBuffer; 2]> {
+        match self {
+            LayerState::Kv { buffers, .. }
+            | LayerState::Rotating { buffers, .. }
+            | LayerState::Chunked { buffers, .. } => buffers.as_ref(),
+            LayerState::Quantized { .. } | LayerState::Arrays(_) | LayerState::List(_) => None,
+        }
+    }
+
     /// Every tensor of the state.
     pub fn tensors(&self) -> Vec<&TensorEntry> {
         match self {

@@ -7,8 +7,8 @@ use mlx_rs::transforms::{async_eval, eval};
 use mlx_rs::{Array, ops};
 
 use super::{BatchFinish, BatchRequest, BatchStep, BatchToken, RequestId, RowState};
-use crate::cache::batch::{BatchKind, batch_kinds, extend, extract, filter, merge};
-use crate::cache::{LayerCache, row_indices};
+use crate::cache::batch::{batch_spec, extend, extract, filter, merge};
+use crate::cache::{CacheSpec, LayerCache, row_indices};
 use crate::models::Model;
 use crate::sample::logprobs;
 use crate::{LmError, LogitsProcessors, Logprobs, RandomSampler, Sampler, TokenBuffer, ffi};
@@ -119,7 +119,7 @@ impl PendingRow {
 #[derive(Debug)]
 pub(super) struct DecodeBatch {
     /// `None` if the caches have no batched form, so that no row can join.
-    pub(super) kinds: Option<Vec<BatchKind>>,
+    pub(super) spec: Option<CacheSpec>,
     rows: Vec<Row>,
     caches: Vec<LayerCache>,
     inputs: Array, // u32 [B]
@@ -131,9 +131,9 @@ impl DecodeBatch {
         let inputs = inputs(&pending);
         let (rows, mut caches): (Vec<Row>, Vec<Vec<LayerCache>>) =
             pending.into_iter().map(|pending| (pending.row, pending.caches)).unzip();
-        let kinds = caches.first().and_then(|caches| batch_kinds(caches).ok());
+        let spec = caches.first().and_then(|caches| batch_spec(caches).ok());
         let caches = if rows.len() == 1 { caches.remove(0) } else { merge(caches)? };
-        Ok(DecodeBatch { kinds, rows, caches, inputs })
+        Ok(DecodeBatch { spec, rows, caches, inputs })
     }
 
     pub(super) fn num_rows(&self) -> usize {

@@ -28,8 +28,8 @@ pub use request::{
 pub use stats::BatchStats;
 
 use crate::batch::decode_batch::{DecodeBatch, PendingRow};
-use crate::batch::prefill::Prefilling;
-use crate::cache::batch::batch_kinds;
+use crate::batch::prefill::{Prefilling, are_batchable};
+use crate::cache::batch::batch_spec;
 use crate::models::Model;
 use crate::{LmError, ffi, memory};
 
@@ -285,14 +285,12 @@ impl BatchGenerator {
             step.prompts.push(row.finished());
             self.stats.prompt_tokens += 1;
             let row = row.into_pending_row();
-            let kinds = batch_kinds(&row.caches).ok();
-            let batch = self
-                .decode_batches
-                .iter()
-                .position(|batch| kinds.is_some() && batch.kinds == kinds);
+            let spec = batch_spec(&row.caches).ok();
+            let batch =
+                self.decode_batches.iter().position(|batch| are_batchable(&batch.spec, &spec));
             let is_same = |group: &&mut (Option<usize>, Vec<PendingRow>)| match (batch, group.0) {
                 (Some(batch), Some(other)) => batch == other,
-                (None, None) => kinds.is_some() && batch_kinds(&group.1[0].caches).ok() == kinds,
+                (None, None) => are_batchable(&batch_spec(&group.1[0].caches).ok(), &spec),
                 _ => false,
             };
             match groups.iter_mut().find(is_same) {

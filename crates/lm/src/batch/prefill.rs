@@ -7,9 +7,9 @@ use mlx_rs::transforms::eval;
 
 use super::decode_batch::{PendingRow, Row};
 use super::{BatchOptions, BatchRequest, BatchStep, PromptProgress, RequestId, RowState};
-use crate::cache::batch::{BatchKind, batch_kinds, extract, merge, prepare};
-use crate::cache::{LayerCache, MAX_TOKENS, RotatingKvCache};
-use crate::generate::{check_tokens, num_cached, token_limit};
+use crate::cache::batch::{batch_spec, extract, merge, prepare};
+use crate::cache::{CacheSpec, LayerCache};
+use crate::generate::{check_tokens, finish_pass, num_cached, token_limit};
 use crate::models::Model;
 use crate::{LmError, memory};
 
@@ -40,7 +40,7 @@ impl Prefilling {
         }
         check_tokens(&request.prompt, model.vocab_size())?;
         check_tokens(&request.cached_tokens, model.vocab_size())?;
-        let expected = model.make_cache().len();
+        let expected = model.cache_spec().layers().len();
         if let Some(caches) = &request.caches {
             if caches.len() != expected {
                 return Err(LmError::CacheLayers { found: caches.len(), expected });
@@ -177,14 +177,10 @@ fn reread_cached_tokens(request: &mut BatchRequest) -> Result<(), LmError> {
 }
 
 fn new_caches(model: &Model, max_kv_size: Option<usize>) -> Vec<LayerCache> {
-    let max_size = max_kv_size.map(|max_size| max_size.clamp(1, MAX_TOKENS as usize) as i32);
-    let bounded = |cache| match (cache, max_size) {
-        (LayerCache::Kv(_), Some(max_size)) => {
-            LayerCache::Rotating(RotatingKvCache::new(max_size, 0))
-        }
-        (cache, _) => cache,
-    };
-    model.make_cache().into_iter().map(bounded).collect()
+    match max_kv_size {
+        Some(max_size) => model.cache_spec().bounded(max_size, 0).make(),
+        None => model.make_cache(),
+    }
 }
 
 /// Reads the next chunk of every row and returns the number of tokens read. Rows that fail are
@@ -278,32 +274,34 @@ fn groups(rows: &[Prefilling], step_size: usize) -> Vec<Vec<usize>> {
     let lengths: Vec<usize> = rows.iter().map(|row| row.chunk(step_size).len()).collect();
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(lengths[index]));
-    let mut groups: Vec<(Option<Vec<BatchKind>>, Vec<usize>)> = Vec::new();
+    let mut groups: Vec<(Option<CacheSpec>, Vec<usize>)> = Vec::new();
     for index in order {
-        let kinds = batch_kinds(&rows[index].caches).ok();
-        let fits = |group: &&mut (Option<Vec<BatchKind>>, Vec<usize>)| {
+        let spec = batch_spec(&rows[index].caches).ok();
+        let fits = |group: &&mut (Option<CacheSpec>, Vec<usize>)| {
             let longest = lengths[group.1[0]];
             let wastes_little = longest <= SHORT_CHUNK || lengths[index] * 4 >= longest * 3;
-            kinds.is_some()
-                && group.0 == kinds
+            are_batchable(&group.0, &spec)
                 && wastes_little
                 && longest * (group.1.len() + 1) <= step_size
         };
         match groups.iter_mut().find(fits) {
             Some(group) => group.1.push(index),
-            None => groups.push((kinds, vec![index])),
+            None => groups.push((spec, vec![index])),
         }
     }
     groups.into_iter().map(|(_, group)| group).collect()
+}
+
+/// Whether caches of two specs can be rows of one batch; `None` is a spec that cannot.
+pub(super) fn are_batchable(one: &Option<CacheSpec>, other: &Option<CacheSpec>) -> bool {
+    one.as_ref().zip(other.as_ref()).is_some_and(|(one, other)| one.can_batch_with(other))
 }
 
 fn prefill_one(model: &Model, row: &mut Prefilling, step_size: usize) -> Result<(), LmError> {
     let chunk = row.chunk(step_size);
     let tokens = Array::from_slice(chunk, &[1, chunk.len() as i32]);
     model.forward(&tokens, &mut row.caches)?;
-    eval(row.caches.iter().flat_map(LayerCache::arrays))?;
-    memory::clear_cache();
-    Ok(())
+    finish_pass(&row.caches)
 }
 
 /// Reads the chunks of several rows in one pass. On an error the rows are unchanged.

@@ -1,10 +1,17 @@
 //! The state of a recurrent layer: a fixed number of arrays, such as a convolution's last inputs
 //! and a linear attention's state.
 
-use mlx_rs::error::Result;
-use mlx_rs::{Array, ops};
+use std::fmt;
 
+use mlx_rs::error::Result;
+use mlx_rs::{Array, Dtype, ops};
+
+use super::chunk_state::{ChunkForm, StateTensorSize};
+use super::kind::{CacheKind, KindSpec};
+use super::prompt_file::{CacheClass, FileForm, FileReading, FileTensors, LayerState};
 use super::rows::row_indices;
+use super::{LayerCache, LayerCacheSpec, StateSize};
+use crate::LmError;
 
 /// Arrays that each step replaces. They hold no positions, so tokens cannot be trimmed from them.
 ///
@@ -154,9 +161,174 @@ impl ArraysCache {
             lengths: None,
         })
     }
+}
 
-    /// The arrays of all filled slots.
-    pub fn arrays(&self) -> Vec<&Array> {
+const NAME: &str = CacheClass::Arrays.kind();
+
+impl CacheKind for ArraysCache {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn spec(&self) -> Option<LayerCacheSpec> {
+        let slots = self.slots.iter().map(|slot| slot.as_ref().map(StateSize::of_array));
+        let spec = || LayerCacheSpec::Arrays(ArraysSpec { slots: slots.collect() });
+        (self.num_rows() == 1).then(spec)
+    }
+
+    fn offset(&self) -> usize {
+        self.offset()
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
         self.slots.iter().flatten().collect()
+    }
+
+    fn state(&self) -> Option<&ArraysCache> {
+        Some(self)
+    }
+
+    fn extend(&mut self, other: LayerCache) -> std::result::Result<(), LmError> {
+        match other {
+            LayerCache::Arrays(other) if other.num_slots() == self.num_slots() => {
+                Ok(self.extend(other)?)
+            }
+            _ => Err(LmError::MixedCaches),
+        }
+    }
+
+    fn filter(&mut self, kept: &[usize]) -> std::result::Result<(), LmError> {
+        Ok(self.filter(kept)?)
+    }
+
+    fn extract(&self, row: usize) -> std::result::Result<LayerCache, LmError> {
+        Ok(LayerCache::Arrays(self.extract(row)?))
+    }
+
+    fn prepare(&mut self, lengths: &[i32]) -> std::result::Result<(), LmError> {
+        self.prepare(lengths);
+        Ok(())
+    }
+
+    fn finalize(&mut self) -> std::result::Result<(), LmError> {
+        self.finalize();
+        Ok(())
+    }
+
+    fn to_file(&self) -> Result<FileForm> {
+        Ok(FileForm {
+            class: CacheClass::Arrays,
+            tensors: FileTensors::Slots(self.slots.clone()),
+            numbers: Vec::new(),
+            numbers_v0_30: Ok(Vec::new()),
+        })
+    }
+
+    fn count_as_read(&mut self, num_tokens: usize) {
+        self.advance(num_tokens);
+    }
+}
+
+/// The spec of an [`ArraysCache`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArraysSpec {
+    /// Its arrays; `None` for an empty slot.
+    pub slots: Vec<Option<StateSize>>,
+}
+
+impl KindSpec for ArraysSpec {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn make(&self) -> LayerCache {
+        LayerCache::Arrays(ArraysCache::new(self.slots.len()))
+    }
+
+    fn num_bytes(&self, num_tokens: u64, float_bytes: u64) -> u64 {
+        match num_tokens {
+            0 => 0,
+            _ => self.slots.iter().flatten().map(|slot| slot.num_bytes(float_bytes)).sum(),
+        }
+    }
+
+    fn num_keys_while_reading(&self, _num_tokens: u64, _length: u64) -> u64 {
+        0
+    }
+
+    fn num_bytes_per_token(&self, _float_bytes: u64) -> u64 {
+        0
+    }
+
+    fn has_state(&self) -> bool {
+        true
+    }
+
+    fn merge(&self, rows: Vec<LayerCache>) -> std::result::Result<LayerCache, LmError> {
+        let own = |row| if let LayerCache::Arrays(cache) = row { Some(cache) } else { None };
+        let rows: Option<Vec<ArraysCache>> = rows.into_iter().map(own).collect();
+        Ok(LayerCache::Arrays(ArraysCache::merge(&rows.ok_or(LmError::MixedCaches)?)?))
+    }
+
+    fn check_batch(&self) -> std::result::Result<(), LmError> {
+        Ok(())
+    }
+
+    fn without_sizes(&self) -> LayerCacheSpec {
+        LayerCacheSpec::Arrays(ArraysSpec { slots: vec![None; self.slots.len()] })
+    }
+
+    fn types(&self) -> Vec<Option<Dtype>> {
+        self.slots.iter().map(|slot| slot.as_ref().and_then(|slot| slot.dtype)).collect()
+    }
+
+    fn admits(&self, given: &LayerCacheSpec) -> bool {
+        let LayerCacheSpec::Arrays(given) = given else { return false };
+        let fits = |(own, given): (&Option<StateSize>, &Option<StateSize>)| match (own, given) {
+            (Some(own), Some(given)) => {
+                own.shape == given.shape && given.dtype.is_none_or(|dtype| dtype.is_float())
+            }
+            (None, Some(_)) => false,
+            (_, None) => true,
+        };
+        let is_empty = given.slots.iter().all(Option::is_none);
+        let is_full = given.slots.iter().all(Option::is_some);
+        is_empty
+            || (is_full
+                && self.slots.len() == given.slots.len()
+                && self.slots.iter().zip(&given.slots).all(fits))
+    }
+
+    fn chunk_form(&self, _num_tokens: usize) -> Option<ChunkForm> {
+        let size = |slot: &Option<StateSize>| {
+            slot.as_ref().map(|slot| {
+                let shape = slot.shape.iter().map(|&length| length as usize);
+                StateTensorSize { shape: [1].into_iter().chain(shape).collect(), dtype: slot.dtype }
+            })
+        };
+        Some(ChunkForm::State(self.slots.iter().map(size).collect()))
+    }
+
+    fn join_chunks(
+        &self,
+        arrays: Vec<Array>,
+        num_tokens: i32,
+    ) -> std::result::Result<LayerCache, LmError> {
+        let mut cache = ArraysCache::from_slots(arrays.into_iter().map(Some).collect());
+        cache.advance(num_tokens as usize);
+        Ok(LayerCache::Arrays(cache))
+    }
+
+    fn read_from_file(
+        &self,
+        state: &LayerState,
+        reading: &mut FileReading<'_>,
+    ) -> std::result::Result<LayerCache, LmError> {
+        Ok(LayerCache::Arrays(ArraysCache::from_slots(reading.slots(state)?)))
+    }
+
+    fn describe(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shapes: Vec<&Vec<i32>> = self.slots.iter().flatten().map(|slot| &slot.shape).collect();
+        if shapes.is_empty() { Ok(()) } else { write!(out, " of {shapes:?}") }
     }
 }

@@ -4,53 +4,15 @@
 //! pads the shorter rows on the right: call [`prepare`] with the true lengths before it and
 //! [`finalize`] after it. [`extract`] returns one row's own tokens at any time.
 
-use super::{
-    ArraysCache, BatchKvCache, BatchRotatingKvCache, CacheList, KvCache, LayerCache,
-    RotatingKvCache,
-};
+use super::{CacheSpec, LayerCache};
 use crate::LmError;
 
-/// The properties that caches must share to become rows of one batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BatchKind {
-    /// Keys and values of every token.
-    Kv,
-    /// Keys and values of the last `max_size` tokens.
-    Rotating {
-        /// The size of the ring.
-        max_size: usize,
-    },
-    /// Recurrent state in `num_slots` arrays.
-    Arrays {
-        /// How many.
-        num_slots: usize,
-    },
-    /// Several caches.
-    List(Vec<BatchKind>),
-}
-
-/// The batch kind of each layer of one request. Fails with [`LmError::NotBatchable`] for a kind of
-/// cache that has no batched form.
-pub fn batch_kinds(caches: &[LayerCache]) -> Result<Vec<BatchKind>, LmError> {
-    caches.iter().map(batch_kind).collect()
-}
-
-fn batch_kind(cache: &LayerCache) -> Result<BatchKind, LmError> {
-    match cache {
-        LayerCache::Kv(_) | LayerCache::BatchKv(_) => Ok(BatchKind::Kv),
-        LayerCache::Rotating(cache) if cache.keep() == 0 => {
-            Ok(BatchKind::Rotating { max_size: cache.max_size() })
-        }
-        LayerCache::Rotating(_) => {
-            Err(LmError::NotBatchable { kind: "rotating cache that keeps its first tokens" })
-        }
-        LayerCache::Quantized(_) | LayerCache::Chunked(_) => {
-            Err(LmError::NotBatchable { kind: cache.kind() })
-        }
-        LayerCache::List(list) => batch_kinds(list.entries()).map(BatchKind::List),
-        LayerCache::BatchRotating(cache) => Ok(BatchKind::Rotating { max_size: cache.max_size() }),
-        LayerCache::Arrays(cache) => Ok(BatchKind::Arrays { num_slots: cache.num_slots() }),
-    }
+/// What the caches of one request are, if they can be rows of a batch. Fails with
+/// [`LmError::NotBatchable`] for a kind of cache that has no batched form.
+pub fn batch_spec(caches: &[LayerCache]) -> Result<CacheSpec, LmError> {
+    let spec = CacheSpec::of(caches).ok_or(LmError::MixedCaches)?;
+    spec.check_batch()?;
+    Ok(spec)
 }
 
 /// Makes one set of caches with a row for each request, in order. Shorter rows are padded on the
@@ -76,50 +38,14 @@ pub fn merge(rows: Vec<Vec<LayerCache>>) -> Result<Vec<LayerCache>, LmError> {
 }
 
 fn merge_layer(rows: Vec<LayerCache>) -> Result<LayerCache, LmError> {
-    let kinds = batch_kinds(&rows)?;
-    if kinds.iter().any(|kind| *kind != kinds[0]) {
+    let specs: Option<Vec<_>> = rows.iter().map(LayerCache::spec).collect();
+    let specs = specs.ok_or(LmError::MixedCaches)?;
+    let first = specs.first().ok_or(LmError::MixedCaches)?;
+    specs.iter().try_for_each(|spec| spec.as_kind().check_batch())?;
+    if specs.iter().any(|spec| !spec.is_same_kind(first)) {
         return Err(LmError::MixedCaches);
     }
-    match kinds.first() {
-        Some(BatchKind::Kv) => {
-            Ok(LayerCache::BatchKv(BatchKvCache::merge(&all(rows, LayerCache::into_kv)?)?))
-        }
-        Some(BatchKind::Rotating { .. }) => Ok(LayerCache::BatchRotating(
-            BatchRotatingKvCache::merge(&all(rows, LayerCache::into_rotating)?)?,
-        )),
-        Some(BatchKind::Arrays { .. }) => {
-            Ok(LayerCache::Arrays(ArraysCache::merge(&all(rows, LayerCache::into_arrays)?)?))
-        }
-        Some(BatchKind::List(_)) => {
-            Ok(LayerCache::List(CacheList::new(merge(all(rows, LayerCache::into_entries)?)?)))
-        }
-        None => Err(LmError::MixedCaches),
-    }
-}
-
-fn all<T>(
-    rows: Vec<LayerCache>,
-    into: impl Fn(LayerCache) -> Option<T>,
-) -> Result<Vec<T>, LmError> {
-    rows.into_iter().map(into).collect::<Option<_>>().ok_or(LmError::MixedCaches)
-}
-
-impl LayerCache {
-    fn into_kv(self) -> Option<KvCache> {
-        if let LayerCache::Kv(cache) = self { Some(cache) } else { None }
-    }
-
-    fn into_rotating(self) -> Option<RotatingKvCache> {
-        if let LayerCache::Rotating(cache) = self { Some(cache) } else { None }
-    }
-
-    fn into_arrays(self) -> Option<ArraysCache> {
-        if let LayerCache::Arrays(cache) = self { Some(cache) } else { None }
-    }
-
-    fn into_entries(self) -> Option<Vec<LayerCache>> {
-        if let LayerCache::List(list) = self { Some(list.entries().to_vec()) } else { None }
-    }
+    first.as_kind().merge(rows)
 }
 
 /// Appends the rows of `other`, a batch of the same kinds, to `caches`.
@@ -127,108 +53,37 @@ pub fn extend(caches: &mut [LayerCache], other: Vec<LayerCache>) -> Result<(), L
     if caches.len() != other.len() {
         return Err(LmError::MixedCaches);
     }
-    for (cache, other) in caches.iter_mut().zip(other) {
-        match (cache, other) {
-            (LayerCache::BatchKv(cache), LayerCache::BatchKv(other)) => cache.extend(other)?,
-            (LayerCache::BatchRotating(cache), LayerCache::BatchRotating(other))
-                if cache.max_size() == other.max_size() =>
-            {
-                cache.extend(other)?;
-            }
-            (LayerCache::Arrays(cache), LayerCache::Arrays(other))
-                if cache.num_slots() == other.num_slots() =>
-            {
-                cache.extend(other)?
-            }
-            (LayerCache::List(list), LayerCache::List(other)) => {
-                extend(list.entries_mut(), other.entries().to_vec())?
-            }
-            _ => return Err(LmError::MixedCaches),
-        }
-    }
-    Ok(())
+    caches.iter_mut().zip(other).try_for_each(|(cache, other)| cache.as_kind_mut().extend(other))
 }
 
 /// Keeps only the rows `kept`, in that order.
 pub fn filter(caches: &mut [LayerCache], kept: &[usize]) -> Result<(), LmError> {
-    for cache in caches {
-        match cache {
-            LayerCache::BatchKv(cache) => cache.filter(kept)?,
-            LayerCache::BatchRotating(cache) => cache.filter(kept)?,
-            LayerCache::Arrays(cache) => cache.filter(kept)?,
-            LayerCache::List(list) => filter(list.entries_mut(), kept)?,
-            LayerCache::Kv(_)
-            | LayerCache::Rotating(_)
-            | LayerCache::Quantized(_)
-            | LayerCache::Chunked(_) => {
-                return Err(cache.is_not_for("several rows").into());
-            }
-        }
-    }
-    Ok(())
+    caches.iter_mut().try_for_each(|cache| cache.as_kind_mut().filter(kept))
 }
 
 /// The caches of one row, as if the request had run without a batch.
 pub fn extract(caches: &[LayerCache], row: usize) -> Result<Vec<LayerCache>, LmError> {
-    let extract_layer = |cache: &LayerCache| match cache {
-        LayerCache::BatchKv(cache) => Ok(LayerCache::Kv(cache.extract(row)?)),
-        LayerCache::BatchRotating(cache) => Ok(LayerCache::Rotating(cache.extract(row)?)),
-        LayerCache::Arrays(cache) => Ok(LayerCache::Arrays(cache.extract(row)?)),
-        LayerCache::List(list) => {
-            Ok(LayerCache::List(CacheList::new(extract(list.entries(), row)?)))
-        }
-        LayerCache::Kv(_)
-        | LayerCache::Rotating(_)
-        | LayerCache::Quantized(_)
-        | LayerCache::Chunked(_) => Err(cache.is_not_for("several rows").into()),
-    };
-    caches.iter().map(extract_layer).collect()
+    caches.iter().map(|cache| cache.as_kind().extract(row)).collect()
 }
 
 /// Announces how many tokens of the coming forward passes belong to each row (at least one); the
 /// remaining columns of a row are right padding.
 pub fn prepare(caches: &mut [LayerCache], lengths: &[i32]) -> Result<(), LmError> {
-    for cache in caches {
-        match cache {
-            LayerCache::BatchKv(cache) => cache.prepare(lengths),
-            LayerCache::BatchRotating(cache) => cache.prepare(lengths),
-            LayerCache::Arrays(cache) => cache.prepare(lengths),
-            LayerCache::List(list) => prepare(list.entries_mut(), lengths)?,
-            LayerCache::Kv(_)
-            | LayerCache::Rotating(_)
-            | LayerCache::Quantized(_)
-            | LayerCache::Chunked(_) => {
-                return Err(cache.is_not_for("several rows").into());
-            }
-        }
-    }
-    Ok(())
+    caches.iter_mut().try_for_each(|cache| cache.as_kind_mut().prepare(lengths))
 }
 
 /// Ends the passes that [`prepare`] announced: moves each row's right padding to the left.
 pub fn finalize(caches: &mut [LayerCache]) -> Result<(), LmError> {
-    for cache in caches {
-        match cache {
-            LayerCache::BatchKv(cache) => cache.finalize()?,
-            LayerCache::BatchRotating(cache) => cache.finalize()?,
-            LayerCache::Arrays(cache) => cache.finalize(),
-            LayerCache::List(list) => finalize(list.entries_mut())?,
-            LayerCache::Kv(_)
-            | LayerCache::Rotating(_)
-            | LayerCache::Quantized(_)
-            | LayerCache::Chunked(_) => {
-                return Err(cache.is_not_for("several rows").into());
-            }
-        }
-    }
-    Ok(())
+    caches.iter_mut().try_for_each(|cache| cache.as_kind_mut().finalize())
 }
 
 #[cfg(test)]
 mod tests {
     use mlx_rs::Array;
 
-    use super::super::{AttentionStep, KeysValues, Mask, RopeOffset};
+    use super::super::{
+        ArraysCache, AttentionStep, KeysValues, KvCache, Mask, RopeOffset, RotatingKvCache,
+    };
     use super::*;
 
     /// Numbers that are the same in every run.

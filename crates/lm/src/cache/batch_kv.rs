@@ -6,10 +6,12 @@ use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
 use super::buffer::{append, front, round_up};
+use super::kind::CacheKind;
 use super::rows::{
     Block, from_first, kept_rows, rolled, rope_offset, row_tokens, stacked, take_lengths,
 };
-use super::{AttentionStep, KvCache, Mask, causal_mask};
+use super::{AttentionStep, KeysValues, KvCache, LayerCache, LayerCacheSpec, Mask, causal_mask};
+use crate::LmError;
 
 /// Several [`KvCache`]s as the rows of one. As mlx-lm's BatchKVCache.
 ///
@@ -111,53 +113,6 @@ impl BatchKvCache {
         Ok(views)
     }
 
-    /// Position and mask of the next `length` tokens, which attend to all tokens before them in
-    /// their row or to the last `window`.
-    pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
-        let offset = rope_offset(&self.offsets());
-        let stop = self.stop + length;
-        let is_padded = self.left_padding.iter().any(|&padding| padding > 0);
-        let columns = || ops::arange::<_, i32>(0, stop, 1);
-        let mask = if length == 1 {
-            let first_in_window = window.map_or(0, |window| stop - window);
-            let first: Vec<i32> =
-                self.left_padding.iter().map(|&padding| padding.max(first_in_window)).collect();
-            if first.iter().all(|&first| first <= 0) {
-                Mask::None
-            } else {
-                Mask::Array(from_first(&columns()?, &first)?)
-            }
-        } else {
-            let window = window.filter(|&window| stop > window);
-            match (is_padded, window) {
-                (false, None) => Mask::Causal,
-                (false, window) => Mask::Array(causal_mask(length, self.stop, window)?),
-                (true, window) => Mask::Array(
-                    causal_mask(length, self.stop, window)?
-                        .logical_and(from_first(&columns()?, &self.left_padding)?)?,
-                ),
-            }
-        };
-        Ok(AttentionStep::new(offset, mask))
-    }
-
-    /// Whether tokens can be removed from the end: not while rows end with right padding.
-    pub fn is_trimmable(&self) -> bool {
-        self.pending_shifts.is_none()
-    }
-
-    /// Removes the last `num_tokens` of every row, at most as many as the shortest row has, and
-    /// returns how many it removed.
-    pub fn trim(&mut self, num_tokens: usize) -> usize {
-        if !self.is_trimmable() {
-            return 0;
-        }
-        let shortest = self.offsets().into_iter().min().unwrap_or(0);
-        let trimmed = num_tokens.min(shortest as usize);
-        self.stop -= trimmed as i32;
-        trimmed
-    }
-
     /// Keeps only the rows `kept`, in that order, and drops the left padding that they share.
     pub fn filter(&mut self, kept: &[usize]) -> Result<()> {
         self.move_padding()?;
@@ -213,9 +168,100 @@ impl BatchKvCache {
             self.pending_shifts.as_ref().map_or(0, |pending_shifts| pending_shifts[row]);
         self.left_padding[row] - pending_shifts..self.stop - pending_shifts
     }
+}
 
-    /// The arrays that the cache consists of, capacity included.
-    pub fn arrays(&self) -> Vec<&Array> {
+impl CacheKind for BatchKvCache {
+    fn name(&self) -> &'static str {
+        "batch of caches of keys and values"
+    }
+
+    fn spec(&self) -> Option<LayerCacheSpec> {
+        None
+    }
+
+    fn offset(&self) -> usize {
+        self.offset()
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
         self.keys.iter().chain(&self.values).collect()
+    }
+
+    fn append(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
+        let (keys, values) = self.update_and_fetch(keys, values)?;
+        Ok(KeysValues::Dense { keys, values })
+    }
+
+    /// The tokens attend to those before them in their row.
+    fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
+        let offset = rope_offset(&self.offsets());
+        let stop = self.stop + length;
+        let is_padded = self.left_padding.iter().any(|&padding| padding > 0);
+        let columns = || ops::arange::<_, i32>(0, stop, 1);
+        let mask = if length == 1 {
+            let first_in_window = window.map_or(0, |window| stop - window);
+            let first: Vec<i32> =
+                self.left_padding.iter().map(|&padding| padding.max(first_in_window)).collect();
+            if first.iter().all(|&first| first <= 0) {
+                Mask::None
+            } else {
+                Mask::Array(from_first(&columns()?, &first)?)
+            }
+        } else {
+            let window = window.filter(|&window| stop > window);
+            match (is_padded, window) {
+                (false, None) => Mask::Causal,
+                (false, window) => Mask::Array(causal_mask(length, self.stop, window)?),
+                (true, window) => Mask::Array(
+                    causal_mask(length, self.stop, window)?
+                        .logical_and(from_first(&columns()?, &self.left_padding)?)?,
+                ),
+            }
+        };
+        Ok(AttentionStep::new(offset, mask))
+    }
+
+    /// Not while rows end with right padding.
+    fn is_trimmable(&self) -> bool {
+        self.pending_shifts.is_none()
+    }
+
+    /// At most as many as the shortest row has.
+    fn trim(&mut self, num_tokens: usize) -> usize {
+        if !self.is_trimmable() {
+            return 0;
+        }
+        let shortest = self.offsets().into_iter().min().unwrap_or(0);
+        let trimmed = num_tokens.min(shortest as usize);
+        self.stop -= trimmed as i32;
+        trimmed
+    }
+
+    fn trims_after(&self, _num_ahead: usize) -> bool {
+        true
+    }
+
+    fn extend(&mut self, other: LayerCache) -> std::result::Result<(), LmError> {
+        match other {
+            LayerCache::BatchKv(other) => Ok(self.extend(other)?),
+            _ => Err(LmError::MixedCaches),
+        }
+    }
+
+    fn filter(&mut self, kept: &[usize]) -> std::result::Result<(), LmError> {
+        Ok(self.filter(kept)?)
+    }
+
+    fn extract(&self, row: usize) -> std::result::Result<LayerCache, LmError> {
+        Ok(LayerCache::Kv(self.extract(row)?))
+    }
+
+    fn prepare(&mut self, lengths: &[i32]) -> std::result::Result<(), LmError> {
+        self.prepare(lengths);
+        Ok(())
+    }
+
+    fn finalize(&mut self) -> std::result::Result<(), LmError> {
+        Ok(self.finalize()?)
     }
 }

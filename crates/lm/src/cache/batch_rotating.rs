@@ -6,10 +6,14 @@ use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
 use super::buffer::{STEP, front, joined, room, round_up, token_range, write};
+use super::kind::CacheKind;
 use super::rows::{
     Block, from_first, kept_rows, rolled, rope_offset, row_tokens, stacked, take_lengths,
 };
-use super::{AttentionStep, Mask, RotatingKvCache, causal_mask};
+use super::{
+    AttentionStep, KeysValues, LayerCache, LayerCacheSpec, Mask, RotatingKvCache, causal_mask,
+};
+use crate::LmError;
 
 /// Several [`RotatingKvCache`]s with `keep == 0` as the rows of one. As mlx-lm's
 /// BatchRotatingKVCache.
@@ -229,40 +233,6 @@ impl BatchRotatingKvCache {
         Ok(views)
     }
 
-    /// Position and mask of the next `length` tokens, which attend to the last `window` tokens of
-    /// their row, at most `max_size`.
-    pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
-        let window = window.map_or(self.max_size, |window| window.min(self.max_size));
-        let kept = self.num_columns.min(self.max_size - 1);
-        let total = kept + length;
-        let dropped = self.num_columns - kept;
-        let left_padding: Vec<i32> =
-            self.left_padding.iter().map(|padding| (padding - dropped).max(0)).collect();
-        let is_padded = left_padding.iter().any(|&padding| padding > 0);
-        let mask = if length == 1 {
-            let first: Vec<i32> =
-                left_padding.iter().map(|&padding| padding.max(total - window)).collect();
-            match first.iter().all(|&first| first <= 0) {
-                true => Mask::None,
-                false => Mask::Array(from_first(&self.ages_after_one(total), &first)?),
-            }
-        } else {
-            let window = Some(window).filter(|&window| total > window);
-            match (is_padded, window) {
-                (false, None) => Mask::Causal,
-                (false, window) => Mask::Array(causal_mask(length, kept, window)?),
-                (true, window) => {
-                    let columns = ops::arange::<_, i32>(0, total, 1)?;
-                    Mask::Array(
-                        causal_mask(length, kept, window)?
-                            .logical_and(from_first(&columns, &left_padding)?)?,
-                    )
-                }
-            }
-        };
-        Ok(AttentionStep::new(rope_offset(&self.offsets), mask))
-    }
-
     /// i32 `[total]`: the column that each slot of the buffer holds after one more token has been
     /// written, counted from the oldest.
     fn ages_after_one(&self, total: i32) -> Array {
@@ -363,10 +333,91 @@ impl BatchRotatingKvCache {
             self.offsets[row],
         ))
     }
+}
 
-    /// The arrays that the cache consists of, capacity included.
-    pub fn arrays(&self) -> Vec<&Array> {
+impl CacheKind for BatchRotatingKvCache {
+    fn name(&self) -> &'static str {
+        "batch of rotating caches"
+    }
+
+    fn spec(&self) -> Option<LayerCacheSpec> {
+        None
+    }
+
+    fn offset(&self) -> usize {
+        self.offset()
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
         self.keys.iter().chain(&self.values).collect()
+    }
+
+    fn append(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
+        let (keys, values) = self.update_and_fetch(keys, values)?;
+        Ok(KeysValues::Dense { keys, values })
+    }
+
+    /// The tokens attend to the last `window` of their row, at most `max_size`.
+    fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
+        let window = window.map_or(self.max_size, |window| window.min(self.max_size));
+        let kept = self.num_columns.min(self.max_size - 1);
+        let total = kept + length;
+        let dropped = self.num_columns - kept;
+        let left_padding: Vec<i32> =
+            self.left_padding.iter().map(|padding| (padding - dropped).max(0)).collect();
+        let is_padded = left_padding.iter().any(|&padding| padding > 0);
+        let mask = if length == 1 {
+            let first: Vec<i32> =
+                left_padding.iter().map(|&padding| padding.max(total - window)).collect();
+            match first.iter().all(|&first| first <= 0) {
+                true => Mask::None,
+                false => Mask::Array(from_first(&self.ages_after_one(total), &first)?),
+            }
+        } else {
+            let window = Some(window).filter(|&window| total > window);
+            match (is_padded, window) {
+                (false, None) => Mask::Causal,
+                (false, window) => Mask::Array(causal_mask(length, kept, window)?),
+                (true, window) => {
+                    let columns = ops::arange::<_, i32>(0, total, 1)?;
+                    Mask::Array(
+                        causal_mask(length, kept, window)?
+                            .logical_and(from_first(&columns, &left_padding)?)?,
+                    )
+                }
+            }
+        };
+        Ok(AttentionStep::new(rope_offset(&self.offsets), mask))
+    }
+
+    fn forbids_quantization(&self) -> bool {
+        true
+    }
+
+    fn extend(&mut self, other: LayerCache) -> std::result::Result<(), LmError> {
+        match other {
+            LayerCache::BatchRotating(other) if other.max_size == self.max_size => {
+                Ok(self.extend(other)?)
+            }
+            _ => Err(LmError::MixedCaches),
+        }
+    }
+
+    fn filter(&mut self, kept: &[usize]) -> std::result::Result<(), LmError> {
+        Ok(self.filter(kept)?)
+    }
+
+    fn extract(&self, row: usize) -> std::result::Result<LayerCache, LmError> {
+        Ok(LayerCache::Rotating(self.extract(row)?))
+    }
+
+    fn prepare(&mut self, lengths: &[i32]) -> std::result::Result<(), LmError> {
+        self.prepare(lengths);
+        Ok(())
+    }
+
+    fn finalize(&mut self) -> std::result::Result<(), LmError> {
+        Ok(self.finalize()?)
     }
 }
 

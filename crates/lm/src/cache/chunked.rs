@@ -1,11 +1,17 @@
 //! A cache of the last chunk or two: for attention that looks back only to the start of its own
 //! chunk (Llama 4).
 
-use mlx_rs::error::Result;
-use mlx_rs::{Array, ops};
+use std::fmt;
 
-use super::buffer::{append, token_range};
-use super::{AttentionStep, Mask, RopeOffset};
+use mlx_rs::error::Result;
+use mlx_rs::{Array, Dtype, ops};
+
+use super::buffer::{STEP, append, token_range};
+use super::chunk_state::ChunkForm;
+use super::kind::{CacheKind, KindSpec};
+use super::prompt_file::{CacheClass, FileForm, FileReading, FileTensors, LayerState};
+use super::{AttentionStep, KeysValues, KvSizes, LayerCache, LayerCacheSpec, Mask, RopeOffset};
+use crate::LmError;
 
 /// At most `chunk_size` tokens before a step, and the step's own. As mlx-lm's ChunkedKVCache.
 ///
@@ -64,11 +70,6 @@ impl ChunkedKvCache {
         self.start as usize
     }
 
-    /// Whether no token was ever appended.
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_none()
-    }
-
     /// Appends `keys` and `values` `[B, H, L, D]` and returns the tokens that the step can look
     /// back to, followed by its own.
     pub fn update_and_fetch(&mut self, keys: &Array, values: &Array) -> Result<(Array, Array)> {
@@ -94,9 +95,45 @@ impl ChunkedKvCache {
         Ok(views)
     }
 
-    /// Position and mask of the next `length` tokens, which attend to the tokens before them in
-    /// their own chunk.
-    pub fn attention_step(&self, length: i32) -> Result<AttentionStep> {
+    /// The keys and values in use, as views; `None` for an empty cache.
+    pub(super) fn tokens_in_use(&self) -> Result<Option<(Array, Array)>> {
+        let held = |buffer| token_range(buffer, self.start - self.base, self.offset - self.base);
+        match (&self.keys, &self.values) {
+            (Some(keys), Some(values)) if self.start < self.offset => {
+                Ok(Some((held(keys)?, held(values)?)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn next_start(&self) -> i32 {
+        self.start.max(self.offset - self.chunk_size)
+    }
+}
+
+const NAME: &str = CacheClass::Chunked.kind();
+
+impl CacheKind for ChunkedKvCache {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn spec(&self) -> Option<LayerCacheSpec> {
+        let arrays = self.keys.as_ref().zip(self.values.as_ref());
+        let sizes = arrays.map(|(keys, values)| KvSizes::of_arrays([keys, values], 1));
+        Some(LayerCacheSpec::Chunked(ChunkedSpec { chunk_size: self.chunk_size(), sizes }))
+    }
+
+    fn offset(&self) -> usize {
+        self.offset()
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
+        self.keys.iter().chain(&self.values).collect()
+    }
+
+    /// The tokens attend to those before them in their own chunk.
+    fn attention_step(&self, length: i32, _window: Option<i32>) -> Result<AttentionStep> {
         let (start, stop) = (self.next_start(), self.offset + length);
         let chunk_of = |position: i32| position / self.chunk_size * self.chunk_size;
         let is_one_chunk =
@@ -115,15 +152,18 @@ impl ChunkedKvCache {
         Ok(AttentionStep::new(RopeOffset::Same(self.offset), mask))
     }
 
-    /// Whether tokens can be removed from the end: not once tokens have been dropped at the front.
-    /// mlx-lm still trims then, but the tokens before the new end may lack the start of their
-    /// chunk.
-    pub fn is_trimmable(&self) -> bool {
+    fn append(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
+        let (keys, values) = self.update_and_fetch(&keys, &values)?;
+        Ok(KeysValues::Dense { keys, values })
+    }
+
+    /// Not once tokens have been dropped at the front. mlx-lm still trims then, but the tokens
+    /// before the new end may lack the start of their chunk.
+    fn is_trimmable(&self) -> bool {
         self.start == 0
     }
 
-    /// Removes the last `num_tokens` and returns how many it removed: 0 if it cannot.
-    pub fn trim(&mut self, num_tokens: usize) -> usize {
+    fn trim(&mut self, num_tokens: usize) -> usize {
         if !self.is_trimmable() {
             return 0;
         }
@@ -132,24 +172,97 @@ impl ChunkedKvCache {
         trimmed
     }
 
-    /// The keys and values in use, as views; `None` for an empty cache.
-    pub(super) fn tokens_in_use(&self) -> Result<Option<(Array, Array)>> {
-        let held = |buffer| token_range(buffer, self.start - self.base, self.offset - self.base);
-        match (&self.keys, &self.values) {
-            (Some(keys), Some(values)) if self.start < self.offset => {
-                Ok(Some((held(keys)?, held(values)?)))
-            }
-            _ => Ok(None),
-        }
+    fn to_file(&self) -> Result<FileForm> {
+        let &ChunkedKvCache { chunk_size, start, offset, .. } = self;
+        Ok(FileForm {
+            class: CacheClass::Chunked,
+            tensors: FileTensors::Pair(self.tokens_in_use()?),
+            numbers: vec![offset, chunk_size, start],
+            numbers_v0_30: match start {
+                0 => Ok(vec![chunk_size, 0]),
+                _ => Err("that layout does not record which tokens were dropped"),
+            },
+        })
+    }
+}
+
+/// The spec of a [`ChunkedKvCache`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkedSpec {
+    /// How many tokens a step can look back to.
+    pub chunk_size: usize,
+    /// Its keys and values; `None` for an empty cache.
+    pub sizes: Option<KvSizes>,
+}
+
+impl KindSpec for ChunkedSpec {
+    fn name(&self) -> &'static str {
+        NAME
     }
 
-    /// The arrays that the cache consists of, capacity included.
-    pub fn arrays(&self) -> Vec<&Array> {
-        self.keys.iter().chain(&self.values).collect()
+    fn make(&self) -> LayerCache {
+        LayerCache::Chunked(ChunkedKvCache::new(self.chunk_size as i32))
     }
 
-    fn next_start(&self) -> i32 {
-        self.start.max(self.offset - self.chunk_size)
+    /// An upper bound: dropped tokens leave the buffer when it has to grow.
+    fn num_bytes(&self, num_tokens: u64, float_bytes: u64) -> u64 {
+        let most = (self.chunk_size as u64 + 1).next_multiple_of(STEP as u64);
+        let capacity = num_tokens.next_multiple_of(STEP as u64).min(most);
+        capacity * self.num_bytes_per_token(float_bytes)
+    }
+
+    fn num_bytes_while_reading(&self, num_tokens: u64, length: u64, float_bytes: u64) -> u64 {
+        let most = (self.chunk_size as u64 + length).next_multiple_of(STEP as u64);
+        let capacity = num_tokens.next_multiple_of(STEP as u64).min(most);
+        capacity * self.num_bytes_per_token(float_bytes)
+    }
+
+    fn num_keys_while_reading(&self, num_tokens: u64, length: u64) -> u64 {
+        num_tokens.min(self.chunk_size as u64 + length)
+    }
+
+    fn num_bytes_per_token(&self, float_bytes: u64) -> u64 {
+        self.sizes.map_or(0, |sizes| sizes.num_bytes(float_bytes))
+    }
+
+    fn window(&self) -> Option<usize> {
+        Some(self.chunk_size)
+    }
+
+    fn without_sizes(&self) -> LayerCacheSpec {
+        LayerCacheSpec::Chunked(ChunkedSpec { sizes: None, ..*self })
+    }
+
+    fn types(&self) -> Vec<Option<Dtype>> {
+        KvSizes::types(&self.sizes)
+    }
+
+    fn admits(&self, given: &LayerCacheSpec) -> bool {
+        matches!(given, LayerCacheSpec::Chunked(given) if KvSizes::fit(&self.sizes, &given.sizes))
+    }
+
+    /// mlx-lm's caches of this kind are not stored in chunks yet: no architecture here has them.
+    fn chunk_form(&self, _num_tokens: usize) -> Option<ChunkForm> {
+        None
+    }
+
+    fn read_from_file(
+        &self,
+        state: &LayerState,
+        reading: &mut FileReading<'_>,
+    ) -> std::result::Result<LayerCache, LmError> {
+        let held = reading.keys_values(state)?;
+        let (Some((keys, values)), &LayerState::Chunked { offset, start, .. }) = (held, state)
+        else {
+            return Ok(self.make());
+        };
+        let (chunk_size, start, offset) = (self.chunk_size as i32, start as i32, offset as i32);
+        let cache = ChunkedKvCache::from_buffers(chunk_size, keys, values, start, offset);
+        Ok(LayerCache::Chunked(cache))
+    }
+
+    fn describe(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        KvSizes::describe(&self.sizes, out)
     }
 }
 
@@ -179,7 +292,7 @@ mod tests {
                 assert_eq!(cache.trim(-step as usize) as i32, expected, "trim in {steps:?}");
                 continue;
             }
-            let mask = cache.attention_step(step).expect("step").mask;
+            let mask = cache.attention_step(step, None).expect("step").mask;
             let new = tokens(offset, offset + step);
             let (keys, values) = cache.update_and_fetch(&new, &new).expect("update");
             let keys = keys.contiguous().expect("contiguous").as_slice::<f32>().to_vec();

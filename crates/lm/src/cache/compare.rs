@@ -6,7 +6,8 @@ use std::ops::Range;
 use mlx_rs::{Array, Dtype, ops};
 
 use super::buffer::token_range;
-use super::{LayerCache, QuantizedArray};
+use super::kind::HeldTokens;
+use super::{ArraysCache, CacheKind, KeysValues, LayerCache, QuantizedArray};
 use crate::LmError;
 
 /// The first place where two caches differ.
@@ -49,69 +50,65 @@ fn differs(
     tokens: &Range<usize>,
     is_first: bool,
 ) -> Result<Option<Option<usize>>, LmError> {
-    match (found, computed) {
-        (LayerCache::Arrays(found), LayerCache::Arrays(computed)) => {
-            for slot in 0..found.num_slots().max(computed.num_slots()) {
-                let are_close = match (found.get(slot), computed.get(slot)) {
-                    (Some(found), Some(computed)) => is_close(found, computed)?,
-                    (None, None) => true,
-                    _ => false,
-                };
-                if !are_close {
-                    return Ok(Some(None));
-                }
+    let (found, computed) = (found.as_kind(), computed.as_kind());
+    if let (Some(found), Some(computed)) = (found.state(), computed.state()) {
+        return Ok(if is_same_state(found, computed)? { None } else { Some(None) });
+    }
+    if let (Some(found), Some(computed)) = (found.entries(), computed.entries()) {
+        for (found, computed) in found.iter().zip(computed) {
+            if let Some(token) = differs(found, computed, tokens, is_first)? {
+                return Ok(Some(token));
             }
-            Ok(None)
         }
-        (LayerCache::List(found), LayerCache::List(computed)) => {
-            for (found, computed) in found.entries().iter().zip(computed.entries()) {
-                if let Some(token) = differs(found, computed, tokens, is_first)? {
-                    return Ok(Some(token));
-                }
-            }
-            Ok(None)
-        }
-        (found, computed) => {
-            let (start, stop) = (
-                tokens.start.max(first_comparable(found)).max(first_comparable(computed)),
-                tokens.end,
-            );
-            if start >= stop {
-                return Ok(None);
-            }
-            let (found, computed) = (
-                Part::of(found, start, stop, is_first)?,
-                Part::of(computed, start, stop, is_first)?,
-            );
-            let tolerance = if found.tolerance.distance > computed.tolerance.distance {
-                found.tolerance
-            } else {
-                computed.tolerance
-            };
-            let num_exempt =
-                if is_first { 0 } else { ((stop - start) as f32 * tolerance.exempt) as usize };
-            for (found, computed) in found.arrays.iter().zip(&computed.arrays) {
-                let Distant { far, beyond } = Distant::of(found, computed, tolerance)?;
-                let first = if far.len() > num_exempt { far.first() } else { beyond.first() };
-                if let Some(token) = first {
-                    return Ok(Some(Some(start + token)));
-                }
-            }
-            Ok(None)
+        return Ok(None);
+    }
+    let (found, computed) = (held_tokens(found)?, held_tokens(computed)?);
+    let start = tokens.start.max(first_comparable(&found)).max(first_comparable(&computed));
+    let stop = tokens.end;
+    if start >= stop {
+        return Ok(None);
+    }
+    let (found, computed) =
+        (Part::of(found, start, stop, is_first)?, Part::of(computed, start, stop, is_first)?);
+    let tolerance = if found.tolerance.distance > computed.tolerance.distance {
+        found.tolerance
+    } else {
+        computed.tolerance
+    };
+    let num_exempt = if is_first { 0 } else { ((stop - start) as f32 * tolerance.exempt) as usize };
+    for (found, computed) in found.arrays.iter().zip(&computed.arrays) {
+        let Distant { far, beyond } = Distant::of(found, computed, tolerance)?;
+        let first = if far.len() > num_exempt { far.first() } else { beyond.first() };
+        if let Some(token) = first {
+            return Ok(Some(Some(start + token)));
         }
     }
+    Ok(None)
 }
 
-/// The first token whose keys and values a cache still holds. The `keep` first tokens of a rotating
-/// cache are not compared.
-fn first_comparable(cache: &LayerCache) -> usize {
-    match cache {
-        LayerCache::Rotating(ring) => match ring.first_held() {
-            0 => 0,
-            first => first + ring.keep(),
-        },
-        _ => 0,
+fn is_same_state(found: &ArraysCache, computed: &ArraysCache) -> Result<bool, LmError> {
+    for slot in 0..found.num_slots().max(computed.num_slots()) {
+        let are_close = match (found.get(slot), computed.get(slot)) {
+            (Some(found), Some(computed)) => is_close(found, computed)?,
+            (None, None) => true,
+            _ => false,
+        };
+        if !are_close {
+            return Ok(false);
+        }
     }
+    Ok(true)
+}
+
+fn held_tokens(cache: &dyn CacheKind) -> Result<HeldTokens, LmError> {
+    let refused = || LmError::ChunkState { what: format!("a {} cannot be compared", cache.name()) };
+    cache.held_tokens()?.ok_or_else(refused)
+}
+
+/// The first token whose keys and values a cache still holds. The first tokens that a rotating
+/// cache keeps are not compared.
+fn first_comparable(held: &HeldTokens) -> usize {
+    held.first + held.num_kept
 }
 
 /// Keys and values `[1, H, T, D]` of a range of tokens, dequantized.
@@ -122,37 +119,23 @@ struct Part {
 
 impl Part {
     /// The tokens `start..stop`, all of which the cache must hold.
-    fn of(cache: &LayerCache, start: usize, stop: usize, is_first: bool) -> Result<Part, LmError> {
-        let refused =
-            || LmError::ChunkState { what: format!("a {} cannot be compared", cache.kind()) };
-        let cut = |array: &Array, first: usize| match stop - first <= array.dim(2) as usize {
+    fn of(held: HeldTokens, start: usize, stop: usize, is_first: bool) -> Result<Part, LmError> {
+        let first = held.first;
+        let cut = |array: &Array| match stop - first <= array.dim(2) as usize {
             true => Ok(token_range(array, (start - first) as i32, (stop - first) as i32)?),
-            false => Err(LmError::ChunkState {
-                what: format!("a {} holds fewer than {stop} tokens", cache.kind()),
-            }),
+            false => {
+                Err(LmError::ChunkState { what: format!("a cache holds fewer than {stop} tokens") })
+            }
         };
-        match cache {
-            LayerCache::Kv(kv) => {
-                let (keys, values) = kv.materialized()?.ok_or_else(refused)?;
-                Ok(Part {
-                    tolerance: Tolerance::of(keys.dtype()),
-                    arrays: [cut(&keys, 0)?, cut(&values, 0)?],
-                })
-            }
-            LayerCache::Rotating(ring) => {
-                let (keys, values) = ring.temporal()?.ok_or_else(refused)?;
-                let first = ring.first_held();
-                Ok(Part {
-                    tolerance: Tolerance::of(keys.dtype()),
-                    arrays: [cut(&keys, first)?, cut(&values, first)?],
-                })
-            }
-            LayerCache::Quantized(quantized) => {
-                let (keys, values) = quantized.tokens_in_use()?.ok_or_else(refused)?;
-                let (group_size, bits) = (quantized.group_size(), quantized.bits());
+        match held.tokens {
+            KeysValues::Dense { keys, values } => Ok(Part {
+                tolerance: Tolerance::of(keys.dtype()),
+                arrays: [cut(&keys)?, cut(&values)?],
+            }),
+            KeysValues::Quantized { keys, values, group_size, bits } => {
                 let dense = |array: &QuantizedArray| {
                     let (packed, scales, biases) =
-                        (cut(&array.packed, 0)?, cut(&array.scales, 0)?, cut(&array.biases, 0)?);
+                        (cut(&array.packed)?, cut(&array.scales)?, cut(&array.biases)?);
                     Ok::<Array, LmError>(ops::dequantize(
                         &packed, &scales, &biases, group_size, bits,
                     )?)
@@ -168,7 +151,6 @@ impl Part {
                     Tolerance { distance, exempt: 0.5, limit: EXEMPT_DISTANCE + 10.0 * step };
                 Ok(Part { tolerance, arrays: [dense(&keys)?, dense(&values)?] })
             }
-            _ => Err(refused()),
         }
     }
 }

@@ -29,30 +29,12 @@ impl LayerCache {
     /// The place of the next token; `None` for an empty cache and for kinds whose tokens only MLX's
     /// own operations read.
     pub fn decode_slot(&mut self) -> Result<Option<DecodeSlot>> {
-        match self {
-            LayerCache::Kv(cache) => cache.decode_slot(),
-            LayerCache::Rotating(cache) => cache.decode_slot(),
-            LayerCache::Quantized(_)
-            | LayerCache::Chunked(_)
-            | LayerCache::Arrays(_)
-            | LayerCache::List(_)
-            | LayerCache::BatchKv(_)
-            | LayerCache::BatchRotating(_) => Ok(None),
-        }
+        self.as_kind_mut().decode_slot()
     }
 
     /// Appends the token whose key and value were written into the newest tokens of
     /// [`LayerCache::decode_slot`]; does nothing for kinds that have none.
     pub fn fill_decode_slot(&mut self, newest_keys: Array, newest_values: Array) {
-        match self {
-            LayerCache::Kv(cache) => cache.replace_tail(newest_keys, newest_values),
-            LayerCache::Rotating(cache) => cache.replace_ring(newest_keys, newest_values),
-            LayerCache::Quantized(_)
-            | LayerCache::Chunked(_)
-            | LayerCache::Arrays(_)
-            | LayerCache::List(_)
-            | LayerCache::BatchKv(_)
-            | LayerCache::BatchRotating(_) => {}
-        }
+        self.as_kind_mut().fill_decode_slot(newest_keys, newest_values);
     }
 }

@@ -1,10 +1,20 @@
 //! Keys and values of every token: the cache of plain attention.
 
-use mlx_rs::Array;
+use std::fmt;
+
 use mlx_rs::error::Result;
+use mlx_rs::{Array, Dtype};
 
 use super::buffer::{self, append, front, joined, room, round_up, token_range};
-use super::{AttentionStep, DecodeSlot, QuantizedKvCache};
+use super::chunk_state::ChunkForm;
+use super::kind::{CacheKind, HeldTokens, KindSpec};
+use super::prompt_file::{CacheClass, FileForm, FileReading, FileTensors, LayerState};
+use super::quantized::{QuantizedSpec, check_head_dims};
+use super::rotating::RotatingSpec;
+use super::{
+    AttentionStep, BatchKvCache, DecodeSlot, KeysValues, KvSizes, LayerCache, LayerCacheSpec,
+    QuantizedKvCache,
+};
 use crate::LmError;
 
 /// Keys and values of every token, in buffers that grow in steps and are written in place.
@@ -67,11 +77,6 @@ impl KvCache {
         KvCache { keys: Some(keys), values: Some(values), tail: None, offset }
     }
 
-    /// Whether no token was ever appended.
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_none()
-    }
-
     /// The keys and values in use, `[B, H, offset, D]`, as views; `None` for an empty cache.
     pub(super) fn tokens_in_use(&self) -> Result<Option<(Array, Array)>> {
         match self.materialized()? {
@@ -126,26 +131,13 @@ impl KvCache {
     }
 
     /// Writes the tail into the buffers for good.
-    fn materialize(&mut self) -> Result<()> {
+    pub(super) fn materialize(&mut self) -> Result<()> {
         if self.tail.is_some()
             && let Some((keys, values)) = self.materialized()?
         {
             (self.keys, self.values, self.tail) = (Some(keys), Some(values), None);
         }
         Ok(())
-    }
-
-    /// The place of the next token: a column of the tail. `None` for an empty cache.
-    pub(super) fn decode_slot(&mut self) -> Result<Option<DecodeSlot>> {
-        let offset = self.offset;
-        let slot = self.with_tail_room()?.map(|(keys, values, tail)| DecodeSlot {
-            keys: keys.clone(),
-            values: values.clone(),
-            newest_keys: tail.keys.clone(),
-            newest_values: tail.values.clone(),
-            sizes: [offset - tail.count, tail.count, tail.count, offset],
-        });
-        Ok(slot)
     }
 
     /// Keys, values (`[B, H, capacity, D]`) and a tail with room for at least one more token;
@@ -198,17 +190,200 @@ impl KvCache {
         }
         trimmed
     }
+}
 
-    /// Position and mask of the next `length` tokens, which attend to all tokens before them or to
-    /// the last `window`.
-    pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
+const NAME: &str = CacheClass::Kv.kind();
+
+impl CacheKind for KvCache {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn spec(&self) -> Option<LayerCacheSpec> {
+        let arrays = self.keys.as_ref().zip(self.values.as_ref());
+        let sizes = arrays.map(|(keys, values)| KvSizes::of_arrays([keys, values], 1));
+        Some(LayerCacheSpec::Kv(KvSpec { sizes }))
+    }
+
+    fn offset(&self) -> usize {
+        self.offset()
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
+        let tail = self.tail.iter().flat_map(|tail| [&tail.keys, &tail.values]);
+        self.keys.iter().chain(&self.values).chain(tail).collect()
+    }
+
+    fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         AttentionStep::after(self.offset, length, window)
     }
 
-    /// The arrays that the cache consists of, capacity included.
-    pub fn arrays(&self) -> Vec<&Array> {
-        let tail = self.tail.iter().flat_map(|tail| [&tail.keys, &tail.values]);
-        self.keys.iter().chain(&self.values).chain(tail).collect()
+    fn append(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
+        let (keys, values) = self.update_and_fetch(keys, values)?;
+        Ok(KeysValues::Dense { keys, values })
+    }
+
+    /// A column of the tail.
+    fn decode_slot(&mut self) -> Result<Option<DecodeSlot>> {
+        let offset = self.offset;
+        let slot = self.with_tail_room()?.map(|(keys, values, tail)| DecodeSlot {
+            keys: keys.clone(),
+            values: values.clone(),
+            newest_keys: tail.keys.clone(),
+            newest_values: tail.values.clone(),
+            sizes: [offset - tail.count, tail.count, tail.count, offset],
+        });
+        Ok(slot)
+    }
+
+    fn fill_decode_slot(&mut self, newest_keys: Array, newest_values: Array) {
+        self.replace_tail(newest_keys, newest_values);
+    }
+
+    fn is_trimmable(&self) -> bool {
+        true
+    }
+
+    fn trim(&mut self, num_tokens: usize) -> usize {
+        self.trim(num_tokens)
+    }
+
+    fn trims_after(&self, _num_ahead: usize) -> bool {
+        true
+    }
+
+    fn holds_all_tokens(&self) -> bool {
+        true
+    }
+
+    fn quantized(
+        &self,
+        group_size: i32,
+        bits: i32,
+    ) -> std::result::Result<Option<LayerCache>, LmError> {
+        Ok(Some(LayerCache::Quantized(self.to_quantized(group_size, bits)?)))
+    }
+
+    fn held_tokens(&self) -> Result<Option<HeldTokens>> {
+        let held = self.materialized()?.map(|(keys, values)| HeldTokens {
+            tokens: KeysValues::Dense { keys, values },
+            first: 0,
+            num_kept: 0,
+            is_window: false,
+        });
+        Ok(held)
+    }
+
+    fn to_file(&self) -> Result<FileForm> {
+        Ok(FileForm {
+            class: CacheClass::Kv,
+            tensors: FileTensors::Pair(self.tokens_in_use()?),
+            numbers: vec![self.offset],
+            numbers_v0_30: Ok(Vec::new()),
+        })
+    }
+}
+
+/// The spec of a [`KvCache`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvSpec {
+    /// Its keys and values; `None` for an empty cache.
+    pub sizes: Option<KvSizes>,
+}
+
+impl KindSpec for KvSpec {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn make(&self) -> LayerCache {
+        LayerCache::Kv(KvCache::new())
+    }
+
+    fn num_bytes(&self, num_tokens: u64, float_bytes: u64) -> u64 {
+        num_tokens.next_multiple_of(KvCache::STEP as u64) * self.num_bytes_per_token(float_bytes)
+    }
+
+    fn num_bytes_per_token(&self, float_bytes: u64) -> u64 {
+        self.sizes.map_or(0, |sizes| sizes.num_bytes(float_bytes))
+    }
+
+    fn is_trimmable(&self) -> bool {
+        true
+    }
+
+    fn bounded(&self, max_size: i32, keep: i32) -> Option<LayerCacheSpec> {
+        let (max_size, keep, sizes) = (max_size as usize, keep as usize, self.sizes);
+        Some(LayerCacheSpec::Rotating(RotatingSpec { max_size, keep, sizes }))
+    }
+
+    fn quantized(&self, group_size: i32, bits: i32) -> Option<LayerCacheSpec> {
+        let sizes = self.sizes;
+        Some(LayerCacheSpec::Quantized(QuantizedSpec { group_size, bits, sizes }))
+    }
+
+    fn check_group_size(&self, group_size: i32) -> std::result::Result<(), LmError> {
+        self.sizes
+            .map_or(Ok(()), |sizes| check_head_dims(group_size, [sizes.key_dim, sizes.value_dim]))
+    }
+
+    fn merge(&self, rows: Vec<LayerCache>) -> std::result::Result<LayerCache, LmError> {
+        let own = |row| if let LayerCache::Kv(cache) = row { Some(cache) } else { None };
+        let rows: Option<Vec<KvCache>> = rows.into_iter().map(own).collect();
+        Ok(LayerCache::BatchKv(BatchKvCache::merge(&rows.ok_or(LmError::MixedCaches)?)?))
+    }
+
+    fn check_batch(&self) -> std::result::Result<(), LmError> {
+        Ok(())
+    }
+
+    fn without_sizes(&self) -> LayerCacheSpec {
+        LayerCacheSpec::Kv(KvSpec { sizes: None })
+    }
+
+    fn types(&self) -> Vec<Option<Dtype>> {
+        KvSizes::types(&self.sizes)
+    }
+
+    /// A model with plain caches also continues from bounded and from quantized ones.
+    fn admits(&self, given: &LayerCacheSpec) -> bool {
+        match given {
+            LayerCacheSpec::Kv(KvSpec { sizes })
+            | LayerCacheSpec::Rotating(RotatingSpec { sizes, .. })
+            | LayerCacheSpec::Quantized(QuantizedSpec { sizes, .. }) => {
+                KvSizes::fit(&self.sizes, sizes)
+            }
+            _ => false,
+        }
+    }
+
+    fn chunk_form(&self, num_tokens: usize) -> Option<ChunkForm> {
+        let capacity = round_up(num_tokens as i32 + 1) as usize;
+        Some(ChunkForm::plain(&self.sizes, 0, capacity))
+    }
+
+    fn join_chunks(
+        &self,
+        arrays: Vec<Array>,
+        num_tokens: i32,
+    ) -> std::result::Result<LayerCache, LmError> {
+        let [keys, values] = <[Array; 2]>::try_from(arrays).map_err(|_| self.is_not_in_chunks())?;
+        Ok(LayerCache::Kv(KvCache::from_buffers(keys, values, num_tokens)))
+    }
+
+    fn read_from_file(
+        &self,
+        state: &LayerState,
+        reading: &mut FileReading<'_>,
+    ) -> std::result::Result<LayerCache, LmError> {
+        let held = reading.keys_values(state)?;
+        Ok(LayerCache::Kv(held.map_or_else(KvCache::new, |(keys, values)| {
+            KvCache::from_buffers(keys, values, state.offset() as i32)
+        })))
+    }
+
+    fn describe(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        KvSizes::describe(&self.sizes, out)
     }
 }
 

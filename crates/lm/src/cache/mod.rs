@@ -1,6 +1,6 @@
 //! KV caches and recurrent states: what a layer stores of the tokens it has read.
 //!
-//! A model makes one [`LayerCache`] per layer. Once per forward pass the attention layers ask for
+//! A model's [`CacheSpec`] says what its caches are and makes one [`LayerCache`] per layer. Once per forward pass the attention layers ask for
 //! an [`AttentionStep`] (position and mask), which layers of one kind share. Each layer then
 //! appends its new keys and values and gets back all that it attends to. MLX arrays are handles to
 //! immutable data, so a clone of a cache is an exact snapshot and copies nothing; the next write to
@@ -16,6 +16,7 @@ mod chunked;
 mod compare;
 mod decode_slot;
 mod fit;
+mod kind;
 mod kv;
 mod list;
 mod prompt;
@@ -24,29 +25,31 @@ mod quantized;
 mod rotating;
 mod rows;
 mod snapshot;
+mod spec;
 
 use std::cell::RefCell;
 
-use mlx_rs::error::{Exception, Result};
+use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
-pub use arrays::ArraysCache;
+pub use arrays::{ArraysCache, ArraysSpec};
 pub use batch_kv::BatchKvCache;
 pub use batch_rotating::BatchRotatingKvCache;
-pub use chunked::ChunkedKvCache;
+pub use chunked::{ChunkedKvCache, ChunkedSpec};
 pub use compare::{Difference, first_difference};
 pub use decode_slot::DecodeSlot;
-pub use kv::KvCache;
-pub use list::CacheList;
+pub(crate) use kind::CacheKind;
+pub use kv::{KvCache, KvSpec};
+pub use list::{CacheList, ListSpec};
 pub use prompt::{KvQuantization, can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache};
-use prompt_file::CacheClass;
 pub use prompt_file::{
     PromptFile, PromptFileLayout, check_writable, load_prompt_cache, save_prompt_cache,
 };
-pub use quantized::{QuantizedArray, QuantizedKvCache};
-pub use rotating::RotatingKvCache;
+pub use quantized::{QuantizedArray, QuantizedKvCache, QuantizedSpec};
+pub use rotating::{RotatingKvCache, RotatingSpec};
 pub(crate) use rows::row_indices;
 pub use snapshot::CacheSnapshot;
+pub use spec::{CacheSpec, KvSizes, LayerCacheSpec, StateSize};
 
 /// No position exceeds this, so that the sum of two positions fits an i32 on the host and in MLX.
 pub(crate) const MAX_TOKENS: i32 = prompt_file::MAX_TOKENS as i32;
@@ -157,83 +160,66 @@ impl AttentionStep {
 }
 
 impl LayerCache {
+    /// What depends on the kind of cache.
+    pub(crate) fn as_kind(&self) -> &dyn CacheKind {
+        match self {
+            LayerCache::Kv(cache) => cache,
+            LayerCache::Rotating(cache) => cache,
+            LayerCache::Quantized(cache) => cache,
+            LayerCache::Chunked(cache) => cache,
+            LayerCache::Arrays(cache) => cache,
+            LayerCache::List(cache) => cache,
+            LayerCache::BatchKv(cache) => cache,
+            LayerCache::BatchRotating(cache) => cache,
+        }
+    }
+
+    /// As [`LayerCache::kind`], to change the cache.
+    pub(crate) fn as_kind_mut(&mut self) -> &mut dyn CacheKind {
+        match self {
+            LayerCache::Kv(cache) => cache,
+            LayerCache::Rotating(cache) => cache,
+            LayerCache::Quantized(cache) => cache,
+            LayerCache::Chunked(cache) => cache,
+            LayerCache::Arrays(cache) => cache,
+            LayerCache::List(cache) => cache,
+            LayerCache::BatchKv(cache) => cache,
+            LayerCache::BatchRotating(cache) => cache,
+        }
+    }
+
     /// The kind of cache, for error messages.
     pub fn kind(&self) -> &'static str {
-        match self {
-            LayerCache::Kv(_) => CacheClass::Kv.kind(),
-            LayerCache::Rotating(_) => CacheClass::Rotating.kind(),
-            LayerCache::Quantized(_) => CacheClass::Quantized.kind(),
-            LayerCache::Chunked(_) => CacheClass::Chunked.kind(),
-            LayerCache::Arrays(_) => CacheClass::Arrays.kind(),
-            LayerCache::List(_) => CacheClass::List.kind(),
-            LayerCache::BatchKv(_) => "batch of caches of keys and values",
-            LayerCache::BatchRotating(_) => "batch of rotating caches",
-        }
+        self.as_kind().name()
+    }
+
+    /// What the cache is, with the sizes of its arrays unless it is empty; `None` for several rows.
+    pub fn spec(&self) -> Option<LayerCacheSpec> {
+        self.as_kind().spec()
     }
 
     /// How many tokens the cache has read; with several rows, those of the longest.
     pub fn offset(&self) -> usize {
-        match self {
-            LayerCache::Kv(cache) => cache.offset(),
-            LayerCache::Rotating(cache) => cache.offset(),
-            LayerCache::Quantized(cache) => cache.offset(),
-            LayerCache::Chunked(cache) => cache.offset(),
-            LayerCache::Arrays(cache) => cache.offset(),
-            LayerCache::List(cache) => cache.offset(),
-            LayerCache::BatchKv(cache) => cache.offset(),
-            LayerCache::BatchRotating(cache) => cache.offset(),
-        }
+        self.as_kind().offset()
     }
 
     /// Position and mask of the next `length` tokens, which attend to all tokens before them or to
     /// the last `window`. Fails for a recurrent state.
     pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
-        match self {
-            LayerCache::Kv(cache) => cache.attention_step(length, window),
-            LayerCache::Rotating(cache) => cache.attention_step(length, window),
-            LayerCache::Quantized(cache) => cache.attention_step(length, window),
-            LayerCache::Chunked(cache) => cache.attention_step(length),
-            LayerCache::Arrays(_) => Err(self.is_not_for("attention")),
-            LayerCache::List(cache) => cache.attention_step(length, window),
-            LayerCache::BatchKv(cache) => cache.attention_step(length, window),
-            LayerCache::BatchRotating(cache) => cache.attention_step(length, window),
-        }
+        self.as_kind().attention_step(length, window)
     }
 
     /// Appends `keys` and `values` `[B, H_kv, L, D]` and returns all that the step attends to.
     /// Fails for a recurrent state and for a list.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
-        let (keys, values) = match self {
-            LayerCache::Kv(cache) => cache.update_and_fetch(keys, values)?,
-            LayerCache::Rotating(cache) => cache.update_and_fetch(keys, values)?,
-            LayerCache::BatchKv(cache) => cache.update_and_fetch(keys, values)?,
-            LayerCache::BatchRotating(cache) => cache.update_and_fetch(keys, values)?,
-            LayerCache::Chunked(cache) => cache.update_and_fetch(&keys, &values)?,
-            LayerCache::Quantized(cache) => {
-                let (keys, values) = cache.update_and_fetch(&keys, &values)?;
-                return Ok(KeysValues::Quantized {
-                    keys,
-                    values,
-                    group_size: cache.group_size(),
-                    bits: cache.bits(),
-                });
-            }
-            LayerCache::Arrays(_) | LayerCache::List(_) => return Err(self.is_not_for("attention")),
-        };
-        Ok(KeysValues::Dense { keys, values })
+        self.as_kind_mut().append(keys, values)
     }
 
     /// The recurrent state, for its layer to update. Fails for every other kind.
     pub fn state(&mut self) -> Result<&mut ArraysCache> {
         match self {
             LayerCache::Arrays(cache) => Ok(cache),
-            LayerCache::Kv(_)
-            | LayerCache::Rotating(_)
-            | LayerCache::Quantized(_)
-            | LayerCache::Chunked(_)
-            | LayerCache::List(_)
-            | LayerCache::BatchKv(_)
-            | LayerCache::BatchRotating(_) => Err(self.is_not_for("a recurrent layer")),
+            other => Err(other.as_kind().is_not_for("a recurrent layer")),
         }
     }
 
@@ -241,76 +227,55 @@ impl LayerCache {
     pub fn entries(&mut self) -> Result<&mut [LayerCache]> {
         match self {
             LayerCache::List(cache) => Ok(cache.entries_mut()),
-            LayerCache::Kv(_)
-            | LayerCache::Rotating(_)
-            | LayerCache::Quantized(_)
-            | LayerCache::Chunked(_)
-            | LayerCache::Arrays(_)
-            | LayerCache::BatchKv(_)
-            | LayerCache::BatchRotating(_) => Err(self.is_not_for("a layer of several caches")),
+            other => Err(other.as_kind().is_not_for("a layer of several caches")),
         }
     }
 
     /// Whether no token was ever appended.
     pub fn is_empty(&self) -> bool {
-        match self {
-            LayerCache::Kv(cache) => cache.is_empty(),
-            LayerCache::Rotating(cache) => cache.is_empty(),
-            LayerCache::Quantized(cache) => cache.is_empty(),
-            LayerCache::Chunked(cache) => cache.is_empty(),
-            LayerCache::Arrays(cache) => cache.arrays().is_empty(),
-            LayerCache::List(cache) => cache.is_empty(),
-            LayerCache::BatchKv(cache) => cache.arrays().is_empty(),
-            LayerCache::BatchRotating(cache) => cache.arrays().is_empty(),
-        }
+        self.as_kind().is_empty()
     }
 
     /// Whether tokens can be removed from the end.
     pub fn is_trimmable(&self) -> bool {
-        match self {
-            LayerCache::Kv(_) | LayerCache::Quantized(_) => true,
-            LayerCache::Rotating(cache) => cache.is_trimmable(),
-            LayerCache::Chunked(cache) => cache.is_trimmable(),
-            LayerCache::BatchKv(cache) => cache.is_trimmable(),
-            LayerCache::Arrays(_) | LayerCache::BatchRotating(_) => false,
-            LayerCache::List(cache) => cache.is_trimmable(),
-        }
+        self.as_kind().is_trimmable()
     }
 
     /// Removes the last `num_tokens` and returns how many it removed: 0 if it cannot.
     pub fn trim(&mut self, num_tokens: usize) -> usize {
+        self.as_kind_mut().trim(num_tokens)
+    }
+
+    /// Whether tokens can still be removed after `num_ahead` more.
+    pub(crate) fn trims_after(&self, num_ahead: usize) -> bool {
+        self.as_kind().trims_after(num_ahead)
+    }
+
+    /// Writes tokens that wait beside the buffers into them, so that whoever holds the arrays of this
+    /// cache shares them with it.
+    pub fn materialize(&mut self) -> Result<()> {
         match self {
-            LayerCache::Kv(cache) => cache.trim(num_tokens),
-            LayerCache::Rotating(cache) => cache.trim(num_tokens),
-            LayerCache::Quantized(cache) => cache.trim(num_tokens),
-            LayerCache::Chunked(cache) => cache.trim(num_tokens),
-            LayerCache::List(cache) => cache.trim(num_tokens),
-            LayerCache::BatchKv(cache) => cache.trim(num_tokens),
-            LayerCache::Arrays(_) | LayerCache::BatchRotating(_) => 0,
+            LayerCache::Kv(cache) => cache.materialize(),
+            LayerCache::List(cache) => {
+                cache.entries_mut().iter_mut().try_for_each(LayerCache::materialize)
+            }
+            LayerCache::Rotating(_)
+            | LayerCache::Quantized(_)
+            | LayerCache::Chunked(_)
+            | LayerCache::Arrays(_)
+            | LayerCache::BatchKv(_)
+            | LayerCache::BatchRotating(_) => Ok(()),
         }
     }
 
     /// The arrays that the cache consists of, capacity included.
     pub fn arrays(&self) -> Vec<&Array> {
-        match self {
-            LayerCache::Kv(cache) => cache.arrays(),
-            LayerCache::Rotating(cache) => cache.arrays(),
-            LayerCache::Quantized(cache) => cache.arrays(),
-            LayerCache::Chunked(cache) => cache.arrays(),
-            LayerCache::Arrays(cache) => cache.arrays(),
-            LayerCache::List(cache) => cache.arrays(),
-            LayerCache::BatchKv(cache) => cache.arrays(),
-            LayerCache::BatchRotating(cache) => cache.arrays(),
-        }
+        self.as_kind().arrays()
     }
 
     /// Bytes of [`LayerCache::arrays`].
     pub fn nbytes(&self) -> usize {
         self.arrays().iter().map(|array| array.nbytes()).sum()
-    }
-
-    pub(super) fn is_not_for(&self, user: &str) -> Exception {
-        Exception::custom(format!("a {} cannot be used for {user}", self.kind()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Operations on the caches of all layers of one prompt: making, trimming and quantizing them.
 
-use super::{LayerCache, MAX_TOKENS, QuantizedKvCache, RotatingKvCache};
+use super::{CacheSpec, LayerCache, MAX_TOKENS, QuantizedKvCache};
 use crate::LmError;
 use crate::models::Model;
 
@@ -27,11 +27,9 @@ impl KvQuantization {
     /// error, see [`check_caches`](Self::check_caches).
     pub fn apply(&self, caches: &mut [LayerCache]) -> Result<(), LmError> {
         self.check_caches(caches)?;
-        for cache in caches {
-            if let LayerCache::Kv(kv) = cache
-                && kv.offset() >= self.start
-            {
-                *cache = LayerCache::Quantized(kv.to_quantized(self.group_size, self.bits)?);
+        for cache in caches.iter_mut().filter(|cache| cache.offset() >= self.start) {
+            if let Some(quantized) = cache.as_kind().quantized(self.group_size, self.bits)? {
+                *cache = quantized;
             }
         }
         Ok(())
@@ -40,10 +38,7 @@ impl KvQuantization {
     /// Fails if one of `caches` is rotating, because those cannot be quantized. mlx-lm raises only
     /// when the first of them reaches `start`.
     pub fn check_caches(&self, caches: &[LayerCache]) -> Result<(), LmError> {
-        match caches
-            .iter()
-            .any(|cache| matches!(cache, LayerCache::Rotating(_) | LayerCache::BatchRotating(_)))
-        {
+        match caches.iter().any(|cache| cache.as_kind().forbids_quantization()) {
             true => {
                 let allowed = "this model's sliding-window caches, or a max_kv_size, cannot be quantized: leave one of them out";
                 Err(LmError::CacheSetting {
@@ -71,40 +66,30 @@ pub fn make_prompt_cache(
     model: &Model,
     max_kv_size: Option<usize>,
 ) -> Result<Vec<LayerCache>, LmError> {
-    let caches = model.make_cache();
-    let Some(max_kv_size) = max_kv_size else { return Ok(caches) };
-    bounded(caches, max_kv_size)
+    let spec = model.cache_spec();
+    match max_kv_size {
+        Some(max_kv_size) => Ok(bounded(spec, max_kv_size)?.make()),
+        None => Ok(spec.make()),
+    }
 }
 
-pub(super) fn bounded(
-    caches: Vec<LayerCache>,
-    max_kv_size: usize,
-) -> Result<Vec<LayerCache>, LmError> {
+pub(super) fn bounded(spec: &CacheSpec, max_kv_size: usize) -> Result<CacheSpec, LmError> {
     let refuse = |allowed: String| LmError::CacheSetting {
         name: "max_kv_size",
         value: max_kv_size.to_string(),
         allowed,
     };
-    let Some(max_size) = i32::try_from(max_kv_size)
-        .ok()
-        .filter(|max_size| (NUM_KEEP + 1..=MAX_TOKENS).contains(max_size))
-    else {
+    let smallest = NUM_KEEP + 1;
+    if !(smallest as usize..=MAX_TOKENS as usize).contains(&max_kv_size) {
+        let why = format!("because the first {NUM_KEEP} tokens are always kept");
+        return Err(refuse(format!("it must be from {smallest} to {MAX_TOKENS}, {why}")));
+    }
+    if let Some(kind) = spec.unbounded_kind() {
         return Err(refuse(format!(
-            "it must be from {} to {}, because the first {NUM_KEEP} tokens are always kept",
-            NUM_KEEP + 1,
-            MAX_TOKENS
-        )));
-    };
-    if let Some(other) = caches.iter().find(|cache| !matches!(cache, LayerCache::Kv(_))) {
-        return Err(refuse(format!(
-            "this model decides by itself what it keeps (a {} among its caches): leave it out",
-            other.kind()
+            "this model decides by itself what it keeps (a {kind} among its caches): leave it out"
         )));
     }
-    Ok(caches
-        .iter()
-        .map(|_| LayerCache::Rotating(RotatingKvCache::new(max_size, NUM_KEEP)))
-        .collect())
+    Ok(spec.bounded(max_kv_size, NUM_KEEP))
 }
 
 /// Whether tokens can be removed from the end of all `caches`.

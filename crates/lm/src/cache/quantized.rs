@@ -1,11 +1,17 @@
 //! A cache of every token's keys and values, quantized in MLX's affine mode.
 
-use mlx_rs::error::{Exception, Result};
-use mlx_rs::{Array, ops};
+use std::fmt;
 
-use super::AttentionStep;
-use super::buffer::{append, front};
-use super::prompt_file::{KV_BITS, KV_GROUP_SIZES};
+use mlx_rs::error::{Exception, Result};
+use mlx_rs::{Array, Dtype, ops};
+
+use super::buffer::{STEP, append, front, round_up};
+use super::chunk_state::{ChunkForm, QUANTIZED, TokenTensor};
+use super::kind::{CacheKind, HeldTokens, KindSpec};
+use super::prompt_file::{
+    CacheClass, FileForm, FileReading, FileTensors, KV_BITS, KV_GROUP_SIZES, LayerState,
+};
+use super::{AttentionStep, KeysValues, KvSizes, LayerCache, LayerCacheSpec};
 use crate::LmError;
 
 /// An array quantized in groups along its last axis (MLX's affine mode).
@@ -61,8 +67,7 @@ impl QuantizedKvCache {
         bits: i32,
     ) -> std::result::Result<Self, LmError> {
         let mut cache = QuantizedKvCache::new(group_size, bits)?;
-        check_head_dim(cache.group_size, keys)?;
-        check_head_dim(cache.group_size, values)?;
+        check_head_dims(cache.group_size, [keys.dim(-1), values.dim(-1)])?;
         cache.offset = offset as i32;
         cache.keys = Some(cache.quantized(keys)?);
         cache.values = Some(cache.quantized(values)?);
@@ -94,11 +99,6 @@ impl QuantizedKvCache {
         self.offset as usize
     }
 
-    /// Whether no token was ever appended.
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_none()
-    }
-
     /// Appends `keys` and `values` `[B, H, L, D]` and returns the whole cache. Fails if the group
     /// size does not divide D.
     pub fn update_and_fetch(
@@ -106,12 +106,10 @@ impl QuantizedKvCache {
         keys: &Array,
         values: &Array,
     ) -> Result<(QuantizedArray, QuantizedArray)> {
-        if self.is_empty() {
+        if self.keys.is_none() {
             // A layer's keys never change their head size, so one check is enough.
-            for array in [keys, values] {
-                check_head_dim(self.group_size, array)
-                    .map_err(|error| Exception::custom(error.to_string()))?;
-            }
+            check_head_dims(self.group_size, [keys.dim(-1), values.dim(-1)])
+                .map_err(|error| Exception::custom(error.to_string()))?;
         }
         let start = self.offset;
         let stop = start + keys.dim(2);
@@ -129,19 +127,6 @@ impl QuantizedKvCache {
         Ok(QuantizedArray { packed, scales, biases })
     }
 
-    /// Position and mask of the next `length` tokens, which attend to all tokens before them or to
-    /// the last `window`.
-    pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
-        AttentionStep::after(self.offset, length, window)
-    }
-
-    /// Removes the last `num_tokens` (or all, if there are fewer) and returns how many it removed.
-    pub fn trim(&mut self, num_tokens: usize) -> usize {
-        let trimmed = num_tokens.min(self.offset as usize);
-        self.offset -= trimmed as i32;
-        trimmed
-    }
-
     /// The keys and values in use, as views; `None` for an empty cache.
     pub(super) fn tokens_in_use(&self) -> Result<Option<(QuantizedArray, QuantizedArray)>> {
         match (&self.keys, &self.values) {
@@ -151,14 +136,210 @@ impl QuantizedKvCache {
             _ => Ok(None),
         }
     }
+}
 
-    /// The arrays that the cache consists of, capacity included.
-    pub fn arrays(&self) -> Vec<&Array> {
+const NAME: &str = CacheClass::Quantized.kind();
+
+impl CacheKind for QuantizedKvCache {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn spec(&self) -> Option<LayerCacheSpec> {
+        let &QuantizedKvCache { group_size, bits, .. } = self;
+        let arrays = self.keys.as_ref().zip(self.values.as_ref());
+        let sizes = arrays
+            .map(|(keys, values)| KvSizes::of_arrays([&keys.scales, &values.scales], group_size));
+        Some(LayerCacheSpec::Quantized(QuantizedSpec { group_size, bits, sizes }))
+    }
+
+    fn offset(&self) -> usize {
+        self.offset()
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
         self.keys
             .iter()
             .chain(&self.values)
             .flat_map(|held| [&held.packed, &held.scales, &held.biases])
             .collect()
+    }
+
+    fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
+        AttentionStep::after(self.offset, length, window)
+    }
+
+    fn append(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
+        let (keys, values) = self.update_and_fetch(&keys, &values)?;
+        Ok(KeysValues::Quantized { keys, values, group_size: self.group_size, bits: self.bits })
+    }
+
+    fn is_trimmable(&self) -> bool {
+        true
+    }
+
+    /// Removes all tokens if there are fewer.
+    fn trim(&mut self, num_tokens: usize) -> usize {
+        let trimmed = num_tokens.min(self.offset as usize);
+        self.offset -= trimmed as i32;
+        trimmed
+    }
+
+    fn trims_after(&self, _num_ahead: usize) -> bool {
+        true
+    }
+
+    fn holds_all_tokens(&self) -> bool {
+        true
+    }
+
+    fn held_tokens(&self) -> Result<Option<HeldTokens>> {
+        let &QuantizedKvCache { group_size, bits, .. } = self;
+        let held = self.keys.clone().zip(self.values.clone()).map(|(keys, values)| HeldTokens {
+            tokens: KeysValues::Quantized { keys, values, group_size, bits },
+            first: 0,
+            num_kept: 0,
+            is_window: false,
+        });
+        Ok(held)
+    }
+
+    fn to_file(&self) -> Result<FileForm> {
+        let numbers = vec![self.offset, self.group_size, self.bits];
+        Ok(FileForm {
+            class: CacheClass::Quantized,
+            tensors: FileTensors::Quantized(self.tokens_in_use()?),
+            numbers_v0_30: Ok(numbers.clone()),
+            numbers,
+        })
+    }
+}
+
+/// The spec of a [`QuantizedKvCache`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuantizedSpec {
+    /// How many numbers share a scale.
+    pub group_size: i32,
+    /// Bits per number.
+    pub bits: i32,
+    /// Its keys and values as they were before; `None` for an empty cache.
+    pub sizes: Option<KvSizes>,
+}
+
+impl QuantizedSpec {
+    /// Packed numbers, scales and biases of keys or values with heads of `head_dim`.
+    fn tensors(
+        &self,
+        [packed, scales, biases]: [&'static str; 3],
+        side: Option<(i32, i32, Option<Dtype>)>,
+    ) -> [TokenTensor; 3] {
+        let size = |numbers: i32, shared_by: i32| {
+            side.map(|(heads, head_dim, _)| {
+                [heads, head_dim * numbers / shared_by].map(|n| n as usize)
+            })
+        };
+        let (packed_size, group_size) = (size(self.bits, 32), size(1, self.group_size));
+        let dtype = side.and_then(|(.., dtype)| dtype);
+        [
+            TokenTensor { name: packed, size: packed_size, dtype: Some(Dtype::Uint32) },
+            TokenTensor { name: scales, size: group_size, dtype },
+            TokenTensor { name: biases, size: group_size, dtype },
+        ]
+    }
+}
+
+impl KindSpec for QuantizedSpec {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// A cache of other settings than MLX's does not come to be: they are checked where they come
+    /// from.
+    fn make(&self) -> LayerCache {
+        let &QuantizedSpec { group_size, bits, .. } = self;
+        LayerCache::Quantized(QuantizedKvCache {
+            keys: None,
+            values: None,
+            offset: 0,
+            group_size,
+            bits,
+        })
+    }
+
+    fn num_bytes(&self, num_tokens: u64, float_bytes: u64) -> u64 {
+        let capacity = num_tokens.next_multiple_of(STEP as u64);
+        capacity * self.num_bytes_per_token(float_bytes)
+    }
+
+    fn num_bytes_per_token(&self, float_bytes: u64) -> u64 {
+        let Some(KvSizes { heads, key_dim, value_dim, types }) = self.sizes else { return 0 };
+        let scale = types.map_or(float_bytes, |[dtype, _]| crate::ffi::item_size(dtype) as u64);
+        let numbers = heads as u64 * (key_dim + value_dim) as u64;
+        numbers * self.bits as u64 / 8 + numbers / self.group_size as u64 * 2 * scale
+    }
+
+    fn is_trimmable(&self) -> bool {
+        true
+    }
+
+    fn quantization(&self) -> Option<(i32, i32)> {
+        Some((self.group_size, self.bits))
+    }
+
+    fn without_sizes(&self) -> LayerCacheSpec {
+        LayerCacheSpec::Quantized(QuantizedSpec { sizes: None, ..*self })
+    }
+
+    fn types(&self) -> Vec<Option<Dtype>> {
+        KvSizes::types(&self.sizes)
+    }
+
+    fn admits(&self, given: &LayerCacheSpec) -> bool {
+        matches!(given, LayerCacheSpec::Quantized(given)
+            if (given.group_size, given.bits) == (self.group_size, self.bits)
+                && KvSizes::fit(&self.sizes, &given.sizes))
+    }
+
+    fn chunk_form(&self, num_tokens: usize) -> Option<ChunkForm> {
+        let side = |key_or_value: usize| {
+            self.sizes.map(|KvSizes { heads, key_dim, value_dim, types }| {
+                let head_dim = [key_dim, value_dim][key_or_value];
+                (heads, head_dim, types.map(|types| types[key_or_value]))
+            })
+        };
+        let [keys, values] = QUANTIZED;
+        let tensors = [self.tensors(keys, side(0)), self.tensors(values, side(1))].concat();
+        let capacity = round_up(num_tokens as i32 + 1) as usize;
+        Some(ChunkForm::Tokens { tensors, first: 0, capacity })
+    }
+
+    fn join_chunks(
+        &self,
+        arrays: Vec<Array>,
+        num_tokens: i32,
+    ) -> std::result::Result<LayerCache, LmError> {
+        let [key, key_scales, key_biases, value, value_scales, value_biases] =
+            <[Array; 6]>::try_from(arrays).map_err(|_| self.is_not_in_chunks())?;
+        let keys = QuantizedArray { packed: key, scales: key_scales, biases: key_biases };
+        let values = QuantizedArray { packed: value, scales: value_scales, biases: value_biases };
+        let cache = QuantizedKvCache::new(self.group_size, self.bits)?;
+        Ok(LayerCache::Quantized(cache.with_contents(keys, values, num_tokens)))
+    }
+
+    fn read_from_file(
+        &self,
+        state: &LayerState,
+        reading: &mut FileReading<'_>,
+    ) -> std::result::Result<LayerCache, LmError> {
+        let cache = QuantizedKvCache::new(self.group_size, self.bits)?;
+        Ok(LayerCache::Quantized(match reading.quantized(state)? {
+            Some([keys, values]) => cache.with_contents(keys, values, state.offset() as i32),
+            None => cache,
+        }))
+    }
+
+    fn describe(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        KvSizes::describe(&self.sizes, out)
     }
 }
 
@@ -184,12 +365,14 @@ fn appended(
     })
 }
 
-/// Fails unless `group_size` divides the head size of `array` `[B, H, L, D]`.
-pub(super) fn check_head_dim(group_size: i32, array: &Array) -> std::result::Result<(), LmError> {
-    let head_dim = array.dim(-1);
-    if head_dim % group_size == 0 {
+/// Fails unless `group_size` divides the head sizes of keys and values.
+pub(super) fn check_head_dims(
+    group_size: i32,
+    head_dims: [i32; 2],
+) -> std::result::Result<(), LmError> {
+    let Some(head_dim) = head_dims.into_iter().find(|head_dim| head_dim % group_size != 0) else {
         return Ok(());
-    }
+    };
     let allowed = format!("it must divide the model's head size, {head_dim}");
     Err(LmError::CacheSetting { name: "kv_group_size", value: group_size.to_string(), allowed })
 }

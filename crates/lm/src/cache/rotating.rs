@@ -1,12 +1,20 @@
 //! A cache of the last `max_size` tokens: for sliding-window attention, and for `max_kv_size`.
 
+use std::fmt;
 use std::ops::Range;
 
-use mlx_rs::Array;
 use mlx_rs::error::Result;
+use mlx_rs::{Array, Dtype};
 
 use super::buffer::{STEP, front, joined, room, token_range, write};
-use super::{AttentionStep, DecodeSlot, Mask, RopeOffset, causal_mask};
+use super::chunk_state::ChunkForm;
+use super::kind::{CacheKind, HeldTokens, KindSpec};
+use super::prompt_file::{CacheClass, FileForm, FileReading, FileTensors, LayerState};
+use super::{
+    AttentionStep, BatchRotatingKvCache, DecodeSlot, KeysValues, KvSizes, LayerCache,
+    LayerCacheSpec, Mask, RopeOffset, causal_mask,
+};
+use crate::LmError;
 
 /// The last `max_size` tokens; the first `keep` of the sequence are never overwritten. As mlx-lm's
 /// RotatingKVCache.
@@ -87,11 +95,6 @@ impl RotatingKvCache {
         }
     }
 
-    /// The slot after the newest token.
-    pub(super) fn index(&self) -> i32 {
-        self.index
-    }
-
     /// The most tokens that a single one attends to.
     pub fn max_size(&self) -> usize {
         self.max_size as usize
@@ -105,11 +108,6 @@ impl RotatingKvCache {
     /// How many tokens were appended, those that have been overwritten included.
     pub fn offset(&self) -> usize {
         self.offset as usize
-    }
-
-    /// Whether no token was ever appended.
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_none()
     }
 
     /// Appends `keys` and `values` `[B, H, L, D]` and returns all that the step attends to: in the
@@ -178,52 +176,6 @@ impl RotatingKvCache {
         Ok((prepare(&self.keys, new_keys)?, prepare(&self.values, new_values)?, index))
     }
 
-    /// The place of the next token: the ring is small, and every step may replace it. `None` for an
-    /// empty cache.
-    pub(super) fn decode_slot(&mut self) -> Result<Option<DecodeSlot>> {
-        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
-        let (keys, values, index) = self.with_free_slot(keys, values)?;
-        let in_use = self.offset.min(keys.dim(2));
-        Ok(Some(DecodeSlot {
-            keys: keys.clone(),
-            values: values.clone(),
-            newest_keys: keys,
-            newest_values: values,
-            sizes: [0, in_use, index, self.offset],
-        }))
-    }
-
-    /// Replaces the ring of [`RotatingKvCache::decode_slot`] by one into which the next token was
-    /// written.
-    pub(super) fn replace_ring(&mut self, keys: Array, values: Array) {
-        self.index = if self.index >= self.max_size { self.keep } else { self.index } + 1;
-        self.offset += 1;
-        (self.keys, self.values) = (Some(keys), Some(values));
-    }
-
-    /// Position and mask of the next `length` tokens, which attend to the last `window` tokens, at
-    /// most `max_size`.
-    pub fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
-        let mask = if length == 1 {
-            match window {
-                // Only a window narrower than the ring hides a slot.
-                Some(window) if self.offset >= window && self.max_size > window => {
-                    Mask::Array(self.single_mask(window))
-                }
-                _ => Mask::None,
-            }
-        } else {
-            let window = window.unwrap_or(self.max_size);
-            let offset = self.offset.min(self.max_size - 1);
-            if offset + length > window {
-                Mask::Array(causal_mask(length, offset, Some(window))?)
-            } else {
-                Mask::Causal
-            }
-        };
-        Ok(AttentionStep::new(RopeOffset::Same(self.offset), mask))
-    }
-
     /// bool `[T]`: which slots the next single token sees after it has been written, its own
     /// included.
     fn single_mask(&self, window: i32) -> Array {
@@ -240,22 +192,6 @@ impl RotatingKvCache {
             })
             .collect();
         Array::from_slice(&seen, &[num_slots])
-    }
-
-    /// Whether tokens can be removed from the end: not once they have overwritten older ones.
-    pub fn is_trimmable(&self) -> bool {
-        self.offset < self.max_size
-    }
-
-    /// Removes the last `num_tokens` and returns how many it removed: 0 if it cannot.
-    pub fn trim(&mut self, num_tokens: usize) -> usize {
-        if !self.is_trimmable() {
-            return 0;
-        }
-        let trimmed = num_tokens.min(self.offset as usize);
-        self.offset -= trimmed as i32;
-        self.index -= trimmed as i32;
-        trimmed
     }
 
     /// Keys and values of the tokens in the cache, oldest first, `[B, H, T, D]`; `None` for an
@@ -276,11 +212,6 @@ impl RotatingKvCache {
         (self.offset - num_held).max(0) as usize
     }
 
-    /// The arrays that the cache consists of, capacity included.
-    pub fn arrays(&self) -> Vec<&Array> {
-        self.keys.iter().chain(&self.values).collect()
-    }
-
     /// The parts of the buffer that hold tokens, oldest first.
     fn temporal_ranges(&self, capacity: i32) -> [Range<i32>; 3] {
         if self.index < self.offset && self.index < capacity {
@@ -288,6 +219,244 @@ impl RotatingKvCache {
         } else {
             [0..self.index, 0..0, 0..0]
         }
+    }
+}
+
+const NAME: &str = CacheClass::Rotating.kind();
+
+impl CacheKind for RotatingKvCache {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn spec(&self) -> Option<LayerCacheSpec> {
+        let arrays = self.keys.as_ref().zip(self.values.as_ref());
+        let sizes = arrays.map(|(keys, values)| KvSizes::of_arrays([keys, values], 1));
+        let (max_size, keep) = (self.max_size(), self.keep());
+        Some(LayerCacheSpec::Rotating(RotatingSpec { max_size, keep, sizes }))
+    }
+
+    fn offset(&self) -> usize {
+        self.offset()
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
+        self.keys.iter().chain(&self.values).collect()
+    }
+
+    /// The tokens attend to the last `window`, at most `max_size`.
+    fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
+        let mask = if length == 1 {
+            match window {
+                // Only a window narrower than the ring hides a slot.
+                Some(window) if self.offset >= window && self.max_size > window => {
+                    Mask::Array(self.single_mask(window))
+                }
+                _ => Mask::None,
+            }
+        } else {
+            let window = window.unwrap_or(self.max_size);
+            let offset = self.offset.min(self.max_size - 1);
+            if offset + length > window {
+                Mask::Array(causal_mask(length, offset, Some(window))?)
+            } else {
+                Mask::Causal
+            }
+        };
+        Ok(AttentionStep::new(RopeOffset::Same(self.offset), mask))
+    }
+
+    fn append(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
+        let (keys, values) = self.update_and_fetch(keys, values)?;
+        Ok(KeysValues::Dense { keys, values })
+    }
+
+    /// The ring is small, and every step may replace it.
+    fn decode_slot(&mut self) -> Result<Option<DecodeSlot>> {
+        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
+        let (keys, values, index) = self.with_free_slot(keys, values)?;
+        let in_use = self.offset.min(keys.dim(2));
+        Ok(Some(DecodeSlot {
+            keys: keys.clone(),
+            values: values.clone(),
+            newest_keys: keys,
+            newest_values: values,
+            sizes: [0, in_use, index, self.offset],
+        }))
+    }
+
+    fn fill_decode_slot(&mut self, newest_keys: Array, newest_values: Array) {
+        self.index = if self.index >= self.max_size { self.keep } else { self.index } + 1;
+        self.offset += 1;
+        (self.keys, self.values) = (Some(newest_keys), Some(newest_values));
+    }
+
+    /// Not once tokens have overwritten older ones.
+    fn is_trimmable(&self) -> bool {
+        self.offset < self.max_size
+    }
+
+    fn trim(&mut self, num_tokens: usize) -> usize {
+        if !self.is_trimmable() {
+            return 0;
+        }
+        let trimmed = num_tokens.min(self.offset as usize);
+        self.offset -= trimmed as i32;
+        self.index -= trimmed as i32;
+        trimmed
+    }
+
+    fn trims_after(&self, num_ahead: usize) -> bool {
+        self.offset().saturating_add(num_ahead) < self.max_size()
+    }
+
+    /// A full ring with `keep > 0` shows its first tokens to single tokens only.
+    fn reads_one_by_one(&self, length: usize) -> bool {
+        length > 1 && self.keep > 0 && self.offset() + length > self.max_size()
+    }
+
+    fn forbids_quantization(&self) -> bool {
+        true
+    }
+
+    fn held_tokens(&self) -> Result<Option<HeldTokens>> {
+        let held = self.temporal()?.map(|(keys, values)| {
+            let first = self.first_held();
+            let num_kept = if first > 0 { self.keep() } else { 0 };
+            let tokens = KeysValues::Dense { keys, values };
+            HeldTokens { tokens, first, num_kept, is_window: true }
+        });
+        Ok(held)
+    }
+
+    fn to_file(&self) -> Result<FileForm> {
+        let &RotatingKvCache { max_size, keep, offset, index, .. } = self;
+        Ok(FileForm {
+            class: CacheClass::Rotating,
+            tensors: FileTensors::Pair(self.tokens_in_use()?),
+            numbers: vec![offset, keep, max_size, index],
+            numbers_v0_30: Ok(vec![keep, max_size, offset, index]),
+        })
+    }
+}
+
+/// The spec of a [`RotatingKvCache`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RotatingSpec {
+    /// The most tokens that a single one attends to.
+    pub max_size: usize,
+    /// How many of the sequence's first tokens are never overwritten, fewer than `max_size`.
+    pub keep: usize,
+    /// Its keys and values; `None` for an empty cache.
+    pub sizes: Option<KvSizes>,
+}
+
+impl KindSpec for RotatingSpec {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn make(&self) -> LayerCache {
+        LayerCache::Rotating(RotatingKvCache::new(self.max_size as i32, self.keep as i32))
+    }
+
+    /// Single tokens grow the buffer by steps.
+    fn num_bytes(&self, num_tokens: u64, float_bytes: u64) -> u64 {
+        let capacity = (num_tokens.saturating_sub(1) + STEP as u64).min(self.max_size as u64);
+        let capacity = if num_tokens == 0 { 0 } else { capacity };
+        capacity * self.num_bytes_per_token(float_bytes)
+    }
+
+    fn num_bytes_while_reading(&self, num_tokens: u64, length: u64, float_bytes: u64) -> u64 {
+        let held = self.num_keys_while_reading(num_tokens, length);
+        let bytes = held * self.num_bytes_per_token(float_bytes);
+        bytes.max(self.num_bytes(num_tokens, float_bytes))
+    }
+
+    /// Several tokens at once follow the last `max_size - 1`.
+    fn num_keys_while_reading(&self, num_tokens: u64, length: u64) -> u64 {
+        let length = length.min(num_tokens);
+        (num_tokens - length).min(self.max_size as u64 - 1) + length
+    }
+
+    fn num_bytes_per_token(&self, float_bytes: u64) -> u64 {
+        self.sizes.map_or(0, |sizes| sizes.num_bytes(float_bytes))
+    }
+
+    fn window(&self) -> Option<usize> {
+        Some(self.max_size)
+    }
+
+    fn merge(&self, rows: Vec<LayerCache>) -> std::result::Result<LayerCache, LmError> {
+        self.check_batch()?;
+        let own = |row| if let LayerCache::Rotating(cache) = row { Some(cache) } else { None };
+        let rows: Option<Vec<RotatingKvCache>> = rows.into_iter().map(own).collect();
+        let merged = BatchRotatingKvCache::merge(&rows.ok_or(LmError::MixedCaches)?)?;
+        Ok(LayerCache::BatchRotating(merged))
+    }
+
+    fn check_batch(&self) -> std::result::Result<(), LmError> {
+        match self.keep {
+            0 => Ok(()),
+            _ => Err(LmError::NotBatchable { kind: "rotating cache that keeps its first tokens" }),
+        }
+    }
+
+    fn without_sizes(&self) -> LayerCacheSpec {
+        LayerCacheSpec::Rotating(RotatingSpec { sizes: None, ..*self })
+    }
+
+    fn types(&self) -> Vec<Option<Dtype>> {
+        KvSizes::types(&self.sizes)
+    }
+
+    fn admits(&self, given: &LayerCacheSpec) -> bool {
+        matches!(given, LayerCacheSpec::Rotating(given)
+            if (given.max_size, given.keep) == (self.max_size, self.keep)
+                && KvSizes::fit(&self.sizes, &given.sizes))
+    }
+
+    /// Which tokens a ring that keeps its first ones holds does not follow from its number of
+    /// tokens.
+    fn chunk_form(&self, num_tokens: usize) -> Option<ChunkForm> {
+        let first = num_tokens.saturating_sub(self.max_size);
+        (self.keep == 0).then(|| ChunkForm::plain(&self.sizes, first, num_tokens - first))
+    }
+
+    fn join_chunks(
+        &self,
+        arrays: Vec<Array>,
+        num_tokens: i32,
+    ) -> std::result::Result<LayerCache, LmError> {
+        let [keys, values] = <[Array; 2]>::try_from(arrays).map_err(|_| self.is_not_in_chunks())?;
+        let max_size = self.max_size as i32;
+        let cache = RotatingKvCache::from_temporal(max_size, 0, keys, values, num_tokens);
+        Ok(LayerCache::Rotating(cache))
+    }
+
+    fn read_from_file(
+        &self,
+        state: &LayerState,
+        reading: &mut FileReading<'_>,
+    ) -> std::result::Result<LayerCache, LmError> {
+        let (max_size, keep) = (self.max_size as i32, self.keep as i32);
+        let held = reading.keys_values(state)?;
+        let (Some((keys, values)), &LayerState::Rotating { offset, index, .. }) = (held, state)
+        else {
+            return Ok(self.make());
+        };
+        let (offset, index) = (offset as i32, index as i32);
+        Ok(LayerCache::Rotating(RotatingKvCache::from_buffers(
+            max_size, keep, keys, values, offset, index,
+        )?))
+    }
+
+    fn describe(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, " of {} tokens", self.max_size)?;
+        if self.keep > 0 {
+            write!(out, " that keeps the first {}", self.keep)?;
+        }
+        KvSizes::describe(&self.sizes, out)
     }
 }
 
@@ -320,69 +489,4 @@ fn gathered(buffer: &Array, spans: &[Range<i32>], more: Option<Array>) -> Result
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tokens(positions: &[i32]) -> Array {
-        let numbers: Vec<f32> =
-            positions.iter().flat_map(|&token| [token as f32, -token as f32]).collect();
-        Array::from_slice(&numbers, &[1, 1, positions.len() as i32, 2])
-    }
-
-    fn positions(array: &Array) -> Vec<i32> {
-        let array = array.contiguous().expect("contiguous");
-        let numbers: &[f32] = array.as_slice();
-        numbers.chunks(2).map(|pair| pair[0] as i32).collect()
-    }
-
-    /// Appends steps of the given lengths (trims where negative), and compares what the last one
-    /// attends to.
-    fn check(max_size: i32, keep: i32, steps: &[i32], expected: &[i32]) {
-        let mut cache = RotatingKvCache::new(max_size, keep);
-        let mut last = Vec::new();
-        for &step in steps {
-            let offset = cache.offset() as i32;
-            if step < 0 {
-                assert_eq!(
-                    cache.trim(-step as usize) as i32,
-                    if offset < max_size { (-step).min(offset) } else { 0 },
-                    "trim in {steps:?}"
-                );
-                continue;
-            }
-            let new: Vec<i32> = (offset..offset + step).collect();
-            let (keys, values) =
-                cache.update_and_fetch(tokens(&new), tokens(&new)).expect("update");
-            last = positions(&keys);
-            assert_eq!(positions(&values), last);
-        }
-        assert_eq!(last, expected, "ring of {max_size} that keeps {keep}, after {steps:?}");
-    }
-
-    #[test]
-    fn a_ring_holds_what_the_reference_holds() {
-        check(4, 0, &[1, 1, 1], &[0, 1, 2]);
-        check(4, 0, &[1, 1, 1, 1, 1], &[4, 1, 2, 3]);
-        check(4, 0, &[3, 1, 1, 1], &[4, 5, 2, 3]);
-        check(4, 0, &[6], &[0, 1, 2, 3, 4, 5]);
-        check(4, 0, &[6, 1], &[6, 3, 4, 5]);
-        check(4, 0, &[6, 1, 1, 2], &[5, 6, 7, 8, 9]);
-        check(4, 0, &[6, 3], &[3, 4, 5, 6, 7, 8]);
-        check(4, 0, &[2, 3, 1], &[5, 2, 3, 4]);
-        check(8, 4, &[8, 1, 1], &[0, 1, 2, 3, 8, 9, 6, 7]);
-        check(8, 4, &[8, 1, 1, 1, 1, 1], &[0, 1, 2, 3, 12, 9, 10, 11]);
-        check(8, 4, &[8, 1, 1, 2], &[0, 1, 2, 3, 7, 8, 9, 10, 11]);
-        check(8, 2, &[20, 5], &[0, 1, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24]);
-        check(8, 2, &[20, 5, 1], &[0, 1, 25, 20, 21, 22, 23, 24]);
-        check(300, 0, &[256, 1, 1], &(0..258).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn tokens_are_trimmed_until_the_ring_is_full() {
-        check(8, 0, &[5, -2, 1, 1], &[0, 1, 2, 3, 4]);
-        check(8, 0, &[5, -2, 3], &[0, 1, 2, 3, 4, 5]);
-        check(8, 0, &[5, -9, 1], &[0]);
-        check(8, 0, &[8, -2, 1], &[8, 1, 2, 3, 4, 5, 6, 7]);
-        check(8, 0, &[7, 1, -2, 2], &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
-    }
-}
+mod tests;

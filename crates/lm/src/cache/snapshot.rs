@@ -22,16 +22,11 @@ enum SavedState {
 impl LayerCache {
     /// Takes a snapshot of the present contents.
     pub fn snap(&self) -> CacheSnapshot {
-        CacheSnapshot(match self {
-            LayerCache::Kv(_) | LayerCache::Quantized(_) => SavedState::Offset(self.offset()),
-            LayerCache::Rotating(_)
-            | LayerCache::Chunked(_)
-            | LayerCache::Arrays(_)
-            | LayerCache::BatchKv(_)
-            | LayerCache::BatchRotating(_) => SavedState::Whole(Box::new(self.clone())),
-            LayerCache::List(list) => {
-                SavedState::Each(list.entries().iter().map(LayerCache::snap).collect())
-            }
+        let kind = self.as_kind();
+        CacheSnapshot(match kind.entries() {
+            Some(entries) => SavedState::Each(entries.iter().map(LayerCache::snap).collect()),
+            None if kind.holds_all_tokens() => SavedState::Offset(kind.offset()),
+            None => SavedState::Whole(Box::new(self.clone())),
         })
     }
 
@@ -59,7 +54,7 @@ impl LayerCache {
             (SavedState::Each(_), to) => {
                 return Err(Exception::custom(format!(
                     "a {} cannot restore the snapshot of another kind of cache",
-                    to.kind()
+                    to.as_kind().name()
                 )));
             }
         }

@@ -500,7 +500,9 @@ fn a_bound_that_holds_nothing_is_refused() {
             )
         );
     }
-    let error = prompt::bounded(vec![kv(), rotating(8, 0)], 64).unwrap_err().to_string();
+    let error = prompt::bounded(&CacheSpec::of(&[kv(), rotating(8, 0)]).unwrap(), 64)
+        .unwrap_err()
+        .to_string();
     assert_eq!(
         error,
         "max_kv_size = 64, but this model decides by itself what it keeps (a rotating cache among its caches): leave it out"

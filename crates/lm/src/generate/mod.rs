@@ -24,7 +24,7 @@ use crate::models::Model;
 use crate::sample::{LogitsProcessors, Sampler};
 use crate::{LmError, LoadedModel};
 
-pub(crate) use prefill::prefill_chunks;
+pub(crate) use prefill::{finish_pass, prefill_chunks};
 pub(crate) use rollback::RollbackPoint;
 
 pub use logprobs::{Logprobs, Scorer, TokenScore, score};
@@ -191,14 +191,14 @@ pub(crate) fn make_caches(
     if caches.is_empty() {
         *caches = make_prompt_cache(model, options.max_kv_size)?;
     }
-    let (found, expected) = (caches.len(), model.make_cache().len());
+    let (found, expected) = (caches.len(), model.cache_spec().layers().len());
     if found != expected {
         return Err(LmError::CacheLayers { found, expected });
     }
     match &options.kv_quantization {
         Some(quantization) => {
             quantization.check_caches(caches)?;
-            quantization.check_head_dims(model)
+            model.cache_spec().check_group_size(quantization.group_size)
         }
         None => Ok(()),
     }

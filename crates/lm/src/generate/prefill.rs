@@ -155,9 +155,7 @@ pub(crate) fn prefill_chunks(
         let mut read = || {
             forward(start..stop, caches)?;
             quantize_if_due(caches, quantization)?;
-            eval(caches.iter().flat_map(LayerCache::arrays))?;
-            memory::clear_cache()?;
-            Ok(())
+            finish_pass(caches)
         };
         if let Err(error) = read() {
             caches.clear();
@@ -168,5 +166,13 @@ pub(crate) fn prefill_chunks(
             return Err(LmError::Cancelled);
         }
     }
+    Ok(())
+}
+
+/// Ends a pass that computed no logits: evaluates the caches, and releases the buffers that it
+/// needed besides.
+pub(crate) fn finish_pass(caches: &[LayerCache]) -> Result<(), LmError> {
+    eval(caches.iter().flat_map(LayerCache::arrays))?;
+    memory::clear_cache()?;
     Ok(())
 }

@@ -17,7 +17,7 @@ impl RollbackPoint {
     pub(crate) fn take(caches: &[LayerCache], num_ahead: usize) -> Self {
         RollbackPoint {
             layers: caches.iter().map(LayerCache::snap).collect(),
-            only_trims: caches.iter().all(|cache| trims_after(cache, num_ahead)),
+            only_trims: caches.iter().all(|cache| cache.trims_after(num_ahead)),
         }
     }
 
@@ -32,15 +32,5 @@ impl RollbackPoint {
             .iter_mut()
             .zip(&self.layers)
             .try_for_each(|(cache, layer)| cache.restore(layer.clone()))
-    }
-}
-
-/// Whether `cache` can still be trimmed after `num_ahead` more tokens.
-fn trims_after(cache: &LayerCache, num_ahead: usize) -> bool {
-    match cache {
-        LayerCache::Kv(_) | LayerCache::Quantized(_) | LayerCache::BatchKv(_) => true,
-        LayerCache::Rotating(ring) => ring.offset().saturating_add(num_ahead) < ring.max_size(),
-        LayerCache::List(list) => list.entries().iter().all(|cache| trims_after(cache, num_ahead)),
-        LayerCache::Chunked(_) | LayerCache::Arrays(_) | LayerCache::BatchRotating(_) => false,
     }
 }

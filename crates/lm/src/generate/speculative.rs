@@ -321,15 +321,9 @@ impl Reader {
     }
 
     /// Whether `length` tokens must be read one by one, because a pass over all of them would
-    /// attend to other tokens: a full ring with `keep > 0` shows its first tokens to single tokens
-    /// only.
+    /// attend to other tokens.
     fn reads_one_by_one(&self, length: usize) -> bool {
-        self.caches.iter().any(|cache| match cache {
-            LayerCache::Rotating(ring) => {
-                length > 1 && ring.keep() > 0 && ring.offset() + length > ring.max_size()
-            }
-            _ => false,
-        })
+        self.caches.iter().any(|cache| cache.as_kind().reads_one_by_one(length))
     }
 
     /// Runs the model over `tokens` `[1, L]` and returns the logits of the last `rows`, `[rows,

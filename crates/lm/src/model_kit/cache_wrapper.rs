@@ -7,9 +7,8 @@
 
 use std::ops::{ControlFlow, Range};
 
-use super::PromptProgress;
 use crate::LmError;
-use crate::cache::LayerCache;
+use crate::cache::{CacheSpec, LayerCache};
 use crate::generate::{GenerateOptions, RollbackPoint, make_caches, prefill_chunks, token_array};
 use crate::models::Model;
 
@@ -39,26 +38,6 @@ impl CacheWrapper {
     /// Drops the draft model's caches.
     pub(super) fn forget_draft(&mut self) {
         self.draft = Side::default();
-    }
-
-    /// Brings the caches of both models to hold exactly `prompt` without its last token. The draft
-    /// model, if there is one, reads first.
-    ///
-    /// If `on_progress` breaks, the error is [`LmError::Cancelled`] and the caches hold what was
-    /// read; any other error empties the caches of the model that failed.
-    pub(super) fn read(
-        &mut self,
-        prompt: &[u32],
-        model: &Model,
-        draft: Option<&Model>,
-        options: &GenerateOptions,
-        on_progress: &mut dyn FnMut(PromptProgress) -> ControlFlow<()>,
-    ) -> Result<(), LmError> {
-        self.begin(prompt);
-        if let Some(draft) = draft {
-            self.draft.read(prompt, draft, true, options, on_progress)?;
-        }
-        self.main.read(prompt, model, false, options, on_progress)
     }
 
     /// Reduces the caches of both models to what they share with `prompt`, whose last token has to
@@ -102,42 +81,6 @@ impl Side {
             && self.caches.iter_mut().all(|cache| cache.trim(num_tokens) == num_tokens)
     }
 
-    /// Reads the part of `prompt` after the cached tokens, without its last token.
-    fn read(
-        &mut self,
-        prompt: &[u32],
-        model: &Model,
-        is_draft: bool,
-        options: &GenerateOptions,
-        on_progress: &mut dyn FnMut(PromptProgress) -> ControlFlow<()>,
-    ) -> Result<(), LmError> {
-        make_caches(&mut self.caches, model, options)?;
-        let (start, end) = (self.num_read(), prompt.len() - 1);
-        let begin = PromptProgress::Begin {
-            is_draft,
-            cached_tokens: start,
-            total_prompt_tokens: prompt.len(),
-        };
-        if on_progress(begin).is_break() {
-            return Err(LmError::Cancelled);
-        }
-        while self.num_read() < end {
-            self.read_slice(prompt, model, options, options.prefill_step_size)?;
-            let prefill_tokens_processed = self.num_read() - start;
-            let update = PromptProgress::Update { is_draft, prefill_tokens_processed };
-            if on_progress(update).is_break() {
-                return Err(LmError::Cancelled);
-            }
-        }
-        match on_progress(PromptProgress::Finish {
-            is_draft,
-            prefill_tokens_processed: end - start,
-        }) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(LmError::Cancelled),
-        }
-    }
-
     /// Reads the next `max_tokens` of `prompt` or less, never its last token. Any error empties the
     /// caches.
     pub(super) fn read_slice(
@@ -163,9 +106,10 @@ impl Side {
             &mut |_| ControlFlow::Continue(()),
         )?;
         if stop == rollback_at && stop > start {
-            let rollback_point = RollbackPoint::take(&self.caches, usize::MAX);
             // Caches that can always be trimmed do not need one.
-            self.rollback_point = (!rollback_point.only_trims()).then_some((rollback_point, stop));
+            let is_trimmable = CacheSpec::of(&self.caches).is_some_and(|spec| spec.is_trimmable());
+            let rollback_point = || (RollbackPoint::take(&self.caches, usize::MAX), stop);
+            self.rollback_point = (!is_trimmable).then(rollback_point);
         }
         Ok(())
     }

@@ -4,13 +4,8 @@ use std::ops::ControlFlow;
 
 use cairn_chat::{Encode, FinishReason};
 
-use super::PromptProgress;
-use super::cache_wrapper::CacheWrapper;
-use crate::generate::{
-    Acceptance, Draft, GenerateOptions, GenerationResponse, Input, ResponseStream, Sampling, Stops,
-    StreamRequest, stream_generate,
-};
-use crate::models::Model;
+use super::{GenerateParams, KitRun, ModelKit, PromptProgress};
+use crate::generate::{Acceptance, GenerationResponse};
 use crate::{LmError, LoadedModel};
 
 /// A piece of text, with the tokens since the last result.
@@ -77,48 +72,30 @@ impl StopReason {
 }
 
 /// A running generation. Iterate it for pieces of text, or call
-/// [`GenerationStream::next_response`] for single tokens. It borrows the kit's caches and returns
-/// them when it is dropped.
+/// [`GenerationStream::next_response`] for single tokens. It borrows the kit and returns the caches
+/// to it when it is dropped.
 #[derive(Debug)]
 pub struct GenerationStream<'kit> {
-    loaded: &'kit LoadedModel,
-    wrapper: &'kit mut CacheWrapper,
-    /// `None` if the prompt was cancelled before the first token, and after a failure.
-    responses: Option<ResponseStream>,
+    run: KitRun<&'kit mut ModelKit>,
     is_cancelled: bool,
     has_ended: bool,
-}
-
-/// The checked arguments of a generation.
-pub(super) struct Call<'a> {
-    pub(super) prompt: &'a [u32],
-    pub(super) draft: Option<&'a Model>,
-    pub(super) sampling: Sampling,
-    pub(super) stops: Stops,
-    pub(super) options: GenerateOptions,
 }
 
 impl<'kit> GenerationStream<'kit> {
     /// Reads the prompt and launches the first step.
     pub(super) fn start(
-        loaded: &'kit LoadedModel,
-        wrapper: &'kit mut CacheWrapper,
-        call: Call<'_>,
+        kit: &'kit mut ModelKit,
+        prompt: &[u32],
+        params: &GenerateParams,
         on_progress: &mut dyn FnMut(PromptProgress) -> ControlFlow<()>,
     ) -> Result<Self, LmError> {
-        let read = wrapper.read(call.prompt, &loaded.model, call.draft, &call.options, on_progress);
-        let responses = match read {
-            Ok(()) => Some(launch(loaded, wrapper, call)?),
-            Err(LmError::Cancelled) => None,
+        let mut run = KitRun::new(kit, prompt.to_vec(), params)?;
+        let is_cancelled = match run.read_all(on_progress) {
+            Ok(()) => false,
+            Err(LmError::Cancelled) => true,
             Err(error) => return Err(error),
         };
-        Ok(GenerationStream {
-            loaded,
-            wrapper,
-            is_cancelled: responses.is_none(),
-            responses,
-            has_ended: false,
-        })
+        Ok(GenerationStream { run, is_cancelled, has_ended: false })
     }
 
     /// Cancels the answer: the next result is the last, with the text that was withheld.
@@ -128,30 +105,19 @@ impl<'kit> GenerationStream<'kit> {
 
     /// How many draft tokens were accepted; zeros without a draft model.
     pub fn acceptance(&self) -> Acceptance {
-        self.responses.as_ref().map(ResponseStream::acceptance).unwrap_or_default()
+        self.run.acceptance()
     }
 
     /// The next token, whether or not it completes a piece of text; `None` after the last one, and
     /// if the prompt was cancelled.
     pub fn next_response(&mut self) -> Result<Option<GenerationResponse>, LmError> {
-        let Some(responses) = &mut self.responses else { return Ok(None) };
-        let response = responses.next().transpose();
-        match &response {
-            Ok(response) => {
-                self.wrapper.tokens.extend(response.iter().map(|response| response.token))
-            }
-            // After a failure the caches' contents are unknown, so they are not returned.
-            Err(_) => self.responses = None,
-        }
-        response
+        self.run.next_response()
     }
 
     fn next_result(&mut self) -> Result<Option<GenerationResult>, LmError> {
         let mut result = GenerationResult::default();
         if self.is_cancelled {
-            if let Some(responses) = &mut self.responses {
-                result.text = responses.stop()?;
-            }
+            result.text = self.run.stop()?;
             let (stop_string, stop_tokens) = (String::new(), Vec::new());
             result.stop_condition = Some(StopCondition {
                 stop_reason: StopReason::UserCancelled,
@@ -162,19 +128,15 @@ impl<'kit> GenerationStream<'kit> {
         }
         while let Some(response) = self.next_response()? {
             result.text.push_str(&response.text);
-            result.stop_condition = stop_condition(self.loaded, &response)?;
+            result.stop_condition = stop_condition(self.run.kit().model(), &response)?;
             let top = response.logprobs.iter().flat_map(|logprobs| &logprobs.top);
             let top = top
-                .map(|&(id, logprob)| result_token(self.loaded, id, logprob, false))
+                .map(|&(id, logprob)| result_token(self.run.kit().model(), id, logprob, false))
                 .collect::<Result<_, _>>()?;
             result.top_logprobs.push(top);
             let own = response.logprobs.as_ref().map_or(0.0, |logprobs| logprobs.own);
-            result.tokens.push(result_token(
-                self.loaded,
-                response.token,
-                own,
-                response.from_draft,
-            )?);
+            let GenerationResponse { token, from_draft, .. } = response;
+            result.tokens.push(result_token(self.run.kit().model(), token, own, from_draft)?);
             if !result.text.is_empty() || result.stop_condition.is_some() {
                 return Ok(Some(result));
             }
@@ -198,35 +160,9 @@ impl Iterator for GenerationStream<'_> {
 
 impl Drop for GenerationStream<'_> {
     fn drop(&mut self) {
-        let Some(Ok((caches, draft_caches))) =
-            self.responses.take().map(ResponseStream::into_caches)
-        else {
-            return;
-        };
-        self.wrapper.main.caches = caches;
-        if let Some(draft_caches) = draft_caches {
-            self.wrapper.draft.caches = draft_caches;
-        }
+        // After a failure there is nothing to return.
+        let _ = self.run.end();
     }
-}
-
-/// Launches the first step after `wrapper` has read the prompt without its last token.
-pub(super) fn launch(
-    loaded: &LoadedModel,
-    wrapper: &mut CacheWrapper,
-    call: Call<'_>,
-) -> Result<ResponseStream, LmError> {
-    let (cached_tokens, tokens) = call.prompt.split_at(call.prompt.len() - 1);
-    let request = StreamRequest {
-        input: Input { tokens, embeddings: None, cached_tokens },
-        sampling: call.sampling,
-        stops: call.stops,
-        options: call.options,
-        caches: Some(&mut wrapper.main.caches),
-        draft: call.draft.map(|model| Draft { model, caches: &mut wrapper.draft.caches }),
-        on_progress: None,
-    };
-    stream_generate(loaded, request)
 }
 
 fn stop_condition(

@@ -1,5 +1,9 @@
 //! A model with an optional draft model and caches that are reused from one prompt to the next.
 //!
+//! The kit keeps tokens, caches and a point to roll them back to; a [`KitRun`] reads and generates
+//! with the functions of [`crate::generate`], and [`ModelKit::generate`] is such a run that borrows
+//! the kit and reports text.
+//!
 //! The behaviour is that of LM Studio's mlx-engine (`ModelKit` with its `CacheWrapper`), on a
 //! single thread: the owner of a [`ModelKit`] calls [`ModelKit::generate`] and iterates over the
 //! results.
@@ -17,13 +21,12 @@ use std::rc::Rc;
 use cairn_chat::SamplingParams;
 
 use crate::config::ConfigFile;
-use crate::generate::{GenerateOptions, Sampling, Stops, check_tokens, check_vocabularies};
+use crate::generate::{GenerateOptions, Stops, check_tokens, check_vocabularies};
 use crate::models::Model;
 use crate::weights::LoadOptions;
 use crate::{LmError, LoadedModel, memory};
 
 use cache_wrapper::CacheWrapper;
-use generation::Call;
 
 pub use generation::{GenerationResult, GenerationStream, ResultToken, StopCondition, StopReason};
 pub use options::ModelKitOptions;
@@ -165,15 +168,7 @@ impl ModelKit {
         params: &GenerateParams,
         on_progress: &mut dyn FnMut(PromptProgress) -> std::ops::ControlFlow<()>,
     ) -> Result<GenerationStream<'_>, LmError> {
-        let params = self.checked(prompt, params)?;
-        let call = Call {
-            prompt,
-            draft: params.draft(self.draft.as_deref())?,
-            sampling: Sampling::new(&params.sampling, &self.loaded)?,
-            stops: params.stops(&self.loaded),
-            options: params.options(&self.options),
-        };
-        GenerationStream::start(&self.loaded, &mut self.caches, call, on_progress)
+        GenerationStream::start(self, prompt, params, on_progress)
     }
 
     fn checked(&self, prompt: &[u32], params: &GenerateParams) -> Result<GenerateParams, LmError> {

@@ -1,16 +1,23 @@
-//! A generation that owns its kit and is advanced slice by slice, for a caller that serves others
-//! in between.
+//! A generation with a kit, advanced slice by slice, for a caller that serves others in between.
 
-use super::generation::{Call, launch};
-use super::{GenerateParams, ModelKit};
+use std::borrow::BorrowMut;
+use std::ops::ControlFlow;
+
+use super::cache_wrapper::Side;
+use super::{GenerateParams, ModelKit, PromptProgress};
 use crate::LmError;
-use crate::generate::{GenerateOptions, GenerationResponse, ResponseStream, Sampling};
+use crate::generate::{
+    Acceptance, Draft, GenerateOptions, GenerationResponse, Input, ResponseStream, Sampling,
+    StreamRequest, stream_generate,
+};
+use crate::models::Model;
 
-/// [`ModelKit::generate`] in slices: [`KitRun::read`] until it [`is_read`](KitRun::is_read), then
-/// [`KitRun::next_response`]. After an error it is of no further use.
+/// A generation with a kit, which it owns or borrows: [`KitRun::read`] until it
+/// [`is_read`](KitRun::is_read), then [`KitRun::next_response`]. After an error it is of no further
+/// use.
 #[derive(Debug)]
-pub struct KitRun {
-    kit: ModelKit,
+pub struct KitRun<K = ModelKit> {
+    kit: K,
     prompt: Vec<u32>,
     params: GenerateParams,
     num_cached: usize,
@@ -18,18 +25,15 @@ pub struct KitRun {
     responses: Option<ResponseStream>,
 }
 
-impl KitRun {
+impl<K: BorrowMut<ModelKit>> KitRun<K> {
     /// A run of `kit` over `prompt`. Reads nothing yet; fails as [`ModelKit::generate`] does.
-    pub fn new(
-        mut kit: ModelKit,
-        prompt: Vec<u32>,
-        params: &GenerateParams,
-    ) -> Result<Self, LmError> {
-        let params = kit.checked(&prompt, params)?;
-        params.draft(kit.draft.as_deref())?;
-        Sampling::new(&params.sampling, &kit.loaded)?;
-        kit.caches.begin(&prompt);
-        let num_cached = kit.caches.main.num_read();
+    pub fn new(mut kit: K, prompt: Vec<u32>, params: &GenerateParams) -> Result<Self, LmError> {
+        let own: &mut ModelKit = kit.borrow_mut();
+        let params = own.checked(&prompt, params)?;
+        params.draft(own.draft.as_deref())?;
+        Sampling::new(&params.sampling, &own.loaded)?;
+        own.caches.begin(&prompt);
+        let num_cached = own.caches.main.num_read();
         Ok(KitRun { kit, prompt, params, num_cached, responses: None })
     }
 
@@ -42,7 +46,7 @@ impl KitRun {
     pub fn num_read(&self) -> usize {
         match self.responses {
             Some(_) => self.prompt.len(),
-            None => self.kit.caches.main.num_read(),
+            None => self.kit().caches.main.num_read(),
         }
     }
 
@@ -53,60 +57,143 @@ impl KitRun {
 
     /// How many tokens [`KitRun::read`] has yet to read, those of the draft model included.
     pub fn num_left(&self) -> usize {
-        let num_left = |num_read: usize| (self.prompt.len() - 1).saturating_sub(num_read);
-        let is_drafting = matches!(self.params.draft(self.kit.draft.as_deref()), Ok(Some(_)));
-        let of_draft = if is_drafting { num_left(self.kit.caches.draft.num_read()) } else { 0 };
-        of_draft + num_left(self.kit.caches.main.num_read())
+        let of_draft = if self.is_drafting() { self.num_left_for(true) } else { 0 };
+        of_draft + self.num_left_for(false)
     }
 
     /// Reads the next `max_tokens` of the prompt or less, the draft model first; when none are left,
     /// launches the first step.
     pub fn read(&mut self, max_tokens: usize) -> Result<(), LmError> {
-        let options = self.options();
-        let ModelKit { loaded, draft, caches, .. } = &mut self.kit;
-        let end = self.prompt.len() - 1;
-        match self.params.draft(draft.as_deref())? {
-            Some(draft) if caches.draft.num_read() < end => {
-                return caches.draft.read_slice(&self.prompt, draft, &options, max_tokens);
-            }
-            _ if caches.main.num_read() < end => {
-                return caches.main.read_slice(&self.prompt, &loaded.model, &options, max_tokens);
-            }
-            _ => {}
+        if self.is_drafting() && self.num_left_for(true) > 0 {
+            self.read_slice(true, max_tokens)
+        } else if self.num_left_for(false) > 0 {
+            self.read_slice(false, max_tokens)
+        } else {
+            self.launch()
         }
-        let call = Call {
-            prompt: &self.prompt,
-            draft: self.params.draft(draft.as_deref())?,
-            sampling: Sampling::new(&self.params.sampling, loaded)?,
-            stops: self.params.stops(loaded),
-            options,
+    }
+
+    /// Reads all that is left and launches the first step. If `on_progress` breaks, the error is
+    /// [`LmError::Cancelled`] and the caches hold what was read.
+    pub(super) fn read_all(
+        &mut self,
+        on_progress: &mut dyn FnMut(PromptProgress) -> ControlFlow<()>,
+    ) -> Result<(), LmError> {
+        let mut report = |event| match on_progress(event) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(LmError::Cancelled),
         };
-        self.responses = Some(launch(loaded, caches, call)?);
-        Ok(())
+        for is_draft in [true, false] {
+            if is_draft && !self.is_drafting() {
+                continue;
+            }
+            let (cached_tokens, total_prompt_tokens) =
+                (self.side(is_draft).num_read(), self.prompt.len());
+            report(PromptProgress::Begin { is_draft, cached_tokens, total_prompt_tokens })?;
+            while self.num_left_for(is_draft) > 0 {
+                self.read_slice(is_draft, usize::MAX)?;
+                let prefill_tokens_processed = self.side(is_draft).num_read() - cached_tokens;
+                report(PromptProgress::Update { is_draft, prefill_tokens_processed })?;
+            }
+            let prefill_tokens_processed = self.prompt.len() - 1 - cached_tokens;
+            report(PromptProgress::Finish { is_draft, prefill_tokens_processed })?;
+        }
+        self.launch()
     }
 
     /// The next token; `None` after the last one, and before the prompt has been read.
     pub fn next_response(&mut self) -> Result<Option<GenerationResponse>, LmError> {
         let Some(responses) = &mut self.responses else { return Ok(None) };
-        let response = responses.next().transpose()?;
-        self.kit.caches.tokens.extend(response.iter().map(|response| response.token));
-        Ok(response)
+        let response = responses.next().transpose();
+        match &response {
+            Ok(response) => {
+                let tokens = response.iter().map(|response| response.token);
+                self.kit.borrow_mut().caches.tokens.extend(tokens);
+            }
+            // After a failure the caches' contents are unknown, so they are not returned.
+            Err(_) => self.responses = None,
+        }
+        response
     }
 
-    /// Ends the run and returns the kit, whose caches hold what was read and generated.
-    pub fn into_kit(self) -> Result<ModelKit, LmError> {
-        let KitRun { mut kit, responses, .. } = self;
-        if let Some(responses) = responses {
-            let (caches, draft_caches) = responses.into_caches()?;
-            kit.caches.main.caches = caches;
-            if let Some(draft_caches) = draft_caches {
-                kit.caches.draft.caches = draft_caches;
-            }
+    /// How many draft tokens were accepted; zeros without a draft model.
+    pub fn acceptance(&self) -> Acceptance {
+        self.responses.as_ref().map(ResponseStream::acceptance).unwrap_or_default()
+    }
+
+    /// Stops generating and returns the text that was withheld.
+    pub(super) fn stop(&mut self) -> Result<String, LmError> {
+        self.responses.as_mut().map_or(Ok(String::new()), ResponseStream::stop)
+    }
+
+    /// The kit.
+    pub(super) fn kit(&self) -> &ModelKit {
+        self.kit.borrow()
+    }
+
+    /// Ends the run: the kit's caches hold what was read and generated.
+    pub(super) fn end(&mut self) -> Result<(), LmError> {
+        let Some(responses) = self.responses.take() else { return Ok(()) };
+        let (caches, draft_caches) = responses.into_caches()?;
+        let own = &mut self.kit.borrow_mut().caches;
+        own.main.caches = caches;
+        if let Some(draft_caches) = draft_caches {
+            own.draft.caches = draft_caches;
         }
-        Ok(kit)
+        Ok(())
+    }
+
+    fn is_drafting(&self) -> bool {
+        matches!(self.params.draft(self.kit().draft.as_deref()), Ok(Some(_)))
+    }
+
+    fn side(&self, is_draft: bool) -> &Side {
+        let caches = &self.kit().caches;
+        if is_draft { &caches.draft } else { &caches.main }
+    }
+
+    fn num_left_for(&self, is_draft: bool) -> usize {
+        (self.prompt.len() - 1).saturating_sub(self.side(is_draft).num_read())
     }
 
     fn options(&self) -> GenerateOptions {
-        self.params.options(&self.kit.options)
+        self.params.options(&self.kit().options)
+    }
+
+    fn read_slice(&mut self, is_draft: bool, max_tokens: usize) -> Result<(), LmError> {
+        let options = self.options();
+        let ModelKit { loaded, draft, caches, .. } = self.kit.borrow_mut();
+        let (side, model): (_, &Model) = match draft {
+            Some(draft) if is_draft => (&mut caches.draft, &draft.model),
+            _ => (&mut caches.main, &loaded.model),
+        };
+        side.read_slice(&self.prompt, model, &options, max_tokens)
+    }
+
+    /// Launches the first step, after all of the prompt but its last token has been read.
+    fn launch(&mut self) -> Result<(), LmError> {
+        let options = self.options();
+        let ModelKit { loaded, draft, caches, .. } = self.kit.borrow_mut();
+        let draft = self.params.draft(draft.as_deref())?;
+        let (cached_tokens, tokens) = self.prompt.split_at(self.prompt.len() - 1);
+        let request = StreamRequest {
+            input: Input { tokens, embeddings: None, cached_tokens },
+            sampling: Sampling::new(&self.params.sampling, loaded)?,
+            stops: self.params.stops(loaded),
+            options,
+            caches: Some(&mut caches.main.caches),
+            draft: draft.map(|model| Draft { model, caches: &mut caches.draft.caches }),
+            on_progress: None,
+        };
+        self.responses = Some(stream_generate(loaded, request)?);
+        Ok(())
+    }
+}
+
+impl KitRun {
+    /// Ends the run and returns the kit, whose caches hold what was read and generated.
+    pub fn into_kit(mut self) -> Result<ModelKit, LmError> {
+        self.end()?;
+        Ok(self.kit)
     }
 }

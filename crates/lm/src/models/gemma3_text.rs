@@ -6,10 +6,12 @@ use mlx_rs::{Array, Dtype, ops};
 use serde::Deserialize;
 
 use crate::LmError;
-use crate::cache::{AttentionStep, KvCache, LayerCache, RotatingKvCache};
-use crate::config::{check_heads, check_positive, check_range};
+use crate::cache::{
+    AttentionStep, CacheSpec, KvSizes, KvSpec, LayerCache, LayerCacheSpec, RotatingSpec,
+};
+use crate::config::{Size, check_heads, check_positive, check_range};
 use crate::device_kernels::{Activation, HeadShape};
-use crate::models::Architecture;
+use crate::models::{Architecture, FromConfig, Outline, Scratch};
 use crate::nn::{
     Embedding, Linear, NormGatedUp, NormProjections, NormResidual, RmsNorm, Rope, RopeAttention,
     RopeScaling,
@@ -111,17 +113,13 @@ impl Shape {
             });
         }
         Ok(Shape {
-            hidden: check_range("hidden_size", args.hidden_size, 1..=1 << 17)?,
-            intermediate: check_range("intermediate_size", args.intermediate_size, 1..=1 << 20)?,
+            hidden: Size::HIDDEN.check(args.hidden_size)?,
+            intermediate: Size::INTERMEDIATE.check(args.intermediate_size)?,
             heads,
             kv_heads,
-            head_dim: check_range("head_dim", args.head_dim, 2..=4096)?,
-            vocab: check_range("vocab_size", args.vocab_size, 1..=1 << 22)?,
-            context: check_range(
-                "max_position_embeddings",
-                args.max_position_embeddings,
-                1..=1 << 26,
-            )?,
+            head_dim: Size::HEAD_DIM.check(args.head_dim)?,
+            vocab: Size::VOCAB.check(args.vocab_size)?,
+            context: Size::CONTEXT.check(args.max_position_embeddings)?,
             eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
             scale: check_positive("query_pre_attn_scalar", args.query_pre_attn_scalar)?.powf(-0.5),
             rope_theta: check_positive("rope_theta", args.rope_theta)?,
@@ -139,8 +137,8 @@ impl Shape {
     }
 
     fn check_windows(args: &ModelArgs) -> Result<Vec<Option<i32>>, LmError> {
-        let num_layers = check_range("num_hidden_layers", args.num_hidden_layers, 1..=1024)?;
-        let window = check_range("sliding_window", args.sliding_window, 1..=1 << 26)?;
+        let num_layers = Size::LAYERS.check(args.num_hidden_layers)?;
+        let window = Size::WINDOW.check(args.sliding_window)?;
         let pattern = check_range("sliding_window_pattern", args.sliding_window_pattern, 1..=1024)?;
         let Some(kinds) = &args.layer_types else {
             return Ok((1..=num_layers)
@@ -168,6 +166,37 @@ impl Shape {
         };
         kinds.iter().map(window_of).collect()
     }
+
+    fn cache_spec(&self) -> CacheSpec {
+        let sizes = Some(KvSizes::new(self.kv_heads, self.head_dim));
+        let layer = |window: &Option<i32>| match *window {
+            Some(max_size) => LayerCacheSpec::Rotating(RotatingSpec {
+                max_size: max_size as usize,
+                keep: 0,
+                sizes,
+            }),
+            None => LayerCacheSpec::Kv(KvSpec { sizes }),
+        };
+        CacheSpec::new(self.windows.iter().map(layer).collect())
+    }
+
+    /// How many results of each width live at once, by the example `memory`.
+    fn scratch(&self) -> Scratch {
+        let [hidden, intermediate, queries, keys_values] = [
+            self.hidden,
+            self.intermediate,
+            self.heads * self.head_dim,
+            2 * self.kv_heads * self.head_dim,
+        ]
+        .map(|width| width as u64);
+        Scratch {
+            numbers_per_token: 3 * hidden + 6 * intermediate + 3 * queries + 3 * keys_values,
+            recurrent_per_token: 0,
+            numbers: 0,
+            heads: self.heads as u64,
+            vocab: self.vocab as u64,
+        }
+    }
 }
 
 /// A loaded Gemma 3.
@@ -182,9 +211,20 @@ pub struct Model {
     softcap: Option<(Array, Array)>, // a scalar and its inverse
 }
 
-impl Model {
-    /// Takes the tensors that `args` ask for.
-    pub fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
+impl FromConfig for Model {
+    type Args = ModelArgs;
+
+    fn outline(args: &ModelArgs) -> Result<Outline, LmError> {
+        let shape = Shape::check(args)?;
+        Ok(Outline {
+            cache: shape.cache_spec(),
+            context_length: shape.context as usize,
+            is_tied: false, // the file decides
+            scratch: shape.scratch(),
+        })
+    }
+
+    fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
         let shape = Shape::check(&args)?;
         let embed_tokens =
             Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
@@ -258,12 +298,8 @@ impl Architecture for Model {
         }
     }
 
-    fn make_cache(&self) -> Vec<LayerCache> {
-        let cache_of = |layer: &TransformerBlock| match layer.window {
-            Some(window) => LayerCache::Rotating(RotatingKvCache::new(window, 0)),
-            None => LayerCache::Kv(KvCache::new()),
-        };
-        self.layers.iter().map(cache_of).collect()
+    fn cache_spec(&self) -> CacheSpec {
+        self.shape.cache_spec()
     }
 
     fn numerics_revision(&self) -> u32 {

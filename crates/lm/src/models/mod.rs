@@ -9,20 +9,44 @@ mod qwen3_next;
 #[cfg(feature = "scripted")]
 mod scripted;
 
+use std::cell::OnceCell;
 use std::fmt::Debug;
 use std::path::Path;
 use std::rc::Rc;
 
 use mlx_rs::Array;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use crate::cache::LayerCache;
+use crate::cache::{CacheSpec, LayerCache};
 use crate::cuda::CudaKernels;
-use crate::weights::{CancelCheck, LoadOptions, LoadedWeights, Weights};
+use crate::load_progress::OnPart;
+use crate::weights::{LoadOptions, LoadedWeights, Weights};
 use crate::{LmError, config, device_kernels};
 
+/// All architectures, by the values of config.json's `model_type`.
+const ARCHITECTURES: &[Registered] = &[
+    registered::<gemma3_text::Model>("gemma3_text"),
+    registered::<llama::Model>("llama"),
+    registered::<llama::Model>("mistral"),
+    registered::<qwen2::Model>("qwen2"),
+    registered::<qwen3::Model>("qwen3"),
+    registered::<qwen3_moe::Model>("qwen3_moe"),
+    registered::<qwen3_next::Model>("qwen3_next"),
+];
+
+const MODEL_TYPES: [&str; ARCHITECTURES.len()] = {
+    let mut names = [""; ARCHITECTURES.len()];
+    let mut index = 0;
+    while index < names.len() {
+        names[index] = ARCHITECTURES[index].model_type;
+        index += 1;
+    }
+    names
+};
+
 /// The values of config.json's `model_type` that can be loaded.
-pub const SUPPORTED: &[&str] =
-    &["gemma3_text", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_next"];
+pub const SUPPORTED: &[&str] = &MODEL_TYPES;
 
 /// What every architecture implements. The rows of a batch (B) are independent of each other.
 pub(crate) trait Architecture: Debug {
@@ -36,8 +60,8 @@ pub(crate) trait Architecture: Debug {
     /// Hidden states `[B, L, D]` to logits `[B, L, V]`.
     fn logits(&self, hidden: &Array) -> Result<Array, LmError>;
 
-    /// Empty caches, one per layer.
-    fn make_cache(&self) -> Vec<LayerCache>;
+    /// What its caches are. All that depends on the kinds of caches follows from it.
+    fn cache_spec(&self) -> CacheSpec;
 
     /// The revision of the architecture's numerics, which is part of a model's fingerprint. It has to
     /// be increased with every change after which keys, values or states differ by more than
@@ -51,65 +75,157 @@ pub(crate) trait Architecture: Debug {
     fn context_length(&self) -> usize;
 }
 
+/// How an architecture comes from a model folder.
+pub(crate) trait FromConfig: Architecture + Sized + 'static {
+    /// The fields of config.json.
+    type Args: DeserializeOwned;
+
+    /// What follows from config.json alone. Fails on what the architecture does not support.
+    fn outline(args: &Self::Args) -> Result<Outline, LmError>;
+
+    /// Takes the tensors that `args` ask for.
+    fn load(args: Self::Args, weights: &mut Weights) -> Result<Self, LmError>;
+}
+
+/// What a model is before its weights are read.
+#[derive(Debug, Clone)]
+pub(crate) struct Outline {
+    /// What its caches are; the types that only weights tell are unknown.
+    pub(crate) cache: CacheSpec,
+    /// The most tokens that it can attend to.
+    pub(crate) context_length: usize,
+    /// Whether an output layer in the files is not used, because the embeddings are.
+    pub(crate) is_tied: bool,
+    /// What a forward pass holds besides weights and caches.
+    pub(crate) scratch: Scratch,
+}
+
+/// What a forward pass holds besides weights and caches, in numbers of the compute type.
+///
+/// An architecture counts how many results of each width live at once. The counts are measured, with
+/// the example `memory`, on a CPU: MLX allocates there up to ten operations ahead of the one that
+/// runs, so more lives than the formulas need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Scratch {
+    /// Numbers of one token in all intermediate results that live at once in a layer that attends,
+    /// without attention scores.
+    pub(crate) numbers_per_token: u64,
+    /// The same in a recurrent layer; 0 if there is none.
+    pub(crate) recurrent_per_token: u64,
+    /// Numbers that do not depend on the number of tokens.
+    pub(crate) numbers: u64,
+    /// Attention scores, where they are stored: a number for each head and pair of tokens.
+    pub(crate) heads: u64,
+    pub(crate) vocab: u64,
+}
+
+/// An architecture in [`ARCHITECTURES`].
+struct Registered {
+    model_type: &'static str,
+    outline: fn(&Path, &Value) -> Result<Outline, LmError>,
+    load: fn(Folder<'_>) -> Result<(Model, LoadedWeights), LmError>,
+}
+
+/// A model folder whose config.json has been read.
+struct Folder<'a> {
+    path: &'a Path,
+    config: &'a Value,
+    options: LoadOptions,
+    on_part: OnPart,
+}
+
+const fn registered<A: FromConfig>(model_type: &'static str) -> Registered {
+    Registered { model_type, outline: outline_of::<A>, load: load::<A> }
+}
+
+fn outline_of<A: FromConfig>(folder: &Path, config: &Value) -> Result<Outline, LmError> {
+    A::outline(&config::arguments(folder, config)?)
+}
+
+/// Deserializes config.json into the architecture's arguments and builds its network from the
+/// weight files.
+fn load<A: FromConfig>(folder: Folder<'_>) -> Result<(Model, LoadedWeights), LmError> {
+    let Folder { path, config, options, on_part } = folder;
+    let args = config::arguments(path, config)?;
+    let mut weights = Weights::open(path, config, options, on_part)?;
+    weights.kernels = device_kernels::choose(CudaKernels::load);
+    let network = A::load(args, &mut weights)?;
+    let weights = weights.finish(model_type(config))?;
+    Ok((Model::new(network), weights))
+}
+
+fn model_type(config: &Value) -> &str {
+    config.get("model_type").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn find(config: &Value) -> Result<&'static Registered, LmError> {
+    let model_type = model_type(config);
+    let found = ARCHITECTURES.iter().find(|known| known.model_type == model_type);
+    found.ok_or_else(|| LmError::UnknownModelType {
+        model_type: model_type.to_owned(),
+        supported: SUPPORTED.join(", "),
+    })
+}
+
+/// What follows from the config.json in `folder`, which has been read.
+pub(crate) fn outline(folder: &Path, config: &Value) -> Result<Outline, LmError> {
+    #[cfg(feature = "scripted")]
+    if model_type(config) == "scripted" {
+        return Ok(scripted::outline(&config::arguments(folder, config)?));
+    }
+    (find(config)?.outline)(folder, config)
+}
+
 /// A loaded model of any architecture. A clone is another handle to the same model.
 #[derive(Debug, Clone)]
-pub struct Model(Rc<dyn Architecture>);
+pub struct Model(Rc<LoadedNetwork>);
+
+#[derive(Debug)]
+struct LoadedNetwork {
+    network: Box<dyn Architecture>,
+    cache_spec: CacheSpec,
+    typed_cache_spec: OnceCell<CacheSpec>,
+}
 
 impl Model {
+    fn new(network: impl Architecture + 'static) -> Self {
+        let cache_spec = network.cache_spec();
+        let network = Box::new(network);
+        Model(Rc::new(LoadedNetwork { network, cache_spec, typed_cache_spec: OnceCell::new() }))
+    }
+
     /// Loads the model in `folder` and returns it with the number of bytes of its weights.
     pub fn load(folder: &Path, options: LoadOptions) -> Result<(Self, u64), LmError> {
         let config = config::ConfigFile::read(folder)?;
-        let (model, weights) =
-            Model::load_with(folder, &config.value, options, CancelCheck(Rc::new(|| false)))?;
+        let (model, weights) = Model::load_with(folder, &config.value, options, OnPart::none())?;
         Ok((model, weights.num_bytes))
     }
 
     /// Loads the model in `folder`, whose config.json has been read. Ends with
-    /// [`LmError::Cancelled`] before the tensor at which `is_cancelled` first says so.
+    /// [`LmError::Cancelled`] before the part at which `on_part` first breaks.
     pub(crate) fn load_with(
         folder: &Path,
-        config: &serde_json::Value,
+        config: &Value,
         options: LoadOptions,
-        is_cancelled: CancelCheck,
+        on_part: OnPart,
     ) -> Result<(Self, LoadedWeights), LmError> {
-        let model_type =
-            config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default();
-        match model_type {
-            "gemma3_text" => {
-                load(folder, config, model_type, options, is_cancelled, gemma3_text::Model::load)
-            }
-            "llama" | "mistral" => {
-                load(folder, config, model_type, options, is_cancelled, llama::Model::load)
-            }
-            "qwen2" => load(folder, config, model_type, options, is_cancelled, qwen2::Model::load),
-            "qwen3" => load(folder, config, model_type, options, is_cancelled, qwen3::Model::load),
-            "qwen3_moe" => {
-                load(folder, config, model_type, options, is_cancelled, qwen3_moe::Model::load)
-            }
-            "qwen3_next" => {
-                load(folder, config, model_type, options, is_cancelled, qwen3_next::Model::load)
-            }
-            #[cfg(feature = "scripted")]
-            "scripted" => {
-                let model = scripted::Model::load(config::arguments(folder, config)?)?;
-                Ok((Model(Rc::new(model)), LoadedWeights::default()))
-            }
-            other => Err(LmError::UnknownModelType {
-                model_type: other.to_owned(),
-                supported: SUPPORTED.join(", "),
-            }),
+        #[cfg(feature = "scripted")]
+        if model_type(config) == "scripted" {
+            let model = scripted::Model::load(config::arguments(folder, config)?, &on_part)?;
+            return Ok((Model::new(model), LoadedWeights::default()));
         }
+        (find(config)?.load)(Folder { path: folder, config, options, on_part })
     }
 
     /// Runs the model over `tokens` `[B, L]`, which follow the tokens in `caches`, and returns
     /// their hidden states `[B, L, D]`.
     pub fn forward(&self, tokens: &Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
-        self.0.forward(self.0.embed(tokens)?, caches)
+        self.0.network.forward(self.0.network.embed(tokens)?, caches)
     }
 
     /// Token ids `[B, L]` to embeddings `[B, L, D]`.
     pub fn embed(&self, tokens: &Array) -> Result<Array, LmError> {
-        self.0.embed(tokens)
+        self.0.network.embed(tokens)
     }
 
     /// As [`Model::forward`], from embeddings `[B, L, D]` instead of token ids.
@@ -118,51 +234,54 @@ impl Model {
         embeddings: Array,
         caches: &mut [LayerCache],
     ) -> Result<Array, LmError> {
-        self.0.forward(embeddings, caches)
+        self.0.network.forward(embeddings, caches)
     }
 
     /// Hidden states `[B, L, D]` to logits `[B, L, V]`.
     pub fn logits(&self, hidden: &Array) -> Result<Array, LmError> {
-        self.0.logits(hidden)
+        self.0.network.logits(hidden)
     }
 
     /// Empty caches, one per layer.
     pub fn make_cache(&self) -> Vec<LayerCache> {
-        self.0.make_cache()
+        self.0.cache_spec.make()
+    }
+
+    /// What its caches are; the types that follow from the weights are unknown.
+    pub fn cache_spec(&self) -> &CacheSpec {
+        &self.0.cache_spec
+    }
+
+    /// What its caches are, with the types of all arrays. The first call builds the graph of one
+    /// token, which is not evaluated.
+    pub fn typed_cache_spec(&self) -> Result<&CacheSpec, LmError> {
+        let LoadedNetwork { cache_spec, typed_cache_spec, .. } = &*self.0;
+        if cache_spec.is_typed() {
+            return Ok(cache_spec);
+        }
+        if let Some(known) = typed_cache_spec.get() {
+            return Ok(known);
+        }
+        let mut caches = cache_spec.make();
+        self.forward(&Array::from_slice(&[0u32], &[1, 1]), &mut caches)?;
+        let typed = CacheSpec::of(&caches).ok_or(LmError::MixedCaches)?;
+        Ok(typed_cache_spec.get_or_init(|| typed))
     }
 
     /// The revision of the architecture's numerics: caches of another revision must not be reused.
     pub fn numerics_revision(&self) -> u32 {
-        self.0.numerics_revision()
+        self.0.network.numerics_revision()
     }
 
     /// The size of the vocabulary: token ids are smaller.
     pub fn vocab_size(&self) -> usize {
-        self.0.vocab_size()
+        self.0.network.vocab_size()
     }
 
     /// The most tokens that the model can attend to.
     pub fn context_length(&self) -> usize {
-        self.0.context_length()
+        self.0.network.context_length()
     }
-}
-
-/// Deserializes config.json into the architecture's arguments and builds its network from the
-/// weight files.
-fn load<Args: serde::de::DeserializeOwned, Network: Architecture + 'static>(
-    folder: &Path,
-    config: &serde_json::Value,
-    model_type: &str,
-    options: LoadOptions,
-    is_cancelled: CancelCheck,
-    build: impl FnOnce(Args, &mut Weights) -> Result<Network, LmError>,
-) -> Result<(Model, LoadedWeights), LmError> {
-    let args = config::arguments(folder, config)?;
-    let mut weights = Weights::open(folder, config, options, is_cancelled)?;
-    weights.kernels = device_kernels::choose(CudaKernels::load);
-    let network = build(args, &mut weights)?;
-    let weights = weights.finish(model_type)?;
-    Ok((Model(Rc::new(network)), weights))
 }
 
 #[cfg(test)]

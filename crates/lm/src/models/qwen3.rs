@@ -5,12 +5,10 @@ use mlx_rs::error::Exception;
 use serde::Deserialize;
 
 use crate::LmError;
-use crate::cache::{AttentionStep, KvCache, LayerCache};
-use crate::config::{
-    check_full_attention, check_heads, check_positive, check_range, check_rope_entry,
-};
+use crate::cache::{AttentionStep, CacheSpec, KvSizes, KvSpec, LayerCache, LayerCacheSpec};
+use crate::config::{Size, check_full_attention, check_heads, check_positive, check_rope_entry};
 use crate::device_kernels::{Activation, HeadShape};
-use crate::models::Architecture;
+use crate::models::{Architecture, FromConfig, Outline, Scratch};
 use crate::nn::{
     Embedding, Linear, NormGatedUp, NormProjections, ProductResidual, RmsNorm, Rope, RopeAttention,
     RopeScaling,
@@ -62,26 +60,43 @@ impl Shape {
         check_full_attention(args.layer_types.as_deref())?;
         let rope_parameters = args.rope_parameters.as_ref();
         Ok(Shape {
-            hidden: check_range("hidden_size", args.hidden_size, 1..=1 << 17)?,
-            layers: check_range("num_hidden_layers", args.num_hidden_layers, 1..=1024)?,
-            intermediate: check_range("intermediate_size", args.intermediate_size, 1..=1 << 20)?,
+            hidden: Size::HIDDEN.check(args.hidden_size)?,
+            layers: Size::LAYERS.check(args.num_hidden_layers)?,
+            intermediate: Size::INTERMEDIATE.check(args.intermediate_size)?,
             heads,
             kv_heads,
-            head_dim: check_range(
-                "head_dim",
-                args.head_dim.unwrap_or(args.hidden_size / i64::from(heads)),
-                2..=4096,
-            )?,
-            vocab: check_range("vocab_size", args.vocab_size, 1..=1 << 22)?,
-            context: check_range(
-                "max_position_embeddings",
-                args.max_position_embeddings,
-                1..=1 << 26,
-            )?,
+            head_dim: Size::HEAD_DIM
+                .check(args.head_dim.unwrap_or(args.hidden_size / i64::from(heads)))?,
+            vocab: Size::VOCAB.check(args.vocab_size)?,
+            context: Size::CONTEXT.check(args.max_position_embeddings)?,
             eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
             rope_theta: check_rope_entry("rope_theta", args.rope_theta, rope_parameters)?,
             rope_scaling: RopeScaling::parse(args.rope_scaling.as_ref().or(rope_parameters))?,
         })
+    }
+
+    /// Plain attention in every layer.
+    pub fn cache_spec(&self) -> CacheSpec {
+        let sizes = Some(KvSizes::new(self.kv_heads, self.head_dim));
+        CacheSpec::new(vec![LayerCacheSpec::Kv(KvSpec { sizes }); self.layers as usize])
+    }
+
+    /// How many results of each width live at once, by the example `memory`.
+    pub fn scratch(&self) -> Scratch {
+        let [hidden, intermediate, queries, keys_values] = [
+            self.hidden,
+            self.intermediate,
+            self.heads * self.head_dim,
+            2 * self.kv_heads * self.head_dim,
+        ]
+        .map(|width| width as u64);
+        Scratch {
+            numbers_per_token: 3 * hidden + 5 * intermediate + 3 * queries + 3 * keys_values,
+            recurrent_per_token: 0,
+            numbers: 0,
+            heads: self.heads as u64,
+            vocab: self.vocab as u64,
+        }
     }
 }
 
@@ -95,9 +110,20 @@ pub struct Model {
     lm_head: Option<Linear>, // `None`: tied to embed_tokens
 }
 
-impl Model {
-    /// Takes the tensors that `args` ask for.
-    pub fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
+impl FromConfig for Model {
+    type Args = ModelArgs;
+
+    fn outline(args: &ModelArgs) -> Result<Outline, LmError> {
+        let shape = Shape::check(args)?;
+        Ok(Outline {
+            cache: shape.cache_spec(),
+            context_length: shape.context as usize,
+            is_tied: args.tie_word_embeddings,
+            scratch: shape.scratch(),
+        })
+    }
+
+    fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
         let shape = Shape::check(&args)?;
         // Tied checkpoints may store the output layer again.
         weights.ignore(|name| args.tie_word_embeddings && name.starts_with("lm_head."));
@@ -143,8 +169,8 @@ impl Architecture for Model {
         }
     }
 
-    fn make_cache(&self) -> Vec<LayerCache> {
-        self.layers.iter().map(|_| LayerCache::Kv(KvCache::new())).collect()
+    fn cache_spec(&self) -> CacheSpec {
+        self.shape.cache_spec()
     }
 
     fn numerics_revision(&self) -> u32 {

@@ -7,9 +7,9 @@ use serde::Deserialize;
 
 use super::qwen3::{self, Attention, Mlp, Shape};
 use crate::LmError;
-use crate::cache::{AttentionStep, KvCache, LayerCache};
-use crate::config::check_range;
-use crate::models::Architecture;
+use crate::cache::{AttentionStep, CacheSpec, LayerCache};
+use crate::config::{Size, check_range};
+use crate::models::{Architecture, FromConfig, Outline, Scratch};
 use crate::nn::{Embedding, ExpertBlend, ExpertSizes, Linear, RmsNorm};
 use crate::weights::{Layer, Weights};
 
@@ -45,7 +45,7 @@ struct Experts {
 
 impl Experts {
     fn check(args: &ModelArgs) -> Result<Self, LmError> {
-        let count = check_range("num_experts", args.num_experts, 0..=1 << 16)?;
+        let count = Size::EXPERTS.check(args.num_experts)?;
         Ok(Experts {
             count,
             per_token: check_range(
@@ -53,15 +53,19 @@ impl Experts {
                 args.num_experts_per_tok,
                 1..=i64::from(count.max(1)),
             )?,
-            intermediate: check_range(
-                "moe_intermediate_size",
-                args.moe_intermediate_size,
-                1..=1 << 20,
-            )?,
+            intermediate: Size::EXPERT_INTERMEDIATE.check(args.moe_intermediate_size)?,
             norm_topk_prob: args.norm_topk_prob,
             step: check_range("decoder_sparse_step", args.decoder_sparse_step, 1..=1024)?,
             mlp_only_layers: args.mlp_only_layers.clone(),
         })
+    }
+
+    /// See [`Scratch::numbers_per_token`].
+    fn numbers_per_token(&self, shape: &Shape) -> u64 {
+        let (hidden, intermediate) = (shape.hidden as u64, self.intermediate as u64);
+        let attention = ((shape.heads + 2 * shape.kv_heads) * shape.head_dim) as u64;
+        let experts = self.per_token as u64 * (3 * hidden + 5 * intermediate);
+        experts + self.count as u64 + 2 * hidden + 2 * attention
     }
 
     fn are_in(&self, layer: i32) -> bool {
@@ -81,9 +85,23 @@ pub struct Model {
     lm_head: Option<Linear>, // `None`: tied to embed_tokens
 }
 
-impl Model {
-    /// Takes the tensors that `args` ask for.
-    pub fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
+impl FromConfig for Model {
+    type Args = ModelArgs;
+
+    fn outline(args: &ModelArgs) -> Result<Outline, LmError> {
+        let shape = Shape::check(&args.dense)?;
+        let experts = Experts::check(args)?;
+        let dense = shape.scratch();
+        let numbers_per_token = dense.numbers_per_token.max(experts.numbers_per_token(&shape));
+        Ok(Outline {
+            cache: shape.cache_spec(),
+            context_length: shape.context as usize,
+            is_tied: args.dense.tie_word_embeddings,
+            scratch: Scratch { numbers_per_token, ..dense },
+        })
+    }
+
+    fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
         let shape = Shape::check(&args.dense)?;
         let experts = Experts::check(&args)?;
         let is_tied = args.dense.tie_word_embeddings;
@@ -136,8 +154,8 @@ impl Architecture for Model {
         }
     }
 
-    fn make_cache(&self) -> Vec<LayerCache> {
-        self.layers.iter().map(|_| LayerCache::Kv(KvCache::new())).collect()
+    fn cache_spec(&self) -> CacheSpec {
+        self.shape.cache_spec()
     }
 
     fn numerics_revision(&self) -> u32 {

@@ -10,11 +10,14 @@ use mlx_rs::{Array, Dtype, fast, ops};
 use serde::Deserialize;
 
 use crate::LmError;
-use crate::cache::{ArraysCache, AttentionStep, KvCache, LayerCache};
-use crate::config::{check_heads, check_positive, check_range, check_rope_entry};
+use crate::cache::{
+    ArraysCache, ArraysSpec, AttentionStep, CacheSpec, KvSizes, KvSpec, LayerCache, LayerCacheSpec,
+    StateSize,
+};
+use crate::config::{Size, check_heads, check_positive, check_range, check_rope_entry};
 use crate::device_kernels::{Activation, HeadShape};
 use crate::ffi;
-use crate::models::Architecture;
+use crate::models::{Architecture, FromConfig, Outline, Scratch};
 use crate::nn::{
     Embedding, ExpertBlend, ExpertSizes, GatedDelta, Linear, NormGatedUp, NormProjections,
     ProductResidual, Projected, RmsNorm, Rope, RopeAttention, RopeScaling, ShortConv,
@@ -140,11 +143,19 @@ impl LinearShape {
     fn channels(&self) -> i32 {
         2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
     }
+
+    /// The last inputs of the convolution, and the matrix of each head, which is computed in f32.
+    fn cache_spec(&self) -> LayerCacheSpec {
+        let inputs = StateSize { shape: vec![self.kernel - 1, self.channels()], dtype: None };
+        let shape = vec![self.value_heads, self.value_dim, self.key_dim];
+        let matrices = StateSize { shape, dtype: Some(Dtype::Float32) };
+        LayerCacheSpec::Arrays(ArraysSpec { slots: vec![Some(inputs), Some(matrices)] })
+    }
 }
 
 impl Experts {
     fn check(args: &ModelArgs) -> Result<Self, LmError> {
-        let count = check_range("num_experts", args.num_experts, 0..=1 << 16)?;
+        let count = Size::EXPERTS.check(args.num_experts)?;
         let max_per_token = i64::from(count.max(1));
         let (intermediate, shared_intermediate) =
             (args.moe_intermediate_size, args.shared_expert_intermediate_size);
@@ -155,7 +166,7 @@ impl Experts {
                 args.num_experts_per_tok,
                 1..=max_per_token,
             )?,
-            intermediate: check_range("moe_intermediate_size", intermediate, 1..=1 << 20)?,
+            intermediate: Size::EXPERT_INTERMEDIATE.check(intermediate)?,
             shared_intermediate: check_range(
                 "shared_expert_intermediate_size",
                 shared_intermediate,
@@ -178,20 +189,20 @@ impl Shape {
     fn check(args: &ModelArgs) -> Result<Self, LmError> {
         let (heads, kv_heads) = check_heads(args.num_attention_heads, args.num_key_value_heads)?;
         let linear = LinearShape::check(args)?;
-        let layers = check_range("num_hidden_layers", args.num_hidden_layers, 1..=1024)?;
+        let layers = Size::LAYERS.check(args.num_hidden_layers)?;
         let interval = args.full_attention_interval;
         let full_attention_interval =
             check_range("full_attention_interval", interval, 1..=i64::from(layers))?;
         check_layer_types(args, full_attention_interval)?;
-        let head_dim = check_range("head_dim", args.head_dim, 2..=4096)?;
+        let head_dim = Size::HEAD_DIM.check(args.head_dim)?;
         let rotary_dim = check_rotary_dim(args, head_dim)?;
         let rope_parameters = args.rope_parameters.as_ref();
         let context = args.max_position_embeddings;
         Ok(Shape {
             experts: Experts::check(args)?,
-            hidden: check_range("hidden_size", args.hidden_size, 1..=1 << 17)?,
+            hidden: Size::HIDDEN.check(args.hidden_size)?,
             layers,
-            intermediate: check_range("intermediate_size", args.intermediate_size, 1..=1 << 20)?,
+            intermediate: Size::INTERMEDIATE.check(args.intermediate_size)?,
             heads,
             kv_heads,
             head_dim,
@@ -201,14 +212,44 @@ impl Shape {
             rope_scaling: RopeScaling::parse(args.rope_scaling.as_ref().or(rope_parameters))?,
             full_attention_interval,
             linear,
-            vocab: check_range("vocab_size", args.vocab_size, 1..=1 << 22)?,
-            context: check_range("max_position_embeddings", context, 1..=1 << 26)?,
+            vocab: Size::VOCAB.check(args.vocab_size)?,
+            context: Size::CONTEXT.check(context)?,
             eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
         })
     }
 
     fn attends(&self, layer: i32) -> bool {
         (layer + 1) % self.full_attention_interval == 0
+    }
+
+    fn cache_spec(&self) -> CacheSpec {
+        let sizes = Some(KvSizes::new(self.kv_heads, self.head_dim));
+        let layer = |layer| match self.attends(layer) {
+            true => LayerCacheSpec::Kv(KvSpec { sizes }),
+            false => self.linear.cache_spec(),
+        };
+        CacheSpec::new((0..self.layers).map(layer).collect())
+    }
+
+    /// How many results of each width live at once, by the example `memory`.
+    fn scratch(&self) -> Scratch {
+        let Shape { linear, experts, .. } = self;
+        let hidden = self.hidden as u64;
+        let chosen = experts.per_token as u64 * (3 * hidden + 5 * experts.intermediate as u64);
+        let shared = 5 * experts.shared_intermediate.max(self.intermediate) as u64;
+        let within_chunk = linear.value_heads as u64 * GatedDelta::CHUNK as u64;
+        let recurrent = 5 * linear.channels() as u64 + 18 * within_chunk;
+        let queries = (self.heads * self.head_dim) as u64;
+        let keys_values = (2 * self.kv_heads * self.head_dim) as u64;
+        let common = 3 * hidden + chosen.max(shared) + experts.count as u64;
+        let state = linear.value_heads as u64 * (linear.value_dim * linear.key_dim) as u64;
+        Scratch {
+            numbers_per_token: common + 4 * queries + 3 * keys_values,
+            recurrent_per_token: common + recurrent,
+            numbers: 10 * state + 6 * within_chunk * GatedDelta::CHUNK as u64,
+            heads: self.heads as u64,
+            vocab: self.vocab as u64,
+        }
     }
 }
 
@@ -267,9 +308,20 @@ pub struct Model {
     lm_head: Option<Linear>, // `None`: tied to embed_tokens
 }
 
-impl Model {
-    /// Takes the tensors that `args` ask for.
-    pub fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
+impl FromConfig for Model {
+    type Args = ModelArgs;
+
+    fn outline(args: &ModelArgs) -> Result<Outline, LmError> {
+        let shape = Shape::check(args)?;
+        Ok(Outline {
+            cache: shape.cache_spec(),
+            context_length: shape.context as usize,
+            is_tied: args.tie_word_embeddings,
+            scratch: shape.scratch(),
+        })
+    }
+
+    fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
         let shape = Shape::check(&args)?;
         // Heads for multi-token prediction are not used; tied checkpoints may store the output
         // layer again.
@@ -331,12 +383,8 @@ impl Architecture for Model {
         }
     }
 
-    fn make_cache(&self) -> Vec<LayerCache> {
-        let cache = |layer: &TransformerBlock| match layer.mixer {
-            Mixer::Attention(_) => LayerCache::Kv(KvCache::new()),
-            Mixer::Linear(_) => LayerCache::Arrays(ArraysCache::new(2)),
-        };
-        self.layers.iter().map(cache).collect()
+    fn cache_spec(&self) -> CacheSpec {
+        self.shape.cache_spec()
     }
 
     fn numerics_revision(&self) -> u32 {

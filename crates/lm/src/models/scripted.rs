@@ -4,11 +4,14 @@
 //! Its next token is `script[(sum of all token ids so far) % script.len()]`, and the ids are stored
 //! in a real KV cache. A cache that was restored wrongly therefore changes the answer.
 
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
 use serde::Deserialize;
 
-use crate::cache::{KeysValues, KvCache, LayerCache, Mask, causal_mask};
-use crate::models::Architecture;
+use crate::cache::{
+    CacheSpec, KeysValues, KvSizes, KvSpec, LayerCache, LayerCacheSpec, Mask, causal_mask,
+};
+use crate::load_progress::{LoadProgress, OnPart};
+use crate::models::{Architecture, Outline, Scratch};
 use crate::{LmError, ffi};
 
 /// See [`Architecture::numerics_revision`].
@@ -25,6 +28,9 @@ pub struct ModelArgs {
     fail_at: Option<usize>,
     /// Panics when it is run on this position.
     panic_at: Option<usize>,
+    /// A load pretends to read so many parts, of a byte each.
+    #[serde(default)]
+    load_parts: u64,
 }
 
 fn default_context() -> usize {
@@ -33,6 +39,28 @@ fn default_context() -> usize {
 
 /// The head size: each id is stored this often, because smaller keys cannot be quantized.
 const HEAD_SIZE: i32 = 32;
+
+fn cache_spec() -> CacheSpec {
+    let types = Some([Dtype::Float32; 2]);
+    let sizes = Some(KvSizes { types, ..KvSizes::new(1, HEAD_SIZE) });
+    CacheSpec::new(vec![LayerCacheSpec::Kv(KvSpec { sizes })])
+}
+
+/// What follows from config.json alone.
+pub fn outline(args: &ModelArgs) -> Outline {
+    Outline {
+        cache: cache_spec(),
+        context_length: args.max_position_embeddings,
+        is_tied: false,
+        scratch: Scratch {
+            numbers_per_token: 256,
+            recurrent_per_token: 0,
+            numbers: 0,
+            heads: 1,
+            vocab: args.vocab_size as u64,
+        },
+    }
+}
 
 /// A loaded script.
 #[derive(Debug)]
@@ -44,7 +72,10 @@ pub struct Model {
 
 impl Model {
     /// Fails if the script is empty or has ids outside the vocabulary.
-    pub fn load(args: ModelArgs) -> Result<Self, LmError> {
+    pub fn load(args: ModelArgs, on_part: &OnPart) -> Result<Self, LmError> {
+        for bytes_read in 0..args.load_parts {
+            on_part.pause(LoadProgress { bytes_read, total_bytes: args.load_parts })?;
+        }
         if args.script.is_empty()
             || args.script.iter().any(|token| !(0..args.vocab_size).contains(token))
         {
@@ -64,7 +95,7 @@ impl Model {
 impl Architecture for Model {
     /// Token ids `[B, L]` as f32 `[B, L, 1]`.
     fn embed(&self, tokens: &Array) -> Result<Array, LmError> {
-        Ok(ops::expand_dims(tokens.as_dtype(mlx_rs::Dtype::Float32)?, -1)?)
+        Ok(ops::expand_dims(tokens.as_dtype(Dtype::Float32)?, -1)?)
     }
 
     /// Ids `[B, L, 1]` to the sums of all ids up to each token, `[B, L, 1]`.
@@ -97,13 +128,12 @@ impl Architecture for Model {
         let keys = ffi::slice(&keys, &[0; 4], &[batch, 1, keys.dim(2), 1])?;
         // The mask hides the padding of a batch's rows.
         let keys = match &step.mask {
-            Mask::Array(mask) => ops::multiply(
-                mask.as_dtype(mlx_rs::Dtype::Float32)?,
-                keys.transpose_axes(&[0, 1, 3, 2])?,
-            )?,
+            Mask::Array(mask) => {
+                ops::multiply(mask.as_dtype(Dtype::Float32)?, keys.transpose_axes(&[0, 1, 3, 2])?)?
+            }
             Mask::None | Mask::Causal => {
-                let seen = causal_mask(length, keys.dim(2) - length, None)?
-                    .as_dtype(mlx_rs::Dtype::Float32)?;
+                let seen =
+                    causal_mask(length, keys.dim(2) - length, None)?.as_dtype(Dtype::Float32)?;
                 ops::multiply(seen, keys.transpose_axes(&[0, 1, 3, 2])?)?
             }
         }; // [B, 1, L, T]
@@ -113,16 +143,16 @@ impl Architecture for Model {
     /// Sums `[B, L, 1]` to logits `[B, L, V]` with one clear winner.
     fn logits(&self, hidden: &Array) -> Result<Array, LmError> {
         let length = Array::from_int(self.args.script.len() as i32);
-        let index = ops::remainder(hidden.as_dtype(mlx_rs::Dtype::Int32)?, length)?;
+        let index = ops::remainder(hidden.as_dtype(Dtype::Int32)?, length)?;
         let next = self.script.take_axis(index, 0)?;
         Ok(ops::multiply(
-            ops::eq(next, &self.positions)?.as_dtype(mlx_rs::Dtype::Float32)?,
+            ops::eq(next, &self.positions)?.as_dtype(Dtype::Float32)?,
             Array::from_f32(10.0),
         )?)
     }
 
-    fn make_cache(&self) -> Vec<LayerCache> {
-        vec![LayerCache::Kv(KvCache::new())]
+    fn cache_spec(&self) -> CacheSpec {
+        cache_spec()
     }
 
     fn numerics_revision(&self) -> u32 {

@@ -10,10 +10,6 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
 
-/// Tokens per chunk. In larger chunks the triangular system costs more than the steps that they
-/// save.
-const CHUNK: i32 = 64;
-
 /// The inputs of the rule, all f32. Value head `h` uses the query and key head `h / (Hv / Hk)`.
 #[derive(Debug)]
 pub struct GatedDelta {
@@ -30,6 +26,10 @@ pub struct GatedDelta {
 }
 
 impl GatedDelta {
+    /// Tokens per chunk. In larger chunks the triangular system costs more than the steps that they
+    /// save.
+    pub const CHUNK: i32 = 64;
+
     /// Updates `state` `[B, Hv, Dv, Dk]` (`None`: zeros) by the tokens; returns their outputs
     /// `[B, L, Hv, Dv]` and the new state, both f32. Tokens where `mask` (bool `[B, L]`) is false
     /// do not change the state, and their outputs are undefined.
@@ -99,7 +99,7 @@ impl GatedDelta {
     ) -> Result<(Array, Array), Exception> {
         let &Heads { batch, key_heads, sharing, value_dim, .. } = heads;
         // Fewer tokens than a chunk are computed in one smaller chunk.
-        let chunk = CHUNK.min((length as u32).next_power_of_two() as i32);
+        let chunk = Self::CHUNK.min((length as u32).next_power_of_two() as i32);
         let num_chunks = (length + chunk - 1) / chunk;
         let layout = Chunks { batch, length, chunk, num_chunks };
 

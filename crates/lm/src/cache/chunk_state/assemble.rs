@@ -2,12 +2,8 @@
 
 use mlx_rs::{Array, Dtype};
 
-use super::{CacheLayout, LayerLayout, PLAIN, QUANTIZED, entry_path, state_name};
-use crate::cache::buffer::round_up;
-use crate::cache::{
-    ArraysCache, CacheList, KvCache, LayerCache, MAX_TOKENS, QuantizedArray, QuantizedKvCache,
-    RotatingKvCache,
-};
+use super::{ChunkForm, StateTensorSize, TokenTensor, entry_path, state_name};
+use crate::cache::{CacheList, CacheSpec, LayerCache, LayerCacheSpec, MAX_TOKENS};
 use crate::{LmError, ffi};
 
 /// A tensor of a chunk state, in row-major order.
@@ -29,26 +25,25 @@ pub struct CacheAssembler {
 }
 
 #[derive(Debug)]
-enum LayerAssembly {
+struct LayerAssembly {
+    spec: LayerCacheSpec,
+    parts: Parts,
+}
+
+#[derive(Debug)]
+enum Parts {
     Tokens(TokenAssembly),
-    State(Vec<Option<Array>>),
+    State { sizes: Vec<Option<StateTensorSize>>, slots: Vec<Option<Array>> },
     List(Vec<LayerAssembly>),
 }
 
-/// Keys and values of the tokens from `first` on, in one buffer for each of `names`.
+/// Keys and values of the tokens from `first` on, in one buffer for each of `tensors`.
 #[derive(Debug)]
 struct TokenAssembly {
-    names: &'static [&'static str],
+    tensors: Vec<TokenTensor>,
     buffers: Vec<Option<RowBuffer>>,
-    kind: TokenKind,
     first: usize,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum TokenKind {
-    Kv,
-    Rotating { max_size: usize },
-    Quantized { group_size: i32, bits: i32 },
+    capacity: usize,
 }
 
 /// The range of tokens that a chunk state belongs to.
@@ -70,24 +65,22 @@ struct RowBuffer {
 }
 
 impl CacheAssembler {
-    /// An assembler of caches for `num_tokens` tokens. Buffers are allocated when the first chunk
-    /// shows their shapes.
-    pub fn new(layout: &CacheLayout, num_tokens: usize) -> CacheAssembler {
-        CacheAssembler {
-            num_tokens,
-            layers: layout
-                .layers()
-                .iter()
-                .map(|layer| LayerAssembly::new(layer, num_tokens))
-                .collect(),
+    /// An assembler of the caches `spec` for `num_tokens` tokens. Chunks must have the sizes and
+    /// types that `spec` names; where it names none, those of the first chunk. Fails for a spec
+    /// whose caches are not stored in chunks, and for more tokens than a cache can hold.
+    pub fn new(spec: &CacheSpec, num_tokens: usize) -> Result<CacheAssembler, LmError> {
+        if num_tokens > MAX_TOKENS as usize {
+            return Err(refused(format!("{num_tokens} tokens are too many")));
         }
+        let layers = spec.layers().iter().map(|layer| LayerAssembly::new(layer, num_tokens));
+        Ok(CacheAssembler { num_tokens, layers: layers.collect::<Result<_, _>>()? })
     }
 
     /// Adds the state of the tokens `start..stop`; tokens that the caches do not need are ignored.
     /// `tensor` finds the chunk's tensors by name.
     ///
-    /// Fails with [`LmError::ChunkState`] if a tensor is missing, or has another shape than the
-    /// layout and the other chunks ask for.
+    /// Fails with [`LmError::ChunkState`] if a tensor is missing, or has another shape or type than
+    /// the spec and the other chunks ask for.
     pub fn add<'a>(
         &mut self,
         start: usize,
@@ -103,35 +96,26 @@ impl CacheAssembler {
 
     /// The caches, one per layer. Fails if chunks are missing.
     pub fn finish(self) -> Result<Vec<LayerCache>, LmError> {
-        let num_tokens =
-            i32::try_from(self.num_tokens).ok().filter(|&num_tokens| num_tokens <= MAX_TOKENS);
-        let num_tokens = num_tokens
-            .ok_or_else(|| refused(format!("{} tokens are too many", self.num_tokens)))?;
-        self.layers.into_iter().map(|layer| layer.finish(num_tokens)).collect()
+        // As `new` has checked, the number fits.
+        self.layers.into_iter().map(|layer| layer.finish(self.num_tokens as i32)).collect()
     }
 }
 
 impl LayerAssembly {
-    fn new(layout: &LayerLayout, num_tokens: usize) -> LayerAssembly {
-        let tokens = |names: &'static [&'static str], kind, first| {
-            let buffers = names.iter().map(|_| None).collect();
-            LayerAssembly::Tokens(TokenAssembly { names, buffers, kind, first })
-        };
-        match *layout {
-            LayerLayout::Kv => tokens(&PLAIN, TokenKind::Kv, 0),
-            LayerLayout::Rotating { max_size } => tokens(
-                &PLAIN,
-                TokenKind::Rotating { max_size },
-                num_tokens.saturating_sub(max_size),
-            ),
-            LayerLayout::Quantized { group_size, bits } => {
-                tokens(&QUANTIZED, TokenKind::Quantized { group_size, bits }, 0)
+    fn new(spec: &LayerCacheSpec, num_tokens: usize) -> Result<LayerAssembly, LmError> {
+        let kind = spec.as_kind();
+        let parts = match kind.chunk_form(num_tokens).ok_or_else(|| kind.is_not_in_chunks())? {
+            ChunkForm::Tokens { tensors, first, capacity } => {
+                let buffers = tensors.iter().map(|_| None).collect();
+                Parts::Tokens(TokenAssembly { tensors, buffers, first, capacity })
             }
-            LayerLayout::Arrays { num_slots } => LayerAssembly::State(vec![None; num_slots]),
-            LayerLayout::List(ref entries) => LayerAssembly::List(
-                entries.iter().map(|entry| LayerAssembly::new(entry, num_tokens)).collect(),
-            ),
-        }
+            ChunkForm::State(sizes) => Parts::State { slots: vec![None; sizes.len()], sizes },
+            ChunkForm::Entries(entries) => {
+                let entries = entries.iter().map(|entry| LayerAssembly::new(entry, num_tokens));
+                Parts::List(entries.collect::<Result<_, _>>()?)
+            }
+        };
+        Ok(LayerAssembly { spec: spec.clone(), parts })
     }
 
     fn add<'a>(
@@ -141,19 +125,22 @@ impl LayerAssembly {
         range: ChunkRange,
         tensor: &impl Fn(&str) -> Option<TensorSlice<'a>>,
     ) -> Result<(), LmError> {
-        match self {
-            LayerAssembly::Tokens(tokens) => tokens.add(path, num_tokens, range, tensor)?,
+        match &mut self.parts {
+            Parts::Tokens(tokens) => tokens.add(path, num_tokens, range, tensor)?,
             // A recurrent state is valid only at the position where generation continues.
-            LayerAssembly::State(slots) if range.stop == num_tokens => {
-                for (slot, state) in slots.iter_mut().enumerate() {
+            Parts::State { sizes, slots } if range.stop == num_tokens => {
+                for (slot, (size, state)) in sizes.iter().zip(slots).enumerate() {
                     let name = state_name(slot, path);
                     let part = tensor(&name).ok_or_else(|| refused(format!("it lacks {name}")))?;
+                    if let Some(size) = size {
+                        check_size(&name, &part, &size.shape, size.dtype)?;
+                    }
                     let shape: Vec<i32> = part.shape.iter().map(|&length| length as i32).collect();
                     *state = Some(ffi::array_from_bytes(part.bytes, &shape, part.dtype)?);
                 }
             }
-            LayerAssembly::State(_) => {}
-            LayerAssembly::List(entries) => {
+            Parts::State { .. } => {}
+            Parts::List(entries) => {
                 for (index, entry) in entries.iter_mut().enumerate() {
                     entry.add(&entry_path(path, index), num_tokens, range, tensor)?;
                 }
@@ -163,21 +150,18 @@ impl LayerAssembly {
     }
 
     fn finish(self, num_tokens: i32) -> Result<LayerCache, LmError> {
-        Ok(match self {
-            LayerAssembly::Tokens(tokens) => tokens.finish(num_tokens)?,
-            LayerAssembly::State(slots) => {
-                if slots.iter().any(Option::is_none) {
-                    return Err(refused("it lacks a recurrent state".to_owned()));
-                }
-                let mut cache = ArraysCache::from_slots(slots);
-                cache.advance(num_tokens as usize);
-                LayerCache::Arrays(cache)
-            }
-            LayerAssembly::List(entries) => {
+        let arrays = match self.parts {
+            Parts::Tokens(tokens) => tokens.finish(num_tokens)?,
+            Parts::State { slots, .. } => slots
+                .into_iter()
+                .collect::<Option<_>>()
+                .ok_or_else(|| refused("it lacks a recurrent state".to_owned()))?,
+            Parts::List(entries) => {
                 let entries = entries.into_iter().map(|entry| entry.finish(num_tokens));
-                LayerCache::List(CacheList::new(entries.collect::<Result<_, _>>()?))
+                return Ok(LayerCache::List(CacheList::new(entries.collect::<Result<_, _>>()?)));
             }
-        })
+        };
+        self.spec.as_kind().join_chunks(arrays, num_tokens)
     }
 }
 
@@ -195,22 +179,21 @@ impl TokenAssembly {
         if needed.start >= needed.stop {
             return Ok(());
         }
-        let capacity = match self.kind {
-            TokenKind::Kv | TokenKind::Quantized { .. } => round_up(num_tokens as i32 + 1) as usize,
-            TokenKind::Rotating { .. } => num_tokens - self.first,
-        };
-        for (index, (name, buffer)) in self.names.iter().zip(&mut self.buffers).enumerate() {
-            let name = format!("{name}.{path}");
+        for (expected, buffer) in self.tensors.iter().zip(&mut self.buffers) {
+            let name = format!("{}.{path}", expected.name);
             let part = tensor(&name).ok_or_else(|| refused(format!("it lacks {name}")))?;
             // Scales and biases follow each packed tensor.
-            let is_packed = matches!(self.kind, TokenKind::Quantized { .. }) && index % 3 == 0;
-            if is_packed != (part.dtype == Dtype::Uint32) {
+            if (expected.dtype == Some(Dtype::Uint32)) != (part.dtype == Dtype::Uint32) {
                 return Err(refused(format!("{name} holds {:?} numbers", part.dtype)));
             }
             let held_from = check_part(&name, &part, range, needed)?;
+            if let Some([heads, width]) = expected.size {
+                let shape = [1, heads, part.shape[2], width];
+                check_size(&name, &part, &shape, expected.dtype)?;
+            }
             let buffer = match buffer {
                 Some(buffer) => buffer,
-                None => buffer.insert(RowBuffer::for_part(&part, capacity)?),
+                None => buffer.insert(RowBuffer::for_part(&part, self.capacity)?),
             };
             if (buffer.heads, buffer.width, buffer.dtype)
                 != (part.shape[1], part.shape[3], part.dtype)
@@ -222,44 +205,35 @@ impl TokenAssembly {
         Ok(())
     }
 
-    fn finish(self, num_tokens: i32) -> Result<LayerCache, LmError> {
+    /// One array for each tensor.
+    fn finish(self, num_tokens: i32) -> Result<Vec<Array>, LmError> {
         let num_wanted = num_tokens as usize - self.first;
-        let mut arrays = Vec::with_capacity(self.buffers.len());
-        for (name, buffer) in self.names.iter().zip(self.buffers) {
-            let buffer = buffer
+        let array = |(tensor, buffer): (&TokenTensor, Option<RowBuffer>)| {
+            buffer
                 .filter(|buffer| buffer.num_filled == num_wanted)
-                .ok_or_else(|| refused(format!("not all of its {name} are there")))?;
-            arrays.push(buffer.buffer.into_array()?);
-        }
-        let mut arrays = arrays.into_iter();
-        let mut next =
-            || arrays.next().ok_or_else(|| refused("a layer has too few tensors".to_owned()));
-        Ok(match self.kind {
-            TokenKind::Kv => LayerCache::Kv(KvCache::from_buffers(next()?, next()?, num_tokens)),
-            TokenKind::Rotating { max_size } => {
-                let (keys, values) = (next()?, next()?);
-                LayerCache::Rotating(RotatingKvCache::from_temporal(
-                    max_size as i32,
-                    0,
-                    keys,
-                    values,
-                    num_tokens,
-                ))
-            }
-            TokenKind::Quantized { group_size, bits } => {
-                let mut quantized = || {
-                    Ok::<_, LmError>(QuantizedArray {
-                        packed: next()?,
-                        scales: next()?,
-                        biases: next()?,
-                    })
-                };
-                let (keys, values) = (quantized()?, quantized()?);
-                let cache = QuantizedKvCache::new(group_size, bits)?;
-                LayerCache::Quantized(cache.with_contents(keys, values, num_tokens))
-            }
-        })
+                .ok_or_else(|| refused(format!("not all of its {} are there", tensor.name)))?
+                .buffer
+                .into_array()
+                .map_err(LmError::from)
+        };
+        self.tensors.iter().zip(self.buffers).map(array).collect()
     }
+}
+
+/// Checks that `part` has the shape and, where it is known, the type of the model's own caches. A
+/// chunk file may be forged: its hash says only that it was not changed since.
+fn check_size(
+    name: &str,
+    part: &TensorSlice<'_>,
+    shape: &[usize],
+    dtype: Option<Dtype>,
+) -> Result<(), LmError> {
+    if part.shape == shape && dtype.is_none_or(|dtype| dtype == part.dtype) {
+        return Ok(());
+    }
+    let dtype = dtype.map_or(String::new(), |dtype| format!(" of {dtype:?}"));
+    let found = format!("{:?} of {:?}", part.shape, part.dtype);
+    Err(refused(format!("{name} is {found}, and this model's is {shape:?}{dtype}")))
 }
 
 /// Checks that `part` is `[1, heads, tokens, width]`, has as many bytes, and holds the tokens

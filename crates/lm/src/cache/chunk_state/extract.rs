@@ -6,7 +6,7 @@ use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Dtype};
 
 use super::{PLAIN, QUANTIZED, entry_path, state_name};
-use crate::cache::LayerCache;
+use crate::cache::{KeysValues, LayerCache};
 use crate::{LmError, ffi};
 
 /// One tensor within [`ChunkState::bytes`], in row-major order.
@@ -54,9 +54,7 @@ impl Checkpoint {
         // copy.
         let layers: Vec<_> = caches
             .into_iter()
-            .map(|cache| {
-                (!matches!(cache, LayerCache::Kv(_) | LayerCache::Quantized(_))).then_some(cache)
-            })
+            .map(|cache| (!cache.as_kind().holds_all_tokens()).then_some(cache))
             .collect();
         layers.iter().any(Option::is_some).then_some(Checkpoint { num_tokens, layers })
     }
@@ -160,44 +158,26 @@ impl EvaluatedLayers {
 
 impl EvaluatedLayer {
     fn of(cache: &LayerCache) -> Result<EvaluatedLayer, LmError> {
-        let refused = || LmError::ChunkState {
-            what: format!("a {} cannot be stored in chunks", cache.kind()),
+        let kind = cache.as_kind();
+        if let Some(state) = kind.state() {
+            let slots = (0..state.num_slots()).map(|slot| state.get(slot).cloned());
+            return Ok(EvaluatedLayer::State(slots.collect()));
+        }
+        if let Some(entries) = kind.entries() {
+            let entries = entries.iter().map(EvaluatedLayer::of);
+            return Ok(EvaluatedLayer::List(entries.collect::<Result<_, _>>()?));
+        }
+        let held = kind.held_tokens()?.ok_or_else(|| LmError::ChunkState {
+            what: format!("a {} cannot be stored in chunks", kind.name()),
+        })?;
+        let arrays = match held.tokens {
+            KeysValues::Dense { keys, values } => PLAIN.into_iter().zip([keys, values]).collect(),
+            KeysValues::Quantized { keys, values, .. } => {
+                let sides = [keys, values].map(|side| [side.packed, side.scales, side.biases]);
+                QUANTIZED.into_iter().flatten().zip(sides.into_iter().flatten()).collect()
+            }
         };
-        Ok(match cache {
-            LayerCache::Kv(kv) => {
-                let (keys, values) = kv.materialized()?.ok_or_else(refused)?;
-                EvaluatedLayer::Tokens {
-                    arrays: PLAIN.into_iter().zip([keys, values]).collect(),
-                    first: 0,
-                    is_window: false,
-                }
-            }
-            LayerCache::Quantized(quantized) if !quantized.is_empty() => {
-                let arrays =
-                    QUANTIZED.into_iter().zip(quantized.arrays().into_iter().cloned()).collect();
-                EvaluatedLayer::Tokens { arrays, first: 0, is_window: false }
-            }
-            LayerCache::Rotating(ring) => {
-                let (keys, values) = ring.temporal()?.ok_or_else(refused)?;
-                EvaluatedLayer::Tokens {
-                    arrays: PLAIN.into_iter().zip([keys, values]).collect(),
-                    first: ring.first_held(),
-                    is_window: true,
-                }
-            }
-            LayerCache::Arrays(state) => EvaluatedLayer::State(
-                (0..state.num_slots()).map(|slot| state.get(slot).cloned()).collect(),
-            ),
-            LayerCache::List(list) => EvaluatedLayer::List(
-                list.entries().iter().map(EvaluatedLayer::of).collect::<Result<_, _>>()?,
-            ),
-            LayerCache::Quantized(_)
-            | LayerCache::Chunked(_)
-            | LayerCache::BatchKv(_)
-            | LayerCache::BatchRotating(_) => {
-                return Err(refused());
-            }
-        })
+        Ok(EvaluatedLayer::Tokens { arrays, first: held.first, is_window: held.is_window })
     }
 
     fn arrays_mut<'a>(&'a mut self, into: &mut Vec<&'a mut Array>) {

@@ -15,146 +15,67 @@
 
 mod assemble;
 mod extract;
+mod layout;
 
-use serde::{Deserialize, Serialize};
+use mlx_rs::Dtype;
 
 pub use assemble::{CacheAssembler, TensorSlice};
 pub use extract::{Checkpoint, ChunkState, EvaluatedLayers, StateTensor};
+pub use layout::CacheLayout;
+pub(super) use layout::LayerLayout;
 
-use super::LayerCache;
-use super::prompt_file::LayerState;
+use super::{KvSizes, LayerCacheSpec};
 
-/// The settings of a layer's cache that are needed to assemble it from chunk states.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LayerLayout {
-    /// Keys and values of every token.
-    Kv,
-    /// Keys and values of the last tokens.
-    Rotating {
-        /// The size of the ring in tokens.
-        max_size: usize,
-    },
-    /// Keys and values of every token, quantized.
-    Quantized {
-        /// How many numbers share a scale.
-        group_size: i32,
-        /// Bits per number.
-        bits: i32,
-    },
-    /// A recurrent state.
-    Arrays {
-        /// How many arrays it consists of.
-        num_slots: usize,
-    },
-    /// Several caches of one layer.
-    List(Vec<LayerLayout>),
+/// What chunk states store of one layer's cache after a given number of tokens.
+#[derive(Debug)]
+pub(crate) enum ChunkForm {
+    /// The tokens from `first` on, in buffers for `capacity` of them.
+    Tokens { tensors: Vec<TokenTensor>, first: usize, capacity: usize },
+    /// The arrays of a recurrent state; `None` for a size that is not known.
+    State(Vec<Option<StateTensorSize>>),
+    /// Those of the entries of a list.
+    Entries(Vec<LayerCacheSpec>),
 }
 
-/// The layout of all layers' caches.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CacheLayout(Vec<LayerLayout>);
-
-impl CacheLayout {
-    /// The layout of `caches`; `None` if one of them cannot be stored in chunks: a rotating cache
-    /// with `keep > 0`, a chunked cache or a batch.
-    pub fn of(caches: &[LayerCache]) -> Option<CacheLayout> {
-        caches.iter().map(LayerLayout::of).collect::<Option<_>>().map(CacheLayout)
-    }
-
-    /// The layout of the caches in a file, from its header alone.
-    pub(super) fn of_states(layers: &[LayerState]) -> Option<CacheLayout> {
-        layers.iter().map(LayerLayout::of_state).collect::<Option<_>>().map(CacheLayout)
-    }
-
-    /// Its layers.
-    pub fn layers(&self) -> &[LayerLayout] {
-        &self.0
-    }
-
-    /// The size of the widest ring; `None` if there is no ring.
-    pub fn window(&self) -> Option<usize> {
-        self.0.iter().filter_map(LayerLayout::window).max()
-    }
-
-    /// Whether a layer has a recurrent state, which is valid at one position only.
-    pub fn has_state(&self) -> bool {
-        self.0.iter().any(LayerLayout::has_state)
-    }
-
-    /// Whether generation can continue only from a [`Checkpoint`] or from the end of the caches.
-    pub fn needs_checkpoints(&self) -> bool {
-        self.window().is_some() || self.has_state()
-    }
+/// A tensor `[1, heads, n, width]` of a layer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TokenTensor {
+    /// Its name before the layer's number.
+    pub(crate) name: &'static str,
+    /// Heads and width, where they are known.
+    pub(crate) size: Option<[usize; 2]>,
+    /// Its type, where it is known. Only packed numbers are of Dtype::Uint32.
+    pub(crate) dtype: Option<Dtype>,
 }
 
-impl LayerLayout {
-    fn of(cache: &LayerCache) -> Option<LayerLayout> {
-        Some(match cache {
-            LayerCache::Kv(_) => LayerLayout::Kv,
-            LayerCache::Rotating(cache) if cache.keep() == 0 => {
-                LayerLayout::Rotating { max_size: cache.max_size() }
-            }
-            LayerCache::Quantized(cache) => {
-                LayerLayout::Quantized { group_size: cache.group_size(), bits: cache.bits() }
-            }
-            LayerCache::Arrays(cache) if cache.num_rows() == 1 => {
-                LayerLayout::Arrays { num_slots: cache.num_slots() }
-            }
-            LayerCache::List(list) => LayerLayout::List(
-                list.entries().iter().map(LayerLayout::of).collect::<Option<_>>()?,
-            ),
-            LayerCache::Rotating(_)
-            | LayerCache::Chunked(_)
-            | LayerCache::Arrays(_)
-            | LayerCache::BatchKv(_)
-            | LayerCache::BatchRotating(_) => return None,
-        })
-    }
+/// A tensor of a recurrent state.
+#[derive(Debug)]
+pub(crate) struct StateTensorSize {
+    /// All its axes.
+    pub(crate) shape: Vec<usize>,
+    /// Its type, where it is known.
+    pub(crate) dtype: Option<Dtype>,
+}
 
-    fn of_state(state: &LayerState) -> Option<LayerLayout> {
-        Some(match state {
-            LayerState::Kv { .. } => LayerLayout::Kv,
-            LayerState::Rotating { keep: 0, max_size, .. } => {
-                LayerLayout::Rotating { max_size: *max_size }
-            }
-            LayerState::Quantized { group_size, bits, .. } => {
-                LayerLayout::Quantized { group_size: *group_size, bits: *bits }
-            }
-            LayerState::Arrays(slots) => LayerLayout::Arrays { num_slots: slots.len() },
-            LayerState::List(entries) => {
-                LayerLayout::List(entries.iter().map(LayerLayout::of_state).collect::<Option<_>>()?)
-            }
-            LayerState::Rotating { .. } | LayerState::Chunked { .. } => return None,
-        })
-    }
-
-    fn window(&self) -> Option<usize> {
-        match self {
-            LayerLayout::Rotating { max_size } => Some(*max_size),
-            LayerLayout::List(entries) => entries.iter().filter_map(LayerLayout::window).max(),
-            LayerLayout::Kv | LayerLayout::Quantized { .. } | LayerLayout::Arrays { .. } => None,
-        }
-    }
-
-    fn has_state(&self) -> bool {
-        match self {
-            LayerLayout::Arrays { .. } => true,
-            LayerLayout::List(entries) => entries.iter().any(LayerLayout::has_state),
-            LayerLayout::Kv | LayerLayout::Rotating { .. } | LayerLayout::Quantized { .. } => false,
-        }
+impl ChunkForm {
+    /// Keys and values as they are.
+    pub(crate) fn plain(sizes: &Option<KvSizes>, first: usize, capacity: usize) -> ChunkForm {
+        let tensor = |name, width: fn(&KvSizes) -> i32, side: usize| TokenTensor {
+            name,
+            size: sizes.as_ref().map(|sizes| [sizes.heads, width(sizes)].map(|n| n as usize)),
+            dtype: sizes.and_then(|sizes| Some(sizes.types?[side])),
+        };
+        let keys = tensor(PLAIN[0], |sizes| sizes.key_dim, 0);
+        let values = tensor(PLAIN[1], |sizes| sizes.value_dim, 1);
+        ChunkForm::Tokens { tensors: vec![keys, values], first, capacity }
     }
 }
 
 /// The tensor names of keys and values, in the order in which they are extracted and assembled.
 const PLAIN: [&str; 2] = ["keys", "values"];
-const QUANTIZED: [&str; 6] = [
-    "keys_packed",
-    "keys_scales",
-    "keys_biases",
-    "values_packed",
-    "values_scales",
-    "values_biases",
+pub(crate) const QUANTIZED: [[&str; 3]; 2] = [
+    ["keys_packed", "keys_scales", "keys_biases"],
+    ["values_packed", "values_scales", "values_biases"],
 ];
 
 fn state_name(slot: usize, path: &str) -> String {

@@ -8,7 +8,8 @@ use mlx_rs::Array;
 use super::*;
 use crate::LmError;
 use crate::cache::{
-    ArraysCache, AttentionStep, CacheList, KeysValues, KvCache, QuantizedKvCache, RotatingKvCache,
+    ArraysCache, AttentionStep, CacheList, CacheSpec, KeysValues, KvCache, LayerCache,
+    QuantizedKvCache, RotatingKvCache,
 };
 
 /// Keys, and values, of the tokens `start..stop`, which all differ: `[1, 2, stop - start, 32]`.
@@ -103,11 +104,11 @@ fn store(
 }
 
 fn assemble(
-    layout: &CacheLayout,
+    spec: &CacheSpec,
     stored: &Stored,
     num_tokens: usize,
 ) -> Result<Vec<LayerCache>, LmError> {
-    let mut assembler = CacheAssembler::new(layout, num_tokens);
+    let mut assembler = CacheAssembler::new(spec, num_tokens)?;
     for (start, stop, chunk) in stored.iter().filter(|(start, ..)| *start < num_tokens) {
         let by_name: HashMap<&str, &StateTensor> =
             chunk.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
@@ -133,13 +134,12 @@ fn check(
     from: &[usize],
     not_from: &[usize],
 ) {
-    let layout = CacheLayout::of(&make()).unwrap();
+    let spec = CacheSpec::of(&make()).unwrap();
     let stored = store(&mut make(), steps, checkpoints, ends);
-    let what = format!(
-        "{layout:?} after {steps:?}, checkpoints at {checkpoints:?}, chunks end at {ends:?}"
-    );
+    let what =
+        format!("{spec:?} after {steps:?}, checkpoints at {checkpoints:?}, chunks end at {ends:?}");
     for &position in from {
-        let mut assembled = assemble(&layout, &stored, position)
+        let mut assembled = assemble(&spec, &stored, position)
             .unwrap_or_else(|error| panic!("{what}: from {position}: {error}"));
         let mut original = make();
         original.iter_mut().for_each(|cache| drop(read(cache, position as i32)));
@@ -155,7 +155,7 @@ fn check(
     }
     for &position in not_from {
         assert!(
-            assemble(&layout, &stored, position).is_err(),
+            assemble(&spec, &stored, position).is_err(),
             "{what}: must not continue from {position}"
         );
     }
@@ -232,15 +232,15 @@ fn a_chunk_says_what_it_still_holds() {
 
 #[test]
 fn chunks_that_do_not_fit_are_refused() {
-    let layout = CacheLayout::of(&[kv(), kv()]).unwrap();
+    let spec = CacheSpec::of(&[kv(), kv()]).unwrap();
     let good = || store(&mut [kv(), kv()], &[20], &[], &[10]);
     let check = |change: fn(&mut Stored), named: &str| {
         let mut stored = good();
         change(&mut stored);
-        let refusal = assemble(&layout, &stored, 20).map(drop).unwrap_err().to_string();
+        let refusal = assemble(&spec, &stored, 20).map(drop).unwrap_err().to_string();
         assert!(refusal.contains(named), "{refusal:?} should name {named:?}");
     };
-    assert!(assemble(&layout, &good(), 20).is_ok());
+    assert!(assemble(&spec, &good(), 20).is_ok());
     check(|stored| drop(stored[1].2.tensors.remove(2)), "keys.1");
     check(|stored| stored[0].2.tensors[1].shape[2] = 9, "values.0");
     check(|stored| stored[0].2.tensors[1].shape = vec![10, 64], "values.0");
@@ -252,6 +252,58 @@ fn chunks_that_do_not_fit_are_refused() {
 #[test]
 fn caches_that_cannot_be_chunked_have_no_layout() {
     let chunked = LayerCache::Chunked(crate::cache::ChunkedKvCache::new(8));
-    assert!(CacheLayout::of(&[kv(), chunked]).is_none());
-    assert!(CacheLayout::of(&[LayerCache::Rotating(RotatingKvCache::new(8, 4))]).is_none());
+    let layout = |caches: &[LayerCache]| CacheSpec::of(caches).unwrap().layout();
+    assert!(layout(&[kv(), chunked]).is_none());
+    assert!(layout(&[LayerCache::Rotating(RotatingKvCache::new(8, 4))]).is_none());
+    let all = [kv(), ring(8), quantized(), state(), LayerCache::List(CacheList::new(vec![kv()]))];
+    let (spec, layout) = (CacheSpec::of(&all).unwrap(), layout(&all).unwrap());
+    assert_eq!(layout.spec(), spec);
+    // What chunk files name since the first version.
+    let names = r#"["kv",{"rotating":{"max_size":8}},{"quantized":{"group_size":32,"bits":8}},{"arrays":{"num_slots":1}},{"list":["kv"]}]"#;
+    assert_eq!(serde_json::to_string(&layout).unwrap(), names);
+    assert_eq!(serde_json::from_str::<CacheLayout>(names).unwrap(), layout);
+}
+
+/// Chunks of one forged shape agree with each other, but not with the model's own caches, whose
+/// next step would fail on them.
+#[test]
+fn chunks_of_another_shape_or_type_than_the_model_has_are_refused() {
+    let check = |make: fn() -> LayerCache, forge: fn(&mut StateTensor), named: &str| {
+        let mut own = [make()];
+        read(&mut own[0], 1);
+        let spec = CacheSpec::of(&own).unwrap();
+        let mut stored = store(&mut [make()], &[20], &[], &[10]);
+        assert!(assemble(&spec, &stored, 20).is_ok(), "{spec:?}");
+        for (.., chunk) in &mut stored {
+            chunk.tensors.iter_mut().for_each(forge);
+        }
+        let without_sizes = CacheSpec::of(&[make()]).unwrap();
+        assert!(assemble(&without_sizes, &stored, 20).is_ok(), "the chunks agree: {spec:?}");
+        let refusal = assemble(&spec, &stored, 20).map(drop).unwrap_err().to_string();
+        assert!(refusal.contains(named), "{refusal:?} should name {named:?}");
+    };
+    let swap_heads = |tensor: &mut StateTensor| {
+        let [_, heads, _, width] = tensor.shape[..] else { return };
+        (tensor.shape[1], tensor.shape[3]) = (heads / 2, width * 2);
+    };
+    let other_type = |tensor: &mut StateTensor| {
+        if tensor.dtype == Dtype::Float32 {
+            (tensor.dtype, *tensor.shape.last_mut().unwrap()) =
+                (Dtype::Float16, tensor.shape.last().unwrap() * 2);
+        }
+    };
+    check(kv, swap_heads, "[1, 2, 10, 32]");
+    check(kv, other_type, "Float32");
+    check(|| ring(64), swap_heads, "[1, 2, 10, 32]");
+    check(quantized, swap_heads, "[1, 2, 10, 8]");
+    check(quantized, other_type, "Float32");
+    check(state, one_axis_state, "[1, 2]");
+    check(state, other_type, "Float32");
+    check(|| LayerCache::List(CacheList::new(vec![kv(), state()])), one_axis_state, "[1, 2]");
+}
+
+fn one_axis_state(tensor: &mut StateTensor) {
+    if tensor.name.starts_with("state") {
+        tensor.shape = vec![tensor.shape.iter().product()];
+    }
 }

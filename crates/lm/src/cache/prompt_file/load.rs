@@ -5,18 +5,14 @@ use std::path::Path;
 
 use cairn_formats::FileError;
 use cairn_formats::cache_file::{
-    CacheClass, CacheFile, CacheFileError, KvBuffer, LayerState, QuantizedBuffers,
+    CacheFile, CacheFileError, KvBuffer, LayerState, QuantizedBuffers,
 };
 use cairn_formats::safetensors::TensorEntry;
 use mlx_rs::{Array, Dtype};
 
 use crate::LmError;
-use crate::cache::chunk_state::CacheLayout;
-use crate::cache::fit::{check_fit, own_caches};
-use crate::cache::{
-    ArraysCache, CacheList, ChunkedKvCache, KvCache, LayerCache, QuantizedArray, QuantizedKvCache,
-    RotatingKvCache,
-};
+use crate::cache::fit::check_fit;
+use crate::cache::{CacheSpec, LayerCache, LayerCacheSpec, QuantizedArray};
 use crate::ffi;
 use crate::models::Model;
 use crate::weights::mlx_dtype;
@@ -62,27 +58,26 @@ impl PromptFile {
             .map_err(|source| self.unreadable(source))
     }
 
-    /// The layout of its layers according to the header; `None` if one of them cannot be stored in
-    /// chunks.
-    pub fn layout(&self) -> Option<CacheLayout> {
-        CacheLayout::of_states(&self.0.layers)
+    /// What its caches are, according to the header.
+    pub fn spec(&self) -> CacheSpec {
+        CacheSpec::new(self.0.layers.iter().map(LayerCacheSpec::of_state).collect())
     }
 
     /// Fails unless `model` can continue from it, by its header alone. With `is_its_own` the file
     /// was made by this very model, so its numbers must be of the type that the model computes in.
     pub fn check_fit(&self, model: &Model, is_its_own: bool) -> Result<(), LmError> {
-        check_fit(model, &self.0.layers, is_its_own)
+        check_fit(model.typed_cache_spec()?, &self.0.layers, is_its_own)
     }
 
     /// Reads the caches: only the tokens in use, not the spare capacity that other programs save.
     pub fn read(&self) -> Result<Vec<LayerCache>, LmError> {
-        self.read_with(&mut Reading { file: &self.0, hasher: None }, None)
+        self.read_with(&mut FileReading::new(&self.0, None), None)
     }
 
     /// Reads the caches and converts them to the types that `model` computes in. The file must have
     /// passed [`PromptFile::check_fit`].
     pub fn read_for(&self, model: &Model) -> Result<Vec<LayerCache>, LmError> {
-        self.read_with(&mut Reading { file: &self.0, hasher: None }, Some(&own_caches(model)?))
+        self.read_with(&mut FileReading::new(&self.0, None), Some(model.typed_cache_spec()?))
     }
 
     /// As [`PromptFile::read_for`], with a BLAKE3 hash (hex) of the metadata and of all that was
@@ -96,22 +91,20 @@ impl PromptFile {
             hasher.update(&(text.len() as u64).to_le_bytes());
             hasher.update(text.as_bytes());
         }
-        let mut reading = Reading { file: &self.0, hasher: Some(hasher) };
-        let caches = self.read_with(&mut reading, Some(&own_caches(model)?))?;
+        let mut reading = FileReading::new(&self.0, Some(hasher));
+        let caches = self.read_with(&mut reading, Some(model.typed_cache_spec()?))?;
         Ok((caches, reading.hasher.unwrap_or_default().finalize().to_hex().to_string()))
     }
 
     fn read_with(
         &self,
-        reading: &mut Reading<'_>,
-        own: Option<&[LayerCache]>,
+        reading: &mut FileReading<'_>,
+        own: Option<&CacheSpec>,
     ) -> Result<Vec<LayerCache>, LmError> {
-        let layers = self.0.layers.iter().enumerate();
-        let layers =
-            layers.map(|(index, layer)| reading.cache(layer, own.and_then(|own| own.get(index))));
-        let mut caches = layers.collect::<Result<Vec<_>, _>>()?;
+        let own = own.map_or(&[][..], CacheSpec::layers);
+        let mut caches = reading.caches(&self.0.layers, own)?;
         let num_tokens = self.num_tokens();
-        caches.iter_mut().for_each(|cache| count_as_read(cache, num_tokens));
+        caches.iter_mut().for_each(|cache| cache.as_kind_mut().count_as_read(num_tokens));
         Ok(caches)
     }
 
@@ -130,121 +123,84 @@ fn error(path: &Path, refusal: CacheFileError) -> LmError {
     }
 }
 
-/// Sets the offset of recurrent states to that of the other layers.
-fn count_as_read(cache: &mut LayerCache, num_tokens: usize) {
-    match cache {
-        LayerCache::Arrays(cache) => cache.advance(num_tokens),
-        LayerCache::List(list) => {
-            list.entries_mut().iter_mut().for_each(|entry| count_as_read(entry, num_tokens))
-        }
-        LayerCache::Kv(_)
-        | LayerCache::Rotating(_)
-        | LayerCache::Quantized(_)
-        | LayerCache::Chunked(_) => {}
-        LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {}
-    }
-}
-
-struct Reading<'a> {
+/// Reads the arrays of one file after the other. Each kind of cache asks for its own.
+#[derive(Debug)]
+pub(crate) struct FileReading<'a> {
     file: &'a CacheFile,
     /// Hashes all that is read, in order; `None` if no hash is wanted.
     hasher: Option<blake3::Hasher>,
+    /// The model's own layer, to whose types the arrays are converted.
+    own: Option<LayerCacheSpec>,
 }
 
 // The casts to i32 below cannot overflow: the header check limits every length and number.
-impl Reading<'_> {
-    /// The cache of one layer, converted to the types of `own` if that is given.
-    fn cache(
+impl<'a> FileReading<'a> {
+    fn new(file: &'a CacheFile, hasher: Option<blake3::Hasher>) -> Self {
+        FileReading { file, hasher, own: None }
+    }
+
+    fn caches(
+        &mut self,
+        layers: &[LayerState],
+        own: &[LayerCacheSpec],
+    ) -> Result<Vec<LayerCache>, LmError> {
+        let cache = |(index, layer): (usize, &LayerState)| {
+            self.own = own.get(index).cloned();
+            self.note_layer(layer);
+            LayerCacheSpec::of_state(layer).as_kind().read_from_file(layer, self)
+        };
+        layers.iter().enumerate().map(cache).collect()
+    }
+
+    /// The caches of a list's entries.
+    pub(crate) fn entries(&mut self, layer: &LayerState) -> Result<Vec<LayerCache>, LmError> {
+        let LayerState::List(entries) = layer else { return Ok(Vec::new()) };
+        match self.own.take() {
+            Some(LayerCacheSpec::List(own)) => self.caches(entries, &own.entries),
+            _ => self.caches(entries, &[]),
+        }
+    }
+
+    /// Keys and values in use, `[1, H, T, D]`; `None` before the first token.
+    pub(crate) fn keys_values(
         &mut self,
         layer: &LayerState,
-        own: Option<&LayerCache>,
-    ) -> Result<LayerCache, LmError> {
-        let types: Vec<Dtype> =
-            own.map_or(Vec::new(), |own| own.arrays().into_iter().map(Array::dtype).collect());
-        let dtype = types.first().copied();
-        self.note_layer(layer);
-        Ok(match layer {
-            LayerState::Kv { buffers, offset } => {
-                let held = self.keys_values(buffers, dtype)?;
-                LayerCache::Kv(held.map_or_else(KvCache::new, |(keys, values)| {
-                    KvCache::from_buffers(keys, values, *offset as i32)
-                }))
-            }
-            LayerState::Rotating { buffers, offset, keep, max_size, index } => {
-                let (max_size, keep) = (*max_size as i32, *keep as i32);
-                let (offset, index) = (*offset as i32, *index as i32);
-                LayerCache::Rotating(match self.keys_values(buffers, dtype)? {
-                    Some((keys, values)) => {
-                        RotatingKvCache::from_buffers(max_size, keep, keys, values, offset, index)?
-                    }
-                    None => RotatingKvCache::new(max_size, keep),
-                })
-            }
-            LayerState::Quantized { buffers, offset, group_size, bits } => {
-                let cache = QuantizedKvCache::new(*group_size, *bits)?;
-                LayerCache::Quantized(match buffers.as_deref() {
-                    Some([keys, values]) => cache.with_contents(
-                        self.quantized(keys, dtype)?,
-                        self.quantized(values, dtype)?,
-                        *offset as i32,
-                    ),
-                    None => cache,
-                })
-            }
-            LayerState::Chunked { buffers, offset, chunk_size, start } => {
-                let (chunk_size, start) = (*chunk_size as i32, *start as i32);
-                let held = self.keys_values(buffers, dtype)?;
-                LayerCache::Chunked(match held {
-                    Some((keys, values)) => ChunkedKvCache::from_buffers(
-                        chunk_size,
-                        keys,
-                        values,
-                        start,
-                        *offset as i32,
-                    ),
-                    None => ChunkedKvCache::new(chunk_size),
-                })
-            }
-            LayerState::Arrays(slots) => {
-                let array = |(slot, tensor): (usize, &Option<TensorEntry>)| {
-                    let tensor = tensor.as_ref();
-                    tensor.map(|tensor| self.array(tensor, types.get(slot).copied())).transpose()
-                };
-                let slots = slots.iter().enumerate().map(array).collect::<Result<_, _>>()?;
-                LayerCache::Arrays(ArraysCache::from_slots(slots))
-            }
-            LayerState::List(entries) => self.list(entries, own)?,
-        })
-    }
-
-    fn list(
-        &mut self,
-        entries: &[LayerState],
-        own: Option<&LayerCache>,
-    ) -> Result<LayerCache, LmError> {
-        let own: &[LayerCache] = match own {
-            Some(LayerCache::List(own)) => own.entries(),
-            _ => &[],
-        };
-        let entries =
-            entries.iter().enumerate().map(|(index, entry)| self.cache(entry, own.get(index)));
-        Ok(LayerCache::List(CacheList::new(entries.collect::<Result<_, _>>()?)))
-    }
-
-    fn keys_values(
-        &mut self,
-        buffers: &Option<[KvBuffer; 2]>,
-        dtype: Option<Dtype>,
     ) -> Result<Option<(Array, Array)>, LmError> {
-        let Some([keys, values]) = buffers else { return Ok(None) };
+        let Some([keys, values]) = layer.pair() else { return Ok(None) };
+        let dtype = self.wanted(0);
         Ok(Some((self.buffer(keys, dtype)?, self.buffer(values, dtype)?)))
     }
 
-    fn quantized(
+    /// Quantized keys and values in use; `None` before the first token.
+    pub(crate) fn quantized(
+        &mut self,
+        layer: &LayerState,
+    ) -> Result<Option<[QuantizedArray; 2]>, LmError> {
+        let LayerState::Quantized { buffers: Some(buffers), .. } = layer else { return Ok(None) };
+        let [keys, values] = &**buffers;
+        Ok(Some([self.quantized_array(keys)?, self.quantized_array(values)?]))
+    }
+
+    /// The arrays of a recurrent state.
+    pub(crate) fn slots(&mut self, layer: &LayerState) -> Result<Vec<Option<Array>>, LmError> {
+        let LayerState::Arrays(slots) = layer else { return Ok(Vec::new()) };
+        let array = |(slot, tensor): (usize, &Option<TensorEntry>)| {
+            let wanted = self.wanted(slot);
+            tensor.as_ref().map(|tensor| self.array(tensor, wanted)).transpose()
+        };
+        slots.iter().enumerate().map(array).collect()
+    }
+
+    /// The type of the model's own array at `index`.
+    fn wanted(&self, index: usize) -> Option<Dtype> {
+        self.own.as_ref()?.as_kind().types().get(index).copied().flatten()
+    }
+
+    fn quantized_array(
         &mut self,
         [packed, scales, biases]: &QuantizedBuffers,
-        dtype: Option<Dtype>,
     ) -> Result<QuantizedArray, LmError> {
+        let dtype = self.wanted(0);
         Ok(QuantizedArray {
             packed: self.buffer(packed, None)?,
             scales: self.buffer(scales, dtype)?,
@@ -285,21 +241,7 @@ impl Reading<'_> {
     /// Adds the class and the scalars of a layer to the hash.
     fn note_layer(&mut self, layer: &LayerState) {
         let Some(hasher) = &mut self.hasher else { return };
-        let (class, numbers) = match layer {
-            LayerState::Kv { offset, .. } => (CacheClass::Kv, vec![*offset]),
-            LayerState::Rotating { offset, keep, max_size, index, .. } => {
-                (CacheClass::Rotating, vec![*offset, *keep, *max_size, *index])
-            }
-            LayerState::Quantized { offset, group_size, bits, .. } => {
-                (CacheClass::Quantized, vec![*offset, *group_size as usize, *bits as usize])
-            }
-            LayerState::Chunked { offset, chunk_size, start, .. } => {
-                (CacheClass::Chunked, vec![*offset, *chunk_size, *start])
-            }
-            LayerState::Arrays(slots) => (CacheClass::Arrays, vec![slots.len()]),
-            LayerState::List(entries) => (CacheClass::List, vec![entries.len()]),
-        };
-        hasher.update(format!("{} {numbers:?}\n", class.name()).as_bytes());
+        hasher.update(format!("{} {:?}\n", layer.class().name(), layer.numbers()).as_bytes());
     }
 }
 

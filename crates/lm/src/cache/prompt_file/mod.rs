@@ -9,7 +9,9 @@ mod save;
 pub(crate) use cairn_formats::cache_file::{
     CacheClass, KV_BITS, KV_GROUP_SIZES, KvBuffer, LayerState, MAX_TOKENS,
 };
+pub(crate) use load::FileReading;
 pub use load::{PromptFile, load_prompt_cache};
+pub(crate) use save::{FileForm, FileTensors};
 pub use save::{check_writable, save_prompt_cache};
 
 /// The layouts of prompt-cache files, named after versions of mlx-lm. Neither version reads the

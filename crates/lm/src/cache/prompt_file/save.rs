@@ -52,8 +52,9 @@ fn encode_v0_32(caches: &[LayerCache], metadata: &BTreeMap<String, String>) -> R
     let mut header: BTreeMap<String, String> =
         metadata.iter().map(|(key, value)| (format!("0.{key}"), value.clone())).collect();
     for (layer, cache) in caches.iter().enumerate() {
-        let class = state.add(&layer.to_string(), cache)?;
-        header.insert(format!("1.{layer}"), class.name().to_owned());
+        let form = cache.as_kind().to_file()?;
+        header.insert(format!("1.{layer}"), form.class.name().to_owned());
+        state.add(&layer.to_string(), form);
     }
     header.insert("2.0".to_owned(), String::new());
     for (index, (name, kind)) in state.kinds.iter().enumerate() {
@@ -61,6 +62,36 @@ fn encode_v0_32(caches: &[LayerCache], metadata: &BTreeMap<String, String>) -> R
         header.insert(format!("2.{}.1", index + 1), (*kind).to_owned());
     }
     Ok((state.tensors, header))
+}
+
+/// What a file stores of one layer's cache.
+#[derive(Debug)]
+pub(crate) struct FileForm {
+    pub(crate) class: CacheClass,
+    pub(crate) tensors: FileTensors,
+    /// The class's numbers in the layout of 0.32, which follow keys and values.
+    pub(crate) numbers: Vec<i32>,
+    /// The class's `meta_state` in the layout of 0.30, or why that layout cannot hold the cache.
+    pub(crate) numbers_v0_30: std::result::Result<Vec<i32>, &'static str>,
+}
+
+/// The arrays of a layer, cut to the tokens in use; `None` before the first token.
+#[derive(Debug)]
+pub(crate) enum FileTensors {
+    /// Keys and values.
+    Pair(Option<(Array, Array)>),
+    /// Quantized keys and values.
+    Quantized(Option<(QuantizedArray, QuantizedArray)>),
+    /// A recurrent state.
+    Slots(Vec<Option<Array>>),
+    /// Those of the entries of a list.
+    Entries(Vec<FileForm>),
+}
+
+impl QuantizedArray {
+    fn into_parts(self) -> [Array; 3] {
+        [self.packed, self.scales, self.biases]
+    }
 }
 
 /// The layers' states in the layout of mlx-lm 0.32, flattened.
@@ -71,84 +102,42 @@ struct State {
 }
 
 impl State {
-    fn add(&mut self, prefix: &str, cache: &LayerCache) -> Result<CacheClass> {
-        let class = match cache {
-            LayerCache::Kv(cache) => {
-                self.pair(prefix, cache.tokens_in_use()?);
-                self.numbers(prefix, &[cache.offset() as i32]);
-                CacheClass::Kv
-            }
-            LayerCache::Rotating(cache) => {
-                self.pair(prefix, cache.tokens_in_use()?);
-                self.numbers(
-                    prefix,
-                    &[
-                        cache.offset() as i32,
-                        cache.keep() as i32,
-                        cache.max_size() as i32,
-                        cache.index(),
-                    ],
-                );
-                CacheClass::Rotating
-            }
-            LayerCache::Quantized(cache) => {
-                match cache.tokens_in_use()? {
-                    Some((keys, values)) => {
-                        self.quantized(&format!("{prefix}.0"), keys);
-                        self.quantized(&format!("{prefix}.1"), values);
+    fn add(&mut self, prefix: &str, form: FileForm) {
+        match form.tensors {
+            FileTensors::Pair(held) => self.pair(prefix, held),
+            FileTensors::Quantized(Some((keys, values))) => {
+                for (side, array) in [keys, values].into_iter().enumerate() {
+                    for (part, array) in array.into_parts().into_iter().enumerate() {
+                        self.array(format!("{prefix}.{side}.{part}"), Some(array));
                     }
-                    None => self.pair(prefix, None),
                 }
-                self.numbers(prefix, &[cache.offset() as i32, cache.group_size(), cache.bits()]);
-                CacheClass::Quantized
             }
-            LayerCache::Chunked(cache) => {
-                self.pair(prefix, cache.tokens_in_use()?);
-                self.numbers(
-                    prefix,
-                    &[cache.offset() as i32, cache.chunk_size() as i32, cache.start() as i32],
-                );
-                CacheClass::Chunked
-            }
-            LayerCache::Arrays(cache) => {
-                for slot in 0..cache.num_slots() {
-                    self.array(format!("{prefix}.0.{slot}"), cache.get(slot).cloned());
+            FileTensors::Quantized(None) => self.pair(prefix, None),
+            FileTensors::Slots(slots) => {
+                for (slot, array) in slots.into_iter().enumerate() {
+                    self.array(format!("{prefix}.0.{slot}"), array);
                 }
                 self.array(format!("{prefix}.1"), None);
                 self.array(format!("{prefix}.2"), None);
-                CacheClass::Arrays
             }
-            LayerCache::List(list) => {
-                for (index, entry) in list.entries().iter().enumerate() {
-                    let class = self.add(&format!("{prefix}.{index}.0"), entry)?;
-                    let code_points: Vec<i32> =
-                        class.name().chars().map(|char| char as i32).collect();
+            FileTensors::Entries(entries) => {
+                for (index, entry) in entries.into_iter().enumerate() {
+                    let class = entry.class.name();
+                    self.add(&format!("{prefix}.{index}.0"), entry);
+                    let code_points: Vec<i32> = class.chars().map(|char| char as i32).collect();
                     let shape = vec![code_points.len()];
-                    self.other(
-                        format!("{prefix}.{index}.1"),
-                        "string",
-                        Content::Numbers(code_points, shape),
-                    );
+                    let content = Content::Numbers(code_points, shape);
+                    self.other(format!("{prefix}.{index}.1"), "string", content);
                 }
-                CacheClass::List
             }
-            LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {
-                return Err(cache.is_not_for("a prompt-cache file"));
-            }
-        };
-        Ok(class)
+        }
+        self.numbers(prefix, &form.numbers);
     }
 
     fn pair(&mut self, prefix: &str, held: Option<(Array, Array)>) {
         let (keys, values) = held.unzip();
         self.array(format!("{prefix}.0"), keys);
         self.array(format!("{prefix}.1"), values);
-    }
-
-    fn quantized(&mut self, prefix: &str, array: QuantizedArray) {
-        for (index, part) in [array.packed, array.scales, array.biases].into_iter().enumerate() {
-            self.array(format!("{prefix}.{index}"), Some(part));
-        }
     }
 
     /// Adds scalars after a pair of keys and values.
@@ -183,25 +172,21 @@ fn encode_v0_30(
     let mut header: BTreeMap<String, String> =
         metadata.iter().map(|(key, value)| (format!("1.{key}"), value.clone())).collect();
     for (layer, cache) in caches.iter().enumerate() {
-        let refused = |reason| LmError::PromptFileLayout { layer, kind: cache.kind(), reason };
-        let Some(LayerV0_30 { class, arrays, numbers }) = LayerV0_30::of(cache)? else {
-            return Err(refused(match cache {
-                LayerCache::List(_) => "that layout does not record the kinds of its entries",
-                LayerCache::Chunked(cache) if cache.start() > 0 => {
-                    "that layout does not record which tokens were dropped"
-                }
-                LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {
-                    "a file holds the caches of one prompt"
-                }
-                _ => "that layout has no empty caches",
-            }));
-        };
+        let kind = cache.as_kind();
+        let refused = |reason| LmError::PromptFileLayout { layer, kind: kind.name(), reason };
+        if cache.spec().is_none() {
+            return Err(refused("a file holds the caches of one prompt"));
+        }
+        let form = kind.to_file()?;
+        let numbers = form.numbers_v0_30.map_err(refused)?;
+        let arrays = named_arrays(form.tensors);
+        let arrays = arrays.ok_or_else(|| refused("that layout has no empty caches"))?;
         tensors.extend(
             arrays
                 .into_iter()
                 .map(|(name, array)| (format!("{layer}.{name}"), Content::Array(array))),
         );
-        header.insert(format!("2.{layer}"), class.name().to_owned());
+        header.insert(format!("2.{layer}"), form.class.name().to_owned());
         if numbers.is_empty() {
             header.insert(format!("0.{layer}"), String::new());
         }
@@ -212,61 +197,24 @@ fn encode_v0_30(
     Ok((tensors, header))
 }
 
-/// The state of one layer in the layout of mlx-lm 0.30.
-struct LayerV0_30 {
-    class: CacheClass,
-    /// Named without the layer's number.
-    arrays: Vec<(String, Array)>,
-    /// The class's `meta_state`.
-    numbers: Vec<i32>,
-}
-
-impl LayerV0_30 {
-    /// `None` if the layout cannot hold `cache`.
-    fn of(cache: &LayerCache) -> Result<Option<LayerV0_30>> {
-        let layer = |class, arrays: Option<Vec<Array>>, numbers| {
-            let named = |arrays: Vec<Array>| {
-                arrays.into_iter().enumerate().map(|(index, array)| (index.to_string(), array))
+/// A layer's arrays as the layout of mlx-lm 0.30 names them behind the layer's number; `None` for
+/// an empty cache.
+fn named_arrays(tensors: FileTensors) -> Option<Vec<(String, Array)>> {
+    let numbered = |arrays: Vec<Array>| {
+        arrays.into_iter().enumerate().map(|(index, array)| (index.to_string(), array)).collect()
+    };
+    match tensors {
+        FileTensors::Pair(held) => held.map(|(keys, values)| numbered(vec![keys, values])),
+        FileTensors::Quantized(held) => {
+            let (keys, values) = held?;
+            let part = |(side, array): (usize, QuantizedArray)| {
+                let parts = array.into_parts().into_iter().enumerate();
+                parts.map(move |(part, array)| (format!("{side}.{part}"), array))
             };
-            arrays.map(|arrays| LayerV0_30 { class, arrays: named(arrays).collect(), numbers })
-        };
-        let pair = |tokens: Option<(Array, Array)>| tokens.map(|(keys, values)| vec![keys, values]);
-        Ok(match cache {
-            LayerCache::Kv(cache) => {
-                layer(CacheClass::Kv, pair(cache.tokens_in_use()?), Vec::new())
-            }
-            LayerCache::Rotating(cache) => {
-                let (keep, max_size) = (cache.keep() as i32, cache.max_size() as i32);
-                let numbers = vec![keep, max_size, cache.offset() as i32, cache.index()];
-                layer(CacheClass::Rotating, pair(cache.tokens_in_use()?), numbers)
-            }
-            LayerCache::Quantized(cache) => {
-                let numbers = vec![cache.offset() as i32, cache.group_size(), cache.bits()];
-                let part = |side: usize, array: QuantizedArray| {
-                    [array.packed, array.scales, array.biases]
-                        .into_iter()
-                        .enumerate()
-                        .map(move |(part, array)| (format!("{side}.{part}"), array))
-                };
-                cache.tokens_in_use()?.map(|(keys, values)| LayerV0_30 {
-                    class: CacheClass::Quantized,
-                    arrays: part(0, keys).chain(part(1, values)).collect(),
-                    numbers,
-                })
-            }
-            LayerCache::Chunked(cache) if cache.start() == 0 => {
-                let numbers = vec![cache.chunk_size() as i32, 0];
-                layer(CacheClass::Chunked, pair(cache.tokens_in_use()?), numbers)
-            }
-            LayerCache::Arrays(cache) => {
-                let slots = (0..cache.num_slots()).map(|slot| cache.get(slot).cloned()).collect();
-                layer(CacheClass::Arrays, slots, Vec::new())
-            }
-            LayerCache::Chunked(_)
-            | LayerCache::List(_)
-            | LayerCache::BatchKv(_)
-            | LayerCache::BatchRotating(_) => None,
-        })
+            Some([keys, values].into_iter().enumerate().flat_map(part).collect())
+        }
+        FileTensors::Slots(slots) => slots.into_iter().collect::<Option<_>>().map(numbered),
+        FileTensors::Entries(_) => None,
     }
 }
 

@@ -1,0 +1,88 @@
+//! A request whose prompt is being restored from chunks, before its sequence begins.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use cairn_chat::Prompt;
+
+use crate::guard::guarded;
+use crate::model_pool::Loaded;
+use crate::prompt_cache::{PendingRestore, Query};
+use crate::request::GenerateRequest;
+use crate::sequence::{GenerateJob, check};
+use crate::worker::Worker;
+
+/// A request whose prompt's beginning is being restored from chunks, a chunk at a time.
+pub(crate) struct Restoring {
+    pub(crate) job: GenerateJob,
+    pub(crate) loaded: Rc<Loaded>,
+    pub(crate) began: Instant,
+    pub(crate) pending: PendingRestore,
+}
+
+impl Restoring {
+    /// Begins to restore; returns the job if there is nothing to wait for.
+    pub(crate) fn begin(
+        worker: &mut Worker,
+        mut job: GenerateJob,
+    ) -> Result<Self, Box<GenerateJob>> {
+        let began = Instant::now();
+        let begun = guarded(worker, "looking up a prompt", |worker| {
+            let loaded = worker.models.get(job.request.model.as_deref())?;
+            check(&job.request)?;
+            let num_tokens = job.prompt(&loaded)?.tokens.len();
+            let request = &job.request;
+            let is_looked_up =
+                request.uses_prompt_cache() || request.prompt.opaque_prefix().is_some();
+            let has_place = (1..loaded.model.model.context_length()).contains(&num_tokens);
+            let Some((_, prompt)) = job
+                .prompt
+                .as_ref()
+                .filter(|_| is_looked_up && has_place && request.prompt_cache_file.is_none())
+            else {
+                return Ok(None);
+            };
+            let query = query(request, prompt, num_tokens, &loaded);
+            let pending = worker.cache.begin_restore(&loaded.model, &query);
+            Ok(pending.map(|pending| (loaded, pending)))
+        });
+        match begun {
+            Ok(Some((loaded, pending))) => {
+                // Another model may be loaded meanwhile.
+                job.request.model = Some(loaded.name.clone());
+                Ok(Restoring { job, loaded, began, pending })
+            }
+            // What is wrong with it is found again when the sequence begins.
+            Ok(None) | Err(_) => Err(Box::new(job)),
+        }
+    }
+
+    /// Restores the next chunk. Without `may_wait` only if one has been read. Returns whether the
+    /// sequence can begin.
+    pub(crate) fn advance(&mut self, worker: &mut Worker, may_wait: bool) -> bool {
+        let pending = &mut self.pending;
+        let restored = guarded(worker, "restoring a prompt", |worker| {
+            Ok(worker.cache.restore_next(pending, may_wait))
+        });
+        restored.unwrap_or(true)
+    }
+}
+
+/// The lookup of a prompt that has `num_tokens` with those in the request's file.
+pub(crate) fn query<'a>(
+    request: &'a GenerateRequest,
+    prompt: &'a Prompt,
+    num_tokens: usize,
+    loaded: &'a Loaded,
+) -> Query<'a> {
+    Query {
+        prompt,
+        // At least one token must be run, to have something to sample from.
+        limit: num_tokens - 1,
+        model_name: &loaded.name,
+        quantization: request.kv_cache.quantization,
+        prefix_provenance: request.prompt.prefix_provenance(),
+        num_opaque: request.prompt.num_opaque(),
+        owner: request.owner.as_ref(),
+    }
+}

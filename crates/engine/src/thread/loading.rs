@@ -1,0 +1,189 @@
+//! Loads models between turns of the loop. A load pauses before each tensor, and before each part of a
+//! large one: then the loop takes a turn.
+
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use cairn_lm::{LmError, LoadOptions, LoadProgress, LoadedModel, ModelMemory, check_vocabularies};
+use tokio::sync::oneshot;
+
+use super::{EngineLoop, SHORT_CONVERSATION_TOKENS};
+use crate::guard::caught;
+use crate::model_pool::{Loaded, ModelFiles};
+use crate::request::ModelInfo;
+use crate::{EngineError, EngineState};
+
+/// A model to load.
+#[derive(Debug)]
+pub(crate) struct LoadJob {
+    pub(crate) name: String,
+    pub(crate) folder: PathBuf,
+    pub(crate) reply: LoadReply,
+}
+
+/// What is loaded, with the channel for the answer.
+#[derive(Debug)]
+pub(crate) enum LoadReply {
+    Model(oneshot::Sender<Result<ModelInfo, EngineError>>),
+    /// The draft model of the current one.
+    Draft(oneshot::Sender<Result<(), EngineError>>),
+}
+
+impl LoadReply {
+    pub(super) fn is_closed(&self) -> bool {
+        match self {
+            LoadReply::Model(reply) => reply.is_closed(),
+            LoadReply::Draft(reply) => reply.is_closed(),
+        }
+    }
+}
+
+impl EngineLoop {
+    /// Makes room for a model and publishes that it is being loaded.
+    fn begin_load(&mut self, name: &str, memory: Option<&ModelMemory>) -> Result<(), EngineError> {
+        let reserved_bytes = self.scheduler.reserved_bytes();
+        let worker = &mut self.worker;
+        // A model of the same name is replaced, and need not fit beside the new one.
+        worker.drop_idle_models(|loaded| loaded.name == name);
+        if let (Some(memory), Some(used)) = (memory, worker.memory_use(reserved_bytes)) {
+            let needed = memory.peak_bytes(SHORT_CONVERSATION_TOKENS, 1, SHORT_CONVERSATION_TOKENS);
+            worker.make_room(used.admit_model(needed), name)?;
+        }
+        worker.models.clear_current();
+        worker.loading = Some((name.to_owned(), LoadProgress::default()));
+        worker.publish(EngineState::Empty);
+        Ok(())
+    }
+
+    /// A turn for others before the next part of a load. Breaks if the load is to end.
+    fn between_parts(&mut self, progress: LoadProgress) -> ControlFlow<()> {
+        self.worker.publish_loading(progress);
+        self.take_jobs();
+        let is_abandoned = self.loading.as_ref().is_none_or(LoadReply::is_closed);
+        if self.is_closing() || is_abandoned || self.is_load_cancelled {
+            return ControlFlow::Break(());
+        }
+        self.advance();
+        ControlFlow::Continue(())
+    }
+}
+
+/// Loads a model, with turns of the loop between its parts.
+pub(super) fn load(engine: &Rc<RefCell<EngineLoop>>, job: LoadJob) {
+    let LoadJob { name, folder, reply } = job;
+    let is_draft = matches!(reply, LoadReply::Draft(_));
+    {
+        let mut engine = engine.borrow_mut();
+        (engine.loading, engine.is_load_cancelled) = (Some(reply), false);
+    }
+    let result = match is_draft {
+        true => load_draft(engine, name, &folder).map(|()| None),
+        false => load_model(engine, name, &folder).map(Some),
+    };
+    match (engine.borrow_mut().loading.take(), result) {
+        (Some(LoadReply::Model(reply)), Ok(Some(info))) => drop(reply.send(Ok(info))),
+        (Some(LoadReply::Model(reply)), Err(error)) => drop(reply.send(Err(error))),
+        (Some(LoadReply::Draft(reply)), result) => drop(reply.send(result.map(drop))),
+        _ => {}
+    }
+}
+
+fn load_model(
+    engine: &Rc<RefCell<EngineLoop>>,
+    name: String,
+    folder: &Path,
+) -> Result<ModelInfo, EngineError> {
+    let files = ModelFiles::list(folder);
+    let before = engine.borrow().worker.models.current().map(str::to_owned);
+    let is_loaded = engine.borrow().worker.models.holds(&name, &files);
+    let options = LoadOptions { keep_quantized: engine.borrow().worker.keep_quantized };
+    // A folder that cannot be read is refused below, with its reason.
+    let memory = ModelMemory::read(folder, options).ok();
+    let read = match is_loaded {
+        true => Ok(None),
+        false => {
+            let begun = engine.borrow_mut().begin_load(&name, memory.as_ref());
+            begun.and_then(|()| read_model(engine, &name, folder)).map(Some)
+        }
+    };
+    let EngineLoop { worker, unloading, .. } = &mut *engine.borrow_mut();
+    worker.loading = None;
+    match read {
+        Ok(model) => {
+            // Whoever loads a model again has changed their mind about unloading it.
+            unloading.retain(|unloaded| *unloaded != name);
+            if let Some(model) = model {
+                worker.models.insert(name.clone(), model, files, memory);
+            }
+            worker.models.select(&name);
+            let loaded = worker.models.get(None)?;
+            // A draft model is loaded for each time that its model is.
+            worker.set_draft(&loaded, None);
+            worker.publish(EngineState::Ready { model: name });
+            Ok(info(&loaded))
+        }
+        Err(
+            error @ (EngineError::Closed
+            | EngineError::LoadCancelled { .. }
+            | EngineError::DoesNotFit { .. }),
+        ) => {
+            // The model before it stays the one of requests that name none.
+            if let Some(before) = before.filter(|before| worker.models.names().contains(before)) {
+                worker.models.select(&before);
+            }
+            worker.publish_idle();
+            Err(error)
+        }
+        Err(error) => {
+            worker.publish(EngineState::Failed { model: name, message: error.to_string() });
+            Err(error)
+        }
+    }
+}
+
+fn load_draft(
+    engine: &Rc<RefCell<EngineLoop>>,
+    name: String,
+    folder: &Path,
+) -> Result<(), EngineError> {
+    let loaded = engine.borrow().worker.models.get(None)?;
+    engine.borrow_mut().worker.set_draft(&loaded, None);
+    let draft = read_model(engine, &name, folder)?;
+    check_vocabularies(&loaded.model.model, &draft.model)?;
+    let worker = &mut engine.borrow_mut().worker;
+    worker.set_draft(&loaded, Some(Rc::new(draft)));
+    Ok(())
+}
+
+fn read_model(
+    engine: &Rc<RefCell<EngineLoop>>,
+    name: &str,
+    folder: &Path,
+) -> Result<LoadedModel, EngineError> {
+    let keep_quantized = engine.borrow().worker.keep_quantized;
+    let others = Rc::clone(engine);
+    let on_part = move |progress| others.borrow_mut().between_parts(progress);
+    let read = caught("loading a model", || {
+        Ok(LoadedModel::load_with_progress(folder, LoadOptions { keep_quantized }, on_part))
+    })?;
+    read.map_err(|source| match source {
+        LmError::Cancelled if *engine.borrow().worker.closing.borrow() => EngineError::Closed,
+        LmError::Cancelled => EngineError::LoadCancelled { model: name.to_owned() },
+        source => EngineError::Load { name: name.to_owned(), source },
+    })
+}
+
+fn info(loaded: &Loaded) -> ModelInfo {
+    let Loaded { name, model } = loaded;
+    ModelInfo {
+        name: name.clone(),
+        model_type: model.model_type.clone(),
+        context_length: model.model.context_length(),
+        vocab_size: model.model.vocab_size(),
+        weight_bytes: model.weight_bytes,
+        has_chat_template: model.tokenizer.chat_template().is_some(),
+        fingerprint: model.fingerprint.clone(),
+    }
+}

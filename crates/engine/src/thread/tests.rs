@@ -1,0 +1,232 @@
+//! The loop without a thread: what it does between two slices.
+
+use std::time::Instant;
+
+use cairn_lm::LoadProgress;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::prompt_cache::CacheOptions;
+use crate::request::{GenerateEvent, GenerateRequest};
+use crate::scripted_model::write_scripted;
+
+#[test]
+fn a_model_is_not_loaded_to_its_end_by_an_engine_that_shuts_down() {
+    let folder = cairn_tiny_models::tiny_model("llama/tiny-chat");
+    let (closing, is_closing) = watch::channel(false);
+    let (status, _watcher) = watch::channel(EngineStatus::default());
+    let (_jobs, jobs) = std::sync::mpsc::channel();
+    let cache = PromptCache::new(StoredCache::none());
+    let worker = Worker::new(cache, true, None, status, is_closing);
+    let scheduler = Scheduler::new(BatchOptions::default(), Rc::new(SystemClock));
+    let engine = Rc::new(RefCell::new(EngineLoop::new(worker, scheduler, jobs)));
+    let load = |name: &str| {
+        let (reply, mut answer) = oneshot::channel();
+        let reply = LoadReply::Model(reply);
+        load(&engine, LoadJob { name: name.to_owned(), folder: folder.clone(), reply });
+        answer.try_recv().unwrap()
+    };
+    assert!(load("tiny").is_ok());
+    closing.send_replace(true);
+    let cancelled = load("another");
+    assert!(matches!(cancelled, Err(EngineError::Closed)), "{cancelled:?}");
+    assert_eq!(engine.borrow().worker.models.names(), ["tiny"]);
+}
+
+/// The loop without a thread, and the way to give it jobs.
+struct TestLoop {
+    engine: Rc<RefCell<EngineLoop>>,
+    jobs: std::sync::mpsc::Sender<Job>,
+    _closing: watch::Sender<bool>,
+}
+
+impl TestLoop {
+    fn new(stored: StoredCache) -> Self {
+        let (closing, is_closing) = watch::channel(false);
+        let (status, _) = watch::channel(EngineStatus::default());
+        let (jobs, receiver) = std::sync::mpsc::channel();
+        let worker = Worker::new(PromptCache::new(stored), true, None, status, is_closing);
+        let scheduler = Scheduler::new(BatchOptions::default(), Rc::new(SystemClock));
+        let engine = Rc::new(RefCell::new(EngineLoop::new(worker, scheduler, receiver)));
+        TestLoop { engine, jobs, _closing: closing }
+    }
+
+    /// Loads a scripted model.
+    fn load(&self, name: &str, fields: &str) {
+        let folder = tempfile::tempdir().unwrap();
+        write_scripted(folder.path(), fields);
+        let (reply, mut answer) = oneshot::channel();
+        let (name, folder) = (name.to_owned(), folder.path().to_owned());
+        load(&self.engine, LoadJob { name, folder, reply: LoadReply::Model(reply) });
+        answer.try_recv().unwrap().unwrap();
+    }
+
+    fn turn(&self) {
+        assert!(matches!(self.engine.borrow_mut().turn(), Next::Turn));
+    }
+
+    /// Asks for an answer to so many tokens.
+    fn begin(&self, num_prompt_tokens: usize, max_tokens: usize) -> Running {
+        let (events, receiver) = mpsc::unbounded_channel();
+        let (stop, stopped) = watch::channel(false);
+        let tokens = vec![num_prompt_tokens as u32 % 256; num_prompt_tokens];
+        let prompt = PromptInput::Tokens(tokens);
+        let job = GenerateJob {
+            request: Box::new(GenerateRequest { max_tokens, ..GenerateRequest::new(prompt) }),
+            events,
+            stop: stopped,
+            arrived: Instant::now(),
+            prompt: None,
+            needs: None,
+        };
+        self.jobs.send(Job::Generate(job)).unwrap();
+        Running { events: receiver, stop, cached: None, num_tokens: 0 }
+    }
+
+    /// Gives turns until its first token.
+    fn first_token(&self, running: &mut Running) {
+        while running.num_tokens() == 0 {
+            self.turn();
+        }
+    }
+}
+
+struct Running {
+    events: mpsc::UnboundedReceiver<GenerateEvent>,
+    stop: watch::Sender<bool>,
+    cached: Option<usize>,
+    num_tokens: usize,
+}
+
+impl Running {
+    fn receive(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            match event {
+                GenerateEvent::Prefill { cached, .. } => self.cached = Some(cached),
+                GenerateEvent::Delta { .. } => self.num_tokens += 1,
+                GenerateEvent::Failed(error) => panic!("{error}"),
+                GenerateEvent::Finished(_) => {}
+            }
+        }
+    }
+
+    /// The tokens since the last call.
+    fn num_tokens(&mut self) -> usize {
+        self.receive();
+        std::mem::take(&mut self.num_tokens)
+    }
+
+    /// How much of its prompt came from the prompt cache, once it has begun.
+    fn num_cached(&mut self) -> Option<usize> {
+        self.receive();
+        self.cached
+    }
+}
+
+const WRITER: &str = r#"{"script": [97], "max_position_embeddings": 1000000}"#;
+
+#[test]
+fn a_sequence_gets_a_token_before_each_part_of_a_load() {
+    const NUM_PARTS: usize = 40;
+    let test = TestLoop::new(StoredCache::none());
+    test.load("writer", WRITER);
+    let mut writer = test.begin(1, 1_000_000);
+    test.first_token(&mut writer);
+    writer.num_tokens();
+    test.load("loaded", &format!(r#"{{"script": [98], "load_parts": {NUM_PARTS}}}"#));
+    assert_eq!(writer.num_tokens(), NUM_PARTS);
+}
+
+/// Stored caches in memory, of which nothing waits for the writer.
+fn stored(folder: &std::path::Path) -> StoredCache {
+    let options = CacheOptions {
+        folder: folder.to_owned(),
+        old_folders: Vec::new(),
+        disk_budget_bytes: 0,
+        memory_budget_bytes: 1 << 30,
+        chunks: Vec::new(),
+        refs: Vec::new(),
+        cleanup_lock: None,
+    };
+    let (changes, _) = mpsc::unbounded_channel();
+    let (status, _) = watch::channel(EngineStatus::default());
+    StoredCache::open(Some(options), changes, status)
+}
+
+/// Twelve chunks.
+const LONG_PROMPT: usize = 12 * 256;
+
+#[test]
+fn a_sequence_gets_a_token_between_the_chunks_that_another_saves_or_restores() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = stored(folder.path());
+    let cache = stored.handle().unwrap();
+    let test = TestLoop::new(stored);
+    test.load("writer", WRITER);
+    let mut writer = test.begin(1, 1_000_000);
+    test.first_token(&mut writer);
+    test.first_token(&mut test.begin(LONG_PROMPT, 1));
+    let num_chunks = || cache.view(0).num_chunks;
+    writer.num_tokens();
+    while test.engine.borrow().worker.cache.is_saving() {
+        let before = num_chunks();
+        test.turn();
+        assert_eq!((num_chunks(), writer.num_tokens()), (before + 1, 1));
+    }
+    assert!(num_chunks() >= 12, "{}", num_chunks());
+
+    test.engine.borrow_mut().worker.forget_conversations();
+    let mut again = test.begin(LONG_PROMPT, 1);
+    let mut num_turns = 1;
+    test.turn();
+    while again.num_cached().is_none() {
+        assert_eq!(writer.num_tokens(), 1, "in turn {num_turns}");
+        test.turn();
+        num_turns += 1;
+    }
+    assert_eq!(num_turns, 12, "a chunk a turn");
+    assert_eq!(again.cached, Some(LONG_PROMPT - 1));
+    test.first_token(&mut again);
+}
+
+#[test]
+fn a_request_that_is_stopped_while_it_is_restored_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let test = TestLoop::new(stored(folder.path()));
+    test.load("writer", WRITER);
+    test.first_token(&mut test.begin(LONG_PROMPT, 1));
+    while test.engine.borrow().worker.cache.is_saving() {
+        test.turn();
+    }
+    test.engine.borrow_mut().worker.forget_conversations();
+    let mut writer = test.begin(1, 1_000_000);
+    test.first_token(&mut writer);
+    let mut stopped = test.begin(LONG_PROMPT, 1);
+    let dropped = test.begin(LONG_PROMPT, 1);
+    test.turn();
+    assert_eq!(stopped.num_cached(), None, "it is being restored");
+    drop(dropped);
+    stopped.stop.send_replace(true);
+    test.turn();
+    let last = std::iter::from_fn(|| stopped.events.try_recv().ok()).last();
+    assert!(matches!(last, Some(GenerateEvent::Finished(_))), "{last:?}");
+    // Only the writer is left.
+    writer.stop.send_replace(true);
+    test.turn();
+    assert!(test.engine.borrow().is_idle() || test.engine.borrow().worker.cache.is_saving());
+}
+
+#[test]
+fn a_load_reports_how_much_has_been_read() {
+    let engine = TestLoop::new(StoredCache::none()).engine;
+    let total_bytes = 100;
+    engine.borrow_mut().worker.loading = Some(("m".to_owned(), LoadProgress::default()));
+    for bytes_read in [0, 60, 99] {
+        let progress = LoadProgress { bytes_read, total_bytes };
+        engine.borrow_mut().worker.publish_loading(progress);
+        // Watchers are told at most ten times a second; whoever looks sees the last.
+        engine.borrow_mut().worker.publish(EngineState::Empty);
+        let expected = EngineState::Loading { model: "m".to_owned(), progress };
+        assert_eq!(engine.borrow().worker.status().state, expected);
+    }
+}

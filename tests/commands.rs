@@ -1,0 +1,273 @@
+//! Every command of the app answers while another conversation is answered without end, and while a
+//! model is loaded without end.
+#![allow(clippy::unwrap_used)] // in a test a panic is the report
+
+#[path = "engine/scripted.rs"]
+#[allow(dead_code)] // used by the tests of the engine
+mod scripted;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_app::wire::{
+    CacheFileLayout, CacheSource, Command, EngineState, Event, FailureCode, Message, MessageStatus,
+    Reply, SettingTarget,
+};
+use cairn_app::{App, CacheVariables, DataFolder, Options};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::sync::broadcast::Receiver;
+
+use scripted::{Scripted, text_ids};
+
+/// A bound for what should take milliseconds; only a hang gets near it.
+const SOON: Duration = Duration::from_secs(60);
+
+/// More parts than a load could read in years.
+const ENDLESSLY: u64 = 1 << 52;
+
+/// Adds a model that answers from a script, as if it had been imported.
+fn add_model(home: &Path, name: &str, model: &Scripted) {
+    let folder = home.join("models").join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    for entry in std::fs::read_dir(model.folder()).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
+    }
+    // A folder without weights is no model.
+    std::fs::write(folder.join("model.safetensors"), "").unwrap();
+}
+
+fn home_with_models() -> TempDir {
+    let home = tempfile::tempdir().unwrap();
+    let script = text_ids("abcdefghijklmnopq rstuvwxyz,.");
+    let context = json!({ "max_position_embeddings": 10_000_000 });
+    add_model(home.path(), "writer", &Scripted::with(&script, context));
+    add_model(home.path(), "another", &Scripted::new(&script));
+    let endless = json!({ "load_parts": ENDLESSLY });
+    add_model(home.path(), "endless", &Scripted::with(&script, endless));
+    home
+}
+
+/// The app, and which commands it was sent.
+struct Caller {
+    app: Arc<App>,
+    called: BTreeSet<String>,
+}
+
+impl Caller {
+    async fn open(home: &TempDir) -> Caller {
+        let options = Options {
+            data_folder: DataFolder::new(home.path()),
+            hub_variables: CacheVariables::default(),
+            autoload: false,
+        };
+        let mut caller = Caller { app: App::open(options).await.unwrap(), called: BTreeSet::new() };
+        caller.call(Command::set_for_all("temperature", 0.0)).await;
+        caller.call(Command::set_for_all("max_tokens", 1_000_000)).await;
+        // A disk limit that nothing here reaches, whatever is free on this disk.
+        caller.call(Command::set_for_all("cache_budget_bytes", 1_u64 << 30)).await;
+        caller
+    }
+
+    /// The answer to a command, which comes soon.
+    async fn call(&mut self, command: Command) -> Reply {
+        let shown = format!("{command:?}");
+        let name = serde_json::to_value(&command).unwrap()["type"].as_str().unwrap().to_owned();
+        self.called.insert(name);
+        let answer = tokio::time::timeout(SOON, self.app.call(command)).await;
+        let answer = answer.unwrap_or_else(|_| panic!("{shown} waits"));
+        answer.unwrap_or_else(|failure| panic!("{shown}: {failure:?}"))
+    }
+
+    async fn new_conversation(&mut self, command: Command) -> String {
+        match self.call(command).await {
+            Reply::Conversation { conversation, .. } => conversation.id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn message(&mut self, command: Command) -> Message {
+        match self.call(command).await {
+            Reply::Sent { messages, .. } => messages.into_iter().next_back().unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn messages(&mut self, id: &str) -> Vec<Message> {
+        match self.call(Command::GetConversation { id: id.to_owned() }).await {
+            Reply::Conversation { messages, .. } => messages,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn engine(&mut self) -> EngineState {
+        match self.call(Command::GetStatus).await {
+            Reply::Status { status } => status.engine,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn next(events: &mut Receiver<Event>) -> Event {
+    tokio::time::timeout(SOON, events.recv()).await.expect("an event should come").unwrap()
+}
+
+/// The whole message, once it has ended.
+async fn ended(events: &mut Receiver<Event>, message_id: &str) -> Message {
+    loop {
+        match next(events).await {
+            Event::Message { message }
+                if message.id == message_id && message.status != MessageStatus::Streaming =>
+            {
+                return message;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The names in the type `Command` of the interface.
+fn all_commands() -> BTreeSet<String> {
+    let types = cairn_app::typescript();
+    let start = types.find("export type Command").unwrap();
+    let length = types[start..].find("export type Reply").unwrap();
+    let names = types[start..start + length].split("\"type\": \"").skip(1);
+    names.map(|name| name.split('"').next().unwrap().to_owned()).collect()
+}
+
+fn ask(conversation_id: &str, text: &str) -> Command {
+    Command::SendMessage { conversation_id: conversation_id.to_owned(), text: text.to_owned() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_commands_answer_waits_for_another_conversations() {
+    let home = home_with_models();
+    let mut caller = Caller::open(&home).await;
+    let mut events = caller.app.subscribe();
+    caller.call(Command::LoadModel { name: "writer".to_owned() }).await;
+    let busy = caller.new_conversation(Command::NewConversation).await;
+    let endless = caller.message(ask(&busy, "Tell me everything")).await;
+    while !matches!(next(&mut events).await, Event::Delta { .. }) {}
+
+    caller.call(Command::Bootstrap).await;
+    caller.call(Command::Subscribe).await;
+    caller.call(Command::RefreshConversation { id: busy.clone() }).await;
+    let id = caller.new_conversation(Command::NewConversation).await;
+    converse(&mut caller, &mut events, &id).await;
+    save_context(&mut caller, &mut events, &id, home.path()).await;
+    let private = caller.new_conversation(Command::NewPrivateConversation).await;
+    let answer = caller.message(ask(&private, "Three")).await;
+    caller.call(Command::Stop { conversation_id: private }).await;
+    assert_eq!(ended(&mut events, &answer.id).await.status, MessageStatus::Stopped);
+
+    caller.call(Command::ListModels).await;
+    caller.call(Command::LoadModel { name: "another".to_owned() }).await;
+    caller.call(Command::StopLoading).await;
+    caller.call(Command::UnloadModel).await;
+    caller.call(Command::GetDiagnostics).await;
+    caller.engine().await;
+    caller.call(Command::ClearCache).await;
+    caller.call(Command::DeleteConversation { id: id.clone() }).await;
+    caller.call(Command::RestoreConversation { id }).await;
+    // Nothing has stopped the endless answer.
+    let before = caller.messages(&busy).await.pop().unwrap();
+    assert_eq!((&before.id, before.status), (&endless.id, MessageStatus::Streaming));
+    while caller.messages(&busy).await.pop().unwrap().text.len() <= before.text.len() {}
+    caller.call(Command::Stop { conversation_id: busy }).await;
+    ended(&mut events, &endless.id).await;
+    assert_eq!(caller.called, all_commands(), "every command is sent");
+    caller.app.close().await;
+}
+
+/// What is asked of a conversation: short answers.
+async fn converse(caller: &mut Caller, events: &mut Receiver<Event>, id: &str) {
+    let target = || SettingTarget::Chat { id: id.to_owned() };
+    caller.call(Command::GetSettings { scope: target() }).await;
+    let key = "max_tokens".to_owned();
+    caller.call(Command::SetSetting { scope: target(), key, value: json!(4) }).await;
+    let title = "Stones".to_owned();
+    caller.call(Command::RenameConversation { id: id.to_owned(), title }).await;
+    let system_prompt = "Be brief.".to_owned();
+    caller.call(Command::SetSystemPrompt { id: id.to_owned(), system_prompt }).await;
+    let answer = caller.message(ask(id, "One")).await;
+    assert_eq!(ended(events, &answer.id).await.status, MessageStatus::Complete);
+    let again = caller.message(Command::Regenerate { conversation_id: id.to_owned() }).await;
+    assert_eq!(ended(events, &again.id).await.status, MessageStatus::Complete);
+    caller.call(Command::Stop { conversation_id: id.to_owned() }).await;
+}
+
+/// What is asked of a conversation's saved context.
+async fn save_context(caller: &mut Caller, events: &mut Receiver<Event>, id: &str, home: &Path) {
+    caller.call(Command::GetCache).await;
+    caller.call(Command::PinConversation { id: id.to_owned(), is_pinned: true }).await;
+    let save = Command::SaveNamedCache { conversation_id: id.to_owned(), name: "Notes".to_owned() };
+    let Reply::Named { named } = caller.call(save).await else { panic!("no starting point") };
+    let name = "My notes".to_owned();
+    caller.call(Command::RenameNamedCache { id: named.id.clone(), name }).await;
+    let begin = Command::NewConversationFrom { named_id: named.id.clone() };
+    let begun = caller.new_conversation(begin).await;
+    let target = SettingTarget::Chat { id: begun.clone() };
+    let key = "max_tokens".to_owned();
+    caller.call(Command::SetSetting { scope: target, key, value: json!(4) }).await;
+    let answer = caller.message(ask(&begun, "Two")).await;
+    let stats = ended(events, &answer.id).await.stats.unwrap();
+    assert_eq!((stats.cached_tokens, stats.cache_note), (named.tokens, None));
+
+    let source = CacheSource::Named { id: named.id.clone() };
+    for (name, check) in [("Checked", true), ("Unchecked", false)] {
+        let file = home.join(format!("{name}.safetensors"));
+        let export = caller.app.export_cache(&source, CacheFileLayout::V0_32, &file);
+        tokio::time::timeout(SOON, export).await.expect("waits for nobody").unwrap();
+        let preview = caller.app.preview_import(file);
+        let preview = tokio::time::timeout(SOON, preview).await.expect("waits for nobody");
+        let (token, name) = (preview.token, name.to_owned());
+        caller.call(Command::ConfirmImport { token, name, check }).await;
+    }
+    let token = caller.app.preview_import(home.join("Checked.safetensors")).await.token;
+    caller.call(Command::CancelImport { token }).await;
+    caller.call(Command::DeleteNamedCache { id: named.id.clone() }).await;
+    caller.call(Command::RestoreNamedCache { id: named.id }).await;
+    caller.call(Command::PurgeConversation { id: begun }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_reports_its_progress_and_can_be_stopped() {
+    let home = home_with_models();
+    let mut caller = Caller::open(&home).await;
+    // Without a load there is nothing to stop.
+    caller.call(Command::StopLoading).await;
+    caller.call(Command::LoadModel { name: "writer".to_owned() }).await;
+    let app = caller.app.clone();
+    let load = async move { app.call(Command::LoadModel { name: "endless".to_owned() }).await };
+    let loading = tokio::spawn(load);
+    let mut seen = 0;
+    while seen < 3 {
+        if let EngineState::Loading { model, bytes_read, total_bytes } = caller.engine().await {
+            // Nothing is known before the first part.
+            assert!(total_bytes == ENDLESSLY || (total_bytes, bytes_read) == (0, 0));
+            assert!(model == "endless" && bytes_read >= seen);
+            seen = bytes_read.max(seen);
+        }
+    }
+    // Nothing that needs no model waits for the load.
+    let id = caller.new_conversation(Command::NewConversation).await;
+    caller.call(Command::Bootstrap).await;
+    let waiting = caller.message(ask(&id, "One")).await;
+    caller.call(Command::StopLoading).await;
+    let failure = tokio::time::timeout(SOON, loading).await.expect("ends").unwrap().unwrap_err();
+    assert_eq!(
+        (failure.code, failure.message.as_str()),
+        (FailureCode::Engine, "Loading endless was cancelled.")
+    );
+    // The model before it answers.
+    let mut messages = caller.messages(&id).await;
+    while messages.last().unwrap().text.is_empty() {
+        assert_eq!(messages.last().unwrap().status, MessageStatus::Streaming, "{messages:?}");
+        messages = caller.messages(&id).await;
+    }
+    assert_eq!(messages.last().unwrap().id, waiting.id);
+    caller.app.close().await;
+}

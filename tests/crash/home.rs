@@ -1,0 +1,192 @@
+//! The data folder that all kills of a test share, and what its chunk files hold.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cairn_app::{App, CacheVariables, DataFolder, Options};
+use cairn_prompt_cache::{ChunkFile, ChunkRecord};
+use cairn_store::Store;
+use safetensors::SafeTensors;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection};
+use tempfile::TempDir;
+
+/// A data folder with a tiny model.
+pub struct TestHome {
+    folder: TempDir,
+    runtime: tokio::runtime::Runtime,
+    /// What was read of each chunk file, by path, with the file's identity at that time.
+    chunks_read: RefCell<BTreeMap<PathBuf, ([u64; 4], ChunkContents)>>,
+}
+
+/// The files in the prompt cache.
+pub struct ChunkFiles {
+    /// With a final name.
+    pub whole: BTreeSet<PathBuf>,
+    /// Being written, or left by a kill.
+    pub temporary: BTreeSet<PathBuf>,
+}
+
+impl TestHome {
+    pub fn new() -> TestHome {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path().join("models").join("tiny-chat");
+        cairn_tests::copy_tiny_model("llama/tiny-chat", &model).unwrap();
+        // Conversations grow with every kill.
+        let config = fs::read_to_string(model.join("config.json")).unwrap();
+        let with_long_context = config
+            .replace(r#""max_position_embeddings": 4096"#, r#""max_position_embeddings": 1000000"#);
+        assert_ne!(with_long_context, config);
+        fs::write(model.join("config.json"), with_long_context).unwrap();
+        TestHome {
+            folder,
+            runtime: tokio::runtime::Runtime::new().unwrap(),
+            chunks_read: RefCell::default(),
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn data_folder(&self) -> DataFolder {
+        DataFolder::new(self.path())
+    }
+
+    pub fn run<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+
+    pub async fn open(&self) -> Arc<App> {
+        App::open(Options {
+            data_folder: self.data_folder(),
+            hub_variables: CacheVariables::default(),
+            autoload: false,
+        })
+        .await
+        .unwrap()
+    }
+
+    pub async fn query(&self, statement: &'static str, id: &str) -> Option<String> {
+        let options =
+            SqliteConnectOptions::new().filename(self.data_folder().database()).read_only(true);
+        let mut connection = options.connect().await.unwrap();
+        let found =
+            sqlx::query_scalar(statement).bind(id).fetch_optional(&mut connection).await.unwrap();
+        // Closed before the next kill: the next program recovers the database only if nobody has it
+        // open.
+        connection.close().await.unwrap();
+        found
+    }
+
+    /// The text of an answer in the database at this moment; empty if it has none.
+    pub fn saved_text(&self, message_id: &str) -> String {
+        self.run(self.query("select text from messages where id = ?", message_id))
+            .unwrap_or_default()
+    }
+
+    pub async fn integrity(&self) -> String {
+        self.query("select group_concat(integrity_check, '; ') from pragma_integrity_check where ?1 is not null", "").await.unwrap()
+    }
+
+    pub async fn rows(&self) -> Vec<ChunkRecord> {
+        let store = Store::open(&self.data_folder().database()).await.unwrap();
+        let rows = store.chunks().await.unwrap();
+        store.close().await.unwrap();
+        rows
+    }
+
+    pub fn chunk_file(&self, row: &ChunkRecord) -> PathBuf {
+        self.data_folder()
+            .prompt_cache()
+            .join(row.namespace.model.as_str())
+            .join(format!("{}.safetensors", row.key))
+    }
+
+    /// What a chunk file holds. A file that is still the one that was read is not read again:
+    /// otherwise each kill would cost more than the one before.
+    pub fn read_chunk(&self, path: &Path) -> ChunkContents {
+        let now = identity(path);
+        let mut chunks_read = self.chunks_read.borrow_mut();
+        match chunks_read.get(path) {
+            Some((then, contents)) if *then == now => contents.clone(),
+            _ => {
+                let contents = ChunkContents::read(path);
+                chunks_read.insert(path.to_owned(), (now, contents.clone()));
+                contents
+            }
+        }
+    }
+
+    pub fn forget_what_was_read(&self) {
+        self.chunks_read.borrow_mut().clear();
+    }
+
+    pub fn chunk_files(&self) -> ChunkFiles {
+        let paths = |folder: &Path| {
+            fs::read_dir(folder)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path())
+                .collect::<Vec<_>>()
+        };
+        let files =
+            paths(&self.data_folder().prompt_cache()).into_iter().flat_map(|model| paths(&model));
+        let (whole, temporary) = files
+            .partition(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
+        ChunkFiles { whole, temporary }
+    }
+}
+
+/// What a chunk file holds.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ChunkContents {
+    file: ChunkFile,
+    num_tokens: usize,
+}
+
+impl ChunkContents {
+    /// Reads a file with a final name: it holds a whole chunk, which is the one that the name says.
+    pub fn read(path: &Path) -> ChunkContents {
+        let bytes = fs::read(path)
+            .unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
+        let whole = SafeTensors::read_metadata(&bytes)
+            .and_then(|(_, header)| Ok((header, SafeTensors::deserialize(&bytes)?)));
+        let (header, tensors) =
+            whole.unwrap_or_else(|error| panic!("{} is torn: {error}", path.display()));
+        let metadata = header.metadata().as_ref().unwrap();
+        assert_eq!(metadata["key"], path.file_stem().unwrap().to_str().unwrap());
+        let folder = path.parent().unwrap().file_name().unwrap();
+        assert_eq!(metadata["fingerprint"], folder.to_str().unwrap());
+
+        let lengths: BTreeSet<usize> =
+            tensors.tensors().iter().map(|(_, tensor)| tensor.shape()[2]).collect();
+        assert_eq!(lengths.len(), 1, "tokens of the tensors in {}", path.display());
+        let hash = blake3::hash(&bytes).to_hex().as_str().into();
+        ChunkContents {
+            file: ChunkFile { num_bytes: bytes.len() as u64, hash },
+            num_tokens: lengths.into_iter().next().unwrap(),
+        }
+    }
+}
+
+/// What changes whenever a program writes a file or puts another in its place: inode and the time
+/// that the kernel keeps of its last change.
+pub fn identity(path: &Path) -> [u64; 4] {
+    let file = fs::metadata(path)
+        .unwrap_or_else(|error| panic!("a row names {}: {error}", path.display()));
+    [file.ino(), file.size(), file.ctime() as u64, file.ctime_nsec() as u64]
+}
+
+/// The file of a row is there and has the size, hash and number of tokens of the row.
+pub fn check_row(home: &TestHome, row: &ChunkRecord) {
+    let path = home.chunk_file(row);
+    let contents = home.read_chunk(&path);
+    assert_eq!(row.file.as_ref(), Some(&contents.file), "{}", path.display());
+    assert_eq!(row.num_tokens(), contents.num_tokens, "tokens of {}", path.display());
+}
