@@ -1,4 +1,5 @@
-//! `make interop`: checks that mlx-lm continues Cairn's files with the same tokens as Cairn.
+//! `make interop`: checks that mlx-lm continues Cairn's files with the same tokens as Cairn, and that
+//! Python's huggingface_hub shares the cache of models with it.
 //!
 //! It needs Python and, the first time, a network, so it is no part of `make test`.
 
@@ -16,16 +17,26 @@ pub fn run() -> Result<()> {
     starter::fetch()?;
     check::write_tiny_models();
     let python = oracle::python()?;
+    let binaries = ["build", "--bin", "cairn", "--bin", "fake-hub", "--example", "exports"];
+    let packages = ["-p", "cairn-cli", "-p", "cairn-engine", "-p", "cairn-fake-hub"];
+    process::run(process::cargo().args(binaries).args(packages))?;
+    let tiny = root().join("target/tiny-models/llama/tiny-chat");
+    compare(&python, &tiny)?;
+    compare(&python, &starter()?)?;
+    check_downloads(&tiny)
+}
+
+/// Downloads a model from a hub on loopback into caches that Python reads, writes and locks too.
+fn check_downloads(model: &Path) -> Result<()> {
+    let binary = |name: &str| root().join("target/debug").join(name);
     process::run(
-        process::cargo().args(["build", "--bin", "cairn", "--example", "exports"]).args([
-            "-p",
-            "cairn-cli",
-            "-p",
-            "cairn-engine",
-        ]),
-    )?;
-    compare(&python, &root().join("target/tiny-models/llama/tiny-chat"))?;
-    compare(&python, &starter()?)
+        Command::new(oracle::hub_python()?)
+            .arg(root().join("tests/goldens/check_downloads.py"))
+            .arg(binary("fake-hub"))
+            .arg(model)
+            .arg(binary("cairn"))
+            .args(["models", "download"]),
+    )
 }
 
 fn compare(python: &Path, model: &Path) -> Result<()> {

@@ -1,4 +1,5 @@
-//! target/oracle: a Python environment with the mlx-lm that Cairn is compared with.
+//! Python environments with what Cairn is compared with: mlx-lm in target/oracle, huggingface_hub in
+//! target/hub-oracle.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,19 @@ pub fn python() -> Result<PathBuf> {
                 .args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]),
         )?;
         mlx::use_openblas(Path::new(site.trim()))?;
+        fs::write(folder.join("ready"), "")?;
+    }
+    Ok(python)
+}
+
+/// A Python with the pinned huggingface_hub, whichever version mlx-lm's environment has.
+pub fn hub_python() -> Result<PathBuf> {
+    let folder = root().join("target/hub-oracle");
+    let python = folder.join("bin/python");
+    if !folder.join("ready").exists() {
+        process::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
+        let install = ["-m", "pip", "install", "--quiet", "huggingface_hub==2.4.0"];
+        process::run(Command::new(&python).args(install))?;
         fs::write(folder.join("ready"), "")?;
     }
     Ok(python)

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use cairn_engine::PromptFileLayout;
+use cairn_hub::{RepoId, Revision};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args, Parser, Subcommand};
 
@@ -45,7 +46,7 @@ pub enum Command {
     Cache(Cache),
     /// Compute the log-probability of each token of a text, and of the next token
     Score(Score),
-    /// List, import and inspect models
+    /// List, search, download, import, delete and inspect models
     #[command(subcommand)]
     Models(Models),
     /// Measure the speed of prefill and generation, as mlx_lm.benchmark does
@@ -237,8 +238,7 @@ pub enum Cache {
     Export(ExportCache),
     /// Preview a prompt-cache file and store it as a starting point
     Import(ImportCache),
-    /// Rebuild the database's rows from chunk files that no row names, and remove the damaged among
-    /// those
+    /// Check every chunk file, remove the damaged, and rebuild the database's rows from the others
     Repair,
     /// Delete stored prompt caches and their files
     Delete {
@@ -330,6 +330,43 @@ pub struct Score {
     pub json: bool,
 }
 
+#[derive(Args)]
+pub struct Search {
+    /// Words in the models' names
+    pub query: String,
+    /// The most models to list
+    #[arg(long, default_value_t = 20, value_parser = at_least_one, allow_negative_numbers = true)]
+    pub limit: u32,
+    /// Print an array of {"name", "downloads", "likes", "gated", "last_modified", "parameters"}
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Download {
+    /// The model's name on the hub
+    #[arg(value_name = "OWNER/NAME")]
+    pub repo: RepoId,
+    /// A branch, a tag or a commit
+    #[arg(long, default_value = "main")]
+    pub revision: Revision,
+    /// Print {"name", "path", "revision", "bytes", "files"} at the end
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Delete {
+    /// The model's name (see `cairn models list`)
+    pub name: String,
+    /// Delete without asking
+    #[arg(long)]
+    pub yes: bool,
+    /// Print {"name", "path", "bytes"}; needs --yes
+    #[arg(long, requires = "yes")]
+    pub json: bool,
+}
+
 #[derive(Subcommand)]
 pub enum Models {
     /// List the models on this machine
@@ -338,6 +375,10 @@ pub enum Models {
         #[arg(long)]
         json: bool,
     },
+    /// Search the hub for models, those for MLX first
+    Search(Search),
+    /// Download a model into the cache that is shared with Hugging Face's tools
+    Download(Download),
     /// Import a GGUF file or a model folder into Cairn's models
     Import {
         /// A .gguf file, or a folder in MLX or Hugging Face layout
@@ -346,6 +387,8 @@ pub enum Models {
         #[arg(long)]
         name: Option<String>,
     },
+    /// Delete a model from this machine
+    Delete(Delete),
     /// Show a model's size and the memory that it takes
     Info {
         /// A model folder or name

@@ -10,6 +10,7 @@ mod cache;
 mod cache_prompt;
 mod chat;
 mod completion;
+mod download;
 mod generate;
 mod json_lines;
 mod models;

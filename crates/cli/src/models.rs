@@ -1,21 +1,25 @@
-//! `cairn models`: lists, imports and inspects the models on this machine.
+//! `cairn models`: finds, lists, imports, deletes and inspects models.
 
+use std::io::IsTerminal;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use cairn_app::DataFolder;
 use cairn_formats::gguf::{GgufError, import_gguf};
-use cairn_hub::HubError;
+use cairn_hub::{FoundModel, HubError, SearchQuery};
 use cairn_lm::{LoadOptions, ModelMemory, memory};
 use serde_json::json;
 
-use crate::arguments::Models;
-use crate::output;
+use crate::arguments::{Delete, Models, Search};
 use crate::session::{find_model, model_folders};
+use crate::{download, output};
 
 pub async fn run(command: Models) -> Result<()> {
     match command {
         Models::List { json } => list(json),
+        Models::Search(arguments) => search(arguments).await,
+        Models::Download(arguments) => download::run(arguments).await,
+        Models::Delete(arguments) => delete(&arguments),
         Models::Import { file, name } => import(&file, name.as_deref()),
         Models::Info { model, context, json } => info(&model, context, json),
     }
@@ -39,7 +43,10 @@ fn list(json: bool) -> Result<()> {
         return Ok(());
     }
     if models.is_empty() {
-        eprintln!("There are no models. `cairn models import FILE.gguf` imports one.");
+        eprintln!(
+            "There are no models. `cairn models download OWNER/NAME` fetches one, and `cairn models \
+             import FILE.gguf` imports one."
+        );
     }
     for model in models {
         let problem = model.problem.map(|problem| format!("  ({problem})")).unwrap_or_default();
@@ -50,6 +57,75 @@ fn list(json: bool) -> Result<()> {
             output::size(model.bytes),
         ))?;
     }
+    Ok(())
+}
+
+async fn search(arguments: Search) -> Result<()> {
+    let cannot = || format!("cannot search for {:?}", arguments.query);
+    let hub = download::hub()?;
+    let limit = arguments.limit as usize;
+    let query = |tag: &str| SearchQuery {
+        text: arguments.query.clone(),
+        tags: vec![tag.to_owned()],
+        limit,
+    };
+    let mut found = hub.search(&query("mlx")).await.with_context(cannot)?;
+    if found.len() < limit {
+        // What is not converted for MLX loads too, if it is safetensors.
+        let more = hub.search(&query("safetensors")).await.with_context(cannot)?;
+        let is_new = |model: &FoundModel| found.iter().all(|known| known.repo != model.repo);
+        let more: Vec<_> = more.into_iter().filter(is_new).take(limit - found.len()).collect();
+        found.extend(more);
+    }
+    if arguments.json {
+        let entries = found.iter().map(|model| {
+            json!({
+                "name": model.repo.as_str(),
+                "downloads": model.num_downloads,
+                "likes": model.num_likes,
+                "gated": model.is_gated,
+                "last_modified": model.last_modified,
+                "parameters": model.num_parameters,
+            })
+        });
+        return output::line(entries.collect::<serde_json::Value>());
+    }
+    if found.is_empty() {
+        eprintln!("The hub has no model with {:?} in its name.", arguments.query);
+    }
+    for model in found {
+        let parameters = model.num_parameters.map_or(String::new(), |count| match count {
+            ..1_000_000_000 => format!("{} M parameters", count / 1_000_000),
+            _ => format!("{:.1} G parameters", count as f64 / 1e9),
+        });
+        let gated = if model.is_gated { "  (terms to accept)" } else { "" };
+        let downloads = model.num_downloads;
+        output::line(format_args!("{}\t{downloads} downloads\t{parameters}{gated}", model.repo))?;
+    }
+    Ok(())
+}
+
+fn delete(arguments: &Delete) -> Result<()> {
+    let folders = model_folders()?;
+    let deletion = folders.deletion(&arguments.name)?;
+    let bytes = output::size(deletion.bytes);
+    if !arguments.yes {
+        let place = match (deletion.is_shared, deletion.num_revisions) {
+            (false, _) => String::new(),
+            (true, 0 | 1) => ", which other programs use too".to_owned(),
+            (true, count) => format!(", {count} revisions, which other programs use too"),
+        };
+        let question = format!("Delete {} ({bytes}{place})?", arguments.name);
+        if !std::io::stdin().is_terminal() || !output::confirm(&question)? {
+            bail!("{} was not deleted: --yes deletes it without asking", arguments.name);
+        }
+    }
+    folders.delete(&deletion)?;
+    if arguments.json {
+        let (path, bytes) = (&deletion.folder, deletion.bytes);
+        return output::line(json!({ "name": arguments.name, "path": path, "bytes": bytes }));
+    }
+    eprintln!("Deleted {}, which frees {bytes}.", arguments.name);
     Ok(())
 }
 

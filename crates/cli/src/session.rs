@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use cairn_app::DataFolder;
 use cairn_engine::{Engine, EngineOptions, ModelInfo};
-use cairn_formats::read_file;
-use cairn_hub::{CacheVariables, MAX_CONFIG_BYTES, ModelFolders};
+use cairn_formats::{MAX_CONFIG_BYTES, read_file};
+use cairn_hub::{CacheVariables, ModelFolders};
 
 use crate::arguments::ModelFlags;
+use crate::download::{Questions, find_or_download};
 use crate::output;
 
 /// An engine with the given model loaded. It uses no stored prompt caches.
@@ -18,12 +19,16 @@ pub struct Session {
 }
 
 impl Session {
-    pub async fn open(flags: &ModelFlags) -> Result<Self> {
-        Session::open_with(flags, EngineOptions::default()).await
+    pub async fn open(flags: &ModelFlags, questions: Questions) -> Result<Self> {
+        Session::open_with(flags, questions, EngineOptions::default()).await
     }
 
-    pub async fn open_with(flags: &ModelFlags, options: EngineOptions) -> Result<Self> {
-        let folder = find_model(&flags.model)?;
+    pub async fn open_with(
+        flags: &ModelFlags,
+        questions: Questions,
+        options: EngineOptions,
+    ) -> Result<Self> {
+        let folder = find_or_download(&flags.model, flags, questions).await?;
         let (engine, _) =
             Engine::start(EngineOptions { keep_quantized: flags.keep_quantized, ..options });
         let spinner = output::spinner(format!("loading {}", flags.model));

@@ -9,7 +9,8 @@ pub enum HubError {
     /// There is no such folder, and no model of that name.
     #[error(
         "there is no model {wanted:?}: it is not a folder, and it is not in {}; \
-         `cairn models list` shows what is there, `cairn models import` adds a folder or a .gguf file",
+         `cairn models list` shows what is there, `cairn models download OWNER/NAME` fetches one, `cairn \
+         models import` adds a folder or a .gguf file",
         .searched.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" or ")
     )]
     NotFound {
@@ -48,6 +49,20 @@ pub enum HubError {
     LinkOut {
         /// The link.
         path: PathBuf,
+    },
+    /// A download of the model is running, here or in another program.
+    #[error("{name} is being downloaded: end that download first")]
+    Downloading {
+        /// The model.
+        name: String,
+    },
+    /// The model could not be deleted, or not all of it.
+    #[error("cannot delete {}: {reason}", path.display())]
+    Delete {
+        /// Its folder.
+        path: PathBuf,
+        /// Why.
+        reason: String,
     },
     /// The model could not be copied; the incomplete copy was removed.
     #[error("cannot copy the model to {}: {reason}", path.display())]

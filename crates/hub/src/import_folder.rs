@@ -12,7 +12,7 @@ use crate::{HubError, ModelFolders};
 const EXTENSIONS: &[&str] = &["json", "safetensors", "jinja", "model", "txt", "md"];
 const COPY_BYTES: usize = 1 << 20;
 /// Precedes the UUID in the name of a folder that a model is being copied to.
-const PARTIAL_PREFIX: &str = ".importing-";
+pub(crate) const PARTIAL_PREFIX: &str = ".importing-";
 
 impl ModelFolders {
     /// Copies the model in `source` to the imported models, as `name` or under its folder's name;

@@ -1,40 +1,69 @@
-//! Model folders on this machine: lists and checks them, finds one by its name, and imports others.
+//! Models: lists, checks, downloads, imports and deletes them.
 //!
 //! Imported models are in the data folder. Downloaded ones are in the cache that Hugging Face's
-//! tools share, so that mlx-lm finds Cairn's models and Cairn finds mlx-lm's. [`ModelFolders`]
-//! searches both:
+//! tools share, so that mlx-lm finds Cairn's models and Cairn finds mlx-lm's.
 //!
-//! - [`ModelFolders::list`] returns every folder as a [`ModelFolder`], with the [`ModelProblem`] of
-//!   one that cannot be loaded.
-//! - [`ModelFolders::resolve`] turns a path or a name into the folder to load.
-//! - [`ModelFolders::import_folder`] copies a model folder into the data folder, and
-//!   [`ModelFolders::remove_leftovers`] removes the unfinished copies of earlier processes. Nothing
-//!   else here changes the disk.
+//! - [`ModelFolders`] knows the models on this machine. [`ModelFolders::list`] returns every folder
+//!   as a [`ModelFolder`], with the [`ModelProblem`] of one that cannot be loaded;
+//!   [`ModelFolders::resolve`] turns a path or a name into the folder to load;
+//!   [`ModelFolders::import_folder`] copies one, [`ModelFolders::delete`] deletes one.
+//! - [`FilesIdentity`] says whether a model's files are still those that were checked.
+//! - [`Hub`] asks a hub: [`Hub::search`] finds models, [`Hub::plan`] says what a download will fetch,
+//!   and [`Hub::download`] fetches it. Every file is counted and hashed before it can be seen, and
+//!   whatever interrupts a download, the next one continues. `docs/decisions/0009-model-downloads.md`
+//!   has the states of a file, the files on disk and what happens on each failure.
+//! - [`Downloads`] is a queue of downloads that can be paused, resumed and cancelled.
 //!
 //! ```text
 //! ModelFolders ──┬── $CAIRN_HOME/models/<name>                         imported
-//!                └── hub/models--<owner>--<name>/snapshots/<revision>  downloaded, shared with mlx-lm
+//!                └── hub/models--<owner>--<name>/snapshots/<commit>    downloaded, shared with mlx-lm
+//!                                   ▲
+//! Hub ── plan ── download ── files ─┘   hub_api/ ◀── download/ ──▶ cache_layout/
 //! ```
 //!
 //! # Example
 //!
 //! ```
-//! use cairn_hub::{CacheVariables, ModelFolders};
+//! use cairn_hub::{CacheVariables, Hub, HubOptions, ModelFolders};
 //!
-//! let home = tempfile::tempdir().unwrap();
+//! let home = tempfile::tempdir()?;
 //! let variables = CacheVariables::from_lookup(|_| None);
 //! let folders = ModelFolders::new(home.path(), &variables);
 //! assert!(folders.resolve("owner/a-model-that-is-not-here").is_err());
+//!
+//! let hub = Hub::new(HubOptions::new(home.path().join("hub")))?;
+//! let progress = tokio::sync::watch::Sender::default();
+//! let download = async {
+//!     let plan = hub.plan(&"owner/name".parse()?, &"main".parse()?).await?;
+//!     println!("{} files, {} bytes", plan.files.len(), plan.bytes_missing);
+//!     hub.download(&plan, &progress).await
+//! };
+//! # drop(download);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! [`starter`] names the model that the set-up fetches.
 
+mod cache_layout;
+mod delete_model;
+mod download;
 mod error;
-mod hub_cache;
+mod files_identity;
+mod hub_api;
 mod import_folder;
 mod model_folders;
 pub mod starter;
 
+pub use cache_layout::CacheVariables;
+pub use delete_model::ModelDeletion;
+pub use download::{
+    DownloadId, DownloadPlan, DownloadProgress, DownloadRequest, DownloadState, DownloadedModel,
+    Downloads, FileProgress, FileState, QueuedDownload, is_model_file,
+};
 pub use error::HubError;
-pub use hub_cache::CacheVariables;
-pub use model_folders::{MAX_CONFIG_BYTES, ModelFolder, ModelFolders, ModelProblem};
+pub use files_identity::FilesIdentity;
+pub use hub_api::{
+    Commit, ContentHash, DEFAULT_ENDPOINT, DownloadError, FoundModel, Hub, HubLimits, HubOptions,
+    ModelPage, RepoFile, RepoId, Revision, SearchQuery, Token,
+};
+pub use model_folders::{ModelFolder, ModelFolders, ModelProblem};

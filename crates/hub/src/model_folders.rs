@@ -1,20 +1,20 @@
 //! The models on this machine, and why one cannot be loaded.
 
 use crate::HubError;
-use crate::hub_cache::{CacheVariables, main_snapshot, model_name};
-use cairn_formats::{FileError, read_file};
+use crate::cache_layout::{CacheVariables, main_snapshot, model_name};
+use cairn_formats::{FileError, MAX_CONFIG_BYTES, read_file};
 use serde::Deserialize;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The most bytes of a `config.json` that are read; real ones have a few thousand.
-pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// An index lists every tensor; those of the largest models have a few megabytes.
 const MAX_INDEX_BYTES: u64 = 32 << 20;
 /// The depth down to which sizes are counted; the files of a model are at the top.
 const MAX_DEPTH: usize = 4;
+/// The largest models have a few hundred weight files.
+const MAX_PARTS: usize = 10_000;
 const INDEX: &str = "model.safetensors.index.json";
 
 /// One model on this machine.
@@ -35,7 +35,7 @@ pub struct ModelFolder {
 /// Why a folder cannot be loaded as a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ModelProblem {
-    /// `refs/main` names no snapshot.
+    /// `refs/main` names no snapshot, and there is not just one.
     #[error("refs/main names no snapshot, so the download did not finish")]
     NoSnapshot,
     /// There is no `config.json`.
@@ -114,19 +114,28 @@ impl ModelFolders {
                     let problem = check(&snapshot).1;
                     (snapshot, problem)
                 }
-                None => {
-                    let searched = [Some(&self.imported), self.hub_cache.as_ref()]
-                        .into_iter()
-                        .flatten()
-                        .cloned()
-                        .collect();
-                    return Err(HubError::NotFound { wanted: name_or_path.to_owned(), searched });
-                }
+                None => return Err(self.not_found(name_or_path)),
             }
         };
         match problem {
             Some(problem) => Err(HubError::Unusable { path, problem }),
             None => Ok(path),
+        }
+    }
+
+    /// The folder of the model with this name, and whether it is in the shared cache.
+    pub(crate) fn folder_of(&self, name: &str) -> Result<(PathBuf, bool), HubError> {
+        let found = self.found().into_iter().find(|(known, ..)| known == name);
+        let (_, folder, _) = found.ok_or_else(|| self.not_found(name))?;
+        let is_shared = folder.parent() != Some(&self.imported);
+        Ok((folder, is_shared))
+    }
+
+    fn not_found(&self, wanted: &str) -> HubError {
+        let searched = [Some(&self.imported), self.hub_cache.as_ref()];
+        HubError::NotFound {
+            wanted: wanted.to_owned(),
+            searched: searched.into_iter().flatten().cloned().collect(),
         }
     }
 
@@ -237,12 +246,29 @@ fn weights(folder: &Path) -> Result<(), ModelProblem> {
     let mut shards: Vec<String> =
         names.filter(|name| name.starts_with("model") && name.ends_with(".safetensors")).collect();
     shards.sort();
+    if let Some(file) = shards.first().and_then(|shard| missing_part(shard, &shards)) {
+        return Err(ModelProblem::ShardMissing { file });
+    }
     match shards.iter().find(|shard| !folder.join(shard).is_file()) {
         _ if shards.is_empty() => Err(ModelProblem::NoWeights),
         // The target of a link was removed from the shared cache.
         Some(shard) => Err(ModelProblem::ShardMissing { file: shard.clone() }),
         None => Ok(()),
     }
+}
+
+/// The first name that is absent of those that `model-00001-of-00003.safetensors` promises. Another
+/// program's unfinished download may lack the index too.
+fn missing_part(shard: &str, shards: &[String]) -> Option<String> {
+    let (before, after) = shard.split_once("-of-")?;
+    let (stem, number) = before.rsplit_once('-')?;
+    let count: usize = after.strip_suffix(".safetensors")?.parse().ok()?;
+    if count > MAX_PARTS {
+        return None;
+    }
+    let width = number.len();
+    let mut names = (1..=count).map(|part| format!("{stem}-{part:0width$}-of-{after}"));
+    names.find(|name| !shards.contains(name))
 }
 
 fn tokenizer(folder: &Path) -> Result<(), ModelProblem> {

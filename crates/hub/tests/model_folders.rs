@@ -1,7 +1,8 @@
 //! Finding models in folders as other programs leave them.
 #![allow(clippy::unwrap_used)]
 
-use cairn_hub::{CacheVariables, HubError, MAX_CONFIG_BYTES, ModelFolders, ModelProblem};
+use cairn_formats::MAX_CONFIG_BYTES;
+use cairn_hub::{CacheVariables, HubError, ModelFolders, ModelProblem};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -72,6 +73,12 @@ fn a_folder_says_what_is_wrong_with_it() {
         &[CONFIG, TOKENIZER, ("model.safetensors", "->nowhere")],
         shard_missing("model.safetensors"),
     );
+    let part = |number: u32| format!("model-0000{number}-of-00003.safetensors");
+    check(
+        &[CONFIG, TOKENIZER, (&part(1), "1"), (&part(3), "3")],
+        shard_missing("model-00002-of-00003.safetensors"),
+    );
+    check(&[CONFIG, TOKENIZER, (&part(1), "1"), (&part(2), "2"), (&part(3), "3")], None);
     check(&[CONFIG, WEIGHTS], Some(ModelProblem::TokenizerMissing));
     check(
         &[CONFIG, TOKENIZER, WEIGHTS, (index, r#"{"weight_map": {"a": "model.safetensors"}}"#)],
@@ -137,6 +144,8 @@ fn imported_models_and_the_shared_cache_are_listed_together() {
             ("cache/models--owner--half/blobs/b.incomplete", "x"),
             ("cache/models--owner--away/refs/main", "../../../models/mine"),
             ("cache/models--owner--noref/snapshots/1/config.json", "{}"),
+            ("cache/models--owner--noref2/snapshots/1/config.json", "{}"),
+            ("cache/models--owner--noref2/snapshots/2/config.json", "{}"),
             ("cache/.locks/models--owner--name/x.lock", ""),
             ("cache/version.txt", "1"),
         ],
@@ -170,7 +179,14 @@ fn imported_models_and_the_shared_cache_are_listed_together() {
         row("owner/away", "cache/models--owner--away", None, 0, Some(ModelProblem::NoSnapshot)),
         row("owner/half", "cache/models--owner--half", None, 0, Some(ModelProblem::NoSnapshot)),
         row("owner/name", in_cache, Some("qwen3"), 23 + 6 + 23 + 2, None),
-        row("owner/noref", "cache/models--owner--noref", None, 0, Some(ModelProblem::NoSnapshot)),
+        row(
+            "owner/noref",
+            "cache/models--owner--noref/snapshots/1",
+            None,
+            2,
+            Some(ModelProblem::NoModelType),
+        ),
+        row("owner/noref2", "cache/models--owner--noref2", None, 0, Some(ModelProblem::NoSnapshot)),
     ];
     assert_eq!(listed, expected);
 

@@ -44,14 +44,26 @@ impl CacheVariables {
     /// The folder of the shared cache; none where not even the home folder is known.
     pub fn hub_cache(&self) -> Option<PathBuf> {
         let cache = self.hf_hub_cache.clone().or_else(|| self.huggingface_hub_cache.clone());
-        let cache = cache.or_else(|| Some(self.hf_home.as_ref()?.join("hub")));
-        let cache = cache.or_else(|| Some(self.xdg_cache_home.as_ref()?.join("huggingface/hub")));
-        let cache = cache.or_else(|| Some(self.home.as_ref()?.join(".cache/huggingface/hub")))?;
-        // As in Python's tools, a leading tilde is the home folder: outside of a shell nothing else
-        // expands it.
-        match (cache.strip_prefix("~"), &self.home) {
-            (Ok(rest), Some(home)) => Some(home.join(rest)),
-            _ => Some(cache),
+        match cache {
+            Some(cache) => Some(self.without_tilde(cache)),
+            None => Some(self.hf_home()?.join("hub")),
+        }
+    }
+
+    /// The folder of Hugging Face's tools, with the cache and the token.
+    pub(crate) fn hf_home(&self) -> Option<PathBuf> {
+        let home = self.hf_home.clone();
+        let home = home.or_else(|| Some(self.xdg_cache_home.as_ref()?.join("huggingface")));
+        let home = home.or_else(|| Some(self.home.as_ref()?.join(".cache/huggingface")))?;
+        Some(self.without_tilde(home))
+    }
+
+    /// As in Python's tools, a leading tilde is the home folder: outside of a shell nothing else
+    /// expands it.
+    fn without_tilde(&self, path: PathBuf) -> PathBuf {
+        match (path.strip_prefix("~"), &self.home) {
+            (Ok(rest), Some(home)) => home.join(rest),
+            _ => path,
         }
     }
 }
@@ -62,11 +74,17 @@ pub(crate) fn model_name(folder_name: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.replacen("--", "/", 1))
 }
 
-/// The folder of the commit that `refs/main` names; none if the reference is missing or names no
-/// folder.
+/// The folder of the commit that `refs/main` names. Without that reference the only snapshot counts,
+/// which is what a download of one tag or commit leaves.
 pub(crate) fn main_snapshot(repository: &Path) -> Option<PathBuf> {
+    let snapshots = repository.join("snapshots");
     let reference = repository.join("refs/main");
-    if reference.metadata().ok()?.len() > MAX_REF_BYTES {
+    let Ok(metadata) = reference.metadata() else {
+        let mut entries = std::fs::read_dir(snapshots).ok()?.flatten();
+        let only = entries.next()?.path();
+        return (entries.next().is_none() && only.is_dir()).then_some(only);
+    };
+    if metadata.len() > MAX_REF_BYTES {
         return None;
     }
     let text = std::fs::read_to_string(reference).ok()?;
@@ -76,5 +94,5 @@ pub(crate) fn main_snapshot(repository: &Path) -> Option<PathBuf> {
     if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
         return None;
     }
-    Some(repository.join("snapshots").join(commit)).filter(|snapshot| snapshot.is_dir())
+    Some(snapshots.join(commit)).filter(|snapshot| snapshot.is_dir())
 }

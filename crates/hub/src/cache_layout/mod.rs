@@ -1,0 +1,34 @@
+//! The cache that Hugging Face's tools share, as folders and files.
+//!
+//! ```text
+//! <cache>/
+//!   .locks/models--owner--name/<hash>.lock     held while that blob is made, also by other tools
+//!   models--owner--name/
+//!     blobs/<hash>                             a verified file, named by its content
+//!     blobs/<hash>.cairn.incomplete            ours: its beginning
+//!     snapshots/<commit>/<path>                the files of a commit, links into blobs/
+//!     refs/<revision>                          the commit of a branch at the last download
+//! ```
+
+mod digest;
+mod location;
+mod lock;
+mod partial;
+mod repo_folder;
+mod snapshot;
+
+pub(crate) use digest::Digest;
+pub use location::CacheVariables;
+pub(crate) use location::{main_snapshot, model_name};
+pub(crate) use lock::BlobLock;
+pub(crate) use partial::{Partial, blob_is_right};
+pub(crate) use repo_folder::RepoFolder;
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// Makes the names in a folder durable.
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}

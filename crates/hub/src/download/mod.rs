@@ -1,0 +1,104 @@
+//! Downloads a model into the shared cache.
+
+mod attempt;
+mod file;
+mod plan;
+mod progress;
+mod queue;
+
+use std::path::PathBuf;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+
+use crate::cache_layout::RepoFolder;
+use crate::hub_api::{Commit, DownloadError, Hub, MAX_CONNECTIONS, RepoId};
+
+pub use plan::{DownloadPlan, is_model_file};
+pub use progress::{DownloadProgress, FileProgress, FileState};
+pub use queue::{DownloadId, DownloadRequest, DownloadState, Downloads, QueuedDownload};
+
+use file::{FileDownload, LOCK_POLL, joined};
+use progress::Reporter;
+
+/// How often to look whether a dropped download has let go of its files.
+const MAX_POLLS: usize = 25;
+
+/// A model that is whole and verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DownloadedModel {
+    /// Its name.
+    pub repo: RepoId,
+    /// The commit of its files.
+    pub commit: Commit,
+    /// The folder with its files.
+    pub folder: PathBuf,
+    /// Their length.
+    pub bytes: u64,
+    /// Their number.
+    pub num_files: usize,
+}
+
+impl Hub {
+    /// Fetches what is missing of a plan, verifies all of it, and makes the model visible.
+    ///
+    /// Dropping the future ends the download. Whatever ends it, partial files stay, and the next
+    /// download of the same content continues from them.
+    pub async fn download(
+        &self,
+        plan: &DownloadPlan,
+        progress: &watch::Sender<DownloadProgress>,
+    ) -> Result<DownloadedModel, DownloadError> {
+        progress.send_replace(DownloadProgress::begin(plan));
+        let folder = RepoFolder::new(self.cache(), &plan.repo);
+        folder.create().map_err(|error| DownloadError::cache(&folder.path(), &error))?;
+        let missing = plan.files.iter().map(|file| file.bytes - folder.bytes_here(file)).sum();
+        plan::check_space(self.cache(), missing, self.limits().reserve_bytes)?;
+
+        let mut downloads = Vec::new();
+        for (index, file) in plan.files.iter().enumerate() {
+            let reporter = Reporter { progress, index };
+            downloads.push(FileDownload { hub: self, plan, folder: &folder, file, reporter }.run());
+        }
+        stream::iter(downloads).buffer_unordered(MAX_CONNECTIONS).try_collect::<()>().await?;
+        let snapshot = self.publish(plan, folder).await?;
+        Ok(DownloadedModel {
+            repo: plan.repo.clone(),
+            commit: plan.commit.clone(),
+            folder: snapshot,
+            bytes: plan.bytes,
+            num_files: plan.files.len(),
+        })
+    }
+
+    /// Removes what unfinished downloads of a model have left, except what a running one holds. Waits
+    /// a little for one that was just dropped to let go.
+    pub async fn discard_partials(&self, repo: &RepoId) {
+        for _ in 0..MAX_POLLS {
+            let folder = RepoFolder::new(self.cache(), repo);
+            let num_held = spawn_blocking(move || folder.remove_partials()).await;
+            if num_held.unwrap_or(0) == 0 {
+                return;
+            }
+            tokio::time::sleep(LOCK_POLL).await;
+        }
+    }
+
+    /// Links the verified files, then lets the revision name them.
+    async fn publish(
+        &self,
+        plan: &DownloadPlan,
+        folder: RepoFolder,
+    ) -> Result<PathBuf, DownloadError> {
+        let plan = plan.clone();
+        let path = folder.path();
+        let published = spawn_blocking(move || {
+            let snapshot = folder.link_snapshot(&plan.commit, &plan.files)?;
+            folder.write_ref(&plan.revision, &plan.commit)?;
+            folder.remove_partials();
+            Ok(snapshot)
+        });
+        joined(published.await).map_err(|error| DownloadError::cache(&path, &error))
+    }
+}

@@ -1,0 +1,277 @@
+//! Downloads one after another, which can be paused, resumed and cancelled.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+use super::{DownloadProgress, DownloadedModel};
+use crate::hub_api::{DownloadError, Hub, RepoId, Revision};
+
+/// Models that are downloaded at a time: a small one does not wait for a large one.
+const MAX_RUNNING: usize = 2;
+/// How long to wait before the hub is looked for again; it doubles up to the longest.
+const FIRST_OFFLINE_WAIT: Duration = Duration::from_secs(15);
+const LONGEST_OFFLINE_WAIT: Duration = Duration::from_secs(300);
+
+/// The number of a download in its queue.
+pub type DownloadId = u64;
+
+/// What is to be downloaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DownloadRequest {
+    /// The model.
+    pub repo: RepoId,
+    /// A branch, tag or commit.
+    pub revision: Revision,
+}
+
+/// A download in the queue, as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueuedDownload {
+    /// Its number.
+    pub id: DownloadId,
+    /// What is downloaded.
+    pub request: DownloadRequest,
+    /// What is being done.
+    pub state: DownloadState,
+    /// How far it is; empty before the hub was asked.
+    pub progress: DownloadProgress,
+}
+
+/// What is being done with a download.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DownloadState {
+    /// Others come first.
+    Queued,
+    /// It runs.
+    Running,
+    /// The hub cannot be reached; it is looked for again after a while, or by
+    /// [`Downloads::look_again`].
+    Offline,
+    /// It was paused and keeps what has come.
+    Paused,
+    /// The model is whole.
+    Done(DownloadedModel),
+    /// It failed and keeps what has come; [`Downloads::resume`] tries again.
+    Failed(DownloadError),
+}
+
+/// A queue of downloads from one hub. A clone is the same queue.
+///
+/// It runs on the tokio runtime in which its methods are called, and ends with it; what has come
+/// stays on the disk. A program that wants the queue back after a restart keeps its requests.
+#[derive(Clone)]
+pub struct Downloads {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    hub: Hub,
+    queue: Mutex<Queue>,
+    look_again: Notify,
+    /// Counts changes of states.
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Queue {
+    last_id: DownloadId,
+    entries: Vec<Entry>,
+}
+
+struct Entry {
+    id: DownloadId,
+    request: DownloadRequest,
+    state: DownloadState,
+    progress: watch::Sender<DownloadProgress>,
+    task: Option<JoinHandle<()>>,
+    /// Counts starts and stops: what an earlier task still reports is too late.
+    round: u64,
+}
+
+impl Downloads {
+    /// An empty queue.
+    pub fn new(hub: Hub) -> Downloads {
+        let shared = Shared {
+            hub,
+            queue: Mutex::default(),
+            look_again: Notify::new(),
+            changes: watch::Sender::default(),
+        };
+        Downloads { shared: Arc::new(shared) }
+    }
+
+    /// Adds a download at the end and returns its number. One that is in the queue already goes on.
+    pub fn add(&self, request: DownloadRequest) -> DownloadId {
+        let id = {
+            let mut queue = self.shared.queue();
+            match queue.entries.iter().find(|entry| entry.request == request) {
+                Some(entry) => entry.id,
+                None => {
+                    queue.last_id += 1;
+                    let id = queue.last_id;
+                    let (state, progress) = (DownloadState::Paused, watch::Sender::default());
+                    queue.entries.push(Entry {
+                        id,
+                        request,
+                        state,
+                        progress,
+                        task: None,
+                        round: 0,
+                    });
+                    id
+                }
+            }
+        };
+        self.resume(id);
+        id
+    }
+
+    /// Lets a paused or failed download go on; it waits for its turn. Others are left as they are.
+    pub fn resume(&self, id: DownloadId) {
+        self.shared.change(id, |entry| {
+            if matches!(entry.state, DownloadState::Paused | DownloadState::Failed(_)) {
+                entry.state = DownloadState::Queued;
+            }
+        });
+    }
+
+    /// Stops a download and keeps what has come. One that is done or failed stays so.
+    pub fn pause(&self, id: DownloadId) {
+        self.shared.change(id, |entry| {
+            let is_over = matches!(entry.state, DownloadState::Done(_) | DownloadState::Failed(_));
+            if !is_over {
+                entry.state = DownloadState::Paused;
+                entry.round += 1;
+                entry.task.take().inspect(JoinHandle::abort);
+            }
+        });
+    }
+
+    /// Takes a download out of the queue. What has come of an unfinished one is removed, unless the
+    /// queue has another download of the same model.
+    pub async fn cancel(&self, id: DownloadId) {
+        let (entry, is_other_left) = {
+            let mut queue = self.shared.queue();
+            let index = queue.entries.iter().position(|entry| entry.id == id);
+            let Some(index) = index else { return };
+            let entry = queue.entries.remove(index);
+            let is_same = |other: &Entry| other.request.repo == entry.request.repo;
+            let is_other_left = queue.entries.iter().any(is_same);
+            (entry, is_other_left)
+        };
+        self.shared.give_turns();
+        if let Some(task) = entry.task {
+            task.abort();
+            // It ends at its next step; only then are its files free.
+            let _ = task.await;
+        }
+        if !is_other_left && !matches!(entry.state, DownloadState::Done(_)) {
+            self.shared.hub.discard_partials(&entry.request.repo).await;
+        }
+    }
+
+    /// Looks for the hub now, for downloads that wait because it could not be reached.
+    pub fn look_again(&self) {
+        self.shared.look_again.notify_waiters();
+    }
+
+    /// All downloads, in the order in which they were added.
+    pub fn list(&self) -> Vec<QueuedDownload> {
+        let queue = self.shared.queue();
+        let entries = queue.entries.iter().map(|entry| QueuedDownload {
+            id: entry.id,
+            request: entry.request.clone(),
+            state: entry.state.clone(),
+            progress: entry.progress.borrow().clone(),
+        });
+        entries.collect()
+    }
+
+    /// Changes with every change of a state. While one runs, its progress is looked at by
+    /// [`Downloads::list`], as often as it is shown.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.shared.changes.subscribe()
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn change(self: &Arc<Shared>, id: DownloadId, change: impl FnOnce(&mut Entry)) {
+        if let Some(entry) = self.queue().entries.iter_mut().find(|entry| entry.id == id) {
+            change(entry);
+        }
+        self.give_turns();
+    }
+
+    /// Starts those whose turn has come, in the order in which they were added, and tells of the
+    /// change before. One that waits for the hub keeps its turn, so that at most two look for it.
+    fn give_turns(self: &Arc<Shared>) {
+        let mut queue = self.queue();
+        let has_turn =
+            |entry: &Entry| matches!(entry.state, DownloadState::Running | DownloadState::Offline);
+        let mut num_running = queue.entries.iter().filter(|entry| has_turn(entry)).count();
+        for entry in &mut queue.entries {
+            if num_running < MAX_RUNNING && entry.state == DownloadState::Queued {
+                entry.state = DownloadState::Running;
+                entry.round += 1;
+                entry.task = Some(tokio::spawn(self.clone().run(entry.id, entry.round)));
+                num_running += 1;
+            }
+        }
+        drop(queue);
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    fn report(self: &Arc<Shared>, id: DownloadId, round: u64, state: DownloadState) {
+        self.change(id, |entry| {
+            if entry.round == round {
+                entry.state = state;
+            }
+        });
+    }
+
+    /// Downloads, and waits where the hub cannot be reached.
+    async fn run(self: Arc<Shared>, id: DownloadId, round: u64) {
+        let mut wait = FIRST_OFFLINE_WAIT;
+        loop {
+            let state = match self.download(id).await {
+                Ok(model) => DownloadState::Done(model),
+                Err(DownloadError::Offline { .. }) => {
+                    let look_again = self.look_again.notified();
+                    self.report(id, round, DownloadState::Offline);
+                    tokio::select! {
+                        () = look_again => wait = FIRST_OFFLINE_WAIT,
+                        () = tokio::time::sleep(wait) => {
+                            wait = (wait * 2).min(LONGEST_OFFLINE_WAIT);
+                        }
+                    }
+                    self.report(id, round, DownloadState::Running);
+                    continue;
+                }
+                Err(error) => DownloadState::Failed(error),
+            };
+            return self.report(id, round, state);
+        }
+    }
+
+    async fn download(&self, id: DownloadId) -> Result<DownloadedModel, DownloadError> {
+        let found = {
+            let queue = self.queue();
+            let entry = queue.entries.iter().find(|entry| entry.id == id);
+            entry.map(|entry| (entry.request.clone(), entry.progress.clone()))
+        };
+        let Some((request, progress)) = found else {
+            // Cancelled between two steps: nobody sees this.
+            let host = self.hub.endpoint().to_owned();
+            return Err(DownloadError::Cut { host });
+        };
+        let plan = self.hub.plan(&request.repo, &request.revision).await?;
+        self.hub.download(&plan, &progress).await
+    }
+}

@@ -1,0 +1,116 @@
+//! The hub as a server: who it is, what it has, and one way to ask it.
+
+mod error;
+mod model_info;
+mod names;
+mod options;
+mod request;
+mod retries;
+mod search;
+mod token;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use reqwest::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue};
+use reqwest::{Client, Proxy, Url, redirect};
+use tokio::sync::Semaphore;
+
+pub use error::DownloadError;
+pub(crate) use error::{Failure, Subject};
+pub use model_info::ModelPage;
+pub(crate) use names::is_plain_path;
+pub use names::{Commit, ContentHash, RepoFile, RepoId, Revision};
+pub use options::{DEFAULT_ENDPOINT, HubLimits, HubOptions};
+pub(crate) use request::{Answer, Range};
+pub(crate) use retries::Retries;
+pub use search::{FoundModel, SearchQuery};
+pub use token::Token;
+
+/// Connections of one [`Hub`] at a time, for questions and files together.
+pub(crate) const MAX_CONNECTIONS: usize = 8;
+
+/// A hub, and the shared cache that its models come to. A clone is the same hub: its connections
+/// are counted together.
+#[derive(Clone)]
+pub struct Hub {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    client: Client,
+    /// Ends with a slash.
+    endpoint: Url,
+    options: HubOptions,
+    connections: Arc<Semaphore>,
+}
+
+impl Hub {
+    /// Checks the options. Nothing is asked yet.
+    pub fn new(options: HubOptions) -> Result<Hub, DownloadError> {
+        let endpoint = options::checked_endpoint(&options.endpoint)?;
+        let client = client(&options, &endpoint)?;
+        let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        Ok(Hub { shared: Arc::new(Shared { client, endpoint, options, connections }) })
+    }
+
+    /// The folder of the shared cache.
+    pub fn cache(&self) -> &Path {
+        &self.shared.options.cache
+    }
+
+    /// The hub's address, with a slash at its end.
+    pub fn endpoint(&self) -> &str {
+        self.shared.endpoint.as_str()
+    }
+
+    /// Whether requests carry a token.
+    pub fn has_token(&self) -> bool {
+        self.shared.options.token.is_some()
+    }
+
+    pub(crate) fn limits(&self) -> &HubLimits {
+        &self.shared.options.limits
+    }
+
+    /// The address of a path of the hub. The parts are encoded, so none can add a part or a query.
+    pub(crate) fn address<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Url {
+        let mut url = self.shared.endpoint.clone();
+        // Only addresses without a host have no path, and those were refused.
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().extend(parts);
+        }
+        url
+    }
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Hub").field(&self.shared.options).finish()
+    }
+}
+
+fn client(options: &HubOptions, endpoint: &Url) -> Result<Client, DownloadError> {
+    // An error means that it was installed before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut headers = HeaderMap::new();
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    let mut client = Client::builder()
+        .user_agent(concat!("cairn/", env!("CARGO_PKG_VERSION")))
+        .default_headers(headers)
+        .redirect(redirect::Policy::none())
+        .connect_timeout(options.limits.connect_timeout)
+        .pool_max_idle_per_host(MAX_CONNECTIONS)
+        .referer(false);
+    if options::is_loopback(endpoint) {
+        client = client.no_proxy();
+    } else if let Some(proxy) = &options.proxy {
+        client = client.proxy(Proxy::all(proxy).map_err(|_| DownloadError::BadProxy)?);
+    }
+    let reason = |error: reqwest::Error| DownloadError::NoTls { reason: request::reason(&error) };
+    if endpoint.scheme() == "http" {
+        // A hub on this machine needs no certificates, which not every machine has.
+        client = client.tls_certs_only([]);
+    }
+    client.build().map_err(reason)
+}

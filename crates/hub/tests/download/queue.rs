@@ -1,0 +1,136 @@
+//! The queue: turns, pause, resume, cancel, and what happens while the hub is away.
+
+use cairn_fake_hub::{Asked, FakeHub, FakeRepo, Fault, Misdeed};
+use cairn_hub::{
+    DownloadError, DownloadRequest, DownloadState, Downloads, Hub, QueuedDownload, Revision,
+};
+
+use crate::support::{MODEL, Setting, WEIGHT_BYTES, WEIGHTS, options};
+
+const BYTES: Asked = Asked::Bytes(WEIGHTS);
+
+fn request(name: &str) -> DownloadRequest {
+    DownloadRequest { repo: name.parse().unwrap(), revision: Revision::default() }
+}
+
+/// Waits until the queue is as wanted.
+fn wait(setting: &Setting, downloads: &Downloads, is_it: impl Fn(&[QueuedDownload]) -> bool) {
+    setting.runtime.block_on(async {
+        let mut changes = downloads.changes();
+        while !is_it(&downloads.list()) {
+            changes.changed().await.unwrap();
+        }
+    });
+}
+
+fn is_done(download: &QueuedDownload) -> bool {
+    matches!(download.state, DownloadState::Done(_))
+}
+
+#[test]
+fn two_run_at_a_time_and_the_others_follow_in_order() {
+    let names = ["a/a", "b/b", "c/c", "d/d"];
+    let setting = Setting::new();
+    setting.hub.change(|repos| {
+        *repos = names
+            .iter()
+            .enumerate()
+            .map(|(i, name)| FakeRepo::model(name, 9000 + i as u64))
+            .collect();
+    });
+    setting.hub.add_fault(Fault::always(BYTES, Misdeed::StallAfter(10)));
+    let downloads = Downloads::new(Hub::new(setting.options()).unwrap());
+    let _entered = setting.runtime.enter();
+    let ids: Vec<u64> = names.iter().map(|name| downloads.add(request(name))).collect();
+    assert_eq!(downloads.add(request("b/b")), ids[1], "it is in the queue already");
+    let states = |list: &[QueuedDownload]| -> Vec<bool> {
+        list.iter().map(|download| download.state == DownloadState::Running).collect()
+    };
+    wait(&setting, &downloads, |list| states(list) == [true, true, false, false]);
+    assert_eq!(downloads.list()[2].state, DownloadState::Queued);
+    // One that is paused gives its turn to the next.
+    downloads.pause(ids[0]);
+    wait(&setting, &downloads, |list| states(list) == [false, true, true, false]);
+    setting.hub.clear_faults();
+    downloads.resume(ids[0]);
+    wait(&setting, &downloads, |list| list.iter().all(is_done));
+}
+
+#[test]
+fn a_paused_download_continues_and_a_cancelled_one_leaves_nothing() {
+    let repo = FakeRepo::model(MODEL, WEIGHT_BYTES);
+    let setting = Setting::with(repo.clone());
+    let partial = setting.partial(repo.file(WEIGHTS).unwrap());
+    let downloads = Downloads::new(Hub::new(setting.options()).unwrap());
+    let _entered = setting.runtime.enter();
+    let stall = |bytes| {
+        setting.hub.add_fault(Fault::always(BYTES, Misdeed::StallAfter(bytes)));
+        let id = downloads.add(request(MODEL));
+        while downloads.list()[0].progress.bytes() < bytes {
+            std::thread::yield_now();
+        }
+        id
+    };
+    let id = stall(100_000);
+    downloads.pause(id);
+    assert_eq!(downloads.list()[0].state, DownloadState::Paused);
+    setting.check_nothing_visible();
+    setting.hub.clear_faults();
+    setting.hub.forget_requests();
+    downloads.resume(id);
+    wait(&setting, &downloads, |list| is_done(&list[0]));
+    setting.check_whole(&repo);
+    assert_eq!(setting.weight_starts(), [100_000]);
+    setting.runtime.block_on(downloads.cancel(id));
+    assert!(downloads.list().is_empty());
+    setting.check_whole(&repo);
+
+    std::fs::remove_dir_all(setting.cache()).unwrap();
+    let id = stall(50_000);
+    assert!(partial.exists());
+    setting.runtime.block_on(downloads.cancel(id));
+    assert!(!partial.exists() && downloads.list().is_empty());
+    setting.check_nothing_visible();
+}
+
+#[test]
+fn a_failed_download_says_why_and_can_be_tried_again() {
+    let setting = Setting::new();
+    let missing = Fault::always(Asked::Info, Misdeed::Status(404, Vec::new()));
+    setting.hub.add_fault(missing);
+    let downloads = Downloads::new(Hub::new(setting.options()).unwrap());
+    let _entered = setting.runtime.enter();
+    let id = downloads.add(request(MODEL));
+    let is_missing = |list: &[QueuedDownload]| {
+        matches!(&list[0].state, DownloadState::Failed(DownloadError::NotFound { .. }))
+    };
+    wait(&setting, &downloads, is_missing);
+    downloads.pause(id);
+    assert!(is_missing(&downloads.list()), "what has failed is not paused");
+    setting.hub.clear_faults();
+    downloads.resume(id);
+    wait(&setting, &downloads, |list| is_done(&list[0]));
+}
+
+#[test]
+fn without_the_hub_downloads_wait_and_ask_seldom() {
+    let setting = Setting::new();
+    let away = FakeHub::start(Vec::new()).endpoint();
+    let mut options = options(&away, &setting.cache());
+    options.limits.tries = 2;
+    let downloads = Downloads::new(Hub::new(options).unwrap());
+    let _entered = setting.runtime.enter();
+    for name in ["a/a", "b/b", "c/c"] {
+        downloads.add(request(name));
+    }
+    let is_offline = |download: &QueuedDownload| download.state == DownloadState::Offline;
+    wait(&setting, &downloads, |list| list.iter().filter(|one| is_offline(one)).count() == 2);
+    assert_eq!(downloads.list()[2].state, DownloadState::Queued, "two look for the hub, not all");
+    // Looking again finds nobody, and they wait on.
+    let before = *downloads.changes().borrow();
+    downloads.look_again();
+    wait(&setting, &downloads, |list| {
+        *downloads.changes().borrow() >= before + 4
+            && list.iter().filter(|one| is_offline(one)).count() == 2
+    });
+}
