@@ -24,6 +24,8 @@ export default defineConfig({
   },
   test: {
     environment: 'happy-dom',
+    // Read by the test of the contrasts; other style sheets are left out.
+    css: { include: [/tokens\.css/] },
     include: ['src/**/*.test.ts'],
     restoreMocks: true,
     // Slow only where the machine builds something else meanwhile.

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use tauri::image::Image;
-use tauri::{AppHandle, RunEvent, include_image};
+use tauri::{AppHandle, Manager, RunEvent, WebviewWindowBuilder, Wry, include_image};
 
 /// Panels are light or dark and draw icons unchanged, so the icon is in colour.
 pub const TRAY_ICON: Image<'_> = include_image!("../assets/icon-32.png");
@@ -14,6 +14,13 @@ const TRAY_LIBRARIES: [&str; 2] = ["libayatana-appindicator3.so.1", "libappindic
 
 /// Longer than a working panel takes to reply; a hanging panel must not block the app.
 const BUS_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The window manager draws the title bar, with the desktop's own buttons.
+pub fn with_title_bar<M: Manager<Wry>>(
+    builder: WebviewWindowBuilder<'_, Wry, M>,
+) -> WebviewWindowBuilder<'_, Wry, M> {
+    builder
+}
 
 /// Whether a tray icon can be built at all. Checked in the linker's cache: loading a library as a
 /// test would be unsafe, and if the cache is wrong, only the menu is missing.

@@ -1,12 +1,25 @@
 //! macOS: the Dock and the menu bar.
 
 use tauri::image::Image;
-use tauri::{ActivationPolicy, AppHandle, RunEvent, include_image};
+use tauri::{
+    ActivationPolicy, AppHandle, LogicalPosition, Manager, RunEvent, TitleBarStyle,
+    WebviewWindowBuilder, Wry, include_image,
+};
 
 use crate::window;
 
 /// Black on transparent: the menu bar draws it in its own colour.
 pub const TRAY_ICON: Image<'_> = include_image!("../assets/tray-template.png");
+
+/// The page draws the bar in which the window is dragged; the traffic lights stand in it.
+pub fn with_title_bar<M: Manager<Wry>>(
+    builder: WebviewWindowBuilder<'_, Wry, M>,
+) -> WebviewWindowBuilder<'_, Wry, M> {
+    builder
+        .title_bar_style(TitleBarStyle::Overlay)
+        .hidden_title(true)
+        .traffic_light_position(LogicalPosition::new(19.0, 26.0))
+}
 
 /// The menu bar always exists.
 pub fn can_build_tray() -> bool {

@@ -5,12 +5,14 @@
 //! ipc.rs     the command that the window invokes for everything but files
 //! files.rs   import and export by dialogs, and files dropped on the window
 //! window.rs  the window: what it may show, where its links go, what closing does
+//! menu.rs    the menu bar: the window's list of commands
 //! tray.rs    the tray icon, its menu and its state line
 //! macos.rs, linux.rs   the same few questions, answered for each system
 //! ```
 
 mod files;
 mod ipc;
+mod menu;
 // No other file asks which system this is.
 #[cfg_attr(target_os = "macos", path = "macos.rs")]
 #[cfg_attr(not(target_os = "macos"), path = "linux.rs")]
@@ -42,8 +44,10 @@ fn main() -> Result<()> {
         .invoke_handler(tauri::generate_handler![
             ipc::call,
             files::export_cache,
-            files::import_cache
+            files::import_cache,
+            menu::show_menus
         ])
+        .on_menu_event(|app, event| menu::choose(app, &event))
         .setup(|app| Ok(set_up(app.handle())?))
         .build(tauri::generate_context!())
         .context("cairn-app: cannot start")?

@@ -8,15 +8,12 @@ use cairn_app::App;
 use cairn_app::wire::{Command, EngineState, Event, Reply, Status};
 use tauri::menu::{Menu, MenuEvent, MenuItem, PredefinedMenuItem};
 use tauri::tray::TrayIconBuilder;
-use tauri::{AppHandle, Emitter, Manager, Wry};
+use tauri::{AppHandle, Manager, Wry};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
 use crate::ipc::Core;
-use crate::{system, window};
-
-/// The event on which the interface does the same as on its own "New chat".
-const NEW_CHAT_EVENT: &str = "new-chat";
+use crate::{menu, system, window};
 
 /// The least time between two changes: faster ones cannot be read, and redrawing costs time.
 const SHORTEST_CHANGE: Duration = Duration::from_millis(500);
@@ -62,12 +59,7 @@ pub fn build(app: &AppHandle) -> Result<()> {
 fn choose(app: &AppHandle, event: MenuEvent) {
     match event.id().as_ref() {
         "open" => window::show(app),
-        "new-chat" => {
-            window::show(app);
-            if let Err(error) = app.emit_to(window::MAIN, NEW_CHAT_EVENT, ()) {
-                tracing::error!("cannot ask for a new chat: {error}");
-            }
-        }
+        "new-chat" => menu::run(app, "new_chat"),
         "quit" => app.exit(0),
         _ => (),
     }
@@ -125,7 +117,7 @@ impl Lines {
     fn of(status: &Status) -> Self {
         let (state, model) = match &status.engine {
             EngineState::Empty => ("No model is loaded".to_owned(), None),
-            EngineState::Loading { model } => (format!("Loading · {}", short(model)), None),
+            EngineState::Loading { model, .. } => (format!("Loading · {}", short(model)), None),
             EngineState::Ready { model } => (format!("Ready · {}", short(model)), Some(model)),
             EngineState::Prefilling { model, processed_tokens, total_tokens } => {
                 let percent = u64::from(*processed_tokens) * 100 / u64::from(*total_tokens).max(1);
@@ -179,7 +171,7 @@ mod tests {
         let model = || "HuggingFaceTB/SmolLM2-135M-Instruct".to_owned();
         check(EngineState::Empty, "No model is loaded", "No model");
         check(
-            EngineState::Loading { model: model() },
+            EngineState::Loading { model: model(), bytes_read: 1, total_bytes: 2 },
             "Loading · SmolLM2-135M-Instruct",
             "No model",
         );

@@ -32,22 +32,29 @@ fn bring_to_front(app: &AppHandle, window: &WebviewWindow) -> tauri::Result<()> 
 }
 
 fn build(app: &AppHandle) -> tauri::Result<WebviewWindow> {
-    let window = WebviewWindowBuilder::new(app, MAIN, WebviewUrl::default())
-        .title("Cairn")
-        .inner_size(1000.0, 720.0)
-        .min_inner_size(360.0, 480.0)
-        // A hidden page would be suspended and later killed, but it must keep receiving events.
-        .background_throttling(BackgroundThrottlingPolicy::Disabled)
-        .on_navigation(|url| {
-            let target = Target::of(url);
-            target.open(url);
-            target == Target::Own
-        })
-        .on_new_window(|url, _features| {
-            Target::of(&url).open(&url);
-            NewWindowResponse::Deny
-        })
-        .build()?;
+    let window =
+        system::with_title_bar(WebviewWindowBuilder::new(app, MAIN, WebviewUrl::default()))
+            .title("Cairn")
+            .inner_size(1180.0, 780.0)
+            .min_inner_size(360.0, 480.0)
+            // A hidden page would be suspended and later killed, but it must keep receiving events.
+            .background_throttling(BackgroundThrottlingPolicy::Disabled)
+            // The window's name, in its menu and its switcher, is that of the open chat or page.
+            .on_document_title_changed(|window, title| {
+                if let Err(error) = window.set_title(&title) {
+                    tracing::warn!("cannot name the window: {error}");
+                }
+            })
+            .on_navigation(|url| {
+                let target = Target::of(url);
+                target.open(url);
+                target == Target::Own
+            })
+            .on_new_window(|url, _features| {
+                Target::of(&url).open(&url);
+                NewWindowResponse::Deny
+            })
+            .build()?;
     let app = app.clone();
     window.on_window_event(move |event| {
         if let WindowEvent::CloseRequested { api, .. } = event

@@ -9,36 +9,26 @@ const NAME = 'Stones';
 
 /** Saves the open chat as a starting point. */
 async function saveAs(page, name) {
-  await page.button('Saved').click();
-  await page.button('Save as starting point…').click();
+  await (await page.inspector()).getByRole('button', { name: 'Save as starting point…' }).click();
   await page.box('Name').fill(name);
   await page.button('Save').click();
   await page.shows(`Saved as “${name}”`);
 }
 
-async function closeDialog(page) {
-  await page.driver.keyboard.press('Escape');
-}
-
-async function openSavedContext(page) {
-  await page.button('Saved context').click();
-  await page.driver.getByRole('heading', { name: 'Saved context', level: 1 }).waitFor();
-}
+const openSavedContext = (page) => page.openPage('Saved context');
 
 flow('a chat shows what is saved of it, and deleting that leaves its messages', {}, async ({ core, page }) => {
   await page.button('Model: tiny-chat').waitFor();
   await page.ask('What is a cairn?');
   const [{ conversation }] = await core.conversations();
   await until('all of it is saved', async () => (await core.conversations())[0].conversation.cache?.is_whole);
-  await page.button('Saved').click();
-  const panel = page.dialog('Saved context of this chat');
+  const panel = await page.inspector();
   await panel.getByRole('heading', { name: 'Ready to continue' }).waitFor();
   await panel.getByRole('button', { name: 'Pin', exact: true }).click();
   await until('it is pinned', async () => (await core.conversations())[0].conversation.cache.is_pinned);
   await panel.getByRole('button', { name: 'Delete saved context…' }).click();
   await panel.getByRole('button', { name: 'Delete', exact: true }).click();
   await until('nothing is saved', async () => !(await core.conversations())[0].conversation.cache?.cached_tokens);
-  await closeDialog(page);
   assert.deepEqual(await page.questionTexts(), ['What is a cairn?']);
   // The next turn reads all of it again, says so, and continues.
   await page.ask('And then?');
@@ -58,9 +48,7 @@ flow(
       async () => (await core.conversations())[0].conversation.cache?.cached_tokens > 0,
     );
     await saveAs(page, NAME);
-    await closeDialog(page);
 
-    await page.button('Start from…').click();
     await page.startingPoint(NAME).click();
     await page.driver.getByRole('complementary', { name: 'Starting point' }).waitFor();
     const first = await page.ask('Which are heavy?');

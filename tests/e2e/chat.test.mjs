@@ -36,11 +36,12 @@ flow('a message is answered word by word', { maxTokens: ENDLESS }, async ({ page
   await page.send('How are you?');
   await page.written(30);
   await page.written((await page.answerText()).length + 1);
-  await until('the status bar says so', async () => (await page.status('engine-state').innerText()) === 'Writing');
-  await until('and how fast', async () => RATE.test(await page.status('rate').innerText()));
+  await until('the pill says so', async () => (await page.status('engine-state').innerText()) === 'Writing');
+  await page.openPage('Monitor');
+  await until('and the monitor how fast', async () => RATE.test(await page.status('rate').innerText()));
+  await page.backToChat();
   await page.stop.click();
   await until('the engine is ready again', async () => (await page.status('engine-state').innerText()) === 'Ready');
-  assert.equal(await page.status('rate').innerText(), '');
 });
 
 flow('an answer has its figures', { maxTokens: 1000 }, async ({ core, page }) => {
@@ -63,12 +64,16 @@ flow('an answer has its figures', { maxTokens: 1000 }, async ({ core, page }) =>
   assert.match(figures['App memory'], new RegExp(`^${SIZE} now, ${SIZE} at most$`));
   assert.match(figures['MLX memory'], new RegExp(`^${SIZE} now, ${SIZE} at most$`));
 
-  assert.match(await page.status('memory').innerText(), new RegExp(`^Memory ${SIZE}$`));
-  assert.equal(await page.status('device').innerText(), 'CPU');
+  assert.match(await page.status('memory').innerText(), new RegExp(`^${SIZE}$`));
+  await page.openPage('Monitor');
+  assert.equal(await page.status('device').innerText(), 'Processor');
   await until('saved context is on disk', async () => {
     const words = await page.status('saved-context').innerText();
-    return new RegExp(`^Saved context ${SIZE}$`).test(words) && !words.endsWith(' 0 MB');
+    return new RegExp(`^${SIZE}$`).test(words) && words !== '0 MB';
   });
+  assert.match(await page.status('rate').innerText(), RATE);
+  await page.shows(/^median [\d,.]+ tok\/s$/);
+  await page.backToChat();
 
   // “Copied” is shown only for a moment, so the wait begins before the click.
   await Promise.all([page.button('Copied').waitFor(), page.button('Copy answer').click()]);
@@ -115,21 +120,17 @@ flow('a long question shows how far it is read', { maxTokens: 20 }, async ({ pag
   assert.equal(await page.driver.getByRole('progressbar').count(), 0);
 });
 
-flow(
-  'a page that is reloaded continues to show the running answer',
-  { maxTokens: ENDLESS },
-  async ({ core, page }) => {
-    await page.send('Go on');
-    await page.written(30);
-    await page.driver.reload();
-    const before = await page.answerText();
-    await page.written(before.length + 1);
-    await page.stop.click();
-    await page.finished();
-    const [{ messages }] = await core.conversations();
-    assert.equal(await page.answerText(), asSeen(messages[1].text));
-  },
-);
+flow('a page that is reloaded continues to show the running answer', { maxTokens: ENDLESS }, async ({ core, page }) => {
+  await page.send('Go on');
+  await page.written(30);
+  await page.driver.reload();
+  const before = await page.answerText();
+  await page.written(before.length + 1);
+  await page.stop.click();
+  await page.finished();
+  const [{ messages }] = await core.conversations();
+  assert.equal(await page.answerText(), asSeen(messages[1].text));
+});
 
 flow('the second turn does not read the first one again', {}, async ({ page }) => {
   await page.ask('One');
@@ -156,10 +157,7 @@ flow('a chat and its saved context survive a restart', { expected: GONE }, async
   await until('the conversation is back', async () => (await page.answers.count()) === 2);
   assert.deepEqual(await page.answers.allInnerTexts(), texts);
   assert.equal(await page.row('Do you remember\\?').getAttribute('aria-current'), 'true');
-  await page.button('Saved').click();
-  const panel = page.dialog('Saved context of this chat');
-  await panel.getByRole('heading', { name: 'Ready to continue' }).waitFor();
-  await page.driver.keyboard.press('Escape');
+  await (await page.inspector()).getByRole('heading', { name: 'Ready to continue' }).waitFor();
 
   await page.ask('And now?');
   const third = await page.cached();
@@ -203,14 +201,12 @@ flow(
     await page.ask('First question');
     await page.button('New chat').click();
     await page.ask('Second question');
-    await page.row('Second question').hover();
-    await page.button('Rename Second question').click();
+    await page.choose(page.row('Second question'), 'Rename');
     await page.box('Title').fill('Better name');
     await page.box('Title').press('Enter');
     await page.driver.getByRole('heading', { name: 'Better name' }).waitFor();
 
-    await page.row('Better name').hover();
-    await page.button('Delete Better name').click();
+    await page.choose(page.row('Better name'), 'Delete');
     // The offer to undo stays while the pointer is on it.
     await page.region('Notifications').getByRole('button', { name: 'Undo' }).hover();
     await page.row('Better name').waitFor({ state: 'detached' });
@@ -223,6 +219,12 @@ flow(
     await page.row('First question').click();
     await page.row('First question').press('Delete');
     await page.row('First question').waitFor({ state: 'detached' });
+    await page.driver.keyboard.press('Control+z');
+    await page.row('First question').waitFor();
+    await until('its row has the focus', async () => (await page.focused()) === 'First question');
+    await page.row('First question').press('Delete');
+    await page.row('First question').waitFor({ state: 'detached' });
+    await until('its neighbour has the focus', async () => (await page.focused()) === 'Better name');
     await core.end('SIGTERM');
     await home.start(core);
     await page.driver.reload();
@@ -307,16 +309,22 @@ flow(
   'a model is chosen and unloaded, and one that cannot be loaded says why',
   { prepare: (home) => home.addBroken('half-a-model') },
   async ({ page }) => {
-    await page.button('Model: tiny-chat').click();
-    const models = page.dialog('Models');
-    assert.equal(await models.getByRole('button', { name: 'Load half-a-model' }).isDisabled(), true);
-    assert.match(await models.innerText(), /half-a-model\s+1 kB · llama\s+it has no \.safetensors file/);
-    await models.getByRole('button', { name: 'Unload tiny-chat' }).click();
-    await page.button('Model: Choose a model').waitFor();
-    assert.equal(await page.status('engine-state').innerText(), 'No model loaded');
-    await models.getByRole('button', { name: 'Load tiny-chat' }).click();
     await page.button('Model: tiny-chat').waitFor();
-    await models.waitFor({ state: 'hidden' });
+    await page.openPage('Models');
+    const broken = page.driver.getByRole('listitem').filter({ hasText: 'half-a-model' });
+    assert.match(await broken.innerText(), /llama\s+it has no \.safetensors file: download or import it again/);
+    assert.equal(await broken.getByRole('button').count(), 0);
+    await page.button('Unload tiny-chat').click();
+    await page.button('Load tiny-chat').waitFor();
+    assert.equal(await page.status('engine-state').innerText(), 'No model loaded');
+    await page.backToChat();
+    await page.button('Model: Choose a model').click();
+    const menu = page.dialog('Models');
+    assert.equal(await menu.getByRole('button', { name: /half-a-model/ }).count(), 0);
+    await menu.getByRole('button', { name: /tiny-chat/ }).click();
+    await page.button('Model: tiny-chat').waitFor();
+    await menu.waitFor({ state: 'hidden' });
+    await until('the message field has the focus', async () => (await page.focused()) === 'Message');
   },
 );
 
@@ -324,12 +332,12 @@ flow(
   'settings apply at once, and a field out of range says what is allowed',
   { expected: GONE },
   async ({ home, core, page }) => {
-    await page.button('Settings').click();
+    await page.openSettings('Generation');
     await page.box('Maximum answer length').fill('7');
     await page.box('Temperature').fill('9');
     await page.box('Temperature').press('Tab');
     await page.shows('Enter a number from 0 to 2.');
-    await page.driver.keyboard.press('Escape');
+    await page.backToChat();
     await until('the core knows', async () => (await core.call({ type: 'bootstrap' })).settings.max_tokens === 7);
     // A token is a character here; spaces at the ends of an answer are not shown.
     const answer = await page.ask('Hello');
@@ -346,20 +354,20 @@ flow(
   { viewport: { width: 380, height: 640 } },
   async ({ page }) => {
     const sticksOut = () => page.driver.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-    const list = page.driver.getByRole('navigation', { name: 'Chats' });
+    const list = page.driver.getByRole('navigation', { name: 'Sidebar' });
     await page.ask('A question that is much longer than this narrow window is wide');
     assert.equal(await sticksOut(), 0);
     assert.equal(await list.isVisible(), false);
-    await page.button('Show chats').click();
+    await page.button('Show sidebar').click();
     await list.waitFor();
     assert.equal(await sticksOut(), 0);
-    await page.button('New chat').click();
+    await list.getByRole('button', { name: 'New chat' }).click();
     await list.waitFor({ state: 'hidden' });
     await page.driver.getByRole('heading', { name: 'A conversation keeps its place' }).waitFor();
     assert.equal(await page.message.isVisible(), true);
 
     // A window that grows has no drawer left to close.
-    await page.button('Show chats').click();
+    await page.button('Show sidebar').click();
     await list.waitFor();
     await page.driver.setViewportSize({ width: 1000, height: 640 });
     await page.message.click();

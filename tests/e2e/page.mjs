@@ -4,7 +4,10 @@ import { LIMIT_MS, until } from './until.mjs';
 
 export function launchBrowser() {
   // Chromium's own sandbox does not work in containers; the only page it opens is ours.
-  return chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox'] });
+  return chromium.launch({
+    executablePath: '/usr/bin/chromium',
+    args: ['--no-sandbox'],
+  });
 }
 
 /** A page that shows Cairn. */
@@ -20,7 +23,9 @@ export class Page {
       if (['error', 'warning'].includes(line.type())) this.complaints.push(`${line.text()} (${line.location().url})`);
     });
     this.message = this.box('Message');
-    this.answers = this.region('Messages').getByRole('article', { name: 'Answer' });
+    this.answers = this.region('Messages').getByRole('article', {
+      name: 'Answer',
+    });
     this.answer = this.answers.last();
     this.stop = this.button('Stop');
   }
@@ -50,18 +55,65 @@ export class Page {
     return this.driver.getByRole('dialog', { name, exact: true });
   }
 
+  /** A figure of the engine's pill (`engine-state`, `memory`) or of the monitor (`rate`, `device`, `saved-context`). */
   status(id) {
     return this.driver.getByTestId(id);
   }
 
-  /** The row of a conversation; while an answer is being written, its name says so too. */
-  row(title) {
-    return this.driver.getByRole('navigation').getByRole('button', { name: new RegExp(`^${title}( , answering)?$`) });
+  /** Opens one of the pages of the sidebar or, by the pill, the monitor; returns when its heading is shown. */
+  async openPage(name) {
+    if (name === 'Monitor') await this.driver.getByTestId('engine-state').click();
+    else await this.driver.getByRole('navigation').getByRole('button', { name, exact: true }).click();
+    await this.driver.getByRole('heading', { name, level: 1, exact: true }).waitFor();
   }
 
-  /** A starting point in the open list. */
+  /** Opens a section of the settings. */
+  async openSettings(section) {
+    await this.button('Settings').click();
+    await this.driver.getByRole('navigation').getByRole('button', { name: section, exact: true }).click();
+    await this.driver.getByRole('heading', { name: section, level: 1, exact: true }).waitFor();
+  }
+
+  /** Leaves a page for the chat. */
+  async backToChat() {
+    await this.driver.keyboard.press('Escape');
+    await this.message.waitFor();
+  }
+
+  /** The inspector of the open chat, which is opened if it is not. */
+  async inspector() {
+    const inspector = this.driver.getByRole('complementary', {
+      name: 'This chat',
+      exact: true,
+    });
+    if ((await inspector.count()) === 0) await this.button('Show the inspector').click();
+    await inspector.waitFor();
+    return inspector;
+  }
+
+  /** Chooses from the menu of a row. */
+  async choose(row, item) {
+    await row.click({ button: 'right' });
+    await this.driver.getByRole('menuitem', { name: item, exact: true }).click();
+  }
+
+  /** The row of a conversation; while an answer is being written, its name says so too. */
+  row(title) {
+    return this.driver.getByRole('navigation').getByRole('button', { name: new RegExp(`^${title}( ?, answering)?$`) });
+  }
+
+  /** A starting point in the sidebar. */
   startingPoint(name) {
-    return this.dialog('Start a chat from').getByRole('button', { name: new RegExp(`^Start from ${name} `) });
+    return this.driver.getByRole('region', { name: 'Starting points' }).getByRole('button', { name, exact: true });
+  }
+
+  /** The name of what has the focus: never the page itself. */
+  focused() {
+    return this.driver.evaluate(() => {
+      const active = document.activeElement;
+      if (!active || active === document.body) return null;
+      return active.getAttribute('aria-label') ?? active.textContent?.trim() ?? '';
+    });
   }
 
   /** Waits until this text can be seen somewhere. */
@@ -86,7 +138,7 @@ export class Page {
 
   /** Waits until the last answer is no longer being written. */
   async finished() {
-    await until('the answer ends', async () => (await this.answer.getAttribute('aria-busy')) === 'false');
+    await this.answer.and(this.driver.locator('[aria-busy=false]')).waitFor();
   }
 
   /** Waits until the last answer has this many letters. */
@@ -132,7 +184,11 @@ export class Page {
         const text = [...document.querySelectorAll(selector)].at(-1)?.textContent?.trim();
         if (text && text !== seen.at(-1)) seen.push(text);
       };
-      new MutationObserver(look).observe(document.body, { subtree: true, childList: true, characterData: true });
+      new MutationObserver(look).observe(document.body, {
+        subtree: true,
+        childList: true,
+        characterData: true,
+      });
     }, selector);
     return () => this.driver.evaluate((selector) => window.seen[selector], selector);
   }

@@ -1,11 +1,13 @@
 // Takes the README's pictures (`npm run screenshots`): a short conversation with the starter model, light and dark, into assets/. Beside
-// them, into e2e/ of the target folder, states that a picture tells more of than a test: empty, narrow, a model with a problem, dialogs.
+// them, into e2e/ of the target folder, states that a picture tells more of than a test: every page, narrow windows, menus, dialogs,
+// errors, German. Nothing waits for a time: each picture is taken when what it shows is there.
 import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Home, program, root, target } from './core.mjs';
 import { launchBrowser, Page } from './page.mjs';
+import { until } from './until.mjs';
 
 /** The questions of each conversation, the one on the picture last. */
 const CONVERSATIONS = [
@@ -14,8 +16,9 @@ const CONVERSATIONS = [
   ['How do I reverse a list in Python?'],
   ['What is the capital of France?', 'What is it known for?'],
 ];
-const WIDE = { width: 1200, height: 800 };
-const NARROW = { width: 400, height: 800 };
+const WIDE = { width: 1240, height: 800 };
+const NARROW = { width: 480, height: 800 };
+const SECTIONS = ['General', 'Models', 'Generation', 'Storage', 'Shortcuts', 'About'];
 
 // Uses the release build if there is one, so that the pictures show the speed that people get.
 const release = join(target, 'release/cairn');
@@ -32,53 +35,89 @@ try {
   const look = async (name, { size = WIDE, colorScheme = 'light', to = folder } = {}) => {
     await page.driver.emulateMedia({ colorScheme });
     await page.driver.setViewportSize(size);
-    await page.driver.screenshot({ path: join(to, `${name}.png`), animations: 'disabled' });
+    await page.driver.screenshot({
+      path: join(to, `${name}.png`),
+      animations: 'disabled',
+    });
   };
+  const both = async (name, options) => {
+    await look(name, options);
+    await look(`${name}-dark`, { ...options, colorScheme: 'dark' });
+  };
+  const escape = () => page.driver.keyboard.press('Escape');
   await page.open(core.url);
   await page.button('Refresh').waitFor();
-  await look('no-model');
+  await both('no-model');
 
   await home.addBroken('half-a-model');
   await page.button('Refresh').click();
   await page.button('Show models').click();
+  await page.driver.getByRole('listitem').filter({ hasText: 'half-a-model' }).waitFor();
   await look('problem');
-  await page.driver.keyboard.press('Escape');
+  await page.backToChat();
 
   await home.addStarter();
   await page.button('Refresh').click();
   await page.driver.getByRole('heading', { name: 'A conversation keeps its place' }).waitFor();
-  await look('empty');
+  await both('empty');
   await look('empty-narrow', { size: NARROW, colorScheme: 'dark' });
   await page.driver.setViewportSize(WIDE);
 
-  await core.set({ temperature: 0, max_tokens: 180 });
+  await core.set({ temperature: 0, max_tokens: 90 });
   for (const questions of CONVERSATIONS) {
     await page.button('New chat').click();
     for (const question of questions) await page.ask(question);
   }
+  const saved = async () => (await core.conversations()).every(({ conversation }) => conversation.cache?.is_whole);
+  await until('all of it is saved', saved);
+  await page.inspector();
   // So that neither pointer nor caret is in the picture.
   await page.driver.mouse.move(600, 400);
-  await page.driver.getByRole('heading', { level: 1 }).click();
+  await page.driver.getByRole('heading', { level: 1 }).focus();
   await look('screenshot-light', { to: join(root, 'assets') });
   await look('screenshot-dark', { colorScheme: 'dark', to: join(root, 'assets') });
+  await page.button('Show the inspector').click();
   await look('narrow', { size: NARROW });
-
   await page.driver.setViewportSize(WIDE);
+
   await page.statusLine.click();
   await look('figures');
   await page.row('How do I reverse a list in Python\\?').click();
-  await look('code');
+  await page.answer.waitFor();
+  await both('code');
   await look('code-narrow', { size: NARROW, colorScheme: 'dark' });
-  await page.button('Show chats').click();
+  await page.button('Show sidebar').click();
   await look('drawer', { size: NARROW });
+  await escape();
   await page.driver.setViewportSize(WIDE);
-  await page.button('Settings').click();
-  await look('settings');
-  await look('settings-dark', { colorScheme: 'dark' });
-  await page.driver.keyboard.press('Escape');
+  await page.driver.keyboard.press('Control+k');
+  await page.dialog('Search').waitFor();
+  await both('palette');
+  await page.driver.keyboard.type('list');
+  await look('palette-found');
+  await escape();
+  for (const section of SECTIONS) {
+    await page.openSettings(section);
+    await look(`settings-${section.toLowerCase()}`);
+    await page.backToChat();
+  }
+  await page.openSettings('Storage');
+  await page.box('Disk limit').fill('0.001');
+  await page.box('Disk limit').press('Tab');
+  await page.button('Cancel').waitFor();
+  await both('disk-limit');
+  await page.button('Cancel').click();
+  await page.backToChat();
   await page.button('Model: SmolLM2-135M-Instruct').click();
-  await look('models', { colorScheme: 'dark' });
-  await page.driver.keyboard.press('Escape');
+  await page.dialog('Models').waitFor();
+  await both('model-menu');
+  await escape();
+  await page.openPage('Models');
+  await both('models');
+  await page.openPage('Monitor');
+  await both('monitor');
+  await page.backToChat();
+
   // Long enough to be seen while it is written, on any machine.
   await core.set({ max_tokens: 4000 });
   await page.send('And in Rust?');
@@ -87,37 +126,38 @@ try {
   await page.stop.click();
   await page.finished();
   await look('stopped');
-  await core.set({ max_tokens: 180 });
-  await page.driver.mouse.move(130, 150);
-  await page.button('Delete How do I reverse a list in Python?').click({ force: true });
+  await core.set({ max_tokens: 90 });
+  await page.row('How do I reverse a list in Python\\?').click({ button: 'right' });
+  await page.driver.getByRole('menu').waitFor();
+  await both('row-menu');
+  await page.driver.getByRole('menuitem', { name: 'Delete', exact: true }).click();
   await page.button('Undo').waitFor();
   await look('deleted');
 
   await page.row('What is the capital of France\\?').click();
-  await page.button('Saved').click();
-  await page.dialog('Saved context of this chat').waitFor();
-  await look('saved-panel');
-  await look('saved-panel-dark', { colorScheme: 'dark' });
-  await page.button('Save as starting point…').click();
+  const inspector = await page.inspector();
+  await inspector.getByRole('heading', { name: 'Ready to continue' }).waitFor();
+  await inspector.getByRole('button', { name: 'Delete saved context…' }).click();
+  await look('inspector-question');
+  await inspector.getByRole('button', { name: 'Cancel' }).click();
+  await inspector.getByRole('button', { name: 'Save as starting point…' }).click();
   await page.box('Name').fill('France');
+  await look('save-starting-point');
   await page.button('Save').click();
   await page.shows('Saved as “France”');
-  await page.driver.keyboard.press('Escape');
-  await page.button('Start from…').click();
-  await look('start-from');
   await page.startingPoint('France').click();
   await page.driver.getByRole('complementary', { name: 'Starting point' }).waitFor();
   await page.ask('How large is it?');
   await look('starting-point');
-  await page.button('Saved context').click();
-  await page.driver.getByText('Details').click();
+  await page.openPage('Saved context');
+  await page.driver.getByText('Stored pieces').click();
   await page.driver.getByRole('treeitem').first().waitFor();
-  await look('saved-context');
-  await look('saved-context-dark', { colorScheme: 'dark' });
+  await both('saved-context');
   await look('saved-context-narrow', { size: NARROW });
   await page.driver.setViewportSize(WIDE);
   await page.button('Export starting point France').click();
-  await look('export');
+  await page.dialog('Export “France”').waitFor();
+  await both('export');
   const [download] = await Promise.all([page.driver.waitForEvent('download'), page.button('Export').click()]);
   const file = join(home.folder, 'France.safetensors');
   await download.saveAs(file);
@@ -126,14 +166,31 @@ try {
     await chooser.setFiles(name);
   };
   await chosen(file);
-  await page.dialog('Import a prompt cache').waitFor();
+  await page.dialog('Import a prompt cache').getByRole('button', { name: 'Import', exact: true }).waitFor();
   await look('import');
   await look('import-narrow', { size: NARROW, colorScheme: 'dark' });
   await page.driver.setViewportSize(WIDE);
-  await page.driver.keyboard.press('Escape');
+  await escape();
   await chosen(join(home.modelFolder('SmolLM2-135M-Instruct'), 'config.json'));
   await page.dialog('This file cannot be imported').waitFor();
   await look('import-refused');
+  await escape();
+  await page.backToChat();
+
+  await page.button('New chat').click();
+  await page.button('New private chat').click();
+  await page.driver.getByRole('heading', { name: 'This chat is private' }).waitFor();
+  await both('private');
+  await page.row('What is the capital of France\\?').click();
+  await page.openSettings('General');
+  await page.driver.getByRole('combobox', { name: 'Language' }).selectOption('Deutsch');
+  await look('german-settings');
+  await escape();
+  await page.driver.locator('.markdown').first().waitFor();
+  await look('german');
+  await core.end('SIGTERM');
+  await page.driver.getByText('Die Verbindung zu Cairn ist unterbrochen.').waitFor();
+  await look('german-disconnected');
 } finally {
   await browser.close();
   await home.remove();

@@ -106,10 +106,14 @@ test.each<KeyboardEventInit>([
   expect(document.activeElement).toBe(composer());
 });
 
-test('command and comma open the settings', async () => {
+test('command and comma open the settings; Escape leads back to the chat', async () => {
   const { app } = await open();
   await fireEvent.keyDown(window, { key: ',', metaKey: true });
-  expect(app.settings.isOpen).toBe(true);
+  await tick();
+  expect(screen.getByRole('heading', { level: 1, name: 'General' })).toBeTruthy();
+  await fireEvent.keyDown(window, { key: 'Escape' });
+  await tick();
+  expect([app.navigation.page, document.activeElement]).toEqual(['chat', composer()]);
 });
 
 test('arrows walk through the list, F2 renames, Delete deletes and can be undone', async () => {
@@ -176,7 +180,7 @@ test('the appearance is set on the page', async () => {
 });
 
 test('the settings of a chat say where each value comes from, and can be taken back', async () => {
-  const { platform } = await open();
+  const { app, platform } = await open();
   const { settings } = await import('./testing/fake');
   platform.answers.get_settings = {
     type: 'settings',
@@ -185,16 +189,17 @@ test('the settings of a chat say where each value comes from, and can be taken b
       from: { temperature: 'chat', top_p: 'generation_config', max_tokens: 'app' },
     },
   };
-  await fireEvent.click(screen.getByRole('button', { name: 'Settings of this chat' }));
+  app.navigation.show('inspector', true);
+  await tick();
   await settle();
   await tick();
   const field = (name: string) => screen.queryByRole<HTMLInputElement>('textbox', { name });
   expect(field('Temperature')?.value).toBe('0.2');
   expect(field('Disk limit')).toBeNull();
-  const source = (name: string) => field(name)?.parentElement?.querySelector('span')?.textContent;
-  expect(source('Temperature')).toBe('From this chat');
-  expect(source('Top-p')).toBe('From the model');
-  expect(source('Min-p')).toBe('Default');
+  const source = (name: string) => screen.getByText(name).parentElement?.textContent;
+  expect(source('Temperature')).toContain('From this chat');
+  expect(source('Top-p')).toContain('From the model');
+  expect(source('Min-p')).toContain('Default');
   const resets = screen.getAllByRole('button', { name: /^Reset/ });
   expect(resets.map((button) => button.getAttribute('aria-label'))).toEqual(['Reset Temperature']);
   await fireEvent.click(screen.getByRole('button', { name: 'Reset Temperature' }));
@@ -202,32 +207,33 @@ test('the settings of a chat say where each value comes from, and can be taken b
   expect(platform.asked).toContainEqual(change);
 });
 
-test('the settings of all chats have a row for each setting, and arrow keys change numbers by a step', async () => {
+test('the settings have a row for each setting, and arrow keys change numbers by a step', async () => {
   const { app, platform } = await open();
-  app.settings.open();
-  await settle();
-  await tick();
   const { table } = await import('./settings/table');
   const { strings } = await import('./text');
-  const dialog = within(screen.getByRole('dialog', { name: 'Settings' }));
-  for (const { key } of table) expect(dialog.getByText(strings.settings.rows[key].label)).toBeTruthy();
-  const temperature = dialog.getByRole('textbox', { name: 'Temperature' });
-  await fireEvent.keyDown(temperature, { key: 'ArrowUp' });
+  for (const page of ['general', 'models', 'storage', 'generation'] as const) {
+    app.navigation.goToSettings(page);
+    await tick();
+    await settle();
+    await tick();
+    const rows = table.filter(({ section }) => section === page || (page === 'generation' && section === 'advanced'));
+    for (const { key } of rows) expect(screen.getByText(strings.settings.rows[key].label)).toBeTruthy();
+  }
+  await fireEvent.keyDown(screen.getByRole('textbox', { name: 'Temperature' }), { key: 'ArrowUp' });
   const change = { type: 'set_setting', scope: { type: 'app' }, key: 'temperature', value: 0.75 };
   expect(platform.asked).toContainEqual(change);
 });
 
-test('a private chat looks private: in the header, in its panel, in its row, and while it is empty', async () => {
+test('a private chat looks private: in the title bar, in the inspector, in its row, and while it is empty', async () => {
   const { app, platform } = await open({ conversations: [conversation('a', { is_private: true })] });
-  const header = screen.getByRole('button', { name: 'Private' });
-  expect(header.title).toBe('Private: nothing of this chat is saved.');
-  expect(header.querySelector('.lucide-eye-off')).toBeTruthy();
-  // The buttons that appear over the end of a row leave its beginning free.
+  const badge = screen.getByText('Private');
+  expect(badge.title).toBe('Private: nothing of this chat is saved.');
+  expect(badge.querySelector('.lucide-eye-off')).toBeTruthy();
   const [mark, title] = screen.getByRole('button', { name: 'Title a' }).children;
-  expect([mark?.querySelector('svg') !== null, title?.textContent]).toEqual([true, 'Title a']);
-  app.cache.isPanelOpen = true;
+  expect([mark?.matches('.lucide-eye-off'), title?.textContent]).toEqual([true, 'Title a']);
+  app.navigation.show('inspector', true);
   await tick();
-  const panel = within(screen.getByRole('dialog', { name: 'Private chat', hidden: true }));
+  const panel = within(screen.getByRole('complementary', { name: 'This chat' }));
   const note =
     'Private: nothing of this chat is saved. Each message is read again, and the chat is gone when Cairn closes.';
   expect(panel.getByText(note)).toBeTruthy();
@@ -239,7 +245,7 @@ test('a private chat looks private: in the header, in its panel, in its row, and
     conversation: conversation('p', { is_private: true }),
     messages: [],
   };
-  await fireEvent.click(screen.getByRole('button', { name: 'New private chat' }));
+  await fireEvent.keyDown(window, { key: 'N', metaKey: true, shiftKey: true });
   await settle();
   await tick();
   expect(screen.getByRole('heading', { name: 'This chat is private' })).toBeTruthy();
@@ -271,7 +277,7 @@ test('after a refresh that found a model, the message field has the focus', asyn
 
 test('after a model is chosen, the message field has the focus', async () => {
   const { app, platform } = await open({ models: [model('owner/model'), model('owner/other')] });
-  app.models.isChooserOpen = true;
+  app.models.isMenuOpen = true;
   await tick();
   const other = screen.getByTitle('/models/owner/other');
   other.focus();
@@ -284,10 +290,11 @@ test('after a model is chosen, the message field has the focus', async () => {
 
 test('a disk limit below what is stored asks first, and cancelling restores the old one', async () => {
   const { app, platform } = await open({ status: { ...status, cache_disk_bytes: 30e6 } });
-  app.settings.open();
+  app.navigation.goToSettings('storage');
+  await tick();
   await settle();
   await tick();
-  const dialog = within(screen.getByRole('dialog', { name: 'Settings' }));
+  const dialog = within(screen.getByRole('main'));
   const field = dialog.getByRole<HTMLInputElement>('textbox', { name: 'Disk limit' });
   const changes = () => platform.asked.filter(({ type }) => type === 'set_setting');
   const enter = async (text: string) => {
@@ -319,23 +326,129 @@ test.each<[problem: string, remedy: string]>([
   ['the architecture is none of llama, qwen3', ''],
 ])('a model that cannot be loaded says what to do, where something can be done: %s', async (problem, remedy) => {
   const { app } = await open({ models: [model('owner/model'), model('owner/broken', problem)] });
-  app.models.isChooserOpen = true;
+  app.navigation.go('models');
   await tick();
   expect(screen.getByText(`${problem}${remedy}`)).toBeTruthy();
 });
 
-test('messages are raised above a panel or a dialog, whichever came first', async () => {
+test('messages are raised above a menu, and stand inside a modal dialog, which makes all else inert', async () => {
   const { app } = await open();
   const raised: (string | null)[] = [];
   vi.spyOn(HTMLElement.prototype, 'showPopover').mockImplementation(function (this: HTMLElement) {
     raised.push(this.getAttribute('aria-label'));
   });
-  app.cache.isPanelOpen = true;
+  app.models.isMenuOpen = true;
   await tick();
   app.toasts.show('error', 'No.');
+  await settle();
+  expect(raised).toEqual(['Models', 'Notifications']);
+  app.models.isMenuOpen = false;
+  app.chat.isPromptOpen = true;
+  await settle();
+  const notifications = screen.getByRole('region', { name: 'Notifications' });
+  expect(notifications.closest('dialog')).toBe(screen.getByRole('dialog', { name: 'System prompt' }));
+  app.chat.isPromptOpen = false;
+  await settle();
+  expect(notifications.closest('dialog')).toBeNull();
+});
+
+test('command and Z takes back the last deletion, but not while a field has the focus', async () => {
+  const { platform } = await open();
+  const row = screen.getByRole('button', { name: 'Title a' });
+  row.focus();
+  await fireEvent.keyDown(row, { key: 'Delete' });
+  await settle();
   await tick();
-  expect(raised).toEqual(['Saved context of this chat', 'Notifications']);
-  app.models.isChooserOpen = true;
+  expect(document.activeElement).toBe(screen.getByRole('button', { name: 'Title b' }));
+  await fireEvent.keyDown(composer(), { key: 'z', metaKey: true });
+  expect(platform.askedTypes()).not.toContain('restore_conversation');
+  await fireEvent.keyDown(window, { key: 'z', metaKey: true });
+  await settle();
   await tick();
-  expect(raised.slice(2)).toEqual(['Models', 'Notifications']);
+  expect(platform.asked).toContainEqual({ type: 'restore_conversation', id: 'a' });
+  expect(document.activeElement).toBe(screen.getByRole('button', { name: 'Title a' }));
+  expect(screen.queryByRole('button', { name: 'Undo' })).toBeNull();
+});
+
+test('a right click on a chat shows what can be done with it', async () => {
+  const { app } = await open();
+  const row = screen.getByRole('button', { name: 'Title b' });
+  row.focus();
+  await fireEvent.contextMenu(row, { clientX: 40, clientY: 50 });
+  await tick();
+  const menu = screen.getByRole('menu', { name: 'Actions for Title b', hidden: true });
+  const items = within(menu).getAllByRole('menuitem', { hidden: true });
+  expect(items.map(({ textContent }) => textContent)).toEqual(['Rename', 'Delete']);
+  await fireEvent.click(items[0] as HTMLElement);
+  await tick();
+  expect([app.chat.renamingId, app.menu.open]).toEqual(['b', null]);
+  expect(document.activeElement).toBe(screen.getByRole('textbox', { name: 'Title' }));
+});
+
+test('the sidebar and the inspector are hidden and shown by shortcuts', async () => {
+  const { app } = await open();
+  const press = async (letter: string) => {
+    await fireEvent.keyDown(window, { key: letter, code: `Key${letter.toUpperCase()}`, metaKey: true, altKey: true });
+    await tick();
+  };
+  expect(screen.getByRole('navigation', { name: 'Sidebar' })).toBeTruthy();
+  await press('s');
+  expect(screen.queryByRole('navigation')).toBeNull();
+  await fireEvent.click(screen.getByRole('button', { name: 'Show sidebar' }));
+  await tick();
+  expect(screen.getByRole('navigation', { name: 'Sidebar' })).toBeTruthy();
+  await press('i');
+  expect(screen.getByRole('complementary', { name: 'This chat' })).toBeTruthy();
+  expect(app.navigation.isShown('inspector')).toBe(true);
+});
+
+test('the window speaks the language that is chosen', async () => {
+  const { app } = await open();
+  const { language } = await import('./text');
+  app.navigation.goToSettings('general');
+  await tick();
+  const field = screen.getByRole<HTMLSelectElement>('combobox', { name: 'Language' });
+  await fireEvent.change(field, { target: { value: 'de' } });
+  await tick();
+  expect(screen.getByRole('heading', { level: 1, name: 'Allgemein' })).toBeTruthy();
+  expect(document.documentElement.lang).toBe('de');
+  language.choose('system', localStorage);
+});
+
+test('a problem with a system prompt stands in its dialog', async () => {
+  const { app, platform } = await open();
+  platform.answers.set_system_prompt = new Error('It is too long.');
+  app.chat.isPromptOpen = true;
+  await tick();
+  const dialog = within(screen.getByRole('dialog', { name: 'System prompt' }));
+  await fireEvent.input(dialog.getByRole('textbox'), { target: { value: 'Long' } });
+  await fireEvent.click(dialog.getByRole('button', { name: 'Save' }));
+  await settle();
+  await tick();
+  expect(dialog.getByRole('alert').textContent).toBe('It is too long.');
+  expect(app.toasts.items).toEqual([]);
+});
+
+test('an example fills the message field and waits there', async () => {
+  const { app, platform } = await open({ conversations: [] });
+  const list = within(screen.getByRole('list', { name: 'Try one of these' }));
+  const [example] = list.getAllByRole('button');
+  await fireEvent.click(example as HTMLElement);
+  await tick();
+  expect([composer().value, document.activeElement]).toEqual([example?.textContent, composer()]);
+  expect(app.chat.list.items).toEqual([]);
+  expect(platform.askedTypes()).not.toContain('send_message');
+});
+
+test('a long message is folded until it is asked for', async () => {
+  const { platform } = await open();
+  platform.emit({
+    type: 'message',
+    message: message('long', { role: 'user', parent_id: 'm', text: 'word '.repeat(400) }),
+  });
+  await tick();
+  const show = screen.getByRole('button', { name: 'Show all' });
+  expect(show.getAttribute('aria-expanded')).toBe('false');
+  await fireEvent.click(show);
+  expect(screen.getByRole('button', { name: 'Show less' }).getAttribute('aria-expanded')).toBe('true');
 });

@@ -3,21 +3,31 @@ import { createContext } from 'svelte';
 import { CacheStore } from './cache/cache.svelte';
 import { ImportStore } from './cache/import.svelte';
 import { ChatStore } from './chat/chat.svelte';
+import { commands, isAvailable } from './commands';
+import { menuBar } from './menuBar';
 import { ModelStore } from './models/models.svelte';
+import { FiguresStore } from './monitor/figures.svelte';
+import { Navigation } from './navigation.svelte';
 import { CallError, sentenceOf, type Connection, type Platform } from './platform/platform';
 import type { Event, NamedCache } from './platform/wire';
 import { SettingsStore } from './settings/settings.svelte';
 import { StatusStore } from './status/status.svelte';
 import { strings } from './text';
+import { MenuState } from './ui/menu.svelte';
 import { Toasts } from './ui/toasts.svelte';
+import { UndoStack } from './ui/undo';
 
 /** How long a message offers to start a chat from what was imported. */
 const OFFER_MS = 20_000;
 
-/** Owns the stores, the connection and which page is shown. */
+/** Owns the stores and the connection. */
 export class App {
   readonly toasts = new Toasts();
+  readonly undo = new UndoStack();
+  readonly menu = new MenuState();
   readonly status = new StatusStore();
+  readonly figures = new FiguresStore();
+  readonly navigation: Navigation;
   readonly models: ModelStore;
   readonly settings: SettingsStore;
   readonly chat: ChatStore;
@@ -28,9 +38,6 @@ export class App {
   isReady = $state(false);
   /** Why the app could not start. */
   problem = $state<string | null>(null);
-  isDrawerOpen = $state(false);
-  /** The page in the main area. */
-  page = $state<'chat' | 'saved'>('chat');
 
   /** Events that arrive while the state is being fetched. They may be newer than the reply, so they are applied after it. */
   #pending: Event[] | null = null;
@@ -39,21 +46,24 @@ export class App {
     private readonly platform: Platform,
     options: { storage?: Storage; nextFrame?: (run: () => void) => void } = {},
   ) {
+    const { toasts, undo } = this;
+    this.navigation = new Navigation(options.storage);
     const report = (error: unknown) => this.report(error);
     this.models = new ModelStore(platform, this.status, report);
     this.settings = new SettingsStore(platform, report);
-    this.chat = new ChatStore({ platform, toasts: this.toasts, report, ...options });
-    this.cache = new CacheStore({ platform, chat: this.chat, toasts: this.toasts, report });
+    this.chat = new ChatStore({ platform, toasts, undo, report, ...options });
+    const isWanted = () => this.navigation.page === 'saved' || this.navigation.page === 'monitor';
+    this.cache = new CacheStore({ platform, chat: this.chat, toasts, undo, report, isWanted });
     this.imports = new ImportStore({
       platform,
-      toasts: this.toasts,
+      toasts,
       onImported: (point, isHidden) => this.#imported(point, isHidden),
     });
   }
 
   /** Connects; the returned function disconnects. */
   start(): () => void {
-    const forgetNewChat = this.platform.onNewChat?.(() => this.newChat());
+    const forgetMenu = this.platform.onCommand?.((id) => this.run(id));
     const forgetDrops = this.platform.onFileDrop?.(
       (preview) => void this.imports.dropped(preview),
       (isOver) => (this.imports.isOver = isOver),
@@ -66,7 +76,7 @@ export class App {
       },
     );
     return () => {
-      forgetNewChat?.();
+      forgetMenu?.();
       forgetDrops?.();
       disconnect();
     };
@@ -81,6 +91,7 @@ export class App {
       if (reply.type !== 'bootstrap') throw new Error(strings.connection.unexpectedReply);
       this.models.receive(reply.models);
       this.settings.receive(reply.settings);
+      this.figures.sample(reply.status);
       this.status.receive(reply.status);
       this.chat.start(reply.conversations, !this.isReady);
       this.isReady = true;
@@ -101,53 +112,78 @@ export class App {
     return this.isReady && this.platform.onFileDrop === undefined;
   }
 
-  /** Whether a dialog or a panel covers the page; Escape closes that first. */
+  /** Whether a dialog or a menu covers the page; Escape closes that first. */
   get isCovered(): boolean {
     const { cache, imports } = this;
     const isFileDialogOpen = imports.isOpen || cache.exporting !== null;
-    const isDialogOpen = this.settings.isOpen || this.chat.isPromptOpen || cache.savingId !== null || isFileDialogOpen;
-    return isDialogOpen || this.models.isChooserOpen || cache.isPanelOpen || cache.isMenuOpen;
+    const isDialogOpen = this.chat.isPromptOpen || cache.savingId !== null || isFileDialogOpen;
+    return isDialogOpen || this.navigation.isPaletteOpen || this.models.isMenuOpen || this.menu.open !== null;
+  }
+
+  /** The shell has a menu bar, which listens to the shortcuts itself. */
+  get hasMenuBar(): boolean {
+    return this.platform.showMenus !== undefined;
+  }
+
+  /** Shows the commands in the shell's menu bar, in the language of the window. */
+  showMenus(): void {
+    this.platform.showMenus?.(menuBar());
+  }
+
+  /** The bar above the page belongs to the window, so that it is dragged there. */
+  get hasOwnTitleBar(): boolean {
+    return this.platform.hasOwnTitleBar ?? false;
+  }
+
+  /** Runs a command of the list, if it can be done now. */
+  run(id: string): void {
+    const command = commands.find((known) => known.id === id);
+    if (this.isReady && command && isAvailable(command, this)) command.run(this);
   }
 
   newChat(): void {
-    this.isDrawerOpen = false;
-    this.#showChat();
+    this.navigation.go('chat');
     this.chat.newChat();
   }
 
   newPrivateChat(): void {
-    this.isDrawerOpen = false;
-    this.#showChat();
+    this.navigation.go('chat');
     void this.chat.newPrivateChat();
   }
 
   openConversation(id: string): void {
-    this.#showChat();
+    this.navigation.go('chat');
     this.chat.select(id);
+  }
+
+  /** Opens the chat above (-1) or below (1) the open one. */
+  stepThroughChats(step: number): void {
+    const { items } = this.chat.list;
+    const index = items.findIndex(({ id }) => id === this.chat.selectedId);
+    const goal = items[index < 0 ? 0 : index + step];
+    if (goal) this.openConversation(goal.id);
+  }
+
+  /** Shows the field for the title of a chat, in its row. */
+  rename(id: string): void {
+    this.navigation.show('sidebar', true);
+    this.chat.renamingId = id;
   }
 
   /** Opens a new chat that begins with a starting point. */
   async startFrom(pointId: string): Promise<void> {
-    if (!(await this.cache.start(pointId))) return;
-    this.isDrawerOpen = false;
-    this.#showChat();
+    if (await this.cache.start(pointId)) this.navigation.go('chat');
   }
 
   openSaved(highlightedId: string | null = null): void {
-    this.page = 'saved';
-    this.isDrawerOpen = false;
+    this.navigation.go('saved');
     this.cache.open(highlightedId);
   }
 
   /** Back to the chat that was open. */
-  closeSaved(): void {
-    this.#showChat();
+  closePage(): void {
+    this.navigation.go('chat');
     this.chat.numFocusRequests++;
-  }
-
-  #showChat(): void {
-    this.page = 'chat';
-    this.cache.close();
   }
 
   #imported(point: NamedCache, isHidden: boolean): void {
@@ -161,7 +197,7 @@ export class App {
 
   report(error: unknown): void {
     this.toasts.show('error', sentenceOf(error));
-    if (error instanceof CallError && error.code === 'no_model') this.models.isChooserOpen = true;
+    if (error instanceof CallError && error.code === 'no_model') this.navigation.go('models');
   }
 
   #receive(event: Event): void {
@@ -171,7 +207,11 @@ export class App {
       case 'settings':
         return this.settings.receive(event.settings);
       case 'status':
+        this.figures.sample(event.status);
         return this.status.receive(event.status);
+      case 'message':
+        this.figures.add(event.message);
+        return this.chat.receive(event);
       case 'notice':
         return void this.toasts.show(event.level, event.text);
       case 'cache_changed':

@@ -124,11 +124,25 @@ test('the thread shows its starting point, and what an answer had to read again'
   expect(screen.getByText('Read 3,100 tokens again: evicted')).toBeTruthy();
 });
 
+test('the inspector asks who shares its context when it opens and at each change', async () => {
+  const { app, platform } = await open();
+  const numAsked = () => platform.asked.filter((command) => command.type === 'refresh_conversation').length;
+  platform.emit({ type: 'cache_changed' });
+  await tick();
+  expect(numAsked()).toBe(0);
+  app.navigation.show('inspector', true);
+  await tick();
+  expect(platform.asked).toContainEqual({ type: 'refresh_conversation', id: 'a' });
+  platform.emit({ type: 'cache_changed' });
+  await tick();
+  expect(numAsked()).toBe(2);
+});
+
 test('the panel says what is saved, pins, and deletes after a second press', async () => {
   const { app, platform } = await open();
-  app.cache.isPanelOpen = true;
+  app.navigation.show('inspector', true);
   await tick();
-  const panel = within(screen.getByRole('dialog', { name: 'Saved context of this chat', hidden: true }));
+  const panel = within(screen.getByRole('region', { name: 'Saved context of this chat' }));
   const press = (name: string) => fireEvent.click(panel.getByRole('button', { name, hidden: true }));
   for (const text of [
     'Ready to continue',
@@ -160,9 +174,9 @@ test.each<[name: string, sharedWith: string[], words: string]>([
   const { app, platform } = await open();
   const cache = saved({ own_bytes: 0, shared_with });
   platform.emit({ type: 'conversation', conversation: conversation('a', { cache }) });
-  app.cache.isPanelOpen = true;
+  app.navigation.show('inspector', true);
   await tick();
-  const panel = within(screen.getByRole('dialog', { name: 'Saved context of this chat', hidden: true }));
+  const panel = within(screen.getByRole('region', { name: 'Saved context of this chat' }));
   expect(panel.getByText(words)).toBeTruthy();
   expect(panel.queryByRole('button', { name: 'Delete saved context…', hidden: true })).toBeNull();
 });
@@ -189,25 +203,27 @@ test('the page takes the place of the chat; Escape leads back', async () => {
   expect(screen.getByRole('meter', { name: 'Disk' }).getAttribute('aria-valuetext')).toBe('1.2 GB of 20 GB');
   await fireEvent.keyDown(window, { key: 'Escape' });
   await tick();
-  expect(app.page).toBe('chat');
+  expect(app.navigation.page).toBe('chat');
   expect(document.activeElement).toBe(screen.getByRole('textbox', { name: 'Message' }));
 });
 
 test('a chat chosen in the list leads back as well', async () => {
   const { app } = await openPage();
   await fireEvent.click(button('Title b'));
-  expect([app.page, app.chat.selectedId]).toEqual(['chat', 'b']);
+  expect([app.navigation.page, app.chat.selectedId]).toEqual(['chat', 'b']);
 });
 
 test('deleting all asks first, and Escape takes that back without leaving the page', async () => {
   const { app, platform } = await openPage();
-  await fireEvent.click(button('Delete all but pinned and starting points…'));
+  await fireEvent.click(button('Change limits…'));
+  await tick();
+  await fireEvent.click(button('Delete saved context…'));
   await tick();
   expect(document.activeElement).toBe(button('Cancel'));
   await fireEvent.keyDown(button('Delete'), { key: 'Escape' });
   await tick();
-  expect([app.page, screen.queryByRole('button', { name: 'Delete' })]).toEqual(['saved', null]);
-  await fireEvent.click(button('Delete all but pinned and starting points…'));
+  expect([app.navigation.page, screen.queryByRole('button', { name: 'Delete' })]).toEqual(['settings', null]);
+  await fireEvent.click(button('Delete saved context…'));
   await fireEvent.click(button('Delete'));
   expect(platform.askedTypes()).toContain('clear_cache');
 });
@@ -227,7 +243,7 @@ test('a starting point can be renamed and started from', async () => {
   platform.answers.new_conversation_from = { type: 'conversation', conversation: conversation('n'), messages: [] };
   await fireEvent.click(button('Start a chat from Better'));
   await settle();
-  expect([app.page, app.chat.selectedId]).toEqual(['chat', 'n']);
+  expect([app.navigation.page, app.chat.selectedId]).toEqual(['chat', 'n']);
 });
 
 test.each<[name: string, isForOlder: boolean, layout: CacheFileLayout]>([
@@ -297,31 +313,17 @@ test('the focus goes to the neighbour of a deleted row, to the heading after the
   expect(app.cache.focus).toBeNull();
 });
 
-test('the panel closes while what has the focus is in it, so that the browser gives the focus back', async () => {
-  const { app } = await open();
-  app.cache.isPanelOpen = true;
-  await tick();
-  const save = screen.getByRole('button', { name: 'Save as starting point…', hidden: true });
-  save.focus();
-  vi.mocked(Element.prototype.matches).mockImplementation(() => true);
-  const focused: boolean[] = [];
-  vi.spyOn(HTMLElement.prototype, 'hidePopover').mockImplementation(function (this: HTMLElement) {
-    focused.push(this.contains(save) && document.activeElement === save);
-  });
-  app.cache.askForName('a');
-  await tick();
-  expect(focused[0]).toBe(true);
-});
-
 test('where nothing is saved any more, only unpinning is offered', async () => {
   const { app, platform } = await open();
-  app.cache.isPanelOpen = true;
+  app.navigation.show('inspector', true);
   const cache = saved({ cached_tokens: 0, cached_bytes: 0, is_whole: false, is_pinned: true });
   platform.emit({ type: 'conversation', conversation: conversation('a', { cache }) });
   await tick();
-  const panel = within(screen.getByRole('dialog', { name: 'Saved context of this chat', hidden: true }));
+  const panel = within(screen.getByRole('region', { name: 'Saved context of this chat' }));
   expect(panel.getByText('Will be read again once')).toBeTruthy();
-  expect(panel.getAllByRole('button', { hidden: true }).map(({ textContent }) => textContent)).toEqual(['Unpin']);
+  expect(panel.getAllByRole('button', { hidden: true }).map(({ textContent }) => textContent?.trim())).toEqual([
+    'Unpin',
+  ]);
 });
 
 test('what goes beyond a limit says so, and fills its bar', async () => {
@@ -360,7 +362,7 @@ test('an empty tree is not called empty before it has been looked at', async () 
 
 test('keys walk through the tree and open a row; what ends there can be visited', async () => {
   const { app } = await openPage();
-  const root = item(/^System, tokens 1–256: You are/);
+  const root = item(/^You are tokens 1–256/);
   expect([root.getAttribute('aria-level'), root.getAttribute('aria-expanded'), root.tabIndex]).toEqual([
     '1',
     'true',
@@ -370,13 +372,13 @@ test('keys walk through the tree and open a row; what ends there can be visited'
   root.focus();
   await fireEvent.keyDown(root, { key: 'ArrowRight' });
   await tick();
-  const leaf = item(/^You, tokens 257–512: Text leaf.*pinned, last piece of 2$/);
+  const leaf = item(/^Text leaf pinned 2 tokens 257–512/);
   expect([document.activeElement, leaf.getAttribute('aria-level')]).toEqual([leaf, '2']);
 
   await fireEvent.keyDown(leaf, { key: 'Enter' });
-  const ends = within(within(leaf).getByRole('list', { name: 'Last piece of:' }));
+  const ends = within(screen.getByRole('list', { name: 'Last piece of:' }));
   await fireEvent.click(ends.getByRole('button', { name: 'Title b' }));
-  expect([app.page, app.chat.selectedId]).toEqual(['chat', 'b']);
+  expect([app.navigation.page, app.chat.selectedId]).toEqual(['chat', 'b']);
 });
 
 test('folding a row hides what continues it', async () => {
@@ -393,12 +395,13 @@ test('an empty page says how it fills', async () => {
   await openPage({ named: [], nodes: [] });
   expect(screen.getByText('Nothing is saved yet. Cairn saves context with the first answer.')).toBeTruthy();
   expect(screen.getByText(/^None yet\. Open the saved context of a chat/)).toBeTruthy();
-  expect(screen.queryByRole('button', { name: 'Start from…' })).toBeNull();
 });
 
 test('an import shows what the file holds, then points at what came of it', async () => {
   const { platform } = await openPage();
-  platform.importAnswer = preview({ warnings: ['It does not say its tokens.'] });
+  // What somebody else's file tells the model must not stay hidden.
+  const start_text = '<|im_start|>system\nYou are kind.<|im_end|>\n<|im_start|>user\nIt begins';
+  platform.importAnswer = preview({ start_text, warnings: ['It does not say its tokens.'] });
   platform.answers.confirm_import = { type: 'named', named: startingPoint('x', { name: 'Suggested' }) };
   await fireEvent.click(button('Import…'));
   await settle();
@@ -407,6 +410,7 @@ test('an import shows what the file holds, then points at what came of it', asyn
   for (const text of ['file.safetensors', 'It begins', 'It does not say its tokens.']) {
     expect(dialog.getByText(text, { exact: false })).toBeTruthy();
   }
+  expect(dialog.getByText('You are kind.', { exact: false })).toBeTruthy();
   await fireEvent.click(
     dialog.getByRole('checkbox', {
       name: /^Verify \(reads it again\).*Checks that the file really is what this model computes\. Without it, a damaged or forged file goes unnoticed\.$/,
@@ -450,13 +454,13 @@ test('special tokens are signs between the words; the text itself is a tooltip a
     nodes: [node('root', { kind: 'system', text })],
     named: [startingPoint('x', { start_text: text })],
   });
-  const row = item(/^System, tokens 1–256: Be kind\. You: Why\?\. /);
+  const row = item(/^Be kind\. You: Why\? tokens 1–256/);
   const line = row.querySelector('code');
   expect([line?.textContent?.trim(), line?.title]).toEqual(['Be kind. You: Why?', text]);
   const excerpt = document.querySelector<HTMLElement>('li p[title]:not(.facts)');
   expect([excerpt?.textContent?.replaceAll(/\s+/g, ' '), excerpt?.title]).toEqual(['Begins: Why?', text]);
   await fireEvent.click(row);
-  expect(row.querySelector('pre')?.textContent).toBe(text);
+  expect(row.parentElement?.querySelector('pre')?.textContent).toBe(text);
 });
 
 test('what is not shown of the tree is only counted', async () => {
@@ -464,10 +468,22 @@ test('what is not shown of the tree is only counted', async () => {
   expect(screen.getByText('And 1,200 more.')).toBeTruthy();
 });
 
-test('beside New chat stands, in words, what else a chat can start from', async () => {
-  await open();
-  const start = button('Start from…');
-  expect([start.textContent?.trim(), start.title]).toEqual(['Start from…', 'Start a chat from a starting point']);
+test('starting points stand in the sidebar, and one press begins a chat', async () => {
+  const { app, platform } = await open();
+  platform.answers.new_conversation_from = { type: 'conversation', conversation: conversation('n'), messages: [] };
+  const list = within(screen.getByRole('region', { name: 'Starting points' }));
+  await fireEvent.click(list.getByRole('button', { name: 'Name x' }));
+  await settle();
+  expect([app.navigation.page, app.chat.selectedId]).toEqual(['chat', 'n']);
+});
+
+test('an empty chat from a starting point is opened again instead of making another', async () => {
+  const { app, platform } = await open();
+  const empty = conversation('empty', { title: '', prefix: { ...prefix, name: 'Name x' }, updated_at_ms: 5 });
+  platform.emit({ type: 'conversation', conversation: empty });
+  await app.startFrom('x');
+  expect(app.chat.selectedId).toBe('empty');
+  expect(platform.askedTypes()).not.toContain('new_conversation_from');
 });
 
 test('a file dropped anywhere is previewed', async () => {

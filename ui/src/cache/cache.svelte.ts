@@ -5,6 +5,7 @@ import { cacheFileName, sentenceOf, type Platform } from '../platform/platform';
 import type { CacheFileLayout, CacheOverview, CacheSource, Command, Event, NamedCache } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
+import type { UndoStack } from '../ui/undo';
 import { deletedMessage } from './saved';
 import { TreeState } from './tree.svelte';
 
@@ -17,7 +18,10 @@ export interface CacheOptions {
   platform: Platform;
   chat: ChatStore;
   toasts: Toasts;
+  undo: UndoStack;
   report: (error: unknown) => void;
+  /** Whether a page is shown that needs the overview. */
+  isWanted: () => boolean;
 }
 
 /** Owns the starting points and the overview. The overview is asked for only while its page is open, at most once a second. */
@@ -25,7 +29,6 @@ export class CacheStore {
   overview = $state.raw<CacheOverview | null>(null);
   startingPoints = $state.raw<NamedCache[]>([]);
   readonly tree = new TreeState();
-  isOpen = $state(false);
   /** The stored pieces are shown. */
   isDetailsOpen = $state(false);
   /** Why the overview could not be loaded. */
@@ -40,9 +43,9 @@ export class CacheStore {
   /** The page has been opened, and what it shows may be old. */
   isLoading = $state(false);
 
-  /** Whether the panels under buttons are open. */
-  isPanelOpen = $state(false);
-  isMenuOpen = $state(false);
+  /** How many changes of saved context were reported. */
+  numChanges = $state(0);
+
   /** The chat that is being saved as a starting point. */
   savingId = $state<string | null>(null);
   saveProblem = $state<string | null>(null);
@@ -64,14 +67,17 @@ export class CacheStore {
 
   /** Shows the page; `highlightedId` is the row to point at. */
   open(highlightedId: string | null = null): void {
-    this.isOpen = true;
     this.highlightedId = highlightedId;
     this.isLoading = true;
     void this.refresh();
   }
 
+  get isOpen(): boolean {
+    return this.#options.isWanted();
+  }
+
+  /** Forgets what belongs to the page as it was. */
   close(): void {
-    this.isOpen = false;
     this.highlightedId = null;
     this.focus = null;
     this.askForRename(null);
@@ -81,7 +87,16 @@ export class CacheStore {
 
   receive(event: Extract<Event, { type: 'cache_changed' | 'named_caches' }>): void {
     if (event.type === 'named_caches') this.startingPoints = event.named;
-    else if (this.isOpen) this.#refreshSoon();
+    else {
+      this.numChanges++;
+      if (this.isOpen) this.#refreshSoon();
+    }
+  }
+
+  /** Asks for a chat's row again: what its saved context is shared with changes without an event of its own. */
+  async refreshConversation(id: string): Promise<void> {
+    // The row that is shown stays, if a slightly old one.
+    await this.#options.platform.call({ type: 'refresh_conversation', id }).catch(() => undefined);
   }
 
   /** Asks for everything now. */
@@ -112,7 +127,12 @@ export class CacheStore {
   #refreshSoon(): void {
     if (this.#isAsking) return void (this.#isStale = true);
     const wait = Math.max(0, this.#lastAsked + REFRESH_MS - Date.now());
-    this.#timer ??= setTimeout(() => void this.refresh(), wait);
+    this.#timer ??= setTimeout(() => this.#refreshIfOpen(), wait);
+  }
+
+  #refreshIfOpen(): void {
+    this.#timer = undefined;
+    if (this.isOpen) void this.refresh();
   }
 
   /** Keeps the saved context of a chat from being evicted, or allows that again. */
@@ -145,7 +165,6 @@ export class CacheStore {
   }
 
   askForName(conversationId: string): void {
-    this.isPanelOpen = false;
     this.saveProblem = null;
     this.savingId = conversationId;
   }
@@ -179,12 +198,13 @@ export class CacheStore {
     const name = typed.trim();
     // Leaving the field saves as well.
     if (this.#isRenaming) return;
-    if (name === '' || name === this.#get(id)?.name) return this.askForRename(null);
+    const before = this.#get(id)?.name;
+    if (name === '' || name === before) return this.askForRename(null);
     this.#isRenaming = true;
     try {
       await this.#options.platform.call({ type: 'rename_named_cache', id, name });
-      const point = this.#get(id);
-      if (point) this.#put({ ...point, name });
+      this.#putName(id, name);
+      if (before !== undefined) this.#options.undo.push(() => void this.#takeBackName(id, before));
       if (this.renamingId === id) this.askForRename(null);
     } catch (error) {
       if (this.renamingId === id) this.renameProblem = sentenceOf(error);
@@ -192,6 +212,15 @@ export class CacheStore {
     } finally {
       this.#isRenaming = false;
     }
+  }
+
+  async #takeBackName(id: string, name: string): Promise<void> {
+    if (await this.#run({ type: 'rename_named_cache', id, name })) this.#putName(id, name);
+  }
+
+  #putName(id: string, name: string): void {
+    const point = this.#get(id);
+    if (point) this.#put({ ...point, name });
   }
 
   /** Hides a starting point at once and offers to bring it back. */
@@ -202,13 +231,20 @@ export class CacheStore {
     const index = before.indexOf(point);
     this.focus = { id: (before[index + 1] ?? before[index - 1])?.id ?? null };
     this.startingPoints = before.filter((row) => row.id !== id);
-    if (!(await this.#run({ type: 'delete_named_cache', id }))) {
+    const { toasts, undo } = this.#options;
+    let toast = 0;
+    const isDone = this.#run({ type: 'delete_named_cache', id });
+    const restore = undo.push(() => {
+      toasts.dismiss(toast);
+      void this.#restore(point);
+    }, isDone);
+    if (!(await isDone)) {
       this.focus = { id };
       return void (this.startingPoints = before);
     }
-    this.#options.toasts.show('info', strings.startingPoints.deleted(point.name), {
+    toast = toasts.show('info', strings.startingPoints.deleted(point.name), {
       milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: () => void this.#restore(point) },
+      action: { label: strings.common.undo, run: restore },
     });
   }
 
@@ -222,15 +258,13 @@ export class CacheStore {
   async start(id: string): Promise<boolean> {
     if (this.isStarting) return false;
     this.isStarting = true;
-    const isDone = await this.#options.chat.startFrom(id);
+    const isDone = await this.#options.chat.startFrom(id, this.#get(id)?.name ?? null);
     this.isStarting = false;
-    if (isDone) this.isMenuOpen = false;
     return isDone;
   }
 
   /** Opens the dialog about an export. */
   askForExport(source: CacheSource, name: string): void {
-    this.isPanelOpen = false;
     this.exporting = { source, name };
   }
 

@@ -73,7 +73,7 @@ test('changes are asked for at most once a second, and only while the page is op
   expect(numAsked()).toBe(4);
 
   platform.emit({ type: 'cache_changed' });
-  app.closeSaved();
+  app.closePage();
   await vi.advanceTimersByTimeAsync(5000);
   expect(numAsked()).toBe(4);
 });
@@ -243,7 +243,12 @@ test('a chat from a starting point is opened instead of the page, with the draft
   platform.answers.new_conversation_from = { type: 'conversation', conversation: conversation('new'), messages: [] };
   await app.startFrom('x');
   expect(platform.asked).toContainEqual({ type: 'new_conversation_from', named_id: 'x' });
-  expect([app.page, app.chat.selectedId, app.chat.draft, app.cache.isOpen]).toEqual(['chat', 'new', 'Hello', false]);
+  expect([app.navigation.page, app.chat.selectedId, app.chat.draft, app.cache.isOpen]).toEqual([
+    'chat',
+    'new',
+    'Hello',
+    false,
+  ]);
   expect(platform.askedTypes()).not.toContain('get_conversation');
 });
 
@@ -252,5 +257,5 @@ test('a chat that could not be started leaves the page as it was', async () => {
   app.openSaved();
   platform.answers.new_conversation_from = new CallError('engine', 'That model is not there.');
   await app.startFrom('x');
-  expect([app.page, toasts(), app.cache.isStarting]).toEqual(['saved', ['That model is not there.'], false]);
+  expect([app.navigation.page, toasts(), app.cache.isStarting]).toEqual(['saved', ['That model is not there.'], false]);
 });

@@ -1,6 +1,6 @@
 // Special tokens in decoded text.
 import { expect, test } from 'vitest';
-import { fromFirstMessage, plainWords, textParts } from './decoded';
+import { plainWords, splitAtFirstMessage, textParts } from './decoded';
 
 test.each<[text: string, words: string]>([
   ['', ''],
@@ -39,13 +39,14 @@ test('neighbouring tokens are one part, which is not read as text', () => {
   ]);
 });
 
-test.each<[text: string, expected: string]>([
+test.each<[text: string, before: string, rest: string]>([
   [
     '<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n',
+    '<|im_start|>system\nBe kind.',
     '<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n',
   ],
-  ['<|im_start|>system\nBe kind.', '<|im_start|>system\nBe kind.'],
-  ['Only words.', 'Only words.'],
-])('the first message of %j begins with %j', (text, expected) => {
-  expect(fromFirstMessage(text)).toBe(expected);
+  ['<|im_start|>system\nBe kind.', '', '<|im_start|>system\nBe kind.'],
+  ['Only words.', '', 'Only words.'],
+])('%j is split before its first user message', (text, before, rest) => {
+  expect(splitAtFirstMessage(text)).toEqual([before, rest]);
 });

@@ -9,15 +9,14 @@ export interface TextPart {
   isToken: boolean;
 }
 
-const { speakers } = strings.content;
 /** The roles that chat templates write, and their speakers. */
-const SPEAKERS: Record<string, string> = {
-  system: speakers.system,
-  developer: speakers.system,
-  user: speakers.user,
-  assistant: speakers.assistant,
-  model: speakers.assistant,
-  tool: speakers.tool,
+const SPEAKERS: Record<string, keyof typeof strings.content.speakers> = {
+  system: 'system',
+  developer: 'system',
+  user: 'user',
+  assistant: 'assistant',
+  model: 'assistant',
+  tool: 'tool',
 };
 const roles = Object.keys(SPEAKERS).join('|');
 const token = [
@@ -54,14 +53,16 @@ export function textParts(text: string): TextPart[] {
   return parts;
 }
 
-/** A text from the first user message on, if it has one: before it most conversations are alike. */
-export function fromFirstMessage(text: string): string {
-  const parts = textParts(text);
-  const index = parts.findIndex(({ words, isToken }) => isToken && words === SPEAKERS.user);
-  return parts
-    .slice(Math.max(0, index))
-    .map(({ raw }) => raw)
-    .join('');
+/** A text in two: what stands before the first user message, which is empty if there is none, and the rest. */
+export function splitAtFirstMessage(text: string): [before: string, rest: string] {
+  const { user } = strings.content.speakers;
+  const parts = textParts(text).map(({ raw, words, isToken }) => ({ raw, opens: isToken && words === user }));
+  const index = Math.max(
+    0,
+    parts.findIndex(({ opens }) => opens),
+  );
+  const joined = (some: typeof parts) => some.map(({ raw }) => raw).join('');
+  return [joined(parts.slice(0, index)), joined(parts.slice(index))];
 }
 
 /** The words of a text on one line, for labels, which cannot dim parts of it. */
@@ -72,5 +73,6 @@ export function plainWords(text: string): string {
 
 function sign(tokens: string): string {
   const role = [...tokens.matchAll(new RegExp(`[|>｜](${roles})\\b`, 'gi'))].at(-1)?.[1];
-  return SPEAKERS[role?.toLowerCase() ?? ''] ?? '·';
+  const speaker = SPEAKERS[role?.toLowerCase() ?? ''];
+  return speaker ? strings.content.speakers[speaker] : '·';
 }

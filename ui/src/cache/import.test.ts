@@ -44,13 +44,13 @@ test('a chosen file is shown first, then imported under the name that was typed'
   imports.isChecking = true;
   await imports.confirm();
   expect(platform.asked[0]).toEqual({ type: 'confirm_import', token: 'token', name: 'Mine', check: true });
-  expect([imports.isOpen, app.page, app.cache.highlightedId]).toEqual([false, 'saved', 'n']);
+  expect([imports.isOpen, app.navigation.page, app.cache.highlightedId]).toEqual([false, 'saved', 'n']);
   expect(toasts()).toEqual(['Imported “Mine”.']);
 
   platform.answers.new_conversation_from = { type: 'conversation', conversation: conversation('c'), messages: [] };
   app.toasts.act(app.toasts.items[0]?.id ?? 0);
   await settle();
-  expect([app.page, app.chat.selectedId]).toEqual(['chat', 'c']);
+  expect([app.navigation.page, app.chat.selectedId]).toEqual(['chat', 'c']);
 });
 
 test('nothing happens when no file was chosen', async () => {
@@ -148,7 +148,7 @@ async function hide() {
 test('an import whose dialog was closed goes on, and only a message tells', async () => {
   const { app, platform, imports, toasts, ends } = await hide();
   await ends({ type: 'named', named: startingPoint('n', { name: 'Mine' }) });
-  expect([imports.step, imports.isOpen, app.page]).toEqual([null, false, 'chat']);
+  expect([imports.step, imports.isOpen, app.navigation.page]).toEqual([null, false, 'chat']);
   expect(toasts()).toEqual(['Imported “Mine”.']);
   expect(platform.askedTypes()).not.toContain('cancel_import');
 });

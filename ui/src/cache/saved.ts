@@ -92,6 +92,13 @@ export function startingPointOutlook(point: NamedCache, loaded: LoadedModel | nu
   return facts.join(' · ');
 }
 
+/** Whether a chat that begins with a starting point starts at once. */
+export function startingPointState(point: NamedCache, loaded: LoadedModel | null): SavedState {
+  if (loaded !== null && isForOther(point, loaded)) return 'none';
+  if (point.tier) return 'saved';
+  return point.bytes > 0 ? 'partly' : 'none';
+}
+
 function isForOther(point: NamedCache, loaded: LoadedModel | null): boolean {
   return point.fingerprint !== loaded?.fingerprint;
 }

@@ -1,21 +1,22 @@
 // Actions on conversations: choose, write, stop, rename, delete and undo.
-import type { Platform } from '../platform/platform';
+import { sentenceOf, type Platform } from '../platform/platform';
 import type { Command, Conversation, Event, Message, Reply } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
+import type { UndoStack } from '../ui/undo';
 import { ConversationList, titleOf } from './conversations.svelte';
+import { Drafts } from './drafts.svelte';
 import { Thread } from './thread.svelte';
 
-/** The key of the draft of a chat that does not exist yet. */
-const NEW = '';
 const SELECTED_KEY = 'cairn.conversation';
 const UNDO_MS = 8000;
 
 export interface ChatOptions {
   platform: Platform;
   toasts: Toasts;
+  undo: UndoStack;
   report: (error: unknown) => void;
-  storage?: Pick<Storage, 'getItem' | 'setItem' | 'removeItem'>;
+  storage?: Storage;
   nextFrame?: (run: () => void) => void;
 }
 
@@ -28,11 +29,15 @@ export class ChatStore {
   renamingId = $state<string | null>(null);
   /** Counts requests to focus the composer, which takes the focus each time. */
   numFocusRequests = $state(0);
+  /** The row of the list that takes the focus, because the one that had it is gone. */
+  rowToFocus = $state<string | null>(null);
   /** Text for screen readers when an answer is finished. */
   announcement = $state('');
 
   #threads = $state.raw(new Map<string, Thread>());
-  #drafts = $state<Record<string, string>>({});
+  /** The system prompt of the chat that does not exist yet. */
+  #newPrompt = $state('');
+  readonly #drafts: Drafts;
   readonly #options: ChatOptions;
 
   readonly selected = $derived(this.list.get(this.selectedId));
@@ -40,20 +45,27 @@ export class ChatStore {
 
   constructor(options: ChatOptions) {
     this.#options = options;
+    this.#drafts = new Drafts(options.storage, (id) => this.list.get(id)?.is_private ?? false);
   }
 
   get draft(): string {
-    return this.#drafts[this.selectedId ?? NEW] ?? '';
+    return this.#drafts.get(this.selectedId);
   }
 
   set draft(text: string) {
-    this.#drafts[this.selectedId ?? NEW] = text;
+    this.#drafts.set(this.selectedId, text);
+  }
+
+  /** The system prompt of the open chat, or of the one that the first message will make. */
+  get systemPrompt(): string {
+    return this.selected ? this.selected.system_prompt : this.#newPrompt;
   }
 
   /** Replaces the list; the first call also opens the conversation that was open last. */
   start(conversations: Conversation[], isFirst: boolean): void {
     this.list.replace(conversations);
     if (!isFirst) return this.#catchUp();
+    this.#drafts.keep(conversations.map(({ id }) => id));
     const wanted = this.#options.storage?.getItem(SELECTED_KEY) ?? this.list.items[0]?.id ?? null;
     this.select(this.list.get(wanted) ? wanted : null);
   }
@@ -72,8 +84,9 @@ export class ChatStore {
     this.numFocusRequests++;
   }
 
-  /** Opens a new chat that exists only in memory. */
+  /** Opens a new chat that exists only in memory; an empty one that is there is opened again. */
   async newPrivateChat(): Promise<void> {
+    if (this.#reopenEmpty((row) => row.is_private)) return;
     try {
       await this.#create({ type: 'new_private_conversation' });
       this.numFocusRequests++;
@@ -82,8 +95,9 @@ export class ChatStore {
     }
   }
 
-  /** Opens a new chat that begins with a starting point; returns whether it worked. */
-  async startFrom(named_id: string): Promise<boolean> {
+  /** Opens a new chat that begins with a starting point, or an empty one that does; returns whether it worked. */
+  async startFrom(named_id: string, name: string | null): Promise<boolean> {
+    if (name !== null && this.#reopenEmpty((row) => row.prefix?.name === name)) return true;
     try {
       await this.#create({ type: 'new_conversation_from', named_id });
       this.numFocusRequests++;
@@ -94,10 +108,19 @@ export class ChatStore {
     }
   }
 
+  /** Opens a chat of this kind that has no message yet, if there is one. */
+  #reopenEmpty(isWanted: (row: Conversation) => boolean): boolean {
+    const empty = this.list.items.find((row) => row.title === '' && !row.is_streaming && isWanted(row));
+    if (!empty) return false;
+    this.select(empty.id);
+    this.numFocusRequests++;
+    return true;
+  }
+
   select(id: string | null): void {
     this.selectedId = id;
     this.announcement = '';
-    this.#options.storage?.setItem(SELECTED_KEY, id ?? NEW);
+    this.#options.storage?.setItem(SELECTED_KEY, id ?? '');
     if (id !== null && !this.#threads.has(id)) void this.#open(id).refetch();
   }
 
@@ -106,6 +129,7 @@ export class ChatStore {
       case 'conversation':
         return this.list.put(event.conversation);
       case 'conversation_deleted':
+        this.#drafts.forget(event.id);
         return this.#forget(event.id);
       case 'message':
         return this.#threads.get(event.message.conversation_id)?.receive(event);
@@ -117,16 +141,16 @@ export class ChatStore {
 
   /** Sends the draft, and restores it if it could not be sent. */
   async send(): Promise<void> {
-    let key = this.selectedId ?? NEW;
+    let id = this.selectedId;
     const text = this.draft;
     if (this.isSending || text.trim() === '' || this.thread?.isStreaming) return;
     this.isSending = true;
-    this.#drafts[key] = '';
+    this.#drafts.set(id, '');
     try {
-      key = this.selectedId ?? (await this.#create());
-      this.#absorb(await this.#options.platform.call({ type: 'send_message', conversation_id: key, text }), key);
+      id ??= await this.#createWithPrompt();
+      this.#absorb(await this.#options.platform.call({ type: 'send_message', conversation_id: id, text }), id);
     } catch (error) {
-      this.#drafts[key] ||= text;
+      if (this.#drafts.get(id) === '') this.#drafts.set(id, text);
       this.#options.report(error);
     } finally {
       this.isSending = false;
@@ -150,20 +174,31 @@ export class ChatStore {
     const before = this.list.get(id);
     if (!before || title.trim() === '' || title.trim() === before.title) return;
     this.list.put({ ...before, title: title.trim() });
-    const isDone = await this.#run({ type: 'rename_conversation', id, title: title.trim() }, id);
-    if (!isDone) this.list.put(before);
+    const isDone = this.#run({ type: 'rename_conversation', id, title: title.trim() }, id);
+    if (before.title !== '') this.#options.undo.push(() => void this.#takeBackTitle(id, before.title), isDone);
+    if (!(await isDone)) this.list.put(before);
   }
 
-  async setSystemPrompt(text: string): Promise<boolean> {
+  async #takeBackTitle(id: string, title: string): Promise<void> {
+    const conversation = this.list.get(id);
+    if (!conversation) return;
+    if (await this.#run({ type: 'rename_conversation', id, title }, id)) this.list.put({ ...conversation, title });
+  }
+
+  /** Sets it for the open chat, or for the one that the first message will make; returns why that failed, or null. */
+  async setSystemPrompt(text: string): Promise<string | null> {
+    const id = this.selectedId;
+    if (id === null) {
+      this.#newPrompt = text;
+      return null;
+    }
     try {
-      const id = this.selectedId ?? (await this.#create());
-      return await this.#run({ type: 'set_system_prompt', id, system_prompt: text }, id, () => {
-        const conversation = this.list.get(id);
-        if (conversation) this.list.put({ ...conversation, system_prompt: text });
-      });
+      await this.#options.platform.call({ type: 'set_system_prompt', id, system_prompt: text });
+      const conversation = this.list.get(id);
+      if (conversation) this.list.put({ ...conversation, system_prompt: text });
+      return null;
     } catch (error) {
-      this.#options.report(error);
-      return false;
+      return sentenceOf(error);
     }
   }
 
@@ -172,11 +207,20 @@ export class ChatStore {
     const before = this.list.get(id);
     if (!before) return;
     const wasSelected = this.selectedId === id;
+    const neighbour = this.list.neighbourOf(id);
     this.#forget(id);
-    if (!(await this.#run({ type: 'delete_conversation', id }, id))) return this.list.put(before);
-    this.#options.toasts.show('info', strings.chats.deleted(titleOf(before)), {
+    this.rowToFocus = neighbour;
+    const { toasts, undo } = this.#options;
+    let toast = 0;
+    const isDone = this.#run({ type: 'delete_conversation', id }, id);
+    const restore = undo.push(() => {
+      toasts.dismiss(toast);
+      void this.#restore(before, wasSelected);
+    }, isDone);
+    if (!(await isDone)) return this.list.put(before);
+    toast = toasts.show('info', strings.chats.deleted(titleOf(before)), {
       milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: () => void this.#restore(before, wasSelected) },
+      action: { label: strings.common.undo, run: restore },
     });
   }
 
@@ -185,7 +229,20 @@ export class ChatStore {
     await this.#run({ type: 'restore_conversation', id }, id, () => {
       if (!this.list.get(id)) this.list.put(conversation);
       if (select) this.select(id);
+      this.rowToFocus = id;
     });
+  }
+
+  /** Makes the chat of a first message, with the system prompt that was set for it. */
+  async #createWithPrompt(): Promise<string> {
+    const id = await this.#create();
+    const system_prompt = this.#newPrompt;
+    if (system_prompt === '') return id;
+    this.#newPrompt = '';
+    await this.#options.platform.call({ type: 'set_system_prompt', id, system_prompt });
+    const conversation = this.list.get(id);
+    if (conversation) this.list.put({ ...conversation, system_prompt });
+    return id;
   }
 
   async #create(command: Command = { type: 'new_conversation' }): Promise<string> {
@@ -194,8 +251,8 @@ export class ChatStore {
     const { conversation } = reply;
     this.list.put(conversation);
     this.#open(conversation.id).startEmpty();
-    this.#drafts[conversation.id] = this.#drafts[NEW] ?? '';
-    this.#drafts[NEW] = '';
+    this.#drafts.set(conversation.id, this.#drafts.get(null));
+    this.#drafts.set(null, '');
     this.select(conversation.id);
     return conversation.id;
   }

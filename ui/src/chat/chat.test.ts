@@ -117,7 +117,7 @@ test('text that could not be sent comes back, in the conversation it was for', a
   expect(chat.selectedId).toBe('new');
   expect(chat.draft).toBe('Hello');
   expect(app.toasts.items.map(({ text }) => text)).toEqual(['No model can be loaded.']);
-  expect(app.models.isChooserOpen).toBe(true);
+  expect(app.navigation.page).toBe('models');
 });
 
 test('each conversation keeps its draft', async () => {
@@ -309,11 +309,12 @@ test('settings that could not be saved are taken back', async () => {
 test('ages are counted in calendar days', () => {
   const now = new Date(2026, 2, 10, 0, 30);
   const age = (day: number, hour = 12) => ageOf(new Date(2026, 2, day, hour).getTime(), now);
-  expect([age(10, 0), age(9, 23), age(8), age(4), age(3)]).toEqual([
-    'today',
-    'yesterday',
-    'lastWeek',
-    'lastWeek',
-    'earlier',
+  expect([age(10, 0), age(9, 23), age(8), age(4), age(3), age(-20)]).toEqual([
+    'Today',
+    'Yesterday',
+    'Last 7 days',
+    'Last 7 days',
+    'March',
+    'February',
   ]);
 });

@@ -6,35 +6,52 @@ export function titleOf(conversation: Pick<Conversation, 'title'>): string {
   return conversation.title.trim() || strings.chats.untitled;
 }
 
-/** Owns the rows of the list. While `hold` is in effect, known rows keep their order, so that nothing moves under the pointer. */
-export class ConversationList {
-  #rows = $state.raw<Conversation[]>([]);
-  #fixedOrder = $state.raw<string[] | null>(null);
+/** A row of the list; `isGap`: the conversation is gone, and its space stays until the pointer leaves the list. */
+export interface ListRow {
+  conversation: Conversation;
+  isGap: boolean;
+}
 
-  readonly items = $derived.by(() => {
-    const sorted = this.#rows.toSorted((a, b) => b.updated_at_ms - a.updated_at_ms || (a.id < b.id ? 1 : -1));
+/** Owns the rows of the list. While `hold` is in effect nothing moves under the pointer: rows keep their order, and those that go leave a gap. */
+export class ConversationList {
+  #conversations = $state.raw<Conversation[]>([]);
+  #fixedOrder = $state.raw<string[] | null>(null);
+  #gaps = $state.raw<Conversation[]>([]);
+
+  readonly items = $derived(this.#inOrder(this.#conversations));
+  readonly rows = $derived.by((): ListRow[] => {
+    const gaps = new Set(this.#gaps);
+    const all = this.#inOrder([...this.#conversations, ...this.#gaps]);
+    return all.map((conversation) => ({ conversation, isGap: gaps.has(conversation) }));
+  });
+
+  #inOrder(conversations: Conversation[]): Conversation[] {
+    const sorted = conversations.toSorted((a, b) => b.updated_at_ms - a.updated_at_ms || (a.id < b.id ? 1 : -1));
     const order = this.#fixedOrder;
     if (!order) return sorted;
     const position = new Map(order.map((id, index) => [id, index]));
     return sorted.toSorted((a, b) => (position.get(a.id) ?? -1) - (position.get(b.id) ?? -1));
-  });
+  }
 
   replace(conversations: Conversation[]): void {
-    this.#rows = conversations;
+    this.#conversations = conversations;
+    this.#gaps = [];
   }
 
   put(conversation: Conversation): void {
-    this.#rows = [...this.#rows.filter((row) => row.id !== conversation.id), conversation];
+    this.#conversations = [...this.#conversations.filter((row) => row.id !== conversation.id), conversation];
+    this.#gaps = this.#gaps.filter((gap) => gap.id !== conversation.id);
   }
 
   take(id: string): Conversation | undefined {
     const taken = this.get(id);
-    this.#rows = this.#rows.filter((row) => row.id !== id);
+    this.#conversations = this.#conversations.filter((row) => row.id !== id);
+    if (taken && this.#fixedOrder) this.#gaps = [...this.#gaps, taken];
     return taken;
   }
 
   get(id: string | null): Conversation | undefined {
-    return this.#rows.find((row) => row.id === id);
+    return this.#conversations.find((row) => row.id === id);
   }
 
   /** The row below, else the one above: where the selection goes when a row is deleted. */
@@ -43,11 +60,16 @@ export class ConversationList {
     return (this.items[index + 1] ?? this.items[index - 1])?.id ?? null;
   }
 
+  get isHeld(): boolean {
+    return this.#fixedOrder !== null;
+  }
+
   hold(): void {
     this.#fixedOrder ??= this.items.map((row) => row.id);
   }
 
   release(): void {
     this.#fixedOrder = null;
+    this.#gaps = [];
   }
 }

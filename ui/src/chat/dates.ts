@@ -1,13 +1,11 @@
-// The headings of the list of chats: how long ago something last happened, in calendar days.
-import type { strings } from '../text';
+// The headings of the list of chats: how long ago something last happened, in calendar days and months.
+import { strings } from '../text';
 
-export type Age = keyof typeof strings.chats.ages;
-
-export function ageOf(milliseconds: number, now: Date): Age {
-  const midnight = new Date(now.getFullYear(), now.getMonth(), now.getDate());
-  const day = (back: number) =>
-    new Date(midnight.getFullYear(), midnight.getMonth(), midnight.getDate() - back).getTime();
-  if (milliseconds >= day(0)) return 'today';
-  if (milliseconds >= day(1)) return 'yesterday';
-  return milliseconds >= day(6) ? 'lastWeek' : 'earlier';
+/** `now`: the time at which the list is shown. */
+export function ageOf(milliseconds: number, now: Date): string {
+  const { ages, month } = strings.chats;
+  const day = (back: number) => new Date(now.getFullYear(), now.getMonth(), now.getDate() - back).getTime();
+  if (milliseconds >= day(0)) return ages.today;
+  if (milliseconds >= day(1)) return ages.yesterday;
+  return milliseconds >= day(6) ? ages.lastWeek : month(milliseconds, now.getTime());
 }

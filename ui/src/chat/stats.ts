@@ -40,7 +40,7 @@ function rereadWords(note: string): string {
   const found = /^re-read ([\d,]+) tokens: (.+)$/s.exec(note.trim());
   if (!found) return note.trim();
   const [, count = '', reason = ''] = found;
-  return strings.stats.readAgain(count, reason.replace(/ at token [\d,]+\.?$/, ''));
+  return strings.stats.readAgain(Number(count.replaceAll(',', '')), reason.replace(/ at token [\d,]+\.?$/, ''));
 }
 
 /** All figures of an answer, as rows of a table. */

@@ -7,7 +7,8 @@ import { strings } from '../text';
 /** Owns the list of models. The status store knows which one is loaded. */
 export class ModelStore {
   items = $state.raw<Model[]>([]);
-  isChooserOpen = $state(false);
+  /** The menu of the composer that chooses the model. */
+  isMenuOpen = $state(false);
   isRefreshing = $state(false);
   /** The model that is being loaded, until the engine reports the result. */
   asked = $state<string | null>(null);
@@ -43,7 +44,7 @@ export class ModelStore {
     this.asked = name;
     try {
       await this.platform.call({ type: 'load_model', name });
-      this.isChooserOpen = false;
+      this.isMenuOpen = false;
       return true;
     } catch (error) {
       this.report(error);

@@ -13,13 +13,31 @@ export interface ImportOptions {
   signal?: AbortSignal;
 }
 
+/** A line of a menu. */
+export interface MenuCommand {
+  id: string;
+  label: string;
+  /** As the shell writes it: `CmdOrCtrl+Shift+N`. */
+  accelerator: string | null;
+}
+
+/** The commands of each menu, and the words for what the system adds to the menus. */
+export interface MenuBar {
+  commands: Record<string, MenuCommand[]>;
+  words: Record<string, string>;
+}
+
 export interface Platform {
   /** Runs one command. Rejects with a {@link CallError}. */
   call(command: Command): Promise<Reply>;
   /** Delivers events in order until the returned function is called. After each `open` the state has to be asked for again. */
   subscribe(onEvent: (event: Event) => void, onState: (state: Connection) => void): () => void;
-  /** Calls back when “New Chat” is chosen in the menu-bar item; only on platforms that have one. */
-  onNewChat?(run: () => void): () => void;
+  /** The window has no bar of its own above the page: the page draws it, and leaves room for the window's buttons. */
+  readonly hasOwnTitleBar?: boolean;
+  /** Calls back with the id of a command that is chosen in the menu bar or the menu-bar item; only on platforms that have one. */
+  onCommand?(run: (id: string) => void): () => void;
+  /** Shows commands in the menu bar; only on platforms that have one. */
+  showMenus?(bar: MenuBar): void;
   /** Writes a prompt cache to a file that the user chooses; false: they cancelled. Rejects with a {@link CallError}. */
   exportCache(source: CacheSource, layout: CacheFileLayout, suggestedName: string): Promise<boolean>;
   /**

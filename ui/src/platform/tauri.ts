@@ -2,12 +2,15 @@
 import { Channel, invoke } from '@tauri-apps/api/core';
 import { listen } from '@tauri-apps/api/event';
 import { getCurrentWebview } from '@tauri-apps/api/webview';
-import { CallError, sentenceOf, type Connection, type Platform } from './platform';
+import { isMac } from '../ui/shortcuts';
+import { CallError, sentenceOf, type Connection, type MenuBar, type Platform } from './platform';
 import type { CacheFileLayout, CacheSource, Command, Event, Failure, Frame, ImportPreview, Reply } from './wire';
 
 const RETRY_MS = 1000;
 
 export class TauriPlatform implements Platform {
+  readonly hasOwnTitleBar = isMac;
+
   call(command: Command): Promise<Reply> {
     return new Promise((resolve, reject) => {
       const channel = new Channel<Frame>((frame) => {
@@ -47,10 +50,15 @@ export class TauriPlatform implements Platform {
     };
   }
 
-  onNewChat(run: () => void): () => void {
-    const listening = listen('new-chat', run);
+  onCommand(run: (id: string) => void): () => void {
+    const listening = listen<string>('command', ({ payload }) => run(payload));
     return () => void listening.then((stop) => stop());
   }
+
+  /** Only a Mac has a menu bar; elsewhere the window listens to the shortcuts itself. */
+  readonly showMenus = isMac
+    ? (bar: MenuBar) => void invoke('show_menus', { bar }).catch((error: unknown) => console.error(error))
+    : undefined;
 
   exportCache(source: CacheSource, layout: CacheFileLayout, suggestedName: string): Promise<boolean> {
     return ask('export_cache', { source, layout, suggestedName });

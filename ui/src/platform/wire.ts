@@ -6,6 +6,7 @@
 export type Command = { "type": "bootstrap" }
   | { "type": "subscribe" }
   | { "type": "get_conversation", id: string, }
+  | { "type": "refresh_conversation", id: string, }
   | { "type": "new_conversation" }
   | { "type": "new_private_conversation" }
   | { "type": "rename_conversation", id: string, title: string, }
@@ -17,6 +18,7 @@ export type Command = { "type": "bootstrap" }
   | { "type": "stop", conversation_id: string, }
   | { "type": "list_models" }
   | { "type": "load_model", name: string, }
+  | { "type": "stop_loading" }
   | { "type": "unload_model" }
   | { "type": "get_settings", scope: SettingTarget, }
   | { "type": "set_setting", scope: SettingTarget, key: keyof Settings, value: Settings[keyof Settings] | null, }
@@ -397,7 +399,7 @@ export type Appearance = "system" | "light" | "dark";
  * What the engine does now.
  */
 export type EngineState = { "state": "empty" }
-  | { "state": "loading", model: string, }
+  | { "state": "loading", model: string, bytes_read: number, total_bytes: number, }
   | { "state": "ready", model: string, }
   | { "state": "prefilling", model: string, processed_tokens: number, total_tokens: number, }
   | { "state": "generating", model: string, generation_tokens: number, generation_tps: number, }

@@ -1,6 +1,5 @@
 // Parses the text of a number field: into a value, or into the sentence that says what is allowed.
 import { strings } from '../text';
-import { formatNumber } from '../text/format';
 import type { SettingKind } from './table';
 
 export type Parsed<T> = { value: T } | { problem: string };
@@ -47,5 +46,5 @@ function parseNumber(text: string, { least, most, isWhole = false }: Range): Par
     (!isWhole || Number.isInteger(value));
   if (isAllowed) return { value };
   const problem = isWhole ? strings.settings.enterWhole : strings.settings.enterNumber;
-  return { problem: problem(formatNumber(least), formatNumber(most)) };
+  return { problem: problem(strings.common.number(least), strings.common.number(most)) };
 }

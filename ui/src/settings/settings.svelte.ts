@@ -9,8 +9,9 @@ export type SettingValue = Settings[keyof Settings];
 export class SettingsStore {
   /** What holds for all chats. */
   current = $state.raw<Settings | null>(null);
+  /** Values are shown: on the page of settings, or those of the open chat in the inspector. */
   isOpen = $state(false);
-  /** What the dialog shows and sets values for. */
+  /** What values are shown and set for. */
   target = $state.raw<SettingTarget>({ type: 'app' });
   /** The diagnostics that were fetched last. */
   diagnostics = $state('');
@@ -33,13 +34,14 @@ export class SettingsStore {
     if (this.isOpen && this.#numSaving === 0) void this.refresh();
   }
 
-  /** Opens the dialog with what holds for a target. */
-  open(target: SettingTarget = { type: 'app' }): void {
+  /** Shows what holds for a target until the returned function is called. */
+  open(target: SettingTarget = { type: 'app' }): () => void {
     this.isOpen = true;
     this.show(target);
+    return () => (this.isOpen = false);
   }
 
-  /** Shows in the dialog what holds for a target. */
+  /** Shows what holds for a target. */
   show(target: SettingTarget): void {
     this.target = target;
     this.#resolved = null;

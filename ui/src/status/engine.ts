@@ -3,19 +3,38 @@ import type { EngineState } from '../platform/wire';
 import { strings } from '../text';
 
 export function engineWords(engine: EngineState): string {
+  const words = strings.status;
   switch (engine.state) {
     case 'empty':
-      return strings.status.empty;
+      return words.empty;
     case 'loading':
-      return strings.status.loading;
+      return words.loading(engine.bytes_read, engine.total_bytes);
     case 'ready':
-      return strings.status.ready;
+      return words.ready;
     case 'prefilling':
-      return strings.reading.progress(engine.processed_tokens, engine.total_tokens);
+      return engine.total_tokens > 0
+        ? words.readingShare(engine.processed_tokens / engine.total_tokens)
+        : words.reading;
     case 'generating':
-      return strings.status.writing;
+      return words.writing;
     case 'failed':
-      return strings.status.failed;
+      return words.failed;
+  }
+}
+
+/** How much of what the engine does is done, from 0 to 1. */
+export function engineShare(engine: EngineState): number {
+  switch (engine.state) {
+    case 'empty':
+    case 'failed':
+      return 0;
+    case 'loading':
+      return engine.total_bytes > 0 ? engine.bytes_read / engine.total_bytes : 0;
+    case 'prefilling':
+      return engine.total_tokens > 0 ? engine.processed_tokens / engine.total_tokens : 0;
+    case 'ready':
+    case 'generating':
+      return 1;
   }
 }
 

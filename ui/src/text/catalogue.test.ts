@@ -102,3 +102,62 @@ test('in modules it finds sentences, not keys', () => {
     on('cache_changed', 'Escape'); get('Content-Type', \`/models/\${name}\`, 'hljs one two');`;
   expect(sentencesIn(source)).toEqual(['Deleted it.', '“x” is gone', 'Deleted “x”']);
 });
+
+/** The parts of a catalogue by path: its texts, and of its functions the names of the values and whether each is used. */
+function entriesOf(files: Record<string, string>): Map<string, { text: string; placeholders: string }> {
+  const entries = new Map<string, { text: string; placeholders: string }>();
+  const visit = (node: ts.Node, path: string) => {
+    if (ts.isObjectLiteralExpression(node)) {
+      for (const property of node.properties) {
+        if (ts.isPropertyAssignment(property)) visit(property.initializer, `${path}.${property.name.getText()}`);
+        else entries.set(`${path}.${property.name?.getText()}`, { text: '', placeholders: '' });
+      }
+    } else if (ts.isAsExpression(node)) visit(node.expression, path);
+    else if (ts.isArrayLiteralExpression(node)) node.elements.forEach((item, index) => visit(item, `${path}.${index}`));
+    else if (ts.isArrowFunction(node)) {
+      const names = node.parameters.map((parameter) => parameter.name.getText());
+      const body = node.body.getText();
+      const used = names.map((name) => new RegExp(`\\b${name}\\b`).test(body));
+      const placeholders = names.map((name, index) => `${name}${used[index] ? '' : ' (unused)'}`).join(', ');
+      entries.set(path, { text: ts.isNumericLiteral(node.body) ? '' : body, placeholders });
+    } else entries.set(path, { text: node.getText(), placeholders: '' });
+  };
+  for (const source of Object.values(files)) {
+    const file = ts.createSourceFile('catalogue.ts', source, ts.ScriptTarget.Latest, true);
+    file.forEachChild((statement) => {
+      if (!ts.isVariableStatement(statement)) return;
+      for (const { name, initializer } of statement.declarationList.declarations) {
+        const isPart = initializer && ts.isObjectLiteralExpression(initializer);
+        if (isPart) visit(initializer, name.getText().replace('settingRows', 'rows'));
+      }
+    });
+  }
+  return entries;
+}
+
+const english = entriesOf(
+  import.meta.glob<string>(['./en/*.ts', '!./en/index.ts'], { query: '?raw', import: 'default', eager: true }),
+);
+const german = entriesOf(
+  import.meta.glob<string>(['./de/*.ts', '!./de/index.ts'], { query: '?raw', import: 'default', eager: true }),
+);
+
+/** What both languages write alike: names, terms of the field, signs, and texts that are made elsewhere. */
+const ALIKE =
+  /^(common\.(appName|bytes|name|number|time|tokens)|chats\.(label|month)|palette\.chats|menus\.chat|commands\.show_monitor|keys\.none|saved\.chats|monitor\.(title|milliseconds|none|memoryOfMlx|median|columns\.chat)|stats\.(prompt)|content\.(code|codeIn|speakers\.system)|models\.current|pieces\.(columns\.(text|tokens)|tokens|facts|stored|positions|columns)|imports\.date|settings\.(languages|version|title)|rows\.(appearance\.choices\.system|top_p\.label|top_k\.label|min_p\.label|cache_budget_bytes\.unit|cache_ram_budget_bytes\.unit)|saved\.(pinned|usage|amount)|settings\.rows|startingPoints\.numChats)/;
+
+test('every language has every text, with the same values in it', () => {
+  const shapeOf = (entries: typeof english) =>
+    [...entries].map(([path, { placeholders }]) => `${path}(${placeholders})`).sort();
+  expect(english.size).toBeGreaterThan(250);
+  expect(shapeOf(german)).toEqual(shapeOf(english));
+});
+
+test('no text of another language is still English', () => {
+  const alike = [...german].filter(([path, { text }]) => /\p{L}{2}/u.test(text) && english.get(path)?.text === text);
+  expect(alike.map(([path]) => path).filter((path) => !ALIKE.test(path))).toEqual([]);
+});
+
+test('no placeholder of a text is unused', () => {
+  expect([...english].filter(([, { placeholders }]) => placeholders.includes('unused'))).toEqual([]);
+});

@@ -1,16 +1,9 @@
 // Numbers, times and plural forms.
 import { expect, test } from 'vitest';
-import {
-  formatAgo,
-  formatBytes,
-  formatCount,
-  formatEstimate,
-  formatMilliseconds,
-  formatNames,
-  formatRate,
-  formatShare,
-  plural,
-} from './format';
+import { Formats } from './format';
+
+const english = new Formats('en-US', ['“', '”']);
+const german = new Formats('de-DE', ['„', '“']);
 
 test.each<[bytes: number, words: string]>([
   [0, '0 MB'],
@@ -23,29 +16,29 @@ test.each<[bytes: number, words: string]>([
   [20e9, '20 GB'],
   [240.4e9, '240 GB'],
 ])('%d bytes are %s', (bytes, words) => {
-  expect(formatBytes(bytes)).toBe(words);
+  expect(english.bytes(bytes)).toBe(words);
 });
 
 test('counts are grouped, and one is not plural', () => {
-  expect([0, 1, 2, 1812].map((count) => plural(count, 'token', 'tokens'))).toEqual([
+  expect([0, 1, 2, 1812].map((count) => english.plural(count, 'token', 'tokens'))).toEqual([
     '0 tokens',
     '1 token',
     '2 tokens',
     '1,812 tokens',
   ]);
-  expect(formatCount(1_234_567)).toBe('1,234,567');
+  expect(english.count(1_234_567)).toBe('1,234,567');
 });
 
 test('names are quoted and joined', () => {
-  expect([['A'], ['A', 'B'], ['A', 'B', 'C']].map(formatNames)).toEqual(['“A”', '“A” and “B”', '“A”, “B”, and “C”']);
+  expect([['A'], ['A', 'B'], ['A', 'B', 'C']].map(english.names)).toEqual(['“A”', '“A” and “B”', '“A”, “B”, and “C”']);
 });
 
 test('rates', () => {
-  expect([4.04, 99.96, 1234.5].map(formatRate)).toEqual(['4.0', '100', '1,235']);
+  expect([4.04, 99.96, 1234.5].map(english.rate)).toEqual(['4.0', '100', '1,235']);
 });
 
 test('measured times', () => {
-  expect([0, 312.4, 999.6, 12_340, 59_960, 119_600, 125_000].map(formatMilliseconds)).toEqual([
+  expect([0, 312.4, 999.6, 12_340, 59_960, 119_600, 125_000].map(english.milliseconds)).toEqual([
     '0 ms',
     '312 ms',
     '1.0 s',
@@ -57,7 +50,7 @@ test('measured times', () => {
 });
 
 test('estimates have no more precision than they deserve', () => {
-  expect([200, 1400, 55_300, 99_400, 100_000, 252_000, 3_590_000, 5_460_000].map(formatEstimate)).toEqual([
+  expect([200, 1400, 55_300, 99_400, 100_000, 252_000, 3_590_000, 5_460_000].map(english.estimate)).toEqual([
     '1 s',
     '1 s',
     '55 s',
@@ -70,12 +63,12 @@ test('estimates have no more precision than they deserve', () => {
 });
 
 test('only all of it is 100%, and only nothing is 0%', () => {
-  expect([0, 0.0001, 0.75, 0.9999, 1].map(formatShare)).toEqual(['0%', '1%', '75%', '99%', '100%']);
+  expect([0, 0.0001, 0.75, 0.9999, 1].map(english.share)).toEqual(['0%', '1%', '75%', '99%', '100%']);
 });
 
 test('how long ago', () => {
   const now = new Date(2026, 2, 10, 12).getTime();
-  const ago = (minutes: number) => formatAgo(now - minutes * 60_000, now);
+  const ago = (minutes: number) => english.ago(now - minutes * 60_000, now);
   expect([-1, 0.9, 1, 59, 60, 60 * 47, 60 * 48, 60 * 24 * 40].map(ago)).toEqual([
     null,
     null,
@@ -86,4 +79,22 @@ test('how long ago', () => {
     '2 days ago',
     'Jan 29, 2026',
   ]);
+});
+
+test('months name their year unless it is this one', () => {
+  const now = new Date(2026, 2, 10).getTime();
+  expect(english.month(new Date(2026, 0, 5).getTime(), now)).toBe('January');
+  expect(english.month(new Date(2025, 10, 5).getTime(), now)).toBe('November 2025');
+});
+
+test('another language has its own marks, separators and plural forms', () => {
+  expect(german.bytes(1.24e9)).toBe('1,2 GB');
+  expect(german.count(1_234_567)).toBe('1.234.567');
+  expect(german.names(['A', 'B'])).toBe('„A“ und „B“');
+  expect([0, 1, 2].map((count) => german.plural(count, 'Stein', 'Steine'))).toEqual([
+    '0 Steine',
+    '1 Stein',
+    '2 Steine',
+  ]);
+  expect(german.month(new Date(2025, 2, 5).getTime(), new Date(2026, 2, 10).getTime())).toBe('März 2025');
 });

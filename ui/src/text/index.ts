@@ -1,2 +1,3 @@
-// The strings of the window. English is the only language so far.
-export { en as strings, type SettingText } from './en';
+// The strings of the window, in the language that it has.
+export { language, languageChoices, strings, type LanguageChoice } from './language.svelte';
+export type { SettingText } from './settingText';

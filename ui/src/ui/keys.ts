@@ -1,9 +1,4 @@
-// Keys that are commands instead of text.
-
-/** Command on a Mac, Control elsewhere; both work everywhere, so the system need not be known. */
-export function isCommandKey(event: KeyboardEvent, key: string): boolean {
-  return (event.metaKey || event.ctrlKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === key;
-}
+// Keys that move the focus, and keys that end a word.
 
 /** Moves the focus up or down through the elements of a list, around its ends; returns whether the key was one of these. */
 export function moveFocus(event: KeyboardEvent, items: HTMLElement[]): boolean {
@@ -19,6 +14,3 @@ export function moveFocus(event: KeyboardEvent, items: HTMLElement[]): boolean {
 export function isComposing(event: KeyboardEvent): boolean {
   return event.isComposing || event.keyCode === 229;
 }
-
-/** The name of the command key on this machine. */
-export const commandKey = /mac|iphone|ipad/i.test(navigator.platform) ? '⌘' : 'Ctrl+';

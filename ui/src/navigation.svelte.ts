@@ -1,0 +1,81 @@
+// Which page is shown, and which of the zones beside it.
+import { MediaQuery } from 'svelte/reactivity';
+
+export type PageName = 'chat' | 'models' | 'saved' | 'monitor' | 'settings';
+export type SettingsPageName = 'general' | 'models' | 'generation' | 'storage' | 'shortcuts' | 'about';
+
+export const settingsPages: readonly SettingsPageName[] = [
+  'general',
+  'models',
+  'generation',
+  'storage',
+  'shortcuts',
+  'about',
+];
+
+/** A zone beside the page. */
+export type Zone = 'sidebar' | 'inspector';
+
+type Memory = Pick<Storage, 'getItem' | 'setItem'>;
+
+const KEYS: Record<Zone, string> = { sidebar: 'cairn.sidebar', inspector: 'cairn.inspector' };
+
+/**
+ * Owns the page and the zones. Where the window is too narrow for a zone, the zone lies over the page as a drawer;
+ * only one is open at a time, and a drawer is never open at the start.
+ */
+export class Navigation {
+  page = $state<PageName>('chat');
+  settingsPage = $state<SettingsPageName>('general');
+  isPaletteOpen = $state(false);
+  #columns = $state<Record<Zone, boolean>>({ sidebar: true, inspector: false });
+  #drawer = $state<Zone | null>(null);
+
+  readonly #narrow = { sidebar: new MediaQuery('max-width: 759px'), inspector: new MediaQuery('max-width: 1079px') };
+  readonly #memory: Memory | undefined;
+
+  constructor(memory?: Memory) {
+    this.#memory = memory;
+    for (const zone of ['sidebar', 'inspector'] as const) {
+      const was = memory?.getItem(KEYS[zone]);
+      if (was !== null && was !== undefined) this.#columns[zone] = was === 'shown';
+    }
+  }
+
+  /** The zone that lies over the page, and makes it inert. */
+  get drawer(): Zone | null {
+    return this.#drawer !== null && this.#narrow[this.#drawer].current ? this.#drawer : null;
+  }
+
+  isShown(zone: Zone): boolean {
+    if (zone === 'inspector' && this.page !== 'chat') return false;
+    return this.#narrow[zone].current ? this.#drawer === zone : this.#columns[zone];
+  }
+
+  show(zone: Zone, isShown: boolean): void {
+    if (this.#narrow[zone].current) {
+      if (isShown || this.#drawer === zone) this.#drawer = isShown ? zone : null;
+      return;
+    }
+    this.#columns[zone] = isShown;
+    this.#memory?.setItem(KEYS[zone], isShown ? 'shown' : 'hidden');
+  }
+
+  toggle(zone: Zone): void {
+    this.show(zone, !this.isShown(zone));
+  }
+
+  closeDrawer(): void {
+    this.#drawer = null;
+  }
+
+  go(page: PageName): void {
+    this.page = page;
+    this.closeDrawer();
+  }
+
+  goToSettings(page: SettingsPageName = 'general'): void {
+    this.settingsPage = page;
+    this.go('settings');
+  }
+}

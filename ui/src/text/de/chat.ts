@@ -1,0 +1,131 @@
+// Chats: the list, the messages, the answers, and what stands in a chat without any.
+import type { Catalogue } from '../en';
+import { f, tokens } from './formats';
+
+export const welcome: Catalogue['welcome'] = {
+  label: 'Willkommen',
+  needsModel: 'Cairn braucht ein Modell',
+  noModels: 'Auf diesem Computer ist noch kein Modell.',
+  noneLoadable: 'Keines der Modelle auf diesem Computer kann geladen werden.',
+  showModels: 'Modelle zeigen',
+  title: 'Ein Gespräch behält seinen Platz',
+  promise:
+    'Cairn sichert, was das Modell gelesen hat. Komm zurück, wann du willst: Der Chat geht weiter, ohne dass alles noch einmal gelesen wird.',
+  try: 'Zum Ausprobieren',
+  examples: [
+    'Erkläre in fünf Schritten, wie man ein Steinmännchen baut',
+    'Schreibe einen kurzen Brief, der zwei Dachdecker um ein Angebot bittet',
+    'Vergleiche SQLite und PostgreSQL für ein kleines Team, als Tabelle',
+  ],
+};
+
+export const chats: Catalogue['chats'] = {
+  ages: { today: 'Heute', yesterday: 'Gestern', lastWeek: 'Letzte 7 Tage' },
+  month: f.month,
+  answering: ', antwortet',
+  actions: (title) => `Aktionen für ${title}`,
+  deleted: (title) => `„${title}“ gelöscht.`,
+  empty: 'Noch keine Chats',
+  label: 'Chats',
+  new: 'Neuer Chat',
+  titleField: 'Titel',
+  untitled: 'Neuer Chat',
+};
+
+export const privateChat: Catalogue['privateChat'] = {
+  label: 'Privat',
+  summary: 'Privat: Von diesem Chat wird nichts gesichert.',
+  rereadNote:
+    'Privat: Von diesem Chat wird nichts gesichert. Jede Nachricht wird neu gelesen, und er verschwindet, wenn Cairn beendet wird.',
+  title: 'Dieser Chat ist privat',
+  promise:
+    'Nichts davon wird gesichert: keine Nachricht und nichts, was das Modell liest. Er verschwindet, wenn Cairn beendet wird.',
+};
+
+export const chat: Catalogue['chat'] = {
+  answer: 'Antwort',
+  answerEnded: 'Die Antwort endete vorzeitig.',
+  answerFinished: (answer) => `Antwort fertig. ${answer}`,
+  chooseModel: 'Modell wählen',
+  chooseModelToStart: 'Wähle ein Modell, um zu beginnen',
+  copyAnswer: 'Antwort kopieren',
+  copyMessage: 'Nachricht kopieren',
+  jumpToEnd: 'Zum Ende springen',
+  loadFailed: (model, reason) => `${model} konnte nicht geladen werden: ${reason}`,
+  message: 'Nachricht',
+  messages: 'Nachrichten',
+  regenerate: 'Neu schreiben',
+  send: 'Senden',
+  sendTitle: 'Senden (Eingabetaste)',
+  showEarlier: (count) => `${f.plural(count, 'frühere Nachricht', 'frühere Nachrichten')} zeigen`,
+  stop: 'Anhalten',
+  stopTitle: 'Anhalten (Esc)',
+  showInspector: 'Informationen einblenden',
+  hideInspector: 'Informationen ausblenden',
+  inspector: 'Dieser Chat',
+  write: 'Nachricht schreiben',
+  writing: 'Schreibt',
+  you: 'Du',
+};
+
+export const endings: Catalogue['endings'] = {
+  failed: 'Diese Antwort konnte nicht geschrieben werden.',
+  failedAdvice: 'Lass sie neu schreiben, um es noch einmal zu versuchen.',
+  interrupted: 'Cairn wurde beendet, während es diese Antwort schrieb.',
+  interruptedAdvice: 'Lass sie neu schreiben.',
+  length: (count) => `Diese Antwort hat die Grenze von ${tokens(count)} erreicht.`,
+  lengthAdvice: 'Bitte das Modell fortzufahren, oder erhöhe die größte Antwortlänge in den Einstellungen.',
+  stopped: 'Du hast diese Antwort angehalten.',
+  stoppedAdvice: 'Lass sie neu schreiben, wenn du sie ganz willst.',
+};
+
+export const reading: Catalogue['reading'] = {
+  alreadySaved: (count) => `${f.count(count)} schon gesichert`,
+  label: 'Liest',
+  loadingModel: 'Modell wird geladen …',
+  preparing: 'Wird vorbereitet …',
+  progress: (processed, total) => `Liest ${f.count(processed)} von ${tokens(total)}`,
+};
+
+export const stats: Catalogue['stats'] = {
+  answer: 'Antwort',
+  answerRate: (count, perSecond) => `${tokens(count)} mit ${f.rate(perSecond)} Tok/s`,
+  appMemory: 'Arbeitsspeicher der App',
+  continued: 'Fortgesetzt',
+  continuedSaving: (milliseconds) => `Fortgesetzt, ${f.estimate(milliseconds)} gespart`,
+  firstToken: 'Erstes Token',
+  firstTokenAfter: (milliseconds) => `nach ${f.milliseconds(milliseconds)}`,
+  firstTokenAfterWait: (milliseconds, waitMs) =>
+    `nach ${f.milliseconds(milliseconds)}, davon ${f.milliseconds(waitMs)} Warten auf andere Antworten`,
+  memory: (now, most) => `jetzt ${f.bytes(now)}, höchstens ${f.bytes(most)}`,
+  mlxMemory: 'Arbeitsspeicher von MLX',
+  model: 'Modell',
+  prompt: 'Prompt',
+  promptRead: (read, saved) => `${tokens(read)} gelesen, ${f.count(saved)} aus gesichertem Kontext`,
+  read: (count) => `${tokens(count)} gelesen`,
+  readAgain: (count, reason) => `${tokens(count)} noch einmal gelesen: ${reason}`,
+  readingSpeed: 'Lesegeschwindigkeit',
+  rate: (perSecond) => `${f.rate(perSecond)} Tok/s`,
+  stoppedBeforeFirst: 'vor dem ersten Token angehalten',
+};
+
+export const systemPrompt: Catalogue['systemPrompt'] = {
+  example: 'Zum Beispiel: Antworte in kurzen Sätzen.',
+  fixed: 'Er kommt vom Startpunkt und kann hier nicht geändert werden.',
+  note: 'Das Modell liest ihn vor allem anderen. Wenn du ihn änderst, wird der Chat einmal neu gelesen.',
+  none: 'Keiner',
+  title: 'System-Prompt',
+  titleSet: 'System-Prompt (gesetzt)',
+};
+
+export const content: Catalogue['content'] = {
+  code: 'Code',
+  codeIn: (language) => `Code, ${language}`,
+  copyCode: 'Code kopieren',
+  imageNotLoaded: 'Bild, nicht geladen: ',
+  imageTitle: (address) => `Dieses Bild wird nicht geladen: ${address}`,
+  linkNotOpened: (target) => `Wird nicht geöffnet: ${target}`,
+  plainText: 'Text',
+  table: 'Tabelle',
+  speakers: { system: 'System:', user: 'Du:', assistant: 'Antwort:', tool: 'Werkzeug:' },
+};

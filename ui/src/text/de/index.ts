@@ -1,0 +1,34 @@
+// Every word that the window shows, in German. The type of each part says that nothing is missing.
+import type { Catalogue } from '../en';
+import { exports, imports, pieces, saved, startingPoints } from './cache';
+import { chat, chats, content, endings, privateChat, reading, stats, systemPrompt, welcome } from './chat';
+import { commands, common, connection, keys, menus, models, monitor, palette, sidebar, status } from './frame';
+import { settings } from './settings';
+
+export const de: Catalogue = {
+  common,
+  connection,
+  sidebar,
+  commands,
+  menus,
+  keys,
+  palette,
+  welcome,
+  chats,
+  privateChat,
+  chat,
+  endings,
+  reading,
+  stats,
+  systemPrompt,
+  models,
+  saved,
+  startingPoints,
+  pieces,
+  imports,
+  exports,
+  settings,
+  status,
+  monitor,
+  content,
+};

@@ -1,0 +1,134 @@
+// Chats: the list, the messages, the answers, and what stands in a chat without any.
+import { f, tokens } from './formats';
+
+export const welcome = {
+  label: 'Welcome',
+  needsModel: 'Cairn needs a model',
+  noModels: 'There is no model on this computer yet.',
+  noneLoadable: 'None of the models on this computer can be loaded.',
+  showModels: 'Show models',
+  title: 'A conversation keeps its place',
+  promise:
+    'Cairn saves what the model has read. Come back whenever you like, and the chat continues without reading it all again.',
+  try: 'Try one of these',
+  examples: [
+    'Explain how a cairn is built, in five steps',
+    'Write a short letter that asks for a quote from two roofers',
+    'Compare SQLite and PostgreSQL for a small team, as a table',
+  ],
+};
+
+export const chats = {
+  ages: { today: 'Today', yesterday: 'Yesterday', lastWeek: 'Last 7 days' },
+  month: f.month,
+  answering: ', answering',
+  actions: (title: string) => `Actions for ${title}`,
+  deleted: (title: string) => `Deleted “${title}”.`,
+  empty: 'No chats yet',
+  label: 'Chats',
+  new: 'New chat',
+  titleField: 'Title',
+  untitled: 'New chat',
+};
+
+/** A chat that exists only in memory. */
+export const privateChat = {
+  label: 'Private',
+  summary: 'Private: nothing of this chat is saved.',
+  rereadNote:
+    'Private: nothing of this chat is saved. Each message is read again, and the chat is gone when Cairn closes.',
+  title: 'This chat is private',
+  promise: 'Nothing of it is saved: no message, and nothing that the model reads. It is gone when Cairn closes.',
+};
+
+export const chat = {
+  answer: 'Answer',
+  answerEnded: 'The answer ended early.',
+  answerFinished: (answer: string) => `Answer finished. ${answer}`,
+  chooseModel: 'Choose a model',
+  chooseModelToStart: 'Choose a model to start',
+  copyAnswer: 'Copy answer',
+  copyMessage: 'Copy message',
+  jumpToEnd: 'Jump to the end',
+  loadFailed: (model: string, reason: string) => `${model} could not be loaded: ${reason}`,
+  message: 'Message',
+  messages: 'Messages',
+  regenerate: 'Regenerate',
+  send: 'Send',
+  sendTitle: 'Send (Enter)',
+  showEarlier: (count: number) => `Show ${f.plural(count, 'earlier message', 'earlier messages')}`,
+  stop: 'Stop',
+  stopTitle: 'Stop (Esc)',
+  showInspector: 'Show the inspector',
+  hideInspector: 'Hide the inspector',
+  inspector: 'This chat',
+  write: 'Write a message',
+  writing: 'Writing',
+  you: 'You',
+};
+
+/** How an answer ended before its end, and what can be done about it. */
+export const endings = {
+  failed: 'This answer could not be written.',
+  failedAdvice: 'Regenerate to try again.',
+  interrupted: 'Cairn was closed while it wrote this answer.',
+  interruptedAdvice: 'Regenerate to have it written again.',
+  length: (count: number) => `This answer reached the limit of ${tokens(count)}.`,
+  lengthAdvice: 'Ask the model to continue, or raise the maximum answer length in Settings.',
+  stopped: 'You stopped this answer.',
+  stoppedAdvice: 'Regenerate to have it written again.',
+};
+
+export const reading = {
+  alreadySaved: (count: number) => `${f.count(count)} already saved`,
+  label: 'Reading',
+  loadingModel: 'Loading the model…',
+  preparing: 'Getting ready…',
+  progress: (processed: number, total: number) => `Reading ${f.count(processed)} of ${tokens(total)}`,
+};
+
+/** The line under an answer, and the figures behind it. */
+export const stats = {
+  answer: 'Answer',
+  answerRate: (count: number, perSecond: number) => `${tokens(count)} at ${f.rate(perSecond)} tok/s`,
+  appMemory: 'App memory',
+  continued: 'Continued',
+  continuedSaving: (milliseconds: number) => `Continued, ${f.estimate(milliseconds)} saved`,
+  firstToken: 'First token',
+  firstTokenAfter: (milliseconds: number) => `after ${f.milliseconds(milliseconds)}`,
+  firstTokenAfterWait: (milliseconds: number, waitMs: number) =>
+    `after ${f.milliseconds(milliseconds)}, ${f.milliseconds(waitMs)} of it waiting for other answers`,
+  memory: (now: number, most: number) => `${f.bytes(now)} now, ${f.bytes(most)} at most`,
+  mlxMemory: 'MLX memory',
+  model: 'Model',
+  prompt: 'Prompt',
+  promptRead: (read: number, saved: number) => `${tokens(read)} read, ${f.count(saved)} from saved context`,
+  read: (count: number) => `Read ${tokens(count)}`,
+  readAgain: (count: number, reason: string) => `Read ${tokens(count)} again: ${reason}`,
+  readingSpeed: 'Reading speed',
+  rate: (perSecond: number) => `${f.rate(perSecond)} tok/s`,
+  stoppedBeforeFirst: 'stopped before its first token',
+};
+
+export const systemPrompt = {
+  example: 'For example: Answer in short sentences.',
+  fixed: 'It comes from the starting point and cannot be changed here.',
+  note: 'The model reads this before everything else. If you change it, the chat is read again once.',
+  none: 'None',
+  title: 'System prompt',
+  titleSet: 'System prompt (set)',
+};
+
+/** Text that a model wrote, and text that it read. */
+export const content = {
+  code: 'Code',
+  codeIn: (language: string) => `Code, ${language}`,
+  copyCode: 'Copy code',
+  imageNotLoaded: 'Image, not loaded: ',
+  imageTitle: (address: string) => `This image is not loaded: ${address}`,
+  linkNotOpened: (target: string) => `Not opened: ${target}`,
+  plainText: 'text',
+  table: 'Table',
+  /** The speaker of the turn that a special token opens. */
+  speakers: { system: 'System:', user: 'You:', assistant: 'Answer:', tool: 'Tool:' },
+};

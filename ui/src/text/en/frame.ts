@@ -1,0 +1,200 @@
+// The frame around every page: connection, sidebar, commands, search, models, monitor.
+import { f, tokens } from './formats';
+
+export const common = {
+  appName: 'Cairn',
+  back: 'Back',
+  backTitle: 'Back (Esc)',
+  bytes: f.bytes,
+  cancel: 'Cancel',
+  close: 'Close',
+  copied: 'Copied',
+  copy: 'Copy',
+  copyFailed: 'Could not copy',
+  delete: 'Delete',
+  dismiss: 'Dismiss',
+  imported: 'imported',
+  more: 'More',
+  name: 'Name',
+  notifications: 'Notifications',
+  number: f.number,
+  rename: 'Rename',
+  save: 'Save',
+  showLess: 'Show less',
+  showMore: 'Show all',
+  time: f.time,
+  tokens,
+  tryAgain: 'Try again',
+  undo: 'Undo',
+};
+
+export const connection = {
+  expired: 'This link has expired',
+  expiredHelp:
+    'Open the newest one from the menu bar. If you started Cairn in a terminal, open the address that it printed there.',
+  lost: 'Lost the connection to Cairn. Reconnecting…',
+  noAnswer: 'Cairn does not answer. Check that it is still running.',
+  opening: 'Opening…',
+  startFailed: 'Cairn could not start',
+  status: (status: number) => `Cairn answered with status ${status}. Try again.`,
+  truncatedReply: 'Cairn’s answer was incomplete. Try again.',
+  truncatedFile: 'The file arrived incomplete. Export it again.',
+  unexpectedReply: 'Cairn sent an answer that this window does not understand. Restart Cairn and try again.',
+  waiting: 'Waiting for Cairn to answer…',
+};
+
+export const sidebar = {
+  label: 'Sidebar',
+  pages: 'Pages',
+  search: 'Search',
+  skip: 'Skip to the message field',
+  skipToPage: 'Skip to the page',
+  show: 'Show sidebar',
+  hide: 'Hide sidebar',
+  moreStartingPoints: (count: number) => `${f.count(count)} more…`,
+};
+
+/** What can be done from the palette, by a shortcut and from the menu bar; by id. */
+export const commands = {
+  new_chat: 'New chat',
+  new_private_chat: 'New private chat',
+  search: 'Search…',
+  show_models: 'Models',
+  show_saved: 'Saved context',
+  show_monitor: 'Monitor',
+  show_settings: 'Settings…',
+  show_shortcuts: 'Keyboard shortcuts',
+  toggle_sidebar: 'Show or hide the sidebar',
+  toggle_inspector: 'Show or hide the inspector',
+  edit_system_prompt: 'Edit the system prompt…',
+  rename_chat: 'Rename this chat',
+  pin_chat: 'Pin or unpin this chat',
+  save_starting_point: 'Save this chat as a starting point…',
+  export_saved: 'Export the saved context of this chat…',
+  delete_chat: 'Delete this chat',
+  regenerate: 'Regenerate the last answer',
+  stop: 'Stop the answer',
+  previous_chat: 'Previous chat',
+  next_chat: 'Next chat',
+  import_cache: 'Import a prompt cache…',
+  unload_model: 'Unload the model',
+};
+
+/** The menus of the menu bar, and what the system adds to them. */
+export const menus = {
+  file: 'File',
+  edit: 'Edit',
+  view: 'View',
+  chat: 'Chat',
+  window: 'Window',
+  about: 'About Cairn',
+  services: 'Services',
+  hide: 'Hide Cairn',
+  hideOthers: 'Hide Others',
+  showAll: 'Show All',
+  quit: 'Quit Cairn',
+  undo: 'Undo',
+  redo: 'Redo',
+  cut: 'Cut',
+  copy: 'Copy',
+  paste: 'Paste',
+  selectAll: 'Select All',
+  minimize: 'Minimize',
+  zoom: 'Zoom',
+  close: 'Close Window',
+  fullScreen: 'Enter Full Screen',
+};
+
+/** Shortcuts that are no commands: they belong to the place in which they are pressed. */
+export const keys = {
+  send: 'Send the message',
+  lineBreak: 'Begin a new line',
+  escape: 'Stop the answer, or go back',
+  rename: 'Rename the chat in the list',
+  delete: 'Delete the chat in the list',
+  undo: 'Undo the last deletion or renaming',
+};
+
+export const palette = {
+  title: 'Search',
+  placeholder: 'Search chats, models and commands',
+  results: 'Results',
+  chats: 'Chats',
+  recent: 'Recent chats',
+  startingPoints: 'Starting points',
+  models: 'Models',
+  actions: 'Actions',
+  ask: 'Ask',
+  openNow: 'Open now',
+  loaded: 'Loaded',
+  newChatWith: (text: string) => `New chat: “${text}”`,
+  startFrom: (name: string) => `Start a chat from ${name}`,
+  use: (name: string) => `Use ${name}`,
+  count: (count: number) => f.plural(count, 'result', 'results'),
+};
+
+export const models = {
+  choose: 'Choose a model',
+  current: (name: string) => `Model: ${name}`,
+  empty: 'There is no model on this computer yet.',
+  help: 'Import a GGUF file or a model folder with `cairn models import`. Models that other MLX programs have downloaded are found too.',
+  all: 'All models…',
+  label: 'Models',
+  load: 'Load',
+  loadModel: (name: string) => `Load ${name}`,
+  loaded: 'Loaded',
+  incomplete: (problem: string) => `${problem}: download or import it again`,
+  loading: 'Loading…',
+  name: 'Model',
+  onThisComputer: (count: number, bytes: number) =>
+    `${f.plural(count, 'model', 'models')} on this computer, ${f.bytes(bytes)}`,
+  refresh: 'Refresh',
+  unload: 'Unload',
+  unloadModel: (name: string) => `Unload ${name}`,
+};
+
+/** What the engine does now: in the pill, and on the page that it opens. */
+export const status = {
+  notConnected: 'Not connected',
+  empty: 'No model loaded',
+  loading: (read: number, total: number) =>
+    total > 0 ? `Loading the model, ${f.bytes(read)} of ${f.bytes(total)}` : 'Loading the model',
+  reading: 'Reading',
+  readingShare: (share: number) => `Reading, ${f.share(share)}`,
+  ready: 'Ready',
+  writing: 'Writing',
+  failed: 'Model not loaded',
+  openMonitor: 'Open the monitor',
+};
+
+export const monitor = {
+  title: 'Monitor',
+  saved: (cached: number, total: number) => `${f.share(cached / total)} of the prompts came from saved context`,
+  savedNote: (cached: number, total: number) => `${f.count(cached)} of ${tokens(total)}, since Cairn started.`,
+  nothingRead: 'Nothing has been read yet',
+  nothingReadNote: 'Figures appear here with the first answer.',
+  model: 'Model',
+  state: 'State',
+  device: 'Device',
+  devices: { cpu: 'Processor', gpu: 'Graphics processor' } as Record<string, string>,
+  memory: 'Memory',
+  memoryNote: 'The whole app, as the system counts it.',
+  memoryChart: (least: string, most: string, since: string) => `Between ${least} and ${most} since ${since}`,
+  memoryPeak: (bytes: number) => `${f.bytes(bytes)} at most`,
+  memoryOfMlx: (bytes: number) => `MLX ${f.bytes(bytes)}`,
+  memoryReusable: (bytes: number) => `Free for reuse ${f.bytes(bytes)}`,
+  savedOnDisk: 'Saved context on disk',
+  savedInMemory: 'Saved context in memory',
+  writing: 'Writing',
+  reading: 'Reading',
+  firstToken: 'First token',
+  rate: (perSecond: number) => `${f.rate(perSecond)} tok/s`,
+  milliseconds: f.milliseconds,
+  median: (value: string) => `median ${value}`,
+  none: '–',
+  noAnswers: 'no answer since this window was opened',
+  answers: 'Last answers',
+  answersNote: 'Since this window was opened.',
+  now: 'Now',
+  columns: { chat: 'Chat', read: 'Read', fromSaved: 'From saved context', wrote: 'Wrote', first: 'First token' },
+};

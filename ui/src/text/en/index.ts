@@ -1,0 +1,36 @@
+// Every word that the window shows, by key. Sentences with values in them are functions.
+import { exports, imports, pieces, saved, startingPoints } from './cache';
+import { chat, chats, content, endings, privateChat, reading, stats, systemPrompt, welcome } from './chat';
+import { commands, common, connection, keys, menus, models, monitor, palette, sidebar, status } from './frame';
+import { settings } from './settings';
+
+export const en = {
+  common,
+  connection,
+  sidebar,
+  commands,
+  menus,
+  keys,
+  palette,
+  welcome,
+  chats,
+  privateChat,
+  chat,
+  endings,
+  reading,
+  stats,
+  systemPrompt,
+  models,
+  saved,
+  startingPoints,
+  pieces,
+  imports,
+  exports,
+  settings,
+  status,
+  monitor,
+  content,
+};
+
+/** What every language has to say. */
+export type Catalogue = typeof en;

@@ -1,0 +1,32 @@
+// Which language the window has, and that its strings follow it.
+import { afterEach, expect, test } from 'vitest';
+import { language, strings, type LanguageChoice } from '.';
+import { languageOf } from './language.svelte';
+
+afterEach(() => language.choose('system', localStorage));
+
+test.each<[choice: LanguageChoice, system: string[], expected: string]>([
+  ['system', ['de-AT', 'en'], 'de'],
+  ['system', ['fr-FR', 'de'], 'de'],
+  ['system', ['fr-FR'], 'en'],
+  ['system', [], 'en'],
+  ['en', ['de-DE'], 'en'],
+  ['de', ['en-US'], 'de'],
+])('%s on a system with %j is %s', (choice, system, expected) => {
+  expect(languageOf(choice, system)).toBe(expected);
+});
+
+test('the strings follow the choice, which outlives a restart', () => {
+  expect(strings.common.cancel).toBe('Cancel');
+  language.choose('de', localStorage);
+  expect(strings.common.cancel).toBe('Abbrechen');
+  language.choice = 'system';
+  language.restore(localStorage);
+  expect(strings.common.cancel).toBe('Abbrechen');
+});
+
+test('a choice that no version knows is the system’s language', () => {
+  localStorage.setItem('cairn.language', 'xx');
+  language.restore(localStorage);
+  expect(language.choice).toBe('system');
+});

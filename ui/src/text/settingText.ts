@@ -1,0 +1,14 @@
+// The words of one setting.
+import type { Status } from '../platform/wire';
+
+export interface SettingText {
+  label: string;
+  /** One sentence: what it does, or what a special value means. */
+  note?: string;
+  /** What depends on what the engine does now. */
+  statusNote?: (status: Status | null) => string;
+  unit?: string;
+  placeholder?: string;
+  /** Of a setting with few values: their names. */
+  choices?: Record<string, string>;
+}

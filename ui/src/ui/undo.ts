@@ -1,0 +1,38 @@
+// What can be taken back, the last thing first.
+
+type Step = () => void;
+
+/** Longer ago than this many steps, nobody remembers what would come back. */
+const MOST_STEPS = 20;
+
+/** Owns the steps. Each is run at most once: by its message's button, or by the shortcut. */
+export class UndoStack {
+  #steps: Step[] = [];
+
+  /**
+   * Adds a step; the returned function runs it, unless it has run. What the window already shows may still be under way:
+   * then the step waits until it `isDone`, and goes if that says false.
+   */
+  push(run: Step, isDone?: Promise<boolean>): () => void {
+    const step = () => {
+      if (!this.#steps.includes(step)) return;
+      this.#drop(step);
+      if (isDone) void isDone.then((done) => done && run());
+      else run();
+    };
+    this.#steps = [...this.#steps.slice(1 - MOST_STEPS), step];
+    void isDone?.then((done) => done || this.#drop(step));
+    return step;
+  }
+
+  #drop(step: Step): void {
+    this.#steps = this.#steps.filter((other) => other !== step);
+  }
+
+  /** Takes back the last thing; returns whether there was any. */
+  undo(): boolean {
+    const last = this.#steps.at(-1);
+    last?.();
+    return last !== undefined;
+  }
+}
