@@ -12,7 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ts_rs::TS;
 
+mod models;
+
 pub use crate::settings::{SettingScope, Settings};
+pub use models::*;
 
 /// Everything a user interface can ask for.
 #[derive(Debug, Clone, Serialize, Deserialize, TS)]
@@ -61,6 +64,43 @@ pub enum Command {
     StopLoading,
     /// Removes the loaded model from memory; one that writes goes when its answers have ended.
     UnloadModel,
+    /// What deleting a model would delete. Answers [`Reply::ModelDeletion`].
+    GetModelDeletion { name: String },
+    /// Hides a model; `RestoreModel` brings it back for half a minute, or until the app is closed.
+    /// Then its files are deleted.
+    DeleteModel { name: String },
+    /// Undoes `DeleteModel`.
+    RestoreModel { name: String },
+    /// Opens the files of a model once more to see whether it can be used.
+    CheckModel { name: String },
+    /// Lists the models of one more folder, which Cairn never writes to.
+    AddModelFolder { path: String },
+    /// The folders that were added. Answers [`Reply::ModelFolders`].
+    GetModelFolders,
+    /// Forgets a folder that was added; its files stay.
+    RemoveModelFolder { path: String },
+    /// Ends the import of a model that is under way and removes its copy.
+    CancelModelImport,
+    /// The models that Cairn recommends, without asking the hub. Answers
+    /// [`Reply::RecommendedModels`].
+    GetRecommendedModels,
+    /// Looks for models on the hub, those for MLX first. Answers [`Reply::FoundModels`].
+    SearchModels { text: String },
+    /// What the hub says about a model. Answers [`Reply::HubModel`].
+    GetHubModel { name: String },
+    /// Downloads a model from the hub, or lets its download go on.
+    DownloadModel { name: String },
+    /// Stops a download and keeps what has come.
+    PauseDownload { name: String },
+    /// Takes a download from the list. What has come of an unfinished one is removed.
+    CancelDownload { name: String },
+    /// Asks the hub at once for the downloads that wait because it could not be reached.
+    RetryDownloads,
+    /// Which hub is asked, and with what token. Answers [`Reply::HubAccess`].
+    GetHubAccess,
+    /// Stores the hub's access token in the system's keychain; an empty one removes it. Answers
+    /// [`Reply::HubAccess`].
+    SetHubToken { token: String },
     /// What holds for all chats, a model or a chat, and where each value was set. Answers
     /// [`Reply::Settings`].
     GetSettings { scope: SettingTarget },
@@ -115,6 +155,7 @@ pub enum Reply {
         settings: Settings,
         status: Status,
         named: Vec<NamedCache>,
+        downloads: Vec<Download>,
     },
     Conversation {
         conversation: Conversation,
@@ -127,6 +168,24 @@ pub enum Reply {
     },
     Models {
         models: Vec<Model>,
+    },
+    ModelFolders {
+        paths: Vec<String>,
+    },
+    ModelDeletion {
+        deletion: ModelDeletion,
+    },
+    RecommendedModels {
+        models: Vec<RecommendedModel>,
+    },
+    FoundModels {
+        models: Vec<FoundModel>,
+    },
+    HubModel {
+        model: HubModel,
+    },
+    HubAccess {
+        access: HubAccess,
     },
     Settings {
         resolved: ResolvedSettings,
@@ -170,6 +229,16 @@ pub enum FailureCode {
     Storage,
     /// The model could not be loaded, or generation failed.
     Engine,
+    /// The hub cannot be reached.
+    Offline,
+    /// The model's terms have to be accepted on its page first, by the owner of the token.
+    Gated,
+    /// The hub wants a token, or another one.
+    Unauthorized,
+    /// The disk has no room for the model.
+    NoSpace,
+    /// The hub answered, but not with what was asked for.
+    Hub,
 }
 
 /// A change that the interface is told of without having asked.
@@ -207,6 +276,14 @@ pub enum Event {
     },
     Models {
         models: Vec<Model>,
+    },
+    /// All downloads as they are now. At most four a second.
+    Downloads {
+        downloads: Vec<Download>,
+    },
+    /// How far the import of a model is; none when it has ended.
+    ModelImport {
+        import: Option<ModelImport>,
     },
     /// A setting was changed in any scope; these hold for all chats.
     Settings {
@@ -508,19 +585,6 @@ pub struct MessageStats {
     pub mlx_active_bytes: u64,
     #[ts(type = "number")]
     pub mlx_peak_bytes: u64,
-}
-
-/// A model folder found on this machine.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
-pub struct Model {
-    pub name: String,
-    pub path: String,
-    /// config.json's `model_type`.
-    pub model_type: String,
-    #[ts(type = "number")]
-    pub bytes: u64,
-    /// Why this model cannot be loaded (unknown architecture, missing file); none when it can.
-    pub problem: Option<String>,
 }
 
 /// What settings are set for.

@@ -20,6 +20,23 @@ export type Command = { "type": "bootstrap" }
   | { "type": "load_model", name: string, }
   | { "type": "stop_loading" }
   | { "type": "unload_model" }
+  | { "type": "get_model_deletion", name: string, }
+  | { "type": "delete_model", name: string, }
+  | { "type": "restore_model", name: string, }
+  | { "type": "check_model", name: string, }
+  | { "type": "add_model_folder", path: string, }
+  | { "type": "get_model_folders" }
+  | { "type": "remove_model_folder", path: string, }
+  | { "type": "cancel_model_import" }
+  | { "type": "get_recommended_models" }
+  | { "type": "search_models", text: string, }
+  | { "type": "get_hub_model", name: string, }
+  | { "type": "download_model", name: string, }
+  | { "type": "pause_download", name: string, }
+  | { "type": "cancel_download", name: string, }
+  | { "type": "retry_downloads" }
+  | { "type": "get_hub_access" }
+  | { "type": "set_hub_token", token: string, }
   | { "type": "get_settings", scope: SettingTarget, }
   | { "type": "set_setting", scope: SettingTarget, key: keyof Settings, value: Settings[keyof Settings] | null, }
   | { "type": "get_status" }
@@ -40,10 +57,16 @@ export type Command = { "type": "bootstrap" }
  * The answer to a [`Command`] that worked.
  */
 export type Reply = { "type": "done" }
-  | { "type": "bootstrap", conversations: Array<Conversation>, models: Array<Model>, settings: Settings, status: Status, named: Array<NamedCache>, }
+  | { "type": "bootstrap", conversations: Array<Conversation>, models: Array<Model>, settings: Settings, status: Status, named: Array<NamedCache>, downloads: Array<Download>, }
   | { "type": "conversation", conversation: Conversation, messages: Array<Message>, }
   | { "type": "sent", conversation: Conversation, messages: Array<Message>, }
   | { "type": "models", models: Array<Model>, }
+  | { "type": "model_folders", paths: Array<string>, }
+  | { "type": "model_deletion", deletion: ModelDeletion, }
+  | { "type": "recommended_models", models: Array<RecommendedModel>, }
+  | { "type": "found_models", models: Array<FoundModel>, }
+  | { "type": "hub_model", model: HubModel, }
+  | { "type": "hub_access", access: HubAccess, }
   | { "type": "settings", resolved: ResolvedSettings, }
   | { "type": "status", status: Status, }
   | { "type": "diagnostics", text: string, }
@@ -59,7 +82,7 @@ export type Failure = { code: FailureCode, message: string, };
 /**
  * Why a command failed, as far as the interface reacts to it in different ways.
  */
-export type FailureCode = "no_model" | "not_found" | "invalid" | "storage" | "engine";
+export type FailureCode = "no_model" | "not_found" | "invalid" | "storage" | "engine" | "offline" | "gated" | "unauthorized" | "no_space" | "hub";
 
 /**
  * A change that the interface is told of without having asked.
@@ -70,6 +93,8 @@ export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "delta", conversation_id: string, message_id: string, offset: number, text: string, }
   | { "type": "prefill", conversation_id: string, message_id: string, processed_tokens: number, total_tokens: number, cached_tokens: number, }
   | { "type": "models", models: Array<Model>, }
+  | { "type": "downloads", downloads: Array<Download>, }
+  | { "type": "model_import", import: ModelImport | null, }
   | { "type": "settings", settings: Settings, }
   | { "type": "status", status: Status, }
   | { "type": "notice", level: NoticeLevel, text: string, }
@@ -309,17 +334,227 @@ process_bytes: number, process_peak_bytes: number,
 mlx_active_bytes: number, mlx_peak_bytes: number, };
 
 /**
- * A model folder found on this machine.
+ * A model on this machine.
  */
-export type Model = { name: string, path: string,
+export type Model = {
+/**
+ * `owner/name`, or the folder's name.
+ */
+name: string,
+/**
+ * The folder with its files.
+ */
+path: string,
 /**
  * config.json's `model_type`.
  */
-model_type: string, bytes: number,
+model_type: string, bytes: number, source: ModelSource,
 /**
- * Why this model cannot be loaded (unknown architecture, missing file); none when it can.
+ * Why this model cannot be loaded; none when it can.
  */
-problem: string | null, };
+problem: ModelProblem | null,
+/**
+ * None until its files have been opened once, and of a model with a problem.
+ */
+facts: ModelFacts | null,
+/**
+ * Its files are being opened for the first time.
+ */
+is_being_checked: boolean, };
+
+/**
+ * Where a model was found.
+ */
+export type ModelSource = "imported" | "hub_cache" | "lm_studio" | "added";
+
+/**
+ * Why a model cannot be loaded.
+ */
+export type ModelProblem = { kind: ModelProblemKind,
+/**
+ * What exactly, as a clause: "tokenizer.json is missing".
+ */
+detail: string, };
+
+export type ModelProblemKind = "incomplete" | "unsupported" | "broken" | "unsafe";
+
+/**
+ * What the headers of a model say, before anything is loaded.
+ */
+export type ModelFacts = { parameters: number,
+/**
+ * None: its weights are not quantized.
+ */
+quantization_bits: number | null,
+/**
+ * The most tokens of one conversation.
+ */
+context_length: number, memory: MemoryNeed, };
+
+/**
+ * What a model takes in memory with a conversation, and whether this machine has it.
+ */
+export type MemoryNeed = {
+/**
+ * The length of that conversation.
+ */
+context_tokens: number, weight_bytes: number,
+/**
+ * The keys and values of the conversation.
+ */
+kv_bytes: number,
+/**
+ * All of it at most, with what a step needs besides.
+ */
+total_bytes: number,
+/**
+ * What models may take on this machine.
+ */
+budget_bytes: number, fit: Fit, };
+
+export type Fit = "well" | "tight" | "too_large";
+
+/**
+ * What deleting a model deletes.
+ */
+export type ModelDeletion = { name: string, bytes: number,
+/**
+ * Other programs use its folder too.
+ */
+is_shared: boolean, num_revisions: number, };
+
+/**
+ * A model that is being copied into Cairn's own folder.
+ */
+export type ModelImport = { file_name: string, bytes: number, total_bytes: number, };
+
+/**
+ * A model that Cairn recommends.
+ */
+export type RecommendedModel = {
+/**
+ * Its name on the hub.
+ */
+name: string,
+/**
+ * As people call it: "Qwen3 4B".
+ */
+title: string, maker: string,
+/**
+ * "Apache 2.0"
+ */
+licence: string, download_bytes: number, facts: ModelFacts,
+/**
+ * The one to offer first on this machine, and one smaller and one larger that fit too.
+ */
+choice: ModelChoice | null, };
+
+export type ModelChoice = "small" | "balanced" | "strong";
+
+/**
+ * A model that a search on the hub found.
+ */
+export type FoundModel = { name: string,
+/**
+ * In the last month.
+ */
+downloads: number, likes: number, is_gated: boolean,
+/**
+ * Converted for MLX.
+ */
+is_mlx: boolean, parameters: number | null, quantization_bits: number | null,
+/**
+ * As the hub names it: "qwen3".
+ */
+model_type: string | null, updated_at_ms: number | null, };
+
+/**
+ * What the hub says about a model.
+ */
+export type HubModel = { name: string, commit: string,
+/**
+ * The first paragraphs of its description, as plain text.
+ */
+description: string | null,
+/**
+ * Its short name: "apache-2.0".
+ */
+licence: string | null, is_gated: boolean,
+/**
+ * The address of its page, to open in a browser.
+ */
+page: string,
+/**
+ * What a download fetches.
+ */
+files: Array<HubFile>, bytes: number,
+/**
+ * Bytes that are not on this machine yet.
+ */
+missing_bytes: number, model_type: string | null,
+/**
+ * None where its config.json does not say.
+ */
+facts: ModelFacts | null,
+/**
+ * Why it could not be loaded; none if it could.
+ */
+problem: ModelProblem | null, };
+
+export type HubFile = { path: string, bytes: number, };
+
+/**
+ * A download in the list.
+ */
+export type Download = { name: string, state: DownloadState, bytes: number,
+/**
+ * 0 until the hub has said.
+ */
+total_bytes: number,
+/**
+ * None until it has run for a few seconds.
+ */
+bytes_per_second: number | null,
+/**
+ * The time that the rest takes at this rate, rounded up to five seconds.
+ */
+seconds_left: number | null, files: Array<DownloadFile>,
+/**
+ * Why it has failed, or why it waits.
+ */
+failure: Failure | null,
+/**
+ * The page on which its terms can be accepted.
+ */
+page: string | null, };
+
+export type DownloadState = "queued" | "running" | "offline" | "paused" | "done" | "failed";
+
+export type DownloadFile = { path: string, bytes: number, total_bytes: number, state: DownloadFileState, };
+
+export type DownloadFileState = "waiting" | "locked" | "checking" | "running" | "done";
+
+/**
+ * Which hub is asked, and with what token.
+ */
+export type HubAccess = {
+/**
+ * Its address.
+ */
+endpoint: string,
+/**
+ * None without a token.
+ */
+token_place: TokenPlace | null,
+/**
+ * The environment says that no hub is to be asked.
+ */
+is_offline: boolean, };
+
+/**
+ * Where a token is kept.
+ */
+export type TokenPlace = "keychain" | "file" | "environment";
 
 /**
  * A value for every setting.

@@ -1,0 +1,279 @@
+//! Wire types of models: those on this machine, those of the hub, and downloads.
+
+use serde::{Deserialize, Serialize};
+use ts_rs::TS;
+
+use super::Failure;
+
+/// A model on this machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct Model {
+    /// `owner/name`, or the folder's name.
+    pub name: String,
+    /// The folder with its files.
+    pub path: String,
+    /// config.json's `model_type`.
+    pub model_type: String,
+    #[ts(type = "number")]
+    pub bytes: u64,
+    pub source: ModelSource,
+    /// Why this model cannot be loaded; none when it can.
+    pub problem: Option<ModelProblem>,
+    /// None until its files have been opened once, and of a model with a problem.
+    pub facts: Option<ModelFacts>,
+    /// Its files are being opened for the first time.
+    pub is_being_checked: bool,
+}
+
+/// Where a model was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelSource {
+    /// Imported into Cairn's own folder.
+    Imported,
+    /// In the cache that Hugging Face's tools share.
+    HubCache,
+    /// In LM Studio's folder, which Cairn only reads.
+    LmStudio,
+    /// In a folder that was added, which Cairn only reads.
+    Added,
+}
+
+/// Why a model cannot be loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct ModelProblem {
+    pub kind: ModelProblemKind,
+    /// What exactly, as a clause: "tokenizer.json is missing".
+    pub detail: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelProblemKind {
+    /// Files are missing: downloading the model again fetches the rest.
+    Incomplete,
+    /// No architecture of this version.
+    Unsupported,
+    /// A file does not contain what it should.
+    Broken,
+    /// Opening its files took too much memory or time, so they are not opened again.
+    Unsafe,
+}
+
+/// What the headers of a model say, before anything is loaded.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct ModelFacts {
+    #[ts(type = "number")]
+    pub parameters: u64,
+    /// None: its weights are not quantized.
+    pub quantization_bits: Option<u32>,
+    /// The most tokens of one conversation.
+    pub context_length: u32,
+    pub memory: MemoryNeed,
+}
+
+/// What a model takes in memory with a conversation, and whether this machine has it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct MemoryNeed {
+    /// The length of that conversation.
+    pub context_tokens: u32,
+    #[ts(type = "number")]
+    pub weight_bytes: u64,
+    /// The keys and values of the conversation.
+    #[ts(type = "number")]
+    pub kv_bytes: u64,
+    /// All of it at most, with what a step needs besides.
+    #[ts(type = "number")]
+    pub total_bytes: u64,
+    /// What models may take on this machine.
+    #[ts(type = "number")]
+    pub budget_bytes: u64,
+    pub fit: Fit,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum Fit {
+    Well,
+    /// It leaves less than a fifth of the budget.
+    Tight,
+    TooLarge,
+}
+
+/// What deleting a model deletes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct ModelDeletion {
+    pub name: String,
+    #[ts(type = "number")]
+    pub bytes: u64,
+    /// Other programs use its folder too.
+    pub is_shared: bool,
+    pub num_revisions: u32,
+}
+
+/// A model that is being copied into Cairn's own folder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct ModelImport {
+    pub file_name: String,
+    #[ts(type = "number")]
+    pub bytes: u64,
+    #[ts(type = "number")]
+    pub total_bytes: u64,
+}
+
+/// A model that Cairn recommends.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct RecommendedModel {
+    /// Its name on the hub.
+    pub name: String,
+    /// As people call it: "Qwen3 4B".
+    pub title: String,
+    pub maker: String,
+    /// "Apache 2.0"
+    pub licence: String,
+    #[ts(type = "number")]
+    pub download_bytes: u64,
+    pub facts: ModelFacts,
+    /// The one to offer first on this machine, and one smaller and one larger that fit too.
+    pub choice: Option<ModelChoice>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelChoice {
+    Small,
+    Balanced,
+    Strong,
+}
+
+/// A model that a search on the hub found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct FoundModel {
+    pub name: String,
+    /// In the last month.
+    #[ts(type = "number")]
+    pub downloads: u64,
+    #[ts(type = "number")]
+    pub likes: u64,
+    pub is_gated: bool,
+    /// Converted for MLX.
+    pub is_mlx: bool,
+    #[ts(type = "number | null")]
+    pub parameters: Option<u64>,
+    pub quantization_bits: Option<u32>,
+    /// As the hub names it: "qwen3".
+    pub model_type: Option<String>,
+    #[ts(type = "number | null")]
+    pub updated_at_ms: Option<i64>,
+}
+
+/// What the hub says about a model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct HubModel {
+    pub name: String,
+    pub commit: String,
+    /// The first paragraphs of its description, as plain text.
+    pub description: Option<String>,
+    /// Its short name: "apache-2.0".
+    pub licence: Option<String>,
+    pub is_gated: bool,
+    /// The address of its page, to open in a browser.
+    pub page: String,
+    /// What a download fetches.
+    pub files: Vec<HubFile>,
+    #[ts(type = "number")]
+    pub bytes: u64,
+    /// Bytes that are not on this machine yet.
+    #[ts(type = "number")]
+    pub missing_bytes: u64,
+    pub model_type: Option<String>,
+    /// None where its config.json does not say.
+    pub facts: Option<ModelFacts>,
+    /// Why it could not be loaded; none if it could.
+    pub problem: Option<ModelProblem>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct HubFile {
+    pub path: String,
+    #[ts(type = "number")]
+    pub bytes: u64,
+}
+
+/// A download in the list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct Download {
+    pub name: String,
+    pub state: DownloadState,
+    #[ts(type = "number")]
+    pub bytes: u64,
+    /// 0 until the hub has said.
+    #[ts(type = "number")]
+    pub total_bytes: u64,
+    /// None until it has run for a few seconds.
+    pub bytes_per_second: Option<f64>,
+    /// The time that the rest takes at this rate, rounded up to five seconds.
+    pub seconds_left: Option<u32>,
+    pub files: Vec<DownloadFile>,
+    /// Why it has failed, or why it waits.
+    pub failure: Option<Failure>,
+    /// The page on which its terms can be accepted.
+    pub page: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum DownloadState {
+    /// Others come first.
+    Queued,
+    Running,
+    /// The hub cannot be reached; it is asked again after a while.
+    Offline,
+    Paused,
+    Done,
+    Failed,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct DownloadFile {
+    pub path: String,
+    #[ts(type = "number")]
+    pub bytes: u64,
+    #[ts(type = "number")]
+    pub total_bytes: u64,
+    pub state: DownloadFileState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum DownloadFileState {
+    Waiting,
+    /// Another program is downloading the same file.
+    Locked,
+    /// What is here already is being read and compared.
+    Checking,
+    Running,
+    Done,
+}
+
+/// Which hub is asked, and with what token.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct HubAccess {
+    /// Its address.
+    pub endpoint: String,
+    /// None without a token.
+    pub token_place: Option<TokenPlace>,
+    /// The environment says that no hub is to be asked.
+    pub is_offline: bool,
+}
+
+/// Where a token is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenPlace {
+    Keychain,
+    /// A file in the data folder that only its owner can read, because there is no keychain.
+    File,
+    /// A variable, or the file of Hugging Face's tools. Cairn cannot remove it.
+    Environment,
+}
