@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::cache_layout::{BlobLock, sync_folder};
 use crate::import_folder::PARTIAL_PREFIX;
-use crate::{HubError, ModelFolders};
+use crate::{HubError, ModelFolders, ModelSource};
 
 /// A model that can be deleted, and what goes with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,10 +26,14 @@ pub struct ModelDeletion {
 }
 
 impl ModelFolders {
-    /// What deleting the model of this name would delete. An imported model comes before one of the
-    /// same name in the shared cache. A path is not a name.
+    /// What deleting the model that is listed under this name would delete. Refuses those of folders
+    /// that Cairn only reads. A path is not a name.
     pub fn deletion(&self, name: &str) -> Result<ModelDeletion, HubError> {
-        let (folder, is_shared) = self.folder_of(name)?;
+        let (folder, source) = self.folder_of(name)?;
+        if !source.is_deletable() {
+            return Err(HubError::ReadOnly { name: name.to_owned(), path: folder });
+        }
+        let is_shared = source == ModelSource::HubCache;
         let num_revisions = match is_shared {
             true => fs::read_dir(folder.join("snapshots")).map_or(0, |found| found.count()),
             false => 1,

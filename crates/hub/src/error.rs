@@ -56,6 +56,16 @@ pub enum HubError {
         /// The model.
         name: String,
     },
+    /// The model is in LM Studio's folder or in one that a person added.
+    #[error(
+        "Cairn only reads {}: delete {name} with the program that put it there", path.display()
+    )]
+    ReadOnly {
+        /// The model.
+        name: String,
+        /// Its folder.
+        path: PathBuf,
+    },
     /// The model could not be deleted, or not all of it.
     #[error("cannot delete {}: {reason}", path.display())]
     Delete {

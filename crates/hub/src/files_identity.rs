@@ -1,10 +1,11 @@
 //! Tells whether a model's files are still those that were checked, without reading them.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
@@ -17,22 +18,7 @@ pub struct FilesIdentity(String);
 impl FilesIdentity {
     /// Of the files at the top of a folder; links are followed.
     pub fn of(folder: &Path) -> io::Result<FilesIdentity> {
-        let mut files = Vec::new();
-        for entry in fs::read_dir(folder)? {
-            let entry = entry?;
-            // A link without a target is a state of its own.
-            let found = fs::metadata(entry.path()).ok();
-            if found.as_ref().is_some_and(fs::Metadata::is_dir) {
-                continue;
-            }
-            let numbers = found.map(|found| {
-                (found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec())
-            });
-            files.push((entry.file_name(), numbers));
-        }
-        files.sort();
-        let hash = Sha256::digest(format!("{files:?}"));
-        Ok(FilesIdentity(hash.iter().map(|byte| format!("{byte:02x}")).collect()))
+        Ok(Listing::of(folder)?.identity())
     }
 
     /// 64 hexadecimal digits.
@@ -44,6 +30,88 @@ impl FilesIdentity {
 impl fmt::Display for FilesIdentity {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0)
+    }
+}
+
+/// What is at the top of a folder, as one look at it finds it; links are followed.
+pub(crate) struct Listing {
+    /// Everything but folders, by name. A link without a target is a state of its own.
+    files: Vec<(OsString, Option<Numbers>)>,
+    /// The folders in it.
+    pub folders: Vec<PathBuf>,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Numbers {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    is_file: bool,
+}
+
+impl Listing {
+    pub fn of(folder: &Path) -> io::Result<Listing> {
+        let (mut files, mut folders) = (Vec::new(), Vec::new());
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let path = entry.path();
+            let found = fs::metadata(&path).ok();
+            if found.as_ref().is_some_and(fs::Metadata::is_dir) {
+                folders.push(path);
+                continue;
+            }
+            let numbers = found.map(|found| Numbers {
+                device: found.dev(),
+                inode: found.ino(),
+                bytes: found.len(),
+                modified: (found.mtime(), found.mtime_nsec()),
+                is_file: found.is_file(),
+            });
+            files.push((entry.file_name(), numbers));
+        }
+        files.sort();
+        Ok(Listing { files, folders })
+    }
+
+    pub fn identity(&self) -> FilesIdentity {
+        let mut hash = Sha256::new();
+        for (name, numbers) in &self.files {
+            let name = name.as_encoded_bytes();
+            hash.update((name.len() as u64).to_le_bytes());
+            hash.update(name);
+            let Some(numbers) = numbers else {
+                hash.update([0]);
+                continue;
+            };
+            hash.update([1 + u8::from(numbers.is_file)]);
+            let (seconds, nanoseconds) = numbers.modified;
+            for number in [numbers.device, numbers.inode, numbers.bytes] {
+                hash.update(number.to_le_bytes());
+            }
+            for number in [seconds, nanoseconds] {
+                hash.update(number.to_le_bytes());
+            }
+        }
+        FilesIdentity(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// Whether there is a regular file of this name.
+    pub fn has_file(&self, name: &str) -> bool {
+        let at = self.files.binary_search_by(|(known, _)| known.as_os_str().cmp(OsStr::new(name)));
+        let numbers = at.ok().and_then(|at| self.files[at].1.as_ref());
+        numbers.is_some_and(|numbers| numbers.is_file)
+    }
+
+    /// The names of everything but folders, in order; links without a target too.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().filter_map(|(name, _)| name.to_str())
+    }
+
+    /// The length of the regular files.
+    pub fn bytes(&self) -> u64 {
+        let numbers = self.files.iter().filter_map(|(_, numbers)| numbers.as_ref());
+        numbers.filter(|numbers| numbers.is_file).map(|numbers| numbers.bytes).sum()
     }
 }
 

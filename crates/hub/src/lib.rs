@@ -1,21 +1,25 @@
 //! Models: lists, checks, downloads, imports and deletes them.
 //!
 //! Imported models are in the data folder. Downloaded ones are in the cache that Hugging Face's
-//! tools share, so that mlx-lm finds Cairn's models and Cairn finds mlx-lm's.
+//! tools share, so that mlx-lm finds Cairn's models and Cairn finds mlx-lm's. LM Studio's folder and
+//! folders that a person adds are read and never changed.
 //!
 //! - [`ModelFolders`] knows the models on this machine. [`ModelFolders::list`] returns every folder
 //!   as a [`ModelFolder`], with the [`ModelProblem`] of one that cannot be loaded;
 //!   [`ModelFolders::resolve`] turns a path or a name into the folder to load;
 //!   [`ModelFolders::import_folder`] copies one, [`ModelFolders::delete`] deletes one.
 //! - [`FilesIdentity`] says whether a model's files are still those that were checked.
-//! - [`Hub`] asks a hub: [`Hub::search`] finds models, [`Hub::plan`] says what a download will fetch,
-//!   and [`Hub::download`] fetches it. Every file is counted and hashed before it can be seen, and
-//!   whatever interrupts a download, the next one continues. `docs/decisions/0009-model-downloads.md`
-//!   has the states of a file, the files on disk and what happens on each failure.
+//! - [`Hub`] asks a hub: [`Hub::search`] finds models, [`Hub::plan`] says what a download
+//!   will fetch, and [`Hub::download`] fetches it. Every file is counted and hashed before it can be
+//!   seen, and whatever interrupts a download, the next one continues.
+//!   `docs/decisions/0009-model-downloads.md` has the states of a file, the files on disk and what
+//!   happens on each failure.
 //! - [`Downloads`] is a queue of downloads that can be paused, resumed and cancelled.
 //!
 //! ```text
 //! ModelFolders ──┬── $CAIRN_HOME/models/<name>                         imported
+//!                ├── ~/.lmstudio/models/<owner>/<name>                 LM Studio's
+//!                ├── any folder that was added                         read like LM Studio's
 //!                └── hub/models--<owner>--<name>/snapshots/<commit>    downloaded, shared with mlx-lm
 //!                                   ▲
 //! Hub ── plan ── download ── files ─┘   hub_api/ ◀── download/ ──▶ cache_layout/
@@ -66,4 +70,4 @@ pub use hub_api::{
     Commit, ContentHash, DEFAULT_ENDPOINT, DownloadError, FoundModel, Hub, HubLimits, HubOptions,
     ModelPage, RepoFile, RepoId, Revision, SearchQuery, Token,
 };
-pub use model_folders::{ModelFolder, ModelFolders, ModelProblem};
+pub use model_folders::{ModelFolder, ModelFolders, ModelProblem, ModelProblemKind, ModelSource};

@@ -50,6 +50,12 @@ impl CacheVariables {
         }
     }
 
+    /// The folders that LM Studio has kept models in, the newer one first; they need not exist.
+    pub(crate) fn lm_studio(&self) -> Vec<PathBuf> {
+        let folders = [".lmstudio/models", ".cache/lm-studio/models"];
+        self.home.iter().flat_map(|home| folders.map(|folder| home.join(folder))).collect()
+    }
+
     /// The folder of Hugging Face's tools, with the cache and the token.
     pub(crate) fn hf_home(&self) -> Option<PathBuf> {
         let home = self.hf_home.clone();
