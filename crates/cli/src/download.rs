@@ -1,14 +1,13 @@
 //! `cairn models download`, and the download of a model that a command names and this machine lacks.
 
-use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cairn_hub::{
-    DownloadPlan, DownloadProgress, DownloadedModel, FileState, Hub, HubError, HubOptions, RepoId,
-    Revision,
+    DownloadPlan, DownloadProgress, DownloadedModel, FileState, Hub, HubError, HubOptions, Rate,
+    RepoId, Revision,
 };
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -164,42 +163,9 @@ fn time(seconds: f64) -> String {
     }
 }
 
-/// The rate of the last seconds.
-#[derive(Default)]
-struct Rate {
-    samples: VecDeque<(Instant, u64)>,
-}
-
-impl Rate {
-    const WINDOW: Duration = Duration::from_secs(5);
-
-    fn add(&mut self, now: Instant, bytes: u64) {
-        self.samples.push_back((now, bytes));
-        while self.samples.front().is_some_and(|(time, _)| now - *time > Rate::WINDOW) {
-            self.samples.pop_front();
-        }
-    }
-
-    fn bytes_per_second(&self) -> Option<f64> {
-        let ((start, before), (end, after)) = (self.samples.front()?, self.samples.back()?);
-        let seconds = (*end - *start).as_secs_f64();
-        (seconds > 0.0).then(|| after.saturating_sub(*before) as f64 / seconds)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_rate_is_that_of_the_last_seconds() {
-        let (mut rate, start) = (Rate::default(), Instant::now());
-        assert_eq!(rate.bytes_per_second(), None);
-        for (second, bytes) in [(0, 0), (1, 1000), (5, 1000), (10, 6000)] {
-            rate.add(start + Duration::from_secs(second), bytes);
-        }
-        assert_eq!(rate.bytes_per_second(), Some(1000.0));
-    }
 
     #[test]
     fn times_are_short() {

@@ -14,7 +14,8 @@
 //!   seen, and whatever interrupts a download, the next one continues.
 //!   `docs/decisions/0009-model-downloads.md` has the states of a file, the files on disk and what
 //!   happens on each failure.
-//! - [`Downloads`] is a queue of downloads that can be paused, resumed and cancelled.
+//! - [`Downloads`] is a queue of downloads that can be paused, resumed and cancelled; [`Rate`] says
+//!   how fast one is.
 //!
 //! ```text
 //! ModelFolders ──┬── $CAIRN_HOME/models/<name>                         imported
@@ -62,7 +63,7 @@ pub use cache_layout::CacheVariables;
 pub use delete_model::ModelDeletion;
 pub use download::{
     DownloadId, DownloadPlan, DownloadProgress, DownloadRequest, DownloadState, DownloadedModel,
-    Downloads, FileProgress, FileState, QueuedDownload, is_model_file,
+    Downloads, FileProgress, FileState, QueuedDownload, Rate, is_model_file,
 };
 pub use error::HubError;
 pub use files_identity::FilesIdentity;

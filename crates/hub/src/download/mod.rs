@@ -5,6 +5,7 @@ mod file;
 mod plan;
 mod progress;
 mod queue;
+mod rate;
 
 use std::path::PathBuf;
 
@@ -18,6 +19,7 @@ use crate::hub_api::{Commit, DownloadError, Hub, MAX_CONNECTIONS, RepoId};
 pub use plan::{DownloadPlan, is_model_file};
 pub use progress::{DownloadProgress, FileProgress, FileState};
 pub use queue::{DownloadId, DownloadRequest, DownloadState, Downloads, QueuedDownload};
+pub use rate::Rate;
 
 use file::{FileDownload, LOCK_POLL, joined};
 use progress::Reporter;

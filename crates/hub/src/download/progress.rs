@@ -4,7 +4,8 @@ use tokio::sync::watch;
 
 use super::DownloadPlan;
 
-/// How far a download is. Rates and times are computed where they are shown, from two of these.
+/// How far a download is. [`Rate`](crate::Rate) says how fast and
+/// how long from several of these.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DownloadProgress {
     /// Each file, in the plan's order.

@@ -1,6 +1,6 @@
 //! Downloads one after another, which can be paused, resumed and cancelled.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -61,14 +61,16 @@ pub enum DownloadState {
 /// A queue of downloads from one hub. A clone is the same queue.
 ///
 /// It runs on the tokio runtime in which its methods are called, and ends with it; what has come
-/// stays on the disk. A program that wants the queue back after a restart keeps its requests.
+/// stays on the disk. A program that wants the queue back after a restart keeps its requests, and
+/// gives them to [`Downloads::add`] or [`Downloads::add_paused`] in their order.
 #[derive(Clone)]
 pub struct Downloads {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    hub: Hub,
+    /// Each start takes the hub of that time.
+    hub: Mutex<Hub>,
     queue: Mutex<Queue>,
     look_again: Notify,
     /// Counts changes of states.
@@ -95,7 +97,7 @@ impl Downloads {
     /// An empty queue.
     pub fn new(hub: Hub) -> Downloads {
         let shared = Shared {
-            hub,
+            hub: Mutex::new(hub),
             queue: Mutex::default(),
             look_again: Notify::new(),
             changes: watch::Sender::default(),
@@ -103,29 +105,47 @@ impl Downloads {
         Downloads { shared: Arc::new(shared) }
     }
 
-    /// Adds a download at the end and returns its number. One that is in the queue already goes on.
+    /// From now on asks this hub: with another token, another address or another proxy. What runs
+    /// goes on as it began; what waits for the hub looks for this one at once. The folder of the
+    /// shared cache must be the same.
+    pub fn set_hub(&self, hub: Hub) {
+        *self.shared.hub.lock().unwrap_or_else(PoisonError::into_inner) = hub;
+        self.look_again();
+    }
+
+    /// Adds a download at the end and returns its number. One that is in the queue already goes on;
+    /// one that is done begins anew, because the revision may be another commit now.
     pub fn add(&self, request: DownloadRequest) -> DownloadId {
-        let id = {
-            let mut queue = self.shared.queue();
-            match queue.entries.iter().find(|entry| entry.request == request) {
-                Some(entry) => entry.id,
-                None => {
-                    queue.last_id += 1;
-                    let id = queue.last_id;
-                    let (state, progress) = (DownloadState::Paused, watch::Sender::default());
-                    queue.entries.push(Entry {
-                        id,
-                        request,
-                        state,
-                        progress,
-                        task: None,
-                        round: 0,
-                    });
-                    id
-                }
+        let id = self.entry_of(request);
+        self.shared.change(id, |entry| match entry.state {
+            DownloadState::Paused | DownloadState::Failed(_) => entry.state = DownloadState::Queued,
+            DownloadState::Done(_) => {
+                entry.progress.send_replace(DownloadProgress::default());
+                entry.state = DownloadState::Queued;
             }
-        };
-        self.resume(id);
+            DownloadState::Queued | DownloadState::Running | DownloadState::Offline => {}
+        });
+        id
+    }
+
+    /// Adds a paused download at the end and returns its number. One that is in the queue already
+    /// stays as it is.
+    pub fn add_paused(&self, request: DownloadRequest) -> DownloadId {
+        let id = self.entry_of(request);
+        self.shared.changed();
+        id
+    }
+
+    /// The download of this request; a new one is paused.
+    fn entry_of(&self, request: DownloadRequest) -> DownloadId {
+        let mut queue = self.shared.queue();
+        if let Some(entry) = queue.entries.iter().find(|entry| entry.request == request) {
+            return entry.id;
+        }
+        queue.last_id += 1;
+        let id = queue.last_id;
+        let (state, progress) = (DownloadState::Paused, watch::Sender::default());
+        queue.entries.push(Entry { id, request, state, progress, task: None, round: 0 });
         id
     }
 
@@ -169,7 +189,8 @@ impl Downloads {
             let _ = task.await;
         }
         if !is_other_left && !matches!(entry.state, DownloadState::Done(_)) {
-            self.shared.hub.discard_partials(&entry.request.repo).await;
+            let hub = self.shared.hub();
+            hub.discard_partials(&entry.request.repo).await;
         }
     }
 
@@ -199,7 +220,15 @@ impl Downloads {
 
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hub(&self) -> Hub {
+        self.hub.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
     }
 
     fn change(self: &Arc<Shared>, id: DownloadId, change: impl FnOnce(&mut Entry)) {
@@ -225,7 +254,7 @@ impl Shared {
             }
         }
         drop(queue);
-        self.changes.send_modify(|count| *count += 1);
+        self.changed();
     }
 
     fn report(self: &Arc<Shared>, id: DownloadId, round: u64, state: DownloadState) {
@@ -261,6 +290,7 @@ impl Shared {
     }
 
     async fn download(&self, id: DownloadId) -> Result<DownloadedModel, DownloadError> {
+        let hub = self.hub();
         let found = {
             let queue = self.queue();
             let entry = queue.entries.iter().find(|entry| entry.id == id);
@@ -268,10 +298,10 @@ impl Shared {
         };
         let Some((request, progress)) = found else {
             // Cancelled between two steps: nobody sees this.
-            let host = self.hub.endpoint().to_owned();
+            let host = hub.endpoint().to_owned();
             return Err(DownloadError::Cut { host });
         };
-        let plan = self.hub.plan(&request.repo, &request.revision).await?;
-        self.hub.download(&plan, &progress).await
+        let plan = hub.plan(&request.repo, &request.revision).await?;
+        hub.download(&plan, &progress).await
     }
 }

@@ -54,6 +54,18 @@ impl Hub {
         Ok(Hub { shared: Arc::new(Shared { client, endpoint, options, connections }) })
     }
 
+    /// The same hub asked with another token, or without one. Connections are counted together.
+    pub fn with_token(&self, token: Option<Token>) -> Hub {
+        let Shared { client, endpoint, options, connections } = &*self.shared;
+        let shared = Shared {
+            client: client.clone(),
+            endpoint: endpoint.clone(),
+            options: HubOptions { token, ..options.clone() },
+            connections: connections.clone(),
+        };
+        Hub { shared: Arc::new(shared) }
+    }
+
     /// The folder of the shared cache.
     pub fn cache(&self) -> &Path {
         &self.shared.options.cache
@@ -113,4 +125,22 @@ fn client(options: &HubOptions, endpoint: &Url) -> Result<Client, DownloadError>
         client = client.tls_certs_only([]);
     }
     client.build().map_err(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn with_another_token_it_is_the_same_hub() {
+        let hub = Hub::new(HubOptions::new("cache".into())).unwrap();
+        assert!(!hub.has_token());
+        let with_token = hub.with_token(Some(Token::new("hf_canary").unwrap()));
+        assert!(with_token.has_token() && !hub.has_token());
+        assert!(!with_token.with_token(None).has_token());
+        assert_eq!(with_token.endpoint(), hub.endpoint());
+        assert_eq!((with_token.cache(), with_token.limits()), (hub.cache(), hub.limits()));
+        assert!(Arc::ptr_eq(&with_token.shared.connections, &hub.shared.connections));
+        assert!(!format!("{with_token:?}").contains("canary"));
+    }
 }

@@ -1,8 +1,8 @@
 //! The queue: turns, pause, resume, cancel, and what happens while the hub is away.
 
-use cairn_fake_hub::{Asked, FakeHub, FakeRepo, Fault, Misdeed};
+use cairn_fake_hub::{Asked, FakeFile, FakeHub, FakeRepo, Fault, Misdeed};
 use cairn_hub::{
-    DownloadError, DownloadRequest, DownloadState, Downloads, Hub, QueuedDownload, Revision,
+    DownloadError, DownloadRequest, DownloadState, Downloads, Hub, QueuedDownload, Revision, Token,
 };
 
 use crate::support::{MODEL, Setting, WEIGHT_BYTES, WEIGHTS, options};
@@ -133,4 +133,89 @@ fn without_the_hub_downloads_wait_and_ask_seldom() {
         *downloads.changes().borrow() >= before + 4
             && list.iter().filter(|one| is_offline(one)).count() == 2
     });
+}
+
+#[test]
+fn another_hub_holds_for_what_starts_next() {
+    let repo = FakeRepo { token: Some("hf_right".to_owned()), ..FakeRepo::model(MODEL, 5000) };
+    let setting = Setting::with(repo.clone());
+    let hub = Hub::new(setting.options()).unwrap();
+    let downloads = Downloads::new(hub.clone());
+    let _entered = setting.runtime.enter();
+    let id = downloads.add(request(MODEL));
+    let is_refused = |list: &[QueuedDownload]| {
+        matches!(&list[0].state, DownloadState::Failed(DownloadError::Unauthorized { .. }))
+    };
+    wait(&setting, &downloads, is_refused);
+    downloads.set_hub(hub.with_token(Some(Token::new("hf_right").unwrap())));
+    assert!(is_refused(&downloads.list()), "it is resumed by a person");
+    downloads.resume(id);
+    wait(&setting, &downloads, |list| is_done(&list[0]));
+    setting.check_whole(&repo);
+}
+
+#[test]
+fn another_hub_is_asked_by_those_that_wait() {
+    let setting = Setting::new();
+    let away = FakeHub::start(Vec::new()).endpoint();
+    let mut options = options(&away, &setting.cache());
+    options.limits.tries = 1;
+    let downloads = Downloads::new(Hub::new(options).unwrap());
+    let _entered = setting.runtime.enter();
+    downloads.add(request(MODEL));
+    wait(&setting, &downloads, |list| list[0].state == DownloadState::Offline);
+    downloads.set_hub(Hub::new(setting.options()).unwrap());
+    wait(&setting, &downloads, |list| is_done(&list[0]));
+}
+
+#[test]
+fn what_is_done_begins_anew_when_it_is_added_again() {
+    let mut repo = FakeRepo::model(MODEL, WEIGHT_BYTES);
+    let setting = Setting::with(repo.clone());
+    let downloads = Downloads::new(Hub::new(setting.options()).unwrap());
+    let _entered = setting.runtime.enter();
+    let id = downloads.add(request(MODEL));
+    wait(&setting, &downloads, |list| is_done(&list[0]));
+    setting.check_whole(&repo);
+
+    // A newer commit, in which one file is another.
+    repo.commit = "0ddba11f".repeat(5);
+    repo.files.retain(|file| file.path != "tokenizer.json");
+    repo.files.push(FakeFile::small("tokenizer.json", r#"{"new": true}"#));
+    setting.hub.change(|repos| *repos = vec![repo.clone()]);
+    setting.hub.forget_requests();
+    assert_eq!(downloads.add(request(MODEL)), id);
+    assert!(!is_done(&downloads.list()[0]), "it runs again");
+    wait(&setting, &downloads, |list| is_done(&list[0]));
+    assert_eq!(downloads.list().len(), 1);
+    let DownloadState::Done(model) = &downloads.list()[0].state else { unreachable!() };
+    assert_eq!(model.commit.as_str(), repo.commit);
+    setting.check_whole(&repo);
+    assert!(setting.weight_starts().is_empty(), "what is here already is not fetched");
+}
+
+#[test]
+fn a_queue_comes_back_in_its_order_and_what_was_paused_stays_paused() {
+    let names = ["a/a", "b/b", "c/c"];
+    let setting = Setting::new();
+    setting.hub.change(|repos| {
+        *repos = (0..).zip(names).map(|(i, name)| FakeRepo::model(name, 9000 + i)).collect();
+    });
+    let downloads = Downloads::new(Hub::new(setting.options()).unwrap());
+    let _entered = setting.runtime.enter();
+    let mut changes = downloads.changes();
+    let paused = downloads.add_paused(request("a/a"));
+    assert!(changes.has_changed().unwrap());
+    changes.mark_unchanged();
+    let ids = [paused, downloads.add(request("b/b")), downloads.add(request("c/c"))];
+    wait(&setting, &downloads, |list| list[1..].iter().all(is_done));
+    let list = downloads.list();
+    assert_eq!(list.iter().map(|one| one.id).collect::<Vec<_>>(), ids);
+    assert_eq!(list[0].state, DownloadState::Paused);
+    assert!(setting.hub.requests().iter().all(|asked| !asked.target.contains("a/a")));
+    // One that is there already stays as it is.
+    assert_eq!(downloads.add_paused(request("b/b")), ids[1]);
+    assert!(is_done(&downloads.list()[1]));
+    downloads.resume(paused);
+    wait(&setting, &downloads, |list| list.iter().all(is_done));
 }
