@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use cairn_app::DataFolder;
 use cairn_formats::gguf::{GgufError, import_gguf};
-use cairn_hub::{FoundModel, HubError, SearchQuery};
+use cairn_hub::HubError;
 use cairn_lm::{LoadOptions, ModelMemory, memory};
 use serde_json::json;
 
@@ -64,19 +64,7 @@ async fn search(arguments: Search) -> Result<()> {
     let cannot = || format!("cannot search for {:?}", arguments.query);
     let hub = download::hub()?;
     let limit = arguments.limit as usize;
-    let query = |tag: &str| SearchQuery {
-        text: arguments.query.clone(),
-        tags: vec![tag.to_owned()],
-        limit,
-    };
-    let mut found = hub.search(&query("mlx")).await.with_context(cannot)?;
-    if found.len() < limit {
-        // What is not converted for MLX loads too, if it is safetensors.
-        let more = hub.search(&query("safetensors")).await.with_context(cannot)?;
-        let is_new = |model: &FoundModel| found.iter().all(|known| known.repo != model.repo);
-        let more: Vec<_> = more.into_iter().filter(is_new).take(limit - found.len()).collect();
-        found.extend(more);
-    }
+    let found = hub.search_models(&arguments.query, limit).await.with_context(cannot)?;
     if arguments.json {
         let entries = found.iter().map(|model| {
             json!({

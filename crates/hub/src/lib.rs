@@ -9,7 +9,7 @@
 //!   [`ModelFolders::resolve`] turns a path or a name into the folder to load;
 //!   [`ModelFolders::import_folder`] copies one, [`ModelFolders::delete`] deletes one.
 //! - [`FilesIdentity`] says whether a model's files are still those that were checked.
-//! - [`Hub`] asks a hub: [`Hub::search`] finds models, [`Hub::plan`] says what a download
+//! - [`Hub`] asks a hub: [`Hub::search_models`] finds models, [`Hub::plan`] says what a download
 //!   will fetch, and [`Hub::download`] fetches it. Every file is counted and hashed before it can be
 //!   seen, and whatever interrupts a download, the next one continues.
 //!   `docs/decisions/0009-model-downloads.md` has the states of a file, the files on disk and what

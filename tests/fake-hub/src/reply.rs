@@ -107,11 +107,15 @@ fn refusal_of(repo: &FakeRepo, request: &Request, asked: Asked) -> Option<Right>
 
 fn search(state: &State, query: &str) -> Right {
     let text = query.split('&').find_map(|pair| pair.strip_prefix("search="));
-    let found = state.repos().into_iter().filter(|repo| repo.name.contains(text.unwrap_or("")));
-    let entries = found.enumerate().map(|(index, repo)| {
+    let tags = query.split('&').filter_map(|pair| pair.strip_prefix("filter="));
+    let mut found = state.repos();
+    found.retain(|repo| repo.name.contains(text.unwrap_or("")));
+    found.retain(|repo| tags.clone().all(|tag| repo.tags.iter().any(|known| known == tag)));
+    let entries = found.into_iter().enumerate().map(|(index, repo)| {
         json!({
             "id": repo.name, "downloads": 1000 - index, "likes": index, "gated": repo.is_gated,
-            "lastModified": "2026-11-22T12:00:00.000Z", "tags": ["mlx", "a\u{1b}[31m"],
+            "lastModified": "2026-11-22T12:00:00.000Z", "tags": repo.tags,
+            "config": { "model_type": "llama", "tokenizer_config": { "bos_token": "<s>" } },
             "safetensors": { "total": 600_000_000 },
         })
     });

@@ -15,6 +15,8 @@ pub struct FakeRepo {
     pub commit: String,
     /// Branches and tags.
     pub revisions: Vec<String>,
+    /// What a search can ask for, and a tag that nobody should show.
+    pub tags: Vec<String>,
     /// Its files.
     pub files: Vec<FakeFile>,
     /// Entries that the file list has besides, as they are.
@@ -49,6 +51,7 @@ impl FakeRepo {
             name: name.to_owned(),
             commit: "c0ffee00".repeat(5),
             revisions: vec!["main".to_owned()],
+            tags: ["mlx", "safetensors", "a\u{1b}[31m"].map(str::to_owned).into(),
             files,
             more_entries: Vec::new(),
             token: None,

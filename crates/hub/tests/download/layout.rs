@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 
 use cairn_fake_hub::{Content, FakeFile, FakeRepo, Side};
-use cairn_hub::{CacheVariables, DownloadError, Hub, HubOptions, ModelFolders, SearchQuery};
+use cairn_hub::{CacheVariables, DownloadError, Hub, HubOptions, ModelFolders};
 
 use crate::support::{MODEL, Setting, WEIGHTS, names, options};
 
@@ -191,22 +191,6 @@ fn a_folder_that_cannot_be_written_is_named() {
     let refused = setting.download().unwrap_err();
     assert!(refused.to_string().contains("left alone"), "{refused}");
     assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "untouched");
-}
-
-#[test]
-fn models_are_found_by_words_and_remote_text_is_plain() {
-    let setting = Setting::new();
-    let hub = Hub::new(setting.options()).unwrap();
-    let query =
-        |text: &str| SearchQuery { text: text.to_owned(), tags: vec!["mlx".to_owned()], limit: 10 };
-    let found = setting.runtime.block_on(hub.search(&query("name"))).unwrap();
-    assert_eq!(found.len(), 1);
-    assert_eq!((found[0].repo.as_str(), found[0].num_downloads), (MODEL, 1000));
-    assert_eq!((found[0].num_parameters, found[0].is_gated), (Some(600_000_000), false));
-    assert_eq!(found[0].tags, ["mlx"], "a tag with an escape sequence is left out");
-    assert!(setting.runtime.block_on(hub.search(&query("other"))).unwrap().is_empty());
-    let asked = &setting.hub.requests()[0].target;
-    assert!(asked.contains("filter=mlx") && asked.contains("limit=10"), "{asked}");
 }
 
 #[test]

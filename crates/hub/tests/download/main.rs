@@ -7,6 +7,7 @@ mod cuts;
 mod kills;
 mod layout;
 mod progress;
+mod questions;
 mod queue;
 mod secrets;
 mod support;
