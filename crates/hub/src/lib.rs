@@ -9,7 +9,8 @@
 //!   [`ModelFolders::resolve`] turns a path or a name into the folder to load;
 //!   [`ModelFolders::import_folder`] copies one, [`ModelFolders::delete`] deletes one.
 //! - [`FilesIdentity`] says whether a model's files are still those that were checked.
-//! - [`Hub`] asks a hub: [`Hub::search_models`] finds models, [`Hub::plan`] says what a download
+//! - [`Hub`] asks a hub: [`Hub::search_models`] finds models, [`Hub::text_file`] reads what one says
+//!   about itself ([`plain_description`] takes the text out of it), [`Hub::plan`] says what a download
 //!   will fetch, and [`Hub::download`] fetches it. Every file is counted and hashed before it can be
 //!   seen, and whatever interrupts a download, the next one continues.
 //!   `docs/decisions/0009-model-downloads.md` has the states of a file, the files on disk and what
@@ -51,6 +52,7 @@
 
 mod cache_layout;
 mod delete_model;
+mod description;
 mod download;
 mod error;
 mod files_identity;
@@ -61,6 +63,7 @@ pub mod starter;
 
 pub use cache_layout::CacheVariables;
 pub use delete_model::ModelDeletion;
+pub use description::plain_description;
 pub use download::{
     DownloadId, DownloadPlan, DownloadProgress, DownloadRequest, DownloadState, DownloadedModel,
     Downloads, FileProgress, FileState, QueuedDownload, Rate, is_model_file,

@@ -213,13 +213,6 @@ pub(crate) struct Subject<'a> {
     pub file: Option<&'a str>,
 }
 
-impl Subject<'_> {
-    /// The address of the repository's page.
-    pub fn page(&self) -> String {
-        format!("{}{}", self.hub.endpoint(), self.repo)
-    }
-}
-
 /// Why one try failed, and whether another may help.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {

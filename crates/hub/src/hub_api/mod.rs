@@ -7,6 +7,7 @@ mod options;
 mod request;
 mod retries;
 mod search;
+mod text_file;
 mod token;
 
 use std::path::Path;
@@ -81,6 +82,11 @@ impl Hub {
         self.shared.options.token.is_some()
     }
 
+    /// The address of a model's page, to open in a browser.
+    pub fn page_url(&self, repo: &RepoId) -> String {
+        self.address(repo.parts()).into()
+    }
+
     pub(crate) fn limits(&self) -> &HubLimits {
         &self.shared.options.limits
     }
@@ -142,5 +148,17 @@ mod tests {
         assert_eq!((with_token.cache(), with_token.limits()), (hub.cache(), hub.limits()));
         assert!(Arc::ptr_eq(&with_token.shared.connections, &hub.shared.connections));
         assert!(!format!("{with_token:?}").contains("canary"));
+    }
+
+    #[test]
+    fn a_page_is_below_the_hubs_address() {
+        for (endpoint, repo, expected) in [
+            (DEFAULT_ENDPOINT, "a/b.c", "https://huggingface.co/a/b.c"),
+            ("https://hub.example/x/", "gpt2", "https://hub.example/x/gpt2"),
+        ] {
+            let endpoint = endpoint.to_owned();
+            let hub = Hub::new(HubOptions { endpoint, ..HubOptions::new("cache".into()) }).unwrap();
+            assert_eq!(hub.page_url(&repo.parse().unwrap()), expected);
+        }
     }
 }

@@ -151,13 +151,7 @@ impl Hub {
         if next.as_ref().is_some_and(|next| !is_same_origin(next, &url)) {
             return Err(unexpected(&answer.host, "a list that goes on at another host"));
         }
-        let mut text = BytesMut::new();
-        while let Some(bytes) = answer.chunk().await? {
-            if text.len() + bytes.len() > MAX_JSON_BYTES {
-                return Err(unexpected(&answer.host, "more than 32 MB of JSON"));
-            }
-            text.extend_from_slice(&bytes);
-        }
+        let text = answer.short_body(MAX_JSON_BYTES, "more than 32 MB of JSON").await?;
         let value = serde_json::from_slice(&text)
             .map_err(|error| unexpected(&answer.host, format!("JSON: {error}")))?;
         Ok((value, next))
@@ -175,6 +169,18 @@ impl Answer {
             Ok(Err(_)) => Err(Failure::may_pass(DownloadError::Cut { host: self.host.clone() })),
             Err(_) => Err(Failure::may_pass(DownloadError::Stalled { host: self.host.clone() })),
         }
+    }
+
+    /// The whole body, unless it is longer than `max_bytes`.
+    pub async fn short_body(&mut self, max_bytes: usize, problem: &str) -> Result<Bytes, Failure> {
+        let mut body = BytesMut::new();
+        while let Some(bytes) = self.chunk().await? {
+            if bytes.len() > max_bytes.saturating_sub(body.len()) {
+                return Err(unexpected(&self.host, problem));
+            }
+            body.extend_from_slice(&bytes);
+        }
+        Ok(body.freeze())
     }
 
     /// Whether the body calls itself a web page, which nothing that is fetched here is.

@@ -79,7 +79,10 @@ pub(crate) fn status_failure(
 fn refusal(status: StatusCode, code: &str, subject: Subject) -> Option<DownloadError> {
     let repo = subject.repo.clone();
     Some(match (status.as_u16(), code, subject.file, subject.revision) {
-        (401 | 403, "GatedRepo", ..) => DownloadError::Gated { repo, page: subject.page() },
+        (401 | 403, "GatedRepo", ..) => {
+            let page = subject.hub.page_url(&repo);
+            DownloadError::Gated { repo, page }
+        }
         (401, ..) => DownloadError::Unauthorized { repo, has_token: subject.hub.has_token() },
         (403, ..) => DownloadError::Forbidden { repo },
         (404 | 410, "RevisionNotFound", _, Some(revision)) => {

@@ -1,9 +1,9 @@
-//! What is asked before a download: searches.
+//! What is asked before a download: searches, and files that are read and not kept.
 
-use cairn_fake_hub::{Asked, FakeRepo, Fault, Misdeed};
-use cairn_hub::{DownloadError, FoundModel, Hub, SearchQuery};
+use cairn_fake_hub::{Asked, Content, FakeFile, FakeRepo, Fault, Misdeed, Side};
+use cairn_hub::{Commit, DownloadError, FoundModel, Hub, SearchQuery, Token};
 
-use crate::support::{MODEL, Setting};
+use crate::support::{MODEL, Setting, names};
 
 #[test]
 fn models_are_found_by_words_and_remote_text_is_plain() {
@@ -61,4 +61,97 @@ fn models_for_mlx_are_found_first_and_others_fill_the_rest() {
     setting.hub.add_fault(failing);
     let refused = setting.runtime.block_on(hub.search_models("", 10)).unwrap_err();
     assert!(matches!(refused, DownloadError::HubFailed { .. }), "{refused}");
+}
+
+/// The result of reading a file of the model, which may not be longer than 100 bytes.
+fn read(setting: &Setting, hub: &Hub, path: &str) -> Result<Option<String>, DownloadError> {
+    let commit = Commit::parse(&"c0ffee00".repeat(5)).unwrap();
+    setting.runtime.block_on(hub.text_file(&MODEL.parse().unwrap(), &commit, path, 100))
+}
+
+#[test]
+fn a_short_file_is_read_and_nothing_is_written() {
+    let mut repo = FakeRepo::model(MODEL, 10);
+    let lfs = Content::Given(b"from the other host".as_slice().into());
+    repo.files.push(FakeFile::lfs("notes/a b.txt", lfs));
+    repo.files.push(FakeFile::small("full.txt", &"x".repeat(100)));
+    repo.files.push(FakeFile::small("long.txt", &"x".repeat(101)));
+    repo.files.push(FakeFile::lfs_bytes("bytes.txt", vec![0xff, 0xfe]));
+    let setting = Setting::with(repo);
+    let hub = Hub::new(setting.options()).unwrap();
+    let check = |path: &str, expected: Result<Option<&str>, &str>| match (
+        read(&setting, &hub, path),
+        expected,
+    ) {
+        (Ok(found), Ok(expected)) => assert_eq!(found.as_deref(), expected, "{path}"),
+        (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),
+        (found, expected) => panic!("{path}: {found:?} is not {expected:?}"),
+    };
+    check("README.md", Ok(Some("# A model")));
+    check("notes/a b.txt", Ok(Some("from the other host")));
+    check("full.txt", Ok(Some(&"x".repeat(100))));
+    check("long.txt", Err("more than 100 bytes of \"long.txt\""));
+    check("bytes.txt", Err("not UTF-8"));
+    check("gone.txt", Ok(None));
+    setting.hub.forget_requests();
+    for path in ["", "../README.md", "/README.md", "a//b", ".hidden", "a?b"] {
+        check(path, Ok(None));
+    }
+    assert!(setting.hub.requests().is_empty(), "nobody is asked for what no list can have");
+    assert!(names(&setting.cache()).is_empty());
+}
+
+#[test]
+fn a_short_file_is_held_to_the_rules_of_all_files() {
+    let setting = Setting::new();
+    let hub = Hub::new(setting.options()).unwrap();
+    let file = || Asked::File("README.md");
+    let check = |fault: Fault, expected: Result<Option<&str>, &str>| {
+        let shown = format!("{fault:?}");
+        setting.hub.add_fault(fault);
+        match (read(&setting, &hub, "README.md"), expected) {
+            (Ok(found), Ok(expected)) => assert_eq!(found.as_deref(), expected, "{shown}"),
+            (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),
+            (found, expected) => panic!("{shown}: {found:?} is not {expected:?}"),
+        }
+        setting.hub.clear_faults();
+    };
+    let whole = Ok(Some("# A model"));
+    check(Fault::once(file(), Misdeed::CutBeforeAnswer), whole);
+    check(Fault::once(file(), Misdeed::CutAfter(3)), whole);
+    check(Fault::once(file(), Misdeed::Status(503, Vec::new())), whole);
+    check(Fault::always(file(), Misdeed::NoLength), whole);
+    check(Fault::always(file(), Misdeed::Status(500, Vec::new())), Err("error 500"));
+    check(Fault::always(file(), Misdeed::Status(204, Vec::new())), Err("status 204"));
+    check(Fault::always(file(), Misdeed::Endless), Err("more than 100 bytes"));
+    check(Fault::always(file(), Misdeed::Gzip), Err("compressed"));
+    let html = Misdeed::Instead("text/html", b"<html>Sign in</html>".to_vec());
+    check(Fault::always(file(), html), Err("sign-in page"));
+    let elsewhere = Misdeed::Redirect("ftp://hub.example/README.md".to_owned());
+    check(Fault::always(file(), elsewhere), Err("without https"));
+    let other = Misdeed::Headers(vec![("X-Repo-Commit", "0".repeat(40))]);
+    check(Fault::always(file(), other), Err("changed on the hub"));
+    let code = |code: &str| vec![("X-Error-Code", code.to_owned())];
+    check(Fault::always(file(), Misdeed::Status(404, code("EntryNotFound"))), Ok(None));
+    let missing = Misdeed::Status(404, code("RepoNotFound"));
+    check(Fault::always(file(), missing), Err("there is no model"));
+}
+
+#[test]
+fn a_short_file_is_asked_for_with_the_token_of_the_hub_only() {
+    let content = Content::Given(b"the terms".as_slice().into());
+    let mut repo = FakeRepo { token: Some("hf_right".to_owned()), ..FakeRepo::model(MODEL, 10) };
+    repo.files.push(FakeFile::lfs("TERMS.md", content));
+    let setting = Setting::with(repo);
+    let hub = Hub::new(setting.options()).unwrap();
+    let refused = read(&setting, &hub, "TERMS.md").unwrap_err();
+    assert!(matches!(refused, DownloadError::Unauthorized { .. }), "{refused}");
+    let hub = hub.with_token(Some(Token::new("hf_right").unwrap()));
+    setting.hub.forget_requests();
+    assert_eq!(read(&setting, &hub, "TERMS.md").unwrap().as_deref(), Some("the terms"));
+    for asked in setting.hub.requests() {
+        assert_eq!(asked.header("authorization").is_some(), asked.side == Side::Hub);
+    }
+    let refused = read(&setting, &hub.with_token(None), "TERMS.md").unwrap_err();
+    assert!(matches!(refused, DownloadError::Unauthorized { has_token: false, .. }), "{refused}");
 }
