@@ -199,6 +199,18 @@ impl QuantizationConfig {
     pub fn layer(&self, path: &str) -> Option<Quantization> {
         self.layers.get(path).copied().unwrap_or(self.default)
     }
+
+    /// The settings of the layer at `path`, which the weight files hold packed. Fails if there are
+    /// none.
+    pub fn of_packed(&self, path: &str) -> Result<Quantization, LmError> {
+        self.layer(path).ok_or_else(|| LmError::Config {
+            name: "quantization",
+            value: "none".to_owned(),
+            allowed: format!(
+                "the weight files hold '{path}.scales', so it must give this layer's group_size and bits"
+            ),
+        })
+    }
 }
 
 fn settings(entry: &serde_json::Value) -> Result<Quantization, LmError> {

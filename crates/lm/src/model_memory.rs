@@ -14,6 +14,7 @@ use crate::cache::CacheSpec;
 use crate::config::{ConfigFile, Quantization, QuantizationConfig};
 use crate::device::ComputeDevice;
 use crate::models::{self, Outline, Scratch};
+use crate::tensor_list::TensorList;
 use crate::weights::LoadOptions;
 
 /// The memory of a model on this device.
@@ -33,6 +34,8 @@ pub struct ModelMemory {
     /// Bytes of a number that is computed.
     float_bytes: u64,
     scratch: Scratch,
+    /// Where the model computes.
+    device: ComputeDevice,
 }
 
 /// What MLX and constants of a network need, however small a model is.
@@ -49,9 +52,80 @@ impl ModelMemory {
     /// model does, on an architecture or a setting that is not supported.
     pub fn read(folder: &Path, options: LoadOptions) -> Result<Self, LmError> {
         let config = ConfigFile::read(folder)?.value;
-        let Outline { cache, context_length, is_tied, scratch } = models::outline(folder, &config)?;
+        let outline = models::outline(folder, &config)?;
+        // A scripted model has no weight files.
+        if is_scripted(&config) {
+            return Ok(ModelMemory::without_weights(&config, outline, ComputeDevice::current()));
+        }
+        ModelMemory::of_files(&config, outline, &check_weight_files(folder)?, options)
+    }
+
+    /// As [`ModelMemory::read`], of files that are open.
+    pub(crate) fn of_files(
+        config: &Value,
+        outline: Outline,
+        files: &[SafetensorsFile],
+        options: LoadOptions,
+    ) -> Result<Self, LmError> {
+        let device = ComputeDevice::current();
+        let quantization = QuantizationConfig::parse(config)?;
+        let stored = StoredWeights::new(files, &quantization, outline.is_tied);
+        let keep_quantized = options.keep_quantized || device == ComputeDevice::Gpu;
+        let mut memory = ModelMemory::without_weights(config, outline, device);
+        memory.num_parameters = stored.num_parameters();
+        memory.weight_bytes = stored.bytes_in_memory(device, keep_quantized);
+        memory.quantization = quantization.common().map(bits_and_group_size);
+        if device.compute_dtype().is_none() {
+            memory.float_bytes = stored.float_bytes();
+        }
+        Ok(memory)
+    }
+
+    /// The memory on this device of a model that is not here yet, from what its config.json contains
+    /// and the length of all its weight files together. Quantized weights are dequantized on a CPU,
+    /// as loading does by default.
+    ///
+    /// The parameters follow from the config's sizes and are exact. On a CPU so are the weights. On a
+    /// GPU they are the files' length, which is more than the weights by the files' headers and by
+    /// tensors that the architecture does not take; both are less than one percent of most models.
+    /// Keys and values are exact where the config names the type of the weights; otherwise that type
+    /// is the one with which the weights come closest to the files' length.
+    pub fn before_download(config: &Value, weight_file_bytes: u64) -> Result<Self, LmError> {
+        ModelMemory::before_download_on(ComputeDevice::current(), config, weight_file_bytes)
+    }
+
+    /// As [`ModelMemory::before_download`], for any device.
+    pub fn before_download_on(
+        device: ComputeDevice,
+        config: &Value,
+        weight_file_bytes: u64,
+    ) -> Result<Self, LmError> {
+        // Errors then name "config.json".
+        let mut outline = models::outline(Path::new(""), config)?;
+        let tensors = std::mem::take(&mut outline.tensors);
+        let mut memory = ModelMemory::without_weights(config, outline, device);
+        if is_scripted(config) {
+            return Ok(memory);
+        }
+        let quantization = QuantizationConfig::parse(config)?;
+        let (float_bytes, has_optional) =
+            closest(&tensors, &quantization, named_float_bytes(config), weight_file_bytes);
+        memory.num_parameters = tensors.num_parameters(has_optional);
+        memory.quantization = quantization.common().map(bits_and_group_size);
+        match device {
+            ComputeDevice::Cpu => memory.weight_bytes = memory.num_parameters.saturating_mul(4),
+            ComputeDevice::Gpu => {
+                memory.weight_bytes = weight_file_bytes;
+                memory.float_bytes = float_bytes;
+            }
+        }
+        Ok(memory)
+    }
+
+    fn without_weights(config: &Value, outline: Outline, device: ComputeDevice) -> Self {
+        let Outline { cache, context_length, scratch, .. } = outline;
         let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
-        let mut memory = ModelMemory {
+        ModelMemory {
             model_type: model_type.to_owned(),
             num_parameters: 0,
             weight_bytes: config.get("declared_weight_bytes").and_then(Value::as_u64).unwrap_or(0),
@@ -60,24 +134,8 @@ impl ModelMemory {
             cache,
             float_bytes: 4,
             scratch,
-        };
-        // A scripted model has no weight files.
-        if model_type == "scripted" {
-            return Ok(memory);
+            device,
         }
-        let files = check_weight_files(folder)?;
-        let quantization = QuantizationConfig::parse(&config)?;
-        let stored = StoredWeights::new(&files, &quantization, is_tied);
-        let device = ComputeDevice::current();
-        let keep_quantized = options.keep_quantized || device == ComputeDevice::Gpu;
-        memory.num_parameters = stored.num_parameters();
-        memory.weight_bytes = stored.bytes_in_memory(device, keep_quantized);
-        memory.quantization =
-            quantization.common().map(|settings| (settings.bits, settings.group_size));
-        if device.compute_dtype().is_none() {
-            memory.float_bytes = stored.float_bytes();
-        }
-        Ok(memory)
     }
 
     /// How many layers the model has.
@@ -118,7 +176,7 @@ impl ModelMemory {
     fn results(&self, num_tokens: usize, length: usize) -> u64 {
         let keys = self.cache.num_keys_while_reading(num_tokens, length);
         let Scratch { numbers_per_token, recurrent_per_token, numbers, heads, .. } = self.scratch;
-        let per_token = match ComputeDevice::current() {
+        let per_token = match self.device {
             // A number for each head and key, and a byte for each key in the mask. Layers of one kind
             // have freed their results when one of the other kind needs most.
             ComputeDevice::Cpu => ((numbers_per_token + heads * keys) * self.float_bytes + keys)
@@ -129,6 +187,47 @@ impl ModelMemory {
         };
         length as u64 * per_token + numbers * self.float_bytes
     }
+}
+
+pub(crate) fn is_scripted(config: &Value) -> bool {
+    config.get("model_type").and_then(Value::as_str) == Some("scripted")
+}
+
+fn bits_and_group_size(settings: Quantization) -> (i32, i32) {
+    (settings.bits, settings.group_size)
+}
+
+/// Bytes of the floating-point numbers of the weight files, if config.json names their type.
+fn named_float_bytes(config: &Value) -> Option<u64> {
+    match config.get("dtype").or_else(|| config.get("torch_dtype"))?.as_str()? {
+        "float32" => Some(4),
+        "float16" | "bfloat16" => Some(2),
+        _ => None,
+    }
+}
+
+/// Bytes of a floating-point number, unless they are known, and whether files of this length hold
+/// the tensors that files may lack: what comes closest to that length.
+fn closest(
+    tensors: &TensorList,
+    quantization: &QuantizationConfig,
+    float_bytes: Option<u64>,
+    weight_file_bytes: u64,
+) -> (u64, bool) {
+    let sizes = float_bytes.map_or(vec![2, 4], |known| vec![known]);
+    let guesses = sizes.iter().flat_map(|&size| [(size, false), (size, true)]);
+    let distance = |&(size, with_optional): &(u64, bool)| {
+        tensors.stored_bytes(quantization, size, with_optional).abs_diff(weight_file_bytes)
+    };
+    // Of equally close ones the first: without an optional tensor, both are the same.
+    guesses.min_by_key(distance).unwrap_or((2, false))
+}
+
+/// Whether loading drops a tensor of this name, which its architecture does not take.
+pub(crate) fn is_ignored(name: &str, is_tied: bool) -> bool {
+    name.contains("mtp.")
+        || name.ends_with("rotary_emb.inv_freq")
+        || (is_tied && name.starts_with("lm_head."))
 }
 
 /// The tensors of a folder that its architecture takes.
@@ -144,13 +243,8 @@ impl<'a> StoredWeights<'a> {
         quantization: &'a QuantizationConfig,
         is_tied: bool,
     ) -> Self {
-        let is_ignored = |name: &str| {
-            name.contains("mtp.")
-                || name.ends_with("rotary_emb.inv_freq")
-                || (is_tied && name.starts_with("lm_head."))
-        };
         let all = files.iter().flat_map(|file| file.tensors());
-        let tensors: Vec<_> = all.filter(|tensor| !is_ignored(&tensor.name)).collect();
+        let tensors: Vec<_> = all.filter(|tensor| !is_ignored(&tensor.name, is_tied)).collect();
         let packed = tensors
             .iter()
             .filter(|tensor| tensor.dtype == safetensors::Dtype::U32)
@@ -212,4 +306,88 @@ fn num_elements(tensor: &TensorEntry) -> u64 {
 fn is_float(dtype: safetensors::Dtype) -> bool {
     use safetensors::Dtype;
     matches!(dtype, Dtype::F16 | Dtype::Bf16 | Dtype::F32)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+
+    const OPTIONS: LoadOptions = LoadOptions { keep_quantized: false };
+
+    /// The bytes of all weight files, and of their tensors alone.
+    fn lengths(folder: &Path) -> (u64, u64) {
+        let files = check_weight_files(folder).unwrap();
+        let length = |file: &SafetensorsFile| file.file().metadata().unwrap().len();
+        (files.iter().map(length).sum(), files.iter().map(SafetensorsFile::data_bytes).sum())
+    }
+
+    #[test]
+    fn before_a_download_the_estimate_is_that_of_the_files() {
+        for case in cairn_tiny_models::tiny_models() {
+            let folder = cairn_tiny_models::tiny_model(&case);
+            let config = ConfigFile::read(&folder).unwrap().value;
+            let (file_bytes, tensor_bytes) = lengths(&folder);
+            let read = ModelMemory::read(&folder, OPTIONS).unwrap();
+            let before = ModelMemory::before_download(&config, file_bytes).unwrap();
+            assert_eq!(before.num_parameters, read.num_parameters, "{case}");
+            assert_eq!(before.kv_bytes_per_token(), read.kv_bytes_per_token(), "{case}");
+            for num_tokens in [1, 100, 5000] {
+                assert_eq!(before.kv_bytes(num_tokens), read.kv_bytes(num_tokens), "{case}");
+            }
+            assert_eq!(before.quantization, read.quantization, "{case}");
+            assert_eq!(before.context_length, read.context_length, "{case}");
+            // Headers are a large part of tiny files.
+            let is_close = match read.device {
+                ComputeDevice::Cpu => before.weight_bytes == read.weight_bytes,
+                ComputeDevice::Gpu => {
+                    (read.weight_bytes..=file_bytes).contains(&before.weight_bytes)
+                }
+            };
+            assert!(is_close, "{case}: {} instead of {}", before.weight_bytes, read.weight_bytes);
+
+            let outline = models::outline(&folder, &config).unwrap();
+            let files = check_weight_files(&folder).unwrap();
+            let quantization = QuantizationConfig::parse(&config).unwrap();
+            let stored = StoredWeights::new(&files, &quantization, outline.is_tied);
+            let on_gpu = stored.bytes_in_memory(ComputeDevice::Gpu, true);
+            let before =
+                ModelMemory::before_download_on(ComputeDevice::Gpu, &config, tensor_bytes).unwrap();
+            // What the architecture does not take is in the files too.
+            let unused = tensor_bytes - stored.bytes_as_they_are();
+            assert_eq!(before.weight_bytes - unused, on_gpu, "{case}");
+            assert_eq!(before.float_bytes, stored.float_bytes(), "{case}");
+        }
+    }
+
+    impl StoredWeights<'_> {
+        fn bytes_as_they_are(&self) -> u64 {
+            self.tensors.iter().map(|tensor| tensor.bytes.end - tensor.bytes.start).sum()
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_loaded_is_refused_before_its_download() {
+        let config = |model_type: &str| serde_json::json!({ "model_type": model_type });
+        let refused = ModelMemory::before_download(&config("mamba"), 1 << 30).unwrap_err();
+        assert!(matches!(refused, LmError::UnknownModelType { .. }), "{refused}");
+        let refused = ModelMemory::before_download(&config("qwen3"), 1 << 30).unwrap_err();
+        assert!(refused.to_string().starts_with("config.json is not valid"), "{refused}");
+    }
+
+    #[test]
+    fn the_largest_sizes_that_are_accepted_do_not_overflow() {
+        let config = serde_json::json!({
+            "model_type": "qwen3_moe", "hidden_size": 1 << 17, "num_hidden_layers": 1024,
+            "intermediate_size": 1 << 20, "num_attention_heads": 1024, "num_key_value_heads": 1024,
+            "head_dim": 4096, "rms_norm_eps": 1e-6, "vocab_size": 1 << 22,
+            "max_position_embeddings": 1 << 26, "rope_theta": 1e6, "num_experts": 1 << 14,
+            "num_experts_per_tok": 1 << 14, "moe_intermediate_size": 1 << 20,
+            "decoder_sparse_step": 1, "norm_topk_prob": true,
+        });
+        for device in [ComputeDevice::Cpu, ComputeDevice::Gpu] {
+            let memory = ModelMemory::before_download_on(device, &config, u64::MAX / 2).unwrap();
+            assert!(memory.num_parameters > 1 << 60, "{memory:?}");
+        }
+    }
 }

@@ -13,6 +13,7 @@ use crate::device::ComputeDevice;
 use crate::device_kernels::Kernels;
 use crate::ffi;
 use crate::load_progress::{LoadProgress, OnPart, PART_BYTES};
+use crate::tensor_list::check_groups;
 
 /// How weights are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,16 +217,7 @@ impl Layer<'_> {
         if !self.weights.remaining.contains_key(&scales) {
             return Ok(None);
         }
-        match self.weights.quantization.layer(&self.path) {
-            Some(settings) => Ok(Some(settings)),
-            None => Err(LmError::Config {
-                name: "quantization",
-                value: "none".to_owned(),
-                allowed: format!(
-                    "the weight files hold '{scales}', so it must give this layer's group_size and bits"
-                ),
-            }),
-        }
+        self.weights.quantization.of_packed(&self.path).map(Some)
     }
 
     /// Whether quantized weights stay quantized in memory.
@@ -262,14 +254,8 @@ impl Layer<'_> {
         settings: Quantization,
     ) -> Result<(Array, Array, Array), LmError> {
         let shape = |columns: i32| [rows, &[columns]].concat();
-        // MLX packs whole groups only; a group of 32 or more fills whole u32 for any bits.
-        if inputs % settings.group_size != 0 {
-            return Err(LmError::Config {
-                name: "quantization",
-                value: format!("group_size {}", settings.group_size),
-                allowed: format!("it must divide the {inputs} inputs of '{}'", self.path),
-            });
-        }
+        // A group of 32 or more fills whole u32 for any bits.
+        check_groups(&self.path, inputs, settings.group_size)?;
         let groups = shape(inputs / settings.group_size);
         let weight = format!("{}.weight", self.path);
         let weight = self.weights.read(&weight, &shape(inputs * settings.bits / 32), None)?;

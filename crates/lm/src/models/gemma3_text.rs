@@ -16,6 +16,7 @@ use crate::nn::{
     Embedding, Linear, NormGatedUp, NormProjections, NormResidual, RmsNorm, Rope, RopeAttention,
     RopeScaling,
 };
+use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
 
 /// See [`Architecture::numerics_revision`].
@@ -197,6 +198,35 @@ impl Shape {
             vocab: self.vocab as u64,
         }
     }
+
+    /// What [`FromConfig::load`] takes.
+    fn tensors(&self) -> TensorList {
+        let &Shape { hidden, intermediate, heads, kv_heads, head_dim, vocab, .. } = self;
+        let mut list = TensorList::default();
+        list.matrix("model.embed_tokens", hidden, vocab);
+        for index in 0..self.windows.len() {
+            let layer = format!("model.layers.{index}");
+            for name in [
+                "input_layernorm",
+                "post_attention_layernorm",
+                "pre_feedforward_layernorm",
+                "post_feedforward_layernorm",
+            ] {
+                list.plain(format!("{layer}.{name}.weight"), &[hidden]);
+            }
+            list.plain(format!("{layer}.self_attn.q_norm.weight"), &[head_dim]);
+            list.plain(format!("{layer}.self_attn.k_norm.weight"), &[head_dim]);
+            list.matrix(format!("{layer}.self_attn.q_proj"), hidden, heads * head_dim);
+            list.matrix(format!("{layer}.self_attn.k_proj"), hidden, kv_heads * head_dim);
+            list.matrix(format!("{layer}.self_attn.v_proj"), hidden, kv_heads * head_dim);
+            list.matrix(format!("{layer}.self_attn.o_proj"), heads * head_dim, hidden);
+            list.gated_mlp(&format!("{layer}.mlp"), hidden, intermediate);
+        }
+        list.plain("model.norm.weight", &[hidden]);
+        // The file decides.
+        list.optional_matrix("lm_head", hidden, vocab);
+        list
+    }
 }
 
 /// A loaded Gemma 3.
@@ -221,6 +251,7 @@ impl FromConfig for Model {
             context_length: shape.context as usize,
             is_tied: false, // the file decides
             scratch: shape.scratch(),
+            tensors: shape.tensors(),
         })
     }
 

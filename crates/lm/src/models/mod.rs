@@ -21,6 +21,7 @@ use serde_json::Value;
 use crate::cache::{CacheSpec, LayerCache};
 use crate::cuda::CudaKernels;
 use crate::load_progress::OnPart;
+use crate::tensor_list::TensorList;
 use crate::weights::{LoadOptions, LoadedWeights, Weights};
 use crate::{LmError, config, device_kernels};
 
@@ -98,6 +99,8 @@ pub(crate) struct Outline {
     pub(crate) is_tied: bool,
     /// What a forward pass holds besides weights and caches.
     pub(crate) scratch: Scratch,
+    /// What it takes from the weight files.
+    pub(crate) tensors: TensorList,
 }
 
 /// What a forward pass holds besides weights and caches, in numbers of the compute type.

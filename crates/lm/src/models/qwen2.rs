@@ -13,6 +13,7 @@ use crate::nn::{
     Embedding, Linear, NormGatedUp, NormProjections, ProductResidual, RmsNorm, Rope, RopeAttention,
     RopeScaling,
 };
+use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
 
 /// See [`Architecture::numerics_revision`].
@@ -132,6 +133,35 @@ impl Shape {
             vocab: self.vocab as u64,
         }
     }
+
+    /// What [`FromConfig::load`] takes.
+    fn tensors(&self, args: &ModelArgs) -> TensorList {
+        let &Shape { hidden, intermediate, heads, kv_heads, head_dim, vocab, .. } = self;
+        let mut list = TensorList::default();
+        list.matrix("model.embed_tokens", hidden, vocab);
+        for index in 0..self.layers {
+            let layer = format!("model.layers.{index}");
+            list.plain(format!("{layer}.input_layernorm.weight"), &[hidden]);
+            list.plain(format!("{layer}.post_attention_layernorm.weight"), &[hidden]);
+            for (name, inputs, outputs) in [
+                ("q_proj", hidden, heads * head_dim),
+                ("k_proj", hidden, kv_heads * head_dim),
+                ("v_proj", hidden, kv_heads * head_dim),
+                ("o_proj", heads * head_dim, hidden),
+            ] {
+                list.matrix(format!("{layer}.self_attn.{name}"), inputs, outputs);
+                if name != "o_proj" {
+                    list.plain(format!("{layer}.self_attn.{name}.bias"), &[outputs]);
+                }
+            }
+            list.gated_mlp(&format!("{layer}.mlp"), hidden, intermediate);
+        }
+        list.plain("model.norm.weight", &[hidden]);
+        if !args.tie_word_embeddings {
+            list.matrix("lm_head", hidden, vocab);
+        }
+        list
+    }
 }
 
 /// A loaded Qwen2.
@@ -154,6 +184,7 @@ impl FromConfig for Model {
             context_length: shape.context as usize,
             is_tied: args.tie_word_embeddings,
             scratch: shape.scratch(),
+            tensors: shape.tensors(args),
         })
     }
 

@@ -13,6 +13,7 @@ use crate::nn::{
     Embedding, Linear, NormGatedUp, NormProjections, ProductResidual, RmsNorm, Rope, RopeAttention,
     RopeScaling,
 };
+use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
 
 /// See [`Architecture::numerics_revision`].
@@ -98,6 +99,35 @@ impl Shape {
             vocab: self.vocab as u64,
         }
     }
+
+    /// What a model of this shape takes, with the feed-forward network of each layer as `add_mlp`
+    /// adds it at a path.
+    pub fn tensors(
+        &self,
+        is_tied: bool,
+        add_mlp: impl Fn(&mut TensorList, &str, i32),
+    ) -> TensorList {
+        let &Shape { hidden, heads, kv_heads, head_dim, vocab, .. } = self;
+        let mut list = TensorList::default();
+        list.matrix("model.embed_tokens", hidden, vocab);
+        for index in 0..self.layers {
+            let layer = format!("model.layers.{index}");
+            list.plain(format!("{layer}.input_layernorm.weight"), &[hidden]);
+            list.plain(format!("{layer}.post_attention_layernorm.weight"), &[hidden]);
+            list.plain(format!("{layer}.self_attn.q_norm.weight"), &[head_dim]);
+            list.plain(format!("{layer}.self_attn.k_norm.weight"), &[head_dim]);
+            list.matrix(format!("{layer}.self_attn.q_proj"), hidden, heads * head_dim);
+            list.matrix(format!("{layer}.self_attn.k_proj"), hidden, kv_heads * head_dim);
+            list.matrix(format!("{layer}.self_attn.v_proj"), hidden, kv_heads * head_dim);
+            list.matrix(format!("{layer}.self_attn.o_proj"), heads * head_dim, hidden);
+            add_mlp(&mut list, &format!("{layer}.mlp"), index);
+        }
+        list.plain("model.norm.weight", &[hidden]);
+        if !is_tied {
+            list.matrix("lm_head", hidden, vocab);
+        }
+        list
+    }
 }
 
 /// A loaded Qwen3.
@@ -120,6 +150,9 @@ impl FromConfig for Model {
             context_length: shape.context as usize,
             is_tied: args.tie_word_embeddings,
             scratch: shape.scratch(),
+            tensors: shape.tensors(args.tie_word_embeddings, |list, path, _| {
+                list.gated_mlp(path, shape.hidden, shape.intermediate);
+            }),
         })
     }
 

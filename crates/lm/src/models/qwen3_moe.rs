@@ -98,6 +98,13 @@ impl FromConfig for Model {
             context_length: shape.context as usize,
             is_tied: args.dense.tie_word_embeddings,
             scratch: Scratch { numbers_per_token, ..dense },
+            tensors: shape.tensors(
+                args.dense.tie_word_embeddings,
+                |list, path, index| match experts.are_in(index) {
+                    true => list.experts(path, shape.hidden, experts.intermediate, experts.count),
+                    false => list.gated_mlp(path, shape.hidden, shape.intermediate),
+                },
+            ),
         })
     }
 

@@ -22,6 +22,7 @@ use crate::nn::{
     Embedding, ExpertBlend, ExpertSizes, GatedDelta, Linear, NormGatedUp, NormProjections,
     ProductResidual, Projected, RmsNorm, Rope, RopeAttention, RopeScaling, ShortConv,
 };
+use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
 
 /// See [`Architecture::numerics_revision`].
@@ -151,6 +152,22 @@ impl LinearShape {
         let matrices = StateSize { shape, dtype: Some(Dtype::Float32) };
         LayerCacheSpec::Arrays(ArraysSpec { slots: vec![Some(inputs), Some(matrices)] })
     }
+
+    /// Adds what [`GatedDeltaNet::load`] takes at `path`.
+    fn add_tensors(&self, list: &mut TensorList, path: &str, hidden: i32) {
+        let &LinearShape { key_heads, value_heads, key_dim, value_dim, kernel } = self;
+        let values = value_heads * value_dim;
+        list.matrix(format!("{path}.in_proj_qkvz"), hidden, 2 * (key_heads * key_dim + values));
+        list.matrix(format!("{path}.in_proj_ba"), hidden, 2 * value_heads);
+        let channels = self.channels();
+        // The layouts of mlx-lm and of Hugging Face.
+        let shapes = vec![vec![channels, kernel, 1], vec![channels, 1, kernel]];
+        list.plain_in(format!("{path}.conv1d.weight"), shapes);
+        list.plain(format!("{path}.A_log"), &[value_heads]);
+        list.plain(format!("{path}.dt_bias"), &[value_heads]);
+        list.plain(format!("{path}.norm.weight"), &[value_dim]);
+        list.matrix(format!("{path}.out_proj"), values, hidden);
+    }
 }
 
 impl Experts {
@@ -176,6 +193,13 @@ impl Experts {
             step: check_range("decoder_sparse_step", args.decoder_sparse_step, 1..=1024)?,
             mlp_only_layers: args.mlp_only_layers.clone(),
         })
+    }
+
+    /// Adds what [`SparseMoe::load`] takes at `path`.
+    fn add_tensors(&self, list: &mut TensorList, path: &str, hidden: i32) {
+        list.experts(path, hidden, self.intermediate, self.count);
+        list.gated_mlp(&format!("{path}.shared_expert"), hidden, self.shared_intermediate);
+        list.matrix(format!("{path}.shared_expert_gate"), hidden, 1);
     }
 
     fn are_in(&self, layer: i32) -> bool {
@@ -251,6 +275,51 @@ impl Shape {
             vocab: self.vocab as u64,
         }
     }
+
+    /// What [`FromConfig::load`] takes.
+    fn tensors(&self, is_tied: bool) -> TensorList {
+        let &Shape { hidden, vocab, .. } = self;
+        let mut list = TensorList::default();
+        list.matrix("model.embed_tokens", hidden, vocab);
+        for index in 0..self.layers {
+            let layer = format!("model.layers.{index}");
+            list.plain(format!("{layer}.input_layernorm.weight"), &[hidden]);
+            list.plain(format!("{layer}.post_attention_layernorm.weight"), &[hidden]);
+            match self.attends(index) {
+                true => self.add_attention(&mut list, &format!("{layer}.self_attn")),
+                false => {
+                    self.linear.add_tensors(&mut list, &format!("{layer}.linear_attn"), hidden)
+                }
+            }
+            let mlp = format!("{layer}.mlp");
+            match self.experts.are_in(index) {
+                true => self.experts.add_tensors(&mut list, &mlp, hidden),
+                false => list.gated_mlp(&mlp, hidden, self.intermediate),
+            }
+        }
+        list.plain("model.norm.weight", &[hidden]);
+        if !is_tied {
+            list.matrix("lm_head", hidden, vocab);
+        }
+        list
+    }
+
+    fn add_attention(&self, list: &mut TensorList, path: &str) {
+        let &Shape { hidden, heads, kv_heads, head_dim, .. } = self;
+        for (name, inputs, outputs) in [
+            ("q_proj", hidden, 2 * heads * head_dim),
+            ("k_proj", hidden, kv_heads * head_dim),
+            ("v_proj", hidden, kv_heads * head_dim),
+            ("o_proj", heads * head_dim, hidden),
+        ] {
+            list.matrix(format!("{path}.{name}"), inputs, outputs);
+            if self.attention_bias {
+                list.plain(format!("{path}.{name}.bias"), &[outputs]);
+            }
+        }
+        list.plain(format!("{path}.q_norm.weight"), &[head_dim]);
+        list.plain(format!("{path}.k_norm.weight"), &[head_dim]);
+    }
 }
 
 /// Fails unless the listed layer types, if there are any, are those that the interval gives.
@@ -318,6 +387,7 @@ impl FromConfig for Model {
             context_length: shape.context as usize,
             is_tied: args.tie_word_embeddings,
             scratch: shape.scratch(),
+            tensors: shape.tensors(args.tie_word_embeddings),
         })
     }
 

@@ -12,6 +12,7 @@ use crate::cache::{
 };
 use crate::load_progress::{LoadProgress, OnPart};
 use crate::models::{Architecture, Outline, Scratch};
+use crate::tensor_list::TensorList;
 use crate::{LmError, ffi};
 
 /// See [`Architecture::numerics_revision`].
@@ -59,6 +60,7 @@ pub fn outline(args: &ModelArgs) -> Outline {
             heads: 1,
             vocab: args.vocab_size as u64,
         },
+        tensors: TensorList::default(),
     }
 }
 

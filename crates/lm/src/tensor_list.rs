@@ -1,0 +1,246 @@
+//! The tensors that an architecture takes from a model's weight files: names and shapes. With them,
+//! a model is counted before it is downloaded, and the headers of its files are checked without a
+//! weight being read.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use cairn_formats::safetensors::{SafetensorsFile, TensorEntry};
+
+use crate::LmError;
+use crate::config::{Quantization, QuantizationConfig};
+
+/// What an architecture takes, as its `load` does. Tests compare the two.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TensorList(Vec<Needed>);
+
+#[derive(Debug, Clone)]
+struct Needed {
+    /// The path of the layer, such as "model.layers.0.mlp.up_proj", or the tensor's whole name.
+    path: String,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    /// `weight` `[outputs, inputs]`, dense or packed.
+    Matrix { inputs: i32, outputs: i32 },
+    /// As a matrix; files without it are complete too.
+    OptionalMatrix { inputs: i32, outputs: i32 },
+    /// A matrix for each expert: stacked in `switch_mlp.NAME`, or dense in `experts.INDEX.NAME`.
+    Experts { name: &'static str, count: i32, inputs: i32, outputs: i32 },
+    /// A tensor that is never packed, in one of these shapes, which have the same numbers.
+    Plain { shapes: Vec<Vec<i32>> },
+}
+
+impl TensorList {
+    /// Adds a matrix, `weight` `[outputs, inputs]` at `path`.
+    pub(crate) fn matrix(&mut self, path: impl Into<String>, inputs: i32, outputs: i32) {
+        self.0.push(Needed { path: path.into(), kind: Kind::Matrix { inputs, outputs } });
+    }
+
+    /// Adds a matrix that files may lack.
+    pub(crate) fn optional_matrix(&mut self, path: impl Into<String>, inputs: i32, outputs: i32) {
+        self.0.push(Needed { path: path.into(), kind: Kind::OptionalMatrix { inputs, outputs } });
+    }
+
+    /// Adds the gated experts of the block at `path`, and the router before them.
+    pub(crate) fn experts(&mut self, path: &str, hidden: i32, intermediate: i32, count: i32) {
+        self.matrix(format!("{path}.gate"), hidden, count);
+        let up = (hidden, intermediate);
+        for (name, (inputs, outputs)) in
+            [("gate_proj", up), ("up_proj", up), ("down_proj", (intermediate, hidden))]
+        {
+            let kind = Kind::Experts { name, count, inputs, outputs };
+            self.0.push(Needed { path: path.to_owned(), kind });
+        }
+    }
+
+    /// Adds a gated feed-forward network at `path`.
+    pub(crate) fn gated_mlp(&mut self, path: &str, hidden: i32, intermediate: i32) {
+        self.matrix(format!("{path}.gate_proj"), hidden, intermediate);
+        self.matrix(format!("{path}.up_proj"), hidden, intermediate);
+        self.matrix(format!("{path}.down_proj"), intermediate, hidden);
+    }
+
+    /// Adds a tensor of this name, which is never packed.
+    pub(crate) fn plain(&mut self, name: impl Into<String>, shape: &[i32]) {
+        self.plain_in(name, vec![shape.to_vec()]);
+    }
+
+    /// As [`TensorList::plain`], for a tensor that checkpoints store in one of several shapes.
+    pub(crate) fn plain_in(&mut self, name: impl Into<String>, shapes: Vec<Vec<i32>>) {
+        self.0.push(Needed { path: name.into(), kind: Kind::Plain { shapes } });
+    }
+
+    /// The numbers that were trained, with those that files may lack or without.
+    pub(crate) fn num_parameters(&self, with_optional: bool) -> u64 {
+        self.sum(with_optional, |_, numbers| numbers)
+    }
+
+    /// Bytes of these tensors in files, if every matrix that can be packed is, and all other numbers
+    /// have `float_bytes`. Scales and biases take two floating-point numbers a group.
+    pub(crate) fn stored_bytes(
+        &self,
+        quantization: &QuantizationConfig,
+        float_bytes: u64,
+        with_optional: bool,
+    ) -> u64 {
+        self.sum(with_optional, |needed, numbers| match needed.packing(quantization) {
+            None => numbers.saturating_mul(float_bytes),
+            Some(Quantization { group_size, bits }) => {
+                let packed = numbers / 8 * bits as u64;
+                packed.saturating_add(numbers / group_size as u64 * 2 * float_bytes)
+            }
+        })
+    }
+
+    /// The sum over all tensors of a function of each and its numbers. Settings are so bounded that
+    /// one tensor fits; the sum of a hostile config's may not.
+    fn sum(&self, with_optional: bool, of: impl Fn(&Needed, u64) -> u64) -> u64 {
+        let counted = self
+            .0
+            .iter()
+            .filter(|needed| with_optional || !matches!(needed.kind, Kind::OptionalMatrix { .. }));
+        counted
+            .map(|needed| of(needed, needed.num_numbers()))
+            .fold(0, |sum, one| sum.saturating_add(one))
+    }
+
+    /// Compares the headers of all weight files of `folder` with this list. Fails, as loading does,
+    /// on a tensor that is missing or has another shape, and on one that is not `is_ignored` and
+    /// that the architecture does not take.
+    pub(crate) fn check(
+        &self,
+        folder: &Path,
+        model_type: &str,
+        files: &[SafetensorsFile],
+        quantization: &QuantizationConfig,
+        is_ignored: impl Fn(&str) -> bool,
+    ) -> Result<(), LmError> {
+        let entries = files.iter().flat_map(SafetensorsFile::tensors);
+        let remaining = entries
+            .filter(|tensor| !is_ignored(&tensor.name))
+            .map(|tensor| (tensor.name.as_str(), tensor))
+            .collect();
+        let mut headers = Headers { folder, remaining, quantization };
+        for needed in &self.0 {
+            needed.check(&mut headers)?;
+        }
+        match headers.remaining.keys().next() {
+            None => Ok(()),
+            Some(first) => Err(LmError::UnusedWeights {
+                model_type: model_type.to_owned(),
+                count: headers.remaining.len(),
+                first: (*first).to_owned(),
+            }),
+        }
+    }
+}
+
+impl Needed {
+    fn num_numbers(&self) -> u64 {
+        let product = |lengths: &[i32]| lengths.iter().map(|&length| length as u64).product();
+        match &self.kind {
+            Kind::Matrix { inputs, outputs } | Kind::OptionalMatrix { inputs, outputs } => {
+                product(&[*inputs, *outputs])
+            }
+            Kind::Experts { count, inputs, outputs, .. } => product(&[*count, *inputs, *outputs]),
+            Kind::Plain { shapes } => shapes.first().map_or(0, |shape| product(shape)),
+        }
+    }
+
+    /// How this tensor is packed, as far as config.json and its shape tell.
+    fn packing(&self, quantization: &QuantizationConfig) -> Option<Quantization> {
+        let (path, inputs) = match &self.kind {
+            Kind::Matrix { inputs, .. } | Kind::OptionalMatrix { inputs, .. } => {
+                (self.path.clone(), *inputs)
+            }
+            Kind::Experts { name, inputs, .. } => {
+                (format!("{}.switch_mlp.{name}", self.path), *inputs)
+            }
+            Kind::Plain { .. } => return None,
+        };
+        quantization.layer(&path).filter(|settings| inputs % settings.group_size == 0)
+    }
+
+    fn check(&self, headers: &mut Headers) -> Result<(), LmError> {
+        let path = &self.path;
+        match &self.kind {
+            Kind::Matrix { inputs, outputs } => headers.take_matrix(path, &[*outputs], *inputs),
+            Kind::OptionalMatrix { inputs, outputs } => {
+                match headers.remaining.contains_key(format!("{path}.weight").as_str()) {
+                    true => headers.take_matrix(path, &[*outputs], *inputs),
+                    false => Ok(()),
+                }
+            }
+            Kind::Experts { name, count, inputs, outputs } => {
+                let stacked = format!("{path}.switch_mlp.{name}");
+                let has = |name: String| headers.remaining.contains_key(name.as_str());
+                if has(format!("{stacked}.weight"))
+                    || !has(format!("{path}.experts.0.{name}.weight"))
+                {
+                    return headers.take_matrix(&stacked, &[*count, *outputs], *inputs);
+                }
+                (0..*count).try_for_each(|expert| {
+                    let weight = format!("{path}.experts.{expert}.{name}.weight");
+                    headers.take(&weight, &[&[*outputs, *inputs]])
+                })
+            }
+            Kind::Plain { shapes } => {
+                headers.take(path, &shapes.iter().map(Vec::as_slice).collect::<Vec<_>>())
+            }
+        }
+    }
+}
+
+/// The headers of a folder's weight files, without those that were taken.
+struct Headers<'a> {
+    folder: &'a Path,
+    remaining: BTreeMap<&'a str, &'a TensorEntry>,
+    quantization: &'a QuantizationConfig,
+}
+
+impl Headers<'_> {
+    /// Takes the matrix at `path`, with its scales and biases if it is packed.
+    fn take_matrix(&mut self, path: &str, rows: &[i32], inputs: i32) -> Result<(), LmError> {
+        let shape = |columns: i32| [rows, &[columns]].concat();
+        let weight = format!("{path}.weight");
+        let scales = format!("{path}.scales");
+        if !self.remaining.contains_key(scales.as_str()) {
+            return self.take(&weight, &[&shape(inputs)]);
+        }
+        let Quantization { group_size, bits } = self.quantization.of_packed(path)?;
+        check_groups(path, inputs, group_size)?;
+        self.take(&weight, &[&shape(inputs * bits / 32)])?;
+        let groups = shape(inputs / group_size);
+        self.take(&scales, &[&groups])?;
+        self.take(&format!("{path}.biases"), &[&groups])
+    }
+
+    fn take(&mut self, name: &str, shapes: &[&[i32]]) -> Result<(), LmError> {
+        let tensor = self.remaining.remove(name).ok_or_else(|| LmError::MissingWeight {
+            folder: self.folder.to_owned(),
+            name: name.to_owned(),
+        })?;
+        // No overflow: the header check limits every length to less than 2^31.
+        let found: Vec<i32> = tensor.shape.iter().map(|&length| length as i32).collect();
+        if shapes.contains(&found.as_slice()) {
+            return Ok(());
+        }
+        let expected = shapes.first().map(|shape| shape.to_vec()).unwrap_or_default();
+        Err(LmError::WrongShape { name: name.to_owned(), found, expected })
+    }
+}
+
+/// Fails unless whole groups make up the inputs of the packed matrix at `path`: MLX packs no others.
+pub(crate) fn check_groups(path: &str, inputs: i32, group_size: i32) -> Result<(), LmError> {
+    if inputs % group_size == 0 {
+        return Ok(());
+    }
+    Err(LmError::Config {
+        name: "quantization",
+        value: format!("group_size {group_size}"),
+        allowed: format!("it must divide the {inputs} inputs of '{path}'"),
+    })
+}
