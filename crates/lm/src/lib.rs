@@ -15,11 +15,13 @@
 //! model_kit                                one prompt after another
 //! batch                                    many prompts at once
 //! generate                                 prefill, decode, draft models, text, stop rules
+//! check_model · model_memory               what a folder is and takes, without reading its weights
 //! sample · load                            choosing tokens · loading a model folder
 //! models                                   one architecture, one file
 //! nn                                       the mathematics that architectures share
 //! cuda                                     kernels for some of it, on CUDA devices
 //! cache · weights · tokenizer              KV caches and states · tensors by name · text and token ids
+//! tensor_list                              the tensors that an architecture takes
 //! config · error                           config.json · errors
 //! ffi · device · memory · device_kernels   MLX itself; the kernels that a device may have
 //! ```
@@ -49,6 +51,7 @@
 
 pub mod batch;
 pub mod cache;
+mod check_model;
 mod config;
 mod cuda;
 pub mod device;
@@ -64,9 +67,11 @@ mod model_memory;
 pub mod models;
 mod nn;
 mod sample;
+mod tensor_list;
 mod tokenizer;
 mod weights;
 
+pub use check_model::{ModelCheck, ProblemKind, check_model};
 pub use device_kernels::{num_kernel_failures, without_kernels};
 pub use error::LmError;
 pub use generate::{

@@ -92,7 +92,8 @@ impl LoadedModel {
     }
 }
 
-fn eos_token_ids(
+/// The end-of-sequence tokens that the config, generation_config.json and the tokenizer name.
+pub(crate) fn eos_token_ids(
     folder: &Path,
     config: &serde_json::Value,
     tokenizer: &Tokenizer,
