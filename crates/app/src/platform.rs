@@ -25,6 +25,49 @@ fn read_process_memory() -> Option<ProcessMemory> {
     parse_status(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
 
+/// Memory of another process of this user, in bytes, as its own monitor shows it; none if it has
+/// ended or the system does not say.
+pub(crate) fn memory_of(process: u32) -> Option<u64> {
+    read_memory_of(process)
+}
+
+#[cfg(target_os = "linux")]
+fn read_memory_of(process: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    parse_status(&status).map(|memory| memory.now)
+}
+
+#[cfg(target_os = "macos")]
+fn read_memory_of(process: u32) -> Option<u64> {
+    use libproc::libproc::pid_rusage::{RUsageInfoV4, pidrusage};
+
+    let usage: RUsageInfoV4 = pidrusage(i32::try_from(process).ok()?).ok()?;
+    Some(usage.ri_phys_footprint)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+fn read_memory_of(_process: u32) -> Option<u64> {
+    None
+}
+
+/// Lets every later allocation of this process fail that would take it above so many bytes. Linux
+/// only: macOS takes such a limit and does not keep it.
+#[cfg(target_os = "linux")]
+pub(crate) fn limit_memory(bytes: u64) -> io::Result<()> {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+
+    // Not the address space: MLX and drivers reserve more of it than they use.
+    setrlimit(Resource::Data, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;
+    Ok(())
+}
+
+/// Lets every later allocation of this process fail that would take it above so many bytes. Linux
+/// only: macOS takes such a limit and does not keep it.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn limit_memory(_bytes: u64) -> io::Result<()> {
+    Ok(())
+}
+
 /// Reads `VmRSS` and `VmHWM` of proc_pid_status(5), which are in units of 1024 bytes.
 #[cfg(target_os = "linux")]
 fn parse_status(status: &str) -> Option<ProcessMemory> {
@@ -228,6 +271,8 @@ mod tests {
         let memory = process_memory();
         assert!(memory.now > 0 && memory.peak >= memory.now / 2, "{memory:?}");
         assert!(memory_bytes() > memory.now, "{}", memory_bytes());
+        assert!(memory_of(std::process::id()).is_some_and(|bytes| bytes > 0));
+        assert_eq!(memory_of(u32::MAX), None);
         assert!(free_disk_bytes(&std::env::temp_dir()).is_some());
         assert!(free_disk_bytes(Path::new("/no/such/folder")).is_none());
     }

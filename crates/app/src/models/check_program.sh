@@ -1,0 +1,25 @@
+#!/bin/sh
+# What a check's process may do, for the tests of check.rs: `models check --json FOLDER` as the program
+# gets it, where the folder's name says what to do.
+case "$*" in
+"models check --json "*/usable)
+    echo '{"ok":true,"facts":{"parameters":7,"quantization_bits":4,"context_length":4096,"weight_bytes":100,"kv_bytes_per_token":1,"context_tokens":4096,"kv_bytes":10,"total_bytes":120}}' ;;
+*/broken) echo '{"ok":false,"kind":"broken","detail":"tokenizer.json is not valid"}' ;;
+*/hangs) while :; do :; done ;;
+*/hangs-silently) exec <&- >&- 2>&-; while :; do :; done ;;
+*/killed) kill -KILL $$ ;;
+*/aborts) kill -ABRT $$ ;;
+*/runs-out-of-memory) echo 'memory allocation of 4294967296 bytes failed' >&2; kill -ABRT $$ ;;
+*/grows) text=0123456789; while :; do text=$text$text; done ;;
+*/panics) exit 101 ;;
+*/refuses) echo 'unexpected argument' >&2; exit 2 ;;
+*/says-nothing) ;;
+*/garbage) echo 'running 3 tests' ;;
+*/endless) while :; do echo 'and on, and on, and on, and on, and on, and on, and on, and on'; done ;;
+*/complains) i=0; while [ $i -lt 9999 ]; do echo 'a long complaint, a long complaint' >&2; i=$((i + 1)); done
+    echo '{"ok":false,"kind":"broken","detail":"after complaints"}' ;;
+*/environment)
+    detail=$(env | sed 's/=.*//' | sort | tr '\n' ' ')
+    printf '{"ok":false,"kind":"broken","detail":"%s"}' "$detail" ;;
+*) exit 3 ;;
+esac
