@@ -21,6 +21,7 @@ mod tray;
 mod window;
 
 use std::io::IsTerminal;
+use std::process::ExitCode;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result};
@@ -33,7 +34,21 @@ use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::ipc::Core;
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    // The app starts this program again to check models, beside the instance that runs.
+    if let Some(status) = cairn_app::run_check_if_asked(std::env::args_os()) {
+        return status;
+    }
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("Error: {error:?}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     write_logs();
 
     tauri::Builder::default()

@@ -401,6 +401,14 @@ pub enum Models {
         #[arg(long)]
         json: bool,
     },
+    /// Open a model's files, without its weights, to see whether it can be used
+    Check {
+        /// A model folder or name
+        model: String,
+        /// Print {"ok": true, "facts"}, or {"ok": false, "kind", "detail"} with exit status 0
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Args)]

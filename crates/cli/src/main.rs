@@ -26,6 +26,10 @@ use clap::Parser;
 use arguments::{Arguments, Command};
 
 fn main() -> ExitCode {
+    // `cairn serve` starts this program again to check models.
+    if let Some(status) = cairn_app::run_check_if_asked(std::env::args_os()) {
+        return status;
+    }
     let arguments = Arguments::parse();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)

@@ -1,10 +1,10 @@
-//! `cairn models`: finds, lists, imports, deletes and inspects models.
+//! `cairn models`: finds, lists, imports, deletes, inspects and checks models.
 
 use std::io::IsTerminal;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use cairn_app::DataFolder;
+use cairn_app::{DataFolder, ModelVerdict};
 use cairn_formats::gguf::{GgufError, import_gguf};
 use cairn_hub::HubError;
 use cairn_lm::{LoadOptions, ModelMemory, memory};
@@ -22,6 +22,7 @@ pub async fn run(command: Models) -> Result<()> {
         Models::Delete(arguments) => delete(&arguments),
         Models::Import { file, name } => import(&file, name.as_deref()),
         Models::Info { model, context, json } => info(&model, context, json),
+        Models::Check { model, json } => check(&model, json),
     }
 }
 
@@ -195,6 +196,38 @@ fn info(model: &str, context: Option<usize>, json: bool) -> Result<()> {
         ("each token", format!("{:.1} KB", memory.kv_bytes_per_token() as f64 / 1e3)),
         ("memory", format!("at most {} for {context} tokens", gigabytes(memory_bytes))),
         ("fits", if fits { "yes" } else { "no" }.to_owned()),
+    ];
+    for (name, value) in lines {
+        output::line(format_args!("{name}\t{value}"))?;
+    }
+    Ok(())
+}
+
+fn check(model: &str, json: bool) -> Result<()> {
+    let folder = match model_folders()?.resolve(model) {
+        // The check says more about what is missing.
+        Ok(folder) | Err(HubError::Unusable { path: folder, .. }) => folder,
+        Err(error) => return Err(error.into()),
+    };
+    let verdict = ModelVerdict::of(&folder);
+    if json {
+        return output::line(verdict.to_json());
+    }
+    let facts = match verdict {
+        ModelVerdict::Usable(facts) => facts,
+        ModelVerdict::Problem(problem) => bail!("{model} cannot be used: {}", problem.detail),
+    };
+    let quantization =
+        facts.quantization_bits.map_or("none".to_owned(), |bits| format!("{bits} bits"));
+    let tokens = facts.context_tokens;
+    let lines = [
+        ("name", model.to_owned()),
+        ("parameters", facts.parameters.to_string()),
+        ("quantization", quantization),
+        ("context length", format!("{} tokens", facts.context_length)),
+        ("weights", gigabytes(facts.weight_bytes)),
+        ("memory", format!("at most {} for {tokens} tokens", gigabytes(facts.total_bytes))),
+        ("usable", "yes".to_owned()),
     ];
     for (name, value) in lines {
         output::line(format_args!("{name}\t{value}"))?;

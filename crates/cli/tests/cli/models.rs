@@ -1,6 +1,6 @@
 //! `cairn models`: what a model is and takes.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::program::{MODEL, Program};
 
@@ -40,4 +40,76 @@ async fn info_names_the_memory_that_a_model_takes() {
     assert!(at("10") < at("1000"));
     assert!(program.stdout_of(&["models", "info", MODEL]).contains("fits\tyes"));
     program.check_fails(&["models", "info", "nothing/here"], 1, "nothing/here");
+}
+
+/// Runs the check as the app does, with a limit for its memory.
+fn check_as_child(program: &Program, model: &str, memory_bytes: u64) -> std::process::Output {
+    let folder = program.home().join("models").join(model);
+    program
+        .command(&["models", "check", "--json", folder.to_str().unwrap()])
+        .env("CAIRN_CHECK_MEMORY_BYTES", memory_bytes.to_string())
+        .env("OPENBLAS_NUM_THREADS", "1")
+        .output()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn check_says_whether_a_model_can_be_used() {
+    let program = Program::new().await;
+    let usable = program.json(&["models", "check", MODEL, "--json"]);
+    assert_eq!(usable["ok"], json!(true));
+    let mut names: Vec<&String> = usable["facts"].as_object().unwrap().keys().collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "context_length",
+            "context_tokens",
+            "kv_bytes",
+            "kv_bytes_per_token",
+            "parameters",
+            "quantization_bits",
+            "total_bytes",
+            "weight_bytes"
+        ]
+    );
+    let by_child = check_as_child(&program, MODEL, 2 << 30);
+    assert_eq!(by_child.status.code(), Some(0), "{by_child:?}");
+    assert_eq!(serde_json::from_slice::<Value>(&by_child.stdout).unwrap(), usable);
+    assert!(program.stdout_of(&["models", "check", MODEL]).contains("usable\tyes"));
+    program.check_fails(&["models", "check", "nothing/here"], 1, "nothing/here");
+
+    let folder = program.copy_model("broken");
+    let without = |file: &str| std::fs::remove_file(folder.join(file)).unwrap();
+    std::fs::write(folder.join("tokenizer.json"), "{}").unwrap();
+    let broken = program.json(&["models", "check", "broken", "--json"]);
+    assert_eq!((&broken["ok"], &broken["kind"]), (&json!(false), &json!("broken")));
+    program.check_fails(&["models", "check", "broken"], 1, "not a usable tokenizer");
+    without("tokenizer.json");
+    let expected =
+        json!({ "ok": false, "kind": "incomplete", "detail": "tokenizer.json is missing" });
+    assert_eq!(program.json(&["models", "check", "broken", "--json"]), expected);
+    std::fs::write(folder.join("config.json"), r#"{"model_type": "mamba"}"#).unwrap();
+    let unsupported = program.json(&["models", "check", "broken", "--json"]);
+    assert_eq!(unsupported["kind"], json!("unsupported"));
+}
+
+#[tokio::test]
+async fn a_tokenizer_that_takes_all_memory_ends_its_check() {
+    let program = Program::new().await;
+    let folder = program.copy_model("hostile");
+    let path = folder.join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    // Each step doubles the text, of which the tokenizer keeps 17 bytes a byte.
+    let double = json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "aa" });
+    tokenizer["normalizer"] = json!({ "type": "Sequence", "normalizers": vec![double; 24] });
+    std::fs::write(path, tokenizer.to_string()).unwrap();
+    let check = check_as_child(&program, "hostile", 512 << 20);
+    let complaint = String::from_utf8(check.stderr).unwrap();
+    // Elsewhere the parent kills it.
+    if cfg!(target_os = "linux") {
+        assert_eq!(check.status.code(), None, "ended by a signal: {complaint}");
+        assert!(complaint.contains("memory allocation of "), "{complaint}");
+        assert!(check.stdout.is_empty());
+    }
 }
