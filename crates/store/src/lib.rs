@@ -10,6 +10,9 @@
 //! ├── conversations           a title, a system prompt, settings, the end of the branch on screen, and the named prompt cache it begins with
 //! │   └── messages            a tree: each names the message it follows; ordered by number, never by time
 //! ├── models                  which model folders were used, newest last, and their settings
+//! ├── model_checks            what opening a model's files once has shown
+//! ├── model_folders           folders of models that were added
+//! ├── downloads               models that are being downloaded, and whether they are paused
 //! ├── settings                JSON texts by key
 //! ├── chunks                  the files of the prompt cache: key, tokens, size, hash
 //! ├── cache_refs              the chunk up to which a conversation or a named prompt cache is saved, and what was lost of it
@@ -60,8 +63,11 @@ mod cache_changes;
 mod cache_refs;
 mod chunks;
 mod conversations;
+mod downloads;
 mod error;
 mod messages;
+mod model_checks;
+mod model_folders;
 mod models;
 mod named_caches;
 mod other_writers;
@@ -77,6 +83,7 @@ mod token_ids;
 mod tests;
 
 pub use conversations::{Conversation, Prefix};
+pub use downloads::DownloadRow;
 pub use error::StoreError;
 pub use messages::{FinishedMessage, Message, MessageStatus};
 pub use named_caches::{ListedNamedCache, NamedCacheKind, NamedCacheRow};

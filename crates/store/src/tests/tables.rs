@@ -48,6 +48,53 @@ async fn the_model_used_last_is_remembered() {
 }
 
 #[tokio::test]
+async fn downloads_keep_their_order_and_whether_they_are_paused() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    for repo in ["o/first", "o/second", "o/third"] {
+        store.save_download(repo, false).await.unwrap();
+    }
+    store.save_download("o/first", true).await.unwrap();
+    store.forget_download("o/second").await.unwrap();
+    store.forget_download("o/never").await.unwrap();
+    store.close().await.unwrap();
+    let rows = scratch.open().await.downloads().await.unwrap();
+    let rows: Vec<_> = rows.iter().map(|row| (row.repo.as_str(), row.is_paused)).collect();
+    assert_eq!(rows, [("o/first", true), ("o/third", false)]);
+}
+
+#[tokio::test]
+async fn the_newest_verdict_on_a_models_files_counts() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    store.save_model_check("a", "1", 10).await.unwrap();
+    store.save_model_check("b", "2", 20).await.unwrap();
+    store.save_model_check("a", "3", 30).await.unwrap();
+    assert!(store.save_model_check("c", "no JSON", 40).await.is_err());
+    let all = || async {
+        let mut all = store.model_checks().await.unwrap();
+        all.sort();
+        all
+    };
+    let row = |identity: &str, verdict: &str| (identity.to_owned(), verdict.to_owned());
+    assert_eq!(all().await, [row("a", "3"), row("b", "2")]);
+    store.forget_model_check("a").await.unwrap();
+    assert_eq!(all().await, [row("b", "2")]);
+}
+
+#[tokio::test]
+async fn a_folder_of_models_is_added_once_and_removed() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    for path in ["/b", "/a", "/b"] {
+        store.add_model_folder(path).await.unwrap();
+    }
+    assert_eq!(store.model_folders().await.unwrap(), ["/a", "/b"]);
+    store.remove_model_folder("/b").await.unwrap();
+    assert_eq!(store.model_folders().await.unwrap(), ["/a"]);
+}
+
+#[tokio::test]
 async fn a_model_has_settings_of_its_own() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
