@@ -15,7 +15,7 @@ use cairn_app::wire::{
     CacheFileLayout, CacheSource, Command, EngineState, Event, FailureCode, Message, MessageStatus,
     Reply, SettingTarget,
 };
-use cairn_app::{App, CacheVariables, DataFolder, Options};
+use cairn_app::{App, DataFolder, Options};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::broadcast::Receiver;
@@ -59,11 +59,7 @@ struct Caller {
 
 impl Caller {
     async fn open(home: &TempDir) -> Caller {
-        let options = Options {
-            data_folder: DataFolder::new(home.path()),
-            hub_variables: CacheVariables::default(),
-            autoload: false,
-        };
+        let options = Options::new(DataFolder::new(home.path()));
         let mut caller = Caller { app: App::open(options).await.unwrap(), called: BTreeSet::new() };
         caller.call(Command::set_for_all("temperature", 0.0)).await;
         caller.call(Command::set_for_all("max_tokens", 1_000_000)).await;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use cairn_app::wire::{Command, Event, Failure, MessageStatus, Reply};
-use cairn_app::{App, CacheVariables, DataFolder, Options};
+use cairn_app::{App, DataFolder, Options};
 use cairn_store::Store;
 
 #[tokio::main]
@@ -27,11 +27,7 @@ async fn main() -> anyhow::Result<()> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let data_folder =
         DataFolder::new(arguments.first().context("the first argument is the data folder")?);
-    let options = Options {
-        data_folder: data_folder.clone(),
-        hub_variables: CacheVariables::default(),
-        autoload: false,
-    };
+    let options = Options::new(data_folder.clone());
     match arguments[1..] {
         ["own"] => own(options).await,
         [work @ ("answer" | "once" | "rows" | "steps"), conversation, max_tokens, question] => {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use cairn_app::wire::{
     Command, Event, Failure, FailureCode, Message, MessageStatus, NoticeLevel, Reply,
 };
-use cairn_app::{App, CacheVariables, DataFolder, Options};
+use cairn_app::{App, DataFolder, Options};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -28,11 +28,7 @@ const BROKEN: &str = "broken";
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn options(home: &Path) -> Options {
-    Options {
-        data_folder: DataFolder::new(home),
-        hub_variables: CacheVariables::default(),
-        autoload: false,
-    }
+    Options::new(DataFolder::new(home))
 }
 
 fn model_folder(home: &Path, name: &str) -> PathBuf {

@@ -1,6 +1,7 @@
 //! The models that tests of behaviour across crates use: tiny random ones by name, and the starter
 //! model.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -28,7 +29,8 @@ pub fn starter_model() -> &'static Path {
         if folder.exists() {
             return folder;
         }
-        match import_gguf(&gguf, &models, Some("SmolLM2-135M-Instruct"), &mut |_, _| {}) {
+        let mut on_progress = |_, _| ControlFlow::Continue(());
+        match import_gguf(&gguf, &models, Some("SmolLM2-135M-Instruct"), &mut on_progress) {
             // Tests of another process were faster.
             Ok(_) | Err(GgufError::AlreadyExists { .. }) => folder,
             Err(error) => panic!("the starter model cannot be imported: {error}"),

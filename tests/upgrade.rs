@@ -11,7 +11,7 @@ use cairn_app::wire::{
     Appearance, Command, Conversation, Event, Message, MessageStatus, NamedCache, Reply, Role,
     Settings,
 };
-use cairn_app::{App, CacheVariables, DataFolder, Options};
+use cairn_app::{App, DataFolder, Options};
 use tempfile::TempDir;
 
 const MODEL: &str = "tiny-chat";
@@ -57,11 +57,7 @@ fn add_model(home: &TempDir) {
 }
 
 async fn open(home: &TempDir) -> Arc<App> {
-    App::open(Options {
-        data_folder: DataFolder::new(home.path()),
-        hub_variables: CacheVariables::default(),
-        autoload: false,
-    })
+    App::open(Options::new(DataFolder::new(home.path())))
     .await
     .unwrap()
 }

@@ -3,6 +3,7 @@
 //! behind.
 #![no_main]
 
+use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
 use cairn_formats::gguf::import_gguf;
@@ -15,7 +16,11 @@ static SCRATCH: LazyLock<ScratchFile> = LazyLock::new(|| ScratchFile::new(".gguf
 fuzz_target!(|input: &[u8]| {
     let path = SCRATCH.holding(input);
     let models = tempfile::tempdir_in(scratch_folder()).expect("a folder");
-    match import_gguf(path, models.path(), None, &mut |done, total| assert!(done <= total)) {
+    let mut on_progress = |done, total| {
+        assert!(done <= total);
+        ControlFlow::Continue(())
+    };
+    match import_gguf(path, models.path(), None, &mut on_progress) {
         Ok(folder) => {
             let files = check_weight_files(&folder).expect("the imported weights are accepted");
             assert_eq!(files.len(), 1);

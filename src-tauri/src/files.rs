@@ -1,4 +1,5 @@
-//! Prompt caches as files: saved and opened by native dialogs, or dropped on the window.
+//! Files that the user chooses in native dialogs or drops on the window: prompt caches to save and
+//! open, models to import.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,6 +58,43 @@ pub async fn import_cache(
         }
     };
     Ok(Some(app.preview_import(path).await))
+}
+
+/// Imports the GGUF file or model folder at `path`, or else a file that the user chooses. False if
+/// the user cancelled.
+///
+/// # Errors
+/// The failure to show.
+#[tauri::command]
+pub async fn import_model(
+    path: Option<PathBuf>,
+    window: WebviewWindow,
+    core: State<'_, Core>,
+) -> Result<bool, Failure> {
+    let app = app(&core)?;
+    let path = match path {
+        Some(path) => path,
+        None => {
+            let dialog = window.dialog().file().set_parent(&window).set_title("Import model");
+            let dialog = dialog.add_filter("GGUF file", &["gguf"]);
+            match chosen(|answer| dialog.pick_file(answer)).await? {
+                Some(path) => path,
+                None => return Ok(false),
+            }
+        }
+    };
+    app.import_model(path).await?;
+    Ok(true)
+}
+
+/// The folder that the user chooses. None if the user cancelled.
+///
+/// # Errors
+/// The failure to show.
+#[tauri::command]
+pub async fn choose_folder(window: WebviewWindow) -> Result<Option<PathBuf>, Failure> {
+    let dialog = window.dialog().file().set_parent(&window).set_title("Add folder of models");
+    chosen(|answer| dialog.pick_folder(answer)).await
 }
 
 fn app(core: &Core) -> Result<Arc<App>, Failure> {

@@ -60,6 +60,8 @@ fn run() -> Result<()> {
             ipc::call,
             files::export_cache,
             files::import_cache,
+            files::import_model,
+            files::choose_folder,
             menu::show_menus
         ])
         .on_menu_event(|app, event| menu::choose(app, &event))

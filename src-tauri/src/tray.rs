@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use cairn_app::App;
-use cairn_app::wire::{Command, EngineState, Event, Reply, Status};
+use cairn_app::wire::{Command, Download, DownloadState, EngineState, Event, Reply, Status};
 use tauri::menu::{Menu, MenuEvent, MenuItem, PredefinedMenuItem};
 use tauri::tray::TrayIconBuilder;
 use tauri::{AppHandle, Manager, Wry};
@@ -17,6 +17,8 @@ use crate::{menu, system, window};
 
 /// The least time between two changes: faster ones cannot be read, and redrawing costs time.
 const SHORTEST_CHANGE: Duration = Duration::from_millis(500);
+
+const NO_DOWNLOAD: &str = "No downloads";
 
 /// Longer model names are cut: a menu is as wide as its longest line.
 const MAX_NAME_CHARS: usize = 40;
@@ -31,13 +33,14 @@ pub fn build(app: &AppHandle) -> Result<()> {
     }
     let state = MenuItem::with_id(app, "state", "Starting", false, None::<&str>)?;
     let model = MenuItem::with_id(app, "model", "No model", false, None::<&str>)?;
+    let download = MenuItem::with_id(app, "download", NO_DOWNLOAD, false, None::<&str>)?;
     let open = MenuItem::with_id(app, "open", "Open Cairn", true, None::<&str>)?;
     let new_chat = MenuItem::with_id(app, "new-chat", "New Chat", true, None::<&str>)?;
     let quit = MenuItem::with_id(app, "quit", "Quit Cairn", true, None::<&str>)?;
     let separators = [PredefinedMenuItem::separator(app)?, PredefinedMenuItem::separator(app)?];
     let menu = Menu::with_items(
         app,
-        &[&state, &model, &separators[0], &open, &new_chat, &separators[1], &quit],
+        &[&state, &model, &download, &separators[0], &open, &new_chat, &separators[1], &quit],
     )?;
     TrayIconBuilder::with_id("cairn")
         .icon(system::TRAY_ICON)
@@ -49,7 +52,8 @@ pub fn build(app: &AppHandle) -> Result<()> {
 
     match app.state::<Core>().app() {
         Ok(core) => {
-            tauri::async_runtime::spawn(follow(app.clone(), core.clone(), state, model));
+            let items = Items { state, model, download };
+            tauri::async_runtime::spawn(follow(app.clone(), core.clone(), items));
         }
         Err(_) => state.set_text("Cairn could not start")?,
     }
@@ -65,37 +69,61 @@ fn choose(app: &AppHandle, event: MenuEvent) {
     }
 }
 
-/// The two lines that change.
+/// The items whose texts change.
+#[derive(Clone)]
+struct Items {
+    state: MenuItem<Wry>,
+    model: MenuItem<Wry>,
+    download: MenuItem<Wry>,
+}
+
+/// Their texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Lines {
     state: String,
     model: String,
+    download: String,
+}
+
+impl Items {
+    fn show(&self, lines: Lines) {
+        let shown = self
+            .state
+            .set_text(lines.state)
+            .and_then(|()| self.model.set_text(lines.model))
+            .and_then(|()| self.download.set_text(lines.download));
+        if let Err(error) = shown {
+            tracing::warn!("the tray menu is out of date: {error}");
+        }
+    }
 }
 
 /// Shows each change of status, at most twice a second, and nothing while nothing changes.
-async fn follow(app: AppHandle, core: Arc<App>, state: MenuItem<Wry>, model: MenuItem<Wry>) {
+async fn follow(app: AppHandle, core: Arc<App>, items: Items) {
     let mut events = core.subscribe();
     let mut wanted = current(&core).await;
     let mut shown = None;
+    let mut downloads = Vec::new();
     let mut next_change = Instant::now();
     loop {
         tokio::select! {
             event = events.recv() => match event {
-                Ok(Event::Status { status }) => wanted = Some(Lines::of(&status)),
+                Ok(Event::Status { status }) => wanted = Some(Lines::of(&status, &downloads)),
+                Ok(Event::Downloads { downloads: changed }) => {
+                    downloads = changed;
+                    if let Some(lines) = &mut wanted {
+                        lines.download = download_line(&downloads);
+                    }
+                }
                 Ok(_) => (),
                 Err(RecvError::Lagged(_)) => wanted = current(&core).await,
                 Err(RecvError::Closed) => return,
             },
             () = tokio::time::sleep_until(next_change), if wanted != shown => {
                 if let Some(lines) = wanted.clone() {
-                    let (state, model) = (state.clone(), model.clone());
-                    let set = move || {
-                        if let Err(error) = state.set_text(lines.state).and_then(|()| model.set_text(lines.model)) {
-                            tracing::warn!("the tray menu is out of date: {error}");
-                        }
-                    };
+                    let items = items.clone();
                     // Fails only when the event loop has ended.
-                    if app.run_on_main_thread(set).is_err() {
+                    if app.run_on_main_thread(move || items.show(lines)).is_err() {
                         return;
                     }
                 }
@@ -108,13 +136,13 @@ async fn follow(app: AppHandle, core: Arc<App>, state: MenuItem<Wry>, model: Men
 
 async fn current(core: &Arc<App>) -> Option<Lines> {
     match core.call(Command::GetStatus).await {
-        Ok(Reply::Status { status }) => Some(Lines::of(&status)),
+        Ok(Reply::Status { status }) => Some(Lines::of(&status, &[])),
         _ => None,
     }
 }
 
 impl Lines {
-    fn of(status: &Status) -> Self {
+    fn of(status: &Status, downloads: &[Download]) -> Self {
         let (state, model) = match &status.engine {
             EngineState::Empty => ("No model is loaded".to_owned(), None),
             EngineState::Loading { model, .. } => (format!("Loading · {}", short(model)), None),
@@ -131,7 +159,23 @@ impl Lines {
         Self {
             state,
             model: model.map_or("No model".to_owned(), |model| format!("Model: {}", short(model))),
+            download: download_line(downloads),
         }
+    }
+}
+
+/// The running downloads: one by name, several by their number, with percent and rate.
+fn download_line(downloads: &[Download]) -> String {
+    let running: Vec<&Download> =
+        downloads.iter().filter(|download| download.state == DownloadState::Running).collect();
+    let sum = |bytes: fn(&Download) -> u64| running.iter().map(|one| bytes(one)).sum::<u64>();
+    let percent = sum(|one| one.bytes) * 100 / sum(|one| one.total_bytes).max(1);
+    let rate: f64 = running.iter().filter_map(|one| one.bytes_per_second).sum();
+    let rate = if rate > 0.0 { format!(" · {:.1} MB/s", rate / 1e6) } else { String::new() };
+    match running.as_slice() {
+        [] => NO_DOWNLOAD.to_owned(),
+        [one] => format!("Downloading {} · {percent} %{rate}", short(&one.name)),
+        several => format!("Downloading {} models · {percent} %{rate}", several.len()),
     }
 }
 
@@ -163,7 +207,12 @@ mod tests {
             cache_disk_bytes: 0,
             cache_ram_bytes: 0,
         };
-        assert_eq!(Lines::of(&status), Lines { state: state.to_owned(), model: model.to_owned() });
+        let expected = Lines {
+            state: state.to_owned(),
+            model: model.to_owned(),
+            download: NO_DOWNLOAD.to_owned(),
+        };
+        assert_eq!(Lines::of(&status, &[]), expected);
     }
 
     #[test]
@@ -198,6 +247,30 @@ mod tests {
             "Could not load SmolLM2-135M-Instruct",
             "No model",
         );
+    }
+
+    #[test]
+    fn the_download_line_has_percent_and_rate() {
+        let download = |name: &str, state, bytes| Download {
+            name: name.to_owned(),
+            state,
+            bytes,
+            total_bytes: 200,
+            bytes_per_second: (bytes > 0).then_some(2_500_000.0),
+            seconds_left: None,
+            files: Vec::new(),
+            failure: None,
+            page: None,
+        };
+        let one = download("o/tiny", DownloadState::Running, 50);
+        let other = download("o/other", DownloadState::Running, 150);
+        let paused = download("o/paused", DownloadState::Paused, 100);
+        assert_eq!(download_line(&[]), NO_DOWNLOAD);
+        assert_eq!(download_line(&[paused.clone()]), NO_DOWNLOAD);
+        assert_eq!(download_line(&[paused, one.clone()]), "Downloading tiny · 25 % · 2.5 MB/s");
+        assert_eq!(download_line(&[one, other]), "Downloading 2 models · 50 % · 5.0 MB/s");
+        let unknown = download("o/new", DownloadState::Running, 0);
+        assert_eq!(download_line(&[unknown]), "Downloading new · 0 %");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cairn_app::{App, CacheVariables, DataFolder, Options};
+use cairn_app::{App, DataFolder, Options};
 use cairn_prompt_cache::{ChunkFile, ChunkRecord};
 use cairn_store::Store;
 use safetensors::SafeTensors;
@@ -62,11 +62,7 @@ impl TestHome {
     }
 
     pub async fn open(&self) -> Arc<App> {
-        App::open(Options {
-            data_folder: self.data_folder(),
-            hub_variables: CacheVariables::default(),
-            autoload: false,
-        })
+        App::open(Options::new(self.data_folder()))
         .await
         .unwrap()
     }

@@ -2,6 +2,7 @@
 //! for bit.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 
 use cairn_formats::gguf::import_gguf;
 use mlx_rs::{Array, ops};
@@ -47,7 +48,8 @@ fn every_kind_of_weight_is_the_same_as_in_the_gguf_file() {
     // Imported anew: the folder that other tests share may be older than the importer.
     let models = tempfile::tempdir_in(cairn_tests::starter_gguf().parent().expect("a folder"))
         .expect("a folder");
-    let folder = import_gguf(&cairn_tests::starter_gguf(), models.path(), None, &mut |_, _| {})
+    let mut on_progress = |_, _| ControlFlow::Continue(());
+    let folder = import_gguf(&cairn_tests::starter_gguf(), models.path(), None, &mut on_progress)
         .expect("imports");
     let tensors = Array::load_safetensors(folder.join("model.safetensors")).expect("loads");
     let gguf = Gguf::open(&cairn_tests::starter_gguf());

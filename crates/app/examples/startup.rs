@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cairn_app::wire::{Command, Event, Reply};
-use cairn_app::{App, CacheVariables, DataFolder, Options};
+use cairn_app::{App, DataFolder, Options};
 use cairn_prompt_cache::{
     Budgets, CacheChange, CacheRef, ChunkFile, ChunkIndex, ChunkKey, ChunkKind, ChunkRecord,
     KvFormat, Namespace, Owner, PromptTokens, RestoreNeeds, Tokens,
@@ -140,11 +140,7 @@ async fn measure(name: &str, home: &Path, num_conversations: usize) -> Result<()
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..RUNS {
         let start = Instant::now();
-        let options = Options {
-            data_folder: DataFolder::new(home),
-            hub_variables: CacheVariables::default(),
-            autoload: false,
-        };
+        let options = Options::new(DataFolder::new(home));
         let app = App::open(options).await?;
         open.push(start.elapsed());
         let is_swept = || {

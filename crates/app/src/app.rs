@@ -1,11 +1,12 @@
 //! [`App`]: the state that all commands and background tasks share, and its accessors.
 //! `lifecycle.rs` opens it, runs commands on it and closes it.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cairn_engine::Engine;
-use cairn_hub::{CacheVariables, ModelFolders};
+use cairn_hub::{CacheVariables, HubOptions, ModelFolders};
 use cairn_store::Store;
 use tokio::sync::{OnceCell, broadcast};
 use tokio::task::JoinHandle;
@@ -16,8 +17,12 @@ use crate::cache::previews::Imports;
 use crate::cache::saved;
 use crate::chat::running::RunningAnswers;
 use crate::lifecycle::FolderLock;
+use crate::models::catalog::Catalog;
+use crate::models::downloads::ModelDownloads;
+use crate::models::hub::HubAccount;
+use crate::models::import::RunningImport;
 use crate::settings::{AppSettings, Settings};
-use crate::wire::{Conversation, Event};
+use crate::wire::{Conversation, Event, NoticeLevel};
 use crate::{DataFolder, OpenError, convert};
 
 /// How to open the app.
@@ -27,15 +32,43 @@ pub struct Options {
     pub data_folder: DataFolder,
     /// The variables that locate the cache of downloaded models.
     pub hub_variables: CacheVariables,
+    /// The hub that models are downloaded from; none: nothing is downloaded.
+    pub hub: Option<HubOptions>,
+    /// Whether the hub's access token is kept in the system's keychain.
+    pub uses_keychain: bool,
+    /// The program that opens the files of a new model for the first time, with the arguments of
+    /// [`crate::run_check_if_asked`]; none: models are not checked before they are loaded.
+    pub check_program: Option<PathBuf>,
     /// Whether to load the default model at once, in the background.
     pub autoload: bool,
 }
 
 impl Options {
+    /// A data folder without anything beside it: no hub, no keychain, no shared cache.
+    pub fn new(data_folder: DataFolder) -> Options {
+        Options {
+            data_folder,
+            hub_variables: CacheVariables::default(),
+            hub: None,
+            uses_keychain: false,
+            check_program: None,
+            autoload: false,
+        }
+    }
+
     /// The options that the environment sets, with a model loaded at once.
     pub fn from_environment() -> Result<Options, OpenError> {
-        let hub_variables = CacheVariables::from_lookup(std::env::var_os);
-        Ok(Options { data_folder: DataFolder::from_environment()?, hub_variables, autoload: true })
+        // A hub that cannot be used is no reason not to open: its commands say what is wrong.
+        let hub = HubOptions::from_lookup(std::env::var_os)
+            .inspect_err(|error| tracing::warn!("models cannot be downloaded: {error}"));
+        Ok(Options {
+            hub_variables: CacheVariables::from_lookup(std::env::var_os),
+            hub: hub.ok(),
+            uses_keychain: true,
+            check_program: std::env::current_exe().ok(),
+            autoload: true,
+            ..Options::new(DataFolder::from_environment()?)
+        })
     }
 }
 
@@ -49,6 +82,10 @@ impl Options {
 pub struct App {
     pub(crate) data_folder: DataFolder,
     pub(crate) model_folders: ModelFolders,
+    pub(crate) catalog: Catalog,
+    pub(crate) hub: HubAccount,
+    pub(crate) downloads: ModelDownloads,
+    pub(crate) importing: RunningImport,
     pub(crate) store: Arc<Store>,
     /// The in-memory database of private conversations; opened with the first of them.
     pub(crate) private: OnceCell<Arc<Store>>,
@@ -109,6 +146,11 @@ impl App {
     /// Sends an event to all subscribers, if there are any.
     pub(crate) fn emit(&self, event: Event) {
         let _ = self.events.send(event);
+    }
+
+    /// Sends a sentence that says what did not work although nobody waits for it.
+    pub(crate) fn emit_warning(&self, text: String) {
+        self.emit(Event::Notice { level: NoticeLevel::Warning, text });
     }
 
     /// Sends a conversation's row as it is now, unless it is gone or cannot be read.

@@ -12,6 +12,7 @@ use crate::chat::answering::{self, Turn};
 use crate::chat::deletion;
 use crate::settings::commands as settings_commands;
 use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply};
+use crate::models::catalog;
 use crate::{convert, diagnostics, models, status};
 
 /// How long deleting waits for the conversation's answer to stop. An answer that takes longer ends
@@ -64,7 +65,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             Ok(Reply::Done)
         }
         Command::ListModels => {
-            let models = models::list(app).await;
+            let models = catalog::list(app).await;
             app.emit(Event::Models { models: models.clone() });
             Ok(Reply::Models { models })
         }
@@ -80,6 +81,23 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             models::unload(app).await?;
             Ok(Reply::Done)
         }
+        Command::GetModelDeletion { .. }
+        | Command::DeleteModel { .. }
+        | Command::RestoreModel { .. }
+        | Command::CheckModel { .. }
+        | Command::AddModelFolder { .. }
+        | Command::GetModelFolders
+        | Command::RemoveModelFolder { .. }
+        | Command::CancelModelImport
+        | Command::GetRecommendedModels
+        | Command::SearchModels { .. }
+        | Command::GetHubModel { .. }
+        | Command::DownloadModel { .. }
+        | Command::PauseDownload { .. }
+        | Command::CancelDownload { .. }
+        | Command::RetryDownloads
+        | Command::GetHubAccess
+        | Command::SetHubToken { .. } => models::commands::run(app, command).await,
         Command::GetSettings { scope } => settings_commands::get(app, &scope).await,
         Command::SetSetting { scope, key, value } => {
             settings_commands::set(app, scope, &key, value).await
@@ -110,15 +128,16 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
     }
 }
 
-async fn bootstrap(app: &App) -> Result<Reply, Failure> {
+async fn bootstrap(app: &Arc<App>) -> Result<Reply, Failure> {
     let (conversations, models, named) =
-        (conversations(app).await?, models::list(app).await, cache_commands::named(app).await?);
+        (conversations(app).await?, catalog::list(app).await, cache_commands::named(app).await?);
     let notice = app.recovery_notice.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(notice) = notice {
         app.emit(notice);
     }
     let (settings, status) = (app.settings(), status::now(app));
-    Ok(Reply::Bootstrap { conversations, models, settings, status, named })
+    let downloads = app.downloads.list();
+    Ok(Reply::Bootstrap { conversations, models, settings, status, named, downloads })
 }
 
 async fn rename(app: &App, id: &str, title: &str) -> Result<Reply, Failure> {

@@ -1,13 +1,12 @@
 //! Conversions between domain types and wire types, written by hand.
 
 use cairn_chat::{FinishReason, GenerationStats, Role, SamplingParams};
-use cairn_engine::{
-    EngineError, LoadProgress, PromptFileLayout, PromptKind, SUPPORTED_MODEL_TYPES,
-};
-use cairn_hub::{HubError, ModelFolder};
+use cairn_engine::{EngineError, LoadProgress, PromptFileLayout, PromptKind};
+use cairn_hub::{DownloadError, HubError, ModelFolder, ModelSource};
 use cairn_prompt_cache::{ChunkKind, ChunkProblem, KvFormat, LossReason, Miss, MissReason};
 use cairn_store::{MessageStatus, NamedCacheKind, StoreError};
 
+use crate::models::catalog;
 use crate::platform::ProcessMemory;
 use crate::wire;
 
@@ -65,8 +64,13 @@ impl From<HubError> for wire::Failure {
             HubError::BadName { .. }
             | HubError::Exists { .. }
             | HubError::LinkOut { .. }
+            | HubError::ReadOnly { .. }
+            | HubError::NoModelFile { .. }
+            | HubError::Cancelled
             | HubError::Downloading { .. } => wire::FailureCode::Invalid,
-            HubError::Copy { .. } | HubError::Delete { .. } => wire::FailureCode::Storage,
+            HubError::Copy { .. } | HubError::Delete { .. } | HubError::Gguf { .. } => {
+                wire::FailureCode::Storage
+            }
             HubError::Unusable { .. } => wire::FailureCode::Engine,
         };
         Self::new(code, sentence(error))
@@ -86,17 +90,52 @@ pub(crate) fn sentence(error: impl ToString) -> String {
     sentence
 }
 
+impl From<DownloadError> for wire::Failure {
+    fn from(error: DownloadError) -> Self {
+        use wire::FailureCode::{Gated, Hub, Invalid, NoSpace, NotFound, Offline};
+        use wire::FailureCode::{Storage, Unauthorized};
+        let code = match error {
+            DownloadError::Offline { .. } => Offline,
+            DownloadError::Gated { .. } => Gated,
+            DownloadError::Unauthorized { .. } | DownloadError::Forbidden { .. } => Unauthorized,
+            DownloadError::NoSpace { .. } => NoSpace,
+            DownloadError::NoCacheFolder | DownloadError::CacheFolder { .. } => Storage,
+            DownloadError::NotFound { .. } | DownloadError::RevisionNotFound { .. } => NotFound,
+            DownloadError::BadRepo { .. }
+            | DownloadError::BadRevision { .. }
+            | DownloadError::BadEndpoint { .. }
+            | DownloadError::BadProxy
+            | DownloadError::BadToken => Invalid,
+            _ => Hub,
+        };
+        Self::new(code, sentence(error))
+    }
+}
+
+/// A model's row by what its folder lists; of what its files contain nothing is known yet.
 pub(crate) fn model(folder: ModelFolder) -> wire::Model {
-    let is_supported =
-        folder.model_type.as_deref().is_none_or(|name| SUPPORTED_MODEL_TYPES.contains(&name));
-    let unsupported = (!is_supported)
-        .then(|| format!("the architecture is none of {}", SUPPORTED_MODEL_TYPES.join(", ")));
+    let problem = folder.problem.map(|problem| wire::ModelProblem {
+        kind: match problem.kind() {
+            cairn_hub::ModelProblemKind::Incomplete => wire::ModelProblemKind::Incomplete,
+            cairn_hub::ModelProblemKind::Broken => wire::ModelProblemKind::Broken,
+        },
+        detail: problem.to_string(),
+    });
+    let unsupported = folder.model_type.as_deref().and_then(catalog::unsupported);
     wire::Model {
         name: folder.name,
         path: folder.path.to_string_lossy().into_owned(),
         model_type: folder.model_type.unwrap_or_default(),
         bytes: folder.bytes,
-        problem: folder.problem.map(|problem| problem.to_string()).or(unsupported),
+        source: match folder.source {
+            ModelSource::Imported => wire::ModelSource::Imported,
+            ModelSource::HubCache => wire::ModelSource::HubCache,
+            ModelSource::LmStudio => wire::ModelSource::LmStudio,
+            ModelSource::Added => wire::ModelSource::Added,
+        },
+        problem: problem.or(unsupported),
+        facts: None,
+        is_being_checked: false,
     }
 }
 

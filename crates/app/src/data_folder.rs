@@ -15,7 +15,8 @@ use crate::{OpenError, platform};
 /// ├── cairn.damaged-*.db a damaged database that was replaced
 /// ├── prompt-cache-v2/   the files of the prompt cache
 /// ├── models/            imported models
-/// ├── transfers/         prompt-cache files while they are uploaded or downloaded
+/// ├── hub-token          the hub's access token, where the system has no keychain
+/// ├── transfers/         files while they are uploaded or downloaded
 /// └── logs/              cairn.log, and up to four older ones
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,6 +97,11 @@ impl DataFolder {
     /// instead of paths.
     pub fn transfers(&self) -> PathBuf {
         self.home.join("transfers")
+    }
+
+    /// The hub's access token, where the system has no keychain.
+    pub fn hub_token(&self) -> PathBuf {
+        self.home.join("hub-token")
     }
 
     /// Log files.

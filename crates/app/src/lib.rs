@@ -24,16 +24,12 @@
 //!
 //! ```
 //! use cairn_app::wire::{Command, Reply};
-//! use cairn_app::{App, CacheVariables, DataFolder, Options};
+//! use cairn_app::{App, DataFolder, Options};
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let home = tempfile::tempdir()?;
-//! let options = Options {
-//!     data_folder: DataFolder::new(home.path()),
-//!     hub_variables: CacheVariables::default(),
-//!     autoload: false,
-//! };
+//! let options = Options::new(DataFolder::new(home.path()));
 //! let app = App::open(options).await?;
 //! let reply = app.call(Command::NewConversation).await;
 //! assert!(matches!(reply, Ok(Reply::Conversation { .. })));

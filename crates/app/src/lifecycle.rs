@@ -2,7 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +20,11 @@ use crate::cache::previews::Imports;
 use crate::cache::{follow, rows, transfers};
 use crate::chat::deletion;
 use crate::chat::running::RunningAnswers;
+use crate::models::catalog::Catalog;
+use crate::models::downloads::ModelDownloads;
+use crate::models::hub::HubAccount;
+use crate::models::import::RunningImport;
+use crate::models::token_store::TokenStore;
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Command, Failure, FailureCode, Reply};
 use crate::{DataFolder, OpenError, commands, models, platform, recovered, status};
@@ -45,7 +50,7 @@ impl App {
     /// Opens the data folder, creating what is missing, and starts the engine. Must be called in a
     /// Tokio runtime, which the app then uses.
     pub async fn open(options: Options) -> Result<Arc<App>, OpenError> {
-        let Options { data_folder, hub_variables, autoload } = options;
+        let Options { data_folder, hub_variables, hub, uses_keychain, check_program, autoload } = options;
         data_folder.create()?;
         let lock = lock(&data_folder)?;
         let model_folders = ModelFolders::new(data_folder.home(), &hub_variables);
@@ -87,10 +92,19 @@ impl App {
             ..EngineOptions::default()
         });
         let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
+        model_folders.set_added(added_folders(&store).await);
+        let tokens = TokenStore::new(data_folder.hub_token(), uses_keychain);
+        let hub = HubAccount::load(hub, tokens).await;
+        let downloads = ModelDownloads::load(hub.hub(), &store).await;
+        let catalog = Catalog::load(&store, check_program).await;
         let cache_rows = tokio::spawn(rows::write_changes(store.clone(), cache_events, moved));
 
         let app = Arc::new(App {
             model_folders,
+            catalog,
+            hub,
+            downloads,
+            importing: RunningImport::default(),
             data_folder,
             store,
             private: OnceCell::new(),
@@ -124,6 +138,7 @@ impl App {
         self.spawn(status::emit(self.clone(), platform::memory_pressure));
         self.spawn(follow::emit_changes(self.clone(), moves));
         self.spawn(follow::follow_other_programs(self.clone()));
+        self.spawn(models::downloads::follow(self.clone()));
         let app = self.clone();
         self.spawn(async move { follow::release_purged(&app).await });
         if autoload {
@@ -168,6 +183,7 @@ impl App {
                     running.ended.cancelled().await;
                 }
                 deletion::purge_all(self).await;
+                models::deletion::delete_all_hidden(self).await;
                 // This stops a load between two tensors, and writes the queued chunks.
                 self.engine.shutdown().await;
                 closed = Closed::Completely;
@@ -192,6 +208,15 @@ impl App {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
         closed
     }
+}
+
+/// The folders of models that were added. Without them their models are not listed; they stay.
+async fn added_folders(store: &Store) -> Vec<PathBuf> {
+    let added = store.model_folders().await.unwrap_or_else(|error| {
+        tracing::warn!("the folders of models that were added are not known: {error}");
+        Vec::new()
+    });
+    added.into_iter().map(PathBuf::from).collect()
 }
 
 /// Removes temporary files of earlier processes. The data folder's lock proves that no running

@@ -87,7 +87,6 @@ fn has_changed(emitted: &Status, status: &Status) -> bool {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
-    use cairn_hub::CacheVariables;
 
     use super::*;
     use crate::wire::Command;
@@ -101,11 +100,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let model = home.path().join("models").join("m");
         cairn_tiny_models::copy_tiny_model("llama/tiny-chat", &model).unwrap();
-        let options = Options {
-            data_folder: DataFolder::new(home.path()),
-            hub_variables: CacheVariables::default(),
-            autoload: false,
-        };
+        let options = Options::new(DataFolder::new(home.path()));
         let app = App::open(options).await.unwrap();
         app.call(Command::LoadModel { name: "m".to_owned() }).await.unwrap();
         let mut engine = app.engine.status();

@@ -208,7 +208,7 @@ pub enum Reply {
 }
 
 /// The answer to a [`Command`] that failed: a code, and one sentence to show.
-#[derive(Debug, Clone, Serialize, Deserialize, TS)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 pub struct Failure {
     pub code: FailureCode,
     pub message: String,

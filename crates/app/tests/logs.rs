@@ -5,7 +5,7 @@
 use std::sync::Mutex;
 
 use cairn_app::wire::{Command, Event, MessageStatus, Reply};
-use cairn_app::{App, CacheVariables, DataFolder, LOG_FILTER, LogFile, Options};
+use cairn_app::{App, DataFolder, LOG_FILTER, LogFile, Options};
 use cairn_tiny_models::copy_tiny_model;
 use tracing_subscriber::EnvFilter;
 
@@ -22,11 +22,7 @@ async fn neither_texts_nor_secrets_reach_the_logs_or_the_diagnostics() {
         .with_ansi(false)
         .init();
     copy_tiny_model("llama/tiny-chat", &home.path().join("models/tiny-chat")).unwrap();
-    let options = Options {
-        data_folder: data_folder.clone(),
-        hub_variables: CacheVariables::default(),
-        autoload: false,
-    };
+    let options = Options::new(data_folder.clone());
     let app = App::open(options).await.unwrap();
     app.call(Command::set_for_all("max_tokens", 8)).await.unwrap();
     app.call(Command::set_for_all("cache_budget_bytes", 1_u64 << 30)).await.unwrap();

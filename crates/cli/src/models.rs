@@ -1,6 +1,7 @@
 //! `cairn models`: finds, lists, imports, deletes, inspects and checks models.
 
 use std::io::IsTerminal;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -125,6 +126,7 @@ fn import(source: &Path, name: Option<&str>) -> Result<()> {
     let mut on_progress = |done, total| {
         bar.set_length(total);
         bar.set_position(done);
+        ControlFlow::Continue(())
     };
     let folder = if source.is_dir() {
         model_folders()?.import_folder(source, name, &mut on_progress).map_err(anyhow::Error::from)

@@ -2,14 +2,13 @@
 
 use anyhow::{Context, Result, anyhow};
 use cairn_app::wire::Command;
-use cairn_app::{App, Closed, DataFolder, Options};
+use cairn_app::{App, Closed, Options};
 use cairn_server::{ServeError, ServeOptions, Server};
 use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::arguments::Serve;
 use crate::output::{self, Usage};
-use crate::session::hub_variables;
 
 pub async fn run(arguments: Serve) -> Result<()> {
     let token = match (arguments.token, arguments.token_file) {
@@ -26,13 +25,9 @@ pub async fn run(arguments: Serve) -> Result<()> {
         ServeOptions { host: arguments.host, port: arguments.port, token, ui: arguments.ui };
     // Before the engine starts: closing it right after its start may take longer than `close` waits.
     options.check().map_err(to_error)?;
-    let data_folder = DataFolder::from_environment()?;
-    let app = App::open(Options {
-        data_folder,
-        autoload: arguments.model.is_none(),
-        hub_variables: hub_variables(),
-    })
-    .await?;
+    let from_environment = Options::from_environment()?;
+    let app =
+        App::open(Options { autoload: arguments.model.is_none(), ..from_environment }).await?;
     let server = match Server::bind(app.clone(), options).await {
         Ok(server) => server,
         Err(error) => return close(&app, Err(to_error(error))).await,

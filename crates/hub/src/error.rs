@@ -66,6 +66,21 @@ pub enum HubError {
         /// Its folder.
         path: PathBuf,
     },
+    /// What was chosen to be imported is no model.
+    #[error("{name} is neither a GGUF file nor a model's folder: choose another")]
+    NoModelFile {
+        /// Its name.
+        name: String,
+    },
+    /// A GGUF file could not be imported.
+    #[error("{reason}")]
+    Gguf {
+        /// The sentence of the import.
+        reason: String,
+    },
+    /// The caller ended the import; nothing of it is left.
+    #[error("the import was cancelled")]
+    Cancelled,
     /// The model could not be deleted, or not all of it.
     #[error("cannot delete {}: {reason}", path.display())]
     Delete {

@@ -2,8 +2,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use cairn_formats::gguf::{GgufError, import_gguf};
 use uuid::Uuid;
 
 use crate::{HubError, ModelFolders};
@@ -15,17 +17,39 @@ const COPY_BYTES: usize = 1 << 20;
 pub(crate) const PARTIAL_PREFIX: &str = ".importing-";
 
 impl ModelFolders {
+    /// Imports what a person chose: a GGUF file, which is converted, or a model's folder. The model
+    /// is named like the file, `file_name` for one that has another name on the disk.
+    pub fn import(
+        &self,
+        source: &Path,
+        file_name: &str,
+        on_progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<PathBuf, HubError> {
+        if source.is_dir() {
+            return self.import_folder(source, None, on_progress);
+        }
+        let Some(name) = file_name.strip_suffix(".gguf") else {
+            return Err(HubError::NoModelFile { name: file_name.to_owned() });
+        };
+        match import_gguf(source, self.imported(), Some(name), on_progress) {
+            Err(GgufError::Cancelled { .. }) => Err(HubError::Cancelled),
+            Err(GgufError::AlreadyExists { path }) => Err(HubError::Exists { path }),
+            imported => imported.map_err(|error| HubError::Gguf { reason: error.to_string() }),
+        }
+    }
+
     /// Copies the model in `source` to the imported models, as `name` or under its folder's name;
     /// returns the new folder.
     ///
     /// The copy appears complete or not at all: it is made under a hidden name, synced and then
     /// renamed. Links are followed within the folder, and within the model's part of the shared
-    /// cache; a link that leads elsewhere is refused. `on_progress(copied, total)` counts bytes.
+    /// cache; a link that leads elsewhere is refused. `on_progress(copied, total)` counts bytes; where
+    /// it breaks, the copy ends and nothing of it is left.
     pub fn import_folder(
         &self,
         source: &Path,
         name: Option<&str>,
-        on_progress: &mut dyn FnMut(u64, u64),
+        on_progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<PathBuf, HubError> {
         let source = self.resolve(&source.to_string_lossy())?;
         let target = self.imported().join(checked_name(name, &source)?);
@@ -36,13 +60,17 @@ impl ModelFolders {
         let files = model_files(&source, &copying)?;
         let total = files.iter().map(|file| file.bytes).sum();
         let partial = PartialCopy::make(self.imported()).map_err(copying)?;
-        let mut done = 0;
+        let (mut done, mut goes_on) = (0, ControlFlow::Continue(()));
         for file in &files {
             let copied = copy(&file.path, &partial.path.join(&file.name), &mut |bytes| {
                 done += bytes;
-                on_progress(done, total);
+                goes_on = on_progress(done, total);
+                goes_on
             });
             copied.map_err(copying)?;
+            if goes_on.is_break() {
+                return Err(HubError::Cancelled);
+            }
         }
         partial.finish(&target).map_err(|error| match error.kind() {
             // Another import has taken the name meanwhile.
@@ -173,7 +201,12 @@ fn link_root(folder: &Path) -> PathBuf {
         .to_owned()
 }
 
-fn copy(from: &Path, to: &Path, on_bytes: &mut dyn FnMut(u64)) -> io::Result<()> {
+/// Copies a file, or the part of it before `on_bytes` breaks.
+fn copy(
+    from: &Path,
+    to: &Path,
+    on_bytes: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> io::Result<()> {
     let (mut from, mut to) = (File::open(from)?, File::create_new(to)?);
     let mut buffer = vec![0; COPY_BYTES];
     loop {
@@ -182,7 +215,9 @@ fn copy(from: &Path, to: &Path, on_bytes: &mut dyn FnMut(u64)) -> io::Result<()>
             return to.sync_all();
         }
         to.write_all(&buffer[..length])?;
-        on_bytes(length as u64);
+        if on_bytes(length as u64).is_break() {
+            return Ok(());
+        }
     }
 }
 
@@ -214,17 +249,37 @@ mod tests {
         let folders = ModelFolders::new(home.path(), &CacheVariables::default());
         let mut seen = Vec::new();
         let target = folders
-            .import_folder(&source, None, &mut |done, total| seen.push((done, total)))
+            .import_folder(&source, None, &mut |done, total| {
+                seen.push((done, total));
+                ControlFlow::Continue(())
+            })
             .unwrap();
         assert_eq!(folders.resolve("tiny").unwrap(), target);
         assert!(target.join("model.safetensors").exists());
         assert!(!target.join("modeling.py").exists());
         assert_eq!(seen.last().map(|(done, total)| done == total), Some(true));
         assert!(matches!(
-            folders.import_folder(&source, None, &mut |_, _| {}),
+            folders.import_folder(&source, None, &mut |_, _| ControlFlow::Continue(())),
             Err(HubError::Exists { .. })
         ));
-        assert!(folders.import_folder(&source, Some("another"), &mut |_, _| {}).is_ok());
+        assert!(folders.import_folder(&source, Some("another"), &mut |_, _| ControlFlow::Continue(())).is_ok());
+    }
+
+    #[test]
+    fn a_cancelled_import_leaves_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let source = home.path().join("elsewhere/tiny");
+        model(&source);
+        let folders = ModelFolders::new(home.path(), &CacheVariables::default());
+        let cancelled = folders.import(&source, "tiny", &mut |_, _| ControlFlow::Break(()));
+        assert_eq!(cancelled, Err(HubError::Cancelled));
+        assert_eq!(fs::read_dir(folders.imported()).unwrap().count(), 0);
+        fs::write(home.path().join("notes.txt"), "x").unwrap();
+        let refused =
+            folders.import(&home.path().join("notes.txt"), "notes.txt", &mut |_, _| {
+                ControlFlow::Continue(())
+            });
+        assert!(matches!(refused, Err(HubError::NoModelFile { .. })), "{refused:?}");
     }
 
     #[test]
@@ -256,8 +311,10 @@ mod tests {
         let first = folders.import_folder(&source, None, &mut |_, _| {
             if second.is_none() {
                 folders.remove_leftovers();
-                second = Some(folders.import_folder(&source, None, &mut |_, _| {}));
+                let mut go_on = |_, _| ControlFlow::Continue(());
+                second = Some(folders.import_folder(&source, None, &mut go_on));
             }
+            ControlFlow::Continue(())
         });
         assert!(second.unwrap().is_ok());
         // The first finds the name taken when it is done, and does not replace that model.
@@ -281,9 +338,9 @@ mod tests {
         model(&source);
         fs::rename(source.join("tokenizer.json"), source.join("real")).unwrap();
         symlink("real", source.join("tokenizer.json")).unwrap();
-        assert!(folders.import_folder(&source, Some("within"), &mut |_, _| {}).is_ok());
+        assert!(folders.import_folder(&source, Some("within"), &mut |_, _| ControlFlow::Continue(())).is_ok());
         symlink(&outside, source.join("extra.json")).unwrap();
-        let refused = folders.import_folder(&source, Some("out"), &mut |_, _| {});
+        let refused = folders.import_folder(&source, Some("out"), &mut |_, _| ControlFlow::Continue(()));
         assert_eq!(refused, Err(HubError::LinkOut { path: source.join("extra.json") }));
         assert!(!folders.imported().join("out").exists());
 
@@ -294,9 +351,9 @@ mod tests {
         model(&snapshot);
         fs::rename(snapshot.join("config.json"), repository.join("blobs/1")).unwrap();
         symlink("../../blobs/1", snapshot.join("config.json")).unwrap();
-        assert!(folders.import_folder(&snapshot, Some("cached"), &mut |_, _| {}).is_ok());
+        assert!(folders.import_folder(&snapshot, Some("cached"), &mut |_, _| ControlFlow::Continue(())).is_ok());
         symlink(&outside, snapshot.join("extra.json")).unwrap();
-        let refused = folders.import_folder(&snapshot, Some("out"), &mut |_, _| {});
+        let refused = folders.import_folder(&snapshot, Some("out"), &mut |_, _| ControlFlow::Continue(()));
         assert!(matches!(refused, Err(HubError::LinkOut { .. })), "{refused:?}");
     }
 
@@ -309,7 +366,7 @@ mod tests {
         for name in ["", "../up", ".hidden", "a/b", "a\\b", "a\nb"] {
             assert!(
                 matches!(
-                    folders.import_folder(&source, Some(name), &mut |_, _| {}),
+                    folders.import_folder(&source, Some(name), &mut |_, _| ControlFlow::Continue(())),
                     Err(HubError::BadName { .. })
                 ),
                 "{name}"
@@ -317,7 +374,7 @@ mod tests {
         }
         fs::remove_file(source.join("model.safetensors")).unwrap();
         assert!(matches!(
-            folders.import_folder(&source, None, &mut |_, _| {}),
+            folders.import_folder(&source, None, &mut |_, _| ControlFlow::Continue(())),
             Err(HubError::Unusable { .. })
         ));
     }

@@ -85,7 +85,7 @@ impl LmError {
     /// What kind of problem this is of a model that was checked, and what exactly as a clause,
     /// without the folder's path: "tokenizer.json is missing".
     pub fn as_model_problem(&self) -> (ProblemKind, String) {
-        use ProblemKind::{Broken, Incomplete, Unsupported};
+        use ProblemKind::{Broken, Unsupported};
 
         match self {
             LmError::File(error) => of_file(error),

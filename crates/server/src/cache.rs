@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cairn_app::Download;
 use cairn_app::wire::{CacheFileLayout, CacheSource, Reply};
@@ -13,12 +13,9 @@ use percent_encoding::percent_decode_str;
 use tokio_util::io::ReaderStream;
 
 use crate::call::{done, failed, refuse};
-use crate::request_guard::single_value;
 use crate::shared::Shared;
+use crate::upload;
 
-const FILE_NAME: HeaderName = HeaderName::from_static("x-file-name");
-/// About the longest name that file systems allow.
-const MAX_NAME_CHARS: usize = 255;
 const READ_BYTES: usize = 256 << 10;
 
 /// Sends the saved context of a conversation, or a named prompt cache, as a file.
@@ -40,34 +37,10 @@ pub(crate) async fn export(State(shared): State<Arc<Shared>>, request: Request) 
 
 /// Receives a prompt-cache file and answers with a preview of it.
 pub(crate) async fn import(State(shared): State<Arc<Shared>>, request: Request) -> Response {
-    let (parts, body) = request.into_parts();
-    if let Err(refusal) = shared.guard.check_token(&parts.headers) {
-        return refuse(refusal.status(), refusal.sentence());
-    }
-    let Some(name) = file_name(&parts.headers) else {
-        return refuse(
-            StatusCode::BAD_REQUEST,
-            "The header x-file-name must hold the file's name, percent-encoded.",
-        );
+    let (upload, name) = match upload::receive(&shared, request).await {
+        Ok(received) => received,
+        Err(refusal) => return refusal,
     };
-    let num_bytes =
-        single_value(&parts.headers, header::CONTENT_LENGTH).and_then(|length| length.parse().ok());
-    let mut upload = match shared.app.start_upload(num_bytes).await {
-        Ok(upload) => upload,
-        Err(failure) => return failed(failure),
-    };
-    let mut body = body.into_data_stream();
-    while let Some(bytes) = body.next().await {
-        let Ok(bytes) = bytes else {
-            return refuse(
-                StatusCode::BAD_REQUEST,
-                "The upload ended before the whole file had arrived.",
-            );
-        };
-        if let Err(failure) = upload.write(&bytes).await {
-            return failed(failure);
-        }
-    }
     match shared.app.finish_upload(upload, &name).await {
         Ok(preview) => done(Reply::ImportPreview { preview }),
         Err(failure) => failed(failure),
@@ -118,15 +91,6 @@ fn parse_query(query: &str) -> Option<(CacheSource, CacheFileLayout)> {
     Some((source, layout))
 }
 
-/// The uploaded file's name, without folders and control characters.
-fn file_name(headers: &HeaderMap) -> Option<String> {
-    let name = percent_decode_str(single_value(headers, FILE_NAME)?).decode_utf8().ok()?;
-    let name = name.rsplit(['/', '\\']).next().unwrap_or_default();
-    let name: String =
-        name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
-    (!name.trim().is_empty()).then_some(name)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
@@ -152,23 +116,5 @@ mod tests {
         check("type=named&id=", None);
         check("type=all&id=a", None);
         check("type=named&id=%ff", None);
-    }
-
-    #[test]
-    fn a_file_name_is_one_line_without_folders() {
-        fn check(header: &str, expected: Option<&str>) {
-            let headers = HeaderMap::from_iter([(FILE_NAME, header.parse().unwrap())]);
-            assert_eq!(file_name(&headers).as_deref(), expected, "for {header:?}");
-        }
-        check("My%20book.safetensors", Some("My book.safetensors"));
-        check("%E2%82%AC.safetensors", Some("€.safetensors"));
-        check("..%2F..%2Fetc%2Fpasswd", Some("passwd"));
-        check("C:%5Cbook", Some("book"));
-        check("a%0Ab%1B%5B0m", Some("ab[0m"));
-        check("%ff", None);
-        check("%20", None);
-        check("a%2F", None);
-        check(&"x".repeat(300), Some(&"x".repeat(255)));
-        assert_eq!(file_name(&HeaderMap::new()), None);
     }
 }

@@ -10,6 +10,8 @@
 //! POST /api/cache/import
 //!                     a prompt-cache file, its name percent-encoded in `x-file-name`; answered
 //!                     with a preview of it as a reply
+//! POST /api/models/import
+//!                     a GGUF file, its name as above; answered when it is imported as a model
 //! GET  /, /assets/…   the interface
 //! ```
 //!
@@ -36,8 +38,10 @@
 mod cache;
 mod call;
 mod interface;
+mod models;
 mod request_guard;
 mod server;
 mod shared;
+mod upload;
 
 pub use server::{ServeError, ServeOptions, Server, serve};

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::request_guard::RequestGuard;
 use crate::shared::Shared;
-use crate::{cache, call, interface};
+use crate::{cache, call, interface, models};
 
 const TOKEN_BYTES: usize = 32;
 const MAX_TOKEN_LENGTH: usize = 256;
@@ -175,6 +175,7 @@ impl Server {
             .route("/api/call", post(call::call))
             .route("/api/cache/export", get(cache::export))
             .route("/api/cache/import", post(cache::import))
+            .route("/api/models/import", post(models::import))
             .fallback(get(interface::file))
             .layer(middleware::from_fn_with_state(shared.clone(), check))
             .with_state(shared);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use cairn_app::wire::{
     Command, Event, FailureCode, Frame, ImportPreview, MessageStatus, NamedCache, Reply,
 };
-use cairn_app::{App, CacheVariables, DataFolder, Options};
+use cairn_app::{App, DataFolder, Options};
 use cairn_server::{ServeError, ServeOptions, Server};
 use cairn_tiny_models::copy_tiny_model;
 use tempfile::TempDir;
@@ -32,11 +32,7 @@ struct Running {
 }
 
 async fn open_app(home: &TempDir) -> Arc<App> {
-    App::open(Options {
-        data_folder: DataFolder::new(home.path()),
-        hub_variables: CacheVariables::default(),
-        autoload: false,
-    })
+    App::open(Options::new(DataFolder::new(home.path())))
     .await
     .unwrap()
 }

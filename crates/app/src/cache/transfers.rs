@@ -1,4 +1,4 @@
-//! Uploads and downloads of prompt-cache files, for interfaces that transfer bytes instead of paths.
+//! Uploads and downloads of files (prompt caches, and models to import), for interfaces that transfer bytes instead of paths.
 //! Meanwhile each is a temporary file in the data folder.
 
 use std::path::Path;
@@ -59,6 +59,12 @@ impl Upload {
         }
         self.file.write_all(bytes).await.map_err(not_written)
     }
+
+    /// The complete file.
+    pub(crate) async fn finish(mut self) -> Result<OwnFile, Failure> {
+        self.file.flush().await.map_err(not_written)?;
+        Ok(self.own_file)
+    }
 }
 
 /// A file that is being sent.
@@ -93,9 +99,7 @@ impl App {
         upload: Upload,
         file_name: &str,
     ) -> Result<ImportPreview, Failure> {
-        let Upload { own_file, mut file, .. } = upload;
-        file.flush().await.map_err(not_written)?;
-        drop(file);
+        let own_file = upload.finish().await?;
         Ok(self.preview(Previewed::own(own_file, file_name)).await)
     }
 

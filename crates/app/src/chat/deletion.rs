@@ -53,16 +53,12 @@ pub(crate) async fn purge_all(app: &App) {
 mod tests {
     use super::*;
     use crate::app::Options;
-    use crate::{CacheVariables, DataFolder};
+    use crate::{DataFolder};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_deletion_that_was_not_undone_in_time_is_final() {
         let home = tempfile::tempdir().unwrap();
-        let options = Options {
-            data_folder: DataFolder::new(home.path()),
-            hub_variables: CacheVariables::default(),
-            autoload: false,
-        };
+        let options = Options::new(DataFolder::new(home.path()));
         let app = App::open(options).await.unwrap();
         let store = app.store.clone();
         let id = store.create_conversation(1).await.unwrap().id;

@@ -1,11 +1,27 @@
-//! Lists models, chooses the one to load, and loads it. One caller loads at a time
-//! (`App::loading`).
+//! The models: those on this machine, those of the hub, and which one is loaded.
+//!
+//! ```text
+//! mod.rs        chooses the model to load, loads it, unloads it; one caller loads at a time
+//! catalog       the list of models on this machine, and what opening their files has shown
+//! commands      the commands of the pages about models
+//! check         opens a model's files in a child process; check_child is that process
+//! deletion      models that were deleted and can be brought back for a while
+//! import        models from files and folders
+//! hub           searches, cards and the access token; token_store keeps that
+//! downloads     the queue of downloads
+//! recommended   the models to begin with
+//! ```
 
-#[expect(dead_code, reason = "the list of models asks it")]
+pub(crate) mod catalog;
 mod check;
 mod check_child;
-#[expect(dead_code, reason = "the command that answers with them is not there yet")]
-mod recommended;
+pub(crate) mod commands;
+pub(crate) mod deletion;
+pub(crate) mod downloads;
+pub(crate) mod hub;
+pub(crate) mod import;
+pub(crate) mod recommended;
+pub(crate) mod token_store;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,18 +30,9 @@ use cairn_engine::EngineState;
 use cairn_hub::{HubError, ModelFolder, ModelFolders, starter};
 
 use crate::app::{App, now_ms};
-use crate::convert;
 use crate::wire::{Failure, FailureCode, Model};
 
 pub use check_child::{CheckedFacts, ModelVerdict, run_if_asked};
-
-/// The models on this machine; folders that cannot be read are skipped.
-pub(crate) async fn list(app: &App) -> Vec<Model> {
-    let folders = app.model_folders.clone();
-    // Listing folders blocks.
-    let found = app.blocking(move || folders.list()).await.unwrap_or_default();
-    found.into_iter().map(convert::model).collect()
-}
 
 /// Loads the model of this name instead of the one before, and records it as the last one used.
 pub(crate) async fn load_named(app: &Arc<App>, name: &str) -> Result<(), Failure> {
@@ -51,7 +58,7 @@ pub(crate) async fn ensure_loaded(app: Arc<App>) -> Result<(), Failure> {
 }
 
 /// Refuses if no model is loaded and none could be loaded.
-pub(crate) async fn require_any(app: &App) -> Result<(), Failure> {
+pub(crate) async fn require_any(app: &Arc<App>) -> Result<(), Failure> {
     // A model is being loaded; if that fails, the answer reports it.
     let is_loading = app.loading.try_lock().is_err();
     if is_loading || loaded_name(app).is_some() || choose_now(app).await.is_some() {
@@ -85,6 +92,7 @@ async fn load(app: &App, wanted: String) -> Result<(), Failure> {
         ));
     };
     let (name, folder) = found?;
+    catalog::require_usable(app, &name, &folder).await?;
     app.engine.load(&name, &folder).await?;
     // A failure here only costs convenience.
     if let Err(error) = app.store.record_model_use(&folder.to_string_lossy(), &name, now_ms()).await
@@ -112,12 +120,12 @@ fn find(folders: &ModelFolders, wanted: &str) -> Result<(String, PathBuf), HubEr
     }
 }
 
-async fn choose_now(app: &App) -> Option<String> {
+async fn choose_now(app: &Arc<App>) -> Option<String> {
     let last_used = app.store.last_used_model().await.unwrap_or_default();
     choose(
         &app.settings().default_model,
         last_used.as_ref().map(|(path, _)| path.as_str()),
-        &list(app).await,
+        &catalog::list(app).await,
     )
 }
 
@@ -136,6 +144,7 @@ fn choose(default_name: &str, last_used_path: Option<&str>, models: &[Model]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{ModelProblem, ModelProblemKind, ModelSource};
 
     #[test]
     fn without_a_name_the_default_the_last_used_the_starter_or_the_only_model_is_taken() {
@@ -150,7 +159,13 @@ mod tests {
                 path: format!("/models/{name}"),
                 model_type: "llama".to_owned(),
                 bytes: 1,
-                problem: name.starts_with('!').then(|| "broken".to_owned()),
+                source: ModelSource::Imported,
+                problem: name.starts_with('!').then(|| ModelProblem {
+                    kind: ModelProblemKind::Broken,
+                    detail: "config.json is not JSON".to_owned(),
+                }),
+                facts: None,
+                is_being_checked: false,
             };
             let models: Vec<Model> = names.iter().map(model).collect();
             let last_used = last_used.map(|name| format!("/models/{name}"));

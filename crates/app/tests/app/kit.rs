@@ -8,7 +8,7 @@ use cairn_app::wire::{
     CacheOverview, Command, Conversation, Event, Failure, FailureCode, Message, MessageStatus,
     Model, NamedCache, Reply, Settings,
 };
-use cairn_app::{App, CacheVariables, DataFolder, Options};
+use cairn_app::{App, DataFolder, Options};
 use cairn_tiny_models::copy_tiny_model;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -26,11 +26,7 @@ pub fn home_with_model() -> TempDir {
 }
 
 pub fn options(home: &Path) -> Options {
-    Options {
-        data_folder: DataFolder::new(home),
-        hub_variables: CacheVariables::default(),
-        autoload: false,
-    }
+    Options::new(DataFolder::new(home))
 }
 
 pub async fn open(home: &TempDir) -> Arc<App> {

@@ -6,6 +6,7 @@ mod answers;
 mod commands;
 mod deletion;
 mod kit;
+mod models;
 mod opening;
 mod saved_context;
 mod settings;

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use cairn_app::wire;
-use cairn_app::{App, CacheVariables, DataFolder, Options};
+use cairn_app::{App, DataFolder, Options};
 use cairn_tiny_models::{copy_tiny_model, tiny_model};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -75,11 +75,7 @@ impl Program {
     }
 
     pub async fn open_app(&self) -> Arc<App> {
-        let options = Options {
-            data_folder: DataFolder::new(self.home()),
-            hub_variables: CacheVariables::default(),
-            autoload: false,
-        };
+        let options = Options::new(DataFolder::new(self.home()));
         App::open(options).await.unwrap()
     }
 

@@ -30,6 +30,12 @@ pub enum GgufError {
         /// The folder.
         path: PathBuf,
     },
+    /// The caller ended the import; nothing of it is left.
+    #[error("the import of {path} was cancelled", path = path.display())]
+    Cancelled {
+        /// The GGUF file.
+        path: PathBuf,
+    },
     /// The model folder cannot be written.
     #[error("cannot write {path}: {source}", path = path.display())]
     Write {

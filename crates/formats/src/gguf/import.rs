@@ -8,6 +8,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
+use std::ops::ControlFlow;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -27,12 +28,13 @@ const MAX_NAME_CHARS: usize = 96;
 ///
 /// Without a `name` it is the model's own (`general.name`), else the file's; characters other than
 /// letters, digits, `.`, `_` and `-` become `-`. `progress` is called with (bytes done, bytes in
-/// all). After an error nothing is left behind.
+/// all); where it breaks, the import ends before the next tensor. After an error nothing is left
+/// behind.
 pub fn import_gguf(
     file: &Path,
     models_dir: &Path,
     name: Option<&str>,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<PathBuf, GgufError> {
     let gguf = GgufFile::open(file)?;
     let (llama, plan) = Llama::read(&gguf).map_err(problem_of(&gguf))?;
@@ -177,7 +179,7 @@ fn write_weights(
     gguf: &GgufFile,
     plan: &[PlannedTensor],
     path: &Path,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<(), GgufError> {
     let mut header = Map::new();
     header.insert("__metadata__".into(), json!({"format": "mlx"}));
@@ -206,11 +208,14 @@ fn write_weights(
         plan.iter().map(|planned| planned.source.bytes.end - planned.source.bytes.start).sum();
     let mut done = 0;
     let mut start = 8 + header.len() as u64;
-    progress(0, total);
+    let mut goes_on = progress(0, total);
     for planned in plan {
+        if goes_on.is_break() {
+            return Err(GgufError::Cancelled { path: gguf.path().into() });
+        }
         start = write_tensor(gguf, planned, &file, path, start, &mut |bytes| {
             done += bytes;
-            progress(done, total);
+            goes_on = progress(done, total);
         })?;
     }
     file.sync_all().map_err(failed)
@@ -290,7 +295,7 @@ mod tests {
 
     fn import(bytes: &[u8], models_dir: &Path, name: Option<&str>) -> Result<PathBuf, GgufError> {
         let (_folder, file) = file_with(bytes);
-        import_gguf(&file, models_dir, name, &mut |_, _| {})
+        import_gguf(&file, models_dir, name, &mut |_, _| ControlFlow::Continue(()))
     }
 
     fn names_in(folder: &Path) -> Vec<String> {
@@ -416,8 +421,11 @@ mod tests {
         let (_folder, file) = file_with(&TestGguf::tiny().bytes());
         let mut calls = Vec::new();
         let target =
-            import_gguf(&file, models.path(), None, &mut |done, total| calls.push((done, total)))
-                .unwrap();
+            import_gguf(&file, models.path(), None, &mut |done, total| {
+                calls.push((done, total));
+                ControlFlow::Continue(())
+            })
+            .unwrap();
         assert_eq!(
             names_in(&target),
             [
@@ -435,6 +443,19 @@ mod tests {
         let config: Value =
             serde_json::from_slice(&fs::read(target.join("config.json")).unwrap()).unwrap();
         assert_eq!((&config["bos_token_id"], &config["eos_token_id"]), (&json!(261), &json!(262)));
+    }
+
+    #[test]
+    fn a_cancelled_import_leaves_nothing() {
+        let models = tempfile::tempdir().unwrap();
+        let (_folder, file) = file_with(&TestGguf::tiny().bytes());
+        let mut num_calls = 0;
+        let cancelled = import_gguf(&file, models.path(), None, &mut |_, _| {
+            num_calls += 1;
+            if num_calls > 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert!(matches!(cancelled, Err(GgufError::Cancelled { .. })), "{cancelled:?}");
+        assert!(names_in(models.path()).is_empty());
     }
 
     #[test]

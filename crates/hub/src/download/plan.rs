@@ -16,6 +16,8 @@ pub struct DownloadPlan {
     pub commit: Commit,
     /// The licence's short name, where the hub knows one.
     pub licence: Option<String>,
+    /// Whether terms have to be accepted before files can be fetched.
+    pub is_gated: bool,
     /// The files, small ones first.
     pub files: Vec<RepoFile>,
     /// Bytes of all files.
@@ -71,6 +73,7 @@ impl Hub {
             revision: revision.clone(),
             commit: page.commit,
             licence: page.licence,
+            is_gated: page.is_gated,
             bytes,
             bytes_missing: bytes.saturating_sub(bytes_here),
             files,

@@ -93,6 +93,12 @@ struct Entry {
     round: u64,
 }
 
+impl std::fmt::Debug for Downloads {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_list().entries(self.list()).finish()
+    }
+}
+
 impl Downloads {
     /// An empty queue.
     pub fn new(hub: Hub) -> Downloads {

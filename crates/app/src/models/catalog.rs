@@ -1,0 +1,225 @@
+//! The list of models on this machine: where they are, what their files say, and why one cannot be
+//! loaded.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use cairn_engine::{SUPPORTED_MODEL_TYPES, default_memory_limit_bytes};
+use cairn_hub::{FilesIdentity, ModelFolder};
+use cairn_store::Store;
+
+use super::check::{CheckLimits, CheckVerdict, Checker};
+use super::check_child::ModelVerdict;
+use crate::app::{App, now_ms};
+use crate::convert;
+use crate::wire::{Event, Failure, FailureCode, Model, ModelProblem, ModelProblemKind};
+
+/// Precedes an identity in the database: another version of Cairn may open what this one cannot.
+const CHECKED_BY: &str = concat!(env!("CARGO_PKG_VERSION"), ":");
+/// While many models are checked, the list is sent again after this time.
+const EVENT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What is known of models by opening their files once, and which models are hidden.
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    /// None: models are listed without a check.
+    checker: Option<Checker>,
+    /// By the identity of a model's files, as in the database; none for a model that could not be
+    /// checked, which is tried again in the next run.
+    verdicts: Mutex<HashMap<String, Option<ModelVerdict>>>,
+    /// Locked while a model is checked, so that one is at a time.
+    checking: tokio::sync::Mutex<()>,
+    /// Names of models whose deletion can still be undone, with the time of the deletion.
+    hidden: Mutex<HashMap<String, i64>>,
+}
+
+impl Catalog {
+    /// Reads the verdicts of earlier runs. Those that cannot be read are made again.
+    pub(crate) async fn load(store: &Store, program: Option<PathBuf>) -> Catalog {
+        let rows = store.model_checks().await.unwrap_or_else(|error| {
+            tracing::warn!("the models are checked again: {error}");
+            Vec::new()
+        });
+        let verdicts = rows.into_iter().filter_map(|(identity, verdict)| {
+            let identity = identity.strip_prefix(CHECKED_BY)?.to_owned();
+            Some((identity, Some(ModelVerdict::from_json(verdict.as_bytes())?)))
+        });
+        Catalog {
+            checker: program
+                .map(|program| Checker { program, limits: CheckLimits::default() }),
+            verdicts: Mutex::new(verdicts.collect()),
+            checking: tokio::sync::Mutex::default(),
+            hidden: Mutex::default(),
+        }
+    }
+
+    /// None for files that were never opened.
+    fn verdict(&self, identity: &FilesIdentity) -> Option<Option<ModelVerdict>> {
+        self.verdicts().get(identity.as_str()).cloned()
+    }
+
+    fn verdicts(&self) -> MutexGuard<'_, HashMap<String, Option<ModelVerdict>>> {
+        self.verdicts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hidden(&self) -> MutexGuard<'_, HashMap<String, i64>> {
+        self.hidden.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hides a model that was deleted at this time.
+    pub(crate) fn hide(&self, name: &str, deleted_at_ms: i64) {
+        self.hidden().insert(name.to_owned(), deleted_at_ms);
+    }
+
+    /// Shows a hidden model again; false if it was not hidden.
+    pub(crate) fn show(&self, name: &str) -> bool {
+        self.hidden().remove(name).is_some()
+    }
+
+    /// Whether a model is hidden since this time.
+    pub(crate) fn is_hidden_since(&self, name: &str, deleted_at_ms: i64) -> bool {
+        self.hidden().get(name) == Some(&deleted_at_ms)
+    }
+
+    /// The names of all hidden models.
+    pub(crate) fn all_hidden(&self) -> Vec<String> {
+        self.hidden().keys().cloned().collect()
+    }
+
+    /// A model's row.
+    fn describe(&self, folder: ModelFolder) -> Model {
+        let verdict = folder.identity.as_ref().and_then(|identity| self.verdict(identity));
+        let mut model = convert::model(folder);
+        if model.problem.is_some() {
+            return model;
+        }
+        match verdict {
+            Some(Some(ModelVerdict::Usable(facts))) => {
+                model.facts = Some(facts.within(default_memory_limit_bytes()));
+            }
+            Some(Some(ModelVerdict::Problem(problem))) => model.problem = Some(problem),
+            Some(None) => {}
+            None => model.is_being_checked = self.checker.is_some(),
+        }
+        model
+    }
+}
+
+/// The models on this machine, with those that are unknown still marked as being checked. Folders
+/// that cannot be read are skipped.
+pub(crate) async fn list(app: &Arc<App>) -> Vec<Model> {
+    let models = rows(app).await;
+    if models.iter().any(|model| model.is_being_checked) {
+        app.spawn(check_unknown(app.clone()));
+    }
+    models
+}
+
+async fn rows(app: &App) -> Vec<Model> {
+    let folders = app.model_folders.clone();
+    // Listing folders blocks.
+    let found = app.blocking(move || folders.list()).await.unwrap_or_default();
+    let hidden = app.catalog.hidden().clone();
+    let shown = found.into_iter().filter(|folder| !hidden.contains_key(&folder.name));
+    shown.map(|folder| app.catalog.describe(folder)).collect()
+}
+
+/// Sends the list as it is now.
+pub(crate) async fn emit(app: &Arc<App>) {
+    let models = list(app).await;
+    app.emit(Event::Models { models });
+}
+
+/// Opens the files of every model of which nothing is known, one after the other.
+async fn check_unknown(app: Arc<App>) {
+    // The one that is at it also finds what is new by now.
+    let Ok(_checking) = app.catalog.checking.try_lock() else { return };
+    let mut sent_at = Instant::now();
+    loop {
+        let models = rows(&app).await;
+        let unknown = models.iter().find(|model| model.is_being_checked);
+        if unknown.is_none() || sent_at.elapsed() >= EVENT_INTERVAL {
+            sent_at = Instant::now();
+            app.emit(Event::Models { models: models.clone() });
+        }
+        let Some(model) = unknown else { return };
+        if app.closing.is_cancelled() {
+            return;
+        }
+        check_now(&app, Path::new(&model.path)).await;
+    }
+}
+
+/// Opens a model's files in a child process and remembers what that showed; none where nothing was
+/// learned.
+async fn check_now(app: &App, folder: &Path) -> Option<ModelVerdict> {
+    let checker = app.catalog.checker.as_ref()?;
+    // Read before the check: of files that change meanwhile nothing is known.
+    let identity = FilesIdentity::of(folder).ok()?;
+    let verdict = match checker.check(folder).await {
+        CheckVerdict::Usable(facts) => Some(ModelVerdict::Usable(facts)),
+        CheckVerdict::Problem(problem) => Some(ModelVerdict::Problem(problem)),
+        CheckVerdict::NotChecked(reason) => {
+            tracing::warn!("{} was not checked: {reason}", folder.display());
+            None
+        }
+    };
+    app.catalog.verdicts().insert(identity.as_str().to_owned(), verdict.clone());
+    if let Some(verdict) = &verdict {
+        let (identity, json) = (key(&identity), verdict.to_json().to_string());
+        if let Err(error) = app.store.save_model_check(&identity, &json, now_ms()).await {
+            tracing::warn!("{} is checked again at the next start: {error}", folder.display());
+        }
+    }
+    verdict
+}
+
+/// The identity as the database has it.
+fn key(identity: &FilesIdentity) -> String {
+    format!("{CHECKED_BY}{identity}")
+}
+
+/// Fails unless the model in this folder was checked and can be used; an unknown one is checked now.
+pub(crate) async fn require_usable(app: &App, name: &str, folder: &Path) -> Result<(), Failure> {
+    let known = FilesIdentity::of(folder).ok().and_then(|found| app.catalog.verdict(&found));
+    let verdict = match known {
+        Some(verdict) => verdict,
+        None => {
+            let _checking = app.catalog.checking.lock().await;
+            check_now(app, folder).await
+        }
+    };
+    match verdict {
+        Some(ModelVerdict::Problem(ModelProblem { detail, .. })) => {
+            Err(Failure::new(FailureCode::Engine, format!("{name} cannot be used: {detail}.")))
+        }
+        Some(ModelVerdict::Usable(_)) | None => Ok(()),
+    }
+}
+
+/// Forgets what was learned of a model's files, and opens them again.
+pub(crate) async fn check_again(app: &Arc<App>, name: &str) -> Result<(), Failure> {
+    let folders = app.model_folders.clone();
+    let found = app.blocking(move || folders.list()).await.unwrap_or_default();
+    let folder = found.into_iter().find(|folder| folder.name == name);
+    let identity = folder.and_then(|folder| folder.identity);
+    if let Some(identity) = identity {
+        app.catalog.verdicts().remove(identity.as_str());
+        app.store.forget_model_check(&key(&identity)).await?;
+    }
+    emit(app).await;
+    Ok(())
+}
+
+/// The problem of a model whose architecture this version does not have.
+pub(crate) fn unsupported(model_type: &str) -> Option<ModelProblem> {
+    (!SUPPORTED_MODEL_TYPES.contains(&model_type)).then(|| ModelProblem {
+        kind: ModelProblemKind::Unsupported,
+        detail: format!(
+            "its architecture {model_type:?} is none of {}",
+            SUPPORTED_MODEL_TYPES.join(", ")
+        ),
+    })
+}

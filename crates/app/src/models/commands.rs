@@ -1,0 +1,71 @@
+//! The commands of the pages about models.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cairn_engine::default_memory_limit_bytes;
+
+use super::{catalog, deletion, downloads, hub, recommended};
+use crate::app::App;
+use crate::wire::{Command, Failure, Reply};
+
+/// Runs one command about models; every other command is a fault of the caller.
+pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
+    match command {
+        Command::GetModelDeletion { name } => {
+            return Ok(Reply::ModelDeletion { deletion: deletion::preview(app, &name).await? });
+        }
+        Command::DeleteModel { name } => deletion::delete(app, &name).await?,
+        Command::RestoreModel { name } => deletion::restore(app, &name).await?,
+        Command::CheckModel { name } => catalog::check_again(app, &name).await?,
+        Command::AddModelFolder { path } => return add_folder(app, &path).await,
+        Command::GetModelFolders => return folders(app).await,
+        Command::RemoveModelFolder { path } => {
+            app.store.remove_model_folder(&path).await?;
+            return list_folders(app).await;
+        }
+        Command::CancelModelImport => app.importing.cancel(),
+        Command::GetRecommendedModels => {
+            let budget_bytes = default_memory_limit_bytes();
+            return Ok(Reply::RecommendedModels { models: recommended::recommended(budget_bytes) });
+        }
+        Command::SearchModels { text } => {
+            return Ok(Reply::FoundModels { models: hub::search(app, &text).await? });
+        }
+        Command::GetHubModel { name } => {
+            return Ok(Reply::HubModel { model: hub::card(app, &name).await? });
+        }
+        Command::DownloadModel { name } => downloads::start(app, &name).await?,
+        Command::PauseDownload { name } => downloads::pause(app, &name).await?,
+        Command::CancelDownload { name } => downloads::cancel(app, &name).await?,
+        Command::RetryDownloads => downloads::retry(app)?,
+        Command::GetHubAccess => return Ok(Reply::HubAccess { access: hub::access(app)? }),
+        Command::SetHubToken { token } => {
+            return Ok(Reply::HubAccess { access: hub::set_token(app, &token).await? });
+        }
+        _ => return Err(Failure::invalid("This is not a command about models.")),
+    }
+    Ok(Reply::Done)
+}
+
+async fn add_folder(app: &Arc<App>, path: &str) -> Result<Reply, Failure> {
+    let folder = Path::new(path);
+    // A relative path would mean another folder at every start.
+    if !folder.is_absolute() || !folder.is_dir() {
+        return Err(Failure::invalid(format!("{path} is not a folder of this computer.")));
+    }
+    app.store.add_model_folder(path).await?;
+    list_folders(app).await
+}
+
+/// Lists the models of the folders as they are now.
+async fn list_folders(app: &Arc<App>) -> Result<Reply, Failure> {
+    let paths = app.store.model_folders().await?;
+    app.model_folders.set_added(paths.iter().map(Into::into).collect());
+    catalog::emit(app).await;
+    Ok(Reply::ModelFolders { paths })
+}
+
+async fn folders(app: &App) -> Result<Reply, Failure> {
+    Ok(Reply::ModelFolders { paths: app.store.model_folders().await? })
+}

@@ -1,0 +1,92 @@
+//! Deletes models: a model is hidden at once, and its files go when the deletion can no longer be
+//! undone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{catalog, loaded_name};
+use crate::app::{App, now_ms};
+use crate::wire::{Failure, FailureCode, ModelDeletion};
+
+/// How long a deletion can be undone. It is short because people delete models to make room.
+pub(crate) const UNDO_LIMIT: Duration = Duration::from_secs(30);
+
+/// What deleting the model of this name would delete.
+pub(crate) async fn preview(app: &App, name: &str) -> Result<ModelDeletion, Failure> {
+    let deletion = found(app, name).await?;
+    Ok(ModelDeletion {
+        name: deletion.name,
+        bytes: deletion.bytes,
+        is_shared: deletion.is_shared,
+        num_revisions: u32::try_from(deletion.num_revisions).unwrap_or(u32::MAX),
+    })
+}
+
+async fn found(app: &App, name: &str) -> Result<cairn_hub::ModelDeletion, Failure> {
+    let (folders, wanted) = (app.model_folders.clone(), name.to_owned());
+    match app.blocking(move || folders.deletion(&wanted)).await {
+        Some(found) => Ok(found?),
+        None => Err(Failure::new(
+            FailureCode::Engine,
+            format!("A fault in Cairn prevented it from finding the model {name}."),
+        )),
+    }
+}
+
+/// Hides a model, and removes it from memory if it is loaded.
+pub(crate) async fn delete(app: &Arc<App>, name: &str) -> Result<(), Failure> {
+    // Fails for one that is not there or that Cairn only reads.
+    found(app, name).await?;
+    if loaded_name(app).as_deref() == Some(name) {
+        super::unload(app).await?;
+    }
+    let deleted_at_ms = now_ms();
+    app.catalog.hide(name, deleted_at_ms);
+    app.spawn(delete_later(app.clone(), name.to_owned(), deleted_at_ms, UNDO_LIMIT));
+    catalog::emit(app).await;
+    Ok(())
+}
+
+/// Shows a deleted model again.
+pub(crate) async fn restore(app: &Arc<App>, name: &str) -> Result<(), Failure> {
+    if !app.catalog.show(name) {
+        let message = format!("{name} can no longer be brought back: its files are deleted.");
+        return Err(Failure::new(FailureCode::NotFound, message));
+    }
+    catalog::emit(app).await;
+    Ok(())
+}
+
+/// Deletes the files of a model that was deleted at this time, unless it is restored before. If the
+/// app closes first, closing deletes them.
+async fn delete_later(app: Arc<App>, name: String, deleted_at_ms: i64, undo_limit: Duration) {
+    tokio::select! {
+        () = app.closing.cancelled() => return,
+        () = tokio::time::sleep(undo_limit) => {}
+    }
+    if app.catalog.is_hidden_since(&name, deleted_at_ms) {
+        delete_now(&app, &name).await;
+        catalog::emit(&app).await;
+    }
+}
+
+/// Deletes the files of all hidden models. Called when the app closes.
+pub(crate) async fn delete_all_hidden(app: &App) {
+    for name in app.catalog.all_hidden() {
+        delete_now(app, &name).await;
+    }
+}
+
+/// A model that cannot be deleted appears again, with a sentence that says why.
+async fn delete_now(app: &App, name: &str) {
+    let (folders, wanted) = (app.model_folders.clone(), name.to_owned());
+    let deleted = app
+        .blocking(move || folders.deletion(&wanted).and_then(|found| folders.delete(&found)))
+        .await;
+    if let Some(Err(error)) = deleted {
+        tracing::warn!("a model was not deleted: {error}");
+        let failure = Failure::from(error);
+        app.emit_warning(failure.message);
+    }
+    app.catalog.show(name);
+}

@@ -1,0 +1,125 @@
+//! Where the hub's access token is kept: in the system's keychain, else in a file of the data folder
+//! that only its owner can read. The only file that knows the keychain.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use cairn_hub::Token;
+use keyring::{Entry, Error};
+
+use crate::wire::TokenPlace;
+
+/// How the keychain's own window lists the entry.
+const SERVICE: &str = "Cairn";
+const ACCOUNT: &str = "Hugging Face access token";
+
+/// Keeps one token. Its calls block: a keychain may ask the person first.
+#[derive(Debug, Clone)]
+pub(crate) struct TokenStore {
+    uses_keychain: bool,
+    file: PathBuf,
+}
+
+impl TokenStore {
+    pub(crate) fn new(file: PathBuf, uses_keychain: bool) -> TokenStore {
+        TokenStore { uses_keychain, file }
+    }
+
+    /// The token and where it is kept; none if there is none, or none that can be read.
+    pub(crate) fn read(&self) -> Option<(Token, TokenPlace)> {
+        let from_keychain = || {
+            let token = self.entry()?.get_password().inspect_err(report).ok()?;
+            Some((Token::new(&token).ok()?, TokenPlace::Keychain))
+        };
+        let from_file = || {
+            let token = fs::read_to_string(&self.file).ok()?;
+            Some((Token::new(&token).ok()?, TokenPlace::File))
+        };
+        from_keychain().or_else(from_file)
+    }
+
+    /// Keeps a token instead of the one before.
+    pub(crate) fn save(&self, text: &str) -> io::Result<TokenPlace> {
+        if let Some(entry) = self.entry()
+            && entry.set_password(text).inspect_err(report).is_ok()
+        {
+            remove(&self.file)?;
+            return Ok(TokenPlace::Keychain);
+        }
+        write_private(&self.file, text)?;
+        Ok(TokenPlace::File)
+    }
+
+    /// Removes the token from wherever it is.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        if let Some(entry) = self.entry() {
+            match entry.delete_credential() {
+                Ok(()) | Err(Error::NoEntry) => {}
+                Err(error) => return Err(io::Error::other(error.to_string())),
+            }
+        }
+        remove(&self.file)
+    }
+
+    /// None where the system has no keychain that answers.
+    fn entry(&self) -> Option<Entry> {
+        self.uses_keychain.then(|| Entry::new(SERVICE, ACCOUNT).inspect_err(report).ok())?
+    }
+}
+
+/// The errors of a keychain name no secret.
+fn report(error: &Error) {
+    if !matches!(error, Error::NoEntry) {
+        tracing::info!("the system's keychain is not used: {error}");
+    }
+}
+
+fn remove(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a file that nobody else could read at any moment.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let partial = path.with_extension("partial");
+    remove(&partial)?;
+    let mut options = fs::File::options();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(&partial)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(partial, path)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_keychain_a_token_is_in_a_file_that_only_its_owner_can_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("hub-token");
+        let store = TokenStore::new(file.clone(), false);
+        assert!(store.read().is_none());
+        fs::write(&file, "an older one, readable by all").unwrap();
+        assert_eq!(store.save("hf_first").unwrap(), TokenPlace::File);
+        assert_eq!(store.save("hf_second").unwrap(), TokenPlace::File);
+        let (token, place) = store.read().unwrap();
+        assert_eq!((token, place), (Token::new("hf_second").unwrap(), TokenPlace::File));
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        store.remove().unwrap();
+        store.remove().unwrap();
+        assert!(store.read().is_none());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,305 @@
+//! Models of the hub: found, downloaded, kept through a restart, deleted.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cairn_app::wire::{
+    Command, Download, DownloadState, Event, FailureCode, HubAccess, Model, ModelSource, Reply,
+    TokenPlace,
+};
+use cairn_app::{App, CacheVariables, Options};
+use cairn_fake_hub::{Asked, FakeFile, FakeHub, FakeRepo, Fault, Misdeed};
+use cairn_hub::{HubLimits, HubOptions};
+use cairn_tiny_models::tiny_model;
+use tempfile::TempDir;
+use tokio::sync::broadcast::Receiver;
+
+use crate::kit::{bootstrap, check_failure, next, options};
+
+const NAME: &str = "tiny/chat";
+const WEIGHTS: &str = "model.safetensors";
+
+/// The tiny model as a repository of a hub.
+fn repo() -> FakeRepo {
+    let folder = tiny_model("llama/tiny-chat");
+    let mut files = vec![FakeFile::small("README.md", "# Tiny\n\nA model of *no* use.")];
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let bytes = std::fs::read(&path).unwrap();
+        files.push(match name == WEIGHTS {
+            true => FakeFile::lfs_bytes(&name, bytes),
+            false => FakeFile::small(&name, &String::from_utf8(bytes).unwrap()),
+        });
+    }
+    FakeRepo::new(NAME, files)
+}
+
+/// Options of an app that downloads from this hub, into a cache of its own, and waits for nothing.
+fn with_hub(home: &TempDir, hub: &FakeHub) -> Options {
+    let cache = home.path().join("hub");
+    let instant = std::time::Duration::from_millis(1);
+    Options {
+        hub_variables: CacheVariables {
+            hf_hub_cache: Some(cache.clone()),
+            ..CacheVariables::default()
+        },
+        hub: Some(HubOptions {
+            endpoint: hub.endpoint(),
+            limits: HubLimits { first_wait: instant, reserve_bytes: 0, ..HubLimits::default() },
+            ..HubOptions::new(cache)
+        }),
+        ..options(&home.path().join("home"))
+    }
+}
+
+async fn download(app: &Arc<App>) {
+    app.call(Command::DownloadModel { name: NAME.to_owned() }).await.unwrap();
+}
+
+/// Waits until the one download is in this state.
+async fn reaches(app: &Arc<App>, events: &mut Receiver<Event>, state: DownloadState) -> Download {
+    let is_there = |download: &Download| download.state == state;
+    if let Some(download) = downloads(app).await.into_iter().find(is_there) {
+        return download;
+    }
+    loop {
+        if let Event::Downloads { downloads } = next(events).await
+            && let Some(download) = downloads.into_iter().find(is_there)
+        {
+            return download;
+        }
+    }
+}
+
+async fn downloads(app: &Arc<App>) -> Vec<Download> {
+    match app.call(Command::Bootstrap).await.unwrap() {
+        Reply::Bootstrap { downloads, .. } => downloads,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn listed(app: &Arc<App>) -> Vec<Model> {
+    bootstrap(app).await.2
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_found_looked_at_downloaded_and_loaded() {
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(vec![repo()]));
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    let mut events = app.subscribe();
+    match app.call(Command::SearchModels { text: "chat".to_owned() }).await.unwrap() {
+        Reply::FoundModels { models } => assert_eq!(models[0].name, NAME),
+        other => panic!("{other:?}"),
+    }
+    let card = match app.call(Command::GetHubModel { name: NAME.to_owned() }).await.unwrap() {
+        Reply::HubModel { model } => model,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(card.description.as_deref(), Some("A model of no use."));
+    assert_eq!((card.model_type.as_deref(), card.problem), (Some("llama"), None));
+    assert!(card.facts.unwrap().memory.total_bytes > 0);
+    assert_eq!(card.missing_bytes, card.bytes);
+    assert!(card.files.iter().all(|file| file.path != "README.md"), "{:?}", card.files);
+
+    download(&app).await;
+    let done = reaches(&app, &mut events, DownloadState::Done).await;
+    assert_eq!((done.bytes, done.total_bytes), (card.bytes, card.bytes));
+    let models = listed(&app).await;
+    assert_eq!((models[0].name.as_str(), models[0].source), (NAME, ModelSource::HubCache));
+    app.call(Command::LoadModel { name: NAME.to_owned() }).await.unwrap();
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_download_goes_on_after_a_restart_unless_it_was_paused() {
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(vec![repo()]));
+    hub.add_fault(Fault::always(Asked::Bytes(WEIGHTS), Misdeed::StallAfter(1000)));
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    download(&app).await;
+    hub.wait_for_stall(|| false);
+    app.close().await;
+
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    let mut events = app.subscribe();
+    assert_eq!(downloads(&app).await.len(), 1, "it goes on by itself");
+    app.call(Command::PauseDownload { name: NAME.to_owned() }).await.unwrap();
+    reaches(&app, &mut events, DownloadState::Paused).await;
+    app.close().await;
+
+    hub.clear_faults();
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    let mut events = app.subscribe();
+    assert_eq!(downloads(&app).await[0].state, DownloadState::Paused);
+    hub.forget_requests();
+    download(&app).await;
+    reaches(&app, &mut events, DownloadState::Done).await;
+    let resumed = hub.requests().iter().any(|request| request.header("range").is_some());
+    assert!(resumed, "what had come was not asked for again: {:?}", hub.requests());
+    app.close().await;
+
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    assert!(downloads(&app).await.is_empty(), "what is done is not downloaded again");
+    assert_eq!(listed(&app).await.len(), 1);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_download_leaves_nothing() {
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(vec![repo()]));
+    hub.add_fault(Fault::always(Asked::Bytes(WEIGHTS), Misdeed::StallAfter(1000)));
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    download(&app).await;
+    hub.wait_for_stall(|| false);
+    app.call(Command::CancelDownload { name: NAME.to_owned() }).await.unwrap();
+    assert!(downloads(&app).await.is_empty());
+    let is_partial = |path: &Path| path.to_string_lossy().contains("incomplete");
+    let left: Vec<_> = files_in(home.path()).into_iter().filter(|path| is_partial(path)).collect();
+    assert!(left.is_empty(), "{left:?}");
+    check_failure(
+        &app,
+        Command::CancelDownload { name: NAME.to_owned() },
+        FailureCode::NotFound,
+        "not being downloaded",
+    )
+    .await;
+    app.close().await;
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    assert!(downloads(&app).await.is_empty());
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_wants_a_token_comes_once_one_is_saved_and_nothing_shows_it() {
+    const TOKEN: &str = "hf_canary0000000000000000000000";
+    let private = FakeRepo { token: Some(TOKEN.to_owned()), ..repo() };
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(vec![private]));
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    let mut events = app.subscribe();
+    download(&app).await;
+    let failed = reaches(&app, &mut events, DownloadState::Failed).await;
+    assert_eq!(failed.failure.unwrap().code, FailureCode::Unauthorized);
+
+    let access = match app.call(Command::SetHubToken { token: TOKEN.to_owned() }).await.unwrap() {
+        Reply::HubAccess { access } => access,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(access.token_place, Some(TokenPlace::File));
+    download(&app).await;
+    reaches(&app, &mut events, DownloadState::Done).await;
+    app.close().await;
+    let token_file = home.path().join("home/hub-token");
+    for path in files_in(home.path()).into_iter().filter(|path| *path != token_file) {
+        let bytes = std::fs::read(&path).unwrap();
+        let has_token = bytes.windows(TOKEN.len()).any(|window| window == TOKEN.as_bytes());
+        assert!(!has_token, "the token is in {}", path.display());
+    }
+
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    let removed = app.call(Command::SetHubToken { token: String::new() }).await.unwrap();
+    assert!(
+        matches!(removed, Reply::HubAccess { access: HubAccess { token_place: None, .. } }),
+        "{removed:?}"
+    );
+    assert!(!token_file.exists());
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gated_model_names_the_page_of_its_terms() {
+    let gated = FakeRepo { is_gated: true, ..repo() };
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(vec![gated]));
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    let mut events = app.subscribe();
+    download(&app).await;
+    let failed = reaches(&app, &mut events, DownloadState::Failed).await;
+    assert_eq!(failed.failure.unwrap().code, FailureCode::Gated);
+    assert_eq!(failed.page, Some(format!("{}/{NAME}", hub.endpoint())));
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_model_can_be_brought_back_until_its_files_are_gone() {
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(vec![repo()]));
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    let mut events = app.subscribe();
+    download(&app).await;
+    reaches(&app, &mut events, DownloadState::Done).await;
+    let named = || NAME.to_owned();
+    match app.call(Command::GetModelDeletion { name: named() }).await.unwrap() {
+        Reply::ModelDeletion { deletion } => assert!(deletion.is_shared && deletion.bytes > 0),
+        other => panic!("{other:?}"),
+    }
+    app.call(Command::DeleteModel { name: named() }).await.unwrap();
+    assert!(listed(&app).await.is_empty());
+    app.call(Command::RestoreModel { name: named() }).await.unwrap();
+    assert_eq!(listed(&app).await.len(), 1);
+    app.call(Command::DeleteModel { name: named() }).await.unwrap();
+    app.close().await;
+
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    assert!(listed(&app).await.is_empty(), "closing made the deletion final");
+    let command = Command::RestoreModel { name: named() };
+    check_failure(&app, command, FailureCode::NotFound, "no longer").await;
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_was_added_is_listed_and_read_only() {
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(Vec::new()));
+    let elsewhere = tempfile::tempdir().unwrap();
+    cairn_tiny_models::copy_tiny_model("llama/tiny-chat", &elsewhere.path().join("mine")).unwrap();
+    let path = elsewhere.path().to_str().unwrap().to_owned();
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    app.call(Command::AddModelFolder { path: path.clone() }).await.unwrap();
+    app.close().await;
+
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    let models = listed(&app).await;
+    assert_eq!((models[0].name.as_str(), models[0].source), ("mine", ModelSource::Added));
+    let command = Command::DeleteModel { name: "mine".to_owned() };
+    check_failure(&app, command, FailureCode::Invalid, "only reads").await;
+    app.call(Command::RemoveModelFolder { path }).await.unwrap();
+    assert!(listed(&app).await.is_empty());
+    let command = Command::AddModelFolder { path: "not/absolute".to_owned() };
+    check_failure(&app, command, FailureCode::Invalid, "not a folder").await;
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_is_imported_with_progress_and_other_files_are_refused() {
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(Vec::new()));
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    let mut events = app.subscribe();
+    let model = home.path().join("a-copy");
+    cairn_tiny_models::copy_tiny_model("llama/tiny-chat", &model).unwrap();
+    app.import_model(model).await.unwrap();
+    let mut was_shown = false;
+    loop {
+        match next(&mut events).await {
+            Event::ModelImport { import: Some(import) } => was_shown |= import.total_bytes > 0,
+            Event::ModelImport { import: None } => break assert!(was_shown),
+            _ => {}
+        }
+    }
+    assert_eq!(listed(&app).await[0].name, "a-copy");
+    let notes = home.path().join("notes.txt");
+    std::fs::write(&notes, "no model").unwrap();
+    let refused = app.import_model(notes).await.unwrap_err();
+    assert!(refused.message.contains("neither a GGUF file"), "{}", refused.message);
+    app.close().await;
+}
+
+/// Every file below a folder; links are not followed.
+fn files_in(folder: &Path) -> Vec<std::path::PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let (path, kind) = entry.map(|entry| (entry.path(), entry.file_type().unwrap())).unwrap();
+        if kind.is_dir() {
+            files.extend(files_in(&path));
+        } else if kind.is_file() {
+            files.push(path);
+        }
+    }
+    files
+}
