@@ -3,11 +3,24 @@
 //! `fake-hub OWNER/NAME=FOLDER OWNER/NAME=BYTES …` prints the address to use as `HF_ENDPOINT` and
 //! runs until its input ends. A number instead of a folder makes up a model whose weights have so
 //! many bytes.
+//!
+//! A line of its input changes how it behaves from then on, and is answered by `ok`:
+//!
+//! ```text
+//! gated OWNER/NAME       its files are refused until its terms are accepted
+//! token OWNER/NAME TEXT  it is given to those who send this token
+//! open OWNER/NAME        to everyone
+//! stall FILE BYTES       after so many bytes of this file nothing comes any more
+//! damage FILE            the first byte of this file is another one
+//! unreachable            every connection ends before an answer
+//! right                  all that was stalled, damaged or unreachable is right again
+//! ```
 
+use std::io::BufRead;
 use std::path::Path;
 use std::process::ExitCode;
 
-use cairn_fake_hub::{FakeFile, FakeHub, FakeRepo};
+use cairn_fake_hub::{Asked, FakeFile, FakeHub, FakeRepo, Fault, Misdeed};
 
 fn main() -> ExitCode {
     let repos: Result<Vec<_>, _> = std::env::args().skip(1).map(|text| repo(&text)).collect();
@@ -15,8 +28,13 @@ fn main() -> ExitCode {
         Ok(repos) => {
             let hub = FakeHub::start(repos);
             println!("{}", hub.endpoint());
-            // Whether it ends or fails, nobody needs the hub any more.
-            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            // Whether its input ends or fails, nobody needs the hub any more.
+            for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+                match obey(&hub, &line) {
+                    Some(()) => println!("ok"),
+                    None => println!("{line:?} is not understood"),
+                }
+            }
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -24,6 +42,37 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Changes the hub's behaviour; none for a line that says nothing it knows.
+fn obey(hub: &FakeHub, line: &str) -> Option<()> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    // The process ends soon, and the table wants names that live as long.
+    let lasting = |text: &str| -> &'static str { Box::leak(text.to_owned().into_boxed_str()) };
+    match words.as_slice() {
+        ["gated", name] => change(hub, name, |repo| repo.is_gated = true),
+        ["token", name, token] => change(hub, name, |repo| {
+            repo.token = Some((*token).to_owned());
+        }),
+        ["open", name] => change(hub, name, |repo| {
+            (repo.is_gated, repo.token) = (false, None);
+        }),
+        ["stall", file, bytes] => {
+            let misdeed = Misdeed::StallAfter(bytes.parse().ok()?);
+            hub.add_fault(Fault::always(Asked::Bytes(lasting(file)), misdeed));
+        }
+        ["damage", file] => {
+            hub.add_fault(Fault::always(Asked::Bytes(lasting(file)), Misdeed::Damage(0)));
+        }
+        ["unreachable"] => hub.add_fault(Fault::always(Asked::Any, Misdeed::CutBeforeAnswer)),
+        ["right"] => hub.clear_faults(),
+        _ => return None,
+    }
+    Some(())
+}
+
+fn change(hub: &FakeHub, name: &str, change: impl Fn(&mut FakeRepo)) {
+    hub.change(|repos| repos.iter_mut().filter(|repo| repo.name == name).for_each(change));
 }
 
 fn repo(text: &str) -> Result<FakeRepo, String> {
