@@ -3,8 +3,9 @@ import { fireEvent, render, screen, within } from '@testing-library/svelte';
 import { tick } from 'svelte';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { App } from './app.svelte';
+import type { ModelProblemKind } from './platform/wire';
 import Root from './Root.svelte';
-import { bootstrap, conversation, FakePlatform, message, model, settle, stats, status } from './testing/fake';
+import { bootstrap, conversation, FakePlatform, message, model, problem, settle, stats, status } from './testing/fake';
 
 beforeEach(() => {
   localStorage.clear();
@@ -148,7 +149,7 @@ test('without a model the composer says why', async () => {
   expect(composer().disabled).toBe(true);
   expect(composer().placeholder).toBe('Choose a model to start');
   expect(screen.getAllByText('There is no model on this computer yet.').length).toBeGreaterThan(0);
-  expect(screen.getByRole('heading', { name: 'Cairn needs a model' })).toBeTruthy();
+  expect(screen.getByRole('heading', { name: 'Choose a model to start' })).toBeTruthy();
 });
 
 test('an answer that was interrupted says what can be done', async () => {
@@ -320,16 +321,28 @@ test('a disk limit below what is stored asks first, and cancelling restores the 
   expect(changes()).toEqual([change, { ...change, value: 30e6 }]);
 });
 
-test.each<[problem: string, remedy: string]>([
-  ['the weight file "model-00002-of-00002.safetensors" is missing', ': download or import it again'],
-  ['it has no .safetensors file', ': download or import it again'],
-  ['the architecture is none of llama, qwen3', ''],
-])('a model that cannot be loaded says what to do, where something can be done: %s', async (problem, remedy) => {
-  const { app } = await open({ models: [model('owner/model'), model('owner/broken', problem)] });
-  app.navigation.go('models');
-  await tick();
-  expect(screen.getByText(`${problem}${remedy}`)).toBeTruthy();
-});
+test.each<[kind: ModelProblemKind, sentence: string, hasRest: boolean]>([
+  ['incomplete', 'It is not complete: it lacks a file.', true],
+  ['unsupported', 'This version of Cairn cannot run it: it lacks a file.', false],
+  ['broken', 'One of its files is damaged: it lacks a file.', false],
+  ['unsafe', 'Its files are not opened again, because that was not safe: it lacks a file.', false],
+])(
+  'a model that cannot be loaded says what to do, where something can be done: %s',
+  async (kind, sentence, hasRest) => {
+    const { app, platform } = await open({
+      models: [model('owner/model'), model('owner/broken', problem(kind, 'it lacks a file'))],
+    });
+    app.navigation.go('models');
+    await tick();
+    expect(screen.getByText(sentence)).toBeTruthy();
+    await fireEvent.click(screen.getByRole('button', { name: 'Check again' }));
+    expect(platform.asked).toContainEqual({ type: 'check_model', name: 'owner/broken' });
+    const rest = screen.queryByRole('button', { name: 'Download the rest' });
+    expect(rest !== null).toBe(hasRest);
+    if (rest) await fireEvent.click(rest);
+    expect(platform.askedTypes().includes('download_model')).toBe(hasRest);
+  },
+);
 
 test('messages are raised above a menu, and stand inside a modal dialog, which makes all else inert', async () => {
   const { app } = await open();

@@ -5,14 +5,20 @@ import { ImportStore } from './cache/import.svelte';
 import { ChatStore } from './chat/chat.svelte';
 import { commands, isAvailable } from './commands';
 import { menuBar } from './menuBar';
-import { ModelStore } from './models/models.svelte';
+import { DiscoverStore } from './models/discover.svelte';
+import { DownloadStore } from './models/downloads.svelte';
+import { ModelImportStore } from './models/modelImport.svelte';
+import { ModelStore, type ModelsTab } from './models/models.svelte';
 import { FiguresStore } from './monitor/figures.svelte';
 import { Navigation } from './navigation.svelte';
-import { CallError, sentenceOf, type Connection, type Platform } from './platform/platform';
-import type { Event, NamedCache } from './platform/wire';
+import { CallError, sentenceOf, type Connection, type Dropped, type Platform } from './platform/platform';
+import type { Event, ModelProblem, NamedCache } from './platform/wire';
+import { HubAccessStore } from './settings/hubAccess.svelte';
 import { SettingsStore } from './settings/settings.svelte';
+import { shortModelName } from './status/engine';
 import { StatusStore } from './status/status.svelte';
 import { strings } from './text';
+import type { After } from './ui/clock';
 import { MenuState } from './ui/menu.svelte';
 import { Toasts } from './ui/toasts.svelte';
 import { UndoStack } from './ui/undo';
@@ -29,6 +35,10 @@ export class App {
   readonly figures = new FiguresStore();
   readonly navigation: Navigation;
   readonly models: ModelStore;
+  readonly downloads: DownloadStore;
+  readonly discover: DiscoverStore;
+  readonly modelImport: ModelImportStore;
+  readonly hub: HubAccessStore;
   readonly settings: SettingsStore;
   readonly chat: ChatStore;
   readonly cache: CacheStore;
@@ -39,17 +49,24 @@ export class App {
   /** Why the app could not start. */
   problem = $state<string | null>(null);
 
+  /** Models that have come and are not in the list yet, or still being checked. */
+  #arrivals: (string | null)[] = [];
   /** Events that arrive while the state is being fetched. They may be newer than the reply, so they are applied after it. */
   #pending: Event[] | null = null;
 
   constructor(
     private readonly platform: Platform,
-    options: { storage?: Storage; nextFrame?: (run: () => void) => void } = {},
+    options: { storage?: Storage; nextFrame?: (run: () => void) => void; after?: After } = {},
   ) {
     const { toasts, undo } = this;
     this.navigation = new Navigation(options.storage);
     const report = (error: unknown) => this.report(error);
-    this.models = new ModelStore(platform, this.status, report);
+    this.models = new ModelStore({ platform, status: this.status, toasts, undo, report });
+    const onDone = (name: string) => this.#arrived(name);
+    this.downloads = new DownloadStore({ platform, toasts, undo, report, onDone, after: options.after });
+    this.discover = new DiscoverStore({ platform, after: options.after });
+    this.modelImport = new ModelImportStore({ platform, toasts, onDone: () => this.#arrived(null) });
+    this.hub = new HubAccessStore(platform, toasts);
     this.settings = new SettingsStore(platform, report);
     this.chat = new ChatStore({ platform, toasts, undo, report, ...options });
     const isWanted = () => this.navigation.page === 'saved' || this.navigation.page === 'monitor';
@@ -65,7 +82,7 @@ export class App {
   start(): () => void {
     const forgetMenu = this.platform.onCommand?.((id) => this.run(id));
     const forgetDrops = this.platform.onFileDrop?.(
-      (preview) => void this.imports.dropped(preview),
+      (dropped) => void this.#dropped(dropped),
       (isOver) => (this.imports.isOver = isOver),
     );
     const disconnect = this.platform.subscribe(
@@ -90,6 +107,7 @@ export class App {
       const reply = await this.platform.call({ type: 'bootstrap' });
       if (reply.type !== 'bootstrap') throw new Error(strings.connection.unexpectedReply);
       this.models.receive(reply.models);
+      this.downloads.receive(reply.downloads);
       this.settings.receive(reply.settings);
       this.figures.sample(reply.status);
       this.status.receive(reply.status);
@@ -116,8 +134,10 @@ export class App {
   get isCovered(): boolean {
     const { cache, imports } = this;
     const isFileDialogOpen = imports.isOpen || cache.exporting !== null;
-    const isDialogOpen = this.chat.isPromptOpen || cache.savingId !== null || isFileDialogOpen;
-    return isDialogOpen || this.navigation.isPaletteOpen || this.models.isMenuOpen || this.menu.open !== null;
+    const isAsking = this.chat.isPromptOpen || cache.savingId !== null || this.models.deletingName !== null;
+    return (
+      isAsking || isFileDialogOpen || this.navigation.isPaletteOpen || this.models.isMenuOpen || this.menu.open !== null
+    );
   }
 
   /** The shell has a menu bar, which listens to the shortcuts itself. */
@@ -175,6 +195,78 @@ export class App {
     if (await this.cache.start(pointId)) this.navigation.go('chat');
   }
 
+  openPalette(): void {
+    this.navigation.isPaletteOpen = true;
+    void this.discover.loadRecommended();
+  }
+
+  openModels(tab: ModelsTab = 'here'): void {
+    this.models.tab = tab;
+    this.navigation.go('models');
+  }
+
+  /** Shows the settings of answers that one model gives. */
+  openModelSettings(name: string): void {
+    this.settings.nextTarget = { type: 'model', name };
+    this.navigation.goToSettings('generation');
+  }
+
+  /** Opens a new chat with a model, which is loaded for it. */
+  async startChatting(name: string): Promise<void> {
+    this.newChat();
+    if (!this.models.isLoaded(name)) await this.models.load(name);
+    this.chat.numFocusRequests++;
+  }
+
+  /** Takes a file that was dropped on the page. A folder cannot be handed over there. */
+  dropFile(file: File, isFolder: boolean): void {
+    this.imports.isOver = false;
+    if (isFolder) this.toasts.show('info', strings.models.import.folderInBrowser);
+    else if (/\.gguf$/i.test(file.name)) void this.modelImport.drop(file);
+    else void this.imports.drop(file);
+  }
+
+  async #dropped(dropped: Dropped): Promise<void> {
+    if (dropped.type === 'cache') return this.imports.dropped(dropped.preview);
+    this.imports.isOver = false;
+    await this.modelImport.dropped(dropped.isImported);
+  }
+
+  /** A model has come; without a name it is the one that is new in the list. */
+  #arrived(name: string | null): void {
+    this.#arrivals = [...this.#arrivals, name];
+    this.#greetArrivals();
+  }
+
+  /** Once a model that has come can be loaded, the first one is, and others are offered. */
+  #greetArrivals(): void {
+    const { models, status } = this;
+    this.#arrivals = this.#arrivals.filter((name) => {
+      const model = name === null ? models.loadable[0] : models.get(name);
+      if (!model || model.is_being_checked) return true;
+      const isOnly = models.loadable.length === 1 && model.problem === null;
+      if (isOnly && status.model === null) void this.#useFirst(model.name);
+      else if (name !== null) this.#offer(name, model.problem);
+      return false;
+    });
+  }
+
+  async #useFirst(name: string): Promise<void> {
+    if (await this.models.load(name)) this.chat.numFocusRequests++;
+  }
+
+  #offer(name: string, problem: ModelProblem | null): void {
+    const title = this.discover.titleOf(name) ?? shortModelName(name);
+    if (problem) {
+      const sentence = strings.models.problems[problem.kind](problem.detail);
+      return void this.toasts.show('warning', strings.models.notReady(title, sentence));
+    }
+    this.toasts.show('info', strings.models.ready(title), {
+      milliseconds: OFFER_MS,
+      action: { label: strings.models.startChatting, run: () => void this.startChatting(name) },
+    });
+  }
+
   openSaved(highlightedId: string | null = null): void {
     this.navigation.go('saved');
     this.cache.open(highlightedId);
@@ -197,13 +289,19 @@ export class App {
 
   report(error: unknown): void {
     this.toasts.show('error', sentenceOf(error));
-    if (error instanceof CallError && error.code === 'no_model') this.navigation.go('models');
+    if (error instanceof CallError && error.code === 'no_model')
+      this.openModels(this.models.items.length > 0 ? 'here' : 'discover');
   }
 
   #receive(event: Event): void {
     switch (event.type) {
       case 'models':
-        return this.models.receive(event.models);
+        this.models.receive(event.models);
+        return this.#greetArrivals();
+      case 'downloads':
+        return this.downloads.receive(event.downloads);
+      case 'model_import':
+        return this.modelImport.receive(event.import);
       case 'settings':
         return this.settings.receive(event.settings);
       case 'status':

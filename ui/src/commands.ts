@@ -33,6 +33,12 @@ export const commands: readonly AppCommand[] = [
   { id: 'new_private_chat', menu: 'file', shortcut: { key: 'n', shift: true }, run: (app) => app.newPrivateChat() },
   { id: 'import_cache', menu: 'file', run: (app) => void app.imports.choose() },
   {
+    id: 'import_model',
+    menu: 'file',
+    isAvailable: (app) => app.modelImport.canChoose,
+    run: (app) => void app.modelImport.choose(),
+  },
+  {
     id: 'export_saved',
     menu: 'file',
     shortcut: { key: 'e', shift: true },
@@ -41,7 +47,7 @@ export const commands: readonly AppCommand[] = [
       app.cache.askForExport({ type: 'conversation', id }, titleOf(app.chat.selected ?? { title: '' })),
     ),
   },
-  { id: 'search', menu: 'view', shortcut: { key: 'k' }, run: (app) => (app.navigation.isPaletteOpen = true) },
+  { id: 'search', menu: 'view', shortcut: { key: 'k' }, run: (app) => app.openPalette() },
   {
     id: 'toggle_sidebar',
     menu: 'view',
@@ -55,7 +61,8 @@ export const commands: readonly AppCommand[] = [
     isAvailable: (app) => app.navigation.page === 'chat',
     run: (app) => app.navigation.toggle('inspector'),
   },
-  { id: 'show_models', menu: 'view', shortcut: { key: '1', alt: true }, run: (app) => app.navigation.go('models') },
+  { id: 'show_models', menu: 'view', shortcut: { key: '1', alt: true }, run: (app) => app.openModels() },
+  { id: 'discover_models', menu: 'view', run: (app) => app.openModels('discover') },
   { id: 'show_saved', menu: 'view', shortcut: { key: '2', alt: true }, run: (app) => app.openSaved() },
   { id: 'show_monitor', menu: 'view', shortcut: { key: '3', alt: true }, run: (app) => app.navigation.go('monitor') },
   { id: 'show_shortcuts', menu: 'view', run: (app) => app.navigation.goToSettings('shortcuts') },

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
 import type { Reply } from '../platform/wire';
-import { bootstrap, conversation, FakePlatform, gate, message, model, settle, status } from '../testing/fake';
+import { bootstrap, conversation, FakePlatform, gate, message, model, problem, settle, status } from '../testing/fake';
 import { ageOf } from './dates';
 
 beforeEach(() => {
@@ -288,7 +288,7 @@ test.each<[name: string, change: Parameters<typeof bootstrap>[0], why: string | 
   ],
   [
     'only broken models',
-    { models: [model('x', 'Unknown.')], status: { ...status, engine: { state: 'empty' } } },
+    { models: [model('x', problem('broken'))], status: { ...status, engine: { state: 'empty' } } },
     'None of the models on this computer can be loaded.',
   ],
   ['a model that can be loaded', { status: { ...status, engine: { state: 'empty' } } }, null],

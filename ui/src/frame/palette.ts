@@ -56,7 +56,10 @@ export function paletteGroups(app: App, query: string): PaletteGroup[] {
   const groups: PaletteGroup[] = [
     { name: isEmpty ? words.recent : words.chats, entries: best(chatEntries(app), isEmpty ? MOST_RECENT : MOST_CHATS) },
     { name: words.startingPoints, entries: best(startingPointEntries(app), MOST_OTHERS) },
-    { name: words.models, entries: best(modelEntries(app), MOST_OTHERS) },
+    {
+      name: words.models,
+      entries: best([...modelEntries(app), ...(isEmpty ? [] : downloadEntries(app))], MOST_OTHERS),
+    },
     { name: words.actions, entries: best(commandEntries(app), isEmpty ? commands.length : MOST_OTHERS) },
   ];
   if (!isEmpty) groups.push({ name: words.ask, entries: [askEntry(app, query.trim())] });
@@ -97,6 +100,24 @@ function modelEntries({ chat, models, status }: App): PaletteEntry[] {
     run: () => {
       if (status.model !== name) void models.load(name);
       chat.numFocusRequests++;
+    },
+  }));
+}
+
+/** Recommended models that fit and are not here. */
+function downloadEntries(app: App): PaletteEntry[] {
+  const { discover, downloads, models } = app;
+  const wanted = (discover.recommended ?? []).filter(
+    ({ name, facts }) => !models.get(name) && !downloads.get(name) && facts.memory.fit !== 'too_large',
+  );
+  return wanted.map(({ name, title, download_bytes }) => ({
+    id: `download-${name}`,
+    label: strings.palette.download(title),
+    detail: strings.common.bytes(download_bytes),
+    keys: '',
+    run: () => {
+      app.openModels('discover');
+      void downloads.start(name);
     },
   }));
 }

@@ -1,77 +1,231 @@
-// The models on this machine, which of them is being loaded, and whether a message can be sent.
-import type { Platform } from '../platform/platform';
-import type { Model } from '../platform/wire';
+// The models on this machine, which of them is being loaded or deleted, and whether a message can be sent.
+import { sentenceOf, type Platform } from '../platform/platform';
+import type { Command, Model, ModelDeletion } from '../platform/wire';
 import type { StatusStore } from '../status/status.svelte';
+import { shortModelName } from '../status/engine';
 import { strings } from '../text';
+import type { Toasts } from '../ui/toasts.svelte';
+import type { UndoStack } from '../ui/undo';
 
-/** Owns the list of models. The status store knows which one is loaded. */
+const UNDO_MS = 8000;
+
+export type ModelsTab = 'here' | 'discover';
+
+export interface ModelsOptions {
+  platform: Platform;
+  status: StatusStore;
+  toasts: Toasts;
+  undo: UndoStack;
+  report: (error: unknown) => void;
+}
+
+/** Owns the list of models and the folders that were added. The status store knows which model is loaded. */
 export class ModelStore {
   items = $state.raw<Model[]>([]);
+  /** The folders that were added. */
+  folders = $state.raw<string[]>([]);
+  /** The part of the page that is shown. */
+  tab = $state<ModelsTab>('here');
   /** The menu of the composer that chooses the model. */
   isMenuOpen = $state(false);
   isRefreshing = $state(false);
   /** The model that is being loaded, until the engine reports the result. */
   asked = $state<string | null>(null);
+  /** The model that the dialog asks whether to delete. */
+  deletingName = $state<string | null>(null);
+  /** What deleting it deletes; null until the core has said. */
+  deletion = $state.raw<ModelDeletion | null>(null);
+  /** Why it cannot be deleted. */
+  deletionProblem = $state<string | null>(null);
+  isDeleting = $state(false);
+  /** The row that takes the focus of one that was deleted; without a name the list takes it. */
+  focus = $state.raw<{ name: string | null } | null>(null);
 
-  readonly loadable = $derived(this.items.filter((model) => model.problem === null));
-  readonly #status: StatusStore;
+  readonly loadable = $derived(this.items.filter((model) => model.problem === null && !model.is_being_checked));
+  readonly isChecking = $derived(this.items.some((model) => model.is_being_checked));
+  readonly #options: ModelsOptions;
+  #isStopping = false;
 
-  constructor(
-    private readonly platform: Platform,
-    status: StatusStore,
-    private readonly report: (error: unknown) => void,
-  ) {
-    this.#status = status;
+  constructor(options: ModelsOptions) {
+    this.#options = options;
   }
 
   /** Why no message can be sent, or null when one can. */
   get whyNotReady(): string | null {
-    if (this.#status.model !== null || this.loadable.length > 0) return null;
+    if (this.#options.status.model !== null || this.loadable.length > 0) return null;
+    if (this.isChecking) return strings.firstModel.checking;
     return this.items.length === 0 ? strings.welcome.noModels : strings.welcome.noneLoadable;
+  }
+
+  get canAddFolders(): boolean {
+    return this.#options.platform.chooseFolder !== undefined;
   }
 
   receive(models: Model[]): void {
     this.items = models;
   }
 
+  get(name: string): Model | undefined {
+    return this.items.find((model) => model.name === name);
+  }
+
   isBusy(name: string): boolean {
-    const { engine } = this.#status;
+    const { engine } = this.#options.status;
     return this.asked === name || (engine.state === 'loading' && engine.model === name);
+  }
+
+  isLoaded(name: string): boolean {
+    return this.#options.status.model === name && !this.isBusy(name);
+  }
+
+  /** How much of a model that is being loaded has been read; null until the engine says. */
+  progressOf(name: string): { read: number; total: number } | null {
+    const { engine } = this.#options.status;
+    if (engine.state !== 'loading' || engine.model !== name || engine.total_bytes === 0) return null;
+    return { read: engine.bytes_read, total: engine.total_bytes };
   }
 
   /** Loads a model; returns whether it worked. */
   async load(name: string): Promise<boolean> {
     this.asked = name;
+    this.#isStopping = false;
     try {
-      await this.platform.call({ type: 'load_model', name });
+      await this.#options.platform.call({ type: 'load_model', name });
       this.isMenuOpen = false;
       return true;
     } catch (error) {
-      this.report(error);
+      // Who stopped it knows why it is not loaded.
+      if (!this.#isStopping) this.#options.report(error);
       return false;
     } finally {
       this.asked = null;
     }
   }
 
+  async stopLoading(): Promise<void> {
+    this.#isStopping = true;
+    await this.#run({ type: 'stop_loading' });
+  }
+
   async unload(): Promise<void> {
-    try {
-      await this.platform.call({ type: 'unload_model' });
-    } catch (error) {
-      this.report(error);
-    }
+    await this.#run({ type: 'unload_model' });
+  }
+
+  /** Opens the files of a model once more. */
+  async check(name: string): Promise<void> {
+    await this.#run({ type: 'check_model', name });
   }
 
   /** Lists the models again. */
   async refresh(): Promise<void> {
     this.isRefreshing = true;
     try {
-      const reply = await this.platform.call({ type: 'list_models' });
+      const reply = await this.#options.platform.call({ type: 'list_models' });
       if (reply.type === 'models') this.receive(reply.models);
     } catch (error) {
-      this.report(error);
+      this.#options.report(error);
     } finally {
       this.isRefreshing = false;
+    }
+  }
+
+  /** Opens the dialog about deleting a model, which says what goes with it. */
+  async askForDeletion(name: string): Promise<void> {
+    this.deletingName = name;
+    this.deletion = null;
+    this.deletionProblem = null;
+    try {
+      const reply = await this.#options.platform.call({ type: 'get_model_deletion', name });
+      if (reply.type === 'model_deletion' && this.deletingName === name) this.deletion = reply.deletion;
+    } catch (error) {
+      if (this.deletingName === name) this.deletionProblem = sentenceOf(error);
+    }
+  }
+
+  closeDeletion(): void {
+    this.deletingName = null;
+  }
+
+  /** Hides the model that the dialog asks about, and offers to bring it back. */
+  async delete(): Promise<void> {
+    const name = this.deletingName;
+    if (name === null || this.isDeleting) return;
+    const { platform, toasts, undo } = this.#options;
+    const index = this.items.findIndex((model) => model.name === name);
+    const next = (this.items[index + 1] ?? this.items[index - 1])?.name ?? null;
+    this.isDeleting = true;
+    try {
+      await platform.call({ type: 'delete_model', name });
+    } catch (error) {
+      return void (this.deletionProblem = sentenceOf(error));
+    } finally {
+      this.isDeleting = false;
+    }
+    this.items = this.items.filter((model) => model.name !== name);
+    this.deletingName = null;
+    this.focus = { name: next };
+    let toast = 0;
+    const restore = undo.push(() => {
+      toasts.dismiss(toast);
+      void this.#restore(name);
+    });
+    toast = toasts.show('info', strings.models.deletion.done(shortModelName(name)), {
+      milliseconds: UNDO_MS,
+      action: { label: strings.common.undo, run: restore },
+    });
+  }
+
+  async #restore(name: string): Promise<void> {
+    if (!(await this.#run({ type: 'restore_model', name }))) return;
+    await this.refresh();
+    this.focus = { name };
+  }
+
+  /** Asks which folders were added. */
+  async loadFolders(): Promise<void> {
+    try {
+      const reply = await this.#options.platform.call({ type: 'get_model_folders' });
+      if (reply.type === 'model_folders') this.folders = reply.paths;
+    } catch (error) {
+      this.#options.report(error);
+    }
+  }
+
+  /** Asks for a folder and lists its models too. */
+  async addFolder(): Promise<void> {
+    const { platform, report } = this.#options;
+    try {
+      const path = (await platform.chooseFolder?.()) ?? null;
+      if (path === null) return;
+      await platform.call({ type: 'add_model_folder', path });
+      await this.loadFolders();
+    } catch (error) {
+      report(error);
+    }
+  }
+
+  async removeFolder(path: string): Promise<void> {
+    const { toasts, undo } = this.#options;
+    if (!(await this.#run({ type: 'remove_model_folder', path }))) return;
+    this.folders = this.folders.filter((folder) => folder !== path);
+    let toast = 0;
+    const restore = undo.push(() => {
+      toasts.dismiss(toast);
+      void this.#run({ type: 'add_model_folder', path }).then(() => this.loadFolders());
+    });
+    toast = toasts.show('info', strings.models.folders.removed, {
+      milliseconds: UNDO_MS,
+      action: { label: strings.common.undo, run: restore },
+    });
+  }
+
+  async #run(command: Command): Promise<boolean> {
+    try {
+      await this.#options.platform.call(command);
+      return true;
+    } catch (error) {
+      this.#options.report(error);
+      return false;
     }
   }
 }

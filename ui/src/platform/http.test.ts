@@ -289,3 +289,36 @@ test.each<[name: string, expected: string]>([
 test('waits double up to five seconds', () => {
   expect([0, 1, 2, 3, 4, 5, 1000].map(reconnectWait)).toEqual([250, 500, 1000, 2000, 4000, 5000, 5000]);
 });
+
+test('a model is sent as it is, with its name and the token', async () => {
+  const asked: [string, RequestInit | undefined][] = [];
+  const platform = new HttpPlatform('key', {
+    fetch: async (input, init) => {
+      asked.push([String(input), init]);
+      return answer(200, done);
+    },
+  });
+  const file = new File(['GGUF'], 'Über 4B.gguf');
+  await platform.importModel(file, new AbortController().signal);
+  expect(asked[0]?.[0]).toBe('/import-model?name=%C3%9Cber+4B.gguf');
+  expect(asked[0]?.[1]).toMatchObject({ method: 'PUT', body: file, headers: { authorization: 'Bearer key' } });
+});
+
+test('a model that is refused says why; one that is no longer wanted says nothing', async () => {
+  const refused = new HttpPlatform('key', {
+    fetch: async () => answer(200, '{"failure":{"code":"invalid","message":"It is no GGUF file."}}\n'),
+  });
+  const file = new File(['x'], 'x.gguf');
+  await expect(refused.importModel(file, new AbortController().signal)).rejects.toMatchObject({
+    code: 'invalid',
+    message: 'It is no GGUF file.',
+  });
+  const stop = new AbortController();
+  const stopped = new HttpPlatform('key', {
+    fetch: async () => {
+      stop.abort();
+      throw new DOMException('stopped', 'AbortError');
+    },
+  });
+  await expect(stopped.importModel(file, stop.signal)).resolves.toBeUndefined();
+});

@@ -72,6 +72,17 @@ export class HttpPlatform implements Platform {
     }
   }
 
+  async importModel(file: File, signal: AbortSignal): Promise<void> {
+    const query = new URLSearchParams({ name: file.name });
+    const init = { method: 'PUT', headers: { 'content-type': 'application/octet-stream' }, body: file, signal };
+    try {
+      const response = await asked(this.#send(`/import-model?${query}`, init));
+      await replyOf(response);
+    } catch (error) {
+      if (!signal.aborted) throw error;
+    }
+  }
+
   subscribe(onEvent: (event: Event) => void, onState: (state: Connection) => void): () => void {
     const stop = new AbortController();
     void this.#listen(stop.signal, onEvent, onState);

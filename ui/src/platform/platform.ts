@@ -13,6 +13,10 @@ export interface ImportOptions {
   signal?: AbortSignal;
 }
 
+/** What was dropped on the window: a prompt cache to look into, or a model that is being imported. */
+export type Dropped =
+  { type: 'cache'; preview: Promise<ImportPreview> } | { type: 'model'; isImported: Promise<boolean> };
+
 /** A line of a menu. */
 export interface MenuCommand {
   id: string;
@@ -46,7 +50,13 @@ export interface Platform {
    */
   importCache(file?: File, options?: ImportOptions): Promise<ImportPreview | null>;
   /** Calls back when files are dropped on the window; only on platforms that do not tell the page itself. `onHover`: files are dragged over it. */
-  onFileDrop?(run: (preview: Promise<ImportPreview>) => void, onHover: (isOver: boolean) => void): () => void;
+  onFileDrop?(run: (dropped: Dropped) => void, onHover: (isOver: boolean) => void): () => void;
+  /** Asks for a GGUF file or a model folder and imports it; false: the user cancelled. Progress comes as events. Rejects with a {@link CallError}. */
+  chooseModelFile?(): Promise<boolean>;
+  /** Asks for a folder; null: the user cancelled. */
+  chooseFolder?(): Promise<string | null>;
+  /** Sends a GGUF file to the core, which imports it. Rejects with a {@link CallError}, unless `signal` stopped it. */
+  importModel?(file: File, signal: AbortSignal): Promise<void>;
 }
 
 /** A command that did not work; `message` is a sentence to show. `unreachable`: the core never answered. */

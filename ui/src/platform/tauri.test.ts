@@ -107,7 +107,7 @@ test('a dropped file is looked into, and hovering is told', async () => {
   );
   const heard: unknown[] = [];
   new TauriPlatform().onFileDrop(
-    (found) => heard.push(found),
+    (found) => heard.push(found.type === 'cache' ? found.preview : found.isImported),
     (isOver) => heard.push(isOver),
   );
   // The shell is asked for one kind of event after the other.
@@ -124,4 +124,46 @@ test('a dropped file is looked into, and hovering is told', async () => {
   expect(await heard.at(-1)).toEqual(preview());
   expect(heard.at(-2)).toBe(false);
   expect(paths[0]).toEqual({ path: '/a.safetensors' });
+});
+
+test.each<[path: string, command: string]>([
+  ['/a/Qwen3.gguf', 'import_model'],
+  ['/a/Qwen3-0.6B-4bit', 'import_model'],
+  ['/a/notes.safetensors', 'import_cache'],
+  ['/a/letter.txt', 'import_cache'],
+])('what is dropped is a model or a prompt cache: %s', async (path, command) => {
+  mockWindows('main');
+  const asked: unknown[] = [];
+  mockIPC(
+    (name, payload) => {
+      asked.push([name, payload]);
+      return true;
+    },
+    { shouldMockEvents: true },
+  );
+  new TauriPlatform().onFileDrop(
+    () => undefined,
+    () => undefined,
+  );
+  await vi.waitFor(
+    async () => {
+      await emit('tauri://drag-drop', { paths: [path], position: { x: 0, y: 0 } });
+      expect(asked).toContainEqual([command, { path }]);
+    },
+    { timeout: 20_000 },
+  );
+});
+
+test('the shell asks for models and folders', async () => {
+  const asked: unknown[] = [];
+  mockIPC((command, values) => {
+    asked.push([command, values]);
+    return command === 'choose_folder' ? '/models' : true;
+  });
+  const platform = new TauriPlatform();
+  expect([await platform.chooseModelFile(), await platform.chooseFolder()]).toEqual([true, '/models']);
+  expect(asked).toEqual([
+    ['import_model', {}],
+    ['choose_folder', {}],
+  ]);
 });

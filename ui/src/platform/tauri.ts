@@ -3,7 +3,7 @@ import { Channel, invoke } from '@tauri-apps/api/core';
 import { listen } from '@tauri-apps/api/event';
 import { getCurrentWebview } from '@tauri-apps/api/webview';
 import { isMac } from '../ui/shortcuts';
-import { CallError, sentenceOf, type Connection, type MenuBar, type Platform } from './platform';
+import { CallError, sentenceOf, type Connection, type Dropped, type MenuBar, type Platform } from './platform';
 import type { CacheFileLayout, CacheSource, Command, Event, Failure, Frame, ImportPreview, Reply } from './wire';
 
 const RETRY_MS = 1000;
@@ -68,14 +68,29 @@ export class TauriPlatform implements Platform {
     return ask('import_cache', {});
   }
 
-  onFileDrop(run: (preview: Promise<ImportPreview>) => void, onHover: (isOver: boolean) => void): () => void {
+  chooseModelFile(): Promise<boolean> {
+    return ask('import_model', {});
+  }
+
+  chooseFolder(): Promise<string | null> {
+    return ask('choose_folder', {});
+  }
+
+  onFileDrop(run: (dropped: Dropped) => void, onHover: (isOver: boolean) => void): () => void {
     const listening = getCurrentWebview().onDragDropEvent(({ payload }) => {
       onHover(payload.type === 'enter' || payload.type === 'over');
       const path = payload.type === 'drop' ? payload.paths[0] : undefined;
-      if (path !== undefined) run(ask('import_cache', { path }));
+      if (path === undefined) return;
+      if (isModel(path)) run({ type: 'model', isImported: ask('import_model', { path }) });
+      else run({ type: 'cache', preview: ask('import_cache', { path }) });
     });
     return () => void listening.then((stop) => stop());
   }
+}
+
+/** A GGUF file, or a path without the ending of a file, which is a folder. Any other file is named by the one who refuses it. */
+function isModel(path: string): boolean {
+  return /\.gguf$/i.test(path) || !/\.[a-z]{2,12}$/i.test(path);
 }
 
 /** Invokes a command of the shell that opens or takes files. */

@@ -13,6 +13,8 @@ export class SettingsStore {
   isOpen = $state(false);
   /** What values are shown and set for. */
   target = $state.raw<SettingTarget>({ type: 'app' });
+  /** What the page shows values for when it is opened next. */
+  nextTarget: SettingTarget | null = null;
   /** The diagnostics that were fetched last. */
   diagnostics = $state('');
   hasCopied = $state(false);
@@ -35,9 +37,10 @@ export class SettingsStore {
   }
 
   /** Shows what holds for a target until the returned function is called. */
-  open(target: SettingTarget = { type: 'app' }): () => void {
+  open(target: SettingTarget | null = this.nextTarget): () => void {
     this.isOpen = true;
-    this.show(target);
+    this.nextTarget = null;
+    this.show(target ?? { type: 'app' });
     return () => (this.isOpen = false);
   }
 

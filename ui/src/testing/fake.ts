@@ -1,5 +1,5 @@
 // A platform without a core, for tests: replies from a table, events on demand.
-import type { Connection, ImportOptions, Platform } from '../platform/platform';
+import type { Connection, Dropped, ImportOptions, Platform } from '../platform/platform';
 import type {
   CacheFileLayout,
   CacheNode,
@@ -8,12 +8,19 @@ import type {
   Command,
   Conversation,
   ConversationCache,
+  Download,
   Event,
+  FoundModel,
+  HubModel,
   ImportPreview,
+  MemoryNeed,
   Message,
   MessageStats,
   Model,
+  ModelFacts,
+  ModelProblem,
   NamedCache,
+  RecommendedModel,
   Reply,
   Settings,
   Status,
@@ -33,6 +40,12 @@ export class FakePlatform implements Platform {
   importAnswer: ImportPreview | null | Error | Promise<ImportPreview> = null;
   /** The signal of the last import. */
   importSignal: AbortSignal | undefined;
+  /** What the platform of a shell has besides. */
+  chooseModelFile: Platform['chooseModelFile'];
+  chooseFolder: Platform['chooseFolder'];
+  importModel: Platform['importModel'];
+  /** Drops something on the window, once the platform listens to that. */
+  drop: (dropped: Dropped) => void = () => undefined;
   #onEvent: (event: Event) => void = () => undefined;
   #onState: (state: Connection) => void = () => undefined;
 
@@ -237,8 +250,102 @@ export function stats(change: Partial<MessageStats> = {}): MessageStats {
   };
 }
 
-export function model(name: string, problem: string | null = null): Model {
-  return { name, path: `/models/${name}`, model_type: 'llama', bytes: 270e6, problem };
+export function memory(change: Partial<MemoryNeed> = {}): MemoryNeed {
+  return {
+    context_tokens: 32768,
+    weight_bytes: 2.3e9,
+    kv_bytes: 0.9e9,
+    total_bytes: 3.4e9,
+    budget_bytes: 14e9,
+    fit: 'well',
+    ...change,
+  };
+}
+
+export function facts(change: Partial<ModelFacts> = {}): ModelFacts {
+  return { parameters: 4.02e9, quantization_bits: 4, context_length: 32768, memory: memory(), ...change };
+}
+
+export function model(name: string, change: Partial<Model> = {}): Model {
+  return {
+    name,
+    path: `/models/${name}`,
+    model_type: 'llama',
+    bytes: 270e6,
+    source: 'hub_cache',
+    problem: null,
+    facts: change.problem || change.is_being_checked ? null : facts(),
+    is_being_checked: false,
+    ...change,
+  };
+}
+
+export function problem(kind: ModelProblem['kind'], detail = 'tokenizer.json is missing'): Pick<Model, 'problem'> {
+  return { problem: { kind, detail } };
+}
+
+export function download(name: string, change: Partial<Download> = {}): Download {
+  return {
+    name,
+    state: 'running',
+    bytes: 1e9,
+    total_bytes: 2.5e9,
+    bytes_per_second: 25e6,
+    seconds_left: 60,
+    files: [
+      { path: 'config.json', bytes: 700, total_bytes: 700, state: 'done' },
+      { path: 'model.safetensors', bytes: 1e9, total_bytes: 2.5e9, state: 'running' },
+    ],
+    failure: null,
+    page: null,
+    ...change,
+  };
+}
+
+export function recommended(name: string, change: Partial<RecommendedModel> = {}): RecommendedModel {
+  return {
+    name,
+    title: `Title of ${name}`,
+    maker: 'Maker',
+    licence: 'Apache 2.0',
+    download_bytes: 2.3e9,
+    facts: facts(),
+    choice: null,
+    ...change,
+  };
+}
+
+export function found(name: string, change: Partial<FoundModel> = {}): FoundModel {
+  return {
+    name,
+    downloads: 12_000,
+    likes: 10,
+    is_gated: false,
+    is_mlx: true,
+    parameters: 4e9,
+    quantization_bits: 4,
+    model_type: 'qwen3',
+    updated_at_ms: 1,
+    ...change,
+  };
+}
+
+export function hubModel(name: string, change: Partial<HubModel> = {}): HubModel {
+  return {
+    name,
+    commit: 'c',
+    description: 'It writes.',
+    licence: 'apache-2.0',
+    is_gated: false,
+    page: `https://huggingface.co/${name}`,
+    files: [{ path: 'model.safetensors', bytes: 2.3e9 }],
+    bytes: 2.3e9,
+    missing_bytes: 2.3e9,
+    model_type: 'qwen3',
+    facts: facts(),
+    problem: null,
+    ...change,
+  };
 }
 
 export const settings: Settings = {
@@ -276,6 +383,7 @@ export function bootstrap(change: Partial<Extract<Reply, { type: 'bootstrap' }>>
     settings,
     status,
     named: [],
+    downloads: [],
     ...change,
   };
 }

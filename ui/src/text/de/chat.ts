@@ -1,12 +1,11 @@
 // Chats: the list, the messages, the answers, and what stands in a chat without any.
 import type { Catalogue } from '../en';
-import { f, tokens } from './formats';
+import { f, machine, tokens } from './formats';
 
 export const welcome: Catalogue['welcome'] = {
   label: 'Willkommen',
-  needsModel: 'Cairn braucht ein Modell',
-  noModels: 'Auf diesem Computer ist noch kein Modell.',
-  noneLoadable: 'Keines der Modelle auf diesem Computer kann geladen werden.',
+  noModels: `Auf diesem ${machine} ist noch kein Modell.`,
+  noneLoadable: `Keines der Modelle auf diesem ${machine} kann geladen werden.`,
   showModels: 'Modelle zeigen',
   title: 'Ein Gespräch behält seinen Platz',
   promise:

@@ -77,6 +77,8 @@ export const commands: Catalogue['commands'] = {
   previous_chat: 'Vorheriger Chat',
   next_chat: 'Nächster Chat',
   import_cache: 'Prompt-Cache importieren …',
+  discover_models: 'Modelle entdecken',
+  import_model: 'Modell importieren …',
   unload_model: 'Modell entladen',
 };
 
@@ -127,27 +129,9 @@ export const palette: Catalogue['palette'] = {
   loaded: 'Geladen',
   newChatWith: (text) => `Neuer Chat: „${text}“`,
   startFrom: (name) => `Chat bei ${name} beginnen`,
+  download: (name) => `${name} herunterladen`,
   use: (name) => `${name} verwenden`,
   count: (count) => f.plural(count, 'Ergebnis', 'Ergebnisse'),
-};
-
-export const models: Catalogue['models'] = {
-  choose: 'Modell wählen',
-  current: (name) => `Modell: ${name}`,
-  empty: 'Auf diesem Computer ist noch kein Modell.',
-  help: 'Importiere eine GGUF-Datei oder einen Modellordner mit `cairn models import`. Modelle, die andere MLX-Programme geladen haben, werden auch gefunden.',
-  all: 'Alle Modelle …',
-  label: 'Modelle',
-  load: 'Laden',
-  loadModel: (name) => `${name} laden`,
-  loaded: 'Geladen',
-  incomplete: (problem) => `${problem}: lade oder importiere es noch einmal`,
-  loading: 'Wird geladen …',
-  name: 'Modell',
-  onThisComputer: (count, bytes) => `${f.plural(count, 'Modell', 'Modelle')} auf diesem Computer, ${f.bytes(bytes)}`,
-  refresh: 'Aktualisieren',
-  unload: 'Entladen',
-  unloadModel: (name) => `${name} entladen`,
 };
 
 export const status: Catalogue['status'] = {

@@ -2,7 +2,8 @@
 import type { Catalogue } from '../en';
 import { exports, imports, pieces, saved, startingPoints } from './cache';
 import { chat, chats, content, endings, privateChat, reading, stats, systemPrompt, welcome } from './chat';
-import { commands, common, connection, keys, menus, models, monitor, palette, sidebar, status } from './frame';
+import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
+import { discover, downloads, firstModel, hub, models } from './models';
 import { settings } from './settings';
 
 export const de: Catalogue = {
@@ -22,6 +23,10 @@ export const de: Catalogue = {
   stats,
   systemPrompt,
   models,
+  downloads,
+  discover,
+  firstModel,
+  hub,
   saved,
   startingPoints,
   pieces,

@@ -1,11 +1,10 @@
 // Chats: the list, the messages, the answers, and what stands in a chat without any.
-import { f, tokens } from './formats';
+import { f, machine, tokens } from './formats';
 
 export const welcome = {
   label: 'Welcome',
-  needsModel: 'Cairn needs a model',
-  noModels: 'There is no model on this computer yet.',
-  noneLoadable: 'None of the models on this computer can be loaded.',
+  noModels: `There is no model on ${machine} yet.`,
+  noneLoadable: `None of the models on ${machine} can be loaded.`,
   showModels: 'Show models',
   title: 'A conversation keeps its place',
   promise:

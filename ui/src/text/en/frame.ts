@@ -77,6 +77,8 @@ export const commands = {
   previous_chat: 'Previous chat',
   next_chat: 'Next chat',
   import_cache: 'Import a prompt cache…',
+  discover_models: 'Discover models',
+  import_model: 'Import a model…',
   unload_model: 'Unload the model',
 };
 
@@ -129,28 +131,9 @@ export const palette = {
   loaded: 'Loaded',
   newChatWith: (text: string) => `New chat: “${text}”`,
   startFrom: (name: string) => `Start a chat from ${name}`,
+  download: (name: string) => `Download ${name}`,
   use: (name: string) => `Use ${name}`,
   count: (count: number) => f.plural(count, 'result', 'results'),
-};
-
-export const models = {
-  choose: 'Choose a model',
-  current: (name: string) => `Model: ${name}`,
-  empty: 'There is no model on this computer yet.',
-  help: 'Import a GGUF file or a model folder with `cairn models import`. Models that other MLX programs have downloaded are found too.',
-  all: 'All models…',
-  label: 'Models',
-  load: 'Load',
-  loadModel: (name: string) => `Load ${name}`,
-  loaded: 'Loaded',
-  incomplete: (problem: string) => `${problem}: download or import it again`,
-  loading: 'Loading…',
-  name: 'Model',
-  onThisComputer: (count: number, bytes: number) =>
-    `${f.plural(count, 'model', 'models')} on this computer, ${f.bytes(bytes)}`,
-  refresh: 'Refresh',
-  unload: 'Unload',
-  unloadModel: (name: string) => `Unload ${name}`,
 };
 
 /** What the engine does now: in the pill, and on the page that it opens. */

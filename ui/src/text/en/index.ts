@@ -1,7 +1,8 @@
 // Every word that the window shows, by key. Sentences with values in them are functions.
 import { exports, imports, pieces, saved, startingPoints } from './cache';
 import { chat, chats, content, endings, privateChat, reading, stats, systemPrompt, welcome } from './chat';
-import { commands, common, connection, keys, menus, models, monitor, palette, sidebar, status } from './frame';
+import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
+import { discover, downloads, firstModel, hub, models } from './models';
 import { settings } from './settings';
 
 export const en = {
@@ -21,6 +22,10 @@ export const en = {
   stats,
   systemPrompt,
   models,
+  downloads,
+  discover,
+  firstModel,
+  hub,
   saved,
   startingPoints,
   pieces,
