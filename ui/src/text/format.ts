@@ -81,6 +81,14 @@ export class Formats {
     return `${this.#whole.format(Math.floor(minutes / 60))} h ${minutes % 60} min`;
   };
 
+  /** The time that the rest of something takes: seconds below a minute, then minutes, then hours. */
+  timeLeft = (seconds: number): string => {
+    const minutes = Math.ceil(seconds / 60);
+    if (seconds < 60) return `${this.#whole.format(seconds)} s`;
+    if (minutes < 60) return `${minutes} min`;
+    return `${this.#whole.format(Math.floor(minutes / 60))} h ${minutes % 60} min`;
+  };
+
   /** A share of 1. Only all of it is 100 %, and only nothing is 0 %. */
   share = (share: number): string =>
     this.#percent.format(share <= 0 ? 0 : share >= 1 ? 1 : Math.min(0.99, Math.max(0.01, share)));

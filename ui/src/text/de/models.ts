@@ -18,7 +18,7 @@ export const models: Catalogue['models'] = {
     size: 'Größe',
     context: 'Kontext',
     memory: `Speicher auf diesem ${machine}`,
-    download: 'Herunterladen',
+    download: 'Größe',
   },
   context: (count) => `${f.count(count / 1024)} k`,
   current: (name) => `Modell: ${name}`,
@@ -123,7 +123,7 @@ export const downloads: Catalogue['downloads'] = {
   filesLabel: 'Dateien',
   filesOf: (name) => `Dateien von ${name}`,
   label: 'Downloads',
-  left: (seconds) => `noch etwa ${f.estimate(seconds * 1000)}`,
+  left: (seconds) => `noch etwa ${f.timeLeft(seconds)}`,
   list: (parts) => parts.join(', '),
   offline: 'Wartet auf die Verbindung zum Hub',
   pause: 'Anhalten',
@@ -135,13 +135,13 @@ export const downloads: Catalogue['downloads'] = {
   resume: 'Fortsetzen',
   resumeOf: (name) => `Herunterladen von ${name} fortsetzen`,
   running: (share) => `Lädt herunter, ${f.share(share)}`,
-  runningLeft: (share, seconds) => `Lädt herunter, ${f.share(share)}, noch ${f.estimate(seconds * 1000)}`,
+  runningLeft: (share, seconds) => `Lädt herunter, ${f.share(share)}, noch ${f.timeLeft(seconds)}`,
   share: f.share,
   tryAgainOf: (name) => `Herunterladen von ${name} noch einmal versuchen`,
 };
 
 export const discover: Catalogue['discover'] = {
-  checkedTitle: (budget) => `Gut bei ${f.bytes(budget)}`,
+  checkedTitle: (budget) => `Gut bei ${f.bytes(budget)} für Modelle`,
   title: 'Modelle für den Anfang',
   note: 'Was ein Modell braucht, wird mit seinem Kontext berechnet, bevor etwas heruntergeladen wird.',
   noneFits: `Keines davon passt auf diesen ${machine}.`,

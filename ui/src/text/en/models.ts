@@ -118,7 +118,7 @@ export const downloads = {
   filesLabel: 'Files',
   filesOf: (name: string) => `Files of ${name}`,
   label: 'Downloads',
-  left: (seconds: number) => `about ${f.estimate(seconds * 1000)} left`,
+  left: (seconds: number) => `about ${f.timeLeft(seconds)} left`,
   list: (parts: string[]) => parts.join(', '),
   offline: 'Waiting for the connection to the hub',
   pause: 'Pause',
@@ -130,14 +130,14 @@ export const downloads = {
   resume: 'Resume',
   resumeOf: (name: string) => `Resume the download of ${name}`,
   running: (share: number) => `Downloading ${f.share(share)}`,
-  runningLeft: (share: number, seconds: number) => `Downloading ${f.share(share)}, ${f.estimate(seconds * 1000)} left`,
+  runningLeft: (share: number, seconds: number) => `Downloading ${f.share(share)}, ${f.timeLeft(seconds)} left`,
   share: f.share,
   tryAgainOf: (name: string) => `Try the download of ${name} again`,
 };
 
 /** The page on which models are looked for. */
 export const discover = {
-  checkedTitle: (budget: number) => `Good on ${f.bytes(budget)}`,
+  checkedTitle: (budget: number) => `Good with ${f.bytes(budget)} for models`,
   title: 'Models to start with',
   note: 'What a model needs is counted with its context, before anything is downloaded.',
   noneFits: `None of these fits ${machine}.`,

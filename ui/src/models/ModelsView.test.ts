@@ -1,0 +1,389 @@
+// The page of models and the first launch, used with a keyboard.
+import { fireEvent, render, screen, within } from '@testing-library/svelte';
+import { tick } from 'svelte';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { App } from '../app.svelte';
+import { CallError } from '../platform/platform';
+import type { Reply } from '../platform/wire';
+import Root from '../Root.svelte';
+import { FakeClock } from '../testing/clock';
+import {
+  bootstrap,
+  conversation,
+  download,
+  facts,
+  FakePlatform,
+  found,
+  gate,
+  hubModel,
+  memory,
+  message,
+  model,
+  recommended,
+  saved,
+  settle,
+  stats,
+  status,
+} from '../testing/fake';
+
+beforeEach(() => {
+  localStorage.clear();
+  // Parts of the browser that the test environment lacks; they are not tested here.
+  vi.stubGlobal(
+    'ResizeObserver',
+    class {
+      observe() {}
+      disconnect() {}
+    },
+  );
+  HTMLElement.prototype.showPopover ??= () => undefined;
+  HTMLElement.prototype.hidePopover ??= () => undefined;
+  const matches = Element.prototype.matches;
+  vi.spyOn(Element.prototype, 'matches').mockImplementation(function (this: Element, selector: string) {
+    return selector === ':popover-open' ? false : matches.call(this, selector);
+  });
+});
+afterEach(() => vi.unstubAllGlobals());
+
+const choices = [
+  recommended('o/small', { title: 'Small 1B', choice: 'small' }),
+  recommended('o/balanced', { title: 'Balanced 4B', choice: 'balanced' }),
+  recommended('o/strong', { title: 'Strong 12B', choice: 'strong' }),
+];
+const empty = { ...status, engine: { state: 'empty' as const }, model_fingerprint: null };
+const nothing = { models: [], conversations: [], status: empty };
+
+async function open(change: Parameters<typeof bootstrap>[0] = {}, platform = new FakePlatform()) {
+  platform.answers = {
+    ...platform.answers,
+    bootstrap: bootstrap(change),
+    get_recommended_models: { type: 'recommended_models', models: choices },
+  };
+  const clock = new FakeClock();
+  const app = new App(platform, { storage: localStorage, nextFrame: (run) => run(), after: clock.after });
+  render(Root, { app });
+  app.start();
+  platform.connect('open');
+  await drawn();
+  return { app, clock, platform };
+}
+
+async function drawn() {
+  await settle();
+  await tick();
+}
+
+const button = (name: string | RegExp) => screen.getByRole('button', { name });
+const press = async (name: string | RegExp) => {
+  await fireEvent.click(button(name));
+  await drawn();
+};
+const composer = () => screen.getByRole<HTMLTextAreaElement>('textbox', { name: 'Message' });
+
+test('the first launch: choose a model, watch it come, write', async () => {
+  const { platform } = await open(nothing);
+  const group = within(screen.getByRole('radiogroup', { name: 'Model' }));
+  const radio = (name: RegExp) => group.getByRole<HTMLInputElement>('radio', { name });
+  expect(radio(/^Balanced/).checked).toBe(true);
+  await fireEvent.click(radio(/^Small/));
+  await drawn();
+  await press('Download and start');
+  expect(platform.asked).toContainEqual({ type: 'download_model', name: 'o/small' });
+
+  platform.emit({ type: 'downloads', downloads: [download('o/small')] });
+  await drawn();
+  expect(screen.getByRole('heading', { name: 'Your model is on its way' })).toBeTruthy();
+  const card = within(screen.getByRole('article', { name: 'Small 1B' }));
+  expect(card.getByText('1 of 2 files, 25 MB/s, about 1 min left')).toBeTruthy();
+  expect(card.getByRole('progressbar').getAttribute('aria-valuenow')).toBe('40');
+  expect(composer().disabled).toBe(true);
+
+  platform.emit({ type: 'downloads', downloads: [download('o/small', { state: 'done' })] });
+  platform.emit({ type: 'models', models: [model('o/small')] });
+  await drawn();
+  expect(platform.asked.at(-1)).toEqual({ type: 'load_model', name: 'o/small' });
+  expect([composer().disabled, document.activeElement]).toEqual([false, composer()]);
+});
+
+test('the first launch without a connection says so calmly', async () => {
+  const failure = { code: 'offline' as const, message: 'No route.' };
+  const { app, platform } = await open({ ...nothing, downloads: [download('o/small', { state: 'offline', failure })] });
+  expect(screen.getByText('Waiting for the connection to the hub')).toBeTruthy();
+  expect([screen.queryByRole('alert'), app.toasts.items]).toEqual([null, []]);
+  await press('Try the download of Small 1B again');
+  expect(platform.askedTypes()).toContain('retry_downloads');
+});
+
+test('a file is offered only where it can be chosen', async () => {
+  const platform = new FakePlatform();
+  platform.chooseModelFile = vi.fn(async () => false);
+  await open(nothing, platform);
+  await press('Choose a file…');
+  expect(platform.chooseModelFile).toHaveBeenCalledOnce();
+  expect(screen.queryByText(/drop a GGUF file/)).toBeNull();
+});
+
+test('arrow keys go through the tabs', async () => {
+  const { app } = await open();
+  app.openModels();
+  await drawn();
+  const tab = (name: string) => screen.getByRole('tab', { name });
+  tab('On this computer').focus();
+  await fireEvent.keyDown(tab('On this computer'), { key: 'ArrowRight' });
+  await drawn();
+  expect([app.models.tab, document.activeElement]).toEqual(['discover', tab('Discover')]);
+  expect(screen.getByRole('tabpanel', { name: 'Discover' })).toBeTruthy();
+  expect([tab('Discover').tabIndex, tab('On this computer').tabIndex]).toEqual([0, -1]);
+});
+
+test('a model says what it is, whether it fits, and the figures behind that', async () => {
+  const tight = memory({ fit: 'tight', total_bytes: 13.6e9 });
+  const { app } = await open({ models: [model('o/big', { facts: facts({ memory: tight }) })] });
+  app.openModels();
+  await drawn();
+  const row = within(screen.getByRole('list', { name: 'Models' }));
+  expect(row.getByText('4.0 B')).toBeTruthy();
+  expect(row.getByText('4-bit')).toBeTruthy();
+  expect(row.getByRole('meter', { name: 'Memory of big' }).getAttribute('aria-valuetext')).toBe(
+    '13.6 GB of 14 GB, tight',
+  );
+  const figures = row.getByRole('button', { expanded: false });
+  await fireEvent.click(figures);
+  await drawn();
+  expect(row.getByText('A chat of 32,768 tokens').nextElementSibling?.textContent).toBe('900 MB');
+  expect(row.getByText(/In the Hugging Face cache/)).toBeTruthy();
+});
+
+test('a model that is being loaded says how far it is, and can be stopped without a message', async () => {
+  const engine = { state: 'loading' as const, model: 'owner/model', bytes_read: 1e9, total_bytes: 4e9 };
+  const { app, platform } = await open({ status: { ...status, engine } });
+  app.openModels();
+  await drawn();
+  expect(screen.getByRole('progressbar', { name: 'Loading model' }).getAttribute('aria-valuenow')).toBe('25');
+  const loading = gate<Reply>();
+  platform.answers.load_model = () => loading.promise.then(() => Promise.reject(new Error('It was stopped.')));
+  const isLoaded = app.models.load('owner/model');
+  await press('Stop loading model');
+  expect(platform.askedTypes()).toContain('stop_loading');
+  loading.open({ type: 'done' });
+  expect([await isLoaded, app.toasts.items]).toEqual([false, []]);
+});
+
+test('deleting says what goes, hides the row, and can be undone', async () => {
+  const { app, platform } = await open({ models: [model('o/first'), model('o/second')] });
+  const deletion = { name: 'o/first', bytes: 2.3e9, is_shared: true, num_revisions: 2 };
+  platform.answers.get_model_deletion = { type: 'model_deletion', deletion };
+  app.openModels();
+  await drawn();
+  await fireEvent.contextMenu(screen.getByText('first'), { clientX: 9, clientY: 9 });
+  await drawn();
+  await fireEvent.click(screen.getByRole('menuitem', { name: 'Delete…', hidden: true }));
+  await drawn();
+  const dialog = within(screen.getByRole('dialog', { name: 'Delete first' }));
+  expect(dialog.getByText(/^This frees 2.3 GB/)).toBeTruthy();
+  expect(dialog.getByText(/^It deletes all 2 versions/)).toBeTruthy();
+  expect(dialog.getByText(/^Other programs on this computer use these files too/)).toBeTruthy();
+  platform.answers.delete_model = new Error('It is in use.');
+  await fireEvent.click(dialog.getByRole('button', { name: 'Delete' }));
+  await drawn();
+  expect(dialog.getByRole('alert').textContent).toBe('It is in use.');
+  delete platform.answers.delete_model;
+  await fireEvent.click(dialog.getByRole('button', { name: 'Delete' }));
+  await drawn();
+  expect([screen.queryByText('first'), app.models.deletingName]).toEqual([null, null]);
+  expect(document.activeElement).toBe(button('Actions for second'));
+  platform.answers.list_models = { type: 'models', models: [model('o/first'), model('o/second')] };
+  await press('Undo');
+  await drawn();
+  expect(platform.asked).toContainEqual({ type: 'restore_model', name: 'o/first' });
+  expect(document.activeElement).toBe(button('Actions for first'));
+});
+
+test('models that Cairn only reads cannot be deleted, and their settings can be shown', async () => {
+  const { app, platform } = await open({ models: [model('owner/model'), model('o/other', { source: 'lm_studio' })] });
+  app.openModels();
+  await drawn();
+  await press('Actions for other');
+  const items = screen.getAllByRole('menuitem', { hidden: true }).map(({ textContent }) => textContent);
+  expect(items).toEqual(['Load', 'Start chatting', 'Settings of this model', 'Check again']);
+  await fireEvent.click(screen.getByRole('menuitem', { name: 'Settings of this model', hidden: true }));
+  await drawn();
+  expect(platform.asked.filter(({ type }) => type === 'get_settings').at(-1)).toEqual({
+    type: 'get_settings',
+    scope: { type: 'model', name: 'o/other' },
+  });
+  expect(screen.getByRole<HTMLInputElement>('radio', { name: 'This model' }).checked).toBe(true);
+});
+
+test('folders are added and removed', async () => {
+  const platform = new FakePlatform();
+  platform.chooseFolder = async () => '/models';
+  platform.answers.get_model_folders = { type: 'model_folders', paths: ['/models'] };
+  const { app } = await open({}, platform);
+  app.openModels();
+  await drawn();
+  await press('Add folder…');
+  expect(platform.asked).toContainEqual({ type: 'add_model_folder', path: '/models' });
+  await press('Remove /models');
+  expect(platform.asked).toContainEqual({ type: 'remove_model_folder', path: '/models' });
+  expect(screen.queryByText('/models')).toBeNull();
+});
+
+test('a download is paused and cancelled from its card, which leaves its space under the pointer', async () => {
+  const { app, platform } = await open({ downloads: [download('o/small')] });
+  app.openModels();
+  await drawn();
+  expect(screen.getByTestId('engine-state').textContent).toBe('Downloading 40%, 1 min left');
+  expect(within(screen.getByRole('list', { name: 'Pages' })).getByText('40%')).toBeTruthy();
+  await press('Pause the download of Small 1B');
+  platform.emit({ type: 'downloads', downloads: [download('o/small', { state: 'paused' })] });
+  await drawn();
+  expect(screen.getByTestId('engine-state').textContent).toBe('Ready');
+  await press('Resume the download of Small 1B');
+  expect(platform.asked.map(({ type }) => type).filter((type) => /download/.test(type))).toEqual([
+    'pause_download',
+    'download_model',
+  ]);
+  const card = screen.getByRole('article', { name: 'Small 1B' });
+  await fireEvent.pointerEnter(card.closest('ul') as HTMLElement);
+  await press('Cancel the download of Small 1B');
+  expect(card.closest('li')?.inert).toBe(true);
+  await fireEvent.pointerLeave(card.closest('ul') as HTMLElement);
+  await drawn();
+  expect(card.isConnected).toBe(false);
+});
+
+test('a card that comes waits until the pointer has left the list below it', async () => {
+  const { app, platform } = await open();
+  app.openModels('discover');
+  await drawn();
+  const panel = screen.getByRole('tabpanel');
+  await fireEvent.pointerEnter(panel);
+  await press(/^Download Small 1B/);
+  platform.emit({ type: 'downloads', downloads: [download('o/small')] });
+  await drawn();
+  expect(within(panel).getByText('Downloading 40%')).toBeTruthy();
+  expect(screen.queryByRole('article', { name: 'Small 1B' })).toBeNull();
+  await fireEvent.pointerLeave(panel);
+  await drawn();
+  expect(screen.getByRole('article', { name: 'Small 1B' })).toBeTruthy();
+});
+
+test('a gated download leads to its page and to the token', async () => {
+  const failure = { code: 'gated' as const, message: 'Accept the terms first.' };
+  const page = 'https://huggingface.co/o/small';
+  const { app } = await open({ downloads: [download('o/small', { state: 'failed', failure, page })] });
+  app.openModels();
+  await drawn();
+  const card = within(screen.getByRole('article', { name: 'Small 1B' }));
+  expect(card.getByRole('alert').textContent).toBe('Accept the terms first.');
+  const link = card.getByRole<HTMLAnchorElement>('link', { name: 'Open its page' });
+  expect([link.href, link.target, link.rel]).toEqual([page, '_blank', 'noopener noreferrer']);
+  await fireEvent.click(card.getByRole('button', { name: 'Add a token…' }));
+  expect([app.navigation.page, app.navigation.settingsPage]).toEqual(['settings', 'models']);
+});
+
+test('a search shows what it found, and a row opens the card of a model', async () => {
+  const { app, clock, platform } = await open();
+  platform.answers.search_models = {
+    type: 'found_models',
+    models: [found('o/llama', { is_gated: true }), found('owner/model')],
+  };
+  platform.answers.get_hub_model = {
+    type: 'hub_model',
+    model: hubModel('o/llama', { is_gated: true, description: '<b>Plain</b>' }),
+  };
+  app.openModels('discover');
+  await drawn();
+  const field = screen.getByRole('textbox', { name: 'Search models' });
+  await fireEvent.input(field, { target: { value: 'llama' } });
+  clock.run();
+  await drawn();
+  expect(screen.getByText('2 models found')).toBeTruthy();
+  expect(screen.getByText('Needs your consent')).toBeTruthy();
+  await press('llama');
+  expect(button('llama').getAttribute('aria-expanded')).toBe('true');
+  expect(screen.getByText('<b>Plain</b>')).toBeTruthy();
+  expect(screen.getByText(/^Its makers want you to accept their terms first/)).toBeTruthy();
+  await press('Download llama, 2.3 GB');
+  expect(platform.asked).toContainEqual({ type: 'download_model', name: 'o/llama' });
+  field.focus();
+  await fireEvent.keyDown(field, { key: 'Escape' });
+  await drawn();
+  expect([app.discover.text, app.navigation.page]).toEqual(['', 'models']);
+});
+
+test('without a connection the search says so and can be tried again', async () => {
+  const { app, platform } = await open();
+  platform.answers.search_models = new CallError('offline', 'No route.');
+  app.openModels('discover');
+  await drawn();
+  await fireEvent.input(screen.getByRole('textbox', { name: 'Search models' }), {
+    target: { value: 'llama' },
+    inputType: 'insertFromPaste',
+  });
+  await drawn();
+  expect(screen.getByText(/^The hub cannot be reached/)).toBeTruthy();
+  expect([screen.queryByRole('alert'), app.toasts.items]).toEqual([null, []]);
+  await press('Try again');
+  expect(platform.askedTypes().filter((type) => type === 'search_models')).toHaveLength(2);
+});
+
+test('the menu of the composer leads back to the model that answered, and says what that saves', async () => {
+  const platform = new FakePlatform();
+  const cache = saved({ model: 'o/before', fingerprint: 'other', cached_tokens: 1200 });
+  platform.answers.get_conversation = {
+    type: 'conversation',
+    conversation: conversation('a'),
+    messages: [message('m', { stats: stats({ model: 'o/before' }) })],
+  };
+  const models = [model('owner/model'), model('o/before')];
+  const { app } = await open({ models, conversations: [conversation('a', { cache })] }, platform);
+  app.models.isMenuOpen = true;
+  await drawn();
+  const back = screen.getByText('Back to before').closest('button') as HTMLElement;
+  expect(back.textContent).toContain('Continues with 1,200 tokens saved');
+  await fireEvent.click(back);
+  await drawn();
+  expect(platform.asked).toContainEqual({ type: 'load_model', name: 'o/before' });
+  app.models.isMenuOpen = true;
+  await drawn();
+  await fireEvent.click(screen.getByText('Download more…'));
+  expect([app.navigation.page, app.models.tab]).toEqual(['models', 'discover']);
+});
+
+test('the palette finds models to download', async () => {
+  const { app, platform } = await open();
+  await fireEvent.keyDown(window, { key: 'k', metaKey: true });
+  await drawn();
+  const field = screen.getByRole('combobox', { name: 'Search' });
+  await fireEvent.input(field, { target: { value: 'download strong' } });
+  await drawn();
+  await fireEvent.keyDown(field, { key: 'Enter' });
+  await drawn();
+  expect(platform.asked).toContainEqual({ type: 'download_model', name: 'o/strong' });
+  expect([app.navigation.page, app.models.tab]).toEqual(['models', 'discover']);
+});
+
+test('a token is typed, sent and forgotten; a file as its place is a warning', async () => {
+  const platform = new FakePlatform();
+  const access = { endpoint: 'https://huggingface.co', token_place: null, is_offline: false };
+  platform.answers.get_hub_access = { type: 'hub_access', access };
+  platform.answers.set_hub_token = (command) => ({
+    type: 'hub_access',
+    access: { ...access, token_place: command.type === 'set_hub_token' && command.token ? 'file' : null },
+  });
+  const { app } = await open({}, platform);
+  app.navigation.goToSettings('models');
+  await drawn();
+  const field = screen.getByLabelText<HTMLInputElement>('New token');
+  expect(field.type).toBe('password');
+  await fireEvent.input(field, { target: { value: ' hf_secret ' } });
+  await press('Save token');
+  expect(platform.asked).toContainEqual({ type: 'set_hub_token', token: 'hf_secret' });
+  expect(field.value).toBe('');
+  expect(screen.getByText(/^There is no keychain/)).toBeTruthy();
+  await press('Remove the access token');
+  expect(platform.asked).toContainEqual({ type: 'set_hub_token', token: '' });
+  expect(screen.queryByText(/^There is no keychain/)).toBeNull();
+});

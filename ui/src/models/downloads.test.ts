@@ -1,0 +1,206 @@
+// Downloads: how far they are, pause, cancel and undo, and what happens when a model has come.
+import { expect, test } from 'vitest';
+import { App } from '../app.svelte';
+import { CallError } from '../platform/platform';
+import { FakeClock } from '../testing/clock';
+import { bootstrap, download, FakePlatform, model, problem, recommended, settle, status } from '../testing/fake';
+
+const NAME = 'owner/model';
+const empty = { ...status, engine: { state: 'empty' as const }, model_fingerprint: null };
+
+async function start(change: Parameters<typeof bootstrap>[0] = {}) {
+  const platform = new FakePlatform();
+  platform.answers = {
+    bootstrap: bootstrap({ models: [], status: empty, ...change }),
+    get_recommended_models: { type: 'recommended_models', models: [recommended(NAME, { title: 'Model 4B' })] },
+  };
+  const clock = new FakeClock();
+  const app = new App(platform, { after: clock.after });
+  app.start();
+  platform.connect('open');
+  await settle();
+  platform.asked.length = 0;
+  const toasts = () => app.toasts.items.map(({ text }) => text);
+  const act = (text: string) => app.toasts.act(app.toasts.items.find((item) => item.text === text)?.id ?? 0);
+  return { app, downloads: app.downloads, clock, platform, toasts, act };
+}
+
+const progress = (platform: FakePlatform, ...list: ReturnType<typeof download>[]) =>
+  platform.emit({ type: 'downloads', downloads: list });
+
+test('the time that is shown grows only when the rest has become another matter', async () => {
+  const { downloads, platform } = await start();
+  const shown = [60, 45, 50, 40, 79, 80, null, 90].map((seconds_left) => {
+    progress(platform, download(NAME, { seconds_left }));
+    return downloads.get(NAME)?.seconds_left;
+  });
+  expect(shown).toEqual([60, 45, 45, 40, 40, 80, null, 90]);
+});
+
+test('a paused download begins with its own time again', async () => {
+  const { downloads, platform } = await start();
+  progress(platform, download(NAME, { seconds_left: 40 }));
+  progress(platform, download(NAME, { state: 'paused', seconds_left: null }));
+  progress(platform, download(NAME, { seconds_left: 60 }));
+  expect(downloads.get(NAME)?.seconds_left).toBe(60);
+});
+
+test('all running downloads together have a share and a time', async () => {
+  const { downloads, platform } = await start();
+  expect(downloads.total).toBeNull();
+  progress(
+    platform,
+    download('a', { bytes: 1e9, total_bytes: 2e9, seconds_left: 30 }),
+    download('b', { state: 'paused' }),
+  );
+  expect(downloads.total).toEqual({ share: 0.5, secondsLeft: 30 });
+  progress(
+    platform,
+    download('a', { bytes: 1e9, total_bytes: 2e9, seconds_left: 30 }),
+    download('b', { state: 'queued', bytes: 0, total_bytes: 2e9, seconds_left: null }),
+  );
+  expect(downloads.total).toEqual({ share: 0.25, secondsLeft: null });
+});
+
+test('pause, resume and retry ask the core', async () => {
+  const { downloads, platform } = await start({ downloads: [download(NAME)] });
+  await downloads.pause(NAME);
+  await downloads.start(NAME);
+  progress(platform, download(NAME, { state: 'failed' }));
+  await downloads.retry(NAME);
+  progress(platform, download(NAME, { state: 'offline' }));
+  await downloads.retry(NAME);
+  expect(platform.asked).toEqual([
+    { type: 'pause_download', name: NAME },
+    { type: 'download_model', name: NAME },
+    { type: 'download_model', name: NAME },
+    { type: 'retry_downloads' },
+  ]);
+});
+
+test('a cancelled download is only paused until it cannot be undone any more', async () => {
+  const { clock, downloads, platform, toasts } = await start({ downloads: [download(NAME)] });
+  await downloads.cancel(NAME);
+  expect([downloads.unfinished, toasts()]).toEqual([[], ['Cancelled the download of model.']]);
+  progress(platform, download(NAME, { state: 'paused' }));
+  expect(downloads.unfinished).toEqual([]);
+  expect(platform.askedTypes()).toEqual(['pause_download']);
+  clock.run();
+  await settle();
+  expect(platform.askedTypes()).toEqual(['pause_download', 'cancel_download']);
+  expect([downloads.items, clock.waits]).toEqual([[], []]);
+});
+
+test('undo lets a cancelled download go on', async () => {
+  const { act, clock, downloads, platform } = await start({ downloads: [download(NAME)] });
+  await downloads.cancel(NAME);
+  act('Cancelled the download of model.');
+  await settle();
+  clock.run();
+  await settle();
+  expect(platform.askedTypes()).toEqual(['pause_download', 'download_model']);
+  expect(downloads.unfinished.map(({ name }) => name)).toEqual([NAME]);
+});
+
+test('undo leaves a download paused that was, and command Z does the same', async () => {
+  const { app, clock, downloads, platform } = await start({ downloads: [download(NAME, { state: 'paused' })] });
+  await downloads.cancel(NAME);
+  expect(app.undo.undo()).toBe(true);
+  clock.run();
+  await settle();
+  expect(platform.asked).toEqual([]);
+  expect(downloads.unfinished).toHaveLength(1);
+});
+
+test('a download that is asked for again while it is being cancelled goes on', async () => {
+  const { clock, downloads, platform } = await start({ downloads: [download(NAME)] });
+  await downloads.cancel(NAME);
+  await downloads.start(NAME);
+  clock.run();
+  expect(platform.askedTypes()).toEqual(['pause_download', 'download_model']);
+  expect(downloads.get(NAME)).toBeDefined();
+});
+
+test('a download that cannot begin says why, once', async () => {
+  const { downloads, platform, toasts } = await start();
+  platform.answers.download_model = new CallError('no_space', 'The disk has no room for it.');
+  expect(await downloads.start(NAME)).toBe(false);
+  expect([toasts(), downloads.isAsked(NAME)]).toEqual([['The disk has no room for it.'], false]);
+});
+
+test('the first model is loaded by itself once it has been checked, and the message field takes the focus', async () => {
+  const { app, platform, toasts } = await start({ downloads: [download(NAME)] });
+  const before = app.chat.numFocusRequests;
+  progress(platform, download(NAME, { state: 'done' }));
+  await settle();
+  platform.emit({ type: 'models', models: [model(NAME, { is_being_checked: true })] });
+  await settle();
+  expect(platform.asked).toEqual([]);
+  platform.emit({ type: 'models', models: [model(NAME)] });
+  await settle();
+  expect(platform.asked).toEqual([{ type: 'load_model', name: NAME }]);
+  expect([app.chat.numFocusRequests - before, toasts()]).toEqual([1, []]);
+});
+
+test('a further model is offered, and starting a chat loads it', async () => {
+  const { act, app, platform, toasts } = await start({ models: [model('other')], downloads: [download(NAME)] });
+  await app.discover.loadRecommended();
+  platform.asked.length = 0;
+  platform.emit({ type: 'models', models: [model('other'), model(NAME)] });
+  progress(platform, download(NAME, { state: 'done' }));
+  expect([toasts(), platform.asked]).toEqual([['Model 4B is ready'], []]);
+  app.navigation.go('saved');
+  act('Model 4B is ready');
+  await settle();
+  expect(platform.asked).toEqual([{ type: 'load_model', name: NAME }]);
+  expect(app.navigation.page).toBe('chat');
+});
+
+test('a model that came and cannot be loaded says so', async () => {
+  const { platform, toasts } = await start({ downloads: [download(NAME)] });
+  progress(platform, download(NAME, { state: 'done' }));
+  platform.emit({ type: 'models', models: [model(NAME, problem('unsupported', 'mamba is unknown'))] });
+  expect(toasts()).toEqual([
+    'model was downloaded and cannot be loaded. This version of Cairn cannot run it: mamba is unknown.',
+  ]);
+});
+
+test('what was done before the window was opened is no news', async () => {
+  const { platform, toasts } = await start({ models: [model(NAME)], downloads: [download(NAME, { state: 'done' })] });
+  progress(platform, download(NAME, { state: 'done' }));
+  expect([toasts(), platform.asked]).toEqual([[], []]);
+});
+
+test('an imported model is announced, and loaded if it is the first', async () => {
+  const { app, platform, toasts } = await start();
+  platform.emit({ type: 'model_import', import: { file_name: 'a.gguf', bytes: 5, total_bytes: 10 } });
+  platform.emit({ type: 'model_import', import: { file_name: 'a.gguf', bytes: 10, total_bytes: 10 } });
+  platform.emit({ type: 'model_import', import: null });
+  expect([toasts(), app.modelImport.current]).toEqual([['Imported “a.gguf”.'], null]);
+  platform.emit({ type: 'models', models: [model('a')] });
+  await settle();
+  expect(platform.asked).toEqual([{ type: 'load_model', name: 'a' }]);
+});
+
+test('a cancelled import is not announced, and its transfer stops', async () => {
+  const { app, platform, toasts } = await start();
+  let signal: AbortSignal | undefined;
+  platform.importModel = (_, given) => {
+    signal = given;
+    return new Promise((_, reject) => given.addEventListener('abort', () => reject(new Error('stopped'))));
+  };
+  app.dropFile(new File(['GGUF'], 'a.GGUF'), false);
+  platform.emit({ type: 'model_import', import: { file_name: 'a.GGUF', bytes: 10, total_bytes: 10 } });
+  await app.modelImport.cancel();
+  platform.emit({ type: 'model_import', import: null });
+  expect([signal?.aborted, toasts(), platform.asked]).toEqual([true, [], [{ type: 'cancel_model_import' }]]);
+});
+
+test('a folder that is dropped on a page of a browser is explained', async () => {
+  const { app, platform, toasts } = await start();
+  app.dropFile(new File([], 'folder'), true);
+  expect([toasts(), platform.asked]).toEqual([
+    ['A folder can be added in the app only. Drop a GGUF file instead.'],
+    [],
+  ]);
+});
