@@ -110,7 +110,7 @@ test('the first launch without a connection says so calmly', async () => {
   const { app, platform } = await open({ ...nothing, downloads: [download('o/small', { state: 'offline', failure })] });
   expect(screen.getByText('Waiting for the connection to the hub')).toBeTruthy();
   expect([screen.queryByRole('alert'), app.toasts.items]).toEqual([null, []]);
-  await press('Try the download of Small 1B again');
+  await press('Try again, Small 1B');
   expect(platform.askedTypes()).toContain('retry_downloads');
 });
 
@@ -247,6 +247,7 @@ test('a download is paused and cancelled from its card, which leaves its space u
   const card = screen.getByRole('article', { name: 'Small 1B' });
   await fireEvent.pointerEnter(card.closest('ul') as HTMLElement);
   await press('Cancel the download of Small 1B');
+  expect(document.activeElement).toBe(screen.getByRole('heading', { level: 1, name: 'Models' }));
   expect(card.closest('li')?.inert).toBe(true);
   await fireEvent.pointerLeave(card.closest('ul') as HTMLElement);
   await drawn();
@@ -259,7 +260,7 @@ test('a card that comes waits until the pointer has left the list below it', asy
   await drawn();
   const panel = screen.getByRole('tabpanel');
   await fireEvent.pointerEnter(panel);
-  await press(/^Download Small 1B/);
+  await press('Download Small 1B');
   platform.emit({ type: 'downloads', downloads: [download('o/small')] });
   await drawn();
   expect(within(panel).getByText('Downloading 40%')).toBeTruthy();
@@ -305,7 +306,7 @@ test('a search shows what it found, and a row opens the card of a model', async 
   expect(button('llama').getAttribute('aria-expanded')).toBe('true');
   expect(screen.getByText('<b>Plain</b>')).toBeTruthy();
   expect(screen.getByText(/^Its makers want you to accept their terms first/)).toBeTruthy();
-  await press('Download llama, 2.3 GB');
+  await press('Download 2.3 GB, llama');
   expect(platform.asked).toContainEqual({ type: 'download_model', name: 'o/llama' });
   field.focus();
   await fireEvent.keyDown(field, { key: 'Escape' });

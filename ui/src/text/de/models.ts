@@ -109,7 +109,7 @@ export const downloads: Catalogue['downloads'] = {
   cancelOf: (name) => `Herunterladen von ${name} abbrechen`,
   cancelled: (name) => `Herunterladen von ${name} abgebrochen.`,
   download: 'Herunterladen',
-  downloadOf: (name, bytes) => `${name} herunterladen, ${f.bytes(bytes)}`,
+  downloadOf: (name) => `${name} herunterladen`,
   downloadSize: (bytes) => `${f.bytes(bytes)} herunterladen`,
   downloading: 'Wird heruntergeladen',
   fileStates: {
@@ -123,6 +123,7 @@ export const downloads: Catalogue['downloads'] = {
   filesLabel: 'Dateien',
   filesOf: (name) => `Dateien von ${name}`,
   label: 'Downloads',
+  labelOf: (action, name) => `${action}, ${name}`,
   left: (seconds) => `noch etwa ${f.timeLeft(seconds)}`,
   list: (parts) => parts.join(', '),
   offline: 'Wartet auf die Verbindung zum Hub',
@@ -137,7 +138,6 @@ export const downloads: Catalogue['downloads'] = {
   running: (share) => `Lädt herunter, ${f.share(share)}`,
   runningLeft: (share, seconds) => `Lädt herunter, ${f.share(share)}, noch ${f.timeLeft(seconds)}`,
   share: f.share,
-  tryAgainOf: (name) => `Herunterladen von ${name} noch einmal versuchen`,
 };
 
 export const discover: Catalogue['discover'] = {

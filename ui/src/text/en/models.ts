@@ -104,7 +104,7 @@ export const downloads = {
   cancelOf: (name: string) => `Cancel the download of ${name}`,
   cancelled: (name: string) => `Cancelled the download of ${name}.`,
   download: 'Download',
-  downloadOf: (name: string, bytes: number) => `Download ${name}, ${f.bytes(bytes)}`,
+  downloadOf: (name: string) => `Download ${name}`,
   downloadSize: (bytes: number) => `Download ${f.bytes(bytes)}`,
   downloading: 'Downloading',
   fileStates: {
@@ -118,6 +118,7 @@ export const downloads = {
   filesLabel: 'Files',
   filesOf: (name: string) => `Files of ${name}`,
   label: 'Downloads',
+  labelOf: (action: string, name: string) => `${action}, ${name}`,
   left: (seconds: number) => `about ${f.timeLeft(seconds)} left`,
   list: (parts: string[]) => parts.join(', '),
   offline: 'Waiting for the connection to the hub',
@@ -132,7 +133,6 @@ export const downloads = {
   running: (share: number) => `Downloading ${f.share(share)}`,
   runningLeft: (share: number, seconds: number) => `Downloading ${f.share(share)}, ${f.timeLeft(seconds)} left`,
   share: f.share,
-  tryAgainOf: (name: string) => `Try the download of ${name} again`,
 };
 
 /** The page on which models are looked for. */
