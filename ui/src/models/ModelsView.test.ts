@@ -270,6 +270,19 @@ test('a card that comes waits until the pointer has left the list below it', asy
   expect(screen.getByRole('article', { name: 'Small 1B' })).toBeTruthy();
 });
 
+test('a model that has come can be written to from its row', async () => {
+  const { app, platform } = await open({
+    models: [model('owner/model'), model('o/small')],
+    downloads: [download('o/small', { state: 'done' })],
+  });
+  app.openModels('discover');
+  await drawn();
+  expect(screen.getByText('On this computer', { selector: '.visually-hidden' })).toBeTruthy();
+  await press('Start chatting with Small 1B');
+  expect(platform.asked).toContainEqual({ type: 'load_model', name: 'o/small' });
+  expect([app.navigation.page, document.activeElement]).toEqual(['chat', composer()]);
+});
+
 test('a gated download leads to its page and to the token', async () => {
   const failure = { code: 'gated' as const, message: 'Accept the terms first.' };
   const page = 'https://huggingface.co/o/small';

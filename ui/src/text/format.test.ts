@@ -98,3 +98,14 @@ test('another language has its own marks, separators and plural forms', () => {
   ]);
   expect(german.month(new Date(2025, 2, 5).getTime(), new Date(2026, 2, 10).getTime())).toBe('März 2025');
 });
+
+test.each([
+  [5, '5 s'],
+  [55, '55 s'],
+  [60, '1 min'],
+  [65, '2 min'],
+  [3600, '1 h 0 min'],
+  [5405, '1 h 31 min'],
+])('%d s are left as %s', (seconds, expected) => {
+  expect(english.timeLeft(seconds)).toBe(expected);
+});

@@ -168,7 +168,6 @@ export const discover: Catalogue['discover'] = {
   offline: 'Der Hub ist nicht erreichbar',
   offlineHelp: 'Modelle, die schon hier sind, gehen auch ohne ihn.',
   openPage: 'Seine Seite öffnen',
-  rest: (bytes) => `Die letzten ${f.bytes(bytes)} herunterladen`,
   search: 'Hugging Face durchsuchen oder einen Namen einsetzen',
   searchLabel: 'Modelle suchen',
   searching: 'Wird gesucht …',

@@ -164,7 +164,6 @@ export const discover = {
   offline: 'The hub cannot be reached',
   offlineHelp: 'Models that are here already can be used without it.',
   openPage: 'Open its page',
-  rest: (bytes: number) => `Download the last ${f.bytes(bytes)}`,
   search: 'Search Hugging Face, or paste a name',
   searchLabel: 'Search models',
   searching: 'Searching…',
