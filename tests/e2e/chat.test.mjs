@@ -18,8 +18,7 @@ flow(
   'without a model the first page says what to do, and continues once there is one',
   { models: [] },
   async ({ home, page }) => {
-    await page.driver.getByRole('heading', { name: 'Cairn needs a model' }).waitFor();
-    await page.shows('cairn models import');
+    await page.driver.getByRole('heading', { name: 'Choose a model to start' }).waitFor();
     assert.equal(await page.message.isDisabled(), true);
     assert.equal(await page.status('engine-state').innerText(), 'No model loaded');
 

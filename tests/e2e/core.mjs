@@ -35,11 +35,27 @@ export class Home {
   constructor(folder, cairn = program('cairn')) {
     this.folder = folder;
     this.cairn = cairn;
-    this.env = { ...process.env, CAIRN_HOME: join(folder, 'home'), HF_HUB_CACHE: join(folder, 'hub') };
+    this.env = {
+      ...process.env,
+      CAIRN_HOME: join(folder, 'home'),
+      HF_HUB_CACHE: join(folder, 'hub'),
+      // No flow sees the models and the token of whoever runs it, or asks the real hub or keychain.
+      HOME: join(folder, 'user'),
+      HF_HOME: join(folder, 'huggingface'),
+      HF_HUB_OFFLINE: '1',
+      DBUS_SESSION_BUS_ADDRESS: 'disabled:',
+    };
+  }
+
+  /** Lets its cores ask this hub. */
+  useHub(endpoint) {
+    this.env.HF_ENDPOINT = endpoint;
+    delete this.env.HF_HUB_OFFLINE;
   }
 
   static async make(t, models = ['tiny-chat']) {
     const home = new Home(await mkdtemp(join(tmpdir(), 'cairn-e2e-')));
+    await mkdir(home.env.HOME);
     t.after(() => home.remove());
     for (const model of models) await home.addTinyModel(model);
     return home;

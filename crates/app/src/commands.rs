@@ -10,9 +10,9 @@ use crate::app::{App, now_ms};
 use crate::cache::{commands as cache_commands, imports, saved};
 use crate::chat::answering::{self, Turn};
 use crate::chat::deletion;
+use crate::models::catalog;
 use crate::settings::commands as settings_commands;
 use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply};
-use crate::models::catalog;
 use crate::{convert, diagnostics, models, status};
 
 /// How long deleting waits for the conversation's answer to stop. An answer that takes longer ends

@@ -50,7 +50,8 @@ impl App {
     /// Opens the data folder, creating what is missing, and starts the engine. Must be called in a
     /// Tokio runtime, which the app then uses.
     pub async fn open(options: Options) -> Result<Arc<App>, OpenError> {
-        let Options { data_folder, hub_variables, hub, uses_keychain, check_program, autoload } = options;
+        let Options { data_folder, hub_variables, hub, uses_keychain, check_program, autoload } =
+            options;
         data_folder.create()?;
         let lock = lock(&data_folder)?;
         let model_folders = ModelFolders::new(data_folder.home(), &hub_variables);

@@ -315,19 +315,14 @@ mod tests {
 
     const OPTIONS: LoadOptions = LoadOptions { keep_quantized: false };
 
-    /// The bytes of all weight files, and of their tensors alone.
-    fn lengths(folder: &Path) -> (u64, u64) {
-        let files = check_weight_files(folder).unwrap();
-        let length = |file: &SafetensorsFile| file.file().metadata().unwrap().len();
-        (files.iter().map(length).sum(), files.iter().map(SafetensorsFile::data_bytes).sum())
-    }
-
     #[test]
     fn before_a_download_the_estimate_is_that_of_the_files() {
         for case in cairn_tiny_models::tiny_models() {
             let folder = cairn_tiny_models::tiny_model(&case);
             let config = ConfigFile::read(&folder).unwrap().value;
-            let (file_bytes, tensor_bytes) = lengths(&folder);
+            let files = check_weight_files(&folder).unwrap();
+            // Of tiny files, headers are a large part, unlike of others.
+            let file_bytes = files.iter().map(SafetensorsFile::data_bytes).sum();
             let read = ModelMemory::read(&folder, OPTIONS).unwrap();
             let before = ModelMemory::before_download(&config, file_bytes).unwrap();
             assert_eq!(before.num_parameters, read.num_parameters, "{case}");
@@ -337,32 +332,18 @@ mod tests {
             }
             assert_eq!(before.quantization, read.quantization, "{case}");
             assert_eq!(before.context_length, read.context_length, "{case}");
-            // Headers are a large part of tiny files.
-            let is_close = match read.device {
-                ComputeDevice::Cpu => before.weight_bytes == read.weight_bytes,
-                ComputeDevice::Gpu => {
-                    (read.weight_bytes..=file_bytes).contains(&before.weight_bytes)
-                }
-            };
-            assert!(is_close, "{case}: {} instead of {}", before.weight_bytes, read.weight_bytes);
-
             let outline = models::outline(&folder, &config).unwrap();
-            let files = check_weight_files(&folder).unwrap();
             let quantization = QuantizationConfig::parse(&config).unwrap();
             let stored = StoredWeights::new(&files, &quantization, outline.is_tied);
-            let on_gpu = stored.bytes_in_memory(ComputeDevice::Gpu, true);
-            let before =
-                ModelMemory::before_download_on(ComputeDevice::Gpu, &config, tensor_bytes).unwrap();
-            // What the architecture does not take is in the files too.
-            let unused = tensor_bytes - stored.bytes_as_they_are();
-            assert_eq!(before.weight_bytes - unused, on_gpu, "{case}");
-            assert_eq!(before.float_bytes, stored.float_bytes(), "{case}");
-        }
-    }
-
-    impl StoredWeights<'_> {
-        fn bytes_as_they_are(&self) -> u64 {
-            self.tensors.iter().map(|tensor| tensor.bytes.end - tensor.bytes.start).sum()
+            let on_gpu =
+                ModelMemory::before_download_on(ComputeDevice::Gpu, &config, file_bytes).unwrap();
+            assert_eq!(on_gpu.weight_bytes, file_bytes, "{case}");
+            match before.device {
+                ComputeDevice::Cpu => assert_eq!(before.weight_bytes, read.weight_bytes, "{case}"),
+                // What the architecture does not take is in the files too.
+                ComputeDevice::Gpu => assert!(before.weight_bytes >= read.weight_bytes, "{case}"),
+            }
+            assert_eq!(on_gpu.float_bytes, stored.float_bytes(), "{case}");
         }
     }
 

@@ -300,8 +300,9 @@ test('a model is sent as it is, with its name and the token', async () => {
   });
   const file = new File(['GGUF'], 'Über 4B.gguf');
   await platform.importModel(file, new AbortController().signal);
-  expect(asked[0]?.[0]).toBe('/import-model?name=%C3%9Cber+4B.gguf');
-  expect(asked[0]?.[1]).toMatchObject({ method: 'PUT', body: file, headers: { authorization: 'Bearer key' } });
+  expect(asked[0]?.[0]).toBe('/api/models/import');
+  const headers = { authorization: 'Bearer key', 'x-file-name': '%C3%9Cber%204B.gguf' };
+  expect(asked[0]?.[1]).toMatchObject({ method: 'POST', body: file, headers });
 });
 
 test('a model that is refused says why; one that is no longer wanted says nothing', async () => {

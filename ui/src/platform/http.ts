@@ -23,6 +23,12 @@ export function reconnectWait(attempt: number): number {
   return Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** Math.min(attempt, 16));
 }
 
+/** The request that sends a file with its name. */
+function upload(file: File, signal?: AbortSignal): RequestInit {
+  const headers = { 'content-type': 'application/octet-stream', 'x-file-name': encodeURIComponent(file.name) };
+  return { method: 'POST', headers, body: file, signal: signal ?? null };
+}
+
 export class HttpPlatform implements Platform {
   readonly #token: string | null;
   readonly #fetch: typeof fetch;
@@ -60,10 +66,8 @@ export class HttpPlatform implements Platform {
     // The core would refuse it as well, but only after all of it has been sent.
     const problem = await whyNoCacheFile(file);
     if (problem !== null) throw new CallError('invalid', problem);
-    const headers = { 'content-type': 'application/octet-stream', 'x-file-name': encodeURIComponent(file.name) };
-    const init = { method: 'POST', headers, body: file, signal: signal ?? null };
     try {
-      const reply = await replyOf(await asked(this.#send('/api/cache/import', init)));
+      const reply = await replyOf(await asked(this.#send('/api/cache/import', upload(file, signal))));
       if (reply.type !== 'import_preview') throw new Error(strings.connection.unexpectedReply);
       return reply.preview;
     } catch (error) {
@@ -73,11 +77,8 @@ export class HttpPlatform implements Platform {
   }
 
   async importModel(file: File, signal: AbortSignal): Promise<void> {
-    const query = new URLSearchParams({ name: file.name });
-    const init = { method: 'PUT', headers: { 'content-type': 'application/octet-stream' }, body: file, signal };
     try {
-      const response = await asked(this.#send(`/import-model?${query}`, init));
-      await replyOf(response);
+      await replyOf(await asked(this.#send('/api/models/import', upload(file, signal))));
     } catch (error) {
       if (!signal.aborted) throw error;
     }

@@ -52,8 +52,8 @@ pub(crate) async fn purge_all(app: &App) {
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
+    use crate::DataFolder;
     use crate::app::Options;
-    use crate::{DataFolder};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_deletion_that_was_not_undone_in_time_is_final() {

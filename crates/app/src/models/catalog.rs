@@ -47,8 +47,7 @@ impl Catalog {
             Some((identity, Some(ModelVerdict::from_json(verdict.as_bytes())?)))
         });
         Catalog {
-            checker: program
-                .map(|program| Checker { program, limits: CheckLimits::default() }),
+            checker: program.map(|program| Checker { program, limits: CheckLimits::default() }),
             verdicts: Mutex::new(verdicts.collect()),
             checking: tokio::sync::Mutex::default(),
             hidden: Mutex::default(),

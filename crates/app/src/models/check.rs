@@ -29,7 +29,6 @@ pub(crate) struct CheckLimits {
 
 impl Default for CheckLimits {
     fn default() -> Self {
-        // A tokenizer of 256k tokens takes 400 MB and two seconds on a slow machine.
         CheckLimits { memory_bytes: MEMORY_BYTES, time: Duration::from_secs(30) }
     }
 }
@@ -46,13 +45,7 @@ pub(crate) enum CheckVerdict {
 
 /// How the process ended.
 enum End {
-    Exited {
-        status: ExitStatus,
-        answer: Vec<u8>,
-        complaint: Vec<u8>,
-    },
-    /// It has written more than any answer has.
-    Talked,
+    Exited { status: ExitStatus, answer: Vec<u8>, complaint: Vec<u8> },
     TookTooLong,
     TookTooMuch,
 }
@@ -96,7 +89,7 @@ impl Checker {
         let _ = child.kill().await;
         match end {
             Ok(end) => self.verdict(end),
-            Err(error) => CheckVerdict::NotChecked(format!("its process is lost: {error}")),
+            Err(reason) => CheckVerdict::NotChecked(reason),
         }
     }
 
@@ -127,7 +120,6 @@ impl Checker {
                 let seconds = self.limits.time.as_secs_f64();
                 unsafe_to_open(format!("opening its files takes more than {seconds} s"))
             }
-            End::Talked => CheckVerdict::NotChecked("its process does not end to speak".to_owned()),
             End::Exited { status, answer, .. } if status.success() => {
                 match ModelVerdict::from_json(&answer) {
                     Some(ModelVerdict::Usable(facts)) => CheckVerdict::Usable(facts),
@@ -150,45 +142,28 @@ impl Checker {
     }
 }
 
-/// Waits until the process has ended and its output is read.
-async fn wait(child: &mut Child) -> std::io::Result<End> {
+/// Waits until the process has ended and its output is read, or it has written more than any answer
+/// has.
+async fn wait(child: &mut Child) -> Result<End, String> {
+    let lost = |error: std::io::Error| format!("its process is lost: {error}");
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let answer = async {
-        match stdout {
-            Some(stdout) => read(stdout).await,
-            None => Ok(Vec::new()),
+        let Some(stdout) = stdout else { return Ok(Vec::new()) };
+        let answer = read(stdout).await.map_err(lost)?;
+        match answer.len() {
+            0..=MAX_OUTPUT_BYTES => Ok(answer),
+            _ => Err("its process says more than a verdict".to_owned()),
         }
     };
     let complaint = async {
         let Some(mut stderr) = stderr else { return Ok(Vec::new()) };
-        let beginning = read(&mut stderr).await?;
+        let beginning = read(&mut stderr).await.map_err(lost)?;
         // The rest is read too: a process waits while nobody takes what it writes.
-        tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await?;
+        tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await.map_err(lost)?;
         Ok(beginning)
     };
-    let status = child.wait();
-    tokio::pin!(answer, complaint, status);
-    let (mut has_answer, mut has_complaint, mut has_status) = (None, None, None);
-    while has_answer.is_none() || has_complaint.is_none() || has_status.is_none() {
-        tokio::select! {
-            answer = &mut answer, if has_answer.is_none() => {
-                let answer: Vec<u8> = answer?;
-                if answer.len() > MAX_OUTPUT_BYTES {
-                    return Ok(End::Talked);
-                }
-                has_answer = Some(answer);
-            }
-            complaint = &mut complaint, if has_complaint.is_none() => {
-                let complaint: std::io::Result<Vec<u8>> = complaint;
-                has_complaint = Some(complaint?);
-            }
-            status = &mut status, if has_status.is_none() => has_status = Some(status?),
-        }
-    }
-    let (Some(answer), Some(complaint), Some(status)) = (has_answer, has_complaint, has_status)
-    else {
-        return Ok(End::Talked);
-    };
+    let status = async { child.wait().await.map_err(lost) };
+    let (answer, complaint, status) = tokio::try_join!(answer, complaint, status)?;
     Ok(End::Exited { status, answer, complaint })
 }
 
@@ -220,9 +195,12 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
+/// One figure is enough for a limit.
 fn gigabytes(bytes: u64) -> String {
-    let tenths = (bytes as f64 / 1e8).round();
-    format!("{} GB", tenths / 10.0)
+    match bytes as f64 / 1e9 {
+        size if size >= 1.0 => format!("{} GB", size.round()),
+        size => format!("{} GB", (size * 10.0).round() / 10.0),
+    }
 }
 
 #[cfg(test)]
@@ -272,10 +250,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_that_takes_too_much_memory_is_killed() {
-        let limits = CheckLimits { memory_bytes: 200_000_000, ..PATIENT };
-        let expected = "opening its files takes more than 0.2 GB of memory";
+        let limits = CheckLimits { memory_bytes: 100_000_000, ..PATIENT };
+        let expected = "opening its files takes more than 0.1 GB of memory";
         for does in ["grows", "runs-out-of-memory"] {
             assert_eq!(unsafe_detail(does, limits).await, expected, "{does}");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_named_in_one_figure() {
+        for (bytes, expected) in
+            [(MEMORY_BYTES, "2 GB"), (100_000_000, "0.1 GB"), (999_000_000, "1 GB")]
+        {
+            assert_eq!(gigabytes(bytes), expected);
         }
     }
 

@@ -10,7 +10,11 @@ case "$*" in
 */killed) kill -KILL $$ ;;
 */aborts) kill -ABRT $$ ;;
 */runs-out-of-memory) echo 'memory allocation of 4294967296 bytes failed' >&2; kill -ABRT $$ ;;
-*/grows) text=0123456789; while :; do text=$text$text; done ;;
+*/grows)
+    part=0123456789abcdef
+    while [ ${#part} -lt 4000000 ]; do part=$part$part; done
+    text=
+    while :; do text=$text$part; done ;;
 */panics) exit 101 ;;
 */refuses) echo 'unexpected argument' >&2; exit 2 ;;
 */says-nothing) ;;

@@ -113,8 +113,7 @@ pub(crate) async fn set_token(app: &App, text: &str) -> Result<HubAccess, Failur
     if let Ok(hub) = &hub {
         app.downloads.set_hub(hub.clone());
     }
-    *app.hub.current.write().unwrap_or_else(PoisonError::into_inner) =
-        Current { hub, token_place };
+    *app.hub.current.write().unwrap_or_else(PoisonError::into_inner) = Current { hub, token_place };
     app.hub.access()
 }
 
@@ -178,7 +177,8 @@ async fn text(hub: &Hub, repo: &RepoId, commit: &Commit, path: &str) -> Option<S
 }
 
 fn weight_bytes(files: &[RepoFile]) -> u64 {
-    let is_weights = |file: &&RepoFile| Path::new(&file.path).extension() == Some("safetensors".as_ref());
+    let is_weights =
+        |file: &&RepoFile| Path::new(&file.path).extension() == Some("safetensors".as_ref());
     files.iter().filter(is_weights).map(|file| file.bytes).sum()
 }
 

@@ -32,8 +32,8 @@ struct Entry {
 }
 
 /// The recommended models where models may take so much: first those that fit well, the largest and
-/// so the best of them first, then those that fit tightly, then those that are too large. Those
-/// that cannot be run are the smallest first.
+/// so the best of them first; then those that fit tightly, and then those that are too large, of
+/// both the smallest first.
 pub(crate) fn recommended(budget_bytes: u64) -> Vec<RecommendedModel> {
     recommend(ComputeDevice::current(), budget_bytes)
 }
@@ -66,11 +66,12 @@ fn recommend(device: ComputeDevice, budget_bytes: u64) -> Vec<RecommendedModel> 
         }
     }
     listed.sort_by_key(|(_, model)| {
-        let total = model.facts.memory.total_bytes;
+        // Of models of one kind, the one with more weights knows more.
+        let bytes = model.facts.memory.weight_bytes;
         match model.facts.memory.fit {
-            Fit::Well => (0, u64::MAX - total),
-            Fit::Tight => (1, total),
-            Fit::TooLarge => (2, total),
+            Fit::Well => (0, u64::MAX - bytes),
+            Fit::Tight => (1, bytes),
+            Fit::TooLarge => (2, bytes),
         }
     });
     choose(&mut listed, budget_bytes);
@@ -89,9 +90,10 @@ fn choose(listed: &mut [(Entry, RecommendedModel)], budget_bytes: u64) {
         .collect();
     let largest_within = |bytes: u64| sizes.iter().find(|(_, total)| *total <= bytes).copied();
     let Some(&strong) = sizes.first() else { return };
-    // The smallest is what is left of a tiny budget.
-    let balanced = largest_within(budget_bytes / 5 * 2).or(sizes.last().copied()).unwrap_or(strong);
-    let small = largest_within(balanced.1 / 2);
+    // On a tiny budget, the one that takes least.
+    let least = sizes.iter().copied().min_by_key(|(_, total)| *total).unwrap_or(strong);
+    let balanced = largest_within(budget_bytes / 5 * 2).unwrap_or(least);
+    let small = largest_within(balanced.1 / 5 * 3);
     // The weaker claim first: a model has one mark, and the balanced one is there in any case.
     let chosen = [
         (Some(strong), ModelChoice::Strong),
@@ -109,6 +111,7 @@ fn choose(listed: &mut [(Entry, RecommendedModel)], budget_bytes: u64) {
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
+    use crate::wire::MemoryNeed;
 
     const DEVICES: [ComputeDevice; 2] = [ComputeDevice::Cpu, ComputeDevice::Gpu];
 
@@ -170,15 +173,22 @@ mod tests {
                     })
                     .collect();
                 assert!(places.is_sorted(), "{device:?} {gigabytes}: {places:?}");
-                let of = |choice| models.iter().filter(move |model| model.choice == Some(choice));
-                let chosen = [ModelChoice::Small, ModelChoice::Balanced, ModelChoice::Strong]
-                    .map(|choice| of(choice).map(|model| model.facts.memory.total_bytes).collect());
-                let [small, balanced, strong]: [Vec<u64>; 3] = chosen;
+                let of = |choice| -> Vec<&MemoryNeed> {
+                    let chosen = models.iter().filter(|model| model.choice == Some(choice));
+                    chosen.map(|model| &model.facts.memory).collect()
+                };
+                let (small, strong) = (of(ModelChoice::Small), of(ModelChoice::Strong));
+                let balanced = of(ModelChoice::Balanced);
                 let is_any_well = places.contains(&0);
                 assert_eq!(balanced.len(), usize::from(is_any_well), "{device:?} {gigabytes}");
                 assert!(small.len() <= 1 && strong.len() <= 1);
-                assert!(small.iter().all(|bytes| bytes * 2 <= balanced[0]));
-                assert!(strong.iter().all(|bytes| *bytes > balanced[0]));
+                let balanced = balanced.first();
+                for small in small {
+                    assert!(small.total_bytes / 3 <= balanced.unwrap().total_bytes / 5);
+                }
+                for strong in strong {
+                    assert!(strong.weight_bytes > balanced.unwrap().weight_bytes);
+                }
                 for model in models.iter().filter(|model| model.choice.is_some()) {
                     assert_eq!(model.facts.memory.fit, Fit::Well, "{}", model.name);
                 }
@@ -203,10 +213,27 @@ mod tests {
 
     #[test]
     fn a_larger_machine_is_offered_better_models() {
+        const SMALL: [&str; 5] =
+            ["Llama 3.2 3B", "Qwen3 1.7B", "Gemma 3 1B", "Llama 3.2 1B", "Qwen3 0.6B"];
         check(1, ["", "", ""], &[]);
-        check(8, ["", "", ""], &[]);
-        check(16, ["", "", ""], &[]);
-        check(32, ["", "", ""], &[]);
-        check(64, ["", "", ""], &[]);
+        check(2, ["", "Gemma 3 1B", ""], &["Gemma 3 1B", "Llama 3.2 1B", "Qwen3 0.6B"]);
+        check(
+            8,
+            ["Gemma 3 1B", "Qwen3 1.7B", "Qwen3 4B"],
+            &[&["Qwen2.5 Coder 7B", "Qwen3 4B"], &SMALL[..]].concat(),
+        );
+        check(
+            16,
+            ["Qwen3 1.7B", "Qwen3 4B", "Qwen3 14B"],
+            &[&["Qwen3 14B", "Qwen3 8B", "Qwen2.5 Coder 7B", "Qwen3 4B"], &SMALL[..]].concat(),
+        );
+        const LARGE: [&str; 6] =
+            ["Qwen3 32B", "Qwen3 30B A3B", "Qwen3 14B", "Qwen3 8B", "Qwen2.5 Coder 7B", "Qwen3 4B"];
+        check(32, ["Qwen3 4B", "Qwen3 14B", "Qwen3 32B"], &[&LARGE[..], &SMALL[..]].concat());
+        check(
+            64,
+            ["Qwen3 14B", "Qwen3 32B", "Qwen3 Next 80B A3B"],
+            &[&["Qwen3 Next 80B A3B", "Llama 3.3 70B"], &LARGE[..], &SMALL[..]].concat(),
+        );
     }
 }

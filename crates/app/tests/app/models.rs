@@ -111,10 +111,19 @@ async fn a_model_is_found_looked_at_downloaded_and_loaded() {
     app.close().await;
 }
 
+/// A repository whose weights are made up: less than a MiB of a file is not resumed.
+fn large_repo() -> FakeRepo {
+    FakeRepo::model(NAME, 5 << 20)
+}
+
+fn stall_within_the_weights(hub: &FakeHub) {
+    hub.add_fault(Fault::always(Asked::Bytes(WEIGHTS), Misdeed::StallAfter(3 << 20)));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_download_goes_on_after_a_restart_unless_it_was_paused() {
-    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(vec![repo()]));
-    hub.add_fault(Fault::always(Asked::Bytes(WEIGHTS), Misdeed::StallAfter(1000)));
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(vec![large_repo()]));
+    stall_within_the_weights(&hub);
     let app = App::open(with_hub(&home, &hub)).await.unwrap();
     download(&app).await;
     hub.wait_for_stall(|| false);
@@ -146,8 +155,8 @@ async fn a_download_goes_on_after_a_restart_unless_it_was_paused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_download_leaves_nothing() {
-    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(vec![repo()]));
-    hub.add_fault(Fault::always(Asked::Bytes(WEIGHTS), Misdeed::StallAfter(1000)));
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(vec![large_repo()]));
+    stall_within_the_weights(&hub);
     let app = App::open(with_hub(&home, &hub)).await.unwrap();
     download(&app).await;
     hub.wait_for_stall(|| false);

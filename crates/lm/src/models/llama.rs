@@ -81,6 +81,7 @@ impl Shape {
         )?;
         check_full_attention(args.layer_types.as_deref())?;
         check_positive("rope_theta", args.rope_theta)?;
+        RopeScaling::parse(args.rope_scaling.as_ref())?;
         let head_dim = args.head_dim.unwrap_or(args.hidden_size / i64::from(heads));
         let context = args.max_position_embeddings;
         Ok(Shape {
