@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cairn_app::App;
-use cairn_app::wire::{self, Event, Message, MessageStatus, Reply};
+use cairn_app::wire::{self, Event, Message, MessageStats, MessageStatus, Reply};
 
 use crate::TIMEOUT;
 use crate::victim::Line;
@@ -117,9 +117,8 @@ impl Acknowledged {
     }
 }
 
-/// Asks a short question in this process; returns the turn, how many tokens of its prompt were read
-/// from the cache, and why no more were.
-pub async fn next_turn(app: &Arc<App>, conversation: &str) -> (Turn, usize, Option<String>) {
+/// Asks a short question in this process; returns the turn and its figures.
+pub async fn next_turn(app: &Arc<App>, conversation: &str) -> (Turn, MessageStats) {
     call(app, wire::Command::set_for_all("max_tokens", 8)).await;
     let mut events = app.subscribe();
     let send = wire::Command::SendMessage {
@@ -141,8 +140,7 @@ pub async fn next_turn(app: &Arc<App>, conversation: &str) -> (Turn, usize, Opti
     assert_eq!(ended.status, MessageStatus::Complete, "{ended:?}");
     let mut turn = Turn::new(question.id.clone(), question.text.clone(), answer.id.clone());
     turn.complete = Some(ended.text);
-    let stats = ended.stats.unwrap();
-    (turn, stats.cached_tokens as usize, stats.cache_note)
+    (turn, ended.stats.unwrap())
 }
 
 pub async fn call(app: &Arc<App>, command: wire::Command) -> Reply {

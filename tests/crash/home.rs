@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +14,8 @@ use safetensors::SafeTensors;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 use tempfile::TempDir;
+
+use crate::TIMEOUT;
 
 /// A data folder with a tiny model.
 pub struct TestHome {
@@ -87,6 +89,65 @@ impl TestHome {
 
     pub async fn integrity(&self) -> String {
         self.query("select group_concat(integrity_check, '; ') from pragma_integrity_check where ?1 is not null", "").await.unwrap()
+    }
+
+    /// Waits until the program that has just opened the folder has looked at all chunk files, and the
+    /// database has what it found.
+    pub async fn wait_until_every_file_has_a_row(&self) {
+        let path = self.data_folder().prompt_cache_lock();
+        // A start holds this lock until it has removed and adopted files.
+        let wait = move || {
+            let lock = File::options().append(true).open(path)?;
+            lock.lock()?;
+            lock.unlock()
+        };
+        tokio::task::spawn_blocking(wait).await.unwrap().unwrap();
+        let ChunkFiles { whole, temporary } = self.chunk_files();
+        let num_files = whole.len() + temporary.len();
+        let count = "select cast(count(*) as text) from chunks where ?1 is not null";
+        self.wait_for_number(count, "", |num_rows| num_rows == num_files).await;
+    }
+
+    /// Waits until the files and rows of a conversation cover at least `num_tokens`. Its reference
+    /// gets there last.
+    pub async fn wait_until_saved(&self, conversation: &str, num_tokens: usize) {
+        let saved =
+            "select cast(num_tokens as text) from cache_refs where owner = 'conversation/' || ?1";
+        self.wait_for_number(saved, conversation, |num_saved| num_saved >= num_tokens).await;
+    }
+
+    /// Asks the database until it has the wanted number. Panics after [`TIMEOUT`].
+    async fn wait_for_number(
+        &self,
+        statement: &'static str,
+        id: &str,
+        is_wanted: impl Fn(usize) -> bool,
+    ) {
+        let asking = async {
+            loop {
+                let found = self.query(statement, id).await;
+                if found.is_some_and(|number| is_wanted(number.parse().unwrap())) {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let waited = tokio::time::timeout(TIMEOUT, asking).await;
+        assert!(waited.is_ok(), "the expected number does not come: {statement}, {id:?}");
+    }
+
+    /// Removes the rows of the last chunks and of all references, as a close leaves them that gives
+    /// up while they wait to be written.
+    pub async fn lose_last_rows(&self) {
+        let options = SqliteConnectOptions::new().filename(self.data_folder().database());
+        let mut connection = options.connect().await.unwrap();
+        for statement in [
+            "delete from cache_refs",
+            "delete from chunks where start = (select max(start) from chunks)",
+        ] {
+            sqlx::query(statement).execute(&mut connection).await.unwrap();
+        }
+        connection.close().await.unwrap();
     }
 
     pub async fn rows(&self) -> Vec<ChunkRecord> {

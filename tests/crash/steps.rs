@@ -111,14 +111,7 @@ fn run(watched: Watched, calls: &str, when: usize) -> (usize, bool) {
     let num_done = log.lines().filter(is_done).count();
     let kill =
         format!("a kill at {calls} number {when}, after {num_done} of {}", watched.path_part);
-    check_after_kill(
-        &home,
-        &mut acknowledged,
-        &conversation,
-        &question,
-        &mut BTreeSet::new(),
-        &kill,
-    );
+    check_after_kill(&home, &mut acknowledged, &conversation, &question, &kill);
     (num_done, is_killed)
 }
 
