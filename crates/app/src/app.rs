@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::cache::previews::Imports;
 use crate::cache::saved;
 use crate::chat::running::RunningAnswers;
-use crate::lifecycle::FolderLock;
+use crate::lifecycle::{Closed, FolderLock};
 use crate::models::catalog::Catalog;
 use crate::models::downloads::ModelDownloads;
 use crate::models::hub::HubAccount;
@@ -111,6 +111,8 @@ pub struct App {
     pub(crate) tasks: TaskTracker,
     pub(crate) cache_rows: Mutex<Option<JoinHandle<()>>>,
     pub(crate) runtime: tokio::runtime::Handle,
+    /// How far closing came; none before it began. Locked while it runs.
+    pub(crate) closed: tokio::sync::Mutex<Option<Closed>>,
     pub(crate) lock: Mutex<Option<FolderLock>>,
 }
 

@@ -39,10 +39,11 @@ const ENGINE_LIMIT: Duration = Duration::from_millis(1500);
 /// How far [`App::close`] came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
-    /// Everything has ended; the process may end as it likes.
+    /// The engine has ended, and what it changed is in the database; the process may end as it
+    /// likes.
     Completely,
-    /// The engine still computes. The process must end with [`crate::exit_now`], because MLX's exit
-    /// handlers abort the process while MLX is busy.
+    /// The engine still computes, or writes. The process must end with [`crate::exit_now`], because
+    /// MLX's exit handlers abort the process while MLX is busy.
     EngineBusy,
 }
 
@@ -123,6 +124,7 @@ impl App {
             tasks: TaskTracker::new(),
             cache_rows: Mutex::new(Some(cache_rows)),
             runtime: tokio::runtime::Handle::current(),
+            closed: tokio::sync::Mutex::default(),
             lock: Mutex::new(Some(lock)),
         });
         app.start_background_tasks(moves, autoload);
@@ -168,13 +170,16 @@ impl App {
 
     /// Stops the answers and saves them, writes the prompt caches to disk, and closes the database,
     /// within two seconds. What is not done by then is completed when the folder is opened next.
-    /// Closing again does nothing.
+    /// Closing again returns how far the first close came.
     pub async fn close(&self) -> Closed {
-        if self.closing.is_cancelled() {
-            return Closed::Completely;
+        let mut closed = self.closed.lock().await;
+        if let Some(closed) = *closed {
+            return closed;
         }
+        // It stays so if the caller stops waiting.
+        *closed = Some(Closed::EngineBusy);
         self.closing.cancel();
-        let mut closed = Closed::EngineBusy;
+        let mut cache_rows = self.cache_rows.lock().unwrap_or_else(PoisonError::into_inner).take();
         let close = async {
             let engine_stops = async {
                 for running in self.answers.all() {
@@ -187,16 +192,14 @@ impl App {
                 models::deletion::delete_all_hidden(self).await;
                 // This stops a load between two tensors, and writes the queued chunks.
                 self.engine.shutdown().await;
-                closed = Closed::Completely;
-                let cache_rows =
-                    self.cache_rows.lock().unwrap_or_else(PoisonError::into_inner).take();
-                if let Some(cache_rows) = cache_rows {
+                if let Some(cache_rows) = &mut cache_rows {
                     // The task ends with the engine. If it panicked, there is nothing to wait for.
                     let _ = cache_rows.await;
                 }
             };
-            if tokio::time::timeout(ENGINE_LIMIT, engine_stops).await.is_err() {
-                tracing::warn!("the engine was not done when Cairn closed");
+            match tokio::time::timeout(ENGINE_LIMIT, engine_stops).await {
+                Ok(()) => *closed = Some(Closed::Completely),
+                Err(_) => tracing::warn!("the engine was not done when Cairn closed"),
             }
             if let Err(error) = self.store.close().await {
                 tracing::warn!("{error}");
@@ -205,8 +208,18 @@ impl App {
         if tokio::time::timeout(CLOSING_LIMIT, close).await.is_err() {
             tracing::warn!("the database was still busy when Cairn closed");
         }
-        // From here on another process may open the folder.
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let closed = closed.unwrap_or(Closed::EngineBusy);
+        // Without the lock another process may open the folder.
+        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if closed == Closed::EngineBusy {
+            // The engine may still write files: until it ends, or this process does.
+            self.runtime.spawn(async move {
+                if let Some(cache_rows) = cache_rows {
+                    let _ = cache_rows.await;
+                }
+                drop(lock);
+            });
+        }
         closed
     }
 }
@@ -278,7 +291,38 @@ fn not_writable(path: &Path, source: io::Error) -> OpenError {
 
 #[cfg(test)]
 mod tests {
+    use cairn_hub::CacheVariables;
+
     use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_close_that_gives_up_says_so_each_time_and_the_folder_stays_locked() {
+        let home = tempfile::tempdir().expect("a folder");
+        let data_folder = DataFolder::new(home.path());
+        let options = Options {
+            data_folder: data_folder.clone(),
+            hub_variables: CacheVariables::default(),
+            autoload: false,
+        };
+        let app = App::open(options).await.expect("opens");
+        // The engine ends at once, but the task that writes its changes does not.
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        *app.cache_rows.lock().expect("no panic") = Some(tokio::spawn(async { drop(ended.await) }));
+        let at_once = tokio::join!(app.close(), app.close());
+        assert_eq!(at_once, (Closed::EngineBusy, Closed::EngineBusy));
+        assert_eq!(app.close().await, Closed::EngineBusy);
+        assert!(matches!(lock(&data_folder), Err(OpenError::AlreadyRunning { .. })));
+
+        drop(end);
+        let unlocked = async {
+            while lock(&data_folder).is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        // Only a failing test waits so long.
+        let waited = tokio::time::timeout(Duration::from_secs(60), unlocked).await;
+        assert!(waited.is_ok(), "the folder stays locked");
+    }
 
     #[test]
     fn a_dropped_lock_is_free_while_a_child_still_has_a_copy_of_the_file() {
