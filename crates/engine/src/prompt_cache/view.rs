@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 
 use cairn_prompt_cache::{
     CacheChange, CacheRef, Chunk, ChunkIndex, ChunkKey, ChunkKind, ChunkRecord, LossReason,
@@ -183,7 +184,9 @@ impl CacheHandle {
             chunk_file::path(&state.folder, &record.namespace.model, &record.key)
         };
         let is_gone = |chunk: &&Chunk| {
-            chunk.is_on_disk() && !known.contains(&chunk.key()) && !file(chunk.record()).exists()
+            chunk.is_on_disk()
+                && !known.contains(&chunk.key())
+                && !may_be_there(&file(chunk.record()))
         };
         let gone: Vec<ChunkKey> = state.index.chunks().filter(is_gone).map(Chunk::key).collect();
         for key in gone {
@@ -195,7 +198,7 @@ impl CacheHandle {
         for record in chunks {
             let path = chunk_file::path(&state.folder, &record.namespace.model, &record.key);
             let is_new = !state.index.contains(&record.key) && !state.is_doomed(&record.key);
-            if is_new && path.exists() {
+            if is_new && may_be_there(&path) {
                 state.index.adopt(record);
             }
         }
@@ -259,6 +262,11 @@ impl CacheHandle {
         self.0.publish();
         bytes
     }
+}
+
+/// Whether there is a file, or the system cannot tell now.
+fn may_be_there(path: &Path) -> bool {
+    path.try_exists().unwrap_or(true)
 }
 
 /// The first `max_nodes` nodes, depth first, and the number of the others.
@@ -339,5 +347,76 @@ fn node(
         last_used_at_ms: last.last_used_at_ms,
         owners,
         is_pinned: refs.iter().any(|cache_ref| cache_ref.is_pinned),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use cairn_prompt_cache::{ChunkFile, KvFormat, Namespace, Tokens};
+    use tokio::sync::{mpsc, watch};
+
+    use super::*;
+    use crate::EngineStatus;
+    use crate::prompt_cache::{CacheOptions, StoredCache};
+
+    const MODEL: &str = "0123456789abcdef0123456789abcdef";
+
+    fn record() -> ChunkRecord {
+        let mut record = ChunkRecord {
+            key: ChunkKey::from_bytes([0; 16]),
+            parent: None,
+            namespace: Namespace::computed(MODEL, KvFormat::Plain),
+            kind: ChunkKind::User,
+            start: 0,
+            tokens: Tokens::known([5, 6, 7]),
+            held_from: 0,
+            has_state: false,
+            file: Some(ChunkFile { num_bytes: 1, hash: "0f".repeat(32).into() }),
+            hits: 0,
+            created_at_ms: 0,
+            last_used_at_ms: 0,
+        };
+        record.key = record.expected_key();
+        record
+    }
+
+    /// How many of `known` are left when another program's rows are `rows`, where the model's folder
+    /// is what `make_folder` makes.
+    fn num_left(
+        known: Vec<ChunkRecord>,
+        rows: Vec<ChunkRecord>,
+        make_folder: impl Fn(&Path),
+    ) -> usize {
+        let folder = tempfile::tempdir().unwrap();
+        make_folder(&folder.path().join(MODEL));
+        let options = CacheOptions {
+            folder: folder.path().to_owned(),
+            old_folders: Vec::new(),
+            disk_budget_bytes: 1 << 30,
+            memory_budget_bytes: 1 << 30,
+            chunks: known,
+            refs: Vec::new(),
+            cleanup_lock: None,
+        };
+        let (events, _) = mpsc::unbounded_channel();
+        let (status, _) = watch::channel(EngineStatus::default());
+        let cache = StoredCache::open(Some(options), events, status);
+        let handle = cache.handle().unwrap();
+        handle.adopt(rows, Vec::new());
+        let num_left = handle.view(10).num_chunks;
+        cache.0.unwrap().writer.close();
+        num_left
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_looked_at_counts_as_there() {
+        let without_file = |path: &Path| std::fs::create_dir(path).unwrap();
+        // Nothing in it can be looked at, and that says nothing about what is in it.
+        let unreadable = |path: &Path| std::os::unix::fs::symlink(path, path).unwrap();
+        assert_eq!(num_left(vec![record()], vec![], without_file), 0);
+        assert_eq!(num_left(vec![record()], vec![], unreadable), 1);
+        assert_eq!(num_left(vec![], vec![record()], without_file), 0);
+        assert_eq!(num_left(vec![], vec![record()], unreadable), 1);
     }
 }
