@@ -29,6 +29,8 @@ pub(super) enum ChunkError {
     Lm(#[from] cairn_lm::LmError),
     #[error("the chunk has numbers of a type that no cache has")]
     Dtype,
+    #[error("reading the chunk hit a bug: {0}")]
+    Bug(String),
 }
 
 impl From<FileError> for ChunkError {
@@ -47,6 +49,8 @@ impl ChunkError {
             ChunkError::Read(error) => error.kind() == io::ErrorKind::NotFound,
             ChunkError::Lm(error) => matches!(error, cairn_lm::LmError::ChunkState { .. }),
             ChunkError::Damaged | ChunkError::Format(_) | ChunkError::Dtype => true,
+            // It says nothing about the file.
+            ChunkError::Bug(_) => false,
         }
     }
 
@@ -57,6 +61,7 @@ impl ChunkError {
                 ChunkProblem::Missing
             }
             ChunkError::Read(error) => ChunkProblem::Unreadable(error.to_string()),
+            ChunkError::Bug(_) => ChunkProblem::NotRestorable(self.to_string()),
             ChunkError::Damaged => ChunkProblem::Damaged(None),
             ChunkError::Format(error) => ChunkProblem::Damaged(Some(error.to_string())),
             ChunkError::Lm(error) => ChunkProblem::NotRestorable(error.to_string()),

@@ -2,6 +2,7 @@
 //! while the engine's thread assembles the caches, and gives others their turns.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +14,7 @@ use cairn_lm::cache::{CacheSpec, LayerCache};
 use cairn_prompt_cache::{ChunkKey, ChunkRecord};
 
 use super::chunk_file::{ChunkContents, ChunkError};
+use crate::guard::panic_message;
 
 /// A chunk to restore from, with its contents if they are in memory.
 pub(super) struct Source {
@@ -104,9 +106,12 @@ impl Restore {
             Ok(read) => read,
             Err(TryRecvError::Empty) => return Ok(()),
             Err(TryRecvError::Disconnected) => {
-                // A reader has hit a bug: the caches are not whole, which `finish` reports.
+                // A reader has ended early. Which file is missing cannot be told, so no chunk is
+                // used.
                 self.num_left = 0;
-                return Ok(());
+                let error = ChunkError::Bug("its reader has ended".to_owned());
+                let last = self.last.as_ref().map(|last| last.key);
+                return last.map_or(Ok(()), |key| Err(Unusable { key, start: 0, error }));
             }
         };
         let contents = contents.map_err(|error| Unusable::new(&record, error))?;
@@ -160,9 +165,90 @@ fn read(
     sender: &SyncSender<ReadChunk>,
 ) {
     while let Some(record) = records.get(next.fetch_add(1, Ordering::Relaxed)) {
-        let contents = ChunkContents::read(folder, record);
+        let contents = caught(|| ChunkContents::read(folder, record));
         if sender.send((record.clone(), contents)).is_err() {
             return;
         }
+    }
+}
+
+/// What `read` returns; a panic in it is an error that says nothing about the file.
+fn caught<T>(read: impl FnOnce() -> Result<T, ChunkError>) -> Result<T, ChunkError> {
+    catch_unwind(AssertUnwindSafe(read))
+        .unwrap_or_else(|panic| Err(ChunkError::Bug(panic_message(panic.as_ref()))))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use cairn_lm::cache::KvCache;
+    use cairn_lm::cache::chunk_state::EvaluatedLayers;
+    use cairn_prompt_cache::{ChunkKind, KvFormat, Namespace, Tokens};
+    use mlx_rs::Array;
+
+    use super::super::chunk_file;
+    use super::*;
+
+    const MODEL: &str = "0123456789abcdef0123456789abcdef";
+
+    /// Caches of this many tokens.
+    fn caches(num_tokens: usize) -> Vec<LayerCache> {
+        let shape = [1, 1, i32::try_from(num_tokens).unwrap(), 4];
+        let rows = Array::full::<f32>(&shape, &Array::from_f32(7.0)).unwrap();
+        let cache =
+            KvCache::from_parts(std::slice::from_ref(&rows), std::slice::from_ref(&rows)).unwrap();
+        vec![LayerCache::Kv(cache)]
+    }
+
+    /// Writes chunks of two tokens each, and returns what their caches are and their records.
+    fn stored(folder: &Path, num_chunks: usize) -> (CacheSpec, Vec<ChunkRecord>) {
+        let caches = caches(2 * num_chunks);
+        let spec = CacheSpec::of(&caches).unwrap();
+        let layers = EvaluatedLayers::of(&caches).unwrap();
+        let mut records: Vec<ChunkRecord> = Vec::new();
+        for index in 0..num_chunks {
+            let start = 2 * index;
+            let state = layers.chunk_state(&[], start, start + 2).unwrap();
+            let mut record = ChunkRecord {
+                key: ChunkKey::from_bytes([0; 16]),
+                parent: records.last().map(|parent| parent.key),
+                namespace: Namespace::computed(MODEL, KvFormat::Plain),
+                kind: ChunkKind::User,
+                start,
+                tokens: Tokens::known([5, 6]),
+                held_from: state.held_from,
+                has_state: state.has_state,
+                file: None,
+                hits: 0,
+                created_at_ms: 0,
+                last_used_at_ms: 0,
+            };
+            record.key = record.expected_key();
+            let contents = ChunkContents::new(state);
+            let header = contents.header(&record, &spec.layout().unwrap()).unwrap();
+            let path = chunk_file::path(folder, &record.namespace.model, &record.key);
+            record.file = Some(contents.write(&path, &header).unwrap());
+            records.push(record);
+        }
+        (spec, records)
+    }
+
+    #[test]
+    fn a_reader_that_ends_early_says_nothing_against_a_chunk() {
+        let folder = tempfile::tempdir().unwrap();
+        let (spec, records) = stored(folder.path(), 1);
+        let source = Source { record: records[0].clone(), contents: None };
+        let mut restore = Restore::new(folder.path(), vec![source], &spec, 2).unwrap();
+        restore.on_disk = mpsc::sync_channel(1).1;
+        let unusable = restore.run().err().unwrap();
+        assert!(!unusable.error.is_lasting(), "{unusable:?}");
+        assert_eq!(unusable.start, 0, "no chunk is used");
+    }
+
+    #[test]
+    fn a_panic_while_a_file_is_read_says_nothing_against_it() {
+        let panicked: Result<(), ChunkError> = caught(|| panic!("a bug"));
+        let error = panicked.unwrap_err();
+        assert!(!error.is_lasting() && error.to_string().contains("a bug"), "{error}");
     }
 }
