@@ -2,6 +2,7 @@
 //! while the engine's thread assembles the caches, and gives others their turns.
 
 use std::collections::VecDeque;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,7 +55,7 @@ pub(super) struct Restore {
     /// Every chunk, from the root on.
     keys: Vec<ChunkKey>,
     in_memory: VecDeque<(ChunkRecord, Arc<ChunkContents>)>,
-    on_disk: Receiver<ReadChunk>,
+    on_disk: OnDisk,
     /// How many chunks are not in the caches yet.
     num_left: usize,
     last: Option<ChunkRecord>,
@@ -84,7 +85,7 @@ impl Restore {
             CacheAssembler::new(spec, num_tokens).map_err(|error| Unusable::new(last, error))
         });
         let assembler = assembler.transpose()?;
-        let on_disk = read_in_threads(folder, on_disk);
+        let on_disk = OnDisk::new(folder, on_disk, start_reader);
         Ok(Restore { assembler, keys, in_memory, on_disk, num_left, last })
     }
 
@@ -98,11 +99,7 @@ impl Restore {
         if let Some((record, contents)) = self.in_memory.pop_front() {
             return self.add(&record, &contents);
         }
-        let read = match may_wait {
-            true => self.on_disk.recv().map_err(|_| TryRecvError::Disconnected),
-            false => self.on_disk.try_recv(),
-        };
-        let (record, contents) = match read {
+        let (record, contents) = match self.on_disk.next(may_wait) {
             Ok(read) => read,
             Err(TryRecvError::Empty) => return Ok(()),
             Err(TryRecvError::Disconnected) => {
@@ -143,31 +140,84 @@ impl Restore {
     }
 }
 
-/// Starts threads that read the files of `records`, about in their order.
-fn read_in_threads(folder: &Path, records: Vec<ChunkRecord>) -> Receiver<ReadChunk> {
-    let num_readers = std::thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(MAX_READERS)
-        .min(records.len());
-    // At most one chunk per reader is read ahead, to bound the memory.
-    let (sender, receiver) = mpsc::sync_channel(num_readers);
-    let shared = Arc::new((folder.to_owned(), records, AtomicUsize::new(0)));
-    for _ in 0..num_readers {
-        let (shared, sender) = (Arc::clone(&shared), sender.clone());
-        std::thread::spawn(move || read(&shared, &sender));
-    }
-    receiver
+/// The chunks that are not in memory, while their files are read.
+enum OnDisk {
+    ByThreads(Receiver<ReadChunk>),
+    /// The system gives no thread now, so whoever wants a chunk reads it.
+    InPlace(Arc<Files>),
 }
 
-/// Reads files until none is left, or nobody wants them any more.
-fn read(
-    (folder, records, next): &(PathBuf, Vec<ChunkRecord>, AtomicUsize),
-    sender: &SyncSender<ReadChunk>,
-) {
-    while let Some(record) = records.get(next.fetch_add(1, Ordering::Relaxed)) {
-        let contents = caught(|| ChunkContents::read(folder, record));
-        if sender.send((record.clone(), contents)).is_err() {
-            return;
+impl OnDisk {
+    /// Starts threads that read the files of `records`, about in their order.
+    fn new(
+        folder: &Path,
+        records: Vec<ChunkRecord>,
+        start: impl Fn(Reader) -> io::Result<()>,
+    ) -> Self {
+        let num_readers = std::thread::available_parallelism()
+            .map_or(1, usize::from)
+            .min(MAX_READERS)
+            .min(records.len());
+        // At most one chunk per reader is read ahead, to bound the memory.
+        let (sender, receiver) = mpsc::sync_channel(num_readers);
+        let files =
+            Arc::new(Files { folder: folder.to_owned(), records, num_taken: AtomicUsize::new(0) });
+        for num_started in 0..num_readers {
+            let (taken, sender) = (Arc::clone(&files), sender.clone());
+            match start(Box::new(move || taken.read_all(&sender))) {
+                Ok(()) => {}
+                Err(error) if num_started == 0 => {
+                    tracing::warn!(%error, "no thread can be had to read the prompt cache");
+                    return OnDisk::InPlace(files);
+                }
+                // Those that run read everything.
+                Err(_) => break,
+            }
+        }
+        OnDisk::ByThreads(receiver)
+    }
+
+    /// The next file. Without `may_wait` none where threads read and none has been read.
+    fn next(&self, may_wait: bool) -> Result<ReadChunk, TryRecvError> {
+        match self {
+            OnDisk::ByThreads(read) if may_wait => {
+                read.recv().map_err(|_| TryRecvError::Disconnected)
+            }
+            OnDisk::ByThreads(read) => read.try_recv(),
+            OnDisk::InPlace(files) => files.read_next().ok_or(TryRecvError::Disconnected),
+        }
+    }
+}
+
+/// What a reader thread runs.
+type Reader = Box<dyn FnOnce() + Send>;
+
+fn start_reader(reader: Reader) -> io::Result<()> {
+    std::thread::Builder::new().name("cairn-reader".to_owned()).spawn(reader).map(drop)
+}
+
+/// The files to read.
+struct Files {
+    folder: PathBuf,
+    records: Vec<ChunkRecord>,
+    /// How many of them a reader has begun with.
+    num_taken: AtomicUsize,
+}
+
+impl Files {
+    /// Reads the next file; none when every one has its reader.
+    fn read_next(&self) -> Option<ReadChunk> {
+        let record = self.records.get(self.num_taken.fetch_add(1, Ordering::Relaxed))?;
+        let contents = caught(|| ChunkContents::read(&self.folder, record));
+        Some((record.clone(), contents))
+    }
+
+    /// Reads files until none is left, or nobody wants them any more.
+    fn read_all(&self, sender: &SyncSender<ReadChunk>) {
+        while let Some(read) = self.read_next() {
+            if sender.send(read).is_err() {
+                return;
+            }
         }
     }
 }
@@ -239,7 +289,7 @@ mod tests {
         let (spec, records) = stored(folder.path(), 1);
         let source = Source { record: records[0].clone(), contents: None };
         let mut restore = Restore::new(folder.path(), vec![source], &spec, 2).unwrap();
-        restore.on_disk = mpsc::sync_channel(1).1;
+        restore.on_disk = OnDisk::ByThreads(mpsc::sync_channel(1).1);
         let unusable = restore.run().err().unwrap();
         assert!(!unusable.error.is_lasting(), "{unusable:?}");
         assert_eq!(unusable.start, 0, "no chunk is used");
@@ -250,5 +300,27 @@ mod tests {
         let panicked: Result<(), ChunkError> = caught(|| panic!("a bug"));
         let error = panicked.unwrap_err();
         assert!(!error.is_lasting() && error.to_string().contains("a bug"), "{error}");
+    }
+
+    #[test]
+    fn files_are_read_without_a_thread_or_with_fewer_than_wanted() {
+        let folder = tempfile::tempdir().unwrap();
+        let (spec, records) = stored(folder.path(), 5);
+        for num_threads in 0..=2 {
+            let num_started = AtomicUsize::new(0);
+            let start = |reader: Reader| {
+                if num_started.fetch_add(1, Ordering::Relaxed) < num_threads {
+                    return start_reader(reader);
+                }
+                Err(io::ErrorKind::WouldBlock.into())
+            };
+            let source = |record: &ChunkRecord| Source { record: record.clone(), contents: None };
+            let sources = records.iter().map(source).collect();
+            let mut restore = Restore::new(folder.path(), sources, &spec, 10).unwrap();
+            restore.on_disk = OnDisk::new(folder.path(), records.clone(), start);
+            let (caches, keys) = restore.run().ok().unwrap();
+            assert_eq!(caches[0].offset(), 10, "{num_threads} threads");
+            assert_eq!(keys.len(), 5);
+        }
     }
 }
