@@ -91,9 +91,8 @@ impl TestHome {
         self.query("select group_concat(integrity_check, '; ') from pragma_integrity_check where ?1 is not null", "").await.unwrap()
     }
 
-    /// Waits until the program that has just opened the folder has looked at all chunk files, and the
-    /// database has what it found.
-    pub async fn wait_until_every_file_has_a_row(&self) {
+    /// Waits until the program that has just opened the folder has looked at all chunk files.
+    pub async fn wait_until_files_are_checked(&self) {
         let path = self.data_folder().prompt_cache_lock();
         // A start holds this lock until it has removed and adopted files.
         let wait = move || {
@@ -102,6 +101,12 @@ impl TestHome {
             lock.unlock()
         };
         tokio::task::spawn_blocking(wait).await.unwrap().unwrap();
+    }
+
+    /// Waits until the program that has just opened the folder has looked at all chunk files, and the
+    /// database has what it found.
+    pub async fn wait_until_every_file_has_a_row(&self) {
+        self.wait_until_files_are_checked().await;
         let ChunkFiles { whole, temporary } = self.chunk_files();
         let num_files = whole.len() + temporary.len();
         let count = "select cast(count(*) as text) from chunks where ?1 is not null";
@@ -139,14 +144,20 @@ impl TestHome {
     /// Removes the rows of the last chunks and of all references, as a close leaves them that gives
     /// up while they wait to be written.
     pub async fn lose_last_rows(&self) {
+        self.change("delete from cache_refs").await;
+        self.change("delete from chunks where start = (select max(start) from chunks)").await;
+    }
+
+    /// Removes all rows of the prompt cache, as the loss of the database does.
+    pub async fn lose_all_rows(&self) {
+        self.change("delete from cache_refs").await;
+        self.change("delete from chunks").await;
+    }
+
+    async fn change(&self, statement: &'static str) {
         let options = SqliteConnectOptions::new().filename(self.data_folder().database());
         let mut connection = options.connect().await.unwrap();
-        for statement in [
-            "delete from cache_refs",
-            "delete from chunks where start = (select max(start) from chunks)",
-        ] {
-            sqlx::query(statement).execute(&mut connection).await.unwrap();
-        }
+        sqlx::query(statement).execute(&mut connection).await.unwrap();
         connection.close().await.unwrap();
     }
 

@@ -1,11 +1,13 @@
 //! SIGKILL at every write, fsync and rename of the thread that writes chunks, and at every fsync of
 //! the database meanwhile. strace makes the kernel kill the victim as that thread enters its n-th
 //! call; the test runs for n = 1, 2, … until the victim makes no n-th call and ends by itself.
+//! Another test lets strace fail one read.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::acknowledged::{Acknowledged, Turn};
@@ -51,6 +53,48 @@ fn a_kill_at_any_rename_of_a_chunk_leaves_whole_files_and_true_rows() {
 fn a_kill_at_any_fsync_of_the_database_leaves_whole_files_and_true_rows() {
     // One each for the question, the answer, and the row of each chunk.
     check(DATABASE, "fsync", 6);
+}
+
+#[test]
+fn a_file_that_one_start_cannot_read_is_there_at_the_next() {
+    let home = TestHome::new();
+    let question = "granite, basalt, slate and marble; ".repeat(8);
+    let mut victim = Victim::start(home.path(), "steps", "new", 8, &question);
+    victim.begin();
+    while victim.next().is_some() {}
+    assert!(victim.child.wait().unwrap().success());
+    let files = home.chunk_files().whole;
+    assert!(files.len() >= 2, "a chunk and one that continues it");
+    for unreadable in &files {
+        home.run(home.lose_all_rows());
+        start_with_a_failing_read(&home, unreadable);
+        assert_eq!(home.chunk_files().whole, files, "without {}", unreadable.display());
+        assert!(home.run(home.rows()).len() < files.len(), "a read has failed");
+    }
+    home.run(async {
+        let app = home.open().await;
+        home.wait_until_every_file_has_a_row().await;
+        app.close().await;
+    });
+    assert_eq!(home.run(home.rows()).len(), files.len());
+}
+
+/// Opens the app in another process, where the first read of a file fails, and closes it.
+fn start_with_a_failing_read(home: &TestHome, file: &Path) {
+    let mut strace = Command::new("strace")
+        .args(["-f", "-qq", "-e", "trace=read", "-e", "inject=read:error=EIO:when=1", "-o"])
+        .args([Path::new("/dev/null"), Path::new("-P"), file])
+        .args([Path::new(env!("CARGO_BIN_EXE_crash_victim")), home.path(), Path::new("own")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("this test needs strace: {error}"));
+    let mut line = String::new();
+    BufReader::new(strace.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line.trim_end(), r#"["owner"]"#);
+    home.run(home.wait_until_files_are_checked());
+    drop(strace.stdin.take());
+    assert!(strace.wait().unwrap().success());
 }
 
 /// Kills at each of the `calls` that `watched` counts, of which there must be at least `num_least`.

@@ -189,7 +189,7 @@ impl ChunkContents {
     pub(super) fn write(&self, path: &Path, header: &[u8]) -> io::Result<ChunkFile> {
         let folder = path.parent().unwrap_or(Path::new("."));
         make_own_folder(folder)?;
-        if let Some(file) = prove(path).and_then(|record| record.file) {
+        if let Some(file) = prove(path).ok().and_then(|record| record.file) {
             File::open(folder)?.sync_all()?;
             return Ok(file);
         }
@@ -252,17 +252,29 @@ pub(super) fn file_name(name: &str) -> FileName {
 
 /// Verifies the file at `path` and returns its chunk's record: a regular file in a folder named by
 /// the model, whose key is the hash of its metadata, with the tensors that it was written with.
-/// None for any other file.
-pub(super) fn prove(path: &Path) -> Option<ChunkRecord> {
+/// Fails for any other file, and where the system cannot read it now, which proves nothing.
+pub(super) fn prove(path: &Path) -> Result<ChunkRecord, ChunkError> {
     // Nor a link to one, which may be outside of the folder.
-    std::fs::symlink_metadata(path).ok().filter(|file| file.is_file())?;
-    let bytes = read_file(path, MAX_CHUNK_BYTES).ok()?;
-    let (header_bytes, metadata) = SafeTensors::read_metadata(&bytes).ok()?;
-    let text = metadata.metadata().as_ref().filter(|text| is_of_format(text, FORMAT))?;
+    if !std::fs::symlink_metadata(path)?.is_file() {
+        return Err(ChunkError::Damaged);
+    }
+    let bytes = read_file(path, MAX_CHUNK_BYTES)?;
+    let (header_bytes, metadata) = SafeTensors::read_metadata(&bytes)?;
+    let contents = &bytes[header_bytes + size_of::<u64>()..];
     let file = ChunkFile { num_bytes: bytes.len() as u64, hash: hash(&bytes) };
+    proven(path, &metadata, contents, file).ok_or(ChunkError::Damaged)
+}
+
+/// The record in a file's `metadata`, if that and the `contents` after it are what was written.
+fn proven(
+    path: &Path,
+    metadata: &Metadata,
+    contents: &[u8],
+    file: ChunkFile,
+) -> Option<ChunkRecord> {
+    let text = metadata.metadata().as_ref().filter(|text| is_of_format(text, FORMAT))?;
     let record = described(text, file)?.checked().ok()?;
     let model = path.parent().and_then(Path::file_name)?;
-    let contents = &bytes[header_bytes + size_of::<u64>()..];
     let names = metadata.offset_keys();
     let tensors = names.iter().filter_map(|name| Some((name.as_str(), metadata.info(name)?)));
     let is_proven = path.file_stem()?.to_str() == Some(&record.key.to_string())
@@ -527,14 +539,15 @@ mod tests {
             std::fs::write(&path, &changed).unwrap();
             // Some bytes of JSON have no meaning, such as the spaces at its end.
             let means_the_same =
-                prove(&path).is_some_and(|found| found == expected(&changed, &found));
-            assert!(means_the_same || prove(&path).is_none(), "byte {at}");
+                prove(&path).is_ok_and(|found| found == expected(&changed, &found));
+            let is_refused = prove(&path).is_err_and(|error| error.is_lasting());
+            assert!(means_the_same || is_refused, "byte {at}");
         }
         std::fs::write(&path, &whole).unwrap();
         assert!(is_own(&path));
         let link = path.with_file_name("fedcba9876543210fedcba9876543210.safetensors");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(prove(&link).is_none() && !is_own(&link));
+        assert!(prove(&link).is_err() && !is_own(&link));
     }
 
     #[test]
@@ -566,7 +579,7 @@ mod tests {
             let path = path(folder.path(), &MODEL.into(), &record.key);
             std::fs::create_dir(path.parent().unwrap()).unwrap();
             std::fs::write(&path, file_of(&record, b"ours")).unwrap();
-            assert_eq!(prove(&path).is_some(), is_proven, "{record:?}");
+            assert_eq!(prove(&path).is_ok(), is_proven, "{record:?}");
         }
         check(|_| {}, true);
         check(|record| record.tokens = Tokens::known([1; MAX_CHUNK_TOKENS]), true);

@@ -1,6 +1,8 @@
 //! The thread that writes and removes chunk files, so that no request waits for the disk.
 
+use std::collections::HashSet;
 use std::fs::{self, DirEntry, File};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc as std_mpsc};
@@ -10,7 +12,7 @@ use cairn_lm::cache::chunk_state::CacheLayout;
 use cairn_prompt_cache::{CacheChange, Chunk, ChunkKey, ChunkRecord, LossReason};
 use tokio::sync::oneshot;
 
-use super::chunk_file::{self, ChunkContents, FileName, file_name, is_hex};
+use super::chunk_file::{self, ChunkContents, ChunkError, FileName, file_name, is_hex};
 use super::now_ms;
 use super::state::SharedCacheState;
 use crate::EngineError;
@@ -288,7 +290,7 @@ impl WriterThread {
             let path = chunk_file::path(&folder, &record.namespace.model, &record.key);
             let length = record.file.as_ref().map(|file| file.num_bytes);
             fs::symlink_metadata(&path).is_ok_and(|file| Some(file.len()) != length)
-                && chunk_file::prove(&path).is_some()
+                && chunk_file::prove(&path).is_ok()
         };
         written
             .iter()
@@ -319,22 +321,29 @@ impl WriterThread {
 
     /// Checks the chunk files that have no record: a crash between file and row leaves one such
     /// file, a lost database leaves all. Valid files get their records back; other files of Cairn's
-    /// are removed, and files of other programs are not touched.
+    /// are removed, and files of other programs are not touched. What the system cannot read now
+    /// waits for the next time, with the chunks that continue it.
     fn adopt_files(&self) -> Repaired {
         let folder = self.state.lock().folder.clone();
         let mut repaired = Repaired::default();
-        let mut valid = Vec::new();
+        let (mut valid, mut unread) = (Vec::new(), HashSet::new());
         for model in own_folders(&folder) {
-            for file in entries(&model) {
+            // With a part of the files, chunks would seem to have no parent.
+            let Ok(files) = all_entries(&model) else { continue };
+            for file in files {
                 let path = file.path();
                 match file_name(&file.file_name().to_string_lossy()) {
                     FileName::Chunk if self.is_known(&path) => {}
                     FileName::Chunk => match chunk_file::prove(&path) {
-                        Some(record) => valid.push((path, record)),
-                        None if chunk_file::is_own(&path) => {
+                        Ok(record) => valid.push((path, record)),
+                        Err(ChunkError::Read(error)) => {
+                            tracing::warn!(%error, "a chunk file without a record is left as it is");
+                            unread.extend(key_of(&path));
+                        }
+                        Err(_) if chunk_file::is_own(&path) => {
                             repaired.num_removed += usize::from(fs::remove_file(&path).is_ok());
                         }
-                        None => repaired.num_foreign += 1,
+                        Err(_) => repaired.num_foreign += 1,
                     },
                     FileName::Temporary => {}
                     FileName::Foreign => repaired.num_foreign += 1,
@@ -346,9 +355,13 @@ impl WriterThread {
         // Parents come before their children.
         valid.sort_by_key(|(_, record)| record.start);
         for (path, record) in valid {
-            match self.adopt(record) {
-                true => repaired.num_adopted += 1,
-                false => repaired.num_removed += usize::from(fs::remove_file(&path).is_ok()),
+            let (key, parent) = (record.key, record.parent);
+            if self.adopt(record) {
+                repaired.num_adopted += 1;
+            } else if parent.is_some_and(|parent| unread.contains(&parent)) {
+                unread.insert(key);
+            } else {
+                repaired.num_removed += usize::from(fs::remove_file(&path).is_ok());
             }
         }
         if repaired != Repaired::default() {
@@ -363,8 +376,7 @@ impl WriterThread {
     }
 
     fn is_known(&self, path: &Path) -> bool {
-        let key = path.file_stem().and_then(|key| key.to_str()?.parse::<ChunkKey>().ok());
-        let Some(key) = key else { return false };
+        let Some(key) = key_of(path) else { return false };
         let state = self.state.lock();
         let is_of = |chunk: &Chunk| {
             chunk_file::path(&state.folder, &chunk.record().namespace.model, &key) == path
@@ -382,6 +394,16 @@ impl WriterThread {
         }
         is_adopted || state.index.contains(&record.key)
     }
+}
+
+/// The key of the chunk that a file is named after.
+fn key_of(path: &Path) -> Option<ChunkKey> {
+    path.file_stem()?.to_str()?.parse().ok()
+}
+
+/// The entries of a folder, unless one of them cannot be read.
+fn all_entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
+    fs::read_dir(folder)?.collect()
 }
 
 /// The entries of a folder; none where it cannot be read.
