@@ -1,6 +1,6 @@
 //! The thread that writes and removes chunk files, so that no request waits for the disk.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, DirEntry, File};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use cairn_lm::cache::chunk_state::CacheLayout;
 use cairn_prompt_cache::{CacheChange, Chunk, ChunkKey, ChunkRecord, LossReason};
 use tokio::sync::oneshot;
 
-use super::chunk_file::{self, ChunkContents, ChunkError, FileName, file_name, is_hex};
+use super::chunk_file::{self, ChunkError, FileName, file_name, is_hex, prove};
 use super::now_ms;
 use super::state::SharedCacheState;
 use crate::EngineError;
@@ -102,8 +102,7 @@ impl WriterThread {
     /// Reconciles rows and files, as far as this program may: only with the cleanup lock.
     fn begin(&self, cleanup_lock: Option<File>, old_folders: &[PathBuf]) {
         if let Some(lock) = cleanup_lock {
-            let of_other_length = self.records_of_other_length();
-            self.drop_bad_rows(of_other_length);
+            let (_, proofs) = self.drop_bad_rows(other_length);
             let folder = self.state.lock().folder.clone();
             remove_own_files(&folder, |name, _| *name == FileName::Temporary);
             for folder in old_folders {
@@ -116,7 +115,7 @@ impl WriterThread {
                 // Succeeds only if the folder is empty.
                 let _ = fs::remove_dir(folder);
             }
-            self.adopt_files();
+            self.adopt_files(proofs);
             // Not only closed: a child process that is just being started may hold a copy.
             let _ = lock.unlock();
         }
@@ -160,9 +159,8 @@ impl WriterThread {
     /// Reads every chunk file. A record that its file contradicts goes first; then the file is one
     /// without a record.
     fn repair(&self) -> Repaired {
-        let (num_checked, contradicted) = self.contradicted_records();
-        self.drop_bad_rows(contradicted);
-        let repaired = Repaired { num_checked, ..self.adopt_files() };
+        let (num_checked, proofs) = self.drop_bad_rows(contradiction);
+        let repaired = Repaired { num_checked, ..self.adopt_files(proofs) };
         self.resolve_refs();
         self.enforce_budgets();
         repaired
@@ -265,9 +263,27 @@ impl WriterThread {
         self.state.lock().emit_removed(num_groups);
     }
 
-    /// Emits the removal of rows that contradict themselves or their files (the `contradicted`), or
-    /// have no parent. Their files are then checked like any other file without a record.
-    fn drop_bad_rows(&self, contradicted: Vec<ChunkKey>) {
+    /// Emits the removal of rows that contradict themselves, or their files as far as `check` tells,
+    /// or have no parent. Their files are then checked like any other file without a record. Returns
+    /// how many rows `check` has seen, and what it has read.
+    fn drop_bad_rows(
+        &self,
+        check: impl Fn(&Path, &ChunkRecord) -> Option<Proof>,
+    ) -> (usize, HashMap<PathBuf, Proof>) {
+        let (folder, written): (PathBuf, Vec<ChunkRecord>) = {
+            let state = self.state.lock();
+            let records = state.index.chunks().map(Chunk::record);
+            let written = records.filter(|record| record.file.is_some()).cloned();
+            (state.folder.clone(), written.collect())
+        };
+        let (mut contradicted, mut proofs) = (Vec::new(), HashMap::new());
+        for record in &written {
+            let path = chunk_file::path(&folder, &record.namespace.model, &record.key);
+            if let Some(proof) = check(&path, record) {
+                contradicted.push(record.key);
+                proofs.insert(path, proof);
+            }
+        }
         let mut state = self.state.lock();
         let mut bad = std::mem::take(&mut state.rejected);
         for key in contradicted {
@@ -279,51 +295,14 @@ impl WriterThread {
             // Only the rows: their files are looked at next.
             state.emit(CacheChange::Removed { chunks: bad, reason: LossReason::RecordDamaged });
         }
-    }
-
-    /// The keys of records that name another length than their file has, where the file is sound:
-    /// the disk budget counts what records say. A file that is damaged or missing is found when it
-    /// is read.
-    fn records_of_other_length(&self) -> Vec<ChunkKey> {
-        let (folder, written) = self.written_records();
-        let is_of_other_length = |record: &ChunkRecord| {
-            let path = chunk_file::path(&folder, &record.namespace.model, &record.key);
-            let length = record.file.as_ref().map(|file| file.num_bytes);
-            fs::symlink_metadata(&path).is_ok_and(|file| Some(file.len()) != length)
-                && chunk_file::prove(&path).is_ok()
-        };
-        written
-            .iter()
-            .filter(|record| is_of_other_length(record))
-            .map(|record| record.key)
-            .collect()
-    }
-
-    /// Reads the file of every record. Returns how many there are, and the keys of those whose file is
-    /// missing, or damaged, or sound but another one than the record says. A file that the system
-    /// cannot read now contradicts nothing.
-    fn contradicted_records(&self) -> (usize, Vec<ChunkKey>) {
-        let (folder, written) = self.written_records();
-        let is_contradicted = |record: &ChunkRecord| {
-            ChunkContents::read(&folder, record).is_err_and(|error| error.is_lasting())
-        };
-        let keys = written.iter().filter(|record| is_contradicted(record)).map(|record| record.key);
-        (written.len(), keys.collect())
-    }
-
-    /// The folder and the records of the chunks that have a file.
-    fn written_records(&self) -> (PathBuf, Vec<ChunkRecord>) {
-        let state = self.state.lock();
-        let records = state.index.chunks().map(Chunk::record);
-        let written = records.filter(|record| record.file.is_some()).cloned().collect();
-        (state.folder.clone(), written)
+        (written.len(), proofs)
     }
 
     /// Checks the chunk files that have no record: a crash between file and row leaves one such
     /// file, a lost database leaves all. Valid files get their records back; other files of Cairn's
     /// are removed, and files of other programs are not touched. What the system cannot read now
-    /// waits for the next time, with the chunks that continue it.
-    fn adopt_files(&self) -> Repaired {
+    /// waits for the next time, with the chunks that continue it. Files in `proofs` have been read.
+    fn adopt_files(&self, mut proofs: HashMap<PathBuf, Proof>) -> Repaired {
         let folder = self.state.lock().folder.clone();
         let mut repaired = Repaired::default();
         let (mut valid, mut unread) = (Vec::new(), HashSet::new());
@@ -334,7 +313,7 @@ impl WriterThread {
                 let path = file.path();
                 match file_name(&file.file_name().to_string_lossy()) {
                     FileName::Chunk if self.is_known(&path) => {}
-                    FileName::Chunk => match chunk_file::prove(&path) {
+                    FileName::Chunk => match proofs.remove(&path).unwrap_or_else(|| prove(&path)) {
                         Ok(record) => valid.push((path, record)),
                         Err(ChunkError::Read(error)) => {
                             tracing::warn!(%error, "a chunk file without a record is left as it is");
@@ -393,6 +372,26 @@ impl WriterThread {
             state.emit(CacheChange::Written(record.clone()));
         }
         is_adopted || state.index.contains(&record.key)
+    }
+}
+
+/// What a file without a record has proved: the record of its chunk, or nothing.
+type Proof = Result<ChunkRecord, ChunkError>;
+
+/// What the file at `path` proves if it has another length than its `record` says, and is sound: the
+/// disk budget counts what records say. A file that is damaged or missing is found when it is read.
+fn other_length(path: &Path, record: &ChunkRecord) -> Option<Proof> {
+    let file = fs::symlink_metadata(path).ok()?;
+    (file.len() != record.num_file_bytes()).then(|| prove(path)).filter(Result::is_ok)
+}
+
+/// What the file at `path` proves if it is missing, or damaged, or sound but another one than its
+/// `record` says. A file that the system cannot read now contradicts nothing.
+fn contradiction(path: &Path, record: &ChunkRecord) -> Option<Proof> {
+    match prove(path) {
+        Ok(found) if found.file == record.file => None,
+        Err(error) if !error.is_lasting() => None,
+        proof => Some(proof),
     }
 }
 
