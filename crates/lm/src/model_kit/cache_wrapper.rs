@@ -21,23 +21,37 @@ const ROLLBACK_DISTANCE: usize = 11;
 pub(super) struct CacheWrapper {
     /// The tokens of the last prompt and its answer.
     pub(super) tokens: Vec<u32>,
-    pub(super) main: Side,
-    pub(super) draft: Side,
+    pub(super) main: ModelCaches,
+    pub(super) draft: ModelCaches,
+}
+
+/// Which of a kit's models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KitModel {
+    Main,
+    Draft,
 }
 
 /// One model's caches. They hold the first tokens of the wrapper's list; their offset says how
 /// many.
 #[derive(Debug, Default)]
-pub(super) struct Side {
+pub(super) struct ModelCaches {
     pub(super) caches: Vec<LayerCache>,
     /// A point to roll back to, and the number of tokens there.
     rollback_point: Option<(RollbackPoint, usize)>,
 }
 
 impl CacheWrapper {
+    pub(super) fn of(&self, model: KitModel) -> &ModelCaches {
+        match model {
+            KitModel::Main => &self.main,
+            KitModel::Draft => &self.draft,
+        }
+    }
+
     /// Drops the draft model's caches.
     pub(super) fn forget_draft(&mut self) {
-        self.draft = Side::default();
+        self.draft = ModelCaches::default();
     }
 
     /// Reduces the caches of both models to what they share with `prompt`, whose last token has to
@@ -46,14 +60,14 @@ impl CacheWrapper {
         let most = prompt.len() - 1;
         let common =
             self.tokens.iter().zip(&prompt[..most]).take_while(|(held, new)| held == new).count();
-        for side in [&mut self.main, &mut self.draft] {
-            side.go_back(common);
+        for caches in [&mut self.main, &mut self.draft] {
+            caches.go_back(common);
         }
         self.tokens = prompt.to_vec();
     }
 }
 
-impl Side {
+impl ModelCaches {
     /// How many tokens the caches hold.
     pub(super) fn num_read(&self) -> usize {
         self.caches.iter().map(LayerCache::offset).max().unwrap_or(0)

@@ -3,7 +3,7 @@
 use std::borrow::BorrowMut;
 use std::ops::ControlFlow;
 
-use super::cache_wrapper::Side;
+use super::cache_wrapper::KitModel;
 use super::{GenerateParams, ModelKit, PromptProgress};
 use crate::LmError;
 use crate::generate::{
@@ -46,7 +46,7 @@ impl<K: BorrowMut<ModelKit>> KitRun<K> {
     pub fn num_read(&self) -> usize {
         match self.responses {
             Some(_) => self.prompt.len(),
-            None => self.kit().caches.main.num_read(),
+            None => self.num_read_by(KitModel::Main),
         }
     }
 
@@ -57,19 +57,15 @@ impl<K: BorrowMut<ModelKit>> KitRun<K> {
 
     /// How many tokens [`KitRun::read`] has yet to read, those of the draft model included.
     pub fn num_left(&self) -> usize {
-        let of_draft = if self.is_drafting() { self.num_left_for(true) } else { 0 };
-        of_draft + self.num_left_for(false)
+        self.readers().map(|model| self.num_left_for(model)).sum()
     }
 
     /// Reads the next `max_tokens` of the prompt or less, the draft model first; when none are left,
     /// launches the first step.
     pub fn read(&mut self, max_tokens: usize) -> Result<(), LmError> {
-        if self.is_drafting() && self.num_left_for(true) > 0 {
-            self.read_slice(true, max_tokens)
-        } else if self.num_left_for(false) > 0 {
-            self.read_slice(false, max_tokens)
-        } else {
-            self.launch()
+        match self.readers().find(|model| self.num_left_for(*model) > 0) {
+            Some(model) => self.read_slice(model, max_tokens),
+            None => self.launch(),
         }
     }
 
@@ -83,16 +79,13 @@ impl<K: BorrowMut<ModelKit>> KitRun<K> {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(LmError::Cancelled),
         };
-        for is_draft in [true, false] {
-            if is_draft && !self.is_drafting() {
-                continue;
-            }
-            let (cached_tokens, total_prompt_tokens) =
-                (self.side(is_draft).num_read(), self.prompt.len());
+        for model in self.readers() {
+            let is_draft = model == KitModel::Draft;
+            let (cached_tokens, total_prompt_tokens) = (self.num_read_by(model), self.prompt.len());
             report(PromptProgress::Begin { is_draft, cached_tokens, total_prompt_tokens })?;
-            while self.num_left_for(is_draft) > 0 {
-                self.read_slice(is_draft, usize::MAX)?;
-                let prefill_tokens_processed = self.side(is_draft).num_read() - cached_tokens;
+            while self.num_left_for(model) > 0 {
+                self.read_slice(model, usize::MAX)?;
+                let prefill_tokens_processed = self.num_read_by(model) - cached_tokens;
                 report(PromptProgress::Update { is_draft, prefill_tokens_processed })?;
             }
             let prefill_tokens_processed = self.prompt.len() - 1 - cached_tokens;
@@ -143,31 +136,32 @@ impl<K: BorrowMut<ModelKit>> KitRun<K> {
         Ok(())
     }
 
-    fn is_drafting(&self) -> bool {
-        matches!(self.params.draft(self.kit().draft.as_deref()), Ok(Some(_)))
+    /// The models that read the prompt, in their order.
+    fn readers(&self) -> impl Iterator<Item = KitModel> + use<K> {
+        let is_drafting = matches!(self.params.draft(self.kit().draft.as_deref()), Ok(Some(_)));
+        is_drafting.then_some(KitModel::Draft).into_iter().chain([KitModel::Main])
     }
 
-    fn side(&self, is_draft: bool) -> &Side {
-        let caches = &self.kit().caches;
-        if is_draft { &caches.draft } else { &caches.main }
+    fn num_read_by(&self, model: KitModel) -> usize {
+        self.kit().caches.of(model).num_read()
     }
 
-    fn num_left_for(&self, is_draft: bool) -> usize {
-        (self.prompt.len() - 1).saturating_sub(self.side(is_draft).num_read())
+    fn num_left_for(&self, model: KitModel) -> usize {
+        (self.prompt.len() - 1).saturating_sub(self.num_read_by(model))
     }
 
     fn options(&self) -> GenerateOptions {
         self.params.options(&self.kit().options)
     }
 
-    fn read_slice(&mut self, is_draft: bool, max_tokens: usize) -> Result<(), LmError> {
+    fn read_slice(&mut self, reader: KitModel, max_tokens: usize) -> Result<(), LmError> {
         let options = self.options();
         let ModelKit { loaded, draft, caches, .. } = self.kit.borrow_mut();
-        let (side, model): (_, &Model) = match draft {
-            Some(draft) if is_draft => (&mut caches.draft, &draft.model),
+        let (caches, model): (_, &Model) = match (reader, draft) {
+            (KitModel::Draft, Some(draft)) => (&mut caches.draft, &draft.model),
             _ => (&mut caches.main, &loaded.model),
         };
-        side.read_slice(&self.prompt, model, &options, max_tokens)
+        caches.read_slice(&self.prompt, model, &options, max_tokens)
     }
 
     /// Launches the first step, after all of the prompt but its last token has been read.
