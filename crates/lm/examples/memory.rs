@@ -5,9 +5,9 @@
 //! cargo run --release -p cairn-lm --example memory -- FOLDER... [--tokens 1024,8192] [--step 512]
 //! ```
 //! A folder may also be the name of a tiny model, such as `llama/dense-tied`; `decode_speed write`
-//! makes wider ones. Each line names MLX's peak while a prompt is read in steps and two tokens are sampled, the
-//! estimate, and what both have beside weights and caches, in numbers for each token of a step. One
-//! process measures one thing at a time: MLX's counters cover all threads.
+//! makes wider ones. Each line names MLX's peak while a prompt is read in steps and two tokens are
+//! sampled, the estimate, and what both have beside weights and caches, in numbers for each token of a
+//! step. One process measures one thing at a time: MLX's counters cover all threads.
 
 use std::path::{Path, PathBuf};
 

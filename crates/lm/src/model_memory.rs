@@ -175,7 +175,8 @@ impl ModelMemory {
     /// Bytes of intermediate results during a pass over the last `length` of `num_tokens`.
     fn results(&self, num_tokens: usize, length: usize) -> u64 {
         let keys = self.cache.num_keys_while_reading(num_tokens, length);
-        let Scratch { numbers_per_token, recurrent_per_token, numbers, heads, .. } = self.scratch;
+        let Scratch { numbers_per_token, recurrent_per_token, fixed_numbers, heads, .. } =
+            self.scratch;
         let per_token = match self.device {
             // A number for each head and key, and a byte for each key in the mask. Layers of one kind
             // have freed their results when one of the other kind needs most.
@@ -185,7 +186,7 @@ impl ModelMemory {
             // may run further behind.
             ComputeDevice::Gpu => 2 * numbers_per_token.max(recurrent_per_token) * self.float_bytes,
         };
-        length as u64 * per_token + numbers * self.float_bytes
+        length as u64 * per_token + fixed_numbers * self.float_bytes
     }
 }
 
@@ -288,7 +289,8 @@ impl<'a> StoredWeights<'a> {
         self.tensors.iter().map(of).sum()
     }
 
-    /// Bytes of the floating-point numbers that the files hold most of.
+    /// Bytes of a number where the device computes in the type of the files: 4 if all of their
+    /// floating-point numbers are f32, else 2.
     fn float_bytes(&self) -> u64 {
         let has_f32_only = self
             .tensors

@@ -1,7 +1,9 @@
 //! Continuous batching: many sequences at once, which join and leave between steps.
 //!
 //! ```text
-//! insert ── pending ── prefill (chunks, several prompts per pass) ── decode batch (one token per row and step) ── finished
+//! insert ── pending ── prefill ── decode batch ── finished
+//!                      │          └ one token per row and step
+//!                      └ chunks, several prompts per pass
 //! ```
 //! Every [`BatchGenerator::next`] decodes one token of each running sequence, then prefills at most
 //! one chunk of each prompt; requests are admitted in the order in which they came. The rows of a

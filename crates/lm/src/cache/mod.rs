@@ -1,10 +1,10 @@
 //! KV caches and recurrent states: what a layer stores of the tokens it has read.
 //!
-//! A model's [`CacheSpec`] says what its caches are and makes one [`LayerCache`] per layer. Once per forward pass the attention layers ask for
-//! an [`AttentionStep`] (position and mask), which layers of one kind share. Each layer then
-//! appends its new keys and values and gets back all that it attends to. MLX arrays are handles to
-//! immutable data, so a clone of a cache is an exact snapshot and copies nothing; the next write to
-//! either of the two does.
+//! A model's [`CacheSpec`] says what its caches are and makes one [`LayerCache`] per layer. Once per
+//! forward pass the attention layers ask for an [`AttentionStep`] (position and mask), which layers of
+//! one kind share. Each layer then appends its new keys and values and gets back all that it attends
+//! to. MLX arrays are handles to immutable data, so a clone of a cache is an exact snapshot and copies
+//! nothing; the next write to either of the two does.
 
 mod arrays;
 pub mod batch;

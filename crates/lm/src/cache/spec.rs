@@ -313,8 +313,8 @@ impl KvSizes {
         })
     }
 
-    /// Whether both are of the same sizes, whatever their types are.
-    pub(super) fn are(&self, other: &KvSizes) -> bool {
+    /// Whether both have the same heads and dimensions, whatever their types are.
+    pub(super) fn has_sizes_of(&self, other: &KvSizes) -> bool {
         KvSizes { types: None, ..*self } == KvSizes { types: None, ..*other }
     }
 
@@ -339,7 +339,7 @@ impl KvSizes {
         let are_floats =
             |sizes: &KvSizes| sizes.types.into_iter().flatten().all(|dtype| dtype.is_float());
         match (own, given) {
-            (Some(own), Some(given)) => own.are(given) && are_floats(given),
+            (Some(own), Some(given)) => own.has_sizes_of(given) && are_floats(given),
             _ => true,
         }
     }

@@ -115,10 +115,11 @@ pub(crate) struct Scratch {
     pub(crate) numbers_per_token: u64,
     /// The same in a recurrent layer; 0 if there is none.
     pub(crate) recurrent_per_token: u64,
-    /// Numbers that do not depend on the number of tokens.
-    pub(crate) numbers: u64,
-    /// Attention scores, where they are stored: a number for each head and pair of tokens.
+    /// Numbers that live whatever the number of tokens is.
+    pub(crate) fixed_numbers: u64,
+    /// Heads that attend: where attention scores are stored, each has one for a pair of tokens.
     pub(crate) heads: u64,
+    /// Tokens in the vocabulary, of which each row has logits.
     pub(crate) vocab: u64,
 }
 

@@ -94,7 +94,7 @@ impl Shape {
         Scratch {
             numbers_per_token: 3 * hidden + 5 * intermediate + 3 * queries + 3 * keys_values,
             recurrent_per_token: 0,
-            numbers: 0,
+            fixed_numbers: 0,
             heads: self.heads as u64,
             vocab: self.vocab as u64,
         }

@@ -5,9 +5,11 @@
 //! number; an entry of a list of caches adds `.<entry>`):
 //!
 //! ```text
-//! keys.<layer>, values.<layer>      [1, H, n, D] for all n = stop - start tokens; for a ring, the last tokens that it still held
-//! keys_packed.<layer> …             quantized keys and values: packed, scales and biases of each
-//! state_<slot>.<layer>              a recurrent state after token stop - 1, if a checkpoint was taken there
+//! keys.<layer>, values.<layer>    [1, H, n, D] for all n = stop - start tokens; for a ring, the last
+//!                                 tokens that it still held
+//! keys_packed.<layer> …           quantized keys and values: packed, scales and biases of each
+//! state_<slot>.<layer>            a recurrent state after token stop - 1, if a checkpoint was taken
+//!                                 there
 //! ```
 //! Plain caches have keys and values of every token, so generation can continue from any token of a
 //! chunk. A ring overwrites old tokens and a recurrent state holds only the newest state; to
