@@ -130,13 +130,7 @@ impl EvaluatedLayers {
         start: usize,
         stop: usize,
     ) -> Result<ChunkState, LmError> {
-        let mut chunk = ChunkState {
-            tensors: Vec::new(),
-            bytes: Vec::new(),
-            held_from: start,
-            has_state: false,
-        };
-        let mut lacks_state = false;
+        let mut extraction = Extraction::new(start..stop);
         for (index, layer) in self.layers.iter().enumerate() {
             let path = index.to_string();
             // The first checkpoint at or after the range's end has overwritten the least of it.
@@ -149,10 +143,9 @@ impl EvaluatedLayers {
                 Some((EvaluatedLayer::InCaches, _)) | None => (layer, self.num_tokens),
                 Some(earlier) => earlier,
             };
-            source.add_to(&path, num_tokens, start, stop, &mut chunk, &mut lacks_state)?;
+            extraction.add(source, &path, num_tokens)?;
         }
-        chunk.has_state &= !lacks_state;
-        Ok(chunk)
+        Ok(extraction.finish())
     }
 }
 
@@ -192,62 +185,89 @@ impl EvaluatedLayer {
             EvaluatedLayer::InCaches => {}
         }
     }
+}
 
-    /// Adds this layer's part to `chunk`. This state was taken after `num_tokens` tokens.
-    fn add_to(
-        &self,
+/// The state of the tokens `range` while the parts of its layers are copied.
+struct Extraction {
+    range: Range<usize>,
+    chunk: ChunkState,
+    /// Whether a recurrent layer has no state after the last of the tokens.
+    lacks_state: bool,
+}
+
+impl Extraction {
+    fn new(range: Range<usize>) -> Extraction {
+        let (tensors, bytes, held_from) = (Vec::new(), Vec::new(), range.start);
+        let chunk = ChunkState { tensors, bytes, held_from, has_state: false };
+        Extraction { range, chunk, lacks_state: false }
+    }
+
+    fn finish(mut self) -> ChunkState {
+        self.chunk.has_state &= !self.lacks_state;
+        self.chunk
+    }
+
+    /// Adds a layer's part. The layer was evaluated after `num_tokens` tokens.
+    fn add(
+        &mut self,
+        layer: &EvaluatedLayer,
         path: &str,
         num_tokens: usize,
-        start: usize,
-        stop: usize,
-        chunk: &mut ChunkState,
-        lacks_state: &mut bool,
     ) -> Result<(), LmError> {
-        match self {
+        match layer {
             EvaluatedLayer::Tokens { arrays, first, is_window } => {
-                let from = start.max(*first).min(stop);
+                let Range { start, end } = self.range;
                 if *is_window {
-                    chunk.held_from = chunk.held_from.max(from);
+                    self.chunk.held_from = self.chunk.held_from.max(start.max(*first).min(end));
                 }
-                if from == stop {
-                    return Ok(());
-                }
-                for (name, array) in arrays {
-                    chunk.push_tokens(
-                        format!("{name}.{path}"),
-                        array,
-                        from - first,
-                        stop - first,
-                    )?;
-                }
+                // Empty if the layer has dropped all of them.
+                let columns = start.saturating_sub(*first)..end.saturating_sub(*first);
+                self.add_tokens(arrays, path, columns)
             }
-            EvaluatedLayer::State(slots)
-                if num_tokens == stop && slots.iter().all(Option::is_some) =>
-            {
-                chunk.has_state = true;
-                for (slot, array) in slots.iter().flatten().enumerate() {
-                    chunk.push_array(state_name(slot, path), array)?;
-                }
-            }
-            EvaluatedLayer::State(_) => *lacks_state = true,
+            EvaluatedLayer::State(slots) => self.add_state(slots, path, num_tokens),
             EvaluatedLayer::List(entries) => {
-                for (index, entry) in entries.iter().enumerate() {
-                    entry.add_to(
-                        &entry_path(path, index),
-                        num_tokens,
-                        start,
-                        stop,
-                        chunk,
-                        lacks_state,
-                    )?;
-                }
+                let mut entries = entries.iter().enumerate();
+                entries.try_for_each(|(index, entry)| {
+                    self.add(entry, &entry_path(path, index), num_tokens)
+                })
             }
             EvaluatedLayer::InCaches => {
-                return Err(LmError::ChunkState {
-                    what: "a checkpoint does not hold the keys and values of a plain cache"
-                        .to_owned(),
-                });
+                let what = "a checkpoint does not hold the keys and values of a plain cache";
+                Err(LmError::ChunkState { what: what.to_owned() })
             }
+        }
+    }
+
+    /// Adds these columns of keys and values, or of what they are packed in.
+    fn add_tokens(
+        &mut self,
+        arrays: &[(&'static str, Array)],
+        path: &str,
+        columns: Range<usize>,
+    ) -> Result<(), LmError> {
+        if columns.is_empty() {
+            return Ok(());
+        }
+        arrays.iter().try_for_each(|(name, array)| {
+            let (start, stop) = (columns.start, columns.end);
+            self.chunk.push_tokens(format!("{name}.{path}"), array, start, stop)
+        })
+    }
+
+    /// Adds a recurrent state, which is valid after `num_tokens` tokens only.
+    fn add_state(
+        &mut self,
+        slots: &[Option<Array>],
+        path: &str,
+        num_tokens: usize,
+    ) -> Result<(), LmError> {
+        if num_tokens != self.range.end || !slots.iter().all(Option::is_some) {
+            self.lacks_state = true;
+            return Ok(());
+        }
+        self.chunk.has_state = true;
+        for (slot, array) in slots.iter().flatten().enumerate() {
+            self.chunk.push_array(state_name(slot, path), array)?;
         }
         Ok(())
     }
