@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use cairn_chat::Role;
 use cairn_lm::LoadedModel;
-use cairn_lm::cache::chunk_state::CacheLayout;
+use cairn_lm::cache::chunk_state::{CacheLayout, ChunkState};
 use cairn_lm::cache::{CacheSpec, KvQuantization};
 use cairn_prompt_cache::{
-    CacheRef, ChunkKey, ChunkProblem, ChunkRecord, Lookup, Miss, Namespace, Owner, PlannedChunk,
+    CacheRef, ChunkKey, ChunkProblem, ChunkRecord, Lookup, Miss, Namespace, PlannedChunk,
     PromptTokens, RestoreNeeds,
 };
 
 use super::Query;
 use super::chunk_file::{self, ChunkContents};
 use super::namespace::{needs, quantization, spec_like_own, stored_spec};
+use super::saving::NewRef;
 use super::state::SharedCacheState;
 use super::writer::Writer;
 
@@ -161,13 +162,12 @@ impl ChunkStore {
     /// Moves the owner's reference to the end of `tokens`, as far as their chunks are stored.
     pub(super) fn set_ref(
         &self,
-        owner: &Owner,
+        new_ref: &NewRef,
         namespace: &Namespace,
-        model_name: &str,
         tokens: &PromptTokens,
         spec: Option<&CacheSpec>,
-        is_pinned: bool,
     ) {
+        let NewRef { owner, model_name, is_pinned } = new_ref;
         let needs = spec.map_or_else(RestoreNeeds::default, needs);
         let mut state = self.state.lock();
         let target = state.index.end_of(namespace, tokens, needs);
@@ -175,21 +175,21 @@ impl ChunkStore {
         let changes = state.index.set_ref(CacheRef {
             name: owner.clone().into(),
             namespace: namespace.clone(),
-            model_name: model_name.to_owned(),
+            model_name: model_name.clone(),
             target,
             num_tokens: 0, // follows from the target
-            is_pinned: is_pinned || was_pinned,
+            is_pinned: *is_pinned || was_pinned,
             loss: None,
         });
         state.apply(changes);
     }
 }
 
-/// The record of a planned chunk: `(held_from, has_state)` of what was cut for it.
+/// The record of a planned chunk, for which `cut` was cut.
 pub(super) fn new_record(
     namespace: &Namespace,
     chunk: PlannedChunk,
-    (held_from, has_state): (usize, bool),
+    cut: &ChunkState,
     used_at_ms: i64,
 ) -> ChunkRecord {
     ChunkRecord {
@@ -199,8 +199,8 @@ pub(super) fn new_record(
         kind: chunk.kind,
         start: chunk.start,
         tokens: chunk.tokens,
-        held_from,
-        has_state,
+        held_from: cut.held_from,
+        has_state: cut.has_state,
         file: None,
         hits: 0,
         created_at_ms: used_at_ms,

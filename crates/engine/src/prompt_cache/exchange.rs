@@ -5,9 +5,10 @@ use cairn_lm::cache::{CacheSpec, LayerCache};
 use cairn_prompt_cache::{CacheRef, ChunkKind, Namespace, Owner, PromptCacheError, PromptTokens};
 use tokio::sync::oneshot;
 
+use super::chunk_store::ChunkStore;
 use super::namespace::needs;
 use super::restore::{Restore, Source};
-use super::saving::{PendingSave, ToSave};
+use super::saving::{NewRef, PendingSave, ToSave};
 use super::{CacheHandle, PromptCache};
 
 /// The caches behind an owner's reference, to be written to a file.
@@ -37,37 +38,27 @@ impl PromptCache {
         if !store.state.lock().index.has_room_on_disk(num_bytes as u64) {
             return Err(PromptCacheError::NoRoom.to_string());
         }
-        let saved = PendingSave::new(
-            store,
-            ToSave {
-                namespace,
-                tokens,
-                boundaries: &[(tokens.len(), ChunkKind::System)],
-                checkpoints: &[],
-                caches,
-                owner: Some((owner.clone(), model_name.to_owned(), true)),
-            },
-        );
-        let saved = saved.and_then(|save| save.finish(store));
+        let to_save = ToSave {
+            namespace,
+            tokens,
+            boundaries: &[(tokens.len(), ChunkKind::System)],
+            checkpoints: &[],
+            caches,
+            new_ref: Some(NewRef {
+                owner: owner.clone(),
+                model_name: model_name.to_owned(),
+                is_pinned: true,
+            }),
+        };
+        let saved = PendingSave::new(store, to_save).and_then(|save| save.finish(store));
         // Wait until the chunks are written: a disk budget that is too small shows only then.
         let (reply, answer) = oneshot::channel();
         store.writer.flush(reply);
         let _ = answer.blocking_recv();
-        let reason = {
-            let state = store.state.lock();
-            let cache_ref = state.index.ref_of(owner);
-            let whole = cache_ref.filter(|cache_ref| cache_ref.num_tokens == tokens.len());
-            let target = whole.and_then(|cache_ref| cache_ref.target);
-            let is_on_disk = target.is_some_and(|key| state.index.is_on_disk(&key));
-            match (saved, is_on_disk, &state.problem) {
-                (Ok(()), true, _) => return Ok(()),
-                (Err(error), ..) => error.to_string(),
-                (.., Some(problem)) => problem.clone(),
-                _ => PromptCacheError::NoRoom.to_string(),
-            }
-        };
-        CacheHandle::new(store.state.clone()).release(owner);
-        Err(reason)
+        let saved = saved.map_err(|error| error.to_string());
+        saved.and_then(|()| check_is_on_disk(store, owner, tokens.len())).inspect_err(|_| {
+            CacheHandle::new(store.state.clone()).release(owner);
+        })
     }
 
     /// Restores the caches behind an owner's reference. Fails with a reason.
@@ -103,5 +94,18 @@ impl PromptCache {
         let restored = Restore::new(&folder, sources, &spec, num_tokens).and_then(Restore::run);
         let (caches, _) = restored.map_err(|unusable| unusable.error.to_string())?;
         Ok(Exported { cache_ref, tokens, caches })
+    }
+}
+
+/// Fails with a reason unless the first `num_tokens` tokens of an owner are on disk.
+fn check_is_on_disk(store: &ChunkStore, owner: &Owner, num_tokens: usize) -> Result<(), String> {
+    let state = store.state.lock();
+    let cache_ref = state.index.ref_of(owner);
+    let whole = cache_ref.filter(|cache_ref| cache_ref.num_tokens == num_tokens);
+    let target = whole.and_then(|cache_ref| cache_ref.target);
+    match (target.is_some_and(|key| state.index.is_on_disk(&key)), &state.problem) {
+        (true, _) => Ok(()),
+        (false, Some(problem)) => Err(problem.clone()),
+        (false, None) => Err(PromptCacheError::NoRoom.to_string()),
     }
 }

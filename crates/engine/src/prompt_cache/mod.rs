@@ -54,8 +54,8 @@ use cairn_lm::LoadedModel;
 use cairn_lm::cache::chunk_state::Checkpoint;
 use cairn_lm::cache::{KvQuantization, LayerCache};
 use cairn_prompt_cache::{
-    Budgets, CacheChange, CacheRef, ChunkKind, ChunkRecord, KvFormat, LossReason, Miss, Namespace,
-    Owner, PromptTokens, Provenance,
+    Budgets, CacheChange, CacheRef, ChunkKey, ChunkKind, ChunkRecord, KvFormat, LossReason, Miss,
+    Namespace, Owner, PromptTokens, Provenance,
 };
 use mlx_rs::transforms::eval;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -65,7 +65,7 @@ use chunk_store::ChunkStore;
 use namespace::{kv_format, namespace};
 use prefix::PrefixRestore;
 use resident::{Conversation, ResidentConversations};
-use saving::{PendingSave, PendingSaves, ToSave};
+use saving::{NewRef, PendingSave, PendingSaves, ToSave};
 use state::SharedCacheState;
 use writer::Writer;
 
@@ -174,8 +174,8 @@ pub(crate) struct StoredCache(Option<ChunkStore>);
 /// prompt, because templates rewrite the end of a prompt when an answer follows. (As LM Studio's
 /// CacheWrapper.)
 const TAIL_TOKENS: usize = 11;
-/// At least this fraction (one in so many) of the memory budget is for resident conversations, even
-/// if chunks that are not on disk take more than the rest.
+/// Resident conversations may take at least one in so many bytes of the memory budget, even if
+/// chunks that are not on disk take more than the rest.
 const RESIDENT_FRACTION: u64 = 2;
 
 impl StoredCache {
@@ -353,12 +353,12 @@ impl PromptCache {
 
     /// Saves the caches of a finished sequence: in memory as they are, and their missing chunks on
     /// disk.
-    pub(crate) fn save(&mut self, computed: Computed<'_>) {
+    pub(crate) fn save(&mut self, mut computed: Computed<'_>) {
         // The conversation was purged while it was being answered.
         if self.drop_purged().iter().any(|owner| Some(owner) == computed.owner.as_ref()) {
             return;
         }
-        let Computed { mut caches, .. } = computed;
+        let mut caches = std::mem::take(&mut computed.caches);
         let num_cached = caches.iter().map(LayerCache::offset).min().unwrap_or(0);
         if num_cached == 0
             || num_cached > computed.tokens.len()
@@ -376,31 +376,43 @@ impl PromptCache {
             tracing::warn!(%error, "the caches of a conversation could not be computed, so they are not saved");
             return;
         }
-        let mut keys = Vec::new();
-        if let Some(store) = &self.store {
-            let to_save = ToSave {
-                namespace: &namespace,
-                tokens: &tokens,
-                boundaries: &computed.boundaries,
-                checkpoints: &computed.checkpoints,
-                caches: &caches,
-                owner: computed
-                    .owner
-                    .clone()
-                    .map(|owner| (owner, computed.model_name.to_owned(), false)),
-            };
-            keys = store.keys(&namespace, &tokens);
-            match PendingSave::new(store, to_save) {
-                Ok(save) => {
-                    keys.extend(save.planned_keys());
-                    self.saving.push(store, save);
-                }
-                Err(error) => saving::report(Err(error)),
-            }
-        }
+        let keys = self.plan_chunks(&computed, &namespace, &tokens, &caches);
         let owner = computed.owner;
         self.resident.put(Conversation { namespace, tokens, caches, owner, keys });
         self.enforce_memory_budget();
+    }
+
+    /// Has the missing chunks of a finished sequence cut from its caches. Returns the keys of all its
+    /// chunks.
+    fn plan_chunks(
+        &mut self,
+        computed: &Computed<'_>,
+        namespace: &Namespace,
+        tokens: &PromptTokens,
+        caches: &[LayerCache],
+    ) -> Vec<ChunkKey> {
+        let Some(store) = &self.store else { return Vec::new() };
+        let to_save = ToSave {
+            namespace,
+            tokens,
+            boundaries: &computed.boundaries,
+            checkpoints: &computed.checkpoints,
+            caches,
+            new_ref: computed.owner.clone().map(|owner| NewRef {
+                owner,
+                model_name: computed.model_name.to_owned(),
+                is_pinned: false,
+            }),
+        };
+        let mut keys = store.keys(namespace, tokens);
+        match PendingSave::new(store, to_save) {
+            Ok(save) => {
+                keys.extend(save.planned_keys());
+                self.saving.push(store, save);
+            }
+            Err(error) => saving::report(Err(error)),
+        }
+        keys
     }
 
     /// Whether chunks of finished sequences are still to be cut.

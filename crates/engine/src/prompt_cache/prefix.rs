@@ -67,7 +67,7 @@ impl PrefixRestore {
         }
     }
 
-    /// What was restored, at once as far as it is not yet.
+    /// Restores what is left, and returns all that was restored.
     pub(super) fn finish(mut self, store: &ChunkStore) -> Restored {
         while let Some((restore, num_tokens)) = self.attempt.take() {
             match restore.run() {

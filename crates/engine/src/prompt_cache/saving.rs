@@ -18,7 +18,7 @@ use super::now_ms;
 /// The bytes of chunks that may wait to be written. One chunk may wait whatever it takes.
 const MAX_QUEUED_BYTES: u64 = 50_000_000;
 
-/// More finished sequences do not wait to be cut: each keeps its caches alive.
+/// The most finished sequences that wait to be cut: each keeps its caches alive.
 const MAX_PENDING: usize = 4;
 
 /// What is saved: the chunks that cover `tokens`, and whose reference moves to their end.
@@ -29,15 +29,24 @@ pub(super) struct ToSave<'a> {
     pub(super) boundaries: &'a [(usize, ChunkKind)],
     pub(super) checkpoints: &'a [Checkpoint],
     pub(super) caches: &'a [LayerCache],
-    /// The owner, the name of its model, and whether its reference is pinned.
-    pub(super) owner: Option<(Owner, String, bool)>,
+    /// None where nobody refers to the chunks.
+    pub(super) new_ref: Option<NewRef>,
+}
+
+/// The reference that is moved to the end of what is saved.
+pub(super) struct NewRef {
+    pub(super) owner: Owner,
+    /// The name under which the model was loaded.
+    pub(super) model_name: String,
+    /// A reference that is pinned already stays so.
+    pub(super) is_pinned: bool,
 }
 
 /// A finished sequence whose chunks are not all cut.
 pub(super) struct PendingSave {
     namespace: Namespace,
     tokens: PromptTokens,
-    owner: Option<(Owner, String, bool)>,
+    new_ref: Option<NewRef>,
     spec: Option<CacheSpec>,
     /// None where such caches cannot be stored.
     layout: Option<Arc<CacheLayout>>,
@@ -88,7 +97,7 @@ impl PendingSave {
         Ok(PendingSave {
             namespace: namespace.clone(),
             tokens: tokens.clone(),
-            owner: save.owner,
+            new_ref: save.new_ref,
             spec,
             layout,
             layers,
@@ -151,8 +160,7 @@ impl PendingSave {
         let stop = chunk.start + chunk.tokens.len();
         let cut = layers.chunk_state(&self.checkpoints, chunk.start, stop);
         let cut = cut.inspect_err(|_| self.planned.clear())?;
-        let described = (cut.held_from, cut.has_state);
-        let record = new_record(&self.namespace, chunk, described, self.used_at_ms);
+        let record = new_record(&self.namespace, chunk, &cut, self.used_at_ms);
         if !store.add(record, ChunkContents::new(cut), layout) {
             self.planned.clear();
         }
@@ -162,24 +170,26 @@ impl PendingSave {
 
     /// Gives an owner without a reference one, which can be pinned while chunks are being cut.
     fn begin_ref(&self, store: &ChunkStore) {
-        let owner = self.owner.as_ref().map(|(owner, ..)| owner);
-        if owner.is_some_and(|owner| store.state.lock().index.ref_of(owner).is_none()) {
+        if self.owner().is_some_and(|owner| store.state.lock().index.ref_of(owner).is_none()) {
             self.set_ref(store);
         }
     }
 
     /// Moves the owner's reference to the end of what is stored.
     fn set_ref(&self, store: &ChunkStore) {
-        let Some((owner, model_name, is_pinned)) = &self.owner else { return };
-        let (namespace, spec) = (&self.namespace, self.spec.as_ref());
-        store.set_ref(owner, namespace, model_name, &self.tokens, spec, *is_pinned);
+        if let Some(new_ref) = &self.new_ref {
+            store.set_ref(new_ref, &self.namespace, &self.tokens, self.spec.as_ref());
+        }
+    }
+
+    fn owner(&self) -> Option<&Owner> {
+        self.new_ref.as_ref().map(|new_ref| &new_ref.owner)
     }
 
     /// Whether a prompt of `owner` may take the caches that this is cut from: the next write to them
     /// would copy them.
-    fn is_of(&self, owner: Option<&Owner>, num_shared: usize) -> bool {
-        let own = self.owner.as_ref().map(|(own, ..)| own);
-        (own.is_some() && own == owner) || num_shared > self.tokens.len() / 2
+    fn may_lose_caches_to(&self, owner: Option<&Owner>, num_shared: usize) -> bool {
+        (owner.is_some() && self.owner() == owner) || num_shared > self.tokens.len() / 2
     }
 }
 
@@ -225,7 +235,7 @@ impl PendingSaves {
         for mut save in std::mem::take(&mut self.0) {
             let is_searched = namespaces.contains(&&save.namespace);
             let num_shared = if is_searched { save.tokens.num_shared(tokens) } else { 0 };
-            if save.is_of(owner, num_shared) {
+            if save.may_lose_caches_to(owner, num_shared) {
                 report(save.finish(store));
                 continue;
             }
@@ -249,7 +259,7 @@ impl PendingSaves {
 
     /// Drops what belongs to owners that were purged.
     pub(super) fn forget(&mut self, owner: &Owner) {
-        self.0.retain(|save| save.owner.as_ref().is_none_or(|(own, ..)| own != owner));
+        self.0.retain(|save| save.owner() != Some(owner));
     }
 
     fn finish_first(&mut self, store: &ChunkStore) {
@@ -304,7 +314,11 @@ mod tests {
             boundaries: &[],
             checkpoints: &[],
             caches: &[LayerCache::Kv(cache)],
-            owner: Some((Owner::Conversation("a".to_owned()), "m".to_owned(), false)),
+            new_ref: Some(NewRef {
+                owner: Owner::Conversation("a".to_owned()),
+                model_name: "m".to_owned(),
+                is_pinned: false,
+            }),
         };
         PendingSave::new(store, save).unwrap()
     }
