@@ -7,7 +7,7 @@ use cairn_chat::Prompt;
 
 use crate::guard::guarded;
 use crate::model_pool::Loaded;
-use crate::prompt_cache::{PendingRestore, Query};
+use crate::prompt_cache::{Blocking, PendingRestore, Query};
 use crate::request::GenerateRequest;
 use crate::sequence::{GenerateJob, check};
 use crate::worker::Worker;
@@ -57,12 +57,12 @@ impl Restoring {
         }
     }
 
-    /// Restores the next chunk. Without `may_wait` only if one has been read. Returns whether the
+    /// Restores the next chunk; without blocking only if one has been read. Returns whether the
     /// sequence can begin.
-    pub(crate) fn advance(&mut self, worker: &mut Worker, may_wait: bool) -> bool {
+    pub(crate) fn advance(&mut self, worker: &mut Worker, blocking: Blocking) -> bool {
         let pending = &mut self.pending;
         let restored = guarded(worker, "restoring a prompt", |worker| {
-            Ok(worker.cache.restore_next(pending, may_wait))
+            Ok(worker.cache.restore_next(pending, blocking))
         });
         restored.unwrap_or(true)
     }

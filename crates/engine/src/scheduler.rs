@@ -16,7 +16,7 @@ use crate::batch_run::{BatchRun, FailedSlice};
 use crate::clock::{EngineClock, Work};
 use crate::guard::guarded;
 use crate::model_pool::Loaded;
-use crate::prompt_cache::PendingRestore;
+use crate::prompt_cache::{Blocking, PendingRestore};
 use crate::request::GenerateEvent;
 use crate::restoring::Restoring;
 use crate::sequence::{GenerateJob, Sequence};
@@ -168,7 +168,7 @@ impl Scheduler {
     /// Restores a chunk of one prompt. If nothing else is to be computed, waits for it to be read.
     fn restore(&mut self, worker: &mut Worker) {
         let Some(mut restoring) = self.restoring.pop_front() else { return };
-        if !restoring.advance(worker, self.runs.is_empty()) {
+        if !restoring.advance(worker, Blocking::if_idle(self.runs.is_empty())) {
             return self.restoring.push_back(restoring);
         }
         let Restoring { job, began, pending, .. } = restoring;

@@ -26,7 +26,7 @@ use crate::clock::SystemClock;
 use crate::guard::{guarded, panic_message};
 use crate::model_pool::Loaded;
 use crate::prompt::known_tokens;
-use crate::prompt_cache::{PromptCache, StoredCache};
+use crate::prompt_cache::{Blocking, PromptCache, StoredCache};
 use crate::prompt_file;
 use crate::request::PromptInput;
 use crate::scheduler::Scheduler;
@@ -178,15 +178,15 @@ impl EngineLoop {
     fn save(&mut self) {
         let EngineLoop { worker, scheduler, flushes, .. } = self;
         if worker.cache.is_saving() {
-            let may_wait = scheduler.is_empty();
+            let is_idle = scheduler.is_empty();
             let saved = guarded(worker, "saving a conversation", |worker| {
-                worker.cache.save_next(may_wait);
+                worker.cache.save_next(Blocking::if_idle(is_idle));
                 Ok(())
             });
             if let Err(error) = saved {
                 tracing::warn!(%error, "the caches of an answer are not saved");
             }
-            if may_wait && !worker.cache.is_saving() {
+            if is_idle && !worker.cache.is_saving() {
                 worker.publish_idle();
             }
         }

@@ -163,6 +163,20 @@ pub(crate) struct PromptCache {
     saving: PendingSaves,
 }
 
+/// Whether a call may block until the next chunk has been read, or the writer has room for one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blocking {
+    Allowed,
+    Forbidden,
+}
+
+impl Blocking {
+    /// Allowed where nothing else is to be computed.
+    pub(crate) fn if_idle(is_idle: bool) -> Self {
+        if is_idle { Blocking::Allowed } else { Blocking::Forbidden }
+    }
+}
+
 /// A beginning of a prompt that is being restored from chunks.
 pub(crate) struct PendingRestore(Box<PrefixRestore>);
 
@@ -242,11 +256,11 @@ impl PromptCache {
         (restore.num_left() > 1).then_some(PendingRestore(Box::new(restore)))
     }
 
-    /// Restores the next chunk. Without `may_wait` only if one has been read. Returns whether all
-    /// are restored.
-    pub(crate) fn restore_next(&self, pending: &mut PendingRestore, may_wait: bool) -> bool {
+    /// Restores the next chunk; without blocking only if one has been read. Returns whether all are
+    /// restored.
+    pub(crate) fn restore_next(&self, pending: &mut PendingRestore, blocking: Blocking) -> bool {
         if let Some(store) = &self.store {
-            pending.0.advance(store, may_wait);
+            pending.0.advance(store, blocking);
         }
         pending.0.num_left() == 0
     }
@@ -420,12 +434,12 @@ impl PromptCache {
         !self.saving.is_empty()
     }
 
-    /// Cuts the next chunk of a finished sequence, if the writer has room for it; with `may_wait`,
-    /// when it has.
-    pub(crate) fn save_next(&mut self, may_wait: bool) {
+    /// Cuts the next chunk of a finished sequence; without blocking only if the writer has room for
+    /// it.
+    pub(crate) fn save_next(&mut self, blocking: Blocking) {
         self.drop_purged();
         if let Some(store) = &self.store {
-            self.saving.advance(store, may_wait);
+            self.saving.advance(store, blocking);
         }
     }
 

@@ -6,6 +6,7 @@ use cairn_lm::LoadedModel;
 use cairn_lm::cache::{CacheSpec, KvQuantization, LayerCache};
 use cairn_prompt_cache::{ChunkProblem, Namespace, PromptTokens, RestorePlan};
 
+use super::Blocking;
 use super::chunk_store::ChunkStore;
 use super::namespace::needs;
 use super::restore::{Restore, Source, Unusable};
@@ -59,10 +60,10 @@ impl PrefixRestore {
         self.attempt.as_ref().map_or(0, |(restore, _)| restore.num_left())
     }
 
-    /// Adds the next chunk to the caches. Without `may_wait` only if one has been read.
-    pub(super) fn advance(&mut self, store: &ChunkStore, may_wait: bool) {
+    /// Adds the next chunk to the caches; without blocking only if one has been read.
+    pub(super) fn advance(&mut self, store: &ChunkStore, blocking: Blocking) {
         let Some((restore, _)) = &mut self.attempt else { return };
-        if let Err(unusable) = restore.advance(may_wait) {
+        if let Err(unusable) = restore.advance(blocking) {
             self.try_shorter(store, unusable);
         }
     }

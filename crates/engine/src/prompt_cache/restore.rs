@@ -11,9 +11,9 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
 
 use cairn_lm::cache::chunk_state::CacheAssembler;
 use cairn_lm::cache::{CacheSpec, LayerCache};
-
 use cairn_prompt_cache::{ChunkKey, ChunkRecord};
 
+use super::Blocking;
 use super::chunk_file::{ChunkContents, ChunkError};
 use crate::guard::panic_message;
 
@@ -94,12 +94,12 @@ impl Restore {
         self.num_left
     }
 
-    /// Adds the next chunk to the caches. Without `may_wait` only if one has been read.
-    pub(super) fn advance(&mut self, may_wait: bool) -> Result<(), Unusable> {
+    /// Adds the next chunk to the caches; without blocking only if one has been read.
+    pub(super) fn advance(&mut self, blocking: Blocking) -> Result<(), Unusable> {
         if let Some((record, contents)) = self.in_memory.pop_front() {
             return self.add(&record, &contents);
         }
-        let (record, contents) = match self.on_disk.next(may_wait) {
+        let (record, contents) = match self.on_disk.next(blocking) {
             Ok(read) => read,
             Err(TryRecvError::Empty) => return Ok(()),
             Err(TryRecvError::Disconnected) => {
@@ -134,7 +134,7 @@ impl Restore {
     /// Restores at once.
     pub(super) fn run(mut self) -> Result<(Vec<LayerCache>, Vec<ChunkKey>), Unusable> {
         while self.num_left > 0 {
-            self.advance(true)?;
+            self.advance(Blocking::Allowed)?;
         }
         self.finish()
     }
@@ -177,13 +177,13 @@ impl OnDisk {
         OnDisk::ByThreads(receiver)
     }
 
-    /// The next file. Without `may_wait` none where threads read and none has been read.
-    fn next(&self, may_wait: bool) -> Result<ReadChunk, TryRecvError> {
+    /// The next file. Where blocking is forbidden, none while threads read and have read none.
+    fn next(&self, blocking: Blocking) -> Result<ReadChunk, TryRecvError> {
         match self {
-            OnDisk::ByThreads(read) if may_wait => {
-                read.recv().map_err(|_| TryRecvError::Disconnected)
-            }
-            OnDisk::ByThreads(read) => read.try_recv(),
+            OnDisk::ByThreads(read) => match blocking {
+                Blocking::Allowed => read.recv().map_err(|_| TryRecvError::Disconnected),
+                Blocking::Forbidden => read.try_recv(),
+            },
             OnDisk::InPlace(files) => files.read_next().ok_or(TryRecvError::Disconnected),
         }
     }

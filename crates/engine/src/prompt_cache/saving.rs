@@ -13,7 +13,7 @@ use cairn_prompt_cache::{ChunkKey, ChunkKind, Namespace, Owner, PlannedChunk, Pr
 use super::chunk_file::ChunkContents;
 use super::chunk_store::{ChunkStore, new_record};
 use super::namespace::needs;
-use super::now_ms;
+use super::{Blocking, now_ms};
 
 /// The bytes of chunks that may wait to be written. One chunk may wait whatever it takes.
 const MAX_QUEUED_BYTES: u64 = 50_000_000;
@@ -207,13 +207,13 @@ impl PendingSaves {
         }
     }
 
-    /// Cuts the next chunk, if the writer has room for it; with `may_wait`, when it has.
-    pub(super) fn advance(&mut self, store: &ChunkStore, may_wait: bool) {
+    /// Cuts the next chunk; without blocking only if the writer has room for it.
+    pub(super) fn advance(&mut self, store: &ChunkStore, blocking: Blocking) {
         let Some(save) = self.0.front() else { return };
-        if may_wait {
-            save.wait_for_writer(store);
-        } else if !save.has_room(store) {
-            return;
+        match blocking {
+            Blocking::Allowed => save.wait_for_writer(store),
+            Blocking::Forbidden if !save.has_room(store) => return,
+            Blocking::Forbidden => {}
         }
         // Not in the queue meanwhile: one that panics is not tried again.
         let Some(mut save) = self.0.pop_front() else { return };
@@ -335,11 +335,11 @@ mod tests {
         assert_eq!(num_referenced(), Some(0), "it can be pinned");
         let num_chunks = || store.state.lock().index.num_chunks();
         store.state.lock().pending_bytes = MAX_QUEUED_BYTES;
-        saves.advance(&store, false);
+        saves.advance(&store, Blocking::Forbidden);
         assert_eq!(num_chunks(), 0, "the queue is full");
         store.state.lock().pending_bytes = 0;
         for expected in 1..=3 {
-            saves.advance(&store, true);
+            saves.advance(&store, Blocking::Allowed);
             assert_eq!(num_chunks(), expected);
         }
         assert!(saves.is_empty());
