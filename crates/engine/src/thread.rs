@@ -179,13 +179,9 @@ impl EngineLoop {
         let EngineLoop { worker, scheduler, flushes, .. } = self;
         if worker.cache.is_saving() {
             let is_idle = scheduler.is_empty();
-            let saved = guarded(worker, "saving a conversation", |worker| {
+            attempt(worker, "saving a conversation", |worker| {
                 worker.cache.save_next(Blocking::if_idle(is_idle));
-                Ok(())
             });
-            if let Err(error) = saved {
-                tracing::warn!(%error, "the caches of an answer are not saved");
-            }
             if is_idle && !worker.cache.is_saving() {
                 worker.publish_idle();
             }
@@ -314,53 +310,41 @@ impl EngineLoop {
 /// Answers a job that needs nothing.
 fn answer(worker: &mut Worker, job: Job) {
     match job {
-        Job::UnloadDraft { reply } => {
-            let _ = reply.send(guarded(worker, "dropping a draft model", |worker| {
-                if let Ok(loaded) = worker.models.get(None) {
-                    worker.set_draft(&loaded, None);
-                }
-                Ok(())
-            }));
-        }
+        Job::UnloadDraft { reply } => respond(worker, reply, "dropping a draft model", |worker| {
+            if let Ok(loaded) = worker.models.get(None) {
+                worker.set_draft(&loaded, None);
+            }
+            Ok(())
+        }),
         Job::ReadPromptFile { path, import: None, reply } => {
-            let _ = reply.send(guarded(worker, "reading a prompt cache", |worker| {
+            respond(worker, reply, "reading a prompt cache", |worker| {
                 prompt_file::inspect(worker, &path)
-            }));
+            });
         }
         Job::ExportPrompt { request, reply } => {
-            let _ = reply.send(guarded(worker, "exporting a prompt cache", |worker| {
+            respond(worker, reply, "exporting a prompt cache", |worker| {
                 prompt_file::export(worker, &request)
-            }));
+            });
         }
         Job::ForgetConversations { reply } => {
-            let _ = reply.send(guarded(worker, "dropping conversations", |worker| {
+            respond(worker, reply, "dropping conversations", |worker| {
                 worker.forget_conversations();
                 Ok(())
-            }));
+            });
         }
         Job::Decode { token_ids, reply } => {
-            let _ = reply.send(guarded(worker, "decoding", |worker| decode(worker, &token_ids)));
+            respond(worker, reply, "decoding", |worker| decode(worker, &token_ids));
         }
         Job::Tokenize { text, reply } => {
-            let _ = reply.send(guarded(worker, "tokenizing", |worker| tokenize(worker, text)));
+            respond(worker, reply, "tokenizing", |worker| tokenize(worker, text));
         }
         Job::SetCacheBudgets { disk_bytes, memory_bytes } => {
-            let set = guarded(worker, "changing the budgets", |worker| {
+            attempt(worker, "changing the prompt cache's budgets", |worker| {
                 worker.cache.set_budgets(disk_bytes, memory_bytes);
-                Ok(())
             });
-            if let Err(error) = set {
-                tracing::warn!(%error, "the budgets of the prompt cache are not changed");
-            }
         }
         Job::RelieveMemory(pressure) => {
-            let relieved = guarded(worker, "freeing memory", |worker| {
-                worker.relieve(pressure);
-                Ok(())
-            });
-            if let Err(error) = relieved {
-                tracing::warn!(%error, "memory that the system is short of is not freed");
-            }
+            attempt(worker, "freeing memory", |worker| worker.relieve(pressure));
         }
         // Only wakes the loop, which checks `closing`.
         Job::Shutdown => {}
@@ -375,6 +359,27 @@ fn answer(worker: &mut Worker, job: Job) {
         | Job::Generate(_)
         | Job::ReadPromptFile { .. }
         | Job::Score { .. } => {}
+    }
+}
+
+/// Does some work and replies with its result.
+fn respond<T>(
+    worker: &mut Worker,
+    reply: oneshot::Sender<Result<T, EngineError>>,
+    what: &'static str,
+    work: impl FnOnce(&mut Worker) -> Result<T, EngineError>,
+) {
+    let _ = reply.send(guarded(worker, what, work));
+}
+
+/// Does some work for which nobody waits.
+fn attempt(worker: &mut Worker, what: &'static str, work: impl FnOnce(&mut Worker)) {
+    let done = guarded(worker, what, |worker| {
+        work(worker);
+        Ok(())
+    });
+    if let Err(error) = done {
+        tracing::warn!(%error, "{what} has failed");
     }
 }
 

@@ -57,6 +57,39 @@ impl EngineLoop {
         Ok(())
     }
 
+    /// Makes a model that is loaded the current one.
+    fn end_load(&mut self, name: String) -> Result<ModelInfo, EngineError> {
+        let EngineLoop { worker, unloading, .. } = self;
+        // Whoever loads a model again has changed their mind about unloading it.
+        unloading.retain(|unloaded| *unloaded != name);
+        worker.models.select(&name);
+        let loaded = worker.models.get(None)?;
+        // A draft model is loaded for each time that its model is.
+        worker.set_draft(&loaded, None);
+        worker.publish(EngineState::Ready { model: name });
+        Ok(info(&loaded))
+    }
+
+    /// Publishes that a model was not loaded. The current one was `before`.
+    fn fail_load(&mut self, name: String, before: Option<String>, error: &EngineError) {
+        let worker = &mut self.worker;
+        match error {
+            EngineError::Closed
+            | EngineError::LoadCancelled { .. }
+            | EngineError::DoesNotFit { .. } => {
+                // The model before it stays the one of requests that name none.
+                let stays = |before: &String| worker.models.names().contains(before);
+                if let Some(before) = before.filter(stays) {
+                    worker.models.select(&before);
+                }
+                worker.publish_idle();
+            }
+            error => {
+                worker.publish(EngineState::Failed { model: name, message: error.to_string() });
+            }
+        }
+    }
+
     /// A turn for others before the next part of a load. Breaks if the load is to end.
     fn between_parts(&mut self, progress: LoadProgress) -> ControlFlow<()> {
         self.worker.publish_loading(progress);
@@ -108,36 +141,17 @@ fn load_model(
             begun.and_then(|()| read_model(engine, &name, folder)).map(Some)
         }
     };
-    let EngineLoop { worker, unloading, .. } = &mut *engine.borrow_mut();
-    worker.loading = None;
+    let engine = &mut *engine.borrow_mut();
+    engine.worker.loading = None;
     match read {
         Ok(model) => {
-            // Whoever loads a model again has changed their mind about unloading it.
-            unloading.retain(|unloaded| *unloaded != name);
             if let Some(model) = model {
-                worker.models.insert(name.clone(), model, files, memory);
+                engine.worker.models.insert(name.clone(), model, files, memory);
             }
-            worker.models.select(&name);
-            let loaded = worker.models.get(None)?;
-            // A draft model is loaded for each time that its model is.
-            worker.set_draft(&loaded, None);
-            worker.publish(EngineState::Ready { model: name });
-            Ok(info(&loaded))
-        }
-        Err(
-            error @ (EngineError::Closed
-            | EngineError::LoadCancelled { .. }
-            | EngineError::DoesNotFit { .. }),
-        ) => {
-            // The model before it stays the one of requests that name none.
-            if let Some(before) = before.filter(|before| worker.models.names().contains(before)) {
-                worker.models.select(&before);
-            }
-            worker.publish_idle();
-            Err(error)
+            engine.end_load(name)
         }
         Err(error) => {
-            worker.publish(EngineState::Failed { model: name, message: error.to_string() });
+            engine.fail_load(name, before, &error);
             Err(error)
         }
     }
