@@ -126,9 +126,10 @@ impl Engine {
         (Engine { shared: Arc::new(shared) }, cache_receiver)
     }
 
-    /// Loads the model in `folder` beside those that are loaded, and makes it the one of requests that name none. Does nothing
-    /// more, except dropping its draft model, if its unchanged files are loaded under this name already. Starts the engine's thread
-    /// again if that has ended because of a bug. Dropping the future cancels the load.
+    /// Loads the model in `folder` beside those that are loaded, and makes it the one of requests that
+    /// name none. Does nothing more, except dropping its draft model, if its unchanged files are
+    /// loaded under this name already. Starts the engine's thread again if that has ended because of
+    /// a bug. Dropping the future cancels the load.
     ///
     /// Where the memory limit asks for it, idle models are unloaded, the least recently used first;
     /// if that is not enough, the error says what would have to go.
@@ -182,8 +183,8 @@ impl Engine {
         }
     }
 
-    /// Drops the loaded models, each when no answer and no other job uses it, unless it is loaded again
-    /// before. Returns the names of those that are in use now; requests that come meanwhile are
+    /// Drops the loaded models, each when no answer and no other job uses it, unless it is loaded
+    /// again before. Returns the names of those that are in use now; requests that come meanwhile are
     /// served.
     pub async fn unload(&self) -> Result<Vec<String>, EngineError> {
         let (reply, answer) = oneshot::channel();

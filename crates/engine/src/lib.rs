@@ -5,13 +5,14 @@
 //! [`Generation`], a stream of [`GenerateEvent`]s; dropping it cancels the work. [`EngineStatus`]
 //! says what the engine is doing. An error or panic in a job ends that job only. Requests share a
 //! batch (`scheduler`); those that cannot, because of a draft model or quantized keys and values,
-//! run one by one (`unbatched`).
+//! take turns with it (`unbatched`).
 //!
 //! ```text
 //! Engine ──Job──▶ thread ("cairn-engine") ── scheduler ── sequence ── worker ── cairn-lm
 //!    ▲                  │ chunks                           │ longest prefix
 //!    │                  ▼                                  ▼
-//!  events          prompt_cache::writer ────────▶ prompt_cache::state      (thread "cairn-writer" writes files)
+//!  events          prompt_cache::writer ────────▶ prompt_cache::state
+//!                  (thread "cairn-writer" writes files)
 //! ```
 //! The engine never accesses a database: its caller passes the rows as
 //! [`ChunkRecord`](cairn_prompt_cache::ChunkRecord)s and [`CacheRef`](cairn_prompt_cache::CacheRef)s,

@@ -16,6 +16,12 @@ use crate::worker::Worker;
 pub(crate) struct Restoring {
     pub(crate) job: GenerateJob,
     pub(crate) loaded: Rc<Loaded>,
+    pub(crate) restored: Restored,
+}
+
+/// What has been restored of a prompt.
+pub(crate) struct Restored {
+    /// When the lookup began, which counts to the time of the answer.
     pub(crate) began: Instant,
     pub(crate) pending: PendingRestore,
 }
@@ -50,7 +56,7 @@ impl Restoring {
             Ok(Some((loaded, pending))) => {
                 // Another model may be loaded meanwhile.
                 job.request.model = Some(loaded.name.clone());
-                Ok(Restoring { job, loaded, began, pending })
+                Ok(Restoring { job, loaded, restored: Restored { began, pending } })
             }
             // What is wrong with it is found again when the sequence begins.
             Ok(None) | Err(_) => Err(Box::new(job)),
@@ -60,7 +66,7 @@ impl Restoring {
     /// Restores the next chunk; without blocking only if one has been read. Returns whether the
     /// sequence can begin.
     pub(crate) fn advance(&mut self, worker: &mut Worker, blocking: Blocking) -> bool {
-        let pending = &mut self.pending;
+        let pending = &mut self.restored.pending;
         let restored = guarded(worker, "restoring a prompt", |worker| {
             Ok(worker.cache.restore_next(pending, blocking))
         });

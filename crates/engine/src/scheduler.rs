@@ -4,7 +4,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
-use std::time::Instant;
 
 use cairn_chat::FinishReason;
 use cairn_lm::batch::BatchOptions;
@@ -16,9 +15,9 @@ use crate::batch_run::{BatchRun, FailedSlice};
 use crate::clock::{EngineClock, Work};
 use crate::guard::guarded;
 use crate::model_pool::Loaded;
-use crate::prompt_cache::{Blocking, PendingRestore};
+use crate::prompt_cache::Blocking;
 use crate::request::GenerateEvent;
-use crate::restoring::Restoring;
+use crate::restoring::{Restored, Restoring};
 use crate::sequence::{GenerateJob, Sequence};
 use crate::slice_policy::{QueueCounts, Slice, SliceCosts, SlicePolicy};
 use crate::task::Task;
@@ -107,12 +106,7 @@ impl Scheduler {
         }
     }
 
-    fn start(
-        &mut self,
-        worker: &mut Worker,
-        job: GenerateJob,
-        restored: Option<(Instant, PendingRestore)>,
-    ) {
+    fn start(&mut self, worker: &mut Worker, job: GenerateJob, restored: Option<Restored>) {
         // MLX has one peak counter for the whole process; each sequence records the peak of its own
         // time.
         self.sequences_mut().for_each(Sequence::note_peak_memory);
@@ -171,21 +165,19 @@ impl Scheduler {
         if !restoring.advance(worker, Blocking::if_idle(self.runs.is_empty())) {
             return self.restoring.push_back(restoring);
         }
-        let Restoring { job, began, pending, .. } = restoring;
-        self.start(worker, job, Some((began, pending)));
+        let Restoring { job, restored, .. } = restoring;
+        self.start(worker, job, Some(restored));
     }
 
     /// Begins the restored sequences for which `is_stopped` holds, so that they end with their
     /// figures. What is not restored yet is not looked up.
     fn stop_restoring(&mut self, worker: &mut Worker, is_stopped: impl Fn(&GenerateJob) -> bool) {
         for restoring in std::mem::take(&mut self.restoring) {
-            let mut job = match is_stopped(&restoring.job) {
-                true => restoring.job,
-                false => {
-                    self.restoring.push_back(restoring);
-                    continue;
-                }
-            };
+            if !is_stopped(&restoring.job) {
+                self.restoring.push_back(restoring);
+                continue;
+            }
+            let mut job = restoring.job;
             job.request.use_prompt_cache = false;
             if !job.events.is_closed() {
                 self.start(worker, job, None);

@@ -21,7 +21,7 @@ use crate::prompt::prompt_tokens;
 use crate::prompt_cache::{Computed, PendingRestore, Reuse};
 use crate::prompt_file::{self, Beginning};
 use crate::request::{FinishedGeneration, GenerateEvent, GenerateRequest, TokenLogprob};
-use crate::restoring::query;
+use crate::restoring::{Restored, query};
 use crate::worker::Worker;
 
 /// A request, with the channel for its events.
@@ -65,6 +65,13 @@ impl GenerateJob {
         Ok(&self.prompt.insert((known, prompt)).1)
     }
 
+    /// As [`GenerateJob::prompt`], without keeping them. Fails if there are none.
+    fn take_prompt(&mut self, loaded: &Loaded) -> Result<Prompt, EngineError> {
+        self.prompt(loaded)?;
+        let prompt = self.prompt.take().map(|(_, prompt)| prompt);
+        Ok(prompt.filter(|prompt| !prompt.tokens.is_empty()).ok_or(LmError::EmptyPrompt)?)
+    }
+
     pub(crate) fn fail(&self, error: EngineError) {
         let _ = self.events.send(GenerateEvent::Failed(error));
     }
@@ -101,13 +108,13 @@ pub(crate) struct Sequence {
 
 impl Sequence {
     /// Checks the request and looks up its prompt; the returned caches contain a beginning of the
-    /// prompt, never all of it. `restored` says when the lookup began, and what it has found so far.
+    /// prompt, never all of it. `restored` is what has been restored of it so far.
     pub(crate) fn begin(
         worker: &mut Worker,
         mut job: GenerateJob,
-        restored: Option<(Instant, PendingRestore)>,
+        restored: Option<Restored>,
     ) -> Result<(Self, Vec<LayerCache>), EngineError> {
-        let (began, pending) = restored.unzip();
+        let (began, pending) = restored.map(|Restored { began, pending }| (began, pending)).unzip();
         let began = began.unwrap_or_else(Instant::now);
         let loaded = worker.models.get(job.request.model.as_deref())?;
         worker.models.touch(&loaded.name);
@@ -115,10 +122,7 @@ impl Sequence {
         check(request)?;
         let stops = Stops { strings: request.stop.clone(), ..Stops::default() };
         let text = AnswerText::new(&loaded.model.tokenizer, stops)?;
-        job.prompt(&loaded)?;
-        let prompt = job.prompt.take().map(|(_, prompt)| prompt);
-        let prompt = prompt.filter(|prompt| !prompt.tokens.is_empty());
-        let prompt = prompt.ok_or(LmError::EmptyPrompt)?;
+        let prompt = job.take_prompt(&loaded)?;
         let request = &job.request;
         let CachedBeginning { num_in_file, tokens_in_file, reuse } =
             cached_beginning(worker, &loaded, request, &prompt, pending)?;

@@ -233,8 +233,8 @@ impl CacheHandle {
     }
 
     /// Reads every chunk file: rebuilds the records of those that have none or a wrong one, and
-    /// removes Cairn's own files that are damaged or have no parent, with their records. None once the
-    /// engine has shut down.
+    /// removes Cairn's own files that are damaged or have no parent, with their records. None once
+    /// the engine has shut down.
     pub async fn repair(&self) -> Option<Repaired> {
         let (reply, answer) = oneshot::channel();
         if !self.0.lock().send(WriteJob::Repair(reply)) {

@@ -1,5 +1,5 @@
-//! Loads models between turns of the loop. A load pauses before each tensor, and before each part of a
-//! large one: then the loop takes a turn.
+//! Loads models between turns of the loop. A load pauses before each tensor, and before each part of
+//! a large one: then the loop takes a turn.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
