@@ -139,7 +139,7 @@ fn ask(conversation_id: &str, text: &str) -> Command {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_commands_answer_waits_for_another_conversations() {
+async fn no_command_waits_for_the_answer_of_another_conversation() {
     let home = home_with_models();
     let mut caller = Caller::open(&home).await;
     let mut events = caller.app.subscribe();
@@ -178,7 +178,7 @@ async fn no_commands_answer_waits_for_another_conversations() {
     caller.app.close().await;
 }
 
-/// What is asked of a conversation: short answers.
+/// Sends the commands about one conversation, with short answers.
 async fn converse(caller: &mut Caller, events: &mut Receiver<Event>, id: &str) {
     let target = || SettingTarget::Chat { id: id.to_owned() };
     caller.call(Command::GetSettings { scope: target() }).await;
@@ -195,7 +195,7 @@ async fn converse(caller: &mut Caller, events: &mut Receiver<Event>, id: &str) {
     caller.call(Command::Stop { conversation_id: id.to_owned() }).await;
 }
 
-/// What is asked of a conversation's saved context.
+/// Sends the commands about a conversation's saved context.
 async fn save_context(caller: &mut Caller, events: &mut Receiver<Event>, id: &str, home: &Path) {
     caller.call(Command::GetCache).await;
     caller.call(Command::PinConversation { id: id.to_owned(), is_pinned: true }).await;

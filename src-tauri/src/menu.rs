@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_s_list_is_read_as_it_sends_it() {
+    fn the_list_of_commands_is_read_as_the_window_sends_it() {
         let sent = r#"{
             "commands": {"file": [{"id": "new_chat", "label": "Neuer Chat", "accelerator": "CmdOrCtrl+N"},
                                   {"id": "import_cache", "label": "Importieren …", "accelerator": null}]},

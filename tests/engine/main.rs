@@ -1,6 +1,5 @@
 //! The engine through its handle, with a model that answers from a script and with a tiny real one.
 
-mod alive_once;
 mod answers;
 mod batch;
 mod cache_refs;
@@ -11,6 +10,7 @@ mod file_parts;
 mod imports;
 mod jobs;
 mod kit;
+mod memory_once;
 mod panics;
 mod pool;
 mod prefix;

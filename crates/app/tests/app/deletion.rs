@@ -41,10 +41,10 @@ async fn closing_removes_every_row_and_file_of_a_deleted_conversation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_only_a_deleted_conversation_used_is_not_shown_until_it_is_restored() {
+async fn context_of_a_deleted_conversation_is_hidden_until_it_is_restored() {
     let home = home_with_model();
     let (app, id) = open_with_one_turn(&home).await;
-    // What is saved is whole when the app has closed.
+    // Closing the app saves all of it.
     app.close().await;
     drop(app);
     let app = open(&home).await;
@@ -59,7 +59,7 @@ async fn what_only_a_deleted_conversation_used_is_not_shown_until_it_is_restored
     assert_eq!(texts().await, Vec::<String>::new());
     let hidden = overview(&app).await;
     assert_eq!(hidden.num_hidden_nodes as usize, before.len());
-    assert!(hidden.num_chunks > 0, "it still takes its place on the disk");
+    assert!(hidden.num_chunks > 0, "it still takes room on the disk");
     app.call(Command::RestoreConversation { id }).await.unwrap();
     assert_eq!(texts().await, before);
     app.close().await;

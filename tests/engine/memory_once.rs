@@ -62,7 +62,7 @@ impl Setup {
 }
 
 #[tokio::test]
-async fn what_is_resident_and_on_disk_is_not_in_memory_as_contents_too() {
+async fn chunks_of_a_resident_conversation_have_no_contents_in_memory() {
     let mut setup = Setup::new().await;
     let (a, b) = (owner("conversation/a"), owner("conversation/b"));
     let mut talk = Talk::new(&long_system_prompt("A"));
@@ -96,7 +96,7 @@ async fn what_is_resident_and_on_disk_is_not_in_memory_as_contents_too() {
 }
 
 #[tokio::test]
-async fn what_leaves_memory_comes_back_from_disk() {
+async fn a_conversation_that_left_memory_comes_back_from_disk() {
     let mut setup = Setup::new().await;
     let (a, b) = (owner("conversation/a"), owner("conversation/b"));
     let (mut one, mut two) =
@@ -161,7 +161,7 @@ async fn memory_pressure_frees_first_what_costs_least() {
     };
     setup.engine.engine.relieve_memory(MemoryPressure::Normal);
     setup.check_memory(&[num_a, num_imported], "without pressure");
-    // The conversations go, and what costs a read of the disk stays.
+    // Resident conversations go, and contents of chunks, whose next use would read the disk, stay.
     relieved(MemoryPressure::Warning, num_imported, 1).await;
     relieved(MemoryPressure::Critical, 0, 0).await;
     // Nothing is lost.
@@ -172,7 +172,7 @@ async fn memory_pressure_frees_first_what_costs_least() {
 }
 
 #[tokio::test]
-async fn under_memory_pressure_what_is_only_in_memory_stays() {
+async fn memory_pressure_keeps_conversations_that_are_not_on_disk() {
     let (model, folder) = (Scripted::endless(), fresh_folder());
     let engine =
         TestEngine::start(model.folder(), folder.path(), IN_MEMORY, CacheRows::default()).await;
