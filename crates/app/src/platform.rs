@@ -121,14 +121,10 @@ fn read_memory_bytes() -> Option<u64> {
     None
 }
 
-/// How short of memory the system is, to be asked every few seconds; none if it does not say.
-pub(crate) fn memory_pressure() -> Option<MemoryPressure> {
-    read_memory_pressure()
-}
-
-/// The level that the kernel reports to programs which wait for its memory-pressure events.
+/// How short of memory the system is, to be asked every few seconds; none if it does not say. The
+/// level is the one that the kernel reports to programs which wait for its memory-pressure events.
 #[cfg(target_os = "macos")]
-fn read_memory_pressure() -> Option<MemoryPressure> {
+pub(crate) fn memory_pressure() -> Option<MemoryPressure> {
     // NOTE_MEMORYSTATUS_PRESSURE_NORMAL, _WARN and _CRITICAL of <sys/event.h>.
     match sysctl_number("kern.memorystatus_vm_pressure_level")? {
         4 => Some(MemoryPressure::Critical),
@@ -137,8 +133,9 @@ fn read_memory_pressure() -> Option<MemoryPressure> {
     }
 }
 
+/// How short of memory the system is, to be asked every few seconds; none if it does not say.
 #[cfg(target_os = "linux")]
-fn read_memory_pressure() -> Option<MemoryPressure> {
+pub(crate) fn memory_pressure() -> Option<MemoryPressure> {
     parse_pressure(&std::fs::read_to_string("/proc/pressure/memory").ok()?)
 }
 
@@ -159,8 +156,9 @@ fn parse_pressure(text: &str) -> Option<MemoryPressure> {
     })
 }
 
+/// How short of memory the system is; it does not say.
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
-fn read_memory_pressure() -> Option<MemoryPressure> {
+pub(crate) fn memory_pressure() -> Option<MemoryPressure> {
     None
 }
 

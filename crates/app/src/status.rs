@@ -1,5 +1,6 @@
-//! Emits what the engine is doing and how much memory is in use, and lets it free some when the
-//! system is short of it: up to four times a second while it works, otherwise every two seconds.
+//! Emits what the engine is doing and how much memory is in use, up to four times a second while it
+//! works, otherwise every two seconds. As often it asks the system whether it is short of memory, and
+//! tells the engine.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

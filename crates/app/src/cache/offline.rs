@@ -259,7 +259,8 @@ impl OfflineCaches {
     }
 
     /// Reads every chunk file: rebuilds the rows of those that have none or a wrong one, and removes
-    /// damaged ones with their rows. Files of other programs stay. Works while the app has the folder open.
+    /// damaged ones with their rows. Files of other programs stay. Works while the app has the folder
+    /// open.
     pub async fn repair(&self) -> Result<Repaired, Failure> {
         // Locked until the rows are written, as for an import.
         let _lock = lock_files(&self.data_folder).await?;
