@@ -23,12 +23,12 @@ use crate::session::{find_model, model_folders};
 pub enum Questions {
     Allowed,
     /// A script reads the output.
-    None,
+    Forbidden,
 }
 
 impl Questions {
     pub fn unless(json: bool) -> Questions {
-        if json { Questions::None } else { Questions::Allowed }
+        if json { Questions::Forbidden } else { Questions::Allowed }
     }
 }
 
@@ -65,7 +65,7 @@ pub async fn find_or_download(
         Ok(folder) => return Ok(folder),
         Err(error) => error,
     };
-    let Some(repo) = downloadable(name, &error)? else { return Err(error.into()) };
+    let Some(repo) = repo_to_download(name, &error)? else { return Err(error.into()) };
     let may_ask = questions == Questions::Allowed
         && std::io::stdin().is_terminal()
         && std::io::stderr().is_terminal();
@@ -84,7 +84,7 @@ pub async fn find_or_download(
 
 /// The repository to ask for a model that cannot be loaded; none for a path, and for an imported
 /// model, which no hub completes.
-fn downloadable(name: &str, error: &HubError) -> Result<Option<RepoId>> {
+fn repo_to_download(name: &str, error: &HubError) -> Result<Option<RepoId>> {
     let is_incomplete = match error {
         HubError::NotFound { .. } => true,
         HubError::Unusable { path, .. } => {

@@ -100,12 +100,12 @@ fn delete(arguments: &Delete) -> Result<()> {
     let deletion = folders.deletion(&arguments.name)?;
     let bytes = output::size(deletion.bytes);
     if !arguments.yes {
-        let place = match (deletion.is_shared, deletion.num_revisions) {
+        let others = match (deletion.is_shared, deletion.num_revisions) {
             (false, _) => String::new(),
             (true, 0 | 1) => ", which other programs use too".to_owned(),
             (true, count) => format!(", {count} revisions, which other programs use too"),
         };
-        let question = format!("Delete {} ({bytes}{place})?", arguments.name);
+        let question = format!("Delete {} ({bytes}{others})?", arguments.name);
         if !std::io::stdin().is_terminal() || !output::confirm(&question)? {
             bail!("{} was not deleted: --yes deletes it without asking", arguments.name);
         }
