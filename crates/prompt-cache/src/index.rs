@@ -39,7 +39,7 @@ pub use search::{RestoreNeeds, RestorePlan};
 /// - Each owner has at most one reference that is not stale. A stale reference has a target and is
 ///   not pinned.
 /// - The bytes on disk and in memory are the sums over the chunks.
-/// - What a resident conversation holds and the disk has is not in memory as contents too.
+/// - A chunk on disk whose keys and values a resident conversation holds has no contents in memory.
 /// - After a call that makes room, a budget holds unless pinned or pending chunks prevent it.
 ///
 /// Two more things hold inside: `leaves` are the chunks without children, and `refs_through` names

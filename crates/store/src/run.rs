@@ -43,9 +43,9 @@ pub(crate) async fn wait_to_open(database: &Path) -> Result<File, StoreError> {
     opening.map_err(|error| StoreError::from_io(database, error))
 }
 
-/// Creates an empty file that only its owner may read, unless one is there: SQLite leaves the mode of a
-/// new database to the system, and gives the files beside one the mode that it has. SQLite itself
-/// reports what prevents the file.
+/// Creates an empty file that only its owner may read, unless one is there: SQLite leaves the mode of
+/// a new database to the system, and gives the files beside one the mode that it has. If the file
+/// cannot be created, SQLite fails next and says why.
 pub(crate) fn make_private(database: &Path) {
     let _ = File::options().write(true).create_new(true).mode(0o600).open(database);
 }

@@ -165,9 +165,9 @@ fn connect_options(path: &Path) -> SqliteConnectOptions {
         // On macOS a plain fsync leaves data in the drive's own cache; elsewhere these two have no
         // effect.
         .pragma("fullfsync", "on")
+        .pragma("checkpoint_fullfsync", "on")
         // What is deleted is overwritten: a deleted chat's text must not stay in the file.
         .pragma("secure_delete", "on")
-        .pragma("checkpoint_fullfsync", "on")
 }
 
 fn pool_options() -> SqlitePoolOptions {
