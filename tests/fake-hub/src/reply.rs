@@ -11,8 +11,8 @@ use crate::{Asked, Content, FakeFile, FakeRepo, Misdeed, Request, Side};
 
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// What is asked, and what the right answer would be.
-struct Right {
+/// The right answer to a request, and what was asked.
+struct RightAnswer {
     asked: Asked,
     status: u16,
     headers: Vec<(&'static str, String)>,
@@ -21,21 +21,27 @@ struct Right {
     start: u64,
 }
 
-impl Right {
-    fn new(asked: Asked, status: u16, body: &[u8]) -> Right {
-        Right { asked, status, headers: Vec::new(), body: Content::Given(body.into()), start: 0 }
+impl RightAnswer {
+    fn new(asked: Asked, status: u16, body: &[u8]) -> RightAnswer {
+        RightAnswer {
+            asked,
+            status,
+            headers: Vec::new(),
+            body: Content::Given(body.into()),
+            start: 0,
+        }
     }
 
-    fn json(asked: Asked, value: &Value) -> Right {
-        let right = Right::new(asked, 200, value.to_string().as_bytes());
+    fn json(asked: Asked, value: &Value) -> RightAnswer {
+        let right = RightAnswer::new(asked, 200, value.to_string().as_bytes());
         right.with("Content-Type", "application/json")
     }
 
-    fn refused(asked: Asked, status: u16, code: &str) -> Right {
-        Right::new(asked, status, b"refused").with("X-Error-Code", code)
+    fn refused(asked: Asked, status: u16, code: &str) -> RightAnswer {
+        RightAnswer::new(asked, status, b"refused").with("X-Error-Code", code)
     }
 
-    fn with(mut self, name: &'static str, value: impl ToString) -> Right {
+    fn with(mut self, name: &'static str, value: impl ToString) -> RightAnswer {
         self.headers.push((name, value.to_string()));
         self
     }
@@ -47,13 +53,10 @@ pub(crate) fn answer(stream: &TcpStream, request: &Request, state: &State) -> io
         let mut sending = Sending { stream, body: &right.body, state, damaged: None };
         return sending.head(right.status, &right.headers, Some(right.body.length()));
     }
-    match state.misdeed(&right.asked) {
-        None => send(stream, &right, None, state),
-        Some(misdeed) => send(stream, &right, Some(misdeed), state),
-    }
+    send(stream, &right, state.misdeed(&right.asked), state)
 }
 
-fn right_answer(request: &Request, state: &State) -> Right {
+fn right_answer(request: &Request, state: &State) -> RightAnswer {
     let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     if request.side == Side::Bytes {
@@ -62,7 +65,7 @@ fn right_answer(request: &Request, state: &State) -> Right {
     match parts[..] {
         ["api", "models"] => search(state, query),
         ["api", "models", owner, name, "revision", ref revision @ ..] => {
-            let refusal = |code| Right::refused(Asked::Info, 404, code);
+            let refusal = |code| RightAnswer::refused(Asked::Info, 404, code);
             let revision = revision.join("/").replace("%2F", "/");
             match state.repo(&format!("{owner}/{name}")) {
                 None => refusal("RepoNotFound"),
@@ -71,12 +74,12 @@ fn right_answer(request: &Request, state: &State) -> Right {
                     let gated = if repo.is_gated { json!("auto") } else { json!(false) };
                     let tags = ["license:apache-2.0", "mlx"];
                     let info = json!({ "id": repo.name, "sha": repo.commit, "gated": gated, "tags": tags });
-                    Right::json(Asked::Info, &info)
+                    RightAnswer::json(Asked::Info, &info)
                 }),
             }
         }
         ["api", "models", owner, name, "tree", _] => match state.repo(&format!("{owner}/{name}")) {
-            None => Right::refused(Asked::Tree, 404, "RepoNotFound"),
+            None => RightAnswer::refused(Asked::Tree, 404, "RepoNotFound"),
             Some(repo) => tree_page(&repo, path, query, state),
         },
         [owner, name, "resolve", commit, ref file @ ..] => {
@@ -84,10 +87,10 @@ fn right_answer(request: &Request, state: &State) -> Right {
             let repo = state.repo(&format!("{owner}/{name}"));
             match repo.as_ref().and_then(|repo| Some((repo, repo.file(&file)?))) {
                 Some((repo, file)) if knows(repo, commit) => resolved(repo, file, request, state),
-                _ => Right::refused(Asked::File("?"), 404, "EntryNotFound"),
+                _ => RightAnswer::refused(Asked::File("?"), 404, "EntryNotFound"),
             }
         }
-        _ => Right::refused(Asked::Any, 404, "RepoNotFound"),
+        _ => RightAnswer::refused(Asked::Any, 404, "RepoNotFound"),
     }
 }
 
@@ -95,17 +98,17 @@ fn knows(repo: &FakeRepo, revision: &str) -> bool {
     repo.commit == revision || repo.revisions.iter().any(|known| known == revision)
 }
 
-fn refusal_of(repo: &FakeRepo, request: &Request, asked: Asked) -> Option<Right> {
+fn refusal_of(repo: &FakeRepo, request: &Request, asked: Asked) -> Option<RightAnswer> {
     let wanted = repo.token.as_ref().map(|token| format!("Bearer {token}"));
     let sent = request.header("authorization");
     if wanted.is_some() && wanted.as_deref() != sent {
-        return Some(Right::refused(asked, 401, ""));
+        return Some(RightAnswer::refused(asked, 401, ""));
     }
     let is_file = matches!(asked, Asked::File(_));
-    (repo.is_gated && is_file).then(|| Right::refused(asked, 403, "GatedRepo"))
+    (repo.is_gated && is_file).then(|| RightAnswer::refused(asked, 403, "GatedRepo"))
 }
 
-fn search(state: &State, query: &str) -> Right {
+fn search(state: &State, query: &str) -> RightAnswer {
     let text = query.split('&').find_map(|pair| pair.strip_prefix("search="));
     let tags = query.split('&').filter_map(|pair| pair.strip_prefix("filter="));
     let mut found = state.repos();
@@ -119,15 +122,15 @@ fn search(state: &State, query: &str) -> Right {
             "safetensors": { "total": 600_000_000 },
         })
     });
-    Right::json(Asked::Search, &entries.collect())
+    RightAnswer::json(Asked::Search, &entries.collect())
 }
 
-fn tree_page(repo: &FakeRepo, path: &str, query: &str, state: &State) -> Right {
+fn tree_page(repo: &FakeRepo, path: &str, query: &str, state: &State) -> RightAnswer {
     let cursor = query.split('&').find_map(|pair| pair.strip_prefix("cursor="));
     let start = cursor.and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
     let entries = repo.entries();
     let end = entries.len().min(start + repo.page_length);
-    let page = Right::json(Asked::Tree, &entries[start.min(end)..end].into());
+    let page = RightAnswer::json(Asked::Tree, &entries[start.min(end)..end].into());
     if end == entries.len() {
         return page;
     }
@@ -136,7 +139,7 @@ fn tree_page(repo: &FakeRepo, path: &str, query: &str, state: &State) -> Right {
 }
 
 /// The hub's answer for a file: the bytes of a small one, the other host's address of a large one.
-fn resolved(repo: &FakeRepo, file: &FakeFile, request: &Request, state: &State) -> Right {
+fn resolved(repo: &FakeRepo, file: &FakeFile, request: &Request, state: &State) -> RightAnswer {
     let asked = Asked::File(leak(&file.path));
     if let Some(refusal) = refusal_of(repo, request, asked.clone()) {
         return refusal;
@@ -144,7 +147,7 @@ fn resolved(repo: &FakeRepo, file: &FakeFile, request: &Request, state: &State) 
     if file.is_lfs {
         // The signature stands for the secret that such an address has.
         let location = format!("http://{}/{}?signature=secret-signature", state.bytes, file.hash);
-        return Right::new(asked, 302, b"")
+        return RightAnswer::new(asked, 302, b"")
             .with("Location", location)
             .with("X-Linked-Size", file.content.length())
             .with("X-Linked-ETag", format!("\"{}\"", file.hash))
@@ -153,19 +156,19 @@ fn resolved(repo: &FakeRepo, file: &FakeFile, request: &Request, state: &State) 
     ranged(asked, file, request).with("X-Repo-Commit", &repo.commit)
 }
 
-fn stored_bytes(request: &Request, state: &State, hash: &str) -> Right {
+fn stored_bytes(request: &Request, state: &State, hash: &str) -> RightAnswer {
     let repos = state.repos();
     let file = repos.iter().flat_map(|repo| &repo.files).find(|file| file.hash == hash);
     match file {
         Some(file) => ranged(Asked::Bytes(leak(&file.path)), file, request),
-        None => Right::refused(Asked::Bytes("?"), 403, ""),
+        None => RightAnswer::refused(Asked::Bytes("?"), 403, ""),
     }
 }
 
-fn ranged(asked: Asked, file: &FakeFile, request: &Request) -> Right {
+fn ranged(asked: Asked, file: &FakeFile, request: &Request) -> RightAnswer {
     let length = file.content.length();
     let etag = format!("\"{}\"", file.hash);
-    let right = Right {
+    let right = RightAnswer {
         asked,
         status: 200,
         headers: vec![("ETag", etag.clone()), ("Content-Type", "binary/octet-stream".to_owned())],
@@ -178,10 +181,10 @@ fn ranged(asked: Asked, file: &FakeFile, request: &Request) -> Right {
     match start {
         Some(_) if request.header("if-range").is_some_and(|known| known != etag) => right,
         Some(start) if start >= length => {
-            let right = Right { status: 416, body: Content::Given((*b"no").into()), ..right };
+            let right = RightAnswer { status: 416, body: Content::Given((*b"no").into()), ..right };
             right.with("Content-Range", format!("bytes */{length}"))
         }
-        Some(start) => Right { status: 206, start, ..right }
+        Some(start) => RightAnswer { status: 206, start, ..right }
             .with("Content-Range", format!("bytes {start}-{}/{length}", length - 1)),
         None => right,
     }
@@ -194,7 +197,7 @@ fn leak(path: &str) -> &'static str {
 
 fn send(
     stream: &TcpStream,
-    right: &Right,
+    right: &RightAnswer,
     misdeed: Option<Misdeed>,
     state: &State,
 ) -> io::Result<()> {
@@ -227,7 +230,7 @@ fn send(
 }
 
 /// What is sent when little of the right answer is.
-fn send_instead(sending: &mut Sending, right: &Right, misdeed: Misdeed) -> io::Result<()> {
+fn send_instead(sending: &mut Sending, right: &RightAnswer, misdeed: Misdeed) -> io::Result<()> {
     let length = right.body.length() - right.start;
     let mut head = |length| sending.head(right.status, &right.headers, length);
     match misdeed {
