@@ -89,10 +89,12 @@ pub fn unpack(packages: &[&str], folder: &Path) -> Result<()> {
     let (archives, partial) = (folder.with_extension("archives"), folder.with_extension("partial"));
     for leftover in [&archives, &partial] {
         if leftover.exists() {
-            fs::remove_dir_all(leftover)?;
+            fs::remove_dir_all(leftover)
+                .with_context(|| format!("cannot remove {}", leftover.display()))?;
         }
     }
-    fs::create_dir_all(archives.join("partial"))?;
+    fs::create_dir_all(archives.join("partial"))
+        .with_context(|| format!("cannot create {}", archives.display()))?;
     if let Some(prefix) = administrator() {
         apt_get(prefix, &["update", "-q"])?;
     }
@@ -110,7 +112,8 @@ pub fn unpack(packages: &[&str], folder: &Path) -> Result<()> {
             process::run(Command::new("dpkg").arg("-x").arg(&archive).arg(&partial))?;
         }
     }
-    fs::rename(&partial, folder)?;
+    fs::rename(&partial, folder)
+        .with_context(|| format!("cannot unpack into {}", folder.display()))?;
     fs::remove_dir_all(&archives)?;
     Ok(())
 }
