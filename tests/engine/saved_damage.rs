@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-use cairn_engine::{GenerateRequest, KvCacheOptions, KvQuantization};
+use cairn_engine::{GenerateRequest, KvCacheOptions, KvQuantization, Repaired};
 use cairn_prompt_cache::{
     ChunkFile, ChunkProblem, ChunkRecord, LossReason, Miss, MissReason, Owner,
 };
@@ -151,6 +151,28 @@ async fn a_flipped_bit_is_a_miss_with_windows_and_states() {
             damaged.check_flip(seed).await;
         }
     }
+}
+
+#[tokio::test]
+async fn repair_takes_the_row_of_a_sound_file_from_the_file() {
+    let (model, temp) = (Scripted::endless(), fresh_folder());
+    let Damaged { harness, next, limit, expected, .. } =
+        Damaged::new(model.folder(), temp.path(), true).await;
+    let mut rows = harness.close().await;
+    let num_chunks = rows.chunks.len();
+    // All others continue the first chunk, so their rows go with its row.
+    let first = rows.chunks.values_mut().find(|row| row.start == 0).expect("a first chunk");
+    let file = first.file.as_mut().expect("a file");
+    file.hash = "0".repeat(64).as_str().into();
+    let harness = TestEngine::start(model.folder(), temp.path(), ON_DISK, rows).await;
+    let repair = async || harness.handle().repair().await.expect("runs");
+    let sound = Repaired { num_checked: num_chunks, ..Repaired::default() };
+    assert_eq!(repair().await, Repaired { num_adopted: num_chunks, ..sound });
+    assert_eq!(repair().await, sound, "every row is right now");
+    let answer = harness.answer(next).await.finished;
+    assert_eq!((answer.token_ids, answer.stats.num_cached_tokens), (expected, limit));
+    assert_eq!(answer.miss, None);
+    harness.close().await;
 }
 
 /// A forged chunk with the right hash: its contents are refused, and the answer is the same.
