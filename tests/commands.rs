@@ -16,6 +16,8 @@ use cairn_app::wire::{
     Reply, SettingTarget,
 };
 use cairn_app::{App, DataFolder, Options};
+use cairn_fake_hub::{FakeHub, FakeRepo};
+use cairn_hub::HubOptions;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::broadcast::Receiver;
@@ -57,9 +59,15 @@ struct Caller {
     called: BTreeSet<String>,
 }
 
+/// A model that a hub on loopback has.
+const ON_HUB: &str = "tiny/chat";
+
 impl Caller {
     async fn open(home: &TempDir) -> Caller {
-        let options = Options::new(DataFolder::new(home.path()));
+        Caller::open_with(Options::new(DataFolder::new(home.path()))).await
+    }
+
+    async fn open_with(options: Options) -> Caller {
         let mut caller = Caller { app: App::open(options).await.unwrap(), called: BTreeSet::new() };
         caller.call(Command::set_for_all("temperature", 0.0)).await;
         caller.call(Command::set_for_all("max_tokens", 1_000_000)).await;
@@ -138,10 +146,39 @@ fn ask(conversation_id: &str, text: &str) -> Command {
     Command::SendMessage { conversation_id: conversation_id.to_owned(), text: text.to_owned() }
 }
 
+/// The commands of the pages about models.
+async fn manage_models(caller: &mut Caller, home: &Path) {
+    let here = || "another".to_owned();
+    caller.call(Command::CheckModel { name: here() }).await;
+    caller.call(Command::GetModelDeletion { name: here() }).await;
+    caller.call(Command::DeleteModel { name: here() }).await;
+    caller.call(Command::RestoreModel { name: here() }).await;
+    let path = home.to_str().unwrap().to_owned();
+    caller.call(Command::AddModelFolder { path: path.clone() }).await;
+    caller.call(Command::GetModelFolders).await;
+    caller.call(Command::RemoveModelFolder { path }).await;
+    caller.call(Command::CancelModelImport).await;
+
+    let name = || ON_HUB.to_owned();
+    caller.call(Command::GetRecommendedModels).await;
+    caller.call(Command::SearchModels { text: name() }).await;
+    caller.call(Command::GetHubModel { name: name() }).await;
+    caller.call(Command::GetHubAccess).await;
+    caller.call(Command::SetHubToken { token: String::new() }).await;
+    caller.call(Command::DownloadModel { name: name() }).await;
+    caller.call(Command::RetryDownloads).await;
+    caller.call(Command::PauseDownload { name: name() }).await;
+    caller.call(Command::CancelDownload { name: name() }).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_command_waits_for_the_answer_of_another_conversation() {
     let home = home_with_models();
-    let mut caller = Caller::open(&home).await;
+    let hub = FakeHub::start(vec![FakeRepo::model(ON_HUB, 5 << 20)]);
+    let hub_options =
+        HubOptions { endpoint: hub.endpoint(), ..HubOptions::new(home.path().join("hub")) };
+    let options = Options::new(DataFolder::new(home.path()));
+    let mut caller = Caller::open_with(Options { hub: Some(hub_options), ..options }).await;
     let mut events = caller.app.subscribe();
     caller.call(Command::LoadModel { name: "writer".to_owned() }).await;
     let busy = caller.new_conversation(Command::NewConversation).await;
@@ -163,6 +200,7 @@ async fn no_command_waits_for_the_answer_of_another_conversation() {
     caller.call(Command::LoadModel { name: "another".to_owned() }).await;
     caller.call(Command::StopLoading).await;
     caller.call(Command::UnloadModel).await;
+    manage_models(&mut caller, home.path()).await;
     caller.call(Command::GetDiagnostics).await;
     caller.engine().await;
     caller.call(Command::ClearCache).await;

@@ -57,9 +57,7 @@ fn add_model(home: &TempDir) {
 }
 
 async fn open(home: &TempDir) -> Arc<App> {
-    App::open(Options::new(DataFolder::new(home.path())))
-    .await
-    .unwrap()
+    App::open(Options::new(DataFolder::new(home.path()))).await.unwrap()
 }
 
 async fn call(app: &Arc<App>, command: Command) -> Reply {

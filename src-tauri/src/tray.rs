@@ -266,7 +266,7 @@ mod tests {
         let other = download("o/other", DownloadState::Running, 150);
         let paused = download("o/paused", DownloadState::Paused, 100);
         assert_eq!(download_line(&[]), NO_DOWNLOAD);
-        assert_eq!(download_line(&[paused.clone()]), NO_DOWNLOAD);
+        assert_eq!(download_line(std::slice::from_ref(&paused)), NO_DOWNLOAD);
         assert_eq!(download_line(&[paused, one.clone()]), "Downloading tiny · 25 % · 2.5 MB/s");
         assert_eq!(download_line(&[one, other]), "Downloading 2 models · 50 % · 5.0 MB/s");
         let unknown = download("o/new", DownloadState::Running, 0);

@@ -64,9 +64,7 @@ impl TestHome {
     }
 
     pub async fn open(&self) -> Arc<App> {
-        App::open(Options::new(self.data_folder()))
-        .await
-        .unwrap()
+        App::open(Options::new(self.data_folder())).await.unwrap()
     }
 
     pub async fn query(&self, statement: &'static str, id: &str) -> Option<String> {

@@ -9,7 +9,9 @@ import { until } from './until.mjs';
 const NAME = 'tiny/chat';
 const WEIGHTS = 'model.safetensors';
 /** A model with weights that are made up: less than a MiB of a file is not resumed. */
-const LARGE = { models: { [NAME]: 5 << 20 } };
+const LARGE = { models: { [NAME]: 50 << 20 } };
+/** What a browser itself logs when a core goes away. */
+const GONE = /net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE)/;
 
 /** A flow whose core has no model and asks a hub that has these. */
 function hubFlow(name, { models = { [NAME]: tinyModel }, ...options }, steps) {
@@ -65,7 +67,7 @@ hubFlow(
   },
 );
 
-hubFlow('a download is paused, outlives the core, and goes on from where it was', LARGE, async ({ home, core, page, hub }) => {
+hubFlow('a download is paused, outlives the core, and goes on from where it was', { ...LARGE, expected: GONE }, async ({ home, core, page, hub }) => {
   await hub.be(`stall ${WEIGHTS} ${3 << 20}`);
   await download(page, NAME);
   await page.button('Pause the download of chat').click();
@@ -119,17 +121,6 @@ hubFlow('a damaged file never becomes a model, and is fetched again', {}, async 
   await page.button('Try again, chat').click();
   await until('the model is here', async () => (await core.call({ type: 'bootstrap' })).models[0]?.facts);
 });
-
-hubFlow(
-  'a model that the disk has no room for is refused with both numbers',
-  { models: { 'huge/model': 5e15 } },
-  async ({ page }) => {
-    await download(page, 'huge/model');
-    const alert = card(page, 'model').getByRole('alert');
-    await alert.waitFor();
-    assert.match(await alert.innerText(), /has [\d.,]+ GB free, and the download needs [\d.,]+ GB/);
-  },
-);
 
 hubFlow('a deleted model comes back with Undo, and its files go without', {}, async ({ home, core, page }) => {
   await download(page, NAME);

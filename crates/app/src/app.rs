@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cairn_engine::Engine;
 use cairn_hub::{CacheVariables, HubOptions, ModelFolders};
-use cairn_store::Store;
+use cairn_store::{Store, StoreError};
 use tokio::sync::{OnceCell, broadcast};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -155,11 +155,19 @@ impl App {
         self.emit(Event::Notice { level: NoticeLevel::Warning, text });
     }
 
-    /// Sends a conversation's row as it is now, unless it is gone or cannot be read.
+    /// Sends a conversation's row as it is now. Fails if it is gone or cannot be read.
+    pub(crate) async fn refresh_conversation(&self, id: &str) -> Result<(), StoreError> {
+        let row = self.store_of(id).await.listed_conversation(id).await?;
+        let conversation = self.described(row).await;
+        self.emit(Event::Conversation { conversation });
+        Ok(())
+    }
+
+    /// Sends a conversation's row after a change, unless it is gone or cannot be read: the change
+    /// itself has succeeded.
     pub(crate) async fn emit_conversation(&self, id: &str) {
-        if let Ok(row) = self.store_of(id).await.listed_conversation(id).await {
-            let conversation = self.described(row).await;
-            self.emit(Event::Conversation { conversation });
+        if let Err(error) = self.refresh_conversation(id).await {
+            tracing::debug!(%error, "a changed conversation is not sent");
         }
     }
 

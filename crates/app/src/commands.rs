@@ -41,9 +41,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             Ok(new_conversation(app, row).await)
         }
         Command::RefreshConversation { id } => {
-            let row = app.store_of(&id).await.listed_conversation(&id).await?;
-            let conversation = app.described(row).await;
-            app.emit(Event::Conversation { conversation });
+            app.refresh_conversation(&id).await?;
             Ok(Reply::Done)
         }
         Command::RenameConversation { id, title } => rename(app, &id, &title).await,

@@ -179,6 +179,7 @@ impl App {
         // It stays so if the caller stops waiting.
         *closed = Some(Closed::EngineBusy);
         self.closing.cancel();
+        self.downloads.stop();
         let mut cache_rows = self.cache_rows.lock().unwrap_or_else(PoisonError::into_inner).take();
         let close = async {
             let engine_stops = async {
@@ -291,19 +292,13 @@ fn not_writable(path: &Path, source: io::Error) -> OpenError {
 
 #[cfg(test)]
 mod tests {
-    use cairn_hub::CacheVariables;
-
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_close_that_gives_up_says_so_each_time_and_the_folder_stays_locked() {
         let home = tempfile::tempdir().expect("a folder");
         let data_folder = DataFolder::new(home.path());
-        let options = Options {
-            data_folder: data_folder.clone(),
-            hub_variables: CacheVariables::default(),
-            autoload: false,
-        };
+        let options = Options::new(data_folder.clone());
         let app = App::open(options).await.expect("opens");
         // The engine ends at once, but the task that writes its changes does not.
         let (end, ended) = tokio::sync::oneshot::channel::<()>();

@@ -262,7 +262,11 @@ mod tests {
             folders.import_folder(&source, None, &mut |_, _| ControlFlow::Continue(())),
             Err(HubError::Exists { .. })
         ));
-        assert!(folders.import_folder(&source, Some("another"), &mut |_, _| ControlFlow::Continue(())).is_ok());
+        assert!(
+            folders
+                .import_folder(&source, Some("another"), &mut |_, _| ControlFlow::Continue(()))
+                .is_ok()
+        );
     }
 
     #[test]
@@ -275,10 +279,9 @@ mod tests {
         assert_eq!(cancelled, Err(HubError::Cancelled));
         assert_eq!(fs::read_dir(folders.imported()).unwrap().count(), 0);
         fs::write(home.path().join("notes.txt"), "x").unwrap();
-        let refused =
-            folders.import(&home.path().join("notes.txt"), "notes.txt", &mut |_, _| {
-                ControlFlow::Continue(())
-            });
+        let refused = folders.import(&home.path().join("notes.txt"), "notes.txt", &mut |_, _| {
+            ControlFlow::Continue(())
+        });
         assert!(matches!(refused, Err(HubError::NoModelFile { .. })), "{refused:?}");
     }
 
@@ -338,9 +341,14 @@ mod tests {
         model(&source);
         fs::rename(source.join("tokenizer.json"), source.join("real")).unwrap();
         symlink("real", source.join("tokenizer.json")).unwrap();
-        assert!(folders.import_folder(&source, Some("within"), &mut |_, _| ControlFlow::Continue(())).is_ok());
+        assert!(
+            folders
+                .import_folder(&source, Some("within"), &mut |_, _| ControlFlow::Continue(()))
+                .is_ok()
+        );
         symlink(&outside, source.join("extra.json")).unwrap();
-        let refused = folders.import_folder(&source, Some("out"), &mut |_, _| ControlFlow::Continue(()));
+        let refused =
+            folders.import_folder(&source, Some("out"), &mut |_, _| ControlFlow::Continue(()));
         assert_eq!(refused, Err(HubError::LinkOut { path: source.join("extra.json") }));
         assert!(!folders.imported().join("out").exists());
 
@@ -351,9 +359,14 @@ mod tests {
         model(&snapshot);
         fs::rename(snapshot.join("config.json"), repository.join("blobs/1")).unwrap();
         symlink("../../blobs/1", snapshot.join("config.json")).unwrap();
-        assert!(folders.import_folder(&snapshot, Some("cached"), &mut |_, _| ControlFlow::Continue(())).is_ok());
+        assert!(
+            folders
+                .import_folder(&snapshot, Some("cached"), &mut |_, _| ControlFlow::Continue(()))
+                .is_ok()
+        );
         symlink(&outside, snapshot.join("extra.json")).unwrap();
-        let refused = folders.import_folder(&snapshot, Some("out"), &mut |_, _| ControlFlow::Continue(()));
+        let refused =
+            folders.import_folder(&snapshot, Some("out"), &mut |_, _| ControlFlow::Continue(()));
         assert!(matches!(refused, Err(HubError::LinkOut { .. })), "{refused:?}");
     }
 
@@ -366,7 +379,8 @@ mod tests {
         for name in ["", "../up", ".hidden", "a/b", "a\\b", "a\nb"] {
             assert!(
                 matches!(
-                    folders.import_folder(&source, Some(name), &mut |_, _| ControlFlow::Continue(())),
+                    folders
+                        .import_folder(&source, Some(name), &mut |_, _| ControlFlow::Continue(())),
                     Err(HubError::BadName { .. })
                 ),
                 "{name}"

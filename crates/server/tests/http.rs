@@ -32,9 +32,7 @@ struct Running {
 }
 
 async fn open_app(home: &TempDir) -> Arc<App> {
-    App::open(Options::new(DataFolder::new(home.path())))
-    .await
-    .unwrap()
+    App::open(Options::new(DataFolder::new(home.path()))).await.unwrap()
 }
 
 async fn start(ui: bool) -> Running {

@@ -62,6 +62,15 @@ impl ModelDownloads {
         }
     }
 
+    /// Stops every download. Their rows stay as they are, so that those that ran go on at the next
+    /// start.
+    pub(crate) fn stop(&self) {
+        let Ok(queue) = &self.queue else { return };
+        for download in queue.list() {
+            queue.pause(download.id);
+        }
+    }
+
     /// All downloads, as interfaces see them.
     pub(crate) fn list(&self) -> Vec<wire::Download> {
         let Ok(queue) = &self.queue else { return Vec::new() };

@@ -125,8 +125,15 @@ async fn a_download_goes_on_after_a_restart_unless_it_was_paused() {
     let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(vec![large_repo()]));
     stall_within_the_weights(&hub);
     let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    let mut events = app.subscribe();
     download(&app).await;
-    hub.wait_for_stall(|| false);
+    loop {
+        if let Event::Downloads { downloads } = next(&mut events).await
+            && downloads[0].bytes > 2 << 20
+        {
+            break;
+        }
+    }
     app.close().await;
 
     let app = App::open(with_hub(&home, &hub)).await.unwrap();

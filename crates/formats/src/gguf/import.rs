@@ -420,12 +420,11 @@ mod tests {
         let models = tempfile::tempdir().unwrap();
         let (_folder, file) = file_with(&TestGguf::tiny().bytes());
         let mut calls = Vec::new();
-        let target =
-            import_gguf(&file, models.path(), None, &mut |done, total| {
-                calls.push((done, total));
-                ControlFlow::Continue(())
-            })
-            .unwrap();
+        let target = import_gguf(&file, models.path(), None, &mut |done, total| {
+            calls.push((done, total));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
         assert_eq!(
             names_in(&target),
             [
