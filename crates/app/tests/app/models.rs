@@ -111,9 +111,10 @@ async fn a_model_is_found_looked_at_downloaded_and_loaded() {
     app.close().await;
 }
 
-/// A repository whose weights are made up: less than a MiB of a file is not resumed.
+/// A repository whose weights are made up and long enough that several starts, each of which gets a
+/// few MiB before it stalls, do not finish them.
 fn large_repo() -> FakeRepo {
-    FakeRepo::model(NAME, 5 << 20)
+    FakeRepo::model(NAME, 50 << 20)
 }
 
 fn stall_within_the_weights(hub: &FakeHub) {
