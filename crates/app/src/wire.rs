@@ -57,7 +57,8 @@ pub enum Command {
     Stop { conversation_id: String },
     /// Lists the model folders again.
     ListModels,
-    /// Loads a model by name; the one loaded before is unloaded. Progress comes as `Status`.
+    /// Loads a model by name; those that it leaves no room for are unloaded. Progress comes as
+    /// `Status`.
     LoadModel { name: String },
     /// Ends the load under way, whose command or answer then fails with a sentence that says so; the
     /// model before it stays. Does nothing while no model is being loaded.

@@ -89,6 +89,8 @@ impl Catalog {
 
     /// A model's row.
     fn describe(&self, folder: ModelFolder) -> Model {
+        // Nothing can be remembered of files that cannot be identified, so they are not checked.
+        let can_be_checked = self.checker.is_some() && folder.identity.is_some();
         let verdict = folder.identity.as_ref().and_then(|identity| self.verdict(identity));
         let mut model = convert::model(folder);
         if model.problem.is_some() {
@@ -100,7 +102,7 @@ impl Catalog {
             }
             Some(Some(ModelVerdict::Problem(problem))) => model.problem = Some(problem),
             Some(None) => {}
-            None => model.is_being_checked = self.checker.is_some(),
+            None => model.is_being_checked = can_be_checked,
         }
         model
     }
@@ -116,10 +118,14 @@ pub(crate) async fn list(app: &Arc<App>) -> Vec<Model> {
     models
 }
 
-async fn rows(app: &App) -> Vec<Model> {
+async fn found(app: &App) -> Vec<ModelFolder> {
     let folders = app.model_folders.clone();
     // Listing folders blocks.
-    let found = app.blocking(move || folders.list()).await.unwrap_or_default();
+    app.blocking(move || folders.list()).await.unwrap_or_default()
+}
+
+async fn rows(app: &App) -> Vec<Model> {
+    let found = found(app).await;
     let hidden = app.catalog.hidden().clone();
     let shown = found.into_iter().filter(|folder| !hidden.contains_key(&folder.name));
     shown.map(|folder| app.catalog.describe(folder)).collect()
@@ -138,16 +144,21 @@ async fn check_unknown(app: Arc<App>) {
     let mut sent_at = Instant::now();
     loop {
         let models = rows(&app).await;
-        let unknown = models.iter().find(|model| model.is_being_checked);
-        if unknown.is_none() || sent_at.elapsed() >= EVENT_INTERVAL {
-            sent_at = Instant::now();
-            app.emit(Event::Models { models: models.clone() });
-        }
-        let Some(model) = unknown else { return };
-        if app.closing.is_cancelled() {
+        app.emit(Event::Models { models: models.clone() });
+        let unknown: Vec<&Model> = models.iter().filter(|model| model.is_being_checked).collect();
+        if unknown.is_empty() {
             return;
         }
-        check_now(&app, Path::new(&model.path)).await;
+        for model in unknown {
+            if app.closing.is_cancelled() {
+                return;
+            }
+            check_now(&app, Path::new(&model.path)).await;
+            if sent_at.elapsed() >= EVENT_INTERVAL {
+                sent_at = Instant::now();
+                app.emit(Event::Models { models: rows(&app).await });
+            }
+        }
     }
 }
 
@@ -200,9 +211,7 @@ pub(crate) async fn require_usable(app: &App, name: &str, folder: &Path) -> Resu
 
 /// Forgets what was learned of a model's files, and opens them again.
 pub(crate) async fn check_again(app: &Arc<App>, name: &str) -> Result<(), Failure> {
-    let folders = app.model_folders.clone();
-    let found = app.blocking(move || folders.list()).await.unwrap_or_default();
-    let folder = found.into_iter().find(|folder| folder.name == name);
+    let folder = found(app).await.into_iter().find(|folder| folder.name == name);
     let identity = folder.and_then(|folder| folder.identity);
     if let Some(identity) = identity {
         app.catalog.verdicts().remove(identity.as_str());
